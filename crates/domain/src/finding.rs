@@ -1,0 +1,126 @@
+//! What pleach has to say about its input: one type for lint, render and plan.
+//!
+//! Passes collect findings and go on; only the edge decides, from the
+//! [`Kind`] of the errors among them, with which exit code the command ends.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+use crate::object::{ObjectId, Origin};
+
+/// How bad a finding is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Severity {
+    /// Said for the record; nothing needs to be done.
+    Note,
+    /// Probably not what was meant; carried out all the same.
+    Warning,
+    /// Stops the command before its first write.
+    Error,
+}
+
+/// What a finding is about; decides the exit code of an error.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Kind {
+    /// Files, values, templates or manifests of the repository (exit 3).
+    Repository,
+    /// The cluster cannot be reached, or does not let us (exit 4).
+    Cluster,
+    /// Another manager's fields, or a precondition that no longer holds (exit 5).
+    Conflict,
+    /// Refused by policy: version, consent, prune cap, guard, ownership (exit 7).
+    Policy,
+}
+
+/// One thing to say about the input, with its place and its way out.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Finding {
+    /// How bad it is.
+    pub severity: Severity,
+    /// What it is about.
+    pub kind: Kind,
+    /// A stable name in kebab case, for machines and for the documentation.
+    pub code: String,
+    /// One sentence fragment in lower case without a period. Never a secret value.
+    pub message: String,
+    /// File and line it comes from.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub place: Option<Origin>,
+    /// The object it is about.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub object: Option<ObjectId>,
+    /// The obvious next step.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hint: Option<String>,
+}
+
+impl Finding {
+    /// Starts a finding; `code` is its stable name.
+    pub fn new(severity: Severity, kind: Kind, code: &str, message: impl Into<String>) -> Self {
+        Self {
+            severity,
+            kind,
+            code: code.to_owned(),
+            message: message.into(),
+            place: None,
+            object: None,
+            hint: None,
+        }
+    }
+
+    /// Starts an error.
+    pub fn error(kind: Kind, code: &str, message: impl Into<String>) -> Self {
+        Self::new(Severity::Error, kind, code, message)
+    }
+
+    /// Starts a warning.
+    pub fn warning(kind: Kind, code: &str, message: impl Into<String>) -> Self {
+        Self::new(Severity::Warning, kind, code, message)
+    }
+
+    /// Starts a note.
+    pub fn note(kind: Kind, code: &str, message: impl Into<String>) -> Self {
+        Self::new(Severity::Note, kind, code, message)
+    }
+
+    /// Adds the file and line.
+    #[must_use]
+    pub fn at(mut self, place: Origin) -> Self {
+        self.place = Some(place);
+        self
+    }
+
+    /// Adds the object.
+    #[must_use]
+    pub fn on(mut self, object: ObjectId) -> Self {
+        self.object = Some(object);
+        self
+    }
+
+    /// Adds the next step.
+    #[must_use]
+    pub fn hint(mut self, hint: impl Into<String>) -> Self {
+        self.hint = Some(hint.into());
+        self
+    }
+
+    /// Whether this finding stops the command.
+    pub fn is_error(&self) -> bool {
+        self.severity == Severity::Error
+    }
+}
+
+impl fmt::Display for Finding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(place) = &self.place {
+            write!(f, "{place}: ")?;
+        }
+        if let Some(object) = &self.object {
+            write!(f, "{object}: ")?;
+        }
+        f.write_str(&self.message)
+    }
+}

@@ -1,0 +1,11 @@
+//! What outlives a run: the members of a release and what is recorded of them.
+
+mod applyset;
+mod entry;
+mod release;
+mod shards;
+
+pub use applyset::apply_set_id;
+pub use entry::{Entry, EntryState, Inventory};
+pub use release::{Attempt, Installed, Journal, ReleaseName};
+pub use shards::{SHARD_LIMIT, Shard, ShardError, read_shards, write_shards};

@@ -1,0 +1,233 @@
+//! The inventory as gzip'd shards, small enough for a ConfigMap each.
+
+use std::io::{Read as _, Write as _};
+
+use flate2::Compression;
+use flate2::read::GzDecoder;
+use flate2::write::GzEncoder;
+use serde::{Deserialize, Serialize};
+
+use super::{Entry, Inventory};
+use crate::object::{Digest, ObjectId};
+
+/// Most bytes of one shard, compressed (an object in etcd may have 1.5 MiB).
+pub const SHARD_LIMIT: usize = 512 * 1024;
+
+/// Most bytes that a shard may unpack to: a bomb is refused.
+const UNPACKED_LIMIT: u64 = 64 * 1024 * 1024;
+
+/// Version of the shard format.
+const FORMAT: u32 = 1;
+
+/// One part of an inventory.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Shard {
+    /// Which part it is, from 0.
+    pub index: usize,
+    /// Digest of the bytes; part of the shard's name.
+    pub digest: Digest,
+    /// gzip'd JSON. The same entries give the same bytes.
+    pub bytes: Vec<u8>,
+}
+
+/// A shard that cannot be read: the view of the inventory is then incomplete (I1).
+#[derive(Debug, thiserror::Error)]
+pub enum ShardError {
+    /// The bytes are not those that were committed.
+    #[error("inventory shard {index} does not have the recorded digest")]
+    Digest {
+        /// Which shard.
+        index: usize,
+    },
+    /// The content cannot be unpacked.
+    #[error("failed to unpack inventory shard {index}")]
+    Unpack {
+        /// Which shard.
+        index: usize,
+        /// Why.
+        #[source]
+        source: std::io::Error,
+    },
+    /// The content is not what we write.
+    #[error("failed to parse inventory shard {index}")]
+    Parse {
+        /// Which shard.
+        index: usize,
+        /// Why.
+        #[source]
+        source: serde_json::Error,
+    },
+    /// A newer pleach wrote it.
+    #[error("inventory shard {index} has format {format}; this version reads up to {FORMAT}")]
+    Newer {
+        /// Which shard.
+        index: usize,
+        /// Its format.
+        format: u32,
+    },
+}
+
+#[derive(Serialize, Deserialize)]
+struct Content {
+    format: u32,
+    entries: Vec<(ObjectId, Entry)>,
+}
+
+/// Writes an inventory as shards. An id lies in shard `hash(id) mod n`, so that
+/// a change of one entry changes one shard; `n` grows until every shard fits.
+pub fn write_shards(inventory: &Inventory) -> Vec<Shard> {
+    let mut count = inventory.entries.len().div_ceil(4000).max(1);
+    loop {
+        let shards = split(inventory, count);
+        if shards.iter().all(|shard| shard.bytes.len() <= SHARD_LIMIT) {
+            return shards;
+        }
+        count *= 2;
+    }
+}
+
+fn split(inventory: &Inventory, count: usize) -> Vec<Shard> {
+    let mut parts: Vec<Vec<(ObjectId, Entry)>> = vec![Vec::new(); count];
+    for (id, entry) in &inventory.entries {
+        let hash = Digest::of(id.to_string().as_bytes());
+        let place = hash.bytes()[..8]
+            .iter()
+            .fold(0u64, |number, byte| number << 8 | u64::from(*byte));
+        #[expect(
+            clippy::cast_possible_truncation,
+            reason = "the remainder is below count"
+        )]
+        let part = (place % count as u64) as usize;
+        parts[part].push((id.clone(), entry.clone()));
+    }
+    parts
+        .into_iter()
+        .enumerate()
+        .map(|(index, entries)| {
+            let bytes = pack(&Content {
+                format: FORMAT,
+                entries,
+            });
+            Shard {
+                index,
+                digest: Digest::of(&bytes),
+                bytes,
+            }
+        })
+        .collect()
+}
+
+fn pack(content: &Content) -> Vec<u8> {
+    // The encoder writes no time (mtime 0), so equal content gives equal bytes;
+    // writing to a Vec and serializing our own types cannot fail.
+    #[expect(clippy::expect_used, reason = "writing to memory")]
+    {
+        let mut encoder = GzEncoder::new(Vec::new(), Compression::default());
+        let json = serde_json::to_vec(content).expect("plain types");
+        encoder.write_all(&json).expect("a Vec takes everything");
+        encoder.finish().expect("a Vec takes everything")
+    }
+}
+
+/// Reads shards back; `expected` are the digests that the Release committed.
+pub fn read_shards(shards: &[(Digest, Vec<u8>)]) -> Result<Inventory, ShardError> {
+    let mut inventory = Inventory::default();
+    for (index, (expected, bytes)) in shards.iter().enumerate() {
+        if Digest::of(bytes) != *expected {
+            return Err(ShardError::Digest { index });
+        }
+        let mut json = Vec::new();
+        GzDecoder::new(bytes.as_slice())
+            .take(UNPACKED_LIMIT)
+            .read_to_end(&mut json)
+            .map_err(|source| ShardError::Unpack { index, source })?;
+        let content: Content =
+            serde_json::from_slice(&json).map_err(|source| ShardError::Parse { index, source })?;
+        if content.format > FORMAT {
+            return Err(ShardError::Newer {
+                index,
+                format: content.format,
+            });
+        }
+        inventory.entries.extend(content.entries);
+    }
+    Ok(inventory)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::inventory::EntryState;
+
+    fn inventory(count: usize) -> Inventory {
+        let entries = (0..count)
+            .map(|number| {
+                let id = ObjectId::new("", "ConfigMap", Some("web"), &format!("c{number}"));
+                let uid = Digest::of(&number.to_le_bytes()).to_string();
+                (
+                    id,
+                    Entry {
+                        state: EntryState::Applied,
+                        uid: Some(uid),
+                        ..Entry::default()
+                    },
+                )
+            })
+            .collect();
+        Inventory { entries }
+    }
+
+    fn committed(shards: &[Shard]) -> Vec<(Digest, Vec<u8>)> {
+        shards
+            .iter()
+            .map(|shard| (shard.digest, shard.bytes.clone()))
+            .collect()
+    }
+
+    #[test]
+    fn shards_round_trip_and_are_deterministic() {
+        for count in [0, 1, 5000, 20_000] {
+            let inventory = inventory(count);
+            let shards = write_shards(&inventory);
+            assert_eq!(shards, write_shards(&inventory));
+            assert!(shards.iter().all(|shard| shard.bytes.len() <= SHARD_LIMIT));
+            assert_eq!(read_shards(&committed(&shards)).unwrap(), inventory);
+        }
+    }
+
+    #[test]
+    fn a_changed_entry_changes_one_shard() {
+        let mut inventory = inventory(20_000);
+        let before = write_shards(&inventory);
+        let id = inventory.entries.keys().next().cloned().unwrap();
+        inventory.entries.remove(&id);
+        let after = write_shards(&inventory);
+        let changed = before
+            .iter()
+            .zip(&after)
+            .filter(|(a, b)| a.digest != b.digest)
+            .count();
+        assert_eq!((before.len(), changed), (5, 1));
+    }
+
+    #[test]
+    fn a_tampered_shard_is_no_inventory() {
+        let mut shards = committed(&write_shards(&inventory(3)));
+        let last = shards[0].1.len() - 1;
+        shards[0].1[last] ^= 1;
+        assert!(matches!(
+            read_shards(&shards),
+            Err(ShardError::Digest { index: 0 })
+        ));
+    }
+
+    #[test]
+    fn a_newer_format_is_refused() {
+        let bytes = pack(&Content {
+            format: FORMAT + 1,
+            entries: Vec::new(),
+        });
+        let read = read_shards(&[(Digest::of(&bytes), bytes)]);
+        assert!(matches!(read, Err(ShardError::Newer { format: 2, .. })));
+    }
+}

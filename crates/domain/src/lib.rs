@@ -1,0 +1,22 @@
+//! The pure part of pleach.
+//!
+//! Everything here takes values and returns values: no clock, no files, no
+//! network, no randomness. What cannot be done comes back as data
+//! ([`finding::Finding`]), all of it at once, never as the first failure.
+//!
+//! Reading order follows the data: [`repo`] (what git says) → [`values`] →
+//! [`render`] (manifests) → [`observe`] (what the cluster says) → [`diff`] →
+//! [`order`] → [`plan`]. [`object`] is what all of them speak of,
+//! [`inventory`] what outlives a run, [`readiness`] what "done" means.
+
+pub mod diff;
+pub mod finding;
+pub mod inventory;
+pub mod object;
+pub mod observe;
+pub mod order;
+pub mod plan;
+pub mod readiness;
+pub mod render;
+pub mod repo;
+pub mod values;

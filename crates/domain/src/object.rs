@@ -1,0 +1,12 @@
+//! Objects: what they are called, what they hold, where they come from.
+
+mod digest;
+mod fields;
+mod id;
+mod manifest;
+pub mod yaml;
+
+pub use digest::{Digest, DigestKey, canonical_json};
+pub use fields::{FieldPath, PathSegment};
+pub use id::{ApiVersion, GroupKind, Gvk, ObjectId, ParseIdError, ServiceRef};
+pub use manifest::{Manifest, Origin, annotations, labels};

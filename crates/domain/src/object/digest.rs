@@ -1,0 +1,208 @@
+//! Digests of what is sent, and the bytes they are taken over.
+
+use std::fmt;
+use std::str::FromStr;
+
+use hmac::{Hmac, KeyInit as _, Mac as _};
+use serde::{Deserialize, Serialize, de};
+use serde_json::Value;
+use sha2::{Digest as _, Sha256};
+
+/// A SHA-256 digest, plain or keyed.
+///
+/// The text form is `sha256:<hex>` or, keyed, `hmac-sha256:<hex>`, so that the
+/// two are never compared by accident.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Digest {
+    keyed: bool,
+    bytes: [u8; 32],
+}
+
+/// The key of digests of secret content. A plain digest of a Secret could be
+/// guessed offline; Kubernetes keeps this key in a Secret of its own.
+#[derive(Clone)]
+pub struct DigestKey(Vec<u8>);
+
+impl DigestKey {
+    /// Takes the key's bytes as read from its Secret.
+    pub fn new(bytes: Vec<u8>) -> Self {
+        Self(bytes)
+    }
+}
+
+impl fmt::Debug for DigestKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("DigestKey(…)")
+    }
+}
+
+impl Digest {
+    /// The plain digest of some bytes.
+    pub fn of(bytes: &[u8]) -> Self {
+        Self {
+            keyed: false,
+            bytes: Sha256::digest(bytes).into(),
+        }
+    }
+
+    /// The digest of some secret bytes (RFC 2104).
+    pub fn keyed(key: &DigestKey, bytes: &[u8]) -> Self {
+        #[expect(clippy::expect_used, reason = "HMAC takes keys of any length")]
+        let mut mac = Hmac::<Sha256>::new_from_slice(&key.0).expect("any key length");
+        mac.update(bytes);
+        Self {
+            keyed: true,
+            bytes: mac.finalize().into_bytes().into(),
+        }
+    }
+
+    /// The first 12 hex digits, for people and for names.
+    pub fn short(&self) -> String {
+        hex(&self.bytes[..6])
+    }
+
+    /// The raw bytes.
+    pub fn bytes(&self) -> &[u8; 32] {
+        &self.bytes
+    }
+}
+
+fn hex(bytes: &[u8]) -> String {
+    use fmt::Write as _;
+    bytes
+        .iter()
+        .fold(String::with_capacity(bytes.len() * 2), |mut text, byte| {
+            // Writing to a String cannot fail.
+            let _ = write!(text, "{byte:02x}");
+            text
+        })
+}
+
+impl fmt::Display for Digest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(if self.keyed {
+            "hmac-sha256:"
+        } else {
+            "sha256:"
+        })?;
+        f.write_str(&hex(&self.bytes))
+    }
+}
+
+impl fmt::Debug for Digest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+/// A text that is no digest.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("not a digest of the form sha256:<64 hex digits>")]
+pub struct ParseDigestError;
+
+impl FromStr for Digest {
+    type Err = ParseDigestError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let (keyed, digits) = match text.split_once(':') {
+            Some(("sha256", digits)) => (false, digits),
+            Some(("hmac-sha256", digits)) => (true, digits),
+            _ => return Err(ParseDigestError),
+        };
+        if digits.len() != 64 || !digits.is_ascii() {
+            return Err(ParseDigestError);
+        }
+        let mut bytes = [0; 32];
+        for (byte, pair) in bytes.iter_mut().zip(digits.as_bytes().chunks(2)) {
+            let pair = str::from_utf8(pair).map_err(|_| ParseDigestError)?;
+            *byte = u8::from_str_radix(pair, 16).map_err(|_| ParseDigestError)?;
+        }
+        Ok(Self { keyed, bytes })
+    }
+}
+
+impl Serialize for Digest {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for Digest {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        String::deserialize(deserializer)?
+            .parse()
+            .map_err(de::Error::custom)
+    }
+}
+
+/// The bytes that stand for a value: JSON without spaces, keys sorted by byte.
+///
+/// Sorting is ours: `serde_json` keeps the order of the file here.
+pub fn canonical_json(value: &Value) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(256);
+    write_canonical(value, &mut bytes);
+    bytes
+}
+
+fn write_canonical(value: &Value, out: &mut Vec<u8>) {
+    match value {
+        Value::Object(map) => {
+            let mut keys: Vec<&String> = map.keys().collect();
+            keys.sort_unstable();
+            out.push(b'{');
+            for (index, key) in keys.into_iter().enumerate() {
+                if index > 0 {
+                    out.push(b',');
+                }
+                write_scalar(&Value::String(key.clone()), out);
+                out.push(b':');
+                write_canonical(&map[key], out);
+            }
+            out.push(b'}');
+        }
+        Value::Array(items) => {
+            out.push(b'[');
+            for (index, item) in items.iter().enumerate() {
+                if index > 0 {
+                    out.push(b',');
+                }
+                write_canonical(item, out);
+            }
+            out.push(b']');
+        }
+        scalar => write_scalar(scalar, out),
+    }
+}
+
+fn write_scalar(value: &Value, out: &mut Vec<u8>) {
+    // Display of a scalar Value is its JSON; nothing in it can fail.
+    out.extend_from_slice(value.to_string().as_bytes());
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn canonical_bytes_do_not_depend_on_key_order() {
+        let a = json!({"b": [1, {"y": null, "x": "\u{e9}\n"}], "a": true});
+        let b = json!({"a": true, "b": [1, {"x": "\u{e9}\n", "y": null}]});
+        assert_eq!(canonical_json(&a), canonical_json(&b));
+        assert_eq!(
+            canonical_json(&a),
+            "{\"a\":true,\"b\":[1,{\"x\":\"é\\n\",\"y\":null}]}".as_bytes()
+        );
+    }
+
+    #[test]
+    fn keyed_and_plain_digests_differ_and_round_trip() {
+        let plain = Digest::of(b"x");
+        let keyed = Digest::keyed(&DigestKey::new(b"k".to_vec()), b"x");
+        assert_ne!(plain, keyed);
+        assert_eq!(plain.to_string().parse(), Ok(plain));
+        assert_eq!(keyed.to_string().parse(), Ok(keyed));
+        assert!("sha256:zz".parse::<Digest>().is_err());
+    }
+}

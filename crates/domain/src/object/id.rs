@@ -1,0 +1,289 @@
+//! Names of kinds and objects.
+
+use std::fmt;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize, de};
+
+/// Group and version of an API, as `apiVersion` writes them.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ApiVersion {
+    /// API group; empty for the core group.
+    pub group: String,
+    /// Version within the group, such as `v1`.
+    pub version: String,
+}
+
+impl ApiVersion {
+    /// Splits the text of an `apiVersion` field.
+    pub fn parse(text: &str) -> Self {
+        match text.split_once('/') {
+            Some((group, version)) => Self {
+                group: group.to_owned(),
+                version: version.to_owned(),
+            },
+            None => Self {
+                group: String::new(),
+                version: text.to_owned(),
+            },
+        }
+    }
+}
+
+impl fmt::Display for ApiVersion {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.group.is_empty() {
+            f.write_str(&self.version)
+        } else {
+            write!(f, "{}/{}", self.group, self.version)
+        }
+    }
+}
+
+/// A kind within its group, whatever the version.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct GroupKind {
+    /// API group; empty for the core group.
+    pub group: String,
+    /// Kind in camel case.
+    pub kind: String,
+}
+
+impl GroupKind {
+    /// Names a kind.
+    pub fn new(group: impl Into<String>, kind: impl Into<String>) -> Self {
+        Self {
+            group: group.into(),
+            kind: kind.into(),
+        }
+    }
+
+    /// Whether this is `kind` of `group`.
+    pub fn is(&self, group: &str, kind: &str) -> bool {
+        self.group == group && self.kind == kind
+    }
+}
+
+impl fmt::Display for GroupKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.group.is_empty() {
+            f.write_str(&self.kind)
+        } else {
+            write!(f, "{}.{}", self.kind, self.group)
+        }
+    }
+}
+
+/// A kind at one version.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Gvk {
+    /// Group and version.
+    pub api_version: ApiVersion,
+    /// Kind in camel case.
+    pub kind: String,
+}
+
+impl Gvk {
+    /// Names a kind at a version.
+    pub fn new(api_version: &str, kind: &str) -> Self {
+        Self {
+            api_version: ApiVersion::parse(api_version),
+            kind: kind.to_owned(),
+        }
+    }
+
+    /// The kind without its version.
+    pub fn group_kind(&self) -> GroupKind {
+        GroupKind::new(self.api_version.group.clone(), self.kind.clone())
+    }
+}
+
+impl fmt::Display for Gvk {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}, Kind={}", self.api_version, self.kind)
+    }
+}
+
+/// What identifies an object across versions of its API.
+///
+/// The text form is `Kind[.group]/[namespace/]name`, for instance
+/// `Deployment.apps/web/frontend` or `Namespace/web`.
+///
+/// ```
+/// use pleach_domain::object::ObjectId;
+/// let id: ObjectId = "Deployment.apps/web/frontend".parse()?;
+/// assert_eq!(id.namespace.as_deref(), Some("web"));
+/// assert_eq!(id.to_string(), "Deployment.apps/web/frontend");
+/// # Ok::<(), pleach_domain::object::ParseIdError>(())
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ObjectId {
+    /// API group; empty for the core group.
+    pub group: String,
+    /// Kind in camel case.
+    pub kind: String,
+    /// Namespace; none for cluster-scoped objects.
+    pub namespace: Option<String>,
+    /// Name.
+    pub name: String,
+}
+
+impl ObjectId {
+    /// Names an object.
+    pub fn new(group: &str, kind: &str, namespace: Option<&str>, name: &str) -> Self {
+        Self {
+            group: group.to_owned(),
+            kind: kind.to_owned(),
+            namespace: namespace.map(str::to_owned),
+            name: name.to_owned(),
+        }
+    }
+
+    /// The kind of the object.
+    pub fn group_kind(&self) -> GroupKind {
+        GroupKind::new(self.group.clone(), self.kind.clone())
+    }
+
+    /// Whether the object is of `kind` in `group`.
+    pub fn is(&self, group: &str, kind: &str) -> bool {
+        self.group == group && self.kind == kind
+    }
+}
+
+impl fmt::Display for ObjectId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.kind)?;
+        if !self.group.is_empty() {
+            write!(f, ".{}", self.group)?;
+        }
+        if let Some(namespace) = &self.namespace {
+            write!(f, "/{namespace}")?;
+        }
+        write!(f, "/{}", self.name)
+    }
+}
+
+/// A text that names no object.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("`{0}` is not an object id; write Kind[.group]/[namespace/]name")]
+pub struct ParseIdError(String);
+
+impl FromStr for ObjectId {
+    type Err = ParseIdError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let error = || ParseIdError(text.to_owned());
+        let parts: Vec<&str> = text.split('/').collect();
+        let (kind, namespace, name) = match parts[..] {
+            [kind, name] => (kind, None, name),
+            [kind, namespace, name] if !namespace.is_empty() => (kind, Some(namespace), name),
+            _ => return Err(error()),
+        };
+        let (kind, group) = kind.split_once('.').unwrap_or((kind, ""));
+        if kind.is_empty() || name.is_empty() {
+            return Err(error());
+        }
+        Ok(Self::new(group, kind, namespace, name))
+    }
+}
+
+impl Serialize for ObjectId {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for ObjectId {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        text.parse().map_err(de::Error::custom)
+    }
+}
+
+macro_rules! serde_text {
+    ($type:ty, $parse:expr) => {
+        impl Serialize for $type {
+            fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+                serializer.collect_str(self)
+            }
+        }
+        impl<'de> Deserialize<'de> for $type {
+            fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+                let text = String::deserialize(deserializer)?;
+                Ok($parse(&text))
+            }
+        }
+    };
+}
+
+serde_text!(ApiVersion, ApiVersion::parse);
+serde_text!(GroupKind, |text: &str| {
+    let (kind, group) = text.split_once('.').unwrap_or((text, ""));
+    GroupKind::new(group, kind)
+});
+serde_text!(Gvk, |text: &str| {
+    let (api_version, kind) = text.split_once(", Kind=").unwrap_or((text, ""));
+    Gvk::new(api_version, kind)
+});
+
+/// The Service that a registration points at.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ServiceRef {
+    /// Namespace of the Service.
+    pub namespace: String,
+    /// Name of the Service.
+    pub name: String,
+}
+
+impl ServiceRef {
+    /// The id of the Service object.
+    pub fn id(&self) -> ObjectId {
+        ObjectId::new("", "Service", Some(&self.namespace), &self.name)
+    }
+}
+
+impl fmt::Display for ServiceRef {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.namespace, self.name)
+    }
+}
+
+serde_text!(ServiceRef, |text: &str| {
+    let (namespace, name) = text.split_once('/').unwrap_or(("", text));
+    ServiceRef {
+        namespace: namespace.to_owned(),
+        name: name.to_owned(),
+    }
+});
+
+#[cfg(test)]
+mod tests {
+    use rstest::rstest;
+
+    use super::*;
+
+    #[rstest]
+    #[case("Namespace/web", ObjectId::new("", "Namespace", None, "web"))]
+    #[case(
+        "Deployment.apps/web/api",
+        ObjectId::new("apps", "Deployment", Some("web"), "api")
+    )]
+    #[case(
+        "ClusterRole.rbac.authorization.k8s.io/system:a.b",
+        ObjectId::new("rbac.authorization.k8s.io", "ClusterRole", None, "system:a.b")
+    )]
+    fn text_form_round_trips(#[case] text: &str, #[case] id: ObjectId) {
+        assert_eq!(text.parse::<ObjectId>().unwrap(), id);
+        assert_eq!(id.to_string(), text);
+    }
+
+    #[rstest]
+    #[case("")]
+    #[case("web")]
+    #[case("Deployment//api")]
+    #[case("Deployment/a/b/c")]
+    #[case("Deployment/a/")]
+    fn what_names_no_object_is_refused(#[case] text: &str) {
+        assert!(text.parse::<ObjectId>().is_err());
+    }
+}

@@ -1,0 +1,160 @@
+//! Rendered objects as bytes.
+
+use std::fmt;
+
+use bytes::Bytes;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use super::{ApiVersion, Digest, Gvk, ObjectId, canonical_json};
+
+/// Labels that pleach reads and writes.
+pub mod labels {
+    /// ApplySet membership (KEP-3659); the value is the id of the release's set.
+    pub const PART_OF: &str = "applyset.kubernetes.io/part-of";
+    /// The recommended label that names the tool; set only where absent.
+    pub const MANAGED_BY: &str = "app.kubernetes.io/managed-by";
+    /// Marks state objects of a release: `<environment>.<release>`.
+    pub const RELEASE: &str = "pleach.dev/release";
+}
+
+/// Annotations that pleach reads and writes.
+pub mod annotations {
+    /// Digest of the body that was sent, without this annotation.
+    pub const DESIRED: &str = "pleach.dev/desired";
+    /// `disabled`: never deleted by pleach.
+    pub const PRUNE: &str = "pleach.dev/prune";
+    /// The stage this object belongs to.
+    pub const STAGE: &str = "pleach.dev/stage";
+    /// `Kind/name` of an object of the release that must be ready before.
+    pub const AFTER: &str = "pleach.dev/after";
+    /// `once`: a Job that runs once per content and inputs.
+    pub const RUN: &str = "pleach.dev/run";
+    /// `none`, `warn` or `require`: how readiness of this object counts.
+    pub const READY: &str = "pleach.dev/ready";
+    /// What client-side `kubectl apply` leaves behind.
+    pub const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
+}
+
+/// Where something was written.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct Origin {
+    /// Path within the repository, with `/`.
+    pub file: String,
+    /// Line, from 1; 0 when only the file is known.
+    pub line: usize,
+}
+
+impl Origin {
+    /// Names a line of a file.
+    pub fn new(file: impl Into<String>, line: usize) -> Self {
+        Self {
+            file: file.into(),
+            line,
+        }
+    }
+}
+
+impl fmt::Display for Origin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.line == 0 {
+            f.write_str(&self.file)
+        } else {
+            write!(f, "{}:{}", self.file, self.line)
+        }
+    }
+}
+
+/// One rendered object: canonical JSON bytes, which are the request body.
+///
+/// Bytes and not a tree: the tree of a 0.5 KB object takes 6 KB.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Manifest {
+    id: ObjectId,
+    api_version: ApiVersion,
+    origin: Origin,
+    digest: Digest,
+    json: Bytes,
+    secret: bool,
+}
+
+impl Manifest {
+    /// Freezes an object. `secret` says that it holds values that may not be
+    /// shown or digested without a key, beside kind Secret, which always does.
+    pub fn new(
+        id: ObjectId,
+        api_version: ApiVersion,
+        origin: Origin,
+        value: &Value,
+        secret: bool,
+    ) -> Self {
+        let json = canonical_json(value);
+        let secret = secret || id.is("", "Secret");
+        Self {
+            digest: Digest::of(&json),
+            json: Bytes::from(json),
+            id,
+            api_version,
+            origin,
+            secret,
+        }
+    }
+
+    /// What the object is called.
+    pub fn id(&self) -> &ObjectId {
+        &self.id
+    }
+
+    /// The version of the API it is written for.
+    pub fn api_version(&self) -> &ApiVersion {
+        &self.api_version
+    }
+
+    /// Kind and version.
+    pub fn gvk(&self) -> Gvk {
+        Gvk {
+            api_version: self.api_version.clone(),
+            kind: self.id.kind.clone(),
+        }
+    }
+
+    /// Where it was written.
+    pub fn origin(&self) -> &Origin {
+        &self.origin
+    }
+
+    /// Plain digest of the bytes. For a secret object it must stay in memory:
+    /// what is stored or shown is [`Digest::keyed`].
+    pub fn digest(&self) -> Digest {
+        self.digest
+    }
+
+    /// Whether the object holds secret values.
+    pub fn is_secret(&self) -> bool {
+        self.secret
+    }
+
+    /// The canonical bytes.
+    pub fn json(&self) -> &Bytes {
+        &self.json
+    }
+
+    /// Parses the object; one at a time, they are large.
+    pub fn value(&self) -> Value {
+        #[expect(
+            clippy::expect_used,
+            reason = "the bytes were written from a Value by new()"
+        )]
+        serde_json::from_slice(&self.json).expect("canonical bytes are JSON")
+    }
+}
+
+impl fmt::Debug for Manifest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // Never the body: it may be a Secret.
+        f.debug_struct("Manifest")
+            .field("id", &self.id)
+            .field("origin", &self.origin)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,263 @@
+//! What the planner may know of a cluster.
+//!
+//! Serializable, so that a bug report is a fixture: [`Live`] masks the values
+//! of Secrets when it is written.
+
+mod discovery;
+mod live;
+
+pub use discovery::{Discovery, Freshness, Resource, Served, ServedGroup, ServedVersion};
+pub use live::{Live, LiveMeta};
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::str::FromStr;
+
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+
+use crate::inventory::{Installed, Inventory, Journal};
+use crate::object::{Digest, FieldPath, GroupKind, ObjectId, ServiceRef};
+
+/// Which cluster: the uid of its namespace `kube-system`.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct ClusterId(pub String);
+
+impl fmt::Display for ClusterId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// Everything the planner knows of the cluster.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Observed {
+    /// When it was read.
+    pub at: Timestamp,
+    /// Which cluster it is.
+    pub cluster: ClusterId,
+    /// Version of the API server, such as `v1.36.3`.
+    pub server_version: String,
+    /// What the server serves.
+    pub discovery: Discovery,
+    /// How each LIST went: whether something is absent is decided here (I1).
+    pub listings: BTreeMap<ListingKey, Listing>,
+    /// What the metadata LISTs and the reads by name brought: members and
+    /// desired objects that exist.
+    pub meta: BTreeMap<ObjectId, LiveMeta>,
+    /// Objects read in full: only what changed or what a pass reasons about.
+    pub full: BTreeMap<ObjectId, Live>,
+    /// What the server says it would make of the desired objects that changed.
+    pub predicted: BTreeMap<ObjectId, Prediction>,
+    /// APIServices and webhook configurations that point at a Service.
+    pub registrations: Vec<Registration>,
+    /// The Services that registrations point at; read only when there are steps.
+    pub backends: BTreeMap<ServiceRef, Backend>,
+    /// What pleach itself may do; empty when it was not asked.
+    pub access: Grants,
+    /// What the Release object says; none on first use.
+    pub installed: Option<Installed>,
+    /// The members of the release.
+    pub inventory: Inventory,
+    /// What a former run left to do.
+    pub journal: Journal,
+}
+
+/// What a LIST covered: a kind, in all namespaces or in one.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct ListingKey {
+    /// The kind.
+    pub kind: GroupKind,
+    /// The namespace; none for all of them and for cluster-scoped kinds.
+    pub namespace: Option<String>,
+}
+
+impl fmt::Display for ListingKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{}/{}",
+            self.kind,
+            self.namespace.as_deref().unwrap_or("*")
+        )
+    }
+}
+
+impl Serialize for ListingKey {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for ListingKey {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        // The text is an object id with a namespace for a name.
+        let id = ObjectId::from_str(&text).map_err(serde::de::Error::custom)?;
+        Ok(Self {
+            kind: id.group_kind(),
+            namespace: (id.name != "*").then_some(id.name),
+        })
+    }
+}
+
+/// How a LIST went.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Listing {
+    /// Every page arrived: what is not in it, is not labelled or not there.
+    Complete,
+    /// The kind is not served; its objects are not thereby gone.
+    NotServed,
+    /// We may not list it.
+    Forbidden(String),
+    /// It failed: nothing may be concluded.
+    Failed(String),
+}
+
+/// What the server's dry run says about a desired object.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Prediction {
+    /// The object would be created; its random parts are not kept.
+    Creates,
+    /// The object would look like this.
+    Answer(Live),
+    /// Other managers hold fields that would change.
+    Conflict {
+        /// Who holds what.
+        fields: Vec<FieldConflict>,
+        /// How the object would look if they were taken over.
+        forced: Option<Live>,
+    },
+    /// These fields cannot change; only a new object would do.
+    Immutable(Vec<FieldPath>),
+    /// The server refuses it.
+    Refused(ApiRefusal),
+    /// The server could not be asked.
+    Unverified(Unverified),
+}
+
+/// A field that another manager holds.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct FieldConflict {
+    /// The other field manager.
+    pub manager: String,
+    /// The API version it wrote with, where the server says it.
+    pub api_version: Option<String>,
+    /// The field as the server names it, such as `.spec.replicas`.
+    pub field: String,
+}
+
+/// A refusal of the API server, in its own words.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ApiRefusal {
+    /// HTTP status.
+    pub code: u16,
+    /// Reason of the Status object; empty where there is none.
+    pub reason: String,
+    /// The message; for secret objects without the values.
+    pub message: String,
+}
+
+/// Why the server could not check an object yet.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Unverified {
+    /// Its namespace comes in an earlier stage.
+    NamespaceMissing(String),
+    /// Its kind comes in an earlier stage.
+    KindMissing,
+    /// Its API is registered but does not answer.
+    ApiStale,
+    /// A webhook does not support dry runs, or is down.
+    Webhook(String),
+    /// An offline preview has no server to ask.
+    Offline,
+}
+
+impl fmt::Display for Unverified {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NamespaceMissing(name) => write!(f, "namespace {name} does not exist yet"),
+            Self::KindMissing => f.write_str("its kind is not served yet"),
+            Self::ApiStale => f.write_str("its API does not answer"),
+            Self::Webhook(message) => write!(f, "a webhook could not be asked: {message}"),
+            Self::Offline => f.write_str("no cluster was asked"),
+        }
+    }
+}
+
+/// An APIService or webhook configuration that points at Services.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Registration {
+    /// The object.
+    pub id: ObjectId,
+    /// Its metadata.
+    pub meta: LiveMeta,
+    /// The Services it points at, without doubles.
+    pub services: Vec<ServiceRef>,
+    /// APIServices only: condition Available, with its message when it is not.
+    pub available: Option<Result<(), String>>,
+}
+
+/// What stands behind a Service.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Backend {
+    /// Whether the Service exists.
+    pub exists: bool,
+    /// Ready endpoints over its EndpointSlices.
+    pub ready_endpoints: usize,
+}
+
+/// What pleach itself may do, from SelfSubjectAccessReviews.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Grants {
+    /// What was asked and refused: verb, kind, namespace.
+    pub missing: Vec<MissingGrant>,
+}
+
+/// A right that pleach lacks.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct MissingGrant {
+    /// API verb, such as `patch`.
+    pub verb: String,
+    /// The kind.
+    pub kind: GroupKind,
+    /// Plural name of the resource.
+    pub resource: String,
+    /// The namespace; none for cluster-wide.
+    pub namespace: Option<String>,
+}
+
+impl Observed {
+    /// Whether the view of a kind is good enough to conclude that something is absent.
+    pub fn is_complete(&self, id: &ObjectId) -> bool {
+        let kind = id.group_kind();
+        [None, id.namespace.clone()].into_iter().any(|namespace| {
+            self.listings.get(&ListingKey {
+                kind: kind.clone(),
+                namespace,
+            }) == Some(&Listing::Complete)
+        })
+    }
+
+    /// What is known of a live object, from whichever read brought it.
+    pub fn live_meta(&self, id: &ObjectId) -> Option<&LiveMeta> {
+        self.full
+            .get(id)
+            .map(Live::meta)
+            .or_else(|| self.meta.get(id))
+    }
+}
+
+/// The digest that is written for an object: keyed for secrets, plain otherwise.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum DesiredDigest {
+    /// The digest.
+    Known(Digest),
+    /// A secret object before the key exists.
+    Unkeyed,
+}

@@ -1,0 +1,187 @@
+//! Live objects, and what their metadata tells.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::diff::ownership;
+use crate::object::{Digest, ObjectId, annotations, labels};
+
+/// What the metadata of a live object tells without its body.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct LiveMeta {
+    /// Unique id of this incarnation of the object.
+    pub uid: String,
+    /// Changes with every write.
+    pub resource_version: String,
+    /// Changes with every write to the spec; absent for many kinds.
+    pub generation: Option<i64>,
+    /// Digest of our own managedFields entry; none when we own nothing of it.
+    pub fingerprint: Option<Digest>,
+    /// Whether a deletion waits for finalizers.
+    pub deleting: bool,
+    /// What a deletion waits for.
+    pub finalizers: Vec<String>,
+    /// All labels.
+    pub labels: BTreeMap<String, String>,
+    /// All annotations; the value of last-applied-configuration is emptied, it
+    /// may hold secrets.
+    pub annotations: BTreeMap<String, String>,
+    /// Managers of main-resource fields, ours too, without doubles.
+    pub managers: Vec<String>,
+    /// Whether the server keeps track of owners at all (aggregated servers may not).
+    pub has_managed_fields: bool,
+    /// uids of its owners.
+    pub owners: Vec<String>,
+}
+
+impl LiveMeta {
+    /// Reads the `metadata` of an object; `manager` is our field manager.
+    pub fn read(metadata: &Value, manager: &str) -> Self {
+        let text = |key: &str| metadata[key].as_str().unwrap_or_default().to_owned();
+        let map = |key: &str| -> BTreeMap<String, String> {
+            metadata[key]
+                .as_object()
+                .into_iter()
+                .flatten()
+                .map(|(key, value)| (key.clone(), value.as_str().unwrap_or_default().to_owned()))
+                .collect()
+        };
+        let texts = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+        let mut annotations = map("annotations");
+        if let Some(value) = annotations.get_mut(annotations::LAST_APPLIED) {
+            value.clear();
+        }
+        let entries = ownership::entries(metadata);
+        Self {
+            uid: text("uid"),
+            resource_version: text("resourceVersion"),
+            generation: metadata["generation"].as_i64(),
+            fingerprint: ownership::fingerprint(metadata, manager),
+            deleting: metadata["deletionTimestamp"].is_string(),
+            finalizers: metadata["finalizers"]
+                .as_array()
+                .into_iter()
+                .flatten()
+                .map(texts)
+                .collect(),
+            labels: map("labels"),
+            annotations,
+            managers: ownership::managers(metadata),
+            has_managed_fields: !entries.is_empty(),
+            owners: metadata["ownerReferences"]
+                .as_array()
+                .into_iter()
+                .flatten()
+                .map(|owner| texts(&owner["uid"]))
+                .collect(),
+        }
+    }
+
+    /// The ApplySet the object says it belongs to.
+    pub fn part_of(&self) -> Option<&str> {
+        self.labels.get(labels::PART_OF).map(String::as_str)
+    }
+
+    /// The digest annotation of the last apply.
+    pub fn desired(&self) -> Option<Digest> {
+        self.annotations.get(annotations::DESIRED)?.parse().ok()
+    }
+}
+
+/// A live object in full.
+#[derive(Clone, PartialEq)]
+pub struct Live {
+    meta: LiveMeta,
+    value: Value,
+}
+
+impl Live {
+    /// Takes an answer of the server; `manager` is our field manager.
+    pub fn new(value: Value, manager: &str) -> Self {
+        Self {
+            meta: LiveMeta::read(&value["metadata"], manager),
+            value,
+        }
+    }
+
+    /// Its metadata.
+    pub fn meta(&self) -> &LiveMeta {
+        &self.meta
+    }
+
+    /// The object as the server sent it.
+    pub fn value(&self) -> &Value {
+        &self.value
+    }
+
+    /// The id under which the server filed it.
+    pub fn id(&self) -> ObjectId {
+        let api_version = self.value["apiVersion"].as_str().unwrap_or_default();
+        let group = api_version.split_once('/').map_or("", |(group, _)| group);
+        ObjectId::new(
+            group,
+            self.value["kind"].as_str().unwrap_or_default(),
+            self.value["metadata"]["namespace"].as_str(),
+            self.value["metadata"]["name"].as_str().unwrap_or_default(),
+        )
+    }
+
+    fn masked(&self) -> Value {
+        let mut value = self.value.clone();
+        if self.id().is("", "Secret") {
+            for key in ["data", "stringData"] {
+                for secret in value
+                    .get_mut(key)
+                    .and_then(Value::as_object_mut)
+                    .into_iter()
+                    .flatten()
+                {
+                    *secret.1 = Value::String("<secret>".to_owned());
+                }
+            }
+        }
+        if let Some(last) = value
+            .pointer_mut("/metadata/annotations/kubectl.kubernetes.io~1last-applied-configuration")
+        {
+            *last = Value::String(String::new());
+        }
+        value
+    }
+}
+
+impl fmt::Debug for Live {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // Never the body: it may be a Secret.
+        f.debug_struct("Live")
+            .field("id", &self.id())
+            .field("meta", &self.meta)
+            .finish_non_exhaustive()
+    }
+}
+
+#[derive(Serialize, Deserialize)]
+struct LiveFile {
+    meta: LiveMeta,
+    value: Value,
+}
+
+impl Serialize for Live {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        LiveFile {
+            meta: self.meta.clone(),
+            value: self.masked(),
+        }
+        .serialize(serializer)
+    }
+}
+
+impl<'de> Deserialize<'de> for Live {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let LiveFile { meta, value } = LiveFile::deserialize(deserializer)?;
+        Ok(Self { meta, value })
+    }
+}

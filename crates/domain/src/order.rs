@@ -1,0 +1,5 @@
+//! In which order things happen: stages, kinds, edges.
+
+mod stage;
+
+pub use stage::StageName;

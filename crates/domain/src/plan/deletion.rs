@@ -1,0 +1,138 @@
+//! The only place where a deletion can be made.
+//!
+//! A [`Deletion`] has private fields and one constructor per [`Grant`]; each
+//! takes the evidence. What executes a plan takes nothing else (I2). It is not
+//! deserializable on purpose: no file can make one.
+
+use serde::Serialize;
+
+use crate::inventory::{Entry, EntryState};
+use crate::object::{ObjectId, ServiceRef};
+use crate::observe::{LiveMeta, Registration};
+
+/// A deletion that was decided, with what proves that it is allowed.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Deletion {
+    uid: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    resource_version: Option<String>,
+    propagation: Propagation,
+    because: Grant,
+}
+
+/// What entitles pleach to delete an object.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Grant {
+    /// An applied member that is no longer wanted.
+    Inventory,
+    /// A run-time object recorded with its uid, or declared and matched.
+    RunTimeObject {
+        /// The Service by which it was matched.
+        service: Option<ServiceRef>,
+    },
+    /// A registration that points at a Service which this plan removes.
+    Registration {
+        /// The Service that goes.
+        service: ServiceRef,
+    },
+}
+
+/// What happens to the objects that the deleted one owns.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub enum Propagation {
+    /// The garbage collector removes them afterwards.
+    Background,
+    /// The object waits for them: used where the plan waits for pods.
+    Foreground,
+    /// They stay.
+    Orphan,
+}
+
+impl Deletion {
+    /// An applied member that git no longer has. None unless the entry is
+    /// applied and the live object is the very one that was applied.
+    pub(super) fn of_member(
+        entry: &Entry,
+        live: &LiveMeta,
+        propagation: Propagation,
+    ) -> Option<Self> {
+        let uid = entry.uid.clone().filter(|uid| *uid == live.uid)?;
+        (entry.state == EntryState::Applied).then_some(Self {
+            uid,
+            resource_version: None,
+            propagation,
+            because: Grant::Inventory,
+        })
+    }
+
+    /// A run-time object whose reason to be is removed by this plan.
+    pub(super) fn of_run_time_object(entry: &Entry, live: &LiveMeta) -> Option<Self> {
+        let uid = entry.uid.clone().filter(|uid| *uid == live.uid)?;
+        (entry.state == EntryState::Observed).then_some(Self {
+            uid,
+            resource_version: None,
+            propagation: Propagation::Background,
+            because: Grant::RunTimeObject {
+                service: entry.service.clone(),
+            },
+        })
+    }
+
+    /// A registration that still points at a Service which this plan removes;
+    /// any write to it in the meantime makes the deletion fail.
+    pub(super) fn of_registration(
+        registration: &Registration,
+        service: &ServiceRef,
+    ) -> Option<Self> {
+        registration.services.contains(service).then(|| Self {
+            uid: registration.meta.uid.clone(),
+            resource_version: Some(registration.meta.resource_version.clone()),
+            propagation: Propagation::Background,
+            because: Grant::Registration {
+                service: service.clone(),
+            },
+        })
+    }
+
+    /// The incarnation of the object that may be deleted.
+    pub fn uid(&self) -> &str {
+        &self.uid
+    }
+
+    /// Set where any change to the object forbids the deletion.
+    pub fn resource_version(&self) -> Option<&str> {
+        self.resource_version.as_deref()
+    }
+
+    /// What happens to owned objects.
+    pub fn propagation(&self) -> Propagation {
+        self.propagation
+    }
+
+    /// What entitles to it.
+    pub fn because(&self) -> &Grant {
+        &self.because
+    }
+
+    /// One line for people.
+    pub fn explain(&self, id: &ObjectId) -> String {
+        match &self.because {
+            Grant::Inventory => format!("{id} is a member of the release and no longer in git"),
+            Grant::RunTimeObject {
+                service: Some(service),
+            } => {
+                format!(
+                    "{id} was made at run time by the workload behind Service {service}, which goes"
+                )
+            }
+            Grant::RunTimeObject { service: None } => {
+                format!("{id} is a declared run-time object and no longer has a reason to be")
+            }
+            Grant::Registration { service } => {
+                format!("{id} points at Service {service}, which this plan removes")
+            }
+        }
+    }
+}

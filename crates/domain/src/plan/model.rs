@@ -1,0 +1,469 @@
+//! What a plan is made of.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use jiff::SignedDuration;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use super::Deletion;
+use crate::finding::Finding;
+use crate::inventory::ReleaseName;
+use crate::object::{Digest, GroupKind, Gvk, Manifest, ObjectId, ServiceRef, canonical_json};
+use crate::observe::{ClusterId, DesiredDigest};
+use crate::order::StageName;
+use crate::repo::{Consent, Protect, PrunePolicy, RuntimeObject};
+
+/// What git wants of one release, rendered.
+#[derive(Debug, Clone)]
+pub struct Desired {
+    /// Environment and release.
+    pub name: ReleaseName,
+    /// Id of the repository (I11).
+    pub repository: String,
+    /// The bundle.
+    pub bundle: String,
+    /// Its version; the revision for bundles without versions.
+    pub version: String,
+    /// git commit, `<commit>-dirty` or `none`.
+    pub revision: String,
+    /// Default namespace of the release.
+    pub namespace: Option<String>,
+    /// Whether that namespace may be created when no manifest has it.
+    pub create_namespace: bool,
+    /// Rendered objects, sorted by stage, kind order, namespace, name.
+    pub manifests: Vec<Manifest>,
+    /// Objects that the workloads make.
+    pub runtime_objects: Vec<RuntimeObject>,
+    /// What gets written as `pleach.dev/desired`, by id.
+    pub digests: BTreeMap<ObjectId, DesiredDigest>,
+    /// What render had to say.
+    pub findings: Vec<Finding>,
+}
+
+/// What the environment file and the flags allow.
+#[derive(Debug, Clone)]
+pub struct Policy {
+    /// Id of the cluster that the environment names.
+    pub cluster: Option<ClusterId>,
+    /// Field managers whose objects may be taken over.
+    pub adopt: Vec<String>,
+    /// Whether and how much may be pruned.
+    pub prune: PrunePolicy,
+    /// Kinds that are protected beside the built-in ones.
+    pub protect: Vec<Protect>,
+    /// Destructive steps allowed in git.
+    pub consent: Vec<Consent>,
+    /// Deadline of each wait.
+    pub timeout: SignedDuration,
+    /// Whether readiness is waited for; without it nothing is verified or pruned.
+    pub wait: bool,
+    /// Whether every object goes through read and dry run.
+    pub verify: bool,
+}
+
+/// An ordered, reviewed set of steps, and what it does to every object.
+#[derive(Debug, Clone, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Plan {
+    /// Version of this format.
+    pub format: u32,
+    /// Environment and release.
+    pub release: ReleaseName,
+    /// Version installed before; none on first use.
+    pub from: Option<String>,
+    /// Version that is wanted.
+    pub to: String,
+    /// Which way it goes.
+    pub direction: Direction,
+    /// Every object of the release, also the unchanged ones.
+    pub changes: Vec<Change>,
+    /// Stages in order; only those with steps.
+    pub stages: Vec<Stage>,
+    /// Steps, sorted by stage, kind order, namespace, name.
+    pub steps: Vec<Step>,
+    /// Temporary changes.
+    pub overlays: Vec<Overlay>,
+    /// Everything there is to say; an error means that nothing is written.
+    pub findings: Vec<Finding>,
+}
+
+impl Plan {
+    /// What an approval binds to: object, operation, body and stage of every
+    /// step that changes something, without uid and resourceVersion.
+    pub fn effects(&self) -> Digest {
+        let effects: Vec<Value> = self
+            .steps
+            .iter()
+            .filter(|step| !matches!(step.op, Op::Wait))
+            .map(|step| {
+                serde_json::json!([
+                    step.object.to_string(),
+                    step.op.effect(),
+                    step.stage.to_string()
+                ])
+            })
+            .collect();
+        Digest::of(&canonical_json(&Value::Array(effects)))
+    }
+
+    /// Whether carrying it out would change anything.
+    pub fn has_steps(&self) -> bool {
+        self.steps.iter().any(|step| !matches!(step.op, Op::Wait))
+    }
+
+    /// How many objects get which action.
+    pub fn count(&self, action: Action) -> usize {
+        self.changes
+            .iter()
+            .filter(|change| change.action == action)
+            .count()
+    }
+}
+
+/// Which way a version change goes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Direction {
+    /// To a newer version, or the same.
+    Forward,
+    /// To an older version.
+    Reverse,
+}
+
+/// What happens to an object.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Action {
+    /// It does not exist yet.
+    Create,
+    /// It exists, is ours, and changes.
+    Update,
+    /// A field that cannot change does; the object is deleted and created anew.
+    Recreate,
+    /// It exists and was not ours.
+    Adopt,
+    /// It goes.
+    Delete,
+    /// It is as wanted.
+    Unchanged,
+    /// It cannot be brought about; a finding says why.
+    Blocked,
+    /// It is left alone on purpose; the reason says why.
+    Skip,
+}
+
+/// What happens to one object, and why.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Change {
+    /// The object.
+    pub object: ObjectId,
+    /// What happens.
+    pub action: Action,
+    /// The stage it happens in; none where nothing happens.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub stage: Option<StageName>,
+    /// One sentence fragment for people.
+    pub reason: String,
+    /// Whose change it is, for updates.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cause: Option<Cause>,
+    /// What must still hold.
+    pub require: Vec<Precondition>,
+    /// The digest written with it; none for deletions.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub digest: Option<DesiredDigest>,
+    /// Why the server has not checked it, where it has not.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub unverified: Option<String>,
+}
+
+/// Whose change an update carries out.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase", tag = "kind")]
+pub enum Cause {
+    /// git changed.
+    Git,
+    /// The cluster drifted; these managers wrote.
+    Drift {
+        /// Field managers that now hold fields of ours, where they can be told.
+        managers: Vec<String>,
+    },
+    /// Both.
+    Both {
+        /// Field managers that now hold fields of ours, where they can be told.
+        managers: Vec<String>,
+    },
+}
+
+/// A named group of steps; not a lock.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Stage {
+    /// Its name.
+    pub name: StageName,
+    /// Number of steps in it.
+    pub steps: usize,
+}
+
+/// Names a step within its plan: its position.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct StepId(pub usize);
+
+/// One thing to do.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Step {
+    /// Its position.
+    pub id: StepId,
+    /// The stage it belongs to.
+    pub stage: StageName,
+    /// What it acts on; barriers act on the release.
+    pub object: ObjectId,
+    /// What is done.
+    pub op: Op,
+    /// What must have happened before.
+    pub needs: Vec<Edge>,
+    /// What must hold when it is done.
+    pub require: Vec<Precondition>,
+    /// What completes it.
+    pub until: Option<Until>,
+    /// How long it may take from its start.
+    pub deadline: SignedDuration,
+    /// The overlay it sets or lifts.
+    pub overlay: Option<OverlayId>,
+    /// Why it is there.
+    pub reason: String,
+}
+
+/// One step needs something of another.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Edge {
+    /// The step that comes first.
+    pub from: StepId,
+    /// What it must have reached.
+    pub state: Need,
+    /// Why.
+    pub why: EdgeReason,
+}
+
+/// How far the earlier step must be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Need {
+    /// The server took it.
+    Applied,
+    /// What completes it has come about.
+    Ready,
+    /// The object is gone.
+    Absent,
+}
+
+/// Why one step waits for another.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub enum EdgeReason {
+    /// A custom resource needs its definition.
+    Definition,
+    /// Content needs its namespace.
+    Namespace,
+    /// A binding needs its role.
+    Role,
+    /// A workload needs its rights.
+    Rights,
+    /// A pod template names it.
+    Reference,
+    /// A registration needs the workload behind its Service.
+    Backend,
+    /// A custom resource is intercepted by a registration.
+    Intercepts,
+    /// Annotation `pleach.dev/after`.
+    After,
+    /// A barrier between stages.
+    Barrier,
+    /// Earlier on the same object.
+    SameObject,
+    /// Deletions go in reverse.
+    Reverse,
+    /// A dead registration goes before what it would break or crash.
+    Leftover,
+}
+
+/// The operations.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Op {
+    /// Server-side apply under the release's manager.
+    Apply {
+        /// What is sent.
+        body: Body,
+        /// Whether fields of other managers are taken over.
+        force: bool,
+    },
+    /// POST: only if absent.
+    Create {
+        /// What is sent.
+        body: Body,
+        /// A Job that runs once.
+        once: bool,
+    },
+    /// A JSON patch that tests the resourceVersion.
+    Patch {
+        /// RFC 6902 operations.
+        patch: NonSecret,
+        /// Subresource, such as `scale`.
+        subresource: Option<String>,
+    },
+    /// A deletion.
+    Delete(Deletion),
+    /// Read at run time and created elsewhere: no secret in a plan.
+    Copy {
+        /// Where it is read.
+        from: ObjectId,
+        /// Where it is created.
+        to: ObjectId,
+    },
+    /// Stored objects are rewritten at another version.
+    Migrate {
+        /// The definition.
+        crd: ObjectId,
+        /// The version to store.
+        to: String,
+    },
+    /// Nothing is done; the step completes when its condition holds.
+    Wait,
+}
+
+impl Op {
+    /// What of the operation an approval binds to.
+    fn effect(&self) -> Value {
+        match self {
+            Self::Apply { body, .. } => serde_json::json!(["apply", body.digest().to_string()]),
+            Self::Create { body, .. } => serde_json::json!(["create", body.digest().to_string()]),
+            // Patches carry resourceVersions; what they do shows in the apply that follows.
+            Self::Patch { subresource, .. } => serde_json::json!(["patch", subresource]),
+            Self::Delete(_) => serde_json::json!(["delete"]),
+            Self::Copy { from, .. } => serde_json::json!(["copy", from.to_string()]),
+            Self::Migrate { crd, to } => serde_json::json!(["migrate", crd.to_string(), to]),
+            Self::Wait => serde_json::json!(["wait"]),
+        }
+    }
+
+    /// A word for people.
+    pub fn verb(&self) -> &'static str {
+        match self {
+            Self::Apply { .. } => "apply",
+            Self::Create { .. } => "create",
+            Self::Patch { .. } => "patch",
+            Self::Delete(_) => "delete",
+            Self::Copy { .. } => "copy",
+            Self::Migrate { .. } => "migrate",
+            Self::Wait => "wait",
+        }
+    }
+}
+
+/// What an apply sends.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Body {
+    /// The rendered manifest of the step's object, by its written digest.
+    Rendered(DesiredDigest),
+    /// An object that the planner made.
+    Inline(NonSecret),
+}
+
+impl Body {
+    fn digest(&self) -> String {
+        match self {
+            Self::Rendered(DesiredDigest::Known(digest)) => digest.to_string(),
+            // Before the key exists an approval binds to id and op only.
+            Self::Rendered(DesiredDigest::Unkeyed) => "unkeyed".to_owned(),
+            Self::Inline(value) => Digest::of(&canonical_json(&value.0)).to_string(),
+        }
+    }
+}
+
+/// A value that holds nothing secret and may be written down.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct NonSecret(pub Value);
+
+/// What must hold when a step is carried out.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Precondition {
+    /// The object is this incarnation.
+    Uid(String),
+    /// Nobody wrote to the object.
+    ResourceVersion(String),
+    /// Nobody changed what we own of it.
+    Fingerprint(Digest),
+    /// It does not exist.
+    Absent,
+}
+
+/// What completes a step.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Until {
+    /// The object is ready, and stays so for a while.
+    Ready {
+        /// How long it must stay ready.
+        stable_for: SignedDuration,
+    },
+    /// The object is gone, and the pods that the selector names with it.
+    Absent {
+        /// Labels of the pods.
+        pods: Option<BTreeMap<String, String>>,
+    },
+    /// The kind is served and answers a LIST.
+    Served(Gvk),
+    /// The Service has as many ready endpoints as its workload has replicas.
+    Endpoints(ServiceRef),
+}
+
+/// Names an overlay within a release.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct OverlayId(pub String);
+
+/// A temporary change with its undo. No pass makes one yet.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Overlay {
+    /// Its name.
+    pub id: OverlayId,
+    /// What it changes.
+    pub object: ObjectId,
+    /// What was there before.
+    pub original: Option<NonSecret>,
+    /// How it is taken back.
+    pub undo: Vec<Op>,
+}
+
+impl fmt::Display for Action {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Create => "create",
+            Self::Update => "update",
+            Self::Recreate => "recreate",
+            Self::Adopt => "adopt",
+            Self::Delete => "delete",
+            Self::Unchanged => "unchanged",
+            Self::Blocked => "blocked",
+            Self::Skip => "skip",
+        })
+    }
+}
+
+/// Kinds that are never deleted or recreated without consent.
+pub fn is_protected_kind(kind: &GroupKind) -> bool {
+    kind.is("", "Namespace")
+        || kind.is("apiextensions.k8s.io", "CustomResourceDefinition")
+        || kind.is("", "PersistentVolume")
+        || kind.is("", "PersistentVolumeClaim")
+}

@@ -1,0 +1,1 @@
+//! Carries plans out: observe, schedule, apply, wait, prune, report.

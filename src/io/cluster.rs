@@ -1,0 +1,1 @@
+//! The Kubernetes API: one adapter for every request that pleach makes.

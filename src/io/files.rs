@@ -1,0 +1,1 @@
+//! Files: every error names its path.

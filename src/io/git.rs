@@ -1,0 +1,1 @@
+//! Revisions and trees of git repositories.

@@ -1,0 +1,2 @@
+//! The `pleach` program.
+fn main() {}

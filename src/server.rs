@@ -1,0 +1,1 @@
+//! The webhook listener, metrics and probes of the loop. Nothing is built yet.
