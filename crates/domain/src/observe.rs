@@ -5,9 +5,11 @@
 
 mod discovery;
 mod live;
+mod triage;
 
 pub use discovery::{Discovery, Freshness, Resource, Served, ServedGroup, ServedVersion};
 pub use live::{Live, LiveMeta};
+pub use triage::{Known, Reading, is_unchanged, triage};
 
 use std::collections::BTreeMap;
 use std::fmt;

@@ -1,5 +1,11 @@
-//! In which order things happen: stages, kinds, edges.
+//! In which order things happen: stages, kinds, and what one object needs of another.
 
+mod facts;
+mod kinds;
 mod stage;
 
+pub use facts::{Facts, Interception, registered_services};
+pub use kinds::{
+    DeletionClass, defined_kinds, deletion_class, is_builtin_group, kind_rank, sort, stage_of,
+};
 pub use stage::StageName;

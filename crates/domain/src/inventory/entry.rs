@@ -4,13 +4,53 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use crate::object::{Digest, ObjectId};
+use crate::object::{Digest, ObjectId, ServiceRef};
+use crate::observe::LiveMeta;
 
 /// The members of a release.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Inventory {
     /// By id.
     pub entries: BTreeMap<ObjectId, Entry>,
+}
+
+impl Inventory {
+    /// Settles what a former run intended and did not confirm: an intended
+    /// entry becomes applied when the live object carries our label and our
+    /// Apply entry. Returns the ids that could not be confirmed; they stay
+    /// intended, and an intended entry is never deleted.
+    pub fn settle(
+        &mut self,
+        meta: &BTreeMap<ObjectId, LiveMeta>,
+        apply_set: &str,
+    ) -> Vec<ObjectId> {
+        let mut unconfirmed = Vec::new();
+        for (id, entry) in &mut self.entries {
+            if entry.state != EntryState::Intended {
+                continue;
+            }
+            match meta.get(id) {
+                Some(live) if live.part_of() == Some(apply_set) && live.fingerprint.is_some() => {
+                    entry.state = EntryState::Applied;
+                    entry.uid = Some(live.uid.clone());
+                    entry.fingerprint = live.fingerprint;
+                    entry.generation = live.generation;
+                    entry.resource_version = Some(live.resource_version.clone());
+                    entry.desired = live.desired();
+                }
+                _ => unconfirmed.push(id.clone()),
+            }
+        }
+        unconfirmed
+    }
+
+    /// How many members were applied.
+    pub fn applied(&self) -> usize {
+        self.entries
+            .values()
+            .filter(|entry| entry.state == EntryState::Applied)
+            .count()
+    }
 }
 
 /// What is recorded of a member.
@@ -48,7 +88,7 @@ pub struct Entry {
     pub adopted: bool,
     /// The Service by which a run-time registration was found.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub service: Option<crate::object::ServiceRef>,
+    pub service: Option<ServiceRef>,
 }
 
 /// How sure we are that a member is ours.
@@ -64,4 +104,39 @@ pub enum EntryState {
     Observed,
     /// No longer wanted, and left in place on purpose.
     Kept,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::object::labels;
+
+    #[test]
+    fn an_intended_entry_is_ours_only_with_label_and_apply_entry() {
+        let id = |name: &str| ObjectId::new("", "ConfigMap", Some("web"), name);
+        let label = BTreeMap::from([(labels::PART_OF.to_owned(), "set".to_owned())]);
+        let live = |labels: &BTreeMap<String, String>, fingerprint: Option<Digest>| LiveMeta {
+            uid: "u".to_owned(),
+            labels: labels.clone(),
+            fingerprint,
+            ..LiveMeta::default()
+        };
+        let ours = Some(Digest::of(b"entry"));
+        let meta = BTreeMap::from([
+            (id("both"), live(&label, ours)),
+            (id("label"), live(&label, None)),
+            (id("entry"), live(&BTreeMap::new(), ours)),
+        ]);
+        let mut inventory = Inventory {
+            entries: ["both", "label", "entry", "absent"]
+                .map(|name| (id(name), Entry::default()))
+                .into(),
+        };
+        assert_eq!(
+            inventory.settle(&meta, "set"),
+            [id("absent"), id("entry"), id("label")]
+        );
+        assert_eq!(inventory.entries[&id("both")].state, EntryState::Applied);
+        assert_eq!(inventory.applied(), 1);
+    }
 }

@@ -1,0 +1,183 @@
+//! What to read next: only what metadata cannot settle.
+//!
+//! An unchanged object costs nothing beyond the metadata LIST that showed it
+//! (section 6 of the design: drift from metadata alone).
+
+use std::collections::BTreeMap;
+
+use serde_json::Value;
+
+use super::{DesiredDigest, LiveMeta};
+use crate::inventory::{Entry, EntryState, Inventory};
+use crate::object::{Manifest, ObjectId, annotations};
+
+/// What has to be asked about a desired object.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Reading {
+    /// Nothing: its metadata proves that it is as we left it and as wanted.
+    Nothing,
+    /// A dry run: it does not seem to exist.
+    Predict,
+    /// The object in full, and a dry run.
+    Full,
+}
+
+/// What triage decides by.
+#[derive(Debug, Clone, Copy)]
+pub struct Known<'a> {
+    /// Rendered objects.
+    pub manifests: &'a [Manifest],
+    /// What would be written as `pleach.dev/desired`, by id.
+    pub digests: &'a BTreeMap<ObjectId, DesiredDigest>,
+    /// Members of the release.
+    pub inventory: &'a Inventory,
+    /// What metadata LISTs and reads by name brought.
+    pub meta: &'a BTreeMap<ObjectId, LiveMeta>,
+    /// Whether everything is to be asked again (`--verify`).
+    pub verify: bool,
+}
+
+/// Decides for every desired object what has to be asked.
+pub fn triage(known: Known<'_>) -> BTreeMap<ObjectId, Reading> {
+    known
+        .manifests
+        .iter()
+        .map(|manifest| {
+            let id = manifest.id();
+            let reading = match (known.meta.get(id), known.inventory.entries.get(id)) {
+                (None, _) => Reading::Predict,
+                (Some(live), Some(entry))
+                    if !known.verify
+                        && is_unchanged(manifest, known.digests.get(id), entry, live) =>
+                {
+                    Reading::Nothing
+                }
+                (Some(_), _) => Reading::Full,
+            };
+            (id.clone(), reading)
+        })
+        .collect()
+}
+
+/// Whether metadata proves that the object is as we left it and as wanted.
+///
+/// The fingerprint holds paths and not values: reordering an associative list
+/// leaves it as it was. So either nobody wrote at all (resourceVersion), or
+/// nobody wrote to the spec (generation) and our fields, labels and annotations
+/// are as we left them. Kinds without generation whose resourceVersion moved
+/// are read.
+pub fn is_unchanged(
+    manifest: &Manifest,
+    digest: Option<&DesiredDigest>,
+    entry: &Entry,
+    live: &LiveMeta,
+) -> bool {
+    let Some(DesiredDigest::Known(digest)) = digest else {
+        return false;
+    };
+    if entry.state != EntryState::Applied
+        || entry.desired.as_ref() != Some(digest)
+        || entry.uid.as_deref() != Some(&live.uid)
+        || live.deleting
+    {
+        return false;
+    }
+    if entry.resource_version.as_deref() == Some(&live.resource_version) {
+        return true;
+    }
+    live.generation.is_some()
+        && live.generation == entry.generation
+        && live.fingerprint.is_some()
+        && live.fingerprint == entry.fingerprint
+        && live.annotations.get(annotations::DESIRED) == Some(&digest.to_string())
+        && has_our_metadata(manifest, live)
+}
+
+/// Whether the labels and annotations of the manifest are on the live object.
+fn has_our_metadata(manifest: &Manifest, live: &LiveMeta) -> bool {
+    let value = manifest.value();
+    let holds = |key: &str, on: &BTreeMap<String, String>| {
+        value["metadata"][key]
+            .as_object()
+            .into_iter()
+            .flatten()
+            .all(|(name, wanted)| on.get(name).map(String::as_str) == Value::as_str(wanted))
+    };
+    holds("labels", &live.labels) && holds("annotations", &live.annotations)
+}
+
+#[cfg(test)]
+mod tests {
+    use rstest::rstest;
+    use serde_json::json;
+
+    use super::*;
+    use crate::object::{ApiVersion, Digest, Origin};
+
+    fn manifest() -> Manifest {
+        let id = ObjectId::new("apps", "Deployment", Some("web"), "api");
+        let value = json!({"metadata": {"labels": {"app": "api"}}});
+        Manifest::new(
+            id,
+            ApiVersion::parse("apps/v1"),
+            Origin::new("a.yaml", 1),
+            &value,
+            false,
+        )
+    }
+
+    fn applied() -> (Entry, LiveMeta) {
+        let digest = manifest().digest();
+        let fingerprint = Some(Digest::of(b"entry"));
+        let entry = Entry {
+            state: EntryState::Applied,
+            uid: Some("u".to_owned()),
+            resource_version: Some("7".to_owned()),
+            generation: Some(2),
+            desired: Some(digest),
+            fingerprint,
+            ..Entry::default()
+        };
+        let live = LiveMeta {
+            uid: "u".to_owned(),
+            resource_version: "9".to_owned(),
+            generation: Some(2),
+            fingerprint,
+            labels: BTreeMap::from([("app".to_owned(), "api".to_owned())]),
+            annotations: BTreeMap::from([(annotations::DESIRED.to_owned(), digest.to_string())]),
+            ..LiveMeta::default()
+        };
+        (entry, live)
+    }
+
+    #[rstest]
+    #[case::a_status_write_of_others(|_: &mut Entry, _: &mut LiveMeta| {}, true)]
+    #[case::nobody_wrote(|_: &mut Entry, l: &mut LiveMeta| { l.resource_version = "7".into(); l.fingerprint = None }, true)]
+    #[case::another_incarnation(|_: &mut Entry, l: &mut LiveMeta| l.uid = "v".into(), false)]
+    #[case::being_deleted(|_: &mut Entry, l: &mut LiveMeta| { l.deleting = true; l.resource_version = "7".into() }, false)]
+    #[case::spec_was_written(|_: &mut Entry, l: &mut LiveMeta| l.generation = Some(3), false)]
+    #[case::kind_without_generation(|e: &mut Entry, l: &mut LiveMeta| { e.generation = None; l.generation = None }, false)]
+    #[case::our_field_was_taken(|_: &mut Entry, l: &mut LiveMeta| l.fingerprint = Some(Digest::of(b"other")), false)]
+    #[case::managed_fields_wiped(|_: &mut Entry, l: &mut LiveMeta| l.fingerprint = None, false)]
+    #[case::our_label_was_changed(|_: &mut Entry, l: &mut LiveMeta| { l.labels.insert("app".into(), "x".into()); }, false)]
+    #[case::our_label_was_removed(|_: &mut Entry, l: &mut LiveMeta| l.labels.clear(), false)]
+    #[case::our_annotation_was_removed(|_: &mut Entry, l: &mut LiveMeta| l.annotations.clear(), false)]
+    #[case::git_changed(|e: &mut Entry, _: &mut LiveMeta| e.desired = Some(Digest::of(b"former")), false)]
+    #[case::never_confirmed(|e: &mut Entry, _: &mut LiveMeta| e.state = EntryState::Intended, false)]
+    fn metadata_settles(#[case] change: fn(&mut Entry, &mut LiveMeta), #[case] unchanged: bool) {
+        let (mut entry, mut live) = applied();
+        change(&mut entry, &mut live);
+        let manifest = manifest();
+        let digest = DesiredDigest::Known(manifest.digest());
+        assert_eq!(
+            is_unchanged(&manifest, Some(&digest), &entry, &live),
+            unchanged
+        );
+        assert!(!is_unchanged(
+            &manifest,
+            Some(&DesiredDigest::Unkeyed),
+            &entry,
+            &live
+        ));
+    }
+}

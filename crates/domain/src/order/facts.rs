@@ -1,0 +1,357 @@
+//! What an object says about others: the raw material of edges.
+
+use std::collections::BTreeMap;
+
+use serde_json::Value;
+
+use crate::object::{GroupKind, Gvk, Manifest, ObjectId, ServiceRef, annotations};
+
+/// What one object needs, selects, points at and defines.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Facts {
+    /// Objects that its pod template names, without those marked optional.
+    pub pod_references: Vec<ObjectId>,
+    /// The ServiceAccount of its pods.
+    pub service_account: Option<ObjectId>,
+    /// Labels of its pods.
+    pub pod_labels: Option<BTreeMap<String, String>>,
+    /// A binding's role.
+    pub role: Option<ObjectId>,
+    /// A binding's service accounts.
+    pub subjects: Vec<ObjectId>,
+    /// A Service's selector; none for Services without one.
+    pub selector: Option<BTreeMap<String, String>>,
+    /// The Services that a registration (or a CRD's conversion) points at.
+    pub services: Vec<ServiceRef>,
+    /// What a webhook configuration intercepts.
+    pub intercepts: Vec<Interception>,
+    /// What a CRD defines: the kind at its first served version, and its plural.
+    pub defines: Option<(Gvk, String)>,
+    /// Annotation `pleach.dev/after`, as `(kind, name)` pairs.
+    pub after: Vec<(String, String)>,
+}
+
+/// One rule of a webhook.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Interception {
+    /// API group, or `*`.
+    pub group: String,
+    /// Plural without subresource, or `*`.
+    pub resource: String,
+}
+
+impl Facts {
+    /// Reads an object's facts.
+    pub fn of(manifest: &Manifest) -> Self {
+        let id = manifest.id();
+        let value = manifest.value();
+        let namespace = id.namespace.as_deref();
+        let mut facts = Self {
+            after: after(&value),
+            ..Self::default()
+        };
+        if let Some(pod) = pod_template(id, &value) {
+            facts.pod_references = pod_references(&pod["spec"], namespace);
+            let account = pod["spec"]["serviceAccountName"]
+                .as_str()
+                .unwrap_or("default");
+            facts.service_account = Some(ObjectId::new("", "ServiceAccount", namespace, account));
+            facts.pod_labels = Some(text_map(&pod["metadata"]["labels"]));
+            if let Some(service) = value["spec"]["serviceName"]
+                .as_str()
+                .filter(|name| !name.is_empty())
+            {
+                facts
+                    .pod_references
+                    .push(ObjectId::new("", "Service", namespace, service));
+            }
+        }
+        match (id.group.as_str(), id.kind.as_str()) {
+            ("rbac.authorization.k8s.io", "RoleBinding" | "ClusterRoleBinding") => {
+                facts.role = role(&value, namespace);
+                facts.subjects = subjects(&value, namespace);
+            }
+            ("", "Service") => {
+                let selector = text_map(&value["spec"]["selector"]);
+                facts.selector = (!selector.is_empty()).then_some(selector);
+            }
+            ("apiextensions.k8s.io", "CustomResourceDefinition") => {
+                facts.defines = definition(&value);
+                facts.services =
+                    service_ref(&value["spec"]["conversion"]["webhook"]["clientConfig"]["service"])
+                        .into_iter()
+                        .collect();
+            }
+            _ => {
+                facts.services = registered_services(&id.group_kind(), &value);
+                facts.intercepts = interceptions(&value);
+            }
+        }
+        facts
+    }
+
+    /// Whether the pods of this workload are selected by a Service's selector.
+    pub fn is_selected_by(&self, selector: &BTreeMap<String, String>) -> bool {
+        self.pod_labels.as_ref().is_some_and(|labels| {
+            selector
+                .iter()
+                .all(|(key, value)| labels.get(key) == Some(value))
+        })
+    }
+}
+
+/// The Services that an APIService or webhook configuration points at, without doubles.
+pub fn registered_services(kind: &GroupKind, value: &Value) -> Vec<ServiceRef> {
+    let mut services: Vec<ServiceRef> = match (kind.group.as_str(), kind.kind.as_str()) {
+        ("apiregistration.k8s.io", "APIService") => {
+            service_ref(&value["spec"]["service"]).into_iter().collect()
+        }
+        (
+            "admissionregistration.k8s.io",
+            "MutatingWebhookConfiguration" | "ValidatingWebhookConfiguration",
+        ) => items(&value["webhooks"])
+            .filter_map(|webhook| service_ref(&webhook["clientConfig"]["service"]))
+            .collect(),
+        _ => Vec::new(),
+    };
+    services.sort();
+    services.dedup();
+    services
+}
+
+fn items(value: &Value) -> impl Iterator<Item = &Value> {
+    value.as_array().into_iter().flatten()
+}
+
+fn text_map(value: &Value) -> BTreeMap<String, String> {
+    value
+        .as_object()
+        .into_iter()
+        .flatten()
+        .filter_map(|(key, value)| Some((key.clone(), value.as_str()?.to_owned())))
+        .collect()
+}
+
+fn service_ref(value: &Value) -> Option<ServiceRef> {
+    Some(ServiceRef {
+        namespace: value["namespace"].as_str()?.to_owned(),
+        name: value["name"].as_str()?.to_owned(),
+    })
+}
+
+fn pod_template<'a>(id: &ObjectId, value: &'a Value) -> Option<&'a Value> {
+    match (id.group.as_str(), id.kind.as_str()) {
+        ("apps", "Deployment" | "DaemonSet" | "StatefulSet" | "ReplicaSet")
+        | ("", "ReplicationController")
+        | ("batch", "Job") => Some(&value["spec"]["template"]),
+        ("batch", "CronJob") => Some(&value["spec"]["jobTemplate"]["spec"]["template"]),
+        ("", "Pod") => Some(value),
+        _ => None,
+    }
+}
+
+fn pod_references(spec: &Value, namespace: Option<&str>) -> Vec<ObjectId> {
+    let mut references = Vec::new();
+    let mut add = |kind: &str, source: &Value, key: &str| {
+        if source["optional"] != true
+            && let Some(name) = source[key].as_str()
+        {
+            references.push(ObjectId::new("", kind, namespace, name));
+        }
+    };
+    for volume in items(&spec["volumes"]) {
+        add("ConfigMap", &volume["configMap"], "name");
+        add("Secret", &volume["secret"], "secretName");
+        add(
+            "PersistentVolumeClaim",
+            &volume["persistentVolumeClaim"],
+            "claimName",
+        );
+        for source in items(&volume["projected"]["sources"]) {
+            add("ConfigMap", &source["configMap"], "name");
+            add("Secret", &source["secret"], "name");
+        }
+    }
+    for container in items(&spec["containers"]).chain(items(&spec["initContainers"])) {
+        for env in items(&container["env"]) {
+            add("ConfigMap", &env["valueFrom"]["configMapKeyRef"], "name");
+            add("Secret", &env["valueFrom"]["secretKeyRef"], "name");
+        }
+        for source in items(&container["envFrom"]) {
+            add("ConfigMap", &source["configMapRef"], "name");
+            add("Secret", &source["secretRef"], "name");
+        }
+    }
+    for secret in items(&spec["imagePullSecrets"]) {
+        add("Secret", secret, "name");
+    }
+    if let Some(name) = spec["priorityClassName"].as_str() {
+        references.push(ObjectId::new(
+            "scheduling.k8s.io",
+            "PriorityClass",
+            None,
+            name,
+        ));
+    }
+    if let Some(name) = spec["runtimeClassName"].as_str() {
+        references.push(ObjectId::new("node.k8s.io", "RuntimeClass", None, name));
+    }
+    references.sort();
+    references.dedup();
+    references
+}
+
+fn role(value: &Value, namespace: Option<&str>) -> Option<ObjectId> {
+    let kind = value["roleRef"]["kind"].as_str()?;
+    let namespace = if kind == "Role" { namespace } else { None };
+    Some(ObjectId::new(
+        "rbac.authorization.k8s.io",
+        kind,
+        namespace,
+        value["roleRef"]["name"].as_str()?,
+    ))
+}
+
+fn subjects(value: &Value, namespace: Option<&str>) -> Vec<ObjectId> {
+    items(&value["subjects"])
+        .filter(|subject| subject["kind"] == "ServiceAccount")
+        .filter_map(|subject| {
+            let namespace = subject["namespace"].as_str().or(namespace);
+            Some(ObjectId::new(
+                "",
+                "ServiceAccount",
+                namespace,
+                subject["name"].as_str()?,
+            ))
+        })
+        .collect()
+}
+
+fn definition(value: &Value) -> Option<(Gvk, String)> {
+    let spec = &value["spec"];
+    let version =
+        items(&spec["versions"]).find(|version| version["served"] == true)?["name"].as_str()?;
+    let api_version = format!("{}/{version}", spec["group"].as_str()?);
+    Some((
+        Gvk::new(&api_version, spec["names"]["kind"].as_str()?),
+        spec["names"]["plural"].as_str()?.to_owned(),
+    ))
+}
+
+fn interceptions(value: &Value) -> Vec<Interception> {
+    let mut found = Vec::new();
+    for rule in items(&value["webhooks"]).flat_map(|webhook| items(&webhook["rules"])) {
+        for group in items(&rule["apiGroups"]).filter_map(Value::as_str) {
+            for resource in items(&rule["resources"]).filter_map(Value::as_str) {
+                let resource = resource.split('/').next().unwrap_or(resource);
+                found.push(Interception {
+                    group: group.to_owned(),
+                    resource: resource.to_owned(),
+                });
+            }
+        }
+    }
+    found
+}
+
+fn after(value: &Value) -> Vec<(String, String)> {
+    value["metadata"]["annotations"][annotations::AFTER]
+        .as_str()
+        .into_iter()
+        .flat_map(|text| text.split(','))
+        .filter_map(|one| one.trim().split_once('/'))
+        .map(|(kind, name)| (kind.to_owned(), name.to_owned()))
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::object::{ApiVersion, Origin};
+
+    fn facts(group: &str, kind: &str, value: &Value) -> Facts {
+        let namespace = (kind != "ClusterRoleBinding").then_some("web");
+        let id = ObjectId::new(group, kind, namespace, "x");
+        Facts::of(&Manifest::new(
+            id,
+            ApiVersion::parse("v1"),
+            Origin::new("a.yaml", 1),
+            value,
+            false,
+        ))
+    }
+
+    #[test]
+    fn a_workload_names_what_its_pods_need() {
+        let facts = facts(
+            "apps",
+            "Deployment",
+            &json!({"spec": {"template": {
+            "metadata": {"labels": {"app": "web"}},
+            "spec": {
+                "serviceAccountName": "web", "priorityClassName": "high",
+                "volumes": [{"configMap": {"name": "files"}}, {"secret": {"secretName": "maybe", "optional": true}},
+                            {"projected": {"sources": [{"secret": {"name": "tls"}}]}}],
+                "containers": [{"env": [{"valueFrom": {"secretKeyRef": {"name": "key"}}}],
+                                "envFrom": [{"configMapRef": {"name": "env"}}]}],
+            }}}}),
+        );
+        let names: Vec<String> = facts
+            .pod_references
+            .iter()
+            .map(ToString::to_string)
+            .collect();
+        assert_eq!(
+            names,
+            [
+                "ConfigMap/web/env",
+                "ConfigMap/web/files",
+                "Secret/web/key",
+                "Secret/web/tls",
+                "PriorityClass.scheduling.k8s.io/high"
+            ]
+        );
+        assert_eq!(
+            facts.service_account.clone().unwrap().to_string(),
+            "ServiceAccount/web/web"
+        );
+        assert!(facts.is_selected_by(&BTreeMap::from([("app".to_owned(), "web".to_owned())])));
+        assert!(!facts.is_selected_by(&BTreeMap::from([("app".to_owned(), "db".to_owned())])));
+    }
+
+    #[test]
+    fn a_binding_names_role_and_accounts() {
+        let facts = facts(
+            "rbac.authorization.k8s.io",
+            "ClusterRoleBinding",
+            &json!({"roleRef": {"kind": "ClusterRole", "name": "r"},
+                    "subjects": [{"kind": "ServiceAccount", "name": "s", "namespace": "other"}, {"kind": "Group", "name": "g"}]}),
+        );
+        assert_eq!(
+            facts.role.unwrap().to_string(),
+            "ClusterRole.rbac.authorization.k8s.io/r"
+        );
+        assert_eq!(facts.subjects.len(), 1);
+    }
+
+    #[test]
+    fn a_webhook_configuration_names_its_services_once() {
+        let hook = json!({"clientConfig": {"service": {"namespace": "web", "name": "api"}},
+                          "rules": [{"apiGroups": ["x.org"], "resources": ["widgets/status"]}]});
+        let facts = facts(
+            "admissionregistration.k8s.io",
+            "ValidatingWebhookConfiguration",
+            &json!({"webhooks": [hook, hook, {"clientConfig": {"url": "https://x"}}]}),
+        );
+        assert_eq!(facts.services.len(), 1);
+        assert_eq!(
+            facts.intercepts[0],
+            Interception {
+                group: "x.org".to_owned(),
+                resource: "widgets".to_owned()
+            }
+        );
+    }
+}

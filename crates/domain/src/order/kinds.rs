@@ -1,0 +1,267 @@
+//! Which stage a kind belongs to, and its place within it.
+
+use std::collections::BTreeSet;
+
+use super::StageName;
+use crate::object::{GroupKind, Manifest, ObjectId};
+
+/// Kinds with a place of their own, in the order in which they are applied.
+/// Kinds that are not here come last in their stage, by name.
+const KINDS: &[(&str, &str, StageName)] = &[
+    ("", "Namespace", StageName::Definitions),
+    (
+        "apiextensions.k8s.io",
+        "CustomResourceDefinition",
+        StageName::Definitions,
+    ),
+    ("", "ServiceAccount", StageName::Access),
+    (
+        "rbac.authorization.k8s.io",
+        "ClusterRole",
+        StageName::Access,
+    ),
+    ("rbac.authorization.k8s.io", "Role", StageName::Access),
+    (
+        "rbac.authorization.k8s.io",
+        "ClusterRoleBinding",
+        StageName::Access,
+    ),
+    (
+        "rbac.authorization.k8s.io",
+        "RoleBinding",
+        StageName::Access,
+    ),
+    ("scheduling.k8s.io", "PriorityClass", StageName::Config),
+    ("node.k8s.io", "RuntimeClass", StageName::Config),
+    ("storage.k8s.io", "StorageClass", StageName::Config),
+    ("storage.k8s.io", "VolumeAttributesClass", StageName::Config),
+    ("networking.k8s.io", "IngressClass", StageName::Config),
+    ("resource.k8s.io", "DeviceClass", StageName::Config),
+    ("", "ResourceQuota", StageName::Config),
+    ("", "LimitRange", StageName::Config),
+    ("networking.k8s.io", "NetworkPolicy", StageName::Config),
+    ("policy", "PodDisruptionBudget", StageName::Config),
+    ("", "ConfigMap", StageName::Config),
+    ("", "Secret", StageName::Config),
+    ("", "PersistentVolume", StageName::Config),
+    ("", "PersistentVolumeClaim", StageName::Config),
+    ("", "Service", StageName::Services),
+    ("", "Endpoints", StageName::Services),
+    ("discovery.k8s.io", "EndpointSlice", StageName::Services),
+    ("apps", "DaemonSet", StageName::Workloads),
+    ("apps", "Deployment", StageName::Workloads),
+    ("apps", "StatefulSet", StageName::Workloads),
+    ("apps", "ReplicaSet", StageName::Workloads),
+    ("", "ReplicationController", StageName::Workloads),
+    ("", "Pod", StageName::Workloads),
+    ("batch", "Job", StageName::Workloads),
+    ("batch", "CronJob", StageName::Workloads),
+    (
+        "apiregistration.k8s.io",
+        "APIService",
+        StageName::Registrations,
+    ),
+    (
+        "admissionregistration.k8s.io",
+        "MutatingWebhookConfiguration",
+        StageName::Registrations,
+    ),
+    (
+        "admissionregistration.k8s.io",
+        "ValidatingWebhookConfiguration",
+        StageName::Registrations,
+    ),
+];
+
+/// Groups that the API server itself serves; everything else is a custom
+/// resource or comes from an aggregated server.
+const BUILTIN_GROUPS: &[&str] = &[
+    "",
+    "admissionregistration.k8s.io",
+    "apiextensions.k8s.io",
+    "apiregistration.k8s.io",
+    "apps",
+    "authentication.k8s.io",
+    "authorization.k8s.io",
+    "autoscaling",
+    "batch",
+    "certificates.k8s.io",
+    "coordination.k8s.io",
+    "discovery.k8s.io",
+    "events.k8s.io",
+    "flowcontrol.apiserver.k8s.io",
+    "internal.apiserver.k8s.io",
+    "networking.k8s.io",
+    "node.k8s.io",
+    "policy",
+    "rbac.authorization.k8s.io",
+    "resource.k8s.io",
+    "scheduling.k8s.io",
+    "storage.k8s.io",
+    "storagemigration.k8s.io",
+];
+
+/// Whether the API server itself serves the group.
+pub fn is_builtin_group(group: &str) -> bool {
+    BUILTIN_GROUPS.contains(&group)
+}
+
+/// The kinds that the CRDs among these manifests define.
+pub fn defined_kinds<'a>(manifests: impl IntoIterator<Item = &'a Manifest>) -> BTreeSet<GroupKind> {
+    manifests
+        .into_iter()
+        .filter(|manifest| {
+            manifest
+                .id()
+                .is("apiextensions.k8s.io", "CustomResourceDefinition")
+        })
+        .filter_map(|manifest| {
+            let value = manifest.value();
+            let spec = &value["spec"];
+            Some(GroupKind::new(
+                spec["group"].as_str()?,
+                spec["names"]["kind"].as_str()?,
+            ))
+        })
+        .collect()
+}
+
+/// The stage of a kind; `defined` are the kinds whose CRD is part of the release.
+pub fn stage_of(kind: &GroupKind, defined: &BTreeSet<GroupKind>) -> StageName {
+    if let Some((_, _, stage)) = KINDS.iter().find(|(group, name, _)| kind.is(group, name)) {
+        return stage.clone();
+    }
+    // A custom resource of somebody else's definition (a Certificate, an
+    // ExternalSecret) may make what pods need; one of our own needs our pods.
+    if is_builtin_group(&kind.group) || defined.contains(kind) {
+        StageName::Resources
+    } else {
+        StageName::Config
+    }
+}
+
+/// The place of a kind among all kinds.
+pub fn kind_rank(kind: &GroupKind) -> usize {
+    KINDS
+        .iter()
+        .position(|(group, name, _)| kind.is(group, name))
+        .unwrap_or(KINDS.len())
+}
+
+/// Sorts manifests by stage, kind order, namespace, name.
+pub fn sort(manifests: &mut [Manifest]) {
+    let defined = defined_kinds(manifests.iter());
+    manifests.sort_by_cached_key(|manifest| sort_key(manifest.id(), &defined));
+}
+
+type SortKey = (StageName, usize, GroupKind, Option<String>, String);
+
+fn sort_key(id: &ObjectId, defined: &BTreeSet<GroupKind>) -> SortKey {
+    let kind = id.group_kind();
+    (
+        stage_of(&kind, defined),
+        kind_rank(&kind),
+        kind,
+        id.namespace.clone(),
+        id.name.clone(),
+    )
+}
+
+/// Groups of kinds that are deleted one after the other, in this order.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum DeletionClass {
+    /// Custom resources and everything without a place of its own, while
+    /// controllers and webhooks still run.
+    CustomResources,
+    /// While their Service still exists.
+    Registrations,
+    /// Before what they need.
+    Workloads,
+    /// After the pods behind them.
+    Services,
+    /// After their readers.
+    Config,
+    /// After those that used the rights.
+    Access,
+    /// After their objects.
+    Definitions,
+    /// Last, with whatever is left in them.
+    Namespaces,
+}
+
+impl DeletionClass {
+    /// All classes in order of deletion.
+    pub const ALL: [Self; 8] = [
+        Self::CustomResources,
+        Self::Registrations,
+        Self::Workloads,
+        Self::Services,
+        Self::Config,
+        Self::Access,
+        Self::Definitions,
+        Self::Namespaces,
+    ];
+}
+
+/// When an object of this kind is deleted.
+pub fn deletion_class(kind: &GroupKind) -> DeletionClass {
+    if kind.is("", "Namespace") {
+        return DeletionClass::Namespaces;
+    }
+    match KINDS
+        .iter()
+        .find(|(group, name, _)| kind.is(group, name))
+        .map(|(_, _, stage)| stage)
+    {
+        Some(StageName::Registrations) => DeletionClass::Registrations,
+        Some(StageName::Workloads) => DeletionClass::Workloads,
+        Some(StageName::Services) => DeletionClass::Services,
+        Some(StageName::Access) => DeletionClass::Access,
+        Some(StageName::Definitions) => DeletionClass::Definitions,
+        Some(_) => DeletionClass::Config,
+        // The reverse of applying them last: traffic and scaling stop first too.
+        None => DeletionClass::CustomResources,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rstest::rstest;
+
+    use super::*;
+
+    #[rstest]
+    #[case("", "Namespace", "definitions")]
+    #[case("rbac.authorization.k8s.io", "RoleBinding", "access")]
+    #[case("", "Secret", "config")]
+    #[case("", "Service", "services")]
+    #[case("batch", "CronJob", "workloads")]
+    #[case("apiregistration.k8s.io", "APIService", "registrations")]
+    #[case("networking.k8s.io", "Ingress", "resources")]
+    #[case("autoscaling", "HorizontalPodAutoscaler", "resources")]
+    #[case("ours.example.org", "Widget", "resources")]
+    #[case("cert-manager.io", "Certificate", "config")]
+    fn kinds_have_their_stage(#[case] group: &str, #[case] kind: &str, #[case] stage: &str) {
+        let defined = BTreeSet::from([GroupKind::new("ours.example.org", "Widget")]);
+        assert_eq!(
+            stage_of(&GroupKind::new(group, kind), &defined).as_str(),
+            stage
+        );
+    }
+
+    #[test]
+    fn deletion_goes_from_custom_resources_to_namespaces() {
+        let class = |group: &str, kind: &str| deletion_class(&GroupKind::new(group, kind));
+        assert!(
+            class("ours.example.org", "Widget") < class("apiregistration.k8s.io", "APIService")
+        );
+        assert!(class("apiregistration.k8s.io", "APIService") < class("apps", "Deployment"));
+        assert!(class("apps", "Deployment") < class("", "Service"));
+        assert!(class("", "Service") < class("", "ConfigMap"));
+        assert!(class("", "Secret") < class("", "ServiceAccount"));
+        assert!(
+            class("", "ServiceAccount") < class("apiextensions.k8s.io", "CustomResourceDefinition")
+        );
+        assert!(class("apiextensions.k8s.io", "CustomResourceDefinition") < class("", "Namespace"));
+    }
+}
