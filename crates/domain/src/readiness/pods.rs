@@ -1,0 +1,187 @@
+//! Pods, and what is wrong with them.
+
+use std::fmt::Write as _;
+
+use serde_json::Value;
+
+use super::Assessment;
+use super::conditions::{condition, one_line};
+
+/// Reasons of a waiting container that are no trouble.
+const STARTING: &[&str] = &["", "ContainerCreating", "PodInitializing"];
+
+pub(super) fn pod(value: &Value) -> Assessment {
+    let phase = value["status"]["phase"].as_str().unwrap_or_default();
+    match phase {
+        "Succeeded" => Assessment::current(),
+        "Failed" => Assessment::failed(failed_phase(value)),
+        "Running"
+            if condition(value, "Ready").is_some_and(super::conditions::Condition::is_true) =>
+        {
+            Assessment::current()
+        }
+        _ => Assessment::in_progress(failure_hint(value).unwrap_or_else(|| waiting(value, phase))),
+    }
+}
+
+fn failed_phase(value: &Value) -> String {
+    let status = &value["status"];
+    let mut line = String::from("phase Failed");
+    if let Some(reason) = status["reason"].as_str() {
+        let _ = write!(line, " ({reason})");
+    }
+    if let Some(message) = status["message"].as_str() {
+        let _ = write!(line, ": {message}");
+    } else if let Some(ended) = containers(value).find_map(|container| {
+        let ended = &container["state"]["terminated"];
+        (ended["exitCode"].as_i64().unwrap_or(0) != 0).then(|| termination(container, ended))
+    }) {
+        let _ = write!(line, ": {ended}");
+    }
+    line
+}
+
+fn waiting(value: &Value, phase: &str) -> String {
+    for name in ["PodScheduled", "Initialized", "Ready"] {
+        if let Some(condition) = condition(value, name).filter(|condition| condition.is_false()) {
+            return condition.line();
+        }
+    }
+    if phase.is_empty() {
+        "no status yet".to_owned()
+    } else {
+        format!("phase {phase}")
+    }
+}
+
+/// The statuses of all containers, in the order in which they start.
+fn containers(pod: &Value) -> impl Iterator<Item = &Value> {
+    ["initContainerStatuses", "containerStatuses"]
+        .into_iter()
+        .filter_map(|key| pod["status"][key].as_array())
+        .flatten()
+}
+
+/// Says what keeps a pod from running that time alone hardly cures: a crash
+/// loop, an image that cannot be pulled, a container that cannot be created, a
+/// pod that fits nowhere. None while it is merely starting.
+pub fn failure_hint(pod: &Value) -> Option<String> {
+    let hint = containers(pod).find_map(|container| {
+        let waiting = &container["state"]["waiting"];
+        let reason = waiting["reason"].as_str().unwrap_or_default();
+        if reason == "CrashLoopBackOff" {
+            return Some(crash_loop(container));
+        }
+        if !STARTING.contains(&reason) {
+            let mut line = format!("container {}: {reason}", name(container));
+            if let Some(message) = waiting["message"].as_str() {
+                let _ = write!(line, ": {message}");
+            }
+            return Some(line);
+        }
+        // Between two attempts of a crash loop the container is not waiting.
+        let ended = &container["state"]["terminated"];
+        let restarts = container["restartCount"].as_i64().unwrap_or(0);
+        (restarts > 0 && ended["exitCode"].as_i64().unwrap_or(0) != 0)
+            .then(|| format!("{}, {restarts} restarts", termination(container, ended)))
+    });
+    let hint = hint.or_else(|| {
+        condition(pod, "PodScheduled")
+            .filter(|condition| condition.is_false() && condition.reason() == "Unschedulable")
+            .map(|condition| format!("unschedulable: {}", condition.message()))
+    });
+    hint.map(|line| one_line(&line))
+}
+
+fn name(container: &Value) -> &str {
+    container["name"].as_str().unwrap_or_default()
+}
+
+fn crash_loop(container: &Value) -> String {
+    let restarts = container["restartCount"].as_i64().unwrap_or(0);
+    let ended = &container["lastState"]["terminated"];
+    let mut line = format!(
+        "container {}: CrashLoopBackOff, {restarts} restarts",
+        name(container)
+    );
+    if ended.is_object() {
+        let _ = write!(line, ", last {}", exit(ended));
+    }
+    line
+}
+
+fn termination(container: &Value, ended: &Value) -> String {
+    format!("container {}: {}", name(container), exit(ended))
+}
+
+/// `exit code 137 (OOMKilled): message`.
+fn exit(ended: &Value) -> String {
+    let mut line = format!("exit code {}", ended["exitCode"].as_i64().unwrap_or(0));
+    if let Some(reason) = ended["reason"].as_str().filter(|reason| *reason != "Error") {
+        let _ = write!(line, " ({reason})");
+    }
+    if let Some(message) = ended["message"].as_str().filter(|text| !text.is_empty()) {
+        let _ = write!(line, ": {message}");
+    }
+    line
+}
+
+#[cfg(test)]
+mod tests {
+    use rstest::rstest;
+    use serde_json::json;
+
+    use super::super::Readiness::{self, Current, Failed, InProgress};
+    use super::super::tests::check;
+    use super::*;
+
+    #[rstest]
+    #[case::new(json!({"status": {"phase": "Pending", "qosClass": "BestEffort"}}), InProgress, "phase Pending")]
+    #[case::ready(json!({"status": {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]}}), Current, "")]
+    #[case::succeeded(json!({"status": {"phase": "Succeeded", "conditions": [{"type": "Ready", "status": "False", "reason": "PodCompleted"}]}}),
+        Current, "")]
+    #[case::creating(json!({"status": {"phase": "Pending", "conditions": [
+            {"type": "PodScheduled", "status": "True"},
+            {"type": "Ready", "status": "False", "reason": "ContainersNotReady", "message": "containers with unready status: [app]"}],
+        "containerStatuses": [{"name": "app", "restartCount": 0, "state": {"waiting": {"reason": "ContainerCreating"}}}]}}),
+        InProgress, "Ready=False (ContainersNotReady): containers with unready status: [app]")]
+    #[case::unschedulable(json!({"status": {"phase": "Pending", "conditions": [
+            {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "0/2 nodes are available: 2 Insufficient cpu."}]}}),
+        InProgress, "unschedulable: 0/2 nodes are available: 2 Insufficient cpu.")]
+    #[case::image(json!({"status": {"phase": "Pending", "containerStatuses": [{"name": "app", "restartCount": 0,
+            "state": {"waiting": {"reason": "ImagePullBackOff", "message": "Back-off pulling image \"example.org/web:9\""}}}]}}),
+        InProgress, "container app: ImagePullBackOff: Back-off pulling image \"example.org/web:9\"")]
+    #[case::config(json!({"status": {"phase": "Pending", "containerStatuses": [{"name": "app", "restartCount": 0,
+            "state": {"waiting": {"reason": "CreateContainerConfigError", "message": "secret \"db\" not found"}}}]}}),
+        InProgress, "container app: CreateContainerConfigError: secret \"db\" not found")]
+    #[case::crash_loop(json!({"status": {"phase": "Running", "conditions": [{"type": "Ready", "status": "False"}],
+        "containerStatuses": [{"name": "app", "restartCount": 4,
+            "state": {"waiting": {"reason": "CrashLoopBackOff", "message": "back-off 40s restarting failed container=app"}},
+            "lastState": {"terminated": {"exitCode": 137, "reason": "OOMKilled"}}}]}}),
+        InProgress, "container app: CrashLoopBackOff, 4 restarts, last exit code 137 (OOMKilled)")]
+    #[case::crash_loop_of_an_init_container(json!({"status": {"phase": "Pending",
+        "initContainerStatuses": [{"name": "migrate", "restartCount": 2,
+            "state": {"waiting": {"reason": "CrashLoopBackOff"}},
+            "lastState": {"terminated": {"exitCode": 2, "reason": "Error", "message": "panic: no\n\ngoroutine 1"}}}],
+        "containerStatuses": [{"name": "app", "restartCount": 0, "state": {"waiting": {"reason": "PodInitializing"}}}]}}),
+        InProgress, "container migrate: CrashLoopBackOff, 2 restarts, last exit code 2: panic: no goroutine 1")]
+    #[case::crashed_again(json!({"status": {"phase": "Running", "containerStatuses": [{"name": "app", "restartCount": 1,
+            "state": {"terminated": {"exitCode": 1, "reason": "Error"}}}]}}),
+        InProgress, "container app: exit code 1, 1 restarts")]
+    #[case::evicted(json!({"status": {"phase": "Failed", "reason": "Evicted", "message": "The node was low on resource: memory."}}),
+        Failed, "phase Failed (Evicted): The node was low on resource: memory.")]
+    #[case::failed(json!({"spec": {"restartPolicy": "Never"}, "status": {"phase": "Failed", "containerStatuses": [
+            {"name": "app", "state": {"terminated": {"exitCode": 3, "reason": "Error"}}}]}}),
+        Failed, "phase Failed: container app: exit code 3")]
+    fn pods(#[case] rest: Value, #[case] readiness: Readiness, #[case] message: &str) {
+        assert_eq!(check("v1", "Pod", rest), (readiness, message.to_owned()));
+    }
+
+    #[test]
+    fn a_pod_that_merely_starts_has_no_hint() {
+        let pod = json!({"status": {"phase": "Pending", "conditions": null, "containerStatuses": [
+            {"name": "a", "state": {"waiting": {"reason": "ContainerCreating"}}},
+            {"name": "b", "state": {"running": {"startedAt": "2026-07-01T10:00:00Z"}}, "restartCount": 3}]}});
+        assert_eq!(failure_hint(&pod), None);
+    }
+}

@@ -1,0 +1,73 @@
+//! What steers workloads: disruption budgets and autoscalers.
+
+use serde_json::Value;
+
+use super::Assessment;
+use super::conditions::{condition, unobserved};
+
+/// A budget is in force once its controller has seen it; whether pods are
+/// healthy is the business of their workload.
+pub(super) fn disruption_budget(value: &Value) -> Assessment {
+    if let Some(lag) = unobserved(value) {
+        return lag;
+    }
+    match condition(value, "DisruptionAllowed").filter(|allowed| allowed.reason() == "SyncFailed") {
+        Some(allowed) => Assessment::note(allowed.line()),
+        None => Assessment::current(),
+    }
+}
+
+/// An autoscaler that cannot reach its target is not ready; one without
+/// metrics is, with a note: its pods run, and metrics often come late.
+pub(super) fn autoscaler(value: &Value) -> Assessment {
+    if let Some(able) = condition(value, "AbleToScale").filter(|able| able.is_false()) {
+        return Assessment::in_progress(able.line());
+    }
+    match condition(value, "ScalingActive").filter(|active| active.is_false()) {
+        Some(active) => Assessment::note(active.line()),
+        None => Assessment::current(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rstest::rstest;
+    use serde_json::json;
+
+    use super::super::Readiness::{self, Current, InProgress};
+    use super::super::tests::check;
+    use super::*;
+
+    #[rstest]
+    #[case(json!({"metadata": {"generation": 1}, "status": {"currentHealthy": 0, "desiredHealthy": 0, "disruptionsAllowed": 0, "expectedPods": 0}}),
+        InProgress, "its controller has not seen it yet")]
+    #[case::pods_are_not_its_business(json!({"metadata": {"generation": 1}, "status": {"observedGeneration": 1, "currentHealthy": 0, "desiredHealthy": 2, "disruptionsAllowed": 0,
+        "expectedPods": 2, "conditions": [{"type": "DisruptionAllowed", "status": "False", "reason": "InsufficientPods", "message": ""}]}}),
+        Current, "")]
+    #[case(json!({"metadata": {"generation": 1}, "status": {"observedGeneration": 1,
+        "conditions": [{"type": "DisruptionAllowed", "status": "False", "reason": "SyncFailed", "message": "found no controllers for pod \"a\""}]}}),
+        Current, "DisruptionAllowed=False (SyncFailed): found no controllers for pod \"a\"")]
+    fn disruption_budgets(
+        #[case] rest: Value,
+        #[case] readiness: Readiness,
+        #[case] message: &str,
+    ) {
+        assert_eq!(
+            check("policy/v1", "PodDisruptionBudget", rest),
+            (readiness, message.to_owned())
+        );
+    }
+
+    #[rstest]
+    #[case(json!({"status": {"conditions": null}}), Current, "")]
+    #[case(json!({"status": {"conditions": [{"type": "AbleToScale", "status": "False", "reason": "FailedGetScale", "message": "deployments.apps \"web\" not found"}]}}),
+        InProgress, "AbleToScale=False (FailedGetScale): deployments.apps \"web\" not found")]
+    #[case(json!({"status": {"conditions": [{"type": "AbleToScale", "status": "True"}, {"type": "ScalingActive", "status": "False", "reason": "FailedGetResourceMetric", "message": "no metrics"}]}}),
+        Current, "ScalingActive=False (FailedGetResourceMetric): no metrics")]
+    fn autoscalers(#[case] rest: Value, #[case] readiness: Readiness, #[case] message: &str) {
+        assert_eq!(
+            check("autoscaling/v2", "HorizontalPodAutoscaler", rest),
+            (readiness, message.to_owned())
+        );
+    }
+}

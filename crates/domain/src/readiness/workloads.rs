@@ -1,0 +1,324 @@
+//! Deployments, stateful sets, daemon sets, replica sets.
+
+use serde_json::Value;
+
+use super::Assessment;
+use super::conditions::{condition, unobserved};
+
+fn count(value: &Value) -> i64 {
+    value.as_i64().unwrap_or(0)
+}
+
+/// `spec.replicas`; one when left out, as the server defaults it.
+fn wanted(value: &Value) -> i64 {
+    value["spec"]["replicas"].as_i64().unwrap_or(1)
+}
+
+pub(super) fn deployment(value: &Value) -> Assessment {
+    if let Some(lag) = unobserved(value) {
+        return lag;
+    }
+    let progressing = condition(value, "Progressing");
+    if let Some(progressing) =
+        progressing.filter(|condition| condition.reason() == "ProgressDeadlineExceeded")
+    {
+        return Assessment::failed(progressing.line());
+    }
+    let status = &value["status"];
+    let wanted = wanted(value);
+    let [replicas, updated, ready, available] = [
+        "replicas",
+        "updatedReplicas",
+        "readyReplicas",
+        "availableReplicas",
+    ]
+    .map(|key| count(&status[key]));
+    let paused = value["spec"]["paused"] == true;
+    let behind = if updated < wanted {
+        Some(format!("{updated} of {wanted} replicas updated"))
+    } else if replicas > updated {
+        Some(format!(
+            "{} replicas of the former version still run",
+            replicas - updated
+        ))
+    } else if replicas > wanted {
+        Some(format!("{} replicas too many", replicas - wanted))
+    } else if ready < wanted {
+        Some(format!("{ready} of {wanted} replicas ready"))
+    } else if available < wanted {
+        Some(format!("{available} of {wanted} replicas available"))
+    } else {
+        None
+    };
+    match behind {
+        // Nothing moves until somebody resumes it: not ready, whoever paused it.
+        Some(behind) if paused => Assessment::in_progress(format!("paused, {behind}")),
+        Some(behind) => Assessment::in_progress(with_replica_failure(value, behind)),
+        None if paused => Assessment::note("paused"),
+        None => match condition(value, "Available").filter(|condition| condition.is_false()) {
+            Some(unavailable) => Assessment::in_progress(unavailable.line()),
+            None => Assessment::current(),
+        },
+    }
+}
+
+/// Quotas and admission show here: no pod exists that could tell.
+fn with_replica_failure(value: &Value, behind: String) -> String {
+    match condition(value, "ReplicaFailure").filter(|condition| condition.is_true()) {
+        Some(failure) => format!("{behind}; {}", failure.line()),
+        None => behind,
+    }
+}
+
+pub(super) fn stateful_set(value: &Value) -> Assessment {
+    if let Some(lag) = unobserved(value) {
+        return lag;
+    }
+    let status = &value["status"];
+    let wanted = wanted(value);
+    let replicas = count(&status["replicas"]);
+    let ready = count(&status["readyReplicas"]);
+    let updated = count(&status["updatedReplicas"]);
+    let on_delete = value["spec"]["updateStrategy"]["type"] == "OnDelete";
+    let partition = count(&value["spec"]["updateStrategy"]["rollingUpdate"]["partition"]);
+    let due = if on_delete {
+        0
+    } else {
+        (wanted - partition).max(0)
+    };
+    // Once a roll-out is complete the controller makes the revisions equal.
+    let same_revision = status["updateRevision"].is_string()
+        && status["updateRevision"] == status["currentRevision"];
+    if replicas > wanted {
+        return Assessment::in_progress(format!("{} replicas too many", replicas - wanted));
+    }
+    if updated < due && !same_revision {
+        return Assessment::in_progress(format!("{updated} of {due} replicas updated"));
+    }
+    if ready < wanted {
+        return Assessment::in_progress(format!("{ready} of {wanted} replicas ready"));
+    }
+    let available = count(&status["availableReplicas"]);
+    if count(&value["spec"]["minReadySeconds"]) > 0 && available < wanted {
+        return Assessment::in_progress(format!("{available} of {wanted} replicas available"));
+    }
+    if same_revision || updated >= wanted {
+        return Assessment::current();
+    }
+    let old = wanted - updated;
+    Assessment::note(if on_delete {
+        format!(
+            "{old} of {wanted} replicas run the former version until they are deleted (OnDelete)"
+        )
+    } else {
+        format!("{old} of {wanted} replicas run the former version (partition {partition})")
+    })
+}
+
+pub(super) fn daemon_set(value: &Value) -> Assessment {
+    if let Some(lag) = unobserved(value) {
+        return lag;
+    }
+    let status = &value["status"];
+    let [wanted, updated, ready, available, misplaced] = [
+        "desiredNumberScheduled",
+        "updatedNumberScheduled",
+        "numberReady",
+        "numberAvailable",
+        "numberMisscheduled",
+    ]
+    .map(|key| count(&status[key]));
+    let on_delete = value["spec"]["updateStrategy"]["type"] == "OnDelete";
+    if updated < wanted && !on_delete {
+        return Assessment::in_progress(format!("{updated} of {wanted} pods updated"));
+    }
+    if ready < wanted {
+        return Assessment::in_progress(format!("{ready} of {wanted} pods ready"));
+    }
+    if available < wanted {
+        return Assessment::in_progress(format!("{available} of {wanted} pods available"));
+    }
+    if updated < wanted {
+        return Assessment::note(format!(
+            "{} of {wanted} pods run the former version until they are deleted (OnDelete)",
+            wanted - updated
+        ));
+    }
+    if misplaced > 0 {
+        return Assessment::note(format!("{misplaced} pods on nodes where none should run"));
+    }
+    if wanted == 0 {
+        return Assessment::note("no node matches");
+    }
+    Assessment::current()
+}
+
+pub(super) fn replica_set(value: &Value) -> Assessment {
+    if let Some(lag) = unobserved(value) {
+        return lag;
+    }
+    let status = &value["status"];
+    let wanted = wanted(value);
+    let [replicas, ready, available] =
+        ["replicas", "readyReplicas", "availableReplicas"].map(|key| count(&status[key]));
+    let behind = if replicas > wanted {
+        format!("{} replicas too many", replicas - wanted)
+    } else if ready < wanted {
+        format!("{ready} of {wanted} replicas ready")
+    } else if available < wanted {
+        format!("{available} of {wanted} replicas available")
+    } else {
+        return Assessment::current();
+    };
+    Assessment::in_progress(with_replica_failure(value, behind))
+}
+
+#[cfg(test)]
+mod tests {
+    use rstest::rstest;
+    use serde_json::json;
+
+    use super::super::Readiness::{self, Current, Failed, InProgress};
+    use super::super::tests::check;
+    use super::*;
+
+    #[rstest]
+    #[case::just_created(json!({"metadata": {"generation": 1}, "spec": {"replicas": 2}, "status": {}}),
+        InProgress, "its controller has not seen it yet")]
+    #[case::not_observed(json!({"metadata": {"generation": 4}, "spec": {"replicas": 2},
+        "status": {"observedGeneration": 3, "replicas": 2, "updatedReplicas": 2, "readyReplicas": 2, "availableReplicas": 2}}),
+        InProgress, "its controller has seen generation 3, not 4 yet")]
+    #[case::rolled_out(json!({"metadata": {"generation": 2}, "spec": {"replicas": 2}, "status": {
+        "observedGeneration": 2, "replicas": 2, "updatedReplicas": 2, "readyReplicas": 2, "availableReplicas": 2,
+        "conditions": [
+            {"type": "Available", "status": "True", "reason": "MinimumReplicasAvailable", "message": "Deployment has minimum availability."},
+            {"type": "Progressing", "status": "True", "reason": "NewReplicaSetAvailable", "message": "ReplicaSet \"web-5d8\" has successfully progressed."}]}}),
+        Current, "")]
+    #[case::rolling(json!({"metadata": {"generation": 2}, "spec": {"replicas": 3}, "status": {
+        "observedGeneration": 2, "replicas": 4, "updatedReplicas": 1, "readyReplicas": 3, "availableReplicas": 3, "unavailableReplicas": 1}}),
+        InProgress, "1 of 3 replicas updated")]
+    #[case::old_replicas_left(json!({"metadata": {"generation": 2}, "spec": {"replicas": 3}, "status": {
+        "observedGeneration": 2, "replicas": 4, "updatedReplicas": 3, "readyReplicas": 4, "availableReplicas": 4}}),
+        InProgress, "1 replicas of the former version still run")]
+    #[case::min_ready_seconds(json!({"metadata": {"generation": 1}, "spec": {"replicas": 2, "minReadySeconds": 30}, "status": {
+        "observedGeneration": 1, "replicas": 2, "updatedReplicas": 2, "readyReplicas": 2, "availableReplicas": 1}}),
+        InProgress, "1 of 2 replicas available")]
+    #[case::deadline(json!({"metadata": {"generation": 1}, "spec": {"replicas": 1}, "status": {
+        "observedGeneration": 1, "replicas": 1, "updatedReplicas": 1, "unavailableReplicas": 1,
+        "conditions": [
+            {"type": "Available", "status": "False", "reason": "MinimumReplicasUnavailable"},
+            {"type": "Progressing", "status": "False", "reason": "ProgressDeadlineExceeded",
+             "message": "ReplicaSet \"web-5d8\" has timed out progressing."}]}}),
+        Failed, "Progressing=False (ProgressDeadlineExceeded): ReplicaSet \"web-5d8\" has timed out progressing.")]
+    #[case::quota(json!({"metadata": {"generation": 1}, "spec": {"replicas": 1}, "status": {
+        "observedGeneration": 1, "unavailableReplicas": 1,
+        "conditions": [{"type": "ReplicaFailure", "status": "True", "reason": "FailedCreate", "message": "pods \"web-\" is forbidden: exceeded quota: q"}]}}),
+        InProgress, "0 of 1 replicas updated; ReplicaFailure=True (FailedCreate): pods \"web-\" is forbidden: exceeded quota: q")]
+    #[case::paused_in_the_middle(json!({"metadata": {"generation": 3}, "spec": {"replicas": 2, "paused": true}, "status": {
+        "observedGeneration": 3, "replicas": 3, "updatedReplicas": 1, "readyReplicas": 3, "availableReplicas": 3,
+        "conditions": [{"type": "Progressing", "status": "Unknown", "reason": "DeploymentPaused", "message": "Deployment is paused"}]}}),
+        InProgress, "paused, 1 of 2 replicas updated")]
+    #[case::paused_when_done(json!({"metadata": {"generation": 3}, "spec": {"replicas": 1, "paused": true}, "status": {
+        "observedGeneration": 3, "replicas": 1, "updatedReplicas": 1, "readyReplicas": 1, "availableReplicas": 1}}),
+        Current, "paused")]
+    #[case::scaled_to_zero(json!({"metadata": {"generation": 2}, "spec": {"replicas": 0}, "status": {"observedGeneration": 2,
+        "conditions": [{"type": "Available", "status": "True"}]}}),
+        Current, "")]
+    #[case::one_by_default(json!({"metadata": {"generation": 1}, "spec": {}, "status": {"observedGeneration": 1}}),
+        InProgress, "0 of 1 replicas updated")]
+    fn deployments(#[case] rest: Value, #[case] readiness: Readiness, #[case] message: &str) {
+        assert_eq!(
+            check("apps/v1", "Deployment", rest),
+            (readiness, message.to_owned())
+        );
+    }
+
+    #[rstest]
+    #[case::unseen(json!({"metadata": {"generation": 1}, "spec": {"replicas": 1}, "status": {"replicas": 0, "availableReplicas": 0}}),
+        InProgress, "its controller has not seen it yet")]
+    #[case::done(json!({"metadata": {"generation": 1}, "spec": {"replicas": 3}, "status": {
+        "observedGeneration": 1, "replicas": 3, "readyReplicas": 3, "currentReplicas": 3, "updatedReplicas": 3, "availableReplicas": 3,
+        "currentRevision": "db-1", "updateRevision": "db-1"}}),
+        Current, "")]
+    #[case::rolling(json!({"metadata": {"generation": 2}, "spec": {"replicas": 3}, "status": {
+        "observedGeneration": 2, "replicas": 3, "readyReplicas": 2, "currentReplicas": 2, "updatedReplicas": 1,
+        "currentRevision": "db-1", "updateRevision": "db-2"}}),
+        InProgress, "1 of 3 replicas updated")]
+    #[case::starting(json!({"metadata": {"generation": 1}, "spec": {"replicas": 3}, "status": {
+        "observedGeneration": 1, "replicas": 1, "readyReplicas": 0, "currentReplicas": 1, "updatedReplicas": 1,
+        "currentRevision": "db-1", "updateRevision": "db-1"}}),
+        InProgress, "0 of 3 replicas ready")]
+    #[case::scaling_down(json!({"metadata": {"generation": 2}, "spec": {"replicas": 1}, "status": {
+        "observedGeneration": 2, "replicas": 2, "readyReplicas": 2, "updatedReplicas": 2,
+        "currentRevision": "db-1", "updateRevision": "db-1"}}),
+        InProgress, "1 replicas too many")]
+    #[case::min_ready_seconds(json!({"metadata": {"generation": 1}, "spec": {"replicas": 1, "minReadySeconds": 10}, "status": {
+        "observedGeneration": 1, "replicas": 1, "readyReplicas": 1, "updatedReplicas": 1, "availableReplicas": 0,
+        "currentRevision": "db-1", "updateRevision": "db-1"}}),
+        InProgress, "0 of 1 replicas available")]
+    #[case::on_delete(json!({"metadata": {"generation": 2}, "spec": {"replicas": 2, "updateStrategy": {"type": "OnDelete"}}, "status": {
+        "observedGeneration": 2, "replicas": 2, "readyReplicas": 2, "currentReplicas": 2,
+        "currentRevision": "db-1", "updateRevision": "db-2"}}),
+        Current, "2 of 2 replicas run the former version until they are deleted (OnDelete)")]
+    #[case::on_delete_not_ready(json!({"metadata": {"generation": 2}, "spec": {"replicas": 2, "updateStrategy": {"type": "OnDelete"}}, "status": {
+        "observedGeneration": 2, "replicas": 2, "readyReplicas": 1, "currentRevision": "db-1", "updateRevision": "db-2"}}),
+        InProgress, "1 of 2 replicas ready")]
+    #[case::partition(json!({"metadata": {"generation": 2}, "spec": {"replicas": 3,
+        "updateStrategy": {"type": "RollingUpdate", "rollingUpdate": {"partition": 2}}}, "status": {
+        "observedGeneration": 2, "replicas": 3, "readyReplicas": 3, "updatedReplicas": 1, "currentReplicas": 2,
+        "currentRevision": "db-1", "updateRevision": "db-2"}}),
+        Current, "2 of 3 replicas run the former version (partition 2)")]
+    #[case::partition_rolling(json!({"metadata": {"generation": 2}, "spec": {"replicas": 3,
+        "updateStrategy": {"type": "RollingUpdate", "rollingUpdate": {"partition": 1}}}, "status": {
+        "observedGeneration": 2, "replicas": 3, "readyReplicas": 3, "updatedReplicas": 1, "currentReplicas": 2,
+        "currentRevision": "db-1", "updateRevision": "db-2"}}),
+        InProgress, "1 of 2 replicas updated")]
+    #[case::zero(json!({"metadata": {"generation": 1}, "spec": {"replicas": 0}, "status": {"observedGeneration": 1, "replicas": 0}}),
+        Current, "")]
+    fn stateful_sets(#[case] rest: Value, #[case] readiness: Readiness, #[case] message: &str) {
+        assert_eq!(
+            check("apps/v1", "StatefulSet", rest),
+            (readiness, message.to_owned())
+        );
+    }
+
+    #[rstest]
+    // The API server writes the counts as zeros before the controller has seen it.
+    #[case::unseen(json!({"metadata": {"generation": 1}, "spec": {}, "status": {
+        "currentNumberScheduled": 0, "desiredNumberScheduled": 0, "numberMisscheduled": 0, "numberReady": 0}}),
+        InProgress, "its controller has not seen it yet")]
+    #[case::done(json!({"metadata": {"generation": 1}, "spec": {}, "status": {"observedGeneration": 1,
+        "currentNumberScheduled": 2, "desiredNumberScheduled": 2, "numberReady": 2, "updatedNumberScheduled": 2, "numberAvailable": 2}}),
+        Current, "")]
+    #[case::rolling(json!({"metadata": {"generation": 2}, "spec": {"updateStrategy": {"type": "RollingUpdate"}}, "status": {"observedGeneration": 2,
+        "currentNumberScheduled": 2, "desiredNumberScheduled": 2, "numberReady": 2, "updatedNumberScheduled": 1, "numberAvailable": 2}}),
+        InProgress, "1 of 2 pods updated")]
+    #[case::not_ready(json!({"metadata": {"generation": 1}, "spec": {}, "status": {"observedGeneration": 1,
+        "currentNumberScheduled": 2, "desiredNumberScheduled": 2, "numberReady": 1, "updatedNumberScheduled": 2, "numberAvailable": 1, "numberUnavailable": 1}}),
+        InProgress, "1 of 2 pods ready")]
+    #[case::on_delete(json!({"metadata": {"generation": 2}, "spec": {"updateStrategy": {"type": "OnDelete"}}, "status": {"observedGeneration": 2,
+        "currentNumberScheduled": 2, "desiredNumberScheduled": 2, "numberReady": 2, "numberAvailable": 2}}),
+        Current, "2 of 2 pods run the former version until they are deleted (OnDelete)")]
+    #[case::nowhere(json!({"metadata": {"generation": 1}, "spec": {}, "status": {"observedGeneration": 1, "desiredNumberScheduled": 0}}),
+        Current, "no node matches")]
+    #[case::misplaced(json!({"metadata": {"generation": 1}, "spec": {}, "status": {"observedGeneration": 1, "desiredNumberScheduled": 0, "numberMisscheduled": 1}}),
+        Current, "1 pods on nodes where none should run")]
+    fn daemon_sets(#[case] rest: Value, #[case] readiness: Readiness, #[case] message: &str) {
+        assert_eq!(
+            check("apps/v1", "DaemonSet", rest),
+            (readiness, message.to_owned())
+        );
+    }
+
+    #[rstest]
+    #[case(json!({"metadata": {"generation": 1}, "spec": {"replicas": 1}, "status": {"observedGeneration": 1, "replicas": 1, "readyReplicas": 1, "availableReplicas": 1}}),
+        Current, "")]
+    #[case(json!({"metadata": {"generation": 1}, "spec": {"replicas": 2}, "status": {"observedGeneration": 1, "replicas": 0,
+        "conditions": [{"type": "ReplicaFailure", "status": "True", "reason": "FailedCreate", "message": "no"}]}}),
+        InProgress, "0 of 2 replicas ready; ReplicaFailure=True (FailedCreate): no")]
+    fn replica_sets(#[case] rest: Value, #[case] readiness: Readiness, #[case] message: &str) {
+        let expected = (readiness, message.to_owned());
+        assert_eq!(check("apps/v1", "ReplicaSet", rest.clone()), expected);
+        assert_eq!(check("v1", "ReplicationController", rest), expected);
+    }
+}
