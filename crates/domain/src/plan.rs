@@ -1,10 +1,57 @@
 //! The planner: from what is wanted and what is there to ordered steps.
+//!
+//! [`plan`] is pure, total (what cannot be done becomes a finding) and
+//! deterministic. It runs passes over a [`draft::Draft`]; a pass emits changes,
+//! steps, edges and findings and reads what earlier passes left:
+//!
+//! 1. `preflight`: may anything be written at all?
+//! 2. `changes`: what happens to every desired object, and the steps for it.
+//! 3. `namespace`: the release's namespace, when no manifest has it.
+//! 4. `edges`: what one step needs of another.
+//! 5. `prune::decide`: what git no longer has and may go.
+//! 6. `leftover`: registrations whose Service goes.
+//! 7. `verify`: readiness of everything, run-time objects too.
+//! 8. `prune::steps`: the deletions, in order, after that.
+//!
+//! `arrange` sorts the steps and refuses cycles.
 
+mod arrange;
+mod changes;
 mod deletion;
+mod draft;
+mod edges;
+mod leftover;
 mod model;
+mod namespace;
+mod ownership;
+mod preflight;
+mod prune;
+mod verify;
 
 pub use deletion::{Deletion, Grant, Propagation};
 pub use model::{
-    Action, Body, Cause, Change, Desired, Direction, Edge, EdgeReason, Need, NonSecret, Op,
-    Overlay, OverlayId, Plan, Policy, Precondition, Stage, Step, StepId, Until,
+    Action, Body, Cause, Change, Desired, Direction, Edge, EdgeReason, Need, NonSecret, Op, Overlay, OverlayId, Plan,
+    Policy, Precondition, Stage, Step, StepId, Until, is_protected_kind,
 };
+
+use crate::observe::Observed;
+use draft::{Ctx, Draft};
+
+/// Version of the plan's serialized form.
+pub const FORMAT: u32 = 1;
+
+/// Makes the plan that brings `observed` to `desired` within `policy`.
+pub fn plan(desired: &Desired, observed: &Observed, policy: &Policy) -> Plan {
+    let ctx = Ctx::new(desired, observed, policy);
+    let mut draft = Draft::default();
+    draft.findings.extend(desired.findings.iter().cloned());
+    let direction = preflight::run(&ctx, &mut draft);
+    changes::run(&ctx, &mut draft);
+    namespace::run(&ctx, &mut draft);
+    edges::run(&ctx, &mut draft);
+    prune::decide(&ctx, &mut draft);
+    leftover::run(&ctx, &mut draft);
+    verify::run(&ctx, &mut draft);
+    prune::steps(&ctx, &mut draft);
+    arrange::run(&ctx, draft, direction)
+}

@@ -33,9 +33,8 @@ impl Inventory {
                 Some(live) if live.part_of() == Some(apply_set) && live.fingerprint.is_some() => {
                     entry.state = EntryState::Applied;
                     entry.uid = Some(live.uid.clone());
-                    entry.fingerprint = live.fingerprint;
-                    entry.generation = live.generation;
-                    entry.resource_version = Some(live.resource_version.clone());
+                    // Nothing else is recorded: somebody may have written since,
+                    // so the object is read in full before it counts as unchanged.
                     entry.desired = live.desired();
                 }
                 _ => unconfirmed.push(id.clone()),

@@ -1,12 +1,20 @@
-//! What the Release object records.
+//! What the Release object records, and how it is written.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
 
-use super::apply_set_id;
-use crate::object::Digest;
+use super::{Inventory, apply_set_id};
+use crate::object::{Digest, GroupKind};
+
+/// Version of the status format. An older pleach refuses to write a newer one.
+pub const RECORD_FORMAT: u32 = 1;
+
+/// Results that are kept.
+const HISTORY: usize = 10;
 
 /// A release within its environment; its text `<environment>.<release>` names
 /// everything that is kept for it.
@@ -28,6 +36,13 @@ impl ReleaseName {
     pub fn apply_set(&self) -> String {
         apply_set_id(&self.to_string(), "", "Release", "pleach.dev")
     }
+
+    /// What state objects carry as label `pleach.dev/release`: the name, or its
+    /// digest where it is too long for a label value (63 characters).
+    pub fn label(&self) -> String {
+        let name = self.to_string();
+        if name.len() <= 63 { name } else { Digest::of(name.as_bytes()).short() }
+    }
 }
 
 impl fmt::Display for ReleaseName {
@@ -38,26 +53,48 @@ impl fmt::Display for ReleaseName {
 
 /// What the cluster says is installed.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
+#[serde(rename_all = "camelCase", default)]
 pub struct Installed {
     /// uid of the Release object.
+    #[serde(skip_serializing_if = "String::is_empty")]
     pub uid: String,
     /// resourceVersion of the Release object: the fence of the next status write.
+    #[serde(skip_serializing_if = "String::is_empty")]
     pub resource_version: String,
+    /// Who prunes the ApplySet, from its annotation: `pleach/<version>`.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub tooling: String,
+    /// Version of this record; none before the first status write.
+    pub format: u32,
     /// Id of the repository that owns the release.
     pub repository: String,
-    /// Bundle of the last complete attempt.
+    /// The bundle.
     pub bundle: String,
     /// The last attempt that converged.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub installed: Option<Attempt>,
     /// An attempt that has not converged.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub applying: Option<Attempt>,
     /// Whether the last attempt converged and everything was ready.
     pub ready: bool,
-    /// Shard names that belong to this state, with the digest of their content.
-    pub shards: Vec<(String, Digest)>,
+    /// The stage that the last attempt reached.
+    pub stage: String,
+    /// The inventory shards that belong to this state.
+    pub shards: Vec<ShardRef>,
     /// Number of inventory entries over all shards.
     pub entries: usize,
+    /// The last results, newest first.
+    pub history: Vec<AttemptResult>,
+}
+
+/// A shard that the Release commits to.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ShardRef {
+    /// Name of its ConfigMap.
+    pub name: String,
+    /// Digest of its content.
+    pub digest: Digest,
 }
 
 /// One attempt to install a version.
@@ -74,10 +111,202 @@ pub struct Attempt {
     pub at: Timestamp,
 }
 
+/// How an attempt ended.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct AttemptResult {
+    /// Version that was wanted.
+    pub version: String,
+    /// Revision that was wanted.
+    pub revision: String,
+    /// `deployed`, `failed`, `interrupted` or `unverified`.
+    pub result: String,
+    /// When it ended.
+    pub at: Timestamp,
+    /// One line: the first failure.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub message: String,
+}
+
+/// A Release object that cannot be read.
+#[derive(Debug, thiserror::Error)]
+pub enum RecordError {
+    /// The status is not what we write.
+    #[error("failed to parse the status of Release {name}")]
+    Parse {
+        /// Name of the Release.
+        name: String,
+        /// Why.
+        #[source]
+        source: serde_json::Error,
+    },
+    /// A newer pleach wrote it.
+    #[error("Release {name} was written in format {format} by a newer pleach; this one writes format {RECORD_FORMAT}")]
+    Newer {
+        /// Name of the Release.
+        name: String,
+        /// Its format.
+        format: u32,
+    },
+}
+
+impl Installed {
+    /// Reads a Release object.
+    pub fn from_object(value: &Value) -> Result<Self, RecordError> {
+        let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+        let metadata = &value["metadata"];
+        let name = text(&metadata["name"]);
+        let mut record = match &value["status"]["record"] {
+            Value::Null => Self::default(),
+            record => serde_json::from_value(record.clone())
+                .map_err(|source| RecordError::Parse { name: name.clone(), source })?,
+        };
+        if record.format > RECORD_FORMAT {
+            return Err(RecordError::Newer { name, format: record.format });
+        }
+        record.uid = text(&metadata["uid"]);
+        record.resource_version = text(&metadata["resourceVersion"]);
+        record.tooling = text(&metadata["annotations"]["applyset.kubernetes.io/tooling"]);
+        Ok(record)
+    }
+
+    /// Adds a result in front and forgets the oldest.
+    pub fn push(&mut self, result: AttemptResult) {
+        self.history.insert(0, result);
+        self.history.truncate(HISTORY);
+    }
+
+    /// The status as it is written: conditions and columns for people and
+    /// kstatus, and the record. Its size does not grow with the release.
+    pub fn status(&self, reason: &str, message: &str, now: Timestamp) -> Value {
+        let record = Self {
+            uid: String::new(),
+            resource_version: String::new(),
+            tooling: String::new(),
+            format: RECORD_FORMAT,
+            ..self.clone()
+        };
+        let shown = self.applying.as_ref().or(self.installed.as_ref());
+        json!({
+            "version": shown.map(|attempt| &attempt.version),
+            "revision": shown.map(|attempt| &attempt.revision),
+            "stage": self.stage,
+            "conditions": [{
+                "type": "Ready",
+                "status": if self.ready { "True" } else { "False" },
+                "reason": reason,
+                "message": message,
+                "lastTransitionTime": now.to_string(),
+            }],
+            "record": record,
+        })
+    }
+}
+
+/// The metadata of a Release object as the ApplySet specification (KEP-3659)
+/// wants it of a parent: the kinds and namespaces of all members.
+pub fn parent_object(name: &ReleaseName, inventory: &Inventory, pleach_version: &str) -> Value {
+    let kinds: BTreeSet<String> = inventory.entries.keys().map(|id| id.group_kind().to_string()).collect();
+    let namespaces: BTreeSet<&str> =
+        inventory.entries.keys().filter_map(|id| id.namespace.as_deref()).collect();
+    let join = |texts: &mut dyn Iterator<Item = &str>| texts.collect::<Vec<_>>().join(",");
+    json!({
+        "apiVersion": "pleach.dev/v1alpha1",
+        "kind": "Release",
+        "metadata": {
+            "name": name.to_string(),
+            "labels": { "applyset.kubernetes.io/id": name.apply_set() },
+            "annotations": {
+                "applyset.kubernetes.io/tooling": format!("pleach/{pleach_version}"),
+                "applyset.kubernetes.io/contains-group-kinds": join(&mut kinds.iter().map(String::as_str)),
+                "applyset.kubernetes.io/additional-namespaces": join(&mut namespaces.into_iter()),
+            },
+        },
+        "spec": { "environment": name.environment, "release": name.release },
+    })
+}
+
+/// The kinds of the members, for LISTs.
+pub fn member_kinds(inventory: &Inventory) -> BTreeMap<GroupKind, BTreeSet<Option<String>>> {
+    let mut kinds: BTreeMap<GroupKind, BTreeSet<Option<String>>> = BTreeMap::new();
+    for id in inventory.entries.keys() {
+        kinds.entry(id.group_kind()).or_default().insert(id.namespace.clone());
+    }
+    kinds
+}
+
 /// What a former run left to do. Overlays are recorded here before they are made.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Journal {
     /// Digest of the effects of the plan that was being carried out.
     pub plan: Option<Digest>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::inventory::Entry;
+    use crate::object::ObjectId;
+
+    #[test]
+    fn the_record_round_trips_through_the_status() {
+        let attempt = Attempt {
+            version: "v1".to_owned(),
+            revision: "abc".to_owned(),
+            digest: Digest::of(b"x"),
+            at: Timestamp::UNIX_EPOCH,
+        };
+        let mut record = Installed {
+            uid: "u".to_owned(),
+            resource_version: "7".to_owned(),
+            tooling: "pleach/0.1.0".to_owned(),
+            format: RECORD_FORMAT,
+            repository: "fleet".to_owned(),
+            installed: Some(attempt),
+            ready: true,
+            shards: vec![ShardRef { name: "s".to_owned(), digest: Digest::of(b"y") }],
+            entries: 3,
+            ..Installed::default()
+        };
+        for number in 0..12 {
+            record.push(AttemptResult {
+                version: format!("v{number}"),
+                revision: "abc".to_owned(),
+                result: "deployed".to_owned(),
+                at: Timestamp::UNIX_EPOCH,
+                message: String::new(),
+            });
+        }
+        let object = json!({
+            "metadata": {"name": "e.r", "uid": "u", "resourceVersion": "7",
+                         "annotations": {"applyset.kubernetes.io/tooling": "pleach/0.1.0"}},
+            "status": record.status("Deployed", "", Timestamp::UNIX_EPOCH),
+        });
+        assert_eq!(object["status"]["conditions"][0]["status"], "True");
+        let read = Installed::from_object(&object).unwrap();
+        assert_eq!(read, record);
+        assert_eq!((read.history.len(), read.history[0].version.as_str()), (10, "v11"));
+    }
+
+    #[test]
+    fn a_record_of_a_newer_pleach_is_refused() {
+        let object = json!({"metadata": {"name": "e.r"}, "status": {"record": {"format": RECORD_FORMAT + 1}}});
+        assert!(matches!(Installed::from_object(&object), Err(RecordError::Newer { .. })));
+        assert_eq!(Installed::from_object(&json!({})).unwrap(), Installed::default());
+    }
+
+    #[test]
+    fn the_parent_names_kinds_and_namespaces_of_its_members() {
+        let ids = [("apps", "Deployment", Some("b")), ("", "ConfigMap", Some("a")), ("", "Namespace", None)];
+        let inventory = Inventory {
+            entries: ids.map(|(g, k, n)| (ObjectId::new(g, k, n, "x"), Entry::default())).into(),
+        };
+        let name = ReleaseName { environment: "e".to_owned(), release: "r".to_owned() };
+        let parent = parent_object(&name, &inventory, "0.1.0");
+        let annotations = &parent["metadata"]["annotations"];
+        assert_eq!(annotations["applyset.kubernetes.io/contains-group-kinds"], "ConfigMap,Deployment.apps,Namespace");
+        assert_eq!(annotations["applyset.kubernetes.io/additional-namespaces"], "a,b");
+        assert_eq!(parent["metadata"]["labels"]["applyset.kubernetes.io/id"], name.apply_set());
+    }
 }

@@ -423,7 +423,25 @@ pub enum Until {
     /// The kind is served and answers a LIST.
     Served(Gvk),
     /// The Service has as many ready endpoints as its workload has replicas.
-    Endpoints(ServiceRef),
+    Endpoints {
+        /// The Service.
+        service: ServiceRef,
+        /// How many endpoints must be ready.
+        ready: usize,
+    },
+    /// A registration of this kind exists and points at the Service: workloads
+    /// make it themselves.
+    Registered {
+        /// `APIService` or one of the webhook configurations.
+        kind: GroupKind,
+        /// The Service it must point at.
+        service: ServiceRef,
+    },
+    /// One of these objects exists: workloads make it themselves.
+    Exists {
+        /// The same name in each namespace of the release.
+        any_of: Vec<ObjectId>,
+    },
 }
 
 /// Names an overlay within a release.

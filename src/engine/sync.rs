@@ -1,0 +1,5 @@
+//! One release, once: observe, plan, carry out, record.
+
+pub mod events;
+pub mod report;
+mod scheduler;

@@ -1,0 +1,119 @@
+//! What happens during a sync, as a stream of events.
+
+use std::time::Duration;
+
+use pleach_domain::finding::Finding;
+use pleach_domain::inventory::ReleaseName;
+use pleach_domain::object::ObjectId;
+use pleach_domain::plan::StepId;
+use serde::Serialize;
+use tokio::sync::mpsc::UnboundedSender;
+
+use super::report::{Failure, SyncResult};
+
+/// One thing that happened, in the release it happened in.
+#[derive(Debug, Clone)]
+pub struct SyncEvent {
+    /// Environment and release.
+    pub release: ReleaseName,
+    /// What happened.
+    pub kind: EventKind,
+}
+
+/// The verbs of a sync, in their order.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Verb {
+    /// git is read.
+    Fetch,
+    /// Manifests are made.
+    Render,
+    /// The cluster is read.
+    Observe,
+    /// Both are compared.
+    Diff,
+    /// Steps are planned.
+    Plan,
+    /// Steps are carried out.
+    Apply,
+    /// Readiness is waited for.
+    Wait,
+    /// What git no longer has goes.
+    Prune,
+    /// The result is recorded.
+    Report,
+}
+
+/// What can happen.
+#[derive(Debug, Clone)]
+pub enum EventKind {
+    /// A phase begins.
+    Phase(Verb),
+    /// A step begins.
+    Started(StepId),
+    /// A step waits; sent when what it waits for changes.
+    Waiting(StepId, WaitState),
+    /// A request is tried again.
+    Retrying(StepId, String),
+    /// A step ended.
+    Done(StepId, Outcome),
+    /// Something to say that stops nothing.
+    Warning(Finding),
+    /// The sync ended.
+    Finished(SyncResult),
+}
+
+/// What is being waited for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct WaitState {
+    /// The object that is not there yet.
+    pub object: ObjectId,
+    /// Condition and last message, in one line.
+    pub message: String,
+    /// For how long so far.
+    pub since: Duration,
+}
+
+/// How a step ended.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Outcome {
+    /// Carried out, and complete.
+    Done,
+    /// It failed.
+    Failed(Failure),
+    /// Not started, because a step that it needs did not end well.
+    Skipped {
+        /// That step.
+        because: StepId,
+    },
+    /// Not started, or its wait was broken off: the sync was interrupted.
+    Interrupted,
+}
+
+/// Where events go. Sending never blocks and never fails: a consumer that went
+/// away is no reason to stop a sync.
+#[derive(Debug, Clone)]
+pub struct Events {
+    release: ReleaseName,
+    sender: Option<UnboundedSender<SyncEvent>>,
+}
+
+impl Events {
+    /// Sends to a consumer.
+    pub fn new(release: ReleaseName, sender: UnboundedSender<SyncEvent>) -> Self {
+        Self { release, sender: Some(sender) }
+    }
+
+    /// Sends nowhere.
+    pub fn silent(release: ReleaseName) -> Self {
+        Self { release, sender: None }
+    }
+
+    /// Sends an event.
+    pub fn send(&self, kind: EventKind) {
+        if let Some(sender) = &self.sender {
+            // A closed channel means that nobody listens any more.
+            drop(sender.send(SyncEvent { release: self.release.clone(), kind }));
+        }
+    }
+}

@@ -1,0 +1,73 @@
+//! Where the objects of a release are on the server.
+
+use std::collections::BTreeMap;
+
+use pleach_domain::object::{ApiVersion, GroupKind, Gvk, Manifest, ObjectId};
+use pleach_domain::observe::{Discovery, Resource};
+use serde_json::Value;
+
+use crate::io::cluster::ResourcePath;
+
+/// Addresses of kinds: what discovery says, and what the release's own CRDs
+/// will serve once they are there.
+#[derive(Debug, Clone)]
+pub(super) struct Paths {
+    discovery: Discovery,
+    defined: BTreeMap<GroupKind, Definition>,
+}
+
+#[derive(Debug, Clone)]
+struct Definition {
+    crd: ObjectId,
+    resource: Resource,
+}
+
+impl Paths {
+    /// Takes discovery and the manifests that may define kinds.
+    pub(super) fn new(discovery: &Discovery, manifests: &[Manifest]) -> Self {
+        let defined = manifests
+            .iter()
+            .filter(|manifest| manifest.id().is("apiextensions.k8s.io", "CustomResourceDefinition"))
+            .filter_map(|manifest| definition(manifest.id(), &manifest.value()))
+            .collect();
+        Self { discovery: discovery.clone(), defined }
+    }
+
+    /// The address of a kind at a version: what the server serves, or what a
+    /// CRD of the release will.
+    pub(super) fn of(&self, gvk: &Gvk) -> Option<ResourcePath> {
+        ResourcePath::of(&self.discovery, gvk).or_else(|| {
+            let definition = self.defined.get(&gvk.group_kind())?;
+            Some(ResourcePath::new(gvk.api_version.clone(), &definition.resource))
+        })
+    }
+
+    /// The address of an object that was applied at `api_version`, or where it
+    /// can be found today.
+    pub(super) fn of_member(&self, id: &ObjectId, api_version: &str) -> Option<ResourcePath> {
+        let recorded = (!api_version.is_empty()).then(|| Gvk {
+            api_version: ApiVersion::parse(api_version),
+            kind: id.kind.clone(),
+        });
+        recorded
+            .and_then(|gvk| ResourcePath::of(&self.discovery, &gvk))
+            .or_else(|| ResourcePath::preferred(&self.discovery, &id.group_kind()))
+    }
+
+    /// The CRD of the release that defines a kind.
+    pub(super) fn definition(&self, kind: &GroupKind) -> Option<&ObjectId> {
+        self.defined.get(kind).map(|definition| &definition.crd)
+    }
+}
+
+fn definition(crd: &ObjectId, value: &Value) -> Option<(GroupKind, Definition)> {
+    let spec = &value["spec"];
+    let kind = spec["names"]["kind"].as_str()?;
+    let resource = Resource {
+        kind: kind.to_owned(),
+        plural: spec["names"]["plural"].as_str()?.to_owned(),
+        namespaced: spec["scope"] == "Namespaced",
+        verbs: std::collections::BTreeSet::new(),
+    };
+    Some((GroupKind::new(spec["group"].as_str()?, kind), Definition { crd: crd.clone(), resource }))
+}

@@ -1,0 +1,68 @@
+//! How a sync ended.
+
+use std::collections::BTreeMap;
+
+use pleach_domain::object::ObjectId;
+use pleach_domain::plan::{Plan, StepId};
+use serde::Serialize;
+
+use super::events::Outcome;
+
+/// Why a step failed; decides the exit code.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub enum FailureKind {
+    /// The cluster cannot be reached, or does not let us (exit 4).
+    Cluster,
+    /// Fields of others, or a precondition that no longer holds (exit 5).
+    Conflict,
+    /// Not ready in time, or failed to become ready (exit 6).
+    NotReady,
+    /// The server refuses the object (exit 3).
+    Refused,
+    /// Anything else (exit 1).
+    Other,
+}
+
+/// A step that failed.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Failure {
+    /// What kind of failure.
+    pub kind: FailureKind,
+    /// One line: what failed and why.
+    pub message: String,
+    /// The obvious next step.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub hint: Option<String>,
+}
+
+impl Failure {
+    /// A failure without a hint.
+    pub fn new(kind: FailureKind, message: impl Into<String>) -> Self {
+        Self { kind, message: message.into(), hint: None }
+    }
+}
+
+/// How a sync ended, step by step.
+#[derive(Debug, Clone, Default)]
+pub struct SyncResult {
+    /// By step.
+    pub outcomes: BTreeMap<StepId, Outcome>,
+    /// Whether it was interrupted.
+    pub interrupted: bool,
+}
+
+impl SyncResult {
+    /// Whether every step ended well.
+    pub fn is_success(&self) -> bool {
+        !self.interrupted && self.outcomes.values().all(|outcome| *outcome == Outcome::Done)
+    }
+
+    /// The failures with their objects, in the order of the plan.
+    pub fn failures<'a>(&'a self, plan: &'a Plan) -> impl Iterator<Item = (&'a ObjectId, &'a Failure)> {
+        self.outcomes.iter().filter_map(|(id, outcome)| match outcome {
+            Outcome::Failed(failure) => Some((&plan.steps[id.0].object, failure)),
+            Outcome::Done | Outcome::Skipped { .. } | Outcome::Interrupted => None,
+        })
+    }
+}

@@ -1,0 +1,194 @@
+//! Carries out a plan's graph: every step as soon as what it needs is reached.
+//!
+//! Steps without an edge between them run concurrently, a bounded number of
+//! requests at a time; waiting takes no place. One step's failure stops its
+//! descendants only.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::future::Future;
+
+use futures::future::{BoxFuture, FutureExt as _};
+use futures::stream::{FuturesUnordered, StreamExt as _};
+use pleach_domain::plan::{Need, Plan, Step, StepId};
+use tokio_util::sync::CancellationToken;
+
+use super::events::{EventKind, Events, Outcome};
+use super::report::{Failure, SyncResult};
+
+/// What carries out single steps.
+pub(super) trait Executor: Sync {
+    /// Does what the step does, with its retries, until the server took it.
+    fn carry_out<'a>(&'a self, step: &'a Step) -> impl Future<Output = Result<(), Failure>> + Send + 'a;
+    /// Waits for what completes the step.
+    fn complete<'a>(&'a self, step: &'a Step) -> impl Future<Output = Result<(), Failure>> + Send + 'a;
+}
+
+/// How far a step is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Reached {
+    Nothing,
+    Applied,
+    Complete,
+}
+
+/// What a future of a step ended with.
+enum Ended {
+    Operation(Result<(), Failure>),
+    Wait(Result<(), Failure>),
+}
+
+struct Run<'a, E> {
+    plan: &'a Plan,
+    executor: &'a E,
+    events: &'a Events,
+    reached: Vec<Reached>,
+    /// Edges that are not yet satisfied, by step.
+    unmet: Vec<usize>,
+    /// Who needs a step, and what of it.
+    dependents: Vec<Vec<(StepId, Need)>>,
+    /// Steps whose edges are satisfied and whose operation has no place yet.
+    ready: BTreeSet<StepId>,
+    running: FuturesUnordered<BoxFuture<'a, (StepId, Ended)>>,
+    in_flight: usize,
+    outcomes: BTreeMap<StepId, Outcome>,
+}
+
+/// Carries out a plan with at most `limit` operations at a time. When `cancel`
+/// fires, running operations are finished, waits are broken off and nothing new
+/// is started.
+pub(super) async fn run<E: Executor>(
+    plan: &Plan,
+    executor: &E,
+    events: &Events,
+    limit: usize,
+    cancel: &CancellationToken,
+) -> SyncResult {
+    let mut run = Run::new(plan, executor, events);
+    loop {
+        if !cancel.is_cancelled() {
+            run.start(limit);
+        }
+        if cancel.is_cancelled() && run.in_flight == 0 {
+            break;
+        }
+        tokio::select! {
+            biased;
+            () = cancel.cancelled(), if !cancel.is_cancelled() => {}
+            ended = run.running.next() => match ended {
+                Some((id, ended)) => run.ended(id, ended),
+                None => break,
+            },
+        }
+    }
+    let interrupted = cancel.is_cancelled() && run.outcomes.len() < plan.steps.len();
+    for step in &plan.steps {
+        run.outcomes.entry(step.id).or_insert(Outcome::Interrupted);
+    }
+    SyncResult { outcomes: run.outcomes, interrupted }
+}
+
+impl<'a, E: Executor> Run<'a, E> {
+    fn new(plan: &'a Plan, executor: &'a E, events: &'a Events) -> Self {
+        let mut dependents = vec![Vec::new(); plan.steps.len()];
+        for step in &plan.steps {
+            for edge in &step.needs {
+                dependents[edge.from.0].push((step.id, edge.state));
+            }
+        }
+        Self {
+            plan,
+            executor,
+            events,
+            reached: vec![Reached::Nothing; plan.steps.len()],
+            unmet: plan.steps.iter().map(|step| step.needs.len()).collect(),
+            dependents,
+            ready: plan.steps.iter().filter(|step| step.needs.is_empty()).map(|step| step.id).collect(),
+            running: FuturesUnordered::new(),
+            in_flight: 0,
+            outcomes: BTreeMap::new(),
+        }
+    }
+
+    /// Starts ready steps, in the order of the plan, while there is place.
+    fn start(&mut self, limit: usize) {
+        while self.in_flight < limit
+            && let Some(id) = self.ready.pop_first()
+        {
+            let step = &self.plan.steps[id.0];
+            self.events.send(EventKind::Started(id));
+            self.in_flight += 1;
+            let executor = self.executor;
+            self.running.push(async move { (id, Ended::Operation(executor.carry_out(step).await)) }.boxed());
+        }
+    }
+
+    fn ended(&mut self, id: StepId, ended: Ended) {
+        match ended {
+            Ended::Operation(result) => {
+                self.in_flight -= 1;
+                match result {
+                    Ok(()) => self.applied(id),
+                    Err(failure) => self.fail(id, failure),
+                }
+            }
+            Ended::Wait(Ok(())) => self.reach(id, Reached::Complete),
+            Ended::Wait(Err(failure)) => self.fail(id, failure),
+        }
+    }
+
+    fn applied(&mut self, id: StepId) {
+        let step = &self.plan.steps[id.0];
+        if step.until.is_none() {
+            return self.reach(id, Reached::Complete);
+        }
+        self.reach(id, Reached::Applied);
+        let executor = self.executor;
+        self.running.push(async move { (id, Ended::Wait(executor.complete(step).await)) }.boxed());
+    }
+
+    fn reach(&mut self, id: StepId, now: Reached) {
+        let before = std::mem::replace(&mut self.reached[id.0], now);
+        for (dependent, need) in self.dependents[id.0].clone() {
+            let needed = match need {
+                Need::Applied => Reached::Applied,
+                Need::Ready | Need::Absent => Reached::Complete,
+            };
+            if before < needed && now >= needed {
+                self.unmet[dependent.0] -= 1;
+                if self.unmet[dependent.0] == 0 && !self.outcomes.contains_key(&dependent) {
+                    self.ready.insert(dependent);
+                }
+            }
+        }
+        if now == Reached::Complete {
+            self.finish(id, Outcome::Done);
+        }
+    }
+
+    fn fail(&mut self, id: StepId, failure: Failure) {
+        let reached = self.reached[id.0];
+        self.finish(id, Outcome::Failed(failure));
+        self.skip_dependents(id, id, reached);
+    }
+
+    /// Skips what can no longer start. A step that was applied and did not
+    /// become ready still lets those go on that only need it applied.
+    fn skip_dependents(&mut self, id: StepId, because: StepId, reached: Reached) {
+        for (dependent, need) in self.dependents[id.0].clone() {
+            let met = need == Need::Applied && reached >= Reached::Applied;
+            if !met && !self.outcomes.contains_key(&dependent) {
+                self.ready.remove(&dependent);
+                self.finish(dependent, Outcome::Skipped { because });
+                self.skip_dependents(dependent, because, Reached::Nothing);
+            }
+        }
+    }
+
+    fn finish(&mut self, id: StepId, outcome: Outcome) {
+        self.events.send(EventKind::Done(id, outcome.clone()));
+        self.outcomes.insert(id, outcome);
+    }
+}
+
+#[cfg(test)]
+mod tests;

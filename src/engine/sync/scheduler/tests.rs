@@ -1,0 +1,201 @@
+//! The scheduler over plans made at random, with an executor that checks it.
+
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use jiff::SignedDuration;
+use pleach_domain::inventory::ReleaseName;
+use pleach_domain::object::ObjectId;
+use pleach_domain::order::StageName;
+use pleach_domain::plan::{Direction, Edge, EdgeReason, Op, Until};
+use proptest::prelude::*;
+
+use super::*;
+use crate::engine::sync::report::FailureKind;
+
+fn release() -> ReleaseName {
+    ReleaseName { environment: "test".to_owned(), release: "web".to_owned() }
+}
+
+/// A step with its edges and whether it waits for something.
+fn step(id: usize, needs: &[(usize, Need)], waits: bool) -> Step {
+    Step {
+        id: StepId(id),
+        stage: StageName::Config,
+        object: ObjectId::new("", "ConfigMap", Some("web"), &format!("c{id}")),
+        op: Op::Wait,
+        needs: needs
+            .iter()
+            .map(|(from, state)| Edge { from: StepId(*from), state: *state, why: EdgeReason::After })
+            .collect(),
+        require: Vec::new(),
+        until: waits.then_some(Until::Absent { pods: None }),
+        deadline: SignedDuration::from_secs(1),
+        overlay: None,
+        reason: String::new(),
+    }
+}
+
+fn plan(steps: Vec<Step>) -> Plan {
+    Plan {
+        format: 1,
+        release: release(),
+        from: None,
+        to: "v1".to_owned(),
+        direction: Direction::Forward,
+        changes: Vec::new(),
+        stages: Vec::new(),
+        steps,
+        overlays: Vec::new(),
+        findings: Vec::new(),
+    }
+}
+
+/// Checks on the spot that what a step needs has been reached.
+struct Checker {
+    reached: Mutex<Vec<Reached>>,
+    in_flight: AtomicUsize,
+    most: AtomicUsize,
+    fail_operation: Option<usize>,
+    fail_wait: Option<usize>,
+    cancel: Option<(usize, CancellationToken)>,
+}
+
+impl Checker {
+    fn new(steps: usize) -> Self {
+        Self {
+            reached: Mutex::new(vec![Reached::Nothing; steps]),
+            in_flight: AtomicUsize::new(0),
+            most: AtomicUsize::new(0),
+            fail_operation: None,
+            fail_wait: None,
+            cancel: None,
+        }
+    }
+}
+
+fn failure() -> Failure {
+    Failure::new(FailureKind::Other, "as asked")
+}
+
+impl Executor for Checker {
+    async fn carry_out<'a>(&'a self, step: &'a Step) -> Result<(), Failure> {
+        for edge in &step.needs {
+            let needed = if edge.state == Need::Applied { Reached::Applied } else { Reached::Complete };
+            let reached = self.reached.lock().unwrap()[edge.from.0];
+            assert!(reached >= needed, "step {} started before {} was {:?}", step.id.0, edge.from.0, edge.state);
+        }
+        let now = self.in_flight.fetch_add(1, Ordering::SeqCst) + 1;
+        self.most.fetch_max(now, Ordering::SeqCst);
+        tokio::task::yield_now().await;
+        self.in_flight.fetch_sub(1, Ordering::SeqCst);
+        if let Some((at, token)) = &self.cancel
+            && *at == step.id.0
+        {
+            token.cancel();
+        }
+        if self.fail_operation == Some(step.id.0) {
+            return Err(failure());
+        }
+        self.reached.lock().unwrap()[step.id.0] =
+            if step.until.is_some() { Reached::Applied } else { Reached::Complete };
+        Ok(())
+    }
+
+    async fn complete<'a>(&'a self, step: &'a Step) -> Result<(), Failure> {
+        tokio::task::yield_now().await;
+        if self.fail_wait == Some(step.id.0) {
+            return Err(failure());
+        }
+        self.reached.lock().unwrap()[step.id.0] = Reached::Complete;
+        Ok(())
+    }
+}
+
+async fn carry_out(plan: &Plan, checker: &Checker, limit: usize) -> SyncResult {
+    let cancel = checker.cancel.as_ref().map_or_else(CancellationToken::new, |(_, token)| token.clone());
+    run(plan, checker, &Events::silent(release()), limit, &cancel).await
+}
+
+fn block_on<T>(future: impl Future<Output = T>) -> T {
+    tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(future)
+}
+
+/// Random graphs: step n needs some of the steps before it.
+fn graphs() -> impl Strategy<Value = Vec<Step>> {
+    prop::collection::vec((prop::collection::vec((any::<prop::sample::Index>(), any::<bool>()), 0..4), any::<bool>()), 1..40)
+        .prop_map(|steps| {
+            steps
+                .into_iter()
+                .enumerate()
+                .map(|(id, (needs, waits))| {
+                    let mut needs: Vec<(usize, Need)> = needs
+                        .into_iter()
+                        .filter(|_| id > 0)
+                        .map(|(from, ready)| (from.index(id), if ready { Need::Ready } else { Need::Applied }))
+                        .collect();
+                    needs.sort_by_key(|(from, _)| *from);
+                    needs.dedup_by_key(|(from, _)| *from);
+                    step(id, &needs, waits)
+                })
+                .collect()
+        })
+}
+
+proptest! {
+    #[test]
+    fn every_edge_is_respected_and_every_step_runs(steps in graphs(), limit in 1usize..6) {
+        let checker = Checker::new(steps.len());
+        let plan = plan(steps);
+        let result = block_on(carry_out(&plan, &checker, limit));
+        prop_assert!(result.is_success());
+        prop_assert_eq!(result.outcomes.len(), plan.steps.len());
+        prop_assert!(checker.most.load(Ordering::SeqCst) <= limit);
+    }
+
+    #[test]
+    fn a_failure_stops_its_descendants_only(steps in graphs(), at in any::<prop::sample::Index>(), in_wait in any::<bool>()) {
+        let at = at.index(steps.len());
+        let in_wait = in_wait && steps[at].until.is_some();
+        let mut checker = Checker::new(steps.len());
+        if in_wait { checker.fail_wait = Some(at) } else { checker.fail_operation = Some(at) }
+        let plan = plan(steps);
+        let result = block_on(carry_out(&plan, &checker, 4));
+        let mut lost = vec![false; plan.steps.len()];
+        lost[at] = true;
+        for step in &plan.steps {
+            if step.needs.iter().any(|edge| {
+                let still_applied = edge.from.0 == at && in_wait && edge.state == Need::Applied;
+                lost[edge.from.0] && !still_applied
+            }) {
+                lost[step.id.0] = true;
+            }
+        }
+        for step in &plan.steps {
+            let outcome = &result.outcomes[&step.id];
+            if step.id.0 == at {
+                prop_assert!(matches!(outcome, Outcome::Failed(_)));
+            } else if lost[step.id.0] {
+                prop_assert!(matches!(outcome, Outcome::Skipped { .. }), "{:?}", outcome);
+            } else {
+                prop_assert_eq!(outcome, &Outcome::Done);
+            }
+        }
+    }
+
+    #[test]
+    fn an_interrupt_starts_nothing_new(steps in graphs(), at in any::<prop::sample::Index>()) {
+        let at = at.index(steps.len());
+        let token = CancellationToken::new();
+        let mut checker = Checker::new(steps.len());
+        checker.cancel = Some((at, token));
+        let plan = plan(steps);
+        let result = block_on(carry_out(&plan, &checker, 1));
+        // One at a time: what started before the interrupt is done, nothing after it.
+        let started = checker.reached.lock().unwrap().iter().filter(|reached| **reached != Reached::Nothing).count();
+        let ended = result.outcomes.values().filter(|outcome| **outcome == Outcome::Done).count();
+        prop_assert!(ended <= started);
+        prop_assert_eq!(result.interrupted, ended < plan.steps.len());
+        prop_assert_eq!(result.outcomes.len(), plan.steps.len());
+    }
+}
