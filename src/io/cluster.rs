@@ -1,1 +1,125 @@
-//! The Kubernetes API: one adapter for every request that pleach makes.
+//! The one adapter for every request that pleach makes to an API server.
+//!
+//! It connects, sends with a time-out and repeats what may pass, and turns
+//! answers into values and failures into a [`Class`]. It decides nothing about
+//! plans, keeps no state of objects, and sends the bytes of a manifest as they
+//! are: no typed client stands between a manifest and the server, which would
+//! drop the fields it does not know.
+//!
+//! ```no_run
+//! # async fn example() -> Result<(), pleach::io::cluster::ClusterError> {
+//! use pleach::io::cluster::{Cluster, Connection, ResourcePath};
+//! let cluster = Cluster::connect(&Connection::new("pleach/0.1.0")).await?;
+//! let namespaces = ResourcePath::cluster_scoped("v1", "Namespace", "namespaces");
+//! let system = cluster.get(&namespaces, None, "kube-system").await?;
+//! # Ok(())
+//! # }
+//! ```
+
+mod classify;
+mod connect;
+mod discovery;
+mod error;
+mod identity;
+mod mask;
+mod objects;
+mod path;
+mod registrations;
+mod retry;
+mod status;
+mod transport;
+mod warning;
+mod watch;
+
+use std::fmt;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use http::HeaderValue;
+
+pub use classify::{Class, Failed, Question, Verb};
+pub use connect::Connection;
+pub use error::{ApiError, ClusterError};
+pub use identity::{Access, User};
+pub use objects::{
+    Applied, ApplyOptions, DeleteOptions, Deleted, List, MetaList, Patch, PatchOptions,
+    Propagation, Selector,
+};
+pub use path::ResourcePath;
+pub use registrations::RegistrationList;
+pub use retry::{Retry, Retrying};
+pub use status::{Cause, Details, Status, StatusMetadata};
+pub use watch::{Depth, Followed, WatchEvent};
+
+/// A connection to one cluster under one user agent; clones are cheap.
+#[derive(Clone)]
+pub struct Cluster {
+    client: kube::Client,
+    server: Arc<str>,
+    user_agent: HeaderValue,
+    limits: Limits,
+    retry: Retry,
+    /// The version that the first request brought, until somebody takes it.
+    version: Arc<Mutex<Option<String>>>,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Limits {
+    request: Duration,
+    watch: Duration,
+}
+
+impl Cluster {
+    fn new(client: kube::Client, connection: &Connection, server: &str) -> Self {
+        Self {
+            client,
+            server: Arc::from(server),
+            user_agent: connect::header(&connection.user_agent),
+            limits: Limits {
+                request: connection.request_timeout,
+                watch: connection.watch_timeout,
+            },
+            retry: Retry::within(connection.patience),
+            version: Arc::default(),
+        }
+    }
+
+    /// The address of the API server, for messages.
+    pub fn server(&self) -> &str {
+        &self.server
+    }
+
+    /// The same connection under another name in audit logs.
+    #[must_use]
+    pub fn with_user_agent(mut self, user_agent: &str) -> Self {
+        self.user_agent = connect::header(user_agent);
+        self
+    }
+
+    /// The same connection with another patience.
+    #[must_use]
+    pub fn with_retry(mut self, retry: Retry) -> Self {
+        self.retry = retry;
+        self
+    }
+
+    fn remember_version(&self, version: String) {
+        *self.version.lock().unwrap_or_else(PoisonError::into_inner) = Some(version);
+    }
+
+    fn take_version(&self) -> Option<String> {
+        self.version
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .take()
+    }
+}
+
+impl fmt::Debug for Cluster {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Cluster")
+            .field("server", &self.server)
+            .field("user_agent", &self.user_agent)
+            .finish_non_exhaustive()
+    }
+}

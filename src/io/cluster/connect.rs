@@ -1,0 +1,239 @@
+//! From a kubeconfig, or the files of a pod, to a client.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use http::HeaderValue;
+use kube::client::AuthError;
+use kube::config::{KubeConfigOptions, Kubeconfig, KubeconfigError};
+use kube::{Client, Config};
+use tokio::time::timeout;
+
+use super::{Class, Cluster, ClusterError, Retry};
+
+/// How long a credential plugin may take: somebody may have to log in.
+const LOGIN: Duration = Duration::from_secs(120);
+
+/// Which cluster to talk to, as whom, and how patiently.
+#[derive(Debug, Clone)]
+pub struct Connection {
+    /// The kubeconfig; none for `KUBECONFIG`, `~/.kube/config`, or the files of
+    /// a pod, in this order.
+    pub kubeconfig: Option<PathBuf>,
+    /// The context of the kubeconfig; none for its current one.
+    pub context: Option<String>,
+    /// Audit logs are read by it: `pleach/<version> <environment>.<release>`.
+    pub user_agent: String,
+    /// For the connection itself and for the first answer.
+    pub connect_timeout: Duration,
+    /// For every request.
+    pub request_timeout: Duration,
+    /// How long a watch may be silent before it is opened anew.
+    pub watch_timeout: Duration,
+    /// How long failed requests are repeated where nothing else is said.
+    pub patience: Duration,
+}
+
+impl Connection {
+    /// The defaults, under a user agent.
+    pub fn new(user_agent: impl Into<String>) -> Self {
+        Self {
+            kubeconfig: None,
+            context: None,
+            user_agent: user_agent.into(),
+            connect_timeout: Duration::from_secs(10),
+            request_timeout: Duration::from_secs(60),
+            watch_timeout: Duration::from_secs(60),
+            patience: Duration::from_secs(10),
+        }
+    }
+}
+
+impl Cluster {
+    /// Connects and asks for the server's version, which shows whether there is
+    /// a server and whether it accepts the credentials.
+    pub async fn connect(connection: &Connection) -> Result<Self, ClusterError> {
+        let mut config = config(connection).await?;
+        config.connect_timeout = Some(connection.connect_timeout);
+        // kube would repeat 429, 503 and 504 by itself, for six minutes.
+        config.default_retry = false;
+        let server = address(&config.cluster_url);
+        let client = client(config, &server).await?;
+        let cluster = Self::over(client, connection, &server);
+        let probe = cluster.probe(connection.connect_timeout);
+        match probe.fetch_version().await {
+            Ok(version) => cluster.remember_version(version),
+            // Rights differ; what is needed is asked for later.
+            Err(error) if error.class == Class::Forbidden => {}
+            Err(source) => return Err(ClusterError::Connect { server, source }),
+        }
+        Ok(cluster)
+    }
+
+    /// Works over a client that exists; `server` is what messages call it.
+    pub fn over(client: Client, connection: &Connection, server: &str) -> Self {
+        Self::new(client, connection, server)
+    }
+
+    /// The same cluster with one short attempt per request.
+    fn probe(&self, limit: Duration) -> Self {
+        let mut probe = self.clone().with_retry(Retry::never());
+        probe.limits.request = limit;
+        probe
+    }
+}
+
+/// The text as a header; what a header cannot hold becomes `_`.
+pub(super) fn header(text: &str) -> HeaderValue {
+    let safe: String = text
+        .chars()
+        .map(|char| {
+            if char.is_ascii_graphic() || char == ' ' {
+                char
+            } else {
+                '_'
+            }
+        })
+        .collect();
+    HeaderValue::try_from(safe).unwrap_or_else(|_| HeaderValue::from_static("pleach"))
+}
+
+/// The address without user names and paths.
+fn address(url: &http::Uri) -> String {
+    let host = url.host().unwrap_or_default();
+    let scheme = url.scheme_str().unwrap_or("https");
+    match url.port() {
+        Some(port) => format!("{scheme}://{host}:{port}"),
+        None => format!("{scheme}://{host}"),
+    }
+}
+
+async fn config(connection: &Connection) -> Result<Config, ClusterError> {
+    let path = connection.kubeconfig.clone();
+    let kubeconfig = match &path {
+        Some(path) => Kubeconfig::read_from(path),
+        None => Kubeconfig::read(),
+    };
+    let kubeconfig = match kubeconfig {
+        Ok(kubeconfig) => kubeconfig,
+        // Without a kubeconfig this may be a pod; with a broken one it is not.
+        Err(error) if is_missing(&error) && path.is_none() => {
+            return in_cluster(connection, &error);
+        }
+        Err(error) => {
+            return Err(ClusterError::ReadKubeconfig {
+                path,
+                message: kubeconfig_message(&error),
+            });
+        }
+    };
+    let known: Vec<String> = kubeconfig
+        .contexts
+        .iter()
+        .map(|context| context.name.clone())
+        .collect();
+    if let Some(name) = &connection.context
+        && !known.contains(name)
+    {
+        return Err(ClusterError::UnknownContext {
+            name: name.clone(),
+            known,
+        });
+    }
+    let options = KubeConfigOptions {
+        context: connection.context.clone(),
+        ..KubeConfigOptions::default()
+    };
+    let unused = kubeconfig.clusters.is_empty() && kubeconfig.current_context.is_none();
+    match Config::from_custom_kubeconfig(kubeconfig, &options).await {
+        Ok(config) => Ok(config),
+        // An empty kubeconfig is what a pod image may ship.
+        Err(error) if unused && path.is_none() => in_cluster(connection, &error),
+        Err(KubeconfigError::LoadContext(name)) => {
+            Err(ClusterError::UnknownContext { name, known })
+        }
+        Err(error) => Err(ClusterError::ReadKubeconfig {
+            path,
+            message: kubeconfig_message(&error),
+        }),
+    }
+}
+
+fn in_cluster(connection: &Connection, error: &KubeconfigError) -> Result<Config, ClusterError> {
+    if let Some(name) = &connection.context {
+        return Err(ClusterError::UnknownContext {
+            name: name.clone(),
+            known: Vec::new(),
+        });
+    }
+    Config::incluster().map_err(|pod| ClusterError::NoCluster {
+        message: format!(
+            "{}, and this is no pod with a service account: {pod}",
+            kubeconfig_message(error)
+        ),
+    })
+}
+
+fn is_missing(error: &KubeconfigError) -> bool {
+    match error {
+        KubeconfigError::FindPath => true,
+        KubeconfigError::ReadConfig(error, _) => error.kind() == std::io::ErrorKind::NotFound,
+        _ => false,
+    }
+}
+
+/// What is wrong with a kubeconfig. The parser would quote the lines, and they
+/// may hold a token.
+fn kubeconfig_message(error: &KubeconfigError) -> String {
+    match error {
+        KubeconfigError::Parse(error) => match error.location() {
+            Some(at) => format!("no valid YAML at line {} column {}", at.line(), at.column()),
+            None => "no valid YAML".to_owned(),
+        },
+        KubeconfigError::CurrentContextNotSet => {
+            "it sets no current-context; name one with --context".to_owned()
+        }
+        KubeconfigError::ReadConfig(error, path) => format!("{}: {error}", path.display()),
+        error => error.to_string(),
+    }
+}
+
+/// Builds the client. Credential plugins run now, so not on the runtime's own
+/// threads.
+async fn client(config: Config, server: &str) -> Result<Client, ClusterError> {
+    let prepare = |message: String| ClusterError::Prepare {
+        server: server.to_owned(),
+        message,
+    };
+    let building = tokio::task::spawn_blocking(move || Client::try_from(config));
+    timeout(LOGIN, building)
+        .await
+        .map_err(|_| prepare(format!("the credential plugin took longer than {LOGIN:?}")))?
+        .map_err(|_| prepare("the client could not be built".to_owned()))?
+        .map_err(|error| {
+            prepare(match &error {
+                kube::Error::Auth(error) => auth_message(error),
+                error => error.to_string(),
+            })
+        })
+}
+
+/// What is wrong with the credentials. A plugin's output may hold a token, so
+/// only its exit status and its stderr are told.
+pub(super) fn auth_message(error: &AuthError) -> String {
+    match error {
+        AuthError::AuthExecRun { cmd, out } => {
+            let stderr = String::from_utf8_lossy(&out.stderr);
+            let last = stderr.lines().rev().find(|line| !line.trim().is_empty());
+            format!(
+                "credential plugin `{cmd}` failed with {}{}",
+                out.status,
+                last.map_or_else(String::new, |line| format!(": {}", line.trim()))
+            )
+        }
+        AuthError::AuthExecParse(_) | AuthError::ParseTokenKey(_) => {
+            "the output of the credential plugin is no ExecCredential".to_owned()
+        }
+        error => error.to_string(),
+    }
+}

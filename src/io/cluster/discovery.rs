@@ -1,0 +1,222 @@
+//! Which kinds the cluster serves: aggregated discovery, in two requests.
+//!
+//! A group-version whose server does not answer is kept as stale, so that its
+//! kinds are unknown and not absent.
+
+use futures::{StreamExt as _, TryStreamExt as _, stream};
+use kube::core::discovery::v2::{
+    ACCEPT_AGGREGATED_DISCOVERY_V2, APIGroupDiscoveryList, APIVersionDiscovery,
+};
+use pleach_domain::object::ApiVersion;
+use pleach_domain::observe::{Discovery, Freshness, Resource, ServedGroup, ServedVersion};
+use serde::Deserialize;
+use serde_json::Value;
+
+use super::path::root;
+use super::transport::{About, Call};
+use super::{ApiError, Class, Cluster, ClusterError, Verb};
+
+/// Group-versions asked for at the same time, where each is asked on its own.
+const CONCURRENT: usize = 8;
+
+impl Cluster {
+    /// Reads which kinds are served.
+    pub async fn discover(&self) -> Result<Discovery, ClusterError> {
+        let (core, groups) = futures::try_join!(self.document("/api"), self.document("/apis"))
+            .map_err(ClusterError::Discover)?;
+        let mut discovery = Discovery::default();
+        for document in [core, groups] {
+            match document {
+                Document::Aggregated(list) => {
+                    for group in list.items {
+                        let name = group
+                            .metadata
+                            .and_then(|metadata| metadata.name)
+                            .unwrap_or_default();
+                        let versions = group.versions.into_iter().filter_map(served).collect();
+                        discovery.groups.insert(name, ServedGroup { versions });
+                    }
+                }
+                Document::Names(versions) => {
+                    self.walk(versions, &mut discovery)
+                        .await
+                        .map_err(ClusterError::Discover)?;
+                }
+            }
+        }
+        Ok(discovery)
+    }
+
+    async fn document(&self, url: &str) -> Result<Document, Box<ApiError>> {
+        let mut call = Call::read(Verb::Get, url.to_owned(), About::default());
+        call.accept = ACCEPT_AGGREGATED_DISCOVERY_V2;
+        let reply = self.send(call).await?;
+        let value: Value = reply.json()?;
+        match value["kind"].as_str() {
+            Some("APIGroupDiscoveryList") => Ok(Document::Aggregated(reply.json()?)),
+            Some("APIVersions") => {
+                let legacy: LegacyVersions = reply.json()?;
+                Ok(Document::Names(vec![(String::new(), legacy.versions)]))
+            }
+            Some("APIGroupList") => {
+                let legacy: LegacyGroups = reply.json()?;
+                let names = legacy.groups.into_iter().map(|group| {
+                    let mut versions: Vec<String> =
+                        group.versions.into_iter().map(|v| v.version).collect();
+                    // A stable sort: the preferred version comes first.
+                    versions.sort_by_key(|v| *v != group.preferred_version.version);
+                    (group.name, versions)
+                });
+                Ok(Document::Names(names.collect()))
+            }
+            _ => Err(Box::new(ApiError {
+                class: Class::NotKubernetes,
+                status: Some(reply.status),
+                reason: String::new(),
+                message: format!("{url} is no discovery document"),
+                retry_after: None,
+                unclear: false,
+                attempts: 1,
+            })),
+        }
+    }
+
+    /// Asks for every group-version on its own: servers before 1.26 and servers
+    /// with aggregated discovery turned off. One that fails is stale.
+    async fn walk(
+        &self,
+        groups: Vec<(String, Vec<String>)>,
+        discovery: &mut Discovery,
+    ) -> Result<(), Box<ApiError>> {
+        let flat = groups.into_iter().flat_map(|(group, versions)| {
+            versions.into_iter().map(move |version| ApiVersion {
+                group: group.clone(),
+                version,
+            })
+        });
+        let mut served = stream::iter(flat)
+            .map(|api_version| async move {
+                let call = Call::read(Verb::Get, root(&api_version), About::default());
+                let resources = match self.send(call).await {
+                    Ok(reply) => Some(reply.json::<LegacyResources>()?),
+                    Err(error) if is_stale(&error) => None,
+                    Err(error) => return Err(error),
+                };
+                Ok((api_version, resources))
+            })
+            .buffered(CONCURRENT);
+        while let Some((api_version, resources)) = served.try_next().await? {
+            let version = ServedVersion {
+                version: api_version.version,
+                freshness: if resources.is_some() {
+                    Freshness::Current
+                } else {
+                    Freshness::Stale
+                },
+                resources: resources
+                    .map(|list| list.resources)
+                    .unwrap_or_default()
+                    .into_iter()
+                    .filter(|resource| !resource.name.contains('/'))
+                    .map(|resource| Resource {
+                        kind: resource.kind,
+                        plural: resource.name,
+                        namespaced: resource.namespaced,
+                        verbs: resource.verbs.into_iter().collect(),
+                    })
+                    .collect(),
+            };
+            discovery
+                .groups
+                .entry(api_version.group)
+                .or_default()
+                .versions
+                .push(version);
+        }
+        Ok(())
+    }
+}
+
+/// A failure that is the API's own and not the whole server's.
+fn is_stale(error: &ApiError) -> bool {
+    error.status.is_some_and(|status| status >= 500)
+        || matches!(error.class, Class::KindNotServed | Class::NotFound)
+}
+
+enum Document {
+    Aggregated(APIGroupDiscoveryList),
+    Names(Vec<(String, Vec<String>)>),
+}
+
+#[derive(Deserialize)]
+struct LegacyVersions {
+    versions: Vec<String>,
+}
+
+#[derive(Deserialize)]
+struct LegacyGroups {
+    groups: Vec<LegacyGroup>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct LegacyGroup {
+    name: String,
+    versions: Vec<LegacyVersion>,
+    #[serde(default)]
+    preferred_version: LegacyVersion,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(default)]
+struct LegacyVersion {
+    version: String,
+}
+
+#[derive(Deserialize)]
+struct LegacyResources {
+    #[serde(default)]
+    resources: Vec<LegacyResource>,
+}
+
+#[derive(Deserialize)]
+struct LegacyResource {
+    name: String,
+    namespaced: bool,
+    kind: String,
+    #[serde(default)]
+    verbs: Vec<String>,
+}
+
+fn served(version: APIVersionDiscovery) -> Option<ServedVersion> {
+    let resources = version
+        .resources
+        .into_iter()
+        .filter_map(|resource| {
+            let plural = resource.resource.unwrap_or_default();
+            let kind = resource
+                .response_kind
+                .and_then(|kind| kind.kind)
+                .unwrap_or_default();
+            // A resource without a kind only holds subresources.
+            if plural.is_empty() || kind.is_empty() {
+                return None;
+            }
+            Some(Resource {
+                kind,
+                plural,
+                namespaced: resource.scope.as_deref() == Some("Namespaced"),
+                verbs: resource.verbs.into_iter().collect(),
+            })
+        })
+        .collect();
+    Some(ServedVersion {
+        version: version.version?,
+        freshness: if version.freshness.as_deref() == Some("Stale") {
+            Freshness::Stale
+        } else {
+            Freshness::Current
+        },
+        resources,
+    })
+}

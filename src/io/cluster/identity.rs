@@ -1,0 +1,171 @@
+//! Which cluster this is, and who we are in it.
+
+use bytes::Bytes;
+use http::Method;
+use pleach_domain::observe::ClusterId;
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use super::transport::{About, Call, JSON};
+use super::{ApiError, Class, Cluster, ClusterError, ResourcePath, Verb};
+
+/// Who the server takes us for.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[serde(default)]
+pub struct User {
+    /// User name.
+    pub username: String,
+    /// Unique id, where the authenticator knows one.
+    pub uid: String,
+    /// Groups.
+    pub groups: Vec<String>,
+}
+
+/// A right to ask about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Access<'a> {
+    /// API verb, such as `patch`.
+    pub verb: &'a str,
+    /// API group; empty for the core group.
+    pub group: &'a str,
+    /// Plural name of the resource.
+    pub resource: &'a str,
+    /// Subresource.
+    pub subresource: Option<&'a str>,
+    /// Namespace; none for all of them and for cluster-scoped kinds.
+    pub namespace: Option<&'a str>,
+    /// Name; none for all of them.
+    pub name: Option<&'a str>,
+}
+
+impl Cluster {
+    /// Reads which cluster this is: the uid of its namespace kube-system.
+    pub async fn cluster_id(&self) -> Result<ClusterId, ClusterError> {
+        let namespaces = ResourcePath::cluster_scoped("v1", "Namespace", "namespaces");
+        let id = namespaces.id(None, "kube-system");
+        let failed = |class: Class, message: &str| ClusterError::Get {
+            id: id.clone(),
+            source: Box::new(ApiError {
+                class,
+                status: None,
+                reason: String::new(),
+                message: message.to_owned(),
+                retry_after: None,
+                unclear: false,
+                attempts: 1,
+            }),
+        };
+        let Some(namespace) = self.get(&namespaces, None, "kube-system").await? else {
+            return Err(failed(
+                Class::NotFound,
+                "a cluster without namespace kube-system has no identity",
+            ));
+        };
+        match namespace["metadata"]["uid"].as_str() {
+            Some(uid) if !uid.is_empty() => Ok(ClusterId(uid.to_owned())),
+            _ => Err(failed(
+                Class::NotKubernetes,
+                "namespace kube-system has no uid",
+            )),
+        }
+    }
+
+    /// The version of the API server, such as `v1.36.3`. The first call after
+    /// connecting costs no request.
+    pub async fn server_version(&self) -> Result<String, ClusterError> {
+        match self.take_version() {
+            Some(version) => Ok(version),
+            None => self
+                .fetch_version()
+                .await
+                .map_err(ClusterError::ServerVersion),
+        }
+    }
+
+    pub(super) async fn fetch_version(&self) -> Result<String, Box<ApiError>> {
+        #[derive(Deserialize)]
+        #[serde(rename_all = "camelCase")]
+        struct Version {
+            git_version: String,
+        }
+        let call = Call::read(Verb::Get, "/version".to_owned(), About::default());
+        let version: Version = self.send(call).await?.json()?;
+        Ok(version.git_version)
+    }
+
+    /// Asks the server who it takes us for.
+    pub async fn whoami(&self) -> Result<User, ClusterError> {
+        #[derive(Deserialize, Default)]
+        #[serde(rename_all = "camelCase", default)]
+        struct Status {
+            user_info: User,
+        }
+        let body = json!({
+            "apiVersion": "authentication.k8s.io/v1",
+            "kind": "SelfSubjectReview",
+        });
+        let status: Status = self
+            .review(
+                "/apis/authentication.k8s.io/v1/selfsubjectreviews",
+                &body,
+                "who we are",
+            )
+            .await?;
+        Ok(status.user_info)
+    }
+
+    /// Asks the server whether we may.
+    pub async fn can_i(&self, access: &Access<'_>) -> Result<bool, ClusterError> {
+        #[derive(Deserialize, Default)]
+        #[serde(default)]
+        struct Status {
+            allowed: bool,
+        }
+        let body = json!({
+            "apiVersion": "authorization.k8s.io/v1",
+            "kind": "SelfSubjectAccessReview",
+            "spec": { "resourceAttributes": {
+                "verb": access.verb,
+                "group": access.group,
+                "resource": access.resource,
+                "subresource": access.subresource.unwrap_or_default(),
+                "namespace": access.namespace.unwrap_or_default(),
+                "name": access.name.unwrap_or_default(),
+            }},
+        });
+        let about = format!("the right to {} {}", access.verb, access.resource);
+        let status: Status = self
+            .review(
+                "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews",
+                &body,
+                &about,
+            )
+            .await?;
+        Ok(status.allowed)
+    }
+
+    /// Posts a review and reads the status that the server fills in.
+    async fn review<T: serde::de::DeserializeOwned>(
+        &self,
+        url: &str,
+        body: &Value,
+        about: &str,
+    ) -> Result<T, ClusterError> {
+        #[derive(Deserialize)]
+        struct Review<T> {
+            status: T,
+        }
+        let call = Call::read(Verb::Review, url.to_owned(), About::default()).with_body(
+            Method::POST,
+            JSON,
+            Bytes::from(body.to_string()),
+        );
+        let failed = |source| ClusterError::Review {
+            about: about.to_owned(),
+            source,
+        };
+        let reply = self.send(call).await.map_err(failed)?;
+        let review: Review<T> = reply.json().map_err(failed)?;
+        Ok(review.status)
+    }
+}

@@ -1,0 +1,137 @@
+//! Takes values out of what the server says about secret objects.
+//!
+//! The server quotes what it does not like (`Invalid value: "hunter2"`). Names
+//! stay readable: those follow words that announce a name.
+
+use std::borrow::Cow;
+
+/// Stands in the place of a value.
+const MASK: &str = "<masked>";
+
+/// Words before a quoted text that announce a name and not a value.
+const NAMES: [&str; 12] = [
+    "conflict with",
+    "conflicts with",
+    "subresource",
+    "webhook",
+    "namespace",
+    "namespaces",
+    "secrets",
+    "Secret",
+    "User",
+    "user",
+    "resource",
+    "group",
+];
+
+/// The message without values.
+pub(super) fn mask(message: &str) -> String {
+    let message = mask_unquoted(message);
+    let mut masked = String::with_capacity(message.len());
+    let mut rest: &str = &message;
+    while let Some(start) = rest.find('"') {
+        let (before, quoted) = rest.split_at(start);
+        let (literal, after) = quoted.split_at(quoted_len(quoted));
+        masked.push_str(before);
+        if NAMES.iter().any(|word| before.trim_end().ends_with(word)) {
+            masked.push_str(literal);
+        } else {
+            masked.push_str(MASK);
+        }
+        rest = after;
+    }
+    masked.push_str(rest);
+    masked
+}
+
+/// Bytes of the quoted text at the start of `text`, with its quotes; all of it
+/// when the quote is not closed.
+fn quoted_len(text: &str) -> usize {
+    let mut escaped = false;
+    for (index, char) in text.char_indices().skip(1) {
+        match char {
+            '\\' if !escaped => escaped = true,
+            '"' if !escaped => return index + 1,
+            _ => escaped = false,
+        }
+    }
+    text.len()
+}
+
+/// Numbers, maps and lists stand without quotes: `Invalid value: {…}: reason`,
+/// `valueUnstructured{Value:17}`. What ends them cannot be told from their
+/// content, so the line is cut at its last `: `.
+fn mask_unquoted(message: &str) -> Cow<'_, str> {
+    const STARTS: [&str; 5] = [
+        "nvalid value: ",
+        "nsupported value: ",
+        "uplicate value: ",
+        "valueUnstructured{",
+        "error found in ",
+    ];
+    if !STARTS.iter().any(|start| message.contains(start)) {
+        return Cow::Borrowed(message);
+    }
+    let lines: Vec<String> = message
+        .split('\n')
+        .map(|line| {
+            let start = STARTS
+                .iter()
+                .filter_map(|start| Some(line.find(start)? + start.len()))
+                .min();
+            let Some((head, tail)) = start.and_then(|at| line.split_at_checked(at)) else {
+                return line.to_owned();
+            };
+            let reason = if tail.starts_with('"') {
+                tail.split_at(quoted_len(tail)).1
+            } else {
+                tail.rfind(": ").map_or("", |at| tail.split_at(at).1)
+            };
+            format!("{head}{MASK}{}", mask_unquoted(reason))
+        })
+        .collect();
+    Cow::Owned(lines.join("\n"))
+}
+
+#[cfg(test)]
+mod tests {
+    use rstest::rstest;
+
+    use super::*;
+
+    #[rstest]
+    #[case(
+        r#"Secret "db" is invalid: data[k]: Invalid value: "hunter2": must be short"#,
+        r#"Secret "db" is invalid: data[k]: Invalid value: <masked>: must be short"#
+    )]
+    #[case(
+        r#"data: Invalid value: {"k":"hunter2: x"}: field is immutable when `immutable` is set"#,
+        "data: Invalid value: <masked>: field is immutable when `immutable` is set"
+    )]
+    #[case(
+        r#"[a: Invalid value: "hunter2": no, b: Invalid value: "hunter3": no]"#,
+        "[a: Invalid value: <masked>: no, b: Invalid value: <masked>: no]"
+    )]
+    #[case(
+        r#"Invalid value: "a \"hunter2\" b": no"#,
+        "Invalid value: <masked>: no"
+    )]
+    #[case(
+        ".data.k: expected string, got &value.valueUnstructured{Value:17}",
+        ".data.k: expected string, got &value.valueUnstructured{<masked>"
+    )]
+    #[case(
+        r#"admission webhook "w.x.io" denied the request: password "hunter2" is weak"#,
+        r#"admission webhook "w.x.io" denied the request: password <masked> is weak"#
+    )]
+    #[case(
+        r#"conflict with "other" using v1"#,
+        r#"conflict with "other" using v1"#
+    )]
+    #[case(r#"namespaces "none" not found"#, r#"namespaces "none" not found"#)]
+    #[case(r#"an open "quote"#, "an open <masked>")]
+    #[case("no values here", "no values here")]
+    fn values_go_and_names_stay(#[case] message: &str, #[case] expected: &str) {
+        assert_eq!(mask(message), expected);
+    }
+}

@@ -1,0 +1,52 @@
+//! Objects: read, list, apply, create, patch, delete.
+
+mod list;
+mod write;
+
+use pleach_domain::object::ObjectId;
+use serde_json::Value;
+
+pub(super) use list::with_type;
+pub use list::{List, MetaList, Selector};
+pub use write::{Applied, ApplyOptions, DeleteOptions, Deleted, Patch, PatchOptions, Propagation};
+
+use super::transport::{About, Call};
+use super::{Class, Cluster, ClusterError, ResourcePath, Verb};
+
+impl Cluster {
+    /// Reads an object; none when it does not exist.
+    ///
+    /// A kind that is not served is an error: its objects are not thereby gone.
+    pub async fn get(
+        &self,
+        path: &ResourcePath,
+        namespace: Option<&str>,
+        name: &str,
+    ) -> Result<Option<Value>, ClusterError> {
+        let id = path.id(namespace, name);
+        let call = Call::read(
+            Verb::Get,
+            path.object(namespace, name, None)?,
+            About::object(&id, false),
+        );
+        let failed = |source| ClusterError::Get {
+            id: id.clone(),
+            source,
+        };
+        match self.send(call).await {
+            Ok(reply) => Ok(Some(reply.json().map_err(failed)?)),
+            // A GET in a missing namespace gives the object as missing.
+            Err(error) if error.class == Class::NotFound => Ok(None),
+            Err(error) => Err(failed(error)),
+        }
+    }
+
+    /// Reads an object that an id names; none when it does not exist.
+    pub async fn get_id(
+        &self,
+        path: &ResourcePath,
+        id: &ObjectId,
+    ) -> Result<Option<Value>, ClusterError> {
+        self.get(path, id.namespace.as_deref(), &id.name).await
+    }
+}

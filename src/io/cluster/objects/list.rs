@@ -1,0 +1,261 @@
+//! Lists, in pages.
+//!
+//! What a complete list does not hold is taken for absent, so a list is either
+//! complete or an error: never the pages that happened to arrive.
+
+use pleach_domain::object::ObjectId;
+use pleach_domain::observe::LiveMeta;
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+use serde_json::{Map, Value, json};
+
+use crate::io::cluster::path::with_query;
+use crate::io::cluster::transport::{About, Call, JSON};
+use crate::io::cluster::{ApiError, Class, Cluster, ClusterError, ResourcePath, Verb};
+
+/// Objects per page, as kubectl asks.
+const PAGE: u32 = 500;
+/// Metadata only. A server that does not know it sends whole objects, which
+/// have the same metadata.
+const METADATA_LIST: &str =
+    "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,application/json";
+
+/// Which objects of a kind.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Selector<'a> {
+    /// Namespace; none for all of them and for cluster-scoped kinds.
+    pub namespace: Option<&'a str>,
+    /// Label selector, such as `a=b,c`.
+    pub labels: Option<&'a str>,
+    /// Field selector, such as `metadata.name=x`.
+    pub fields: Option<&'a str>,
+}
+
+impl<'a> Selector<'a> {
+    /// Everything in a namespace, or in all of them.
+    pub fn namespace(namespace: Option<&'a str>) -> Self {
+        Self {
+            namespace,
+            ..Self::default()
+        }
+    }
+
+    /// The selectors as a query.
+    pub(in crate::io::cluster) fn query(&self) -> Vec<(&'static str, String)> {
+        let mut query = Vec::new();
+        if let Some(labels) = self.labels {
+            query.push(("labelSelector", labels.to_owned()));
+        }
+        if let Some(fields) = self.fields {
+            query.push(("fieldSelector", fields.to_owned()));
+        }
+        query
+    }
+}
+
+/// A complete list of objects.
+#[derive(Debug, Clone, PartialEq)]
+pub struct List {
+    /// The objects, with apiVersion and kind.
+    pub items: Vec<Value>,
+    /// Where a watch continues.
+    pub resource_version: String,
+}
+
+/// A complete list of metadata.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MetaList {
+    /// Ids and metadata, in the server's order.
+    pub items: Vec<(ObjectId, LiveMeta)>,
+    /// Where a watch continues.
+    pub resource_version: String,
+}
+
+/// A page. `kind` and `items` must be there: an answer of something else must
+/// not pass for an empty list.
+#[derive(Deserialize)]
+struct Page<T> {
+    kind: String,
+    metadata: PageMetadata,
+    items: Option<Vec<T>>,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(rename_all = "camelCase", default)]
+struct PageMetadata {
+    #[serde(rename = "continue")]
+    continue_token: Option<String>,
+    resource_version: Option<String>,
+    remaining_item_count: Option<u64>,
+}
+
+/// The metadata of an object; the rest of it is skipped while parsing.
+#[derive(Deserialize)]
+struct Partial {
+    metadata: Value,
+}
+
+impl Cluster {
+    /// Lists metadata: one request per 500 objects. `manager` is our field
+    /// manager, whose entry gives the fingerprints.
+    pub async fn list_metadata(
+        &self,
+        path: &ResourcePath,
+        selector: &Selector<'_>,
+        manager: &str,
+    ) -> Result<MetaList, ClusterError> {
+        let mut items = Vec::new();
+        let resource_version = self
+            .pages(
+                path,
+                selector,
+                METADATA_LIST,
+                &mut items,
+                |page: Partial| {
+                    // The answer's kind is PartialObjectMetadata.
+                    let id = path.id(
+                        page.metadata["namespace"].as_str(),
+                        page.metadata["name"].as_str().unwrap_or_default(),
+                    );
+                    (id, LiveMeta::read(&page.metadata, manager))
+                },
+            )
+            .await?;
+        Ok(MetaList {
+            items,
+            resource_version,
+        })
+    }
+
+    /// Lists objects in full.
+    pub async fn list(
+        &self,
+        path: &ResourcePath,
+        selector: &Selector<'_>,
+    ) -> Result<List, ClusterError> {
+        let mut items = Vec::new();
+        let resource_version = self
+            .pages(
+                path,
+                selector,
+                JSON,
+                &mut items,
+                |item: Map<String, Value>| with_type(item, path),
+            )
+            .await?;
+        Ok(List {
+            items,
+            resource_version,
+        })
+    }
+
+    /// Lists objects without their bodies, in their own kind.
+    pub(in crate::io::cluster) async fn list_partial(
+        &self,
+        path: &ResourcePath,
+        selector: &Selector<'_>,
+    ) -> Result<List, ClusterError> {
+        let mut items = Vec::new();
+        let read = |item: Partial| {
+            let mut object = Map::new();
+            object.insert("metadata".to_owned(), item.metadata);
+            with_type(object, path)
+        };
+        let resource_version = self
+            .pages(path, selector, METADATA_LIST, &mut items, read)
+            .await?;
+        Ok(List {
+            items,
+            resource_version,
+        })
+    }
+
+    /// Collects all pages. A list that expires on the way starts anew, once.
+    async fn pages<T: DeserializeOwned, U>(
+        &self,
+        path: &ResourcePath,
+        selector: &Selector<'_>,
+        accept: &'static str,
+        items: &mut Vec<U>,
+        read: impl Fn(T) -> U,
+    ) -> Result<String, ClusterError> {
+        let url = path.collection(selector.namespace)?;
+        let failed = |source| ClusterError::List {
+            kind: path.group_kind(),
+            namespace: selector.namespace.map(str::to_owned),
+            source,
+        };
+        let mut token: Option<String> = None;
+        let mut restarted = false;
+        loop {
+            let mut query = selector.query();
+            query.push(("limit", PAGE.to_string()));
+            if let Some(token) = &token {
+                query.push(("continue", token.clone()));
+            }
+            let mut call = Call::read(
+                Verb::List,
+                with_query(url.clone(), &query),
+                About {
+                    kind: &path.kind,
+                    name: "",
+                    secret: path.kind == "Secret",
+                },
+            );
+            call.accept = accept;
+            let reply = match self.send(call).await {
+                Ok(reply) => reply,
+                Err(error)
+                    if token.is_some()
+                        && !restarted
+                        && matches!(error.class, Class::Expired { .. }) =>
+                {
+                    // The rest could be had with a fresh token, but not as of
+                    // one moment: objects could be missing from both parts.
+                    items.clear();
+                    token = None;
+                    restarted = true;
+                    continue;
+                }
+                Err(error) => return Err(failed(error)),
+            };
+            let page: Page<T> = reply.json().map_err(failed)?;
+            if !page.kind.ends_with("List") {
+                return Err(failed(no_list(&page.kind)));
+            }
+            items.extend(page.items.unwrap_or_default().into_iter().map(&read));
+            token = page
+                .metadata
+                .continue_token
+                .filter(|token| !token.is_empty());
+            if token.is_none() {
+                if page.metadata.remaining_item_count.unwrap_or_default() > 0 {
+                    return Err(failed(no_list("a list without its last pages")));
+                }
+                return Ok(page.metadata.resource_version.unwrap_or_default());
+            }
+        }
+    }
+}
+
+/// Items of a list come without apiVersion and kind for built-in kinds.
+pub(in crate::io::cluster) fn with_type(
+    mut item: Map<String, Value>,
+    path: &ResourcePath,
+) -> Value {
+    item.insert("apiVersion".to_owned(), json!(path.api_version.to_string()));
+    item.insert("kind".to_owned(), json!(path.kind));
+    Value::Object(item)
+}
+
+fn no_list(what: &str) -> Box<ApiError> {
+    Box::new(ApiError {
+        class: Class::NotKubernetes,
+        status: None,
+        reason: String::new(),
+        message: format!("the server sent no list but {what}"),
+        retry_after: None,
+        unclear: false,
+        attempts: 1,
+    })
+}

@@ -1,0 +1,159 @@
+//! How long a request is tried again, and who hears of it.
+
+use std::fmt;
+use std::hash::{BuildHasher, RandomState};
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::{ApiError, Class};
+
+/// First pause; doubles with every attempt.
+const FIRST: Duration = Duration::from_millis(100);
+/// Longest pause that is ours to choose.
+const LONGEST: Duration = Duration::from_secs(5);
+
+/// An attempt that failed and will be repeated.
+#[derive(Debug, Clone)]
+pub struct Retrying {
+    /// How it failed.
+    pub error: ApiError,
+    /// The pause before the next attempt.
+    pub pause: Duration,
+}
+
+/// Until when failed requests are repeated.
+#[derive(Clone)]
+pub struct Retry {
+    limit: Limit,
+    also: Option<Arc<dyn Fn(&Class) -> bool + Send + Sync>>,
+    notify: Option<Arc<dyn Fn(Retrying) + Send + Sync>>,
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Limit {
+    Until(Instant),
+    Within(Duration),
+}
+
+impl Retry {
+    /// One attempt only.
+    pub fn never() -> Self {
+        Self::within(Duration::ZERO)
+    }
+
+    /// Every request for this long from its start.
+    pub fn within(duration: Duration) -> Self {
+        Self {
+            limit: Limit::Within(duration),
+            also: None,
+            notify: None,
+        }
+    }
+
+    /// All requests until a deadline, such as that of a step.
+    pub fn until(deadline: Instant) -> Self {
+        Self {
+            limit: Limit::Until(deadline),
+            also: None,
+            notify: None,
+        }
+    }
+
+    /// Repeats these failures too: what the caller knows to be passing, such as
+    /// a 404 of a kind whose CRD it has just created.
+    #[must_use]
+    pub fn also(mut self, passing: impl Fn(&Class) -> bool + Send + Sync + 'static) -> Self {
+        self.also = Some(Arc::new(passing));
+        self
+    }
+
+    /// Tells of every repetition before its pause.
+    #[must_use]
+    pub fn notify(mut self, listener: impl Fn(Retrying) + Send + Sync + 'static) -> Self {
+        self.notify = Some(Arc::new(listener));
+        self
+    }
+
+    /// When a request that starts now is given up.
+    pub(super) fn deadline(&self) -> Instant {
+        match self.limit {
+            Limit::Until(deadline) => deadline,
+            Limit::Within(duration) => Instant::now() + duration,
+        }
+    }
+
+    /// How long one attempt may take. A deadline of the caller cuts it short, the
+    /// patience for repetitions does not; the last attempt gets at least a second.
+    pub(super) fn limit(&self, request: Duration) -> Duration {
+        match self.limit {
+            Limit::Within(_) => request,
+            Limit::Until(deadline) => deadline
+                .saturating_duration_since(Instant::now())
+                .max(Duration::from_secs(1))
+                .min(request),
+        }
+    }
+
+    pub(super) fn forgives(&self, class: &Class) -> bool {
+        self.also.as_ref().is_some_and(|passing| passing(class))
+    }
+
+    pub(super) fn tell(&self, error: &ApiError, pause: Duration) {
+        if let Some(notify) = &self.notify {
+            notify(Retrying {
+                error: error.clone(),
+                pause,
+            });
+        }
+    }
+}
+
+impl fmt::Debug for Retry {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Retry")
+            .field("limit", &self.limit)
+            .finish_non_exhaustive()
+    }
+}
+
+/// The pause after attempt number `attempt` (from 1): exponential with jitter,
+/// never shorter than what the server asked for.
+pub(super) fn pause(attempt: u32, asked: Option<Duration>) -> Duration {
+    let whole = FIRST
+        .saturating_mul(1 << attempt.saturating_sub(1).min(10))
+        .min(LONGEST);
+    // Half of it is random, so that 32 requests that failed together do not
+    // come back together. The hasher's keys are randomness enough.
+    let random = RandomState::new().hash_one(attempt) % 1024;
+    let jitter = whole
+        .mul_f64(0.5)
+        .mul_f64(f64::from(u32::try_from(random).unwrap_or_default()) / 1024.0);
+    let own = whole.mul_f64(0.5) + jitter;
+    asked.map_or(own, |asked| asked.max(own))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pauses_grow_to_a_limit() {
+        for attempt in 1..40 {
+            let pause = pause(attempt, None);
+            assert!(pause >= FIRST / 2, "{attempt}: {pause:?}");
+            assert!(pause <= LONGEST, "{attempt}: {pause:?}");
+        }
+        assert!(pause(7, None) > pause(1, None));
+    }
+
+    #[test]
+    fn the_server_may_ask_for_more() {
+        assert_eq!(
+            pause(1, Some(Duration::from_secs(7))),
+            Duration::from_secs(7)
+        );
+        assert!(pause(9, Some(Duration::from_millis(1))) > Duration::from_secs(2));
+    }
+}

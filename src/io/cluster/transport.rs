@@ -1,0 +1,397 @@
+//! One request: time-outs, repetition, classification.
+//!
+//! Every request of pleach goes through [`Cluster::send`]; nothing else here
+//! knows HTTP.
+
+use std::error::Error as StdError;
+use std::io;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::header::{ACCEPT, CONTENT_TYPE, RETRY_AFTER, USER_AGENT, WARNING};
+use http::{HeaderMap, Method, Request, Response};
+use kube::client::Body;
+use pleach_domain::object::ObjectId;
+use serde::de::DeserializeOwned;
+use tokio::time::{Instant, timeout};
+
+use super::classify::Question;
+use super::retry::pause;
+use super::status::Status;
+use super::{ApiError, Class, Cluster, Verb, mask, warning};
+
+/// The media type of almost everything.
+pub(super) const JSON: &str = "application/json";
+/// Longest text of an answer that is no Status and still goes into a message.
+const LONGEST_TEXT: usize = 300;
+
+/// A request before it is sent.
+#[derive(Debug, Clone)]
+pub(super) struct Call<'a> {
+    pub(super) verb: Verb,
+    pub(super) method: Method,
+    /// Path and query.
+    pub(super) url: String,
+    pub(super) accept: &'static str,
+    pub(super) content_type: Option<&'static str>,
+    pub(super) body: Bytes,
+    pub(super) about: About<'a>,
+    /// It carries a precondition, which a repetition cannot heal.
+    pub(super) conditional: bool,
+}
+
+/// What a request is about.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct About<'a> {
+    pub(super) kind: &'a str,
+    pub(super) name: &'a str,
+    /// What the server quotes of it may not be shown.
+    pub(super) secret: bool,
+}
+
+impl<'a> About<'a> {
+    pub(super) fn object(id: &'a ObjectId, secret: bool) -> Self {
+        Self {
+            kind: &id.kind,
+            name: &id.name,
+            secret: secret || id.is("", "Secret"),
+        }
+    }
+}
+
+impl<'a> Call<'a> {
+    /// A request that reads JSON.
+    pub(super) fn read(verb: Verb, url: String, about: About<'a>) -> Self {
+        Self {
+            verb,
+            method: Method::GET,
+            url,
+            accept: JSON,
+            content_type: None,
+            body: Bytes::new(),
+            about,
+            conditional: false,
+        }
+    }
+
+    /// The same request with a body.
+    pub(super) fn with_body(
+        mut self,
+        method: Method,
+        content_type: &'static str,
+        body: Bytes,
+    ) -> Self {
+        self.method = method;
+        self.content_type = Some(content_type);
+        self.body = body;
+        self
+    }
+}
+
+/// An answer with a status below 300.
+#[derive(Debug)]
+pub(super) struct Reply {
+    pub(super) status: u16,
+    pub(super) body: Bytes,
+    pub(super) warnings: Vec<String>,
+    /// An earlier attempt may have been carried out.
+    pub(super) repeated: bool,
+}
+
+impl Reply {
+    /// Parses the body.
+    pub(super) fn json<T: DeserializeOwned>(&self) -> Result<T, Box<ApiError>> {
+        serde_json::from_slice(&self.body).map_err(|error| {
+            // Position and expectation only: serde_json quotes values of the
+            // wrong type, and the body may be a Secret.
+            Box::new(ApiError {
+                class: Class::NotKubernetes,
+                status: Some(self.status),
+                reason: String::new(),
+                message: format!(
+                    "the answer is not what an API server sends ({:?} error at line {} column {})",
+                    error.classify(),
+                    error.line(),
+                    error.column()
+                ),
+                retry_after: None,
+                unclear: self.repeated,
+                attempts: 1,
+            })
+        })
+    }
+}
+
+impl Cluster {
+    /// Sends a request until it is answered for good or time is up.
+    pub(super) async fn send(&self, call: Call<'_>) -> Result<Reply, Box<ApiError>> {
+        let deadline = self.retry.deadline();
+        let mut unclear = false;
+        let mut attempt = 1;
+        loop {
+            let mut error = match self.attempt(&call).await {
+                Ok(mut reply) => {
+                    reply.repeated = unclear;
+                    return Ok(reply);
+                }
+                Err(error) => error,
+            };
+            unclear |= error.unclear;
+            error.unclear = unclear;
+            error.attempts = attempt;
+            let repeat = error.class.may_repeat(call.verb, call.conditional)
+                || self.retry.forgives(&error.class);
+            let pause = pause(attempt, error.retry_after);
+            if !repeat || Instant::now() + pause >= deadline {
+                return Err(error);
+            }
+            tracing::debug!(
+                url = %call.url,
+                attempt,
+                pause_ms = pause.as_millis(),
+                error = %error,
+                "request failed and is repeated"
+            );
+            self.retry.tell(&error, pause);
+            tokio::time::sleep(pause).await;
+            attempt += 1;
+        }
+    }
+
+    /// Sends a request once.
+    async fn attempt(&self, call: &Call<'_>) -> Result<Reply, Box<ApiError>> {
+        let limit = self.retry.limit(self.limits.request);
+        let exchange = async {
+            let response = self.open(call).await?;
+            let status = response.status().as_u16();
+            let headers = response.headers().clone();
+            let body = response
+                .into_body()
+                .collect_bytes()
+                .await
+                .map_err(|error| self.broken(&error, true))?;
+            Ok((status, headers, body))
+        };
+        let (status, headers, body) = timeout(limit, exchange)
+            .await
+            .unwrap_or_else(|_| Err(self.timed_out(limit)))?;
+        if (200..300).contains(&status) {
+            return Ok(Reply {
+                status,
+                body,
+                warnings: warnings(&headers, call.about.secret),
+                repeated: false,
+            });
+        }
+        Err(refused(call, status, &headers, &body))
+    }
+
+    /// Sends a request and gives the answer before its body is read; an answer
+    /// that is a failure is read and classified.
+    pub(super) async fn stream(&self, call: &Call<'_>) -> Result<Response<Body>, Box<ApiError>> {
+        let limit = self.retry.limit(self.limits.request);
+        let exchange = async {
+            let response = self.open(call).await?;
+            let status = response.status().as_u16();
+            if (200..300).contains(&status) {
+                return Ok(response);
+            }
+            let headers = response.headers().clone();
+            let body = response
+                .into_body()
+                .collect_bytes()
+                .await
+                .map_err(|error| self.broken(&error, true))?;
+            Err(refused(call, status, &headers, &body))
+        };
+        timeout(limit, exchange)
+            .await
+            .unwrap_or_else(|_| Err(self.timed_out(limit)))
+    }
+
+    async fn open(&self, call: &Call<'_>) -> Result<Response<Body>, Box<ApiError>> {
+        tracing::trace!(method = %call.method, url = %call.url, "request");
+        let mut request = Request::builder()
+            .method(call.method.clone())
+            .uri(&call.url)
+            .header(ACCEPT, call.accept)
+            .header(USER_AGENT, self.user_agent.clone());
+        if let Some(content_type) = call.content_type {
+            request = request.header(CONTENT_TYPE, content_type);
+        }
+        let request = request
+            .body(Body::from(call.body.clone()))
+            .map_err(|error| {
+                transport_error(Class::BadRequest, format!("no valid request: {error}"))
+            })?;
+        self.client
+            .send(request)
+            .await
+            .map_err(|error| self.broken(&error, false))
+    }
+
+    pub(super) fn timed_out(&self, limit: Duration) -> Box<ApiError> {
+        transport_error(
+            Class::Timeout,
+            format!("no answer from {} within {limit:?}", self.server),
+        )
+    }
+
+    /// An exchange that ended without an answer. `begun` says that the answer
+    /// had begun.
+    pub(super) fn broken(&self, error: &kube::Error, begun: bool) -> Box<ApiError> {
+        let class = broken_class(error, begun);
+        let cause = match error {
+            kube::Error::Auth(error) => super::connect::auth_message(error),
+            error => root_cause(error),
+        };
+        let message = match class {
+            Class::Unreachable => format!("no connection to {}: {cause}", self.server),
+            Class::Tls => format!("no secure connection to {}: {cause}", self.server),
+            Class::Credentials => format!("no credentials for {}: {cause}", self.server),
+            _ => format!("the connection to {} broke off: {cause}", self.server),
+        };
+        transport_error(class, message)
+    }
+}
+
+/// Classifies an answer that is a failure.
+fn refused(call: &Call<'_>, http: u16, headers: &HeaderMap, body: &[u8]) -> Box<ApiError> {
+    let mut error = classify(call.verb, call.about, http, Status::read(body), plain(body));
+    let asked = headers
+        .get(RETRY_AFTER)
+        .and_then(|value| value.to_str().ok()?.trim().parse().ok())
+        .map(Duration::from_secs);
+    error.retry_after = asked.or(error.retry_after);
+    error
+}
+
+/// Classifies a failure: a Status, or the text of a body that is none. Values
+/// of secret objects go first, so that nothing that is kept holds them.
+pub(super) fn classify(
+    verb: Verb,
+    about: About<'_>,
+    http: u16,
+    mut status: Option<Status>,
+    mut text: String,
+) -> Box<ApiError> {
+    if about.secret {
+        if let Some(status) = &mut status {
+            status.map_texts(mask::mask);
+        }
+        text = mask::mask(&text);
+    }
+    let question = Question {
+        verb,
+        kind: about.kind,
+        name: about.name,
+    };
+    let class = Class::of(question, http, status.as_ref(), &text);
+    let unclear = class.is_unclear();
+    let (reason, message, details) = match status {
+        Some(status) => {
+            let details = status.retry_after();
+            (status.reason, status.message, details)
+        }
+        None => (String::new(), text, None),
+    };
+    let message = match (message.trim(), &class) {
+        (_, Class::KindNotServed) => "the server does not serve this kind".to_owned(),
+        ("", _) => format!("the server answered with HTTP status {http} and no text"),
+        (text, _) => text.to_owned(),
+    };
+    Box::new(ApiError {
+        class,
+        status: Some(http),
+        reason,
+        message,
+        retry_after: details,
+        unclear,
+        attempts: 1,
+    })
+}
+
+/// The beginning of a body that is no Status, on one line.
+fn plain(body: &[u8]) -> String {
+    let text = String::from_utf8_lossy(body);
+    let mut words = String::new();
+    for word in text.split_whitespace() {
+        if words.len() + word.len() > LONGEST_TEXT {
+            words.push_str(" …");
+            break;
+        }
+        if !words.is_empty() {
+            words.push(' ');
+        }
+        words.push_str(word);
+    }
+    words
+}
+
+fn warnings(headers: &HeaderMap, secret: bool) -> Vec<String> {
+    headers
+        .get_all(WARNING)
+        .iter()
+        .flat_map(|value| warning::read(&String::from_utf8_lossy(value.as_bytes())))
+        .map(|text| if secret { mask::mask(&text) } else { text })
+        .collect()
+}
+
+fn transport_error(class: Class, message: String) -> Box<ApiError> {
+    Box::new(ApiError {
+        unclear: class.is_unclear(),
+        class,
+        status: None,
+        reason: String::new(),
+        message,
+        retry_after: None,
+        attempts: 1,
+    })
+}
+
+/// The errors below an error. An `io::Error` hides the one it holds.
+fn causes<'a>(
+    error: &'a (dyn StdError + 'static),
+) -> impl Iterator<Item = &'a (dyn StdError + 'static)> {
+    std::iter::successors(Some(error), |error| {
+        let error: &'a (dyn StdError + 'static) = *error;
+        if let Some(inner) = error
+            .downcast_ref::<io::Error>()
+            .and_then(io::Error::get_ref)
+        {
+            let inner: &(dyn StdError + 'static) = inner;
+            return Some(inner);
+        }
+        error.source()
+    })
+}
+
+fn broken_class(error: &kube::Error, begun: bool) -> Class {
+    if matches!(error, kube::Error::Auth(_)) {
+        return Class::Credentials;
+    }
+    let mut connecting = false;
+    for cause in causes(error) {
+        if cause.is::<rustls::Error>() {
+            return Class::Tls;
+        }
+        if cause.is::<kube::client::AuthError>() {
+            return Class::Credentials;
+        }
+        connecting |= cause
+            .downcast_ref::<hyper_util::client::legacy::Error>()
+            .is_some_and(hyper_util::client::legacy::Error::is_connect);
+    }
+    if connecting && !begun {
+        Class::Unreachable
+    } else {
+        Class::Interrupted
+    }
+}
+
+/// The innermost error says most: `Connection refused`.
+fn root_cause(error: &kube::Error) -> String {
+    causes(error)
+        .last()
+        .map_or_else(String::new, ToString::to_string)
+}

@@ -1,0 +1,406 @@
+//! Changes as they happen.
+//!
+//! A watch that stays silent is opened anew: a connection that died without a
+//! word looks exactly like a quiet cluster.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use bytes::{Buf as _, BytesMut};
+use futures::{Stream, stream};
+use http_body_util::BodyExt as _;
+use kube::client::Body;
+use serde::Deserialize;
+use serde_json::{Map, Value};
+use tokio::time::timeout;
+
+use super::objects::with_type;
+use super::path::with_query;
+use super::retry::pause;
+use super::status::Status;
+use super::transport::{About, Call, JSON, classify};
+use super::{ApiError, Class, Cluster, ClusterError, ResourcePath, Selector, Verb};
+
+/// Metadata only.
+const METADATA: &str =
+    "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,application/json";
+
+/// How much of the objects is wanted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Depth {
+    /// All of it.
+    Full,
+    /// The metadata; a server that cannot do this sends all of it.
+    Metadata,
+}
+
+/// One message of a watch.
+#[derive(Debug, Clone, PartialEq)]
+pub enum WatchEvent {
+    /// An object is there, or has changed.
+    Applied(Value),
+    /// An object is gone, or no longer selected.
+    Deleted(Value),
+    /// Nothing has happened up to this version.
+    Bookmark {
+        /// Where the next watch continues.
+        resource_version: String,
+    },
+    /// The version to start from is no longer kept: list again.
+    Expired,
+}
+
+/// One message of a watch that never ends.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Followed {
+    /// Everything that is there; what was known before and is not in it, is gone.
+    Listed(Vec<Value>),
+    /// An object is there, or has changed.
+    Applied(Value),
+    /// An object is gone, or no longer selected.
+    Deleted(Value),
+}
+
+impl Cluster {
+    /// Watches from a version of a list on. The stream ends when the server
+    /// ends it, after at most the watch time-out, or after [`WatchEvent::Expired`].
+    pub fn watch(
+        &self,
+        path: &ResourcePath,
+        selector: &Selector<'_>,
+        resource_version: &str,
+        depth: Depth,
+    ) -> impl Stream<Item = Result<WatchEvent, ClusterError>> + Send + use<> {
+        let watch = Watch::new(self.clone(), path, selector, resource_version, depth);
+        stream::unfold(Some(watch), |watch| async {
+            let mut watch = watch?;
+            match watch.next().await {
+                Ok(Some(event)) => {
+                    let ends = event == WatchEvent::Expired;
+                    Some((Ok(event), (!ends).then_some(watch)))
+                }
+                Ok(None) => None,
+                Err(error) => Some((Err(watch.failed(error)), None)),
+            }
+        })
+    }
+
+    /// Lists and watches for ever: every end is followed by the next watch, and
+    /// where that is impossible by the next list. Errors are reported and do
+    /// not end the stream; the pause after them grows.
+    pub fn follow(
+        &self,
+        path: &ResourcePath,
+        selector: &Selector<'_>,
+        depth: Depth,
+    ) -> impl Stream<Item = Result<Followed, ClusterError>> + Send + use<> {
+        let follow = Follow {
+            watch: Watch::new(
+                self.clone().with_retry(super::Retry::never()),
+                path,
+                selector,
+                "",
+                depth,
+            ),
+            listed: false,
+            failures: 0,
+        };
+        stream::unfold(follow, |mut follow| async {
+            let item = follow.next().await;
+            Some((item, follow))
+        })
+    }
+}
+
+/// An open watch, or one that will be opened by the next read.
+struct Watch {
+    cluster: Cluster,
+    path: ResourcePath,
+    namespace: Option<String>,
+    labels: Option<String>,
+    fields: Option<String>,
+    depth: Depth,
+    resource_version: String,
+    body: Option<Lines>,
+}
+
+impl Watch {
+    fn new(
+        cluster: Cluster,
+        path: &ResourcePath,
+        selector: &Selector<'_>,
+        resource_version: &str,
+        depth: Depth,
+    ) -> Self {
+        Self {
+            cluster,
+            path: path.clone(),
+            namespace: selector.namespace.map(str::to_owned),
+            labels: selector.labels.map(str::to_owned),
+            fields: selector.fields.map(str::to_owned),
+            depth,
+            resource_version: resource_version.to_owned(),
+            body: None,
+        }
+    }
+
+    fn selector(&self) -> Selector<'_> {
+        Selector {
+            namespace: self.namespace.as_deref(),
+            labels: self.labels.as_deref(),
+            fields: self.fields.as_deref(),
+        }
+    }
+
+    fn about(&self) -> About<'_> {
+        About {
+            kind: &self.path.kind,
+            name: "",
+            secret: self.path.kind == "Secret",
+        }
+    }
+
+    fn failed(&self, source: Failure) -> ClusterError {
+        match source {
+            Failure::Error(error) => error,
+            Failure::Api(source) => ClusterError::Watch {
+                kind: self.path.group_kind(),
+                namespace: self.namespace.clone(),
+                source,
+            },
+        }
+    }
+
+    async fn open(&mut self) -> Result<Lines, Failure> {
+        let url = self
+            .path
+            .collection(self.namespace.as_deref())
+            .map_err(Failure::Error)?;
+        let mut query = self.selector().query();
+        query.push(("watch", "true".to_owned()));
+        query.push(("allowWatchBookmarks", "true".to_owned()));
+        query.push(("resourceVersion", self.resource_version.clone()));
+        // The server ends it before our patience does.
+        let seconds = self.cluster.limits.watch.mul_f64(0.75).as_secs().max(1);
+        query.push(("timeoutSeconds", seconds.to_string()));
+        let mut call = Call::read(Verb::Watch, with_query(url, &query), self.about());
+        call.accept = match self.depth {
+            Depth::Full => JSON,
+            Depth::Metadata => METADATA,
+        };
+        let response = self.cluster.stream(&call).await.map_err(Failure::Api)?;
+        Ok(Lines::new(response.into_body()))
+    }
+
+    /// The next message; none at the end of the stream.
+    async fn next(&mut self) -> Result<Option<WatchEvent>, Failure> {
+        if self.body.is_none() {
+            match self.open().await {
+                Ok(lines) => self.body = Some(lines),
+                // Some servers say it before the stream begins.
+                Err(Failure::Api(error)) if matches!(error.class, Class::Expired { .. }) => {
+                    return Ok(Some(WatchEvent::Expired));
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        let limit = self.cluster.limits.watch;
+        let Some(lines) = &mut self.body else {
+            return Ok(None);
+        };
+        let line = match timeout(limit, lines.next()).await {
+            Ok(Ok(line)) => line,
+            Ok(Err(error)) => {
+                self.body = None;
+                return Err(Failure::Api(self.cluster.broken(&error, true)));
+            }
+            Err(_) => {
+                self.body = None;
+                return Err(Failure::Api(self.silent(limit)));
+            }
+        };
+        let Some(line) = line else {
+            self.body = None;
+            return Ok(None);
+        };
+        self.read(&line).map(Some)
+    }
+
+    fn silent(&self, limit: Duration) -> Box<ApiError> {
+        let mut error = self.cluster.timed_out(limit);
+        error.message = format!("{} sent nothing for {limit:?}", self.cluster.server);
+        error
+    }
+
+    fn read(&mut self, line: &[u8]) -> Result<WatchEvent, Failure> {
+        #[derive(Deserialize)]
+        struct Message {
+            #[serde(rename = "type")]
+            kind: String,
+            object: Map<String, Value>,
+        }
+        let Ok(message) = serde_json::from_slice::<Message>(line) else {
+            return Err(Failure::Api(self.nonsense("a line that is no event")));
+        };
+        if message.kind == "ERROR" {
+            return self.refused(&message.object);
+        }
+        let version = message
+            .object
+            .get("metadata")
+            .and_then(|metadata| metadata["resourceVersion"].as_str());
+        if let Some(version) = version {
+            version.clone_into(&mut self.resource_version);
+        }
+        match message.kind.as_str() {
+            "ADDED" | "MODIFIED" => Ok(WatchEvent::Applied(with_type(message.object, &self.path))),
+            "DELETED" => Ok(WatchEvent::Deleted(with_type(message.object, &self.path))),
+            "BOOKMARK" => Ok(WatchEvent::Bookmark {
+                resource_version: self.resource_version.clone(),
+            }),
+            _ => Err(Failure::Api(self.nonsense("an event of an unknown type"))),
+        }
+    }
+
+    /// A Status in the middle of the stream.
+    fn refused(&mut self, object: &Map<String, Value>) -> Result<WatchEvent, Failure> {
+        self.body = None;
+        let text = serde_json::to_vec(object).unwrap_or_default();
+        let Some(status) = Status::read(&text) else {
+            return Err(Failure::Api(self.nonsense("an error without a status")));
+        };
+        let http = status.code;
+        let error = classify(Verb::Watch, self.about(), http, Some(status), String::new());
+        if matches!(error.class, Class::Expired { .. }) {
+            return Ok(WatchEvent::Expired);
+        }
+        Err(Failure::Api(error))
+    }
+
+    fn nonsense(&mut self, what: &str) -> Box<ApiError> {
+        self.body = None;
+        Box::new(ApiError {
+            class: Class::NotKubernetes,
+            status: None,
+            reason: String::new(),
+            message: format!("{} sent {what}", self.cluster.server),
+            retry_after: None,
+            unclear: false,
+            attempts: 1,
+        })
+    }
+}
+
+enum Failure {
+    Api(Box<ApiError>),
+    Error(ClusterError),
+}
+
+/// A watch that begins again for ever.
+struct Follow {
+    watch: Watch,
+    listed: bool,
+    failures: u32,
+}
+
+impl Follow {
+    async fn next(&mut self) -> Result<Followed, ClusterError> {
+        loop {
+            if self.failures > 0 {
+                tokio::time::sleep(pause(self.failures, None)).await;
+            }
+            if !self.listed {
+                return self.list().await;
+            }
+            match self.watch.next().await {
+                Ok(event) => {
+                    self.failures = 0;
+                    match event {
+                        Some(WatchEvent::Applied(value)) => return Ok(Followed::Applied(value)),
+                        Some(WatchEvent::Deleted(value)) => return Ok(Followed::Deleted(value)),
+                        Some(WatchEvent::Bookmark { .. }) | None => {}
+                        Some(WatchEvent::Expired) => self.listed = false,
+                    }
+                }
+                Err(error) => {
+                    self.failures = self.failures.saturating_add(1);
+                    // The kind may be gone or forbidden by now: a list says so.
+                    self.listed = false;
+                    return Err(self.watch.failed(error));
+                }
+            }
+        }
+    }
+
+    async fn list(&mut self) -> Result<Followed, ClusterError> {
+        let watch = &mut self.watch;
+        let listed = match watch.depth {
+            Depth::Full => watch.cluster.list(&watch.path, &watch.selector()).await,
+            Depth::Metadata => {
+                watch
+                    .cluster
+                    .list_partial(&watch.path, &watch.selector())
+                    .await
+            }
+        };
+        match listed {
+            Ok(list) => {
+                self.listed = true;
+                self.failures = 0;
+                watch.resource_version = list.resource_version;
+                Ok(Followed::Listed(list.items))
+            }
+            Err(error) => {
+                self.failures = self.failures.saturating_add(1);
+                Err(error)
+            }
+        }
+    }
+}
+
+/// The lines of a body.
+struct Lines {
+    body: Body,
+    buffer: BytesMut,
+    ready: VecDeque<Vec<u8>>,
+}
+
+impl Lines {
+    fn new(body: Body) -> Self {
+        Self {
+            body,
+            buffer: BytesMut::new(),
+            ready: VecDeque::new(),
+        }
+    }
+
+    async fn next(&mut self) -> Result<Option<Vec<u8>>, kube::Error> {
+        loop {
+            if let Some(line) = self.ready.pop_front() {
+                return Ok(Some(line));
+            }
+            let Some(frame) = self.body.frame().await else {
+                return Ok(None);
+            };
+            let Ok(data) = frame?.into_data() else {
+                continue;
+            };
+            // Only the new part can hold the end of a line.
+            let mut from = self.buffer.len();
+            self.buffer.extend_from_slice(&data);
+            while let Some(at) = self
+                .buffer
+                .iter()
+                .skip(from)
+                .position(|byte| *byte == b'\n')
+            {
+                let line = self.buffer.split_to(from + at);
+                self.buffer.advance(1);
+                from = 0;
+                if !line.is_empty() {
+                    self.ready.push_back(line.to_vec());
+                }
+            }
+        }
+    }
+}
