@@ -1,0 +1,364 @@
+//! Templates: `*.j2` through MiniJinja, with everything that could make the
+//! result depend on anything but its input taken away.
+//!
+//! - Undefined values are errors, also in conditions.
+//! - Nothing is escaped, and `debug()` and `pprint` do not exist.
+//! - `import`, `include` and `extends` see the files under `templates/`, by
+//!   their path below it, and nothing else.
+//! - A line that holds only a statement or a comment leaves nothing behind, not
+//!   even its indentation (`trim_blocks`, `lstrip_blocks`): what one expects of
+//!   YAML with loops in it. The last line break of a file is kept.
+//! - Instructions, recursion and output are bounded.
+//!
+//! Errors name the template, the line and the files the values come from; what
+//! the values are is never said.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use minijinja::syntax::SyntaxConfig;
+use minijinja::value::Serde;
+use minijinja::{AutoEscape, Environment, Error, ErrorKind, UndefinedBehavior, Value};
+use serde_json::json;
+
+use super::lines::{self, Lines};
+use super::source::is_template;
+use super::{filters, formatter};
+use crate::finding::{Finding, Kind};
+use crate::object::Origin;
+use crate::repo::{FileTree, ResolvedEnvironment, ResolvedRelease, TreeKind};
+
+/// Folder of the macros shared by all bundles.
+const TEMPLATES: &str = "templates";
+
+/// Instructions of one template, includes and macros counted in.
+const FUEL: u64 = 20_000_000;
+
+/// Nesting of calls and includes; an include counts ten.
+const RECURSION_LIMIT: usize = 400;
+
+/// Bytes that one template may write.
+const OUTPUT_LIMIT: usize = 64 << 20;
+
+/// Longest expression that a message quotes.
+const EXPRESSION_LENGTH: usize = 80;
+
+/// The files under `templates/`, read once per environment.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Library {
+    sources: Arc<BTreeMap<String, Result<String, String>>>,
+}
+
+impl Library {
+    pub(super) fn read(tree: &dyn FileTree) -> Self {
+        let mut sources = BTreeMap::new();
+        let mut folders = vec![TEMPLATES.to_owned()];
+        while let Some(folder) = folders.pop() {
+            // No such folder: an import says that its file does not exist.
+            let Ok(entries) = tree.list(&folder) else {
+                continue;
+            };
+            for entry in entries {
+                let path = format!("{folder}/{}", entry.name);
+                match entry.kind {
+                    TreeKind::Folder => folders.push(path),
+                    TreeKind::File if is_template(&entry.name) => {
+                        let source = tree
+                            .read(&path)
+                            .map_err(|error| error.to_string())
+                            .and_then(|bytes| {
+                                String::from_utf8(bytes.into())
+                                    .map_err(|_| format!("{path} is not UTF-8"))
+                            });
+                        sources.insert(path, source);
+                    }
+                    TreeKind::File | TreeKind::Link | TreeKind::Submodule => {}
+                }
+            }
+        }
+        Self {
+            sources: Arc::new(sources),
+        }
+    }
+}
+
+/// What a template wrote.
+#[derive(Debug)]
+pub(super) struct Output {
+    pub(super) text: String,
+    pub(super) lines: Lines,
+}
+
+/// Renders the templates of one release; shared ones are compiled once.
+pub(super) struct Engine {
+    env: Environment<'static>,
+    library: Library,
+    context: Value,
+    asked: Arc<Mutex<BTreeSet<String>>>,
+    values_files: Vec<String>,
+}
+
+impl Engine {
+    pub(super) fn new(
+        library: &Library,
+        environment: &ResolvedEnvironment,
+        release: &ResolvedRelease,
+    ) -> Self {
+        let asked = Arc::default();
+        Self {
+            env: sandbox(library, &asked),
+            library: library.clone(),
+            context: context(environment, release),
+            asked,
+            values_files: release.values.files.clone(),
+        }
+    }
+
+    /// The files under `templates/` that were used, and those that were looked
+    /// for in vain.
+    pub(super) fn asked(&self) -> BTreeSet<String> {
+        self.asked
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone()
+    }
+
+    pub(super) fn render(&self, file: &str, source: &str) -> Result<Output, Box<Finding>> {
+        let text = self
+            .run(file, source)
+            .map_err(|error| Box::new(self.finding(file, source, &error)))?;
+        let lines = self
+            .run(file, &lines::mark(source))
+            .map(|marked| Lines::read(&marked, &text))
+            .unwrap_or_default();
+        Ok(Output { text, lines })
+    }
+
+    fn run(&self, file: &str, source: &str) -> Result<String, Error> {
+        let mut output = Bounded::default();
+        self.env
+            .template_from_named_str(file, source)?
+            .render_captured_to(self.context.clone(), &mut output)?;
+        String::from_utf8(output.0)
+            .map_err(|_| Error::new(ErrorKind::InvalidOperation, "the output is not UTF-8"))
+    }
+
+    fn finding(&self, file: &str, source: &str, error: &Error) -> Finding {
+        let inner = innermost(error);
+        let name = inner.name().unwrap_or(file);
+        let inner_source = if name == file {
+            Some(source)
+        } else {
+            self.library
+                .sources
+                .get(name)
+                .and_then(|source| source.as_deref().ok())
+        };
+        let expression = inner_source.and_then(|source| expression(source, inner));
+        let mut message = describe(inner, inner_source, expression);
+        if name != file {
+            message.push_str(" (rendering ");
+            let line = if error.name() == Some(file) {
+                error.line().unwrap_or(0)
+            } else {
+                0
+            };
+            message.push_str(&Origin::new(file, line).to_string());
+            message.push(')');
+        }
+        let finding = Finding::error(Kind::Repository, code(inner), message)
+            .at(Origin::new(name, inner.line().unwrap_or(0)));
+        match self.hint(inner, expression) {
+            Some(hint) => finding.hint(hint),
+            None => finding,
+        }
+    }
+
+    fn hint(&self, error: &Error, expression: Option<&str>) -> Option<String> {
+        let files = (!self.values_files.is_empty())
+            .then(|| format!("values are read from {}", self.values_files.join(", ")));
+        let advice = match (error.kind(), expression) {
+            (ErrorKind::UndefinedError, Some("kubernetes")) => {
+                Some("say `cluster.kubernetes` in the environment")
+            }
+            (ErrorKind::UndefinedError, Some("release.namespace")) => {
+                Some("say `namespace` in the release")
+            }
+            (ErrorKind::UndefinedError, Some("release.version")) => {
+                Some("the bundle has no version folders, so no version")
+            }
+            (ErrorKind::UndefinedError, _) => {
+                Some("give it a value, or use `| default(…)` or `is defined`")
+            }
+            (ErrorKind::TemplateNotFound, _) => {
+                Some("names are paths below templates/, such as `web.j2`")
+            }
+            (ErrorKind::SyntaxError, _) => return None,
+            _ => None,
+        };
+        match (advice, files) {
+            (Some(advice), Some(files)) => Some(format!("{advice}; {files}")),
+            (Some(advice), None) => Some(advice.to_owned()),
+            (None, files) => files,
+        }
+    }
+}
+
+fn sandbox(library: &Library, asked: &Arc<Mutex<BTreeSet<String>>>) -> Environment<'static> {
+    let mut env = Environment::new();
+    // It prints the values of variables into errors, and is on in debug builds.
+    env.set_debug(false);
+    env.set_auto_escape_callback(|_| AutoEscape::None);
+    env.set_undefined_behavior(UndefinedBehavior::Strict);
+    env.set_formatter(formatter::format);
+    env.set_fuel(Some(FUEL));
+    env.set_recursion_limit(RECURSION_LIMIT);
+    let mut syntax = SyntaxConfig::builder();
+    syntax
+        .trim_blocks(true)
+        .lstrip_blocks(true)
+        .keep_trailing_newline(true);
+    if let Ok(syntax) = syntax.build() {
+        env.set_syntax(syntax);
+    }
+    env.remove_global("debug");
+    env.remove_filter("pprint");
+    filters::install(&mut env);
+    env.set_path_join_callback(|name, _| format!("{TEMPLATES}/{name}").into());
+    let library = library.clone();
+    let asked = Arc::clone(asked);
+    env.set_loader(move |path| {
+        let leaves = path.contains('\\')
+            || path
+                .split('/')
+                .any(|segment| matches!(segment, "" | "." | ".."));
+        if leaves {
+            return Err(Error::new(
+                ErrorKind::TemplateNotFound,
+                "imports are paths below templates/ without `.`, `..` and a leading `/`",
+            ));
+        }
+        asked
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .insert(path.to_owned());
+        match library.sources.get(path) {
+            None => Ok(None),
+            Some(Ok(source)) => Ok(Some(source.clone())),
+            Some(Err(reason)) => Err(Error::new(ErrorKind::InvalidOperation, reason.clone())),
+        }
+    });
+    env
+}
+
+/// What templates see. What is not known is undefined, not null.
+fn context(environment: &ResolvedEnvironment, release: &ResolvedRelease) -> Value {
+    let mut context = json!({
+        "values": release.values.merged,
+        "release": {"name": release.name.release, "bundle": release.bundle},
+        "environment": {"name": environment.name},
+    });
+    if let Some(namespace) = &release.namespace {
+        context["release"]["namespace"] = json!(namespace);
+    }
+    if let Some(version) = &release.version {
+        context["release"]["version"] = json!(version);
+    }
+    if let Some(kubernetes) = &environment.cluster.kubernetes {
+        context["kubernetes"] = json!(kubernetes);
+    }
+    Value::from(Serde(&context))
+}
+
+/// The innermost error that knows its place: of an include within an include
+/// the file that is to be corrected.
+fn innermost(error: &Error) -> &Error {
+    let mut found = error;
+    let mut next = std::error::Error::source(error);
+    while let Some(source) = next {
+        if let Some(inner) = source.downcast_ref::<Error>()
+            && inner.name().is_some()
+        {
+            found = inner;
+        }
+        next = source.source();
+    }
+    found
+}
+
+/// The text of the expression an error is about: source, never a value.
+fn expression<'a>(source: &'a str, error: &Error) -> Option<&'a str> {
+    let text = source.get(error.range()?)?.trim();
+    let short = text.len() <= EXPRESSION_LENGTH && !text.is_empty() && !text.contains('\n');
+    short.then_some(text)
+}
+
+fn code(error: &Error) -> &'static str {
+    match error.kind() {
+        ErrorKind::SyntaxError | ErrorKind::BadEscape => "template-syntax",
+        ErrorKind::UndefinedError => "template-undefined",
+        ErrorKind::TemplateNotFound => "template-missing",
+        ErrorKind::OutOfFuel | ErrorKind::WriteFailure => "template-limit",
+        _ => "template-failed",
+    }
+}
+
+fn describe(error: &Error, source: Option<&str>, expression: Option<&str>) -> String {
+    let detail = error
+        .detail()
+        .filter(|detail| says_no_value(detail, source));
+    let what = match error.kind() {
+        ErrorKind::UndefinedError => "undefined value".to_owned(),
+        ErrorKind::OutOfFuel => format!("the template needs more than {FUEL} instructions"),
+        ErrorKind::WriteFailure => {
+            format!("the template writes more than {} MiB", OUTPUT_LIMIT >> 20)
+        }
+        ErrorKind::InvalidOperation => detail
+            .unwrap_or("the operation is not possible with these values")
+            .to_owned(),
+        kind => match detail {
+            Some(detail) => format!("{kind}: {detail}"),
+            None => kind.to_string(),
+        },
+    };
+    match (error.kind(), expression) {
+        (ErrorKind::OutOfFuel | ErrorKind::WriteFailure | ErrorKind::SyntaxError, _)
+        | (_, None) => what,
+        (_, Some(expression)) => format!("{what} in `{expression}`"),
+    }
+}
+
+/// Whether a detail of MiniJinja can be repeated. It quotes operands of failed
+/// arithmetic, and names (of templates, of arguments) that may come from values:
+/// those must stand in the source.
+fn says_no_value(detail: &str, source: Option<&str>) -> bool {
+    if detail.starts_with("unable to calculate") || detail.starts_with("failed to sort") {
+        return false;
+    }
+    let quoted = detail.split(['"', '\'', '`']).skip(1).step_by(2);
+    let ours = detail.contains("| toyaml") || detail.starts_with("imports are paths");
+    ours || source.is_some_and(|source| {
+        quoted
+            .into_iter()
+            .all(|text| source.contains(text.trim_start_matches("templates/")))
+    })
+}
+
+/// Output that ends at a limit instead of taking all memory.
+#[derive(Default)]
+struct Bounded(Vec<u8>);
+
+impl io::Write for Bounded {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        if self.0.len() + bytes.len() > OUTPUT_LIMIT {
+            return Err(io::Error::other("the output is too long"));
+        }
+        self.0.extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
