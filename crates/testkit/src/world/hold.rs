@@ -24,7 +24,7 @@ pub(crate) const CRASH: &str = "true";
 
 const POLICIES: &str = "/apis/admissionregistration.k8s.io/v1/mutatingadmissionpolicies";
 const BINDINGS: &str = "/apis/admissionregistration.k8s.io/v1/mutatingadmissionpolicybindings";
-const DEADLINE: Duration = Duration::from_secs(60);
+const DEADLINE: Duration = Duration::from_mins(1);
 
 /// Makes the policy and waits until it is in force.
 pub(crate) async fn install(admin: &Rest, product: &Product) -> anyhow::Result<()> {

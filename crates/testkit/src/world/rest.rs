@@ -137,12 +137,12 @@ impl Rest {
     }
 
     /// Changes an object by a merge patch.
-    pub(crate) async fn merge(&self, path: &str, patch: &Value) -> Result<Value, Failure> {
+    pub(crate) async fn merge(&self, path: &str, change: &Value) -> Result<Value, Failure> {
         let path = self.managed(path);
         self.send(
             Method::PATCH,
             &path,
-            Some(("application/merge-patch+json", patch)),
+            Some(("application/merge-patch+json", change)),
         )
         .await
     }

@@ -96,8 +96,8 @@ pub(crate) async fn write(user: Rest, product: Arc<Product>, log: ValidationLog,
         pace.tick().await;
         let began = start.elapsed();
         let mark = format!("{name}-update");
-        let patch = json!({"metadata": {"annotations": {REQUEST: mark}}});
-        let updated = user.merge(&path, &patch).await;
+        let change = json!({"metadata": {"annotations": {REQUEST: mark}}});
+        let updated = user.merge(&path, &change).await;
         let seen = log.contains(&mark);
         add(began, outcome(updated.map(drop), seen, &name));
 
