@@ -1,1 +1,6 @@
 //! What the tests and the demo run on.
+
+pub mod control_plane;
+pub mod isolated;
+pub mod kubectl;
+pub mod world;

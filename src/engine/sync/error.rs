@@ -41,8 +41,11 @@ pub enum SyncError {
         source: Box<ClusterError>,
     },
     /// The definition of Release did not become available.
-    #[error("the cluster does not serve releases.pleach.dev {0:?} after it was installed")]
+    #[error("the cluster does not serve releases.pleach.dev {0:?} after its definition was applied")]
     Definition(std::time::Duration),
+    /// The operating system gave no random bytes for the digest key.
+    #[error("failed to get random bytes from the operating system")]
+    Random,
 }
 
 impl SyncError {
@@ -51,7 +54,7 @@ impl SyncError {
         match self {
             Self::Cluster(error) => error.kind(),
             Self::Record { source: RecordError::Newer { .. }, .. } => Kind::Policy,
-            Self::Record { .. } | Self::Inventory { .. } | Self::Definition(_) => Kind::Cluster,
+            Self::Record { .. } | Self::Inventory { .. } | Self::Definition(_) | Self::Random => Kind::Cluster,
             Self::Contended { .. } => Kind::Conflict,
         }
     }
@@ -61,7 +64,7 @@ impl SyncError {
         match self {
             Self::Cluster(error) => error.class().and_then(|class| class.hint()).map(str::to_owned),
             Self::Record { source: RecordError::Newer { .. }, .. } => Some("use a newer pleach".to_owned()),
-            Self::Record { .. } | Self::Definition(_) => None,
+            Self::Record { .. } | Self::Definition(_) | Self::Random => None,
             Self::Inventory { .. } => Some(
                 "somebody deleted ConfigMaps of the namespace pleach-system; restore them before anything is applied"
                     .to_owned(),

@@ -210,7 +210,11 @@ impl State {
 
     /// Makes the key, or reads the one that somebody else made first.
     async fn ensure_key(&self) -> Result<DigestKey, SyncError> {
-        let bytes = crd::random_key();
+        let mut bytes = vec![0; 32];
+        rustls::crypto::ring::default_provider()
+            .secure_random
+            .fill(&mut bytes)
+            .map_err(|_| SyncError::Random)?;
         let secret = json!({
             "apiVersion": "v1", "kind": "Secret",
             "metadata": { "name": KEY_SECRET, "namespace": STATE_NAMESPACE },

@@ -96,9 +96,3 @@ pub(super) fn definition() -> Value {
         },
     })
 }
-
-/// 32 random bytes from the operating system.
-pub(super) fn random_key() -> Vec<u8> {
-    use rustls::crypto::SecureRandom as _;
-    todo_random()
-}

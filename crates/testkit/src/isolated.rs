@@ -1,0 +1,42 @@
+//! Tests that need a network of their own, because pods must answer.
+
+use std::io::{Read as _, Seek as _};
+
+use anyhow::bail;
+use pleach::io::throwaway::isolate;
+
+/// Runs a test of this binary again in a network of its own, unless this is
+/// one. Says whether the caller is the one inside, who does the work.
+///
+/// ```no_run
+/// # fn test() -> anyhow::Result<()> {
+/// if !pleach_testkit::isolated::inside("world::pods_answer")? {
+///     return Ok(());
+/// }
+/// // start a control plane and a world
+/// # Ok(()) }
+/// ```
+pub fn inside(test: &str) -> anyhow::Result<bool> {
+    if isolate::pods_can_answer() {
+        return Ok(true);
+    }
+    // The output belongs to the test only when it failed, and libtest does not
+    // see what a child prints.
+    let mut output = tempfile::tempfile()?;
+    let mut command = isolate::command(std::env::current_exe()?);
+    command
+        .args(["--exact", test, "--nocapture"])
+        .stdout(output.try_clone()?)
+        .stderr(output.try_clone()?);
+    let status = isolate::run(command)?;
+    let mut text = String::new();
+    output.rewind()?;
+    output.read_to_string(&mut text)?;
+    if !status.success() {
+        bail!("{test} failed inside its own network ({status}):\n{text}");
+    }
+    if !text.contains("1 passed") {
+        bail!("no test is called {test}:\n{text}");
+    }
+    Ok(false)
+}

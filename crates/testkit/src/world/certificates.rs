@@ -1,0 +1,114 @@
+//! The certificates that an api pod makes for its namespace and keeps in a
+//! Secret: one CA and one server certificate for the Service's name.
+
+use anyhow::Context as _;
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
+use rustls::pki_types::pem::PemObject as _;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use serde_json::{Value, json};
+
+use super::product::Product;
+
+/// Certificates in PEM.
+#[derive(Clone)]
+pub(crate) struct Certificates {
+    ca: String,
+    certificate: String,
+    key: String,
+}
+
+impl Certificates {
+    /// Makes a new CA and a server certificate for a Service.
+    pub(crate) fn generate(service: &str, namespace: &str) -> anyhow::Result<Self> {
+        let mut ca = CertificateParams::new(Vec::new())?;
+        ca.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        let ca = CertifiedIssuer::self_signed(ca, KeyPair::generate()?)?;
+        let key = KeyPair::generate()?;
+        let certificate = CertificateParams::new(vec![
+            format!("{service}.{namespace}.svc"),
+            format!("{service}.{namespace}.pod.cluster.local"),
+        ])?
+        .signed_by(&key, &ca)?;
+        Ok(Self {
+            ca: ca.pem(),
+            certificate: certificate.pem(),
+            key: key.serialize_pem(),
+        })
+    }
+
+    /// The Secret as it is written.
+    pub(crate) fn to_secret(&self, product: &Product, namespace: &str) -> Value {
+        json!({
+            "apiVersion": "v1",
+            "kind": "Secret",
+            "metadata": {
+                "name": product.certificates,
+                "namespace": namespace,
+                "labels": {&product.component_label: format!("{}-aggregator", product.api)},
+            },
+            "type": "Opaque",
+            "data": {
+                "signing-cert-bytes": STANDARD.encode(&self.ca),
+                "cert-bytes": STANDARD.encode(&self.certificate),
+                "key-bytes": STANDARD.encode(&self.key),
+            },
+        })
+    }
+
+    /// Reads the Secret.
+    pub(crate) fn from_secret(secret: &Value) -> anyhow::Result<Self> {
+        let field = |key: &str| {
+            let text = secret["data"][key]
+                .as_str()
+                .with_context(|| format!("the certificate Secret has no {key}"))?;
+            Ok::<_, anyhow::Error>(String::from_utf8(STANDARD.decode(text)?)?)
+        };
+        Ok(Self {
+            ca: field("signing-cert-bytes")?,
+            certificate: field("cert-bytes")?,
+            key: field("key-bytes")?,
+        })
+    }
+
+    /// The CA as registrations carry it.
+    pub(crate) fn ca_bundle(&self) -> String {
+        STANDARD.encode(&self.ca)
+    }
+
+    /// What the TLS server needs.
+    pub(crate) fn server_config(&self) -> anyhow::Result<rustls::ServerConfig> {
+        let chain = CertificateDer::pem_slice_iter(self.certificate.as_bytes())
+            .collect::<Result<Vec<_>, _>>()?;
+        let key = PrivateKeyDer::from_pem_slice(self.key.as_bytes())?;
+        let provider = std::sync::Arc::new(rustls::crypto::ring::default_provider());
+        Ok(rustls::ServerConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()?
+            .with_no_client_auth()
+            .with_single_cert(chain, key)?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_secret_gives_back_what_was_put_in() {
+        let product = Product::kubevirt();
+        let made = Certificates::generate("virt-api", "a").unwrap();
+        let read = Certificates::from_secret(&made.to_secret(&product, "a")).unwrap();
+        assert_eq!(made.ca_bundle(), read.ca_bundle());
+        read.server_config().unwrap();
+    }
+
+    #[test]
+    fn a_secret_of_others_is_an_error() {
+        let error = Certificates::from_secret(&json!({"data": {}})).err();
+        assert_eq!(
+            error.unwrap().to_string(),
+            "the certificate Secret has no signing-cert-bytes"
+        );
+    }
+}
