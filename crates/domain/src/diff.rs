@@ -4,4 +4,5 @@
 //! server adds to every object; [`fields`] compares field by field; [`text`]
 //! draws it; [`masking`] keeps secret values out of all of it.
 
+pub mod locate;
 pub mod ownership;

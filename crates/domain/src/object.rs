@@ -7,6 +7,6 @@ mod manifest;
 pub mod yaml;
 
 pub use digest::{Digest, DigestKey, canonical_json};
-pub use fields::{FieldPath, PathSegment};
+pub use fields::{FieldPath, KeyValue, PathSegment};
 pub use id::{ApiVersion, GroupKind, Gvk, ObjectId, ParseIdError, ServiceRef};
 pub use manifest::{Manifest, Origin, annotations, labels};

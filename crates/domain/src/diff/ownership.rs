@@ -1,9 +1,15 @@
 //! Who owns which fields, from `metadata.managedFields`
 //! (<https://kubernetes.io/docs/reference/using-api/server-side-apply/#field-management>).
 
+mod adoption;
+mod field_set;
+
 use serde_json::Value;
 
-use crate::object::{Digest, canonical_json};
+use crate::object::{Digest, FieldPath, canonical_json};
+
+pub use adoption::{after_adoption, merge_entries, without_owned};
+pub use field_set::FieldSet;
 
 /// The entries of managedFields, in the server's order.
 pub fn entries(metadata: &Value) -> &[Value] {
@@ -53,4 +59,129 @@ pub fn managers(metadata: &Value) -> Vec<String> {
         }
     }
     managers
+}
+
+/// The main-resource fields of a manager, whatever the operation.
+pub fn owned_by(metadata: &Value, manager: &str) -> FieldSet {
+    collect(metadata, |entry| {
+        is_main_resource(entry) && entry["manager"] == manager
+    })
+}
+
+/// The fields that a manager owns through Apply: ours are these.
+pub fn applied_by(metadata: &Value, manager: &str) -> FieldSet {
+    apply_entry(metadata, manager).map_or_else(FieldSet::default, |entry| {
+        FieldSet::parse(&entry["fieldsV1"])
+    })
+}
+
+fn collect(metadata: &Value, wanted: impl Fn(&Value) -> bool) -> FieldSet {
+    entries(metadata)
+        .iter()
+        .filter(|entry| wanted(entry))
+        .fold(FieldSet::default(), |set, entry| {
+            set.union(&FieldSet::parse(&entry["fieldsV1"]))
+        })
+}
+
+/// The managers that own a field, something below it, or an atomic list or map
+/// around it; also those that wrote through a subresource, such as `scale`.
+/// Without doubles, in the server's order.
+pub fn owners(metadata: &Value, path: &FieldPath) -> Vec<String> {
+    managers_where(metadata, |fields| fields.touches(path))
+}
+
+/// The managers other than `except` that hold any of these fields: who wrote
+/// what we have lost.
+pub fn holders(metadata: &Value, fields: &FieldSet, except: &str) -> Vec<String> {
+    let leaves = fields.leaves();
+    let mut managers = managers_where(metadata, |theirs| {
+        leaves.iter().any(|path| theirs.touches(path))
+    });
+    managers.retain(|manager| manager != except);
+    managers
+}
+
+fn managers_where(metadata: &Value, wanted: impl Fn(&FieldSet) -> bool) -> Vec<String> {
+    let mut managers: Vec<String> = Vec::new();
+    for entry in entries(metadata) {
+        let manager = entry["manager"].as_str().unwrap_or_default();
+        if !managers.iter().any(|known| known == manager)
+            && wanted(&FieldSet::parse(&entry["fieldsV1"]))
+        {
+            managers.push(manager.to_owned());
+        }
+    }
+    managers
+}
+
+/// The steps that a set has right below its root, with what is below them.
+fn segments_of(set: &FieldSet) -> Vec<(crate::object::PathSegment, &FieldSet)> {
+    set.below
+        .iter()
+        .map(|(step, child)| (field_set::segment(step), child))
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn metadata() -> Value {
+        json!({"managedFields": [
+            {"manager": "pleach/a.b", "operation": "Apply", "apiVersion": "apps/v1",
+             "fieldsV1": {"f:spec": {"f:paused": {}, "f:template": {}}}},
+            {"manager": "pleach/a.b", "operation": "Update", "apiVersion": "apps/v1",
+             "fieldsV1": {"f:spec": {"f:strategy": {}}}},
+            {"manager": "kubectl", "operation": "Update", "apiVersion": "apps/v1", "subresource": "scale",
+             "fieldsV1": {"f:spec": {"f:replicas": {}}}},
+            {"manager": "kubectl-edit", "operation": "Update", "apiVersion": "apps/v1",
+             "fieldsV1": {"f:spec": {"f:paused": {}}}},
+            {"manager": "null", "fieldsV1": null},
+        ]})
+    }
+
+    #[test]
+    fn owners_of_a_field_are_named_once() {
+        let spec = FieldPath::default().key("spec");
+        let metadata = metadata();
+        assert_eq!(
+            owners(&metadata, &spec.key("paused")),
+            ["pleach/a.b", "kubectl-edit"]
+        );
+        assert_eq!(owners(&metadata, &spec.key("replicas")), ["kubectl"]);
+        assert_eq!(
+            owners(&metadata, &spec.key("template").key("spec")),
+            ["pleach/a.b"]
+        );
+        assert_eq!(
+            owners(&metadata, &spec),
+            ["pleach/a.b", "kubectl", "kubectl-edit"]
+        );
+        assert!(owners(&metadata, &spec.key("selector")).is_empty());
+    }
+
+    #[test]
+    fn who_holds_what_we_lost() {
+        let lost = FieldSet::parse(&json!({"f:spec": {"f:replicas": {}, "f:paused": {}}}));
+        assert_eq!(
+            holders(&metadata(), &lost, "pleach/a.b"),
+            ["kubectl", "kubectl-edit"]
+        );
+    }
+
+    #[test]
+    fn what_we_apply_is_not_all_under_our_name() {
+        assert_eq!(
+            applied_by(&metadata(), "pleach/a.b").to_json(),
+            json!({"f:spec": {"f:paused": {}, "f:template": {}}})
+        );
+        assert_eq!(
+            owned_by(&metadata(), "pleach/a.b").to_json(),
+            json!({"f:spec": {"f:paused": {}, "f:strategy": {}, "f:template": {}}})
+        );
+        assert!(owned_by(&json!({}), "pleach/a.b").is_empty());
+    }
 }

@@ -1,0 +1,92 @@
+//! Finds and removes what a field path names in an object.
+
+use serde_json::Value;
+
+use crate::object::{FieldPath, KeyValue, PathSegment};
+
+/// The value at a path; none where it is not there.
+pub fn find<'a>(object: &'a Value, path: &FieldPath) -> Option<&'a Value> {
+    path.0.iter().try_fold(object, step)
+}
+
+fn step<'a>(value: &'a Value, segment: &PathSegment) -> Option<&'a Value> {
+    match segment {
+        PathSegment::Key(key) => value.as_object()?.get(key),
+        _ => {
+            let items = value.as_array()?;
+            items.get(position(items, segment)?)
+        }
+    }
+}
+
+pub(super) fn step_mut<'a>(value: &'a mut Value, segment: &PathSegment) -> Option<&'a mut Value> {
+    match segment {
+        PathSegment::Key(key) => value.as_object_mut()?.get_mut(key),
+        _ => {
+            let items = value.as_array_mut()?;
+            let index = position(items, segment)?;
+            items.get_mut(index)
+        }
+    }
+}
+
+/// Takes away what a step names; nothing happens where it is not there.
+pub(super) fn remove(value: &mut Value, segment: &PathSegment) {
+    match (segment, value) {
+        (PathSegment::Key(key), Value::Object(map)) => {
+            // shift_remove: the order of the other keys is the order people read.
+            map.shift_remove(key);
+        }
+        (segment, Value::Array(items)) => {
+            if let Some(index) = position(items, segment) {
+                items.remove(index);
+            }
+        }
+        _ => {}
+    }
+}
+
+/// Which item of a list a step names.
+fn position(items: &[Value], segment: &PathSegment) -> Option<usize> {
+    match segment {
+        PathSegment::Index(index) => (*index < items.len()).then_some(*index),
+        PathSegment::Item(wanted) => items
+            .iter()
+            .position(|item| KeyValue::from_json(item).as_ref() == Some(wanted)),
+        PathSegment::Select(keys) => items.iter().position(|item| {
+            item.is_object()
+                && keys
+                    .iter()
+                    .all(|(key, wanted)| KeyValue::from_json(&item[key]).as_ref() == Some(wanted))
+        }),
+        PathSegment::Key(_) => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn items_are_found_by_their_keys() {
+        let object = json!({"spec": {"ports": [
+            {"port": 80, "protocol": "TCP", "name": "a"},
+            {"port": 80, "protocol": "UDP", "name": "b"}], "names": ["x", "y"]}});
+        let spec = FieldPath::default().key("spec");
+        let port = spec.key("ports").join(PathSegment::Select(vec![
+            ("port".into(), KeyValue::Int(80)),
+            ("protocol".into(), KeyValue::Text("UDP".into())),
+        ]));
+        assert_eq!(find(&object, &port.key("name")), Some(&json!("b")));
+        assert_eq!(find(&object, &port.key("targetPort")), None);
+        let item = |text: &str| {
+            spec.key("names")
+                .join(PathSegment::Item(KeyValue::Text(text.into())))
+        };
+        assert_eq!(find(&object, &item("y")), Some(&json!("y")));
+        assert_eq!(find(&object, &item("z")), None);
+        assert_eq!(find(&object, &spec.join(PathSegment::Index(0))), None);
+    }
+}

@@ -1,0 +1,322 @@
+//! Taking over what other managers own, without becoming their co-owner.
+//!
+//! A field that two managers own cannot be removed by either of them, so an
+//! apply alone never gets rid of what git does not have. Therefore the entries
+//! of the adopted managers are merged into ours first, in one JSON patch that
+//! tests the resourceVersion; the apply that follows then removes what is left
+//! over. The list of managers is never left empty: the server would make up
+//! an owner of every live field, `before-first-apply`, at the next apply.
+
+use serde_json::{Value, json};
+
+use super::{FieldSet, entries, is_main_resource, segments_of};
+use crate::diff::locate;
+use crate::object::{FieldPath, annotations};
+
+/// JSON pointer of the annotation that client-side apply leaves behind.
+const LAST_APPLIED_POINTER: &str =
+    "/metadata/annotations/kubectl.kubernetes.io~1last-applied-configuration";
+
+fn last_applied_path() -> FieldPath {
+    FieldPath::default()
+        .key("metadata")
+        .key("annotations")
+        .key(annotations::LAST_APPLIED)
+}
+
+/// The JSON patch that makes us the owner of what the adopted managers own.
+///
+/// `api_version` is that of the manifest: it is used where the object has no
+/// entry to take it from. Main-resource entries of adopted managers, and any
+/// second entry under our own name, become part of our Apply entry; entries of
+/// subresources and of all others stay as they are. An object whose entries
+/// were wiped gets an entry of ours that holds next to nothing, so that the
+/// apply finds a manager and adds what git has. The last-applied annotation
+/// goes with an adoption, its path too.
+///
+/// None when there is nothing to take over.
+pub fn merge_entries(
+    metadata: &Value,
+    api_version: &str,
+    ours: &str,
+    adopted: &dyn Fn(&str) -> bool,
+) -> Option<Value> {
+    let all = entries(metadata);
+    let manager = |entry: &Value| entry["manager"].as_str().unwrap_or_default().to_owned();
+    let is_ours = |entry: &Value| {
+        is_main_resource(entry) && manager(entry) == ours && entry["operation"] == "Apply"
+    };
+    let is_merged = |entry: &Value| {
+        is_main_resource(entry) && (manager(entry) == ours || adopted(&manager(entry)))
+    };
+    let merged: Vec<&Value> = all.iter().filter(|entry| is_merged(entry)).collect();
+    let wiped = all.iter().all(|entry| !entry["fieldsV1"].is_object());
+    if !wiped && merged.iter().all(|entry| is_ours(entry)) {
+        return None;
+    }
+    let mut fields = merged.iter().fold(FieldSet::default(), |fields, entry| {
+        fields.union(&FieldSet::parse(&entry["fieldsV1"]))
+    });
+    let has_last_applied = metadata["annotations"][annotations::LAST_APPLIED].is_string() && !wiped;
+    if has_last_applied {
+        fields = fields.without(&last_applied_path());
+    }
+    // The newest entry names the version that its writer last used.
+    let version = merged
+        .iter()
+        .filter(|entry| entry["apiVersion"].is_string())
+        .max_by_key(|entry| entry["time"].as_str().unwrap_or_default())
+        .and_then(|entry| entry["apiVersion"].as_str())
+        .unwrap_or(api_version);
+    let mut kept: Vec<Value> = all
+        .iter()
+        .filter(|entry| !is_merged(entry) && entry["fieldsV1"].is_object())
+        .cloned()
+        .collect();
+    let mut entry = json!({
+        "manager": ours,
+        "operation": "Apply",
+        "apiVersion": version,
+        "fieldsType": "FieldsV1",
+        "fieldsV1": fields.to_json(),
+    });
+    if let Some(time) = merged
+        .iter()
+        .filter_map(|entry| entry["time"].as_str())
+        .max()
+    {
+        entry["time"] = Value::from(time);
+    }
+    kept.insert(0, entry);
+    let op = if metadata["managedFields"].is_null() {
+        "add"
+    } else {
+        "replace"
+    };
+    let mut patch = vec![
+        json!({"op": "test", "path": "/metadata/resourceVersion", "value": metadata["resourceVersion"]}),
+        json!({"op": op, "path": "/metadata/managedFields", "value": kept}),
+    ];
+    if has_last_applied {
+        patch.push(json!({"op": "remove", "path": LAST_APPLIED_POINTER}));
+    }
+    Some(Value::Array(patch))
+}
+
+/// An object without the fields that only the first set has.
+///
+/// This is what an apply leaves of an object once it owns `taken` and neither
+/// it nor anyone else wants more than `others`: a member goes with all below
+/// it, except what is named in `others`; what is left empty by that goes too.
+#[must_use]
+pub fn without_owned(object: &Value, taken: &FieldSet, others: &FieldSet) -> Value {
+    let mut rest = object.clone();
+    prune(&mut rest, taken, others);
+    rest
+}
+
+fn prune(value: &mut Value, taken: &FieldSet, others: &FieldSet) {
+    let nothing = FieldSet::default();
+    // Backwards, so that positions of atomic items stay true.
+    for (segment, mine) in segments_of(taken).into_iter().rev() {
+        let theirs = others.child(&segment).unwrap_or(&nothing);
+        if theirs.is_whole() {
+            continue;
+        }
+        if mine.itself && theirs.is_empty() {
+            locate::remove(value, &segment);
+            continue;
+        }
+        let Some(child) = locate::step_mut(value, &segment) else {
+            continue;
+        };
+        prune(child, mine, theirs);
+        let is_empty = child.as_object().is_some_and(serde_json::Map::is_empty)
+            || child.as_array().is_some_and(Vec::is_empty);
+        if is_empty && theirs.is_empty() {
+            locate::remove(value, &segment);
+        }
+    }
+}
+
+/// What an adoption makes of an object, from the answer to a forced dry run
+/// that did not merge any entries yet: the answer without what only the adopted
+/// managers, and no longer git, want.
+#[must_use]
+pub fn after_adoption(predicted: &Value, ours: &str, adopted: &dyn Fn(&str) -> bool) -> Value {
+    let mut taken = FieldSet::default();
+    let mut others = FieldSet::default();
+    for entry in entries(&predicted["metadata"]) {
+        let fields = FieldSet::parse(&entry["fieldsV1"]);
+        let manager = entry["manager"].as_str().unwrap_or_default();
+        let is_taken = is_main_resource(entry)
+            && (adopted(manager) || (manager == ours && entry["operation"] != "Apply"));
+        let target = if is_taken { &mut taken } else { &mut others };
+        *target = target.union(&fields);
+    }
+    if taken.is_empty() {
+        return predicted.clone();
+    }
+    let mut rest = without_owned(predicted, &taken, &others);
+    if let Some(annotations) = rest
+        .pointer_mut("/metadata/annotations")
+        .and_then(Value::as_object_mut)
+    {
+        annotations.shift_remove(annotations::LAST_APPLIED);
+    }
+    rest
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::diff::ownership::applied_by;
+
+    const OURS: &str = "pleach/production.web";
+
+    fn kubectl_object() -> Value {
+        json!({
+            "apiVersion": "v1", "kind": "ConfigMap",
+            "metadata": {
+                "name": "settings", "resourceVersion": "812",
+                "annotations": {"kubectl.kubernetes.io/last-applied-configuration": "{}", "team": "web"},
+                "managedFields": [
+                    {"manager": "kubectl-client-side-apply", "operation": "Update", "apiVersion": "v1",
+                     "time": "2026-07-01T10:00:00Z", "fieldsType": "FieldsV1",
+                     "fieldsV1": {"f:data": {".": {}, "f:a": {}, "f:old": {}},
+                        "f:metadata": {"f:annotations": {".": {}, "f:kubectl.kubernetes.io/last-applied-configuration": {}, "f:team": {}}}}},
+                    {"manager": "other", "operation": "Update", "apiVersion": "v1",
+                     "time": "2026-07-02T10:00:00Z", "fieldsType": "FieldsV1", "fieldsV1": {"f:data": {"f:theirs": {}}}},
+                    {"manager": "kubelet", "operation": "Update", "apiVersion": "v1", "subresource": "status",
+                     "fieldsType": "FieldsV1", "fieldsV1": {"f:status": {"f:x": {}}}},
+                ],
+            },
+            "data": {"a": "1", "old": "2", "theirs": "3"},
+        })
+    }
+
+    fn adopt_kubectl(manager: &str) -> bool {
+        manager.starts_with("kubectl")
+    }
+
+    fn patched(mut object: Value, patch: Value) -> Value {
+        let patch: json_patch::Patch = serde_json::from_value(patch).unwrap();
+        json_patch::patch(&mut object, &patch).unwrap();
+        object
+    }
+
+    #[test]
+    fn entries_of_adopted_managers_become_ours() {
+        let object = kubectl_object();
+        let patch = merge_entries(&object["metadata"], "v1", OURS, &adopt_kubectl).unwrap();
+        assert_eq!(
+            patch[0],
+            json!({"op": "test", "path": "/metadata/resourceVersion", "value": "812"})
+        );
+        let object = patched(object, patch);
+        let managers: Vec<(&str, &str)> = entries(&object["metadata"])
+            .iter()
+            .map(|entry| {
+                (
+                    entry["manager"].as_str().unwrap(),
+                    entry["operation"].as_str().unwrap(),
+                )
+            })
+            .collect();
+        assert_eq!(
+            managers,
+            [(OURS, "Apply"), ("other", "Update"), ("kubelet", "Update")]
+        );
+        let ours = applied_by(&object["metadata"], OURS);
+        assert_eq!(
+            ours.to_json(),
+            json!({"f:data": {".": {}, "f:a": {}, "f:old": {}},
+                "f:metadata": {"f:annotations": {".": {}, "f:team": {}}}})
+        );
+        assert_eq!(object["metadata"]["annotations"], json!({"team": "web"}));
+        assert_eq!(
+            merge_entries(&object["metadata"], "v1", OURS, &adopt_kubectl),
+            None,
+            "once is enough"
+        );
+    }
+
+    #[test]
+    fn nothing_is_patched_where_nobody_is_adopted() {
+        let object = kubectl_object();
+        assert_eq!(
+            merge_entries(&object["metadata"], "v1", OURS, &|_| false),
+            None
+        );
+    }
+
+    #[test]
+    fn our_update_entry_joins_our_apply_entry() {
+        let metadata = json!({"resourceVersion": "1", "managedFields": [
+            {"manager": OURS, "operation": "Apply", "apiVersion": "v1", "fieldsV1": {"f:data": {"f:a": {}}}},
+            {"manager": OURS, "operation": "Update", "apiVersion": "v1", "fieldsV1": {"f:data": {"f:b": {}}}}]});
+        let patch = merge_entries(&metadata, "v1", OURS, &|_| false).unwrap();
+        assert_eq!(
+            patch[1]["value"],
+            json!([{"manager": OURS, "operation": "Apply", "apiVersion": "v1", "fieldsType": "FieldsV1",
+                "fieldsV1": {"f:data": {"f:a": {}, "f:b": {}}}}])
+        );
+    }
+
+    #[test]
+    fn the_newest_entry_gives_the_version() {
+        let metadata = json!({"resourceVersion": "1", "managedFields": [
+            {"manager": "helm", "operation": "Update", "apiVersion": "policy/v1", "time": "2026-07-02T10:00:00Z", "fieldsV1": {"f:spec": {}}},
+            {"manager": "helm", "operation": "Apply", "apiVersion": "policy/v1beta1", "time": "2025-07-02T10:00:00Z", "fieldsV1": {"f:spec": {}}}]});
+        let patch = merge_entries(&metadata, "x/v1", OURS, &|_| true).unwrap();
+        assert_eq!(patch[1]["value"][0]["apiVersion"], "policy/v1");
+        assert_eq!(patch[1]["value"][0]["time"], "2026-07-02T10:00:00Z");
+    }
+
+    #[test]
+    fn an_adoption_removes_what_only_the_adopted_wanted() {
+        // The answer to a forced dry run: ours joined, nothing merged.
+        let mut predicted = kubectl_object();
+        predicted["data"]["a"] = json!("new");
+        predicted["metadata"]["managedFields"].as_array_mut().unwrap().push(json!(
+            {"manager": OURS, "operation": "Apply", "apiVersion": "v1", "fieldsV1": {"f:data": {"f:a": {}}}}));
+        let rest = after_adoption(&predicted, OURS, &adopt_kubectl);
+        assert_eq!(rest["data"], json!({"a": "new", "theirs": "3"}));
+        assert_eq!(rest["metadata"].get("annotations"), None);
+    }
+
+    #[test]
+    fn list_items_go_by_their_keys_and_stay_where_others_own_in_them() {
+        let object = json!({"spec": {"containers": [
+            {"name": "a", "image": "a:1", "env": [{"name": "X", "value": "1"}]},
+            {"name": "b", "image": "b:1", "resources": {"limits": {"cpu": "1"}}},
+            {"name": "c", "image": "c:1"}], "args": ["x", "y", "z"]}});
+        let taken = FieldSet::parse(&json!({"f:spec": {
+            "f:containers": {
+                "k:{\"name\":\"a\"}": {".": {}, "f:name": {}, "f:image": {}},
+                "k:{\"name\":\"b\"}": {".": {}, "f:name": {}, "f:image": {}},
+                "k:{\"name\":\"gone\"}": {".": {}, "f:name": {}}},
+            "f:args": {"v:\"x\"": {}, "v:\"z\"": {}}}}));
+        let others = FieldSet::parse(&json!({"f:spec": {"f:containers": {
+            "k:{\"name\":\"b\"}": {"f:name": {}, "f:resources": {"f:limits": {"f:cpu": {}}}}}}}));
+        assert_eq!(
+            without_owned(&object, &taken, &others),
+            json!({"spec": {"containers": [
+                {"name": "b", "resources": {"limits": {"cpu": "1"}}},
+                {"name": "c", "image": "c:1"}], "args": ["y"]}})
+        );
+    }
+
+    #[test]
+    fn a_container_that_is_left_empty_goes() {
+        let object = json!({"spec": {"resources": {"limits": {"cpu": "1"}}}, "data": {}});
+        let taken =
+            FieldSet::parse(&json!({"f:spec": {"f:resources": {"f:limits": {"f:cpu": {}}}}}));
+        assert_eq!(
+            without_owned(&object, &taken, &FieldSet::default()),
+            json!({"data": {}})
+        );
+    }
+}
