@@ -1,1 +1,509 @@
-//! Files: every error names its path.
+//! Files and folders on disk: the only home of `std::fs`.
+//!
+//! Every error names its path. Writing is all or nothing: a reader, or a run
+//! that was cut off, sees the old content or the new, never half of it.
+//! Nothing here knows what the files mean.
+
+mod working_tree;
+
+use std::collections::BTreeMap;
+use std::io::{self, Write as _};
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+
+use bytes::Bytes;
+use pleach_domain::repo::{FileTree, TreeEntry, TreeError, TreeKind};
+use tempfile::{Builder, NamedTempFile, TempDir};
+
+pub use working_tree::WorkingTree;
+
+/// The largest file that is read from a repository.
+pub const MAX_FILE_BYTES: u64 = 16 * 1024 * 1024;
+
+/// How names of files begin that are not complete yet.
+const STAGING: &str = ".pleach-tmp-";
+
+/// Errors from reading or writing files; all of them name the path.
+#[derive(Debug, thiserror::Error)]
+pub enum FileError {
+    /// A file or folder could not be read.
+    #[error("failed to read {}", path.display())]
+    Read {
+        /// What was read.
+        path: PathBuf,
+        /// Why it failed.
+        #[source]
+        source: io::Error,
+    },
+    /// A file or folder could not be written.
+    #[error("failed to write {}", path.display())]
+    Write {
+        /// What was written.
+        path: PathBuf,
+        /// Why it failed.
+        #[source]
+        source: io::Error,
+    },
+    /// Something is there already, and it is not ours to replace.
+    #[error("{} exists already", path.display())]
+    Exists {
+        /// What is there.
+        path: PathBuf,
+    },
+    /// A path that would end up outside of the folder it is meant for.
+    #[error("`{path}` is not a path within a folder")]
+    Outside {
+        /// The path, as given.
+        path: String,
+    },
+}
+
+impl FileError {
+    fn read(path: &Path) -> impl FnOnce(io::Error) -> Self {
+        let path = path.to_owned();
+        |source| Self::Read { path, source }
+    }
+
+    fn write(path: &Path) -> impl FnOnce(io::Error) -> Self {
+        let path = path.to_owned();
+        |source| Self::Write { path, source }
+    }
+}
+
+/// What a folder is to hold: paths with `/`, and the content of each file.
+pub type Files = BTreeMap<String, FileContent>;
+
+/// The content of a file that is to be written.
+#[derive(Clone, PartialEq, Eq)]
+pub struct FileContent {
+    bytes: Bytes,
+    private: bool,
+}
+
+impl FileContent {
+    /// A file that others may read as far as the umask lets them.
+    pub fn new(bytes: impl Into<Bytes>) -> Self {
+        Self {
+            bytes: bytes.into(),
+            private: false,
+        }
+    }
+
+    /// A file with secrets: only its owner may read it.
+    pub fn private(bytes: impl Into<Bytes>) -> Self {
+        Self {
+            bytes: bytes.into(),
+            private: true,
+        }
+    }
+
+    /// The bytes.
+    pub fn bytes(&self) -> &Bytes {
+        &self.bytes
+    }
+
+    fn permissions(&self) -> std::fs::Permissions {
+        // The umask applies to both.
+        std::fs::Permissions::from_mode(if self.private { 0o600 } else { 0o666 })
+    }
+}
+
+impl std::fmt::Debug for FileContent {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        // Never the bytes: they may be secret.
+        f.debug_struct("FileContent")
+            .field("length", &self.bytes.len())
+            .field("private", &self.private)
+            .finish()
+    }
+}
+
+/// Reads a whole file, wherever it is; links are followed.
+#[expect(clippy::disallowed_methods, reason = "the home of std::fs")]
+pub fn read(path: &Path) -> Result<Vec<u8>, FileError> {
+    std::fs::read(path).map_err(FileError::read(path))
+}
+
+/// The absolute path of something that exists, without links.
+#[expect(clippy::disallowed_methods, reason = "the home of std::fs")]
+pub fn canonical(path: &Path) -> Result<PathBuf, FileError> {
+    std::fs::canonicalize(path).map_err(FileError::read(path))
+}
+
+/// Whether a path is a folder; links are followed.
+#[expect(clippy::disallowed_methods, reason = "the home of std::fs")]
+pub fn is_folder(path: &Path) -> Result<bool, FileError> {
+    match std::fs::metadata(path) {
+        Ok(metadata) => Ok(metadata.is_dir()),
+        Err(error) if is_absent(&error) => Ok(false),
+        Err(error) => Err(FileError::read(path)(error)),
+    }
+}
+
+/// Whether there is anything at a path, a dangling link included.
+#[expect(clippy::disallowed_methods, reason = "the home of std::fs")]
+pub fn exists(path: &Path) -> Result<bool, FileError> {
+    match std::fs::symlink_metadata(path) {
+        Ok(_) => Ok(true),
+        Err(error) if is_absent(&error) => Ok(false),
+        Err(error) => Err(FileError::read(path)(error)),
+    }
+}
+
+/// The names in a folder, sorted; none when there is no such folder.
+#[expect(clippy::disallowed_methods, reason = "the home of std::fs")]
+pub fn names(folder: &Path) -> Result<Vec<PathBuf>, FileError> {
+    let entries = match std::fs::read_dir(folder) {
+        Ok(entries) => entries,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(error) => return Err(FileError::read(folder)(error)),
+    };
+    let mut names = Vec::new();
+    for entry in entries {
+        names.push(PathBuf::from(
+            entry.map_err(FileError::read(folder))?.file_name(),
+        ));
+    }
+    names.sort();
+    Ok(names)
+}
+
+/// Every file below a folder as a path with `/` from there, sorted. Links and
+/// whatever is neither a file nor a folder count as files: they are there.
+pub fn files_below(folder: &Path) -> Result<Vec<String>, FileError> {
+    let tree = WorkingTree::new(folder);
+    let mut files = Vec::new();
+    let mut folders = vec![String::new()];
+    while let Some(path) = folders.pop() {
+        let entries = tree.list(&path).map_err(|error| FileError::Read {
+            path: folder.join(&path),
+            source: io::Error::other(error.to_string()),
+        })?;
+        for TreeEntry { name, kind } in entries {
+            let path = join(&path, &name);
+            match kind {
+                TreeKind::Folder => folders.push(path),
+                TreeKind::File | TreeKind::Link | TreeKind::Submodule => files.push(path),
+            }
+        }
+    }
+    files.sort();
+    Ok(files)
+}
+
+/// Writes a file in one step: the former content, or all of the new.
+pub fn write_atomic(path: &Path, content: &FileContent) -> Result<(), FileError> {
+    let file = prepared(path, content)?;
+    file.persist(path)
+        .map_err(|error| FileError::write(path)(error.error))?;
+    Ok(())
+}
+
+/// Writes a file in one step where nothing is yet.
+pub fn write_new(path: &Path, content: &FileContent) -> Result<(), FileError> {
+    let file = prepared(path, content)?;
+    file.persist_noclobber(path).map_err(|error| {
+        if error.error.kind() == io::ErrorKind::AlreadyExists {
+            FileError::Exists {
+                path: path.to_owned(),
+            }
+        } else {
+            FileError::write(path)(error.error)
+        }
+    })?;
+    Ok(())
+}
+
+fn prepared(path: &Path, content: &FileContent) -> Result<NamedTempFile, FileError> {
+    let mut file = Builder::new()
+        .prefix(STAGING)
+        .permissions(content.permissions())
+        .tempfile_in(parent(path))
+        .map_err(FileError::write(path))?;
+    file.write_all(&content.bytes)
+        .and_then(|()| file.as_file().sync_all())
+        .map_err(FileError::write(path))?;
+    Ok(file)
+}
+
+/// Fills a folder: one that is not there yet in one step, one that is there
+/// file by file. It may be empty or hold nothing but `ours`: paths that an
+/// earlier call wrote there. Anything else in it is [`FileError::Exists`].
+pub fn write_folder(folder: &Path, files: &Files, ours: &[String]) -> Result<(), FileError> {
+    let present = exists(folder)?;
+    if present && !is_folder(folder)? {
+        return Err(FileError::Exists {
+            path: folder.to_owned(),
+        });
+    }
+    if present {
+        // What a run that was killed left behind is ours as well.
+        let strange = files_below(folder)?
+            .into_iter()
+            .find(|path| !path.starts_with(STAGING) && !ours.contains(path));
+        if let Some(path) = strange {
+            return Err(FileError::Exists {
+                path: folder.join(path),
+            });
+        }
+    }
+    // An existing folder keeps its place in the file system: it may be a mount
+    // point, or the folder the user stands in. Only its content is moved.
+    if present {
+        let staged = stage(folder, files)?;
+        for path in ours {
+            remove_file(&folder.join(path))?;
+        }
+        for path in files.keys() {
+            let target = folder.join(path);
+            create_folders(parent(&target))?;
+            rename(&staged.path().join(path), &target)?;
+        }
+        remove_empty_folders(folder, ours)
+    } else {
+        let parent = parent(folder);
+        create_folders(parent)?;
+        let staged = stage(parent, files)?;
+        rename(staged.path(), folder)?;
+        // The folder has moved away: there is nothing left to clean up.
+        drop(staged.keep());
+        Ok(())
+    }
+}
+
+/// Writes all files into a hidden folder below `parent`, which vanishes again
+/// when it is dropped.
+fn stage(parent: &Path, files: &Files) -> Result<TempDir, FileError> {
+    let staged = Builder::new()
+        .prefix(STAGING)
+        .permissions(std::fs::Permissions::from_mode(0o777))
+        .tempdir_in(parent)
+        .map_err(FileError::write(parent))?;
+    for (path, content) in files {
+        if !is_inside(path) || path.is_empty() {
+            return Err(FileError::Outside { path: path.clone() });
+        }
+        let target = staged.path().join(path);
+        create_folders(self::parent(&target))?;
+        write_new(&target, content)?;
+    }
+    Ok(staged)
+}
+
+#[expect(clippy::disallowed_methods, reason = "the home of std::fs")]
+fn create_folders(folder: &Path) -> Result<(), FileError> {
+    std::fs::create_dir_all(folder).map_err(FileError::write(folder))
+}
+
+#[expect(clippy::disallowed_methods, reason = "the home of std::fs")]
+fn rename(from: &Path, to: &Path) -> Result<(), FileError> {
+    std::fs::rename(from, to).map_err(FileError::write(to))
+}
+
+#[expect(clippy::disallowed_methods, reason = "the home of std::fs")]
+fn remove_file(path: &Path) -> Result<(), FileError> {
+    match std::fs::remove_file(path) {
+        Err(error) if !is_absent(&error) => Err(FileError::write(path)(error)),
+        _ => Ok(()),
+    }
+}
+
+#[expect(clippy::disallowed_methods, reason = "the home of std::fs")]
+fn remove_empty_folders(folder: &Path, files: &[String]) -> Result<(), FileError> {
+    let mut folders: Vec<&str> = files
+        .iter()
+        .flat_map(|path| path.match_indices('/').map(|(end, _)| &path[..end]))
+        .collect();
+    // Longest first: children before their parents.
+    folders.sort_by_key(|path| (std::cmp::Reverse(path.len()), *path));
+    folders.dedup();
+    for path in folders {
+        let path = folder.join(path);
+        match std::fs::remove_dir(&path) {
+            Err(error)
+                if !is_absent(&error) && error.kind() != io::ErrorKind::DirectoryNotEmpty =>
+            {
+                return Err(FileError::write(&path)(error));
+            }
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+fn is_absent(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::NotFound | io::ErrorKind::NotADirectory
+    )
+}
+
+/// The folder that a file lies in; the current one for a bare name.
+fn parent(path: &Path) -> &Path {
+    match path.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => parent,
+        _ => Path::new("."),
+    }
+}
+
+/// Joins a path of a tree and a name in it.
+pub(crate) fn join(folder: &str, name: &str) -> String {
+    if folder.is_empty() {
+        name.to_owned()
+    } else {
+        format!("{folder}/{name}")
+    }
+}
+
+/// Whether a path of a tree stays inside: relative, without `.`, `..` and
+/// empty parts. The empty path is the root.
+pub(crate) fn is_inside(path: &str) -> bool {
+    path.is_empty()
+        || path
+            .split('/')
+            .all(|part| !matches!(part, "" | "." | "..") && !part.contains('\0'))
+}
+
+/// Refuses content that a repository should not have: too large, or the
+/// placeholder that git LFS leaves for a file.
+pub(crate) fn check_content(path: &str, bytes: &[u8]) -> Result<(), TreeError> {
+    if bytes.starts_with(b"version https://git-lfs.github.com/spec/") {
+        return Err(unreadable(
+            path,
+            "it is a git LFS pointer, and LFS is not supported; keep the file itself in git",
+        ));
+    }
+    Ok(())
+}
+
+/// Refuses a file above [`MAX_FILE_BYTES`] before it is read.
+pub(crate) fn check_size(path: &str, size: u64) -> Result<(), TreeError> {
+    if size > MAX_FILE_BYTES {
+        return Err(unreadable(
+            path,
+            format!(
+                "it has {size} bytes, and at most {} MiB are read",
+                MAX_FILE_BYTES / 1024 / 1024
+            ),
+        ));
+    }
+    Ok(())
+}
+
+pub(crate) fn unreadable(path: &str, reason: impl Into<String>) -> TreeError {
+    TreeError::Unreadable {
+        path: if path.is_empty() { "." } else { path }.to_owned(),
+        reason: reason.into(),
+    }
+}
+
+pub(crate) fn missing(path: &str) -> TreeError {
+    TreeError::Missing {
+        path: if path.is_empty() { "." } else { path }.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn files(files: &[(&str, &str)]) -> Files {
+        files
+            .iter()
+            .map(|(path, content)| {
+                let content = FileContent::new(content.as_bytes().to_vec());
+                ((*path).to_owned(), content)
+            })
+            .collect()
+    }
+
+    fn mode(path: &Path) -> u32 {
+        std::fs::File::open(path)
+            .and_then(|file| file.metadata())
+            .unwrap()
+            .permissions()
+            .mode()
+            & 0o777
+    }
+
+    #[test]
+    fn a_file_is_written_in_one_step_and_replaced() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a.yaml");
+        write_atomic(&path, &FileContent::new("one")).unwrap();
+        write_atomic(&path, &FileContent::new("two")).unwrap();
+        assert_eq!(read(&path).unwrap(), b"two");
+        assert_eq!(names(folder.path()).unwrap(), [PathBuf::from("a.yaml")]);
+    }
+
+    #[test]
+    fn a_new_file_replaces_nothing() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a.yaml");
+        write_new(&path, &FileContent::new("one")).unwrap();
+        let error = write_new(&path, &FileContent::new("two")).unwrap_err();
+        assert!(matches!(error, FileError::Exists { .. }), "{error}");
+        assert_eq!(read(&path).unwrap(), b"one");
+    }
+
+    #[test]
+    fn secrets_are_for_their_owner() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("secret.yaml");
+        write_atomic(&path, &FileContent::private("x")).unwrap();
+        assert_eq!(mode(&path), 0o600);
+    }
+
+    #[test]
+    fn a_folder_appears_whole() {
+        let folder = tempfile::tempdir().unwrap();
+        let target = folder.path().join("new/repository");
+        write_folder(&target, &files(&[("a.yaml", "a"), ("b/c.yaml", "c")]), &[]).unwrap();
+        assert_eq!(files_below(&target).unwrap(), ["a.yaml", "b/c.yaml"]);
+        assert_eq!(
+            names(&folder.path().join("new")).unwrap(),
+            [PathBuf::from("repository")]
+        );
+    }
+
+    #[test]
+    fn a_folder_with_files_of_others_is_left_alone() {
+        let folder = tempfile::tempdir().unwrap();
+        write_folder(folder.path(), &files(&[("mine.txt", "x")]), &[]).unwrap();
+        let error = write_folder(folder.path(), &files(&[("a.yaml", "a")]), &[]).unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            format!(
+                "{} exists already",
+                folder.path().join("mine.txt").display()
+            )
+        );
+        assert_eq!(files_below(folder.path()).unwrap(), ["mine.txt"]);
+    }
+
+    #[test]
+    fn what_was_written_before_is_replaced() {
+        let folder = tempfile::tempdir().unwrap();
+        let before = files(&[("old/deep/a.yaml", "a"), ("keep/b.yaml", "b")]);
+        write_folder(folder.path(), &before, &[]).unwrap();
+        let ours: Vec<String> = before.keys().cloned().collect();
+        write_folder(folder.path(), &files(&[("keep/b.yaml", "new")]), &ours).unwrap();
+        assert_eq!(files_below(folder.path()).unwrap(), ["keep/b.yaml"]);
+        assert_eq!(read(&folder.path().join("keep/b.yaml")).unwrap(), b"new");
+        assert_eq!(names(folder.path()).unwrap(), [PathBuf::from("keep")]);
+    }
+
+    #[test]
+    fn a_folder_is_not_left() {
+        let folder = tempfile::tempdir().unwrap();
+        for path in ["../a", "/a", "a//b", "a/./b", ""] {
+            let error =
+                write_folder(&folder.path().join("x"), &files(&[(path, "a")]), &[]).unwrap_err();
+            assert!(
+                matches!(error, FileError::Outside { .. }),
+                "{path}: {error}"
+            );
+        }
+        assert!(names(folder.path()).unwrap().is_empty());
+    }
+}

@@ -1,1 +1,3 @@
-//! it
+//! One binary for all integration tests: each further one would link again.
+
+mod git;
