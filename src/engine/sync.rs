@@ -1,5 +1,117 @@
 //! One release, once: observe, plan, carry out, record.
 
+mod body;
+mod error;
 pub mod events;
+mod hub;
+mod observe;
+mod op;
+mod paths;
+mod record;
 pub mod report;
 mod scheduler;
+pub mod state;
+mod wait;
+
+use std::collections::BTreeMap;
+use std::sync::{Mutex, PoisonError};
+
+use pleach_domain::object::labels;
+use pleach_domain::observe::{DesiredDigest, Observed};
+use pleach_domain::plan::{Desired, Plan};
+use tokio_util::sync::CancellationToken;
+
+pub use error::SyncError;
+pub use observe::{Observation, observe};
+
+use crate::io::cluster::Cluster;
+use events::{EventKind, Events, Verb};
+use report::SyncResult;
+use state::State;
+
+/// Requests in flight.
+const CONCURRENCY: usize = 32;
+
+/// Carries out a plan that was made from this observation, and records it.
+///
+/// Nothing is written for a plan without steps whose record is up to date. The
+/// superset of the inventory is written before the first change it describes,
+/// and shrunk after confirmed deletions.
+pub async fn carry_out(
+    cluster: &Cluster,
+    desired: &mut Desired,
+    observation: Observation,
+    plan: &Plan,
+    events: &Events,
+    cancel: &CancellationToken,
+) -> Result<SyncResult, SyncError> {
+    let Observation { observed, mut state } = observation;
+    if plan.steps.is_empty() && record::is_current(&state, desired, &observed, plan) {
+        return Ok(SyncResult::default());
+    }
+    events.send(EventKind::Phase(Verb::Apply));
+    state.prepare().await?;
+    for manifest in &desired.manifests {
+        desired.digests.insert(manifest.id().clone(), body::desired_digest(manifest, state.key()));
+    }
+    let attempt = record::attempt(desired);
+    let superset = record::superset(desired, &observed, plan);
+    if plan.has_steps() {
+        let begun = attempt.clone();
+        let (repository, bundle) = (desired.repository.clone(), desired.bundle.clone());
+        state
+            .commit(
+                &superset,
+                |installed| {
+                    installed.repository = repository;
+                    installed.bundle = bundle;
+                    installed.applying = Some(begun);
+                    installed.ready = false;
+                },
+                "Reconciling",
+                "a plan is being carried out",
+            )
+            .await?;
+    }
+    let desired = &*desired;
+    let (result, inventory) = run(cluster, desired, &observed, plan, &state, superset, events, cancel).await;
+    events.send(EventKind::Phase(Verb::Report));
+    let inventory = record::settled(cluster, desired, &observed, plan, &result, inventory).await?;
+    record::finish(&mut state, desired, plan, &result, &inventory, attempt).await?;
+    events.send(EventKind::Finished(result.clone()));
+    Ok(result)
+}
+
+#[expect(clippy::too_many_arguments, reason = "one call, from carry_out")]
+async fn run(
+    cluster: &Cluster,
+    desired: &Desired,
+    observed: &Observed,
+    plan: &Plan,
+    state: &State,
+    superset: pleach_domain::inventory::Inventory,
+    events: &Events,
+    cancel: &CancellationToken,
+) -> (SyncResult, pleach_domain::inventory::Inventory) {
+    let selector = format!("{}={}", labels::PART_OF, desired.name.apply_set());
+    let operator = op::Operator {
+        cluster,
+        plan,
+        manifests: desired.manifests.iter().map(|manifest| (manifest.id(), manifest)).collect(),
+        key: state.key(),
+        manager: desired.name.field_manager(),
+        paths: paths::Paths::new(&observed.discovery, &desired.manifests),
+        hub: hub::Hub::new(cluster.clone(), selector),
+        events,
+        inventory: Mutex::new(superset),
+        begun: Mutex::new(BTreeMap::new()),
+    };
+    let result = scheduler::run(plan, &operator, events, CONCURRENCY, cancel).await;
+    let inventory = operator.inventory.into_inner().unwrap_or_else(PoisonError::into_inner);
+    (result, inventory)
+}
+
+/// Whether every secret object has the digest that will be written.
+fn is_keyed(desired: &Desired) -> bool {
+    desired.digests.values().all(|digest| *digest != DesiredDigest::Unkeyed)
+}

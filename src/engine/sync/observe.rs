@@ -40,7 +40,7 @@ pub async fn observe(cluster: &Cluster, desired: &mut Desired, verify: bool) -> 
     let (server_version, id, discovery) =
         futures::try_join!(cluster.server_version(), cluster.cluster_id(), cluster.discover())?;
     let (read, registrations) =
-        futures::join!(State::read(cluster, &desired.name, &discovery), cluster.registrations());
+        futures::join!(State::read(cluster, &desired.name, &discovery), cluster.registrations(&desired.name.field_manager()));
     let (state, recorded) = read?;
     desired.digests = desired
         .manifests
@@ -64,8 +64,15 @@ pub async fn observe(cluster: &Cluster, desired: &mut Desired, verify: bool) -> 
         journal: recorded.journal,
     };
     for list in registrations {
-        observed.listings.entry(ListingKey { kind: list.kind, namespace: None }).or_insert(list.listing);
-        observed.registrations.extend(list.items);
+        let listing = match list.found {
+            Ok(found) => {
+                observed.registrations.extend(found);
+                Listing::Complete
+            }
+            Err(error) => failed_listing(error)?,
+        };
+        // The same kind is listed again where it is wanted: either must be complete.
+        observed.listings.insert(ListingKey { kind: list.kind, namespace: None }, listing);
     }
     let reader = Reader {
         cluster,

@@ -1,0 +1,166 @@
+//! The operations of a plan, one file each.
+
+mod apply;
+mod delete;
+mod patch;
+
+use std::collections::BTreeMap;
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use pleach_domain::finding::Kind;
+use pleach_domain::inventory::Inventory;
+use pleach_domain::object::{DigestKey, Manifest, ObjectId};
+use pleach_domain::order::StageName;
+use pleach_domain::plan::{Op, Plan, Precondition, Step, StepId, Until};
+use serde_json::Value;
+use tokio::time::Instant;
+
+use super::events::{EventKind, Events};
+use super::hub::Hub;
+use super::paths::Paths;
+use super::report::{Failure, FailureKind};
+use super::scheduler::Executor;
+use super::wait::{Since, Waiter};
+use crate::io::cluster::{Class, Cluster, ClusterError, Retry};
+
+/// How long a 403 right after granting rights may be passing: the authorizer
+/// sees new rules within milliseconds, replicas of the API server later.
+const RIGHTS_SETTLE: Duration = Duration::from_secs(5);
+
+/// Carries out steps and keeps the inventory in step with the answers.
+pub(super) struct Operator<'a> {
+    pub(super) cluster: &'a Cluster,
+    pub(super) plan: &'a Plan,
+    pub(super) manifests: BTreeMap<&'a ObjectId, &'a Manifest>,
+    pub(super) key: Option<&'a DigestKey>,
+    pub(super) manager: String,
+    pub(super) paths: Paths,
+    pub(super) hub: Hub,
+    pub(super) events: &'a Events,
+    pub(super) inventory: Mutex<Inventory>,
+    /// When each step began, and what its write gave back.
+    pub(super) begun: Mutex<BTreeMap<StepId, (Instant, Since)>>,
+}
+
+impl Executor for Operator<'_> {
+    async fn carry_out<'a>(&'a self, step: &'a Step) -> Result<(), Failure> {
+        let started = Instant::now();
+        self.record(step, started, Since::default());
+        match &step.op {
+            Op::Apply { body, force } => self.apply(step, body, *force, started).await,
+            Op::Patch { patch, subresource } => self.patch(step, patch, subresource.as_deref(), started).await,
+            Op::Delete(deletion) => self.delete(step, deletion, started).await,
+            Op::Wait => Ok(()),
+            // No pass of the planner makes these yet.
+            Op::Create { .. } | Op::Copy { .. } | Op::Migrate { .. } => {
+                Err(Failure::new(FailureKind::Other, format!("{} steps are not supported yet", step.op.verb())))
+            }
+        }
+    }
+
+    async fn complete<'a>(&'a self, step: &'a Step) -> Result<(), Failure> {
+        let Some(until) = &step.until else { return Ok(()) };
+        let (started, since) = self
+            .begun
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .get(&step.id)
+            .cloned()
+            .unwrap_or_else(|| (Instant::now(), Since::default()));
+        let waiter = Waiter { cluster: self.cluster, paths: &self.paths, hub: &self.hub, events: self.events };
+        let seen = waiter.wait(step, until, &since, started).await?;
+        match (until, &step.op) {
+            (Until::Absent { .. }, Op::Delete(_)) => self.forget(&step.object),
+            (Until::Ready { .. }, Op::Apply { .. }) => self.refresh(&step.object, seen.as_ref()),
+            _ => {}
+        }
+        Ok(())
+    }
+}
+
+impl Operator<'_> {
+    fn record(&self, step: &Step, started: Instant, since: Since) {
+        self.begun.lock().unwrap_or_else(PoisonError::into_inner).insert(step.id, (started, since));
+    }
+
+    /// A confirmed deletion leaves the inventory.
+    fn forget(&self, id: &ObjectId) {
+        self.inventory.lock().unwrap_or_else(PoisonError::into_inner).entries.remove(id);
+    }
+
+    /// The cluster with the retries of one step: until its deadline, and with
+    /// what is known to be passing in this plan.
+    fn cluster_for(&self, step: &Step, started: Instant) -> Cluster {
+        let deadline = started + Duration::try_from(step.deadline).unwrap_or_default();
+        let defined = self.paths.definition(&step.object.group_kind()).is_some();
+        let grants = self.plan.steps.iter().any(|other| other.stage == StageName::Access);
+        let events = self.events.clone();
+        let id = step.id;
+        let retry = Retry::until(deadline)
+            .also(move |class| match class {
+                Class::KindNotServed => defined,
+                Class::NamespaceTerminating(_) => true,
+                Class::Forbidden | Class::RbacEscalation { .. } | Class::RoleMissing(_) => {
+                    grants && started.elapsed() < RIGHTS_SETTLE
+                }
+                _ => false,
+            })
+            .notify(move |retrying| events.send(EventKind::Retrying(id, retrying.error.message.clone())));
+        self.cluster.clone().with_retry(retry)
+    }
+
+    /// Updates the record of an object that was seen ready: kinds without a
+    /// generation move their resourceVersion with their status, and nobody but
+    /// the owner of the status wrote as long as our fields are as we left them.
+    fn refresh(&self, id: &ObjectId, seen: Option<&Value>) {
+        let Some(value) = seen else { return };
+        let mut inventory = self.inventory.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(entry) = inventory.entries.get_mut(id) else { return };
+        let metadata = &value["metadata"];
+        let untouched = entry.uid.as_deref() == metadata["uid"].as_str()
+            && entry.fingerprint.is_some()
+            && entry.fingerprint == pleach_domain::diff::ownership::fingerprint(metadata, &self.manager)
+            && self.last_main_writer_is_us(metadata);
+        if untouched {
+            entry.resource_version = metadata["resourceVersion"].as_str().map(str::to_owned);
+        }
+    }
+
+    /// Whether nobody else has fields of the object itself: then every write
+    /// since ours was to its status.
+    fn last_main_writer_is_us(&self, metadata: &Value) -> bool {
+        let managers = pleach_domain::diff::ownership::managers(metadata);
+        managers.iter().all(|manager| *manager == self.manager)
+    }
+}
+
+/// The precondition on the incarnation, if any.
+fn required_uid(step: &Step) -> Option<&str> {
+    step.require.iter().find_map(|precondition| match precondition {
+        Precondition::Uid(uid) => Some(uid.as_str()),
+        _ => None,
+    })
+}
+
+/// The precondition on the version, if any.
+fn required_version(step: &Step) -> Option<&str> {
+    step.require.iter().find_map(|precondition| match precondition {
+        Precondition::ResourceVersion(version) => Some(version.as_str()),
+        _ => None,
+    })
+}
+
+/// A failed request as the failure of a step.
+pub(super) fn failure(error: &ClusterError) -> Failure {
+    let kind = match error.kind() {
+        Kind::Cluster => FailureKind::Cluster,
+        Kind::Conflict | Kind::Policy => FailureKind::Conflict,
+        Kind::Repository => FailureKind::Refused,
+    };
+    let message = match error.api() {
+        Some(api) => api.message.clone(),
+        None => error.to_string(),
+    };
+    Failure { kind, message, hint: error.class().and_then(Class::hint).map(str::to_owned) }
+}

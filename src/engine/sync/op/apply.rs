@@ -1,0 +1,96 @@
+//! Server-side apply under the release's manager.
+
+use std::sync::PoisonError;
+
+use pleach_domain::diff::ownership;
+use pleach_domain::inventory::EntryState;
+use pleach_domain::observe::DesiredDigest;
+use pleach_domain::plan::{Body, Precondition, Step};
+use serde_json::Value;
+use tokio::time::Instant;
+
+use super::{Operator, failure, required_uid, required_version};
+use crate::engine::sync::body::{self, Require};
+use crate::engine::sync::report::{Failure, FailureKind};
+use crate::engine::sync::wait::Since;
+use crate::io::cluster::{Applied, ApplyOptions, ResourcePath};
+
+impl Operator<'_> {
+    /// Sends the object and records the answer.
+    pub(super) async fn apply(&self, step: &Step, body: &Body, force: bool, started: Instant) -> Result<(), Failure> {
+        let require = Require { uid: required_uid(step), resource_version: required_version(step) };
+        let id = &step.object;
+        let (path, bytes, digest, secret) = match body {
+            Body::Rendered(_) => {
+                let manifest = self
+                    .manifests
+                    .get(id)
+                    .ok_or_else(|| Failure::new(FailureKind::Other, "the plan names an object that was not rendered"))?;
+                let path = self.paths.of(&manifest.gvk());
+                let digest = body::desired_digest(manifest, self.key);
+                (path, body::compose(manifest, digest, require), Some(digest), manifest.is_secret())
+            }
+            Body::Inline(value) => {
+                let path = self.paths.of_member(id, value.0["apiVersion"].as_str().unwrap_or_default());
+                (path, body::with_requirements(value.0.clone(), require), None, false)
+            }
+        };
+        let path = path.ok_or_else(|| {
+            Failure::new(FailureKind::Cluster, format!("{} is not served by the cluster", id.group_kind()))
+        })?;
+        let options = ApplyOptions { force, secret, ..ApplyOptions::new(&self.manager) };
+        let cluster = self.cluster_for(step, started);
+        let applied = cluster.apply(&path, id, bytes, &options).await.map_err(|error| failure(&error))?;
+        self.accept(step, &path, digest, applied, started)
+    }
+
+    fn accept(
+        &self,
+        step: &Step,
+        path: &ResourcePath,
+        digest: Option<DesiredDigest>,
+        applied: Applied,
+        started: Instant,
+    ) -> Result<(), Failure> {
+        let metadata = &applied.value["metadata"];
+        let foreign: Vec<String> = ownership::managers(metadata)
+            .into_iter()
+            .filter(|manager| *manager != self.manager)
+            .collect();
+        // Somebody created it since the plan was made: it is not ours to prune.
+        let taken = step.require.contains(&Precondition::Absent) && !applied.created && !foreign.is_empty();
+        let text = |value: &Value| value.as_str().map(str::to_owned);
+        let since = Since {
+            resource_version: text(&metadata["resourceVersion"]).unwrap_or_default(),
+            generation: metadata["generation"].as_i64(),
+        };
+        {
+            let mut inventory = self.inventory.lock().unwrap_or_else(PoisonError::into_inner);
+            let entry = inventory.entries.entry(step.object.clone()).or_default();
+            entry.state = if taken { EntryState::Kept } else { EntryState::Applied };
+            entry.api_version = path.api_version.to_string();
+            entry.uid = text(&metadata["uid"]);
+            entry.resource_version = Some(since.resource_version.clone());
+            entry.generation = since.generation;
+            entry.fingerprint = ownership::fingerprint(metadata, &self.manager);
+            entry.desired = match digest {
+                Some(DesiredDigest::Known(digest)) => Some(digest),
+                Some(DesiredDigest::Unkeyed) | None => None,
+            };
+            entry.stage = step.stage.to_string();
+        }
+        for warning in applied.warnings {
+            tracing::warn!(object = %step.object, "{warning}");
+        }
+        self.record(step, started, since);
+        if taken {
+            return Err(Failure {
+                kind: FailureKind::Conflict,
+                message: format!("it was created by {} after the plan was made", foreign.join(", ")),
+                hint: Some("run the command again; it will say whether the object can be adopted".to_owned()),
+            });
+        }
+        Ok(())
+    }
+}
+

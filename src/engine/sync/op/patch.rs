@@ -1,0 +1,33 @@
+//! JSON patches that test the resourceVersion.
+
+use pleach_domain::plan::{NonSecret, Step};
+use tokio::time::Instant;
+
+use super::{Operator, failure};
+use crate::engine::sync::report::{Failure, FailureKind};
+use crate::io::cluster::{Patch, PatchOptions};
+
+/// Field manager of patches; what it holds is taken over by the next apply.
+const MANAGER: &str = "pleach-overlay";
+
+impl Operator<'_> {
+    /// Sends the patch.
+    pub(super) async fn patch(
+        &self,
+        step: &Step,
+        patch: &NonSecret,
+        subresource: Option<&str>,
+        started: Instant,
+    ) -> Result<(), Failure> {
+        let id = &step.object;
+        let path = self.paths.of_member(id, "").ok_or_else(|| {
+            Failure::new(FailureKind::Cluster, format!("{} is not served by the cluster", id.group_kind()))
+        })?;
+        let options = PatchOptions { manager: MANAGER, dry_run: false, subresource };
+        self.cluster_for(step, started)
+            .patch(&path, id, &Patch::Json(patch.0.clone()), &options)
+            .await
+            .map(drop)
+            .map_err(|error| failure(&error))
+    }
+}

@@ -1,0 +1,315 @@
+//! Waiting: every wait has a deadline and can say at any moment what it waits for (I4).
+
+use std::time::Duration;
+
+use futures::future::BoxFuture;
+use jiff::SignedDuration;
+use pleach_domain::object::{GroupKind, Gvk, ObjectId, ServiceRef};
+use pleach_domain::order::registered_services;
+use pleach_domain::plan::{Precondition, Step, Until};
+use pleach_domain::readiness::{Readiness, assess};
+use serde_json::Value;
+use tokio::time::Instant;
+
+use super::events::{EventKind, Events, WaitState};
+use super::hub::{Hub, Seen};
+use super::paths::Paths;
+use super::report::{Failure, FailureKind};
+use crate::io::cluster::{Cluster, ClusterError, ResourcePath, Selector};
+
+/// First pause between two looks at something that cannot be watched.
+const SHORTEST: Duration = Duration::from_millis(100);
+/// Longest pause.
+const LONGEST: Duration = Duration::from_secs(2);
+
+/// The version of an object that an apply gave back: what a watch tells must
+/// not be older.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct Since {
+    pub(super) resource_version: String,
+    pub(super) generation: Option<i64>,
+}
+
+impl Since {
+    /// Whether the object is at least as new as our write.
+    fn is_reached(&self, value: &Value) -> bool {
+        let metadata = &value["metadata"];
+        if let (Some(ours), Some(theirs)) = (self.generation, metadata["generation"].as_i64()) {
+            return theirs >= ours;
+        }
+        // Resource versions are comparable as numbers (KEP-5504); a server where
+        // they are not gets the benefit of the doubt.
+        let number = |text: &str| text.parse::<u128>().ok();
+        match (number(&self.resource_version), number(metadata["resourceVersion"].as_str().unwrap_or_default())) {
+            (Some(ours), Some(theirs)) => theirs >= ours,
+            _ => true,
+        }
+    }
+}
+
+/// What waits are made with.
+pub(super) struct Waiter<'a> {
+    pub(super) cluster: &'a Cluster,
+    pub(super) paths: &'a Paths,
+    pub(super) hub: &'a Hub,
+    pub(super) events: &'a Events,
+}
+
+/// How a look at the cluster went.
+enum Look {
+    /// It has come about.
+    Done,
+    /// Not yet; what it looks like.
+    NotYet(String),
+    /// It will not come about.
+    Never(String),
+}
+
+impl Waiter<'_> {
+    /// Waits for what completes a step, until its deadline.
+    pub(super) async fn wait(
+        &self,
+        step: &Step,
+        until: &Until,
+        since: &Since,
+        started: Instant,
+    ) -> Result<Option<Value>, Failure> {
+        let deadline = started + duration(step.deadline);
+        let progress = Progress::new(self, step, started);
+        match until {
+            Until::Ready { stable_for } => {
+                self.wait_ready(&step.object, since, duration(*stable_for), deadline, progress).await.map(Some)
+            }
+            Until::Absent { .. } => {
+                let uid = step.require.iter().find_map(|precondition| match precondition {
+                    Precondition::Uid(uid) => Some(uid.as_str()),
+                    _ => None,
+                });
+                let path = self.paths.of_member(&step.object, "");
+                self.poll(deadline, progress, || Box::pin(self.look_absent(path.as_ref(), &step.object, uid))).await
+            }
+            Until::Served(gvk) => {
+                self.poll(deadline, progress, || Box::pin(self.look_served(gvk, &step.object))).await
+            }
+            Until::Endpoints { service, ready } => {
+                self.poll(deadline, progress, || Box::pin(self.look_endpoints(service, *ready))).await
+            }
+            Until::Registered { kind, service } => {
+                self.poll(deadline, progress, || Box::pin(self.look_registered(kind, service))).await
+            }
+            Until::Exists { any_of } => {
+                self.poll(deadline, progress, || Box::pin(self.look_exists(any_of))).await
+            }
+        }
+    }
+
+    /// Looks again and again, with growing pauses.
+    async fn poll<'a>(
+        &self,
+        deadline: Instant,
+        mut progress: Progress<'_>,
+        look: impl Fn() -> BoxFuture<'a, Result<Look, ClusterError>>,
+    ) -> Result<Option<Value>, Failure> {
+        let mut pause = SHORTEST;
+        loop {
+            match look().await {
+                Ok(Look::Done) => return Ok(None),
+                Ok(Look::Never(why)) => return Err(Failure::new(FailureKind::NotReady, why)),
+                Ok(Look::NotYet(message)) => progress.tell(message),
+                Err(error) if error.is_retryable() => progress.tell(error.to_string()),
+                Err(error) => return Err(super::op::failure(&error)),
+            }
+            if Instant::now() + pause > deadline {
+                return Err(progress.timed_out());
+            }
+            tokio::time::sleep(pause).await;
+            pause = (pause * 2).min(LONGEST);
+        }
+    }
+
+    /// Waits by watch until the object is ready and stays so.
+    async fn wait_ready(
+        &self,
+        id: &ObjectId,
+        since: &Since,
+        stable_for: Duration,
+        deadline: Instant,
+        mut progress: Progress<'_>,
+    ) -> Result<Value, Failure> {
+        let path = self.paths.of_member(id, "").ok_or_else(|| {
+            Failure::new(FailureKind::Cluster, format!("{} is not served by the cluster", id.group_kind()))
+        })?;
+        let mut seen = self.hub.follow(&path, id);
+        let mut ready_since: Option<Instant> = None;
+        loop {
+            let now = seen.borrow_and_update().clone();
+            let mut wake = deadline;
+            match now {
+                Seen::Present(value) if since.is_reached(&value) => {
+                    let assessment = assess(&value);
+                    match assessment.readiness {
+                        Readiness::Current => {
+                            let at = *ready_since.get_or_insert_with(Instant::now);
+                            if at.elapsed() >= stable_for {
+                                return Ok(Value::clone(&value));
+                            }
+                            wake = wake.min(at + stable_for);
+                        }
+                        Readiness::Failed => {
+                            return Err(Failure::new(FailureKind::NotReady, assessment.message));
+                        }
+                        _ => {
+                            ready_since = None;
+                            progress.tell(assessment.message);
+                        }
+                    }
+                }
+                Seen::Present(_) => progress.tell("the server has not seen the change yet".to_owned()),
+                Seen::Absent => {
+                    ready_since = None;
+                    progress.tell("it is not there, or somebody took its label off".to_owned());
+                }
+                Seen::Failing(message) => progress.tell(message),
+                Seen::Unknown => {}
+            }
+            tokio::select! {
+                changed = seen.changed() => if changed.is_err() {
+                    return Err(Failure::new(FailureKind::Other, "the watch ended"));
+                },
+                () = tokio::time::sleep_until(wake) => if wake == deadline {
+                    return Err(progress.timed_out());
+                },
+            }
+        }
+    }
+
+    async fn look_absent(
+        &self,
+        path: Option<&ResourcePath>,
+        id: &ObjectId,
+        uid: Option<&str>,
+    ) -> Result<Look, ClusterError> {
+        // A kind that is no longer served took its objects with it only if its
+        // definition is confirmed gone; here the object was seen just before.
+        let Some(path) = path else { return Ok(Look::Never(format!("{} is not served any more", id.group_kind()))) };
+        let Some(value) = self.cluster.get_id(path, id).await? else { return Ok(Look::Done) };
+        if uid.is_some_and(|uid| value["metadata"]["uid"] != uid) {
+            return Ok(Look::Done);
+        }
+        let finalizers: Vec<&str> =
+            value["metadata"]["finalizers"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
+        Ok(Look::NotYet(if finalizers.is_empty() {
+            "it is still there".to_owned()
+        } else {
+            format!("it waits for {}", finalizers.join(", "))
+        }))
+    }
+
+    async fn look_served(&self, gvk: &Gvk, definition: &ObjectId) -> Result<Look, ClusterError> {
+        let Some(path) = self.paths.of(gvk) else { return Ok(Look::Never(format!("nothing defines {gvk}"))) };
+        let selector = Selector { fields: Some("metadata.name=pleach"), ..Selector::default() };
+        match self.cluster.list_metadata(&path, &selector, "").await {
+            Ok(_) => Ok(Look::Done),
+            Err(error) => match error.class() {
+                Some(crate::io::cluster::Class::KindNotServed | crate::io::cluster::Class::NotFound) => {
+                    self.explain_definition(definition).await
+                }
+                _ => Err(error),
+            },
+        }
+    }
+
+    /// Why a definition is not served: its own conditions say it.
+    async fn explain_definition(&self, definition: &ObjectId) -> Result<Look, ClusterError> {
+        let Some(path) = self.paths.of_member(definition, "") else {
+            return Ok(Look::NotYet("it is not served yet".to_owned()));
+        };
+        let value = self.cluster.get_id(&path, definition).await?;
+        Ok(match value.map(|value| assess(&value)) {
+            Some(assessment) if assessment.readiness == Readiness::Failed => Look::Never(assessment.message),
+            Some(assessment) => Look::NotYet(assessment.message),
+            None => Look::NotYet("it does not exist".to_owned()),
+        })
+    }
+
+    async fn look_endpoints(&self, service: &ServiceRef, ready: usize) -> Result<Look, ClusterError> {
+        let backend = self.cluster.backend(service).await?;
+        Ok(if !backend.exists {
+            Look::NotYet(format!("Service {service} does not exist"))
+        } else if backend.ready_endpoints < ready {
+            Look::NotYet(format!("Service {service} has {} of {ready} ready endpoints", backend.ready_endpoints))
+        } else {
+            Look::Done
+        })
+    }
+
+    async fn look_registered(&self, kind: &GroupKind, service: &ServiceRef) -> Result<Look, ClusterError> {
+        let id = ObjectId::new(&kind.group, &kind.kind, None, "");
+        let Some(path) = self.paths.of_member(&id, "") else {
+            return Ok(Look::Never(format!("{kind} is not served by the cluster")));
+        };
+        let list = self.cluster.list(&path, &Selector::default()).await?;
+        let found = list.items.iter().find(|value| registered_services(kind, value).contains(service));
+        Ok(match found {
+            None => Look::NotYet(format!("no {} points at Service {service} yet", kind.kind)),
+            Some(value) => {
+                let assessment = assess(value);
+                if assessment.is_current() { Look::Done } else { Look::NotYet(assessment.message) }
+            }
+        })
+    }
+
+    async fn look_exists(&self, any_of: &[ObjectId]) -> Result<Look, ClusterError> {
+        for id in any_of {
+            if let Some(path) = self.paths.of_member(id, "")
+                && self.cluster.get_id(&path, id).await?.is_some()
+            {
+                return Ok(Look::Done);
+            }
+        }
+        Ok(Look::NotYet("the workloads have not made it yet".to_owned()))
+    }
+}
+
+/// Tells what a wait sees, once per change.
+struct Progress<'a> {
+    events: &'a Events,
+    step: &'a Step,
+    started: Instant,
+    last: String,
+}
+
+impl<'a> Progress<'a> {
+    fn new(waiter: &Waiter<'a>, step: &'a Step, started: Instant) -> Self {
+        Self { events: waiter.events, step, started, last: String::new() }
+    }
+
+    fn tell(&mut self, message: String) {
+        if message == self.last {
+            return;
+        }
+        self.events.send(EventKind::Waiting(
+            self.step.id,
+            WaitState {
+                object: self.step.object.clone(),
+                message: message.clone(),
+                since: self.started.elapsed(),
+            },
+        ));
+        self.last = message;
+    }
+
+    fn timed_out(&self) -> Failure {
+        let waited = self.started.elapsed().as_secs();
+        let last = if self.last.is_empty() { "the server told nothing about it" } else { &self.last };
+        Failure {
+            kind: FailureKind::NotReady,
+            message: format!("not ready after {waited} s: {last}"),
+            hint: Some("the release's `timeout` in the environment file says how long to wait".to_owned()),
+        }
+    }
+}
+
+fn duration(duration: SignedDuration) -> Duration {
+    Duration::try_from(duration).unwrap_or_default()
+}
