@@ -116,7 +116,7 @@ pub enum Class {
     WebhookDenied(String),
     /// A webhook cannot be asked without writing.
     WebhookNoDryRun(String),
-    /// A ValidatingAdmissionPolicy refuses the object.
+    /// A `ValidatingAdmissionPolicy` refuses the object.
     PolicyDenied {
         /// The policy.
         policy: String,

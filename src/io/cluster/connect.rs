@@ -12,7 +12,7 @@ use tokio::time::timeout;
 use super::{Class, Cluster, ClusterError, Retry};
 
 /// How long a credential plugin may take: somebody may have to log in.
-const LOGIN: Duration = Duration::from_secs(120);
+const LOGIN: Duration = Duration::from_mins(2);
 
 /// Which cluster to talk to, as whom, and how patiently.
 #[derive(Debug, Clone)]
@@ -42,8 +42,8 @@ impl Connection {
             context: None,
             user_agent: user_agent.into(),
             connect_timeout: Duration::from_secs(10),
-            request_timeout: Duration::from_secs(60),
-            watch_timeout: Duration::from_secs(60),
+            request_timeout: Duration::from_mins(1),
+            watch_timeout: Duration::from_mins(1),
             patience: Duration::from_secs(10),
         }
     }

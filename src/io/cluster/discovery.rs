@@ -69,15 +69,10 @@ impl Cluster {
                 });
                 Ok(Document::Names(names.collect()))
             }
-            _ => Err(Box::new(ApiError {
-                class: Class::NotKubernetes,
-                status: Some(reply.status),
-                reason: String::new(),
-                message: format!("{url} is no discovery document"),
-                retry_after: None,
-                unclear: false,
-                attempts: 1,
-            })),
+            _ => Err(Box::new(ApiError::local(
+                Class::NotKubernetes,
+                format!("{url} is no discovery document"),
+            ))),
         }
     }
 

@@ -31,6 +31,21 @@ pub struct ApiError {
     pub attempts: u32,
 }
 
+impl ApiError {
+    /// A failure that is no answer of the server.
+    pub(super) fn local(class: Class, message: impl Into<String>) -> Self {
+        Self {
+            unclear: class.is_unclear(),
+            class,
+            status: None,
+            reason: String::new(),
+            message: message.into(),
+            retry_after: None,
+            attempts: 1,
+        }
+    }
+}
+
 /// Errors from reading or changing a cluster.
 #[derive(Debug, thiserror::Error)]
 pub enum ClusterError {
@@ -193,8 +208,9 @@ impl ClusterError {
             | Self::NoCluster { .. }
             | Self::Prepare { .. }
             | Self::Address { .. } => None,
-            Self::ServerVersion(source) | Self::Discover(source) => Some(source),
-            Self::Connect { source, .. }
+            Self::ServerVersion(source)
+            | Self::Discover(source)
+            | Self::Connect { source, .. }
             | Self::List { source, .. }
             | Self::Watch { source, .. }
             | Self::Get { source, .. }
@@ -232,9 +248,25 @@ impl ClusterError {
     pub fn kind(&self) -> finding::Kind {
         match self {
             Self::Address { .. } => finding::Kind::Repository,
-            _ => self
-                .class()
-                .map_or(finding::Kind::Cluster, Class::finding_kind),
+            // Only what we send can be the repository's fault.
+            Self::Apply { source, .. }
+            | Self::Create { source, .. }
+            | Self::Patch { source, .. }
+            | Self::Delete { source, .. } => source.class.finding_kind(),
+            _ => finding::Kind::Cluster,
+        }
+    }
+
+    /// The obvious next step, where there is one.
+    pub fn hint(&self) -> Option<&'static str> {
+        match self {
+            Self::ReadKubeconfig { .. } | Self::NoCluster { .. } => Some(
+                "name a kubeconfig with --kubeconfig or KUBECONFIG, and a context with --context",
+            ),
+            Self::UnknownContext { .. } => Some("name one of them with --context"),
+            Self::Prepare { .. } => Class::Credentials.hint(),
+            Self::Address { .. } => Some("correct the name or the namespace in the manifest"),
+            _ => self.class().and_then(Class::hint),
         }
     }
 }

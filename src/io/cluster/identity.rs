@@ -45,15 +45,7 @@ impl Cluster {
         let id = namespaces.id(None, "kube-system");
         let failed = |class: Class, message: &str| ClusterError::Get {
             id: id.clone(),
-            source: Box::new(ApiError {
-                class,
-                status: None,
-                reason: String::new(),
-                message: message.to_owned(),
-                retry_after: None,
-                unclear: false,
-                attempts: 1,
-            }),
+            source: Box::new(ApiError::local(class, message)),
         };
         let Some(namespace) = self.get(&namespaces, None, "kube-system").await? else {
             return Err(failed(

@@ -18,7 +18,7 @@ pub struct RegistrationList {
 }
 
 impl Cluster {
-    /// Lists what points at Services: APIServices and webhook configurations.
+    /// Lists what points at Services: `APIServices` and webhook configurations.
     /// Each kind has its own result: a forbidden or failed one makes the view
     /// incomplete, not empty. `manager` is our field manager.
     pub async fn registrations(&self, manager: &str) -> Vec<RegistrationList> {

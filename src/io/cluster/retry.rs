@@ -1,7 +1,7 @@
 //! How long a request is tried again, and who hears of it.
 
 use std::fmt;
-use std::hash::{BuildHasher, RandomState};
+use std::hash::{BuildHasher as _, RandomState};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -23,12 +23,17 @@ pub struct Retrying {
     pub pause: Duration,
 }
 
+/// Whether a failure is known to pass.
+type Passing = dyn Fn(&Class) -> bool + Send + Sync;
+/// Who hears of repetitions.
+type Listener = dyn Fn(Retrying) + Send + Sync;
+
 /// Until when failed requests are repeated.
 #[derive(Clone)]
 pub struct Retry {
     limit: Limit,
-    also: Option<Arc<dyn Fn(&Class) -> bool + Send + Sync>>,
-    notify: Option<Arc<dyn Fn(Retrying) + Send + Sync>>,
+    also: Option<Arc<Passing>>,
+    notify: Option<Arc<Listener>>,
 }
 
 #[derive(Debug, Clone, Copy)]

@@ -104,20 +104,17 @@ impl Reply {
         serde_json::from_slice(&self.body).map_err(|error| {
             // Position and expectation only: serde_json quotes values of the
             // wrong type, and the body may be a Secret.
-            Box::new(ApiError {
-                class: Class::NotKubernetes,
-                status: Some(self.status),
-                reason: String::new(),
-                message: format!(
+            let mut error = ApiError::local(
+                Class::NotKubernetes,
+                format!(
                     "the answer is not what an API server sends ({:?} error at line {} column {})",
                     error.classify(),
                     error.line(),
                     error.column()
                 ),
-                retry_after: None,
-                unclear: self.repeated,
-                attempts: 1,
-            })
+            );
+            error.status = Some(self.status);
+            Box::new(error)
         })
     }
 }
@@ -160,55 +157,27 @@ impl Cluster {
 
     /// Sends a request once.
     async fn attempt(&self, call: &Call<'_>) -> Result<Reply, Box<ApiError>> {
-        let limit = self.retry.limit(self.limits.request);
         let exchange = async {
             let response = self.open(call).await?;
             let status = response.status().as_u16();
-            let headers = response.headers().clone();
-            let body = response
-                .into_body()
-                .collect_bytes()
-                .await
-                .map_err(|error| self.broken(&error, true))?;
-            Ok((status, headers, body))
-        };
-        let (status, headers, body) = timeout(limit, exchange)
-            .await
-            .unwrap_or_else(|_| Err(self.timed_out(limit)))?;
-        if (200..300).contains(&status) {
-            return Ok(Reply {
+            let warnings = warnings(response.headers(), call.about.secret);
+            let body = self.collect(response).await?;
+            Ok(Reply {
                 status,
                 body,
-                warnings: warnings(&headers, call.about.secret),
+                warnings,
                 repeated: false,
-            });
-        }
-        Err(refused(call, status, &headers, &body))
-    }
-
-    /// Sends a request and gives the answer before its body is read; an answer
-    /// that is a failure is read and classified.
-    pub(super) async fn stream(&self, call: &Call<'_>) -> Result<Response<Body>, Box<ApiError>> {
-        let limit = self.retry.limit(self.limits.request);
-        let exchange = async {
-            let response = self.open(call).await?;
-            let status = response.status().as_u16();
-            if (200..300).contains(&status) {
-                return Ok(response);
-            }
-            let headers = response.headers().clone();
-            let body = response
-                .into_body()
-                .collect_bytes()
-                .await
-                .map_err(|error| self.broken(&error, true))?;
-            Err(refused(call, status, &headers, &body))
+            })
         };
-        timeout(limit, exchange)
-            .await
-            .unwrap_or_else(|_| Err(self.timed_out(limit)))
+        self.in_time(exchange).await
     }
 
+    /// Sends a request and gives the answer before its body is read.
+    pub(super) async fn stream(&self, call: &Call<'_>) -> Result<Response<Body>, Box<ApiError>> {
+        self.in_time(self.open(call)).await
+    }
+
+    /// Sends a request; an answer that is a failure is read and classified.
     async fn open(&self, call: &Call<'_>) -> Result<Response<Body>, Box<ApiError>> {
         tracing::trace!(method = %call.method, url = %call.url, "request");
         let mut request = Request::builder()
@@ -222,16 +191,39 @@ impl Cluster {
         let request = request
             .body(Body::from(call.body.clone()))
             .map_err(|error| {
-                transport_error(Class::BadRequest, format!("no valid request: {error}"))
+                ApiError::local(Class::BadRequest, format!("no valid request: {error}"))
             })?;
-        self.client
+        let response = self
+            .client
             .send(request)
             .await
-            .map_err(|error| self.broken(&error, false))
+            .map_err(|error| self.broken(&error, false))?;
+        if response.status().is_success() {
+            return Ok(response);
+        }
+        let http = response.status().as_u16();
+        let headers = response.headers().clone();
+        let body = self.collect(response).await?;
+        Err(refused(call, http, &headers, &body).into())
     }
 
-    pub(super) fn timed_out(&self, limit: Duration) -> Box<ApiError> {
-        transport_error(
+    async fn collect(&self, response: Response<Body>) -> Result<Bytes, Box<ApiError>> {
+        let body = response.into_body().collect_bytes().await;
+        Ok(body.map_err(|error| self.broken(&error, true))?)
+    }
+
+    async fn in_time<T>(
+        &self,
+        exchange: impl Future<Output = Result<T, Box<ApiError>>>,
+    ) -> Result<T, Box<ApiError>> {
+        let limit = self.retry.limit(self.limits.request);
+        timeout(limit, exchange)
+            .await
+            .unwrap_or_else(|_| Err(self.timed_out(limit).into()))
+    }
+
+    fn timed_out(&self, limit: Duration) -> ApiError {
+        ApiError::local(
             Class::Timeout,
             format!("no answer from {} within {limit:?}", self.server),
         )
@@ -239,7 +231,7 @@ impl Cluster {
 
     /// An exchange that ended without an answer. `begun` says that the answer
     /// had begun.
-    pub(super) fn broken(&self, error: &kube::Error, begun: bool) -> Box<ApiError> {
+    pub(super) fn broken(&self, error: &kube::Error, begun: bool) -> ApiError {
         let class = broken_class(error, begun);
         let cause = match error {
             kube::Error::Auth(error) => super::connect::auth_message(error),
@@ -251,12 +243,12 @@ impl Cluster {
             Class::Credentials => format!("no credentials for {}: {cause}", self.server),
             _ => format!("the connection to {} broke off: {cause}", self.server),
         };
-        transport_error(class, message)
+        ApiError::local(class, message)
     }
 }
 
 /// Classifies an answer that is a failure.
-fn refused(call: &Call<'_>, http: u16, headers: &HeaderMap, body: &[u8]) -> Box<ApiError> {
+fn refused(call: &Call<'_>, http: u16, headers: &HeaderMap, body: &[u8]) -> ApiError {
     let mut error = classify(call.verb, call.about, http, Status::read(body), plain(body));
     let asked = headers
         .get(RETRY_AFTER)
@@ -274,7 +266,7 @@ pub(super) fn classify(
     http: u16,
     mut status: Option<Status>,
     mut text: String,
-) -> Box<ApiError> {
+) -> ApiError {
     if about.secret {
         if let Some(status) = &mut status {
             status.map_texts(mask::mask);
@@ -300,7 +292,7 @@ pub(super) fn classify(
         ("", _) => format!("the server answered with HTTP status {http} and no text"),
         (text, _) => text.to_owned(),
     };
-    Box::new(ApiError {
+    ApiError {
         class,
         status: Some(http),
         reason,
@@ -308,7 +300,7 @@ pub(super) fn classify(
         retry_after: details,
         unclear,
         attempts: 1,
-    })
+    }
 }
 
 /// The beginning of a body that is no Status, on one line.
@@ -335,18 +327,6 @@ fn warnings(headers: &HeaderMap, secret: bool) -> Vec<String> {
         .flat_map(|value| warning::read(&String::from_utf8_lossy(value.as_bytes())))
         .map(|text| if secret { mask::mask(&text) } else { text })
         .collect()
-}
-
-fn transport_error(class: Class, message: String) -> Box<ApiError> {
-    Box::new(ApiError {
-        unclear: class.is_unclear(),
-        class,
-        status: None,
-        reason: String::new(),
-        message,
-        retry_after: None,
-        attempts: 1,
-    })
 }
 
 /// The errors below an error. An `io::Error` hides the one it holds.

@@ -212,11 +212,11 @@ impl Watch {
             Ok(Ok(line)) => line,
             Ok(Err(error)) => {
                 self.body = None;
-                return Err(Failure::Api(self.cluster.broken(&error, true)));
+                return Err(self.cluster.broken(&error, true).into());
             }
             Err(_) => {
                 self.body = None;
-                return Err(Failure::Api(self.silent(limit)));
+                return Err(self.silent(limit).into());
             }
         };
         let Some(line) = line else {
@@ -226,10 +226,9 @@ impl Watch {
         self.read(&line).map(Some)
     }
 
-    fn silent(&self, limit: Duration) -> Box<ApiError> {
-        let mut error = self.cluster.timed_out(limit);
-        error.message = format!("{} sent nothing for {limit:?}", self.cluster.server);
-        error
+    fn silent(&self, limit: Duration) -> ApiError {
+        let message = format!("{} sent nothing for {limit:?}", self.cluster.server);
+        ApiError::local(Class::Timeout, message)
     }
 
     fn read(&mut self, line: &[u8]) -> Result<WatchEvent, Failure> {
@@ -240,7 +239,7 @@ impl Watch {
             object: Map<String, Value>,
         }
         let Ok(message) = serde_json::from_slice::<Message>(line) else {
-            return Err(Failure::Api(self.nonsense("a line that is no event")));
+            return Err(self.nonsense("a line that is no event").into());
         };
         if message.kind == "ERROR" {
             return self.refused(&message.object);
@@ -258,7 +257,7 @@ impl Watch {
             "BOOKMARK" => Ok(WatchEvent::Bookmark {
                 resource_version: self.resource_version.clone(),
             }),
-            _ => Err(Failure::Api(self.nonsense("an event of an unknown type"))),
+            _ => Err(self.nonsense("an event of an unknown type").into()),
         }
     }
 
@@ -267,33 +266,32 @@ impl Watch {
         self.body = None;
         let text = serde_json::to_vec(object).unwrap_or_default();
         let Some(status) = Status::read(&text) else {
-            return Err(Failure::Api(self.nonsense("an error without a status")));
+            return Err(self.nonsense("an error without a status").into());
         };
         let http = status.code;
         let error = classify(Verb::Watch, self.about(), http, Some(status), String::new());
         if matches!(error.class, Class::Expired { .. }) {
             return Ok(WatchEvent::Expired);
         }
-        Err(Failure::Api(error))
+        Err(error.into())
     }
 
-    fn nonsense(&mut self, what: &str) -> Box<ApiError> {
+    fn nonsense(&mut self, what: &str) -> ApiError {
         self.body = None;
-        Box::new(ApiError {
-            class: Class::NotKubernetes,
-            status: None,
-            reason: String::new(),
-            message: format!("{} sent {what}", self.cluster.server),
-            retry_after: None,
-            unclear: false,
-            attempts: 1,
-        })
+        let message = format!("{} sent {what}", self.cluster.server);
+        ApiError::local(Class::NotKubernetes, message)
     }
 }
 
 enum Failure {
     Api(Box<ApiError>),
     Error(ClusterError),
+}
+
+impl From<ApiError> for Failure {
+    fn from(error: ApiError) -> Self {
+        Self::Api(Box::new(error))
+    }
 }
 
 /// A watch that begins again for ever.

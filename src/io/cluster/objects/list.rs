@@ -221,7 +221,7 @@ impl Cluster {
             };
             let page: Page<T> = reply.json().map_err(failed)?;
             if !page.kind.ends_with("List") {
-                return Err(failed(no_list(&page.kind)));
+                return Err(failed(no_list(&page.kind).into()));
             }
             items.extend(page.items.unwrap_or_default().into_iter().map(&read));
             token = page
@@ -230,7 +230,7 @@ impl Cluster {
                 .filter(|token| !token.is_empty());
             if token.is_none() {
                 if page.metadata.remaining_item_count.unwrap_or_default() > 0 {
-                    return Err(failed(no_list("a list without its last pages")));
+                    return Err(failed(no_list("a list without its last pages").into()));
                 }
                 return Ok(page.metadata.resource_version.unwrap_or_default());
             }
@@ -248,14 +248,7 @@ pub(in crate::io::cluster) fn with_type(
     Value::Object(item)
 }
 
-fn no_list(what: &str) -> Box<ApiError> {
-    Box::new(ApiError {
-        class: Class::NotKubernetes,
-        status: None,
-        reason: String::new(),
-        message: format!("the server sent no list but {what}"),
-        retry_after: None,
-        unclear: false,
-        attempts: 1,
-    })
+fn no_list(what: &str) -> ApiError {
+    let message = format!("the server sent no list but {what}");
+    ApiError::local(Class::NotKubernetes, message)
 }

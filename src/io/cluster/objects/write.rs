@@ -184,10 +184,10 @@ impl Cluster {
         &self,
         path: &ResourcePath,
         id: &ObjectId,
-        patch: &Patch,
+        change: &Patch,
         options: &PatchOptions<'_>,
     ) -> Result<Applied, ClusterError> {
-        let (content_type, body) = match patch {
+        let (content_type, body) = match change {
             Patch::Json(operations) => ("application/json-patch+json", operations),
             Patch::Merge(changes) => ("application/merge-patch+json", changes),
         };
@@ -205,7 +205,7 @@ impl Cluster {
             About::object(id, false),
         );
         let body = Bytes::from(body.to_string());
-        call.conditional = match patch {
+        call.conditional = match change {
             Patch::Json(_) => true,
             Patch::Merge(_) => has_precondition(&body),
         };
