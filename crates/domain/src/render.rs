@@ -32,6 +32,8 @@ mod lines;
 mod patch;
 mod post;
 mod reserved;
+#[cfg(test)]
+mod samples;
 mod scope;
 mod secret;
 mod sort;
