@@ -32,10 +32,14 @@ mod lines;
 mod patch;
 mod post;
 mod reserved;
+#[cfg(test)]
+mod samples;
 mod scope;
 mod secret;
 mod sort;
 mod source;
+#[cfg(test)]
+mod tests;
 
 pub use filters::FILTERS;
 pub use kinds::{KindTable, KindTableError, Scope};

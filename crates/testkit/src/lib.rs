@@ -3,4 +3,5 @@
 pub mod control_plane;
 pub mod isolated;
 pub mod kubectl;
+pub mod schemas;
 pub mod world;
