@@ -9,7 +9,7 @@ pub fn find<'a>(object: &'a Value, path: &FieldPath) -> Option<&'a Value> {
     path.0.iter().try_fold(object, step)
 }
 
-fn step<'a>(value: &'a Value, segment: &PathSegment) -> Option<&'a Value> {
+pub(super) fn step<'a>(value: &'a Value, segment: &PathSegment) -> Option<&'a Value> {
     match segment {
         PathSegment::Key(key) => value.as_object()?.get(key),
         _ => {
