@@ -47,7 +47,7 @@ pub(super) fn remove(value: &mut Value, segment: &PathSegment) {
 }
 
 /// Which item of a list a step names.
-fn position(items: &[Value], segment: &PathSegment) -> Option<usize> {
+pub(super) fn position(items: &[Value], segment: &PathSegment) -> Option<usize> {
     match segment {
         PathSegment::Index(index) => (*index < items.len()).then_some(*index),
         PathSegment::Item(wanted) => items
