@@ -1,9 +1,15 @@
 //! What git says: repository, environments, bundles, versions.
 
+mod decode;
 mod policy;
+mod recording;
+mod resolve;
 mod resolved;
+mod suggest;
 mod tree;
 
 pub use policy::{Consent, ConsentAction, Protect, PruneMax, PrunePolicy, RuntimeObject, Selector};
-pub use resolved::{ResolvedEnvironment, ResolvedRelease};
+pub use recording::{Record, RecordingTree};
+pub use resolve::{environments, resolve};
+pub use resolved::{ClusterRef, Patch, PatchChange, ResolvedEnvironment, ResolvedRelease};
 pub use tree::{FileTree, MemoryTree, TreeEntry, TreeError, TreeKind};

@@ -1,1 +1,8 @@
-//! TODO
+//! Values of a release, merged from layers, with the origin of every leaf.
+//!
+//! Later layers win: bundle defaults, version defaults, extended environment,
+//! environment, release. Maps merge, lists replace, null deletes.
+
+mod merge;
+
+pub use merge::{Layer, Source, ValueRow, Values};

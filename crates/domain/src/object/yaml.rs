@@ -1,1 +1,29 @@
-//! yaml
+//! YAML as the API server's own clients read it.
+//!
+//! The only user of the YAML crate. Nothing else in pleach parses or writes
+//! YAML, so the answer to "what does `on` mean" lives in one place:
+//! `yes`/`no`/`on`/`off`/`y`/`n` are booleans, `0755` is octal, `<<` merges,
+//! aliases are expanded, whole floats are integers (as Go prints them).
+//! Stricter than kubectl on purpose: a duplicate key is an error.
+//!
+//! Errors never quote values: what is read here may be a Secret.
+//!
+//! ```
+//! use pleach_domain::object::yaml;
+//! let documents = yaml::parse_documents("# a comment\n---\nport: 0o17\n").unwrap();
+//! assert_eq!(documents[0].line, 3);
+//! assert_eq!(documents[0].value, serde_json::json!({"port": 15}));
+//! ```
+
+#[cfg(test)]
+mod conformance;
+mod emit;
+mod error;
+mod node;
+mod parse;
+mod tabs;
+
+pub use emit::{emit, emit_all};
+pub use error::YamlError;
+pub use node::{Content, Entry, Node, locate, parse_nodes};
+pub use parse::{Document, parse_documents};

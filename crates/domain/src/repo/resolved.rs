@@ -1,7 +1,15 @@
 //! An environment with everything it refers to, ready to be rendered.
 
+use jiff::SignedDuration;
+use semver::VersionReq;
+use serde_json::Value;
+
+use super::policy::{Consent, Protect, PrunePolicy, RuntimeObject, Selector};
+use crate::finding::Finding;
 use crate::inventory::ReleaseName;
 use crate::object::Origin;
+use crate::plan::Direction;
+use crate::values::Values;
 
 /// An environment file merged with what it extends, and its releases.
 #[derive(Debug, Clone)]
@@ -10,8 +18,31 @@ pub struct ResolvedEnvironment {
     pub repository: String,
     /// Name of the environment: the file's name without `.yaml`.
     pub name: String,
-    /// In the order of the file.
+    /// Its file.
+    pub origin: Origin,
+    /// The cluster that is meant.
+    pub cluster: ClusterRef,
+    /// Whether and how much may be pruned.
+    pub prune: PrunePolicy,
+    /// Kinds protected beside the built-in ones.
+    pub protect: Vec<Protect>,
+    /// Destructive steps allowed in git.
+    pub consent: Vec<Consent>,
+    /// In the order of the file; those of an extended file come first.
     pub releases: Vec<ResolvedRelease>,
+    /// Notes and warnings; errors make resolution fail.
+    pub findings: Vec<Finding>,
+}
+
+/// Which cluster an environment means.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct ClusterRef {
+    /// Context of the kubeconfig, at the desk.
+    pub context: Option<String>,
+    /// uid of the namespace kube-system.
+    pub id: Option<String>,
+    /// Kubernetes version it is linted against, such as `1.36`.
+    pub kubernetes: Option<String>,
 }
 
 /// A release with its bundle, version and values.
@@ -21,4 +52,55 @@ pub struct ResolvedRelease {
     pub name: ReleaseName,
     /// Where the environment names it.
     pub origin: Origin,
+    /// Name of the bundle.
+    pub bundle: String,
+    /// Version as written; none for a bundle without version folders.
+    pub version: Option<String>,
+    /// Folder of the bundle, such as `manifests/web`.
+    pub bundle_folder: String,
+    /// Folder that `files` lie in: the version's, or the bundle's.
+    pub folder: String,
+    /// Files to render, as paths within the repository, sorted. Those that end
+    /// in `.j2` are templates.
+    pub files: Vec<String>,
+    /// Default namespace.
+    pub namespace: Option<String>,
+    /// Whether that namespace may be created when no manifest has it.
+    pub create_namespace: bool,
+    /// Merged values with their origins.
+    pub values: Values,
+    /// The version's (or bundle's) patches, then the release's.
+    pub patches: Vec<Patch>,
+    /// Field managers whose objects may be taken over.
+    pub adopt: Vec<String>,
+    /// Deadline of each wait.
+    pub timeout: SignedDuration,
+    /// Objects that the workloads make.
+    pub runtime_objects: Vec<RuntimeObject>,
+    /// Kubernetes versions the bundle is for.
+    pub kubernetes: Option<VersionReq>,
+    /// Versions it can be upgraded from, where the bundle says so.
+    pub upgrades_from: Option<VersionReq>,
+    /// Which way the change goes, where versions cannot be compared.
+    pub direction: Option<Direction>,
+}
+
+/// A change to a rendered object, so that upstream files can stay verbatim.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Patch {
+    /// The objects it is for.
+    pub target: Selector,
+    /// What is changed.
+    pub change: PatchChange,
+    /// Where it is written.
+    pub origin: Origin,
+}
+
+/// What a patch changes.
+#[derive(Debug, Clone, PartialEq)]
+pub enum PatchChange {
+    /// RFC 6902 operations.
+    Json(json_patch::Patch),
+    /// An RFC 7386 merge patch.
+    Merge(Value),
 }

@@ -1,0 +1,51 @@
+//! Which files an answer depends on.
+
+use std::cell::RefCell;
+use std::collections::BTreeSet;
+
+use bytes::Bytes;
+
+use super::{FileTree, TreeEntry, TreeError};
+
+/// A tree that remembers what was asked of it, also in vain: a change of
+/// anything else cannot change what was made from the answers.
+pub struct RecordingTree<'a> {
+    tree: &'a dyn FileTree,
+    record: RefCell<Record>,
+}
+
+/// What was asked of a tree.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Record {
+    /// Files that were read.
+    pub read: BTreeSet<String>,
+    /// Folders that were listed.
+    pub listed: BTreeSet<String>,
+}
+
+impl<'a> RecordingTree<'a> {
+    /// Records what is asked of `tree`.
+    pub fn new(tree: &'a dyn FileTree) -> Self {
+        Self {
+            tree,
+            record: RefCell::default(),
+        }
+    }
+
+    /// What has been asked so far.
+    pub fn record(&self) -> Record {
+        self.record.borrow().clone()
+    }
+}
+
+impl FileTree for RecordingTree<'_> {
+    fn list(&self, folder: &str) -> Result<Vec<TreeEntry>, TreeError> {
+        self.record.borrow_mut().listed.insert(folder.to_owned());
+        self.tree.list(folder)
+    }
+
+    fn read(&self, file: &str) -> Result<Bytes, TreeError> {
+        self.record.borrow_mut().read.insert(file.to_owned());
+        self.tree.read(file)
+    }
+}
