@@ -9,7 +9,7 @@ pub fn find<'a>(object: &'a Value, path: &FieldPath) -> Option<&'a Value> {
     path.0.iter().try_fold(object, step)
 }
 
-fn step<'a>(value: &'a Value, segment: &PathSegment) -> Option<&'a Value> {
+pub(super) fn step<'a>(value: &'a Value, segment: &PathSegment) -> Option<&'a Value> {
     match segment {
         PathSegment::Key(key) => value.as_object()?.get(key),
         _ => {
@@ -47,7 +47,7 @@ pub(super) fn remove(value: &mut Value, segment: &PathSegment) {
 }
 
 /// Which item of a list a step names.
-fn position(items: &[Value], segment: &PathSegment) -> Option<usize> {
+pub(super) fn position(items: &[Value], segment: &PathSegment) -> Option<usize> {
     match segment {
         PathSegment::Index(index) => (*index < items.len()).then_some(*index),
         PathSegment::Item(wanted) => items

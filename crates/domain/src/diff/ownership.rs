@@ -6,7 +6,7 @@ mod field_set;
 
 use serde_json::Value;
 
-use crate::object::{Digest, FieldPath, canonical_json};
+use crate::object::{Digest, FieldPath, PathSegment, canonical_json};
 
 pub use adoption::{after_adoption, merge_entries, without_owned};
 pub use field_set::FieldSet;
@@ -21,6 +21,10 @@ pub fn entries(metadata: &Value) -> &[Value] {
 /// Whether an entry is about the object itself and not about a subresource.
 pub fn is_main_resource(entry: &Value) -> bool {
     entry["subresource"].as_str().is_none_or(str::is_empty)
+}
+
+fn manager_of(entry: &Value) -> &str {
+    entry["manager"].as_str().unwrap_or_default()
 }
 
 /// The Apply entry of a manager for the main resource: there is at most one,
@@ -53,7 +57,7 @@ pub fn managers(metadata: &Value) -> Vec<String> {
         .iter()
         .filter(|entry| is_main_resource(entry))
     {
-        let manager = entry["manager"].as_str().unwrap_or_default();
+        let manager = manager_of(entry);
         if !managers.iter().any(|known| known == manager) {
             managers.push(manager.to_owned());
         }
@@ -105,7 +109,7 @@ pub fn holders(metadata: &Value, fields: &FieldSet, except: &str) -> Vec<String>
 fn managers_where(metadata: &Value, wanted: impl Fn(&FieldSet) -> bool) -> Vec<String> {
     let mut managers: Vec<String> = Vec::new();
     for entry in entries(metadata) {
-        let manager = entry["manager"].as_str().unwrap_or_default();
+        let manager = manager_of(entry);
         if !managers.iter().any(|known| known == manager)
             && wanted(&FieldSet::parse(&entry["fieldsV1"]))
         {
@@ -116,7 +120,7 @@ fn managers_where(metadata: &Value, wanted: impl Fn(&FieldSet) -> bool) -> Vec<S
 }
 
 /// The steps that a set has right below its root, with what is below them.
-fn segments_of(set: &FieldSet) -> Vec<(crate::object::PathSegment, &FieldSet)> {
+fn segments_of(set: &FieldSet) -> Vec<(PathSegment, &FieldSet)> {
     set.below
         .iter()
         .map(|(step, child)| (field_set::segment(step), child))

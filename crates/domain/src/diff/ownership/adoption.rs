@@ -9,13 +9,16 @@
 
 use serde_json::{Value, json};
 
-use super::{FieldSet, entries, is_main_resource, segments_of};
+use super::{FieldSet, entries, is_main_resource, manager_of, segments_of};
 use crate::diff::locate;
 use crate::object::{FieldPath, annotations};
 
 /// JSON pointer of the annotation that client-side apply leaves behind.
 const LAST_APPLIED_POINTER: &str =
     "/metadata/annotations/kubectl.kubernetes.io~1last-applied-configuration";
+
+/// The owner that the server makes up for an object without entries.
+const BEFORE_FIRST_APPLY: &str = "before-first-apply";
 
 fn last_applied_path() -> FieldPath {
     FieldPath::default()
@@ -24,15 +27,39 @@ fn last_applied_path() -> FieldPath {
         .key(annotations::LAST_APPLIED)
 }
 
+/// Whether an entry is our Apply entry for the object itself.
+fn is_our_apply(entry: &Value, ours: &str) -> bool {
+    is_main_resource(entry) && manager_of(entry) == ours && entry["operation"] == "Apply"
+}
+
+/// Which entries become part of our Apply entry: ours, those of adopted
+/// managers, and with them the one that the server made up.
+fn is_merged(
+    metadata: &Value,
+    ours: &str,
+    adopted: &dyn Fn(&str) -> bool,
+) -> impl Fn(&Value) -> bool {
+    let named = move |entry: &Value| {
+        let manager = manager_of(entry);
+        is_main_resource(entry) && (manager == ours || adopted(manager))
+    };
+    let any = entries(metadata).iter().any(named);
+    move |entry| {
+        named(entry) || (any && is_main_resource(entry) && manager_of(entry) == BEFORE_FIRST_APPLY)
+    }
+}
+
 /// The JSON patch that makes us the owner of what the adopted managers own.
 ///
 /// `api_version` is that of the manifest: it is used where the object has no
 /// entry to take it from. Main-resource entries of adopted managers, and any
 /// second entry under our own name, become part of our Apply entry; entries of
-/// subresources and of all others stay as they are. An object whose entries
-/// were wiped gets an entry of ours that holds next to nothing, so that the
-/// apply finds a manager and adds what git has. The last-applied annotation
-/// goes with an adoption, its path too.
+/// subresources and of all others stay as they are. The last-applied annotation
+/// goes with them, its path too.
+///
+/// An object whose entries were wiped gets an entry of ours that names one
+/// field which the next apply sends: enough for the server not to make up an
+/// owner. What git dropped in the meantime then has no owner and stays.
 ///
 /// None when there is nothing to take over.
 pub fn merge_entries(
@@ -42,24 +69,25 @@ pub fn merge_entries(
     adopted: &dyn Fn(&str) -> bool,
 ) -> Option<Value> {
     let all = entries(metadata);
-    let manager = |entry: &Value| entry["manager"].as_str().unwrap_or_default().to_owned();
-    let is_ours = |entry: &Value| {
-        is_main_resource(entry) && manager(entry) == ours && entry["operation"] == "Apply"
-    };
-    let is_merged = |entry: &Value| {
-        is_main_resource(entry) && (manager(entry) == ours || adopted(&manager(entry)))
-    };
+    let is_merged = is_merged(metadata, ours, adopted);
     let merged: Vec<&Value> = all.iter().filter(|entry| is_merged(entry)).collect();
-    let wiped = all.iter().all(|entry| !entry["fieldsV1"].is_object());
-    if !wiped && merged.iter().all(|entry| is_ours(entry)) {
+    // The server drops an entry without fields, as if it were not there.
+    let wiped = !all
+        .iter()
+        .any(|entry| !FieldSet::parse(&entry["fieldsV1"]).is_empty());
+    if !wiped && merged.iter().all(|entry| is_our_apply(entry, ours)) {
         return None;
     }
     let mut fields = merged.iter().fold(FieldSet::default(), |fields, entry| {
         fields.union(&FieldSet::parse(&entry["fieldsV1"]))
     });
-    let has_last_applied = metadata["annotations"][annotations::LAST_APPLIED].is_string() && !wiped;
+    let has_last_applied = metadata["annotations"][annotations::LAST_APPLIED].is_string();
     if has_last_applied {
         fields = fields.without(&last_applied_path());
+    }
+    if fields.is_empty() {
+        fields = FieldSet::parse(&json!({"f:metadata": {"f:annotations": {
+            (format!("f:{}", annotations::DESIRED)): {}}}}));
     }
     // The newest entry names the version that its writer last used.
     let version = merged
@@ -70,7 +98,7 @@ pub fn merge_entries(
         .unwrap_or(api_version);
     let mut kept: Vec<Value> = all
         .iter()
-        .filter(|entry| !is_merged(entry) && entry["fieldsV1"].is_object())
+        .filter(|entry| !is_merged(entry) && manager_of(entry) != "")
         .cloned()
         .collect();
     let mut entry = json!({
@@ -111,11 +139,12 @@ pub fn merge_entries(
 #[must_use]
 pub fn without_owned(object: &Value, taken: &FieldSet, others: &FieldSet) -> Value {
     let mut rest = object.clone();
-    prune(&mut rest, taken, others);
+    prune(&mut rest, taken, others, None);
     rest
 }
 
-fn prune(value: &mut Value, taken: &FieldSet, others: &FieldSet) {
+/// Takes away what only `taken` names, or puts the server's default there.
+fn prune(value: &mut Value, taken: &FieldSet, others: &FieldSet, defaults: Option<&Value>) {
     let nothing = FieldSet::default();
     // Backwards, so that positions of atomic items stay true.
     for (segment, mine) in segments_of(taken).into_iter().rev() {
@@ -123,17 +152,21 @@ fn prune(value: &mut Value, taken: &FieldSet, others: &FieldSet) {
         if theirs.is_whole() {
             continue;
         }
-        if mine.itself && theirs.is_empty() {
-            locate::remove(value, &segment);
-            continue;
-        }
+        let default = defaults.and_then(|defaults| locate::step(defaults, &segment));
         let Some(child) = locate::step_mut(value, &segment) else {
             continue;
         };
-        prune(child, mine, theirs);
+        if mine.itself && theirs.is_empty() {
+            match default {
+                Some(default) => *child = default.clone(),
+                None => locate::remove(value, &segment),
+            }
+            continue;
+        }
+        prune(child, mine, theirs, default);
         let is_empty = child.as_object().is_some_and(serde_json::Map::is_empty)
             || child.as_array().is_some_and(Vec::is_empty);
-        if is_empty && theirs.is_empty() {
+        if is_empty && theirs.is_empty() && default.is_none() {
             locate::remove(value, &segment);
         }
     }
@@ -142,22 +175,36 @@ fn prune(value: &mut Value, taken: &FieldSet, others: &FieldSet) {
 /// What an adoption makes of an object, from the answer to a forced dry run
 /// that did not merge any entries yet: the answer without what only the adopted
 /// managers, and no longer git, want.
+///
+/// Managers that created an object own every default in it, and what the
+/// adoption takes away the server fills in again. `defaulted` is its answer to
+/// a dry run that creates the manifest under another name; without it defaults
+/// look as if they went.
 #[must_use]
-pub fn after_adoption(predicted: &Value, ours: &str, adopted: &dyn Fn(&str) -> bool) -> Value {
+pub fn after_adoption(
+    predicted: &Value,
+    defaulted: Option<&Value>,
+    ours: &str,
+    adopted: &dyn Fn(&str) -> bool,
+) -> Value {
     let mut taken = FieldSet::default();
     let mut others = FieldSet::default();
-    for entry in entries(&predicted["metadata"]) {
+    let metadata = &predicted["metadata"];
+    let is_merged = is_merged(metadata, ours, adopted);
+    for entry in entries(metadata) {
         let fields = FieldSet::parse(&entry["fieldsV1"]);
-        let manager = entry["manager"].as_str().unwrap_or_default();
-        let is_taken = is_main_resource(entry)
-            && (adopted(manager) || (manager == ours && entry["operation"] != "Apply"));
-        let target = if is_taken { &mut taken } else { &mut others };
+        let target = if is_merged(entry) && !is_our_apply(entry, ours) {
+            &mut taken
+        } else {
+            &mut others
+        };
         *target = target.union(&fields);
     }
     if taken.is_empty() {
         return predicted.clone();
     }
-    let mut rest = without_owned(predicted, &taken, &others);
+    let mut rest = predicted.clone();
+    prune(&mut rest, &taken, &others, defaulted);
     if let Some(annotations) = rest
         .pointer_mut("/metadata/annotations")
         .and_then(Value::as_object_mut)
@@ -266,6 +313,40 @@ mod tests {
     }
 
     #[test]
+    fn a_wiped_object_gets_an_entry_that_the_server_keeps() {
+        for metadata in [
+            json!({"resourceVersion": "1"}),
+            json!({"resourceVersion": "1", "managedFields": null}),
+            json!({"resourceVersion": "1", "managedFields": [{}]}),
+            json!({"resourceVersion": "1", "managedFields": []}),
+        ] {
+            let object = json!({"metadata": metadata});
+            let patch = merge_entries(&object["metadata"], "apps/v1", OURS, &|_| false).unwrap();
+            assert_eq!(
+                patched(object, patch)["metadata"]["managedFields"],
+                json!([{"manager": OURS, "operation": "Apply", "apiVersion": "apps/v1", "fieldsType": "FieldsV1",
+                    "fieldsV1": {"f:metadata": {"f:annotations": {"f:pleach.dev/desired": {}}}}}])
+            );
+        }
+    }
+
+    #[test]
+    fn the_made_up_owner_goes_with_the_others_but_not_alone() {
+        let made_up = json!({"manager": "before-first-apply", "operation": "Update", "apiVersion": "v1",
+            "fieldsV1": {"f:data": {"f:a": {}, "f:b": {}}}});
+        let ours = json!({"manager": OURS, "operation": "Apply", "apiVersion": "v1", "fieldsV1": {"f:data": {"f:a": {}}}});
+        let metadata = json!({"resourceVersion": "1", "managedFields": [made_up, ours]});
+        let patch = merge_entries(&metadata, "v1", OURS, &|_| false).unwrap();
+        assert_eq!(
+            patch[1]["value"][0]["fieldsV1"],
+            json!({"f:data": {"f:a": {}, "f:b": {}}})
+        );
+        assert_eq!(patch[1]["value"].as_array().unwrap().len(), 1);
+        let metadata = json!({"resourceVersion": "1", "managedFields": [made_up]});
+        assert_eq!(merge_entries(&metadata, "v1", OURS, &|_| false), None);
+    }
+
+    #[test]
     fn the_newest_entry_gives_the_version() {
         let metadata = json!({"resourceVersion": "1", "managedFields": [
             {"manager": "helm", "operation": "Update", "apiVersion": "policy/v1", "time": "2026-07-02T10:00:00Z", "fieldsV1": {"f:spec": {}}},
@@ -282,9 +363,15 @@ mod tests {
         predicted["data"]["a"] = json!("new");
         predicted["metadata"]["managedFields"].as_array_mut().unwrap().push(json!(
             {"manager": OURS, "operation": "Apply", "apiVersion": "v1", "fieldsV1": {"f:data": {"f:a": {}}}}));
-        let rest = after_adoption(&predicted, OURS, &adopt_kubectl);
+        let rest = after_adoption(&predicted, None, OURS, &adopt_kubectl);
         assert_eq!(rest["data"], json!({"a": "new", "theirs": "3"}));
         assert_eq!(rest["metadata"].get("annotations"), None);
+        let defaulted = json!({"data": {"a": "new", "old": "the default"}});
+        let rest = after_adoption(&predicted, Some(&defaulted), OURS, &adopt_kubectl);
+        assert_eq!(
+            rest["data"],
+            json!({"a": "new", "old": "the default", "theirs": "3"})
+        );
     }
 
     #[test]

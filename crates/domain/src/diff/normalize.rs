@@ -1,0 +1,114 @@
+//! What of an object is compared and shown at all.
+//!
+//! The server adds to every object what no manifest may hold. Keys are sorted,
+//! as `pleach render` prints them, so that two sides line up.
+
+use serde_json::{Map, Value};
+
+use crate::object::annotations;
+
+/// Fields of `metadata` that the server writes.
+const SERVER_METADATA: &[&str] = &[
+    "managedFields",
+    "resourceVersion",
+    "uid",
+    "generation",
+    "creationTimestamp",
+    "deletionTimestamp",
+    "deletionGracePeriodSeconds",
+    "selfLink",
+];
+
+/// Annotations that are bookkeeping, not content.
+const BOOKKEEPING: &[&str] = &[annotations::DESIRED, annotations::LAST_APPLIED];
+
+/// An object as it is compared: without what the server writes, without the
+/// annotations that tools keep their books in, without status unless it is
+/// asked for; keys sorted at every level.
+#[must_use]
+pub fn normalized(object: &Value, keep_status: bool) -> Value {
+    let mut value = sorted(object);
+    let Some(map) = value.as_object_mut() else {
+        return value;
+    };
+    if !keep_status {
+        map.shift_remove("status");
+    }
+    if let Some(metadata) = map.get_mut("metadata").and_then(Value::as_object_mut) {
+        for key in SERVER_METADATA {
+            metadata.shift_remove(*key);
+        }
+        if let Some(annotations) = metadata
+            .get_mut("annotations")
+            .and_then(Value::as_object_mut)
+        {
+            for key in BOOKKEEPING {
+                annotations.shift_remove(*key);
+            }
+            if annotations.is_empty() {
+                metadata.shift_remove("annotations");
+            }
+        }
+    }
+    value
+}
+
+fn sorted(value: &Value) -> Value {
+    match value {
+        Value::Object(map) => {
+            let mut entries: Vec<(&String, &Value)> = map.iter().collect();
+            entries.sort_unstable_by_key(|(key, _)| *key);
+            Value::Object(
+                entries
+                    .into_iter()
+                    .map(|(key, value)| (key.clone(), sorted(value)))
+                    .collect::<Map<String, Value>>(),
+            )
+        }
+        Value::Array(items) => Value::Array(items.iter().map(sorted).collect()),
+        scalar => scalar.clone(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn live() -> Value {
+        json!({
+            "kind": "ConfigMap", "apiVersion": "v1",
+            "metadata": {
+                "uid": "u", "name": "a", "resourceVersion": "1", "generation": 2, "selfLink": "/x",
+                "creationTimestamp": "2026-07-01T10:00:00Z", "managedFields": [{"manager": "x"}],
+                "annotations": {"pleach.dev/desired": "sha256:0", "kubectl.kubernetes.io/last-applied-configuration": "{}"},
+                "labels": {"b": "2", "a": "1"}},
+            "status": {"x": 1}, "data": {"z": "1", "y": "2"}})
+    }
+
+    #[test]
+    fn what_the_server_and_the_tools_write_is_left_out() {
+        let value = normalized(&live(), false);
+        assert_eq!(
+            value,
+            json!({"apiVersion": "v1", "kind": "ConfigMap", "data": {"y": "2", "z": "1"},
+                "metadata": {"name": "a", "labels": {"a": "1", "b": "2"}}})
+        );
+        assert_eq!(
+            value.to_string(),
+            r#"{"apiVersion":"v1","data":{"y":"2","z":"1"},"kind":"ConfigMap","metadata":{"labels":{"a":"1","b":"2"},"name":"a"}}"#
+        );
+        assert_eq!(normalized(&live(), true)["status"], json!({"x": 1}));
+    }
+
+    #[test]
+    fn annotations_of_people_stay() {
+        let mut live = live();
+        live["metadata"]["annotations"]["team"] = json!("web");
+        assert_eq!(
+            normalized(&live, false)["metadata"]["annotations"],
+            json!({"team": "web"})
+        );
+    }
+}
