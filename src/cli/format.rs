@@ -1,0 +1,4 @@
+//! From what was found out to text. Nothing here decides or reads anything.
+
+pub(crate) mod findings;
+pub(crate) mod style;
