@@ -1,1 +1,245 @@
-//! TODO
+//! From the files of an environment to the objects of its releases.
+//!
+//! A pure function: the same files give the same bytes, whatever the clock, the
+//! machine and the cluster say. Plain files are taken as they are, `*.j2` goes
+//! through [MiniJinja](https://docs.rs/minijinja); then come namespaces,
+//! patches, labels and the order. Everything that is wrong is found at once and
+//! comes back as findings with file and line; a value of the user is in none.
+//!
+//! Reading order: `source` (files to objects, with `engine`, `filters`,
+//! `formatter` and `lines` behind templates) → `scope` and [`KindTable`] (what
+//! kinds there are) → `post` (objects to manifests, with `identity`, `patch`,
+//! `reserved` and `secret`) → `sort`.
+//!
+//! ```
+//! # use pleach_domain::{render::{self, KindTable}, repo::{FileTree, ResolvedEnvironment}};
+//! fn names(tree: &dyn FileTree, environment: &ResolvedEnvironment) -> Vec<String> {
+//!     let (kinds, _) = KindTable::nearest(environment.cluster.kubernetes.as_deref());
+//!     render::render_environment(tree, environment, &kinds)
+//!         .iter()
+//!         .flat_map(|rendered| &rendered.manifests)
+//!         .map(|manifest| manifest.id().to_string())
+//!         .collect()
+//! }
+//! ```
+
+mod engine;
+mod filters;
+mod formatter;
+mod identity;
+mod kinds;
+mod lines;
+mod patch;
+mod post;
+mod reserved;
+#[cfg(test)]
+mod samples;
+mod scope;
+mod secret;
+mod sort;
+mod source;
+
+pub use filters::FILTERS;
+pub use kinds::{KindTable, KindTableError, Scope};
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde_json::Value;
+
+use crate::finding::{Finding, Kind};
+use crate::inventory::ReleaseName;
+use crate::object::{Manifest, ObjectId, Origin};
+use crate::repo::{FileTree, ResolvedEnvironment, ResolvedRelease};
+use scope::Kinds;
+use source::{Loaded, Loader};
+
+/// What a release renders to.
+#[derive(Debug, Clone)]
+pub struct Rendered {
+    /// The release.
+    pub release: ReleaseName,
+    /// Sorted by stage, kind, namespace and name. Incomplete when there are errors.
+    pub manifests: Vec<Manifest>,
+    /// Sorted by file and line.
+    pub findings: Vec<Finding>,
+    /// Files that the result depends on, sorted; also those that were looked
+    /// for and are not there. A change of no other file changes the result.
+    pub inputs: Vec<String>,
+}
+
+impl Rendered {
+    /// Whether something is wrong: then the manifests must not be used.
+    pub fn failed(&self) -> bool {
+        self.findings.iter().any(Finding::is_error)
+    }
+}
+
+/// An object as a file holds it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ParsedObject {
+    /// Where it is written.
+    pub origin: Origin,
+    /// What is written there.
+    pub value: Value,
+}
+
+/// The objects of a release's plain files as kubectl reads them: lists are
+/// expanded, and nothing else is done.
+///
+/// Fails with every error found.
+pub fn parsed_objects(
+    tree: &dyn FileTree,
+    release: &ResolvedRelease,
+) -> Result<Vec<ParsedObject>, Vec<Finding>> {
+    let loaded = source::load_plain(tree, release);
+    if loaded.findings.is_empty() {
+        Ok(loaded
+            .objects
+            .into_iter()
+            .map(|object| ParsedObject {
+                origin: object.place.origin(),
+                value: object.value,
+            })
+            .collect())
+    } else {
+        Err(loaded.findings)
+    }
+}
+
+/// Renders one release of an environment. Other releases are read only where
+/// this one uses a kind that they may define, and their errors are not its own.
+///
+/// An object that another release has too is found by [`render_environment`].
+pub fn render(
+    tree: &dyn FileTree,
+    environment: &ResolvedEnvironment,
+    release: &ResolvedRelease,
+    table: &KindTable,
+) -> Rendered {
+    let mut files = Loader::new(tree, environment);
+    let mut loaded = files.load(release);
+    let mut kinds = Kinds::new(table);
+    if !kinds.cover(&loaded.objects) {
+        for other in &environment.releases {
+            if other.name != release.name {
+                let other = files.load(other);
+                kinds.define(&other.objects);
+                loaded.inputs.extend(other.inputs);
+            }
+        }
+    }
+    kinds.define(&loaded.objects);
+    finish(loaded, release, &kinds)
+}
+
+/// Renders every release of an environment, in the order of the environment.
+///
+/// Custom kinds may be defined by any of them. An object that two releases have
+/// is an error of the later one.
+pub fn render_environment(
+    tree: &dyn FileTree,
+    environment: &ResolvedEnvironment,
+    table: &KindTable,
+) -> Vec<Rendered> {
+    let mut files = Loader::new(tree, environment);
+    let loaded: Vec<Loaded> = environment
+        .releases
+        .iter()
+        .map(|release| files.load(release))
+        .collect();
+    let mut kinds = Kinds::new(table);
+    for release in &loaded {
+        kinds.define(&release.objects);
+    }
+    let mut rendered: Vec<Rendered> = loaded
+        .into_iter()
+        .zip(&environment.releases)
+        .map(|(loaded, release)| finish(loaded, release, &kinds))
+        .collect();
+    refuse_shared(&mut rendered);
+    rendered
+}
+
+fn finish(loaded: Loaded, release: &ResolvedRelease, kinds: &Kinds<'_>) -> Rendered {
+    let Loaded {
+        objects,
+        mut findings,
+        inputs,
+    } = loaded;
+    let mut manifests = post::process(objects, release, kinds, &mut findings);
+    manifests = refuse_repeated(manifests, &mut findings);
+    sort::sort(&mut manifests);
+    sort_findings(&mut findings);
+    Rendered {
+        release: release.name.clone(),
+        manifests,
+        findings,
+        inputs: inputs.into_iter().collect(),
+    }
+}
+
+/// Keeps the first of several objects with the same id.
+fn refuse_repeated(manifests: Vec<Manifest>, findings: &mut Vec<Finding>) -> Vec<Manifest> {
+    let mut first: BTreeMap<ObjectId, Origin> = BTreeMap::new();
+    manifests
+        .into_iter()
+        .filter(|manifest| match first.get(manifest.id()) {
+            None => {
+                first.insert(manifest.id().clone(), manifest.origin().clone());
+                true
+            }
+            Some(place) => {
+                findings.push(repeated(
+                    manifest,
+                    &format!("the object is also at {place}"),
+                ));
+                false
+            }
+        })
+        .collect()
+}
+
+/// Finds objects that an earlier release has.
+fn refuse_shared(rendered: &mut [Rendered]) {
+    let mut owners: BTreeMap<ObjectId, (String, Origin)> = BTreeMap::new();
+    for release in rendered {
+        let mut shared = BTreeSet::new();
+        for manifest in &release.manifests {
+            match owners.get(manifest.id()) {
+                None => {
+                    let owner = (release.release.release.clone(), manifest.origin().clone());
+                    owners.insert(manifest.id().clone(), owner);
+                }
+                Some((owner, place)) => {
+                    release.findings.push(repeated(
+                        manifest,
+                        &format!("the object is also in release {owner}, at {place}"),
+                    ));
+                    shared.insert(manifest.id().clone());
+                }
+            }
+        }
+        release
+            .manifests
+            .retain(|manifest| !shared.contains(manifest.id()));
+        sort_findings(&mut release.findings);
+    }
+}
+
+fn repeated(manifest: &Manifest, message: &str) -> Finding {
+    Finding::error(Kind::Repository, "duplicate-object", message)
+        .at(manifest.origin().clone())
+        .on(manifest.id().clone())
+}
+
+/// By file and line, errors first.
+fn sort_findings(findings: &mut Vec<Finding>) {
+    findings.sort_by(|a, b| {
+        (&a.place, std::cmp::Reverse(a.severity), a).cmp(&(
+            &b.place,
+            std::cmp::Reverse(b.severity),
+            b,
+        ))
+    });
+    findings.dedup();
+}

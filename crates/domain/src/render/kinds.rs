@@ -88,10 +88,7 @@ impl KindTable {
     pub fn nearest(version: Option<&str>) -> (Self, Option<Finding>) {
         let wanted = version.and_then(parse_minor);
         let distance = |minor: &str| match (wanted, parse_minor(minor)) {
-            (Some(wanted), Some(minor)) => (
-                wanted.0.abs_diff(minor.0),
-                wanted.1.abs_diff(minor.1),
-            ),
+            (Some(wanted), Some(minor)) => (wanted.0.abs_diff(minor.0), wanted.1.abs_diff(minor.1)),
             _ => (0, 0),
         };
         // Of two at the same distance the newer: what it lacks is gone for good.
@@ -115,7 +112,10 @@ impl KindTable {
     }
 
     fn built_in(bytes: &[u8]) -> Self {
-        #[expect(clippy::expect_used, reason = "a test reads every table that is checked in")]
+        #[expect(
+            clippy::expect_used,
+            reason = "a test reads every table that is checked in"
+        )]
         Self::from_gz(bytes).expect("checked-in tables are readable")
     }
 

@@ -1,0 +1,263 @@
+//! Filters beside MiniJinja's own.
+//!
+//! Errors say what kind of value was given, never the value: it may be secret.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::sync::{Mutex, PoisonError};
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use minijinja::value::ValueKind;
+use minijinja::{Environment, Error, ErrorKind, Value};
+use regex::{Regex, RegexBuilder};
+use semver::{Version, VersionReq};
+use sha2::{Digest as _, Sha256};
+
+use super::formatter::scalar;
+use crate::object::yaml;
+
+/// Names of the filters that pleach adds or replaces, for the documentation.
+pub const FILTERS: [&str; 9] = [
+    "b64decode",
+    "b64encode",
+    "quote",
+    "regex_replace",
+    "required",
+    "semver_matches",
+    "sha256",
+    "tojson",
+    "toyaml",
+];
+
+/// Compiled patterns kept per render; one more than this starts over.
+const MAX_PATTERNS: usize = 256;
+
+/// Bound of the memory of one compiled pattern.
+const PATTERN_SIZE_LIMIT: usize = 1 << 20;
+
+pub(super) fn install(env: &mut Environment<'static>) {
+    env.add_filter("b64encode", b64encode);
+    env.add_filter("b64decode", b64decode);
+    env.add_filter("sha256", sha256);
+    env.add_filter("quote", quote);
+    env.add_filter("required", required);
+    env.add_filter("toyaml", toyaml);
+    env.add_filter("tojson", tojson);
+    env.add_filter("semver_matches", semver_matches);
+    let patterns = Patterns::default();
+    env.add_filter(
+        "regex_replace",
+        move |value: Value, pattern: &str, with: &str| {
+            let text = scalar(&value)?;
+            let regex = patterns.get(pattern)?;
+            Ok::<_, Error>(regex.replace_all(&text, with).into_owned())
+        },
+    );
+}
+
+fn invalid(message: impl Into<String>) -> Error {
+    Error::new(ErrorKind::InvalidOperation, message.into())
+}
+
+#[expect(clippy::needless_pass_by_value, reason = "the signature of a filter")]
+fn b64encode(value: Value) -> Result<String, Error> {
+    Ok(STANDARD.encode(scalar(&value)?.as_bytes()))
+}
+
+#[expect(clippy::needless_pass_by_value, reason = "the signature of a filter")]
+fn b64decode(value: Value) -> Result<String, Error> {
+    let text: String = scalar(&value)?.split_whitespace().collect();
+    let bytes = STANDARD
+        .decode(text)
+        .map_err(|_| invalid("b64decode was given something that is not base64"))?;
+    String::from_utf8(bytes).map_err(|_| invalid("b64decode gives bytes that are not UTF-8"))
+}
+
+#[expect(clippy::needless_pass_by_value, reason = "the signature of a filter")]
+fn sha256(value: Value) -> Result<String, Error> {
+    let digest = Sha256::digest(scalar(&value)?.as_bytes());
+    let mut text = String::with_capacity(64);
+    for byte in digest {
+        write!(text, "{byte:02x}").map_err(Error::from)?;
+    }
+    Ok(text)
+}
+
+/// A double-quoted YAML string, which is a JSON string with the characters
+/// escaped that YAML does not allow to stand for themselves.
+#[expect(clippy::needless_pass_by_value, reason = "the signature of a filter")]
+fn quote(value: Value) -> Result<String, Error> {
+    let json = serde_json::Value::from(scalar(&value)?.as_ref()).to_string();
+    let mut text = String::with_capacity(json.len());
+    for c in json.chars() {
+        match c {
+            '\u{7f}'..='\u{9f}' | '\u{2028}' | '\u{2029}' | '\u{feff}' => {
+                write!(text, "\\u{:04x}", u32::from(c)).map_err(Error::from)?;
+            }
+            c => text.push(c),
+        }
+    }
+    Ok(text)
+}
+
+fn required(value: Value, message: &str) -> Result<Value, Error> {
+    let missing = value.is_undefined() || value.is_none() || value.as_str() == Some("");
+    if missing {
+        Err(invalid(message))
+    } else {
+        Ok(value)
+    }
+}
+
+fn json_value(value: &Value) -> Result<serde_json::Value, Error> {
+    match value.kind() {
+        ValueKind::Undefined => Err(Error::from(ErrorKind::UndefinedError)),
+        // Whatever the reason, it may quote the value.
+        kind => serde_json::to_value(value).map_err(|_| {
+            invalid(format!(
+                "a {kind} with this content cannot be written as JSON"
+            ))
+        }),
+    }
+}
+
+/// YAML without the last line break, so that `| indent(4)` can follow.
+#[expect(clippy::needless_pass_by_value, reason = "the signature of a filter")]
+fn toyaml(value: Value) -> Result<String, Error> {
+    let text = yaml::emit(&json_value(&value)?);
+    Ok(text.strip_suffix('\n').unwrap_or(&text).to_owned())
+}
+
+/// Plain JSON; the built-in filter escapes for HTML.
+#[expect(clippy::needless_pass_by_value, reason = "the signature of a filter")]
+fn tojson(value: Value) -> Result<String, Error> {
+    Ok(json_value(&value)?.to_string())
+}
+
+/// Whether a version lies in a range such as `>=1.30, <2`. A `v` in front is
+/// ignored and missing parts are zero.
+#[expect(clippy::needless_pass_by_value, reason = "the signature of a filter")]
+fn semver_matches(value: Value, range: &str) -> Result<bool, Error> {
+    let version = parse_version(&scalar(&value)?)
+        .ok_or_else(|| invalid("semver_matches was given something that is not a version"))?;
+    let range = VersionReq::parse(range)
+        .map_err(|_| invalid("the range of semver_matches is not one such as >=1.30, <2"))?;
+    Ok(range.matches(&version))
+}
+
+fn parse_version(text: &str) -> Option<Version> {
+    let text = text.trim();
+    let text = text.strip_prefix('v').unwrap_or(text);
+    let end = text.find(['-', '+']).unwrap_or(text.len());
+    let (numbers, rest) = text.split_at(end);
+    let padding = match numbers.split('.').count() {
+        1 => ".0.0",
+        2 => ".0",
+        _ => "",
+    };
+    Version::parse(&format!("{numbers}{padding}{rest}")).ok()
+}
+
+/// Patterns are mostly literals in loops: compiled once, not once per round.
+#[derive(Default)]
+struct Patterns(Mutex<BTreeMap<String, Regex>>);
+
+impl Patterns {
+    fn get(&self, pattern: &str) -> Result<Regex, Error> {
+        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(regex) = known.get(pattern) {
+            return Ok(regex.clone());
+        }
+        let regex = RegexBuilder::new(pattern)
+            .size_limit(PATTERN_SIZE_LIMIT)
+            .build()
+            .map_err(|_| invalid("the pattern of regex_replace is not a regular expression"))?;
+        if known.len() >= MAX_PATTERNS {
+            known.clear();
+        }
+        known.insert(pattern.to_owned(), regex.clone());
+        Ok(regex)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use minijinja::context;
+    use rstest::rstest;
+
+    use super::*;
+
+    fn eval(template: &str) -> Result<String, Error> {
+        let mut env = Environment::new();
+        env.set_debug(false);
+        env.set_undefined_behavior(minijinja::UndefinedBehavior::Strict);
+        env.set_auto_escape_callback(|_| minijinja::AutoEscape::None);
+        env.set_formatter(super::super::formatter::format);
+        install(&mut env);
+        env.render_str(
+            template,
+            context! { secret => "hunter2", list => vec![1, 2], flag => true, empty => "" },
+        )
+    }
+
+    #[rstest]
+    #[case("{{ 'a<b' | tojson }}", "\"a<b\"")]
+    #[case("{{ list | tojson }}", "[1,2]")]
+    #[case(
+        "{{ {'b': 1, 'a': [none, true]} | tojson }}",
+        r#"{"b":1,"a":[null,true]}"#
+    )]
+    #[case("{{ 'grün' | b64encode }}", "Z3LDvG4=")]
+    #[case("{{ 'Z3LD\nvG4=' | b64decode }}", "grün")]
+    #[case("{{ flag | b64encode }}", "dHJ1ZQ==")]
+    #[case(
+        "{{ 'abc' | sha256 }}",
+        "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
+    )]
+    #[case("{{ 'a\"b\\n' | quote }}", r#""a\"b\n""#)]
+    #[case("{{ flag | quote }}", "\"true\"")]
+    #[case("{{ none | quote }}", "\"null\"")]
+    #[case("{{ '\u{85}' | quote }}", "\"\\u0085\"")]
+    #[case("{{ 5 | required('x') }}", "5")]
+    #[case("{{ false | required('x') }}", "false")]
+    #[case("{{ '1.36' | semver_matches('>=1.30') }}", "true")]
+    #[case("{{ 'v0.12.0' | semver_matches('<0.12') }}", "false")]
+    #[case("{{ '2' | semver_matches('>=1.30, <2') }}", "false")]
+    #[case("{{ 'a-1-b-22' | regex_replace('-([0-9]+)', '_$1') }}", "a_1-b_22")]
+    fn filters_give(#[case] template: &str, #[case] expected: &str) {
+        assert_eq!(eval(template).unwrap(), expected);
+    }
+
+    #[rstest]
+    #[case(
+        "{{ missing | required('image.tag is needed') }}",
+        "image.tag is needed"
+    )]
+    #[case("{{ empty | required('say it') }}", "say it")]
+    #[case("{{ none | required('say it') }}", "say it")]
+    #[case("{{ missing | tojson }}", "undefined value")]
+    #[case("{{ missing | quote }}", "undefined value")]
+    #[case("{{ secret | b64decode }}", "not base64")]
+    #[case("{{ secret | semver_matches('1') }}", "not a version")]
+    #[case("{{ '1' | semver_matches(secret) }}", "not one such as")]
+    #[case(
+        "{{ 'x' | regex_replace(secret ~ '(', '') }}",
+        "not a regular expression"
+    )]
+    #[case("{{ list | sha256 }}", "a sequence has no text of its own")]
+    fn filters_refuse(#[case] template: &str, #[case] expected: &str) {
+        let error = eval(template).unwrap_err();
+        let text = format!("{error:#}");
+        assert!(text.contains(expected), "{text}");
+        assert!(!text.contains("hunter2"), "{text}");
+    }
+
+    #[test]
+    fn the_list_of_filters_is_complete() {
+        for name in FILTERS {
+            let error = eval(&format!("{{{{ 1 | {name}(1, 2, 3, 4) }}}}")).unwrap_err();
+            assert_ne!(error.kind(), ErrorKind::UnknownFilter, "{name}");
+        }
+    }
+}

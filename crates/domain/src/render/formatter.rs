@@ -1,0 +1,52 @@
+//! How values are written into the text of a template.
+//!
+//! MiniJinja prints as Python does (`True`, `None`, `['a']`), which YAML takes
+//! for strings. Here scalars print as YAML; lists and maps do not print at all,
+//! because only the author knows how deep they must be indented.
+
+use std::borrow::Cow;
+
+use minijinja::value::ValueKind;
+use minijinja::{Error, ErrorKind, Output, State, Value};
+
+/// Writes `{{ value }}`.
+pub(super) fn format(out: &mut Output, _: &mut State, value: &Value) -> Result<(), Error> {
+    // What prints nothing in Jinja: the missing else of an inline if.
+    if value.is_undefined() {
+        return Ok(());
+    }
+    out.write_str(&scalar(value)?).map_err(Error::from)
+}
+
+/// The text of a scalar as YAML reads it.
+pub(super) fn scalar(value: &Value) -> Result<Cow<'_, str>, Error> {
+    match value.kind() {
+        ValueKind::Undefined => Err(Error::from(ErrorKind::UndefinedError)),
+        ValueKind::None => Ok(Cow::Borrowed("null")),
+        ValueKind::Bool => Ok(Cow::Borrowed(if value.is_true() {
+            "true"
+        } else {
+            "false"
+        })),
+        ValueKind::Number => number(value).map(Cow::Owned),
+        ValueKind::String => match value.as_str() {
+            Some(text) => Ok(Cow::Borrowed(text)),
+            None => Ok(Cow::Owned(value.to_string())),
+        },
+        kind => Err(Error::new(
+            ErrorKind::InvalidOperation,
+            format!("a {kind} has no text of its own; write it with `| toyaml` or `| tojson`"),
+        )),
+    }
+}
+
+fn number(value: &Value) -> Result<String, Error> {
+    let text = value.to_string();
+    if matches!(text.as_str(), "inf" | "-inf" | "NaN") {
+        return Err(Error::new(
+            ErrorKind::InvalidOperation,
+            "the result is not a finite number",
+        ));
+    }
+    Ok(text)
+}

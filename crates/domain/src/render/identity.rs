@@ -1,0 +1,206 @@
+//! What an object is called, as far as its own text says.
+
+use serde_json::Value;
+
+use super::source::Place;
+use crate::finding::{Finding, Kind};
+use crate::object::{ApiVersion, Gvk};
+
+/// API group of pleach's own files, which are not sent to a cluster.
+const OWN_GROUP: &str = "pleach.dev";
+
+/// Longest name of an object.
+const NAME_LENGTH: usize = 253;
+
+/// Longest name of a namespace.
+const NAMESPACE_LENGTH: usize = 63;
+
+/// Kind and name of an object, before its scope is known.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Identity {
+    pub(super) gvk: Gvk,
+    pub(super) name: String,
+    /// As written; none where it is missing or empty.
+    pub(super) namespace: Option<String>,
+}
+
+/// Reads kind and name of an object; fails with everything that is wrong.
+pub(super) fn identify(value: &Value, place: &Place) -> Result<Identity, Vec<Finding>> {
+    let Value::Object(object) = value else {
+        return Err(vec![
+            error(format!(
+                "the document is {}, not an object with apiVersion and kind",
+                article(value)
+            ))
+            .at(place.origin()),
+        ]);
+    };
+    let mut fields = Fields {
+        value,
+        place,
+        findings: Vec::new(),
+    };
+    if object
+        .get("metadata")
+        .is_some_and(|metadata| !metadata.is_object() && !metadata.is_null())
+    {
+        fields.refuse("object", "metadata is not a map", "/metadata");
+    }
+    let api_version = fields.text("/apiVersion", true);
+    let kind = fields.text("/kind", true);
+    let generated = fields.text("/metadata/generateName", false).is_some();
+    let name = fields.text("/metadata/name", !generated);
+    let namespace = fields.text("/metadata/namespace", false);
+    if generated {
+        fields.refuse(
+            "generate-name",
+            "metadata.generateName makes another object each time it is applied",
+            "/metadata/generateName",
+        );
+    }
+    let gvk = Gvk::new(
+        api_version.as_deref().unwrap_or_default(),
+        kind.as_deref().unwrap_or_default(),
+    );
+    fields.check(&gvk, name.as_deref(), namespace.as_deref());
+    match name {
+        Some(name) if fields.findings.is_empty() => Ok(Identity {
+            gvk,
+            name,
+            namespace,
+        }),
+        _ => Err(fields.findings),
+    }
+}
+
+/// The fields of an object that name it, and what is wrong with them.
+struct Fields<'a> {
+    value: &'a Value,
+    place: &'a Place,
+    findings: Vec<Finding>,
+}
+
+impl Fields<'_> {
+    fn refuse(&mut self, code: &str, message: &str, pointer: &str) {
+        self.findings
+            .push(Finding::error(Kind::Repository, code, message).at(self.place.field(pointer)));
+    }
+
+    /// A text; empty is the same as missing.
+    fn text(&mut self, pointer: &str, required: bool) -> Option<String> {
+        let field = pointer[1..].replace('/', ".");
+        match self.value.pointer(pointer) {
+            Some(Value::String(text)) if !text.is_empty() => return Some(text.clone()),
+            None | Some(Value::Null | Value::String(_)) if !required => {}
+            None | Some(Value::Null | Value::String(_)) => self
+                .findings
+                .push(error(format!("{field} is missing")).at(self.place.origin())),
+            Some(other) => self.findings.push(
+                error(format!("{field} is {}, not a string", article(other)))
+                    .at(self.place.field(pointer))
+                    .hint("quote it"),
+            ),
+        }
+        None
+    }
+
+    fn check(&mut self, gvk: &Gvk, name: Option<&str>, namespace: Option<&str>) {
+        let ApiVersion { group, version } = &gvk.api_version;
+        if version.contains('/') || (version.is_empty() && !group.is_empty()) {
+            self.refuse(
+                "object",
+                "apiVersion is not of the form group/version or version",
+                "/apiVersion",
+            );
+        }
+        if group == OWN_GROUP {
+            self.findings.push(
+                Finding::error(
+                    Kind::Repository,
+                    "not-a-manifest",
+                    "a file of pleach's own lies among the manifests",
+                )
+                .at(self.place.origin())
+                .hint("a file whose name starts with `_` or `.` is not rendered"),
+            );
+        }
+        if let Some(reason) = name.and_then(|name| bad_name(name, group)) {
+            self.refuse("name", &format!("metadata.name {reason}"), "/metadata/name");
+        }
+        if namespace.is_some_and(|namespace| !is_label(namespace)) {
+            self.refuse(
+                "name",
+                "metadata.namespace is not a name of a namespace (lower case, digits and `-`)",
+                "/metadata/namespace",
+            );
+        }
+    }
+}
+
+fn error(message: impl Into<String>) -> Finding {
+    Finding::error(Kind::Repository, "object", message)
+}
+
+/// What a value is, without saying what it holds.
+pub(super) fn article(value: &Value) -> &'static str {
+    match value {
+        Value::Null => "null",
+        Value::Bool(_) => "a boolean",
+        Value::Number(_) => "a number",
+        Value::String(_) => "a string",
+        Value::Array(_) => "a list",
+        Value::Object(_) => "a map",
+    }
+}
+
+/// Why an API server would refuse a name, as far as it can be said for all
+/// kinds of a group. RBAC and others allow colons and capitals.
+fn bad_name(name: &str, group: &str) -> Option<&'static str> {
+    if name.len() > NAME_LENGTH {
+        return Some("is longer than 253 characters");
+    }
+    if name == "." || name == ".." {
+        return Some("may not be `.` or `..`");
+    }
+    if name.contains(['/', '%']) || name.chars().any(|c| c.is_whitespace() || c.is_control()) {
+        return Some("may not hold `/`, `%` or spaces");
+    }
+    let strict = matches!(
+        group,
+        "" | "apps" | "batch" | "networking.k8s.io" | "policy" | "autoscaling"
+    );
+    let subdomain = name.split('.').all(|part| {
+        !part.is_empty()
+            && !part.starts_with('-')
+            && !part.ends_with('-')
+            && part
+                .bytes()
+                .all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-')
+    });
+    (strict && !subdomain).then_some("may hold lower case, digits, `-` and `.` only")
+}
+
+fn is_label(name: &str) -> bool {
+    name.len() <= NAMESPACE_LENGTH && !name.contains('.') && bad_name(name, "").is_none()
+}
+
+#[cfg(test)]
+mod tests {
+    use rstest::rstest;
+
+    use super::*;
+
+    #[rstest]
+    #[case("web", "", true)]
+    #[case("web.example.org", "apps", true)]
+    #[case("Web", "apps", false)]
+    #[case("-web", "", false)]
+    #[case("a..b", "", false)]
+    #[case("system:node", "rbac.authorization.k8s.io", true)]
+    #[case("system:node", "", false)]
+    #[case("a/b", "rbac.authorization.k8s.io", false)]
+    #[case("..", "example.org", false)]
+    fn names(#[case] name: &str, #[case] group: &str, #[case] good: bool) {
+        assert_eq!(bad_name(name, group).is_none(), good, "{name}");
+    }
+}

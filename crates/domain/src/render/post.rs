@@ -1,0 +1,394 @@
+//! From an object as it is written to the manifest that is sent.
+//!
+//! In this order: namespace and scope, patches, what only a server writes,
+//! Secrets, reserved labels and annotations, the labels of the release.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde_json::{Map, Value};
+
+use super::identity::{Identity, article, identify};
+use super::kinds::Scope;
+use super::patch;
+use super::scope::{Kinds, Known};
+use super::source::{Place, Written};
+use super::{reserved, secret};
+use crate::finding::{Finding, Kind};
+use crate::object::{GroupKind, Gvk, Manifest, ObjectId, Origin, labels};
+use crate::repo::ResolvedRelease;
+
+/// What only the server writes into metadata.
+const SERVER_METADATA: [&str; 6] = [
+    "uid",
+    "resourceVersion",
+    "generation",
+    "creationTimestamp",
+    "managedFields",
+    "selfLink",
+];
+
+/// What `app.kubernetes.io/managed-by` says where nothing else is said.
+const MANAGED_BY: &str = "pleach";
+
+/// An object whose name and scope are known.
+struct Draft {
+    gvk: Gvk,
+    id: ObjectId,
+    value: Value,
+    place: Place,
+}
+
+/// Turns the objects of a release into manifests, in the order of the files.
+pub(super) fn process(
+    objects: Vec<Written>,
+    release: &ResolvedRelease,
+    kinds: &Kinds<'_>,
+    findings: &mut Vec<Finding>,
+) -> Vec<Manifest> {
+    let mut pass = Pass {
+        release,
+        kinds,
+        findings,
+        unknown: BTreeMap::new(),
+        dropped: BTreeMap::new(),
+    };
+    let mut drafts: Vec<Draft> = objects
+        .into_iter()
+        .filter_map(|object| pass.settle(object.value, object.place))
+        .collect();
+    drafts = pass.patch(drafts);
+    let manifests = drafts
+        .into_iter()
+        .filter_map(|draft| pass.finish(draft))
+        .collect();
+    pass.report();
+    manifests
+}
+
+struct Pass<'a> {
+    release: &'a ResolvedRelease,
+    kinds: &'a Kinds<'a>,
+    findings: &'a mut Vec<Finding>,
+    /// Unknown kinds with the place of their first object.
+    unknown: BTreeMap<GroupKind, Origin>,
+    /// Fields that were left out, by file: the first place, the fields, the
+    /// number of objects. One note per file; exported manifests are full of them.
+    dropped: BTreeMap<String, (Origin, BTreeSet<String>, usize)>,
+}
+
+impl Pass<'_> {
+    fn settle(&mut self, mut value: Value, place: Place) -> Option<Draft> {
+        let identity = match identify(&value, &place) {
+            Ok(identity) => identity,
+            Err(findings) => {
+                self.findings.extend(findings);
+                return None;
+            }
+        };
+        let scope = self.scope(&identity, &place)?;
+        let namespace = match scope {
+            Scope::Cluster => {
+                if let Some(namespace) = &identity.namespace {
+                    let id = identity.id(None);
+                    self.findings.push(
+                        Finding::note(
+                            Kind::Repository,
+                            "namespace-ignored",
+                            format!(
+                                "the kind is cluster-scoped: namespace {namespace} is left out"
+                            ),
+                        )
+                        .at(place.field("/metadata/namespace"))
+                        .on(id),
+                    );
+                }
+                metadata(&mut value)?.shift_remove("namespace");
+                None
+            }
+            Scope::Namespaced => {
+                let namespace = identity
+                    .namespace
+                    .clone()
+                    .or_else(|| self.release.namespace.clone());
+                let Some(namespace) = namespace else {
+                    self.findings.push(
+                        Finding::error(
+                            Kind::Repository,
+                            "namespace-missing",
+                            format!(
+                                "{} {} names no namespace, and the release has no default",
+                                identity.gvk.kind, identity.name
+                            ),
+                        )
+                        .at(place.origin())
+                        .hint(format!(
+                            "say `namespace` in release {}",
+                            self.release.name.release
+                        )),
+                    );
+                    return None;
+                };
+                metadata(&mut value)?
+                    .insert("namespace".to_owned(), Value::from(namespace.as_str()));
+                Some(namespace)
+            }
+        };
+        Some(Draft {
+            id: identity.id(namespace.as_deref()),
+            gvk: identity.gvk,
+            value,
+            place,
+        })
+    }
+
+    fn scope(&mut self, identity: &Identity, place: &Place) -> Option<Scope> {
+        match self.kinds.known(&identity.gvk) {
+            Known::Served(scope) => Some(scope),
+            Known::Unknown => {
+                self.unknown
+                    .entry(identity.gvk.group_kind())
+                    .or_insert_with(|| place.origin());
+                Some(Scope::Namespaced)
+            }
+            Known::NotServed { instead } => {
+                let finding = Finding::error(
+                    Kind::Repository,
+                    "api-not-served",
+                    format!(
+                        "{} {} ({}) is not served by Kubernetes {}",
+                        identity.gvk.kind,
+                        identity.name,
+                        identity.gvk.api_version,
+                        self.kinds.minor()
+                    ),
+                )
+                .at(place.field("/apiVersion"));
+                self.findings.push(if instead.is_empty() {
+                    finding.hint("the kind was removed, and no other took its place by that name")
+                } else {
+                    finding.hint(format!(
+                        "{} is served as {}",
+                        identity.gvk.kind,
+                        instead.join(", ")
+                    ))
+                });
+                None
+            }
+        }
+    }
+
+    /// Applies the patches in their order. A selector sees an object as the
+    /// patches before have left it.
+    fn patch(&mut self, drafts: Vec<Draft>) -> Vec<Draft> {
+        let release = self.release;
+        let mut used = vec![false; release.patches.len()];
+        let mut patched = Vec::with_capacity(drafts.len());
+        for draft in drafts {
+            let mut draft = Some(draft);
+            for (index, change) in release.patches.iter().enumerate() {
+                let Some(current) = draft.take() else { break };
+                if !patch::matches(&change.target, &current.id, &current.value) {
+                    draft = Some(current);
+                    continue;
+                }
+                used[index] = true;
+                let Draft {
+                    id,
+                    mut value,
+                    place,
+                    ..
+                } = current;
+                match patch::apply(change, &id, &mut value) {
+                    Ok(()) => draft = self.settle(value, place),
+                    Err(finding) => self.findings.push(*finding),
+                }
+            }
+            patched.extend(draft);
+        }
+        // An object that a broken file should have had says nothing of a patch.
+        let complete = !self.findings.iter().any(Finding::is_error);
+        for (change, used) in release.patches.iter().zip(used) {
+            if !used && complete {
+                self.findings.push(patch::unused(change));
+            }
+        }
+        patched
+    }
+
+    fn finish(&mut self, draft: Draft) -> Option<Manifest> {
+        let Draft {
+            gvk,
+            id,
+            mut value,
+            place,
+        } = draft;
+        self.drop_server_fields(&mut value, &place);
+        let mut problems = text_maps(&value, &id, &place);
+        problems.extend(reserved::check(&value, &id, &place));
+        if id.is("", "Secret") {
+            problems.extend(secret::fold(&mut value, &id, &place));
+        }
+        if !problems.is_empty() {
+            self.findings.extend(problems);
+            return None;
+        }
+        self.label(&mut value);
+        Some(Manifest::new(
+            id,
+            gvk.api_version,
+            place.origin(),
+            &value,
+            false,
+        ))
+    }
+
+    fn drop_server_fields(&mut self, value: &mut Value, place: &Place) {
+        let mut fields = Vec::new();
+        let Some(meta) = metadata(value) else { return };
+        for field in SERVER_METADATA {
+            if meta.shift_remove(field).is_some() {
+                fields.push(format!("metadata.{field}"));
+            }
+        }
+        // Of client-side kubectl; server-side apply has managedFields for it.
+        if let Some(Value::Object(annotations)) = meta.get_mut("annotations")
+            && annotations
+                .shift_remove(crate::object::annotations::LAST_APPLIED)
+                .is_some()
+        {
+            fields.push(format!(
+                "annotation {}",
+                crate::object::annotations::LAST_APPLIED
+            ));
+        }
+        if let Value::Object(object) = value
+            && object.shift_remove("status").is_some()
+        {
+            fields.push("status".to_owned());
+        }
+        if !fields.is_empty() {
+            let (_, known, count) = self
+                .dropped
+                .entry(place.file().to_owned())
+                .or_insert_with(|| (place.origin(), BTreeSet::new(), 0));
+            known.extend(fields);
+            *count += 1;
+        }
+    }
+
+    fn label(&self, value: &mut Value) {
+        let Some(meta) = metadata(value) else { return };
+        if meta.get("annotations").is_some_and(is_empty) {
+            meta.shift_remove("annotations");
+        }
+        let set = meta
+            .entry("labels")
+            .or_insert_with(|| Value::Object(Map::new()));
+        if set.is_null() {
+            *set = Value::Object(Map::new());
+        }
+        let Value::Object(set) = set else { return };
+        set.insert(
+            labels::PART_OF.to_owned(),
+            self.release.name.apply_set().into(),
+        );
+        set.entry(labels::MANAGED_BY)
+            .or_insert_with(|| MANAGED_BY.into());
+    }
+
+    fn report(self) {
+        for (kind, place) in self.unknown {
+            self.findings.push(
+                Finding::warning(
+                    Kind::Repository,
+                    "kind-unknown",
+                    format!(
+                        "{kind} is neither a kind of Kubernetes {} nor defined by a release of \
+                         the environment; it is taken for namespaced",
+                        self.kinds.minor()
+                    ),
+                )
+                .at(place),
+            );
+        }
+        for (place, fields, count) in self.dropped.into_values() {
+            let fields: Vec<String> = fields.into_iter().collect();
+            let objects = if count == 1 { "object" } else { "objects" };
+            self.findings.push(
+                Finding::note(
+                    Kind::Repository,
+                    "server-fields",
+                    format!(
+                        "what only the server writes is left out of {count} {objects}: {}",
+                        fields.join(", ")
+                    ),
+                )
+                .at(place),
+            );
+        }
+    }
+}
+
+impl Identity {
+    fn id(&self, namespace: Option<&str>) -> ObjectId {
+        ObjectId::new(
+            &self.gvk.api_version.group,
+            &self.gvk.kind,
+            namespace,
+            &self.name,
+        )
+    }
+}
+
+fn is_empty(value: &Value) -> bool {
+    value.is_null() || value.as_object().is_some_and(Map::is_empty)
+}
+
+/// The metadata of an object; there for every object that [`identify`] accepts.
+fn metadata(value: &mut Value) -> Option<&mut Map<String, Value>> {
+    value.get_mut("metadata")?.as_object_mut()
+}
+
+/// Labels and annotations hold strings; `on` and `1` without quotes do not.
+fn text_maps(value: &Value, id: &ObjectId, place: &Place) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    for map in ["labels", "annotations"] {
+        let entries = match &value["metadata"][map] {
+            Value::Null => continue,
+            Value::Object(entries) => entries,
+            other => {
+                findings.push(not_text(
+                    &format!("metadata.{map} is {}, not a map", article(other)),
+                    place.field(&format!("/metadata/{map}")),
+                    id,
+                ));
+                continue;
+            }
+        };
+        for (key, entry) in entries {
+            if !entry.is_string() {
+                let pointer = format!("/metadata/{map}/{}", escape(key));
+                findings.push(
+                    not_text(
+                        &format!("metadata.{map} `{key}` is {}, not a string", article(entry)),
+                        place.field(&pointer),
+                        id,
+                    )
+                    .hint("quote it"),
+                );
+            }
+        }
+    }
+    findings
+}
+
+fn not_text(message: &str, place: Origin, id: &ObjectId) -> Finding {
+    Finding::error(Kind::Repository, "not-a-string", message)
+        .at(place)
+        .on(id.clone())
+}
+
+/// A key as a step of a JSON pointer.
+pub(super) fn escape(key: &str) -> String {
+    key.replace('~', "~0").replace('/', "~1")
+}

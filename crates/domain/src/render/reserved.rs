@@ -1,0 +1,104 @@
+//! Labels and annotations that have a meaning for pleach.
+
+use serde_json::Value;
+
+use super::post::escape;
+use super::source::Place;
+use crate::finding::{Finding, Kind};
+use crate::object::{ObjectId, annotations, labels};
+
+/// What all of pleach's own annotations start with.
+const PREFIX: &str = "pleach.dev/";
+
+/// Annotations that a manifest may carry.
+const KNOWN: [&str; 2] = [annotations::AFTER, annotations::PRUNE];
+
+/// Annotations whose feature is not built yet.
+const NOT_YET: [&str; 3] = [annotations::STAGE, annotations::RUN, annotations::READY];
+
+/// Likeness from which a name is offered for another.
+const LIKENESS: f64 = 0.8;
+
+/// Says which reserved labels and annotations an object may not carry.
+pub(super) fn check(value: &Value, id: &ObjectId, place: &Place) -> Vec<Finding> {
+    let keys = |map: &str| {
+        value["metadata"][map]
+            .as_object()
+            .into_iter()
+            .flatten()
+            .filter_map(|(key, value)| Some((key.as_str(), value.as_str()?)))
+    };
+    let at = |map: &str, key: &str| place.field(&format!("/metadata/{map}/{}", escape(key)));
+    let mut findings = Vec::new();
+    for (key, _) in keys("labels") {
+        if key == labels::PART_OF || key.starts_with(PREFIX) {
+            findings.push(
+                Finding::error(
+                    Kind::Repository,
+                    "reserved-label",
+                    format!("label {key} is pleach's own to set"),
+                )
+                .at(at("labels", key))
+                .on(id.clone())
+                .hint("take it out of the manifest"),
+            );
+        }
+    }
+    for (key, value) in keys("annotations") {
+        if !key.starts_with(PREFIX) {
+            continue;
+        }
+        if let Some((code, message, hint)) = annotation(key, value) {
+            let finding = Finding::error(Kind::Repository, code, message)
+                .at(at("annotations", key))
+                .on(id.clone());
+            findings.push(match hint {
+                Some(hint) => finding.hint(hint),
+                None => finding,
+            });
+        }
+    }
+    findings
+}
+
+/// Code, message and hint of an annotation that may not be there.
+fn annotation(key: &str, value: &str) -> Option<(&'static str, String, Option<String>)> {
+    match key {
+        annotations::AFTER if !value.trim().is_empty() => None,
+        annotations::AFTER => Some((
+            "annotation",
+            format!("annotation {key} is empty"),
+            Some("write Kind/name of an object of the release".to_owned()),
+        )),
+        annotations::PRUNE if value == "disabled" => None,
+        annotations::PRUNE => Some((
+            "annotation",
+            format!("annotation {key} can only be `disabled`"),
+            None,
+        )),
+        annotations::DESIRED => Some((
+            "reserved-annotation",
+            format!("annotation {key} is pleach's own to set"),
+            Some("take it out of the manifest".to_owned()),
+        )),
+        key if NOT_YET.contains(&key) => Some((
+            "not-supported-yet",
+            format!("annotation {key} is not supported yet"),
+            None,
+        )),
+        key => {
+            let name = |key: &'static str| key.strip_prefix(PREFIX).unwrap_or(key);
+            let written = key.strip_prefix(PREFIX).unwrap_or(key);
+            let nearest = KNOWN
+                .iter()
+                .map(|known| (strsim::jaro_winkler(written, name(known)), known))
+                .filter(|(likeness, _)| *likeness > LIKENESS)
+                .max_by(|a, b| a.0.total_cmp(&b.0));
+            Some((
+                "annotation",
+                format!("annotation {key} is not known"),
+                nearest.map(|(_, known)| format!("did you mean {known}?")),
+            ))
+        }
+    }
+}

@@ -1,0 +1,59 @@
+//! Environments for tests, without files that would have to be resolved.
+
+use std::collections::BTreeMap;
+
+use jiff::SignedDuration;
+use serde_json::Value;
+
+use crate::inventory::ReleaseName;
+use crate::object::Origin;
+use crate::repo::{ClusterRef, PrunePolicy, ResolvedEnvironment, ResolvedRelease};
+use crate::values::Values;
+
+/// Environment `test` for Kubernetes 1.36.
+pub(super) fn environment(releases: Vec<ResolvedRelease>) -> ResolvedEnvironment {
+    ResolvedEnvironment {
+        repository: "fleet".to_owned(),
+        name: "test".to_owned(),
+        origin: Origin::new("environments/test.yaml", 1),
+        cluster: ClusterRef {
+            kubernetes: Some("1.36".to_owned()),
+            ..ClusterRef::default()
+        },
+        prune: PrunePolicy::default(),
+        protect: Vec::new(),
+        consent: Vec::new(),
+        releases,
+        findings: Vec::new(),
+    }
+}
+
+/// A release of bundle `web` in version v1.0.0 and namespace `shop`.
+pub(super) fn release(name: &str, files: &[&str], values: Value) -> ResolvedRelease {
+    ResolvedRelease {
+        name: ReleaseName {
+            environment: "test".to_owned(),
+            release: name.to_owned(),
+        },
+        origin: Origin::new("environments/test.yaml", 5),
+        bundle: "web".to_owned(),
+        version: Some("v1.0.0".to_owned()),
+        bundle_folder: "manifests/web".to_owned(),
+        folder: "manifests/web/v1.0.0".to_owned(),
+        files: files.iter().map(|&file| file.to_owned()).collect(),
+        namespace: Some("shop".to_owned()),
+        create_namespace: true,
+        values: Values {
+            merged: values,
+            origins: BTreeMap::new(),
+            files: vec!["environments/test.yaml".to_owned()],
+        },
+        patches: Vec::new(),
+        adopt: Vec::new(),
+        timeout: SignedDuration::from_mins(10),
+        runtime_objects: Vec::new(),
+        kubernetes: None,
+        upgrades_from: None,
+        direction: None,
+    }
+}

@@ -1,0 +1,129 @@
+//! Which kinds a release can use: those of Kubernetes and those that the
+//! definitions of the environment's releases add.
+
+use std::collections::BTreeMap;
+
+use serde_json::Value;
+
+use super::kinds::{KindTable, Scope};
+use super::source::Written;
+use crate::object::{ApiVersion, GroupKind, Gvk};
+
+/// What is known of a kind at a version.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Known {
+    /// It is served.
+    Served(Scope),
+    /// It is not served; these versions (`group/version`) are.
+    NotServed { instead: Vec<String> },
+    /// Neither Kubernetes nor a definition has it.
+    Unknown,
+}
+
+/// A kind that a definition adds.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Custom {
+    scope: Scope,
+    versions: Vec<String>,
+}
+
+/// The kinds of Kubernetes and of definitions.
+#[derive(Debug, Clone)]
+pub(super) struct Kinds<'a> {
+    table: &'a KindTable,
+    custom: BTreeMap<GroupKind, Custom>,
+}
+
+impl<'a> Kinds<'a> {
+    pub(super) fn new(table: &'a KindTable) -> Self {
+        Self {
+            table,
+            custom: BTreeMap::new(),
+        }
+    }
+
+    /// Adds the kinds that the definitions among some objects define.
+    pub(super) fn define(&mut self, objects: &[Written]) {
+        for object in objects {
+            if let Some((kind, custom)) = definition(&object.value) {
+                self.custom.insert(kind, custom);
+            }
+        }
+    }
+
+    /// Whether every kind of some objects is one of Kubernetes or defined by
+    /// them, so that the definitions of other releases change nothing.
+    pub(super) fn cover(&self, objects: &[Written]) -> bool {
+        let mut own = self.clone();
+        own.define(objects);
+        objects.iter().all(|object| {
+            let text = |key: &str| object.value[key].as_str().unwrap_or_default();
+            own.known(&Gvk::new(text("apiVersion"), text("kind"))) != Known::Unknown
+        })
+    }
+
+    /// The Kubernetes minor.
+    pub(super) fn minor(&self) -> &str {
+        self.table.minor()
+    }
+
+    pub(super) fn known(&self, gvk: &Gvk) -> Known {
+        let kind = gvk.group_kind();
+        if let Some(custom) = self.custom.get(&kind) {
+            return if custom.versions.contains(&gvk.api_version.version) {
+                Known::Served(custom.scope)
+            } else {
+                Known::NotServed {
+                    instead: named(&kind.group, &custom.versions),
+                }
+            };
+        }
+        match self.table.scope(&kind) {
+            Some(scope) if self.table.served(gvk) => Known::Served(scope),
+            Some(_) => Known::NotServed {
+                instead: named(&kind.group, self.table.versions(&kind)),
+            },
+            None if self.table.knows_group(&kind.group) => Known::NotServed {
+                instead: self.table.api_versions(&kind.kind),
+            },
+            None => Known::Unknown,
+        }
+    }
+}
+
+fn named(group: &str, versions: &[String]) -> Vec<String> {
+    versions
+        .iter()
+        .map(|version| {
+            ApiVersion {
+                group: group.to_owned(),
+                version: version.clone(),
+            }
+            .to_string()
+        })
+        .collect()
+}
+
+/// The kind that a `CustomResourceDefinition` defines.
+fn definition(value: &Value) -> Option<(GroupKind, Custom)> {
+    let text = |value: &Value| value.as_str().map(str::to_owned);
+    let api_version = ApiVersion::parse(value["apiVersion"].as_str()?);
+    if api_version.group != "apiextensions.k8s.io"
+        || value["kind"].as_str() != Some("CustomResourceDefinition")
+    {
+        return None;
+    }
+    let spec = &value["spec"];
+    let scope = match spec["scope"].as_str()? {
+        "Cluster" => Scope::Cluster,
+        _ => Scope::Namespaced,
+    };
+    let versions = spec["versions"]
+        .as_array()?
+        .iter()
+        .filter(|version| version["served"].as_bool() == Some(true))
+        .filter_map(|version| text(&version["name"]))
+        .collect();
+    let kind = GroupKind::new(text(&spec["group"])?, text(&spec["names"]["kind"])?);
+    Some((kind, Custom { scope, versions }))
+}

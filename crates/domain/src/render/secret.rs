@@ -1,0 +1,95 @@
+//! Secrets: `stringData` is folded into `data`.
+//!
+//! The server does the same and forgets `stringData`, so what was sent there
+//! would have no owner and its drift could not be seen. Messages name keys,
+//! never values.
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use serde_json::{Map, Value};
+
+use super::identity::article;
+use super::post::escape;
+use super::source::Place;
+use crate::finding::{Finding, Kind};
+use crate::object::ObjectId;
+
+/// Folds `stringData` into `data`, where it wins; says what is wrong instead.
+pub(super) fn fold(value: &mut Value, id: &ObjectId, place: &Place) -> Vec<Finding> {
+    let mut findings = check(value, "data", id, place);
+    findings.extend(check(value, "stringData", id, place));
+    if !findings.is_empty() {
+        return findings;
+    }
+    let Value::Object(secret) = value else {
+        return findings;
+    };
+    let Some(Value::Object(texts)) = secret.shift_remove("stringData") else {
+        return findings;
+    };
+    if texts.is_empty() {
+        return findings;
+    }
+    let data = secret
+        .entry("data")
+        .or_insert_with(|| Value::Object(Map::new()));
+    if data.is_null() {
+        *data = Value::Object(Map::new());
+    }
+    if let Value::Object(data) = data {
+        for (key, text) in texts {
+            let text = text.as_str().unwrap_or_default();
+            data.insert(key, STANDARD.encode(text).into());
+        }
+    }
+    findings
+}
+
+fn check(value: &Value, field: &str, id: &ObjectId, place: &Place) -> Vec<Finding> {
+    let error = |message: String, pointer: &str| {
+        Finding::error(Kind::Repository, "secret", message)
+            .at(place.field(pointer))
+            .on(id.clone())
+    };
+    let entries = match &value[field] {
+        Value::Null => return Vec::new(),
+        Value::Object(entries) => entries,
+        other => {
+            return vec![error(
+                format!("{field} is {}, not a map", article(other)),
+                &format!("/{field}"),
+            )];
+        }
+    };
+    entries
+        .iter()
+        .filter_map(|(key, entry)| {
+            let pointer = format!("/{field}/{}", escape(key));
+            match entry {
+                Value::String(text) if field == "data" && !is_base64(text) => Some(
+                    error(format!("{field} `{key}` is not base64"), &pointer)
+                        .hint("write plain text under stringData"),
+                ),
+                // The server takes null for an empty value.
+                Value::Null if field == "data" => None,
+                Value::String(_) => None,
+                other => Some(
+                    error(
+                        format!("{field} `{key}` is {}, not a string", article(other)),
+                        &pointer,
+                    )
+                    .hint("quote it"),
+                ),
+            }
+        })
+        .collect()
+}
+
+/// As the server reads it: line breaks do not count.
+fn is_base64(text: &str) -> bool {
+    if text.contains(['\n', '\r']) {
+        STANDARD.decode(text.replace(['\n', '\r'], "")).is_ok()
+    } else {
+        STANDARD.decode(text).is_ok()
+    }
+}

@@ -1,0 +1,282 @@
+//! From the files of a release to objects as they are written there.
+//!
+//! Nothing is added or taken away here: the objects of plain files are those
+//! that kubectl reads.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use serde_json::Value;
+
+use super::engine::{Engine, Library};
+use super::lines::Lines;
+use crate::finding::{Finding, Kind};
+use crate::object::Origin;
+use crate::object::yaml::{self, Node, YamlError};
+use crate::repo::{FileTree, ResolvedEnvironment, ResolvedRelease};
+
+/// Whether a file is a template.
+pub(super) fn is_template(file: &str) -> bool {
+    file.as_bytes().ends_with(b".j2")
+}
+
+/// An object and where it is written.
+#[derive(Debug, Clone)]
+pub(super) struct Written {
+    pub(super) value: Value,
+    pub(super) place: Place,
+}
+
+/// A place that can be asked for its parts.
+#[derive(Debug, Clone)]
+pub(super) struct Place {
+    text: Arc<Text>,
+    /// Line of the document within the text.
+    document: usize,
+    /// Line of the object within the text.
+    line: usize,
+    /// JSON pointer from the document to the object: not empty in a list.
+    pointer: String,
+}
+
+/// A text that was parsed: of a file, or what a template wrote.
+#[derive(Debug)]
+struct Text {
+    file: String,
+    content: String,
+    /// Lines of the template; none for plain files.
+    lines: Option<Lines>,
+}
+
+impl Text {
+    fn origin(&self, line: usize) -> Origin {
+        let line = match &self.lines {
+            Some(lines) => lines.template_line(line),
+            None => line,
+        };
+        Origin::new(&self.file, line)
+    }
+}
+
+impl Place {
+    /// File and line of the object.
+    pub(super) fn origin(&self) -> Origin {
+        self.text.origin(self.line)
+    }
+
+    /// File and line of a field of the object, named by a JSON pointer; those
+    /// of the object when the field is not found. Parses the text again.
+    pub(super) fn field(&self, pointer: &str) -> Origin {
+        let pointer = format!("{}{pointer}", self.pointer);
+        match yaml::locate(&self.text.content, self.document, &pointer) {
+            Some(line) => self.text.origin(line),
+            None => self.origin(),
+        }
+    }
+
+    /// The file.
+    pub(super) fn file(&self) -> &str {
+        &self.text.file
+    }
+}
+
+/// The objects of a release with what was wrong and which files were read.
+#[derive(Debug, Default)]
+pub(super) struct Loaded {
+    pub(super) objects: Vec<Written>,
+    pub(super) findings: Vec<Finding>,
+    pub(super) inputs: BTreeSet<String>,
+}
+
+/// Reads environments; the shared templates only when a template is met.
+pub(super) struct Loader<'a> {
+    tree: &'a dyn FileTree,
+    environment: &'a ResolvedEnvironment,
+    library: Option<Library>,
+}
+
+impl<'a> Loader<'a> {
+    pub(super) fn new(tree: &'a dyn FileTree, environment: &'a ResolvedEnvironment) -> Self {
+        Self {
+            tree,
+            environment,
+            library: None,
+        }
+    }
+
+    /// Reads and renders every file of a release.
+    pub(super) fn load(&mut self, release: &ResolvedRelease) -> Loaded {
+        let mut loaded = Loaded::default();
+        loaded.inputs.extend(release.values.files.iter().cloned());
+        let mut engine = None;
+        for file in &release.files {
+            loaded.inputs.insert(file.clone());
+            let result = read(self.tree, file).and_then(|text| {
+                if !is_template(file) {
+                    return Ok(Text {
+                        file: file.clone(),
+                        content: text,
+                        lines: None,
+                    });
+                }
+                let engine = engine.get_or_insert_with(|| {
+                    let library = self.library.get_or_insert_with(|| Library::read(self.tree));
+                    Engine::new(library, self.environment, release)
+                });
+                let output = engine.render(file, &text)?;
+                Ok(Text {
+                    file: file.clone(),
+                    content: output.text,
+                    lines: Some(output.lines),
+                })
+            });
+            match result {
+                Ok(text) => loaded.parse(text),
+                Err(finding) => loaded.findings.push(*finding),
+            }
+        }
+        if let Some(engine) = engine {
+            loaded.inputs.extend(engine.asked());
+        }
+        loaded
+    }
+}
+
+/// Reads the plain files of a release, not its templates.
+pub(super) fn load_plain(tree: &dyn FileTree, release: &ResolvedRelease) -> Loaded {
+    let mut loaded = Loaded::default();
+    for file in &release.files {
+        if is_template(file) {
+            continue;
+        }
+        loaded.inputs.insert(file.clone());
+        match read(tree, file) {
+            Ok(text) => loaded.parse(Text {
+                file: file.clone(),
+                content: text,
+                lines: None,
+            }),
+            Err(finding) => loaded.findings.push(*finding),
+        }
+    }
+    loaded
+}
+
+fn read(tree: &dyn FileTree, file: &str) -> Result<String, Box<Finding>> {
+    let error = |message: String| {
+        Box::new(
+            Finding::error(Kind::Repository, "file-unreadable", message).at(Origin::new(file, 0)),
+        )
+    };
+    let bytes = tree.read(file).map_err(|e| error(e.to_string()))?;
+    String::from_utf8(bytes.into()).map_err(|_| error("the file is not UTF-8".to_owned()))
+}
+
+impl Loaded {
+    fn parse(&mut self, text: Text) {
+        let text = Arc::new(text);
+        let documents = match yaml::parse_documents(&text.content) {
+            Ok(documents) => documents,
+            Err(errors) => {
+                self.findings
+                    .extend(errors.iter().map(|error| yaml_finding(&text, error)));
+                return;
+            }
+        };
+        for document in documents {
+            let place = Place {
+                text: Arc::clone(&text),
+                document: document.line,
+                line: document.line,
+                pointer: String::new(),
+            };
+            self.expand(document.value, place, None);
+        }
+    }
+
+    /// Adds an object, or the items of a list as kubectl does: items that name
+    /// no kind take that of the list.
+    fn expand(&mut self, mut value: Value, place: Place, inherited: Option<(&str, &str)>) {
+        if let (Some((api_version, kind)), Value::Object(object)) = (inherited, &mut value)
+            && !object.contains_key("apiVersion")
+            && !object.contains_key("kind")
+        {
+            object.insert("apiVersion".to_owned(), api_version.into());
+            object.insert("kind".to_owned(), kind.into());
+        }
+        let Some(items) = take_items(&mut value) else {
+            self.objects.push(Written { value, place });
+            return;
+        };
+        let text = |key: &str| value.get(key).and_then(Value::as_str).unwrap_or_default();
+        let api_version = text("apiVersion").to_owned();
+        let kind = text("kind");
+        let item_kind = kind.strip_suffix("List").unwrap_or(kind).to_owned();
+        let inherited = (!item_kind.is_empty()).then_some((&*api_version, &*item_kind));
+        let lines = item_lines(&place);
+        for (index, item) in items.into_iter().enumerate() {
+            let pointer = format!("{}/items/{index}", place.pointer);
+            let place = Place {
+                line: lines.get(&pointer).copied().unwrap_or(place.line),
+                pointer,
+                ..place.clone()
+            };
+            self.expand(item, place, inherited);
+        }
+    }
+}
+
+/// The items of a list kind; none for any other object.
+fn take_items(value: &mut Value) -> Option<Vec<Value>> {
+    let object = value.as_object_mut()?;
+    let kind = object.get("kind")?.as_str()?;
+    if !kind.ends_with("List") {
+        return None;
+    }
+    let generic = kind == "List" && object.get("apiVersion").and_then(Value::as_str) == Some("v1");
+    match object.get_mut("items") {
+        Some(Value::Array(items)) => Some(std::mem::take(items)),
+        None | Some(Value::Null) if generic => Some(Vec::new()),
+        _ => None,
+    }
+}
+
+/// The lines of the items of a list by their pointer, with one more parse for
+/// the whole list.
+fn item_lines(place: &Place) -> BTreeMap<String, usize> {
+    let nodes = yaml::parse_nodes(&place.text.file, &place.text.content).unwrap_or_default();
+    let Some(document) = nodes.iter().find(|node| node.line == place.document) else {
+        return BTreeMap::new();
+    };
+    let list = place
+        .pointer
+        .split('/')
+        .skip(1)
+        .try_fold(document, |node, key| match key.parse::<usize>() {
+            Ok(index) => node.items().get(index),
+            Err(_) => node.get(key),
+        });
+    list.and_then(|list| list.get("items"))
+        .map(Node::items)
+        .unwrap_or_default()
+        .iter()
+        .enumerate()
+        .map(|(index, item)| (format!("{}/items/{index}", place.pointer), item.line))
+        .collect()
+}
+
+fn yaml_finding(text: &Text, error: &YamlError) -> Finding {
+    let message = match &text.lines {
+        None => format!("{} (column {})", error.message, error.column),
+        Some(_) => format!(
+            "the output of the template is no YAML: {} (line {}, column {} of the output)",
+            error.message, error.line, error.column
+        ),
+    };
+    let finding = Finding::error(Kind::Repository, "yaml", message).at(text.origin(error.line));
+    if text.lines.is_none() && ["{{", "{%"].iter().any(|tag| text.content.contains(tag)) {
+        finding.hint("only files whose name ends in .j2 are templates")
+    } else {
+        finding
+    }
+}
