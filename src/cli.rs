@@ -132,7 +132,7 @@ impl Cli {
             .and_then(|matches| Self::from_arg_matches(&matches))
             .map_err(|error| {
                 // A closed pipe is nobody's problem.
-                let _ = error.print();
+                drop(error.print());
                 if error.use_stderr() {
                     Exit::USAGE
                 } else {

@@ -21,7 +21,7 @@ fn start() -> Exit {
     if cli.needs_cluster() {
         // The HTTP client looks for the provider of the process. An error
         // means that there is one already, which is as good.
-        let _ = rustls::crypto::ring::default_provider().install_default();
+        drop(rustls::crypto::ring::default_provider().install_default());
     }
     cli::run(cli, &mut ui)
 }

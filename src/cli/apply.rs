@@ -68,9 +68,5 @@ pub(crate) enum ApplyOutput {
 #[expect(clippy::unused_async, reason = "the command itself is not written yet")]
 pub(crate) async fn run(_: &mut Ui, _: &Context, args: ApplyArgs) -> Result<Exit, CliError> {
     let what = format!("{args:?}");
-    Err(CliError::new(
-        Kind::Failed,
-        "`pleach apply` is not supported yet",
-    )
-    .hint(what))
+    Err(CliError::new(Kind::Failed, "`pleach apply` is not supported yet").hint(what))
 }

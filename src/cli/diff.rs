@@ -55,9 +55,5 @@ pub(crate) enum DiffOutput {
 #[expect(clippy::unused_async, reason = "the command itself is not written yet")]
 pub(crate) async fn run(_: &mut Ui, _: &Context, args: DiffArgs) -> Result<Exit, CliError> {
     let what = format!("{args:?}");
-    Err(CliError::new(
-        Kind::Failed,
-        "`pleach diff` is not supported yet",
-    )
-    .hint(what))
+    Err(CliError::new(Kind::Failed, "`pleach diff` is not supported yet").hint(what))
 }

@@ -97,7 +97,13 @@ impl CliError {
             .iter()
             .filter(|finding| finding.is_error())
             .map(|finding| Kind::from(finding.kind))
-            .reduce(|a, b| if a.exit().and(b.exit()) == a.exit() { a } else { b })
+            .reduce(|a, b| {
+                if a.exit().and(b.exit()) == a.exit() {
+                    a
+                } else {
+                    b
+                }
+            })
             .unwrap_or(Kind::Failed);
         Self {
             findings,
@@ -208,7 +214,10 @@ mod tests {
         };
         let error = layer(
             "top",
-            Some(layer("same", Some(layer("same", Some(layer("root", None)))))),
+            Some(layer(
+                "same",
+                Some(layer("same", Some(layer("root", None)))),
+            )),
         );
         let error = CliError::new(Kind::Failed, error);
         assert_eq!(error.to_string(), "top");

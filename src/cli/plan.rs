@@ -47,9 +47,5 @@ pub(crate) enum PlanOutput {
 #[expect(clippy::unused_async, reason = "the command itself is not written yet")]
 pub(crate) async fn run(_: &mut Ui, _: &Context, args: PlanArgs) -> Result<Exit, CliError> {
     let what = format!("{args:?}");
-    Err(CliError::new(
-        Kind::Failed,
-        "`pleach plan` is not supported yet",
-    )
-    .hint(what))
+    Err(CliError::new(Kind::Failed, "`pleach plan` is not supported yet").hint(what))
 }

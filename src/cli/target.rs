@@ -94,7 +94,10 @@ mod tests {
     }
 
     #[rstest]
-    #[case("environments/production.yaml", "name the environment and not its file: production")]
+    #[case(
+        "environments/production.yaml",
+        "name the environment and not its file: production"
+    )]
     #[case("a/b/c", "write ENV or ENV/RELEASE")]
     #[case("", "`` is not a name")]
     #[case("_base", "`_base` is not a name")]

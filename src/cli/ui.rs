@@ -106,15 +106,17 @@ impl Ui {
     /// Where the result goes. Writing to it never fails.
     pub fn out(&mut self) -> &mut (dyn Write + Send) {
         // A result and a bar may share a terminal.
-        if let Some(bar) = &self.bar {
-            bar.suspend(|| ());
-        }
+        self.end_progress();
         &mut self.out
     }
 
     /// Writes a line of the result.
     pub fn print(&mut self, line: impl Display) {
-        self.out().write_line(&line.to_string());
+        let line = line.to_string();
+        match &self.bar {
+            Some(bar) => bar.suspend(|| self.out.write_line(&line)),
+            None => self.out.write_line(&line),
+        }
     }
 
     /// Says what is being done, unless told to be quiet.
@@ -154,13 +156,19 @@ impl Ui {
     pub fn error(&mut self, error: &CliError) {
         self.end_progress();
         self.findings(error.findings());
-        let mut text = format!("{ERROR}error{ERROR:#}: {}", findings::plain(&error.to_string()));
+        let mut text = format!(
+            "{ERROR}error{ERROR:#}: {}",
+            findings::plain(&error.to_string())
+        );
         for cause in error.causes() {
             text.push_str("\n  caused by: ");
             text.push_str(&findings::plain(&cause));
         }
         for hint in error.hints() {
-            text.push_str(&format!("\n  {HINT}hint{HINT:#}: {}", findings::plain(hint)));
+            text.push_str(&format!(
+                "\n  {HINT}hint{HINT:#}: {}",
+                findings::plain(hint)
+            ));
         }
         self.say(&text);
     }
@@ -215,7 +223,8 @@ impl Ui {
         let bar = ProgressBar::with_draw_target(Some(steps as u64), target);
         // The template is a constant; the default style is what is left if it
         // were wrong.
-        if let Ok(style) = ProgressStyle::with_template("{bar:24} {pos}/{len} {elapsed} {wide_msg}") {
+        if let Ok(style) = ProgressStyle::with_template("{bar:24} {pos}/{len} {elapsed} {wide_msg}")
+        {
             bar.set_style(style);
         }
         bar.enable_steady_tick(Duration::from_millis(250));
@@ -301,7 +310,7 @@ impl<W: Write + ?Sized> WriteLine for W {
     fn write_line(&mut self, line: &str) {
         // One call, so that lines of several processes do not mix. Errors are
         // kept by the stream.
-        let _ = self.write_all(format!("{line}\n").as_bytes());
+        drop(self.write_all(format!("{line}\n").as_bytes()));
     }
 }
 

@@ -36,7 +36,10 @@ pub(crate) fn text(findings: &[Finding], least: Severity) -> String {
         .count();
     if least == Severity::Warning && notes > 0 {
         let plural = if notes == 1 { "note" } else { "notes" };
-        line(&mut text, format_args!("{notes} {plural}, shown with --verbose"));
+        line(
+            &mut text,
+            format_args!("{notes} {plural}, shown with --verbose"),
+        );
     }
     text
 }
@@ -77,10 +80,16 @@ fn one(text: &mut String, finding: &Finding) {
     let message = indented(&finding.message);
     line(text, format_args!("{style}{name}{style:#}: {message}"));
     if let Some(object) = &finding.object {
-        line(text, format_args!("  object: {}", plain(&object.to_string())));
+        line(
+            text,
+            format_args!("  object: {}", plain(&object.to_string())),
+        );
     }
     if let Some(hint) = &finding.hint {
-        line(text, format_args!("  {HINT}hint{HINT:#}: {}", indented(hint)));
+        line(
+            text,
+            format_args!("  {HINT}hint{HINT:#}: {}", indented(hint)),
+        );
     }
 }
 
@@ -126,9 +135,21 @@ mod tests {
             at(Finding::warning(Kind::Repository, "b", "odd"), "a.yaml", 10)
                 .on("Deployment.apps/web/web".parse().unwrap())
                 .hint("do\nthat"),
-            at(Finding::error(Kind::Repository, "c", "wrong\u{7}"), "a.yaml", 2),
-            at(Finding::error(Kind::Repository, "c", "wrong\u{7}"), "a.yaml", 2),
-            at(Finding::error(Kind::Repository, "c", "no line"), "b.yaml", 0),
+            at(
+                Finding::error(Kind::Repository, "c", "wrong\u{7}"),
+                "a.yaml",
+                2,
+            ),
+            at(
+                Finding::error(Kind::Repository, "c", "wrong\u{7}"),
+                "a.yaml",
+                2,
+            ),
+            at(
+                Finding::error(Kind::Repository, "c", "no line"),
+                "b.yaml",
+                0,
+            ),
         ]
     }
 

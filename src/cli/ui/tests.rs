@@ -32,8 +32,8 @@ impl Write for Tape {
 
 fn ui(verbosity: Verbosity, answers: Option<&str>) -> (Ui, Tape, Tape) {
     let (out, err) = (Tape::default(), Tape::default());
-    let input = answers
-        .map(|answers| Box::new(Cursor::new(answers.to_owned())) as Box<dyn BufRead + Send>);
+    let input =
+        answers.map(|answers| Box::new(Cursor::new(answers.to_owned())) as Box<dyn BufRead + Send>);
     let ui = Ui::with_streams(out.clone(), err.clone(), input, verbosity);
     (ui, out, err)
 }
@@ -53,7 +53,11 @@ async fn only_yes_is_yes() {
         ("yesterday\n", false),
         ("", false),
     ] {
-        assert_eq!(ask(Some(answer), false).await.unwrap(), expected, "{answer:?}");
+        assert_eq!(
+            ask(Some(answer), false).await.unwrap(),
+            expected,
+            "{answer:?}"
+        );
     }
 }
 
