@@ -1,9 +1,11 @@
 //! What git says: repository, environments, bundles, versions.
 
+mod decode;
 mod policy;
 mod recording;
 mod resolve;
 mod resolved;
+mod suggest;
 mod tree;
 
 pub use policy::{Consent, ConsentAction, Protect, PruneMax, PrunePolicy, RuntimeObject, Selector};

@@ -1,3 +1,4 @@
 //! What the tests and the demo run on.
 
 pub mod control_plane;
+pub mod schemas;

@@ -15,10 +15,13 @@
 //! assert_eq!(documents[0].value, serde_json::json!({"port": 15}));
 //! ```
 
+#[cfg(test)]
+mod conformance;
 mod emit;
 mod error;
 mod node;
 mod parse;
+mod tabs;
 
 pub use emit::{emit, emit_all};
 pub use error::YamlError;

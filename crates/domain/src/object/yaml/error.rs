@@ -1,5 +1,8 @@
 //! What is wrong with a text, without quoting it.
 
+use serde_yaml::Error;
+use serde_yaml::budget::BudgetBreach;
+
 /// A place where a text is not the YAML that pleach reads.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, thiserror::Error)]
 #[error("line {line}, column {column}: {message}")]
@@ -11,3 +14,106 @@ pub struct YamlError {
     /// A sentence fragment in lower case without a period. Names keys, never values.
     pub message: String,
 }
+
+/// Marks the messages that visitors of this module make: only these are passed
+/// on word for word, since they are known to quote no value.
+pub(super) const OURS: &str = "pleach: ";
+
+impl YamlError {
+    /// Takes over an error of the YAML crate for a text that starts at line
+    /// `offset + 1` of its file.
+    pub(super) fn from_crate(error: &Error, offset: usize) -> Self {
+        let location = error.location();
+        let position = |number: Option<u64>| number.and_then(|number| usize::try_from(number).ok());
+        let line = position(location.map(|location| location.line())).unwrap_or(0);
+        let column = position(location.map(|location| location.column())).unwrap_or(0);
+        Self {
+            line: line.max(1) + offset,
+            column: column.max(1),
+            message: message(error),
+        }
+    }
+}
+
+/// Says what is wrong. Only texts known to quote nothing get through: an
+/// unknown variant of a later version of the crate must not show a Secret.
+fn message(error: &Error) -> String {
+    match error {
+        Error::WithSnippet { error, .. } | Error::AliasError { error, .. } => message(error),
+        Error::ExternalMessage { msg, .. } => scanner_message(msg),
+        Error::Message { msg, .. } => match msg.split_once(OURS) {
+            Some((_, message)) => message.to_owned(),
+            None => UNREADABLE.to_owned(),
+        },
+        Error::DuplicateMappingKey { key: Some(key), .. } => duplicate_key(key),
+        Error::DuplicateMappingKey { key: None, .. } => "duplicate key".to_owned(),
+        Error::NonFiniteFloat { .. } => {
+            "infinity, NaN and numbers beyond 64-bit floats have no JSON form; put it in quotes if it is a text".to_owned()
+        }
+        Error::UnknownAnchor { .. } => "alias of an anchor that is not defined before it".to_owned(),
+        Error::RecursiveReferencesRequireWeakTypes { .. } => {
+            "alias within the value that it stands for".to_owned()
+        }
+        Error::AliasReplayLimitExceeded { .. }
+        | Error::AliasExpansionLimitExceeded { .. }
+        | Error::AliasReplayStackDepthExceeded { .. } => {
+            "aliases that expand to more than pleach reads".to_owned()
+        }
+        Error::MergeValueNotMapOrSeqOfMaps { .. } => {
+            "`<<` takes a map or a list of maps".to_owned()
+        }
+        Error::InvalidBinaryBase64 { .. } => "!!binary that is not base64".to_owned(),
+        Error::BinaryNotUtf8 { .. } => "!!binary that is not UTF-8 text".to_owned(),
+        Error::InvalidScalar { .. } => "the tag says another type than the text".to_owned(),
+        Error::Eof { .. } => "unexpected end of the text".to_owned(),
+        Error::Budget { breach, .. } => match breach {
+            BudgetBreach::Depth { .. } => {
+                format!("nested deeper than {} levels", super::parse::MAX_DEPTH)
+            }
+            BudgetBreach::Documents { .. } => "more documents than pleach reads".to_owned(),
+            BudgetBreach::Aliases { .. }
+            | BudgetBreach::Anchors { .. }
+            | BudgetBreach::AliasAnchorRatio { .. }
+            | BudgetBreach::RecordedAnchorEvents { .. }
+            | BudgetBreach::RecordedAnchorBytes { .. } => {
+                "more anchors and aliases than pleach reads".to_owned()
+            }
+            BudgetBreach::SequenceUnbalanced => UNREADABLE.to_owned(),
+            _ => "larger than pleach reads".to_owned(),
+        },
+        _ => UNREADABLE.to_owned(),
+    }
+}
+
+const UNREADABLE: &str = "not valid YAML";
+
+/// The name of a key is shown, shortened: it is no value, but a text that lost
+/// its quotes can be taken for one.
+pub(super) fn duplicate_key(key: &str) -> String {
+    let short: String = key.chars().take(63).collect();
+    let dots = if short.len() < key.len() { "…" } else { "" };
+    format!("duplicate key `{}{dots}`", short.escape_debug())
+}
+
+/// The scanner's messages are fixed texts, but for one that quotes a character.
+fn scanner_message(message: &str) -> String {
+    if message.starts_with("unexpected character") {
+        return "a text cannot start with this character; put it in quotes".to_owned();
+    }
+    if message.starts_with("recursion limit") {
+        return format!("nested deeper than {} levels", super::parse::MAX_DEPTH);
+    }
+    if message.to_lowercase().contains("tab") && !message.contains("alphabet") {
+        return TAB.to_owned();
+    }
+    if message == "simple key expected ':'" {
+        return "expected `:` after a key".to_owned();
+    }
+    if message == "mapping values are not allowed in this context" {
+        return "`:` is not allowed here; is the indentation right, or does a text need quotes?"
+            .to_owned();
+    }
+    message.to_owned()
+}
+
+pub(super) const TAB: &str = "a tab cannot indent or separate in YAML; use spaces";

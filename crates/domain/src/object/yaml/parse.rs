@@ -1,8 +1,18 @@
-//! From text to JSON values.
+//! From text to JSON values, and what is done when that fails.
 
-use serde_json::Value;
+use std::fmt;
 
-use super::YamlError;
+use serde::Deserialize;
+use serde::de::{DeserializeSeed, Deserializer, Error as _, MapAccess, SeqAccess, Visitor};
+use serde_json::{Map, Number, Value};
+use serde_yaml::{DuplicateKeyPolicy, Options, Spanned};
+
+use super::error::{OURS, duplicate_key};
+use super::{YamlError, tabs};
+
+/// How deep maps and lists may lie in each other: schemas in definitions of
+/// custom resources go beyond 64.
+pub(super) const MAX_DEPTH: usize = 128;
 
 /// One document of a stream.
 #[derive(Debug, Clone, PartialEq)]
@@ -16,9 +26,279 @@ pub struct Document {
 /// Parses every document of a text; empty ones and those that hold only
 /// comments are skipped.
 ///
-/// Fails with all broken documents, in the order of the text, never with an
-/// empty list.
+/// Fails with the first error of every broken document, in the order of the
+/// text, never with an empty list.
 pub fn parse_documents(text: &str) -> Result<Vec<Document>, Vec<YamlError>> {
-    let _ = text;
-    Err(vec![])
+    parse_stream(text, |parsed: Spanned<Tree>| Document {
+        line: usize::try_from(parsed.referenced.line()).unwrap_or(0),
+        value: parsed.value.0,
+    })
+}
+
+/// Parses every document into `T` and converts it.
+pub(super) fn parse_stream<T, U>(
+    text: &str,
+    convert: impl Fn(T) -> U,
+) -> Result<Vec<U>, Vec<YamlError>>
+where
+    T: for<'de> Deserialize<'de>,
+{
+    if text.contains('\t') {
+        let found = tabs::find(text);
+        if !found.is_empty() {
+            return Err(found);
+        }
+    }
+    match serde_yaml::from_multiple_with_options::<T>(text, options()) {
+        Ok(documents) => Ok(documents.into_iter().map(convert).collect()),
+        Err(first) => Err(all_errors::<T>(text, &first)),
+    }
+}
+
+fn options() -> Options {
+    serde_yaml::options! {
+        budget: serde_yaml::budget! {
+            max_depth: MAX_DEPTH,
+            flow_nesting_limit: MAX_DEPTH,
+            max_documents: 100_000,
+            max_nodes: 10_000_000,
+            max_events: 40_000_000,
+            max_total_scalar_bytes: 256 * 1024 * 1024,
+            max_recorded_anchor_events: 100_000,
+        },
+        alias_limits: serde_yaml::alias_limits! { max_total_replayed_events: 100_000 },
+        duplicate_keys: DuplicateKeyPolicy::Error,
+        legacy_octal_numbers: true,
+        // Lines of the text would be in the error: Secrets in logs.
+        with_snippet: false,
+        emit_comments: false,
+    }
+}
+
+/// The first error of every document. A line that starts with `---` begins a
+/// document wherever it is, so a broken one does not hide those after it.
+fn all_errors<T>(text: &str, first: &serde_yaml::Error) -> Vec<YamlError>
+where
+    T: for<'de> Deserialize<'de>,
+{
+    let mut errors: Vec<YamlError> = split_documents(text)
+        .into_iter()
+        .filter_map(|(offset, document)| {
+            serde_yaml::from_multiple_with_options::<T>(document, options())
+                .err()
+                .map(|error| YamlError::from_crate(&error, offset))
+        })
+        .collect();
+    let first = YamlError::from_crate(first, 0);
+    // Limits of the whole text, and what only shows in its context.
+    if errors.is_empty() {
+        errors.push(first);
+    }
+    errors
+}
+
+/// Cuts a text before each line that starts with `---`; each part comes with
+/// the number of lines before it. Parts without content are left out.
+fn split_documents(text: &str) -> Vec<(usize, &str)> {
+    let mut parts = Vec::new();
+    let (mut start, mut start_line, mut position) = (0, 0, 0);
+    let has_content = |part: &str| {
+        part.lines().any(|line| {
+            let line = line.trim_start_matches("---").trim();
+            !line.is_empty() && !line.starts_with('#') && !line.starts_with('%')
+        })
+    };
+    for (number, line) in text.split_inclusive('\n').enumerate() {
+        let marker = line
+            .strip_prefix("---")
+            .is_some_and(|rest| rest.is_empty() || rest.starts_with([' ', '\r', '\n']));
+        if marker {
+            parts.push((start_line, &text[start..position]));
+            (start, start_line) = (position, number);
+        }
+        position += line.len();
+    }
+    parts.push((start_line, &text[start..]));
+    parts.retain(|(_, part)| has_content(part));
+    parts
+}
+
+/// A JSON value, built while reading: keys become texts and whole floats
+/// integers in the same pass.
+pub(super) struct Tree(pub(super) Value);
+
+impl<'de> Deserialize<'de> for Tree {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(TreeVisitor)
+    }
+}
+
+pub(super) struct TreeVisitor;
+
+impl<'de> Visitor<'de> for TreeVisitor {
+    type Value = Tree;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("any value")
+    }
+
+    fn visit_unit<E>(self) -> Result<Tree, E> {
+        Ok(Tree(Value::Null))
+    }
+
+    fn visit_none<E>(self) -> Result<Tree, E> {
+        Ok(Tree(Value::Null))
+    }
+
+    fn visit_some<D: Deserializer<'de>>(self, deserializer: D) -> Result<Tree, D::Error> {
+        Tree::deserialize(deserializer)
+    }
+
+    fn visit_bool<E>(self, value: bool) -> Result<Tree, E> {
+        Ok(Tree(Value::Bool(value)))
+    }
+
+    fn visit_i64<E>(self, value: i64) -> Result<Tree, E> {
+        Ok(Tree(Value::Number(value.into())))
+    }
+
+    fn visit_u64<E>(self, value: u64) -> Result<Tree, E> {
+        Ok(Tree(Value::Number(value.into())))
+    }
+
+    fn visit_f64<E: serde::de::Error>(self, value: f64) -> Result<Tree, E> {
+        number(value)
+            .map(|number| Tree(Value::Number(number)))
+            .ok_or_else(|| E::custom(format!("{OURS}infinity and NaN have no JSON form")))
+    }
+
+    fn visit_str<E>(self, value: &str) -> Result<Tree, E> {
+        Ok(Tree(Value::String(value.to_owned())))
+    }
+
+    fn visit_string<E>(self, value: String) -> Result<Tree, E> {
+        Ok(Tree(Value::String(value)))
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Tree, A::Error> {
+        deeper(|| {
+            let mut list = Vec::new();
+            while let Some(Tree(item)) = items.next_element()? {
+                list.push(item);
+            }
+            Ok(Tree(Value::Array(list)))
+        })
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut entries: A) -> Result<Tree, A::Error> {
+        deeper(|| {
+            let mut map = Map::new();
+            while let Some(key) = entries.next_key_seed(NewKey(&map))? {
+                let Tree(value) = entries.next_value()?;
+                map.insert(key, value);
+            }
+            Ok(Tree(Value::Object(map)))
+        })
+    }
+}
+
+/// Runs one level of nesting, on a new piece of stack where little is left: a
+/// level takes up to 20 KB, and threads of tests and runtimes have 2 MB.
+pub(super) fn deeper<T>(level: impl FnOnce() -> T) -> T {
+    stacker::maybe_grow(128 * 1024, 2 * 1024 * 1024, level)
+}
+
+/// A number as Go would print it: whole floats that a float can hold exactly
+/// are integers, or the API server refuses `replicas: 2.0`.
+pub(super) fn number(value: f64) -> Option<Number> {
+    const EXACT: f64 = 9_007_199_254_740_992.0;
+    if value.fract() == 0.0 && value.abs() < EXACT {
+        #[expect(
+            clippy::cast_possible_truncation,
+            reason = "whole and below 2^53, checked above"
+        )]
+        return Some(Number::from(value as i64));
+    }
+    Number::from_f64(value)
+}
+
+/// A key, as the API server's clients write it into JSON: `on` is `true`.
+pub(super) struct Key(pub(super) String);
+
+impl<'de> Deserialize<'de> for Key {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(KeyVisitor)
+    }
+}
+
+/// Reads a key that the map does not have yet. The crate cannot know that
+/// `on` and `true` are the same key.
+struct NewKey<'a>(&'a Map<String, Value>);
+
+impl<'de> DeserializeSeed<'de> for NewKey<'_> {
+    type Value = String;
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<String, D::Error> {
+        let Key(key) = Key::deserialize(deserializer)?;
+        if self.0.contains_key(&key) {
+            return Err(D::Error::custom(format!("{OURS}{}", duplicate_key(&key))));
+        }
+        Ok(key)
+    }
+}
+
+struct KeyVisitor;
+
+impl<'de> Visitor<'de> for KeyVisitor {
+    type Value = Key;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a key")
+    }
+
+    fn visit_bool<E>(self, value: bool) -> Result<Key, E> {
+        Ok(Key(value.to_string()))
+    }
+
+    fn visit_i64<E>(self, value: i64) -> Result<Key, E> {
+        Ok(Key(value.to_string()))
+    }
+
+    fn visit_u64<E>(self, value: u64) -> Result<Key, E> {
+        Ok(Key(value.to_string()))
+    }
+
+    fn visit_f64<E: serde::de::Error>(self, value: f64) -> Result<Key, E> {
+        number(value)
+            .map(|number| Key(number.to_string()))
+            .ok_or_else(|| E::custom(format!("{OURS}infinity and NaN cannot be keys")))
+    }
+
+    fn visit_str<E>(self, value: &str) -> Result<Key, E> {
+        Ok(Key(value.to_owned()))
+    }
+
+    fn visit_string<E>(self, value: String) -> Result<Key, E> {
+        Ok(Key(value))
+    }
+
+    fn visit_unit<E: serde::de::Error>(self) -> Result<Key, E> {
+        Err(E::custom(format!("{OURS}null cannot be a key")))
+    }
+
+    fn visit_none<E: serde::de::Error>(self) -> Result<Key, E> {
+        self.visit_unit()
+    }
+
+    fn visit_some<D: Deserializer<'de>>(self, deserializer: D) -> Result<Key, D::Error> {
+        Key::deserialize(deserializer)
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, _: A) -> Result<Key, A::Error> {
+        Err(A::Error::custom(format!("{OURS}a list cannot be a key")))
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, _: A) -> Result<Key, A::Error> {
+        Err(A::Error::custom(format!("{OURS}a map cannot be a key")))
+    }
 }

@@ -1,0 +1,71 @@
+//! Tabs where YAML wants spaces.
+//!
+//! The YAML crate takes some of them for spaces, and kubectl's answer depends
+//! on its version; a file that looks right and is read differently elsewhere
+//! is refused instead. Only texts that hold a tab at all come here.
+
+use serde_yaml::granit_parser::{Event, Parser};
+
+use super::YamlError;
+use super::error::TAB;
+
+/// The first structural tab of every line that has one: in the indentation or
+/// right after `:`, `-` or `?`. Tabs in texts, block scalars and comments, and
+/// between a value and a comment, are fine.
+pub(super) fn find(text: &str) -> Vec<YamlError> {
+    let opaque = opaque_spans(text);
+    let mut errors = Vec::new();
+    let mut start = 0;
+    for (number, line) in text.split_inclusive('\n').enumerate() {
+        if let Some(column) = structural_tab(line, start, &opaque) {
+            errors.push(YamlError {
+                line: number + 1,
+                column,
+                message: TAB.to_owned(),
+            });
+        }
+        start += line.len();
+    }
+    errors
+}
+
+/// Byte ranges of scalars and comments, ascending. Ends where the text stops
+/// being YAML: what follows is reported by the parser.
+fn opaque_spans(text: &str) -> Vec<(usize, usize)> {
+    let mut spans = Vec::new();
+    for event in Parser::new_from_str(text) {
+        let Ok((event, span)) = event else {
+            // Nothing is known of the rest: take it for text.
+            let from = spans.last().map_or(0, |(_, end)| *end);
+            spans.push((from, text.len()));
+            break;
+        };
+        if matches!(event, Event::Scalar(..) | Event::Comment(..))
+            && let (Some(from), Some(to)) = (span.start.byte_offset(), span.end.byte_offset())
+        {
+            spans.push((from, to));
+        }
+    }
+    spans.sort_unstable();
+    spans
+}
+
+/// Column of the first structural tab of a line that starts at byte `start`.
+fn structural_tab(line: &str, start: usize, opaque: &[(usize, usize)]) -> Option<usize> {
+    let content = line.trim_end_matches(['\n', '\r']);
+    // An empty line of a block scalar, or between documents.
+    if content.trim().is_empty() {
+        return None;
+    }
+    content
+        .match_indices('\t')
+        .map(|(at, _)| at)
+        .find(|at| {
+            let before = content[..*at].trim_end_matches([' ', '\t']);
+            let position = start + at;
+            let next = opaque.partition_point(|(from, _)| *from <= position);
+            let inside = next > 0 && position < opaque[next - 1].1;
+            !inside && (before.is_empty() || before.ends_with([':', '-', '?']))
+        })
+        .map(|at| content[..at].chars().count() + 1)
+}

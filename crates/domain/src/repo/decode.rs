@@ -1,0 +1,517 @@
+//! From a positioned tree to a strict struct, with every error and its line.
+//!
+//! serde stops at the first error. Here the field that failed is taken out of
+//! sight and the tree is read again, until nothing fails: the structs stay the
+//! only description of the formats, and a file with three typos gets three
+//! findings.
+
+use std::cell::RefCell;
+use std::collections::HashSet;
+use std::fmt;
+
+use serde::Deserialize;
+use serde::de::value::{StrDeserializer, StringDeserializer};
+use serde::de::{
+    self, DeserializeSeed, Deserializer, EnumAccess, Expected, IntoDeserializer, MapAccess,
+    SeqAccess, Unexpected, VariantAccess, Visitor,
+};
+use serde_json::Value;
+
+use super::suggest::did_you_mean;
+use crate::finding::{Finding, Kind};
+use crate::object::Origin;
+use crate::object::yaml::{Content, Entry, Node};
+
+/// Reads a struct; none if there was any error.
+pub(super) fn decode<T: for<'de> Deserialize<'de>>(
+    root: &Node,
+    findings: &mut Vec<Finding>,
+) -> Option<T> {
+    let hidden = RefCell::new(HashSet::new());
+    let mut clean = true;
+    loop {
+        let reader = Reader {
+            node: root,
+            path: String::new(),
+            hidden: &hidden,
+        };
+        let error = match T::deserialize(reader) {
+            Ok(value) => return clean.then_some(value),
+            Err(error) => error,
+        };
+        clean = false;
+        let node = error
+            .at
+            .as_ref()
+            .map_or(root, |place| find(root, place.node));
+        // A required field that is only missing because it was hidden has
+        // been reported already.
+        let reported = error
+            .missing
+            .as_deref()
+            .and_then(|field| node.get(field))
+            .is_some_and(|value| hidden.borrow().contains(&address(value)));
+        if !reported {
+            findings.push(error.into_finding(node));
+        }
+        if std::ptr::eq(node, root) || !hidden.borrow_mut().insert(address(node)) {
+            return None;
+        }
+    }
+}
+
+fn address(node: &Node) -> usize {
+    std::ptr::from_ref(node).addr()
+}
+
+/// The node with an address.
+fn find(root: &Node, wanted: usize) -> &Node {
+    fn search(node: &Node, wanted: usize) -> Option<&Node> {
+        if address(node) == wanted {
+            return Some(node);
+        }
+        match &node.content {
+            Content::Scalar(_) => None,
+            Content::List(items) => items.iter().find_map(|item| search(item, wanted)),
+            Content::Map(entries) => entries
+                .iter()
+                .find_map(|entry| search(&entry.value, wanted)),
+        }
+    }
+    search(root, wanted).unwrap_or(root)
+}
+
+/// Why a tree is not a struct, and the innermost node that says so.
+#[derive(Debug)]
+struct DecodeError {
+    code: &'static str,
+    message: String,
+    hint: Option<String>,
+    missing: Option<String>,
+    at: Option<Place>,
+}
+
+#[derive(Debug)]
+struct Place {
+    node: usize,
+    path: String,
+    /// Line of the key, where it is the key that is wrong.
+    line: Option<usize>,
+}
+
+impl DecodeError {
+    fn new(code: &'static str, message: String) -> Self {
+        Self {
+            code,
+            message,
+            hint: None,
+            missing: None,
+            at: None,
+        }
+    }
+
+    /// Says where it happened, unless something further in has.
+    fn at(mut self, node: &Node, path: &str, line: Option<usize>) -> Self {
+        self.at.get_or_insert_with(|| Place {
+            node: address(node),
+            path: path.to_owned(),
+            line,
+        });
+        self
+    }
+
+    fn into_finding(self, node: &Node) -> Finding {
+        let (path, line) = self
+            .at
+            .map_or_else(Default::default, |place| (place.path, place.line));
+        let message = if path.is_empty() {
+            self.message
+        } else {
+            format!("`{path}`: {}", self.message)
+        };
+        let mut finding = Finding::error(Kind::Repository, self.code, message)
+            .at(Origin::new(&*node.file, line.unwrap_or(node.line)));
+        finding.hint = self.hint;
+        finding
+    }
+}
+
+impl fmt::Display for DecodeError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message)
+    }
+}
+
+impl std::error::Error for DecodeError {}
+
+impl de::Error for DecodeError {
+    fn custom<T: fmt::Display>(message: T) -> Self {
+        Self::new("invalid-value", message.to_string())
+    }
+
+    fn invalid_type(found: Unexpected<'_>, expected: &dyn Expected) -> Self {
+        let expected = in_words(&expected.to_string());
+        let found = match found {
+            Unexpected::Bool(_) => "a boolean",
+            Unexpected::Unsigned(_) | Unexpected::Signed(_) | Unexpected::Float(_) => "a number",
+            Unexpected::Str(_) | Unexpected::Char(_) => "a text",
+            Unexpected::Unit | Unexpected::Option => "nothing",
+            Unexpected::Seq => "a list",
+            Unexpected::Map => "a map",
+            _ => "something else",
+        };
+        let mut error = Self::new("wrong-type", format!("expected {expected}, found {found}"));
+        if expected == "a text" && matches!(found, "a boolean" | "a number") {
+            error.hint = Some("put it in quotes".to_owned());
+        }
+        error
+    }
+
+    fn invalid_value(_: Unexpected<'_>, expected: &dyn Expected) -> Self {
+        Self::new(
+            "invalid-value",
+            format!("expected {}", in_words(&expected.to_string())),
+        )
+    }
+
+    fn unknown_variant(variant: &str, expected: &'static [&'static str]) -> Self {
+        let mut error = Self::new(
+            "invalid-value",
+            format!("`{variant}` is not one of {}", expected.join(", ")),
+        );
+        error.hint = did_you_mean(variant, expected);
+        error
+    }
+
+    fn unknown_field(field: &str, expected: &'static [&'static str]) -> Self {
+        let mut error = Self::new("unknown-field", format!("unknown field `{field}`"));
+        error.hint = did_you_mean(field, expected)
+            .or_else(|| Some(format!("known are {}", expected.join(", "))));
+        error
+    }
+
+    fn missing_field(field: &'static str) -> Self {
+        let mut error = Self::new("missing-field", format!("`{field}` is required"));
+        error.missing = Some(field.to_owned());
+        error
+    }
+}
+
+/// What serde expects, in the words of people who write YAML.
+fn in_words(expected: &str) -> String {
+    match expected {
+        "a string" => "a text",
+        "a sequence" => "a list",
+        "usize" | "u64" | "u32" | "u16" | "u8" => "a whole number, not negative",
+        "i64" | "i32" => "a whole number",
+        other if other.starts_with("struct ") => "a map",
+        other if other.starts_with("enum ") || other.contains("variant identifier") => "a text",
+        other => other,
+    }
+    .to_owned()
+}
+
+/// Reads one node.
+struct Reader<'a> {
+    node: &'a Node,
+    path: String,
+    hidden: &'a RefCell<HashSet<usize>>,
+}
+
+impl<'a> Reader<'a> {
+    fn below(&self, node: &'a Node, path: String) -> Self {
+        Self {
+            node,
+            path,
+            hidden: self.hidden,
+        }
+    }
+
+    fn is_hidden(&self, node: &Node) -> bool {
+        self.hidden.borrow().contains(&address(node))
+    }
+
+    fn read<'de, V: Visitor<'de>>(&self, visitor: V) -> Result<V::Value, DecodeError> {
+        match &self.node.content {
+            Content::Scalar(Value::Null) => visitor.visit_unit(),
+            Content::Scalar(Value::Bool(value)) => visitor.visit_bool(*value),
+            Content::Scalar(Value::Number(number)) => {
+                if let Some(value) = number.as_u64() {
+                    visitor.visit_u64(value)
+                } else if let Some(value) = number.as_i64() {
+                    visitor.visit_i64(value)
+                } else {
+                    visitor.visit_f64(number.as_f64().unwrap_or_default())
+                }
+            }
+            Content::Scalar(Value::String(text)) => visitor.visit_str(text),
+            // A scalar holds neither.
+            Content::Scalar(Value::Array(_) | Value::Object(_)) => visitor.visit_unit(),
+            Content::List(items) => visitor.visit_seq(Items {
+                reader: self,
+                items: items.iter().enumerate(),
+            }),
+            Content::Map(entries) => visitor.visit_map(Entries {
+                reader: self,
+                entries: entries.iter(),
+                current: None,
+            }),
+        }
+    }
+}
+
+impl<'de> Deserializer<'de> for Reader<'_> {
+    type Error = DecodeError;
+
+    fn deserialize_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, DecodeError> {
+        self.read(visitor)
+            .map_err(|error| error.at(self.node, &self.path, None))
+    }
+
+    fn deserialize_option<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, DecodeError> {
+        if self.node.is_null() {
+            visitor.visit_none()
+        } else {
+            let (node, path) = (self.node, self.path.clone());
+            visitor
+                .visit_some(self)
+                .map_err(|error| error.at(node, &path, None))
+        }
+    }
+
+    fn deserialize_newtype_struct<V: Visitor<'de>>(
+        self,
+        _: &'static str,
+        visitor: V,
+    ) -> Result<V::Value, DecodeError> {
+        let (node, path) = (self.node, self.path.clone());
+        visitor
+            .visit_newtype_struct(self)
+            .map_err(|error| error.at(node, &path, None))
+    }
+
+    fn deserialize_enum<V: Visitor<'de>>(
+        self,
+        _: &'static str,
+        _: &'static [&'static str],
+        visitor: V,
+    ) -> Result<V::Value, DecodeError> {
+        let result = match &self.node.content {
+            Content::Scalar(Value::String(text)) => visitor.visit_enum(Variant(text)),
+            Content::Scalar(_) | Content::List(_) | Content::Map(_) => self.read(visitor),
+        };
+        result.map_err(|error| error.at(self.node, &self.path, None))
+    }
+
+    serde::forward_to_deserialize_any! {
+        bool i8 i16 i32 i64 i128 u8 u16 u32 u64 u128 f32 f64 char str string
+        bytes byte_buf unit unit_struct seq tuple tuple_struct map struct
+        identifier ignored_any
+    }
+}
+
+struct Items<'a> {
+    reader: &'a Reader<'a>,
+    items: std::iter::Enumerate<std::slice::Iter<'a, Node>>,
+}
+
+impl<'de> SeqAccess<'de> for Items<'_> {
+    type Error = DecodeError;
+
+    fn next_element_seed<T: DeserializeSeed<'de>>(
+        &mut self,
+        seed: T,
+    ) -> Result<Option<T::Value>, DecodeError> {
+        for (index, item) in self.items.by_ref() {
+            if self.reader.is_hidden(item) {
+                continue;
+            }
+            let path = format!("{}[{index}]", self.reader.path);
+            return seed
+                .deserialize(self.reader.below(item, path.clone()))
+                .map(Some)
+                .map_err(|error| error.at(item, &path, None));
+        }
+        Ok(None)
+    }
+}
+
+struct Entries<'a> {
+    reader: &'a Reader<'a>,
+    entries: std::slice::Iter<'a, Entry>,
+    current: Option<&'a Entry>,
+}
+
+impl<'de> MapAccess<'de> for Entries<'_> {
+    type Error = DecodeError;
+
+    fn next_key_seed<K: DeserializeSeed<'de>>(
+        &mut self,
+        seed: K,
+    ) -> Result<Option<K::Value>, DecodeError> {
+        for entry in self.entries.by_ref() {
+            if self.reader.is_hidden(&entry.value) {
+                continue;
+            }
+            self.current = Some(entry);
+            let key: StrDeserializer<'_, DecodeError> = entry.key.as_str().into_deserializer();
+            return seed
+                .deserialize(key)
+                .map(Some)
+                .map_err(|error| error.at(&entry.value, &self.reader.path, Some(entry.line)));
+        }
+        Ok(None)
+    }
+
+    fn next_value_seed<V: DeserializeSeed<'de>>(
+        &mut self,
+        seed: V,
+    ) -> Result<V::Value, DecodeError> {
+        let Some(entry) = self.current.take() else {
+            return Err(de::Error::custom("a value was read before its key"));
+        };
+        let path = if self.reader.path.is_empty() {
+            entry.key.clone()
+        } else {
+            format!("{}.{}", self.reader.path, entry.key)
+        };
+        seed.deserialize(self.reader.below(&entry.value, path.clone()))
+            .map_err(|error| error.at(&entry.value, &path, None))
+    }
+}
+
+/// A variant without content, named by a text.
+struct Variant<'a>(&'a str);
+
+impl<'de> EnumAccess<'de> for Variant<'_> {
+    type Error = DecodeError;
+    type Variant = Self;
+
+    fn variant_seed<V: DeserializeSeed<'de>>(
+        self,
+        seed: V,
+    ) -> Result<(V::Value, Self), DecodeError> {
+        let name: StringDeserializer<DecodeError> = self.0.to_owned().into_deserializer();
+        Ok((seed.deserialize(name)?, self))
+    }
+}
+
+impl<'de> VariantAccess<'de> for Variant<'_> {
+    type Error = DecodeError;
+
+    fn unit_variant(self) -> Result<(), DecodeError> {
+        Ok(())
+    }
+
+    fn newtype_variant_seed<T: DeserializeSeed<'de>>(self, _: T) -> Result<T::Value, DecodeError> {
+        Err(de::Error::invalid_type(Unexpected::Str(self.0), &"a map"))
+    }
+
+    fn tuple_variant<V: Visitor<'de>>(self, _: usize, _: V) -> Result<V::Value, DecodeError> {
+        Err(de::Error::invalid_type(Unexpected::Str(self.0), &"a list"))
+    }
+
+    fn struct_variant<V: Visitor<'de>>(
+        self,
+        _: &'static [&'static str],
+        _: V,
+    ) -> Result<V::Value, DecodeError> {
+        Err(de::Error::invalid_type(Unexpected::Str(self.0), &"a map"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde::Deserialize;
+
+    use super::*;
+    use crate::object::yaml::parse_nodes;
+
+    #[derive(Debug, Deserialize)]
+    #[serde(rename_all = "camelCase", deny_unknown_fields)]
+    #[expect(dead_code, reason = "only read")]
+    struct File {
+        id: String,
+        count: Option<usize>,
+        #[serde(default)]
+        items: Vec<Item>,
+    }
+
+    #[derive(Debug, Deserialize)]
+    #[serde(rename_all = "camelCase", deny_unknown_fields)]
+    #[expect(dead_code, reason = "only read")]
+    struct Item {
+        name: String,
+        kind: Option<Kind>,
+        create_namespace: Option<bool>,
+    }
+
+    #[derive(Debug, Deserialize)]
+    #[serde(rename_all = "lowercase")]
+    enum Kind {
+        Text,
+        Number,
+    }
+
+    fn errors(text: &str) -> Vec<String> {
+        let node = parse_nodes("f.yaml", text).unwrap().remove(0);
+        let mut findings = Vec::new();
+        let decoded = decode::<File>(&node, &mut findings);
+        assert_eq!(decoded.is_none(), !findings.is_empty());
+        findings
+            .into_iter()
+            .map(|finding| {
+                let hint = finding.hint.clone().map(|hint| format!(" ({hint})"));
+                format!("{finding}{}", hint.unwrap_or_default())
+            })
+            .collect()
+    }
+
+    #[test]
+    fn what_fits_is_read() {
+        assert_eq!(
+            errors("id: a\ncount: 3\nitems:\n- {name: b, kind: text}\n"),
+            [""; 0]
+        );
+    }
+
+    #[test]
+    fn all_errors_come_at_once_with_their_lines() {
+        let text = "\
+id: 5
+cuont: 1
+count: -1
+items:
+- name: a
+  createNamepsace: true
+  kind: txet
+- kind: number
+- name: on
+- text
+";
+        let mut found = errors(text);
+        found.sort();
+        assert_eq!(
+            found,
+            [
+                "f.yaml:10: `items[3]`: expected a map, found a text",
+                "f.yaml:1: `id`: expected a text, found a number (put it in quotes)",
+                "f.yaml:2: unknown field `cuont` (did you mean `count`?)",
+                "f.yaml:3: `count`: expected a whole number, not negative",
+                "f.yaml:6: `items[0]`: unknown field `createNamepsace` (did you mean `createNamespace`?)",
+                "f.yaml:7: `items[0].kind`: `txet` is not one of text, number (did you mean `text`?)",
+                "f.yaml:8: `items[1]`: `name` is required",
+                "f.yaml:9: `items[2].name`: expected a text, found a boolean (put it in quotes)",
+            ]
+        );
+    }
+
+    #[test]
+    fn a_hidden_field_is_not_called_missing() {
+        assert_eq!(
+            errors("id: []\n"),
+            ["f.yaml:1: `id`: expected a text, found a list"]
+        );
+        assert_eq!(errors("count: 1\n"), ["f.yaml:1: `id` is required"]);
+    }
+}
