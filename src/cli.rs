@@ -51,7 +51,9 @@ Examples:
   pleach diff production            see what apply would change
   pleach apply production/web       apply one release, after asking
 
-Exit codes are documented in docs/exit-codes.md."
+Exit codes:
+  0 done, 1 failed or declined, 2 usage, 3 repository invalid, 4 cluster unreachable or forbidden,
+  5 conflict, 6 not ready in time, 7 refused by policy, 10 changes found (--exit-code), 130 interrupted"
 )]
 pub struct Cli {
     #[command(flatten)]
