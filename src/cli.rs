@@ -1,1 +1,259 @@
-//! The command line.
+//! The command line: arguments, settings, and which command runs.
+//!
+//! Environment variables are read here and nowhere below. Printing is left to
+//! [`Ui`], deciding to the layers below; a command puts them together.
+
+pub mod error;
+pub mod exit;
+pub mod load;
+pub mod target;
+pub mod ui;
+
+mod apply;
+mod completion;
+mod diff;
+mod format;
+mod init;
+mod plan;
+mod render;
+mod runtime;
+mod version;
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use clap::{CommandFactory as _, FromArgMatches as _, Parser};
+
+pub use error::CliError;
+pub use exit::Exit;
+pub use load::{Context, Loaded};
+pub use target::Target;
+pub use ui::{Color, Ui, Verbosity};
+
+/// Keep Kubernetes clusters equal to git
+///
+/// A repository holds bundles (versioned folders of manifests and templates)
+/// and environments (which version of which bundle, with which values, on
+/// which cluster). pleach renders them, compares them with the live cluster
+/// through server-side apply, and carries out an ordered plan: apply, wait,
+/// verify, prune.
+#[derive(Debug, Parser)]
+#[command(
+    name = "pleach",
+    version,
+    disable_help_subcommand = true,
+    subcommand_required = true,
+    arg_required_else_help = true,
+    after_help = "\
+Examples:
+  pleach init fleet                 make a small repository to begin with
+  pleach render production          see what it renders to; needs no cluster
+  pleach diff production            see what apply would change
+  pleach apply production/web       apply one release, after asking
+
+Exit codes:
+  0 done, 1 failed or declined, 2 usage, 3 repository invalid, 4 cluster unreachable or forbidden,
+  5 conflict, 6 not ready in time, 7 refused by policy, 10 changes found (--exit-code), 130 interrupted"
+)]
+pub struct Cli {
+    #[command(flatten)]
+    global: GlobalArgs,
+    #[command(subcommand)]
+    command: Command,
+}
+
+/// Options of every command.
+#[derive(Debug, clap::Args)]
+#[command(next_help_heading = "Global options")]
+struct GlobalArgs {
+    /// Folder of the repository [default: the nearest parent folder with a pleach.yaml]
+    #[arg(long, global = true, value_name = "DIR", env = "PLEACH_REPO")]
+    repo: Option<PathBuf>,
+
+    /// Branch, tag or commit to read [default: the working tree]
+    #[arg(long, global = true, value_name = "REV", env = "PLEACH_REVISION")]
+    revision: Option<String>,
+
+    /// Kubeconfig file [default: as kubectl finds it]
+    #[arg(long, global = true, value_name = "FILE", env = "PLEACH_KUBECONFIG")]
+    kubeconfig: Option<PathBuf>,
+
+    /// Context of the kubeconfig [default: the environment's, else the current one]
+    #[arg(long, global = true, value_name = "NAME", env = "PLEACH_CONTEXT")]
+    context: Option<String>,
+
+    /// When to use colors
+    #[arg(
+        long,
+        global = true,
+        value_name = "WHEN",
+        default_value = "auto",
+        env = "PLEACH_COLOR"
+    )]
+    color: Color,
+
+    /// Show notes and log lines; more of them when repeated
+    #[arg(short, long, global = true, action = clap::ArgAction::Count)]
+    verbose: u8,
+
+    /// Show nothing but errors beside the result
+    #[arg(short, long, global = true, conflicts_with = "verbose")]
+    quiet: bool,
+
+    /// Log lines to show, in the syntax of the tracing crate
+    #[arg(
+        long,
+        global = true,
+        hide = true,
+        value_name = "FILTER",
+        env = "PLEACH_LOG"
+    )]
+    log: Option<String>,
+}
+
+/// What can be done.
+#[derive(Debug, clap::Subcommand)]
+enum Command {
+    Init(init::InitArgs),
+    Render(render::RenderArgs),
+    Diff(diff::DiffArgs),
+    Plan(plan::PlanArgs),
+    Apply(apply::ApplyArgs),
+    Completion(completion::CompletionArgs),
+    Version(version::VersionArgs),
+}
+
+impl Cli {
+    /// Parses arguments. What cannot be parsed, and `--help`, is printed here;
+    /// then this is the code to end with.
+    pub fn from_args(arguments: impl IntoIterator<Item = OsString>) -> Result<Self, Exit> {
+        let arguments: Vec<OsString> = arguments.into_iter().collect();
+        Self::command()
+            .color(color_of_messages(&arguments))
+            .try_get_matches_from(arguments)
+            .and_then(|matches| Self::from_arg_matches(&matches))
+            .map_err(|error| {
+                // A closed pipe is nobody's problem.
+                drop(error.print());
+                if error.use_stderr() {
+                    Exit::USAGE
+                } else {
+                    Exit::DONE
+                }
+            })
+    }
+
+    /// The streams of the process, as the options want them.
+    pub fn ui(&self) -> Ui {
+        let verbosity = match (self.global.quiet, self.global.verbose) {
+            (true, _) => Verbosity::Quiet,
+            (false, 0) => Verbosity::Normal,
+            (false, _) => Verbosity::Verbose,
+        };
+        Ui::new(self.global.color, verbosity)
+    }
+
+    /// Whether the command talks to a cluster.
+    pub fn needs_cluster(&self) -> bool {
+        match self.command {
+            Command::Diff(_) | Command::Plan(_) | Command::Apply(_) => true,
+            Command::Init(_)
+            | Command::Render(_)
+            | Command::Completion(_)
+            | Command::Version(_) => false,
+        }
+    }
+}
+
+/// Runs a command to its end, and says with which code the process ends.
+pub fn run(cli: Cli, ui: &mut Ui) -> Exit {
+    let result = start_logging(&cli.global).and_then(|()| dispatch(cli, ui));
+    let exit = match result {
+        Ok(exit) => exit,
+        Err(error) => {
+            ui.error(&error);
+            error.exit()
+        }
+    };
+    match ui.finish() {
+        Ok(()) => exit,
+        Err(error) => {
+            ui.error(&error);
+            exit.and(error.exit())
+        }
+    }
+}
+
+fn dispatch(cli: Cli, ui: &mut Ui) -> Result<Exit, CliError> {
+    let context = Context::new(load::Settings {
+        repo: cli.global.repo,
+        revision: cli.global.revision,
+        kubeconfig: cli.global.kubeconfig,
+        context: cli.global.context,
+    });
+    let cancel = context.cancel.clone();
+    match cli.command {
+        Command::Init(args) => init::run(ui, &context, &args),
+        Command::Render(args) => render::run(ui, &context, &args),
+        Command::Diff(args) => runtime::block_on(&cancel, diff::run(ui, &context, args)),
+        Command::Plan(args) => runtime::block_on(&cancel, plan::run(ui, &context, args)),
+        Command::Apply(args) => runtime::block_on(&cancel, apply::run(ui, &context, args)),
+        Command::Completion(args) => Ok(completion::run(ui, &args)),
+        Command::Version(args) => Ok(version::run(ui, &args)),
+    }
+}
+
+/// Sends log lines to stderr, if any were asked for.
+fn start_logging(global: &GlobalArgs) -> Result<(), CliError> {
+    let filter = match (&global.log, global.verbose) {
+        (Some(filter), _) => filter.as_str(),
+        (None, 0) => return Ok(()),
+        (None, 1) => "warn,pleach=info",
+        (None, 2) => "info,pleach=debug",
+        (None, _) => "debug,pleach=trace",
+    };
+    let filter = tracing_subscriber::EnvFilter::try_new(filter)
+        .map_err(|error| CliError::usage(format!("invalid filter of log lines: {error}")))?;
+    tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr)
+        .with_ansi(ui::colors_on_stderr(global.color))
+        .try_init()
+        .map_err(|error| CliError::new(error::Kind::Failed, error))
+}
+
+/// What `--color` says, for messages about arguments that do not parse.
+fn color_of_messages(arguments: &[OsString]) -> clap::ColorChoice {
+    #[expect(clippy::disallowed_methods, reason = "settings are read here")]
+    let mut color = std::env::var_os("PLEACH_COLOR");
+    for pair in arguments.windows(2) {
+        if pair[0] == "--color" {
+            color = Some(pair[1].clone());
+        }
+    }
+    for argument in arguments {
+        if let Some(value) = argument.to_str().and_then(|a| a.strip_prefix("--color=")) {
+            color = Some(value.into());
+        }
+    }
+    match color.as_ref().and_then(|color| color.to_str()) {
+        Some("always") => clap::ColorChoice::Always,
+        Some("never") => clap::ColorChoice::Never,
+        _ => clap::ColorChoice::Auto,
+    }
+}
+
+/// Reports a panic in words: the hook of the process.
+pub fn report_panic(panic: &std::panic::PanicHookInfo<'_>) {
+    ui::write_panic(panic);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_definition_of_the_command_line_is_sound() {
+        Cli::command().debug_assert();
+    }
+}

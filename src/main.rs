@@ -1,2 +1,27 @@
-//! The `pleach` program.
-fn main() {}
+//! The `pleach` program: prepares the process, and maps the result of a
+//! command to an exit code.
+
+use std::panic;
+use std::process::ExitCode;
+
+use pleach::cli::{self, Cli, Exit};
+
+fn main() -> ExitCode {
+    panic::set_hook(Box::new(cli::report_panic));
+    let exit = panic::catch_unwind(start).unwrap_or(Exit::FAILED);
+    ExitCode::from(exit.code())
+}
+
+fn start() -> Exit {
+    let cli = match Cli::from_args(std::env::args_os()) {
+        Ok(cli) => cli,
+        Err(exit) => return exit,
+    };
+    let mut ui = cli.ui();
+    if cli.needs_cluster() {
+        // The HTTP client looks for the provider of the process. An error
+        // means that there is one already, which is as good.
+        drop(rustls::crypto::ring::default_provider().install_default());
+    }
+    cli::run(cli, &mut ui)
+}

@@ -251,13 +251,13 @@ pub fn write_folder(folder: &Path, files: &Files, ours: &[String]) -> Result<(),
     // point, or the folder the user stands in. Only its content is moved.
     if present {
         let staged = stage(folder, files)?;
-        for path in ours {
-            remove_file(&folder.join(path))?;
-        }
         for path in files.keys() {
             let target = folder.join(path);
             create_folders(parent(&target))?;
             rename(&staged.path().join(path), &target)?;
+        }
+        for path in ours.iter().filter(|path| !files.contains_key(*path)) {
+            remove_file(&folder.join(path))?;
         }
         remove_empty_folders(folder, ours)
     } else {
@@ -269,6 +269,34 @@ pub fn write_folder(folder: &Path, files: &Files, ours: &[String]) -> Result<(),
         drop(staged.keep());
         Ok(())
     }
+}
+
+/// Adds files to a folder that may hold others. None of them may be there yet;
+/// when one cannot be written, those before it are taken away again.
+pub fn add_files(folder: &Path, files: &Files) -> Result<(), FileError> {
+    for path in files.keys() {
+        if !is_inside(path) || path.is_empty() {
+            return Err(FileError::Outside { path: path.clone() });
+        }
+        let target = folder.join(path);
+        if exists(&target)? {
+            return Err(FileError::Exists { path: target });
+        }
+    }
+    let mut written = Vec::new();
+    for (path, content) in files {
+        let target = folder.join(path);
+        let result = create_folders(parent(&target)).and_then(|()| write_new(&target, content));
+        if let Err(error) = result {
+            for path in &written {
+                remove_file(&folder.join(path))?;
+            }
+            remove_empty_folders(folder, &written)?;
+            return Err(error);
+        }
+        written.push(path.clone());
+    }
+    Ok(())
 }
 
 /// Writes all files into a hidden folder below `parent`, which vanishes again
@@ -491,6 +519,21 @@ mod tests {
         assert_eq!(files_below(folder.path()).unwrap(), ["keep/b.yaml"]);
         assert_eq!(read(&folder.path().join("keep/b.yaml")).unwrap(), b"new");
         assert_eq!(names(folder.path()).unwrap(), [PathBuf::from("keep")]);
+    }
+
+    #[test]
+    fn files_are_added_all_or_none() {
+        let folder = tempfile::tempdir().unwrap();
+        add_files(folder.path(), &files(&[("mine.txt", "x"), ("file", "x")])).unwrap();
+        let error = add_files(folder.path(), &files(&[("a/b", "a"), ("mine.txt", "")]));
+        assert!(matches!(error, Err(FileError::Exists { .. })));
+        // A folder cannot be where a file is: this is found while writing.
+        let error = add_files(folder.path(), &files(&[("a/b", "a"), ("file/x", "x")]));
+        assert!(matches!(error, Err(FileError::Write { .. })), "{error:?}");
+        assert_eq!(
+            names(folder.path()).unwrap(),
+            ["file", "mine.txt"].map(PathBuf::from)
+        );
     }
 
     #[test]

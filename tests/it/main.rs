@@ -1,3 +1,5 @@
 //! One binary for all integration tests: each further one would link again.
 
+mod architecture;
+mod cli;
 mod git;

@@ -1,0 +1,226 @@
+//! Why a command ends without having done what it was asked to.
+//!
+//! Errors of the layers below are typed and say nothing about exit codes;
+//! here they get the one classification that decides the code, and hints.
+
+use std::error::Error;
+use std::fmt;
+
+use pleach_domain::finding::{self, Finding};
+
+use super::Exit;
+use crate::io::files::FileError;
+use crate::io::git::GitError;
+
+/// What kind of failure it is; decides the exit code.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// Called wrongly.
+    Usage,
+    /// The repository is invalid.
+    Repository,
+    /// The cluster cannot be reached, or does not let us.
+    Cluster,
+    /// Conflict, or stale plan.
+    Conflict,
+    /// Not ready in time.
+    NotReady,
+    /// Refused by policy.
+    Policy,
+    /// Interrupted.
+    Interrupted,
+    /// Anything else.
+    Failed,
+}
+
+impl Kind {
+    /// The code that stands for it.
+    pub fn exit(self) -> Exit {
+        match self {
+            Self::Usage => Exit::USAGE,
+            Self::Repository => Exit::REPOSITORY,
+            Self::Cluster => Exit::CLUSTER,
+            Self::Conflict => Exit::CONFLICT,
+            Self::NotReady => Exit::NOT_READY,
+            Self::Policy => Exit::POLICY,
+            Self::Interrupted => Exit::INTERRUPTED,
+            Self::Failed => Exit::FAILED,
+        }
+    }
+}
+
+impl From<finding::Kind> for Kind {
+    fn from(kind: finding::Kind) -> Self {
+        match kind {
+            finding::Kind::Repository => Self::Repository,
+            finding::Kind::Cluster => Self::Cluster,
+            finding::Kind::Conflict => Self::Conflict,
+            finding::Kind::Policy => Self::Policy,
+        }
+    }
+}
+
+/// A failure of a command.
+#[derive(Debug)]
+pub struct CliError {
+    kind: Kind,
+    source: Box<dyn Error + Send + Sync>,
+    hints: Vec<String>,
+    findings: Vec<Finding>,
+}
+
+impl CliError {
+    /// Classifies an error, or a sentence fragment in lower case.
+    pub fn new(kind: Kind, source: impl Into<Box<dyn Error + Send + Sync>>) -> Self {
+        Self {
+            kind,
+            source: source.into(),
+            hints: Vec::new(),
+            findings: Vec::new(),
+        }
+    }
+
+    /// The command was called wrongly.
+    pub fn usage(message: impl Into<String>) -> Self {
+        Self::new(Kind::Usage, message.into())
+    }
+
+    /// The user, or the system, asked us to stop.
+    pub fn interrupted() -> Self {
+        Self::new(Kind::Interrupted, "interrupted")
+    }
+
+    /// Stops because of findings, errors among them; all of them are shown.
+    /// The message says what they stop.
+    pub fn from_findings(message: impl Into<String>, findings: Vec<Finding>) -> Self {
+        let kind = findings
+            .iter()
+            .filter(|finding| finding.is_error())
+            .map(|finding| Kind::from(finding.kind))
+            .reduce(|a, b| {
+                if a.exit().and(b.exit()) == a.exit() {
+                    a
+                } else {
+                    b
+                }
+            })
+            .unwrap_or(Kind::Failed);
+        Self {
+            findings,
+            ..Self::new(kind, message.into())
+        }
+    }
+
+    /// Adds an obvious next step.
+    #[must_use]
+    pub fn hint(mut self, hint: impl Into<String>) -> Self {
+        self.hints.push(hint.into());
+        self
+    }
+
+    /// Adds findings that are shown before the message; they do not change the
+    /// exit code.
+    #[must_use]
+    pub fn with_findings(mut self, findings: Vec<Finding>) -> Self {
+        self.findings.extend(findings);
+        self
+    }
+
+    /// What kind of failure it is.
+    pub fn kind(&self) -> Kind {
+        self.kind
+    }
+
+    /// The exit code.
+    pub fn exit(&self) -> Exit {
+        self.kind.exit()
+    }
+
+    /// What to do next.
+    pub fn hints(&self) -> &[String] {
+        &self.hints
+    }
+
+    /// What else is to be shown.
+    pub fn findings(&self) -> &[Finding] {
+        &self.findings
+    }
+
+    /// What the error is caused by, outermost first, without repetitions:
+    /// libraries like to quote their source in their own message.
+    pub fn causes(&self) -> Vec<String> {
+        let mut causes: Vec<String> = Vec::new();
+        let mut next = self.source.source();
+        while let Some(error) = next {
+            let text = error.to_string();
+            if !text.is_empty() && causes.last() != Some(&text) {
+                causes.push(text);
+            }
+            next = error.source();
+        }
+        causes
+    }
+}
+
+impl fmt::Display for CliError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.source.fmt(f)
+    }
+}
+
+impl From<FileError> for CliError {
+    fn from(error: FileError) -> Self {
+        Self::new(Kind::Failed, error)
+    }
+}
+
+impl From<GitError> for CliError {
+    fn from(error: GitError) -> Self {
+        let hint = error.hint();
+        let error = Self::new(Kind::Repository, error);
+        match hint {
+            Some(hint) => error.hint(hint),
+            None => error,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_worst_finding_decides_the_code() {
+        let findings = vec![
+            Finding::warning(finding::Kind::Repository, "a", "a"),
+            Finding::error(finding::Kind::Conflict, "b", "b"),
+            Finding::error(finding::Kind::Policy, "c", "c"),
+        ];
+        assert_eq!(CliError::from_findings("x", findings).exit(), Exit::POLICY);
+    }
+
+    #[test]
+    fn causes_are_listed_once() {
+        #[derive(Debug, thiserror::Error)]
+        #[error("{text}")]
+        struct Layer {
+            text: &'static str,
+            #[source]
+            source: Option<Box<Layer>>,
+        }
+        let layer = |text, source: Option<Layer>| Layer {
+            text,
+            source: source.map(Box::new),
+        };
+        let error = layer(
+            "top",
+            Some(layer(
+                "same",
+                Some(layer("same", Some(layer("root", None)))),
+            )),
+        );
+        let error = CliError::new(Kind::Failed, error);
+        assert_eq!(error.to_string(), "top");
+        assert_eq!(error.causes(), ["same", "root"]);
+    }
+}

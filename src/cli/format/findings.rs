@@ -1,0 +1,191 @@
+//! Findings as text: `file:line: error: message`, then object and hint.
+//!
+//! In the order of file and line, as an editor walks through them; those
+//! without a place come last. No source excerpts: the line may hold a secret.
+
+use std::fmt::Write as _;
+
+use pleach_domain::finding::{Finding, Severity};
+
+use super::style::{ERROR, HINT, NOTE, PLACE, WARNING};
+
+/// Writes all findings that are at least as bad as `least`; the rest is
+/// counted, for those who want to see it.
+pub(crate) fn text(findings: &[Finding], least: Severity) -> String {
+    let mut shown: Vec<&Finding> = findings
+        .iter()
+        .filter(|finding| finding.severity >= least)
+        .collect();
+    shown.sort_by_key(|finding| {
+        (
+            finding.place.is_none(),
+            &finding.place,
+            std::cmp::Reverse(finding.severity),
+            &finding.object,
+            &finding.message,
+        )
+    });
+    shown.dedup();
+    let mut text = String::new();
+    for finding in shown {
+        one(&mut text, finding);
+    }
+    let notes = findings
+        .iter()
+        .filter(|finding| finding.severity == Severity::Note)
+        .count();
+    if least == Severity::Warning && notes > 0 {
+        let plural = if notes == 1 { "note" } else { "notes" };
+        line(
+            &mut text,
+            format_args!("{notes} {plural}, shown with --verbose"),
+        );
+    }
+    text
+}
+
+/// How many errors and warnings there are, as people say it.
+pub(crate) fn summary(findings: &[Finding]) -> String {
+    let count = |severity, name| {
+        let number = findings
+            .iter()
+            .filter(|finding| finding.severity == severity)
+            .count();
+        match number {
+            0 => None,
+            1 => Some(format!("1 {name}")),
+            _ => Some(format!("{number} {name}s")),
+        }
+    };
+    [
+        count(Severity::Error, "error"),
+        count(Severity::Warning, "warning"),
+    ]
+    .into_iter()
+    .flatten()
+    .collect::<Vec<_>>()
+    .join(", ")
+}
+
+fn one(text: &mut String, finding: &Finding) {
+    if let Some(place) = &finding.place {
+        let place = plain(&place.to_string());
+        push(text, format_args!("{PLACE}{place}{PLACE:#}: "));
+    }
+    let (style, name) = match finding.severity {
+        Severity::Error => (ERROR, "error"),
+        Severity::Warning => (WARNING, "warning"),
+        Severity::Note => (NOTE, "note"),
+    };
+    let message = indented(&finding.message);
+    line(text, format_args!("{style}{name}{style:#}: {message}"));
+    if let Some(object) = &finding.object {
+        line(
+            text,
+            format_args!("  object: {}", plain(&object.to_string())),
+        );
+    }
+    if let Some(hint) = &finding.hint {
+        line(
+            text,
+            format_args!("  {HINT}hint{HINT:#}: {}", indented(hint)),
+        );
+    }
+}
+
+fn push(text: &mut String, arguments: std::fmt::Arguments<'_>) {
+    // Writing to a String cannot fail.
+    let _ = text.write_fmt(arguments);
+}
+
+fn line(text: &mut String, arguments: std::fmt::Arguments<'_>) {
+    push(text, arguments);
+    text.push('\n');
+}
+
+fn indented(text: &str) -> String {
+    plain(text).replace('\n', "\n  ")
+}
+
+/// Text of others without what would move the cursor or change colors.
+pub(crate) fn plain(text: &str) -> String {
+    let mut plain = String::with_capacity(text.len());
+    for character in text.trim_end().chars() {
+        match character {
+            '\n' | '\t' => plain.push(character),
+            _ if character.is_control() => plain.extend(character.escape_unicode()),
+            _ => plain.push(character),
+        }
+    }
+    plain
+}
+
+#[cfg(test)]
+mod tests {
+    use pleach_domain::finding::Kind;
+    use pleach_domain::object::Origin;
+
+    use super::*;
+
+    fn findings() -> Vec<Finding> {
+        let at = |finding: Finding, file: &str, line| finding.at(Origin::new(file, line));
+        vec![
+            Finding::error(Kind::Policy, "d", "without a place"),
+            at(Finding::note(Kind::Repository, "a", "said"), "a.yaml", 9),
+            at(Finding::warning(Kind::Repository, "b", "odd"), "a.yaml", 10)
+                .on("Deployment.apps/web/web".parse().unwrap())
+                .hint("do\nthat"),
+            at(
+                Finding::error(Kind::Repository, "c", "wrong\u{7}"),
+                "a.yaml",
+                2,
+            ),
+            at(
+                Finding::error(Kind::Repository, "c", "wrong\u{7}"),
+                "a.yaml",
+                2,
+            ),
+            at(
+                Finding::error(Kind::Repository, "c", "no line"),
+                "b.yaml",
+                0,
+            ),
+        ]
+    }
+
+    fn check(least: Severity, expected: &str) {
+        let text = text(&findings(), least);
+        assert_eq!(anstream::adapter::strip_str(&text).to_string(), expected);
+    }
+
+    #[test]
+    fn findings_come_in_the_order_of_file_and_line() {
+        check(
+            Severity::Note,
+            "a.yaml:2: error: wrong\\u{7}\n\
+             a.yaml:9: note: said\n\
+             a.yaml:10: warning: odd\n  object: Deployment.apps/web/web\n  hint: do\n  that\n\
+             b.yaml: error: no line\n\
+             error: without a place\n",
+        );
+    }
+
+    #[test]
+    fn what_is_left_out_is_counted() {
+        check(
+            Severity::Warning,
+            "a.yaml:2: error: wrong\\u{7}\n\
+             a.yaml:10: warning: odd\n  object: Deployment.apps/web/web\n  hint: do\n  that\n\
+             b.yaml: error: no line\n\
+             error: without a place\n\
+             1 note, shown with --verbose\n",
+        );
+        check(
+            Severity::Error,
+            "a.yaml:2: error: wrong\\u{7}\n\
+             b.yaml: error: no line\n\
+             error: without a place\n",
+        );
+        assert_eq!(summary(&findings()), "4 errors, 1 warning");
+    }
+}

@@ -1,0 +1,212 @@
+//! Values of a release with where they come from.
+//!
+//! A value that ends up in a Secret is as secret as that: it is replaced.
+
+use std::fmt::Write as _;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use pleach_domain::object::Manifest;
+use pleach_domain::values::ValueRow;
+use serde_json::{Value, json};
+
+use super::findings::plain;
+
+/// Shorter texts are found in any Secret by accident.
+const TELLING: usize = 4;
+
+/// What Secrets hold, to tell which values may not be shown.
+pub(crate) enum Secrets {
+    /// Nothing may be shown: what becomes of the values is not known.
+    Unknown,
+    /// The content of every secret field.
+    Known(Vec<String>),
+}
+
+impl Secrets {
+    /// Collects what rendered objects keep secret.
+    pub(crate) fn of<'a>(manifests: impl IntoIterator<Item = &'a Manifest>) -> Self {
+        let mut texts = Vec::new();
+        for manifest in manifests {
+            if !manifest.is_secret() {
+                continue;
+            }
+            if let Value::Object(object) = manifest.value() {
+                for (name, field) in &object {
+                    if !matches!(name.as_str(), "apiVersion" | "kind" | "metadata") {
+                        collect(field, &mut texts);
+                    }
+                }
+            }
+        }
+        Self::Known(texts)
+    }
+
+    fn hide(&self, value: &Value) -> bool {
+        match value {
+            Value::Array(items) => items.iter().any(|item| self.hide(item)),
+            Value::Object(fields) => fields.values().any(|field| self.hide(field)),
+            Value::Null => false,
+            leaf => {
+                let text = match leaf {
+                    Value::String(text) => text.clone(),
+                    other => other.to_string(),
+                };
+                match self {
+                    Self::Unknown => true,
+                    Self::Known(texts) => texts.iter().any(|secret| {
+                        *secret == text || (text.len() >= TELLING && secret.contains(text.trim()))
+                    }),
+                }
+            }
+        }
+    }
+}
+
+fn collect(value: &Value, texts: &mut Vec<String>) {
+    match value {
+        Value::Object(fields) => fields.values().for_each(|field| collect(field, texts)),
+        Value::Array(items) => items.iter().for_each(|item| collect(item, texts)),
+        Value::String(text) => {
+            // data is base64; a value may have been that to begin with.
+            if let Ok(bytes) = STANDARD.decode(text) {
+                texts.push(String::from_utf8_lossy(&bytes).into_owned());
+            }
+            texts.push(text.clone());
+        }
+        Value::Null => {}
+        other => texts.push(other.to_string()),
+    }
+}
+
+/// Lines of YAML, each with a comment that says where the value comes from.
+pub(crate) fn text(release: &str, rows: &[ValueRow], secrets: &Secrets) -> String {
+    let mut text = format!("---\n# Release: {release}\n");
+    for row in rows {
+        let place = plain(&row.source.place.to_string()).replace('\n', "\\n");
+        // Writing to a String cannot fail.
+        let _ = writeln!(
+            text,
+            "{}: {}  # {}, {place}",
+            key(&row.path),
+            shown(row, secrets),
+            row.source.layer
+        );
+    }
+    text
+}
+
+/// The same for programs.
+pub(crate) fn json(release: &str, rows: &[ValueRow], secrets: &Secrets) -> Vec<Value> {
+    rows.iter()
+        .map(|row| {
+            let hidden = secrets.hide(&row.value);
+            let mut entry = json!({
+                "release": release,
+                "path": row.path,
+                "layer": row.source.layer,
+                "file": row.source.place.file,
+                "line": row.source.place.line,
+                "secret": hidden,
+            });
+            if !hidden {
+                entry["value"] = row.value.clone();
+            }
+            entry
+        })
+        .collect()
+}
+
+fn shown(row: &ValueRow, secrets: &Secrets) -> String {
+    match secrets {
+        _ if !secrets.hide(&row.value) => row.value.to_string(),
+        Secrets::Known(_) => "\"<secret>\"".to_owned(),
+        Secrets::Unknown => "\"<hidden>\"".to_owned(),
+    }
+}
+
+/// A key that needs no quotes, or the key in quotes.
+fn key(path: &str) -> String {
+    let harmless =
+        |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'_' | b'-' | b'/');
+    if path.bytes().all(harmless) && path.bytes().next().is_some_and(|b| b.is_ascii_alphabetic()) {
+        path.to_owned()
+    } else {
+        Value::String(path.to_owned()).to_string()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use pleach_domain::object::{ApiVersion, Origin};
+    use pleach_domain::values::Source;
+
+    use super::*;
+
+    fn row(path: &str, value: Value) -> ValueRow {
+        ValueRow {
+            path: path.to_owned(),
+            value,
+            source: Source {
+                layer: "environment".into(),
+                place: Origin::new("environments/a.yaml", 7),
+            },
+        }
+    }
+
+    fn secrets() -> Secrets {
+        let value = json!({
+            "kind": "Secret",
+            "data": {"url": STANDARD.encode("postgres://hunter22@db/2"), "n": STANDARD.encode("3")},
+        });
+        let manifest = Manifest::new(
+            "Secret/web/a".parse().unwrap(),
+            ApiVersion::parse("v1"),
+            Origin::new("a.yaml", 1),
+            &value,
+            false,
+        );
+        Secrets::of([&manifest])
+    }
+
+    fn check(value: Value, expected: &str) {
+        let line = text("web", &[row("a.b", value)], &secrets());
+        let expected =
+            format!("---\n# Release: web\na.b: {expected}  # environment, environments/a.yaml:7\n");
+        assert_eq!(line, expected);
+    }
+
+    #[test]
+    fn values_of_secrets_are_hidden() {
+        check(json!("hunter22"), "\"<secret>\"");
+        check(json!("postgres://hunter22@db/2"), "\"<secret>\"");
+        check(json!(3), "\"<secret>\"");
+        check(json!(["x", {"y": "hunter22"}]), "\"<secret>\"");
+        let plain = STANDARD.encode("postgres://hunter22@db/2");
+        check(json!(plain), "\"<secret>\"");
+    }
+
+    #[test]
+    fn other_values_are_shown() {
+        check(json!("hello"), "\"hello\"");
+        check(json!(2), "2");
+        check(json!("db"), "\"db\"");
+        check(json!(null), "null");
+    }
+
+    #[test]
+    fn nothing_is_shown_while_nothing_is_known() {
+        let line = text("web", &[row("a", json!("x"))], &Secrets::Unknown);
+        assert!(line.contains("a: \"<hidden>\"  #"), "{line}");
+        let entry = json("web", &[row("a", json!("x"))], &Secrets::Unknown).remove(0);
+        assert_eq!(entry["secret"], true);
+        assert_eq!(entry.get("value"), None);
+    }
+
+    #[test]
+    fn odd_keys_are_quoted() {
+        assert_eq!(key("a.b-c/d_1"), "a.b-c/d_1");
+        assert_eq!(key("a b: c"), "\"a b: c\"");
+        assert_eq!(key("1"), "\"1\"");
+    }
+}

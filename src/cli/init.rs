@@ -1,0 +1,184 @@
+//! `pleach init`.
+
+mod wrap;
+
+use std::path::{Path, PathBuf};
+
+use pleach_domain::finding::Finding;
+use pleach_domain::repo::MemoryTree;
+
+use super::error::{CliError, Kind};
+use super::target::is_dns_label;
+use super::{Context, Exit, Target, Ui, load};
+use crate::io::files::{self, FileContent, FileError, Files};
+use crate::io::git::Revision;
+
+/// The environment that is made.
+const ENVIRONMENT: &str = "dev";
+
+/// Make a repository to begin with
+///
+/// Writes a small commented repository with one environment and one bundle, or
+/// one around YAML that is there already. Nothing is overwritten, and nothing
+/// is written unless it renders.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  pleach init                          in this folder
+  pleach init fleet                    in a new folder
+  pleach init fleet --from app.yaml    around a file
+  pleach init fleet --from deploy      around the YAML files of a folder")]
+pub(crate) struct InitArgs {
+    /// Folder to write to [default: that of --repo, else this one]
+    #[arg(value_name = "DIR")]
+    folder: Option<PathBuf>,
+
+    /// YAML to wrap: a file, or a folder with files
+    ///
+    /// The files are copied as they are, into a bundle that is called after
+    /// the file or folder.
+    #[arg(long, value_name = "FILE-OR-DIR")]
+    from: Option<PathBuf>,
+}
+
+pub(crate) fn run(ui: &mut Ui, context: &Context, args: &InitArgs) -> Result<Exit, CliError> {
+    let folder = args
+        .folder
+        .as_deref()
+        .or(context.settings.repo.as_deref())
+        .unwrap_or(Path::new("."));
+    let id = repository_id(folder)?;
+    let files = match &args.from {
+        Some(from) => wrap::files(ui, &id, from)?,
+        None => starter(&id),
+    };
+    ui.findings(&check(&files)?);
+    files::add_files(folder, &files).map_err(refused)?;
+    for path in files.keys() {
+        ui.print(folder.join(path).display());
+    }
+    let option = if folder == Path::new(".") {
+        String::new()
+    } else {
+        format!(" --repo {}", folder.display())
+    };
+    ui.status(format_args!(
+        "next: `pleach{option} render {ENVIRONMENT}` shows what it deploys, `pleach{option} diff {ENVIRONMENT}` what that would change"
+    ));
+    Ok(Exit::DONE)
+}
+
+/// The repository that shows how things are done.
+fn starter(id: &str) -> Files {
+    let id = [("id", id)];
+    [
+        (
+            "pleach.yaml",
+            fill(include_str!("init/starter/pleach.yaml"), &id),
+        ),
+        (
+            "environments/dev.yaml",
+            include_str!("init/starter/dev.yaml").to_owned(),
+        ),
+        (
+            "manifests/web/bundle.yaml",
+            include_str!("init/starter/bundle.yaml").to_owned(),
+        ),
+        (
+            "manifests/web/v1.0.0/content.yaml.j2",
+            include_str!("init/starter/content.yaml.j2").to_owned(),
+        ),
+        (
+            "manifests/web/v1.0.0/deployment.yaml.j2",
+            include_str!("init/starter/deployment.yaml.j2").to_owned(),
+        ),
+        (
+            "manifests/web/v1.0.0/service.yaml",
+            include_str!("init/starter/service.yaml").to_owned(),
+        ),
+    ]
+    .into_iter()
+    .map(|(path, text)| (path.to_owned(), FileContent::new(text)))
+    .collect()
+}
+
+/// Replaces `{{name}}`; the names are ours, so this needs no engine.
+fn fill(text: &str, names: &[(&str, &str)]) -> String {
+    names.iter().fold(text.to_owned(), |text, (name, value)| {
+        text.replace(&format!("{{{{{name}}}}}"), value)
+    })
+}
+
+/// Renders what would be written, and hands back what there is to say.
+fn check(files: &Files) -> Result<Vec<Finding>, CliError> {
+    let tree = MemoryTree::new(
+        files
+            .iter()
+            .map(|(path, content)| (path.clone(), content.bytes().clone())),
+    );
+    let target = Target {
+        environment: ENVIRONMENT.to_owned(),
+        release: None,
+    };
+    let loaded = load::read(&tree, Revision::None, &target)?.sound(&target)?;
+    Ok(loaded.findings)
+}
+
+fn refused(error: FileError) -> CliError {
+    match error {
+        FileError::Exists { .. } => {
+            CliError::new(Kind::Failed, error).hint("init overwrites nothing; name another folder")
+        }
+        error => error.into(),
+    }
+}
+
+/// An id for the repository: the name of its folder.
+fn repository_id(folder: &Path) -> Result<String, CliError> {
+    let absolute = if files::exists(folder)? {
+        files::canonical(folder)?
+    } else {
+        folder.to_owned()
+    };
+    let name = absolute.file_name().unwrap_or_default().to_string_lossy();
+    Ok(label(&name).unwrap_or_else(|| "pleach".to_owned()))
+}
+
+/// The DNS label that is closest to a name.
+fn label(name: &str) -> Option<String> {
+    let mut label = String::new();
+    for character in name.chars() {
+        let character = character.to_ascii_lowercase();
+        if character.is_ascii_lowercase() || character.is_ascii_digit() {
+            label.push(character);
+        } else if !label.is_empty() && !label.ends_with('-') {
+            label.push('-');
+        }
+    }
+    label.truncate(63);
+    let label = label.trim_end_matches('-');
+    is_dns_label(label).then(|| label.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use rstest::rstest;
+
+    use super::*;
+
+    #[rstest]
+    #[case("fleet", Some("fleet"))]
+    #[case("My Fleet_2.0", Some("my-fleet-2-0"))]
+    #[case("--x--", Some("x"))]
+    #[case("…", None)]
+    #[case("", None)]
+    fn names_become_labels(#[case] name: &str, #[case] expected: Option<&str>) {
+        assert_eq!(label(name).as_deref(), expected);
+    }
+
+    #[test]
+    fn long_names_are_cut() {
+        let name = format!("{}-b", "a".repeat(62));
+        assert_eq!(label(&name).unwrap(), "a".repeat(62));
+    }
+}

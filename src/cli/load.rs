@@ -1,0 +1,219 @@
+//! What every command begins with: the repository at a revision, an
+//! environment of it, and what it renders to.
+
+use std::path::{Path, PathBuf};
+
+use pleach_domain::finding::{Finding, Kind as FindingKind};
+use pleach_domain::render::{self, KindTable, Rendered};
+use pleach_domain::repo::{self, FileTree, ResolvedEnvironment, ResolvedRelease};
+use semver::Version;
+use tokio_util::sync::CancellationToken;
+
+use super::Target;
+use super::error::{CliError, Kind};
+use super::format::findings;
+use crate::io::files;
+use crate::io::git::{Revision, Source};
+
+/// The file that makes a folder a repository.
+const REPOSITORY_FILE: &str = "pleach.yaml";
+
+/// What options and environment variables say.
+#[derive(Debug, Clone, Default)]
+pub struct Settings {
+    /// Folder of the repository; the nearest parent that is one when left out.
+    pub repo: Option<PathBuf>,
+    /// Revision to read; the working tree when left out.
+    pub revision: Option<String>,
+    /// Kubeconfig file; as kubectl finds it when left out.
+    pub kubeconfig: Option<PathBuf>,
+    /// Context of the kubeconfig; the environment's when left out.
+    pub context: Option<String>,
+}
+
+/// What is handed down to every command.
+#[derive(Debug)]
+pub struct Context {
+    /// What options and environment variables say.
+    pub settings: Settings,
+    /// Cancelled by the first Ctrl-C.
+    pub cancel: CancellationToken,
+}
+
+/// A repository at a revision.
+pub struct Opened {
+    /// Its files.
+    pub tree: Box<dyn FileTree>,
+    /// What they are a revision of.
+    pub revision: Revision,
+}
+
+/// An environment and what its releases render to.
+#[derive(Debug)]
+pub struct Loaded {
+    /// The environment with all of its releases, also those not asked for.
+    pub environment: ResolvedEnvironment,
+    /// The releases asked for, in the order of the environment.
+    pub rendered: Vec<(ResolvedRelease, Rendered)>,
+    /// What the files are a revision of.
+    pub revision: Revision,
+    /// Everything there is to say about the environment and those releases.
+    pub findings: Vec<Finding>,
+}
+
+impl Context {
+    /// Starts with nothing cancelled.
+    pub fn new(settings: Settings) -> Self {
+        Self {
+            settings,
+            cancel: CancellationToken::new(),
+        }
+    }
+
+    /// Opens the repository.
+    pub fn open(&self) -> Result<Opened, CliError> {
+        let folder = self.folder()?;
+        let source = Source::open(&folder)?;
+        Ok(match &self.settings.revision {
+            Some(revision) => {
+                let tree = source.tree(revision)?;
+                Opened {
+                    revision: Revision::Commit(tree.commit()),
+                    tree: Box::new(tree),
+                }
+            }
+            None => Opened {
+                revision: source.revision()?,
+                tree: Box::new(source.working_tree()),
+            },
+        })
+    }
+
+    /// Loads what a target means. Fails with all findings when there are
+    /// errors among them: what is returned can be used.
+    pub fn load(&self, target: &Target) -> Result<Loaded, CliError> {
+        self.read(target)?.sound(target)
+    }
+
+    /// Loads what a target means as far as that is possible: errors may be
+    /// among the findings, and manifests may be missing.
+    pub fn read(&self, target: &Target) -> Result<Loaded, CliError> {
+        let Opened { tree, revision } = self.open()?;
+        read(&*tree, revision, target)
+    }
+
+    fn folder(&self) -> Result<PathBuf, CliError> {
+        if let Some(folder) = &self.settings.repo {
+            return Ok(folder.clone());
+        }
+        let here = files::canonical(Path::new("."))?;
+        for folder in here.ancestors() {
+            if files::exists(&folder.join(REPOSITORY_FILE))? {
+                return Ok(folder.to_owned());
+            }
+        }
+        Err(CliError::new(
+            Kind::Repository,
+            format!(
+                "neither {} nor a folder above it holds a {REPOSITORY_FILE}",
+                here.display()
+            ),
+        )
+        .hint("name the repository with --repo, or make one with `pleach init`"))
+    }
+}
+
+impl Loaded {
+    /// Refuses to go on when there are errors.
+    pub fn sound(self, target: &Target) -> Result<Self, CliError> {
+        if self.findings.iter().any(Finding::is_error) {
+            return Err(refused(target, self.findings));
+        }
+        Ok(self)
+    }
+
+    /// The version of a release: the revision for a bundle without versions.
+    pub fn version(&self, release: &ResolvedRelease) -> String {
+        match &release.version {
+            Some(version) => version.clone(),
+            None => self.revision.to_string(),
+        }
+    }
+}
+
+/// Loads a target from a tree, as far as that is possible.
+pub(super) fn read(
+    tree: &dyn FileTree,
+    revision: Revision,
+    target: &Target,
+) -> Result<Loaded, CliError> {
+    let environment = repo::resolve(tree, &target.environment, &pleach_version())
+        .map_err(|findings| refused(target, findings))?;
+    if let Some(wanted) = &target.release {
+        let names: Vec<&str> = environment
+            .releases
+            .iter()
+            .map(|release| release.name.release.as_str())
+            .collect();
+        if !names.contains(&wanted.as_str()) {
+            return Err(no_release(&environment, wanted, &names));
+        }
+    }
+    let mut findings = environment.findings.clone();
+    let (kinds, note) = KindTable::nearest(environment.cluster.kubernetes.as_deref());
+    findings.extend(note);
+    // All of them, whatever is asked for: releases share kinds, and no two of
+    // them may have the same object.
+    let rendered: Vec<_> = environment
+        .releases
+        .iter()
+        .cloned()
+        .zip(render::render_environment(tree, &environment, &kinds))
+        .filter(|(release, _)| {
+            let wanted = target.release.as_ref();
+            wanted.is_none_or(|wanted| *wanted == release.name.release)
+        })
+        .collect();
+    for (_, rendered) in &rendered {
+        findings.extend(rendered.findings.iter().cloned());
+    }
+    Ok(Loaded {
+        environment,
+        rendered,
+        revision,
+        findings,
+    })
+}
+
+fn refused(target: &Target, findings: Vec<Finding>) -> CliError {
+    let summary = findings::summary(&findings);
+    CliError::from_findings(format!("{target} cannot be rendered: {summary}"), findings)
+}
+
+fn no_release(environment: &ResolvedEnvironment, wanted: &str, names: &[&str]) -> CliError {
+    let finding = Finding::error(
+        FindingKind::Repository,
+        "unknown-release",
+        format!("environment {} has no release {wanted}", environment.name),
+    )
+    .at(environment.origin.clone())
+    .hint(match names {
+        [] => "it has no releases".to_owned(),
+        names => format!("it has {}", names.join(", ")),
+    });
+    let target = Target {
+        environment: environment.name.clone(),
+        release: Some(wanted.to_owned()),
+    };
+    refused(&target, vec![finding])
+}
+
+/// The version that `requires` in pleach.yaml is compared with.
+pub(super) fn pleach_version() -> Version {
+    let part = |text: &str| text.parse().unwrap_or_default();
+    Version::new(
+        part(env!("CARGO_PKG_VERSION_MAJOR")),
+        part(env!("CARGO_PKG_VERSION_MINOR")),
+        part(env!("CARGO_PKG_VERSION_PATCH")),
+    )
+}

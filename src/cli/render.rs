@@ -1,0 +1,234 @@
+//! `pleach render`.
+
+use std::path::{Path, PathBuf};
+
+use clap::ValueEnum;
+use pleach_domain::object::Manifest;
+use serde_json::Value;
+
+use super::error::{CliError, Kind};
+use super::format::manifests::{Mask, document, file_name, list};
+use super::format::values::{self, Secrets};
+use super::{Context, Exit, Loaded, Target, Ui};
+use crate::io::files::{self, FileContent, FileError, Files};
+
+/// Lists the files that an earlier run wrote into a folder.
+const MARKER: &str = ".pleach-render";
+
+/// Write the objects of an environment as YAML
+///
+/// Renders every release of the environment, or one of them, and writes the
+/// objects to stdout in the order in which they are applied. Needs no cluster;
+/// the same files always give the same output.
+///
+/// Values of Secrets are replaced by placeholders, which the API server
+/// refuses. With --show-secrets the output can be applied.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  pleach render production                        every release
+  pleach render production/web -o json            one release, as a JSON list
+  pleach render production --revision v1.4.0      as it was at a tag
+  pleach render production --out rendered         one file per object
+  pleach render production --show-values          where each value comes from
+  pleach render production --show-secrets | kubectl diff --server-side -f -")]
+pub(crate) struct RenderArgs {
+    /// Environment, or one release of it
+    #[arg(value_name = "ENV[/RELEASE]")]
+    target: Target,
+
+    /// Format of the output
+    #[arg(short, long, value_name = "FORMAT", default_value = "yaml")]
+    output: Output,
+
+    /// Write one file per object into this folder
+    ///
+    /// The folder may be absent, empty, or written by an earlier run; anything
+    /// else is refused. Files of the earlier run that have no object any more
+    /// are removed.
+    #[arg(long, value_name = "DIR", conflicts_with = "show_values")]
+    out: Option<PathBuf>,
+
+    /// Show the merged values of each release, and where each comes from
+    ///
+    /// Values that end up in a Secret are replaced.
+    #[arg(long)]
+    show_values: bool,
+
+    /// Show values of Secrets
+    #[arg(long, conflicts_with = "show_values")]
+    show_secrets: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Output {
+    Yaml,
+    Json,
+}
+
+impl Output {
+    fn extension(self) -> &'static str {
+        match self {
+            Self::Yaml => "yaml",
+            Self::Json => "json",
+        }
+    }
+}
+
+pub(crate) fn run(ui: &mut Ui, context: &Context, args: &RenderArgs) -> Result<Exit, CliError> {
+    if args.show_values {
+        let loaded = context.read(&args.target)?;
+        show_values(ui, args, &loaded);
+        let loaded = loaded.sound(&args.target)?;
+        ui.findings(&loaded.findings);
+        return Ok(Exit::DONE);
+    }
+    let loaded = context.load(&args.target)?;
+    ui.findings(&loaded.findings);
+    let mut show = Show {
+        secrets: args.show_secrets,
+        mask: Mask::default(),
+        masked: 0,
+    };
+    match &args.out {
+        Some(folder) => write_files(ui, args, &loaded, folder, &mut show)?,
+        None => write_stream(ui, args, &loaded, &mut show),
+    }
+    if show.masked > 0 {
+        let plural = if show.masked == 1 { "" } else { "s" };
+        ui.status(format_args!(
+            "values of {} Secret{plural} are not shown; --show-secrets shows them",
+            show.masked
+        ));
+    }
+    Ok(Exit::DONE)
+}
+
+/// Objects as they may be shown.
+struct Show {
+    secrets: bool,
+    mask: Mask,
+    masked: usize,
+}
+
+impl Show {
+    fn object(&mut self, manifest: &Manifest) -> Value {
+        if self.secrets {
+            return manifest.value();
+        }
+        self.masked += usize::from(manifest.is_secret());
+        self.mask.object(manifest)
+    }
+}
+
+fn manifests(loaded: &Loaded) -> impl Iterator<Item = &Manifest> {
+    loaded
+        .rendered
+        .iter()
+        .flat_map(|(_, rendered)| &rendered.manifests)
+}
+
+fn write_stream(ui: &mut Ui, args: &RenderArgs, loaded: &Loaded, show: &mut Show) {
+    match args.output {
+        Output::Yaml => {
+            for manifest in manifests(loaded) {
+                let text = document(manifest, &show.object(manifest));
+                ui.print(text.trim_end_matches('\n'));
+            }
+        }
+        Output::Json => {
+            let list = list(manifests(loaded).map(|manifest| show.object(manifest)));
+            ui.print(format_args!("{list:#}"));
+        }
+    }
+}
+
+fn write_files(
+    ui: &mut Ui,
+    args: &RenderArgs,
+    loaded: &Loaded,
+    folder: &Path,
+    show: &mut Show,
+) -> Result<(), CliError> {
+    let mut files = Files::new();
+    for (release, rendered) in &loaded.rendered {
+        for manifest in &rendered.manifests {
+            let object = show.object(manifest);
+            let text = match args.output {
+                Output::Yaml => document(manifest, &object),
+                Output::Json => format!("{object:#}\n"),
+            };
+            let content = if manifest.is_secret() {
+                FileContent::private(text)
+            } else {
+                FileContent::new(text)
+            };
+            let extension = args.output.extension();
+            let name = file_name(&release.name.release, manifest.id(), extension);
+            files.insert(name, content);
+        }
+    }
+    let count = files.len();
+    let ours = files_of_earlier_run(folder)?;
+    let mut marker = String::from("# Written by pleach render; it replaces these files.\n");
+    for path in files.keys() {
+        marker.push_str(path);
+        marker.push('\n');
+    }
+    files.insert(MARKER.to_owned(), FileContent::new(marker));
+    files::write_folder(folder, &files, &ours).map_err(|error| match error {
+        FileError::Exists { .. } => CliError::new(Kind::Failed, error).hint(format!(
+            "{} holds files that pleach render did not write; name another folder",
+            folder.display()
+        )),
+        error => error.into(),
+    })?;
+    let plural = if count == 1 { "object" } else { "objects" };
+    ui.status(format_args!(
+        "{count} {plural} written to {}",
+        folder.display()
+    ));
+    Ok(())
+}
+
+/// What an earlier run wrote into the folder: paths as [`file_name`] makes
+/// them, so a marker of someone else leads nowhere.
+fn files_of_earlier_run(folder: &Path) -> Result<Vec<String>, CliError> {
+    let marker = folder.join(MARKER);
+    if !files::exists(&marker)? {
+        return Ok(Vec::new());
+    }
+    let text = String::from_utf8(files::read(&marker)?)
+        .map_err(|error| CliError::new(Kind::Failed, error))?;
+    let mut ours: Vec<String> = text
+        .lines()
+        .filter(|line| !line.starts_with('#') && files::is_inside(line))
+        .map(str::to_owned)
+        .collect();
+    ours.push(MARKER.to_owned());
+    Ok(ours)
+}
+
+fn show_values(ui: &mut Ui, args: &RenderArgs, loaded: &Loaded) {
+    let mut entries = Vec::new();
+    for (release, rendered) in &loaded.rendered {
+        let secrets = if rendered.failed() {
+            Secrets::Unknown
+        } else {
+            // A value of one release may be a secret of another.
+            Secrets::of(manifests(loaded))
+        };
+        let name = &release.name.release;
+        let rows = release.values.show();
+        match args.output {
+            Output::Yaml => {
+                let text = values::text(name, &rows, &secrets);
+                ui.print(text.trim_end_matches('\n'));
+            }
+            Output::Json => entries.extend(values::json(name, &rows, &secrets)),
+        }
+    }
+    if args.output == Output::Json {
+        ui.print(format_args!("{:#}", Value::Array(entries)));
+    }
+}

@@ -1,0 +1,68 @@
+//! The asynchronous runtime of commands that talk to a cluster, and the one
+//! place where signals are handled.
+
+use std::future::Future;
+use std::io;
+
+use tokio::runtime::Builder;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio_util::sync::CancellationToken;
+
+use super::error::{CliError, Kind};
+use super::ui;
+
+/// The runtime could not be started.
+#[derive(Debug, thiserror::Error)]
+#[error("failed to start the runtime")]
+struct StartRuntime(#[source] io::Error);
+
+/// Runs a command. The first Ctrl-C or SIGTERM cancels `cancel`, and the
+/// command ends by itself; the second one drops the command where it stands.
+pub(super) fn block_on<T>(
+    cancel: &CancellationToken,
+    command: impl Future<Output = Result<T, CliError>>,
+) -> Result<T, CliError> {
+    let failed = |error| CliError::new(Kind::Failed, StartRuntime(error));
+    let runtime = Builder::new_multi_thread()
+        .enable_all()
+        .build()
+        .map_err(failed)?;
+    let result = runtime.block_on(async {
+        let mut stop = signal(SignalKind::interrupt()).map_err(failed)?;
+        let mut terminate = signal(SignalKind::terminate()).map_err(failed)?;
+        let mut signaled = async || {
+            tokio::select! {
+                _ = stop.recv() => {}
+                _ = terminate.recv() => {}
+            }
+        };
+        tokio::pin!(command);
+        tokio::select! {
+            result = &mut command => return result,
+            () = signaled() => {}
+        }
+        cancel.cancel();
+        ui::write_notice("stopping at the next safe point; once more stops at once");
+        tokio::select! {
+            result = &mut command => result,
+            () = signaled() => Err(CliError::interrupted()),
+        }
+    });
+    // A thread that waits for an answer on the terminal cannot be joined.
+    runtime.shutdown_background();
+    result
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cli::Exit;
+
+    #[test]
+    fn a_command_runs_to_its_end() {
+        let cancel = CancellationToken::new();
+        let result = block_on(&cancel, async { Ok(Exit::CHANGES) });
+        assert_eq!(result.unwrap(), Exit::CHANGES);
+        assert!(!cancel.is_cancelled());
+    }
+}

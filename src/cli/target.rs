@@ -1,0 +1,112 @@
+//! What a command is about.
+
+use std::fmt;
+use std::str::FromStr;
+
+/// An environment, or one release of it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Target {
+    /// Name of the environment.
+    pub environment: String,
+    /// Name of the release; all of them when left out.
+    pub release: Option<String>,
+}
+
+/// A text that names neither an environment nor a release.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum ParseTargetError {
+    /// The name of a file.
+    #[error("name the environment and not its file: {0}")]
+    File(String),
+    /// Not a DNS label.
+    #[error("`{0}` is not a name: lower-case letters, digits and `-` are, up to 63 of them")]
+    Name(String),
+    /// Too many parts.
+    #[error("write ENV or ENV/RELEASE")]
+    Parts,
+}
+
+impl FromStr for Target {
+    type Err = ParseTargetError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let without_suffix = text
+            .strip_suffix(".yaml")
+            .or_else(|| text.strip_suffix(".yml"));
+        if let Some(path) = without_suffix {
+            let name = path.rsplit('/').next().unwrap_or(path);
+            return Err(ParseTargetError::File(name.to_owned()));
+        }
+        let (environment, release) = match text.split_once('/') {
+            Some((_, release)) if release.contains('/') => return Err(ParseTargetError::Parts),
+            Some((environment, release)) => (environment, Some(release)),
+            None => (text, None),
+        };
+        for name in [Some(environment), release].into_iter().flatten() {
+            if !is_dns_label(name) {
+                return Err(ParseTargetError::Name(name.to_owned()));
+            }
+        }
+        Ok(Self {
+            environment: environment.to_owned(),
+            release: release.map(str::to_owned),
+        })
+    }
+}
+
+impl fmt::Display for Target {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.environment)?;
+        match &self.release {
+            Some(release) => write!(f, "/{release}"),
+            None => Ok(()),
+        }
+    }
+}
+
+/// Whether a text is a name that Kubernetes takes for a namespace (RFC 1123).
+pub(crate) fn is_dns_label(text: &str) -> bool {
+    let inner = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
+    (1..=63).contains(&text.len())
+        && text.bytes().all(|byte| inner(byte) || byte == b'-')
+        && text.bytes().next().is_some_and(inner)
+        && text.bytes().last().is_some_and(inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use rstest::rstest;
+
+    use super::*;
+
+    #[rstest]
+    #[case("production", "production", None)]
+    #[case("eu-1/web", "eu-1", Some("web"))]
+    fn targets_are_read(
+        #[case] text: &str,
+        #[case] environment: &str,
+        #[case] release: Option<&str>,
+    ) {
+        let target: Target = text.parse().unwrap();
+        assert_eq!(target.environment, environment);
+        assert_eq!(target.release.as_deref(), release);
+        assert_eq!(target.to_string(), text);
+    }
+
+    #[rstest]
+    #[case(
+        "environments/production.yaml",
+        "name the environment and not its file: production"
+    )]
+    #[case("a/b/c", "write ENV or ENV/RELEASE")]
+    #[case("", "`` is not a name")]
+    #[case("_base", "`_base` is not a name")]
+    #[case("production/", "`` is not a name")]
+    #[case("Production", "`Production` is not a name")]
+    #[case("a.b", "`a.b` is not a name")]
+    #[case("../x", "`..` is not a name")]
+    fn what_is_no_target_is_refused(#[case] text: &str, #[case] expected: &str) {
+        let error = text.parse::<Target>().unwrap_err().to_string();
+        assert!(error.starts_with(expected), "{error}");
+    }
+}

@@ -1,0 +1,60 @@
+//! A stream that can be written to without looking.
+
+use std::io::{self, Write};
+
+/// Swallows what cannot be written, and keeps the first reason.
+pub(super) struct Stream {
+    inner: Box<dyn Write + Send>,
+    /// Nothing is written any more.
+    closed: bool,
+    error: Option<io::Error>,
+}
+
+impl Stream {
+    pub(super) fn new(inner: impl Write + Send + 'static) -> Self {
+        Self {
+            inner: Box::new(inner),
+            closed: false,
+            error: None,
+        }
+    }
+
+    /// Writes text that has to be seen at once.
+    pub(super) fn write_now(&mut self, text: &str) {
+        self.attempt(|inner| inner.write_all(text.as_bytes()));
+        self.flush_now();
+    }
+
+    pub(super) fn flush_now(&mut self) {
+        self.attempt(|inner| inner.flush());
+    }
+
+    /// Why something was not written; a reader that went away is no reason.
+    pub(super) fn take_error(&mut self) -> Option<io::Error> {
+        self.error.take()
+    }
+
+    fn attempt(&mut self, write: impl FnOnce(&mut dyn Write) -> io::Result<()>) {
+        if self.closed {
+            return;
+        }
+        if let Err(error) = write(&mut self.inner) {
+            self.closed = true;
+            if error.kind() != io::ErrorKind::BrokenPipe {
+                self.error = Some(error);
+            }
+        }
+    }
+}
+
+impl Write for Stream {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.attempt(|inner| inner.write_all(bytes));
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.flush_now();
+        Ok(())
+    }
+}

@@ -1,0 +1,134 @@
+use std::io::Cursor;
+use std::sync::{Arc, Mutex};
+
+use super::*;
+use crate::cli::Exit;
+
+/// A stream that keeps what is written, or refuses to.
+#[derive(Clone, Default)]
+struct Tape {
+    text: Arc<Mutex<Vec<u8>>>,
+    refuses: Option<io::ErrorKind>,
+}
+
+impl Tape {
+    fn text(&self) -> String {
+        String::from_utf8(self.text.lock().unwrap().clone()).unwrap()
+    }
+}
+
+impl Write for Tape {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        match self.refuses {
+            Some(kind) => Err(kind.into()),
+            None => self.text.lock().unwrap().write(bytes),
+        }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+fn ui(verbosity: Verbosity, answers: Option<&str>) -> (Ui, Tape, Tape) {
+    let (out, err) = (Tape::default(), Tape::default());
+    let input =
+        answers.map(|answers| Box::new(Cursor::new(answers.to_owned())) as Box<dyn BufRead + Send>);
+    let ui = Ui::with_streams(out.clone(), err.clone(), input, verbosity);
+    (ui, out, err)
+}
+
+async fn ask(answers: Option<&str>, yes: bool) -> Result<bool, CliError> {
+    let (mut ui, _, _) = ui(Verbosity::Normal, answers);
+    ui.confirm("apply?", yes, &CancellationToken::new()).await
+}
+
+#[tokio::test]
+async fn only_yes_is_yes() {
+    for (answer, expected) in [
+        ("y\n", true),
+        ("YES\n", true),
+        ("\n", false),
+        ("n\n", false),
+        ("yesterday\n", false),
+        ("", false),
+    ] {
+        assert_eq!(
+            ask(Some(answer), false).await.unwrap(),
+            expected,
+            "{answer:?}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn nobody_to_ask_is_a_usage_error_unless_answered_beforehand() {
+    let error = ask(None, false).await.unwrap_err();
+    assert_eq!(error.exit(), Exit::USAGE);
+    assert_eq!(error.to_string(), "there is no terminal to ask on: apply?");
+    assert_eq!(error.hints(), ["--yes answers yes"]);
+    assert!(ask(None, true).await.unwrap());
+}
+
+#[tokio::test]
+async fn a_question_can_be_interrupted() {
+    let (mut ui, _, _) = ui(Verbosity::Normal, Some("y\n"));
+    let cancel = CancellationToken::new();
+    cancel.cancel();
+    let error = ui.confirm("apply?", false, &cancel).await.unwrap_err();
+    assert_eq!(error.exit(), Exit::INTERRUPTED);
+}
+
+#[test]
+fn a_reader_that_goes_away_is_fine() {
+    let out = Tape {
+        refuses: Some(io::ErrorKind::BrokenPipe),
+        ..Tape::default()
+    };
+    let mut ui = Ui::with_streams(out, Tape::default(), None, Verbosity::Normal);
+    ui.print("one");
+    ui.print("two");
+    ui.finish().unwrap();
+}
+
+#[test]
+fn a_full_disk_is_reported_once() {
+    let out = Tape {
+        refuses: Some(io::ErrorKind::StorageFull),
+        ..Tape::default()
+    };
+    let mut ui = Ui::with_streams(out, Tape::default(), None, Verbosity::Normal);
+    ui.print("one");
+    let error = ui.finish().unwrap_err();
+    assert_eq!(error.exit(), Exit::FAILED);
+    assert_eq!(error.to_string(), "failed to write the result");
+    ui.finish().unwrap();
+}
+
+#[test]
+fn verbosity_is_about_stderr_only() {
+    for (verbosity, expected) in [
+        (Verbosity::Quiet, ""),
+        (Verbosity::Normal, "status\n"),
+        (Verbosity::Verbose, "status\ndetail\n"),
+    ] {
+        let (mut ui, out, err) = ui(verbosity, None);
+        ui.print("result");
+        ui.status("status");
+        ui.detail("detail");
+        assert_eq!(out.text(), "result\n");
+        assert_eq!(err.text(), expected);
+    }
+}
+
+#[test]
+fn an_error_shows_its_causes_and_what_to_do() {
+    let (mut ui, _, err) = ui(Verbosity::Quiet, None);
+    let cause = io::Error::other("disk \u{1b}[31mfull");
+    ui.error(&CliError::new(Kind::Failed, WriteResult(cause)).hint("make room"));
+    let text = anstream::adapter::strip_str(&err.text()).to_string();
+    assert_eq!(
+        text,
+        "error: failed to write the result\n  caused by: disk \\u{1b}[31mfull\n  hint: make room\n"
+    );
+}

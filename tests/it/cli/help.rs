@@ -1,0 +1,31 @@
+use insta::assert_snapshot;
+use rstest::rstest;
+
+use super::Folder;
+
+#[rstest]
+#[case("pleach", &[])]
+#[case("init", &["init"])]
+#[case("render", &["render"])]
+#[case("diff", &["diff"])]
+#[case("plan", &["plan"])]
+#[case("apply", &["apply"])]
+#[case("completion", &["completion"])]
+#[case("version", &["version"])]
+fn help_of(#[case] name: &str, #[case] command: &[&str]) {
+    let folder = Folder::new();
+    let run = folder.run(&[command, &["--help"]].concat());
+    assert_eq!((run.code, run.stderr.as_str()), (0, ""));
+    assert_snapshot!(format!("help_{name}"), run.stdout);
+    // What is built later is not promised.
+    for later in ["lint", "suspend", "rollback", "doctor", "rehearse"] {
+        assert!(!run.stdout.contains(later), "{later}");
+    }
+}
+
+#[test]
+fn without_a_command_help_goes_to_stderr() {
+    let run = Folder::new().run(&[]);
+    assert_eq!((run.code, run.stdout.as_str()), (2, ""));
+    assert!(run.stderr.contains("Usage: pleach"), "{}", run.stderr);
+}
