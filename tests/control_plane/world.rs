@@ -1,6 +1,12 @@
 //! The world behaves like the product it plays: its users and its pods notice
 //! the same things as in life.
 
+#![expect(
+    clippy::unwrap_used,
+    clippy::disallowed_methods,
+    reason = "helpers of tests fail as tests do"
+)]
+
 use std::path::Path;
 use std::time::Duration;
 
