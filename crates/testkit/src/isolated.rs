@@ -29,14 +29,14 @@ pub fn inside(test: &str) -> anyhow::Result<bool> {
         .stdout(output.try_clone()?)
         .stderr(output.try_clone()?);
     let status = isolate::run(command)?;
-    let mut text = String::new();
+    let mut printed = String::new();
     output.rewind()?;
-    output.read_to_string(&mut text)?;
+    output.read_to_string(&mut printed)?;
     if !status.success() {
-        bail!("{test} failed inside its own network ({status}):\n{text}");
+        bail!("{test} failed inside its own network ({status}):\n{printed}");
     }
-    if !text.contains("1 passed") {
-        bail!("no test is called {test}:\n{text}");
+    if !printed.contains("1 passed") {
+        bail!("no test is called {test}:\n{printed}");
     }
     Ok(false)
 }

@@ -287,7 +287,8 @@ impl PodRef {
     /// Tells kwok what becomes of the pod; one that is gone needs nothing.
     async fn tell(&self, shared: &Shared, what: &str) -> anyhow::Result<()> {
         let path = format!("/api/v1/namespaces/{}/pods/{}", self.namespace, self.name);
-        let change = json!({"metadata": {"uid": self.uid, "annotations": {hold::ANNOTATION: what}}});
+        let change =
+            json!({"metadata": {"uid": self.uid, "annotations": {hold::ANNOTATION: what}}});
         match shared.admin.merge(&path, &change).await {
             // 409 and 422: another pod has this name now.
             Ok(_)

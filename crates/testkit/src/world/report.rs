@@ -11,6 +11,8 @@ use serde::Serialize;
 pub(crate) enum Outcome {
     /// Done, and seen by the webhooks that should see it.
     Done,
+    /// Done, and nothing to validate: says nothing about the webhooks.
+    Deleted,
     /// Done, although no validating webhook saw it.
     Unvalidated,
     /// The server said no (4xx).
@@ -32,7 +34,7 @@ pub(crate) struct Write {
 pub struct Report {
     /// All writes.
     pub writes: usize,
-    /// Done and validated.
+    /// Done, and validated where that is due.
     pub done: usize,
     /// Done, although no validating webhook saw them.
     pub unvalidated: usize,
@@ -75,6 +77,10 @@ impl Report {
                     last_done = Some(write.ended);
                     continue;
                 }
+                Outcome::Deleted => {
+                    report.done += 1;
+                    continue;
+                }
                 Outcome::Unvalidated => report.unvalidated += 1,
                 Outcome::Refused(message) => {
                     report.refused += 1;
@@ -85,7 +91,7 @@ impl Report {
                     *report.messages.entry(message.clone()).or_default() += 1;
                 }
             }
-            gap_since.get_or_insert(last_done.unwrap_or(write.started));
+            gap_since = gap_since.or(last_done).or(Some(write.started));
             report.first_failure.get_or_insert(write.started);
             report.last_failure = Some(write.ended);
         }
@@ -151,6 +157,7 @@ mod tests {
         let report = report(&[
             (0, Outcome::Done),
             (100, failed()),
+            (150, Outcome::Deleted),
             (200, Outcome::Unvalidated),
             (300, Outcome::Done),
             (400, failed()),
@@ -160,7 +167,7 @@ mod tests {
         assert_eq!(report.first_failure, Some(Duration::from_millis(100)));
         assert_eq!(report.last_failure, Some(Duration::from_millis(410)));
         assert_eq!(report.messages["no endpoints"], 2);
-        assert_eq!((report.done, report.failed, report.unvalidated), (3, 2, 1));
+        assert_eq!((report.done, report.failed, report.unvalidated), (4, 2, 1));
         assert!(!report.is_clean());
     }
 

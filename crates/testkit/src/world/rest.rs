@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use http::{HeaderName, HeaderValue, Method, Request, header};
+use http::{HeaderValue, Method, Request, header};
 use kube::{Client, Config};
 use serde_json::Value;
 
@@ -166,10 +166,7 @@ impl Rest {
         let mut request = Request::builder().method(method).uri(path);
         let body = match body {
             Some((kind, body)) => {
-                request = request.header(
-                    HeaderName::from(header::CONTENT_TYPE),
-                    HeaderValue::from_static(kind),
-                );
+                request = request.header(header::CONTENT_TYPE, HeaderValue::from_static(kind));
                 body.to_string().into_bytes()
             }
             None => Vec::new(),

@@ -104,8 +104,11 @@ pub(crate) async fn write(user: Rest, product: Arc<Product>, log: ValidationLog,
         pace.tick().await;
         let began = start.elapsed();
         // No webhook of the product looks at deletions.
-        let deleted = user.delete(&path).await;
-        add(began, outcome(deleted, true, &name));
+        let deleted = match user.delete(&path).await {
+            Ok(()) => Outcome::Deleted,
+            failed => outcome(failed, true, &name),
+        };
+        add(began, deleted);
     }
 }
 
