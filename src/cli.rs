@@ -17,6 +17,7 @@ mod init;
 mod plan;
 mod render;
 mod runtime;
+mod session;
 mod version;
 
 use std::ffi::OsString;

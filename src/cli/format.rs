@@ -2,5 +2,14 @@
 
 pub(crate) mod findings;
 pub(crate) mod manifests;
+pub(crate) mod plan;
+pub(crate) mod progress;
+pub(crate) mod report;
 pub(crate) mod style;
 pub(crate) mod values;
+
+/// A document for programs, with a line end of its own from who prints it.
+pub(crate) fn json(value: &serde_json::Value) -> String {
+    // The alternate form is indented; writing a Value cannot fail.
+    format!("{value:#}")
+}

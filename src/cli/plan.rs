@@ -3,8 +3,9 @@
 use clap::ValueEnum;
 use pleach_domain::object::ObjectId;
 
-use super::error::{CliError, Kind};
-use super::{Context, Exit, Target, Ui};
+use super::error::CliError;
+use super::session::{Options, Session};
+use super::{Context, Exit, Target, Ui, format};
 
 /// Show the stages and steps that apply would carry out
 ///
@@ -43,9 +44,54 @@ pub(crate) enum PlanOutput {
     Json,
 }
 
-// TO BE REPLACED: the command itself is not written yet.
-#[expect(clippy::unused_async, reason = "the command itself is not written yet")]
-pub(crate) async fn run(_: &mut Ui, _: &Context, args: PlanArgs) -> Result<Exit, CliError> {
-    let what = format!("{args:?}");
-    Err(CliError::new(Kind::Failed, "`pleach plan` is not supported yet").hint(what))
+pub(crate) async fn run(ui: &mut Ui, ctx: &Context, args: PlanArgs) -> Result<Exit, CliError> {
+    let options = Options {
+        verify: false,
+        wait: true,
+    };
+    let session = Session::open(ui, ctx, &args.target, options, None).await?;
+    let mut plans = Vec::new();
+    for (release, rendered) in session.releases() {
+        plans.push(session.plan(release, rendered).await?);
+    }
+    match (&args.explain, args.output) {
+        (Some(id), _) => {
+            let texts: Vec<String> = plans
+                .iter()
+                .filter_map(|planned| format::plan::explain(&planned.plan, id))
+                .collect();
+            if texts.is_empty() {
+                return Err(CliError::usage(format!(
+                    "no plan of {} has an object {id}",
+                    args.target
+                )));
+            }
+            ui.print(texts.join("\n").trim_end());
+        }
+        (None, PlanOutput::Text) => {
+            for planned in &plans {
+                ui.print(format::plan::text(&planned.plan));
+                ui.print(format::plan::summary(&planned.plan));
+            }
+        }
+        (None, PlanOutput::Json) => {
+            let plans: Vec<_> = plans.iter().map(|planned| &planned.plan).collect();
+            ui.print(format::json(
+                &serde_json::json!({ "format": 1, "plans": plans }),
+            ));
+        }
+    }
+    let mut exit = Exit::DONE;
+    for planned in &plans {
+        ui.findings(&planned.remarks());
+        exit = exit.and(planned.blocks());
+        if args.exit_code && planned.has_changes() {
+            exit = exit.and(Exit::CHANGES);
+        }
+        if let Err(error) = planned.ensure_allowed() {
+            ui.error(&error);
+            exit = exit.and(error.exit());
+        }
+    }
+    Ok(exit)
 }

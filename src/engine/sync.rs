@@ -45,14 +45,20 @@ pub async fn carry_out(
     events: &Events,
     cancel: &CancellationToken,
 ) -> Result<SyncResult, SyncError> {
-    let Observation { observed, mut state } = observation;
+    let Observation {
+        observed,
+        mut state,
+    } = observation;
     if plan.steps.is_empty() && record::is_current(&state, desired, &observed, plan) {
         return Ok(SyncResult::default());
     }
     events.send(EventKind::Phase(Verb::Apply));
     state.prepare().await?;
     for manifest in &desired.manifests {
-        desired.digests.insert(manifest.id().clone(), body::desired_digest(manifest, state.key()));
+        desired.digests.insert(
+            manifest.id().clone(),
+            body::desired_digest(manifest, state.key()),
+        );
     }
     let attempt = record::attempt(desired);
     let superset = record::superset(desired, &observed, plan);
@@ -74,7 +80,10 @@ pub async fn carry_out(
             .await?;
     }
     let desired = &*desired;
-    let (result, inventory) = run(cluster, desired, &observed, plan, &state, superset, events, cancel).await;
+    let (result, inventory) = run(
+        cluster, desired, &observed, plan, &state, superset, events, cancel,
+    )
+    .await;
     events.send(EventKind::Phase(Verb::Report));
     let inventory = record::settled(cluster, desired, &observed, plan, &result, inventory).await?;
     record::finish(&mut state, desired, plan, &result, &inventory, attempt).await?;
@@ -97,7 +106,11 @@ async fn run(
     let operator = op::Operator {
         cluster,
         plan,
-        manifests: desired.manifests.iter().map(|manifest| (manifest.id(), manifest)).collect(),
+        manifests: desired
+            .manifests
+            .iter()
+            .map(|manifest| (manifest.id(), manifest))
+            .collect(),
         key: state.key(),
         manager: desired.name.field_manager(),
         paths: paths::Paths::new(&observed.discovery, &desired.manifests),
@@ -107,11 +120,17 @@ async fn run(
         begun: Mutex::new(BTreeMap::new()),
     };
     let result = scheduler::run(plan, &operator, events, CONCURRENCY, cancel).await;
-    let inventory = operator.inventory.into_inner().unwrap_or_else(PoisonError::into_inner);
+    let inventory = operator
+        .inventory
+        .into_inner()
+        .unwrap_or_else(PoisonError::into_inner);
     (result, inventory)
 }
 
 /// Whether every secret object has the digest that will be written.
 fn is_keyed(desired: &Desired) -> bool {
-    desired.digests.values().all(|digest| *digest != DesiredDigest::Unkeyed)
+    desired
+        .digests
+        .values()
+        .all(|digest| *digest != DesiredDigest::Unkeyed)
 }

@@ -8,7 +8,7 @@ mod shards;
 pub use applyset::apply_set_id;
 pub use entry::{Entry, EntryState, Inventory};
 pub use release::{
-    Attempt, AttemptResult, Installed, Journal, RECORD_FORMAT, RecordError, ReleaseName, ShardRef, member_kinds,
-    parent_object,
+    Attempt, AttemptResult, Installed, Journal, RECORD_FORMAT, RecordError, ReleaseName, ShardRef,
+    member_kinds, parent_object,
 };
 pub use shards::{SHARD_LIMIT, Shard, ShardError, read_shards, write_shards};

@@ -30,8 +30,8 @@ mod verify;
 
 pub use deletion::{Deletion, Grant, Propagation};
 pub use model::{
-    Action, Body, Cause, Change, Desired, Direction, Edge, EdgeReason, Need, NonSecret, Op, Overlay, OverlayId, Plan,
-    Policy, Precondition, Stage, Step, StepId, Until, is_protected_kind,
+    Action, Body, Cause, Change, Desired, Direction, Edge, EdgeReason, Need, NonSecret, Op,
+    Overlay, OverlayId, Plan, Policy, Precondition, Stage, Step, StepId, Until, is_protected_kind,
 };
 
 use crate::observe::Observed;

@@ -1,5 +1,6 @@
 //! What git says: repository, environments, bundles, versions.
 
+mod consent;
 mod decode;
 mod policy;
 mod recording;

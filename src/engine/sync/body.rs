@@ -1,7 +1,7 @@
 //! The bytes that are sent for a manifest.
 
 use bytes::Bytes;
-use pleach_domain::object::{DigestKey, Manifest, annotations, canonical_json, Digest};
+use pleach_domain::object::{Digest, DigestKey, Manifest, annotations, canonical_json};
 use pleach_domain::observe::DesiredDigest;
 use serde_json::{Value, json};
 

@@ -41,7 +41,9 @@ pub enum SyncError {
         source: Box<ClusterError>,
     },
     /// The definition of Release did not become available.
-    #[error("the cluster does not serve releases.pleach.dev {0:?} after its definition was applied")]
+    #[error(
+        "the cluster does not serve releases.pleach.dev {0:?} after its definition was applied"
+    )]
     Definition(std::time::Duration),
     /// The operating system gave no random bytes for the digest key.
     #[error("failed to get random bytes from the operating system")]
@@ -53,8 +55,13 @@ impl SyncError {
     pub fn kind(&self) -> Kind {
         match self {
             Self::Cluster(error) => error.kind(),
-            Self::Record { source: RecordError::Newer { .. }, .. } => Kind::Policy,
-            Self::Record { .. } | Self::Inventory { .. } | Self::Definition(_) | Self::Random => Kind::Cluster,
+            Self::Record {
+                source: RecordError::Newer { .. },
+                ..
+            } => Kind::Policy,
+            Self::Record { .. } | Self::Inventory { .. } | Self::Definition(_) | Self::Random => {
+                Kind::Cluster
+            }
             Self::Contended { .. } => Kind::Conflict,
         }
     }

@@ -101,19 +101,28 @@ pub struct Events {
 impl Events {
     /// Sends to a consumer.
     pub fn new(release: ReleaseName, sender: UnboundedSender<SyncEvent>) -> Self {
-        Self { release, sender: Some(sender) }
+        Self {
+            release,
+            sender: Some(sender),
+        }
     }
 
     /// Sends nowhere.
     pub fn silent(release: ReleaseName) -> Self {
-        Self { release, sender: None }
+        Self {
+            release,
+            sender: None,
+        }
     }
 
     /// Sends an event.
     pub fn send(&self, kind: EventKind) {
         if let Some(sender) = &self.sender {
             // A closed channel means that nobody listens any more.
-            drop(sender.send(SyncEvent { release: self.release.clone(), kind }));
+            drop(sender.send(SyncEvent {
+                release: self.release.clone(),
+                kind,
+            }));
         }
     }
 }

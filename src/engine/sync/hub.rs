@@ -41,7 +41,12 @@ pub(super) struct Hub {
 
 impl Hub {
     pub(super) fn new(cluster: Cluster, selector: String) -> Self {
-        Self { cluster, selector, kinds: Mutex::default(), tasks: Mutex::default() }
+        Self {
+            cluster,
+            selector,
+            kinds: Mutex::default(),
+            tasks: Mutex::default(),
+        }
     }
 
     /// Follows one object. What is known of it is there at once where the kind
@@ -53,7 +58,10 @@ impl Hub {
         let subscribers = Arc::clone(kinds.entry(key).or_default());
         let receiver = {
             let mut subscribers = subscribers.lock().unwrap_or_else(PoisonError::into_inner);
-            subscribers.entry(id.clone()).or_insert_with(|| watch::channel(Seen::Unknown).0).subscribe()
+            subscribers
+                .entry(id.clone())
+                .or_insert_with(|| watch::channel(Seen::Unknown).0)
+                .subscribe()
         };
         let cluster = self.cluster.clone();
         let path = path.clone();
@@ -89,17 +97,31 @@ async fn read_once(cluster: Cluster, path: ResourcePath, id: ObjectId, subscribe
     }
 }
 
-async fn follow_kind(cluster: Cluster, path: ResourcePath, selector: String, subscribers: Subscribers) {
-    let selector = Selector { labels: Some(&selector), ..Selector::default() };
+async fn follow_kind(
+    cluster: Cluster,
+    path: ResourcePath,
+    selector: String,
+    subscribers: Subscribers,
+) {
+    let selector = Selector {
+        labels: Some(&selector),
+        ..Selector::default()
+    };
     let mut stream = std::pin::pin!(cluster.follow(&path, &selector, Depth::Full));
     while let Some(event) = stream.next().await {
         let subscribers = subscribers.lock().unwrap_or_else(PoisonError::into_inner);
         match event {
             Ok(Followed::Listed(values)) => {
-                let mut listed: HashMap<ObjectId, Value> =
-                    values.into_iter().map(|value| (id_of(&path, &value), value)).collect();
+                let mut listed: HashMap<ObjectId, Value> = values
+                    .into_iter()
+                    .map(|value| (id_of(&path, &value), value))
+                    .collect();
                 for (id, sender) in subscribers.iter() {
-                    sender.send_replace(listed.remove(id).map_or(Seen::Absent, |value| Seen::Present(Arc::new(value))));
+                    sender.send_replace(
+                        listed
+                            .remove(id)
+                            .map_or(Seen::Absent, |value| Seen::Present(Arc::new(value))),
+                    );
                 }
             }
             Ok(Followed::Applied(value)) => {
@@ -122,5 +144,8 @@ async fn follow_kind(cluster: Cluster, path: ResourcePath, selector: String, sub
 }
 
 fn id_of(path: &ResourcePath, value: &Value) -> ObjectId {
-    path.id(value["metadata"]["namespace"].as_str(), value["metadata"]["name"].as_str().unwrap_or_default())
+    path.id(
+        value["metadata"]["namespace"].as_str(),
+        value["metadata"]["name"].as_str().unwrap_or_default(),
+    )
 }

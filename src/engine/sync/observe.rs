@@ -11,8 +11,8 @@ use jiff::Timestamp;
 use pleach_domain::inventory::EntryState;
 use pleach_domain::object::{GroupKind, Manifest, ObjectId, ServiceRef, labels};
 use pleach_domain::observe::{
-    Backend, DesiredDigest, Discovery, Grants, Known, Listing, ListingKey, Live, LiveMeta, Observed, Prediction,
-    Reading, Served, Unverified, triage,
+    Backend, DesiredDigest, Discovery, Grants, Known, Listing, ListingKey, Live, LiveMeta,
+    Observed, Prediction, Reading, Served, Unverified, triage,
 };
 use pleach_domain::plan::Desired;
 
@@ -36,16 +36,30 @@ pub struct Observation {
 
 /// Reads the cluster for one release. Fills in `desired.digests`, which need
 /// the key that the cluster keeps. With `verify` every object is asked for.
-pub async fn observe(cluster: &Cluster, desired: &mut Desired, verify: bool) -> Result<Observation, SyncError> {
-    let (server_version, id, discovery) =
-        futures::try_join!(cluster.server_version(), cluster.cluster_id(), cluster.discover())?;
-    let (read, registrations) =
-        futures::join!(State::read(cluster, &desired.name, &discovery), cluster.registrations(&desired.name.field_manager()));
+pub async fn observe(
+    cluster: &Cluster,
+    desired: &mut Desired,
+    verify: bool,
+) -> Result<Observation, SyncError> {
+    let (server_version, id, discovery) = futures::try_join!(
+        cluster.server_version(),
+        cluster.cluster_id(),
+        cluster.discover()
+    )?;
+    let (read, registrations) = futures::join!(
+        State::read(cluster, &desired.name, &discovery),
+        cluster.registrations(&desired.name.field_manager())
+    );
     let (state, recorded) = read?;
     desired.digests = desired
         .manifests
         .iter()
-        .map(|manifest| (manifest.id().clone(), body::desired_digest(manifest, state.key())))
+        .map(|manifest| {
+            (
+                manifest.id().clone(),
+                body::desired_digest(manifest, state.key()),
+            )
+        })
         .collect();
     let mut observed = Observed {
         at: Timestamp::now(),
@@ -72,7 +86,13 @@ pub async fn observe(cluster: &Cluster, desired: &mut Desired, verify: bool) -> 
             Err(error) => failed_listing(error)?,
         };
         // The same kind is listed again where it is wanted: either must be complete.
-        observed.listings.insert(ListingKey { kind: list.kind, namespace: None }, listing);
+        observed.listings.insert(
+            ListingKey {
+                kind: list.kind,
+                namespace: None,
+            },
+            listing,
+        );
     }
     let reader = Reader {
         cluster,
@@ -82,8 +102,13 @@ pub async fn observe(cluster: &Cluster, desired: &mut Desired, verify: bool) -> 
     };
     reader.list_members(desired, &mut observed).await?;
     reader.read_missing_members(desired, &mut observed).await?;
-    let unconfirmed = observed.inventory.settle(&observed.meta, &desired.name.apply_set());
-    tracing::debug!(count = unconfirmed.len(), "entries that a former run intended and did not confirm");
+    let unconfirmed = observed
+        .inventory
+        .settle(&observed.meta, &desired.name.apply_set());
+    tracing::debug!(
+        count = unconfirmed.len(),
+        "entries that a former run intended and did not confirm"
+    );
     let readings = triage(Known {
         manifests: &desired.manifests,
         digests: &desired.digests,
@@ -112,7 +137,11 @@ struct Asked {
 
 impl Reader<'_> {
     /// One metadata LIST per kind that is wanted or recorded.
-    async fn list_members(&self, desired: &Desired, observed: &mut Observed) -> Result<(), SyncError> {
+    async fn list_members(
+        &self,
+        desired: &Desired,
+        observed: &mut Observed,
+    ) -> Result<(), SyncError> {
         let mut kinds: BTreeMap<GroupKind, ResourcePath> = BTreeMap::new();
         let mut unserved: BTreeSet<GroupKind> = BTreeSet::new();
         for manifest in &desired.manifests {
@@ -132,16 +161,33 @@ impl Reader<'_> {
         }
         for kind in unserved {
             let listing = if observed.discovery.is_stale(&kind.group) {
-                Listing::Failed(format!("the server behind the group {} does not answer", kind.group))
+                Listing::Failed(format!(
+                    "the server behind the group {} does not answer",
+                    kind.group
+                ))
             } else {
                 Listing::NotServed
             };
-            observed.listings.insert(ListingKey { kind, namespace: None }, listing);
+            observed.listings.insert(
+                ListingKey {
+                    kind,
+                    namespace: None,
+                },
+                listing,
+            );
         }
         let lists: Vec<_> = stream::iter(kinds)
             .map(|(kind, path)| async move {
-                let selector = Selector { labels: Some(&self.part_of), ..Selector::default() };
-                (kind, self.cluster.list_metadata(&path, &selector, &self.manager).await)
+                let selector = Selector {
+                    labels: Some(&self.part_of),
+                    ..Selector::default()
+                };
+                (
+                    kind,
+                    self.cluster
+                        .list_metadata(&path, &selector, &self.manager)
+                        .await,
+                )
             })
             .buffer_unordered(CONCURRENCY)
             .collect()
@@ -154,20 +200,32 @@ impl Reader<'_> {
                 }
                 Err(error) => failed_listing(error)?,
             };
-            observed.listings.insert(ListingKey { kind, namespace: None }, listing);
+            observed.listings.insert(
+                ListingKey {
+                    kind,
+                    namespace: None,
+                },
+                listing,
+            );
         }
         // Controllers copy our label to objects of theirs: only what is wanted
         // or recorded is looked at.
         let inventory = &observed.inventory;
         let wanted: BTreeSet<&ObjectId> = desired.manifests.iter().map(Manifest::id).collect();
-        observed.meta.retain(|id, _| wanted.contains(id) || inventory.entries.contains_key(id));
+        observed
+            .meta
+            .retain(|id, _| wanted.contains(id) || inventory.entries.contains_key(id));
         Ok(())
     }
 
     /// A member that is missing from a complete LIST may only have lost its
     /// label: it is read by name before it is called absent. So is the
     /// release's namespace, which may be nobody's member.
-    async fn read_missing_members(&self, desired: &Desired, observed: &mut Observed) -> Result<(), SyncError> {
+    async fn read_missing_members(
+        &self,
+        desired: &Desired,
+        observed: &mut Observed,
+    ) -> Result<(), SyncError> {
         let mut missing: BTreeMap<ObjectId, ResourcePath> = BTreeMap::new();
         for (id, entry) in &observed.inventory.entries {
             if !observed.meta.contains_key(id)
@@ -179,7 +237,10 @@ impl Reader<'_> {
         if let Some(name) = &desired.namespace {
             let id = ObjectId::new("", "Namespace", None, name);
             if !observed.meta.contains_key(&id) {
-                missing.insert(id, ResourcePath::cluster_scoped("v1", "Namespace", "namespaces"));
+                missing.insert(
+                    id,
+                    ResourcePath::cluster_scoped("v1", "Namespace", "namespaces"),
+                );
             }
         }
         let read: Vec<_> = stream::iter(missing)
@@ -193,12 +254,20 @@ impl Reader<'_> {
         for (id, value) in read {
             match value {
                 Ok(Some(value)) => {
-                    observed.meta.insert(id, LiveMeta::read(&value["metadata"], &self.manager));
+                    observed
+                        .meta
+                        .insert(id, LiveMeta::read(&value["metadata"], &self.manager));
                 }
                 Ok(None) => {}
                 Err(error) => {
                     let listing = failed_listing(error)?;
-                    observed.listings.insert(ListingKey { kind: id.group_kind(), namespace: None }, listing);
+                    observed.listings.insert(
+                        ListingKey {
+                            kind: id.group_kind(),
+                            namespace: None,
+                        },
+                        listing,
+                    );
                 }
             }
         }
@@ -215,21 +284,33 @@ impl Reader<'_> {
         let missing = missing_namespaces(desired, observed);
         let mut questions = Vec::new();
         for manifest in &desired.manifests {
-            let reading = readings.get(manifest.id()).copied().unwrap_or(Reading::Predict);
+            let reading = readings
+                .get(manifest.id())
+                .copied()
+                .unwrap_or(Reading::Predict);
             match self.cannot_ask(manifest, &missing, &observed.discovery) {
                 Some(why) if reading != Reading::Nothing => {
-                    observed.predicted.insert(manifest.id().clone(), Prediction::Unverified(why));
+                    observed
+                        .predicted
+                        .insert(manifest.id().clone(), Prediction::Unverified(why));
                 }
                 None if reading != Reading::Nothing => questions.push((manifest, reading)),
                 _ => {}
             }
         }
         let answers: Vec<Asked> = stream::iter(questions)
-            .map(|(manifest, reading)| self.ask(manifest, reading, desired.digests.get(manifest.id())))
+            .map(|(manifest, reading)| {
+                self.ask(manifest, reading, desired.digests.get(manifest.id()))
+            })
             .buffer_unordered(CONCURRENCY)
             .try_collect()
             .await?;
-        for Asked { id, live, prediction } in answers {
+        for Asked {
+            id,
+            live,
+            prediction,
+        } in answers
+        {
             if let Some(live) = live {
                 observed.meta.insert(id.clone(), live.meta().clone());
                 observed.full.insert(id.clone(), live);
@@ -276,7 +357,11 @@ impl Reader<'_> {
         };
         let digest = digest.copied().unwrap_or(DesiredDigest::Unkeyed);
         let body = body::compose(manifest, digest, Require::default());
-        let mut live = if reading == Reading::Full { self.read(&path, id).await? } else { None };
+        let mut live = if reading == Reading::Full {
+            self.read(&path, id).await?
+        } else {
+            None
+        };
         let options = ApplyOptions {
             dry_run: true,
             secret: manifest.is_secret(),
@@ -285,10 +370,16 @@ impl Reader<'_> {
         let prediction = match self.cluster.apply(&path, id, body.clone(), &options).await {
             Ok(applied) if applied.created => Some(Prediction::Creates),
             Ok(applied) => Some(Prediction::Answer(Live::new(applied.value, &self.manager))),
-            Err(error) => match error.api().and_then(crate::io::cluster::ApiError::prediction) {
+            Err(error) => match error
+                .api()
+                .and_then(crate::io::cluster::ApiError::prediction)
+            {
                 None => return Err(error.into()),
                 Some(Prediction::Conflict { fields, .. }) => {
-                    let options = ApplyOptions { force: true, ..options };
+                    let options = ApplyOptions {
+                        force: true,
+                        ..options
+                    };
                     let forced = self.cluster.apply(&path, id, body, &options).await.ok();
                     let forced = forced.map(|applied| Live::new(applied.value, &self.manager));
                     Some(Prediction::Conflict { fields, forced })
@@ -296,12 +387,19 @@ impl Reader<'_> {
                 other => other,
             },
         };
-        let exists = !matches!(prediction, Some(Prediction::Creates | Prediction::Unverified(_)));
+        let exists = !matches!(
+            prediction,
+            Some(Prediction::Creates | Prediction::Unverified(_))
+        );
         if live.is_none() && exists {
             // No label and no record, but it is there: existence decides adoption.
             live = self.read(&path, id).await?;
         }
-        Ok(Asked { id: id.clone(), live, prediction })
+        Ok(Asked {
+            id: id.clone(),
+            live,
+            prediction,
+        })
     }
 
     async fn read(&self, path: &ResourcePath, id: &ObjectId) -> Result<Option<Live>, SyncError> {
@@ -311,7 +409,11 @@ impl Reader<'_> {
 
     /// Members that git no longer has: a Service is read in full, it may be a
     /// load balancer; of a registration it is looked up whether its backend lives.
-    async fn read_leaving(&self, desired: &Desired, observed: &mut Observed) -> Result<(), SyncError> {
+    async fn read_leaving(
+        &self,
+        desired: &Desired,
+        observed: &mut Observed,
+    ) -> Result<(), SyncError> {
         let wanted: BTreeSet<&ObjectId> = desired.manifests.iter().map(Manifest::id).collect();
         let leaving: Vec<ObjectId> = observed
             .inventory
@@ -320,7 +422,10 @@ impl Reader<'_> {
             .filter(|(id, entry)| entry.state == EntryState::Applied && !wanted.contains(id))
             .map(|(id, _)| id.clone())
             .collect();
-        for id in leaving.iter().filter(|id| id.is("", "Service") && observed.meta.contains_key(id)) {
+        for id in leaving
+            .iter()
+            .filter(|id| id.is("", "Service") && observed.meta.contains_key(id))
+        {
             let path = ResourcePath::namespaced("v1", "Service", "services");
             if let Some(live) = self.read(&path, id).await? {
                 observed.full.insert(id.clone(), live);
@@ -354,7 +459,11 @@ fn missing_namespaces(desired: &Desired, observed: &Observed) -> BTreeSet<String
         .filter(|id| id.is("", "Namespace"))
         .map(|id| id.name.clone())
         .chain(desired.namespace.clone())
-        .filter(|name| !observed.meta.contains_key(&ObjectId::new("", "Namespace", None, name)))
+        .filter(|name| {
+            !observed
+                .meta
+                .contains_key(&ObjectId::new("", "Namespace", None, name))
+        })
         .collect()
 }
 
@@ -365,7 +474,11 @@ fn failed_listing(error: ClusterError) -> Result<Listing, SyncError> {
         Some(api)
             if !matches!(
                 api.class,
-                Class::Unreachable | Class::Tls | Class::Credentials | Class::Unauthorized | Class::NotKubernetes
+                Class::Unreachable
+                    | Class::Tls
+                    | Class::Credentials
+                    | Class::Unauthorized
+                    | Class::NotKubernetes
             ) =>
         {
             Ok(api.listing())

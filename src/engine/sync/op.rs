@@ -49,18 +49,24 @@ impl Executor for Operator<'_> {
         self.record(step, started, Since::default());
         match &step.op {
             Op::Apply { body, force } => self.apply(step, body, *force, started).await,
-            Op::Patch { patch, subresource } => self.patch(step, patch, subresource.as_deref(), started).await,
+            Op::Patch { patch, subresource } => {
+                self.patch(step, patch, subresource.as_deref(), started)
+                    .await
+            }
             Op::Delete(deletion) => self.delete(step, deletion, started).await,
             Op::Wait => Ok(()),
             // No pass of the planner makes these yet.
-            Op::Create { .. } | Op::Copy { .. } | Op::Migrate { .. } => {
-                Err(Failure::new(FailureKind::Other, format!("{} steps are not supported yet", step.op.verb())))
-            }
+            Op::Create { .. } | Op::Copy { .. } | Op::Migrate { .. } => Err(Failure::new(
+                FailureKind::Other,
+                format!("{} steps are not supported yet", step.op.verb()),
+            )),
         }
     }
 
     async fn complete<'a>(&'a self, step: &'a Step) -> Result<(), Failure> {
-        let Some(until) = &step.until else { return Ok(()) };
+        let Some(until) = &step.until else {
+            return Ok(());
+        };
         let (started, since) = self
             .begun
             .lock()
@@ -68,7 +74,12 @@ impl Executor for Operator<'_> {
             .get(&step.id)
             .cloned()
             .unwrap_or_else(|| (Instant::now(), Since::default()));
-        let waiter = Waiter { cluster: self.cluster, paths: &self.paths, hub: &self.hub, events: self.events };
+        let waiter = Waiter {
+            cluster: self.cluster,
+            paths: &self.paths,
+            hub: &self.hub,
+            events: self.events,
+        };
         let seen = waiter.wait(step, until, &since, started).await?;
         match (until, &step.op) {
             (Until::Absent { .. }, Op::Delete(_)) => self.forget(&step.object),
@@ -81,12 +92,19 @@ impl Executor for Operator<'_> {
 
 impl Operator<'_> {
     fn record(&self, step: &Step, started: Instant, since: Since) {
-        self.begun.lock().unwrap_or_else(PoisonError::into_inner).insert(step.id, (started, since));
+        self.begun
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .insert(step.id, (started, since));
     }
 
     /// A confirmed deletion leaves the inventory.
     fn forget(&self, id: &ObjectId) {
-        self.inventory.lock().unwrap_or_else(PoisonError::into_inner).entries.remove(id);
+        self.inventory
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .entries
+            .remove(id);
     }
 
     /// The cluster with the retries of one step: until its deadline, and with
@@ -94,7 +112,11 @@ impl Operator<'_> {
     fn cluster_for(&self, step: &Step, started: Instant) -> Cluster {
         let deadline = started + Duration::try_from(step.deadline).unwrap_or_default();
         let defined = self.paths.definition(&step.object.group_kind()).is_some();
-        let grants = self.plan.steps.iter().any(|other| other.stage == StageName::Access);
+        let grants = self
+            .plan
+            .steps
+            .iter()
+            .any(|other| other.stage == StageName::Access);
         let events = self.events.clone();
         let id = step.id;
         let retry = Retry::until(deadline)
@@ -106,7 +128,9 @@ impl Operator<'_> {
                 }
                 _ => false,
             })
-            .notify(move |retrying| events.send(EventKind::Retrying(id, retrying.error.message.clone())));
+            .notify(move |retrying| {
+                events.send(EventKind::Retrying(id, retrying.error.message.clone()))
+            });
         self.cluster.clone().with_retry(retry)
     }
 
@@ -115,12 +139,18 @@ impl Operator<'_> {
     /// the owner of the status wrote as long as our fields are as we left them.
     fn refresh(&self, id: &ObjectId, seen: Option<&Value>) {
         let Some(value) = seen else { return };
-        let mut inventory = self.inventory.lock().unwrap_or_else(PoisonError::into_inner);
-        let Some(entry) = inventory.entries.get_mut(id) else { return };
+        let mut inventory = self
+            .inventory
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        let Some(entry) = inventory.entries.get_mut(id) else {
+            return;
+        };
         let metadata = &value["metadata"];
         let untouched = entry.uid.as_deref() == metadata["uid"].as_str()
             && entry.fingerprint.is_some()
-            && entry.fingerprint == pleach_domain::diff::ownership::fingerprint(metadata, &self.manager)
+            && entry.fingerprint
+                == pleach_domain::diff::ownership::fingerprint(metadata, &self.manager)
             && self.last_main_writer_is_us(metadata);
         if untouched {
             entry.resource_version = metadata["resourceVersion"].as_str().map(str::to_owned);
@@ -137,18 +167,22 @@ impl Operator<'_> {
 
 /// The precondition on the incarnation, if any.
 fn required_uid(step: &Step) -> Option<&str> {
-    step.require.iter().find_map(|precondition| match precondition {
-        Precondition::Uid(uid) => Some(uid.as_str()),
-        _ => None,
-    })
+    step.require
+        .iter()
+        .find_map(|precondition| match precondition {
+            Precondition::Uid(uid) => Some(uid.as_str()),
+            _ => None,
+        })
 }
 
 /// The precondition on the version, if any.
 fn required_version(step: &Step) -> Option<&str> {
-    step.require.iter().find_map(|precondition| match precondition {
-        Precondition::ResourceVersion(version) => Some(version.as_str()),
-        _ => None,
-    })
+    step.require
+        .iter()
+        .find_map(|precondition| match precondition {
+            Precondition::ResourceVersion(version) => Some(version.as_str()),
+            _ => None,
+        })
 }
 
 /// A failed request as the failure of a step.
@@ -162,5 +196,9 @@ pub(super) fn failure(error: &ClusterError) -> Failure {
         Some(api) => api.message.clone(),
         None => error.to_string(),
     };
-    Failure { kind, message, hint: error.class().and_then(Class::hint).map(str::to_owned) }
+    Failure {
+        kind,
+        message,
+        hint: error.class().and_then(Class::hint).map(str::to_owned),
+    }
 }

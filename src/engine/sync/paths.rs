@@ -27,10 +27,17 @@ impl Paths {
     pub(super) fn new(discovery: &Discovery, manifests: &[Manifest]) -> Self {
         let defined = manifests
             .iter()
-            .filter(|manifest| manifest.id().is("apiextensions.k8s.io", "CustomResourceDefinition"))
+            .filter(|manifest| {
+                manifest
+                    .id()
+                    .is("apiextensions.k8s.io", "CustomResourceDefinition")
+            })
             .filter_map(|manifest| definition(manifest.id(), &manifest.value()))
             .collect();
-        Self { discovery: discovery.clone(), defined }
+        Self {
+            discovery: discovery.clone(),
+            defined,
+        }
     }
 
     /// The address of a kind at a version: what the server serves, or what a
@@ -38,7 +45,10 @@ impl Paths {
     pub(super) fn of(&self, gvk: &Gvk) -> Option<ResourcePath> {
         ResourcePath::of(&self.discovery, gvk).or_else(|| {
             let definition = self.defined.get(&gvk.group_kind())?;
-            Some(ResourcePath::new(gvk.api_version.clone(), &definition.resource))
+            Some(ResourcePath::new(
+                gvk.api_version.clone(),
+                &definition.resource,
+            ))
         })
     }
 
@@ -69,5 +79,11 @@ fn definition(crd: &ObjectId, value: &Value) -> Option<(GroupKind, Definition)> 
         namespaced: spec["scope"] == "Namespaced",
         verbs: std::collections::BTreeSet::new(),
     };
-    Some((GroupKind::new(spec["group"].as_str()?, kind), Definition { crd: crd.clone(), resource }))
+    Some((
+        GroupKind::new(spec["group"].as_str()?, kind),
+        Definition {
+            crd: crd.clone(),
+            resource,
+        },
+    ))
 }

@@ -25,7 +25,11 @@ fn desired_digest(desired: &Desired) -> Digest {
             DesiredDigest::Unkeyed => json!([id.to_string(), null]),
         })
         .collect();
-    Digest::of(&canonical_json(&json!([desired.bundle, desired.version, objects])))
+    Digest::of(&canonical_json(&json!([
+        desired.bundle,
+        desired.version,
+        objects
+    ])))
 }
 
 /// The attempt that begins now.
@@ -39,7 +43,12 @@ pub(super) fn attempt(desired: &Desired) -> Attempt {
 }
 
 /// Whether the record says already what it would say after a sync without steps.
-pub(super) fn is_current(state: &State, desired: &Desired, observed: &Observed, plan: &Plan) -> bool {
+pub(super) fn is_current(
+    state: &State,
+    desired: &Desired,
+    observed: &Observed,
+    plan: &Plan,
+) -> bool {
     let record = state.record();
     let installed = record.installed.as_ref().is_some_and(|installed| {
         installed.version == desired.version
@@ -59,17 +68,29 @@ pub(super) fn superset(desired: &Desired, observed: &Observed, plan: &Plan) -> I
     let mut inventory = refreshed(desired, observed, plan, observed.inventory.clone());
     let defined = defined_kinds(&desired.manifests);
     for step in &plan.steps {
-        let Op::Apply { body, .. } = &step.op else { continue };
+        let Op::Apply { body, .. } = &step.op else {
+            continue;
+        };
         let id = &step.object;
         let existed = observed.live_meta(id).is_some();
-        let entry = inventory.entries.entry(id.clone()).or_insert_with(|| Entry {
-            stage: stage_of(&id.group_kind(), &defined).to_string(),
-            ..Entry::default()
-        });
-        if let Some(manifest) = desired.manifests.iter().find(|manifest| manifest.id() == id) {
+        let entry = inventory
+            .entries
+            .entry(id.clone())
+            .or_insert_with(|| Entry {
+                stage: stage_of(&id.group_kind(), &defined).to_string(),
+                ..Entry::default()
+            });
+        if let Some(manifest) = desired
+            .manifests
+            .iter()
+            .find(|manifest| manifest.id() == id)
+        {
             entry.api_version = manifest.api_version().to_string();
         }
-        let adopted = plan.changes.iter().any(|change| change.object == *id && change.action == Action::Adopt);
+        let adopted = plan
+            .changes
+            .iter()
+            .any(|change| change.object == *id && change.action == Action::Adopt);
         entry.adopted |= adopted && id.is("", "Namespace");
         // A namespace that we make because nobody else does is not deleted with
         // what lies in it.
@@ -80,11 +101,22 @@ pub(super) fn superset(desired: &Desired, observed: &Observed, plan: &Plan) -> I
 
 /// The inventory after what was found out while observing: members that are
 /// gone leave it, unchanged ones are recorded as they are now.
-fn refreshed(desired: &Desired, observed: &Observed, plan: &Plan, mut inventory: Inventory) -> Inventory {
-    let known: std::collections::BTreeMap<&ObjectId, Action> =
-        plan.changes.iter().map(|change| (&change.object, change.action)).collect();
-    let wanted: std::collections::BTreeSet<&ObjectId> =
-        desired.manifests.iter().map(pleach_domain::object::Manifest::id).collect();
+fn refreshed(
+    desired: &Desired,
+    observed: &Observed,
+    plan: &Plan,
+    mut inventory: Inventory,
+) -> Inventory {
+    let known: std::collections::BTreeMap<&ObjectId, Action> = plan
+        .changes
+        .iter()
+        .map(|change| (&change.object, change.action))
+        .collect();
+    let wanted: std::collections::BTreeSet<&ObjectId> = desired
+        .manifests
+        .iter()
+        .map(pleach_domain::object::Manifest::id)
+        .collect();
     inventory.entries.retain(|id, entry| {
         if wanted.contains(id) || known.contains_key(id) {
             return true;
@@ -100,7 +132,9 @@ fn refreshed(desired: &Desired, observed: &Observed, plan: &Plan, mut inventory:
         if action != Action::Unchanged || !observed.full.contains_key(id) {
             continue;
         }
-        let Some(live) = observed.live_meta(id) else { continue };
+        let Some(live) = observed.live_meta(id) else {
+            continue;
+        };
         let entry = inventory.entries.entry(id.clone()).or_default();
         entry.state = EntryState::Applied;
         entry.uid = Some(live.uid.clone());
@@ -132,13 +166,21 @@ pub(super) async fn settled(
     for object in &desired.runtime_objects {
         let kind = object.group_kind();
         let sample = ObjectId::new(&kind.group, &kind.kind, None, "");
-        let Some(path) = paths.of_member(&sample, "") else { continue };
+        let Some(path) = paths.of_member(&sample, "") else {
+            continue;
+        };
         if let Some(service) = &object.service {
             let list = cluster.list(&path, &Selector::default()).await?;
             for value in list.items {
-                let ours = registered_services(&kind, &value).into_iter().find(|target| {
-                    target.name == *service && desired.manifests.iter().any(|manifest| *manifest.id() == target.id())
-                });
+                let ours = registered_services(&kind, &value)
+                    .into_iter()
+                    .find(|target| {
+                        target.name == *service
+                            && desired
+                                .manifests
+                                .iter()
+                                .any(|manifest| *manifest.id() == target.id())
+                    });
                 let id = path.id(None, value["metadata"]["name"].as_str().unwrap_or_default());
                 if let Some(target) = ours {
                     let mut entry = observed_entry(&value, &path.api_version.to_string());
@@ -148,7 +190,12 @@ pub(super) async fn settled(
             }
         } else if let Some(name) = &object.name {
             let namespaces: std::collections::BTreeSet<Option<String>> = if path.namespaced {
-                desired.manifests.iter().map(|manifest| manifest.id().namespace.clone()).filter(Option::is_some).collect()
+                desired
+                    .manifests
+                    .iter()
+                    .map(|manifest| manifest.id().namespace.clone())
+                    .filter(Option::is_some)
+                    .collect()
             } else {
                 [None].into()
             };
@@ -233,11 +280,16 @@ pub(super) async fn finish(
 
 /// Whether the plan holds the barrier behind which everything is ready.
 fn verified(plan: &Plan) -> bool {
-    plan.steps.iter().any(|step| step.object.is("pleach.dev", "Release"))
+    plan.steps
+        .iter()
+        .any(|step| step.object.is("pleach.dev", "Release"))
 }
 
 fn first_problem(plan: &Plan, result: &SyncResult) -> String {
-    let failed = result.failures(plan).next().map(|(object, failure)| format!("{object}: {}", failure.message));
+    let failed = result
+        .failures(plan)
+        .next()
+        .map(|(object, failure)| format!("{object}: {}", failure.message));
     let blocked = || {
         plan.changes
             .iter()

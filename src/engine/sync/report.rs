@@ -39,7 +39,11 @@ pub struct Failure {
 impl Failure {
     /// A failure without a hint.
     pub fn new(kind: FailureKind, message: impl Into<String>) -> Self {
-        Self { kind, message: message.into(), hint: None }
+        Self {
+            kind,
+            message: message.into(),
+            hint: None,
+        }
     }
 }
 
@@ -55,14 +59,23 @@ pub struct SyncResult {
 impl SyncResult {
     /// Whether every step ended well.
     pub fn is_success(&self) -> bool {
-        !self.interrupted && self.outcomes.values().all(|outcome| *outcome == Outcome::Done)
+        !self.interrupted
+            && self
+                .outcomes
+                .values()
+                .all(|outcome| *outcome == Outcome::Done)
     }
 
     /// The failures with their objects, in the order of the plan.
-    pub fn failures<'a>(&'a self, plan: &'a Plan) -> impl Iterator<Item = (&'a ObjectId, &'a Failure)> {
-        self.outcomes.iter().filter_map(|(id, outcome)| match outcome {
-            Outcome::Failed(failure) => Some((&plan.steps[id.0].object, failure)),
-            Outcome::Done | Outcome::Skipped { .. } | Outcome::Interrupted => None,
-        })
+    pub fn failures<'a>(
+        &'a self,
+        plan: &'a Plan,
+    ) -> impl Iterator<Item = (&'a ObjectId, &'a Failure)> {
+        self.outcomes
+            .iter()
+            .filter_map(|(id, outcome)| match outcome {
+                Outcome::Failed(failure) => Some((&plan.steps[id.0].object, failure)),
+                Outcome::Done | Outcome::Skipped { .. } | Outcome::Interrupted => None,
+            })
     }
 }

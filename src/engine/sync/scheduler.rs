@@ -18,9 +18,15 @@ use super::report::{Failure, SyncResult};
 /// What carries out single steps.
 pub(super) trait Executor: Sync {
     /// Does what the step does, with its retries, until the server took it.
-    fn carry_out<'a>(&'a self, step: &'a Step) -> impl Future<Output = Result<(), Failure>> + Send + 'a;
+    fn carry_out<'a>(
+        &'a self,
+        step: &'a Step,
+    ) -> impl Future<Output = Result<(), Failure>> + Send + 'a;
     /// Waits for what completes the step.
-    fn complete<'a>(&'a self, step: &'a Step) -> impl Future<Output = Result<(), Failure>> + Send + 'a;
+    fn complete<'a>(
+        &'a self,
+        step: &'a Step,
+    ) -> impl Future<Output = Result<(), Failure>> + Send + 'a;
 }
 
 /// How far a step is.
@@ -84,7 +90,10 @@ pub(super) async fn run<E: Executor>(
     for step in &plan.steps {
         run.outcomes.entry(step.id).or_insert(Outcome::Interrupted);
     }
-    SyncResult { outcomes: run.outcomes, interrupted }
+    SyncResult {
+        outcomes: run.outcomes,
+        interrupted,
+    }
 }
 
 impl<'a, E: Executor> Run<'a, E> {
@@ -102,7 +111,12 @@ impl<'a, E: Executor> Run<'a, E> {
             reached: vec![Reached::Nothing; plan.steps.len()],
             unmet: plan.steps.iter().map(|step| step.needs.len()).collect(),
             dependents,
-            ready: plan.steps.iter().filter(|step| step.needs.is_empty()).map(|step| step.id).collect(),
+            ready: plan
+                .steps
+                .iter()
+                .filter(|step| step.needs.is_empty())
+                .map(|step| step.id)
+                .collect(),
             running: FuturesUnordered::new(),
             in_flight: 0,
             outcomes: BTreeMap::new(),
@@ -118,7 +132,9 @@ impl<'a, E: Executor> Run<'a, E> {
             self.events.send(EventKind::Started(id));
             self.in_flight += 1;
             let executor = self.executor;
-            self.running.push(async move { (id, Ended::Operation(executor.carry_out(step).await)) }.boxed());
+            self.running.push(
+                async move { (id, Ended::Operation(executor.carry_out(step).await)) }.boxed(),
+            );
         }
     }
 
@@ -143,7 +159,8 @@ impl<'a, E: Executor> Run<'a, E> {
         }
         self.reach(id, Reached::Applied);
         let executor = self.executor;
-        self.running.push(async move { (id, Ended::Wait(executor.complete(step).await)) }.boxed());
+        self.running
+            .push(async move { (id, Ended::Wait(executor.complete(step).await)) }.boxed());
     }
 
     fn reach(&mut self, id: StepId, now: Reached) {

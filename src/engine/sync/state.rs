@@ -18,14 +18,15 @@ use jiff::Timestamp;
 use pleach_domain::inventory::{
     Installed, Inventory, Journal, ReleaseName, ShardRef, parent_object, read_shards, write_shards,
 };
+use pleach_domain::object::Gvk;
 use pleach_domain::object::{DigestKey, ObjectId, annotations, canonical_json, labels};
 use pleach_domain::observe::{Discovery, Served};
-use pleach_domain::object::Gvk;
 use serde_json::{Value, json};
 
 use super::error::SyncError;
 use crate::io::cluster::{
-    ApplyOptions, Class, Cluster, ClusterError, DeleteOptions, Patch, PatchOptions, Propagation, ResourcePath, Selector,
+    ApplyOptions, Class, Cluster, ClusterError, DeleteOptions, Patch, PatchOptions, Propagation,
+    ResourcePath, Selector,
 };
 
 /// Namespace of everything that pleach keeps for itself.
@@ -86,14 +87,20 @@ impl State {
         };
         let gvk = Gvk::new("pleach.dev/v1alpha1", "Release");
         if !matches!(discovery.served(&gvk), Served::Current(_)) {
-            let recorded =
-                Recorded { installed: None, inventory: Inventory::default(), journal: Journal::default() };
+            let recorded = Recorded {
+                installed: None,
+                inventory: Inventory::default(),
+                journal: Journal::default(),
+            };
             return Ok((state, recorded));
         }
         state.key = state.read_key().await?;
         let Some(mut installed) = state.read_release().await? else {
-            let recorded =
-                Recorded { installed: None, inventory: Inventory::default(), journal: Journal::default() };
+            let recorded = Recorded {
+                installed: None,
+                inventory: Inventory::default(),
+                journal: Journal::default(),
+            };
             return Ok((state, recorded));
         };
         let inventory = match state.read_inventory(&installed).await {
@@ -109,7 +116,14 @@ impl State {
         };
         state.record = installed.clone();
         state.exists = true;
-        Ok((state, Recorded { installed: Some(installed), inventory, journal: Journal::default() }))
+        Ok((
+            state,
+            Recorded {
+                installed: Some(installed),
+                inventory,
+                journal: Journal::default(),
+            },
+        ))
     }
 
     /// The key of digests; none before the first apply in this cluster.
@@ -123,10 +137,19 @@ impl State {
     }
 
     async fn read_release(&self) -> Result<Option<Installed>, SyncError> {
-        let Some(value) = self.cluster.get(&releases(), None, &self.name.to_string()).await? else { return Ok(None) };
+        let Some(value) = self
+            .cluster
+            .get(&releases(), None, &self.name.to_string())
+            .await?
+        else {
+            return Ok(None);
+        };
         Installed::from_object(&value)
             .map(Some)
-            .map_err(|source| SyncError::Record { release: self.name.to_string(), source })
+            .map_err(|source| SyncError::Record {
+                release: self.name.to_string(),
+                source,
+            })
     }
 
     async fn read_inventory(&self, installed: &Installed) -> Result<Inventory, SyncError> {
@@ -134,10 +157,17 @@ impl State {
             return Ok(Inventory::default());
         }
         let label = format!("{}={}", labels::RELEASE, self.name.label());
-        let selector =
-            Selector { namespace: Some(STATE_NAMESPACE), labels: Some(&label), ..Selector::default() };
+        let selector = Selector {
+            namespace: Some(STATE_NAMESPACE),
+            labels: Some(&label),
+            ..Selector::default()
+        };
         let list = self.cluster.list(&config_maps(), &selector).await?;
-        let incomplete = |what: String, source| SyncError::Inventory { release: self.name.to_string(), what, source };
+        let incomplete = |what: String, source| SyncError::Inventory {
+            release: self.name.to_string(),
+            what,
+            source,
+        };
         let mut shards = Vec::new();
         for shard in &installed.shards {
             let bytes = list
@@ -146,14 +176,23 @@ impl State {
                 .find(|item| item["metadata"]["name"] == shard.name.as_str())
                 .and_then(|item| item["binaryData"]["entries"].as_str())
                 .and_then(|text| STANDARD.decode(text).ok())
-                .ok_or_else(|| incomplete(format!("ConfigMap {STATE_NAMESPACE}/{} is missing", shard.name), None))?;
+                .ok_or_else(|| {
+                    incomplete(
+                        format!("ConfigMap {STATE_NAMESPACE}/{} is missing", shard.name),
+                        None,
+                    )
+                })?;
             shards.push((shard.digest, bytes));
         }
-        read_shards(&shards).map_err(|source| incomplete("a shard cannot be read".to_owned(), Some(source)))
+        read_shards(&shards)
+            .map_err(|source| incomplete("a shard cannot be read".to_owned(), Some(source)))
     }
 
     async fn read_key(&self) -> Result<Option<DigestKey>, SyncError> {
-        let secret = self.cluster.get(&secrets(), Some(STATE_NAMESPACE), KEY_SECRET).await?;
+        let secret = self
+            .cluster
+            .get(&secrets(), Some(STATE_NAMESPACE), KEY_SECRET)
+            .await?;
         Ok(secret
             .and_then(|secret| STANDARD.decode(secret["data"]["key"].as_str()?).ok())
             .filter(|key| !key.is_empty())
@@ -167,11 +206,21 @@ impl State {
             return Ok(());
         }
         let namespaces = ResourcePath::cluster_scoped("v1", "Namespace", "namespaces");
-        if self.cluster.get(&namespaces, None, STATE_NAMESPACE).await?.is_none() {
+        if self
+            .cluster
+            .get(&namespaces, None, STATE_NAMESPACE)
+            .await?
+            .is_none()
+        {
             let namespace = json!({
                 "apiVersion": "v1", "kind": "Namespace", "metadata": { "name": STATE_NAMESPACE },
             });
-            self.apply(&namespaces, &ObjectId::new("", "Namespace", None, STATE_NAMESPACE), &namespace).await?;
+            self.apply(
+                &namespaces,
+                &ObjectId::new("", "Namespace", None, STATE_NAMESPACE),
+                &namespace,
+            )
+            .await?;
         }
         self.ensure_definition().await?;
         if self.key.is_none() {
@@ -182,9 +231,17 @@ impl State {
 
     /// Installs the definition of Release, or a newer one; never an older.
     async fn ensure_definition(&self) -> Result<(), SyncError> {
-        let path =
-            ResourcePath::cluster_scoped("apiextensions.k8s.io/v1", "CustomResourceDefinition", "customresourcedefinitions");
-        let id = ObjectId::new("apiextensions.k8s.io", "CustomResourceDefinition", None, crd::NAME);
+        let path = ResourcePath::cluster_scoped(
+            "apiextensions.k8s.io/v1",
+            "CustomResourceDefinition",
+            "customresourcedefinitions",
+        );
+        let id = ObjectId::new(
+            "apiextensions.k8s.io",
+            "CustomResourceDefinition",
+            None,
+            crd::NAME,
+        );
         let live = self.cluster.get_id(&path, &id).await?;
         let live_revision = live.as_ref().map_or(0, crd::revision);
         if live_revision < crd::REVISION {
@@ -192,15 +249,23 @@ impl State {
         }
         let started = tokio::time::Instant::now();
         loop {
-            match self.cluster.list_metadata(&releases(), &Selector::default(), MANAGER).await {
+            match self
+                .cluster
+                .list_metadata(&releases(), &Selector::default(), MANAGER)
+                .await
+            {
                 Ok(_) => return Ok(()),
                 Err(error) if started.elapsed() > DEFINITION_DEADLINE => {
                     return Err(match error.class() {
-                        Some(Class::KindNotServed | Class::NotFound) => SyncError::Definition(DEFINITION_DEADLINE),
+                        Some(Class::KindNotServed | Class::NotFound) => {
+                            SyncError::Definition(DEFINITION_DEADLINE)
+                        }
                         _ => error.into(),
                     });
                 }
-                Err(error) if matches!(error.class(), Some(Class::KindNotServed | Class::NotFound)) => {
+                Err(error)
+                    if matches!(error.class(), Some(Class::KindNotServed | Class::NotFound)) =>
+                {
                     tokio::time::sleep(Duration::from_millis(50)).await;
                 }
                 Err(error) => return Err(error.into()),
@@ -223,7 +288,11 @@ impl State {
         });
         let id = ObjectId::new("", "Secret", Some(STATE_NAMESPACE), KEY_SECRET);
         let body = Bytes::from(canonical_json(&secret));
-        match self.cluster.create(&secrets(), &id, body, &ApplyOptions::new(MANAGER)).await {
+        match self
+            .cluster
+            .create(&secrets(), &id, body, &ApplyOptions::new(MANAGER))
+            .await
+        {
             Ok(_) => Ok(DigestKey::new(bytes)),
             Err(error) if matches!(error.class(), Some(Class::AlreadyExists { .. })) => {
                 let what = format!("Secret {STATE_NAMESPACE}/{KEY_SECRET} holds no key");
@@ -255,11 +324,20 @@ impl State {
         next.uid = text(&applied["metadata"]["uid"]);
         next.tooling = text(&applied["metadata"]["annotations"]["applyset.kubernetes.io/tooling"]);
 
-        let old: BTreeSet<String> = self.record.shards.iter().map(|shard| shard.name.clone()).collect();
+        let old: BTreeSet<String> = self
+            .record
+            .shards
+            .iter()
+            .map(|shard| shard.name.clone())
+            .collect();
         next.shards = self.write_shards(inventory, &old).await?;
         next.entries = inventory.entries.len();
         next.resource_version = self.write_status(&id, &next, reason, message).await?;
-        let kept: BTreeSet<&str> = next.shards.iter().map(|shard| shard.name.as_str()).collect();
+        let kept: BTreeSet<&str> = next
+            .shards
+            .iter()
+            .map(|shard| shard.name.as_str())
+            .collect();
         for name in old.iter().filter(|name| !kept.contains(name.as_str())) {
             self.delete_shard(name).await?;
         }
@@ -268,10 +346,19 @@ impl State {
         Ok(())
     }
 
-    async fn write_shards(&self, inventory: &Inventory, known: &BTreeSet<String>) -> Result<Vec<ShardRef>, SyncError> {
+    async fn write_shards(
+        &self,
+        inventory: &Inventory,
+        known: &BTreeSet<String>,
+    ) -> Result<Vec<ShardRef>, SyncError> {
         let mut written = Vec::new();
         for shard in write_shards(inventory) {
-            let name = format!("{}.inventory.{}-{}", self.name, shard.index, shard.digest.short());
+            let name = format!(
+                "{}.inventory.{}-{}",
+                self.name,
+                shard.index,
+                shard.digest.short()
+            );
             if !known.contains(&name) {
                 let object = json!({
                     "apiVersion": "v1", "kind": "ConfigMap",
@@ -284,7 +371,10 @@ impl State {
                 let id = ObjectId::new("", "ConfigMap", Some(STATE_NAMESPACE), &name);
                 self.apply(&config_maps(), &id, &object).await?;
             }
-            written.push(ShardRef { name, digest: shard.digest });
+            written.push(ShardRef {
+                name,
+                digest: shard.digest,
+            });
         }
         Ok(written)
     }
@@ -300,34 +390,57 @@ impl State {
             "metadata": { "resourceVersion": next.resource_version },
             "status": next.status(reason, message, Timestamp::now()),
         }));
-        let options = PatchOptions { manager: MANAGER, dry_run: false, subresource: Some("status") };
+        let options = PatchOptions {
+            manager: MANAGER,
+            dry_run: false,
+            subresource: Some("status"),
+        };
         match self.cluster.patch(&releases(), id, &patch, &options).await {
             Ok(applied) => Ok(text(&applied.value["metadata"]["resourceVersion"])),
-            Err(error) if is_contended(&error) => {
-                Err(SyncError::Contended { release: self.name.to_string(), source: Box::new(error) })
-            }
+            Err(error) if is_contended(&error) => Err(SyncError::Contended {
+                release: self.name.to_string(),
+                source: Box::new(error),
+            }),
             Err(error) => Err(error.into()),
         }
     }
 
     async fn delete_shard(&self, name: &str) -> Result<(), SyncError> {
         let id = ObjectId::new("", "ConfigMap", Some(STATE_NAMESPACE), name);
-        let options =
-            DeleteOptions { uid: None, resource_version: None, propagation: Propagation::Background, dry_run: false };
+        let options = DeleteOptions {
+            uid: None,
+            resource_version: None,
+            propagation: Propagation::Background,
+            dry_run: false,
+        };
         self.cluster.delete(&config_maps(), &id, &options).await?;
         Ok(())
     }
 
-    async fn apply(&self, path: &ResourcePath, id: &ObjectId, object: &Value) -> Result<Value, SyncError> {
-        debug_assert!(object["metadata"]["annotations"][annotations::DESIRED].is_null(), "state objects are no members");
-        let options = ApplyOptions { force: true, ..ApplyOptions::new(MANAGER) };
+    async fn apply(
+        &self,
+        path: &ResourcePath,
+        id: &ObjectId,
+        object: &Value,
+    ) -> Result<Value, SyncError> {
+        debug_assert!(
+            object["metadata"]["annotations"][annotations::DESIRED].is_null(),
+            "state objects are no members"
+        );
+        let options = ApplyOptions {
+            force: true,
+            ..ApplyOptions::new(MANAGER)
+        };
         let body = Bytes::from(canonical_json(object));
         Ok(self.cluster.apply(path, id, body, &options).await?.value)
     }
 }
 
 fn is_contended(error: &ClusterError) -> bool {
-    matches!(error.class(), Some(Class::StaleResourceVersion | Class::Conflict | Class::PreconditionFailed(_)))
+    matches!(
+        error.class(),
+        Some(Class::StaleResourceVersion | Class::Conflict | Class::PreconditionFailed(_))
+    )
 }
 
 fn text(value: &Value) -> String {

@@ -40,7 +40,10 @@ impl Since {
         // Resource versions are comparable as numbers (KEP-5504); a server where
         // they are not gets the benefit of the doubt.
         let number = |text: &str| text.parse::<u128>().ok();
-        match (number(&self.resource_version), number(metadata["resourceVersion"].as_str().unwrap_or_default())) {
+        match (
+            number(&self.resource_version),
+            number(metadata["resourceVersion"].as_str().unwrap_or_default()),
+        ) {
             (Some(ours), Some(theirs)) => theirs >= ours,
             _ => true,
         }
@@ -77,28 +80,51 @@ impl Waiter<'_> {
         let deadline = started + duration(step.deadline);
         let progress = Progress::new(self, step, started);
         match until {
-            Until::Ready { stable_for } => {
-                self.wait_ready(&step.object, since, duration(*stable_for), deadline, progress).await.map(Some)
-            }
+            Until::Ready { stable_for } => self
+                .wait_ready(
+                    &step.object,
+                    since,
+                    duration(*stable_for),
+                    deadline,
+                    progress,
+                )
+                .await
+                .map(Some),
             Until::Absent { .. } => {
-                let uid = step.require.iter().find_map(|precondition| match precondition {
-                    Precondition::Uid(uid) => Some(uid.as_str()),
-                    _ => None,
-                });
+                let uid = step
+                    .require
+                    .iter()
+                    .find_map(|precondition| match precondition {
+                        Precondition::Uid(uid) => Some(uid.as_str()),
+                        _ => None,
+                    });
                 let path = self.paths.of_member(&step.object, "");
-                self.poll(deadline, progress, || Box::pin(self.look_absent(path.as_ref(), &step.object, uid))).await
+                self.poll(deadline, progress, || {
+                    Box::pin(self.look_absent(path.as_ref(), &step.object, uid))
+                })
+                .await
             }
             Until::Served(gvk) => {
-                self.poll(deadline, progress, || Box::pin(self.look_served(gvk, &step.object))).await
+                self.poll(deadline, progress, || {
+                    Box::pin(self.look_served(gvk, &step.object))
+                })
+                .await
             }
             Until::Endpoints { service, ready } => {
-                self.poll(deadline, progress, || Box::pin(self.look_endpoints(service, *ready))).await
+                self.poll(deadline, progress, || {
+                    Box::pin(self.look_endpoints(service, *ready))
+                })
+                .await
             }
             Until::Registered { kind, service } => {
-                self.poll(deadline, progress, || Box::pin(self.look_registered(kind, service))).await
+                self.poll(deadline, progress, || {
+                    Box::pin(self.look_registered(kind, service))
+                })
+                .await
             }
             Until::Exists { any_of } => {
-                self.poll(deadline, progress, || Box::pin(self.look_exists(any_of))).await
+                self.poll(deadline, progress, || Box::pin(self.look_exists(any_of)))
+                    .await
             }
         }
     }
@@ -137,7 +163,10 @@ impl Waiter<'_> {
         mut progress: Progress<'_>,
     ) -> Result<Value, Failure> {
         let path = self.paths.of_member(id, "").ok_or_else(|| {
-            Failure::new(FailureKind::Cluster, format!("{} is not served by the cluster", id.group_kind()))
+            Failure::new(
+                FailureKind::Cluster,
+                format!("{} is not served by the cluster", id.group_kind()),
+            )
         })?;
         let mut seen = self.hub.follow(&path, id);
         let mut ready_since: Option<Instant> = None;
@@ -164,7 +193,9 @@ impl Waiter<'_> {
                         }
                     }
                 }
-                Seen::Present(_) => progress.tell("the server has not seen the change yet".to_owned()),
+                Seen::Present(_) => {
+                    progress.tell("the server has not seen the change yet".to_owned())
+                }
                 Seen::Absent => {
                     ready_since = None;
                     progress.tell("it is not there, or somebody took its label off".to_owned());
@@ -191,13 +222,24 @@ impl Waiter<'_> {
     ) -> Result<Look, ClusterError> {
         // A kind that is no longer served took its objects with it only if its
         // definition is confirmed gone; here the object was seen just before.
-        let Some(path) = path else { return Ok(Look::Never(format!("{} is not served any more", id.group_kind()))) };
-        let Some(value) = self.cluster.get_id(path, id).await? else { return Ok(Look::Done) };
+        let Some(path) = path else {
+            return Ok(Look::Never(format!(
+                "{} is not served any more",
+                id.group_kind()
+            )));
+        };
+        let Some(value) = self.cluster.get_id(path, id).await? else {
+            return Ok(Look::Done);
+        };
         if uid.is_some_and(|uid| value["metadata"]["uid"] != uid) {
             return Ok(Look::Done);
         }
-        let finalizers: Vec<&str> =
-            value["metadata"]["finalizers"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
+        let finalizers: Vec<&str> = value["metadata"]["finalizers"]
+            .as_array()
+            .into_iter()
+            .flatten()
+            .filter_map(Value::as_str)
+            .collect();
         Ok(Look::NotYet(if finalizers.is_empty() {
             "it is still there".to_owned()
         } else {
@@ -206,14 +248,19 @@ impl Waiter<'_> {
     }
 
     async fn look_served(&self, gvk: &Gvk, definition: &ObjectId) -> Result<Look, ClusterError> {
-        let Some(path) = self.paths.of(gvk) else { return Ok(Look::Never(format!("nothing defines {gvk}"))) };
-        let selector = Selector { fields: Some("metadata.name=pleach"), ..Selector::default() };
+        let Some(path) = self.paths.of(gvk) else {
+            return Ok(Look::Never(format!("nothing defines {gvk}")));
+        };
+        let selector = Selector {
+            fields: Some("metadata.name=pleach"),
+            ..Selector::default()
+        };
         match self.cluster.list_metadata(&path, &selector, "").await {
             Ok(_) => Ok(Look::Done),
             Err(error) => match error.class() {
-                Some(crate::io::cluster::Class::KindNotServed | crate::io::cluster::Class::NotFound) => {
-                    self.explain_definition(definition).await
-                }
+                Some(
+                    crate::io::cluster::Class::KindNotServed | crate::io::cluster::Class::NotFound,
+                ) => self.explain_definition(definition).await,
                 _ => Err(error),
             },
         }
@@ -226,35 +273,55 @@ impl Waiter<'_> {
         };
         let value = self.cluster.get_id(&path, definition).await?;
         Ok(match value.map(|value| assess(&value)) {
-            Some(assessment) if assessment.readiness == Readiness::Failed => Look::Never(assessment.message),
+            Some(assessment) if assessment.readiness == Readiness::Failed => {
+                Look::Never(assessment.message)
+            }
             Some(assessment) => Look::NotYet(assessment.message),
             None => Look::NotYet("it does not exist".to_owned()),
         })
     }
 
-    async fn look_endpoints(&self, service: &ServiceRef, ready: usize) -> Result<Look, ClusterError> {
+    async fn look_endpoints(
+        &self,
+        service: &ServiceRef,
+        ready: usize,
+    ) -> Result<Look, ClusterError> {
         let backend = self.cluster.backend(service).await?;
         Ok(if !backend.exists {
             Look::NotYet(format!("Service {service} does not exist"))
         } else if backend.ready_endpoints < ready {
-            Look::NotYet(format!("Service {service} has {} of {ready} ready endpoints", backend.ready_endpoints))
+            Look::NotYet(format!(
+                "Service {service} has {} of {ready} ready endpoints",
+                backend.ready_endpoints
+            ))
         } else {
             Look::Done
         })
     }
 
-    async fn look_registered(&self, kind: &GroupKind, service: &ServiceRef) -> Result<Look, ClusterError> {
+    async fn look_registered(
+        &self,
+        kind: &GroupKind,
+        service: &ServiceRef,
+    ) -> Result<Look, ClusterError> {
         let id = ObjectId::new(&kind.group, &kind.kind, None, "");
         let Some(path) = self.paths.of_member(&id, "") else {
             return Ok(Look::Never(format!("{kind} is not served by the cluster")));
         };
         let list = self.cluster.list(&path, &Selector::default()).await?;
-        let found = list.items.iter().find(|value| registered_services(kind, value).contains(service));
+        let found = list
+            .items
+            .iter()
+            .find(|value| registered_services(kind, value).contains(service));
         Ok(match found {
             None => Look::NotYet(format!("no {} points at Service {service} yet", kind.kind)),
             Some(value) => {
                 let assessment = assess(value);
-                if assessment.is_current() { Look::Done } else { Look::NotYet(assessment.message) }
+                if assessment.is_current() {
+                    Look::Done
+                } else {
+                    Look::NotYet(assessment.message)
+                }
             }
         })
     }
@@ -267,7 +334,9 @@ impl Waiter<'_> {
                 return Ok(Look::Done);
             }
         }
-        Ok(Look::NotYet("the workloads have not made it yet".to_owned()))
+        Ok(Look::NotYet(
+            "the workloads have not made it yet".to_owned(),
+        ))
     }
 }
 
@@ -281,7 +350,12 @@ struct Progress<'a> {
 
 impl<'a> Progress<'a> {
     fn new(waiter: &Waiter<'a>, step: &'a Step, started: Instant) -> Self {
-        Self { events: waiter.events, step, started, last: String::new() }
+        Self {
+            events: waiter.events,
+            step,
+            started,
+            last: String::new(),
+        }
     }
 
     fn tell(&mut self, message: String) {
@@ -301,11 +375,17 @@ impl<'a> Progress<'a> {
 
     fn timed_out(&self) -> Failure {
         let waited = self.started.elapsed().as_secs();
-        let last = if self.last.is_empty() { "the server told nothing about it" } else { &self.last };
+        let last = if self.last.is_empty() {
+            "the server told nothing about it"
+        } else {
+            &self.last
+        };
         Failure {
             kind: FailureKind::NotReady,
             message: format!("not ready after {waited} s: {last}"),
-            hint: Some("the release's `timeout` in the environment file says how long to wait".to_owned()),
+            hint: Some(
+                "the release's `timeout` in the environment file says how long to wait".to_owned(),
+            ),
         }
     }
 }

@@ -41,7 +41,11 @@ impl ReleaseName {
     /// digest where it is too long for a label value (63 characters).
     pub fn label(&self) -> String {
         let name = self.to_string();
-        if name.len() <= 63 { name } else { Digest::of(name.as_bytes()).short() }
+        if name.len() <= 63 {
+            name
+        } else {
+            Digest::of(name.as_bytes()).short()
+        }
     }
 }
 
@@ -141,7 +145,9 @@ pub enum RecordError {
         source: serde_json::Error,
     },
     /// A newer pleach wrote it.
-    #[error("Release {name} was written in format {format} by a newer pleach; this one writes format {RECORD_FORMAT}")]
+    #[error(
+        "Release {name} was written in format {format} by a newer pleach; this one writes format {RECORD_FORMAT}"
+    )]
     Newer {
         /// Name of the Release.
         name: String,
@@ -158,11 +164,18 @@ impl Installed {
         let name = text(&metadata["name"]);
         let mut record = match &value["status"]["record"] {
             Value::Null => Self::default(),
-            record => serde_json::from_value(record.clone())
-                .map_err(|source| RecordError::Parse { name: name.clone(), source })?,
+            record => {
+                serde_json::from_value(record.clone()).map_err(|source| RecordError::Parse {
+                    name: name.clone(),
+                    source,
+                })?
+            }
         };
         if record.format > RECORD_FORMAT {
-            return Err(RecordError::Newer { name, format: record.format });
+            return Err(RecordError::Newer {
+                name,
+                format: record.format,
+            });
         }
         record.uid = text(&metadata["uid"]);
         record.resource_version = text(&metadata["resourceVersion"]);
@@ -206,9 +219,16 @@ impl Installed {
 /// The metadata of a Release object as the ApplySet specification (KEP-3659)
 /// wants it of a parent: the kinds and namespaces of all members.
 pub fn parent_object(name: &ReleaseName, inventory: &Inventory, pleach_version: &str) -> Value {
-    let kinds: BTreeSet<String> = inventory.entries.keys().map(|id| id.group_kind().to_string()).collect();
-    let namespaces: BTreeSet<&str> =
-        inventory.entries.keys().filter_map(|id| id.namespace.as_deref()).collect();
+    let kinds: BTreeSet<String> = inventory
+        .entries
+        .keys()
+        .map(|id| id.group_kind().to_string())
+        .collect();
+    let namespaces: BTreeSet<&str> = inventory
+        .entries
+        .keys()
+        .filter_map(|id| id.namespace.as_deref())
+        .collect();
     let join = |texts: &mut dyn Iterator<Item = &str>| texts.collect::<Vec<_>>().join(",");
     json!({
         "apiVersion": "pleach.dev/v1alpha1",
@@ -230,7 +250,10 @@ pub fn parent_object(name: &ReleaseName, inventory: &Inventory, pleach_version: 
 pub fn member_kinds(inventory: &Inventory) -> BTreeMap<GroupKind, BTreeSet<Option<String>>> {
     let mut kinds: BTreeMap<GroupKind, BTreeSet<Option<String>>> = BTreeMap::new();
     for id in inventory.entries.keys() {
-        kinds.entry(id.group_kind()).or_default().insert(id.namespace.clone());
+        kinds
+            .entry(id.group_kind())
+            .or_default()
+            .insert(id.namespace.clone());
     }
     kinds
 }
@@ -265,7 +288,10 @@ mod tests {
             repository: "fleet".to_owned(),
             installed: Some(attempt),
             ready: true,
-            shards: vec![ShardRef { name: "s".to_owned(), digest: Digest::of(b"y") }],
+            shards: vec![ShardRef {
+                name: "s".to_owned(),
+                digest: Digest::of(b"y"),
+            }],
             entries: 3,
             ..Installed::default()
         };
@@ -286,27 +312,54 @@ mod tests {
         assert_eq!(object["status"]["conditions"][0]["status"], "True");
         let read = Installed::from_object(&object).unwrap();
         assert_eq!(read, record);
-        assert_eq!((read.history.len(), read.history[0].version.as_str()), (10, "v11"));
+        assert_eq!(
+            (read.history.len(), read.history[0].version.as_str()),
+            (10, "v11")
+        );
     }
 
     #[test]
     fn a_record_of_a_newer_pleach_is_refused() {
         let object = json!({"metadata": {"name": "e.r"}, "status": {"record": {"format": RECORD_FORMAT + 1}}});
-        assert!(matches!(Installed::from_object(&object), Err(RecordError::Newer { .. })));
-        assert_eq!(Installed::from_object(&json!({})).unwrap(), Installed::default());
+        assert!(matches!(
+            Installed::from_object(&object),
+            Err(RecordError::Newer { .. })
+        ));
+        assert_eq!(
+            Installed::from_object(&json!({})).unwrap(),
+            Installed::default()
+        );
     }
 
     #[test]
     fn the_parent_names_kinds_and_namespaces_of_its_members() {
-        let ids = [("apps", "Deployment", Some("b")), ("", "ConfigMap", Some("a")), ("", "Namespace", None)];
+        let ids = [
+            ("apps", "Deployment", Some("b")),
+            ("", "ConfigMap", Some("a")),
+            ("", "Namespace", None),
+        ];
         let inventory = Inventory {
-            entries: ids.map(|(g, k, n)| (ObjectId::new(g, k, n, "x"), Entry::default())).into(),
+            entries: ids
+                .map(|(g, k, n)| (ObjectId::new(g, k, n, "x"), Entry::default()))
+                .into(),
         };
-        let name = ReleaseName { environment: "e".to_owned(), release: "r".to_owned() };
+        let name = ReleaseName {
+            environment: "e".to_owned(),
+            release: "r".to_owned(),
+        };
         let parent = parent_object(&name, &inventory, "0.1.0");
         let annotations = &parent["metadata"]["annotations"];
-        assert_eq!(annotations["applyset.kubernetes.io/contains-group-kinds"], "ConfigMap,Deployment.apps,Namespace");
-        assert_eq!(annotations["applyset.kubernetes.io/additional-namespaces"], "a,b");
-        assert_eq!(parent["metadata"]["labels"]["applyset.kubernetes.io/id"], name.apply_set());
+        assert_eq!(
+            annotations["applyset.kubernetes.io/contains-group-kinds"],
+            "ConfigMap,Deployment.apps,Namespace"
+        );
+        assert_eq!(
+            annotations["applyset.kubernetes.io/additional-namespaces"],
+            "a,b"
+        );
+        assert_eq!(
+            parent["metadata"]["labels"]["applyset.kubernetes.io/id"],
+            name.apply_set()
+        );
     }
 }

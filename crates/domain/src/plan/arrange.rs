@@ -11,12 +11,24 @@ use crate::order::{StageName, deletion_class, kind_rank};
 
 /// Turns the draft into the plan.
 pub(super) fn run(ctx: &Ctx<'_>, draft: Draft, direction: Direction) -> Plan {
-    let Draft { changes, steps, mut findings, dropped, .. } = draft;
-    let mut steps: Vec<Step> = steps.into_iter().filter(|step| !dropped.contains(&step.id)).collect();
+    let Draft {
+        changes,
+        steps,
+        mut findings,
+        dropped,
+        ..
+    } = draft;
+    let mut steps: Vec<Step> = steps
+        .into_iter()
+        .filter(|step| !dropped.contains(&step.id))
+        .collect();
     let depth = depths(&steps);
     steps.sort_by_cached_key(|step| sort_key(step, &depth));
-    let ids: BTreeMap<StepId, StepId> =
-        steps.iter().enumerate().map(|(position, step)| (step.id, StepId(position))).collect();
+    let ids: BTreeMap<StepId, StepId> = steps
+        .iter()
+        .enumerate()
+        .map(|(position, step)| (step.id, StepId(position)))
+        .collect();
     for step in &mut steps {
         step.id = ids[&step.id];
         step.needs.retain(|edge| ids.contains_key(&edge.from));
@@ -26,9 +38,15 @@ pub(super) fn run(ctx: &Ctx<'_>, draft: Draft, direction: Direction) -> Plan {
         step.needs.sort_by_key(|edge| edge.from);
     }
     findings.extend(find_cycle(&steps));
-    findings.sort_by(|a, b| (b.severity, &a.place, &a.object, &a.code).cmp(&(a.severity, &b.place, &b.object, &b.code)));
+    findings.sort_by(|a, b| {
+        (b.severity, &a.place, &a.object, &a.code).cmp(&(a.severity, &b.place, &b.object, &b.code))
+    });
     findings.dedup();
-    let installed = ctx.observed.installed.as_ref().and_then(|installed| installed.installed.as_ref());
+    let installed = ctx
+        .observed
+        .installed
+        .as_ref()
+        .and_then(|installed| installed.installed.as_ref());
     Plan {
         format: FORMAT,
         release: ctx.desired.name.clone(),
@@ -43,12 +61,26 @@ pub(super) fn run(ctx: &Ctx<'_>, draft: Draft, direction: Direction) -> Plan {
     }
 }
 
-type SortKey = (StageName, usize, usize, String, Option<String>, String, usize, usize);
+type SortKey = (
+    StageName,
+    usize,
+    usize,
+    String,
+    Option<String>,
+    String,
+    usize,
+    usize,
+);
 
 /// Stage, place within it, kind order, namespace, name; barriers stand behind
 /// what they wait for.
 fn sort_key(step: &Step, depth: &BTreeMap<StepId, usize>) -> SortKey {
-    let ObjectId { group, kind, namespace, name } = &step.object;
+    let ObjectId {
+        group,
+        kind,
+        namespace,
+        name,
+    } = &step.object;
     let kind_id = step.object.group_kind();
     let is_barrier = step.until.is_none() && matches!(step.op, Op::Wait);
     let place = match step.stage {
@@ -58,7 +90,11 @@ fn sort_key(step: &Step, depth: &BTreeMap<StepId, usize>) -> SortKey {
         _ if is_barrier => usize::MAX,
         _ => 0,
     };
-    let rank = if step.stage == StageName::Prune { deletion_class(&kind_id) as usize } else { kind_rank(&kind_id) };
+    let rank = if step.stage == StageName::Prune {
+        deletion_class(&kind_id) as usize
+    } else {
+        kind_rank(&kind_id)
+    };
     let op = match step.op {
         Op::Delete(_) => 0,
         Op::Wait => 1,
@@ -66,7 +102,16 @@ fn sort_key(step: &Step, depth: &BTreeMap<StepId, usize>) -> SortKey {
         Op::Create { .. } | Op::Copy { .. } | Op::Migrate { .. } => 3,
         Op::Apply { .. } => 4,
     };
-    (step.stage.clone(), place, rank, format!("{kind}.{group}"), namespace.clone(), name.clone(), op, step.id.0)
+    (
+        step.stage.clone(),
+        place,
+        rank,
+        format!("{kind}.{group}"),
+        namespace.clone(),
+        name.clone(),
+        op,
+        step.id.0,
+    )
 }
 
 /// The longest chain of prune steps before each prune step.
@@ -79,7 +124,11 @@ fn depths(steps: &[Step]) -> BTreeMap<StepId, usize> {
     loop {
         let mut changed = false;
         for step in steps.iter().filter(|step| step.stage == StageName::Prune) {
-            let before = step.needs.iter().filter_map(|edge| depths.get(&edge.from)).max();
+            let before = step
+                .needs
+                .iter()
+                .filter_map(|edge| depths.get(&edge.from))
+                .max();
             let depth = before.map_or(0, |depth| depth + 1);
             if depth <= steps.len() && depths.get(&step.id) != Some(&depth) {
                 depths.insert(step.id, depth);
@@ -97,7 +146,10 @@ fn stages(steps: &[Step]) -> Vec<Stage> {
     for step in steps {
         match stages.last_mut() {
             Some(stage) if stage.name == step.stage => stage.steps += 1,
-            _ => stages.push(Stage { name: step.stage.clone(), steps: 1 }),
+            _ => stages.push(Stage {
+                name: step.stage.clone(),
+                steps: 1,
+            }),
         }
     }
     stages
@@ -126,10 +178,17 @@ fn find_cycle(steps: &[Step]) -> Option<Finding> {
     let mut path = vec![start];
     loop {
         let current = path[path.len() - 1];
-        let before = steps[current].needs.iter().map(|edge| edge.from.0).find(|index| open[*index] > 0)?;
+        let before = steps[current]
+            .needs
+            .iter()
+            .map(|edge| edge.from.0)
+            .find(|index| open[*index] > 0)?;
         if let Some(first) = path.iter().position(|index| *index == before) {
-            let mut cycle: Vec<String> =
-                path[first..].iter().rev().map(|index| steps[*index].object.to_string()).collect();
+            let mut cycle: Vec<String> = path[first..]
+                .iter()
+                .rev()
+                .map(|index| steps[*index].object.to_string())
+                .collect();
             cycle.push(cycle[0].clone());
             cycle.dedup();
             return Some(

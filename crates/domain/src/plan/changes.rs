@@ -3,12 +3,13 @@
 use super::draft::{Ctx, Draft};
 use super::model::{Action, Body, Cause, Change, EdgeReason, Need, Op, Precondition, Until};
 use super::ownership::{self, Claim};
-use crate::diff::{fields, normalize};
+use crate::diff::normalize::normalized;
 use crate::finding::{Finding, Kind};
 use crate::inventory::EntryState;
 use crate::object::{Manifest, ObjectId};
 use crate::observe::{
-    ApiRefusal, DesiredDigest, FieldConflict, Live, LiveMeta, Prediction, Served, Unverified, is_unchanged,
+    ApiRefusal, DesiredDigest, FieldConflict, Live, LiveMeta, Prediction, Served, Unverified,
+    is_unchanged,
 };
 use crate::readiness;
 
@@ -27,7 +28,10 @@ fn decide(ctx: &Ctx<'_>, draft: &mut Draft, manifest: &Manifest) {
             let finding = Finding::error(
                 Kind::Cluster,
                 "api-stale",
-                format!("the API {} is registered but its server does not answer", manifest.api_version()),
+                format!(
+                    "the API {} is registered but its server does not answer",
+                    manifest.api_version()
+                ),
             )
             .hint("see the APIService of that group-version: `kubectl get apiservices`");
             return block(ctx, draft, manifest, finding);
@@ -51,7 +55,11 @@ fn not_served(ctx: &Ctx<'_>, manifest: &Manifest) -> Finding {
     let finding = Finding::error(
         Kind::Repository,
         "kind-not-served",
-        format!("the cluster serves no {} at {}", id.kind, manifest.api_version()),
+        format!(
+            "the cluster serves no {} at {}",
+            id.kind,
+            manifest.api_version()
+        ),
     );
     match ctx.observed.discovery.preferred(&id.group_kind()) {
         Some((version, _)) => finding.hint(format!("it is served at {version}")),
@@ -71,12 +79,33 @@ fn decide_absent(ctx: &Ctx<'_>, draft: &mut Draft, manifest: &Manifest) {
         }
         Some(Prediction::Immutable(_)) | None => Some(Unverified::Offline.to_string()),
     };
-    let reason = match ctx.observed.inventory.entries.get(id).map(|entry| entry.state) {
+    let reason = match ctx
+        .observed
+        .inventory
+        .entries
+        .get(id)
+        .map(|entry| entry.state)
+    {
         Some(EntryState::Applied) => "it was deleted in the cluster",
         _ => "it does not exist yet",
     };
-    change(ctx, draft, manifest, Action::Create, reason, None, unverified);
-    apply(ctx, draft, manifest, false, vec![Precondition::Absent], reason);
+    change(
+        ctx,
+        draft,
+        manifest,
+        Action::Create,
+        reason,
+        None,
+        unverified,
+    );
+    apply(
+        ctx,
+        draft,
+        manifest,
+        false,
+        vec![Precondition::Absent],
+        reason,
+    );
 }
 
 /// A terminating object is never applied: its end is waited for, then it is created.
@@ -85,12 +114,31 @@ fn recreate_after_deletion(ctx: &Ctx<'_>, draft: &mut Draft, manifest: &Manifest
     let waiting = if live.finalizers.is_empty() {
         "it is being deleted; created again when it is gone".to_owned()
     } else {
-        format!("it is being deleted and waits for {}; created again when it is gone", live.finalizers.join(", "))
+        format!(
+            "it is being deleted and waits for {}; created again when it is gone",
+            live.finalizers.join(", ")
+        )
     };
     change(ctx, draft, manifest, Action::Create, &waiting, None, None);
-    let gone = draft.wait(ctx, ctx.stage_of(id), id.clone(), Some(Until::Absent { pods: None }), &waiting);
-    draft.at(gone).require.push(Precondition::Uid(live.uid.clone()));
-    let step = apply(ctx, draft, manifest, false, vec![Precondition::Absent], "the former object is gone");
+    let gone = draft.wait(
+        ctx,
+        ctx.stage_of(id),
+        id.clone(),
+        Some(Until::Absent { pods: None }),
+        &waiting,
+    );
+    draft
+        .at(gone)
+        .require
+        .push(Precondition::Uid(live.uid.clone()));
+    let step = apply(
+        ctx,
+        draft,
+        manifest,
+        false,
+        vec![Precondition::Absent],
+        "the former object is gone",
+    );
     draft.edge(gone, Need::Absent, step, EdgeReason::SameObject);
 }
 
@@ -110,7 +158,11 @@ fn decide_member(ctx: &Ctx<'_>, draft: &mut Draft, manifest: &Manifest, live: &L
         _ => true,
     };
     let Some(before) = ctx.observed.full.get(id) else {
-        let finding = Finding::error(Kind::Cluster, "not-read", "it changed and could not be read");
+        let finding = Finding::error(
+            Kind::Cluster,
+            "not-read",
+            "it changed and could not be read",
+        );
         return block(ctx, draft, manifest, finding);
     };
     match ctx.observed.predicted.get(id) {
@@ -141,26 +193,39 @@ fn decide_adoption(ctx: &Ctx<'_>, draft: &mut Draft, manifest: &Manifest, live: 
         return block(ctx, draft, manifest, finding);
     };
     match ctx.observed.predicted.get(id) {
-        Some(Prediction::Answer(_) | Prediction::Conflict { forced: Some(_), .. }) => {}
+        Some(
+            Prediction::Answer(_)
+            | Prediction::Conflict {
+                forced: Some(_), ..
+            },
+        ) => {}
         other => return without_answer(ctx, draft, manifest, live, other),
     }
     if let Some(Prediction::Conflict { fields, .. }) = ctx.observed.predicted.get(id) {
-        let foreign: Vec<&FieldConflict> =
-            fields.iter().filter(|field| !ownership::may_take_over(ctx, &field.manager)).collect();
+        let foreign: Vec<&FieldConflict> = fields
+            .iter()
+            .filter(|field| !ownership::may_take_over(ctx, &field.manager))
+            .collect();
         if !foreign.is_empty() {
             return block(ctx, draft, manifest, conflict(foreign.into_iter()));
         }
     }
-    let reason = format!("it exists and is taken over from {}", live.managers.join(", "));
+    let reason = format!(
+        "it exists and is taken over from {}",
+        live.managers.join(", ")
+    );
     change(ctx, draft, manifest, Action::Adopt, &reason, None, None);
     let require = vec![Precondition::Uid(live.uid.clone())];
-    let merged = ownership::adoption(ctx, before);
+    let merged = ownership::adoption(ctx, manifest, before);
     let patch = merged.map(|patch| {
         let step = draft.step(
             ctx,
             ctx.stage_of(id),
             id.clone(),
-            Op::Patch { patch, subresource: None },
+            Op::Patch {
+                patch,
+                subresource: None,
+            },
             "the fields of the former managers become ours",
         );
         draft.at(step).require.clone_from(&require);
@@ -183,39 +248,84 @@ fn decide_update(
 ) {
     let id = manifest.id();
     let live = before.meta();
-    let differs = !fields::is_equal(&normalize::normalize(before.value()), &normalize::normalize(after.value()));
+    // Both sides are the server's own: it has defaulted and canonicalized them.
+    let differs = normalized(before.value(), false) != normalized(after.value(), false);
     let entry_differs = live.fingerprint != after.meta().fingerprint;
     if !differs && !entry_differs && !git {
         // Only the record is refreshed, without a write.
         return unchanged(ctx, draft, manifest, "as wanted; the record is refreshed");
     }
-    let mut managers: Vec<String> = conflicts.iter().map(|field| field.manager.clone()).collect();
+    let mut managers: Vec<String> = conflicts
+        .iter()
+        .map(|field| field.manager.clone())
+        .collect();
     managers.sort();
     managers.dedup();
-    let recorded = ctx.observed.inventory.entries.get(id).and_then(|entry| entry.fingerprint);
+    let recorded = ctx
+        .observed
+        .inventory
+        .entries
+        .get(id)
+        .and_then(|entry| entry.fingerprint);
     let drifted = recorded.is_some() && recorded != live.fingerprint;
     let (cause, reason) = match (git, drifted || !git) {
         (true, false) => (Cause::Git, "git changed".to_owned()),
-        (false, _) if differs => (Cause::Drift { managers: managers.clone() }, drift_reason("", &managers)),
-        (false, _) => (Cause::Drift { managers: managers.clone() }, "what we own of it is not recorded as ours".to_owned()),
-        (true, true) => (Cause::Both { managers: managers.clone() }, drift_reason("git changed and ", &managers)),
+        (false, _) if differs => (
+            Cause::Drift {
+                managers: managers.clone(),
+            },
+            drift_reason("", &managers),
+        ),
+        (false, _) => (
+            Cause::Drift {
+                managers: managers.clone(),
+            },
+            "what we own of it is not recorded as ours".to_owned(),
+        ),
+        (true, true) => (
+            Cause::Both {
+                managers: managers.clone(),
+            },
+            drift_reason("git changed and ", &managers),
+        ),
     };
-    change(ctx, draft, manifest, Action::Update, &reason, Some(cause), None);
+    change(
+        ctx,
+        draft,
+        manifest,
+        Action::Update,
+        &reason,
+        Some(cause),
+        None,
+    );
     let require = vec![Precondition::Uid(live.uid.clone())];
     // Managed fields that were wiped are repaired before they are applied to,
     // or the server invents an owner for every live field.
-    let repair = (!live.has_managed_fields).then(|| ownership::adoption(ctx, before)).flatten().map(|patch| {
-        let step = draft.step(
-            ctx,
-            ctx.stage_of(id),
-            id.clone(),
-            Op::Patch { patch, subresource: None },
-            "its record of owners was wiped",
-        );
-        draft.at(step).require.clone_from(&require);
-        step
-    });
-    let step = apply(ctx, draft, manifest, !conflicts.is_empty(), require, &reason);
+    let repair = (!live.has_managed_fields)
+        .then(|| ownership::adoption(ctx, manifest, before))
+        .flatten()
+        .map(|patch| {
+            let step = draft.step(
+                ctx,
+                ctx.stage_of(id),
+                id.clone(),
+                Op::Patch {
+                    patch,
+                    subresource: None,
+                },
+                "its record of owners was wiped",
+            );
+            draft.at(step).require.clone_from(&require);
+            step
+        });
+    let step = apply(
+        ctx,
+        draft,
+        manifest,
+        !conflicts.is_empty(),
+        require,
+        &reason,
+    );
     if let Some(repair) = repair {
         draft.edge(repair, Need::Applied, step, EdgeReason::SameObject);
     }
@@ -225,7 +335,10 @@ fn drift_reason(prefix: &str, managers: &[String]) -> String {
     if managers.is_empty() {
         format!("{prefix}the cluster drifted")
     } else {
-        format!("{prefix}the cluster drifted: {} wrote to fields of ours", managers.join(", "))
+        format!(
+            "{prefix}the cluster drifted: {} wrote to fields of ours",
+            managers.join(", ")
+        )
     }
 }
 
@@ -249,24 +362,60 @@ fn without_answer(
             .hint("recreating objects is not supported yet; delete it by hand, or give the new object another name");
             block(ctx, draft, manifest, finding);
         }
-        Some(Prediction::Conflict { fields, .. }) => block(ctx, draft, manifest, conflict(fields.iter())),
+        Some(Prediction::Conflict { fields, .. }) => {
+            block(ctx, draft, manifest, conflict(fields.iter()))
+        }
         Some(Prediction::Unverified(Unverified::ApiStale)) => {
             let finding = Finding::error(Kind::Cluster, "api-stale", "its API does not answer");
             block(ctx, draft, manifest, finding);
         }
         Some(Prediction::Unverified(why)) => {
             let cause = Some(Cause::Git);
-            change(ctx, draft, manifest, Action::Update, "it could not be compared", cause, Some(why.to_string()));
+            change(
+                ctx,
+                draft,
+                manifest,
+                Action::Update,
+                "it could not be compared",
+                cause,
+                Some(why.to_string()),
+            );
             let require = vec![Precondition::Uid(live.uid.clone())];
-            apply(ctx, draft, manifest, false, require, "it could not be compared");
+            apply(
+                ctx,
+                draft,
+                manifest,
+                false,
+                require,
+                "it could not be compared",
+            );
         }
         Some(Prediction::Creates) => {
             // It went away between the two reads.
-            change(ctx, draft, manifest, Action::Create, "it was just deleted", None, None);
-            apply(ctx, draft, manifest, false, vec![Precondition::Absent], "it was just deleted");
+            change(
+                ctx,
+                draft,
+                manifest,
+                Action::Create,
+                "it was just deleted",
+                None,
+                None,
+            );
+            apply(
+                ctx,
+                draft,
+                manifest,
+                false,
+                vec![Precondition::Absent],
+                "it was just deleted",
+            );
         }
         Some(Prediction::Answer(_)) | None => {
-            let finding = Finding::error(Kind::Cluster, "not-read", "the server was not asked about it");
+            let finding = Finding::error(
+                Kind::Cluster,
+                "not-read",
+                "the server was not asked about it",
+            );
             block(ctx, draft, manifest, finding);
         }
     }
@@ -278,19 +427,38 @@ fn refused(refusal: &ApiRefusal) -> Finding {
         409 => (Kind::Conflict, "refused"),
         _ => (Kind::Repository, "refused"),
     };
-    Finding::error(kind, code, format!("the server refuses it ({}): {}", refusal.code, refusal.message))
+    Finding::error(
+        kind,
+        code,
+        format!(
+            "the server refuses it ({}): {}",
+            refusal.code, refusal.message
+        ),
+    )
 }
 
 fn conflict<'a>(fields: impl Iterator<Item = &'a FieldConflict>) -> Finding {
-    let held: Vec<String> = fields.map(|field| format!("{} holds {}", field.manager, field.field)).collect();
+    let held: Vec<String> = fields
+        .map(|field| format!("{} holds {}", field.manager, field.field))
+        .collect();
     Finding::error(Kind::Conflict, "field-conflict", held.join("; ")).hint(
         "take the fields over with `adopt` in the environment file, or remove them from the manifest",
     )
 }
 
 fn block(ctx: &Ctx<'_>, draft: &mut Draft, manifest: &Manifest, finding: Finding) {
-    let finding = finding.at(manifest.origin().clone()).on(manifest.id().clone());
-    change(ctx, draft, manifest, Action::Blocked, &finding.message, None, None);
+    let finding = finding
+        .at(manifest.origin().clone())
+        .on(manifest.id().clone());
+    change(
+        ctx,
+        draft,
+        manifest,
+        Action::Blocked,
+        &finding.message,
+        None,
+        None,
+    );
     draft.findings.push(finding);
 }
 
@@ -340,8 +508,16 @@ fn apply(
     reason: &str,
 ) -> super::StepId {
     let id = manifest.id();
-    let digest = ctx.desired.digests.get(id).copied().unwrap_or(DesiredDigest::Unkeyed);
-    let op = Op::Apply { body: Body::Rendered(digest), force };
+    let digest = ctx
+        .desired
+        .digests
+        .get(id)
+        .copied()
+        .unwrap_or(DesiredDigest::Unkeyed);
+    let op = Op::Apply {
+        body: Body::Rendered(digest),
+        force,
+    };
     let step = draft.step(ctx, ctx.stage_of(id), id.clone(), op, reason);
     draft.at(step).require = require;
     draft.at(step).until = until(ctx, id);
@@ -355,5 +531,7 @@ pub(super) fn until(ctx: &Ctx<'_>, id: &ObjectId) -> Option<Until> {
     if let Some((gvk, _)) = ctx.facts.get(id).and_then(|facts| facts.defines.as_ref()) {
         return Some(Until::Served(gvk.clone()));
     }
-    readiness::has_rules(&id.group_kind()).then_some(Until::Ready { stable_for: jiff::SignedDuration::ZERO })
+    readiness::has_rules(&id.group_kind()).then_some(Until::Ready {
+        stable_for: jiff::SignedDuration::ZERO,
+    })
 }

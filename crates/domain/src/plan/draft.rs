@@ -2,10 +2,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use super::Deletion;
 use super::model::{
     Action, Change, Desired, Edge, EdgeReason, Need, Op, Policy, Step, StepId, Until,
 };
-use super::Deletion;
 use crate::finding::Finding;
 use crate::object::{GroupKind, Manifest, ObjectId};
 use crate::observe::Observed;
@@ -34,8 +34,16 @@ impl<'a> Ctx<'a> {
             policy,
             apply_set: desired.name.apply_set(),
             manager: desired.name.field_manager(),
-            manifests: desired.manifests.iter().map(|manifest| (manifest.id(), manifest)).collect(),
-            facts: desired.manifests.iter().map(|manifest| (manifest.id(), Facts::of(manifest))).collect(),
+            manifests: desired
+                .manifests
+                .iter()
+                .map(|manifest| (manifest.id(), manifest))
+                .collect(),
+            facts: desired
+                .manifests
+                .iter()
+                .map(|manifest| (manifest.id(), Facts::of(manifest)))
+                .collect(),
             defined: defined_kinds(&desired.manifests),
         }
     }
@@ -52,7 +60,12 @@ impl<'a> Ctx<'a> {
 
     /// The Release object: what barriers act on.
     pub(super) fn release(&self) -> ObjectId {
-        ObjectId::new("pleach.dev", "Release", None, &self.desired.name.to_string())
+        ObjectId::new(
+            "pleach.dev",
+            "Release",
+            None,
+            &self.desired.name.to_string(),
+        )
     }
 }
 
@@ -83,7 +96,14 @@ pub(super) struct Pruned {
 
 impl Draft {
     /// Adds a step and returns its provisional id.
-    pub(super) fn step(&mut self, ctx: &Ctx<'_>, stage: StageName, object: ObjectId, op: Op, reason: &str) -> StepId {
+    pub(super) fn step(
+        &mut self,
+        ctx: &Ctx<'_>,
+        stage: StageName,
+        object: ObjectId,
+        op: Op,
+        reason: &str,
+    ) -> StepId {
         let id = StepId(self.steps.len());
         self.steps.push(Step {
             id,
@@ -113,7 +133,9 @@ impl Draft {
         let needs = &mut self.steps[to.0].needs;
         match needs.iter_mut().find(|edge| edge.from == from) {
             // Ready and Absent both include Applied.
-            Some(edge) if edge.state == Need::Applied && state != Need::Applied => *edge = Edge { from, state, why },
+            Some(edge) if edge.state == Need::Applied && state != Need::Applied => {
+                *edge = Edge { from, state, why }
+            }
             Some(_) => {}
             None => needs.push(Edge { from, state, why }),
         }
@@ -135,7 +157,9 @@ impl Draft {
 
     /// Whether any object cannot be brought about.
     pub(super) fn is_blocked(&self) -> bool {
-        self.changes.values().any(|change| change.action == Action::Blocked)
+        self.changes
+            .values()
+            .any(|change| change.action == Action::Blocked)
     }
 
     /// Whether any step changes something.

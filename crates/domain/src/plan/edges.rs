@@ -23,7 +23,13 @@ pub(super) fn run(ctx: &Ctx<'_>, draft: &mut Draft) {
     let mut dependencies = dependencies(ctx, draft);
     dependencies.extend(interceptions(ctx, &dependencies));
     block_descendants(draft, &dependencies);
-    for Dependency { from, to, need, why } in dependencies {
+    for Dependency {
+        from,
+        to,
+        need,
+        why,
+    } in dependencies
+    {
         if let (Some(&from), Some(&to)) = (draft.done_by.get(&from), draft.done_by.get(&to)) {
             let first = first_step_of(draft, to);
             draft.edge(from, need, first, why);
@@ -58,14 +64,23 @@ fn dependencies(ctx: &Ctx<'_>, draft: &mut Draft) -> Vec<Dependency> {
     for (&id, facts) in &ctx.facts {
         let mut need = |from: &ObjectId, need: Need, why: EdgeReason| {
             if ctx.is_desired(from) && from != id {
-                found.push(Dependency { from: from.clone(), to: id.clone(), need, why });
+                found.push(Dependency {
+                    from: from.clone(),
+                    to: id.clone(),
+                    need,
+                    why,
+                });
             }
         };
         if let Some(definition) = definitions.get(&id.group_kind()) {
             need(definition, Need::Ready, EdgeReason::Definition);
         }
         if let Some(namespace) = &id.namespace {
-            need(&ObjectId::new("", "Namespace", None, namespace), Need::Applied, EdgeReason::Namespace);
+            need(
+                &ObjectId::new("", "Namespace", None, namespace),
+                Need::Applied,
+                EdgeReason::Namespace,
+            );
         }
         if let Some(role) = &facts.role {
             need(role, Need::Applied, EdgeReason::Role);
@@ -106,8 +121,18 @@ fn dependencies(ctx: &Ctx<'_>, draft: &mut Draft) -> Vec<Dependency> {
 
 /// The object of the release that `pleach.dev/after: Kind/name` means: in the
 /// same namespace first, then cluster-scoped, then anywhere.
-fn named<'a>(ctx: &'a Ctx<'_>, kind: &str, name: &str, namespace: Option<&str>) -> Option<&'a ObjectId> {
-    let candidates = || ctx.manifests.keys().copied().filter(|id| id.kind == kind && id.name == name);
+fn named<'a>(
+    ctx: &'a Ctx<'_>,
+    kind: &str,
+    name: &str,
+    namespace: Option<&str>,
+) -> Option<&'a ObjectId> {
+    let candidates = || {
+        ctx.manifests
+            .keys()
+            .copied()
+            .filter(|id| id.kind == kind && id.name == name)
+    };
     candidates()
         .find(|id| id.namespace.as_deref() == namespace)
         .or_else(|| candidates().find(|id| id.namespace.is_none()))
@@ -116,7 +141,11 @@ fn named<'a>(ctx: &'a Ctx<'_>, kind: &str, name: &str, namespace: Option<&str>) 
 
 /// The workloads of the release whose pods a Service selects.
 fn backends<'a>(ctx: &'a Ctx<'_>, service: &ServiceRef) -> Vec<&'a ObjectId> {
-    let Some(selector) = ctx.facts.get(&service.id()).and_then(|facts| facts.selector.as_ref()) else {
+    let Some(selector) = ctx
+        .facts
+        .get(&service.id())
+        .and_then(|facts| facts.selector.as_ref())
+    else {
         return Vec::new();
     };
     ctx.facts
@@ -134,7 +163,12 @@ fn interceptions(ctx: &Ctx<'_>, known: &[Dependency]) -> Vec<Dependency> {
     let plurals: BTreeMap<GroupKind, &str> = ctx
         .facts
         .values()
-        .filter_map(|facts| facts.defines.as_ref().map(|(gvk, plural)| (gvk.group_kind(), plural.as_str())))
+        .filter_map(|facts| {
+            facts
+                .defines
+                .as_ref()
+                .map(|(gvk, plural)| (gvk.group_kind(), plural.as_str()))
+        })
         .collect();
     let mut found = Vec::new();
     for (&registration, facts) in &ctx.facts {
@@ -182,25 +216,38 @@ fn ancestors<'a>(of: &'a ObjectId, known: &'a [Dependency]) -> BTreeSet<&'a Obje
 fn block_descendants(draft: &mut Draft, dependencies: &[Dependency]) {
     loop {
         let blocked = |draft: &Draft, id: &ObjectId| {
-            draft.changes.get(id).is_some_and(|change| change.action == Action::Blocked)
+            draft
+                .changes
+                .get(id)
+                .is_some_and(|change| change.action == Action::Blocked)
         };
         let next: Vec<(ObjectId, ObjectId)> = dependencies
             .iter()
-            .filter(|dependency| blocked(draft, &dependency.from) && !blocked(draft, &dependency.to))
+            .filter(|dependency| {
+                blocked(draft, &dependency.from) && !blocked(draft, &dependency.to)
+            })
             .map(|dependency| (dependency.to.clone(), dependency.from.clone()))
             .collect();
         if next.is_empty() {
             return;
         }
         for (id, cause) in next {
-            if let Some(change) = draft.changes.get_mut(&id).filter(|change| change.action != Action::Blocked) {
+            if let Some(change) = draft
+                .changes
+                .get_mut(&id)
+                .filter(|change| change.action != Action::Blocked)
+            {
                 change.action = Action::Blocked;
                 change.stage = None;
                 change.reason = format!("it needs {cause}, which is blocked");
             }
             draft.done_by.remove(&id);
-            let steps: Vec<StepId> =
-                draft.steps.iter().filter(|step| step.object == id).map(|step| step.id).collect();
+            let steps: Vec<StepId> = draft
+                .steps
+                .iter()
+                .filter(|step| step.object == id)
+                .map(|step| step.id)
+                .collect();
             draft.dropped.extend(steps);
         }
     }
@@ -213,21 +260,40 @@ fn wait_for_endpoints(ctx: &Ctx<'_>, draft: &mut Draft) {
     let registrations: Vec<(ObjectId, StepId)> = draft
         .done_by
         .iter()
-        .filter(|(id, _)| ctx.facts.get(id).is_some_and(|facts| facts.defines.is_none()))
+        .filter(|(id, _)| {
+            ctx.facts
+                .get(id)
+                .is_some_and(|facts| facts.defines.is_none())
+        })
         .map(|(id, step)| (id.clone(), *step))
         .collect();
     for (registration, step) in registrations {
-        let Some(facts) = ctx.facts.get(&registration) else { continue };
-        for service in facts.services.iter().filter(|service| ctx.is_desired(&service.id())) {
+        let Some(facts) = ctx.facts.get(&registration) else {
+            continue;
+        };
+        for service in facts
+            .services
+            .iter()
+            .filter(|service| ctx.is_desired(&service.id()))
+        {
             let workloads = backends(ctx, service);
             if workloads.is_empty() {
                 continue;
             }
             let wait = *waits.entry(service.clone()).or_insert_with(|| {
                 let ready = workloads.iter().map(|id| replicas(ctx, id)).sum();
-                let until = Until::Endpoints { service: service.clone(), ready };
+                let until = Until::Endpoints {
+                    service: service.clone(),
+                    ready,
+                };
                 let reason = "registrations that point at it are written once it has a backend";
-                let wait = draft.wait(ctx, StageName::Registrations, service.id(), Some(until), reason);
+                let wait = draft.wait(
+                    ctx,
+                    StageName::Registrations,
+                    service.id(),
+                    Some(until),
+                    reason,
+                );
                 for (from, need) in workloads
                     .iter()
                     .map(|id| ((*id).clone(), Need::Ready))

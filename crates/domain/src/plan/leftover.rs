@@ -24,7 +24,10 @@ pub(super) fn run(ctx: &Ctx<'_>, draft: &mut Draft) {
         .iter()
         .filter(|pruned| pruned.id.is("", "Service"))
         .filter_map(|pruned| {
-            Some(ServiceRef { namespace: pruned.id.namespace.clone()?, name: pruned.id.name.clone() })
+            Some(ServiceRef {
+                namespace: pruned.id.namespace.clone()?,
+                name: pruned.id.name.clone(),
+            })
         })
         .collect();
     if leaving.is_empty() {
@@ -38,7 +41,13 @@ pub(super) fn run(ctx: &Ctx<'_>, draft: &mut Draft) {
             .entries
             .get(id)
             .is_some_and(|entry| entry.state == EntryState::Applied);
-        let Some(service) = registration.services.iter().find(|service| leaving.contains(service)) else { continue };
+        let Some(service) = registration
+            .services
+            .iter()
+            .find(|service| leaving.contains(service))
+        else {
+            continue;
+        };
         if ctx.is_desired(id) || shipped {
             // Retargeted by its apply, or pruned before its backend.
             continue;
@@ -54,27 +63,58 @@ pub(super) fn run(ctx: &Ctx<'_>, draft: &mut Draft) {
 }
 
 /// Why a registration is left alone although its Service goes.
-fn reservation(ctx: &Ctx<'_>, registration: &Registration, leaving: &BTreeSet<ServiceRef>) -> Option<Finding> {
+fn reservation(
+    ctx: &Ctx<'_>,
+    registration: &Registration,
+    leaving: &BTreeSet<ServiceRef>,
+) -> Option<Finding> {
     let note = |code: &str, message: String| {
         Some(
             Finding::warning(Kind::Policy, code, message)
                 .hint("it is left in place; remove it by hand if nobody needs it"),
         )
     };
-    if let Some(other) = registration.services.iter().find(|service| !leaving.contains(service)) {
-        return note("leftover-shared", format!("it also points at Service {other}, which stays"));
+    if let Some(other) = registration
+        .services
+        .iter()
+        .find(|service| !leaving.contains(service))
+    {
+        return note(
+            "leftover-shared",
+            format!("it also points at Service {other}, which stays"),
+        );
     }
-    if let Some(set) = registration.meta.part_of().filter(|set| *set != ctx.apply_set) {
-        return note("leftover-foreign", format!("its Service goes, but it is part of another ApplySet ({set})"));
+    if let Some(set) = registration
+        .meta
+        .part_of()
+        .filter(|set| *set != ctx.apply_set)
+    {
+        return note(
+            "leftover-foreign",
+            format!("its Service goes, but it is part of another ApplySet ({set})"),
+        );
     }
     if !registration.meta.owners.is_empty() {
-        return note("leftover-owned", "its Service goes, but another object owns it".to_owned());
+        return note(
+            "leftover-owned",
+            "its Service goes, but another object owns it".to_owned(),
+        );
     }
-    let marks = ["kustomize.toolkit.fluxcd.io/name", "argocd.argoproj.io/tracking-id", "meta.helm.sh/release-name"];
-    let marked = marks
-        .iter()
-        .find(|key| registration.meta.labels.contains_key(**key) || registration.meta.annotations.contains_key(**key));
-    marked.and_then(|key| note("leftover-foreign", format!("its Service goes, but it carries the mark `{key}`")))
+    let marks = [
+        "kustomize.toolkit.fluxcd.io/name",
+        "argocd.argoproj.io/tracking-id",
+        "meta.helm.sh/release-name",
+    ];
+    let marked = marks.iter().find(|key| {
+        registration.meta.labels.contains_key(**key)
+            || registration.meta.annotations.contains_key(**key)
+    });
+    marked.and_then(|key| {
+        note(
+            "leftover-foreign",
+            format!("its Service goes, but it carries the mark `{key}`"),
+        )
+    })
 }
 
 fn delete(ctx: &Ctx<'_>, draft: &mut Draft, registration: &Registration, deletion: Deletion) {
@@ -103,7 +143,13 @@ fn delete(ctx: &Ctx<'_>, draft: &mut Draft, registration: &Registration, deletio
         .filter(|step| step.stage == StageName::Workloads && applies(&step.op))
         .map(|step| step.id)
         .collect();
-    let step = draft.step(ctx, StageName::Workloads, id.clone(), Op::Delete(deletion), &reason);
+    let step = draft.step(
+        ctx,
+        StageName::Workloads,
+        id.clone(),
+        Op::Delete(deletion),
+        &reason,
+    );
     draft.at(step).require = require;
     draft.at(step).until = Some(Until::Absent { pods: None });
     for workload in workloads {

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use jiff::SignedDuration;
+use semver::VersionReq;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -61,6 +62,12 @@ pub struct Policy {
     pub wait: bool,
     /// Whether every object goes through read and dry run.
     pub verify: bool,
+    /// Installed versions from which the wanted one can be gone to.
+    pub upgrades_from: Option<VersionReq>,
+    /// Kubernetes versions that the bundle is for.
+    pub kubernetes: Option<VersionReq>,
+    /// Which way the change goes, where versions cannot be compared.
+    pub direction: Option<Direction>,
 }
 
 /// An ordered, reviewed set of steps, and what it does to every object.

@@ -21,9 +21,13 @@ pub(super) fn run(ctx: &Ctx<'_>, draft: &mut Draft) {
     }
     if !ctx.desired.create_namespace {
         draft.findings.push(
-            Finding::error(Kind::Policy, "namespace-missing", format!("namespace {} does not exist", id.name))
-                .on(id.clone())
-                .hint("create it, or set createNamespace: true on the release"),
+            Finding::error(
+                Kind::Policy,
+                "namespace-missing",
+                format!("namespace {} does not exist", id.name),
+            )
+            .on(id.clone())
+            .hint("create it, or set createNamespace: true on the release"),
         );
         return;
     }
@@ -37,11 +41,19 @@ pub(super) fn run(ctx: &Ctx<'_>, draft: &mut Draft) {
         },
     });
     record(draft, &id, Action::Create, reason);
-    let op = Op::Apply { body: Body::Inline(NonSecret(body)), force: false };
+    let op = Op::Apply {
+        body: Body::Inline(NonSecret(body)),
+        force: false,
+    };
     let step = draft.step(ctx, StageName::Definitions, id.clone(), op, reason);
     draft.at(step).require.push(Precondition::Absent);
     draft.done_by.insert(id.clone(), step);
-    for object in ctx.desired.manifests.iter().map(crate::object::Manifest::id) {
+    for object in ctx
+        .desired
+        .manifests
+        .iter()
+        .map(crate::object::Manifest::id)
+    {
         if object.namespace.as_deref() == Some(&id.name)
             && let Some(to) = draft.done_by.get(object).copied()
         {
@@ -54,7 +66,11 @@ pub(super) fn run(ctx: &Ctx<'_>, draft: &mut Draft) {
 pub(super) fn implied(ctx: &Ctx<'_>) -> Option<ObjectId> {
     let name = ctx.desired.namespace.as_deref()?;
     let id = ObjectId::new("", "Namespace", None, name);
-    let used = ctx.desired.manifests.iter().any(|manifest| manifest.id().namespace.as_deref() == Some(name));
+    let used = ctx
+        .desired
+        .manifests
+        .iter()
+        .any(|manifest| manifest.id().namespace.as_deref() == Some(name));
     (used && !ctx.is_desired(&id)).then_some(id)
 }
 
@@ -67,7 +83,11 @@ fn record(draft: &mut Draft, id: &ObjectId, action: Action, reason: &str) {
             stage: (action == Action::Create).then_some(StageName::Definitions),
             reason: reason.to_owned(),
             cause: None,
-            require: if action == Action::Create { vec![Precondition::Absent] } else { Vec::new() },
+            require: if action == Action::Create {
+                vec![Precondition::Absent]
+            } else {
+                Vec::new()
+            },
             digest: None,
             unverified: None,
         },

@@ -5,7 +5,7 @@ use super::model::NonSecret;
 use crate::diff::ownership;
 use crate::finding::{Finding, Kind};
 use crate::inventory::EntryState;
-use crate::object::ObjectId;
+use crate::object::{Manifest, ObjectId};
 use crate::observe::{Live, LiveMeta};
 
 /// What may be done with an existing object.
@@ -32,21 +32,38 @@ const FAMILIES: &[(&str, &[&str])] = &[
 /// Marks that a deployer which may still be active leaves on its objects:
 /// where it is, under which key, who it is and how it is stopped.
 const ACTIVE_OWNERS: &[(bool, &str, &str, &str)] = &[
-    (true, "kustomize.toolkit.fluxcd.io/name", "Flux", "flux suspend kustomization NAME"),
-    (true, "helm.toolkit.fluxcd.io/name", "Flux", "flux suspend helmrelease NAME"),
-    (false, "argocd.argoproj.io/tracking-id", "Argo CD", "argocd app set NAME --sync-policy none"),
-    (false, "meta.helm.sh/release-name", "Helm", "helm uninstall NAME --keep-history (it deletes the objects)"),
+    (
+        true,
+        "kustomize.toolkit.fluxcd.io/name",
+        "Flux",
+        "flux suspend kustomization NAME",
+    ),
+    (
+        true,
+        "helm.toolkit.fluxcd.io/name",
+        "Flux",
+        "flux suspend helmrelease NAME",
+    ),
+    (
+        false,
+        "argocd.argoproj.io/tracking-id",
+        "Argo CD",
+        "argocd app set NAME --sync-policy none",
+    ),
+    (
+        false,
+        "meta.helm.sh/release-name",
+        "Helm",
+        "helm uninstall NAME --keep-history (it deletes the objects)",
+    ),
 ];
 
 /// Decides by existence, not by conflict: an object that exists, is not in the
 /// inventory and lacks our label needs the release's `adopt`.
 pub(super) fn claim(ctx: &Ctx<'_>, id: &ObjectId, live: &LiveMeta) -> Claim {
-    let member = ctx
-        .observed
-        .inventory
-        .entries
-        .get(id)
-        .is_some_and(|entry| entry.state == EntryState::Applied && entry.uid.as_deref() == Some(&live.uid));
+    let member = ctx.observed.inventory.entries.get(id).is_some_and(|entry| {
+        entry.state == EntryState::Applied && entry.uid.as_deref() == Some(&live.uid)
+    });
     match live.part_of() {
         Some(set) if set == ctx.apply_set => return Claim::Ours,
         Some(set) => {
@@ -63,7 +80,11 @@ pub(super) fn claim(ctx: &Ctx<'_>, id: &ObjectId, live: &LiveMeta) -> Claim {
         None => {}
     }
     if let Some((_, key, owner, command)) = ACTIVE_OWNERS.iter().find(|(label, key, ..)| {
-        if *label { live.labels.contains_key(*key) } else { live.annotations.contains_key(*key) }
+        if *label {
+            live.labels.contains_key(*key)
+        } else {
+            live.annotations.contains_key(*key)
+        }
     }) {
         return Claim::Refused(
             Finding::error(Kind::Policy, "owned-by-deployer", format!("{owner} manages it (mark `{key}`)"))
@@ -73,12 +94,18 @@ pub(super) fn claim(ctx: &Ctx<'_>, id: &ObjectId, live: &LiveMeta) -> Claim {
     if live.managers.iter().any(|manager| is_adopted(ctx, manager)) {
         return Claim::Adopt;
     }
-    let managers = if live.managers.is_empty() { "nobody on record".to_owned() } else { live.managers.join(", ") };
+    let managers = if live.managers.is_empty() {
+        "nobody on record".to_owned()
+    } else {
+        live.managers.join(", ")
+    };
     Claim::Refused(
         Finding::error(
             Kind::Policy,
             "not-adopted",
-            format!("it exists already and is not of this release; its fields are held by {managers}"),
+            format!(
+                "it exists already and is not of this release; its fields are held by {managers}"
+            ),
         )
         .hint(adoption_hint(live)),
     )
@@ -89,7 +116,9 @@ fn adoption_hint(live: &LiveMeta) -> String {
         .managers
         .iter()
         .find_map(|manager| {
-            let family = FAMILIES.iter().find(|(_, managers)| managers.iter().any(|known| manager.starts_with(known)));
+            let family = FAMILIES
+                .iter()
+                .find(|(_, managers)| managers.iter().any(|known| manager.starts_with(known)));
             Some(family.map_or_else(|| manager.clone(), |(name, _)| (*name).to_owned()))
         })
         .unwrap_or_else(|| "kubectl".to_owned());
@@ -99,9 +128,9 @@ fn adoption_hint(live: &LiveMeta) -> String {
 fn is_adopted(ctx: &Ctx<'_>, manager: &str) -> bool {
     ctx.policy.adopt.iter().any(|wanted| {
         manager == wanted
-            || FAMILIES
-                .iter()
-                .any(|(name, managers)| name == wanted && managers.iter().any(|known| manager.starts_with(known)))
+            || FAMILIES.iter().any(|(name, managers)| {
+                name == wanted && managers.iter().any(|known| manager.starts_with(known))
+            })
     })
 }
 
@@ -111,7 +140,11 @@ pub(super) fn may_take_over(ctx: &Ctx<'_>, manager: &str) -> bool {
 }
 
 /// The patch that makes the fields of adopted managers ours.
-pub(super) fn adoption(ctx: &Ctx<'_>, live: &Live) -> Option<NonSecret> {
-    ownership::merge_entries(&live.value()["metadata"], &ctx.manager, &|manager| may_take_over(ctx, manager))
-        .map(NonSecret)
+pub(super) fn adoption(ctx: &Ctx<'_>, manifest: &Manifest, live: &Live) -> Option<NonSecret> {
+    let metadata = &live.value()["metadata"];
+    let api_version = manifest.api_version().to_string();
+    ownership::merge_entries(metadata, &api_version, &ctx.manager, &|manager| {
+        may_take_over(ctx, manager)
+    })
+    .map(NonSecret)
 }

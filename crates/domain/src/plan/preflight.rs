@@ -16,7 +16,9 @@ pub(super) fn run(ctx: &Ctx<'_>, draft: &mut Draft) -> Direction {
 }
 
 fn check_cluster(ctx: &Ctx<'_>, draft: &mut Draft) {
-    let Some(named) = &ctx.policy.cluster else { return };
+    let Some(named) = &ctx.policy.cluster else {
+        return;
+    };
     if *named != ctx.observed.cluster {
         draft.findings.push(
             Finding::error(
@@ -33,7 +35,9 @@ fn check_cluster(ctx: &Ctx<'_>, draft: &mut Draft) {
 }
 
 fn check_repository(ctx: &Ctx<'_>, draft: &mut Draft) {
-    let Some(installed) = &ctx.observed.installed else { return };
+    let Some(installed) = &ctx.observed.installed else {
+        return;
+    };
     if !installed.repository.is_empty() && installed.repository != ctx.desired.repository {
         draft.findings.push(
             Finding::error(
@@ -52,7 +56,9 @@ fn check_repository(ctx: &Ctx<'_>, draft: &mut Draft) {
 /// Whoever is named as tooling of the ApplySet prunes it: a user who wrote
 /// another name there took the set over.
 fn check_tooling(ctx: &Ctx<'_>, draft: &mut Draft) {
-    let Some(installed) = &ctx.observed.installed else { return };
+    let Some(installed) = &ctx.observed.installed else {
+        return;
+    };
     let tooling = &installed.tooling;
     if !tooling.is_empty() && !tooling.starts_with("pleach/") {
         draft.findings.push(
@@ -71,7 +77,10 @@ fn check_tooling(ctx: &Ctx<'_>, draft: &mut Draft) {
 
 fn check_grants(ctx: &Ctx<'_>, draft: &mut Draft) {
     for missing in &ctx.observed.access.missing {
-        let place = missing.namespace.as_ref().map_or_else(|| "cluster-wide".to_owned(), |name| format!("in namespace {name}"));
+        let place = missing.namespace.as_ref().map_or_else(
+            || "cluster-wide".to_owned(),
+            |name| format!("in namespace {name}"),
+        );
         draft.findings.push(Finding::error(
             Kind::Cluster,
             "missing-right",
@@ -80,13 +89,91 @@ fn check_grants(ctx: &Ctx<'_>, draft: &mut Draft) {
     }
 }
 
-/// The direction of the version change: semver where both can be compared,
-/// otherwise a change of text counts as forward until bundles can say.
-fn check_version(ctx: &Ctx<'_>, _draft: &mut Draft) -> Direction {
-    let installed = ctx.observed.installed.as_ref().and_then(|installed| installed.installed.as_ref());
-    let parse = |text: &str| Version::parse(text.strip_prefix('v').unwrap_or(text)).ok();
-    match installed.and_then(|attempt| Some((parse(&attempt.version)?, parse(&ctx.desired.version)?))) {
-        Some((from, to)) if to < from => Direction::Reverse,
-        _ => Direction::Forward,
+/// Whether the wanted version can be gone to from what is installed, and from
+/// what a half-done upgrade was applying; and which way that goes.
+fn check_version(ctx: &Ctx<'_>, draft: &mut Draft) -> Direction {
+    check_kubernetes(ctx, draft);
+    let installed = ctx.observed.installed.as_ref();
+    let attempts = installed
+        .into_iter()
+        .flat_map(|installed| [&installed.installed, &installed.applying]);
+    let mut direction = Direction::Forward;
+    for attempt in attempts
+        .flatten()
+        .filter(|attempt| attempt.version != ctx.desired.version)
+    {
+        match way(ctx, &attempt.version) {
+            Some(Direction::Forward) => check_upgrade(ctx, draft, &attempt.version),
+            Some(Direction::Reverse) => direction = Direction::Reverse,
+            None => draft.findings.push(
+                Finding::error(
+                    Kind::Policy,
+                    "direction-unknown",
+                    format!(
+                        "the versions {} and {} cannot be compared",
+                        attempt.version, ctx.desired.version
+                    ),
+                )
+                .hint("say `direction: forward` in bundle.yaml or version.yaml"),
+            ),
+        }
+    }
+    direction
+}
+
+/// Which way it goes from a version to the wanted one; none where nobody says.
+fn way(ctx: &Ctx<'_>, from: &str) -> Option<Direction> {
+    // A bundle without version folders has revisions for versions: the newest
+    // one is what is wanted.
+    if ctx.desired.version == ctx.desired.revision {
+        return Some(Direction::Forward);
+    }
+    match (parse(from), parse(&ctx.desired.version)) {
+        (Some(from), Some(to)) if to < from => Some(Direction::Reverse),
+        (Some(_), Some(_)) => Some(Direction::Forward),
+        _ => ctx.policy.direction,
+    }
+}
+
+fn parse(text: &str) -> Option<Version> {
+    Version::parse(text.strip_prefix('v').unwrap_or(text)).ok()
+}
+
+fn check_upgrade(ctx: &Ctx<'_>, draft: &mut Draft, from: &str) {
+    let (Some(range), Some(version)) = (&ctx.policy.upgrades_from, parse(from)) else {
+        return;
+    };
+    if range.matches(&version) {
+        return;
+    }
+    draft.findings.push(
+        Finding::error(
+            Kind::Policy,
+            "version-path",
+            format!(
+                "{} can be gone to from {range} only, and {from} is installed",
+                ctx.desired.version
+            ),
+        )
+        .hint(format!("go to a version within {range} first")),
+    );
+}
+
+fn check_kubernetes(ctx: &Ctx<'_>, draft: &mut Draft) {
+    let (Some(range), Some(server)) = (&ctx.policy.kubernetes, parse(&ctx.observed.server_version))
+    else {
+        return;
+    };
+    // Builds of distributions carry suffixes that are no pre-releases.
+    let server = Version::new(server.major, server.minor, server.patch);
+    if !range.matches(&server) {
+        draft.findings.push(Finding::error(
+            Kind::Policy,
+            "kubernetes-version",
+            format!(
+                "{} {} is for Kubernetes {range}, and the server is {server}",
+                ctx.desired.bundle, ctx.desired.version
+            ),
+        ));
     }
 }

@@ -3,7 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::draft::{Ctx, Draft, Pruned};
-use super::model::{Action, Change, EdgeReason, Need, Op, Precondition, StepId, Until, is_protected_kind};
+use super::model::{
+    Action, Change, EdgeReason, Need, Op, Precondition, StepId, Until, is_protected_kind,
+};
 use super::{Deletion, Propagation, namespace};
 use crate::finding::{Finding, Kind};
 use crate::inventory::{Entry, EntryState};
@@ -35,10 +37,17 @@ pub(super) fn decide(ctx: &Ctx<'_>, draft: &mut Draft) {
         }
     }
     // A run-time object that points at a Service goes with that Service only.
-    let services: BTreeSet<ObjectId> =
-        pruned.iter().filter(|one| one.id.is("", "Service")).map(|one| one.id.clone()).collect();
+    let services: BTreeSet<ObjectId> = pruned
+        .iter()
+        .filter(|one| one.id.is("", "Service"))
+        .map(|one| one.id.clone())
+        .collect();
     pruned.retain(|one| match ctx.observed.inventory.entries.get(&one.id) {
-        Some(Entry { state: EntryState::Observed, service: Some(service), .. }) => services.contains(&service.id()),
+        Some(Entry {
+            state: EntryState::Observed,
+            service: Some(service),
+            ..
+        }) => services.contains(&service.id()),
         _ => true,
     });
     if pruned.is_empty() {
@@ -55,7 +64,11 @@ pub(super) fn decide(ctx: &Ctx<'_>, draft: &mut Draft) {
     };
     if let Some(why) = hold {
         for one in pruned {
-            skip(draft, &one.id, format!("no longer in git; stays because {why}"));
+            skip(
+                draft,
+                &one.id,
+                format!("no longer in git; stays because {why}"),
+            );
         }
         return;
     }
@@ -106,7 +119,11 @@ fn judge(ctx: &Ctx<'_>, id: &ObjectId, entry: &Entry) -> Verdict {
             "no longer in git; stays because it is part of another ApplySet now",
         ));
     }
-    if live.annotations.get(annotations::PRUNE).is_some_and(|value| value == "disabled") {
+    if live
+        .annotations
+        .get(annotations::PRUNE)
+        .is_some_and(|value| value == "disabled")
+    {
         return keep(Finding::note(
             Kind::Policy,
             "kept-annotated",
@@ -123,7 +140,11 @@ fn judge(ctx: &Ctx<'_>, id: &ObjectId, entry: &Entry) -> Verdict {
         Propagation::Background
     };
     match Deletion::of_member(entry, live, propagation) {
-        Some(deletion) => Verdict::Delete(Pruned { id: id.clone(), deletion, dead: is_dead(ctx, id) }),
+        Some(deletion) => Verdict::Delete(Pruned {
+            id: id.clone(),
+            deletion,
+            dead: is_dead(ctx, id),
+        }),
         None => Verdict::Gone,
     }
 }
@@ -131,13 +152,24 @@ fn judge(ctx: &Ctx<'_>, id: &ObjectId, entry: &Entry) -> Verdict {
 /// Why a protected object may not go.
 fn protection(ctx: &Ctx<'_>, id: &ObjectId, entry: &Entry) -> Option<Finding> {
     let kept = |code: &str, why: String| {
-        Finding::warning(Kind::Policy, code, format!("no longer in git; stays because {why}"))
+        Finding::warning(
+            Kind::Policy,
+            code,
+            format!("no longer in git; stays because {why}"),
+        )
     };
     if id.is("", "Namespace") && entry.adopted {
-        return Some(kept("kept-adopted", "a namespace that was there before is never deleted".to_owned()));
+        return Some(kept(
+            "kept-adopted",
+            "a namespace that was there before is never deleted".to_owned(),
+        ));
     }
     let load_balancer = id.is("", "Service")
-        && ctx.observed.full.get(id).is_none_or(|live| live.value()["spec"]["type"] == "LoadBalancer");
+        && ctx
+            .observed
+            .full
+            .get(id)
+            .is_none_or(|live| live.value()["spec"]["type"] == "LoadBalancer");
     let protected = entry.protected
         || is_protected_kind(&id.group_kind())
         || load_balancer
@@ -145,7 +177,10 @@ fn protection(ctx: &Ctx<'_>, id: &ObjectId, entry: &Entry) -> Option<Finding> {
     if !protected || is_consented(ctx, id) {
         return None;
     }
-    let finding = kept("kept-protected", format!("objects of kind {} are protected", id.kind));
+    let finding = kept(
+        "kept-protected",
+        format!("objects of kind {} are protected", id.kind),
+    );
     Some(finding.hint(format!(
         "to delete it, add to `consent` in the environment file: {{action: delete, kind: {}, name: {}, release: {}, from: {}, to: {}}}",
         id.kind,
@@ -157,15 +192,23 @@ fn protection(ctx: &Ctx<'_>, id: &ObjectId, entry: &Entry) -> Option<Finding> {
 }
 
 fn is_consented(ctx: &Ctx<'_>, id: &ObjectId) -> bool {
-    ctx.policy
-        .consent
-        .iter()
-        .any(|consent| consent.allows_delete(id, &ctx.desired.name.release, installed_version(ctx), &ctx.desired.version))
+    ctx.policy.consent.iter().any(|consent| {
+        consent.allows_delete(
+            id,
+            &ctx.desired.name.release,
+            installed_version(ctx),
+            &ctx.desired.version,
+        )
+    })
 }
 
 fn installed_version<'a>(ctx: &'a Ctx<'_>) -> Option<&'a str> {
     let installed = ctx.observed.installed.as_ref()?;
-    installed.installed.as_ref().or(installed.applying.as_ref()).map(|attempt| attempt.version.as_str())
+    installed
+        .installed
+        .as_ref()
+        .or(installed.applying.as_ref())
+        .map(|attempt| attempt.version.as_str())
 }
 
 /// An object that changed its group and kept its uid is the same object.
@@ -181,19 +224,30 @@ fn is_renamed(ctx: &Ctx<'_>, live: &LiveMeta) -> bool {
 fn has_successor(ctx: &Ctx<'_>, id: &ObjectId) -> bool {
     id.namespace.is_some()
         && ctx.manifests.keys().any(|other| {
-            other.group == id.group && other.kind == id.kind && other.name == id.name && other.namespace != id.namespace
+            other.group == id.group
+                && other.kind == id.kind
+                && other.name == id.name
+                && other.namespace != id.namespace
         })
 }
 
 /// A registration whose Services are all gone breaks whoever calls it.
 fn is_dead(ctx: &Ctx<'_>, id: &ObjectId) -> bool {
-    let Some(Registration { services, .. }) =
-        ctx.observed.registrations.iter().find(|registration| registration.id == *id)
+    let Some(Registration { services, .. }) = ctx
+        .observed
+        .registrations
+        .iter()
+        .find(|registration| registration.id == *id)
     else {
         return false;
     };
     !services.is_empty()
-        && services.iter().all(|service| ctx.observed.backends.get(service).is_some_and(|backend| !backend.exists))
+        && services.iter().all(|service| {
+            ctx.observed
+                .backends
+                .get(service)
+                .is_some_and(|backend| !backend.exists)
+        })
 }
 
 /// A recorded run-time object goes with its Service, or when no desired object
@@ -202,14 +256,21 @@ fn run_time(ctx: &Ctx<'_>, id: &ObjectId, entry: &Entry) -> Option<Pruned> {
     let live = ctx.observed.live_meta(id)?;
     let in_use = entry.service.is_none()
         && match &id.namespace {
-            Some(namespace) => ctx.manifests.keys().any(|other| other.namespace.as_ref() == Some(namespace)),
+            Some(namespace) => ctx
+                .manifests
+                .keys()
+                .any(|other| other.namespace.as_ref() == Some(namespace)),
             None => !ctx.desired.manifests.is_empty(),
         };
     if in_use {
         return None;
     }
     let deletion = Deletion::of_run_time_object(entry, live)?;
-    Some(Pruned { id: id.clone(), deletion, dead: false })
+    Some(Pruned {
+        id: id.clone(),
+        deletion,
+        dead: false,
+    })
 }
 
 fn check_cap(ctx: &Ctx<'_>, draft: &mut Draft, counted: usize) {
@@ -219,7 +280,9 @@ fn check_cap(ctx: &Ctx<'_>, draft: &mut Draft, counted: usize) {
         .policy
         .consent
         .iter()
-        .filter_map(|consent| consent.prune_limit(release, installed_version(ctx), &ctx.desired.version))
+        .filter_map(|consent| {
+            consent.prune_limit(release, installed_version(ctx), &ctx.desired.version)
+        })
         .max();
     if counted <= cap.max(consented.unwrap_or(0)) {
         return;
@@ -257,30 +320,61 @@ fn record(
 ) {
     draft.changes.insert(
         id.clone(),
-        Change { object: id.clone(), action, stage, reason, cause: None, require, digest: None, unverified: None },
+        Change {
+            object: id.clone(),
+            action,
+            stage,
+            reason,
+            cause: None,
+            require,
+            digest: None,
+            unverified: None,
+        },
     );
 }
 
 /// The deletions: class by class, each class after the one before is gone.
 pub(super) fn steps(ctx: &Ctx<'_>, draft: &mut Draft) {
     let pruned = std::mem::take(&mut draft.pruned);
-    let Some(verified) = draft.verified else { return };
+    let Some(verified) = draft.verified else {
+        return;
+    };
     let mut by_class: BTreeMap<DeletionClass, Vec<StepId>> = BTreeMap::new();
     for Pruned { id, deletion, dead } in pruned {
-        if draft.steps.iter().any(|step| step.object == id && matches!(step.op, Op::Delete(_))) {
+        if draft
+            .steps
+            .iter()
+            .any(|step| step.object == id && matches!(step.op, Op::Delete(_)))
+        {
             // Already removed as a leftover.
             continue;
         }
-        let stage = if dead { StageName::Gates } else { StageName::Prune };
+        let stage = if dead {
+            StageName::Gates
+        } else {
+            StageName::Prune
+        };
         let reason = deletion.explain(&id);
         let require = vec![Precondition::Uid(deletion.uid().to_owned())];
-        record(draft, &id, Action::Delete, Some(stage.clone()), reason.clone(), require.clone());
+        record(
+            draft,
+            &id,
+            Action::Delete,
+            Some(stage.clone()),
+            reason.clone(),
+            require.clone(),
+        );
         let class = deletion_class(&id.group_kind());
         let step = draft.step(ctx, stage, id, Op::Delete(deletion), &reason);
         draft.at(step).require = require;
         draft.at(step).until = Some(Until::Absent { pods: None });
         if dead {
-            let later: Vec<StepId> = draft.steps.iter().map(|step| step.id).filter(|other| *other < verified).collect();
+            let later: Vec<StepId> = draft
+                .steps
+                .iter()
+                .map(|step| step.id)
+                .filter(|other| *other < verified)
+                .collect();
             for other in later {
                 draft.edge(step, Need::Absent, other, EdgeReason::Leftover);
             }

@@ -12,7 +12,11 @@ use crate::repo::RuntimeObject;
 
 /// Adds waits for what has no step of its own and the barrier behind all of it.
 pub(super) fn run(ctx: &Ctx<'_>, draft: &mut Draft) {
-    let ready = ctx.observed.installed.as_ref().is_some_and(|installed| installed.ready);
+    let ready = ctx
+        .observed
+        .installed
+        .as_ref()
+        .is_some_and(|installed| installed.ready);
     if !ctx.policy.wait || (ready && !draft.has_effects() && draft.pruned.is_empty()) {
         return;
     }
@@ -25,13 +29,27 @@ pub(super) fn run(ctx: &Ctx<'_>, draft: &mut Draft) {
         return;
     }
     wait_for_unchanged(ctx, draft);
-    for object in ctx.desired.runtime_objects.iter().filter(|object| !object.optional) {
+    for object in ctx
+        .desired
+        .runtime_objects
+        .iter()
+        .filter(|object| !object.optional)
+    {
         wait_for_run_time(ctx, draft, object);
     }
     let earlier: Vec<(StepId, Need)> = draft
         .steps
         .iter()
-        .map(|step| (step.id, if step.until.is_none() { Need::Applied } else { reached(&step.op) }))
+        .map(|step| {
+            (
+                step.id,
+                if step.until.is_none() {
+                    Need::Applied
+                } else {
+                    reached(&step.op)
+                },
+            )
+        })
         .collect();
     let reason = "everything is ready before anything is pruned";
     let barrier = draft.wait(ctx, StageName::Verify, ctx.release(), None, reason);
@@ -43,7 +61,11 @@ pub(super) fn run(ctx: &Ctx<'_>, draft: &mut Draft) {
 
 /// What a step with a condition reaches.
 fn reached(op: &Op) -> Need {
-    if matches!(op, Op::Delete(_)) { Need::Absent } else { Need::Ready }
+    if matches!(op, Op::Delete(_)) {
+        Need::Absent
+    } else {
+        Need::Ready
+    }
 }
 
 fn wait_for_unchanged(ctx: &Ctx<'_>, draft: &mut Draft) {
@@ -55,7 +77,13 @@ fn wait_for_unchanged(ctx: &Ctx<'_>, draft: &mut Draft) {
         .collect();
     for id in unchanged {
         if let Some(until) = edges::until(ctx, &id) {
-            draft.wait(ctx, StageName::Verify, id, Some(until), "it must still be ready");
+            draft.wait(
+                ctx,
+                StageName::Verify,
+                id,
+                Some(until),
+                "it must still be ready",
+            );
         }
     }
 }
@@ -74,7 +102,12 @@ fn wait_for_run_time(ctx: &Ctx<'_>, draft: &mut Draft, object: &RuntimeObject) {
             .manifests
             .keys()
             .filter(|id| id.is("", "Service") && id.name == *name)
-            .filter_map(|id| Some(ServiceRef { namespace: id.namespace.clone()?, name: id.name.clone() }))
+            .filter_map(|id| {
+                Some(ServiceRef {
+                    namespace: id.namespace.clone()?,
+                    name: id.name.clone(),
+                })
+            })
             .collect();
         if services.is_empty() {
             draft.findings.push(Finding::warning(
@@ -85,7 +118,10 @@ fn wait_for_run_time(ctx: &Ctx<'_>, draft: &mut Draft, object: &RuntimeObject) {
         }
         for service in services {
             let id = service.id();
-            let until = Until::Registered { kind: kind.clone(), service };
+            let until = Until::Registered {
+                kind: kind.clone(),
+                service,
+            };
             let reason = format!("its workload registers {kind} at run time");
             waits.push(draft.wait(ctx, StageName::Verify, id, Some(until), &reason));
         }
@@ -93,7 +129,13 @@ fn wait_for_run_time(ctx: &Ctx<'_>, draft: &mut Draft, object: &RuntimeObject) {
         let any_of = candidates(ctx, &kind, name);
         if let Some(first) = any_of.first().cloned() {
             let reason = "the workloads make it at run time";
-            waits.push(draft.wait(ctx, StageName::Verify, first, Some(Until::Exists { any_of }), reason));
+            waits.push(draft.wait(
+                ctx,
+                StageName::Verify,
+                first,
+                Some(Until::Exists { any_of }),
+                reason,
+            ));
         }
     }
     for wait in waits {
@@ -106,11 +148,21 @@ fn wait_for_run_time(ctx: &Ctx<'_>, draft: &mut Draft, object: &RuntimeObject) {
 /// Where a run-time object with this name may be: in each namespace that holds
 /// workloads of the release, or without one.
 fn candidates(ctx: &Ctx<'_>, kind: &GroupKind, name: &str) -> Vec<ObjectId> {
-    let namespaced = ctx.observed.discovery.preferred(kind).is_none_or(|(_, resource)| resource.namespaced);
+    let namespaced = ctx
+        .observed
+        .discovery
+        .preferred(kind)
+        .is_none_or(|(_, resource)| resource.namespaced);
     if !namespaced {
         return vec![ObjectId::new(&kind.group, &kind.kind, None, name)];
     }
-    let namespaces: BTreeSet<&str> =
-        ctx.manifests.keys().filter_map(|id| id.namespace.as_deref()).collect();
-    namespaces.into_iter().map(|namespace| ObjectId::new(&kind.group, &kind.kind, Some(namespace), name)).collect()
+    let namespaces: BTreeSet<&str> = ctx
+        .manifests
+        .keys()
+        .filter_map(|id| id.namespace.as_deref())
+        .collect();
+    namespaces
+        .into_iter()
+        .map(|namespace| ObjectId::new(&kind.group, &kind.kind, Some(namespace), name))
+        .collect()
 }

@@ -17,30 +17,63 @@ use crate::io::cluster::{Applied, ApplyOptions, ResourcePath};
 
 impl Operator<'_> {
     /// Sends the object and records the answer.
-    pub(super) async fn apply(&self, step: &Step, body: &Body, force: bool, started: Instant) -> Result<(), Failure> {
-        let require = Require { uid: required_uid(step), resource_version: required_version(step) };
+    pub(super) async fn apply(
+        &self,
+        step: &Step,
+        body: &Body,
+        force: bool,
+        started: Instant,
+    ) -> Result<(), Failure> {
+        let require = Require {
+            uid: required_uid(step),
+            resource_version: required_version(step),
+        };
         let id = &step.object;
         let (path, bytes, digest, secret) = match body {
             Body::Rendered(_) => {
-                let manifest = self
-                    .manifests
-                    .get(id)
-                    .ok_or_else(|| Failure::new(FailureKind::Other, "the plan names an object that was not rendered"))?;
+                let manifest = self.manifests.get(id).ok_or_else(|| {
+                    Failure::new(
+                        FailureKind::Other,
+                        "the plan names an object that was not rendered",
+                    )
+                })?;
                 let path = self.paths.of(&manifest.gvk());
                 let digest = body::desired_digest(manifest, self.key);
-                (path, body::compose(manifest, digest, require), Some(digest), manifest.is_secret())
+                (
+                    path,
+                    body::compose(manifest, digest, require),
+                    Some(digest),
+                    manifest.is_secret(),
+                )
             }
             Body::Inline(value) => {
-                let path = self.paths.of_member(id, value.0["apiVersion"].as_str().unwrap_or_default());
-                (path, body::with_requirements(value.0.clone(), require), None, false)
+                let path = self
+                    .paths
+                    .of_member(id, value.0["apiVersion"].as_str().unwrap_or_default());
+                (
+                    path,
+                    body::with_requirements(value.0.clone(), require),
+                    None,
+                    false,
+                )
             }
         };
         let path = path.ok_or_else(|| {
-            Failure::new(FailureKind::Cluster, format!("{} is not served by the cluster", id.group_kind()))
+            Failure::new(
+                FailureKind::Cluster,
+                format!("{} is not served by the cluster", id.group_kind()),
+            )
         })?;
-        let options = ApplyOptions { force, secret, ..ApplyOptions::new(&self.manager) };
+        let options = ApplyOptions {
+            force,
+            secret,
+            ..ApplyOptions::new(&self.manager)
+        };
         let cluster = self.cluster_for(step, started);
-        let applied = cluster.apply(&path, id, bytes, &options).await.map_err(|error| failure(&error))?;
+        let applied = cluster
+            .apply(&path, id, bytes, &options)
+            .await
+            .map_err(|error| failure(&error))?;
         self.accept(step, &path, digest, applied, started)
     }
 
@@ -58,16 +91,24 @@ impl Operator<'_> {
             .filter(|manager| *manager != self.manager)
             .collect();
         // Somebody created it since the plan was made: it is not ours to prune.
-        let taken = step.require.contains(&Precondition::Absent) && !applied.created && !foreign.is_empty();
+        let taken =
+            step.require.contains(&Precondition::Absent) && !applied.created && !foreign.is_empty();
         let text = |value: &Value| value.as_str().map(str::to_owned);
         let since = Since {
             resource_version: text(&metadata["resourceVersion"]).unwrap_or_default(),
             generation: metadata["generation"].as_i64(),
         };
         {
-            let mut inventory = self.inventory.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut inventory = self
+                .inventory
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner);
             let entry = inventory.entries.entry(step.object.clone()).or_default();
-            entry.state = if taken { EntryState::Kept } else { EntryState::Applied };
+            entry.state = if taken {
+                EntryState::Kept
+            } else {
+                EntryState::Applied
+            };
             entry.api_version = path.api_version.to_string();
             entry.uid = text(&metadata["uid"]);
             entry.resource_version = Some(since.resource_version.clone());
@@ -86,11 +127,16 @@ impl Operator<'_> {
         if taken {
             return Err(Failure {
                 kind: FailureKind::Conflict,
-                message: format!("it was created by {} after the plan was made", foreign.join(", ")),
-                hint: Some("run the command again; it will say whether the object can be adopted".to_owned()),
+                message: format!(
+                    "it was created by {} after the plan was made",
+                    foreign.join(", ")
+                ),
+                hint: Some(
+                    "run the command again; it will say whether the object can be adopted"
+                        .to_owned(),
+                ),
             });
         }
         Ok(())
     }
 }
-

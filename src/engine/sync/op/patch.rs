@@ -21,9 +21,16 @@ impl Operator<'_> {
     ) -> Result<(), Failure> {
         let id = &step.object;
         let path = self.paths.of_member(id, "").ok_or_else(|| {
-            Failure::new(FailureKind::Cluster, format!("{} is not served by the cluster", id.group_kind()))
+            Failure::new(
+                FailureKind::Cluster,
+                format!("{} is not served by the cluster", id.group_kind()),
+            )
         })?;
-        let options = PatchOptions { manager: MANAGER, dry_run: false, subresource };
+        let options = PatchOptions {
+            manager: MANAGER,
+            dry_run: false,
+            subresource,
+        };
         self.cluster_for(step, started)
             .patch(&path, id, &Patch::Json(patch.0.clone()), &options)
             .await

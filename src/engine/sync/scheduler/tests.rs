@@ -14,7 +14,10 @@ use super::*;
 use crate::engine::sync::report::FailureKind;
 
 fn release() -> ReleaseName {
-    ReleaseName { environment: "test".to_owned(), release: "web".to_owned() }
+    ReleaseName {
+        environment: "test".to_owned(),
+        release: "web".to_owned(),
+    }
 }
 
 /// A step with its edges and whether it waits for something.
@@ -26,7 +29,11 @@ fn step(id: usize, needs: &[(usize, Need)], waits: bool) -> Step {
         op: Op::Wait,
         needs: needs
             .iter()
-            .map(|(from, state)| Edge { from: StepId(*from), state: *state, why: EdgeReason::After })
+            .map(|(from, state)| Edge {
+                from: StepId(*from),
+                state: *state,
+                why: EdgeReason::After,
+            })
             .collect(),
         require: Vec::new(),
         until: waits.then_some(Until::Absent { pods: None }),
@@ -81,9 +88,19 @@ fn failure() -> Failure {
 impl Executor for Checker {
     async fn carry_out<'a>(&'a self, step: &'a Step) -> Result<(), Failure> {
         for edge in &step.needs {
-            let needed = if edge.state == Need::Applied { Reached::Applied } else { Reached::Complete };
+            let needed = if edge.state == Need::Applied {
+                Reached::Applied
+            } else {
+                Reached::Complete
+            };
             let reached = self.reached.lock().unwrap()[edge.from.0];
-            assert!(reached >= needed, "step {} started before {} was {:?}", step.id.0, edge.from.0, edge.state);
+            assert!(
+                reached >= needed,
+                "step {} started before {} was {:?}",
+                step.id.0,
+                edge.from.0,
+                edge.state
+            );
         }
         let now = self.in_flight.fetch_add(1, Ordering::SeqCst) + 1;
         self.most.fetch_max(now, Ordering::SeqCst);
@@ -97,8 +114,11 @@ impl Executor for Checker {
         if self.fail_operation == Some(step.id.0) {
             return Err(failure());
         }
-        self.reached.lock().unwrap()[step.id.0] =
-            if step.until.is_some() { Reached::Applied } else { Reached::Complete };
+        self.reached.lock().unwrap()[step.id.0] = if step.until.is_some() {
+            Reached::Applied
+        } else {
+            Reached::Complete
+        };
         Ok(())
     }
 
@@ -113,33 +133,50 @@ impl Executor for Checker {
 }
 
 async fn carry_out(plan: &Plan, checker: &Checker, limit: usize) -> SyncResult {
-    let cancel = checker.cancel.as_ref().map_or_else(CancellationToken::new, |(_, token)| token.clone());
+    let cancel = checker
+        .cancel
+        .as_ref()
+        .map_or_else(CancellationToken::new, |(_, token)| token.clone());
     run(plan, checker, &Events::silent(release()), limit, &cancel).await
 }
 
 fn block_on<T>(future: impl Future<Output = T>) -> T {
-    tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(future)
+    tokio::runtime::Builder::new_current_thread()
+        .build()
+        .unwrap()
+        .block_on(future)
 }
 
 /// Random graphs: step n needs some of the steps before it.
 fn graphs() -> impl Strategy<Value = Vec<Step>> {
-    prop::collection::vec((prop::collection::vec((any::<prop::sample::Index>(), any::<bool>()), 0..4), any::<bool>()), 1..40)
-        .prop_map(|steps| {
-            steps
-                .into_iter()
-                .enumerate()
-                .map(|(id, (needs, waits))| {
-                    let mut needs: Vec<(usize, Need)> = needs
-                        .into_iter()
-                        .filter(|_| id > 0)
-                        .map(|(from, ready)| (from.index(id), if ready { Need::Ready } else { Need::Applied }))
-                        .collect();
-                    needs.sort_by_key(|(from, _)| *from);
-                    needs.dedup_by_key(|(from, _)| *from);
-                    step(id, &needs, waits)
-                })
-                .collect()
-        })
+    prop::collection::vec(
+        (
+            prop::collection::vec((any::<prop::sample::Index>(), any::<bool>()), 0..4),
+            any::<bool>(),
+        ),
+        1..40,
+    )
+    .prop_map(|steps| {
+        steps
+            .into_iter()
+            .enumerate()
+            .map(|(id, (needs, waits))| {
+                let mut needs: Vec<(usize, Need)> = needs
+                    .into_iter()
+                    .filter(|_| id > 0)
+                    .map(|(from, ready)| {
+                        (
+                            from.index(id),
+                            if ready { Need::Ready } else { Need::Applied },
+                        )
+                    })
+                    .collect();
+                needs.sort_by_key(|(from, _)| *from);
+                needs.dedup_by_key(|(from, _)| *from);
+                step(id, &needs, waits)
+            })
+            .collect()
+    })
 }
 
 proptest! {
