@@ -1,7 +1,10 @@
 //! What the tests and the demo run on.
 
+pub mod audit;
 pub mod control_plane;
+pub mod faults;
 pub mod isolated;
 pub mod kubectl;
+pub mod repository;
 pub mod schemas;
 pub mod world;
