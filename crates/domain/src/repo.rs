@@ -2,10 +2,12 @@
 
 mod consent;
 mod decode;
+pub mod format;
 mod policy;
 mod recording;
 mod resolve;
 mod resolved;
+mod selector;
 mod suggest;
 mod tree;
 
@@ -13,4 +15,5 @@ pub use policy::{Consent, ConsentAction, Protect, PruneMax, PrunePolicy, Runtime
 pub use recording::{Record, RecordingTree};
 pub use resolve::{environments, resolve};
 pub use resolved::{ClusterRef, Patch, PatchChange, ResolvedEnvironment, ResolvedRelease};
+pub use selector::{Matcher, well_known_group};
 pub use tree::{FileTree, MemoryTree, TreeEntry, TreeError, TreeKind};
