@@ -47,6 +47,7 @@ pub(super) fn process(
 ) -> Vec<Manifest> {
     let mut pass = Pass {
         release,
+        part_of: release.name.apply_set(),
         kinds,
         findings,
         unknown: BTreeMap::new(),
@@ -67,6 +68,8 @@ pub(super) fn process(
 
 struct Pass<'a> {
     release: &'a ResolvedRelease,
+    /// The id of the release's set.
+    part_of: String,
     kinds: &'a Kinds<'a>,
     findings: &'a mut Vec<Finding>,
     /// Unknown kinds with the place of their first object.
@@ -290,7 +293,7 @@ impl Pass<'_> {
         let Value::Object(set) = set else { return };
         set.insert(
             labels::PART_OF.to_owned(),
-            self.release.name.apply_set().into(),
+            self.part_of.as_str().into(),
         );
         set.entry(labels::MANAGED_BY)
             .or_insert_with(|| MANAGED_BY.into());
