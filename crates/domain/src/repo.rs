@@ -1,10 +1,12 @@
 //! What git says: repository, environments, bundles, versions.
 
 mod decode;
+pub mod format;
 mod policy;
 mod recording;
 mod resolve;
 mod resolved;
+mod selector;
 mod suggest;
 mod tree;
 
@@ -12,4 +14,5 @@ pub use policy::{Consent, ConsentAction, Protect, PruneMax, PrunePolicy, Runtime
 pub use recording::{Record, RecordingTree};
 pub use resolve::{environments, resolve};
 pub use resolved::{ClusterRef, Patch, PatchChange, ResolvedEnvironment, ResolvedRelease};
+pub use selector::{Matcher, well_known_group};
 pub use tree::{FileTree, MemoryTree, TreeEntry, TreeError, TreeKind};
