@@ -39,7 +39,7 @@ fn glob(pattern: &str, name: &str) -> bool {
                 .is_ok_and(|glob| glob.compile_matcher().is_match(name)))
 }
 
-/// Applies a patch to one object, or leaves it as it was and says why not.
+/// Applies a patch to an object, or leaves the object as it was and says why.
 pub(super) fn apply(patch: &Patch, id: &ObjectId, value: &mut Value) -> Result<(), Box<Finding>> {
     match &patch.change {
         PatchChange::Json(operations) => json_patch::patch(value, operations).map_err(|error| {
