@@ -1,1 +1,3 @@
-//! it
+//! Integration tests: one binary.
+
+mod cluster;
