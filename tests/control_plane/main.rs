@@ -1,1 +1,27 @@
-//! cp
+//! Tests on a real control plane: etcd, kube-apiserver and what belongs to it.
+
+mod start;
+
+use std::sync::OnceLock;
+
+use pleach::io::throwaway::{ControlPlane, Network, Options};
+use pleach_testkit::control_plane::binaries;
+
+/// Returns the control plane that all tests share which stay in namespaces of
+/// their own. It has controllers, but no scheduler and no nodes.
+///
+/// A static is never dropped: the kernel ends its processes with this one.
+#[expect(clippy::expect_used, reason = "no test can go on without it")]
+fn shared() -> &'static ControlPlane {
+    static SHARED: OnceLock<ControlPlane> = OnceLock::new();
+    SHARED.get_or_init(|| {
+        pleach_testkit::control_plane::start(Options {
+            binaries: binaries(),
+            controllers: true,
+            scheduler: false,
+            nodes: 0,
+            network: Network::Host,
+        })
+        .expect("the shared control plane starts")
+    })
+}

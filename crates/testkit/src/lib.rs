@@ -1,1 +1,3 @@
 //! What the tests and the demo run on.
+
+pub mod control_plane;

@@ -1,0 +1,34 @@
+//! Starting control planes from tests.
+
+use std::{env, path::PathBuf};
+
+use pleach::io::throwaway::{Binaries, ControlPlane, Options, ThrowawayError};
+
+/// Returns the places of the programs that the environment names.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "tests and the demo have no settings but the environment"
+)]
+pub fn binaries() -> Binaries {
+    let path = |name| env::var_os(name).map(PathBuf::from);
+    Binaries::new(
+        path("KUBEBUILDER_ASSETS"),
+        path("XDG_CACHE_HOME"),
+        path("HOME"),
+    )
+}
+
+/// Starts a control plane from code that is not async.
+///
+/// Works inside and outside of runtimes, so statics may call it.
+pub fn start(options: Options) -> anyhow::Result<ControlPlane> {
+    let start = || -> anyhow::Result<Result<ControlPlane, ThrowawayError>> {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()?;
+        Ok(runtime.block_on(ControlPlane::start(options)))
+    };
+    let started = std::thread::scope(|scope| scope.spawn(start).join());
+    let started = started.map_err(|_| anyhow::anyhow!("the start of a control plane panicked"))?;
+    Ok(started??)
+}

@@ -1,0 +1,129 @@
+//! Command lines of the control plane's programs.
+//!
+//! All of them run in the control plane's folder, see none of the caller's
+//! environment, and listen on loopback only.
+
+use std::{path::Path, process::Command};
+
+use super::isolate::{API_ADDRESS, NODE_ADDRESS, POD_RANGE, SERVICE_RANGE};
+
+/// etcd's socket, relative to the folder: no port to find, no path too long
+/// for a socket. etcd insists on something that looks like a port.
+const ETCD: &str = "unix://etcd.sock:1";
+
+/// The socket's file.
+pub(super) const ETCD_SOCKET: &str = "etcd.sock:1";
+
+/// Every request is logged once, when it is answered.
+pub(super) const AUDIT_POLICY: &str = "\
+apiVersion: audit.k8s.io/v1
+kind: Policy
+omitStages: [RequestReceived, ResponseStarted]
+rules:
+- level: Metadata
+";
+
+/// The audit log, relative to the folder.
+pub(super) const AUDIT_LOG: &str = "audit.log";
+
+/// Starts the command line of a program that runs in the folder.
+fn program(path: &Path, folder: &Path) -> Command {
+    let mut command = Command::new(path);
+    command
+        .current_dir(folder)
+        .env_clear()
+        .env("HOME", folder)
+        .env("PATH", "/usr/bin:/bin");
+    command
+}
+
+pub(super) fn etcd(path: &Path, folder: &Path) -> Command {
+    let mut command = program(path, folder);
+    let peer = "http://127.0.0.1:0"; // never used: there is one member
+    command
+        .args(["--name=throwaway", "--data-dir=etcd", "--log-level=warn"])
+        .arg("--unsafe-no-fsync")
+        .arg(format!("--listen-client-urls={ETCD}"))
+        .arg(format!("--advertise-client-urls={ETCD}"))
+        .arg(format!("--listen-peer-urls={peer}"))
+        .arg(format!("--initial-advertise-peer-urls={peer}"))
+        .arg(format!("--initial-cluster=throwaway={peer}"));
+    command
+}
+
+pub(super) fn kube_apiserver(path: &Path, folder: &Path, port: u16) -> Command {
+    let mut command = program(path, folder);
+    command
+        .arg(format!("--etcd-servers={ETCD}"))
+        .arg("--bind-address=127.0.0.1")
+        .arg(format!("--secure-port={port}"))
+        .arg("--permit-port-sharing=true") // we keep the port reserved
+        .arg(format!("--advertise-address={API_ADDRESS}"))
+        .arg(format!("--service-cluster-ip-range={SERVICE_RANGE}"))
+        .args(["--cert-dir=apiserver", "--client-ca-file=ca.crt"])
+        .args([
+            "--tls-cert-file=server.crt",
+            "--tls-private-key-file=server.key",
+        ])
+        .args(["--authorization-mode=RBAC", "--allow-privileged=true"])
+        .args([
+            "--service-account-issuer=https://kubernetes.default.svc",
+            "--service-account-key-file=service-account.pub",
+            "--service-account-signing-key-file=service-account.key",
+        ])
+        .args([
+            "--enable-aggregator-routing=true", // nobody runs kube-proxy
+            "--requestheader-client-ca-file=front-proxy-ca.crt",
+            "--requestheader-allowed-names=front-proxy-client",
+            "--requestheader-username-headers=X-Remote-User",
+            "--requestheader-group-headers=X-Remote-Group",
+            "--requestheader-extra-headers-prefix=X-Remote-Extra-",
+            "--proxy-client-cert-file=front-proxy-client.crt",
+            "--proxy-client-key-file=front-proxy-client.key",
+        ])
+        // Its taint on new nodes would be removed by the node lifecycle
+        // controller, which must not run: kwok's nodes have no kubelet.
+        .arg("--disable-admission-plugins=TaintNodesByCondition")
+        .arg("--audit-policy-file=audit-policy.yaml")
+        .arg(format!("--audit-log-path={AUDIT_LOG}"))
+        .arg("--audit-log-maxsize=100000"); // one file, whatever happens
+    command
+}
+
+pub(super) fn kube_controller_manager(path: &Path, folder: &Path) -> Command {
+    let mut command = program(path, folder);
+    command
+        .args([
+            "--kubeconfig=admin.kubeconfig",
+            "--leader-elect=false",
+            "--secure-port=0",
+        ])
+        .arg("--controllers=*,-nodeipam,-nodelifecycle,-cloud-node-lifecycle")
+        .args(["--kube-api-qps=1000", "--kube-api-burst=1000"])
+        .args([
+            "--root-ca-file=ca.crt",
+            "--service-account-private-key-file=service-account.key",
+        ]);
+    command
+}
+
+pub(super) fn kube_scheduler(path: &Path, folder: &Path) -> Command {
+    let mut command = program(path, folder);
+    command.args([
+        "--kubeconfig=admin.kubeconfig",
+        "--leader-elect=false",
+        "--secure-port=0",
+    ]);
+    command
+}
+
+pub(super) fn kwok(path: &Path, folder: &Path, stages: &Path) -> Command {
+    let mut command = program(path, folder);
+    command
+        .args(["--kubeconfig=admin.kubeconfig", "--manage-all-nodes"])
+        .arg("--config")
+        .arg(stages)
+        .arg(format!("--cidr={POD_RANGE}"))
+        .arg(format!("--node-ip={NODE_ADDRESS}"));
+    command
+}
