@@ -2,4 +2,5 @@
 
 mod architecture;
 mod cli;
+mod cluster;
 mod git;

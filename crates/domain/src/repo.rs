@@ -1,6 +1,5 @@
 //! What git says: repository, environments, bundles, versions.
 
-mod consent;
 mod decode;
 pub mod format;
 mod policy;

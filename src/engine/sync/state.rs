@@ -243,9 +243,9 @@ impl State {
             crd::NAME,
         );
         let live = self.cluster.get_id(&path, &id).await?;
-        let live_revision = live.as_ref().map_or(0, crd::revision);
-        if live_revision < crd::REVISION {
-            self.apply(&path, &id, &crd::definition()).await?;
+        let definition = crd::definition();
+        if live.as_ref().map_or(0, crd::revision) < crd::revision(&definition) {
+            self.apply(&path, &id, &definition).await?;
         }
         let started = tokio::time::Instant::now();
         loop {

@@ -205,6 +205,11 @@ async fn client(config: Config, server: &str) -> Result<Client, ClusterError> {
         server: server.to_owned(),
         message,
     };
+    let plugin = config
+        .auth_info
+        .exec
+        .as_ref()
+        .and_then(|exec| exec.command.clone());
     let building = tokio::task::spawn_blocking(move || Client::try_from(config));
     timeout(LOGIN, building)
         .await
@@ -212,24 +217,24 @@ async fn client(config: Config, server: &str) -> Result<Client, ClusterError> {
         .map_err(|_| prepare("the client could not be built".to_owned()))?
         .map_err(|error| {
             prepare(match &error {
-                kube::Error::Auth(error) => auth_message(error),
+                kube::Error::Auth(error) => {
+                    let named = plugin.map(|name| format!("`{name}`: ")).unwrap_or_default();
+                    format!("{named}{}", auth_message(error))
+                }
                 error => error.to_string(),
             })
         })
 }
 
-/// What is wrong with the credentials. A plugin's output may hold a token, so
-/// only its exit status and its stderr are told.
+/// What is wrong with the credentials. A plugin's command line and output may
+/// hold a token, so only its exit status and its last words are told.
 pub(super) fn auth_message(error: &AuthError) -> String {
     match error {
-        AuthError::AuthExecRun { cmd, out } => {
+        AuthError::AuthExecRun { out, .. } => {
             let stderr = String::from_utf8_lossy(&out.stderr);
             let last = stderr.lines().rev().find(|line| !line.trim().is_empty());
-            format!(
-                "credential plugin `{cmd}` failed with {}{}",
-                out.status,
-                last.map_or_else(String::new, |line| format!(": {}", line.trim()))
-            )
+            let words = last.map_or_else(String::new, |line| format!(": {}", line.trim()));
+            format!("the credential plugin failed with {}{words}", out.status)
         }
         AuthError::AuthExecParse(_) | AuthError::ParseTokenKey(_) => {
             "the output of the credential plugin is no ExecCredential".to_owned()

@@ -1,0 +1,138 @@
+//! When requests are repeated, on a paused clock: only over a service without
+//! sockets, whose time-outs a paused clock would fire at once.
+
+use std::convert::Infallible;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use http::{Request, Response};
+use kube::client::Body;
+use pleach::io::cluster::{Class, Cluster, Connection, Retry};
+use serde_json::json;
+use tokio::time::Instant;
+
+use super::scripted::config_maps;
+
+type Script = fn(usize) -> (u16, Option<&'static str>, &'static str);
+
+/// A cluster whose nth request gets the nth answer, and when requests came.
+fn cluster(script: Script) -> (Cluster, Arc<Mutex<Vec<Duration>>>) {
+    let start = Instant::now();
+    let times: Arc<Mutex<Vec<Duration>>> = Arc::default();
+    let record = Arc::clone(&times);
+    let service = tower::service_fn(move |_: Request<Body>| {
+        let attempt = {
+            let mut record = record.lock().unwrap();
+            record.push(start.elapsed());
+            record.len() - 1
+        };
+        async move {
+            let (status, retry_after, body) = script(attempt);
+            if status == 0 {
+                return std::future::pending().await;
+            }
+            let mut response = Response::builder().status(status);
+            if let Some(seconds) = retry_after {
+                response = response.header("retry-after", seconds);
+            }
+            let body = Body::from(body.as_bytes().to_vec());
+            Ok::<_, Infallible>(response.body(body).unwrap())
+        }
+    });
+    let client = kube::Client::new(service, "default");
+    let connection = Connection {
+        request_timeout: Duration::from_secs(10),
+        ..Connection::new("pleach/0.0.0")
+    };
+    (Cluster::over(client, &connection, "https://x"), times)
+}
+
+async fn get(cluster: &Cluster) -> Result<Option<serde_json::Value>, Class> {
+    cluster
+        .get(&config_maps(), Some("web"), "a")
+        .await
+        .map_err(|error| error.class().unwrap().clone())
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_server_says_when_to_come_back() {
+    let (cluster, times) = cluster(|attempt| match attempt {
+        0 => (429, Some("7"), "slow down"),
+        1 => (
+            503,
+            None,
+            r#"{"kind":"Status","code":503,"details":{"retryAfterSeconds":3}}"#,
+        ),
+        _ => (200, None, "{}"),
+    });
+    let cluster = cluster.with_retry(Retry::within(Duration::from_mins(1)));
+    assert_eq!(get(&cluster).await, Ok(Some(json!({}))));
+    let seconds: Vec<u64> = times
+        .lock()
+        .unwrap()
+        .iter()
+        .map(Duration::as_secs)
+        .collect();
+    assert_eq!(seconds, [0, 7, 10]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn pauses_grow_until_the_deadline() {
+    let (cluster, times) = cluster(|_| (503, None, "service unavailable"));
+    let deadline = Instant::now() + Duration::from_secs(30);
+    let cluster = cluster.with_retry(Retry::until(deadline));
+    assert_eq!(get(&cluster).await, Err(Class::ApiUnavailable));
+    assert!(Instant::now() <= deadline);
+    let count = times.lock().unwrap().len();
+    assert!((8..30).contains(&count), "{count} attempts");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_wait_beyond_the_deadline_is_not_begun() {
+    let (cluster, times) = cluster(|_| (429, Some("60"), "slow down"));
+    let cluster = cluster.with_retry(Retry::within(Duration::from_secs(30)));
+    assert_eq!(get(&cluster).await, Err(Class::TooManyRequests));
+    assert_eq!(times.lock().unwrap().len(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_silent_server_is_asked_again_until_the_deadline() {
+    let (cluster, times) = cluster(|_| (0, None, ""));
+    let start = Instant::now();
+    let cluster = cluster.with_retry(Retry::until(start + Duration::from_secs(25)));
+    assert_eq!(get(&cluster).await, Err(Class::Timeout));
+    // 10 s, 10 s, and what is left.
+    assert_eq!(times.lock().unwrap().len(), 3);
+    assert!(start.elapsed() <= Duration::from_secs(26));
+}
+
+#[tokio::test(start_paused = true)]
+async fn patience_does_not_shorten_an_attempt() {
+    let (cluster, times) = cluster(|_| (0, None, ""));
+    let start = Instant::now();
+    let cluster = cluster.with_retry(Retry::within(Duration::from_secs(2)));
+    assert_eq!(get(&cluster).await, Err(Class::Timeout));
+    assert_eq!(times.lock().unwrap().len(), 1);
+    assert_eq!(start.elapsed().as_secs(), 10);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_the_caller_knows_to_pass_is_repeated_and_told() {
+    let (cluster, times) = cluster(|attempt| match attempt {
+        0 => (404, None, "404 page not found"),
+        _ => (200, None, "{}"),
+    });
+    assert_eq!(
+        get(&cluster.clone().with_retry(Retry::never())).await,
+        Err(Class::KindNotServed)
+    );
+    times.lock().unwrap().clear();
+    let told: Arc<Mutex<Vec<Class>>> = Arc::default();
+    let listener = Arc::clone(&told);
+    let retry = Retry::within(Duration::from_secs(5))
+        .also(|class| *class == Class::KindNotServed)
+        .notify(move |retrying| listener.lock().unwrap().push(retrying.error.class));
+    assert!(get(&cluster.with_retry(retry)).await.is_ok());
+    assert_eq!(*told.lock().unwrap(), [Class::KindNotServed]);
+    assert_eq!(times.lock().unwrap().len(), 2);
+}
