@@ -1,11 +1,13 @@
 //! What differs between live and desired objects, and whose it is.
 //!
 //! [`ownership`] reads `metadata.managedFields`; [`normalize`] removes what the
-//! server adds to every object; [`fields`] compares field by field; [`text`]
-//! draws it; [`masking`] keeps secret values out of all of it.
+//! server adds to every object; [`fields`] compares field by field; [`masking`]
+//! keeps secret values out of the result; [`text`] draws it. What a difference
+//! means for the plan is not decided here.
 
 pub mod fields;
 pub mod locate;
 pub mod masking;
 pub mod normalize;
 pub mod ownership;
+pub mod text;

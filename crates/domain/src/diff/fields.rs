@@ -10,7 +10,7 @@ mod quantity;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use serde::{Deserialize, Serialize};
+use serde::{Serialize, Serializer};
 use serde_json::{Map, Value};
 use similar::{Algorithm, DiffOp, capture_diff_slices};
 
@@ -20,17 +20,22 @@ use crate::object::{FieldPath, PathSegment, canonical_json};
 use lists::Shape;
 
 /// One field that differs.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct FieldChange {
     /// Which field. Positions in lists are those of the new side, or of the old
     /// side for what goes.
+    #[serde(serialize_with = "as_text")]
     pub path: FieldPath,
     /// What it was; none when it was not there.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub old: Option<Value>,
     /// What it becomes; none when it goes.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub new: Option<Value>,
+}
+
+fn as_text<S: Serializer>(path: &FieldPath, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_str(path)
 }
 
 /// Which differences count.
@@ -266,7 +271,9 @@ fn same_order(old: &[PathSegment], new: &[PathSegment]) -> bool {
 /// The new object with the ignored differences taken back: what is shown of it.
 pub(super) fn shown(old: &Value, new: &Value, ignored: &[FieldChange]) -> Value {
     let mut value = new.clone();
-    for change in ignored {
+    // What came goes first, so that the positions of what went are those of the old side.
+    let (went, came): (Vec<_>, Vec<_>) = ignored.iter().partition(|change| change.old.is_some());
+    for change in came.into_iter().chain(went) {
         put(&mut value, old, &change.path.0, change.old.as_ref());
     }
     value

@@ -10,24 +10,20 @@ pub fn find<'a>(object: &'a Value, path: &FieldPath) -> Option<&'a Value> {
 }
 
 pub(super) fn step<'a>(value: &'a Value, segment: &PathSegment) -> Option<&'a Value> {
-    match segment {
-        PathSegment::Key(key) => value.as_object()?.get(key),
-        _ => {
-            let items = value.as_array()?;
-            items.get(position(items, segment)?)
-        }
+    if let PathSegment::Key(key) = segment {
+        return value.as_object()?.get(key);
     }
+    let items = value.as_array()?;
+    items.get(position(items, segment)?)
 }
 
 pub(super) fn step_mut<'a>(value: &'a mut Value, segment: &PathSegment) -> Option<&'a mut Value> {
-    match segment {
-        PathSegment::Key(key) => value.as_object_mut()?.get_mut(key),
-        _ => {
-            let items = value.as_array_mut()?;
-            let index = position(items, segment)?;
-            items.get_mut(index)
-        }
+    if let PathSegment::Key(key) = segment {
+        return value.as_object_mut()?.get_mut(key);
     }
+    let items = value.as_array_mut()?;
+    let index = position(items, segment)?;
+    items.get_mut(index)
 }
 
 /// Takes away what a step names; nothing happens where it is not there.

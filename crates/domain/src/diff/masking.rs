@@ -429,7 +429,7 @@ mod tests {
             masker.changes(&mut changes, secrecy);
             let mut out = format!("{old_masked}{new_masked}");
             for change in &changes {
-                out.push_str(&format!("{} {:?} {:?}", change.path, change.old, change.new));
+                write!(out, "{} {:?} {:?}", change.path, change.old, change.new).unwrap();
             }
             prop_assert!(!out.contains(PLANTED), "{}", out);
             prop_assert!(!out.contains(&STANDARD.encode(PLANTED)), "{}", out);

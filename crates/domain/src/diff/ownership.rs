@@ -106,6 +106,39 @@ pub fn holders(metadata: &Value, fields: &FieldSet, except: &str) -> Vec<String>
     managers
 }
 
+/// The fields that a comparison is about: what we own of the live object, what
+/// we are about to own, and what comes to us from adopted managers.
+pub fn at_stake(
+    live: &Value,
+    predicted: &Value,
+    ours: &str,
+    adopted: &dyn Fn(&str) -> bool,
+) -> FieldSet {
+    let from_adopted = |entry: &Value| {
+        is_main_resource(entry) && (manager_of(entry) == ours || adopted(manager_of(entry)))
+    };
+    [live, predicted]
+        .into_iter()
+        .map(|object| collect(&object["metadata"], from_adopted))
+        .fold(FieldSet::default(), |set, other| set.union(&other))
+}
+
+/// Fields that we give up and that stay all the same because others own them
+/// too, with their owners; `predicted` is the answer to the dry run.
+pub fn survivors(live: &Value, predicted: &Value, ours: &str) -> Vec<(FieldPath, Vec<String>)> {
+    let given_up =
+        applied_by(&live["metadata"], ours).difference(&applied_by(&predicted["metadata"], ours));
+    given_up
+        .present(predicted)
+        .into_iter()
+        .filter_map(|(path, _)| {
+            let owners = owners(&predicted["metadata"], &path);
+            // Without an owner it is a default of the server.
+            (!owners.is_empty()).then_some((path, owners))
+        })
+        .collect()
+}
+
 fn managers_where(metadata: &Value, wanted: impl Fn(&FieldSet) -> bool) -> Vec<String> {
     let mut managers: Vec<String> = Vec::new();
     for entry in entries(metadata) {
@@ -187,5 +220,22 @@ mod tests {
             json!({"f:spec": {"f:paused": {}, "f:strategy": {}, "f:template": {}}})
         );
         assert!(owned_by(&json!({}), "pleach/a.b").is_empty());
+    }
+
+    #[test]
+    fn what_survives_although_we_give_it_up() {
+        let entry = |manager: &str, fields: Value| json!({"manager": manager, "operation": "Apply", "fieldsV1": fields});
+        let live = json!({"metadata": {"managedFields": [
+            entry("ours", json!({"f:data": {"f:a": {}, "f:b": {}, "f:c": {}, "f:d": {}}}))]}});
+        let predicted = json!({"data": {"a": "1", "b": "1", "d": "the default"}, "metadata": {"managedFields": [
+            entry("ours", json!({"f:data": {"f:a": {}}})),
+            entry("theirs", json!({"f:data": {"f:b": {}}}))]}});
+        let data = FieldPath::default().key("data");
+        assert_eq!(
+            survivors(&live, &predicted, "ours"),
+            [(data.key("b"), vec!["theirs".to_owned()])]
+        );
+        let stake = at_stake(&live, &predicted, "ours", &|manager| manager == "theirs");
+        assert_eq!(stake.leaves().len(), 4);
     }
 }

@@ -32,6 +32,11 @@ fn is_our_apply(entry: &Value, ours: &str) -> bool {
     is_main_resource(entry) && manager_of(entry) == ours && entry["operation"] == "Apply"
 }
 
+/// Whether the server keeps an entry: one without fields it drops.
+fn has_fields(entry: &Value) -> bool {
+    !FieldSet::parse(&entry["fieldsV1"]).is_empty()
+}
+
 /// Which entries become part of our Apply entry: ours, those of adopted
 /// managers, and with them the one that the server made up.
 fn is_merged(
@@ -71,10 +76,7 @@ pub fn merge_entries(
     let all = entries(metadata);
     let is_merged = is_merged(metadata, ours, adopted);
     let merged: Vec<&Value> = all.iter().filter(|entry| is_merged(entry)).collect();
-    // The server drops an entry without fields, as if it were not there.
-    let wiped = !all
-        .iter()
-        .any(|entry| !FieldSet::parse(&entry["fieldsV1"]).is_empty());
+    let wiped = !all.iter().any(has_fields);
     if !wiped && merged.iter().all(|entry| is_our_apply(entry, ours)) {
         return None;
     }
@@ -98,7 +100,7 @@ pub fn merge_entries(
         .unwrap_or(api_version);
     let mut kept: Vec<Value> = all
         .iter()
-        .filter(|entry| !is_merged(entry) && manager_of(entry) != "")
+        .filter(|entry| !is_merged(entry) && has_fields(entry))
         .cloned()
         .collect();
     let mut entry = json!({

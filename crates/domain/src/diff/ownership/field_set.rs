@@ -18,7 +18,7 @@ pub struct FieldSet {
     /// Whether the field itself is a member (`.`, or nothing below it).
     pub(super) itself: bool,
     /// By the server's text of the step; no child is empty.
-    pub(super) below: BTreeMap<String, FieldSet>,
+    pub(super) below: BTreeMap<String, Self>,
 }
 
 impl FieldSet {

@@ -1,0 +1,375 @@
+//! Differences as people read them: lines of YAML, as data first.
+//!
+//! Every format (text with color, JSON, markdown) is a view over
+//! [`ObjectDiff`]; nothing unmasked gets into it.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+
+use serde::Serialize;
+use serde_json::Value;
+use similar::{Algorithm, ChangeTag, TextDiff};
+
+use super::fields::{FieldChange, Scope, compare, shown};
+use super::masking::{Masker, Secrecy};
+use super::normalize::normalized;
+use super::ownership::FieldSet;
+use crate::object::{ObjectId, yaml};
+use crate::plan::Action;
+
+/// Lines of context around a change.
+const CONTEXT: usize = 3;
+
+/// How one object changes.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ObjectDiff {
+    /// The object.
+    pub object: ObjectId,
+    /// What happens to it.
+    pub action: Action,
+    /// The lines around what changes. All lines of an object that is created;
+    /// none of one that is deleted, unless asked for.
+    pub hunks: Vec<Hunk>,
+    /// The fields that change; none for objects that come or go as a whole.
+    pub fields: Vec<FieldChange>,
+}
+
+/// Lines that belong together.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Hunk {
+    /// First line on the old side, from 1; 0 when that side is empty.
+    pub old_start: usize,
+    /// Number of lines on the old side.
+    pub old_lines: usize,
+    /// First line on the new side, from 1; 0 when that side is empty.
+    pub new_start: usize,
+    /// Number of lines on the new side.
+    pub new_lines: usize,
+    /// The lines.
+    pub lines: Vec<Line>,
+}
+
+/// One line of YAML.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Line {
+    /// Which side it is on.
+    pub tag: Tag,
+    /// The text without a line break.
+    pub text: String,
+}
+
+/// Which side a line is on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Tag {
+    /// On both.
+    Context,
+    /// On the old side only.
+    Removed,
+    /// On the new side only.
+    Added,
+}
+
+impl Tag {
+    /// The first character of the line in a unified diff.
+    pub fn sign(self) -> char {
+        match self {
+            Self::Context => ' ',
+            Self::Removed => '-',
+            Self::Added => '+',
+        }
+    }
+}
+
+/// What is shown of the objects.
+#[derive(Debug, Clone, Copy)]
+pub struct View {
+    /// Which differences count.
+    pub scope: Scope,
+    /// Whether the status is compared too.
+    pub status: bool,
+    /// Whether deleted objects are shown in full.
+    pub full_deletes: bool,
+}
+
+/// One object before and after.
+#[derive(Debug, Clone, Copy)]
+pub struct Sides<'a> {
+    /// What it is called.
+    pub object: &'a ObjectId,
+    /// What happens to it.
+    pub action: Action,
+    /// The live object; none when there is none.
+    pub old: Option<&'a Value>,
+    /// What the server would make of it; the manifest where it is created.
+    pub new: Option<&'a Value>,
+    /// Our fields: what we own now with what we are about to own.
+    pub owned: &'a FieldSet,
+    /// Which of its values are secret.
+    pub secrecy: Secrecy,
+}
+
+impl ObjectDiff {
+    /// Compares two sides of an object.
+    pub fn new(sides: Sides<'_>, view: View, masker: &mut Masker) -> Self {
+        let mut diff = Self {
+            object: sides.object.clone(),
+            action: sides.action,
+            hunks: Vec::new(),
+            fields: Vec::new(),
+        };
+        let normal = |value: &Value| normalized(value, view.status);
+        match (sides.old.map(normal), sides.new.map(normal)) {
+            (Some(old), Some(new)) => {
+                // A new object keeps nothing of the old one, whoever owned it.
+                let scope = match sides.action {
+                    Action::Recreate => Scope::All,
+                    _ => view.scope,
+                };
+                let comparison = compare(&old, &new, sides.owned, scope);
+                let new = shown(&old, &new, &comparison.ignored);
+                let (old, new) = masker.pair(&old, &new, sides.secrecy);
+                diff.hunks = hunks(&yaml::emit(&old), &yaml::emit(&new), CONTEXT);
+                diff.fields = comparison.changes;
+                masker.changes(&mut diff.fields, sides.secrecy);
+            }
+            (None, Some(new)) => {
+                let new = masker.object(&new, sides.secrecy);
+                diff.hunks = hunks("", &yaml::emit(&new), CONTEXT);
+            }
+            (Some(old), None) if view.full_deletes => {
+                let old = masker.object(&old, sides.secrecy);
+                diff.hunks = hunks(&yaml::emit(&old), "", CONTEXT);
+            }
+            (_, None) => {}
+        }
+        diff
+    }
+
+    /// Whether there is nothing to show below the object's name.
+    pub fn is_empty(&self) -> bool {
+        self.hunks.is_empty()
+    }
+
+    /// The hunks as a unified diff, without a header, without color.
+    pub fn unified(&self) -> String {
+        let mut text = String::new();
+        for hunk in &self.hunks {
+            // Writing to a String cannot fail.
+            let _ = writeln!(text, "{}", hunk.header());
+            for line in &hunk.lines {
+                let _ = writeln!(text, "{}{}", line.tag.sign(), line.text);
+            }
+        }
+        text
+    }
+}
+
+impl Hunk {
+    /// `@@ -12,7 +12,7 @@`, as `diff -u` writes it.
+    pub fn header(&self) -> String {
+        let range = |start: usize, lines: usize| match lines {
+            1 => start.to_string(),
+            _ => format!("{start},{lines}"),
+        };
+        format!(
+            "@@ -{} +{} @@",
+            range(self.old_start, self.old_lines),
+            range(self.new_start, self.new_lines)
+        )
+    }
+}
+
+/// Compares two texts line by line.
+pub fn hunks(old: &str, new: &str, context: usize) -> Vec<Hunk> {
+    let diff = TextDiff::configure()
+        .algorithm(Algorithm::Patience)
+        .diff_lines(old, new);
+    diff.grouped_ops(context)
+        .iter()
+        .filter_map(|ops| {
+            let (first, last) = (ops.first()?, ops.last()?);
+            let old = first.old_range().start..last.old_range().end;
+            let new = first.new_range().start..last.new_range().end;
+            let lines = ops
+                .iter()
+                .flat_map(|op| diff.iter_changes(op))
+                .map(|change| Line {
+                    tag: match change.tag() {
+                        ChangeTag::Equal => Tag::Context,
+                        ChangeTag::Delete => Tag::Removed,
+                        ChangeTag::Insert => Tag::Added,
+                    },
+                    text: change.value().trim_end_matches(['\n', '\r']).to_owned(),
+                })
+                .collect();
+            Some(Hunk {
+                old_start: old.start + usize::from(!old.is_empty()),
+                old_lines: old.len(),
+                new_start: new.start + usize::from(!new.is_empty()),
+                new_lines: new.len(),
+                lines,
+            })
+        })
+        .collect()
+}
+
+/// The last line of a diff: `3 to create, 2 to update, 1 to recreate,
+/// 4 to delete, 120 unchanged, 1 blocked`, without what there is none of.
+pub fn summary(actions: impl IntoIterator<Item = Action>) -> String {
+    let mut counts: BTreeMap<Action, usize> = BTreeMap::new();
+    for action in actions {
+        *counts.entry(action).or_default() += 1;
+    }
+    let parts: Vec<String> = [
+        (Action::Create, "to create"),
+        (Action::Update, "to update"),
+        (Action::Recreate, "to recreate"),
+        (Action::Adopt, "to adopt"),
+        (Action::Delete, "to delete"),
+        (Action::Unchanged, "unchanged"),
+        (Action::Blocked, "blocked"),
+        (Action::Skip, "skipped"),
+    ]
+    .into_iter()
+    .filter_map(|(action, words)| Some(format!("{} {words}", counts.get(&action)?)))
+    .collect();
+    if parts.is_empty() {
+        "no objects".to_owned()
+    } else {
+        parts.join(", ")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rstest::rstest;
+    use serde_json::json;
+
+    use super::*;
+    use crate::object::DigestKey;
+
+    #[expect(clippy::needless_pass_by_value, reason = "tests hold the values")]
+    fn draw(action: Action, old: Option<Value>, new: Option<Value>, owned: Value) -> ObjectDiff {
+        let value = old.as_ref().or(new.as_ref()).unwrap();
+        let kind = value["kind"].as_str().unwrap();
+        ObjectDiff::new(
+            Sides {
+                object: &ObjectId::new("", kind, Some("web"), "x"),
+                action,
+                old: old.as_ref(),
+                new: new.as_ref(),
+                owned: &FieldSet::parse(&owned),
+                secrecy: Secrecy::of("", kind, false),
+            },
+            View {
+                scope: Scope::Owned,
+                status: false,
+                full_deletes: false,
+            },
+            &mut Masker::new(DigestKey::new(b"test".to_vec())),
+        )
+    }
+
+    #[expect(clippy::needless_pass_by_value, reason = "tests hold the values")]
+    fn config(data: Value, version: &str) -> Value {
+        json!({"kind": "ConfigMap", "apiVersion": "v1", "metadata": {"name": "x", "resourceVersion": version,
+            "annotations": {"pleach.dev/desired": version}}, "data": data})
+    }
+
+    #[test]
+    fn an_update_shows_what_is_ours_with_its_surroundings() {
+        let diff = draw(
+            Action::Update,
+            Some(config(
+                json!({"a": "1", "b": "1", "c": "1", "conf": "x: 1\ny: 2\n", "d": "1", "theirs": "1", "gone": "1"}),
+                "1",
+            )),
+            Some(config(
+                json!({"a": "1", "b": "1", "c": "1", "conf": "x: 1\ny: 3\n", "d": "1", "theirs": "2"}),
+                "2",
+            )),
+            json!({"f:data": {"f:a": {}, "f:conf": {}, "f:gone": {}}}),
+        );
+        assert_eq!(
+            diff.unified(),
+            "@@ -5,9 +5,8 @@\n   c: \"1\"\n   conf: |\n     x: 1\n-    y: 2\n+    y: 3\n   d: \"1\"\n-  gone: \"1\"\n   theirs: \"1\"\n kind: ConfigMap\n metadata:\n"
+        );
+        let paths: Vec<String> = diff
+            .fields
+            .iter()
+            .map(|field| field.path.to_string())
+            .collect();
+        assert_eq!(paths, [".data.conf", ".data.gone"]);
+    }
+
+    #[test]
+    fn an_object_that_comes_is_all_lines_and_one_that_goes_none() {
+        let object = config(json!({"a": "1"}), "1");
+        let create = draw(Action::Create, None, Some(object.clone()), json!({}));
+        assert_eq!(
+            create.unified(),
+            "@@ -0,0 +1,6 @@\n+apiVersion: v1\n+data:\n+  a: \"1\"\n+kind: ConfigMap\n+metadata:\n+  name: x\n"
+        );
+        assert!(create.fields.is_empty());
+        assert!(draw(Action::Delete, Some(object), None, json!({})).is_empty());
+    }
+
+    #[test]
+    fn secrets_are_masked_on_both_sides() {
+        let secret = |value: &str| json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "x"}, "data": {"a": value, "b": "Yg=="}});
+        let diff = draw(
+            Action::Update,
+            Some(secret("MTIzNA==")),
+            Some(secret("NTY3OA==")),
+            json!({"f:data": {"f:a": {}}}),
+        );
+        let text = format!(
+            "{}{}",
+            diff.unified(),
+            serde_json::to_string(&diff).unwrap()
+        );
+        assert!(!text.contains("MTIz") && !text.contains("NTY3"), "{text}");
+        assert!(
+            text.contains("-  a: \"<secret 1>\"\n+  a: \"<secret 3, changed>\"\n"),
+            "{text}"
+        );
+    }
+
+    #[test]
+    fn a_recreated_object_shows_everything() {
+        let old = config(json!({"theirs": "1"}), "1");
+        let new = config(json!({"ours": "1"}), "2");
+        let diff = draw(Action::Recreate, Some(old), Some(new), json!({}));
+        assert_eq!(diff.fields.len(), 2);
+    }
+
+    #[test]
+    fn what_is_equal_has_no_hunks() {
+        let object = config(json!({"a": "1"}), "1");
+        let diff = draw(
+            Action::Unchanged,
+            Some(object.clone()),
+            Some(object),
+            json!({}),
+        );
+        assert!(diff.is_empty() && diff.fields.is_empty());
+    }
+
+    #[rstest]
+    #[case(&[], "no objects")]
+    #[case(&[(Action::Unchanged, 120)], "120 unchanged")]
+    #[case(
+        &[(Action::Blocked, 1), (Action::Create, 3), (Action::Update, 2), (Action::Recreate, 1), (Action::Delete, 4), (Action::Unchanged, 120)],
+        "3 to create, 2 to update, 1 to recreate, 4 to delete, 120 unchanged, 1 blocked"
+    )]
+    #[case(&[(Action::Adopt, 2), (Action::Skip, 1)], "2 to adopt, 1 skipped")]
+    fn the_summary_counts(#[case] counts: &[(Action, usize)], #[case] expected: &str) {
+        let actions = counts
+            .iter()
+            .flat_map(|(action, count)| std::iter::repeat_n(*action, *count));
+        assert_eq!(summary(actions), expected);
+    }
+}
