@@ -53,8 +53,11 @@ Examples:
   pleach apply production/web       apply one release, after asking
 
 Exit codes:
-  0 done, 1 failed or declined, 2 usage, 3 repository invalid, 4 cluster unreachable or forbidden,
-  5 conflict, 6 not ready in time, 7 refused by policy, 10 changes found (--exit-code), 130 interrupted"
+  0  done                           5    conflict
+  1  failed, or declined            6    not ready in time
+  2  called wrongly                 7    refused by policy
+  3  repository invalid             10   changes found (--exit-code)
+  4  cluster unreachable or closed  130  interrupted"
 )]
 pub struct Cli {
     #[command(flatten)]

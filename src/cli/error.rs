@@ -206,7 +206,7 @@ mod tests {
         struct Layer {
             text: &'static str,
             #[source]
-            source: Option<Box<Layer>>,
+            source: Option<Box<Self>>,
         }
         let layer = |text, source: Option<Layer>| Layer {
             text,

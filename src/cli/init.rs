@@ -46,7 +46,7 @@ pub(crate) fn run(ui: &mut Ui, context: &Context, args: &InitArgs) -> Result<Exi
         .folder
         .as_deref()
         .or(context.settings.repo.as_deref())
-        .unwrap_or(Path::new("."));
+        .unwrap_or_else(|| Path::new("."));
     let id = repository_id(folder)?;
     let files = match &args.from {
         Some(from) => wrap::files(ui, &id, from)?,

@@ -55,14 +55,58 @@ pub(super) fn block_on<T>(
 
 #[cfg(test)]
 mod tests {
+    use std::process::Command;
+    use std::sync::{Mutex, PoisonError};
+
     use super::*;
     use crate::cli::Exit;
 
+    /// Signals reach every test of the process.
+    static ALONE: Mutex<()> = Mutex::new(());
+
+    fn send(signal: &str) {
+        let process = std::process::id().to_string();
+        let status = Command::new("kill").args([signal, &process]).status();
+        assert!(status.unwrap().success());
+    }
+
+    fn check<F: Future<Output = Result<Exit, CliError>>>(
+        command: impl FnOnce(CancellationToken) -> F,
+    ) -> Exit {
+        let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+        let cancel = CancellationToken::new();
+        match block_on(&cancel, command(cancel.clone())) {
+            Ok(exit) => exit,
+            Err(error) => error.exit(),
+        }
+    }
+
     #[test]
     fn a_command_runs_to_its_end() {
-        let cancel = CancellationToken::new();
-        let result = block_on(&cancel, async { Ok(Exit::CHANGES) });
-        assert_eq!(result.unwrap(), Exit::CHANGES);
-        assert!(!cancel.is_cancelled());
+        let exit = check(|_| async { Ok(Exit::CHANGES) });
+        assert_eq!(exit, Exit::CHANGES);
+    }
+
+    #[test]
+    fn the_first_signal_lets_the_command_end_by_itself() {
+        for signal in ["-INT", "-TERM"] {
+            let exit = check(|cancel| async move {
+                send(signal);
+                cancel.cancelled().await;
+                Ok(Exit::CHANGES)
+            });
+            assert_eq!(exit, Exit::CHANGES);
+        }
+    }
+
+    #[test]
+    fn the_second_signal_ends_it() {
+        let exit = check(|cancel| async move {
+            send("-INT");
+            cancel.cancelled().await;
+            send("-INT");
+            std::future::pending().await
+        });
+        assert_eq!(exit, Exit::INTERRUPTED);
     }
 }

@@ -6,7 +6,7 @@
 
 mod stream;
 
-use std::fmt::Display;
+use std::fmt::{Display, Write as _};
 use std::io::{self, BufRead, BufReader, BufWriter, IsTerminal as _, Write};
 use std::time::Duration;
 
@@ -165,10 +165,9 @@ impl Ui {
             text.push_str(&findings::plain(&cause));
         }
         for hint in error.hints() {
-            text.push_str(&format!(
-                "\n  {HINT}hint{HINT:#}: {}",
-                findings::plain(hint)
-            ));
+            let hint = findings::plain(hint);
+            // Writing to a String cannot fail.
+            let _ = write!(text, "\n  {HINT}hint{HINT:#}: {hint}");
         }
         self.say(&text);
     }

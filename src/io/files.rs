@@ -12,7 +12,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 
 use bytes::Bytes;
-use pleach_domain::repo::{FileTree, TreeEntry, TreeError, TreeKind};
+use pleach_domain::repo::{FileTree as _, TreeEntry, TreeError, TreeKind};
 use tempfile::{Builder, NamedTempFile, TempDir};
 
 pub use working_tree::WorkingTree;

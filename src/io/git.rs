@@ -245,7 +245,7 @@ fn prefix(folder: &Path, repository: &Repository) -> Result<String, GitError> {
         return Ok(String::new());
     };
     let top = files::canonical(top)?;
-    let inside = folder.strip_prefix(&top).unwrap_or(Path::new(""));
+    let inside = folder.strip_prefix(&top).unwrap_or_else(|_| Path::new(""));
     Ok(inside
         .components()
         .map(|part| part.as_os_str().to_string_lossy())

@@ -81,8 +81,7 @@ fn named_modules(module: &[String], code: &str) -> BTreeSet<String> {
         if code[..start].ends_with("super::") {
             continue;
         }
-        let supers = code[start..]
-            .as_bytes()
+        let supers = code.as_bytes()[start..]
             .chunks(7)
             .take_while(|chunk| chunk == b"super::")
             .count();

@@ -50,14 +50,12 @@ impl Mask {
             Value::Array(items) => items.iter_mut().for_each(|item| self.hide(item)),
             Value::Null => {}
             leaf => {
-                let number = match self.seen.iter().position(|seen| seen == leaf) {
-                    Some(position) => position + 1,
-                    None => {
-                        self.seen.push(leaf.clone());
-                        self.seen.len()
-                    }
-                };
-                *leaf = Value::String(format!("<secret {number}>"));
+                let known = self.seen.iter().position(|seen| seen == leaf);
+                let position = known.unwrap_or_else(|| {
+                    self.seen.push(leaf.clone());
+                    self.seen.len() - 1
+                });
+                *leaf = Value::String(format!("<secret {}>", position + 1));
             }
         }
     }

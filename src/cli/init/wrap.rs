@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use pleach_domain::repo::{FileTree, TreeError, TreeKind};
+use pleach_domain::repo::{FileTree as _, TreeError, TreeKind};
 
 use super::{Files, fill, label};
 use crate::cli::error::{CliError, Kind};

@@ -1,1 +1,161 @@
+use insta::assert_snapshot;
 
+use super::Folder;
+
+const APP: &str = "\
+apiVersion: v1
+kind: ConfigMap
+metadata: {name: app}
+data: {braces: '{{ untouched }}'}
+---
+apiVersion: v1
+kind: Namespace
+metadata: {name: other}
+";
+
+/// What was made renders, and there is nothing to say about it.
+fn check_sound(folder: &Folder, repository: &str) -> String {
+    let run = folder.run(&["render", "dev", "--repo", repository, "--verbose"]);
+    assert_eq!((run.code, run.stderr.as_str()), (0, ""), "{}", run.stdout);
+    run.stdout
+}
+
+#[test]
+fn a_new_repository_renders_without_findings() {
+    let folder = Folder::new();
+    let run = folder.run(&["init", "My Fleet"]);
+    assert_snapshot!(run.shown());
+    let rendered = check_sound(&folder, "My Fleet");
+    assert_snapshot!("init_rendered", rendered);
+    assert!(
+        folder
+            .read("My Fleet/pleach.yaml")
+            .contains("\nid: my-fleet\n")
+    );
+}
+
+#[test]
+fn a_folder_with_other_files_may_become_a_repository() {
+    let folder = Folder::with(&[("README.md", "mine")]);
+    let run = folder.run(&["init"]);
+    assert_eq!(run.code, 0, "{}", run.stderr);
+    assert_eq!(folder.read("README.md"), "mine");
+    // From within, the repository is found without naming it.
+    std::fs::create_dir(folder.path().join("docs")).unwrap();
+    let mut command = folder.command(&["render", "dev"]);
+    let run = folder.finish(command.current_dir(folder.path().join("docs")));
+    assert_eq!((run.code, run.stderr.as_str()), (0, ""));
+}
+
+#[test]
+fn nothing_is_overwritten() {
+    let folder = Folder::with(&[("fleet/environments/dev.yaml", "mine")]);
+    let run = folder.run(&["init", "fleet"]);
+    assert_snapshot!(run.shown(), @r"
+    exit: 1
+    --- stdout
+    --- stderr
+    error: fleet/environments/dev.yaml exists already
+      hint: init overwrites nothing; name another folder
+    ");
+    assert_eq!(folder.files("fleet"), ["environments/dev.yaml"]);
+    assert_eq!(folder.read("fleet/environments/dev.yaml"), "mine");
+}
+
+#[test]
+fn a_file_is_wrapped_as_it_is() {
+    let folder = Folder::with(&[("in/My App.yaml", APP)]);
+    let run = folder.run(&["init", "fleet", "--from", "in/My App.yaml"]);
+    assert_snapshot!(run.shown(), @r"
+    exit: 0
+    --- stdout
+    fleet/environments/dev.yaml
+    fleet/manifests/my-app/My App.yaml
+    fleet/manifests/my-app/bundle.yaml
+    fleet/pleach.yaml
+    --- stderr
+    next: `pleach --repo fleet render dev` shows what it deploys, `pleach --repo fleet diff dev` what that would change
+    ");
+    assert_eq!(folder.read("fleet/manifests/my-app/My App.yaml"), APP);
+    let rendered = check_sound(&folder, "fleet");
+    assert!(
+        rendered.contains("braces: \"{{ untouched }}\""),
+        "{rendered}"
+    );
+    assert!(rendered.contains("namespace: default"), "{rendered}");
+}
+
+#[test]
+fn a_folder_is_wrapped_with_its_subfolders() {
+    let folder = Folder::with(&[
+        ("deploy/a.yaml", APP),
+        (
+            "deploy/sub/b.yml",
+            &APP.replace("name: app", "name: b").replace("other", "more"),
+        ),
+        ("deploy/README.md", "not YAML"),
+        ("deploy/.hidden.yaml", "not read"),
+    ]);
+    let run = folder.run(&["init", "fleet", "--from", "deploy"]);
+    assert_snapshot!(run.shown(), @r"
+    exit: 0
+    --- stdout
+    fleet/environments/dev.yaml
+    fleet/manifests/deploy/a.yaml
+    fleet/manifests/deploy/bundle.yaml
+    fleet/manifests/deploy/sub/b.yml
+    fleet/pleach.yaml
+    --- stderr
+    README.md is not copied: it is not YAML
+    next: `pleach --repo fleet render dev` shows what it deploys, `pleach --repo fleet diff dev` what that would change
+    ");
+    assert_eq!(
+        check_sound(&folder, "fleet")
+            .matches("kind: ConfigMap")
+            .count(),
+        2
+    );
+}
+
+#[test]
+fn what_does_not_render_is_not_written() {
+    let folder = Folder::with(&[("app.yaml", "kind: ConfigMap\nmetadata: {name: a\n")]);
+    let run = folder.run(&["init", "fleet", "--from", "app.yaml"]);
+    assert_eq!((run.code, run.stdout.as_str()), (3, ""), "{}", run.stderr);
+    assert!(
+        run.stderr.contains("manifests/app/app.yaml:"),
+        "{}",
+        run.stderr
+    );
+    assert!(!folder.path().join("fleet").exists());
+}
+
+#[test]
+fn what_other_tools_render_is_refused_with_a_way_out() {
+    let folder = Folder::with(&[
+        ("chart/Chart.yaml", "name: x"),
+        ("chart/templates/a.yaml", APP),
+    ]);
+    let run = folder.run(&["init", "fleet", "--from", "chart"]);
+    assert_snapshot!(run.shown(), @r"
+    exit: 3
+    --- stdout
+    --- stderr
+    error: Chart.yaml: pleach does not understand Chart.yaml
+      hint: render it first, and wrap the result: helm template NAME DIR > app.yaml
+    ");
+    assert!(!folder.path().join("fleet").exists());
+}
+
+#[test]
+fn there_must_be_something_to_wrap() {
+    let folder = Folder::with(&[("empty/README.md", "")]);
+    for (from, expected) in [
+        ("empty", "error: HERE/empty holds no YAML files\n"),
+        ("nothing", "error: failed to read nothing\n"),
+    ] {
+        let run = folder.run(&["init", "fleet", "--from", from]);
+        assert!(run.code == 2 || run.code == 1, "{}", run.stderr);
+        assert!(run.stderr.contains(expected), "{}", run.stderr);
+    }
+}
