@@ -2,8 +2,14 @@
 
 use clap::ValueEnum;
 
+use pleach_domain::diff::fields::Scope;
+use pleach_domain::diff::masking::Masker;
+use pleach_domain::diff::text::View;
+use pleach_domain::object::DigestKey;
+
 use super::error::{CliError, Kind};
-use super::{Context, Exit, Target, Ui};
+use super::session::{Options, Session};
+use super::{Context, Exit, Target, Ui, format};
 
 /// Show what apply would change
 ///
@@ -51,9 +57,47 @@ pub(crate) enum DiffOutput {
     Markdown,
 }
 
-// TO BE REPLACED: the command itself is not written yet.
-#[expect(clippy::unused_async, reason = "the command itself is not written yet")]
-pub(crate) async fn run(_: &mut Ui, _: &Context, args: DiffArgs) -> Result<Exit, CliError> {
-    let what = format!("{args:?}");
-    Err(CliError::new(Kind::Failed, "`pleach diff` is not supported yet").hint(what))
+pub(crate) async fn run(ui: &mut Ui, ctx: &Context, args: DiffArgs) -> Result<Exit, CliError> {
+    let options = Options { verify: args.verify, wait: true };
+    let session = Session::open(ui, ctx, &args.target, options, None).await?;
+    let view = View {
+        scope: if args.all { Scope::All } else { Scope::Owned },
+        status: false,
+        full_deletes: args.all,
+    };
+    let mut masker = Masker::new(DigestKey::new(run_key()?));
+    let mut exit = Exit::DONE;
+    let mut documents = Vec::new();
+    for (release, rendered) in session.releases() {
+        let planned = session.plan(release, rendered).await?;
+        let differences = planned.differences(&session.policy(release), view, &mut masker);
+        match args.output {
+            DiffOutput::Text => ui.print(format::diff::text(&planned.plan, &differences)),
+            DiffOutput::Markdown => ui.print(format::diff::markdown(&planned.plan, &differences)),
+            DiffOutput::Json => documents.push(format::diff::json(&planned.plan, &differences)),
+        }
+        ui.findings(&planned.remarks());
+        exit = exit.and(planned.blocks());
+        if args.exit_code && planned.has_changes() {
+            exit = exit.and(Exit::CHANGES);
+        }
+        if let Err(error) = planned.ensure_allowed() {
+            ui.error(&error);
+            exit = exit.and(error.exit());
+        }
+    }
+    if args.output == DiffOutput::Json {
+        ui.print(format::json(&serde_json::json!({ "format": 1, "releases": documents })));
+    }
+    Ok(exit)
+}
+
+/// A key of this run only: indexes of secrets mean nothing outside its output.
+fn run_key() -> Result<Vec<u8>, CliError> {
+    let mut key = vec![0; 32];
+    rustls::crypto::ring::default_provider()
+        .secure_random
+        .fill(&mut key)
+        .map_err(|_| CliError::new(Kind::Failed, "failed to get random bytes from the operating system"))?;
+    Ok(key)
 }

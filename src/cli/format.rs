@@ -1,5 +1,6 @@
 //! From what was found out to text. Nothing here decides or reads anything.
 
+pub(crate) mod diff;
 pub(crate) mod findings;
 pub(crate) mod manifests;
 pub(crate) mod plan;

@@ -3,6 +3,8 @@
 
 use std::path::PathBuf;
 
+use pleach_domain::diff::masking::Masker;
+use pleach_domain::diff::text::{ObjectDiff, View};
 use pleach_domain::finding::{Finding, Severity};
 use pleach_domain::observe::ClusterId;
 use pleach_domain::plan::{self, Action, Desired, Plan, Policy};
@@ -120,7 +122,8 @@ impl Session {
         }
     }
 
-    fn policy(&self, release: &ResolvedRelease) -> Policy {
+    /// What the environment and the flags allow a release.
+    pub(super) fn policy(&self, release: &ResolvedRelease) -> Policy {
         let environment = &self.loaded.environment;
         Policy {
             cluster: self.cluster_id.clone(),
@@ -165,6 +168,11 @@ impl Planned {
             .filter(|finding| finding.is_error() && !refusals.contains(finding))
             .map(|finding| Kind::from(finding.kind).exit())
             .fold(Exit::DONE, Exit::and)
+    }
+
+    /// Every object that changes, drawn.
+    pub(super) fn differences(&self, policy: &Policy, view: View, masker: &mut Masker) -> Vec<ObjectDiff> {
+        plan::view::differences(&self.plan, &self.desired, &self.observation.observed, policy, view, masker)
     }
 
     /// Whether anything would change.

@@ -27,6 +27,7 @@ mod ownership;
 mod preflight;
 mod prune;
 mod verify;
+pub mod view;
 
 pub use deletion::{Deletion, Grant, Propagation};
 pub use model::{

@@ -194,5 +194,5 @@ fn why(reason: &EdgeReason) -> &'static str {
 
 /// The last line of every diff, plan and report.
 pub(crate) fn summary(plan: &Plan) -> String {
-    pleach_domain::diff::summary::line(&plan.changes)
+    pleach_domain::diff::text::summary(plan.changes.iter().map(|change| change.action))
 }

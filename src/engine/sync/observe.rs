@@ -46,9 +46,10 @@ pub async fn observe(
         cluster.cluster_id(),
         cluster.discover()
     )?;
+    let manager = desired.name.field_manager();
     let (read, registrations) = futures::join!(
         State::read(cluster, &desired.name, &discovery),
-        cluster.registrations(&desired.name.field_manager())
+        cluster.registrations(&manager)
     );
     let (state, recorded) = read?;
     desired.digests = desired

@@ -4,6 +4,7 @@ use super::draft::{Ctx, Draft};
 use super::model::{Action, Body, Cause, Change, EdgeReason, Need, Op, Precondition, Until};
 use super::ownership::{self, Claim};
 use crate::diff::normalize::normalized;
+use crate::diff::ownership::{applied_by, holders, survivors};
 use crate::finding::{Finding, Kind};
 use crate::inventory::EntryState;
 use crate::object::{Manifest, ObjectId};
@@ -255,10 +256,15 @@ fn decide_update(
         // Only the record is refreshed, without a write.
         return unchanged(ctx, draft, manifest, "as wanted; the record is refreshed");
     }
-    let mut managers: Vec<String> = conflicts
-        .iter()
-        .map(|field| field.manager.clone())
-        .collect();
+    // Who holds what would come back to us: those in conflict, and those that
+    // hold what we have lost.
+    let ours = |live: &Live| applied_by(&live.value()["metadata"], &ctx.manager);
+    let mut managers = holders(
+        &before.value()["metadata"],
+        &ours(after).difference(&ours(before)),
+        &ctx.manager,
+    );
+    managers.extend(conflicts.iter().map(|field| field.manager.clone()));
     managers.sort();
     managers.dedup();
     let recorded = ctx
@@ -298,6 +304,17 @@ fn decide_update(
         Some(cause),
         None,
     );
+    for (path, owners) in survivors(before.value(), after.value(), &ctx.manager) {
+        draft.findings.push(
+            Finding::warning(
+                Kind::Conflict,
+                "co-owned-field",
+                format!("git no longer has {path}, but it stays: {} holds it too", owners.join(", ")),
+            )
+            .at(manifest.origin().clone())
+            .on(id.clone()),
+        );
+    }
     let require = vec![Precondition::Uid(live.uid.clone())];
     // Managed fields that were wiped are repaired before they are applied to,
     // or the server invents an owner for every live field.

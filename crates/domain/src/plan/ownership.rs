@@ -1,7 +1,7 @@
 //! Whose an existing object is.
 
 use super::draft::Ctx;
-use super::model::NonSecret;
+use super::model::{NonSecret, Policy};
 use crate::diff::ownership;
 use crate::finding::{Finding, Kind};
 use crate::inventory::EntryState;
@@ -91,7 +91,7 @@ pub(super) fn claim(ctx: &Ctx<'_>, id: &ObjectId, live: &LiveMeta) -> Claim {
                 .hint(format!("taking over from an active {owner} is not supported yet; stop it first: `{command}`")),
         );
     }
-    if live.managers.iter().any(|manager| is_adopted(ctx, manager)) {
+    if live.managers.iter().any(|manager| ctx.policy.adopts(manager)) {
         return Claim::Adopt;
     }
     let managers = if live.managers.is_empty() {
@@ -125,18 +125,21 @@ fn adoption_hint(live: &LiveMeta) -> String {
     format!("to take it over, add `adopt: [{family}]` to the release in the environment file")
 }
 
-fn is_adopted(ctx: &Ctx<'_>, manager: &str) -> bool {
-    ctx.policy.adopt.iter().any(|wanted| {
-        manager == wanted
-            || FAMILIES.iter().any(|(name, managers)| {
-                name == wanted && managers.iter().any(|known| manager.starts_with(known))
-            })
-    })
+impl Policy {
+    /// Whether objects and fields of this manager may be taken over.
+    pub fn adopts(&self, manager: &str) -> bool {
+        self.adopt.iter().any(|wanted| {
+            manager == wanted
+                || FAMILIES.iter().any(|(name, managers)| {
+                    name == wanted && managers.iter().any(|known| manager.starts_with(known))
+                })
+        })
+    }
 }
 
 /// Whether fields of this manager are taken over without asking.
 pub(super) fn may_take_over(ctx: &Ctx<'_>, manager: &str) -> bool {
-    manager == ctx.manager || OUR_OTHER_MANAGERS.contains(&manager) || is_adopted(ctx, manager)
+    manager == ctx.manager || OUR_OTHER_MANAGERS.contains(&manager) || ctx.policy.adopts(manager)
 }
 
 /// The patch that makes the fields of adopted managers ours.

@@ -89,7 +89,8 @@ fn wait_for_unchanged(ctx: &Ctx<'_>, draft: &mut Draft) {
 }
 
 fn wait_for_run_time(ctx: &Ctx<'_>, draft: &mut Draft, object: &RuntimeObject) {
-    let kind = object.group_kind();
+    // A kind without a group was refused when the bundle was read.
+    let Some(kind) = object.group_kind() else { return };
     let workloads: Vec<StepId> = draft
         .steps
         .iter()
