@@ -14,14 +14,22 @@ use pleach::io::throwaway::{ControlPlane, Network, Options};
 use pleach_testkit::control_plane::binaries;
 use pleach_testkit::isolated;
 use pleach_testkit::kubectl::Kubectl;
+use pleach_testkit::proof;
 use pleach_testkit::world::{DENY, MUTATED, Product, USERS, World};
 
 const PATIENCE: Duration = Duration::from_mins(1);
-const REGISTRATIONS: [&str; 3] = [
-    "apiservice/v1alpha2.subresources.kubevirt.io",
-    "validatingwebhookconfiguration/virt-api-validator",
-    "mutatingwebhookconfiguration/virt-api-mutator",
-];
+const SERVICE: &str = "apiservice/v1alpha2.subresources.kubevirt.io";
+const REGISTRATIONS: &str = "apiservice/v1alpha2.subresources.kubevirt.io \
+    validatingwebhookconfiguration/virt-api-validator \
+    mutatingwebhookconfiguration/virt-api-mutator";
+const CRASHES: &str = "--timeout=60s \
+    --for=jsonpath={.status.containerStatuses[0].state.waiting.reason}=CrashLoopBackOff";
+
+/// Runs kubectl with the words of a line.
+fn run(kubectl: &Kubectl, line: &str) -> String {
+    let words: Vec<&str> = line.split_whitespace().collect();
+    kubectl.run(&words).unwrap()
+}
 
 async fn control_plane() -> ControlPlane {
     ControlPlane::start(Options {
@@ -80,19 +88,14 @@ fn install(kubectl: &Kubectl, version: &str, namespace: &str) {
 }
 
 fn registered(kubectl: &Kubectl) {
-    for name in REGISTRATIONS {
-        kubectl
-            .run(&["wait", "--for=create", name, "--timeout=60s"])
-            .unwrap();
+    // kubectl waits for the creation of one object at a time.
+    for name in REGISTRATIONS.split_whitespace() {
+        run(kubectl, &format!("wait --for=create {name} --timeout=60s"));
     }
-    kubectl
-        .run(&[
-            "wait",
-            "--for=condition=Available",
-            REGISTRATIONS[0],
-            "--timeout=60s",
-        ])
-        .unwrap();
+    run(
+        kubectl,
+        &format!("wait --for=condition=Available {SERVICE} --timeout=60s"),
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -108,23 +111,15 @@ async fn pods_register_and_answer_and_their_loss_is_noticed() {
         .unwrap();
     install(&kubectl, "v0.11.0", "kube-system");
     registered(&kubectl);
-    kubectl
-        .run(&[
-            "rollout",
-            "status",
-            "-n=kube-system",
-            "deployment/virt-api",
-            "--timeout=60s",
-        ])
-        .unwrap();
+    run(
+        &kubectl,
+        "rollout status -n=kube-system deployment/virt-api --timeout=60s",
+    );
     assert_eq!(
-        kubectl
-            .run(&[
-                "get",
-                "--raw",
-                "/apis/subresources.kubevirt.io/v1alpha2/version"
-            ])
-            .unwrap(),
+        run(
+            &kubectl,
+            "get --raw /apis/subresources.kubevirt.io/v1alpha2/version"
+        ),
         r#"{"gitVersion":"testkit"}"#
     );
 
@@ -155,24 +150,14 @@ async fn pods_register_and_answer_and_their_loss_is_noticed() {
     assert_eq!(mine["metadata"]["annotations"][MUTATED], "kube-system");
 
     // The backend goes, the registrations stay: nobody can write any more.
-    kubectl
-        .run(&[
-            "delete",
-            "-n=kube-system",
-            "deployment/virt-api",
-            "service/virt-api",
-        ])
-        .unwrap();
-    kubectl
-        .run(&[
-            "wait",
-            "-n=kube-system",
-            "--for=delete",
-            "pod",
-            "-l=kubevirt.io=virt-api",
-            "--timeout=60s",
-        ])
-        .unwrap();
+    run(
+        &kubectl,
+        "delete -n=kube-system deployment/virt-api service/virt-api",
+    );
+    run(
+        &kubectl,
+        "wait -n=kube-system --for=delete pod -l=kubevirt.io=virt-api --timeout=60s",
+    );
     world.more_writes(10, PATIENCE).await.unwrap();
     let report = world.report();
     assert!(
@@ -187,9 +172,7 @@ async fn pods_register_and_answer_and_their_loss_is_noticed() {
     );
 
     // Without registrations they can, but nothing validates.
-    let mut delete = vec!["delete"];
-    delete.extend(REGISTRATIONS);
-    kubectl.run(&delete).unwrap();
+    run(&kubectl, &format!("delete {REGISTRATIONS}"));
     let before = world.report();
     world.more_writes(30, PATIENCE).await.unwrap();
     let report = world.report();
@@ -213,18 +196,12 @@ async fn pods_in_another_namespace_crash_until_the_registrations_are_gone() {
     install(&kubectl, "v0.11.0", "kube-system");
     registered(&kubectl);
 
-    kubectl.run(&["create", "namespace", "kubevirt"]).unwrap();
+    run(&kubectl, "create namespace kubevirt");
     install(&kubectl, "v0.12.0", "kubevirt");
-    kubectl
-        .run(&[
-            "wait",
-            "-n=kubevirt",
-            "pod",
-            "-l=kubevirt.io=virt-api",
-            "--timeout=60s",
-            "--for=jsonpath={.status.containerStatuses[0].state.waiting.reason}=CrashLoopBackOff",
-        ])
-        .unwrap();
+    run(
+        &kubectl,
+        &format!("wait -n=kubevirt pod -l=kubevirt.io=virt-api {CRASHES}"),
+    );
     let pods = kubectl
         .list(&["get", "pods", "-n=kubevirt", "-l=kubevirt.io=virt-api"])
         .unwrap();
@@ -247,16 +224,10 @@ async fn pods_in_another_namespace_crash_until_the_registrations_are_gone() {
     );
     // The new bindings took the rights of the old controller away: it cannot
     // renew its lock any more, while the new one has a lock of its own.
-    kubectl
-        .run(&[
-            "wait",
-            "-n=kube-system",
-            "pod",
-            "-l=kubevirt.io=virt-controller",
-            "--timeout=60s",
-            "--for=jsonpath={.status.containerStatuses[0].state.waiting.reason}=CrashLoopBackOff",
-        ])
-        .unwrap();
+    run(
+        &kubectl,
+        &format!("wait -n=kube-system pod -l=kubevirt.io=virt-controller {CRASHES}"),
+    );
     let crashes = world.crashes();
     assert!(
         crashes
@@ -268,35 +239,111 @@ async fn pods_in_another_namespace_crash_until_the_registrations_are_gone() {
                     .contains("endpoints \"virt-controller\" is forbidden")),
         "{crashes:?}"
     );
-    kubectl
-        .run(&[
-            "wait",
-            "-n=kubevirt",
-            "--for=create",
-            "endpoints/virt-controller",
-            "--timeout=60s",
-        ])
-        .unwrap();
+    run(
+        &kubectl,
+        "wait -n=kubevirt --for=create endpoints/virt-controller --timeout=60s",
+    );
 
-    let mut delete = vec!["delete"];
-    delete.extend(REGISTRATIONS);
-    kubectl.run(&delete).unwrap();
+    run(&kubectl, &format!("delete {REGISTRATIONS}"));
     registered(&kubectl);
-    kubectl
-        .run(&[
-            "rollout",
-            "status",
-            "-n=kubevirt",
-            "deployment/virt-api",
-            "--timeout=60s",
-        ])
-        .unwrap();
-    let service = kubectl.json(&["get", REGISTRATIONS[0]]).unwrap();
+    run(
+        &kubectl,
+        "rollout status -n=kubevirt deployment/virt-api --timeout=60s",
+    );
+    let service = kubectl.json(&["get", SERVICE]).unwrap();
     assert_eq!(service["spec"]["service"]["namespace"], "kubevirt");
 
     // What answers now is a pod of the new namespace, with its own authority.
     world.start_user().await.unwrap();
     world.more_writes(10, PATIENCE).await.unwrap();
     assert!(world.report().is_clean(), "{}", world.report());
+    world.stop().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn proofs_tell_what_an_upgrade_left_behind() {
+    let name = "world::proofs_tell_what_an_upgrade_left_behind";
+    if !isolated::inside(name).unwrap() {
+        return;
+    }
+    let control_plane = control_plane().await;
+    let kubeconfig = control_plane.kubeconfig();
+    let kubectl = Kubectl::new(control_plane.kubectl(), kubeconfig);
+    let product = Product::kubevirt();
+    let mut world = World::start(kubeconfig, product.clone()).await.unwrap();
+    let broken = |result: anyhow::Result<String>| result.unwrap_err().to_string();
+    proof::settled(&kubectl).unwrap();
+    let before = proof::contents(&kubectl, "kube-system").unwrap();
+
+    install(&kubectl, "v0.11.0", "kube-system");
+    registered(&kubectl);
+    world.start_user().await.unwrap();
+    proof::registrations_point_at(&kubectl, &product, "kube-system").unwrap();
+    proof::no_dead_registration(&kubectl).unwrap();
+    proof::discovery_is_fresh(&kubectl, kubeconfig)
+        .await
+        .unwrap();
+    proof::webhook_denies(&kubectl, &product).unwrap();
+    let old = broken(proof::subjects_moved(&kubectl, "kube-system", "kubevirt"));
+    assert!(
+        old.contains("still names kube-system/kubevirt-apiserver"),
+        "{old}"
+    );
+
+    run(
+        &kubectl,
+        "delete -n=kube-system deployment/virt-api service/virt-api",
+    );
+    run(
+        &kubectl,
+        &format!("wait --for=condition=Available=False {SERVICE} --timeout=60s"),
+    );
+    let dead = broken(proof::no_dead_registration(&kubectl));
+    assert!(
+        dead.contains(
+            "APIService.apiregistration.k8s.io/v1alpha2.subresources.kubevirt.io points at \
+             kube-system/virt-api"
+        ),
+        "{dead}"
+    );
+    let stale = broken(proof::discovery_is_fresh(&kubectl, kubeconfig).await);
+    assert!(stale.contains("is not available"), "{stale}");
+    let failing = broken(proof::webhook_denies(&kubectl, &product));
+    assert!(failing.contains("failed calling webhook"), "{failing}");
+
+    run(&kubectl, &format!("delete {REGISTRATIONS}"));
+    run(&kubectl, "create namespace kubevirt");
+    install(&kubectl, "v0.12.0", "kubevirt");
+    registered(&kubectl);
+    let left = broken(proof::nothing_left(&kubectl, "kube-system", &before, &[]));
+    for id in [
+        "Deployment.apps/virt-controller",
+        "Secret/kubevirt-virt-api-certs",
+        "ServiceAccount/kubevirt-apiserver",
+    ] {
+        assert!(left.contains(id), "{left}");
+    }
+    run(
+        &kubectl,
+        "delete -n=kube-system --cascade=foreground deployment/virt-controller",
+    );
+    run(
+        &kubectl,
+        "delete -n=kube-system serviceaccounts,roles,rolebindings,services,secrets -l=kubevirt.io",
+    );
+    run(&kubectl, "delete -n=kube-system endpoints/virt-controller");
+    proof::nothing_left(&kubectl, "kube-system", &before, &[]).unwrap();
+    proof::registrations_point_at(&kubectl, &product, "kubevirt").unwrap();
+    proof::no_dead_registration(&kubectl).unwrap();
+    proof::subjects_moved(&kubectl, "kube-system", "kubevirt").unwrap();
+    proof::discovery_is_fresh(&kubectl, kubeconfig)
+        .await
+        .unwrap();
+    run(
+        &kubectl,
+        "rollout status -n=kubevirt deployment/virt-api --timeout=60s",
+    );
+    proof::webhook_denies(&kubectl, &product).unwrap();
+    proof::namespace_comes_and_goes(&kubectl).unwrap();
     world.stop().await.unwrap();
 }

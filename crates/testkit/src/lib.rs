@@ -2,9 +2,11 @@
 
 pub mod audit;
 pub mod control_plane;
+pub mod demo;
 pub mod faults;
 pub mod isolated;
 pub mod kubectl;
+pub mod proof;
 pub mod repository;
 pub mod schemas;
 pub mod world;
