@@ -9,7 +9,7 @@ use serde_json::{Map, Value};
 
 use super::identity::{Identity, article, identify};
 use super::kinds::Scope;
-use super::patch;
+use super::patch::{self, Target};
 use super::scope::{Kinds, Known};
 use super::source::{Place, Written};
 use super::{reserved, secret};
@@ -188,16 +188,15 @@ impl Pass<'_> {
         let release = self.release;
         // An object that a broken file should have had says nothing of a patch.
         let complete = !self.findings.iter().any(Finding::is_error);
-        let mut used = vec![false; release.patches.len()];
+        let mut targets: Vec<Target<'_>> = release.patches.iter().map(Target::new).collect();
         let mut patched = Vec::with_capacity(drafts.len());
         for mut draft in drafts {
             let mut changed = false;
-            for (change, used) in release.patches.iter().zip(&mut used) {
-                if !patch::matches(&change.target, &draft.id, &draft.value) {
+            for target in &mut targets {
+                if !target.meets(&draft.id, &draft.value) {
                     continue;
                 }
-                *used = true;
-                match patch::apply(change, &draft.id, &mut draft.value) {
+                match patch::apply(target.patch(), &draft.id, &mut draft.value) {
                     Ok(()) => changed = true,
                     Err(finding) => self.findings.push(*finding),
                 }
@@ -208,9 +207,9 @@ impl Pass<'_> {
                 patched.push(draft);
             }
         }
-        for (change, used) in release.patches.iter().zip(used) {
-            if !used && complete {
-                self.findings.push(patch::unused(change));
+        for target in targets {
+            if !target.met && complete {
+                self.findings.push(patch::unused(target.patch()));
             }
         }
         patched
