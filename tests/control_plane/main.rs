@@ -1,5 +1,6 @@
 //! Tests on a real control plane: etcd, kube-apiserver and what belongs to it.
 
+mod cluster;
 mod start;
 
 use std::sync::OnceLock;
