@@ -1,5 +1,6 @@
 //! Tests on a real control plane: etcd, kube-apiserver and what belongs to it.
 
+mod cluster;
 #![expect(
     clippy::unwrap_used,
     clippy::expect_used,

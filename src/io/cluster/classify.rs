@@ -102,7 +102,8 @@ pub enum Class {
     Invalid,
     /// The object does not fit the schema: unknown fields, duplicate keys, wrong types.
     InvalidManifest,
-    /// managedFields of the live object record a version that is gone.
+    /// The live object is stored at a version that is gone, or its managedFields
+    /// record one.
     UnconvertibleVersion(String),
     /// A request that makes no sense to the server.
     BadRequest,
@@ -328,11 +329,15 @@ fn unprocessable(question: Question<'_>, status: Option<&Status>, message: &str)
 }
 
 fn internal(status: Option<&Status>, message: &str) -> Class {
-    const CONVERT: &str = "request to convert CR to an invalid group/version: ";
+    // `to` the version that managedFields record, `from` the one it is stored at.
+    const CONVERT: [&str; 2] = [
+        "request to convert CR to an invalid group/version: ",
+        "request to convert CR from an invalid group/version: ",
+    ];
     if message.contains("failed to create typed patch object") {
         return Class::InvalidManifest;
     }
-    if let Some((_, version)) = message.split_once(CONVERT) {
+    if let Some((_, version)) = CONVERT.iter().find_map(|text| message.split_once(text)) {
         return Class::UnconvertibleVersion(version.trim().to_owned());
     }
     match status.map(|status| status.reason.as_str()) {

@@ -183,6 +183,7 @@ fn of(verb: Verb, kind: &str, http: u16, status: &Status) -> Class {
 )]
 // Section 8: versions that are gone.
 #[case(Verb::Apply, 500, "", "request to convert CR to an invalid group/version: ex2.org/v1beta1", Class::UnconvertibleVersion("ex2.org/v1beta1".into()), false)]
+#[case(Verb::Apply, 500, "", "request to convert CR from an invalid group/version: ex.org/v1beta1", Class::UnconvertibleVersion("ex.org/v1beta1".into()), false)]
 // Webhooks choose the code themselves.
 #[case(Verb::Apply, 403, "Forbidden", "admission webhook \"w.x.io\" denied the request: no", Class::WebhookDenied("w.x.io".into()), false)]
 #[case(Verb::Apply, 400, "", "admission webhook \"w.x.io\" denied the request without explanation", Class::WebhookDenied("w.x.io".into()), false)]

@@ -1,0 +1,106 @@
+//! The cluster adapter on a real API server: what the classification table
+//! says about texts is true of the server that writes them.
+
+mod failures;
+mod objects;
+mod registrations;
+
+use bytes::Bytes;
+use pleach::io::cluster::{
+    Applied, ApplyOptions, Class, Cluster, ClusterError, Connection, ResourcePath, Retry,
+};
+use pleach::io::throwaway::ControlPlane;
+use pleach_domain::object::{Gvk, ObjectId};
+use serde_json::{Value, json};
+
+const MANAGER: &str = "pleach/test.adapter";
+
+/// A connection as administrator.
+async fn connect(control_plane: &ControlPlane) -> Cluster {
+    let connection = Connection {
+        kubeconfig: Some(control_plane.kubeconfig().to_owned()),
+        ..Connection::new("pleach/0.0.0 test.adapter")
+    };
+    let cluster = Cluster::connect(&connection).await.unwrap();
+    cluster.with_retry(Retry::never())
+}
+
+fn namespaces() -> ResourcePath {
+    ResourcePath::cluster_scoped("v1", "Namespace", "namespaces")
+}
+
+fn config_maps() -> ResourcePath {
+    ResourcePath::namespaced("v1", "ConfigMap", "configmaps")
+}
+
+/// A connection to the shared control plane and a namespace of the test's own.
+async fn with_namespace(name: &str) -> Cluster {
+    let cluster = connect(crate::shared()).await;
+    let namespace = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}});
+    apply(&cluster, &namespace).await.unwrap();
+    cluster
+}
+
+fn id(value: &Value) -> ObjectId {
+    let gvk = gvk(value);
+    ObjectId::new(
+        &gvk.api_version.group,
+        &gvk.kind,
+        value["metadata"]["namespace"].as_str(),
+        value["metadata"]["name"].as_str().unwrap(),
+    )
+}
+
+fn gvk(value: &Value) -> Gvk {
+    Gvk::new(
+        value["apiVersion"].as_str().unwrap(),
+        value["kind"].as_str().unwrap(),
+    )
+}
+
+/// The address of an object, by discovery.
+async fn path(cluster: &Cluster, value: &Value) -> ResourcePath {
+    let discovery = cluster.discover().await.unwrap();
+    ResourcePath::of(&discovery, &gvk(value)).unwrap()
+}
+
+async fn apply_as(
+    cluster: &Cluster,
+    value: &Value,
+    options: &ApplyOptions<'_>,
+) -> Result<Applied, ClusterError> {
+    let path = path(cluster, value).await;
+    let body = Bytes::from(value.to_string());
+    cluster.apply(&path, &id(value), body, options).await
+}
+
+async fn apply(cluster: &Cluster, value: &Value) -> Result<Applied, ClusterError> {
+    apply_as(cluster, value, &ApplyOptions::new(MANAGER)).await
+}
+
+async fn dry_run(cluster: &Cluster, value: &Value) -> Result<Applied, ClusterError> {
+    let options = ApplyOptions {
+        dry_run: true,
+        ..ApplyOptions::new(MANAGER)
+    };
+    apply_as(cluster, value, &options).await
+}
+
+/// The class of a failure.
+fn class<T: std::fmt::Debug>(result: Result<T, ClusterError>) -> Class {
+    let error = result.unwrap_err();
+    error.class().cloned().unwrap_or_else(|| panic!("{error}"))
+}
+
+fn config_map(namespace: &str, name: &str, value: &str) -> Value {
+    json!({"apiVersion": "v1", "kind": "ConfigMap", "data": {"k": value},
+        "metadata": {"name": name, "namespace": namespace}})
+}
+
+fn deployment(namespace: &str) -> Value {
+    json!({"apiVersion": "apps/v1", "kind": "Deployment",
+        "metadata": {"name": "web", "namespace": namespace},
+        "spec": {"selector": {"matchLabels": {"app": "web"}}, "template": {
+            "metadata": {"labels": {"app": "web"}},
+            "spec": {"containers": [{"name": "c", "image": "i"}]}}}})
+}
