@@ -38,6 +38,8 @@ mod scope;
 mod secret;
 mod sort;
 mod source;
+#[cfg(test)]
+mod tests;
 
 pub use filters::FILTERS;
 pub use kinds::{KindTable, KindTableError, Scope};

@@ -1,15 +1,23 @@
 //! What git says: repository, environments, bundles, versions.
 
+mod bundle;
 mod decode;
+mod environment;
+pub mod format;
+mod own;
 mod policy;
 mod recording;
 mod resolve;
 mod resolved;
+mod selector;
 mod suggest;
 mod tree;
+mod unsupported;
 
+pub use environment::environments;
 pub use policy::{Consent, ConsentAction, Protect, PruneMax, PrunePolicy, RuntimeObject, Selector};
 pub use recording::{Record, RecordingTree};
-pub use resolve::{environments, resolve};
+pub use resolve::resolve;
 pub use resolved::{ClusterRef, Patch, PatchChange, ResolvedEnvironment, ResolvedRelease};
+pub use selector::{Matcher, well_known_group};
 pub use tree::{FileTree, MemoryTree, TreeEntry, TreeError, TreeKind};

@@ -198,6 +198,12 @@ impl Engine {
                 Some("names are paths below templates/, such as `web.j2`, without `..`")
             }
             (ErrorKind::SyntaxError, _) => return None,
+            _ if error
+                .detail()
+                .is_some_and(|d| d.ends_with(formatter::NO_TEXT)) =>
+            {
+                Some("write it with `| toyaml` or `| tojson`")
+            }
             _ => None,
         };
         match (advice, files) {
@@ -354,8 +360,7 @@ fn says_no_value(detail: &str, source: Option<&str>) -> bool {
         return false;
     }
     let quoted = detail.split(['"', '\'', '`']).skip(1).step_by(2);
-    let ours = detail.contains("| toyaml") || detail.starts_with("imports are paths");
-    ours || source.is_some_and(|source| {
+    source.is_some_and(|source| {
         quoted
             .into_iter()
             .all(|text| source.contains(text.trim_start_matches("templates/")))
@@ -477,8 +482,8 @@ mod tests {
     )]
     #[case(
         "a:\n  {{ values.list }}\n",
-        "manifests/web/v1.0.0/web.yaml.j2:2: a sequence has no text of its own; write it with \
-         `| toyaml` or `| tojson` in `values.list` [template-failed]"
+        "manifests/web/v1.0.0/web.yaml.j2:2: a list has no text of its own in `values.list` \
+         [template-failed]"
     )]
     #[case(
         "a: 1\n\n{% endfor %}\n",

@@ -245,7 +245,7 @@ mod tests {
         "{{ 'x' | regex_replace(secret ~ '(', '') }}",
         "not a regular expression"
     )]
-    #[case("{{ list | sha256 }}", "a sequence has no text of its own")]
+    #[case("{{ list | sha256 }}", "a list has no text of its own")]
     fn filters_refuse(#[case] template: &str, #[case] expected: &str) {
         let error = eval(template).unwrap_err();
         let text = format!("{error:#}");

@@ -5,6 +5,7 @@
 //! because only the author knows how deep they must be indented.
 
 use std::borrow::Cow;
+use std::fmt::Display;
 
 use minijinja::value::ValueKind;
 use minijinja::{Error, ErrorKind, Output, State, Value};
@@ -33,11 +34,16 @@ pub(super) fn scalar(value: &Value) -> Result<Cow<'_, str>, Error> {
             Some(text) => Ok(Cow::Borrowed(text)),
             None => Ok(Cow::Owned(value.to_string())),
         },
-        kind => Err(Error::new(
-            ErrorKind::InvalidOperation,
-            format!("a {kind} has no text of its own; write it with `| toyaml` or `| tojson`"),
-        )),
+        ValueKind::Seq | ValueKind::Iterable => Err(no_text("list")),
+        kind => Err(no_text(kind)),
     }
+}
+
+/// What an error says of something that is no scalar.
+pub(super) const NO_TEXT: &str = "has no text of its own";
+
+fn no_text(kind: impl Display) -> Error {
+    Error::new(ErrorKind::InvalidOperation, format!("a {kind} {NO_TEXT}"))
 }
 
 fn number(value: &Value) -> Result<String, Error> {

@@ -1,45 +1,57 @@
 //! Patches of bundles and releases, so that upstream files stay verbatim.
 
-use globset::GlobBuilder;
+use std::collections::BTreeMap;
+
 use serde_json::Value;
 
 use crate::finding::{Finding, Kind};
 use crate::object::ObjectId;
-use crate::repo::{Patch, PatchChange, Selector};
+use crate::repo::{Matcher, Patch, PatchChange};
 
-/// Whether a selector means an object.
-pub(super) fn matches(selector: &Selector, id: &ObjectId, value: &Value) -> bool {
-    (selector.kind == "*" || selector.kind == id.kind)
-        && selector
-            .group
-            .as_ref()
-            .is_none_or(|group| *group == id.group)
-        && selector
-            .name
-            .as_ref()
-            .is_none_or(|pattern| glob(pattern, &id.name))
-        && selector
-            .namespace
-            .as_ref()
-            .is_none_or(|pattern| glob(pattern, id.namespace.as_deref().unwrap_or_default()))
-        && selector
-            .labels
-            .iter()
-            .all(|(key, wanted)| value["metadata"]["labels"][key].as_str() == Some(wanted.as_str()))
+/// A patch with its selector compiled.
+pub(super) struct Target<'a> {
+    patch: &'a Patch,
+    matcher: Matcher,
+    /// Whether an object was meant.
+    pub(super) met: bool,
 }
 
-/// Whether a pattern with `*` and `?` means a name. A pattern that is none
-/// means itself.
-fn glob(pattern: &str, name: &str) -> bool {
-    pattern == name
-        || (pattern.contains(['*', '?'])
-            && GlobBuilder::new(pattern)
-                .backslash_escape(false)
-                .build()
-                .is_ok_and(|glob| glob.compile_matcher().is_match(name)))
+impl<'a> Target<'a> {
+    pub(super) fn new(patch: &'a Patch) -> Self {
+        Self {
+            patch,
+            matcher: patch.target.matcher(),
+            met: false,
+        }
+    }
+
+    pub(super) fn patch(&self) -> &'a Patch {
+        self.patch
+    }
+
+    /// Whether the patch is for an object.
+    pub(super) fn meets(&mut self, id: &ObjectId, value: &Value) -> bool {
+        let labels = if self.patch.target.labels.is_empty() {
+            BTreeMap::new()
+        } else {
+            labels(value)
+        };
+        let meets = self.matcher.matches(id, &labels);
+        self.met |= meets;
+        meets
+    }
 }
 
-/// Applies a patch to one object, or leaves it as it was and says why not.
+fn labels(value: &Value) -> BTreeMap<String, String> {
+    value["metadata"]["labels"]
+        .as_object()
+        .into_iter()
+        .flatten()
+        .filter_map(|(key, value)| Some((key.clone(), value.as_str()?.to_owned())))
+        .collect()
+}
+
+/// Applies a patch to an object, or leaves the object as it was and says why.
 pub(super) fn apply(patch: &Patch, id: &ObjectId, value: &mut Value) -> Result<(), Box<Finding>> {
     match &patch.change {
         PatchChange::Json(operations) => json_patch::patch(value, operations).map_err(|error| {
@@ -104,13 +116,11 @@ pub(super) fn unused(patch: &Patch) -> Finding {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeMap;
-
-    use rstest::rstest;
     use serde_json::json;
 
     use super::*;
     use crate::object::Origin;
+    use crate::repo::Selector;
 
     fn selector(kind: &str, group: Option<&str>, name: Option<&str>) -> Selector {
         Selector {
@@ -121,45 +131,27 @@ mod tests {
         }
     }
 
-    #[rstest]
-    #[case("Deployment", None, None, true)]
-    #[case("*", None, None, true)]
-    #[case("Deployment", Some("apps"), Some("web"), true)]
-    #[case("Deployment", Some(""), None, false)]
-    #[case("Service", None, Some("web"), false)]
-    #[case("Deployment", None, Some("w?b"), true)]
-    #[case("Deployment", None, Some("we*"), true)]
-    #[case("Deployment", None, Some("we"), false)]
-    #[case("Deployment", None, Some("[w]eb"), false)]
-    fn selectors_match(
-        #[case] kind: &str,
-        #[case] group: Option<&str>,
-        #[case] name: Option<&str>,
-        #[case] expected: bool,
-    ) {
-        let id = ObjectId::new("apps", "Deployment", Some("shop"), "web");
-        let value = json!({"metadata": {"labels": {"tier": "front"}}});
-        assert_eq!(matches(&selector(kind, group, name), &id, &value), expected);
-    }
-
-    #[rstest]
-    #[case(Some("shop"), "front", true)]
-    #[case(Some("s*"), "front", true)]
-    #[case(Some("other"), "front", false)]
-    #[case(None, "back", false)]
-    fn namespaces_and_labels_match(
-        #[case] namespace: Option<&str>,
-        #[case] tier: &str,
-        #[case] expected: bool,
-    ) {
-        let id = ObjectId::new("apps", "Deployment", Some("shop"), "web");
-        let value = json!({"metadata": {"labels": {"tier": "front"}}});
-        let selector = Selector {
-            namespace: namespace.map(str::to_owned),
-            labels: BTreeMap::from([("tier".to_owned(), tier.to_owned())]),
-            ..selector("*", None, None)
+    #[test]
+    fn a_target_remembers_whether_it_was_met() {
+        let patch = Patch {
+            target: Selector {
+                labels: BTreeMap::from([("tier".to_owned(), "front".to_owned())]),
+                ..selector("*", None, Some("w*"))
+            },
+            change: PatchChange::Merge(json!({})),
+            origin: Origin::new("x", 1),
         };
-        assert_eq!(matches(&selector, &id, &value), expected);
+        let id = ObjectId::new("apps", "Deployment", Some("shop"), "web");
+        let mut target = Target::new(&patch);
+        assert!(!target.meets(&id, &json!({"metadata": {"labels": {"tier": "back"}}})));
+        assert!(!target.meets(&id, &json!({"metadata": {}})));
+        assert!(!target.met);
+        assert!(target.meets(
+            &id,
+            &json!({"metadata": {"labels": {"tier": "front", "n": 1}}})
+        ));
+        assert!(!target.meets(&id, &json!({"metadata": {}})));
+        assert!(target.met);
     }
 
     #[test]

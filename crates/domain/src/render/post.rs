@@ -9,7 +9,7 @@ use serde_json::{Map, Value};
 
 use super::identity::{Identity, article, identify};
 use super::kinds::Scope;
-use super::patch;
+use super::patch::{self, Target};
 use super::scope::{Kinds, Known};
 use super::source::{Place, Written};
 use super::{reserved, secret};
@@ -47,6 +47,7 @@ pub(super) fn process(
 ) -> Vec<Manifest> {
     let mut pass = Pass {
         release,
+        part_of: release.name.apply_set(),
         kinds,
         findings,
         unknown: BTreeMap::new(),
@@ -67,6 +68,8 @@ pub(super) fn process(
 
 struct Pass<'a> {
     release: &'a ResolvedRelease,
+    /// The id of the release's set.
+    part_of: String,
     kinds: &'a Kinds<'a>,
     findings: &'a mut Vec<Finding>,
     /// Unknown kinds with the place of their first object.
@@ -150,16 +153,18 @@ impl Pass<'_> {
                     .or_insert_with(|| place.origin());
                 Some(Scope::Namespaced)
             }
-            Known::NotServed { instead } => {
+            Known::NotServed { instead, custom } => {
+                let server = if custom {
+                    "its definition".to_owned()
+                } else {
+                    format!("Kubernetes {}", self.kinds.minor())
+                };
                 let finding = Finding::error(
                     Kind::Repository,
                     "api-not-served",
                     format!(
-                        "{} {} ({}) is not served by Kubernetes {}",
-                        identity.gvk.kind,
-                        identity.name,
-                        identity.gvk.api_version,
-                        self.kinds.minor()
+                        "{} {} ({}) is not served by {server}",
+                        identity.gvk.kind, identity.name, identity.gvk.api_version,
                     ),
                 )
                 .at(place.field("/apiVersion"));
@@ -177,39 +182,34 @@ impl Pass<'_> {
         }
     }
 
-    /// Applies the patches in their order. A selector sees an object as the
-    /// patches before have left it.
+    /// Applies the patches in their order. A selector sees the labels as the
+    /// patches before have left them, and the object under its first name.
     fn patch(&mut self, drafts: Vec<Draft>) -> Vec<Draft> {
         let release = self.release;
-        let mut used = vec![false; release.patches.len()];
+        // An object that a broken file should have had says nothing of a patch.
+        let complete = !self.findings.iter().any(Finding::is_error);
+        let mut targets: Vec<Target<'_>> = release.patches.iter().map(Target::new).collect();
         let mut patched = Vec::with_capacity(drafts.len());
-        for draft in drafts {
-            let mut draft = Some(draft);
-            for (index, change) in release.patches.iter().enumerate() {
-                let Some(current) = draft.take() else { break };
-                if !patch::matches(&change.target, &current.id, &current.value) {
-                    draft = Some(current);
+        for mut draft in drafts {
+            let mut changed = false;
+            for target in &mut targets {
+                if !target.meets(&draft.id, &draft.value) {
                     continue;
                 }
-                used[index] = true;
-                let Draft {
-                    id,
-                    mut value,
-                    place,
-                    ..
-                } = current;
-                match patch::apply(change, &id, &mut value) {
-                    Ok(()) => draft = self.settle(value, place),
+                match patch::apply(target.patch(), &draft.id, &mut draft.value) {
+                    Ok(()) => changed = true,
                     Err(finding) => self.findings.push(*finding),
                 }
             }
-            patched.extend(draft);
+            if changed {
+                patched.extend(self.settle(draft.value, draft.place));
+            } else {
+                patched.push(draft);
+            }
         }
-        // An object that a broken file should have had says nothing of a patch.
-        let complete = !self.findings.iter().any(Finding::is_error);
-        for (change, used) in release.patches.iter().zip(used) {
-            if !used && complete {
-                self.findings.push(patch::unused(change));
+        for target in targets {
+            if !target.met && complete {
+                self.findings.push(patch::unused(target.patch()));
             }
         }
         patched
@@ -288,10 +288,7 @@ impl Pass<'_> {
             *set = Value::Object(Map::new());
         }
         let Value::Object(set) = set else { return };
-        set.insert(
-            labels::PART_OF.to_owned(),
-            self.release.name.apply_set().into(),
-        );
+        set.insert(labels::PART_OF.to_owned(), self.part_of.as_str().into());
         set.entry(labels::MANAGED_BY)
             .or_insert_with(|| MANAGED_BY.into());
     }

@@ -14,8 +14,9 @@ use crate::object::{ApiVersion, GroupKind, Gvk};
 pub(super) enum Known {
     /// It is served.
     Served(Scope),
-    /// It is not served; these versions (`group/version`) are.
-    NotServed { instead: Vec<String> },
+    /// It is not served; these versions (`group/version`) are. `custom` says
+    /// that a definition decides that and not Kubernetes.
+    NotServed { instead: Vec<String>, custom: bool },
     /// Neither Kubernetes nor a definition has it.
     Unknown,
 }
@@ -75,6 +76,7 @@ impl<'a> Kinds<'a> {
             } else {
                 Known::NotServed {
                     instead: named(&kind.group, &custom.versions),
+                    custom: true,
                 }
             };
         }
@@ -82,9 +84,11 @@ impl<'a> Kinds<'a> {
             Some(scope) if self.table.served(gvk) => Known::Served(scope),
             Some(_) => Known::NotServed {
                 instead: named(&kind.group, self.table.versions(&kind)),
+                custom: false,
             },
             None if self.table.knows_group(&kind.group) => Known::NotServed {
                 instead: self.table.api_versions(&kind.kind),
+                custom: false,
             },
             None => Known::Unknown,
         }

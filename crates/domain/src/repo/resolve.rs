@@ -1,9 +1,39 @@
 //! From files to a [`ResolvedEnvironment`].
 
-use semver::Version;
+use std::collections::BTreeMap;
 
-use super::{FileTree, ResolvedEnvironment};
+use jiff::SignedDuration;
+use semver::{Prerelease, Version};
+
+use super::bundle::{self, Source};
+use super::decode::decode;
+use super::environment::{self, Merged, release_name};
+use super::own::read_own;
+use super::policy::{Consent, ConsentAction, RuntimeObject};
+use super::suggest::did_you_mean;
+use super::{
+    ClusterRef, FileTree, Patch, PatchChange, ResolvedEnvironment, ResolvedRelease, format,
+};
 use crate::finding::{Finding, Kind};
+use crate::inventory::ReleaseName;
+use crate::object::Origin;
+use crate::object::yaml::Node;
+use crate::values::{Layer, Values};
+
+/// Deadline of each wait of a release that names none.
+const TIMEOUT: SignedDuration = SignedDuration::from_mins(10);
+
+/// Longest field manager the API server takes is 128; the rest is for what
+/// names are extended by.
+const LONGEST_MANAGER: usize = 100;
+
+/// Kinds that point at a Service.
+const REGISTRATIONS: [&str; 4] = [
+    "APIService",
+    "CustomResourceDefinition",
+    "MutatingWebhookConfiguration",
+    "ValidatingWebhookConfiguration",
+];
 
 /// Reads an environment with everything it refers to.
 ///
@@ -14,17 +44,391 @@ pub fn resolve(
     environment: &str,
     pleach_version: &Version,
 ) -> Result<ResolvedEnvironment, Vec<Finding>> {
-    let _ = (tree, environment, pleach_version);
-    Err(vec![Finding::error(
-        Kind::Repository,
-        "not-supported-yet",
-        "resolution is not supported yet",
-    )])
+    let mut findings = Vec::new();
+    let repository = repository(tree, pleach_version, &mut findings);
+    check_label("environment", environment, None, &mut findings);
+    let resolved = environment::read(tree, environment, &mut findings)
+        .map(|merged| merged.resolve(tree, environment, &mut findings));
+    findings.sort_by(|a, b| (&a.place, a).cmp(&(&b.place, b)));
+    findings.dedup();
+    match (repository, resolved) {
+        (Some(repository), Some(mut resolved)) if !findings.iter().any(Finding::is_error) => {
+            resolved.repository = repository;
+            resolved.findings = findings;
+            Ok(resolved)
+        }
+        _ => Err(findings),
+    }
 }
 
-/// Names of the environments of a repository, sorted; without those that are
-/// only extended from.
-pub fn environments(tree: &dyn FileTree) -> Vec<String> {
-    let _ = tree;
-    Vec::new()
+/// Reads `pleach.yaml`: the repository's id.
+fn repository(
+    tree: &dyn FileTree,
+    pleach_version: &Version,
+    findings: &mut Vec<Finding>,
+) -> Option<String> {
+    let before = findings.len();
+    let Some(node) = read_own(tree, "pleach.yaml", "Repository", findings) else {
+        if let Some(finding) = findings.get_mut(before)
+            && finding.code == "missing-file"
+        {
+            finding.message = "this is no repository of pleach: pleach.yaml is missing".to_owned();
+            finding.hint = Some("`pleach init` writes one".to_owned());
+        }
+        return None;
+    };
+    let repository: format::Repository = decode(&node, findings)?;
+    let place = |key: &str| Origin::new("pleach.yaml", node.entry(key).map_or(0, |e| e.line));
+    if repository.id.is_empty() || repository.id.contains(char::is_whitespace) {
+        findings.push(
+            Finding::error(
+                Kind::Repository,
+                "invalid-value",
+                "`id` is a name without blanks",
+            )
+            .at(place("id")),
+        );
+    }
+    if let Some(format::Range(range)) = &repository.requires {
+        // A build before 0.2.0 has what 0.2.0 will have.
+        let release = Version {
+            pre: Prerelease::EMPTY,
+            ..pleach_version.clone()
+        };
+        if !range.matches(&release) {
+            findings.push(
+                Finding::error(
+                    Kind::Repository,
+                    "requires",
+                    format!("this repository requires pleach {range}, this is {pleach_version}"),
+                )
+                .at(place("requires"))
+                .hint("install a version of pleach within that range"),
+            );
+        }
+    }
+    Some(repository.id)
+}
+
+/// Names of environments and releases become names of objects.
+fn check_label(what: &str, name: &str, place: Option<&Origin>, findings: &mut Vec<Finding>) {
+    let valid = (1..=63).contains(&name.len())
+        && name
+            .bytes()
+            .all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-')
+        && !name.starts_with('-')
+        && !name.ends_with('-');
+    if !valid {
+        let mut finding = Finding::error(
+            Kind::Repository,
+            "invalid-name",
+            format!("`{name}` cannot be the name of a {what}"),
+        )
+        .hint("a DNS label: lower-case letters, digits and -, at most 63 characters");
+        finding.place = place.cloned();
+        findings.push(finding);
+    }
+}
+
+impl Merged {
+    /// Resolves everything; what had errors is left out.
+    fn resolve(
+        mut self,
+        tree: &dyn FileTree,
+        name: &str,
+        findings: &mut Vec<Finding>,
+    ) -> ResolvedEnvironment {
+        let releases = self.environment.releases.take().unwrap_or_default();
+        let nodes = self.node.get("releases").map_or(&[][..], Node::items);
+        let mut resolved = Vec::new();
+        let mut places: BTreeMap<String, (Origin, bool)> = BTreeMap::new();
+        for (release, node) in releases.into_iter().zip(nodes) {
+            let place = node.origin();
+            let Some(release_name) = release_name(node) else {
+                findings.push(
+                    Finding::error(
+                        Kind::Repository,
+                        "missing-field",
+                        "a release needs `bundle`",
+                    )
+                    .at(place),
+                );
+                continue;
+            };
+            if let Some((first, _)) = places.get(release_name) {
+                findings.push(
+                    Finding::error(
+                        Kind::Repository,
+                        "duplicate-release",
+                        format!("a second release `{release_name}`; the first is at {first}"),
+                    )
+                    .at(place)
+                    .hint("give one of them another `name`"),
+                );
+                continue;
+            }
+            let versioned = release.version.is_some();
+            places.insert(release_name.to_owned(), (place, versioned));
+            resolved.extend(self.release(tree, name, &release, node, findings));
+        }
+        let consent = self.environment.consent.take().unwrap_or_default();
+        self.check_consent(&consent, &places, findings);
+        let cluster = self.environment.cluster.take();
+        ResolvedEnvironment {
+            repository: String::new(),
+            name: name.to_owned(),
+            origin: self.node.origin(),
+            cluster: cluster.map_or_else(ClusterRef::default, |cluster| ClusterRef {
+                context: cluster.context,
+                id: cluster.id,
+                kubernetes: cluster.kubernetes.map(String::from),
+            }),
+            prune: self.environment.prune.take().unwrap_or_default(),
+            protect: self.environment.protect.take().unwrap_or_default(),
+            consent,
+            releases: resolved,
+            findings: Vec::new(),
+        }
+    }
+
+    fn release(
+        &self,
+        tree: &dyn FileTree,
+        environment: &str,
+        release: &format::Release,
+        node: &Node,
+        findings: &mut Vec<Finding>,
+    ) -> Option<ResolvedRelease> {
+        let place = |key: &str| {
+            node.entry(key).map_or_else(
+                || node.origin(),
+                |entry| Origin::new(&*entry.value.file, entry.line),
+            )
+        };
+        let name = ReleaseName {
+            environment: environment.to_owned(),
+            release: release_name(node)?.to_owned(),
+        };
+        check_label("release", &name.release, Some(&place("name")), findings);
+        let manager = name.field_manager();
+        if manager.len() > LONGEST_MANAGER {
+            findings.push(
+                Finding::error(
+                    Kind::Repository,
+                    "invalid-name",
+                    format!(
+                        "`{manager}` is longer than {LONGEST_MANAGER} characters: it is the field manager of the release"
+                    ),
+                )
+                .at(place("name"))
+                .hint("shorten the name of the environment or of the release"),
+            );
+        }
+        if let Some(namespace) = &release.namespace {
+            check_label("namespace", namespace, Some(&place("namespace")), findings);
+        }
+        let Some(bundle) = &release.bundle else {
+            findings.push(
+                Finding::error(
+                    Kind::Repository,
+                    "missing-field",
+                    format!("release `{}` needs `bundle`", name.release),
+                )
+                .at(node.origin()),
+            );
+            return None;
+        };
+        let found = bundle::find(tree, bundle, &place("bundle"), findings)?;
+        let source = found.version(
+            tree,
+            release.version.as_deref(),
+            &place("version"),
+            findings,
+        )?;
+        let mut patches = patches(
+            source.body.patches.as_deref().unwrap_or_default(),
+            &source.node,
+            findings,
+        );
+        patches.extend(self::patches(
+            release.patches.as_deref().unwrap_or_default(),
+            node,
+            findings,
+        ));
+        let runtime_objects = runtime_objects(&source, findings);
+        let mut layers = source.layers();
+        layers.extend(self.layers(&name.release));
+        Some(ResolvedRelease {
+            origin: node.origin(),
+            bundle: bundle.clone(),
+            version: release.version.clone(),
+            bundle_folder: found.folder,
+            folder: source.folder,
+            files: source.files,
+            namespace: release.namespace.clone(),
+            create_namespace: release.create_namespace.unwrap_or(true),
+            values: Values::merge(&layers),
+            patches,
+            adopt: release.adopt.clone().unwrap_or_default(),
+            timeout: release.timeout.map_or(TIMEOUT, |timeout| timeout.0),
+            runtime_objects,
+            kubernetes: source.body.kubernetes.map(|range| range.0),
+            upgrades_from: source.body.upgrades_from.map(|range| range.0),
+            direction: source.body.direction,
+            name,
+        })
+    }
+
+    /// A consent must say what it is for: object or number, and the versions.
+    fn check_consent(
+        &self,
+        consent: &[Consent],
+        releases: &BTreeMap<String, (Origin, bool)>,
+        findings: &mut Vec<Finding>,
+    ) {
+        let nodes = self.node.get("consent").map_or(&[][..], Node::items);
+        for (consent, node) in consent.iter().zip(nodes) {
+            let mut missing = Vec::new();
+            match consent.action {
+                ConsentAction::Delete => {
+                    missing.extend(consent.kind.is_none().then_some("kind"));
+                    missing.extend(consent.name.is_none().then_some("name"));
+                }
+                ConsentAction::Prune => missing.extend(consent.count.is_none().then_some("count")),
+                // Refused as not supported yet, before this.
+                ConsentAction::Recreate | ConsentAction::Override | ConsentAction::Uninstall => {}
+            }
+            match releases.get(&consent.release) {
+                // The revision of a bundle without versions is not known beforehand.
+                Some((_, false)) => {}
+                Some((_, true)) => {
+                    missing.extend(consent.from.is_none().then_some("from"));
+                    missing.extend(consent.to.is_none().then_some("to"));
+                }
+                None => {
+                    let names: Vec<&String> = releases.keys().collect();
+                    let mut finding = Finding::warning(
+                        Kind::Repository,
+                        "unused-consent",
+                        format!(
+                            "consent for release `{}`, which the environment does not have",
+                            consent.release
+                        ),
+                    )
+                    .at(node.origin());
+                    finding.hint = did_you_mean(&consent.release, &names);
+                    findings.push(finding);
+                }
+            }
+            for field in missing {
+                findings.push(
+                    Finding::error(
+                        Kind::Repository,
+                        "missing-field",
+                        format!("`{field}` is required: a consent is bound to what it is for"),
+                    )
+                    .at(node.origin()),
+                );
+            }
+        }
+    }
+}
+
+impl Source {
+    /// The lowest layers of values.
+    fn layers(&self) -> Vec<Layer> {
+        let names = ["bundle", "version"];
+        self.values
+            .iter()
+            .zip(names)
+            .filter_map(|(values, name)| {
+                Some(Layer {
+                    name: name.to_owned(),
+                    node: values.clone()?,
+                })
+            })
+            .collect()
+    }
+}
+
+/// Patches with their places; each says exactly one change.
+fn patches(patches: &[format::Patch], node: &Node, findings: &mut Vec<Finding>) -> Vec<Patch> {
+    let nodes = node.get("patches").map_or(&[][..], Node::items);
+    let mut resolved = Vec::new();
+    for (patch, node) in patches.iter().zip(nodes) {
+        let change = match (&patch.json, &patch.merge) {
+            (Some(operations), None) => PatchChange::Json(json_patch::Patch(
+                operations
+                    .iter()
+                    .map(|operation| operation.0.clone())
+                    .collect(),
+            )),
+            (None, Some(merge)) if merge.is_object() => PatchChange::Merge(merge.clone()),
+            (None, Some(_)) => {
+                findings.push(
+                    Finding::error(
+                        Kind::Repository,
+                        "wrong-type",
+                        "`merge` is a map: what it holds is merged into the object",
+                    )
+                    .at(node.origin()),
+                );
+                continue;
+            }
+            (None, None) | (Some(_), Some(_)) => {
+                findings.push(
+                    Finding::error(
+                        Kind::Repository,
+                        "invalid-value",
+                        "a patch has either `json` or `merge`",
+                    )
+                    .at(node.origin()),
+                );
+                continue;
+            }
+        };
+        resolved.push(Patch {
+            target: patch.target.clone(),
+            change,
+            origin: node.origin(),
+        });
+    }
+    resolved
+}
+
+/// Run-time objects that can be found: by name or by Service, of a known group.
+fn runtime_objects(source: &Source, findings: &mut Vec<Finding>) -> Vec<RuntimeObject> {
+    let objects = source.body.runtime_objects.clone().unwrap_or_default();
+    let nodes = source
+        .node
+        .get("runtimeObjects")
+        .map_or(&[][..], Node::items);
+    for (object, node) in objects.iter().zip(nodes) {
+        let mut error = |message: String, hint: &str| {
+            findings.push(
+                Finding::error(Kind::Repository, "invalid-value", message)
+                    .at(node.origin())
+                    .hint(hint),
+            );
+        };
+        if object.name.is_some() == object.service.is_some() {
+            error(
+                format!("run-time {} needs either `name` or `service`", object.kind),
+                "`service` is the Service that it points at",
+            );
+        }
+        if object.service.is_some() && !REGISTRATIONS.contains(&object.kind.as_str()) {
+            error(
+                format!("no {} points at a Service", object.kind),
+                "name it with `name`",
+            );
+        }
+        if object.group_kind().is_none() {
+            error(
+                format!("the group of {} is not known", object.kind),
+                "say it with `group`",
+            );
+        }
+    }
+    objects
 }

@@ -1,0 +1,259 @@
+//! Laws of render as a whole, and what single files cannot show.
+
+use bytes::Bytes;
+use proptest::prelude::*;
+use serde_json::{Value, json};
+
+use super::*;
+use crate::object::labels;
+use crate::repo::{MemoryTree, RecordingTree};
+
+fn table() -> KindTable {
+    KindTable::for_minor("1.36").unwrap()
+}
+
+fn tree(files: &[(&str, &str)]) -> MemoryTree {
+    MemoryTree::new(
+        files
+            .iter()
+            .map(|(path, text)| ((*path).to_owned(), Bytes::from((*text).to_owned()))),
+    )
+}
+
+fn render_files(files: &[(&str, &str)], values: Value) -> Rendered {
+    let names: Vec<&str> = files
+        .iter()
+        .map(|(name, _)| *name)
+        .filter(|name| !name.starts_with("templates/"))
+        .collect();
+    let release = samples::release("web", &names, values);
+    let environment = samples::environment(vec![release.clone()]);
+    render(&tree(files), &environment, &release, &table())
+}
+
+/// Manifests as they are sent, or the findings.
+fn bytes(rendered: &Rendered) -> Vec<(ObjectId, Bytes)> {
+    rendered
+        .manifests
+        .iter()
+        .map(|manifest| (manifest.id().clone(), manifest.json().clone()))
+        .collect()
+}
+
+fn messages(rendered: &Rendered) -> Vec<String> {
+    rendered.findings.iter().map(ToString::to_string).collect()
+}
+
+#[test]
+fn objects_carry_the_labels_of_the_release() {
+    let rendered = render_files(
+        &[(
+            "a.yaml",
+            "{apiVersion: v1, kind: ConfigMap, metadata: {name: a, labels: null, annotations: {}}}\n",
+        )],
+        json!({}),
+    );
+    assert_eq!(messages(&rendered), [""; 0]);
+    let value = rendered.manifests[0].value();
+    assert_eq!(
+        value["metadata"],
+        json!({
+            "name": "a",
+            "namespace": "shop",
+            "labels": {
+                labels::PART_OF: rendered.release.apply_set(),
+                labels::MANAGED_BY: "pleach",
+            },
+        })
+    );
+}
+
+#[test]
+fn an_error_of_yaml_in_a_template_is_shown_where_the_template_has_it() {
+    let rendered = render_files(
+        &[(
+            "a.yaml.j2",
+            "{# one #}\n{% for x in [1, 2] %}\na: {{ x }}\n{% endfor %}\n",
+        )],
+        json!({}),
+    );
+    assert_eq!(rendered.findings.len(), 1);
+    let finding = &rendered.findings[0];
+    assert_eq!(finding.code, "yaml");
+    assert_eq!(finding.place, Some(Origin::new("a.yaml.j2", 3)));
+}
+
+#[test]
+fn errors_of_all_files_are_found_at_once() {
+    let rendered = render_files(
+        &[
+            ("a.yaml", "a: [\n"),
+            ("b.yaml.j2", "{{ values.x }}\n"),
+            ("c.yaml.j2", "{% if %}\n"),
+            ("d.yaml", "kind: ConfigMap\n"),
+        ],
+        json!({}),
+    );
+    let files: Vec<_> = rendered
+        .findings
+        .iter()
+        .map(|finding| finding.place.as_ref().unwrap().file.as_str())
+        .collect();
+    assert_eq!(
+        files,
+        ["a.yaml", "b.yaml.j2", "c.yaml.j2", "d.yaml", "d.yaml"]
+    );
+    assert!(rendered.failed());
+}
+
+#[test]
+fn a_missing_or_binary_file_is_an_error_of_its_own() {
+    let release = samples::release("web", &["a.yaml", "b.yaml"], json!({}));
+    let environment = samples::environment(vec![release.clone()]);
+    let tree = MemoryTree::new([("b.yaml", Bytes::from_static(b"\xff\xfe"))]);
+    let rendered = render(&tree, &environment, &release, &table());
+    assert_eq!(
+        messages(&rendered),
+        [
+            "a.yaml: a.yaml does not exist",
+            "b.yaml: the file is not UTF-8"
+        ]
+    );
+}
+
+#[test]
+fn no_value_shows_in_a_finding() {
+    let secret = "s3cr3t-value";
+    let rendered = render_files(
+        &[
+            ("a.yaml.j2", "x: {{ values.password | b64decode }}\n"),
+            (
+                "b.yaml.j2",
+                "{{ values.password }}: {{ values.password }}\n  bad\n",
+            ),
+            (
+                "c.yaml.j2",
+                "{apiVersion: v1, kind: Secret, metadata: {name: a}, data: {k: {{ values.password }}}}\n",
+            ),
+            ("d.yaml.j2", "x: {{ values.number // 0 }}\n"),
+            ("e.yaml.j2", "{% include values.password %}\n"),
+            ("f.yaml.j2", "{{ values.password }}\n"),
+        ],
+        json!({"password": secret, "number": 4711}),
+    );
+    assert!(rendered.findings.len() >= 6, "{:#?}", rendered.findings);
+    let all = format!("{:?}", rendered.findings);
+    assert!(!all.contains(secret), "{all}");
+    assert!(!all.contains("4711"), "{all}");
+}
+
+#[test]
+fn only_files_that_are_used_are_inputs() {
+    let files = [
+        (
+            "a.yaml.j2",
+            "{% import 'used.j2' as used %}\n{{ used.x() }}\n",
+        ),
+        ("templates/used.j2", "{% macro x() %}# x{% endmacro %}\n"),
+        ("templates/unused.j2", "{% broken\n"),
+    ];
+    let rendered = render_files(&files, json!({}));
+    assert_eq!(messages(&rendered), [""; 0]);
+    assert_eq!(
+        rendered.inputs,
+        ["a.yaml.j2", "environments/test.yaml", "templates/used.j2"]
+    );
+}
+
+#[test]
+fn templates_are_not_read_for_plain_files() {
+    let files = tree(&[
+        (
+            "a.yaml",
+            "{apiVersion: v1, kind: ConfigMap, metadata: {name: a}}\n",
+        ),
+        ("templates/x.j2", ""),
+    ]);
+    let release = samples::release("web", &["a.yaml"], json!({}));
+    let environment = samples::environment(vec![release.clone()]);
+    let recording = RecordingTree::new(&files);
+    render(&recording, &environment, &release, &table());
+    assert_eq!(
+        recording.record().read.into_iter().collect::<Vec<_>>(),
+        ["a.yaml"]
+    );
+}
+
+#[test]
+fn parsed_objects_are_those_of_the_file() {
+    let text = "apiVersion: v1\nkind: ConfigMap\nmetadata:\n  name: a\n  creationTimestamp: null\nstatus: {}\n";
+    let files = tree(&[("a.yaml", text), ("b.yaml.j2", "{{ values.missing }}")]);
+    let release = samples::release("web", &["a.yaml", "b.yaml.j2"], json!({}));
+    let parsed = parsed_objects(&files, &release).unwrap();
+    assert_eq!(
+        parsed,
+        [ParsedObject {
+            origin: Origin::new("a.yaml", 1),
+            value: json!({
+                "apiVersion": "v1",
+                "kind": "ConfigMap",
+                "metadata": {"name": "a", "creationTimestamp": null},
+                "status": {},
+            }),
+        }]
+    );
+}
+
+/// Names of objects with the values of their data.
+fn objects() -> impl Strategy<Value = Vec<(String, String)>> {
+    let name = "[a-z][a-z0-9]{0,6}";
+    let value = any::<String>();
+    prop::collection::btree_map(name, value, 0..12)
+        .prop_map(|map| map.into_iter().collect::<Vec<_>>())
+        .prop_shuffle()
+}
+
+proptest! {
+    #[test]
+    fn the_same_input_gives_the_same_bytes_in_any_order(objects in objects()) {
+        let template = "{% for object in values.objects %}\n---\napiVersion: v1\nkind: Secret\n\
+            metadata:\n  name: {{ object[0] | quote }}\nstringData:\n  key: {{ object[1] | quote }}\n{% endfor %}\n";
+        let render = |objects: &[(String, String)]| {
+            render_files(&[("a.yaml.j2", template)], json!({"objects": objects}))
+        };
+        let first = render(&objects);
+        prop_assert_eq!(messages(&first), Vec::<String>::new());
+        prop_assert_eq!(first.manifests.len(), objects.len());
+        prop_assert_eq!(bytes(&first), bytes(&render(&objects)));
+        let mut sorted = objects;
+        sorted.sort();
+        prop_assert_eq!(bytes(&first), bytes(&render(&sorted)));
+    }
+
+    #[test]
+    fn a_quoted_string_is_itself(text in any::<String>()) {
+        let rendered = render_files(
+            &[(
+                "a.yaml.j2",
+                "{apiVersion: v1, kind: ConfigMap, metadata: {name: a}, data: {key: {{ values.text | quote }}}}\n",
+            )],
+            json!({"text": text}),
+        );
+        prop_assert_eq!(messages(&rendered), Vec::<String>::new());
+        prop_assert_eq!(&rendered.manifests[0].value()["data"]["key"], &json!(text));
+    }
+
+    #[test]
+    fn a_value_written_as_yaml_is_itself(list in prop::collection::vec(any::<String>(), 0..5), number in any::<i64>()) {
+        let values = json!({"list": list, "map": {"on": number, "nested": [true, null, "1.0"]}});
+        let rendered = render_files(
+            &[(
+                "a.yaml.j2",
+                "apiVersion: example.org/v1\nkind: Thing\nmetadata: {name: a}\nspec:\n  {{ values | toyaml | indent(2) }}\n",
+            )],
+            values.clone(),
+        );
+        prop_assert_eq!(rendered.manifests.len(), 1, "{:?}", rendered.findings);
+        prop_assert_eq!(&rendered.manifests[0].value()["spec"], &values);
+    }
+}

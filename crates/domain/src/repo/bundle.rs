@@ -1,0 +1,442 @@
+//! A bundle's folder: its versions, and the files to render.
+
+use std::collections::BTreeMap;
+
+use semver::Version;
+
+use super::decode::decode;
+use super::own::{Header, header, read_own, read_text};
+use super::suggest::nearest;
+use super::{FileTree, TreeEntry, TreeError, TreeKind, format, unsupported};
+use crate::finding::{Finding, Kind};
+use crate::object::Origin;
+use crate::object::yaml::{Content, Entry, Node, parse_nodes};
+
+/// Folder of the bundles.
+const FOLDER: &str = "manifests";
+
+/// What a bundle consists of.
+pub(super) struct Found {
+    /// Its folder.
+    pub(super) folder: String,
+    /// `bundle.yaml`.
+    pub(super) node: Node,
+    /// Version folders, the lowest version first.
+    pub(super) versions: Vec<String>,
+    entries: Vec<TreeEntry>,
+}
+
+/// A version of a bundle, or a bundle without versions.
+pub(super) struct Source {
+    /// Folder of the files.
+    pub(super) folder: String,
+    /// Files to render, sorted.
+    pub(super) files: Vec<String>,
+    /// `bundle.yaml` with the keys that `version.yaml` replaces.
+    pub(super) body: format::Bundle,
+    /// The same, with places.
+    pub(super) node: Node,
+    /// `values` of `bundle.yaml` and of `version.yaml`.
+    pub(super) values: [Option<Node>; 2],
+}
+
+/// Names of all bundles.
+fn bundles(tree: &dyn FileTree) -> Vec<String> {
+    let entries = tree.list(FOLDER).unwrap_or_default();
+    entries
+        .into_iter()
+        .filter(|entry| entry.kind == TreeKind::Folder && !is_private(&entry.name))
+        .map(|entry| entry.name)
+        .collect()
+}
+
+fn is_private(name: &str) -> bool {
+    name.starts_with(['.', '_'])
+}
+
+/// Finds a bundle by name. `place` is where it is named.
+pub(super) fn find(
+    tree: &dyn FileTree,
+    name: &str,
+    place: &Origin,
+    findings: &mut Vec<Finding>,
+) -> Option<Found> {
+    let error = |message: String| {
+        Finding::error(Kind::Repository, "unknown-bundle", message).at(place.clone())
+    };
+    if name.is_empty() || name.contains('/') || is_private(name) {
+        findings.push(error(format!(
+            "`{name}` names no bundle: a bundle is a folder directly below {FOLDER}/"
+        )));
+        return None;
+    }
+    let folder = format!("{FOLDER}/{name}");
+    let known = bundles(tree);
+    if !known.iter().any(|known| known == name) {
+        let mut finding = error(format!("there is no bundle `{name}`: no folder {folder}"));
+        finding.hint = Some(match nearest(name, known.iter().map(String::as_str)) {
+            Some(nearest) => format!("did you mean `{nearest}`?"),
+            None if known.is_empty() => format!("write {folder}/bundle.yaml"),
+            None => format!("there are {}", known.join(", ")),
+        });
+        findings.push(finding);
+        return None;
+    }
+    let entries = list(tree, &folder, findings)?;
+    let path = format!("{folder}/bundle.yaml");
+    let before = findings.len();
+    let Some(node) = read_own(tree, &path, "Bundle", findings) else {
+        if let Some(finding) = findings.get_mut(before)
+            && finding.code == "missing-file"
+        {
+            finding.message = format!("bundle `{name}` has no bundle.yaml");
+            finding.hint = Some(format!(
+                "write `apiVersion: {}` and `kind: Bundle` into it",
+                format::API_VERSION
+            ));
+        }
+        return None;
+    };
+    let versions = versions(tree, &folder, &entries);
+    Some(Found {
+        folder,
+        node,
+        versions,
+        entries,
+    })
+}
+
+/// Subfolders named as a semantic version, or that hold a `version.yaml` of
+/// ours; sorted by version, others last.
+fn versions(tree: &dyn FileTree, folder: &str, entries: &[TreeEntry]) -> Vec<String> {
+    let mut versions: Vec<String> = entries
+        .iter()
+        .filter(|entry| entry.kind == TreeKind::Folder && !is_private(&entry.name))
+        .filter(|entry| {
+            semantic(&entry.name).is_some()
+                || is_ours(tree, &format!("{folder}/{}/version.yaml", entry.name))
+        })
+        .map(|entry| entry.name.clone())
+        .collect();
+    versions.sort_by_cached_key(|name| {
+        let version = semantic(name);
+        (version.is_none(), version, name.clone())
+    });
+    versions
+}
+
+/// A version with or without `v`.
+pub(super) fn semantic(text: &str) -> Option<Version> {
+    Version::parse(text.strip_prefix('v').unwrap_or(text)).ok()
+}
+
+/// Whether `version.yaml` is ours, or a manifest that is named so. A broken one
+/// counts as ours: the error is reported when it is read.
+fn is_ours(tree: &dyn FileTree, path: &str) -> bool {
+    match tree
+        .read(path)
+        .map(|bytes| String::from_utf8(bytes.to_vec()))
+    {
+        Err(_) => false,
+        Ok(Err(_)) => true,
+        Ok(Ok(text)) => match parse_nodes(path, &text) {
+            Err(_) => true,
+            Ok(nodes) => nodes.first().is_some_and(|node| {
+                let ours = node
+                    .get("apiVersion")
+                    .and_then(Node::as_str)
+                    .is_some_and(|text| text.starts_with("pleach.dev/"));
+                ours || matches!(header(node, &["BundleVersion"]), Header::Ours)
+            }),
+        },
+    }
+}
+
+impl Found {
+    /// Reads a version, or the bundle where it has none. `place` is where the
+    /// release says which.
+    pub(super) fn version(
+        &self,
+        tree: &dyn FileTree,
+        version: Option<&str>,
+        place: &Origin,
+        findings: &mut Vec<Finding>,
+    ) -> Option<Source> {
+        let version = match self.choose(version, place) {
+            Ok(version) => version,
+            Err(finding) => {
+                findings.push(finding);
+                return None;
+            }
+        };
+        let before = findings.len();
+        let folder = version.map_or_else(
+            || self.folder.clone(),
+            |version| format!("{}/{version}", self.folder),
+        );
+        decode::<format::Bundle>(&self.node, findings);
+        unsupported::in_bundle(&self.node, findings);
+        let mut own = vec![format!("{}/bundle.yaml", self.folder)];
+        let special = version.and_then(|_| {
+            let path = format!("{folder}/version.yaml");
+            if !is_ours(tree, &path) {
+                return None;
+            }
+            own.push(path.clone());
+            let node = read_own(tree, &path, "BundleVersion", findings)?;
+            decode::<format::Bundle>(&node, findings);
+            unsupported::in_bundle(&node, findings);
+            Some(node)
+        });
+        let mut files = Files {
+            tree,
+            own: &own,
+            files: Vec::new(),
+            findings,
+        };
+        if version.is_some() {
+            files.beside(&self.folder, &self.entries, &self.versions);
+        }
+        files.collect(&folder, true);
+        let files = files.sorted();
+        if findings[before..].iter().any(Finding::is_error) {
+            return None;
+        }
+        if files.is_empty() {
+            findings.push(
+                Finding::warning(
+                    Kind::Repository,
+                    "nothing-to-render",
+                    format!("{folder} holds no manifest"),
+                )
+                .at(Origin::new(folder.clone(), 0)),
+            );
+        }
+        let node = special
+            .as_ref()
+            .map_or_else(|| self.node.clone(), |special| replace(&self.node, special));
+        let body = decode(&node, findings)?;
+        let values = |node: &Node| node.get("values").filter(|v| !v.is_null()).cloned();
+        // `values: null` in a version takes the bundle's defaults away.
+        let dropped = special
+            .as_ref()
+            .and_then(|node| node.get("values"))
+            .is_some_and(Node::is_null);
+        Some(Source {
+            folder,
+            files,
+            body,
+            node,
+            values: [
+                values(&self.node).filter(|_| !dropped),
+                special.as_ref().and_then(values),
+            ],
+        })
+    }
+
+    /// The version folder, none for a bundle without versions.
+    fn choose<'a>(
+        &'a self,
+        wanted: Option<&str>,
+        place: &Origin,
+    ) -> Result<Option<&'a String>, Finding> {
+        let error = |code: &str, message: String| {
+            Finding::error(Kind::Repository, code, message).at(place.clone())
+        };
+        let folder = &self.folder;
+        match wanted {
+            None if self.versions.is_empty() => Ok(None),
+            None => Err(error(
+                "missing-field",
+                format!("`version` is required: {folder} has versions"),
+            )
+            .hint(format!("there are {}", self.versions.join(", ")))),
+            Some(wanted) if self.versions.is_empty() => Err(error(
+                "unknown-version",
+                format!("there is no version `{wanted}`: {folder} has no version folders"),
+            )
+            .hint("leave `version` out; the git revision is the version")),
+            Some(wanted) => match self.versions.iter().find(|known| *known == wanted) {
+                Some(version) => Ok(Some(version)),
+                None => Err(error(
+                    "unknown-version",
+                    format!(
+                        "there is no version `{wanted}` of {folder}; there are {}",
+                        self.versions.join(", ")
+                    ),
+                )
+                .hint(format!("did you mean `{}`?", self.nearest_version(wanted)))),
+            },
+        }
+    }
+
+    /// The version that was probably meant: the same with another spelling,
+    /// one that looks like it, or the newest.
+    fn nearest_version(&self, wanted: &str) -> &str {
+        let same = semantic(wanted).and_then(|wanted| {
+            self.versions
+                .iter()
+                .find(|known| semantic(known).as_ref() == Some(&wanted))
+        });
+        same.map(String::as_str)
+            .or_else(|| nearest(wanted, self.versions.iter().rev().map(String::as_str)))
+            .or_else(|| self.versions.last().map(String::as_str))
+            .unwrap_or_default()
+    }
+}
+
+/// `version.yaml` over `bundle.yaml`: its keys replace the bundle's.
+fn replace(bundle: &Node, version: &Node) -> Node {
+    let header = ["apiVersion", "kind"];
+    let mut keys: BTreeMap<&str, &Entry> = BTreeMap::new();
+    for entry in bundle.entries().iter().chain(version.entries()) {
+        if header.contains(&entry.key.as_str()) {
+            keys.entry(&entry.key).or_insert(entry);
+        } else {
+            keys.insert(&entry.key, entry);
+        }
+    }
+    Node {
+        content: Content::Map(keys.into_values().cloned().collect()),
+        ..version.clone()
+    }
+}
+
+fn list(tree: &dyn FileTree, folder: &str, findings: &mut Vec<Finding>) -> Option<Vec<TreeEntry>> {
+    match tree.list(folder) {
+        Ok(entries) => Some(entries),
+        Err(failure) => {
+            let message = match failure {
+                TreeError::Missing { .. } => "the folder does not exist".to_owned(),
+                TreeError::Unreadable { reason, .. } => {
+                    format!("the folder cannot be read: {reason}")
+                }
+            };
+            findings.push(
+                Finding::error(Kind::Repository, "missing-file", message)
+                    .at(Origin::new(folder, 0)),
+            );
+            None
+        }
+    }
+}
+
+/// Collects the files of a folder.
+struct Files<'a> {
+    tree: &'a dyn FileTree,
+    own: &'a [String],
+    files: Vec<String>,
+    findings: &'a mut Vec<Finding>,
+}
+
+impl Files<'_> {
+    /// Everything below a folder.
+    fn collect(&mut self, folder: &str, top: bool) {
+        for entry in list(self.tree, folder, self.findings).unwrap_or_default() {
+            let path = format!("{folder}/{}", entry.name);
+            if is_private(&entry.name) || self.own.contains(&path) {
+                continue;
+            }
+            match entry.kind {
+                TreeKind::Folder => self.collect(&path, false),
+                TreeKind::Link => self.error(
+                    &path,
+                    "not-a-file",
+                    "symbolic links are not followed",
+                    "put the file itself here, or a macro into templates/",
+                ),
+                TreeKind::Submodule => self.error(
+                    &path,
+                    "not-a-file",
+                    "submodules are not entered",
+                    "copy the files into the repository, so that a review sees them",
+                ),
+                TreeKind::File => self.file(path, &entry.name, top),
+            }
+        }
+    }
+
+    fn file(&mut self, path: String, name: &str, top: bool) {
+        match name {
+            "values.schema.json" if top => self
+                .findings
+                .push(unsupported::at(Origin::new(path, 0), "values.schema.json")),
+            "kustomization.yaml" | "kustomization.yml" | "Kustomization" => self.error(
+                &path,
+                "kustomization",
+                "kustomizations are not understood: the files beside it would be rendered without it",
+                "render it beforehand: `kubectl kustomize DIR > manifests.yaml`, and keep only the result here",
+            ),
+            "Chart.yaml" => self.error(
+                &path,
+                "helm-chart",
+                "Helm charts are not understood: the files beside it are templates of another kind",
+                "render it beforehand: `helm template NAME DIR > manifests.yaml`, and keep only the result here",
+            ),
+            _ if is_manifest(name) => {
+                // Said here, so that a pointer is not called broken YAML.
+                if let Err(finding) = read_text(self.tree, &path) {
+                    self.findings.push(finding);
+                }
+                self.files.push(path);
+            }
+            _ => self.findings.push(
+                Finding::note(
+                    Kind::Repository,
+                    "not-rendered",
+                    "not rendered: neither .yaml, .yml, .json nor one of these with .j2",
+                )
+                .at(Origin::new(path, 0)),
+            ),
+        }
+    }
+
+    /// What lies beside version folders is not rendered; manifests there are
+    /// probably meant to be.
+    fn beside(&mut self, folder: &str, entries: &[TreeEntry], versions: &[String]) {
+        for entry in entries {
+            let path = format!("{folder}/{}", entry.name);
+            if is_private(&entry.name) || versions.contains(&entry.name) || self.own.contains(&path)
+            {
+                continue;
+            }
+            match entry.name.as_str() {
+                "values.schema.json" => self
+                    .findings
+                    .push(unsupported::at(Origin::new(path, 0), "values.schema.json")),
+                name if entry.kind == TreeKind::Folder || is_manifest(name) => {
+                    self.findings.push(
+                        Finding::warning(
+                            Kind::Repository,
+                            "not-rendered",
+                            "not rendered: it lies beside the version folders",
+                        )
+                        .at(Origin::new(path, 0))
+                        .hint("move it into each version, or let its name start with _"),
+                    );
+                }
+                _ => {}
+            }
+        }
+    }
+
+    fn error(&mut self, path: &str, code: &str, message: &str, hint: &str) {
+        self.findings.push(
+            Finding::error(Kind::Repository, code, message)
+                .at(Origin::new(path, 0))
+                .hint(hint),
+        );
+    }
+
+    fn sorted(mut self) -> Vec<String> {
+        self.files.sort();
+        self.files
+    }
+}
+
+fn is_manifest(name: &str) -> bool {
+    let bare = name.strip_suffix(".j2").unwrap_or(name);
+    [".yaml", ".yml", ".json"]
+        .iter()
+        .any(|ending| bare.ends_with(ending))
+}

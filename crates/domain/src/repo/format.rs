@@ -1,0 +1,38 @@
+//! Our own files as they are written: `FORMATS` as structs, strict and whole.
+//!
+//! These say what may be written, also where the feature behind it is not
+//! built yet; [`super::resolve`] refuses that in words. Values are only
+//! checked to be maps here: they are merged from the tree with its lines.
+
+mod bundle;
+mod environment;
+mod scalar;
+
+pub use bundle::{
+    BlockUninstall, Bundle, Check, Exempt, Gate, JsonOperation, Migration, Move, Operation,
+    Overlay, Patch, ReadinessRule, Rollout, Scale, SecretFields, Stage, StageReady, Verify,
+};
+pub use environment::{
+    Approval, Cluster, Dependency, DependencyObject, Drift, Environment, Ignore, MovedFrom,
+    Release, Rollback, State, StateKind, Sync, Window,
+};
+pub use scalar::{AnyMap, KubernetesVersion, Range, Timeout};
+
+use serde::{Deserialize, Serialize};
+
+/// What every file of ours begins with.
+pub const API_VERSION: &str = "pleach.dev/v1alpha1";
+
+/// `pleach.yaml`.
+#[derive(Debug, Clone, PartialEq, Deserialize, Serialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Repository {
+    /// [`API_VERSION`].
+    pub api_version: String,
+    /// `Repository`.
+    pub kind: String,
+    /// Recorded in every Release.
+    pub id: String,
+    /// The versions of pleach it is for.
+    pub requires: Option<Range>,
+}

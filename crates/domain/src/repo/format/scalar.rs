@@ -1,0 +1,146 @@
+//! Texts with a meaning of their own.
+
+use std::fmt;
+
+use jiff::SignedDuration;
+use semver::VersionReq;
+use serde::de::{Deserializer, IgnoredAny, MapAccess, Visitor};
+use serde::{Deserialize, Serialize, Serializer};
+
+/// A range of versions, such as `>=0.11.0, <0.12.0`.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(try_from = "String")]
+pub struct Range(pub VersionReq);
+
+impl TryFrom<String> for Range {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, String> {
+        text.parse()
+            .map(Self)
+            .map_err(|_| format!("`{text}` is not a range of versions such as `>=0.11.0, <0.12.0`"))
+    }
+}
+
+impl Serialize for Range {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(&self.0)
+    }
+}
+
+/// A positive duration, such as `10m`, `90s` or `1h30m`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(try_from = "String")]
+pub struct Timeout(pub SignedDuration);
+
+impl TryFrom<String> for Timeout {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, String> {
+        text.parse()
+            .ok()
+            .filter(SignedDuration::is_positive)
+            .map(Self)
+            .ok_or_else(|| format!("`{text}` is not a duration such as `10m`, `90s` or `1h30m`"))
+    }
+}
+
+impl Serialize for Timeout {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        self.0.serialize(serializer)
+    }
+}
+
+/// A version of Kubernetes, such as `1.36` or `1.36.2`.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct KubernetesVersion(String);
+
+impl TryFrom<String> for KubernetesVersion {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, String> {
+        let number = text.strip_prefix('v').unwrap_or(&text);
+        let parts: Vec<&str> = number.split('.').collect();
+        let whole = |part: &&str| !part.is_empty() && part.bytes().all(|b| b.is_ascii_digit());
+        if (2..=3).contains(&parts.len()) && parts.iter().all(whole) {
+            Ok(Self(number.to_owned()))
+        } else {
+            Err(format!(
+                "`{text}` is not a version of Kubernetes such as `1.36`"
+            ))
+        }
+    }
+}
+
+impl From<KubernetesVersion> for String {
+    fn from(version: KubernetesVersion) -> Self {
+        version.0
+    }
+}
+
+/// A map with anything in it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct AnyMap;
+
+impl<'de> Deserialize<'de> for AnyMap {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct MapOnly;
+
+        impl<'de> Visitor<'de> for MapOnly {
+            type Value = AnyMap;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a map")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<AnyMap, A::Error> {
+                while map.next_entry::<IgnoredAny, IgnoredAny>()?.is_some() {}
+                Ok(AnyMap)
+            }
+        }
+
+        deserializer.deserialize_map(MapOnly)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rstest::rstest;
+
+    use super::*;
+
+    #[rstest]
+    #[case("10m", Some(600))]
+    #[case("90s", Some(90))]
+    #[case("1h30m", Some(5400))]
+    #[case("1h 30m", Some(5400))]
+    #[case("0s", None)]
+    #[case("-5m", None)]
+    #[case("10", None)]
+    #[case("soon", None)]
+    fn durations(#[case] text: &str, #[case] seconds: Option<i64>) {
+        let timeout = Timeout::try_from(text.to_owned());
+        assert_eq!(timeout.ok().map(|t| t.0.as_secs()), seconds);
+    }
+
+    #[rstest]
+    #[case("1.36", true)]
+    #[case("v1.36.2", true)]
+    #[case("1", false)]
+    #[case("1.x", false)]
+    #[case("1.2.3.4", false)]
+    fn versions_of_kubernetes(#[case] text: &str, #[case] valid: bool) {
+        assert_eq!(KubernetesVersion::try_from(text.to_owned()).is_ok(), valid);
+    }
+
+    #[rstest]
+    #[case(">=0.11.0, <0.12.0", true)]
+    #[case(">=1.30", true)]
+    #[case("*", true)]
+    #[case(">=0.11.0 <0.12.0", false)]
+    #[case("newest", false)]
+    fn ranges(#[case] text: &str, #[case] valid: bool) {
+        assert_eq!(Range::try_from(text.to_owned()).is_ok(), valid);
+    }
+}

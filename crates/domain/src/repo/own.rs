@@ -1,0 +1,145 @@
+//! Reading our own files: what they are is said by `apiVersion` and `kind`.
+
+use super::format::API_VERSION;
+use super::suggest::did_you_mean;
+use super::{FileTree, TreeError};
+use crate::finding::{Finding, Kind};
+use crate::object::Origin;
+use crate::object::yaml::{Content, Node, parse_nodes};
+
+/// How a git-LFS pointer begins.
+const LFS_POINTER: &[u8] = b"version https://git-lfs.github.com/spec/";
+
+/// The text of a file; what is no text, or stands for another file, is a finding.
+pub(super) fn read_text(tree: &dyn FileTree, path: &str) -> Result<String, Finding> {
+    let place = Origin::new(path, 0);
+    let error = |code: &str, message: &str| {
+        Finding::error(Kind::Repository, code, message).at(place.clone())
+    };
+    let bytes = tree.read(path).map_err(|failure| match failure {
+        TreeError::Missing { .. } => error("missing-file", "the file does not exist"),
+        TreeError::Unreadable { reason, .. } => error(
+            "unreadable-file",
+            &format!("the file cannot be read: {reason}"),
+        ),
+    })?;
+    if bytes.starts_with(LFS_POINTER) {
+        return Err(error(
+            "lfs-pointer",
+            "the file is a git-LFS pointer, not its content",
+        )
+        .hint("keep manifests in git itself; pleach does not fetch from LFS"));
+    }
+    String::from_utf8(bytes.to_vec()).map_err(|_| error("not-text", "the file is not UTF-8 text"))
+}
+
+/// What the first lines of a file say it is.
+pub(super) enum Header {
+    /// A file of ours.
+    Ours,
+    /// Anything else.
+    Foreign,
+}
+
+/// Whether a document is a file of ours of one of some kinds.
+pub(super) fn header(node: &Node, kinds: &[&str]) -> Header {
+    let text = |key: &str| node.get(key).and_then(Node::as_str);
+    match (text("apiVersion"), text("kind")) {
+        (Some(API_VERSION), Some(kind)) if kinds.contains(&kind) => Header::Ours,
+        _ => Header::Foreign,
+    }
+}
+
+/// Reads a file that has to be ours and of a kind.
+pub(super) fn read_own(
+    tree: &dyn FileTree,
+    path: &str,
+    kind: &str,
+    findings: &mut Vec<Finding>,
+) -> Option<Node> {
+    let text = match read_text(tree, path) {
+        Ok(text) => text,
+        Err(finding) => {
+            findings.push(finding);
+            return None;
+        }
+    };
+    let mut nodes = match parse_nodes(path, &text) {
+        Ok(nodes) => nodes,
+        Err(errors) => {
+            findings.extend(errors.into_iter().map(|error| {
+                Finding::error(Kind::Repository, "invalid-yaml", error.message)
+                    .at(Origin::new(path, error.line))
+            }));
+            return None;
+        }
+    };
+    let wanted = format!("`apiVersion: {API_VERSION}` and `kind: {kind}`");
+    let error = |line: usize, message: String| {
+        Finding::error(Kind::Repository, "wrong-kind", message).at(Origin::new(path, line))
+    };
+    if nodes.len() > 1 {
+        findings.push(error(
+            nodes[1].line,
+            format!("a second document; the file holds one, with {wanted}"),
+        ));
+        return None;
+    }
+    let Some(node) = nodes.pop() else {
+        findings.push(error(
+            0,
+            format!("the file is empty; it begins with {wanted}"),
+        ));
+        return None;
+    };
+    if !matches!(node.content, Content::Map(_)) {
+        findings.push(error(
+            node.line,
+            format!("expected a map that begins with {wanted}"),
+        ));
+        return None;
+    }
+    if let Header::Foreign = header(&node, &[kind]) {
+        findings.push(wrong_header(&node, kind, &wanted));
+        return None;
+    }
+    Some(node)
+}
+
+/// Says what the header is and what it should be.
+fn wrong_header(node: &Node, kind: &str, wanted: &str) -> Finding {
+    let error = |line: usize, message: String| {
+        Finding::error(Kind::Repository, "wrong-kind", message)
+            .at(Origin::new(&*node.file, line))
+            .hint(format!("a file of this kind begins with {wanted}"))
+    };
+    let Some(api_version) = node.entry("apiVersion") else {
+        return error(node.line, "`apiVersion` is required".to_owned());
+    };
+    match api_version.value.as_str() {
+        Some(API_VERSION) => {}
+        Some(other) if other.starts_with("pleach.dev/") => {
+            return error(
+                api_version.line,
+                format!("this version of pleach does not know the format `{other}`"),
+            );
+        }
+        _ => {
+            return error(api_version.line, "this is not a file of pleach".to_owned());
+        }
+    }
+    match node.entry("kind") {
+        None => error(node.line, "`kind` is required".to_owned()),
+        Some(entry) => {
+            let found = entry.value.as_str().unwrap_or("something else");
+            let mut finding = error(
+                entry.line,
+                format!("expected kind `{kind}`, found `{found}`"),
+            );
+            if let Some(hint) = did_you_mean(found, &[kind]) {
+                finding.hint = Some(hint);
+            }
+            finding
+        }
+    }
+}

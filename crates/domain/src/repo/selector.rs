@@ -1,0 +1,307 @@
+//! Which objects something is about.
+
+use std::collections::BTreeMap;
+
+use globset::{GlobBuilder, GlobMatcher};
+
+use super::policy::{Consent, ConsentAction, Protect, RuntimeObject, Selector};
+use crate::object::{GroupKind, ObjectId};
+
+/// A selector with its patterns compiled, for use on many objects.
+#[derive(Debug, Clone)]
+pub struct Matcher {
+    kind: String,
+    group: Option<String>,
+    name: Pattern,
+    namespace: Pattern,
+    labels: BTreeMap<String, String>,
+}
+
+impl Matcher {
+    /// Whether the selector is about an object. `labels` are the object's.
+    pub fn matches(&self, id: &ObjectId, labels: &BTreeMap<String, String>) -> bool {
+        (self.kind == "*" || self.kind == id.kind)
+            && self.group.as_ref().is_none_or(|group| *group == id.group)
+            && self.name.matches(Some(&id.name))
+            && self.namespace.matches(id.namespace.as_deref())
+            && self
+                .labels
+                .iter()
+                .all(|(key, value)| labels.get(key) == Some(value))
+    }
+}
+
+#[derive(Debug, Clone)]
+enum Pattern {
+    Any,
+    Exact(String),
+    Glob(GlobMatcher),
+}
+
+impl Pattern {
+    /// Only `*` and `?` are wild: names may hold brackets.
+    fn new(text: Option<&String>) -> Self {
+        let Some(text) = text else { return Self::Any };
+        if !text.contains(['*', '?']) {
+            return Self::Exact(text.clone());
+        }
+        let glob: String = text
+            .chars()
+            .map(|c| match c {
+                '*' | '?' => c.to_string(),
+                c => globset::escape(&c.to_string()),
+            })
+            .collect();
+        GlobBuilder::new(&glob)
+            .literal_separator(false)
+            .build()
+            .map_or_else(
+                |_| Self::Exact(text.clone()),
+                |glob| Self::Glob(glob.compile_matcher()),
+            )
+    }
+
+    fn matches(&self, text: Option<&str>) -> bool {
+        match self {
+            Self::Any => true,
+            Self::Exact(wanted) => text == Some(wanted),
+            Self::Glob(glob) => text.is_some_and(|text| glob.is_match(text)),
+        }
+    }
+}
+
+impl Selector {
+    /// Compiles the patterns.
+    pub fn matcher(&self) -> Matcher {
+        Matcher {
+            kind: self.kind.clone(),
+            group: self.group.clone(),
+            name: Pattern::new(self.name.as_ref()),
+            namespace: Pattern::new(self.namespace.as_ref()),
+            labels: self.labels.clone(),
+        }
+    }
+
+    /// Whether it is about an object. For many objects use [`Self::matcher`].
+    pub fn matches(&self, id: &ObjectId, labels: &BTreeMap<String, String>) -> bool {
+        self.matcher().matches(id, labels)
+    }
+}
+
+impl RuntimeObject {
+    /// Group and kind; none for a kind that is not well known and has no group.
+    pub fn group_kind(&self) -> Option<GroupKind> {
+        let group = self
+            .group
+            .as_deref()
+            .or_else(|| well_known_group(&self.kind))?;
+        Some(GroupKind::new(group, self.kind.clone()))
+    }
+}
+
+impl Protect {
+    /// Whether an object is protected by it.
+    pub fn matches(&self, id: &ObjectId) -> bool {
+        (self.kind == "*" || self.kind == id.kind)
+            && self.group.as_ref().is_none_or(|group| *group == id.group)
+    }
+}
+
+impl Consent {
+    /// Whether it allows to delete an object of a protected kind when a release
+    /// goes from one version to another.
+    pub fn allows_delete(
+        &self,
+        id: &ObjectId,
+        release: &str,
+        from: Option<&str>,
+        to: &str,
+    ) -> bool {
+        self.action == ConsentAction::Delete
+            && self.is_for(release, from, to)
+            && self.kind.as_ref() == Some(&id.kind)
+            && self.name.as_ref() == Some(&id.name)
+            && self.group.as_ref().is_none_or(|group| *group == id.group)
+            && (self.namespace.is_none() || self.namespace == id.namespace)
+    }
+
+    /// How many objects it allows to prune when a release goes from one version
+    /// to another; none if it says nothing about that.
+    pub fn prune_limit(&self, release: &str, from: Option<&str>, to: &str) -> Option<usize> {
+        (self.action == ConsentAction::Prune && self.is_for(release, from, to))
+            .then_some(self.count)
+            .flatten()
+    }
+
+    /// Whether it was given for this change. A version that it leaves out is
+    /// any: that is only accepted for bundles without versions.
+    fn is_for(&self, release: &str, from: Option<&str>, to: &str) -> bool {
+        self.release == release
+            && self
+                .from
+                .as_deref()
+                .is_none_or(|wanted| from.is_some_and(|from| same_version(wanted, from)))
+            && self
+                .to
+                .as_deref()
+                .is_none_or(|wanted| same_version(wanted, to))
+    }
+}
+
+/// `v0.12.0` and `0.12.0` are the same version.
+fn same_version(a: &str, b: &str) -> bool {
+    let bare = |text: &'_ str| text.strip_prefix('v').unwrap_or(text).to_owned();
+    a == b || bare(a) == bare(b)
+}
+
+/// The group of kinds that everybody knows by their bare name.
+pub fn well_known_group(kind: &str) -> Option<&'static str> {
+    Some(match kind {
+        "ConfigMap"
+        | "Endpoints"
+        | "Event"
+        | "LimitRange"
+        | "Namespace"
+        | "Node"
+        | "PersistentVolume"
+        | "PersistentVolumeClaim"
+        | "Pod"
+        | "PodTemplate"
+        | "ReplicationController"
+        | "ResourceQuota"
+        | "Secret"
+        | "Service"
+        | "ServiceAccount" => "",
+        "ControllerRevision" | "DaemonSet" | "Deployment" | "ReplicaSet" | "StatefulSet" => "apps",
+        "CronJob" | "Job" => "batch",
+        "HorizontalPodAutoscaler" => "autoscaling",
+        "APIService" => "apiregistration.k8s.io",
+        "CustomResourceDefinition" => "apiextensions.k8s.io",
+        "MutatingAdmissionPolicy"
+        | "MutatingAdmissionPolicyBinding"
+        | "MutatingWebhookConfiguration"
+        | "ValidatingAdmissionPolicy"
+        | "ValidatingAdmissionPolicyBinding"
+        | "ValidatingWebhookConfiguration" => "admissionregistration.k8s.io",
+        "ClusterRole" | "ClusterRoleBinding" | "Role" | "RoleBinding" => {
+            "rbac.authorization.k8s.io"
+        }
+        "CertificateSigningRequest" => "certificates.k8s.io",
+        "EndpointSlice" => "discovery.k8s.io",
+        "FlowSchema" | "PriorityLevelConfiguration" => "flowcontrol.apiserver.k8s.io",
+        "Ingress" | "IngressClass" | "NetworkPolicy" => "networking.k8s.io",
+        "Lease" => "coordination.k8s.io",
+        "PodDisruptionBudget" => "policy",
+        "PriorityClass" => "scheduling.k8s.io",
+        "RuntimeClass" => "node.k8s.io",
+        "CSIDriver" | "CSINode" | "StorageClass" | "VolumeAttachment" => "storage.k8s.io",
+        _ => return None,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use rstest::rstest;
+
+    use super::*;
+
+    fn id(text: &str) -> ObjectId {
+        text.parse().unwrap()
+    }
+
+    fn selector(kind: &str, name: &str, namespace: &str) -> Selector {
+        let some = |text: &str| (!text.is_empty()).then(|| text.to_owned());
+        Selector {
+            kind: kind.to_owned(),
+            name: some(name),
+            namespace: some(namespace),
+            ..Selector::default()
+        }
+    }
+
+    #[rstest]
+    #[case(selector("Deployment", "", ""), "Deployment.apps/a/b", true)]
+    #[case(selector("*", "", ""), "Namespace/a", true)]
+    #[case(selector("Deployment", "b", ""), "Deployment.apps/a/b", true)]
+    #[case(selector("Deployment", "b*", "a"), "Deployment.apps/a/bcd", true)]
+    #[case(selector("Deployment", "b?", ""), "Deployment.apps/a/bcd", false)]
+    #[case(selector("Deployment", "b", "c"), "Deployment.apps/a/b", false)]
+    #[case(selector("Namespace", "", "*"), "Namespace/a", false)]
+    #[case(
+        selector("ClusterRole", "system:*", ""),
+        "ClusterRole.rbac.authorization.k8s.io/system:x",
+        true
+    )]
+    #[case(selector("ConfigMap", "[a]*", ""), "ConfigMap/x/[a]b", true)]
+    #[case(selector("ConfigMap", "[a]*", ""), "ConfigMap/x/ab", false)]
+    fn selectors(#[case] selector: Selector, #[case] object: &str, #[case] matches: bool) {
+        assert_eq!(selector.matches(&id(object), &BTreeMap::new()), matches);
+    }
+
+    #[test]
+    fn group_and_labels_must_hold() {
+        let mut wanted = selector("Deployment", "", "");
+        let labels = BTreeMap::from([("app".to_owned(), "web".to_owned())]);
+        wanted.labels = labels.clone();
+        wanted.group = Some("apps".to_owned());
+        assert!(wanted.matches(&id("Deployment.apps/a/b"), &labels));
+        assert!(!wanted.matches(&id("Deployment.apps/a/b"), &BTreeMap::new()));
+        assert!(!wanted.matches(&id("Deployment.extensions/a/b"), &labels));
+    }
+
+    fn consent(action: ConsentAction) -> Consent {
+        Consent {
+            action,
+            kind: Some("CustomResourceDefinition".to_owned()),
+            group: None,
+            namespace: None,
+            name: Some("foos.example.org".to_owned()),
+            release: "foo".to_owned(),
+            from: Some("v1.0.0".to_owned()),
+            to: Some("2.0.0".to_owned()),
+            count: Some(40),
+            propagation: None,
+            check: None,
+            reason: None,
+        }
+    }
+
+    #[rstest]
+    #[case("foos.example.org", "foo", Some("v1.0.0"), "v2.0.0", true)]
+    #[case("bars.example.org", "foo", Some("v1.0.0"), "v2.0.0", false)]
+    #[case("foos.example.org", "bar", Some("v1.0.0"), "v2.0.0", false)]
+    #[case("foos.example.org", "foo", Some("v1.1.0"), "v2.0.0", false)]
+    #[case("foos.example.org", "foo", None, "v2.0.0", false)]
+    #[case("foos.example.org", "foo", Some("v1.0.0"), "v3.0.0", false)]
+    fn consent_is_bound_to_what_it_is_for(
+        #[case] name: &str,
+        #[case] release: &str,
+        #[case] from: Option<&str>,
+        #[case] to: &str,
+        #[case] allowed: bool,
+    ) {
+        let object = ObjectId::new(
+            "apiextensions.k8s.io",
+            "CustomResourceDefinition",
+            None,
+            name,
+        );
+        let delete = consent(ConsentAction::Delete);
+        let prune = consent(ConsentAction::Prune);
+        assert_eq!(delete.allows_delete(&object, release, from, to), allowed);
+        assert!(!prune.allows_delete(&object, release, from, to));
+        let limit = (allowed || name != "foos.example.org").then_some(40);
+        assert_eq!(prune.prune_limit(release, from, to), limit);
+        assert_eq!(delete.prune_limit(release, from, to), None);
+    }
+
+    #[test]
+    fn protection_is_by_kind_and_group() {
+        let all = Protect {
+            group: Some("infra.example.org".to_owned()),
+            kind: "*".to_owned(),
+        };
+        assert!(all.matches(&id("Disk.infra.example.org/a")));
+        assert!(!all.matches(&id("Disk.example.org/a")));
+    }
+}
