@@ -55,6 +55,8 @@ pub struct Loaded {
     pub environment: ResolvedEnvironment,
     /// The releases asked for, in the order of the environment.
     pub rendered: Vec<(ResolvedRelease, Rendered)>,
+    /// The releases not asked for: what is secret there is secret here too.
+    pub others: Vec<Rendered>,
     /// What the files are a revision of.
     pub revision: Revision,
     /// Everything there is to say about the environment and those releases.
@@ -164,22 +166,21 @@ pub(super) fn read(
     findings.extend(note);
     // All of them, whatever is asked for: releases share kinds, and no two of
     // them may have the same object.
-    let rendered: Vec<_> = environment
-        .releases
-        .iter()
-        .cloned()
-        .zip(render::render_environment(tree, &environment, &kinds))
-        .filter(|(release, _)| {
-            let wanted = target.release.as_ref();
-            wanted.is_none_or(|wanted| *wanted == release.name.release)
-        })
-        .collect();
-    for (_, rendered) in &rendered {
-        findings.extend(rendered.findings.iter().cloned());
+    let (mut rendered, mut others) = (Vec::new(), Vec::new());
+    let all = render::render_environment(tree, &environment, &kinds);
+    for (release, result) in environment.releases.iter().zip(all) {
+        let wanted = target.release.as_ref();
+        if wanted.is_none_or(|wanted| *wanted == release.name.release) {
+            findings.extend(result.findings.iter().cloned());
+            rendered.push((release.clone(), result));
+        } else {
+            others.push(result);
+        }
     }
     Ok(Loaded {
         environment,
         rendered,
+        others,
         revision,
         findings,
     })

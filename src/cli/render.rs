@@ -210,14 +210,16 @@ fn files_of_earlier_run(folder: &Path) -> Result<Vec<String>, CliError> {
 }
 
 fn show_values(ui: &mut Ui, args: &RenderArgs, loaded: &Loaded) {
+    // A value of the environment may be a secret of a release not asked for.
+    let asked_for = loaded.rendered.iter().map(|(_, rendered)| rendered);
+    let all: Vec<_> = asked_for.chain(&loaded.others).collect();
+    let secrets = if all.iter().any(|rendered| rendered.failed()) {
+        Secrets::Unknown
+    } else {
+        Secrets::of(all.iter().flat_map(|rendered| &rendered.manifests))
+    };
     let mut entries = Vec::new();
-    for (release, rendered) in &loaded.rendered {
-        let secrets = if rendered.failed() {
-            Secrets::Unknown
-        } else {
-            // A value of one release may be a secret of another.
-            Secrets::of(manifests(loaded))
-        };
+    for (release, _) in &loaded.rendered {
         let name = &release.name.release;
         let rows = release.values.show();
         match args.output {

@@ -253,6 +253,24 @@ fn values_are_shown_with_their_origin() {
 }
 
 #[test]
+fn a_secret_of_another_release_is_not_shown_either() {
+    let folder = repository();
+    let shared = FILES[1]
+        .1
+        .replace("      password: correct-horse-battery\n", "      a: b\n")
+        .replace("{region: eu}", "{password: correct-horse-battery}");
+    folder.write("environments/dev.yaml", &shared);
+    let run = folder.run(&["render", "dev/base", "--show-values"]);
+    assert_eq!(run.code, 0, "{}", run.stderr);
+    assert!(
+        run.stdout.contains("password: \"<secret>\""),
+        "{}",
+        run.stdout
+    );
+    check_secret(&run.stdout);
+}
+
+#[test]
 fn values_are_hidden_while_a_release_does_not_render() {
     let folder = repository();
     folder.write(
