@@ -1,6 +1,5 @@
 //! Tests on a real control plane: etcd, kube-apiserver and what belongs to it.
 
-mod cluster;
 #![expect(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -10,6 +9,7 @@ mod cluster;
 )]
 
 mod audit;
+mod cluster;
 mod faults;
 mod kubectl;
 mod schemas;

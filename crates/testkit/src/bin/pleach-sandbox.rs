@@ -1,0 +1,42 @@
+//! A throw-away control plane to try things on: `make sandbox`.
+//!
+//! Prints the path of a kubeconfig, and lives until it is interrupted.
+
+#![expect(clippy::print_stdout, reason = "its output is for people")]
+
+use std::process::ExitCode;
+
+use pleach::io::throwaway::{ControlPlane, Network, Options};
+use pleach_testkit::control_plane::binaries;
+
+fn main() -> ExitCode {
+    let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
+        Ok(runtime) => runtime,
+        Err(error) => {
+            println!("failed to start the runtime: {error}");
+            return ExitCode::FAILURE;
+        }
+    };
+    runtime.block_on(async {
+        let options = Options {
+            binaries: binaries(),
+            controllers: true,
+            scheduler: true,
+            nodes: 2,
+            network: Network::Host,
+        };
+        match ControlPlane::start(options).await {
+            Ok(control_plane) => {
+                println!("export KUBECONFIG={}", control_plane.kubeconfig().display());
+                println!("# audit log: {}", control_plane.audit_log().display());
+                println!("# Ctrl-C removes all of it");
+                drop(tokio::signal::ctrl_c().await);
+                ExitCode::SUCCESS
+            }
+            Err(error) => {
+                println!("failed to start the control plane: {error}");
+                ExitCode::FAILURE
+            }
+        }
+    })
+}
