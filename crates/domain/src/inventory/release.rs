@@ -74,11 +74,10 @@ pub struct Installed {
     pub repository: String,
     /// The bundle.
     pub bundle: String,
-    /// The last attempt that converged.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    /// The last attempt that converged. Written as null where there is none:
+    /// the status is written as a merge patch, which keeps what it does not name.
     pub installed: Option<Attempt>,
     /// An attempt that has not converged.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub applying: Option<Attempt>,
     /// Whether the last attempt converged and everything was ready.
     pub ready: bool,
