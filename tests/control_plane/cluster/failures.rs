@@ -209,8 +209,7 @@ async fn rights_that_are_missing_are_named() {
     more["rules"] =
         json!([{"apiGroups": [""], "resources": ["secrets"], "verbs": ["get", "list"]}]);
     // The binding needs a moment to reach the authorizer.
-    let retry =
-        Retry::within(Duration::from_secs(10)).also(|class| *class == Class::Forbidden);
+    let retry = Retry::within(Duration::from_secs(10)).also(|class| *class == Class::Forbidden);
     let Class::RbacEscalation { missing } = class(dry_run(&bob.with_retry(retry), &more).await)
     else {
         panic!("not an escalation");
@@ -246,8 +245,7 @@ async fn a_binding_to_a_missing_role_names_the_role() {
         ),
         ..Connection::new("pleach/0.0.0 test.adapter")
     };
-    let retry =
-        Retry::within(Duration::from_secs(10)).also(|class| *class == Class::Forbidden);
+    let retry = Retry::within(Duration::from_secs(10)).also(|class| *class == Class::Forbidden);
     let eve = Cluster::connect(&connection)
         .await
         .unwrap()
