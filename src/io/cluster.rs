@@ -37,7 +37,7 @@ use std::time::Duration;
 
 use http::HeaderValue;
 
-pub use classify::{Class, Failed, Question, Verb};
+pub use classify::{Class, Failed};
 pub use connect::Connection;
 pub use error::{ApiError, ClusterError};
 pub use identity::{Access, User};
@@ -48,7 +48,6 @@ pub use objects::{
 pub use path::ResourcePath;
 pub use registrations::RegistrationList;
 pub use retry::{Retry, Retrying};
-pub use status::{Cause, Details, Status, StatusMetadata};
 pub use watch::{Depth, Followed, WatchEvent};
 
 /// A connection to one cluster under one user agent; clones are cheap.
@@ -70,7 +69,8 @@ struct Limits {
 }
 
 impl Cluster {
-    fn new(client: kube::Client, connection: &Connection, server: &str) -> Self {
+    /// Works over a client that exists; `server` is what messages call it.
+    pub fn over(client: kube::Client, connection: &Connection, server: &str) -> Self {
         Self {
             client,
             server: Arc::from(server),

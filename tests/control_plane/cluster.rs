@@ -1,9 +1,17 @@
 //! The cluster adapter on a real API server: what the classification table
 //! says about texts is true of the server that writes them.
 
+#![expect(
+    clippy::unwrap_used,
+    clippy::panic,
+    reason = "helpers of tests; clippy only knows the tests themselves"
+)]
+
 mod failures;
 mod objects;
 mod registrations;
+
+use std::time::Duration;
 
 use bytes::Bytes;
 use pleach::io::cluster::{
@@ -103,4 +111,17 @@ fn deployment(namespace: &str) -> Value {
         "spec": {"selector": {"matchLabels": {"app": "web"}}, "template": {
             "metadata": {"labels": {"app": "web"}},
             "spec": {"containers": [{"name": "c", "image": "i"}]}}}})
+}
+
+/// Asks again until it holds; the server notices things in its own time.
+async fn until(what: &str, mut holds: impl AsyncFnMut() -> bool) {
+    let mut tick = tokio::time::interval(Duration::from_millis(50));
+    let waiting = async {
+        while !holds().await {
+            tick.tick().await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(20), waiting)
+        .await
+        .unwrap_or_else(|_| panic!("{what}"));
 }

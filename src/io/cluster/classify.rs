@@ -17,7 +17,7 @@ use super::status::Status;
 
 /// What a request wanted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Verb {
+pub(super) enum Verb {
     /// One object, or a document of the server.
     Get,
     /// A page of objects.
@@ -145,19 +145,22 @@ pub enum Class {
 
 /// What a request was about, as far as it changes the meaning of an answer.
 #[derive(Debug, Clone, Copy)]
-pub struct Question<'a> {
+pub(super) struct Question<'a> {
     /// What it wanted.
-    pub verb: Verb,
+    pub(super) verb: Verb,
     /// Kind of the object; empty for documents of the server.
-    pub kind: &'a str,
-    /// Name of the object; empty for lists.
-    pub name: &'a str,
+    pub(super) kind: &'a str,
 }
 
 impl Class {
     /// Looks an answer up: HTTP status, and the Status object of the body.
     /// `status` is none when the body was something else.
-    pub fn of(question: Question<'_>, http: u16, status: Option<&Status>, body: &str) -> Self {
+    pub(super) fn of(
+        question: Question<'_>,
+        http: u16,
+        status: Option<&Status>,
+        body: &str,
+    ) -> Self {
         let message = status.map_or(body, |status| status.message.as_str());
         // Webhooks and policies choose the code themselves.
         if let Some(class) = admission(message) {

@@ -70,11 +70,6 @@ impl Cluster {
         Ok(cluster)
     }
 
-    /// Works over a client that exists; `server` is what messages call it.
-    pub fn over(client: Client, connection: &Connection, server: &str) -> Self {
-        Self::new(client, connection, server)
-    }
-
     /// The same cluster with one short attempt per request.
     fn probe(&self, limit: Duration) -> Self {
         let mut probe = self.clone().with_retry(Retry::never());

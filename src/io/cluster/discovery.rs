@@ -12,9 +12,10 @@ use pleach_domain::observe::{Discovery, Freshness, Resource, ServedGroup, Served
 use serde::Deserialize;
 use serde_json::Value;
 
+use super::classify::Verb;
 use super::path::root;
 use super::transport::{About, Call};
-use super::{ApiError, Class, Cluster, ClusterError, Verb};
+use super::{ApiError, Class, Cluster, ClusterError};
 
 /// Group-versions asked for at the same time, where each is asked on its own.
 const CONCURRENT: usize = 8;

@@ -6,8 +6,9 @@ use pleach_domain::observe::ClusterId;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
+use super::classify::Verb;
 use super::transport::{About, Call, JSON};
-use super::{ApiError, Class, Cluster, ClusterError, ResourcePath, Verb};
+use super::{ApiError, Class, Cluster, ClusterError, ResourcePath};
 
 /// Who the server takes us for.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]

@@ -5,6 +5,10 @@
 
 use std::borrow::Cow;
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use serde_json::Value;
+
 /// Stands in the place of a value.
 const MASK: &str = "<masked>";
 
@@ -24,8 +28,61 @@ const NAMES: [&str; 12] = [
     "group",
 ];
 
-/// The message without values.
-pub(super) fn mask(message: &str) -> String {
+/// Shorter values would blot out ordinary words; where they are quoted, the
+/// quotes give them away.
+const SHORTEST: usize = 4;
+
+/// What may not be repeated about one object.
+#[derive(Default)]
+pub(super) struct Mask {
+    /// Longest first, so that no rest of a value remains.
+    values: Vec<String>,
+}
+
+impl Mask {
+    /// Knows the values of a body that is sent: webhooks may repeat them in any
+    /// form.
+    pub(super) fn of(body: &[u8]) -> Self {
+        let mut values = Vec::new();
+        if let Ok(value) = serde_json::from_slice::<Value>(body) {
+            collect(&value, &mut values);
+        }
+        values.retain(|value| value.len() >= SHORTEST);
+        values.sort_by_key(|value| std::cmp::Reverse(value.len()));
+        values.dedup();
+        Self { values }
+    }
+
+    /// The message without values.
+    pub(super) fn apply(&self, message: &str) -> String {
+        let mut message = mask(message);
+        for value in &self.values {
+            message = message.replace(value, MASK);
+        }
+        message
+    }
+}
+
+/// The texts of an object, without those that say what it is.
+fn collect(value: &Value, values: &mut Vec<String>) {
+    match value {
+        Value::String(text) => {
+            let decoded = STANDARD.decode(text).ok();
+            values.extend(decoded.and_then(|bytes| String::from_utf8(bytes).ok()));
+            values.push(text.clone());
+        }
+        Value::Array(items) => items.iter().for_each(|item| collect(item, values)),
+        Value::Object(fields) => fields
+            .iter()
+            .filter(|(key, _)| !matches!(key.as_str(), "apiVersion" | "kind" | "metadata" | "type"))
+            .for_each(|(_, field)| collect(field, values)),
+        Value::Number(number) => values.push(number.to_string()),
+        Value::Null | Value::Bool(_) => {}
+    }
+}
+
+/// The message without what the server quotes.
+fn mask(message: &str) -> String {
     let message = mask_unquoted(message);
     let mut masked = String::with_capacity(message.len());
     let mut rest: &str = &message;
@@ -133,5 +190,19 @@ mod tests {
     #[case("no values here", "no values here")]
     fn values_go_and_names_stay(#[case] message: &str, #[case] expected: &str) {
         assert_eq!(mask(message), expected);
+    }
+
+    #[rstest]
+    #[case("password hunter2 is weak", "password <masked> is weak")]
+    #[case("password aHVudGVyMg== is weak", "password <masked> is weak")]
+    #[case("hunter2hunter3", "<masked>")]
+    #[case("pin 123456 is weak", "pin <masked> is weak")]
+    #[case("Secret web of type Opaque", "Secret web of type Opaque")]
+    fn values_that_were_sent_are_known(#[case] message: &str, #[case] expected: &str) {
+        let body = serde_json::json!({"apiVersion": "v1", "kind": "Secret", "type": "Opaque",
+            "metadata": {"name": "web"}, "pin": 123_456, "short": "of",
+            "data": {"a": "aHVudGVyMg==", "b": ["hunter2hunter3"]}});
+        let mask = Mask::of(body.to_string().as_bytes());
+        assert_eq!(mask.apply(message), expected);
     }
 }

@@ -10,8 +10,22 @@ pub(super) use list::with_type;
 pub use list::{List, MetaList, Selector};
 pub use write::{Applied, ApplyOptions, DeleteOptions, Deleted, Patch, PatchOptions, Propagation};
 
+use super::classify::Verb;
 use super::transport::{About, Call};
-use super::{Class, Cluster, ClusterError, ResourcePath, Verb};
+use super::{Class, Cluster, ClusterError, ResourcePath};
+
+/// Names an object where its body must not be shown: it may be a Secret.
+pub(super) fn brief(value: &Value) -> String {
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    let metadata = &value["metadata"];
+    format!(
+        "{}/{}/{} at {}",
+        text(&value["kind"]),
+        text(&metadata["namespace"]),
+        text(&metadata["name"]),
+        text(&metadata["resourceVersion"])
+    )
+}
 
 impl Cluster {
     /// Reads an object; none when it does not exist.

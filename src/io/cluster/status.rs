@@ -7,61 +7,61 @@ use serde::{Deserialize, Deserializer};
 /// A failure in the server's words (`meta/v1 Status`).
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
-pub struct Status {
+pub(super) struct Status {
     /// `Status`.
-    pub kind: String,
+    pub(super) kind: String,
     /// List metadata: only `continue` of an expired list is of interest.
     #[serde(deserialize_with = "nullable")]
-    pub metadata: StatusMetadata,
+    pub(super) metadata: StatusMetadata,
     /// For people.
-    pub message: String,
+    pub(super) message: String,
     /// For machines; empty for some failures.
-    pub reason: String,
+    pub(super) reason: String,
     /// HTTP status.
-    pub code: u16,
+    pub(super) code: u16,
     /// What it is about.
     #[serde(deserialize_with = "nullable")]
-    pub details: Details,
+    pub(super) details: Details,
 }
 
 /// Metadata of a Status.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
-pub struct StatusMetadata {
+pub(super) struct StatusMetadata {
     /// With it an expired list can be continued, inconsistently.
     #[serde(rename = "continue")]
-    pub continue_token: String,
+    pub(super) continue_token: String,
 }
 
 /// What a Status is about.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
-pub struct Details {
+pub(super) struct Details {
     /// Name of the object.
-    pub name: String,
+    pub(super) name: String,
     /// Its group.
-    pub group: String,
+    pub(super) group: String,
     /// Plural name of the resource, mostly.
-    pub kind: String,
+    pub(super) kind: String,
     /// Its uid.
-    pub uid: String,
+    pub(super) uid: String,
     /// One by one.
     #[serde(deserialize_with = "nullable")]
-    pub causes: Vec<Cause>,
+    pub(super) causes: Vec<Cause>,
     /// Seconds to wait.
-    pub retry_after_seconds: u64,
+    pub(super) retry_after_seconds: u64,
 }
 
 /// One of several causes.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
-pub struct Cause {
+pub(super) struct Cause {
     /// For machines.
-    pub reason: String,
+    pub(super) reason: String,
     /// For people.
-    pub message: String,
+    pub(super) message: String,
     /// The field.
-    pub field: String,
+    pub(super) field: String,
 }
 
 fn nullable<'de, D: Deserializer<'de>, T: Default + Deserialize<'de>>(

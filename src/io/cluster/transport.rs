@@ -15,10 +15,11 @@ use pleach_domain::object::ObjectId;
 use serde::de::DeserializeOwned;
 use tokio::time::{Instant, timeout};
 
-use super::classify::Question;
+use super::classify::{Question, Verb};
+use super::mask::Mask;
 use super::retry::pause;
 use super::status::Status;
-use super::{ApiError, Class, Cluster, Verb, mask, warning};
+use super::{ApiError, Class, Cluster, warning};
 
 /// The media type of almost everything.
 pub(super) const JSON: &str = "application/json";
@@ -44,7 +45,6 @@ pub(super) struct Call<'a> {
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct About<'a> {
     pub(super) kind: &'a str,
-    pub(super) name: &'a str,
     /// What the server quotes of it may not be shown.
     pub(super) secret: bool,
 }
@@ -53,7 +53,6 @@ impl<'a> About<'a> {
     pub(super) fn object(id: &'a ObjectId, secret: bool) -> Self {
         Self {
             kind: &id.kind,
-            name: &id.name,
             secret: secret || id.is("", "Secret"),
         }
     }
@@ -85,6 +84,13 @@ impl<'a> Call<'a> {
         self.content_type = Some(content_type);
         self.body = body;
         self
+    }
+}
+
+impl Call<'_> {
+    /// What may not be repeated of the answer.
+    fn mask(&self) -> Option<Mask> {
+        self.about.secret.then(|| Mask::of(&self.body))
     }
 }
 
@@ -160,7 +166,7 @@ impl Cluster {
         let exchange = async {
             let response = self.open(call).await?;
             let status = response.status().as_u16();
-            let warnings = warnings(response.headers(), call.about.secret);
+            let warnings = warnings(response.headers(), call.mask().as_ref());
             let body = self.collect(response).await?;
             Ok(Reply {
                 status,
@@ -249,7 +255,18 @@ impl Cluster {
 
 /// Classifies an answer that is a failure.
 fn refused(call: &Call<'_>, http: u16, headers: &HeaderMap, body: &[u8]) -> ApiError {
-    let mut error = classify(call.verb, call.about, http, Status::read(body), plain(body));
+    let question = Question {
+        verb: call.verb,
+        kind: call.about.kind,
+    };
+    let mask = call.mask();
+    let mut error = classify(
+        question,
+        http,
+        Status::read(body),
+        plain(body),
+        mask.as_ref(),
+    );
     let asked = headers
         .get(RETRY_AFTER)
         .and_then(|value| value.to_str().ok()?.trim().parse().ok())
@@ -261,23 +278,18 @@ fn refused(call: &Call<'_>, http: u16, headers: &HeaderMap, body: &[u8]) -> ApiE
 /// Classifies a failure: a Status, or the text of a body that is none. Values
 /// of secret objects go first, so that nothing that is kept holds them.
 pub(super) fn classify(
-    verb: Verb,
-    about: About<'_>,
+    question: Question<'_>,
     http: u16,
     mut status: Option<Status>,
     mut text: String,
+    mask: Option<&Mask>,
 ) -> ApiError {
-    if about.secret {
+    if let Some(mask) = mask {
         if let Some(status) = &mut status {
-            status.map_texts(mask::mask);
+            status.map_texts(|text| mask.apply(text));
         }
-        text = mask::mask(&text);
+        text = mask.apply(&text);
     }
-    let question = Question {
-        verb,
-        kind: about.kind,
-        name: about.name,
-    };
     let class = Class::of(question, http, status.as_ref(), &text);
     let unclear = class.is_unclear();
     let (reason, message, details) = match status {
@@ -320,12 +332,12 @@ fn plain(body: &[u8]) -> String {
     words
 }
 
-fn warnings(headers: &HeaderMap, secret: bool) -> Vec<String> {
+fn warnings(headers: &HeaderMap, mask: Option<&Mask>) -> Vec<String> {
     headers
         .get_all(WARNING)
         .iter()
         .flat_map(|value| warning::read(&String::from_utf8_lossy(value.as_bytes())))
-        .map(|text| if secret { mask::mask(&text) } else { text })
+        .map(|text| mask.map_or_else(|| text.clone(), |mask| mask.apply(&text)))
         .collect()
 }
 

@@ -4,6 +4,7 @@
 //! word looks exactly like a quiet cluster.
 
 use std::collections::VecDeque;
+use std::fmt;
 use std::time::Duration;
 
 use bytes::{Buf as _, BytesMut};
@@ -14,12 +15,14 @@ use serde::Deserialize;
 use serde_json::{Map, Value};
 use tokio::time::timeout;
 
-use super::objects::with_type;
+use super::classify::{Question, Verb};
+use super::mask::Mask;
+use super::objects::{brief, with_type};
 use super::path::with_query;
 use super::retry::pause;
 use super::status::Status;
 use super::transport::{About, Call, JSON, classify};
-use super::{ApiError, Class, Cluster, ClusterError, ResourcePath, Selector, Verb};
+use super::{ApiError, Class, Cluster, ClusterError, ResourcePath, Selector};
 
 /// Metadata only.
 const METADATA: &str =
@@ -35,7 +38,7 @@ pub enum Depth {
 }
 
 /// One message of a watch.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Clone, PartialEq)]
 pub enum WatchEvent {
     /// An object is there, or has changed.
     Applied(Value),
@@ -51,7 +54,7 @@ pub enum WatchEvent {
 }
 
 /// One message of a watch that never ends.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Clone, PartialEq)]
 pub enum Followed {
     /// Everything that is there; what was known before and is not in it, is gone.
     Listed(Vec<Value>),
@@ -59,6 +62,27 @@ pub enum Followed {
     Applied(Value),
     /// An object is gone, or no longer selected.
     Deleted(Value),
+}
+
+impl fmt::Debug for WatchEvent {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Applied(value) => write!(f, "Applied({})", brief(value)),
+            Self::Deleted(value) => write!(f, "Deleted({})", brief(value)),
+            Self::Bookmark { resource_version } => write!(f, "Bookmark({resource_version})"),
+            Self::Expired => f.write_str("Expired"),
+        }
+    }
+}
+
+impl fmt::Debug for Followed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Listed(values) => f.debug_list().entries(values.iter().map(brief)).finish(),
+            Self::Applied(value) => write!(f, "Applied({})", brief(value)),
+            Self::Deleted(value) => write!(f, "Deleted({})", brief(value)),
+        }
+    }
 }
 
 impl Cluster {
@@ -104,6 +128,7 @@ impl Cluster {
             ),
             listed: false,
             failures: 0,
+            asked: None,
         };
         stream::unfold(follow, |mut follow| async {
             let item = follow.next().await;
@@ -155,7 +180,6 @@ impl Watch {
     fn about(&self) -> About<'_> {
         About {
             kind: &self.path.kind,
-            name: "",
             secret: self.path.kind == "Secret",
         }
     }
@@ -269,7 +293,12 @@ impl Watch {
             return Err(self.nonsense("an error without a status").into());
         };
         let http = status.code;
-        let error = classify(Verb::Watch, self.about(), http, Some(status), String::new());
+        let question = Question {
+            verb: Verb::Watch,
+            kind: &self.path.kind,
+        };
+        let mask = self.about().secret.then(Mask::default);
+        let error = classify(question, http, Some(status), String::new(), mask.as_ref());
         if matches!(error.class, Class::Expired { .. }) {
             return Ok(WatchEvent::Expired);
         }
@@ -299,13 +328,15 @@ struct Follow {
     watch: Watch,
     listed: bool,
     failures: u32,
+    /// How long the server asks to wait after the last failure.
+    asked: Option<Duration>,
 }
 
 impl Follow {
     async fn next(&mut self) -> Result<Followed, ClusterError> {
         loop {
             if self.failures > 0 {
-                tokio::time::sleep(pause(self.failures, None)).await;
+                tokio::time::sleep(pause(self.failures, self.asked)).await;
             }
             if !self.listed {
                 return self.list().await;
@@ -321,10 +352,10 @@ impl Follow {
                     }
                 }
                 Err(error) => {
-                    self.failures = self.failures.saturating_add(1);
                     // The kind may be gone or forbidden by now: a list says so.
                     self.listed = false;
-                    return Err(self.watch.failed(error));
+                    let error = self.watch.failed(error);
+                    return Err(self.failed(error));
                 }
             }
         }
@@ -348,11 +379,14 @@ impl Follow {
                 watch.resource_version = list.resource_version;
                 Ok(Followed::Listed(list.items))
             }
-            Err(error) => {
-                self.failures = self.failures.saturating_add(1);
-                Err(error)
-            }
+            Err(error) => Err(self.failed(error)),
         }
+    }
+
+    fn failed(&mut self, error: ClusterError) -> ClusterError {
+        self.failures = self.failures.saturating_add(1);
+        self.asked = error.api().and_then(|api| api.retry_after);
+        error
     }
 }
 

@@ -130,7 +130,7 @@ async fn a_secret_is_refused_without_its_value() {
     apply(&cluster, &secret("hunter2")).await.unwrap();
     let broken = json!({"apiVersion": "v1", "kind": "Secret", "data": {"k": "hunter2!"},
         "metadata": {"name": "t", "namespace": "adapter-secret"}});
-    let badly_typed = json!({"apiVersion": "v1", "kind": "Secret", "data": {"k": 1234567},
+    let badly_typed = json!({"apiVersion": "v1", "kind": "Secret", "data": {"k": 1_234_567},
         "metadata": {"name": "t", "namespace": "adapter-secret"}});
     let bad_key = json!({"apiVersion": "v1", "kind": "Secret", "stringData": {"k/hunter2": "x"},
         "metadata": {"name": "t", "namespace": "adapter-secret"}});
@@ -209,8 +209,7 @@ async fn rights_that_are_missing_are_named() {
     more["rules"] =
         json!([{"apiGroups": [""], "resources": ["secrets"], "verbs": ["get", "list"]}]);
     // The binding needs a moment to reach the authorizer.
-    let retry =
-        Retry::within(std::time::Duration::from_secs(10)).also(|class| *class == Class::Forbidden);
+    let retry = Retry::within(Duration::from_secs(10)).also(|class| *class == Class::Forbidden);
     let Class::RbacEscalation { missing } = class(dry_run(&bob.with_retry(retry), &more).await)
     else {
         panic!("not an escalation");
@@ -246,8 +245,7 @@ async fn a_binding_to_a_missing_role_names_the_role() {
         ),
         ..Connection::new("pleach/0.0.0 test.adapter")
     };
-    let retry =
-        Retry::within(std::time::Duration::from_secs(10)).also(|class| *class == Class::Forbidden);
+    let retry = Retry::within(Duration::from_secs(10)).also(|class| *class == Class::Forbidden);
     let eve = Cluster::connect(&connection)
         .await
         .unwrap()
@@ -283,6 +281,33 @@ async fn a_namespace_that_goes_takes_nothing_new() {
         class(dry_run(&cluster, &config_map("adapter-going", "b", "1")).await),
         Class::NamespaceTerminating("adapter-going".to_owned())
     );
+}
+
+#[tokio::test]
+async fn a_policy_is_named() {
+    let cluster = with_namespace("adapter-policy").await;
+    let policy = json!({"apiVersion": "admissionregistration.k8s.io/v1",
+        "kind": "ValidatingAdmissionPolicy", "metadata": {"name": "adapter-gate"},
+        "spec": {"matchConstraints": {
+            "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "adapter-policy"}},
+            "resourceRules": [{"apiGroups": [""], "apiVersions": ["*"],
+                "operations": ["CREATE", "UPDATE"], "resources": ["configmaps"]}]},
+            "validations": [{"expression": "false", "message": "closed", "reason": "Forbidden"}]}});
+    let binding = json!({"apiVersion": "admissionregistration.k8s.io/v1",
+        "kind": "ValidatingAdmissionPolicyBinding", "metadata": {"name": "adapter-gate"},
+        "spec": {"policyName": "adapter-gate", "validationActions": ["Deny"]}});
+    apply(&cluster, &policy).await.unwrap();
+    apply(&cluster, &binding).await.unwrap();
+    let object = config_map("adapter-policy", "a", "1");
+    until("the policy is in force", async || {
+        dry_run(&cluster, &object).await.is_err()
+    })
+    .await;
+    let expected = Class::PolicyDenied {
+        policy: "adapter-gate".to_owned(),
+        binding: "adapter-gate".to_owned(),
+    };
+    assert_eq!(class(dry_run(&cluster, &object).await), expected);
 }
 
 #[tokio::test]

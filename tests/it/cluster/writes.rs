@@ -3,6 +3,7 @@
 use bytes::Bytes;
 use pleach::io::cluster::{
     ApplyOptions, Class, DeleteOptions, Deleted, Failed, Patch, PatchOptions, Propagation,
+    ResourcePath,
 };
 use pleach_domain::finding::Kind;
 use pleach_domain::object::ObjectId;
@@ -322,36 +323,77 @@ async fn an_empty_name_never_deletes_a_collection() {
     assert_eq!(server.seen().len(), 0);
 }
 
+#[rstest]
+#[case(
+    Answer::Json(422, json!({"kind": "Status", "code": 422, "reason": "Invalid",
+        "message": "Secret \"db\" is invalid: data[k]: Invalid value: \"hunter2\": too short",
+        "details": {"causes": [{"field": "data[k]", "reason": "FieldValueInvalid",
+            "message": "Invalid value: \"hunter2\": too short"}]}})),
+    "too short"
+)]
+// A webhook may say anything.
+#[case(
+    Answer::status(
+        403,
+        "Forbidden",
+        "admission webhook \"w.x.io\" denied the request: hunter2 or aHVudGVyMg== is weak"
+    ),
+    "admission webhook \"w.x.io\" denied the request: <masked> or <masked> is weak"
+)]
+#[case(
+    Answer::Text(502, "<html>cannot forward {k: hunter2}</html>"),
+    "cannot forward {k: <masked>}"
+)]
 #[tokio::test]
-async fn no_secret_value_gets_into_an_error() {
-    let server = Scripted::start(|_| {
-        let refused = Answer::Json(
-            422,
-            json!({"kind": "Status", "code": 422, "reason": "Invalid",
-                "message": "Secret \"db\" is invalid: data[k]: Invalid value: \"hunter2\": too short",
-                "details": {"causes": [{"field": "data[k]", "reason": "FieldValueInvalid",
-                    "message": "Invalid value: \"hunter2\": too short"}]}}),
-        );
-        Answer::Header(
-            "warning",
-            "299 - \"value \\\"hunter2\\\" is weak\"".to_owned(),
-            Box::new(refused),
-        )
-    })
-    .await;
+async fn no_secret_value_gets_into_an_error(#[case] answer: Answer, #[case] words: &str) {
+    let server = Scripted::start(move |_| answer.clone()).await;
     let id = ObjectId::new("", "Secret", Some("web"), "db");
-    let secrets = pleach::io::cluster::ResourcePath::namespaced("v1", "Secret", "secrets");
-    let body: Value = json!({"data": {"k": "hunter2"}});
-    let options = ApplyOptions::new("m");
+    let body: Value = json!({"data": {"k": "aHVudGVyMg=="}});
     let error = server
         .cluster()
         .await
-        .apply(&secrets, &id, body.to_string().into(), &options)
+        .apply(
+            &secrets(),
+            &id,
+            body.to_string().into(),
+            &ApplyOptions::new("m"),
+        )
         .await
         .unwrap_err();
     let text = format!("{error:?} {}", error.api().unwrap());
     assert!(!text.contains("hunter2"), "{text}");
-    assert!(text.contains("too short"), "{text}");
+    assert!(!text.contains("aHVudGVyMg"), "{text}");
+    assert!(text.contains(words), "{text}");
+}
+
+#[tokio::test]
+async fn no_secret_value_gets_into_warnings_or_debug_output() {
+    let server = Scripted::start(|_| {
+        let answer = Answer::ok(json!({"kind": "Secret", "data": {"k": "aHVudGVyMg=="}}));
+        let warning = "299 - \"value hunter2 is weak\"".to_owned();
+        Answer::Header("warning", warning, Box::new(answer))
+    })
+    .await;
+    let id = ObjectId::new("", "Secret", Some("web"), "db");
+    let body: Value = json!({"stringData": {"k": "hunter2"}});
+    let applied = server
+        .cluster()
+        .await
+        .apply(
+            &secrets(),
+            &id,
+            body.to_string().into(),
+            &ApplyOptions::new("m"),
+        )
+        .await
+        .unwrap();
+    assert_eq!(applied.warnings, ["value <masked> is weak"]);
+    let text = format!("{applied:?}");
+    assert!(!text.contains("aHVudGVyMg"), "{text}");
+}
+
+fn secrets() -> ResourcePath {
+    ResourcePath::namespaced("v1", "Secret", "secrets")
 }
 
 #[tokio::test]

@@ -1,15 +1,15 @@
 //! The table with the exact texts of a 1.36 server.
 
 use pleach_domain::finding::Kind;
-use pleach_domain::object::ObjectId;
 use pleach_domain::observe::{FieldConflict, Listing, Prediction, Unverified};
 use rstest::rstest;
 use serde_json::{Value, json};
 
 use super::{Class, Failed, Question, Verb};
 use crate::io::cluster::ApiError;
+use crate::io::cluster::mask::Mask;
 use crate::io::cluster::status::Status;
-use crate::io::cluster::transport::{About, classify};
+use crate::io::cluster::transport::classify;
 
 const WEBHOOK_DOWN: &str = "Internal error occurred: failed calling webhook \"virtualmachineinstances-create-validator.kubevirt.io\": failed to call webhook: Post \"https://virt-api.kube-system.svc:443/virtualmachineinstances-validate-create?timeout=10s\": service \"virt-api\" not found";
 const WEBHOOK_NO_ENDPOINTS: &str = "Internal error occurred: failed calling webhook \"w.x.io\": failed to call webhook: Post \"https://virt-api.kube-system.svc:443/v?timeout=10s\": no endpoints available for service \"virt-api\"";
@@ -47,11 +47,7 @@ fn from(value: &Value) -> Status {
 }
 
 fn of(verb: Verb, kind: &str, http: u16, status: &Status) -> Class {
-    let question = Question {
-        verb,
-        kind,
-        name: "a",
-    };
+    let question = Question { verb, kind };
     Class::of(question, http, Some(status), "")
 }
 
@@ -307,7 +303,6 @@ fn plain_text(
     let question = Question {
         verb,
         kind: "ConfigMap",
-        name: "a",
     };
     let found = Class::of(question, http, None, body);
     assert_eq!(found, class);
@@ -473,7 +468,19 @@ fn repetitions(
 
 fn refused(verb: Verb, http: u16, reason: &str, message: &str) -> ApiError {
     let status = status(http, reason, message);
-    classify(verb, About::default(), http, Some(status), String::new())
+    let question = Question {
+        verb,
+        kind: "ConfigMap",
+    };
+    classify(question, http, Some(status), String::new(), None)
+}
+
+fn plain(http: u16, text: &str) -> ApiError {
+    let question = Question {
+        verb: Verb::DryRun,
+        kind: "ConfigMap",
+    };
+    classify(question, http, None, text.to_owned(), None)
 }
 
 #[test]
@@ -487,22 +494,10 @@ fn predictions_say_what_could_not_be_verified() {
         unverified(&down),
         Unverified::Webhook(WEBHOOK_NO_ENDPOINTS.to_owned())
     );
-    let missing = classify(
-        Verb::DryRun,
-        About::default(),
-        404,
-        None,
-        "404 page not found".to_owned(),
-    );
+    let missing = plain(404, "404 page not found");
     assert_eq!(unverified(&missing), Unverified::KindMissing);
     assert_eq!(missing.listing(), Listing::NotServed);
-    let dead = classify(
-        Verb::DryRun,
-        About::default(),
-        503,
-        None,
-        "service unavailable".to_owned(),
-    );
+    let dead = plain(503, "service unavailable");
     assert_eq!(unverified(&dead), Unverified::ApiStale);
     assert_eq!(
         dead.listing(),
@@ -532,13 +527,16 @@ fn a_failed_observation_predicts_nothing() {
 
 #[test]
 fn messages_about_secrets_come_without_values() {
-    let id = ObjectId::new("", "Secret", Some("web"), "db");
     let status = from(&json!({"kind": "Status", "code": 422, "reason": "Invalid",
         "message": "Secret \"db\" is invalid: data[k]: Invalid value: \"hunter2\": field is immutable",
         "details": {"causes": [{"field": "data", "reason": "FieldValueInvalid",
             "message": "Invalid value: \"hunter2\": field is immutable when `immutable` is set"}]}}));
-    let about = About::object(&id, false);
-    let error = classify(Verb::Apply, about, 422, Some(status), String::new());
+    let question = Question {
+        verb: Verb::Apply,
+        kind: "Secret",
+    };
+    let mask = Mask::default();
+    let error = classify(question, 422, Some(status), String::new(), Some(&mask));
     assert!(matches!(error.class, Class::Immutable(_)));
     assert!(!format!("{error:?} {error}").contains("hunter2"), "{error}");
     assert!(error.message.starts_with("Secret \"db\" is invalid"));

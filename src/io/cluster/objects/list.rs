@@ -3,15 +3,19 @@
 //! What a complete list does not hold is taken for absent, so a list is either
 //! complete or an error: never the pages that happened to arrive.
 
+use std::fmt;
+
 use pleach_domain::object::ObjectId;
 use pleach_domain::observe::LiveMeta;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value, json};
 
+use super::brief;
+use crate::io::cluster::classify::Verb;
 use crate::io::cluster::path::with_query;
 use crate::io::cluster::transport::{About, Call, JSON};
-use crate::io::cluster::{ApiError, Class, Cluster, ClusterError, ResourcePath, Verb};
+use crate::io::cluster::{ApiError, Class, Cluster, ClusterError, ResourcePath};
 
 /// Objects per page, as kubectl asks.
 const PAGE: u32 = 500;
@@ -54,12 +58,22 @@ impl<'a> Selector<'a> {
 }
 
 /// A complete list of objects.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Clone, PartialEq)]
 pub struct List {
     /// The objects, with apiVersion and kind.
     pub items: Vec<Value>,
     /// Where a watch continues.
     pub resource_version: String,
+}
+
+impl fmt::Debug for List {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let items: Vec<String> = self.items.iter().map(brief).collect();
+        f.debug_struct("List")
+            .field("items", &items)
+            .field("resource_version", &self.resource_version)
+            .finish()
+    }
 }
 
 /// A complete list of metadata.
@@ -198,7 +212,6 @@ impl Cluster {
                 with_query(url.clone(), &query),
                 About {
                     kind: &path.kind,
-                    name: "",
                     secret: path.kind == "Secret",
                 },
             );

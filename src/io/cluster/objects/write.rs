@@ -1,15 +1,19 @@
 //! Writes: apply, create, patch, delete.
 
+use std::fmt;
+
 use bytes::Bytes;
 use http::Method;
 use pleach_domain::object::ObjectId;
 
 use serde_json::{Value, json};
 
+use super::brief;
+use crate::io::cluster::classify::Verb;
 use crate::io::cluster::path::with_query;
 use crate::io::cluster::status::Status;
 use crate::io::cluster::transport::{About, Call, JSON, Reply};
-use crate::io::cluster::{ApiError, Class, Cluster, ClusterError, ResourcePath, Verb};
+use crate::io::cluster::{ApiError, Class, Cluster, ClusterError, ResourcePath};
 
 /// JSON text is YAML; as YAML proper a plain `n` would become a boolean.
 const APPLY: &str = "application/apply-patch+yaml";
@@ -44,7 +48,7 @@ impl<'a> ApplyOptions<'a> {
 }
 
 /// What the server made of a write.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Clone, PartialEq)]
 pub struct Applied {
     /// The object as it is now, or would be.
     pub value: Value,
@@ -57,13 +61,34 @@ pub struct Applied {
     pub repeated: bool,
 }
 
+impl fmt::Debug for Applied {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Applied")
+            .field("value", &brief(&self.value))
+            .field("created", &self.created)
+            .field("warnings", &self.warnings)
+            .field("repeated", &self.repeated)
+            .finish()
+    }
+}
+
 /// What a patch changes.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Clone, PartialEq)]
 pub enum Patch {
     /// RFC 6902 operations.
     Json(Value),
     /// RFC 7386 merge patch.
     Merge(Value),
+}
+
+impl fmt::Debug for Patch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // Never the values.
+        f.write_str(match self {
+            Self::Json(_) => "Json",
+            Self::Merge(_) => "Merge",
+        })
+    }
 }
 
 /// How an object is patched.
