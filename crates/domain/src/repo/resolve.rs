@@ -72,7 +72,8 @@ fn repository(
         if let Some(finding) = findings.get_mut(before)
             && finding.code == "missing-file"
         {
-            finding.message = "this is no repository of pleach: pleach.yaml is missing".to_owned();
+            "this is no repository of pleach: pleach.yaml is missing"
+                .clone_into(&mut finding.message);
             finding.hint = Some("`pleach init` writes one".to_owned());
         }
         return None;

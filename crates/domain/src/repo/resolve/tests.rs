@@ -72,6 +72,10 @@ fn errors(files: &[(&str, &str)]) -> Vec<String> {
 const PROD: &str = "environments/prod.yaml";
 
 #[test]
+#[expect(
+    clippy::too_many_lines,
+    reason = "one repository, looked at from all sides"
+)]
 fn everything_of_a_release_is_there() {
     let environment = resolved(&[
         (
