@@ -165,7 +165,7 @@ impl Found {
         let version = match self.choose(version, place) {
             Ok(version) => version,
             Err(finding) => {
-                findings.push(finding);
+                findings.push(*finding);
                 return None;
             }
         };
@@ -191,7 +191,7 @@ impl Found {
         let mut files = Files {
             tree,
             own: &own,
-            files: Vec::new(),
+            found: Vec::new(),
             findings,
         };
         if version.is_some() {
@@ -239,35 +239,32 @@ impl Found {
         &'a self,
         wanted: Option<&str>,
         place: &Origin,
-    ) -> Result<Option<&'a String>, Finding> {
-        let error = |code: &str, message: String| {
-            Finding::error(Kind::Repository, code, message).at(place.clone())
-        };
+    ) -> Result<Option<&'a String>, Box<Finding>> {
         let folder = &self.folder;
-        match wanted {
-            None if self.versions.is_empty() => Ok(None),
-            None => Err(error(
+        let all = self.versions.join(", ");
+        let (code, message, hint) = match wanted {
+            None if self.versions.is_empty() => return Ok(None),
+            None => (
                 "missing-field",
                 format!("`version` is required: {folder} has versions"),
-            )
-            .hint(format!("there are {}", self.versions.join(", ")))),
-            Some(wanted) if self.versions.is_empty() => Err(error(
+                format!("there are {all}"),
+            ),
+            Some(wanted) if self.versions.is_empty() => (
                 "unknown-version",
                 format!("there is no version `{wanted}`: {folder} has no version folders"),
-            )
-            .hint("leave `version` out; the git revision is the version")),
+                "leave `version` out; the git revision is the version".to_owned(),
+            ),
             Some(wanted) => match self.versions.iter().find(|known| *known == wanted) {
-                Some(version) => Ok(Some(version)),
-                None => Err(error(
+                Some(version) => return Ok(Some(version)),
+                None => (
                     "unknown-version",
-                    format!(
-                        "there is no version `{wanted}` of {folder}; there are {}",
-                        self.versions.join(", ")
-                    ),
-                )
-                .hint(format!("did you mean `{}`?", self.nearest_version(wanted)))),
+                    format!("there is no version `{wanted}` of {folder}; there are {all}"),
+                    format!("did you mean `{}`?", self.nearest_version(wanted)),
+                ),
             },
-        }
+        };
+        let finding = Finding::error(Kind::Repository, code, message);
+        Err(Box::new(finding.at(place.clone()).hint(hint)))
     }
 
     /// The version that was probably meant: the same with another spelling,
@@ -325,7 +322,7 @@ fn list(tree: &dyn FileTree, folder: &str, findings: &mut Vec<Finding>) -> Optio
 struct Files<'a> {
     tree: &'a dyn FileTree,
     own: &'a [String],
-    files: Vec<String>,
+    found: Vec<String>,
     findings: &'a mut Vec<Finding>,
 }
 
@@ -376,9 +373,9 @@ impl Files<'_> {
             _ if is_manifest(name) => {
                 // Said here, so that a pointer is not called broken YAML.
                 if let Err(finding) = read_text(self.tree, &path) {
-                    self.findings.push(finding);
+                    self.findings.push(*finding);
                 }
-                self.files.push(path);
+                self.found.push(path);
             }
             _ => self.findings.push(
                 Finding::note(
@@ -429,8 +426,8 @@ impl Files<'_> {
     }
 
     fn sorted(mut self) -> Vec<String> {
-        self.files.sort();
-        self.files
+        self.found.sort();
+        self.found
     }
 }
 

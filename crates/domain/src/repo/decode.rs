@@ -12,7 +12,7 @@ use std::fmt;
 use serde::Deserialize;
 use serde::de::value::{StrDeserializer, StringDeserializer};
 use serde::de::{
-    self, DeserializeSeed, Deserializer, EnumAccess, Expected, IntoDeserializer, MapAccess,
+    self, DeserializeSeed, Deserializer, EnumAccess, Expected, IntoDeserializer as _, MapAccess,
     SeqAccess, Unexpected, VariantAccess, Visitor,
 };
 use serde_json::Value;
@@ -41,12 +41,14 @@ pub(super) fn decode<T: for<'de> Deserialize<'de>>(
         };
         clean = false;
         let node = error
+            .0
             .at
             .as_ref()
             .map_or(root, |place| find(root, place.node));
         // A required field that is only missing because it was hidden has
         // been reported already.
         let reported = error
+            .0
             .missing
             .as_deref()
             .and_then(|field| node.get(field))
@@ -82,8 +84,13 @@ fn find(root: &Node, wanted: usize) -> &Node {
 }
 
 /// Why a tree is not a struct, and the innermost node that says so.
+///
+/// Boxed: it travels through every level of every result.
 #[derive(Debug)]
-struct DecodeError {
+struct DecodeError(Box<Problem>);
+
+#[derive(Debug)]
+struct Problem {
     code: &'static str,
     message: String,
     hint: Option<String>,
@@ -101,18 +108,18 @@ struct Place {
 
 impl DecodeError {
     fn new(code: &'static str, message: String) -> Self {
-        Self {
+        Self(Box::new(Problem {
             code,
             message,
             hint: None,
             missing: None,
             at: None,
-        }
+        }))
     }
 
     /// Says where it happened, unless something further in has.
     fn at(mut self, node: &Node, path: &str, line: Option<usize>) -> Self {
-        self.at.get_or_insert_with(|| Place {
+        self.0.at.get_or_insert_with(|| Place {
             node: address(node),
             path: path.to_owned(),
             line,
@@ -121,24 +128,25 @@ impl DecodeError {
     }
 
     fn into_finding(self, node: &Node) -> Finding {
-        let (path, line) = self
+        let problem = *self.0;
+        let (path, line) = problem
             .at
             .map_or_else(Default::default, |place| (place.path, place.line));
         let message = if path.is_empty() {
-            self.message
+            problem.message
         } else {
-            format!("`{path}`: {}", self.message)
+            format!("`{path}`: {}", problem.message)
         };
-        let mut finding = Finding::error(Kind::Repository, self.code, message)
+        let mut finding = Finding::error(Kind::Repository, problem.code, message)
             .at(Origin::new(&*node.file, line.unwrap_or(node.line)));
-        finding.hint = self.hint;
+        finding.hint = problem.hint;
         finding
     }
 }
 
 impl fmt::Display for DecodeError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.message)
+        f.write_str(&self.0.message)
     }
 }
 
@@ -162,7 +170,7 @@ impl de::Error for DecodeError {
         };
         let mut error = Self::new("wrong-type", format!("expected {expected}, found {found}"));
         if expected == "a text" && matches!(found, "a boolean" | "a number") {
-            error.hint = Some("put it in quotes".to_owned());
+            error.0.hint = Some("put it in quotes".to_owned());
         }
         error
     }
@@ -179,20 +187,20 @@ impl de::Error for DecodeError {
             "invalid-value",
             format!("`{variant}` is not one of {}", expected.join(", ")),
         );
-        error.hint = did_you_mean(variant, expected);
+        error.0.hint = did_you_mean(variant, expected);
         error
     }
 
     fn unknown_field(field: &str, expected: &'static [&'static str]) -> Self {
         let mut error = Self::new("unknown-field", format!("unknown field `{field}`"));
-        error.hint = did_you_mean(field, expected)
+        error.0.hint = did_you_mean(field, expected)
             .or_else(|| Some(format!("known are {}", expected.join(", "))));
         error
     }
 
     fn missing_field(field: &'static str) -> Self {
         let mut error = Self::new("missing-field", format!("`{field}` is required"));
-        error.missing = Some(field.to_owned());
+        error.0.missing = Some(field.to_owned());
         error
     }
 }
@@ -233,7 +241,10 @@ impl<'a> Reader<'a> {
 
     fn read<'de, V: Visitor<'de>>(&self, visitor: V) -> Result<V::Value, DecodeError> {
         match &self.node.content {
-            Content::Scalar(Value::Null) => visitor.visit_unit(),
+            // A scalar is neither list nor map.
+            Content::Scalar(Value::Null | Value::Array(_) | Value::Object(_)) => {
+                visitor.visit_unit()
+            }
             Content::Scalar(Value::Bool(value)) => visitor.visit_bool(*value),
             Content::Scalar(Value::Number(number)) => {
                 if let Some(value) = number.as_u64() {
@@ -245,15 +256,13 @@ impl<'a> Reader<'a> {
                 }
             }
             Content::Scalar(Value::String(text)) => visitor.visit_str(text),
-            // A scalar holds neither.
-            Content::Scalar(Value::Array(_) | Value::Object(_)) => visitor.visit_unit(),
             Content::List(items) => visitor.visit_seq(Items {
                 reader: self,
-                items: items.iter().enumerate(),
+                rest: items.iter().enumerate(),
             }),
             Content::Map(entries) => visitor.visit_map(Entries {
                 reader: self,
-                entries: entries.iter(),
+                rest: entries.iter(),
                 current: None,
             }),
         }
@@ -312,7 +321,7 @@ impl<'de> Deserializer<'de> for Reader<'_> {
 
 struct Items<'a> {
     reader: &'a Reader<'a>,
-    items: std::iter::Enumerate<std::slice::Iter<'a, Node>>,
+    rest: std::iter::Enumerate<std::slice::Iter<'a, Node>>,
 }
 
 impl<'de> SeqAccess<'de> for Items<'_> {
@@ -322,7 +331,7 @@ impl<'de> SeqAccess<'de> for Items<'_> {
         &mut self,
         seed: T,
     ) -> Result<Option<T::Value>, DecodeError> {
-        for (index, item) in self.items.by_ref() {
+        for (index, item) in self.rest.by_ref() {
             if self.reader.is_hidden(item) {
                 continue;
             }
@@ -338,7 +347,7 @@ impl<'de> SeqAccess<'de> for Items<'_> {
 
 struct Entries<'a> {
     reader: &'a Reader<'a>,
-    entries: std::slice::Iter<'a, Entry>,
+    rest: std::slice::Iter<'a, Entry>,
     current: Option<&'a Entry>,
 }
 
@@ -349,7 +358,7 @@ impl<'de> MapAccess<'de> for Entries<'_> {
         &mut self,
         seed: K,
     ) -> Result<Option<K::Value>, DecodeError> {
-        for entry in self.entries.by_ref() {
+        for entry in self.rest.by_ref() {
             if self.reader.is_hidden(&entry.value) {
                 continue;
             }

@@ -190,7 +190,7 @@ fn chain(tree: &dyn FileTree, file: &str, findings: &mut Vec<Finding>) -> Option
         let error = |code: &str, message: String| {
             Finding::error(Kind::Repository, code, message).at(origin.clone())
         };
-        if next.contains('/') || !next.ends_with(".yaml") {
+        if next.contains('/') || next.strip_suffix(".yaml").is_none() {
             findings.push(
                 error(
                     "invalid-extends",

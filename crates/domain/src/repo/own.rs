@@ -11,10 +11,9 @@ use crate::object::yaml::{Content, Node, parse_nodes};
 const LFS_POINTER: &[u8] = b"version https://git-lfs.github.com/spec/";
 
 /// The text of a file; what is no text, or stands for another file, is a finding.
-pub(super) fn read_text(tree: &dyn FileTree, path: &str) -> Result<String, Finding> {
-    let place = Origin::new(path, 0);
+pub(super) fn read_text(tree: &dyn FileTree, path: &str) -> Result<String, Box<Finding>> {
     let error = |code: &str, message: &str| {
-        Finding::error(Kind::Repository, code, message).at(place.clone())
+        Box::new(Finding::error(Kind::Repository, code, message).at(Origin::new(path, 0)))
     };
     let bytes = tree.read(path).map_err(|failure| match failure {
         TreeError::Missing { .. } => error("missing-file", "the file does not exist"),
@@ -24,11 +23,13 @@ pub(super) fn read_text(tree: &dyn FileTree, path: &str) -> Result<String, Findi
         ),
     })?;
     if bytes.starts_with(LFS_POINTER) {
-        return Err(error(
+        let mut finding = error(
             "lfs-pointer",
             "the file is a git-LFS pointer, not its content",
-        )
-        .hint("keep manifests in git itself; pleach does not fetch from LFS"));
+        );
+        finding.hint =
+            Some("keep manifests in git itself; pleach does not fetch from LFS".to_owned());
+        return Err(finding);
     }
     String::from_utf8(bytes.to_vec()).map_err(|_| error("not-text", "the file is not UTF-8 text"))
 }
@@ -60,7 +61,7 @@ pub(super) fn read_own(
     let text = match read_text(tree, path) {
         Ok(text) => text,
         Err(finding) => {
-            findings.push(finding);
+            findings.push(*finding);
             return None;
         }
     };

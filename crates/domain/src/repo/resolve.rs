@@ -72,7 +72,8 @@ fn repository(
         if let Some(finding) = findings.get_mut(before)
             && finding.code == "missing-file"
         {
-            finding.message = "this is no repository of pleach: pleach.yaml is missing".to_owned();
+            "this is no repository of pleach: pleach.yaml is missing"
+                .clone_into(&mut finding.message);
             finding.hint = Some("`pleach init` writes one".to_owned());
         }
         return None;
@@ -432,3 +433,6 @@ fn runtime_objects(source: &Source, findings: &mut Vec<Finding>) -> Vec<RuntimeO
     }
     objects
 }
+
+#[cfg(test)]
+mod tests;

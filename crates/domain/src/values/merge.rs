@@ -1,6 +1,7 @@
 //! Merging layers.
 
 use std::collections::BTreeMap;
+use std::fmt::Write as _;
 
 use serde_json::{Map, Value};
 
@@ -115,10 +116,10 @@ fn apply(
                 }
                 if let Some(Value::Object(map)) = below.get_mut(&entry.key) {
                     apply(map, origins, &at, layer, &entry.value);
-                    if !map.is_empty() {
-                        origins.remove(&at);
-                    } else {
+                    if map.is_empty() {
                         origins.entry(at).or_insert_with(source);
+                    } else {
+                        origins.remove(&at);
                     }
                 }
             }
@@ -152,7 +153,8 @@ fn dotted(pointer: &str) -> String {
     for step in pointer.split('/').skip(1) {
         let key = step.replace("~1", "/").replace("~0", "~");
         if key.is_empty() || key.contains(['.', '/', '[', ' ']) {
-            path.push_str(&format!("[{key:?}]"));
+            // Writing to a String cannot fail.
+            let _ = write!(path, "[{key:?}]");
         } else {
             if !path.is_empty() {
                 path.push('.');

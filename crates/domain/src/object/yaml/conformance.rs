@@ -242,7 +242,8 @@ fn aliases_cannot_explode() {
     let mut text = "a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n".to_owned();
     for level in 1..10 {
         let aliases = vec![format!("*a{}", level - 1); 10].join(", ");
-        text.push_str(&format!("a{level}: &a{level} [{aliases}]\n"));
+        let line = format!("a{level}: &a{level} [{aliases}]\n");
+        text.push_str(&line);
     }
     let error = &parse_documents(&text).unwrap_err()[0];
     assert_eq!(error.message, "more anchors and aliases than pleach reads");

@@ -154,8 +154,8 @@ pub fn locate(text: &str, document_line: usize, pointer: &str) -> Option<usize> 
 /// A node before it knows its file.
 enum Raw {
     Scalar(Value),
-    List(Vec<Spanned<Raw>>),
-    Map(Vec<(Spanned<Key>, Spanned<Raw>)>),
+    List(Vec<Spanned<Self>>),
+    Map(Vec<(Spanned<Key>, Spanned<Self>)>),
 }
 
 fn node(file: &Arc<str>, parsed: Spanned<Raw>) -> Node {

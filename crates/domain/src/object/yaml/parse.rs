@@ -81,7 +81,12 @@ fn all_errors<T>(text: &str, first: &serde_yaml::Error) -> Vec<YamlError>
 where
     T: for<'de> Deserialize<'de>,
 {
-    let mut errors: Vec<YamlError> = split_documents(text)
+    let first = YamlError::from_crate(first, 0);
+    let documents = split_documents(text);
+    if documents.len() < 2 {
+        return vec![first];
+    }
+    let mut errors: Vec<YamlError> = documents
         .into_iter()
         .filter_map(|(offset, document)| {
             serde_yaml::from_multiple_with_options::<T>(document, options())
@@ -89,7 +94,6 @@ where
                 .map(|error| YamlError::from_crate(&error, offset))
         })
         .collect();
-    let first = YamlError::from_crate(first, 0);
     // Limits of the whole text, and what only shows in its context.
     if errors.is_empty() {
         errors.push(first);

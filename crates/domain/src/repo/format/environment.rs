@@ -229,7 +229,7 @@ pub struct Window {
 pub struct State {
     /// The kind of object that holds it.
     pub kind: StateKind,
-    /// Namespace of ConfigMaps.
+    /// Namespace it lies in, where the kind has one.
     pub namespace: Option<String>,
 }
 
