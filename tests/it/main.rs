@@ -1,1 +1,3 @@
 //! it
+
+mod render;
