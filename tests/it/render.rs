@@ -45,7 +45,7 @@ fn load(root: &Path) -> (MemoryTree, ResolvedEnvironment, KindTable) {
 }
 
 fn manifests(rendered: &Rendered) -> String {
-    rendered
+    let manifests: Vec<String> = rendered
         .manifests
         .iter()
         .map(|manifest| {
@@ -56,7 +56,8 @@ fn manifests(rendered: &Rendered) -> String {
                 yaml::emit(&manifest.value())
             )
         })
-        .collect()
+        .collect();
+    manifests.concat()
 }
 
 fn finding(finding: &Finding) -> String {
@@ -75,10 +76,11 @@ fn finding(finding: &Finding) -> String {
 
 /// One release per part.
 fn report(rendered: &[Rendered], part: impl Fn(&Rendered) -> String) -> String {
-    rendered
+    let parts: Vec<String> = rendered
         .iter()
         .map(|rendered| format!("# release {}\n{}", rendered.release, part(rendered)))
-        .collect()
+        .collect();
+    parts.concat()
 }
 
 #[test]
