@@ -64,8 +64,9 @@ pub struct Rendered {
     pub manifests: Vec<Manifest>,
     /// Sorted by file and line.
     pub findings: Vec<Finding>,
-    /// Files that the result depends on, sorted; also those that were looked
-    /// for and are not there. A change of no other file changes the result.
+    /// Files that the result depends on beside those of the environment, sorted;
+    /// also those that were looked for and are not there. Only that objects are
+    /// shared with other releases may come from a change of another file.
     pub inputs: Vec<String>,
 }
 
@@ -144,12 +145,21 @@ pub fn render_environment(
     table: &KindTable,
 ) -> Vec<Rendered> {
     let mut files = Loader::new(tree, environment);
-    let loaded: Vec<Loaded> = environment
+    let mut loaded: Vec<Loaded> = environment
         .releases
         .iter()
         .map(|release| files.load(release))
         .collect();
     let mut kinds = Kinds::new(table);
+    let everything: BTreeSet<String> = loaded
+        .iter()
+        .flat_map(|release| release.inputs.iter().cloned())
+        .collect();
+    for release in &mut loaded {
+        if !kinds.cover(&release.objects) {
+            release.inputs.clone_from(&everything);
+        }
+    }
     for release in &loaded {
         kinds.define(&release.objects);
     }
