@@ -432,3 +432,6 @@ fn runtime_objects(source: &Source, findings: &mut Vec<Finding>) -> Vec<RuntimeO
     }
     objects
 }
+
+#[cfg(test)]
+mod tests;
