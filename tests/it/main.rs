@@ -9,4 +9,5 @@
 
 mod architecture;
 mod cli;
+mod docs;
 mod git;
