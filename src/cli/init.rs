@@ -60,7 +60,7 @@ pub(crate) fn run(ui: &mut Ui, context: &Context, args: &InitArgs) -> Result<Exi
     let option = if folder == Path::new(".") {
         String::new()
     } else {
-        format!(" --repo {}", folder.display())
+        format!(" --repo {}", quoted(&folder.display().to_string()))
     };
     ui.status(format_args!(
         "next: `pleach{option} render {ENVIRONMENT}` shows what it deploys, `pleach{option} diff {ENVIRONMENT}` what that would change"
@@ -133,6 +133,16 @@ fn refused(error: FileError) -> CliError {
     }
 }
 
+/// A path as a shell takes it.
+fn quoted(path: &str) -> String {
+    let harmless = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '/' | '-');
+    if path.chars().all(harmless) {
+        path.to_owned()
+    } else {
+        format!("'{}'", path.replace('\'', "'\\''"))
+    }
+}
+
 /// An id for the repository: the name of its folder.
 fn repository_id(folder: &Path) -> Result<String, CliError> {
     let absolute = if files::exists(folder)? {
@@ -174,6 +184,14 @@ mod tests {
     #[case("", None)]
     fn names_become_labels(#[case] name: &str, #[case] expected: Option<&str>) {
         assert_eq!(label(name).as_deref(), expected);
+    }
+
+    #[rstest]
+    #[case("a/b-1.yaml", "a/b-1.yaml")]
+    #[case("my fleet", "'my fleet'")]
+    #[case("it's", "'it'\\''s'")]
+    fn paths_are_quoted_for_a_shell(#[case] path: &str, #[case] expected: &str) {
+        assert_eq!(quoted(path), expected);
     }
 
     #[test]

@@ -7,7 +7,7 @@ use pleach_domain::object::Manifest;
 use serde_json::Value;
 
 use super::error::{CliError, Kind};
-use super::format::manifests::{Mask, document, file_name, list};
+use super::format::manifests::{Mask, document, file_name, in_reading_order, list};
 use super::format::values::{self, Secrets};
 use super::{Context, Exit, Loaded, Target, Ui};
 use crate::io::files::{self, FileContent, FileError, Files};
@@ -156,7 +156,7 @@ fn write_files(
             let object = show.object(manifest);
             let text = match args.output {
                 Output::Yaml => document(manifest, &object),
-                Output::Json => format!("{object:#}\n"),
+                Output::Json => format!("{:#}\n", in_reading_order(&object)),
             };
             let content = if manifest.is_secret() {
                 FileContent::private(text)

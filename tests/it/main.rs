@@ -1,7 +1,15 @@
 //! One binary for all integration tests: each further one would link again.
 
+#![expect(
+    clippy::disallowed_methods,
+    clippy::unwrap_used,
+    clippy::expect_used,
+    reason = "a test makes files as a user would, and stops where that fails"
+)]
+
 mod architecture;
 mod cli;
 mod cluster;
+mod docs;
 mod git;
 mod render;

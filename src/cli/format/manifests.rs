@@ -84,14 +84,21 @@ pub(crate) fn list(objects: impl IntoIterator<Item = Value>) -> Value {
 
 /// What says which object it is comes first, as people write it.
 pub(crate) fn in_reading_order(object: &Value) -> Value {
+    let mut ordered = first(object, &["apiVersion", "kind", "metadata"]);
+    if let Some(metadata) = ordered.get_mut("metadata") {
+        *metadata = first(metadata, &["name", "namespace"]);
+    }
+    ordered
+}
+
+fn first(object: &Value, first: &[&str]) -> Value {
     let Value::Object(fields) = object else {
         return object.clone();
     };
-    let first = ["apiVersion", "kind", "metadata"];
     let mut ordered = Map::with_capacity(fields.len());
     for name in first {
-        if let Some(value) = fields.get(name) {
-            ordered.insert(name.to_owned(), value.clone());
+        if let Some(value) = fields.get(*name) {
+            ordered.insert((*name).to_owned(), value.clone());
         }
     }
     for (name, value) in fields {

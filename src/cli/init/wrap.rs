@@ -10,8 +10,10 @@ use crate::cli::ui::Ui;
 use crate::io::files::{self, FileContent, WorkingTree};
 
 /// Files that other tools render, and how to have them rendered.
-const FOREIGN: [(&str, &str); 2] = [
+const FOREIGN: [(&str, &str); 4] = [
     ("kustomization.yaml", "kustomize build DIR > app.yaml"),
+    ("kustomization.yml", "kustomize build DIR > app.yaml"),
+    ("Kustomization", "kustomize build DIR > app.yaml"),
     ("Chart.yaml", "helm template NAME DIR > app.yaml"),
 ];
 
@@ -115,7 +117,11 @@ fn collect(
 
 fn is_yaml(name: &str) -> bool {
     let extension = Path::new(name).extension();
-    extension.is_some_and(|extension| extension == "yaml" || extension == "yml")
+    extension.is_some_and(|extension| {
+        ["yaml", "yml", "json"]
+            .map(AsRef::as_ref)
+            .contains(&extension)
+    })
 }
 
 fn unreadable(error: TreeError) -> CliError {

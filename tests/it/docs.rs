@@ -1,0 +1,89 @@
+//! Reference pages say what the code does.
+
+use std::fs;
+use std::path::Path;
+
+use pleach_domain::object::annotations;
+use pleach_domain::render::{self, FILTERS, KindTable};
+use pleach_domain::repo::{self, MemoryTree};
+use semver::Version;
+
+fn page(name: &str) -> String {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("docs")
+        .join(name);
+    fs::read_to_string(path).unwrap()
+}
+
+/// The first block of YAML below a heading.
+fn example(page: &str, heading: &str) -> String {
+    let (_, below) = page.split_once(&format!("\n## {heading}")).unwrap();
+    let (_, block) = below.split_once("\n```yaml\n").unwrap();
+    block.split_once("\n```\n").unwrap().0.to_owned() + "\n"
+}
+
+#[test]
+fn every_filter_is_documented() {
+    let page = page("templates.md");
+    for filter in FILTERS {
+        let listed =
+            page.contains(&format!("\n| `{filter}`")) || page.contains(&format!("\n| `{filter}("));
+        assert!(listed, "docs/templates.md does not list {filter}");
+    }
+}
+
+#[test]
+fn the_annotations_are_documented() {
+    let page = page("formats.md");
+    for annotation in [annotations::AFTER, annotations::PRUNE] {
+        assert!(
+            page.contains(&format!("\n| `{annotation}: ")),
+            "{annotation}"
+        );
+    }
+}
+
+#[test]
+fn the_examples_of_the_formats_are_a_repository() {
+    let page = page("formats.md");
+    let header = "apiVersion: pleach.dev/v1alpha1\nkind: ";
+    let tree = MemoryTree::new([
+        ("pleach.yaml", example(&page, "pleach.yaml")),
+        ("environments/_eu.yaml", format!("{header}Environment\n")),
+        (
+            "environments/production.yaml",
+            example(&page, "environments/NAME.yaml"),
+        ),
+        (
+            "manifests/web/bundle.yaml",
+            example(&page, "manifests/BUNDLE/bundle.yaml"),
+        ),
+        (
+            "manifests/web/v1.1.0/web.yaml",
+            "\
+apiVersion: v1
+kind: ConfigMap
+metadata: {name: web-settings}
+data: {theme: light, old: x}
+---
+apiVersion: apps/v1
+kind: Deployment
+metadata: {name: web}
+spec:
+  selector: {matchLabels: {app: web}}
+  template:
+    metadata: {labels: {app: web}}
+    spec: {containers: [{name: web, image: web, ports: [{containerPort: 1}]}]}
+"
+            .to_owned(),
+        ),
+    ]);
+    let environment = repo::resolve(&tree, "production", &Version::new(0, 1, 0)).unwrap();
+    assert_eq!(environment.findings, []);
+    let (kinds, note) = KindTable::nearest(environment.cluster.kubernetes.as_deref());
+    assert_eq!(note, None);
+    let rendered = render::render_environment(&tree, &environment, &kinds).remove(0);
+    assert_eq!(rendered.findings, []);
+    let settings = rendered.manifests[0].value();
+    assert_eq!(settings["data"], serde_json::json!({"theme": "dark"}));
+}
