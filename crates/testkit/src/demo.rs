@@ -104,11 +104,16 @@ impl Demo {
         git.commit(out, "Upgrade KubeVirt to v0.12.0").await?;
         pleach.run(out, &["diff", "demo"]).await?;
         pleach.run(out, &["plan", "demo"]).await?;
-        pleach.run(out, &["apply", "demo", "--yes"]).await?;
+        // What the cluster looks like is worth seeing above all when this fails.
+        let upgraded = pleach.run(out, &["apply", "demo", "--yes"]).await;
 
         heading(out, "What the cluster looks like now")?;
         world.more_writes(40, DEADLINE).await?;
         let mut checks = Checks { out, held: true };
+        checks.add(
+            "the upgrade ended well",
+            upgraded.map(|()| "exit code 0".to_owned()),
+        )?;
         checks.add(
             "nothing of the old version is left in kube-system",
             proof::nothing_left(&kubectl, "kube-system", &before, &[]),
@@ -135,6 +140,15 @@ impl Demo {
             proof::namespace_comes_and_goes(&kubectl),
         )?;
         let held = checks.held;
+
+        heading(out, "Pods that crashed on the way")?;
+        let crashes = world.crashes();
+        for crash in &crashes {
+            writeln!(out, "{}/{}: {}", crash.namespace, crash.pod, crash.reason)?;
+        }
+        if crashes.is_empty() {
+            writeln!(out, "none")?;
+        }
 
         heading(out, "What the user saw during the upgrade")?;
         writeln!(out, "{}", world.stop().await?)?;

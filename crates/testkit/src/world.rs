@@ -10,6 +10,9 @@
 //! - A pod of the controller component keeps the leader's lock, or crash-loops.
 //! - The user creates, updates and deletes objects and records what happens.
 //!
+//! Audit logs tell them apart by User-Agent: `testkit-world`, `testkit-user`, and
+//! the component's name for its pods.
+//!
 //! The addresses of pods must be local: run in a network namespace of the
 //! throw-away control plane. Everything stops when the world is dropped.
 
