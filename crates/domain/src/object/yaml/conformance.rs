@@ -141,6 +141,7 @@ fn tabs_that_indent_or_separate_are_refused(#[case] text: &str, #[case] places: 
 #[case("a: |\n  x:\ty\n  \tz:\n\t\nb: 1", json!({"a": "x:\ty\n\tz:\n", "b": 1}))]
 #[case("a: \"x:\ty\"", json!({"a": "x:\ty"}))]
 #[case("a: 1\t# x:\ty", json!({"a": 1}))]
+#[case("{\n\t\"a\": {\n\t\t\"b\":\t[\n\t\t\t1\n\t\t]\n\t}\n}\n", json!({"a": {"b": [1]}}))]
 #[case("# x:\ty\n#\tz\na: 1", json!({"a": 1}))]
 fn tabs_in_texts_and_comments_are_fine(#[case] text: &str, #[case] expected: Value) {
     assert_eq!(read(text), [expected]);

@@ -29,25 +29,44 @@ pub(super) fn find(text: &str) -> Vec<YamlError> {
     errors
 }
 
-/// Byte ranges of scalars and comments, ascending. Ends where the text stops
-/// being YAML: what follows is reported by the parser.
+/// Byte ranges of scalars, comments and of what lies in braces and brackets
+/// (JSON may be indented with tabs), ascending. Ends where the text stops being
+/// YAML: what follows is reported by the parser.
 fn opaque_spans(text: &str) -> Vec<(usize, usize)> {
     let mut spans = Vec::new();
+    let mut open = Vec::new();
     for event in Parser::new_from_str(text) {
         let Ok((event, span)) = event else {
             // Nothing is known of the rest: take it for text.
-            let from = spans.last().map_or(0, |(_, end)| *end);
+            let from = spans.iter().map(|(_, end)| *end).max().unwrap_or(0);
             spans.push((from, text.len()));
             break;
         };
-        if matches!(event, Event::Scalar(..) | Event::Comment(..))
-            && let (Some(from), Some(to)) = (span.start.byte_offset(), span.end.byte_offset())
-        {
-            spans.push((from, to));
+        let (Some(from), Some(to)) = (span.start.byte_offset(), span.end.byte_offset()) else {
+            continue;
+        };
+        match event {
+            Event::Scalar(..) | Event::Comment(..) => spans.push((from, to)),
+            Event::SequenceStart(..) | Event::MappingStart(..) => open.push(from),
+            Event::SequenceEnd | Event::MappingEnd => {
+                let start = open.pop().unwrap_or(to);
+                if text[start..].starts_with(['{', '[']) && text[..to].ends_with(['}', ']']) {
+                    spans.push((start, to));
+                }
+            }
+            _ => {}
         }
     }
+    // One within another would hide what comes after it.
     spans.sort_unstable();
-    spans
+    let mut outermost: Vec<(usize, usize)> = Vec::new();
+    for (from, to) in spans {
+        match outermost.last() {
+            Some((_, end)) if to <= *end => {}
+            _ => outermost.push((from, to)),
+        }
+    }
+    outermost
 }
 
 /// Column of the first structural tab of a line that starts at byte `start`.
