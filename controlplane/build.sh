@@ -8,52 +8,61 @@
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")"
 
-# go.mod is the one place that names the version.
-version=$(sed -n 's|^\s*k8s\.io/kubernetes v\([0-9.]*\).*|\1|p' go.mod)
-[[ $version =~ ^1\.([0-9]+)\.[0-9]+$ ]] || {
-  echo "controlplane/go.mod names no version of k8s.io/kubernetes" >&2
+# go.mod is the one place that names versions.
+version_of() { # MODULE
+  awk -v module="$1" '$1 == module && $2 ~ /^v[0-9]/ { print $2; exit }' go.mod
+}
+kubernetes=$(version_of k8s.io/kubernetes)
+[[ $kubernetes =~ ^v1\.([0-9]+)\.[0-9]+$ ]] || {
+  echo "controlplane/go.mod names no release of k8s.io/kubernetes" >&2
   exit 1
 }
 minor=${BASH_REMATCH[1]}
 
 cache=${XDG_CACHE_HOME:-$HOME/.cache}/pleach/controlplane
-target=$cache/$version
-programs=(etcd kube-apiserver kube-controller-manager kube-scheduler kubectl kwok)
+target=$cache/${kubernetes#v}
 mkdir -p "$cache"
 
-# Not inherited by children, so that a killed build frees the lock at once.
-exec {lock}>"$cache/.lock"
-flock --nonblock "$lock" || {
+# Closed for the long-running child below, so that a killed build frees the
+# lock at once.
+exec 9>"$cache/.lock"
+flock --nonblock 9 || {
   echo "waiting for another build of the control plane"
-  flock "$lock"
+  flock 9
 }
 
 # What killed builds left; nobody else works here while the lock is held.
 rm -rf -- "$cache"/.new-*
 new=$cache/.new-$$
 trap 'rm -rf -- "$new"' EXIT
+mkdir "$new"
 
+has() { # PROGRAM MODULE
+  [[ -x $target/$1 ]] &&
+    go version -m "$target/$1" | grep --fixed-strings "$2"$'\t'"$(version_of "$2")" >/dev/null
+}
 is_complete() {
   local program
-  for program in "${programs[@]}"; do
-    [[ -x $target/$program ]] || return 1
+  for program in kube-apiserver kube-controller-manager kube-scheduler kubectl; do
+    has "$program" k8s.io/kubernetes || return
   done
+  has etcd go.etcd.io/etcd/server/v3 && has kwok sigs.k8s.io/kwok
 }
 
 if ! is_complete; then
-  echo "building Kubernetes $version, etcd and kwok into $target; this takes some minutes"
-  mkdir -p "$new/bin"
-  flags="-s -w -X k8s.io/component-base/version.gitVersion=v$version"
+  echo "building Kubernetes $kubernetes, etcd and kwok into $target; this takes some minutes"
+  flags="-s -w -X k8s.io/component-base/version.gitVersion=$kubernetes"
   flags+=" -X k8s.io/component-base/version.gitMajor=1 -X k8s.io/component-base/version.gitMinor=$minor"
+  mkdir "$new/bin"
   CGO_ENABLED=0 go build -trimpath -ldflags "$flags" -o "$new/bin/" \
     k8s.io/kubernetes/cmd/kube-apiserver \
     k8s.io/kubernetes/cmd/kube-controller-manager \
     k8s.io/kubernetes/cmd/kube-scheduler \
     k8s.io/kubernetes/cmd/kubectl \
     go.etcd.io/etcd/server/v3 \
-    sigs.k8s.io/kwok/cmd/kwok {lock}>&-
-  mv "$new/bin/server" "$new/bin/etcd"
-  if [[ -d $target ]]; then # incomplete, and perhaps with files of a user's
+    sigs.k8s.io/kwok/cmd/kwok 9>&-
+  mv -- "$new/bin/server" "$new/bin/etcd"
+  if [[ -d $target ]]; then # incomplete or of other versions
     mv -- "$new/bin"/* "$target/"
   else
     mv -- "$new/bin" "$target"
@@ -61,9 +70,8 @@ if ! is_complete; then
 fi
 
 # kwok has no stages of its own: nodes and pods do nothing without these.
-mkdir -p "$new"
 kwok=$(go list -m -f '{{.Dir}}' sigs.k8s.io/kwok)
-if [[ -z $kwok ]]; then
+if [[ -z $kwok ]]; then # programs from the cache, but no module yet
   go mod download sigs.k8s.io/kwok
   kwok=$(go list -m -f '{{.Dir}}' sigs.k8s.io/kwok)
 fi
@@ -72,6 +80,5 @@ for stage in node/fast/node-initialize node/heartbeat/node-heartbeat pod/fast/po
   echo "---"
 done >"$new/kwok-stages.yaml"
 cat stages/pod-crash.yaml >>"$new/kwok-stages.yaml"
-if ! cmp --silent "$new/kwok-stages.yaml" "$target/kwok-stages.yaml"; then
+cmp --silent "$new/kwok-stages.yaml" "$target/kwok-stages.yaml" ||
   mv -- "$new/kwok-stages.yaml" "$target/kwok-stages.yaml"
-fi

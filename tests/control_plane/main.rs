@@ -1,5 +1,16 @@
 //! Tests on a real control plane: etcd, kube-apiserver and what belongs to it.
 
+#![expect(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::print_stdout,
+    reason = "clippy lets tests do this, but not their helpers"
+)]
+
+mod audit;
+mod faults;
+mod kubectl;
 mod start;
 mod world;
 
@@ -12,7 +23,6 @@ use pleach_testkit::control_plane::binaries;
 /// their own. It has controllers, but no scheduler and no nodes.
 ///
 /// A static is never dropped: the kernel ends its processes with this one.
-#[expect(clippy::expect_used, reason = "no test can go on without it")]
 fn shared() -> &'static ControlPlane {
     static SHARED: OnceLock<ControlPlane> = OnceLock::new();
     SHARED.get_or_init(|| {

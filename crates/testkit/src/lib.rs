@@ -1,8 +1,11 @@
 //! What the tests and the demo run on.
 
+pub mod audit;
 pub mod control_plane;
 pub mod demo;
+pub mod faults;
 pub mod isolated;
 pub mod kubectl;
 pub mod proof;
+pub mod repository;
 pub mod world;

@@ -92,11 +92,8 @@ mod tests {
             .join("pleach/controlplane")
             .join(kubernetes_version());
         for (folder, name) in [(&assets, "etcd"), (&cache, "etcd"), (&cache, "kwok")] {
-            std::process::Command::new("mkdir")
-                .arg("-p")
-                .arg(folder)
-                .status()
-                .unwrap();
+            #[expect(clippy::disallowed_methods, reason = "sets the scene")]
+            std::fs::create_dir_all(folder).unwrap();
             std::fs::File::create(folder.join(name)).unwrap();
         }
 

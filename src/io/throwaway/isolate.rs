@@ -8,8 +8,9 @@
 
 use std::{
     ffi::OsStr,
+    io,
     net::{Ipv4Addr, UdpSocket},
-    process::{Command, ExitStatus},
+    process::{Command, ExitStatus, Stdio},
 };
 
 use super::{ThrowawayError, folder::Folder, processes};
@@ -79,7 +80,11 @@ pub fn reexec<A: AsRef<OsStr>>(
 }
 
 /// Runs a command made by [`command`] to its end; it dies with the caller.
+///
+/// `TMPDIR` inside is a folder as [`reexec`] says. A kernel that refuses the
+/// namespaces is an error, not the program's exit status.
 pub fn run(mut command: Command) -> Result<ExitStatus, ThrowawayError> {
+    try_out().map_err(|source| isolate_error(command.get_program(), source))?;
     let folder = Folder::create("pleach-isolated-")?;
     command.env("TMPDIR", folder.path());
     processes::die_with_parent(&mut command);
@@ -88,9 +93,75 @@ pub fn run(mut command: Command) -> Result<ExitStatus, ThrowawayError> {
         .map_err(|source| isolate_error(command.get_program(), source))
 }
 
-fn isolate_error(program: impl AsRef<OsStr>, source: std::io::Error) -> ThrowawayError {
+/// Makes the namespaces once for nothing, for the sake of an error text.
+fn try_out() -> io::Result<()> {
+    let output = command("true").stdin(Stdio::null()).output()?;
+    if output.status.success() {
+        return Ok(());
+    }
+    let text = String::from_utf8_lossy(&output.stderr);
+    Err(io::Error::other(text.trim().to_owned()))
+}
+
+fn isolate_error(program: impl AsRef<OsStr>, source: io::Error) -> ThrowawayError {
     ThrowawayError::Isolate {
         program: program.as_ref().to_string_lossy().into_owned(),
         source,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[track_caller]
+    fn check(script: &str, expected: i32) {
+        let mut command = command("/bin/sh");
+        command.args(["-c", script, "sh", "an argument"]);
+        command.env("PLEACH_TEST", "a value").stderr(Stdio::null());
+        let status = run(command).unwrap();
+        assert_eq!(status.code(), Some(expected), "{script}: {status}");
+    }
+
+    #[test]
+    fn programs_keep_arguments_environment_folder_and_exit_code() {
+        let here = std::env::current_dir().unwrap();
+        let here = here.display();
+        check(
+            &format!(
+                r#"[ "$1" = "an argument" ] && [ "$PLEACH_TEST" = "a value" ] && [ "$PWD" = "{here}" ] && exit 7"#
+            ),
+            7,
+        );
+    }
+
+    #[test]
+    fn a_killed_program_has_a_shell_s_exit_code() {
+        check("kill -9 $$", 137);
+    }
+
+    #[test]
+    fn addresses_of_pods_and_services_are_local() {
+        for address in ["10.250.128.1", "10.250.143.254", "10.0.0.10"] {
+            let script = format!(
+                "PATH=$PATH:/usr/sbin:/sbin; ip route get {address} | grep -q '^local {address} '"
+            );
+            check(&script, 0);
+        }
+        check("PATH=$PATH:/usr/sbin:/sbin; ! ip route get 192.0.2.1", 0);
+    }
+
+    #[test]
+    fn temporary_files_are_removed() {
+        let outside = tempfile::tempdir().unwrap();
+        let note = outside.path().join("note");
+        let note = note.display();
+        check(
+            &format!(r#"touch "$TMPDIR/file" && echo "$TMPDIR" >"{note}""#),
+            0,
+        );
+        let script = format!(r#"[ -s "{note}" ] && ! [ -e "$(cat "{note}")" ]"#);
+        let status = Command::new("/bin/sh").args(["-c", &script]).status();
+        assert!(status.unwrap().success());
     }
 }

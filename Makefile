@@ -1,0 +1,52 @@
+# `make` lists the targets. Everything that is built lies in target/ and in the
+# cache of controlplane/build.sh; a second run reuses both.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+.PHONY: help check-tools controlplane build fmt lint unit test demo test-upstream schemas clean
+
+# Folder with manifests of upstream projects, for test-upstream.
+DATA ?=
+
+help: ## List the targets
+	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/  \1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
+
+check-tools: ## Name the packages that are missing on this machine
+	@controlplane/check-tools.sh
+
+controlplane: check-tools ## Build etcd, the Kubernetes programs and kwok into the cache
+	@controlplane/build.sh
+
+build: check-tools ## Build the pleach program
+	cargo build --bin pleach
+
+fmt: ## Format the code
+	cargo fmt --all
+
+lint: ## Check format and lints
+	cargo fmt --all --check
+	cargo clippy --workspace --all-targets -- -D warnings
+
+unit: ## Run all tests that need no control plane
+	cargo test --workspace --lib --bins --test it
+	cargo test --workspace --doc
+
+test: controlplane ## Check and test everything
+	@$(MAKE) --no-print-directory lint
+	@$(MAKE) --no-print-directory unit
+	cargo test --test control_plane
+
+demo: controlplane ## Show an upgrade on a throw-away control plane
+	cargo run -p pleach-testkit --bin pleach-demo
+
+test-upstream: controlplane ## Test with manifests of upstream projects: make test-upstream DATA=folder
+	@[[ -n "$(DATA)" ]] || { echo "say where the manifests lie: make test-upstream DATA=folder" >&2; exit 2; }
+	@[[ -d "$(DATA)" ]] || { echo "DATA: there is no folder $(DATA)" >&2; exit 2; }
+	data=$$(cd -- "$(DATA)" && pwd) && PLEACH_UPSTREAM_DATA=$$data cargo test --test upstream
+
+schemas: check-tools ## Make the tables of kinds again that render uses
+	cargo run -p pleach-testkit --bin pleach-schemas
+
+clean: ## Remove what cargo built; the control plane's cache stays
+	cargo clean
