@@ -14,7 +14,7 @@ use pleach::io::throwaway::{Binaries, ControlPlane, Network, Options};
 use tokio::process::Command;
 
 use crate::kubectl::Kubectl;
-use crate::proof;
+use crate::proof::{self, Contents};
 use crate::world::{Product, World};
 
 /// What of the repository is an example.
@@ -114,31 +114,7 @@ impl Demo {
             "the upgrade ended well",
             upgraded.map(|()| "exit code 0".to_owned()),
         )?;
-        checks.add(
-            "nothing of the old version is left in kube-system",
-            proof::nothing_left(&kubectl, "kube-system", &before, &[]),
-        )?;
-        checks.add(
-            "registrations point at the new namespace",
-            proof::registrations_point_at(&kubectl, &product, "kubevirt"),
-        )?;
-        checks.add(
-            "no registration points at a missing Service",
-            proof::no_dead_registration(&kubectl),
-        )?;
-        checks.add(
-            "cluster-wide rights moved to the new accounts",
-            proof::subjects_moved(&kubectl, "kube-system", "kubevirt"),
-        )?;
-        checks.add(
-            "discovery is fresh",
-            proof::discovery_is_fresh(&kubectl, control_plane.kubeconfig()).await,
-        )?;
-        checks.add("webhooks work", proof::webhook_denies(&kubectl, &product))?;
-        checks.add(
-            "a namespace can be created and deleted",
-            proof::namespace_comes_and_goes(&kubectl),
-        )?;
+        check_cluster(&mut checks, &kubectl, &control_plane, &product, &before).await?;
         let held = checks.held;
 
         heading(out, "Pods that crashed on the way")?;
@@ -154,6 +130,42 @@ impl Demo {
         writeln!(out, "{}", world.stop().await?)?;
         Ok(held)
     }
+}
+
+/// Checks what the upgrade must have left, and what not.
+async fn check_cluster(
+    checks: &mut Checks<'_>,
+    kubectl: &Kubectl,
+    control_plane: &ControlPlane,
+    product: &Product,
+    before: &Contents,
+) -> anyhow::Result<()> {
+    checks.add(
+        "nothing of the old version is left in kube-system",
+        proof::nothing_left(kubectl, "kube-system", before, &[]),
+    )?;
+    checks.add(
+        "registrations point at the new namespace",
+        proof::registrations_point_at(kubectl, product, "kubevirt"),
+    )?;
+    checks.add(
+        "no registration points at a missing Service",
+        proof::no_dead_registration(kubectl),
+    )?;
+    checks.add(
+        "cluster-wide rights moved to the new accounts",
+        proof::subjects_moved(kubectl, "kube-system", "kubevirt"),
+    )?;
+    checks.add(
+        "discovery is fresh",
+        proof::discovery_is_fresh(kubectl, control_plane.kubeconfig()).await,
+    )?;
+    checks.add("webhooks work", proof::webhook_denies(kubectl, product))?;
+    checks.add(
+        "a namespace can be created and deleted",
+        proof::namespace_comes_and_goes(kubectl),
+    )?;
+    Ok(())
 }
 
 /// Prints the results of checks.

@@ -26,6 +26,9 @@ impl Kubectl {
     /// the error.
     pub fn run(&self, args: &[&str]) -> anyhow::Result<String> {
         let output = Command::new(&self.program)
+            // Its cache is by address, and the next cluster may have the same.
+            .arg("--cache-dir")
+            .arg(self.kubeconfig.with_file_name("kubectl-cache"))
             .arg("--kubeconfig")
             .arg(&self.kubeconfig)
             .args(args)
