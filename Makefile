@@ -37,7 +37,7 @@ test: controlplane ## Check and test everything
 	@$(MAKE) --no-print-directory unit
 	cargo test --test control_plane
 
-demo: controlplane ## Show an upgrade on a throw-away control plane
+demo: controlplane build ## Show an upgrade on a throw-away control plane
 	cargo run -p pleach-testkit --bin pleach-demo
 
 test-upstream: controlplane ## Test with manifests of upstream projects: make test-upstream DATA=folder

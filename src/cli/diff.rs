@@ -58,7 +58,10 @@ pub(crate) enum DiffOutput {
 }
 
 pub(crate) async fn run(ui: &mut Ui, ctx: &Context, args: DiffArgs) -> Result<Exit, CliError> {
-    let options = Options { verify: args.verify, wait: true };
+    let options = Options {
+        verify: args.verify,
+        wait: true,
+    };
     let session = Session::open(ui, ctx, &args.target, options, None).await?;
     let view = View {
         scope: if args.all { Scope::All } else { Scope::Owned },
@@ -87,7 +90,9 @@ pub(crate) async fn run(ui: &mut Ui, ctx: &Context, args: DiffArgs) -> Result<Ex
         }
     }
     if args.output == DiffOutput::Json {
-        ui.print(format::json(&serde_json::json!({ "format": 1, "releases": documents })));
+        ui.print(format::json(
+            &serde_json::json!({ "format": 1, "releases": documents }),
+        ));
     }
     Ok(exit)
 }
@@ -98,6 +103,11 @@ fn run_key() -> Result<Vec<u8>, CliError> {
     rustls::crypto::ring::default_provider()
         .secure_random
         .fill(&mut key)
-        .map_err(|_| CliError::new(Kind::Failed, "failed to get random bytes from the operating system"))?;
+        .map_err(|_| {
+            CliError::new(
+                Kind::Failed,
+                "failed to get random bytes from the operating system",
+            )
+        })?;
     Ok(key)
 }

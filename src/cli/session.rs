@@ -171,8 +171,20 @@ impl Planned {
     }
 
     /// Every object that changes, drawn.
-    pub(super) fn differences(&self, policy: &Policy, view: View, masker: &mut Masker) -> Vec<ObjectDiff> {
-        plan::view::differences(&self.plan, &self.desired, &self.observation.observed, policy, view, masker)
+    pub(super) fn differences(
+        &self,
+        policy: &Policy,
+        view: View,
+        masker: &mut Masker,
+    ) -> Vec<ObjectDiff> {
+        plan::view::differences(
+            &self.plan,
+            &self.desired,
+            &self.observation.observed,
+            policy,
+            view,
+            masker,
+        )
     }
 
     /// Whether anything would change.

@@ -29,24 +29,46 @@ pub(crate) fn text(plan: &Plan, differences: &[ObjectDiff]) -> String {
                     Tag::Removed => style::REMOVED,
                     Tag::Added => style::ADDED,
                 };
-                let _ = writeln!(text, "{style}{}{}{style:#}", line.tag.sign(), plain(&line.text));
+                let _ = writeln!(
+                    text,
+                    "{style}{}{}{style:#}",
+                    line.tag.sign(),
+                    plain(&line.text)
+                );
             }
         }
     }
     for change in others(plan) {
-        let _ = writeln!(text, "{} {}: {}", change.action, plain(&change.object.to_string()), plain(&change.reason));
+        let _ = writeln!(
+            text,
+            "{} {}: {}",
+            change.action,
+            plain(&change.object.to_string()),
+            plain(&change.reason)
+        );
     }
-    let _ = write!(text, "release {}: {}", plan.release, super::plan::summary(plan));
+    let _ = write!(
+        text,
+        "release {}: {}",
+        plan.release,
+        super::plan::summary(plan)
+    );
     text
 }
 
 /// What is not drawn and must be said all the same.
 fn others(plan: &Plan) -> impl Iterator<Item = &Change> {
-    plan.changes.iter().filter(|change| matches!(change.action, Action::Blocked | Action::Skip))
+    plan.changes
+        .iter()
+        .filter(|change| matches!(change.action, Action::Blocked | Action::Skip))
 }
 
 fn note(plan: &Plan, difference: &ObjectDiff) -> String {
-    let Some(change) = plan.changes.iter().find(|change| change.object == difference.object) else {
+    let Some(change) = plan
+        .changes
+        .iter()
+        .find(|change| change.object == difference.object)
+    else {
         return String::new();
     };
     let mut note = format!("  ({})", plain(&change.reason));
@@ -80,10 +102,18 @@ pub(crate) fn json(plan: &Plan, differences: &[ObjectDiff]) -> Value {
 /// The same as markdown. The fence is longer than any run of backticks in the
 /// text, so that no manifest can break out of it.
 pub(crate) fn markdown(plan: &Plan, differences: &[ObjectDiff]) -> String {
-    let mut text = format!("### Release {}\n\n{}\n", plan.release, super::plan::summary(plan));
+    let mut text = format!(
+        "### Release {}\n\n{}\n",
+        plan.release,
+        super::plan::summary(plan)
+    );
     for difference in differences {
         let body = difference.unified();
-        let longest = body.split(|character| character != '`').map(str::len).max().unwrap_or(0);
+        let longest = body
+            .split(|character| character != '`')
+            .map(str::len)
+            .max()
+            .unwrap_or(0);
         let fence = "`".repeat(longest.max(2) + 1);
         let _ = write!(
             text,
@@ -115,19 +145,21 @@ fn plain_lines(text: &str) -> String {
 
 /// Text that no markdown or HTML takes effect in, and that mentions nobody.
 fn escaped(text: &str) -> String {
-    plain(text).chars().fold(String::new(), |mut escaped, character| {
-        match character {
-            '&' => escaped.push_str("&amp;"),
-            '<' => escaped.push_str("&lt;"),
-            '>' => escaped.push_str("&gt;"),
-            // A word joiner keeps forges from making a mention or a link of it.
-            '@' => escaped.push_str("@\u{2060}"),
-            '*' | '_' | '[' | ']' | '`' | '!' | '|' | '#' | '\\' | '~' => {
-                escaped.push('\\');
-                escaped.push(character);
+    plain(text)
+        .chars()
+        .fold(String::new(), |mut escaped, character| {
+            match character {
+                '&' => escaped.push_str("&amp;"),
+                '<' => escaped.push_str("&lt;"),
+                '>' => escaped.push_str("&gt;"),
+                // A word joiner keeps forges from making a mention or a link of it.
+                '@' => escaped.push_str("@\u{2060}"),
+                '*' | '_' | '[' | ']' | '`' | '!' | '|' | '#' | '\\' | '~' => {
+                    escaped.push('\\');
+                    escaped.push(character);
+                }
+                other => escaped.push(other),
             }
-            other => escaped.push(other),
-        }
-        escaped
-    })
+            escaped
+        })
 }

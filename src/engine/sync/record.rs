@@ -164,7 +164,9 @@ pub(super) async fn settled(
     }
     let paths = Paths::new(&observed.discovery, &desired.manifests);
     for object in &desired.runtime_objects {
-        let Some(kind) = object.group_kind() else { continue };
+        let Some(kind) = object.group_kind() else {
+            continue;
+        };
         let sample = ObjectId::new(&kind.group, &kind.kind, None, "");
         let Some(path) = paths.of_member(&sample, "") else {
             continue;

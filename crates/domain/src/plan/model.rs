@@ -1,6 +1,6 @@
 //! What a plan is made of.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 use jiff::SignedDuration;
@@ -100,19 +100,47 @@ impl Plan {
     /// What an approval binds to: object, operation, body and stage of every
     /// step that changes something, without uid and resourceVersion.
     pub fn effects(&self) -> Digest {
+        self.effects_without(&self.unkeyed())
+    }
+
+    /// Whether this plan, made again later, has the effects of the one that was
+    /// reviewed. The digest key may have been made in between: the bodies of
+    /// objects that had no digest then are not compared.
+    pub fn has_effects_of(&self, reviewed: &Self) -> bool {
+        self.effects_without(&reviewed.unkeyed()) == reviewed.effects()
+    }
+
+    fn effects_without(&self, unkeyed: &BTreeSet<&ObjectId>) -> Digest {
         let effects: Vec<Value> = self
             .steps
             .iter()
             .filter(|step| !matches!(step.op, Op::Wait))
             .map(|step| {
-                serde_json::json!([
-                    step.object.to_string(),
-                    step.op.effect(),
-                    step.stage.to_string()
-                ])
+                let effect = step.op.effect(!unkeyed.contains(&step.object));
+                serde_json::json!([step.object.to_string(), effect, step.stage.to_string()])
             })
             .collect();
         Digest::of(&canonical_json(&Value::Array(effects)))
+    }
+
+    /// Secret objects that are planned before the digest key exists.
+    fn unkeyed(&self) -> BTreeSet<&ObjectId> {
+        self.steps
+            .iter()
+            .filter(|step| {
+                matches!(
+                    &step.op,
+                    Op::Apply {
+                        body: Body::Rendered(DesiredDigest::Unkeyed),
+                        ..
+                    } | Op::Create {
+                        body: Body::Rendered(DesiredDigest::Unkeyed),
+                        ..
+                    }
+                )
+            })
+            .map(|step| &step.object)
+            .collect()
     }
 
     /// Whether carrying it out would change anything.
@@ -345,11 +373,19 @@ pub enum Op {
 }
 
 impl Op {
-    /// What of the operation an approval binds to.
-    fn effect(&self) -> Value {
+    /// What of the operation an approval binds to; without the body where its
+    /// digest could not be known.
+    fn effect(&self, with_body: bool) -> Value {
+        let digest = |body: &Body| {
+            if with_body {
+                body.digest()
+            } else {
+                "unkeyed".to_owned()
+            }
+        };
         match self {
-            Self::Apply { body, .. } => serde_json::json!(["apply", body.digest().to_string()]),
-            Self::Create { body, .. } => serde_json::json!(["create", body.digest().to_string()]),
+            Self::Apply { body, .. } => serde_json::json!(["apply", digest(body)]),
+            Self::Create { body, .. } => serde_json::json!(["create", digest(body)]),
             // Patches carry resourceVersions; what they do shows in the apply that follows.
             Self::Patch { subresource, .. } => serde_json::json!(["patch", subresource]),
             Self::Delete(_) => serde_json::json!(["delete"]),

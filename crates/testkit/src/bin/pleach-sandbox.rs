@@ -10,7 +10,10 @@ use pleach::io::throwaway::{ControlPlane, Network, Options};
 use pleach_testkit::control_plane::binaries;
 
 fn main() -> ExitCode {
-    let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
+    let runtime = match tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()
+    {
         Ok(runtime) => runtime,
         Err(error) => {
             println!("failed to start the runtime: {error}");

@@ -12,9 +12,15 @@ const REVISION: &str = "pleach.dev/definition-revision";
 /// The definition of Release.
 pub(super) fn definition() -> Value {
     let text = include_str!("release.crd.yaml");
-    #[expect(clippy::expect_used, reason = "the file is part of the program; a test reads it")]
+    #[expect(
+        clippy::expect_used,
+        reason = "the file is part of the program; a test reads it"
+    )]
     let mut documents = yaml::parse_documents(text).expect("the built-in definition is YAML");
-    documents.pop().map(|document| document.value).unwrap_or_default()
+    documents
+        .pop()
+        .map(|document| document.value)
+        .unwrap_or_default()
 }
 
 /// The revision of a definition; 0 for one without. A newer one is never replaced.
@@ -33,7 +39,10 @@ mod tests {
     fn the_definition_is_an_apply_set_parent_and_has_a_revision() {
         let definition = definition();
         assert_eq!(definition["metadata"]["name"], NAME);
-        assert_eq!(definition["metadata"]["labels"]["applyset.kubernetes.io/is-parent-type"], "true");
+        assert_eq!(
+            definition["metadata"]["labels"]["applyset.kubernetes.io/is-parent-type"],
+            "true"
+        );
         assert!(revision(&definition) > 0);
         assert_eq!(revision(&Value::Null), 0);
     }
