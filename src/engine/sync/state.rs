@@ -16,7 +16,8 @@ use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
 use jiff::Timestamp;
 use pleach_domain::inventory::{
-    Installed, Inventory, Journal, ReleaseName, ShardRef, parent_object, read_shards, write_shards,
+    Installed, Inventory, Journal, ReleaseName, ShardRef, members, parent_object, read_shards,
+    write_shards,
 };
 use pleach_domain::object::Gvk;
 use pleach_domain::object::{DigestKey, ObjectId, annotations, canonical_json, labels};
@@ -319,11 +320,16 @@ impl State {
         change(&mut next);
         let parent = parent_object(&self.name, inventory, env!("CARGO_PKG_VERSION"));
         let id = ObjectId::new("pleach.dev", "Release", None, &self.name.to_string());
-        let applied = self.apply(&releases(), &id, &parent).await?;
-        next.resource_version = text(&applied["metadata"]["resourceVersion"]);
-        next.uid = text(&applied["metadata"]["uid"]);
-        next.tooling = text(&applied["metadata"]["annotations"]["applyset.kubernetes.io/tooling"]);
-
+        let tooling = text(&parent["metadata"]["annotations"]["applyset.kubernetes.io/tooling"]);
+        let is_told = next.tooling == tooling && next.members == members(&parent["metadata"]);
+        if !self.exists || !is_told {
+            let applied = self.apply(&releases(), &id, &parent).await?;
+            let metadata = &applied["metadata"];
+            next.resource_version = text(&metadata["resourceVersion"]);
+            next.uid = text(&metadata["uid"]);
+            next.tooling = tooling;
+            next.members = members(metadata);
+        }
         let old: BTreeSet<String> = self
             .record
             .shards

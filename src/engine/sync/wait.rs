@@ -194,7 +194,7 @@ impl Waiter<'_> {
                     }
                 }
                 Seen::Present(_) => {
-                    progress.tell("the server has not seen the change yet".to_owned())
+                    progress.tell("the server has not seen the change yet".to_owned());
                 }
                 Seen::Absent => {
                     ready_since = None;

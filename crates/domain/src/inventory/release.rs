@@ -1,6 +1,6 @@
 //! What the Release object records, and how it is written.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::fmt;
 
 use jiff::Timestamp;
@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use super::{Inventory, apply_set_id};
-use crate::object::{Digest, GroupKind};
+use crate::object::Digest;
 
 /// Version of the status format. An older pleach refuses to write a newer one.
 pub const RECORD_FORMAT: u32 = 1;
@@ -68,6 +68,10 @@ pub struct Installed {
     /// Who prunes the ApplySet, from its annotation: `pleach/<version>`.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub tooling: String,
+    /// The kinds and namespaces of its members, from the annotations of the
+    /// ApplySet specification.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub members: String,
     /// Version of this record; none before the first status write.
     pub format: u32,
     /// Id of the repository that owns the release.
@@ -179,6 +183,7 @@ impl Installed {
         record.uid = text(&metadata["uid"]);
         record.resource_version = text(&metadata["resourceVersion"]);
         record.tooling = text(&metadata["annotations"]["applyset.kubernetes.io/tooling"]);
+        record.members = members(metadata);
         Ok(record)
     }
 
@@ -195,6 +200,7 @@ impl Installed {
             uid: String::new(),
             resource_version: String::new(),
             tooling: String::new(),
+            members: String::new(),
             format: RECORD_FORMAT,
             ..self.clone()
         };
@@ -213,6 +219,17 @@ impl Installed {
             "record": record,
         })
     }
+}
+
+/// What the annotations of a parent say about its members; two parents with
+/// the same text need no write.
+pub fn members(metadata: &Value) -> String {
+    let text = |key: &str| metadata["annotations"][key].as_str().unwrap_or_default();
+    format!(
+        "{};{}",
+        text("applyset.kubernetes.io/contains-group-kinds"),
+        text("applyset.kubernetes.io/additional-namespaces")
+    )
 }
 
 /// The metadata of a Release object as the ApplySet specification (KEP-3659)
@@ -245,18 +262,6 @@ pub fn parent_object(name: &ReleaseName, inventory: &Inventory, pleach_version: 
     })
 }
 
-/// The kinds of the members, for LISTs.
-pub fn member_kinds(inventory: &Inventory) -> BTreeMap<GroupKind, BTreeSet<Option<String>>> {
-    let mut kinds: BTreeMap<GroupKind, BTreeSet<Option<String>>> = BTreeMap::new();
-    for id in inventory.entries.keys() {
-        kinds
-            .entry(id.group_kind())
-            .or_default()
-            .insert(id.namespace.clone());
-    }
-    kinds
-}
-
 /// What a former run left to do. Overlays are recorded here before they are made.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -283,6 +288,7 @@ mod tests {
             uid: "u".to_owned(),
             resource_version: "7".to_owned(),
             tooling: "pleach/0.1.0".to_owned(),
+            members: ";".to_owned(),
             format: RECORD_FORMAT,
             repository: "fleet".to_owned(),
             installed: Some(attempt),
