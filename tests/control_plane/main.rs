@@ -11,7 +11,9 @@
 mod audit;
 mod cluster;
 mod faults;
+mod fleet;
 mod kubectl;
+mod lifecycle;
 mod schemas;
 mod start;
 mod world;

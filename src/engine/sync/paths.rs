@@ -14,12 +14,15 @@ use crate::io::cluster::ResourcePath;
 pub(super) struct Paths {
     discovery: Discovery,
     defined: BTreeMap<GroupKind, Definition>,
+    /// The versions that the manifests are written in.
+    wanted: BTreeMap<GroupKind, ApiVersion>,
 }
 
 #[derive(Debug, Clone)]
 struct Definition {
     crd: ObjectId,
     resource: Resource,
+    served: ApiVersion,
 }
 
 impl Paths {
@@ -34,9 +37,14 @@ impl Paths {
             })
             .filter_map(|manifest| definition(manifest.id(), &manifest.value()))
             .collect();
+        let wanted = manifests
+            .iter()
+            .map(|manifest| (manifest.id().group_kind(), manifest.api_version().clone()))
+            .collect();
         Self {
             discovery: discovery.clone(),
             defined,
+            wanted,
         }
     }
 
@@ -64,6 +72,23 @@ impl Paths {
             .or_else(|| ResourcePath::preferred(&self.discovery, &id.group_kind()))
     }
 
+    /// The address of a kind while a plan is carried out: at the version that
+    /// is applied, else where the server had it, else where a CRD of the
+    /// release puts it.
+    pub(super) fn of_kind(&self, kind: &GroupKind) -> Option<ResourcePath> {
+        let at = |api_version: &ApiVersion| {
+            self.of(&Gvk {
+                api_version: api_version.clone(),
+                kind: kind.kind.clone(),
+            })
+        };
+        self.wanted
+            .get(kind)
+            .and_then(at)
+            .or_else(|| ResourcePath::preferred(&self.discovery, kind))
+            .or_else(|| at(&self.defined.get(kind)?.served))
+    }
+
     /// The CRD of the release that defines a kind.
     pub(super) fn definition(&self, kind: &GroupKind) -> Option<&ObjectId> {
         self.defined.get(kind).map(|definition| &definition.crd)
@@ -73,6 +98,12 @@ impl Paths {
 fn definition(crd: &ObjectId, value: &Value) -> Option<(GroupKind, Definition)> {
     let spec = &value["spec"];
     let kind = spec["names"]["kind"].as_str()?;
+    let group = spec["group"].as_str()?;
+    let version = spec["versions"]
+        .as_array()?
+        .iter()
+        .find(|version| version["served"] == true)?;
+    let version = version["name"].as_str()?;
     let resource = Resource {
         kind: kind.to_owned(),
         plural: spec["names"]["plural"].as_str()?.to_owned(),
@@ -80,10 +111,11 @@ fn definition(crd: &ObjectId, value: &Value) -> Option<(GroupKind, Definition)> 
         verbs: std::collections::BTreeSet::new(),
     };
     Some((
-        GroupKind::new(spec["group"].as_str()?, kind),
+        GroupKind::new(group, kind),
         Definition {
             crd: crd.clone(),
             resource,
+            served: ApiVersion::parse(&format!("{group}/{version}")),
         },
     ))
 }

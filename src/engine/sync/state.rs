@@ -16,8 +16,7 @@ use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
 use jiff::Timestamp;
 use pleach_domain::inventory::{
-    Installed, Inventory, Journal, ReleaseName, ShardRef, members, parent_object, read_shards,
-    write_shards,
+    Installed, Inventory, Journal, ReleaseName, ShardRef, parent_object, read_shards, write_shards,
 };
 use pleach_domain::object::Gvk;
 use pleach_domain::object::{DigestKey, ObjectId, annotations, canonical_json, labels};
@@ -46,7 +45,8 @@ pub struct State {
     name: ReleaseName,
     key: Option<DigestKey>,
     record: Installed,
-    exists: bool,
+    /// The Release object as it was last read or written.
+    live: Option<Value>,
 }
 
 /// What the record says.
@@ -84,7 +84,7 @@ impl State {
             name: name.clone(),
             key: None,
             record: Installed::default(),
-            exists: false,
+            live: None,
         };
         let gvk = Gvk::new("pleach.dev/v1alpha1", "Release");
         if !matches!(discovery.served(&gvk), Served::Current(_)) {
@@ -96,7 +96,7 @@ impl State {
             return Ok((state, recorded));
         }
         state.key = state.read_key().await?;
-        let Some(mut installed) = state.read_release().await? else {
+        let Some((mut installed, mut live)) = state.read_release().await? else {
             let recorded = Recorded {
                 installed: None,
                 inventory: Inventory::default(),
@@ -108,15 +108,15 @@ impl State {
             Ok(inventory) => inventory,
             // Somebody may have committed new shards between the two reads.
             Err(error) => match state.read_release().await? {
-                Some(again) if again.resource_version != installed.resource_version => {
-                    installed = again;
+                Some((again, value)) if again.resource_version != installed.resource_version => {
+                    (installed, live) = (again, value);
                     state.read_inventory(&installed).await?
                 }
                 _ => return Err(error),
             },
         };
         state.record = installed.clone();
-        state.exists = true;
+        state.live = Some(live);
         Ok((
             state,
             Recorded {
@@ -137,7 +137,7 @@ impl State {
         &self.record
     }
 
-    async fn read_release(&self) -> Result<Option<Installed>, SyncError> {
+    async fn read_release(&self) -> Result<Option<(Installed, Value)>, SyncError> {
         let Some(value) = self
             .cluster
             .get(&releases(), None, &self.name.to_string())
@@ -145,12 +145,13 @@ impl State {
         else {
             return Ok(None);
         };
-        Installed::from_object(&value)
-            .map(Some)
-            .map_err(|source| SyncError::Record {
+        match Installed::from_object(&value) {
+            Ok(installed) => Ok(Some((installed, value))),
+            Err(source) => Err(SyncError::Record {
                 release: self.name.to_string(),
                 source,
-            })
+            }),
+        }
     }
 
     async fn read_inventory(&self, installed: &Installed) -> Result<Inventory, SyncError> {
@@ -203,7 +204,7 @@ impl State {
     /// Makes what every record needs: the namespace, the definition of Release,
     /// the key. Called after consent, never while planning.
     pub async fn prepare(&mut self) -> Result<(), SyncError> {
-        if self.exists && self.key.is_some() {
+        if self.live.is_some() && self.key.is_some() {
             return Ok(());
         }
         let namespaces = ResourcePath::cluster_scoped("v1", "Namespace", "namespaces");
@@ -318,18 +319,12 @@ impl State {
     ) -> Result<(), SyncError> {
         let mut next = self.record.clone();
         change(&mut next);
-        let parent = parent_object(&self.name, inventory, env!("CARGO_PKG_VERSION"));
         let id = ObjectId::new("pleach.dev", "Release", None, &self.name.to_string());
-        let tooling = text(&parent["metadata"]["annotations"]["applyset.kubernetes.io/tooling"]);
-        let is_told = next.tooling == tooling && next.members == members(&parent["metadata"]);
-        if !self.exists || !is_told {
-            let applied = self.apply(&releases(), &id, &parent).await?;
-            let metadata = &applied["metadata"];
-            next.resource_version = text(&metadata["resourceVersion"]);
-            next.uid = text(&metadata["uid"]);
-            next.tooling = tooling;
-            next.members = members(metadata);
-        }
+        let live = self.write_parent(&id, inventory).await?;
+        next.resource_version = text(&live["metadata"]["resourceVersion"]);
+        next.uid = text(&live["metadata"]["uid"]);
+        next.tooling = text(&live["metadata"]["annotations"]["applyset.kubernetes.io/tooling"]);
+
         let old: BTreeSet<String> = self
             .record
             .shards
@@ -338,7 +333,8 @@ impl State {
             .collect();
         next.shards = self.write_shards(inventory, &old).await?;
         next.entries = inventory.entries.len();
-        next.resource_version = self.write_status(&id, &next, reason, message).await?;
+        let live = self.write_status(&id, &next, reason, message).await?;
+        next.resource_version = text(&live["metadata"]["resourceVersion"]);
         let kept: BTreeSet<&str> = next
             .shards
             .iter()
@@ -348,8 +344,34 @@ impl State {
             self.delete_shard(name).await?;
         }
         self.record = next;
-        self.exists = true;
+        self.live = Some(live);
         Ok(())
+    }
+
+    /// Writes the Release object where it is not as wanted already, and only
+    /// if nobody wrote to it since it was read: the status write that follows
+    /// is fenced by the version that comes out of this.
+    async fn write_parent(&self, id: &ObjectId, inventory: &Inventory) -> Result<Value, SyncError> {
+        let mut parent = parent_object(&self.name, inventory, env!("CARGO_PKG_VERSION"));
+        if let Some(live) = &self.live {
+            if holds(live, &parent) {
+                return Ok(live.clone());
+            }
+            for key in ["uid", "resourceVersion"] {
+                parent["metadata"][key] = live["metadata"][key].clone();
+            }
+        }
+        match self.apply(&releases(), id, &parent).await {
+            Err(SyncError::Cluster(error)) if is_contended(&error) => Err(self.contended(error)),
+            other => other,
+        }
+    }
+
+    fn contended(&self, error: ClusterError) -> SyncError {
+        SyncError::Contended {
+            release: self.name.to_string(),
+            source: Box::new(error),
+        }
     }
 
     async fn write_shards(
@@ -391,7 +413,7 @@ impl State {
         next: &Installed,
         reason: &str,
         message: &str,
-    ) -> Result<String, SyncError> {
+    ) -> Result<Value, SyncError> {
         let patch = Patch::Merge(json!({
             "metadata": { "resourceVersion": next.resource_version },
             "status": next.status(reason, message, Timestamp::now()),
@@ -402,11 +424,8 @@ impl State {
             subresource: Some("status"),
         };
         match self.cluster.patch(&releases(), id, &patch, &options).await {
-            Ok(applied) => Ok(text(&applied.value["metadata"]["resourceVersion"])),
-            Err(error) if is_contended(&error) => Err(SyncError::Contended {
-                release: self.name.to_string(),
-                source: Box::new(error),
-            }),
+            Ok(applied) => Ok(applied.value),
+            Err(error) if is_contended(&error) => Err(self.contended(error)),
             Err(error) => Err(error.into()),
         }
     }
@@ -447,6 +466,14 @@ fn is_contended(error: &ClusterError) -> bool {
         error.class(),
         Some(Class::StaleResourceVersion | Class::Conflict | Class::PreconditionFailed(_))
     )
+}
+
+/// Whether a value has everything that another one names.
+fn holds(live: &Value, wanted: &Value) -> bool {
+    match wanted {
+        Value::Object(fields) => fields.iter().all(|(key, value)| holds(&live[key], value)),
+        other => live == other,
+    }
 }
 
 fn text(value: &Value) -> String {

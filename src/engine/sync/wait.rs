@@ -100,7 +100,7 @@ impl Waiter<'_> {
                         Precondition::Uid(uid) => Some(uid.as_str()),
                         _ => None,
                     });
-                let path = self.paths.of_member(&step.object, "");
+                let path = self.paths.of_kind(&step.object.group_kind());
                 self.poll(deadline, progress, || {
                     Box::pin(self.look_absent(path.as_ref(), &step.object, uid))
                 })
@@ -164,7 +164,7 @@ impl Waiter<'_> {
         deadline: Instant,
         mut progress: Progress<'_>,
     ) -> Result<Value, Failure> {
-        let path = self.paths.of_member(id, "").ok_or_else(|| {
+        let path = self.paths.of_kind(&id.group_kind()).ok_or_else(|| {
             Failure::new(
                 FailureKind::Cluster,
                 format!("{} is not served by the cluster", id.group_kind()),
@@ -270,7 +270,7 @@ impl Waiter<'_> {
 
     /// Why a definition is not served: its own conditions say it.
     async fn explain_definition(&self, definition: &ObjectId) -> Result<Look, ClusterError> {
-        let Some(path) = self.paths.of_member(definition, "") else {
+        let Some(path) = self.paths.of_kind(&definition.group_kind()) else {
             return Ok(Look::NotYet("it is not served yet".to_owned()));
         };
         let value = self.cluster.get_id(&path, definition).await?;
@@ -307,7 +307,7 @@ impl Waiter<'_> {
         service: &ServiceRef,
     ) -> Result<Look, ClusterError> {
         let id = ObjectId::new(&kind.group, &kind.kind, None, "");
-        let Some(path) = self.paths.of_member(&id, "") else {
+        let Some(path) = self.paths.of_kind(&id.group_kind()) else {
             return Ok(Look::Never(format!("{kind} is not served by the cluster")));
         };
         let list = self.cluster.list(&path, &Selector::default()).await?;
@@ -330,7 +330,7 @@ impl Waiter<'_> {
 
     async fn look_exists(&self, any_of: &[ObjectId]) -> Result<Look, ClusterError> {
         for id in any_of {
-            if let Some(path) = self.paths.of_member(id, "")
+            if let Some(path) = self.paths.of_kind(&id.group_kind())
                 && self.cluster.get_id(&path, id).await?.is_some()
             {
                 return Ok(Look::Done);

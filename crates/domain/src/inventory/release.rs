@@ -68,10 +68,6 @@ pub struct Installed {
     /// Who prunes the ApplySet, from its annotation: `pleach/<version>`.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub tooling: String,
-    /// The kinds and namespaces of its members, from the annotations of the
-    /// ApplySet specification.
-    #[serde(skip_serializing_if = "String::is_empty")]
-    pub members: String,
     /// Version of this record; none before the first status write.
     pub format: u32,
     /// Id of the repository that owns the release.
@@ -183,7 +179,6 @@ impl Installed {
         record.uid = text(&metadata["uid"]);
         record.resource_version = text(&metadata["resourceVersion"]);
         record.tooling = text(&metadata["annotations"]["applyset.kubernetes.io/tooling"]);
-        record.members = members(metadata);
         Ok(record)
     }
 
@@ -200,7 +195,6 @@ impl Installed {
             uid: String::new(),
             resource_version: String::new(),
             tooling: String::new(),
-            members: String::new(),
             format: RECORD_FORMAT,
             ..self.clone()
         };
@@ -219,17 +213,6 @@ impl Installed {
             "record": record,
         })
     }
-}
-
-/// What the annotations of a parent say about its members; two parents with
-/// the same text need no write.
-pub fn members(metadata: &Value) -> String {
-    let text = |key: &str| metadata["annotations"][key].as_str().unwrap_or_default();
-    format!(
-        "{};{}",
-        text("applyset.kubernetes.io/contains-group-kinds"),
-        text("applyset.kubernetes.io/additional-namespaces")
-    )
 }
 
 /// The metadata of a Release object as the ApplySet specification (KEP-3659)
@@ -288,7 +271,6 @@ mod tests {
             uid: "u".to_owned(),
             resource_version: "7".to_owned(),
             tooling: "pleach/0.1.0".to_owned(),
-            members: ";".to_owned(),
             format: RECORD_FORMAT,
             repository: "fleet".to_owned(),
             installed: Some(attempt),

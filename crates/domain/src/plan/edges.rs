@@ -215,17 +215,16 @@ fn ancestors<'a>(of: &'a ObjectId, known: &'a [Dependency]) -> BTreeSet<&'a Obje
 
 fn block_descendants(draft: &mut Draft, dependencies: &[Dependency]) {
     loop {
-        let blocked = |draft: &Draft, id: &ObjectId| {
-            draft
-                .changes
-                .get(id)
-                .is_some_and(|change| change.action == Action::Blocked)
+        let action =
+            |draft: &Draft, id: &ObjectId| draft.changes.get(id).map(|change| change.action);
+        let blocked = |draft: &Draft, id: &ObjectId| action(draft, id) == Some(Action::Blocked);
+        // What is as wanted already waits for nothing.
+        let waits = |draft: &Draft, id: &ObjectId| {
+            !matches!(action(draft, id), Some(Action::Blocked | Action::Unchanged))
         };
         let next: Vec<(ObjectId, ObjectId)> = dependencies
             .iter()
-            .filter(|dependency| {
-                blocked(draft, &dependency.from) && !blocked(draft, &dependency.to)
-            })
+            .filter(|dependency| blocked(draft, &dependency.from) && waits(draft, &dependency.to))
             .map(|dependency| (dependency.to.clone(), dependency.from.clone()))
             .collect();
         if next.is_empty() {

@@ -20,7 +20,7 @@ impl Operator<'_> {
         started: Instant,
     ) -> Result<(), Failure> {
         let id = &step.object;
-        let path = self.paths.of_member(id, "").ok_or_else(|| {
+        let path = self.paths.of_kind(&id.group_kind()).ok_or_else(|| {
             Failure::new(
                 FailureKind::Cluster,
                 format!("{} is not served by the cluster", id.group_kind()),

@@ -1,0 +1,395 @@
+//! The program as a user runs it: a repository, a cluster, a command line.
+//!
+//! What the program prints is searched for planted secrets after every run, so
+//! each test that deploys one is a test of secrecy too.
+
+use std::path::PathBuf;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use jiff::Timestamp;
+use kube::config::{KubeConfigOptions, Kubeconfig};
+use pleach::io::throwaway::ControlPlane;
+use pleach_testkit::audit::{AuditLog, Event, Events};
+use pleach_testkit::repository::TestRepo;
+use serde_json::Value;
+use tempfile::TempDir;
+
+use crate::shared;
+
+/// Part of every secret value that a test deploys; never to be printed.
+pub(crate) const PLANTED: &str = "Xq7hush9vB2";
+
+/// No command of these tests has a reason to take longer.
+const LONGEST_RUN: Duration = Duration::from_secs(60);
+
+/// What a run of the program left behind.
+#[derive(Debug)]
+pub(crate) struct Run {
+    pub(crate) code: i32,
+    pub(crate) stdout: String,
+    pub(crate) stderr: String,
+    pub(crate) took: Duration,
+}
+
+impl Run {
+    /// For messages of failed tests.
+    pub(crate) fn shown(&self) -> String {
+        format!(
+            "exit: {}\n--- stdout\n{}--- stderr\n{}",
+            self.code, self.stdout, self.stderr
+        )
+    }
+
+    #[track_caller]
+    pub(crate) fn ended_with(self, code: i32) -> Self {
+        assert_eq!(self.code, code, "{}", self.shown());
+        self
+    }
+
+    /// Both streams hold the text together.
+    #[track_caller]
+    pub(crate) fn says(self, text: &str) -> Self {
+        let said = self.stdout.contains(text) || self.stderr.contains(text);
+        assert!(said, "missing: {text}\n{}", self.shown());
+        self
+    }
+
+    /// Neither stream holds the text.
+    #[track_caller]
+    pub(crate) fn says_nothing_of(self, text: &str) -> Self {
+        let said = self.stdout.contains(text) || self.stderr.contains(text);
+        assert!(!said, "there is: {text}\n{}", self.shown());
+        self
+    }
+
+    /// The result, read as JSON.
+    #[track_caller]
+    pub(crate) fn json(&self) -> Value {
+        serde_json::from_str(&self.stdout)
+            .unwrap_or_else(|error| panic!("{error}: {}", self.shown()))
+    }
+}
+
+/// A repository with one environment, deployed to a control plane.
+pub(crate) struct Fleet {
+    pub(crate) environment: &'static str,
+    pub(crate) repo: TestRepo,
+    plane: &'static ControlPlane,
+    kubeconfig: PathBuf,
+    home: TempDir,
+}
+
+impl Fleet {
+    /// A repository for the shared control plane. Releases are YAML, a list.
+    pub(crate) fn new(environment: &'static str, releases: &str, files: &[(&str, &str)]) -> Self {
+        Self::on(shared(), environment, releases, files)
+    }
+
+    /// A repository for a control plane. The environment names its id.
+    pub(crate) fn on(
+        plane: &'static ControlPlane,
+        environment: &'static str,
+        releases: &str,
+        files: &[(&str, &str)],
+    ) -> Self {
+        let home = tempfile::tempdir().unwrap();
+        let repo = TestRepo::new(files.iter().copied()).unwrap();
+        let fleet = Self {
+            environment,
+            repo,
+            plane,
+            kubeconfig: plane.kubeconfig().to_owned(),
+            home,
+        };
+        fleet.write(
+            "pleach.yaml",
+            &format!("apiVersion: pleach.dev/v1alpha1\nkind: Repository\nid: {environment}\n"),
+        );
+        let id = fleet.cluster_id();
+        fleet.set_environment(&format!("cluster: {{id: {id}}}\nreleases:\n{releases}"));
+        fleet.commit();
+        fleet
+    }
+
+    /// Uses another connection from now on.
+    pub(crate) fn through(&mut self, kubeconfig: PathBuf) {
+        self.kubeconfig = kubeconfig;
+    }
+
+    pub(crate) fn cluster_id(&self) -> String {
+        self.field(&["namespace", "kube-system"], "{.metadata.uid}")
+    }
+
+    /// Writes the environment file below its first lines.
+    pub(crate) fn set_environment(&self, body: &str) {
+        self.write(
+            &self.environment_file(),
+            &format!("apiVersion: pleach.dev/v1alpha1\nkind: Environment\n{body}"),
+        );
+    }
+
+    pub(crate) fn environment_file(&self) -> String {
+        format!("environments/{}.yaml", self.environment)
+    }
+
+    pub(crate) fn edit_environment(&self, from: &str, to: &str) {
+        self.edit(&self.environment_file(), from, to);
+    }
+
+    /// Adds lines at the end of the environment file.
+    pub(crate) fn extend_environment(&self, lines: &str) {
+        let path = self.repo.path().join(self.environment_file());
+        let text = std::fs::read_to_string(path).unwrap();
+        self.write(&self.environment_file(), &(text + lines));
+    }
+
+    pub(crate) fn write(&self, path: &str, text: &str) {
+        self.repo.write(path, text).unwrap();
+    }
+
+    pub(crate) fn edit(&self, path: &str, from: &str, to: &str) {
+        self.repo.edit(path, from, to).unwrap();
+    }
+
+    pub(crate) fn remove(&self, path: &str) {
+        self.repo.remove(path).unwrap();
+    }
+
+    pub(crate) fn commit(&self) -> String {
+        self.repo.commit("change").unwrap()
+    }
+
+    fn command(&self, args: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_pleach"));
+        command
+            .env_clear()
+            .env("HOME", self.home.path())
+            .env("PATH", std::env::var_os("PATH").unwrap())
+            .env("PLEACH_KUBECONFIG", &self.kubeconfig)
+            .env("GIT_CONFIG_GLOBAL", "/dev/null")
+            .env("GIT_CONFIG_SYSTEM", "/dev/null")
+            .env("NO_COLOR", "1")
+            .env("COLUMNS", "100")
+            .current_dir(self.repo.path())
+            .args(args);
+        command
+    }
+
+    /// Runs a command line.
+    #[track_caller]
+    pub(crate) fn run(&self, args: &[&str]) -> Run {
+        let started = Instant::now();
+        let output = assert_cmd::Command::from_std(self.command(args))
+            .timeout(LONGEST_RUN)
+            .output()
+            .unwrap();
+        let text = |bytes| String::from_utf8(bytes).unwrap();
+        let run = Run {
+            code: output.status.code().unwrap_or(-1),
+            stdout: text(output.stdout),
+            stderr: text(output.stderr),
+            took: started.elapsed(),
+        };
+        assert_ne!(
+            run.code,
+            -1,
+            "killed after {LONGEST_RUN:?}: {args:?}\n{}",
+            run.shown()
+        );
+        assert!(
+            !run.stderr.contains("panicked"),
+            "{args:?}\n{}",
+            run.shown()
+        );
+        let printed = format!("{}{}", run.stdout, run.stderr);
+        let leaks = leaks(&printed);
+        assert_eq!(leaks, None, "{args:?} printed a secret: {}", run.shown());
+        run
+    }
+
+    /// Applies the environment.
+    #[track_caller]
+    pub(crate) fn apply(&self) -> Run {
+        self.run(&["apply", self.environment, "--yes"])
+    }
+
+    /// Applies the environment, which succeeds.
+    #[track_caller]
+    pub(crate) fn applied(&self) -> Run {
+        self.apply().ended_with(0)
+    }
+
+    #[track_caller]
+    pub(crate) fn diff(&self) -> Run {
+        self.run(&["diff", self.environment, "--exit-code"])
+    }
+
+    /// The plan of the only release.
+    #[track_caller]
+    pub(crate) fn plan(&self) -> Value {
+        let run = self.run(&["plan", self.environment, "-o", "json"]);
+        run.json()["plans"][0].clone()
+    }
+
+    /// What the program asked of the server while something was done. Only
+    /// what it did for this environment.
+    #[track_caller]
+    pub(crate) fn watched<T>(&self, act: impl FnOnce(&Self) -> T) -> (T, Events) {
+        let since = Timestamp::now();
+        let done = act(self);
+        let events = settled(self.plane).since(since).by_agent("pleach/");
+        let release = format!(" {}.", self.environment);
+        let events = events.filter(|event| event.user_agent.contains(&release));
+        (done, events)
+    }
+
+    /// Something was done, and nothing was written by it.
+    #[track_caller]
+    pub(crate) fn writes_nothing<T>(&self, act: impl FnOnce(&Self) -> T) -> T {
+        let (done, events) = self.watched(act);
+        assert_eq!(events.writes().to_string(), "");
+        done
+    }
+
+    /// kubectl as administrator, past all proxies.
+    #[track_caller]
+    pub(crate) fn kubectl(&self, args: &[&str]) -> String {
+        let output = self.try_kubectl(args);
+        assert!(output.status.success(), "kubectl {args:?}: {output:?}");
+        String::from_utf8(output.stdout).unwrap()
+    }
+
+    pub(crate) fn try_kubectl(&self, args: &[&str]) -> std::process::Output {
+        self.kubectl_command(args).output().unwrap()
+    }
+
+    pub(crate) fn kubectl_command(&self, args: &[&str]) -> Command {
+        let mut command = Command::new(self.plane.kubectl());
+        command
+            .env("HOME", self.home.path())
+            .arg("--kubeconfig")
+            .arg(self.plane.kubeconfig())
+            .args(args);
+        command
+    }
+
+    /// Reads an object; absent is `None`.
+    #[track_caller]
+    pub(crate) fn get(&self, args: &[&str]) -> Option<Value> {
+        let get = [
+            "get",
+            "--ignore-not-found",
+            "--show-managed-fields",
+            "-o",
+            "json",
+        ];
+        let text = self.kubectl(&[&get, args].concat());
+        (!text.trim().is_empty()).then(|| serde_json::from_str(&text).unwrap())
+    }
+
+    #[track_caller]
+    pub(crate) fn exists(&self, args: &[&str]) -> bool {
+        self.get(args).is_some()
+    }
+
+    /// One field of an object, by JSONPath.
+    #[track_caller]
+    pub(crate) fn field(&self, args: &[&str], path: &str) -> String {
+        let path = format!("-o=jsonpath={path}");
+        self.kubectl(&[&["get"], args, &[path.as_str()]].concat())
+    }
+
+    /// Writes a file beside the repository, for kubectl.
+    pub(crate) fn file(&self, name: &str, text: &str) -> String {
+        let path = self.home.path().join(name);
+        std::fs::write(&path, text).unwrap();
+        path.to_str().unwrap().to_owned()
+    }
+}
+
+/// The objects that were written, without the record that pleach keeps.
+pub(crate) fn object_writes(events: &Events) -> Vec<String> {
+    events
+        .writes()
+        .filter(|event| !is_state(event))
+        .to_string()
+        .lines()
+        .map(str::to_owned)
+        .collect()
+}
+
+fn is_state(event: &Event) -> bool {
+    event.object_ref.as_ref().is_some_and(|object| {
+        object.namespace == "pleach-system"
+            || object.name == "pleach-system"
+            || object.api_group == "pleach.dev"
+            || object.name == "releases.pleach.dev"
+    })
+}
+
+/// Field managers of an object with their operations, of all entries but those
+/// of subresources.
+pub(crate) fn owners(object: &Value) -> Vec<String> {
+    let entries = object["metadata"]["managedFields"].as_array();
+    let mut owners: Vec<String> = entries
+        .into_iter()
+        .flatten()
+        .filter(|entry| entry["subresource"].is_null())
+        .map(|entry| format!("{} {}", text(&entry["manager"]), text(&entry["operation"])))
+        .collect();
+    owners.sort();
+    owners
+}
+
+fn text(value: &Value) -> &str {
+    value.as_str().unwrap_or_default()
+}
+
+/// All events of requests that were answered before this call.
+fn settled(plane: &'static ControlPlane) -> Events {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .unwrap();
+    runtime.block_on(async {
+        let kubeconfig = Kubeconfig::read_from(plane.kubeconfig()).unwrap();
+        let config =
+            kube::Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default())
+                .await
+                .unwrap();
+        let client = kube::Client::try_from(config).unwrap();
+        AuditLog::new(plane.audit_log())
+            .settled(&client)
+            .await
+            .unwrap()
+    })
+}
+
+/// The first line with a planted secret, as it is or in base64. What base64
+/// makes of a text inside a text depends on where it begins.
+pub(crate) fn leaks(text: &str) -> Option<&str> {
+    let mut needles = vec![PLANTED.to_owned()];
+    for offset in 0..3 {
+        let encoded = STANDARD.encode(format!("{}{PLANTED}", &"---"[..offset]));
+        // The first and the last characters also hold bits of the neighbors.
+        let inner = &encoded[(offset * 8).div_ceil(6)..(offset + PLANTED.len()) * 8 / 6];
+        needles.push(inner.to_owned());
+    }
+    text.lines()
+        .find(|line| needles.iter().any(|needle| line.contains(needle.as_str())))
+}
+
+#[test]
+fn leaks_are_found_in_every_alignment() {
+    for before in ["", "a", "ab", "abc", "password=", "postgres://u:"] {
+        for after in ["", "!", "@db/web"] {
+            let secret = format!("{before}{PLANTED}{after}");
+            assert!(leaks(&secret).is_some());
+            assert!(leaks(&STANDARD.encode(&secret)).is_some(), "{secret}");
+        }
+    }
+    assert_eq!(leaks("nothing\nof the kind"), None);
+}
