@@ -309,7 +309,10 @@ fn decide_update(
             Finding::warning(
                 Kind::Conflict,
                 "co-owned-field",
-                format!("git no longer has {path}, but it stays: {} holds it too", owners.join(", ")),
+                format!(
+                    "git no longer has {path}, but it stays: {} holds it too",
+                    owners.join(", ")
+                ),
             )
             .at(manifest.origin().clone())
             .on(id.clone()),

@@ -348,8 +348,8 @@ impl Op {
     /// What of the operation an approval binds to.
     fn effect(&self) -> Value {
         match self {
-            Self::Apply { body, .. } => serde_json::json!(["apply", body.digest().to_string()]),
-            Self::Create { body, .. } => serde_json::json!(["create", body.digest().to_string()]),
+            Self::Apply { body, .. } => serde_json::json!(["apply", body.digest()]),
+            Self::Create { body, .. } => serde_json::json!(["create", body.digest()]),
             // Patches carry resourceVersions; what they do shows in the apply that follows.
             Self::Patch { subresource, .. } => serde_json::json!(["patch", subresource]),
             Self::Delete(_) => serde_json::json!(["delete"]),

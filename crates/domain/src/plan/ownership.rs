@@ -91,7 +91,11 @@ pub(super) fn claim(ctx: &Ctx<'_>, id: &ObjectId, live: &LiveMeta) -> Claim {
                 .hint(format!("taking over from an active {owner} is not supported yet; stop it first: `{command}`")),
         );
     }
-    if live.managers.iter().any(|manager| ctx.policy.adopts(manager)) {
+    if live
+        .managers
+        .iter()
+        .any(|manager| ctx.policy.adopts(manager))
+    {
         return Claim::Adopt;
     }
     let managers = if live.managers.is_empty() {

@@ -90,7 +90,9 @@ fn wait_for_unchanged(ctx: &Ctx<'_>, draft: &mut Draft) {
 
 fn wait_for_run_time(ctx: &Ctx<'_>, draft: &mut Draft, object: &RuntimeObject) {
     // A kind without a group was refused when the bundle was read.
-    let Some(kind) = object.group_kind() else { return };
+    let Some(kind) = object.group_kind() else {
+        return;
+    };
     let workloads: Vec<StepId> = draft
         .steps
         .iter()

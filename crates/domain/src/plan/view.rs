@@ -21,13 +21,30 @@ pub fn differences(
     let mut changes: Vec<&Change> = plan
         .changes
         .iter()
-        .filter(|change| !matches!(change.action, Action::Unchanged | Action::Blocked | Action::Skip))
+        .filter(|change| {
+            !matches!(
+                change.action,
+                Action::Unchanged | Action::Blocked | Action::Skip
+            )
+        })
         .collect();
     changes.sort_by_key(|change| {
-        plan.steps.iter().rev().find(|step| step.object == change.object).map(|step| step.id)
+        plan.steps
+            .iter()
+            .rev()
+            .find(|step| step.object == change.object)
+            .map(|step| step.id)
     });
-    let side = Side { desired, observed, policy, manager: desired.name.field_manager() };
-    changes.into_iter().map(|change| side.draw(change, view, masker)).collect()
+    let side = Side {
+        desired,
+        observed,
+        policy,
+        manager: desired.name.field_manager(),
+    };
+    changes
+        .into_iter()
+        .map(|change| side.draw(change, view, masker))
+        .collect()
 }
 
 struct Side<'a> {
@@ -40,8 +57,16 @@ struct Side<'a> {
 impl Side<'_> {
     fn draw(&self, change: &Change, view: View, masker: &mut Masker) -> ObjectDiff {
         let id = &change.object;
-        let manifest = self.desired.manifests.iter().find(|manifest| manifest.id() == id);
-        let secrecy = Secrecy::of(&id.group, &id.kind, manifest.is_some_and(Manifest::is_secret));
+        let manifest = self
+            .desired
+            .manifests
+            .iter()
+            .find(|manifest| manifest.id() == id);
+        let secrecy = Secrecy::of(
+            &id.group,
+            &id.kind,
+            manifest.is_some_and(Manifest::is_secret),
+        );
         let old = match change.action {
             Action::Create => None,
             _ => self.observed.full.get(id).map(Live::value),
@@ -51,12 +76,19 @@ impl Side<'_> {
             _ => self.predicted(change, manifest),
         };
         let owned = match (old, &new) {
-            (Some(old), Some(new)) => {
-                ownership::at_stake(old, new, &self.manager, &|manager| self.policy.adopts(manager))
-            }
+            (Some(old), Some(new)) => ownership::at_stake(old, new, &self.manager, &|manager| {
+                self.policy.adopts(manager)
+            }),
             _ => FieldSet::default(),
         };
-        let sides = Sides { object: id, action: change.action, old, new: new.as_ref(), owned: &owned, secrecy };
+        let sides = Sides {
+            object: id,
+            action: change.action,
+            old,
+            new: new.as_ref(),
+            owned: &owned,
+            secrecy,
+        };
         ObjectDiff::new(sides, view, masker)
     }
 
