@@ -4,7 +4,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help check-tools controlplane build fmt lint unit test demo test-upstream schemas clean
+.PHONY: help check-tools controlplane build fmt lint unit test demo sandbox test-upstream schemas clean
 
 # Folder with manifests of upstream projects, for test-upstream.
 DATA ?=
@@ -39,6 +39,9 @@ test: controlplane ## Check and test everything
 
 demo: controlplane build ## Show an upgrade on a throw-away control plane
 	cargo run -p pleach-testkit --bin pleach-demo
+
+sandbox: controlplane build ## A throw-away control plane to try things on
+	cargo run -p pleach-testkit --bin pleach-sandbox
 
 test-upstream: controlplane ## Test with manifests of upstream projects: make test-upstream DATA=folder
 	@[[ -n "$(DATA)" ]] || { echo "say where the manifests lie: make test-upstream DATA=folder" >&2; exit 2; }

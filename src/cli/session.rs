@@ -14,7 +14,7 @@ use pleach_domain::repo::ResolvedRelease;
 use super::error::{CliError, Kind};
 use super::{Context, Exit, Loaded, Target, Ui};
 use crate::engine::sync::{Observation, SyncError, observe};
-use crate::io::cluster::{Cluster, ClusterError, Connection};
+use crate::io::cluster::{Class, Cluster, ClusterError, Connection};
 
 /// How a plan is to be made.
 #[derive(Debug, Clone, Copy)]
@@ -242,7 +242,7 @@ async fn connect(
 
 impl From<ClusterError> for CliError {
     fn from(error: ClusterError) -> Self {
-        let hint = error.class().and_then(|class| class.hint());
+        let hint = error.class().and_then(Class::hint);
         let failed = Self::new(Kind::from(error.kind()), error);
         match hint {
             Some(hint) => failed.hint(hint),

@@ -27,7 +27,6 @@ pub use observe::{Observation, observe};
 use crate::io::cluster::Cluster;
 use events::{EventKind, Events, Verb};
 use report::SyncResult;
-use state::State;
 
 /// Requests in flight.
 const CONCURRENCY: usize = 32;
@@ -80,29 +79,6 @@ pub async fn carry_out(
             .await?;
     }
     let desired = &*desired;
-    let (result, inventory) = run(
-        cluster, desired, &observed, plan, &state, superset, events, cancel,
-    )
-    .await;
-    events.send(EventKind::Phase(Verb::Report));
-    let inventory = record::settled(cluster, desired, &observed, plan, &result, inventory).await?;
-    record::finish(&mut state, desired, plan, &result, &inventory, attempt).await?;
-    events.send(EventKind::Finished(result.clone()));
-    Ok(result)
-}
-
-#[expect(clippy::too_many_arguments, reason = "one call, from carry_out")]
-async fn run(
-    cluster: &Cluster,
-    desired: &Desired,
-    observed: &Observed,
-    plan: &Plan,
-    state: &State,
-    superset: pleach_domain::inventory::Inventory,
-    events: &Events,
-    cancel: &CancellationToken,
-) -> (SyncResult, pleach_domain::inventory::Inventory) {
-    let selector = format!("{}={}", labels::PART_OF, desired.name.apply_set());
     let operator = op::Operator {
         cluster,
         plan,
@@ -114,17 +90,39 @@ async fn run(
         key: state.key(),
         manager: desired.name.field_manager(),
         paths: paths::Paths::new(&observed.discovery, &desired.manifests),
-        hub: hub::Hub::new(cluster.clone(), selector),
+        hub: hub::Hub::new(
+            cluster.clone(),
+            format!("{}={}", labels::PART_OF, desired.name.apply_set()),
+        ),
         events,
         inventory: Mutex::new(superset),
         begun: Mutex::new(BTreeMap::new()),
     };
     let result = scheduler::run(plan, &operator, events, CONCURRENCY, cancel).await;
-    let inventory = operator
+    let mut inventory = operator
         .inventory
         .into_inner()
         .unwrap_or_else(PoisonError::into_inner);
-    (result, inventory)
+    events.send(EventKind::Phase(Verb::Report));
+    // What cannot be recorded makes the release unfinished: the next run tries again.
+    let recorded = if result.is_success() && plan.has_steps() {
+        record::record_run_time_objects(cluster, desired, &observed, &mut inventory).await
+    } else {
+        Ok(())
+    };
+    let ending = record::Ending::of(plan, &result, state.record().ready, recorded.as_ref().err());
+    record::finish(
+        &mut state,
+        desired,
+        &ending,
+        plan.has_steps(),
+        &inventory,
+        attempt,
+    )
+    .await?;
+    recorded?;
+    events.send(EventKind::Finished(result.clone()));
+    Ok(result)
 }
 
 /// Whether every secret object has the digest that will be written.

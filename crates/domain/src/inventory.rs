@@ -9,6 +9,6 @@ pub use applyset::apply_set_id;
 pub use entry::{Entry, EntryState, Inventory};
 pub use release::{
     Attempt, AttemptResult, Installed, Journal, RECORD_FORMAT, RecordError, ReleaseName, ShardRef,
-    member_kinds, parent_object,
+    parent_object,
 };
 pub use shards::{SHARD_LIMIT, Shard, ShardError, read_shards, write_shards};

@@ -31,8 +31,18 @@ impl<'a> Progress<'a> {
         match &event.kind {
             EventKind::Done(id, outcome) => self.done(ui, *id, outcome),
             EventKind::Waiting(id, state) => {
-                let line = format!("waiting for {}: {}", state.object, plain(&state.message));
-                ui.detail(&line);
+                let waited = state.since.as_secs();
+                let line = format!(
+                    "waiting for {}: {}",
+                    plain(&state.object.to_string()),
+                    plain(&state.message)
+                );
+                // Short waits are nobody's concern.
+                if waited >= 5 {
+                    ui.status(format!("{line} ({waited} s)"));
+                } else {
+                    ui.detail(&line);
+                }
                 self.waiting.insert(*id, line);
             }
             EventKind::Retrying(id, message) => {

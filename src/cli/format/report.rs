@@ -75,7 +75,7 @@ pub(crate) fn text(plan: &Plan, result: &SyncResult) -> String {
         plan.release,
         plain(&plan.to),
         verdict(plan, result),
-        super::plan::summary(plan)
+        done(plan, result)
     );
     text
 }
@@ -86,6 +86,15 @@ fn count(result: &SyncResult, which: impl Fn(&Outcome) -> bool) -> usize {
         .values()
         .filter(|outcome| which(outcome))
         .count()
+}
+
+/// What was done; what was planned where not all of it was.
+fn done(plan: &Plan, result: &SyncResult) -> String {
+    if result.is_success() {
+        pleach_domain::diff::text::summary_of_done(plan.changes.iter().map(|change| change.action))
+    } else {
+        format!("planned: {}", super::plan::summary(plan))
+    }
 }
 
 /// The same for programs.

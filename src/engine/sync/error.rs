@@ -3,7 +3,7 @@
 use pleach_domain::finding::Kind;
 use pleach_domain::inventory::{RecordError, ShardError};
 
-use crate::io::cluster::ClusterError;
+use crate::io::cluster::{Class, ClusterError};
 
 /// Why a sync could not be begun, or could not be recorded.
 #[derive(Debug, thiserror::Error)]
@@ -69,7 +69,7 @@ impl SyncError {
     /// The obvious next step.
     pub fn hint(&self) -> Option<String> {
         match self {
-            Self::Cluster(error) => error.class().and_then(|class| class.hint()).map(str::to_owned),
+            Self::Cluster(error) => error.class().and_then(Class::hint).map(str::to_owned),
             Self::Record { source: RecordError::Newer { .. }, .. } => Some("use a newer pleach".to_owned()),
             Self::Record { .. } | Self::Definition(_) | Self::Random => None,
             Self::Inventory { .. } => Some(

@@ -8,6 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use futures::stream::{self, StreamExt as _, TryStreamExt as _};
 use jiff::Timestamp;
+use pleach_domain::finding::{Finding, Kind};
 use pleach_domain::inventory::EntryState;
 use pleach_domain::object::{GroupKind, Manifest, ObjectId, ServiceRef, labels};
 use pleach_domain::observe::{
@@ -106,10 +107,17 @@ pub async fn observe(
     let unconfirmed = observed
         .inventory
         .settle(&observed.meta, &desired.name.apply_set());
-    tracing::debug!(
-        count = unconfirmed.len(),
-        "entries that a former run intended and did not confirm"
-    );
+    let wanted: BTreeSet<&ObjectId> = desired.manifests.iter().map(Manifest::id).collect();
+    let dropped: Vec<Finding> = unconfirmed
+        .into_iter()
+        .filter(|id| !wanted.contains(id))
+        .map(|id| {
+            let message =
+                "a former run meant to apply it and never saw it done; it is not a member";
+            Finding::note(Kind::Cluster, "unconfirmed-entry", message).on(id)
+        })
+        .collect();
+    desired.findings.extend(dropped);
     let readings = triage(Known {
         manifests: &desired.manifests,
         digests: &desired.digests,
@@ -289,7 +297,7 @@ impl Reader<'_> {
                 .get(manifest.id())
                 .copied()
                 .unwrap_or(Reading::Predict);
-            match self.cannot_ask(manifest, &missing, &observed.discovery) {
+            match cannot_ask(manifest, &missing, &observed.discovery) {
                 Some(why) if reading != Reading::Nothing => {
                     observed
                         .predicted
@@ -321,25 +329,6 @@ impl Reader<'_> {
             }
         }
         Ok(())
-    }
-
-    /// Why the server cannot check an object yet.
-    fn cannot_ask(
-        &self,
-        manifest: &Manifest,
-        missing: &BTreeSet<String>,
-        discovery: &Discovery,
-    ) -> Option<Unverified> {
-        match discovery.served(&manifest.gvk()) {
-            Served::Stale => Some(Unverified::ApiStale),
-            Served::Absent => Some(Unverified::KindMissing),
-            Served::Current(_) => manifest
-                .id()
-                .namespace
-                .as_ref()
-                .filter(|namespace| missing.contains(*namespace))
-                .map(|namespace| Unverified::NamespaceMissing(namespace.clone())),
-        }
     }
 
     async fn ask(
@@ -448,6 +437,24 @@ impl Reader<'_> {
             .await?;
         observed.backends.extend(backends);
         Ok(())
+    }
+}
+
+/// Why the server cannot check an object yet.
+fn cannot_ask(
+    manifest: &Manifest,
+    missing: &BTreeSet<String>,
+    discovery: &Discovery,
+) -> Option<Unverified> {
+    match discovery.served(&manifest.gvk()) {
+        Served::Stale => Some(Unverified::ApiStale),
+        Served::Absent => Some(Unverified::KindMissing),
+        Served::Current(_) => manifest
+            .id()
+            .namespace
+            .as_ref()
+            .filter(|namespace| missing.contains(*namespace))
+            .map(|namespace| Unverified::NamespaceMissing(namespace.clone())),
     }
 }
 

@@ -129,7 +129,7 @@ impl Operator<'_> {
                 _ => false,
             })
             .notify(move |retrying| {
-                events.send(EventKind::Retrying(id, retrying.error.message.clone()))
+                events.send(EventKind::Retrying(id, retrying.error.message.clone()));
             });
         self.cluster.clone().with_retry(retry)
     }

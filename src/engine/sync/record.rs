@@ -1,19 +1,22 @@
 //! What a sync writes down: before its first change, and at its end.
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use jiff::Timestamp;
-use pleach_domain::inventory::{Attempt, AttemptResult, Entry, EntryState, Inventory};
-use pleach_domain::object::{Digest, ObjectId, canonical_json};
+use pleach_domain::inventory::{Attempt, AttemptResult, Entry, EntryState, Installed, Inventory};
+use pleach_domain::object::{Digest, Manifest, ObjectId, ServiceRef, canonical_json};
 use pleach_domain::observe::{DesiredDigest, Observed};
 use pleach_domain::order::stage_of;
 use pleach_domain::order::{defined_kinds, registered_services};
 use pleach_domain::plan::{Action, Body, Desired, Op, Plan};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::error::SyncError;
+use super::events::Outcome;
 use super::paths::Paths;
 use super::report::SyncResult;
 use super::state::State;
-use crate::io::cluster::{Cluster, Selector};
+use crate::io::cluster::{Cluster, ResourcePath, Selector};
 
 /// Digest of everything that is desired of a release.
 fn desired_digest(desired: &Desired) -> Digest {
@@ -67,6 +70,17 @@ pub(super) fn is_current(
 pub(super) fn superset(desired: &Desired, observed: &Observed, plan: &Plan) -> Inventory {
     let mut inventory = refreshed(desired, observed, plan, observed.inventory.clone());
     let defined = defined_kinds(&desired.manifests);
+    let manifests: BTreeMap<&ObjectId, &Manifest> = desired
+        .manifests
+        .iter()
+        .map(|manifest| (manifest.id(), manifest))
+        .collect();
+    let adopted: BTreeSet<&ObjectId> = plan
+        .changes
+        .iter()
+        .filter(|change| change.action == Action::Adopt)
+        .map(|change| &change.object)
+        .collect();
     for step in &plan.steps {
         let Op::Apply { body, .. } = &step.op else {
             continue;
@@ -80,18 +94,10 @@ pub(super) fn superset(desired: &Desired, observed: &Observed, plan: &Plan) -> I
                 stage: stage_of(&id.group_kind(), &defined).to_string(),
                 ..Entry::default()
             });
-        if let Some(manifest) = desired
-            .manifests
-            .iter()
-            .find(|manifest| manifest.id() == id)
-        {
+        if let Some(manifest) = manifests.get(id) {
             entry.api_version = manifest.api_version().to_string();
         }
-        let adopted = plan
-            .changes
-            .iter()
-            .any(|change| change.object == *id && change.action == Action::Adopt);
-        entry.adopted |= adopted && id.is("", "Namespace");
+        entry.adopted |= adopted.contains(id) && id.is("", "Namespace");
         // A namespace that we make because nobody else does is not deleted with
         // what lies in it.
         entry.protected |= matches!(body, Body::Inline(_)) && id.is("", "Namespace") && !existed;
@@ -107,16 +113,12 @@ fn refreshed(
     plan: &Plan,
     mut inventory: Inventory,
 ) -> Inventory {
-    let known: std::collections::BTreeMap<&ObjectId, Action> = plan
+    let known: BTreeMap<&ObjectId, Action> = plan
         .changes
         .iter()
         .map(|change| (&change.object, change.action))
         .collect();
-    let wanted: std::collections::BTreeSet<&ObjectId> = desired
-        .manifests
-        .iter()
-        .map(pleach_domain::object::Manifest::id)
-        .collect();
+    let wanted: BTreeSet<&ObjectId> = desired.manifests.iter().map(Manifest::id).collect();
     inventory.entries.retain(|id, entry| {
         if wanted.contains(id) || known.contains_key(id) {
             return true;
@@ -148,20 +150,14 @@ fn refreshed(
     inventory
 }
 
-/// The inventory after the steps: intended entries that came to nothing leave
-/// it, and after a verified sync the run-time objects are recorded.
-pub(super) async fn settled(
+/// Records the run-time objects of a verified release, with their uids: they
+/// may have been made anew since the last time.
+pub(super) async fn record_run_time_objects(
     cluster: &Cluster,
     desired: &Desired,
     observed: &Observed,
-    plan: &Plan,
-    result: &SyncResult,
-    mut inventory: Inventory,
-) -> Result<Inventory, SyncError> {
-    // An intended entry of a step that failed stays: the object may exist.
-    if !result.is_success() || desired.runtime_objects.is_empty() || !plan.has_steps() {
-        return Ok(inventory);
-    }
+    inventory: &mut Inventory,
+) -> Result<(), SyncError> {
     let paths = Paths::new(&observed.discovery, &desired.manifests);
     for object in &desired.runtime_objects {
         let Some(kind) = object.group_kind() else {
@@ -172,141 +168,188 @@ pub(super) async fn settled(
             continue;
         };
         if let Some(service) = &object.service {
-            let list = cluster.list(&path, &Selector::default()).await?;
-            for value in list.items {
-                let ours = registered_services(&kind, &value)
-                    .into_iter()
-                    .find(|target| {
-                        target.name == *service
-                            && desired
-                                .manifests
-                                .iter()
-                                .any(|manifest| *manifest.id() == target.id())
-                    });
-                let id = path.id(None, value["metadata"]["name"].as_str().unwrap_or_default());
-                if let Some(target) = ours {
-                    let mut entry = observed_entry(&value, &path.api_version.to_string());
-                    entry.service = Some(target);
-                    inventory.entries.entry(id).or_insert(entry);
-                }
-            }
+            record_registrations(cluster, desired, &path, service, inventory).await?;
         } else if let Some(name) = &object.name {
-            let namespaces: std::collections::BTreeSet<Option<String>> = if path.namespaced {
-                desired
-                    .manifests
-                    .iter()
-                    .map(|manifest| manifest.id().namespace.clone())
-                    .filter(Option::is_some)
-                    .collect()
-            } else {
-                [None].into()
-            };
-            for namespace in namespaces {
-                if let Some(value) = cluster.get(&path, namespace.as_deref(), name).await? {
-                    let id = path.id(namespace.as_deref(), name);
-                    let entry = observed_entry(&value, &path.api_version.to_string());
-                    inventory.entries.entry(id).or_insert(entry);
-                }
-            }
+            record_named(cluster, desired, &path, name, inventory).await?;
         }
     }
-    // Recreated run-time objects have another uid: the record follows.
-    Ok(inventory)
+    Ok(())
 }
 
-fn observed_entry(value: &serde_json::Value, api_version: &str) -> Entry {
-    Entry {
+/// Registrations are found by the Service they point at.
+async fn record_registrations(
+    cluster: &Cluster,
+    desired: &Desired,
+    path: &ResourcePath,
+    service: &str,
+    inventory: &mut Inventory,
+) -> Result<(), SyncError> {
+    let kind = path.group_kind();
+    let list = cluster.list(path, &Selector::default()).await?;
+    for value in list.items {
+        let ours = registered_services(&kind, &value)
+            .into_iter()
+            .find(|target| {
+                target.name == service
+                    && desired
+                        .manifests
+                        .iter()
+                        .any(|manifest| *manifest.id() == target.id())
+            });
+        if let Some(target) = ours {
+            let id = path.id(None, value["metadata"]["name"].as_str().unwrap_or_default());
+            remember(inventory, id, &value, path, Some(target));
+        }
+    }
+    Ok(())
+}
+
+/// Others are found by their name, in each namespace of the release.
+async fn record_named(
+    cluster: &Cluster,
+    desired: &Desired,
+    path: &ResourcePath,
+    name: &str,
+    inventory: &mut Inventory,
+) -> Result<(), SyncError> {
+    let namespaces: BTreeSet<Option<&str>> = if path.namespaced {
+        let namespaces = desired.manifests.iter();
+        namespaces
+            .filter_map(|manifest| manifest.id().namespace.as_deref())
+            .map(Some)
+            .collect()
+    } else {
+        [None].into()
+    };
+    for namespace in namespaces {
+        if let Some(value) = cluster.get(path, namespace, name).await? {
+            remember(inventory, path.id(namespace, name), &value, path, None);
+        }
+    }
+    Ok(())
+}
+
+/// A member that we applied stays one, whoever else declares it.
+fn remember(
+    inventory: &mut Inventory,
+    id: ObjectId,
+    value: &Value,
+    path: &ResourcePath,
+    service: Option<ServiceRef>,
+) {
+    let entry = inventory.entries.entry(id).or_insert_with(|| Entry {
         state: EntryState::Observed,
-        api_version: api_version.to_owned(),
-        uid: value["metadata"]["uid"].as_str().map(str::to_owned),
         ..Entry::default()
+    });
+    if entry.state == EntryState::Observed {
+        entry.api_version = path.api_version.to_string();
+        entry.uid = value["metadata"]["uid"].as_str().map(str::to_owned);
+        entry.service = service;
     }
 }
 
-/// Writes the result.
+/// How a sync ended, in the words of the record.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Ending {
+    /// `deployed`, `failed`, `interrupted` or `unverified`.
+    result: &'static str,
+    /// Reason of the condition Ready.
+    reason: &'static str,
+    /// The first problem, in one line.
+    message: String,
+    /// The last stage in which a step was carried out.
+    stage: String,
+}
+
+impl Ending {
+    /// Judges a result; `was_ready` says whether the release was ready before a
+    /// plan that changes nothing.
+    pub(super) fn of(
+        plan: &Plan,
+        result: &SyncResult,
+        was_ready: bool,
+        unrecorded: Option<&SyncError>,
+    ) -> Self {
+        let verified = plan
+            .steps
+            .iter()
+            .any(|step| step.object.is("pleach.dev", "Release"));
+        let (name, reason) = if result.interrupted {
+            ("interrupted", "Interrupted")
+        } else if !result.is_success() || unrecorded.is_some() {
+            ("failed", "Failed")
+        } else if plan.count(Action::Blocked) > 0 {
+            ("failed", "Blocked")
+        } else if verified || was_ready || plan.changes.is_empty() {
+            ("deployed", "Deployed")
+        } else {
+            ("unverified", "NotVerified")
+        };
+        let message = first_problem(plan, result)
+            .or_else(|| unrecorded.map(ToString::to_string))
+            .unwrap_or_default();
+        let stage = plan
+            .steps
+            .iter()
+            .rev()
+            .find(|step| result.outcomes.get(&step.id) == Some(&Outcome::Done))
+            .map(|step| step.stage.to_string())
+            .unwrap_or_default();
+        Self {
+            result: name,
+            reason,
+            message,
+            stage,
+        }
+    }
+}
+
+/// Writes how a sync ended. A run without effects leaves no entry in the history.
 pub(super) async fn finish(
     state: &mut State,
     desired: &Desired,
-    plan: &Plan,
-    result: &SyncResult,
+    ending: &Ending,
+    had_effects: bool,
     inventory: &Inventory,
     attempt: Attempt,
 ) -> Result<(), SyncError> {
-    let blocked = plan.count(Action::Blocked);
-    let verified = plan.changes.is_empty() || verified(plan) || state.record().ready;
-    let (outcome, reason) = if result.interrupted {
-        ("interrupted", "Interrupted")
-    } else if !result.is_success() {
-        ("failed", "Failed")
-    } else if blocked > 0 {
-        ("failed", "Blocked")
-    } else if verified {
-        ("deployed", "Deployed")
-    } else {
-        ("unverified", "NotVerified")
+    let deployed = ending.result == "deployed";
+    let change = |record: &mut Installed| {
+        record.repository.clone_from(&desired.repository);
+        record.bundle.clone_from(&desired.bundle);
+        record.stage.clone_from(&ending.stage);
+        record.ready = deployed;
+        if had_effects || !deployed {
+            record.push(AttemptResult {
+                version: attempt.version.clone(),
+                revision: attempt.revision.clone(),
+                result: ending.result.to_owned(),
+                at: Timestamp::now(),
+                message: ending.message.clone(),
+            });
+        }
+        if deployed {
+            record.installed = Some(attempt);
+            record.applying = None;
+        } else {
+            record.applying = Some(attempt);
+        }
     };
-    let message = first_problem(plan, result);
-    let (repository, bundle) = (desired.repository.clone(), desired.bundle.clone());
-    let stage = reached(plan, result);
-    let shown = message.clone();
-    let steps = plan.has_steps();
     state
-        .commit(
-            inventory,
-            |installed| {
-                installed.repository = repository;
-                installed.bundle = bundle;
-                installed.stage = stage;
-                installed.ready = outcome == "deployed";
-                if steps || outcome != "deployed" {
-                    installed.push(AttemptResult {
-                        version: attempt.version.clone(),
-                        revision: attempt.revision.clone(),
-                        result: outcome.to_owned(),
-                        at: Timestamp::now(),
-                        message: shown,
-                    });
-                }
-                if outcome == "deployed" {
-                    installed.installed = Some(attempt);
-                    installed.applying = None;
-                } else {
-                    installed.applying = Some(attempt);
-                }
-            },
-            reason,
-            &message,
-        )
+        .commit(inventory, change, ending.reason, &ending.message)
         .await
 }
 
-/// Whether the plan holds the barrier behind which everything is ready.
-fn verified(plan: &Plan) -> bool {
-    plan.steps
-        .iter()
-        .any(|step| step.object.is("pleach.dev", "Release"))
-}
-
-fn first_problem(plan: &Plan, result: &SyncResult) -> String {
+fn first_problem(plan: &Plan, result: &SyncResult) -> Option<String> {
     let failed = result
         .failures(plan)
         .next()
         .map(|(object, failure)| format!("{object}: {}", failure.message));
-    let blocked = || {
-        plan.changes
+    failed.or_else(|| {
+        let blocked = plan
+            .changes
             .iter()
-            .find(|change| change.action == Action::Blocked)
-            .map(|change| format!("{}: {}", change.object, change.reason))
-    };
-    failed.or_else(blocked).unwrap_or_default()
-}
-
-/// The last stage in which a step was carried out.
-fn reached(plan: &Plan, result: &SyncResult) -> String {
-    plan.steps
-        .iter()
-        .rev()
-        .find(|step| result.outcomes.get(&step.id) == Some(&super::events::Outcome::Done))
-        .map(|step| step.stage.to_string())
-        .unwrap_or_default()
+            .find(|change| change.action == Action::Blocked)?;
+        Some(format!("{}: {}", blocked.object, blocked.reason))
+    })
 }

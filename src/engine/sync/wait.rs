@@ -21,6 +21,8 @@ use crate::io::cluster::{Cluster, ClusterError, ResourcePath, Selector};
 const SHORTEST: Duration = Duration::from_millis(100);
 /// Longest pause.
 const LONGEST: Duration = Duration::from_secs(2);
+/// How often a wait without news says what it waits for.
+const REMINDER: Duration = Duration::from_secs(10);
 
 /// The version of an object that an apply gave back: what a watch tells must
 /// not be older.
@@ -172,7 +174,7 @@ impl Waiter<'_> {
         let mut ready_since: Option<Instant> = None;
         loop {
             let now = seen.borrow_and_update().clone();
-            let mut wake = deadline;
+            let mut wake = deadline.min(Instant::now() + REMINDER);
             match now {
                 Seen::Present(value) if since.is_reached(&value) => {
                     let assessment = assess(&value);
@@ -194,7 +196,7 @@ impl Waiter<'_> {
                     }
                 }
                 Seen::Present(_) => {
-                    progress.tell("the server has not seen the change yet".to_owned())
+                    progress.tell("the server has not seen the change yet".to_owned());
                 }
                 Seen::Absent => {
                     ready_since = None;
@@ -207,7 +209,7 @@ impl Waiter<'_> {
                 changed = seen.changed() => if changed.is_err() {
                     return Err(Failure::new(FailureKind::Other, "the watch ended"));
                 },
-                () = tokio::time::sleep_until(wake) => if wake == deadline {
+                () = tokio::time::sleep_until(wake) => if Instant::now() >= deadline {
                     return Err(progress.timed_out());
                 },
             }
@@ -340,12 +342,13 @@ impl Waiter<'_> {
     }
 }
 
-/// Tells what a wait sees, once per change.
+/// Tells what a wait sees: every change, and a reminder while nothing changes.
 struct Progress<'a> {
     events: &'a Events,
     step: &'a Step,
     started: Instant,
     last: String,
+    told: Instant,
 }
 
 impl<'a> Progress<'a> {
@@ -355,13 +358,15 @@ impl<'a> Progress<'a> {
             step,
             started,
             last: String::new(),
+            told: started,
         }
     }
 
     fn tell(&mut self, message: String) {
-        if message == self.last {
+        if message == self.last && self.told.elapsed() < REMINDER {
             return;
         }
+        self.told = Instant::now();
         self.events.send(EventKind::Waiting(
             self.step.id,
             WaitState {

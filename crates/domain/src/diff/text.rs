@@ -219,23 +219,47 @@ pub fn hunks(old: &str, new: &str, context: usize) -> Vec<Hunk> {
 /// The last line of a diff: `3 to create, 2 to update, 1 to recreate,
 /// 4 to delete, 120 unchanged, 1 blocked`, without what there is none of.
 pub fn summary(actions: impl IntoIterator<Item = Action>) -> String {
+    count(
+        actions,
+        &[
+            (Action::Create, "to create"),
+            (Action::Update, "to update"),
+            (Action::Recreate, "to recreate"),
+            (Action::Adopt, "to adopt"),
+            (Action::Delete, "to delete"),
+            (Action::Unchanged, "unchanged"),
+            (Action::Blocked, "blocked"),
+            (Action::Skip, "kept"),
+        ],
+    )
+}
+
+/// The same after the fact: `3 created, 2 updated, 120 unchanged`.
+pub fn summary_of_done(actions: impl IntoIterator<Item = Action>) -> String {
+    count(
+        actions,
+        &[
+            (Action::Create, "created"),
+            (Action::Update, "updated"),
+            (Action::Recreate, "recreated"),
+            (Action::Adopt, "adopted"),
+            (Action::Delete, "deleted"),
+            (Action::Unchanged, "unchanged"),
+            (Action::Blocked, "blocked"),
+            (Action::Skip, "kept"),
+        ],
+    )
+}
+
+fn count(actions: impl IntoIterator<Item = Action>, words: &[(Action, &str)]) -> String {
     let mut counts: BTreeMap<Action, usize> = BTreeMap::new();
     for action in actions {
         *counts.entry(action).or_default() += 1;
     }
-    let parts: Vec<String> = [
-        (Action::Create, "to create"),
-        (Action::Update, "to update"),
-        (Action::Recreate, "to recreate"),
-        (Action::Adopt, "to adopt"),
-        (Action::Delete, "to delete"),
-        (Action::Unchanged, "unchanged"),
-        (Action::Blocked, "blocked"),
-        (Action::Skip, "skipped"),
-    ]
-    .into_iter()
-    .filter_map(|(action, words)| Some(format!("{} {words}", counts.get(&action)?)))
-    .collect();
+    let parts: Vec<String> = words
+        .iter()
+        .filter_map(|(action, words)| Some(format!("{} {words}", counts.get(action)?)))
+        .collect();
     if parts.is_empty() {
         "no objects".to_owned()
     } else {

@@ -1,6 +1,6 @@
 //! What the Release object records, and how it is written.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::fmt;
 
 use jiff::Timestamp;
@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use super::{Inventory, apply_set_id};
-use crate::object::{Digest, GroupKind};
+use crate::object::Digest;
 
 /// Version of the status format. An older pleach refuses to write a newer one.
 pub const RECORD_FORMAT: u32 = 1;
@@ -243,18 +243,6 @@ pub fn parent_object(name: &ReleaseName, inventory: &Inventory, pleach_version: 
         },
         "spec": { "environment": name.environment, "release": name.release },
     })
-}
-
-/// The kinds of the members, for LISTs.
-pub fn member_kinds(inventory: &Inventory) -> BTreeMap<GroupKind, BTreeSet<Option<String>>> {
-    let mut kinds: BTreeMap<GroupKind, BTreeSet<Option<String>>> = BTreeMap::new();
-    for id in inventory.entries.keys() {
-        kinds
-            .entry(id.group_kind())
-            .or_default()
-            .insert(id.namespace.clone());
-    }
-    kinds
 }
 
 /// What a former run left to do. Overlays are recorded here before they are made.

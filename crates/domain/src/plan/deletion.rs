@@ -7,7 +7,7 @@
 use serde::Serialize;
 
 use crate::inventory::{Entry, EntryState};
-use crate::object::{ObjectId, ServiceRef};
+use crate::object::ServiceRef;
 use crate::observe::{LiveMeta, Registration};
 
 /// A deletion that was decided, with what proves that it is allowed.
@@ -116,23 +116,19 @@ impl Deletion {
         &self.because
     }
 
-    /// One line for people.
-    pub fn explain(&self, id: &ObjectId) -> String {
+    /// One sentence fragment for people, to stand behind the object's name.
+    pub fn explain(&self) -> String {
         match &self.because {
-            Grant::Inventory => format!("{id} is a member of the release and no longer in git"),
+            Grant::Inventory => "no longer in git".to_owned(),
             Grant::RunTimeObject {
                 service: Some(service),
             } => {
-                format!(
-                    "{id} was made at run time by the workload behind Service {service}, which goes"
-                )
+                format!("made at run time by the workload behind Service {service}, which goes")
             }
             Grant::RunTimeObject { service: None } => {
-                format!("{id} is a declared run-time object and no longer has a reason to be")
+                "made at run time by workloads that are no longer there".to_owned()
             }
-            Grant::Registration { service } => {
-                format!("{id} points at Service {service}, which this plan removes")
-            }
+            Grant::Registration { service } => format!("points at Service {service}, which goes"),
         }
     }
 }

@@ -119,7 +119,7 @@ fn reservation(
 
 fn delete(ctx: &Ctx<'_>, draft: &mut Draft, registration: &Registration, deletion: Deletion) {
     let id = &registration.id;
-    let reason = deletion.explain(id);
+    let reason = deletion.explain();
     let require = vec![
         Precondition::Uid(registration.meta.uid.clone()),
         Precondition::ResourceVersion(registration.meta.resource_version.clone()),

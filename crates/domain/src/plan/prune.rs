@@ -354,7 +354,7 @@ pub(super) fn steps(ctx: &Ctx<'_>, draft: &mut Draft) {
         } else {
             StageName::Prune
         };
-        let reason = deletion.explain(&id);
+        let reason = deletion.explain();
         let require = vec![Precondition::Uid(deletion.uid().to_owned())];
         record(
             draft,

@@ -15,7 +15,7 @@ impl Operator<'_> {
     pub(super) async fn patch(
         &self,
         step: &Step,
-        patch: &NonSecret,
+        operations: &NonSecret,
         subresource: Option<&str>,
         started: Instant,
     ) -> Result<(), Failure> {
@@ -32,7 +32,7 @@ impl Operator<'_> {
             subresource,
         };
         self.cluster_for(step, started)
-            .patch(&path, id, &Patch::Json(patch.0.clone()), &options)
+            .patch(&path, id, &Patch::Json(operations.0.clone()), &options)
             .await
             .map(drop)
             .map_err(|error| failure(&error))
