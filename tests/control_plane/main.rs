@@ -14,6 +14,7 @@ mod faults;
 mod fleet;
 mod kubectl;
 mod lifecycle;
+mod prune;
 mod schemas;
 mod start;
 mod world;

@@ -1,0 +1,393 @@
+//! What git no longer has: pruned in order, kept, or refused.
+
+use pleach_testkit::audit::Events;
+use pleach_testkit::faults::{Fault, FaultProxy, Moment, Rule};
+use std::sync::{Arc, Mutex};
+
+use crate::fleet::{Fleet, object_writes};
+use crate::{kubectl, shared};
+
+const BUNDLE: (&str, &str) = (
+    "manifests/shop/bundle.yaml",
+    "apiVersion: pleach.dev/v1alpha1\nkind: Bundle\n",
+);
+
+const ANCHOR: &str = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: anchor}\ndata: {k: v}\n";
+
+/// One object of each class of deletion, with ENV for the environment.
+const PARTS: &str = "\
+apiVersion: v1
+kind: ServiceAccount
+metadata: {name: shop}
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: Role
+metadata: {name: shop}
+rules: [{apiGroups: [\"\"], resources: [configmaps], verbs: [get]}]
+---
+apiVersion: v1
+kind: ConfigMap
+metadata: {name: settings}
+data: {k: v}
+---
+apiVersion: v1
+kind: Service
+metadata: {name: shop}
+spec: {selector: {app: shop}, ports: [{port: 80}]}
+---
+apiVersion: apps/v1
+kind: Deployment
+metadata: {name: shop}
+spec:
+  replicas: 0
+  selector: {matchLabels: {app: shop}}
+  template:
+    metadata: {labels: {app: shop}}
+    spec: {containers: [{name: shop, image: \"shop:1\"}]}
+";
+
+const CRD: &str = "\
+apiVersion: apiextensions.k8s.io/v1
+kind: CustomResourceDefinition
+metadata: {name: gears.ENV.example.org}
+spec:
+  group: ENV.example.org
+  scope: Namespaced
+  names: {plural: gears, singular: gear, kind: Gear}
+  versions:
+    - name: v1
+      served: true
+      storage: true
+      schema: {openAPIV3Schema: {type: object, x-kubernetes-preserve-unknown-fields: true}}
+";
+
+const GEAR: &str = "apiVersion: ENV.example.org/v1\nkind: Gear\nmetadata: {name: first}\n";
+
+/// A release in v1.0.0 with these files, and v1.1.0 with the anchor alone.
+fn fleet(environment: &'static str, files: &[(&str, &str)]) -> Fleet {
+    let release =
+        format!("  - {{name: shop, bundle: shop, version: v1.0.0, namespace: {environment}}}\n");
+    let fleet = Fleet::new(
+        environment,
+        &release,
+        &[
+            BUNDLE,
+            ("manifests/shop/v1.0.0/anchor.yaml", ANCHOR),
+            ("manifests/shop/v1.1.0/anchor.yaml", ANCHOR),
+        ],
+    );
+    for (path, text) in files {
+        let path = format!("manifests/shop/v1.0.0/{path}");
+        fleet.write(&path, &text.replace("ENV", environment));
+    }
+    fleet.commit();
+    fleet
+}
+
+fn upgrade(fleet: &Fleet) {
+    fleet.edit_environment("v1.0.0", "v1.1.0");
+    fleet.commit();
+}
+
+/// Names of deleted resources, in the order of the answers.
+fn deletions(events: &Events) -> Vec<String> {
+    let deletions = events.filter(|event| {
+        let object = event.object_ref.as_ref();
+        event.verb == "delete" && object.is_some_and(|object| object.namespace != "pleach-system")
+    });
+    let name =
+        |event: &pleach_testkit::audit::Event| event.object_ref.as_ref().unwrap().resource.clone();
+    deletions.0.iter().map(name).collect()
+}
+
+#[test]
+fn removed_objects_go_in_order_and_only_the_incarnation_that_was_recorded() {
+    let fleet = fleet(
+        "order",
+        &[
+            ("parts.yaml", PARTS),
+            ("gear.yaml", GEAR),
+            ("crd.yaml", CRD),
+        ],
+    );
+    fleet.applied();
+    // Only the definition stays: its group is needed by nobody else.
+    fleet.edit_environment("v1.0.0", "v1.1.0");
+    fleet.extend_environment(
+        "consent: [{action: delete, kind: CustomResourceDefinition, name: gears.order.example.org, release: shop, from: v1.0.0, to: v1.1.0}]\n\
+         prune: {max: 10}\n",
+    );
+    fleet.commit();
+    let plan = fleet.plan();
+    for step in plan["steps"].as_array().unwrap() {
+        if step["op"]["delete"].is_object() {
+            let uid = step["op"]["delete"]["uid"].as_str().unwrap_or_default();
+            assert_eq!(step["require"][0]["uid"], uid, "{step}");
+            assert!(!uid.is_empty(), "{step}");
+        }
+    }
+
+    let (_, events) = fleet.watched(|fleet| fleet.applied().says("7 to delete, 1 unchanged"));
+    let order = deletions(&events);
+    let rank = |resource: &String| {
+        [
+            &["gears"][..],
+            &["deployments"],
+            &["services"],
+            &["configmaps"],
+            &["serviceaccounts", "roles"],
+            &["customresourcedefinitions"],
+        ]
+        .iter()
+        .position(|class| class.contains(&resource.as_str()))
+    };
+    let ranks: Vec<_> = order.iter().map(rank).collect();
+    assert_eq!(order.len(), 7, "{order:?}");
+    assert!(
+        ranks.is_sorted() && ranks.iter().all(Option::is_some),
+        "{order:?}"
+    );
+    for gone in [
+        "sa/shop",
+        "role/shop",
+        "cm/settings",
+        "service/shop",
+        "deployment/shop",
+    ] {
+        assert!(!fleet.exists(&["-n", "order", gone]), "{gone}");
+    }
+    assert!(!fleet.exists(&["crd", "gears.order.example.org"]));
+    assert!(fleet.exists(&["-n", "order", "cm/anchor"]));
+    let (_, events) = fleet.watched(|fleet| fleet.applied().says("1 unchanged"));
+    assert_eq!(events.writes().to_string(), "");
+}
+
+#[test]
+fn another_object_of_the_same_name_is_never_deleted() {
+    let settings = ANCHOR.replace("anchor", "settings");
+    let mut fleet = fleet("reborn", &[("settings.yaml", &settings)]);
+    fleet.applied();
+    upgrade(&fleet);
+
+    // Between plan and deletion somebody deletes it and makes a new one.
+    let proxy = FaultProxy::start(shared().kubeconfig()).unwrap();
+    let reborn = Arc::new(Mutex::new(String::new()));
+    let uid = reborn.clone();
+    proxy.add(
+        Rule::on(
+            |seen| seen.method == "DELETE" && seen.path.ends_with("/configmaps/settings"),
+            Fault::hook(Moment::BeforeForwarding, move || {
+                kubectl::admin(&["-n", "reborn", "delete", "cm/settings"]);
+                kubectl::admin(&["-n", "reborn", "create", "cm", "settings"]);
+                let get = [
+                    "-n",
+                    "reborn",
+                    "get",
+                    "cm/settings",
+                    "-o=jsonpath={.metadata.uid}",
+                ];
+                *uid.lock().unwrap() = kubectl::admin(&get);
+            }),
+        )
+        .nth(1),
+    );
+    fleet.through(proxy.kubeconfig());
+    let run = fleet.apply();
+    assert_eq!(proxy.log().faults().count(), 1, "{}", run.shown());
+    let uid = fleet.field(&["-n", "reborn", "cm/settings"], "{.metadata.uid}");
+    assert_eq!(uid, *reborn.lock().unwrap(), "{}", run.shown());
+
+    // It is not of the release, so the next run leaves it alone too.
+    fleet.through(shared().kubeconfig().to_owned());
+    fleet.applied();
+    assert_eq!(
+        fleet.field(&["-n", "reborn", "cm/settings"], "{.metadata.uid}"),
+        uid
+    );
+}
+
+/// Protected objects: a namespace with nothing in it, a claim, a definition.
+const PROTECTED: &str = "\
+apiVersion: v1
+kind: Namespace
+metadata: {name: ENV-extra}
+---
+apiVersion: storage.k8s.io/v1
+kind: StorageClass
+metadata: {name: ENV}
+provisioner: example.org/none
+volumeBindingMode: WaitForFirstConsumer
+---
+apiVersion: v1
+kind: PersistentVolumeClaim
+metadata: {name: data}
+spec: {storageClassName: ENV, accessModes: [ReadWriteOnce], resources: {requests: {storage: 1Mi}}}
+";
+
+#[test]
+fn protected_kinds_need_consent_that_names_the_upgrade() {
+    let kept = ANCHOR.replace(
+        "{name: anchor}",
+        "{name: kept, annotations: {pleach.dev/prune: disabled}}",
+    );
+    let fleet = fleet(
+        "guard",
+        &[
+            ("protected.yaml", PROTECTED),
+            ("crd.yaml", CRD),
+            ("gear.yaml", GEAR),
+            ("kept.yaml", &kept),
+        ],
+    );
+    fleet.applied();
+    upgrade(&fleet);
+    let words = "no longer in git; stays because objects of kind Namespace are protected";
+    fleet
+        .diff()
+        .ended_with(10)
+        .says(words)
+        .says("{action: delete, kind: Namespace, name: guard-extra, release: shop, from: v1.0.0, to: v1.1.0}");
+    let (run, events) = fleet.watched(Fleet::applied);
+    run.says(&format!("kept Namespace/guard-extra: {words}"))
+        .says("kept PersistentVolumeClaim/guard/data: ")
+        .says("kept CustomResourceDefinition.apiextensions.k8s.io/gears.guard.example.org: ")
+        .says("kept ConfigMap/guard/kept: no longer in git; stays because of its annotation pleach.dev/prune");
+    let mut gone = deletions(&events);
+    gone.sort();
+    assert_eq!(gone, ["gears", "storageclasses"]);
+
+    // Kept again and again, and always listed.
+    let (run, events) = fleet.watched(Fleet::applied);
+    run.says("kept Namespace/guard-extra: ")
+        .says("kept ConfigMap/guard/kept: ");
+    assert_eq!(events.writes().to_string(), "");
+
+    // The consent is for an upgrade that is over, and for another release.
+    let consent = |release: &str, from: &str| {
+        let consents: Vec<String> = [
+            ("Namespace", "guard-extra"),
+            ("PersistentVolumeClaim", "data"),
+            ("CustomResourceDefinition", "gears.guard.example.org"),
+        ]
+        .iter()
+        .map(|(kind, name)| {
+            format!("  - {{action: delete, kind: {kind}, name: {name}, release: {release}, from: {from}, to: v1.1.0}}\n")
+        })
+        .collect();
+        format!("consent:\n{}", consents.concat())
+    };
+    let environment =
+        std::fs::read_to_string(fleet.repo.path().join(fleet.environment_file())).unwrap();
+    for (release, from) in [("shop", "v1.0.0"), ("other", "v1.1.0")] {
+        fleet.write(
+            &fleet.environment_file(),
+            &(environment.clone() + &consent(release, from)),
+        );
+        fleet.commit();
+        let (run, events) = fleet.watched(Fleet::apply);
+        assert_eq!(object_writes(&events), [""; 0], "{}", run.shown());
+        assert!(fleet.exists(&["namespace", "guard-extra"]));
+    }
+    fleet.write(
+        &fleet.environment_file(),
+        &(environment + &consent("shop", "v1.1.0")),
+    );
+    fleet.commit();
+    fleet.diff().ended_with(10).says("3 to delete");
+    fleet.applied().says("kept ConfigMap/guard/kept: ");
+    for gone in [
+        &["namespace", "guard-extra"][..],
+        &["-n", "guard", "pvc/data"],
+        &["crd", "gears.guard.example.org"],
+    ] {
+        assert!(!fleet.exists(gone), "{gone:?}");
+    }
+    assert!(fleet.exists(&["-n", "guard", "cm/kept"]));
+}
+
+#[test]
+fn namespaces_with_objects_of_others_stay() {
+    let extra = "apiVersion: v1\nkind: Namespace\nmetadata: {name: tenant-extra}\n";
+    let fleet = fleet("tenant", &[("extra.yaml", extra)]);
+    fleet.applied();
+    kubectl::admin(&["-n", "tenant-extra", "create", "cm", "precious"]);
+    upgrade(&fleet);
+    fleet.extend_environment(
+        "consent: [{action: delete, kind: Namespace, name: tenant-extra, release: shop, from: v1.0.0, to: v1.1.0}]\n",
+    );
+    fleet.commit();
+    let run = fleet.apply();
+    assert!(
+        fleet.exists(&["-n", "tenant-extra", "cm/precious"]),
+        "{}",
+        run.shown()
+    );
+    run.says("Namespace/tenant-extra").says("precious");
+}
+
+#[test]
+fn more_than_the_cap_is_refused_and_nothing_waited_for_prunes_nothing() {
+    let many: Vec<String> = (0..7)
+        .map(|number| ANCHOR.replace("anchor", &format!("many-{number}")))
+        .collect();
+    let fleet = fleet("capped", &[("many.yaml", &many.join("---\n"))]);
+    fleet.applied();
+    upgrade(&fleet);
+    fleet.edit("manifests/shop/v1.1.0/anchor.yaml", "k: v", "k: w");
+    fleet.commit();
+    fleet
+        .writes_nothing(|fleet| fleet.apply().ended_with(7))
+        .says("7 objects would be pruned, more than the cap of 5")
+        .says("{action: prune, release: shop, from: v1.0.0, to: v1.1.0, count: 7}")
+        .says("nothing was written");
+    fleet.diff().ended_with(7);
+
+    // Without waiting nothing is pruned, so there is nothing to refuse.
+    let (run, events) =
+        fleet.watched(|fleet| fleet.run(&["apply", "capped", "--yes", "--wait=none"]));
+    run.ended_with(0).says(
+        "kept ConfigMap/capped/many-0: no longer in git; stays because nothing is waited for",
+    );
+    assert_eq!(
+        object_writes(&events),
+        ["patch configmaps capped/anchor 200"]
+    );
+    let ready = "{.status.conditions[0].status} {.status.conditions[0].reason}";
+    assert_eq!(
+        fleet.field(&["release", "capped.shop"], ready),
+        "False NotVerified"
+    );
+
+    // Too little consent, then enough. The upgrade is not over: it still comes
+    // from v1.0.0.
+    fleet.extend_environment(
+        "consent:\n  - {action: prune, release: shop, from: v1.0.0, to: v1.1.0, count: 6}\n",
+    );
+    fleet.commit();
+    fleet.writes_nothing(|fleet| fleet.apply().ended_with(7));
+    fleet.edit_environment("count: 6", "count: 7");
+    fleet.commit();
+    let (_, events) = fleet.watched(|fleet| fleet.applied().says("7 to delete, 1 unchanged"));
+    assert_eq!(deletions(&events), ["configmaps"; 7]);
+    assert_eq!(
+        fleet.field(&["release", "capped.shop"], ready),
+        "True Deployed"
+    );
+}
+
+#[test]
+fn nothing_is_pruned_while_pruning_is_disabled() {
+    let extra = ANCHOR.replace("anchor", "extra");
+    let fleet = fleet("held", &[("extra.yaml", &extra)]);
+    fleet.applied();
+    upgrade(&fleet);
+    fleet.extend_environment("prune: {enabled: false}\n");
+    fleet.commit();
+    let (run, events) = fleet.watched(Fleet::applied);
+    run.says("kept ConfigMap/held/extra: no longer in git; stays because pruning is disabled");
+    assert_eq!(object_writes(&events), [""; 0]);
+    fleet.edit_environment("prune: {enabled: false}\n", "");
+    fleet.commit();
+    fleet.applied();
+    assert!(!fleet.exists(&["-n", "held", "cm/extra"]));
+}
