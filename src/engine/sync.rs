@@ -17,7 +17,7 @@ use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
 
 use pleach_domain::object::labels;
-use pleach_domain::observe::{DesiredDigest, Observed};
+use pleach_domain::observe::DesiredDigest;
 use pleach_domain::plan::{Desired, Plan};
 use tokio_util::sync::CancellationToken;
 
