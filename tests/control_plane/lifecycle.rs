@@ -118,7 +118,7 @@ fn unchanged_releases_cost_nothing_and_changes_only_themselves() {
     fleet
         .applied()
         .says("release life.shop v1.0.0: deployed")
-        .says("12 to create");
+        .says("12 created");
     for object in [["namespace", "life"], ["crd", "widgets.life.example.org"]] {
         assert!(fleet.exists(&object), "{object:?}");
     }
@@ -295,7 +295,7 @@ fn drift_is_named_with_its_manager_and_repaired() {
     let (_, events) = fleet.watched(|fleet| {
         let run = fleet.apply().ended_with(5);
         run.says("someone holds .data.color")
-            .says("1 to update, 10 unchanged, 1 blocked")
+            .says("1 updated, 10 unchanged, 1 blocked")
     });
     assert_eq!(object_writes(&events), ["patch configmaps drift/flags 200"]);
     fleet.edit(CONFIG.0, "bye", "welcome");

@@ -8,12 +8,14 @@
     reason = "clippy lets tests do this, but not their helpers"
 )]
 
+mod apply_set;
 mod audit;
 mod cluster;
 mod faults;
 mod fleet;
 mod kubectl;
 mod lifecycle;
+mod ownership;
 mod prune;
 mod schemas;
 mod start;

@@ -127,7 +127,7 @@ fn removed_objects_go_in_order_and_only_the_incarnation_that_was_recorded() {
         }
     }
 
-    let (_, events) = fleet.watched(|fleet| fleet.applied().says("7 to delete, 1 unchanged"));
+    let (_, events) = fleet.watched(|fleet| fleet.applied().says("7 deleted, 2 unchanged"));
     let order = deletions(&events);
     let rank = |resource: &String| {
         [
@@ -158,7 +158,7 @@ fn removed_objects_go_in_order_and_only_the_incarnation_that_was_recorded() {
     }
     assert!(!fleet.exists(&["crd", "gears.order.example.org"]));
     assert!(fleet.exists(&["-n", "order", "cm/anchor"]));
-    let (_, events) = fleet.watched(|fleet| fleet.applied().says("1 unchanged"));
+    let (_, events) = fleet.watched(|fleet| fleet.applied().says("2 unchanged"));
     assert_eq!(events.writes().to_string(), "");
 }
 
@@ -316,13 +316,12 @@ fn namespaces_with_objects_of_others_stay() {
         "consent: [{action: delete, kind: Namespace, name: tenant-extra, release: shop, from: v1.0.0, to: v1.1.0}]\n",
     );
     fleet.commit();
-    let run = fleet.apply();
-    assert!(
-        fleet.exists(&["-n", "tenant-extra", "cm/precious"]),
-        "{}",
-        run.shown()
-    );
-    run.says("Namespace/tenant-extra").says("precious");
+    let run = fleet.apply().ended_with(5);
+    run.says("Namespace/tenant-extra: it holds objects of others: ConfigMap/tenant-extra/precious");
+    assert!(fleet.exists(&["-n", "tenant-extra", "cm/precious"]));
+    kubectl::admin(&["-n", "tenant-extra", "delete", "cm", "precious"]);
+    fleet.applied();
+    assert!(!fleet.exists(&["namespace", "tenant-extra"]));
 }
 
 #[test]
@@ -367,7 +366,7 @@ fn more_than_the_cap_is_refused_and_nothing_waited_for_prunes_nothing() {
     fleet.writes_nothing(|fleet| fleet.apply().ended_with(7));
     fleet.edit_environment("count: 6", "count: 7");
     fleet.commit();
-    let (_, events) = fleet.watched(|fleet| fleet.applied().says("7 to delete, 1 unchanged"));
+    let (_, events) = fleet.watched(|fleet| fleet.applied().says("7 deleted, 2 unchanged"));
     assert_eq!(deletions(&events), ["configmaps"; 7]);
     assert_eq!(
         fleet.field(&["release", "capped.shop"], ready),

@@ -1,6 +1,7 @@
 //! The operations of a plan, one file each.
 
 mod apply;
+mod contents;
 mod delete;
 mod patch;
 

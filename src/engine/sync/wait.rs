@@ -189,6 +189,9 @@ impl Waiter<'_> {
                         Readiness::Failed => {
                             return Err(Failure::new(FailureKind::NotReady, assessment.message));
                         }
+                        _ if self.waits_for_consumer(id, &value).await => {
+                            return Ok(Value::clone(&value));
+                        }
                         _ => {
                             ready_since = None;
                             progress.tell(assessment.message);
@@ -214,6 +217,25 @@ impl Waiter<'_> {
                 },
             }
         }
+    }
+
+    /// Whether a claim is pending because its class binds on first use, which
+    /// only the class tells: no pod may want it yet.
+    async fn waits_for_consumer(&self, id: &ObjectId, value: &Value) -> bool {
+        let class = match value["spec"]["storageClassName"].as_str() {
+            Some(class)
+                if id.is("", "PersistentVolumeClaim") && value["status"]["phase"] == "Pending" =>
+            {
+                class
+            }
+            _ => return false,
+        };
+        let path =
+            ResourcePath::cluster_scoped("storage.k8s.io/v1", "StorageClass", "storageclasses");
+        let class = self.cluster.get(&path, None, class).await;
+        class.is_ok_and(|class| {
+            class.is_some_and(|class| class["volumeBindingMode"] == "WaitForFirstConsumer")
+        })
     }
 
     async fn look_absent(

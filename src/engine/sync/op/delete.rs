@@ -33,6 +33,9 @@ impl Operator<'_> {
                 format!("{} is not served by the cluster", id.group_kind()),
             )
         })?;
+        if id.is("", "Namespace") {
+            self.ensure_empty(id).await?;
+        }
         let options = DeleteOptions {
             uid: Some(deletion.uid()),
             resource_version: deletion.resource_version(),

@@ -1,0 +1,156 @@
+//! Releases are ApplySets as KEP-3659 has them: other tools understand them,
+//! leave them alone, and can take them over.
+
+use crate::fleet::Fleet;
+
+const FILES: &[(&str, &str)] = &[
+    (
+        "manifests/web/bundle.yaml",
+        "apiVersion: pleach.dev/v1alpha1\nkind: Bundle\n",
+    ),
+    (
+        "manifests/web/objects.yaml",
+        "\
+apiVersion: v1
+kind: ConfigMap
+metadata: {name: a}
+data: {k: v}
+---
+apiVersion: v1
+kind: ConfigMap
+metadata: {name: b}
+data: {k: v}
+---
+apiVersion: apps/v1
+kind: Deployment
+metadata: {name: web}
+spec:
+  replicas: 0
+  selector: {matchLabels: {app: web}}
+  template:
+    metadata: {labels: {app: web}}
+    spec: {containers: [{name: web, image: \"web:1\"}]}
+",
+    ),
+];
+
+const TOOLING: &str = "applyset.kubernetes.io/tooling";
+
+/// What the specification makes of the parent `sets.web..Release.pleach.dev`.
+const ID: &str = "applyset-CQSXRbPhQaMvj_vwIjWC-uHh4dI-VXUZEbyVXLMSgcI-v1";
+
+#[test]
+fn kubectl_refuses_the_set_until_a_user_hands_it_over_and_then_prunes_it() {
+    let fleet = Fleet::new(
+        "sets",
+        "  - {name: web, bundle: web, namespace: sets}\n",
+        FILES,
+    );
+    fleet.applied();
+
+    let parent = fleet.get(&["release", "sets.web"]).unwrap();
+    assert_eq!(
+        parent["metadata"]["labels"]["applyset.kubernetes.io/id"],
+        ID
+    );
+    let annotations = &parent["metadata"]["annotations"];
+    assert_eq!(
+        annotations[TOOLING],
+        format!("pleach/{}", env!("CARGO_PKG_VERSION"))
+    );
+    assert_eq!(
+        annotations["applyset.kubernetes.io/additional-namespaces"],
+        "sets"
+    );
+    assert_eq!(
+        annotations["applyset.kubernetes.io/contains-group-kinds"],
+        "ConfigMap,Deployment.apps,Namespace"
+    );
+    let parents = fleet.field(&["crd", "releases.pleach.dev"], "{.metadata.labels}");
+    assert_eq!(
+        parents,
+        r#"{"applyset.kubernetes.io/is-parent-type":"true"}"#
+    );
+    for member in ["cm/a", "cm/b", "deployment/web"] {
+        let live = fleet.get(&["-n", "sets", member]).unwrap();
+        let part_of = &live["metadata"]["labels"]["applyset.kubernetes.io/part-of"];
+        assert_eq!(part_of, ID, "{member}");
+    }
+    let state = format!("applyset.kubernetes.io/part-of={ID}");
+    let members = fleet.kubectl(&[
+        "-n",
+        "pleach-system",
+        "get",
+        "cm,secrets",
+        "-l",
+        &state,
+        "-o=name",
+    ]);
+    assert_eq!(members, "", "state objects are no members");
+
+    // kubectl would leave `b` and the Deployment out.
+    let file = fleet.file(
+        "kept.yaml",
+        "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: a, namespace: sets}\ndata: {k: v}\n",
+    );
+    let prune = [
+        "apply",
+        "--server-side",
+        "--prune",
+        "--applyset=releases.pleach.dev/sets.web",
+        "-f",
+        &file,
+    ];
+    let apply_set = || {
+        fleet
+            .kubectl_command(&prune)
+            .env("KUBECTL_APPLYSET", "true")
+            .output()
+            .unwrap()
+    };
+    let refused = apply_set();
+    let words = String::from_utf8(refused.stderr).unwrap();
+    assert!(
+        words.contains(r#"is managed by tooling "pleach" instead of "kubectl""#),
+        "{words}"
+    );
+    assert!(fleet.exists(&["-n", "sets", "cm/b"]));
+
+    let tooling = format!("{TOOLING}=kubectl/v1.36.3");
+    fleet.kubectl(&["annotate", "--overwrite", "release", "sets.web", &tooling]);
+    let taken = apply_set();
+    let said = format!("{taken:?}");
+    assert!(taken.status.success(), "{said}");
+    assert!(
+        said.contains("configmap/b pruned") && said.contains("deployment.apps/web pruned"),
+        "{said}"
+    );
+    assert!(!fleet.exists(&["-n", "sets", "cm/b"]));
+    assert!(fleet.exists(&["-n", "sets", "cm/a"]));
+
+    // Now it is kubectl's, and pleach keeps its hands off.
+    fleet
+        .writes_nothing(|fleet| fleet.apply().ended_with(7))
+        .says("the ApplySet of release sets.web was handed over to kubectl/v1.36.3")
+        .says("kubectl annotate --overwrite releases.pleach.dev sets.web applyset.kubernetes.io/tooling=pleach/0");
+    fleet.diff().ended_with(7);
+
+    // The way back is the one that was named.
+    fleet.kubectl(&[
+        "annotate",
+        "--overwrite",
+        "releases.pleach.dev",
+        "sets.web",
+        "applyset.kubernetes.io/tooling=pleach/0",
+    ]);
+    fleet.applied();
+    assert!(fleet.exists(&["-n", "sets", "cm/b"]));
+    let parent = fleet.get(&["release", "sets.web"]).unwrap();
+    assert_eq!(
+        parent["metadata"]["annotations"][TOOLING],
+        annotations[TOOLING]
+    );
+    fleet.diff().ended_with(0);
+    let (_, events) = fleet.watched(Fleet::applied);
+    assert_eq!(events.writes().to_string(), "");
+}

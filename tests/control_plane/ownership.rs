@@ -1,0 +1,259 @@
+//! Whose an object and its fields are: refused, adopted, in conflict.
+
+use crate::fleet::{Fleet, object_writes, owners};
+
+const BUNDLE: (&str, &str) = (
+    "manifests/web/bundle.yaml",
+    "apiVersion: pleach.dev/v1alpha1\nkind: Bundle\n",
+);
+
+/// What lies in the cluster before pleach comes.
+const LIVE: &str = "\
+apiVersion: v1
+kind: ConfigMap
+metadata: {name: settings}
+data: {color: blue, stale: \"yes\"}
+---
+apiVersion: apps/v1
+kind: Deployment
+metadata: {name: web, labels: {old: label}}
+spec:
+  replicas: 0
+  selector: {matchLabels: {app: web}}
+  template:
+    metadata: {labels: {app: web}}
+    spec: {containers: [{name: web, image: \"web:1\", env: [{name: GONE, value: x}]}]}
+";
+
+/// What git has of it, and one object that is new.
+const WANTED: &str = "\
+apiVersion: v1
+kind: ConfigMap
+metadata: {name: settings}
+data: {color: red}
+---
+apiVersion: apps/v1
+kind: Deployment
+metadata: {name: web}
+spec:
+  replicas: 0
+  selector: {matchLabels: {app: web}}
+  template:
+    metadata: {labels: {app: web}}
+    spec: {containers: [{name: web, image: \"web:2\"}]}
+---
+apiVersion: v1
+kind: ConfigMap
+metadata: {name: new}
+data: {k: v}
+";
+
+/// A namespace that is there already, and a release for it.
+fn fleet(environment: &'static str, manifests: &str) -> Fleet {
+    let release = format!("  - {{name: web, bundle: web, namespace: {environment}}}\n");
+    let fleet = Fleet::new(
+        environment,
+        &release,
+        &[BUNDLE, ("manifests/web/web.yaml", manifests)],
+    );
+    fleet.kubectl(&["create", "namespace", environment]);
+    fleet
+}
+
+/// Adds a setting of the release.
+fn set(fleet: &Fleet, setting: &str) {
+    fleet.edit_environment("bundle: web,", &format!("bundle: web, {setting},"));
+    fleet.commit();
+}
+
+#[test]
+fn objects_of_kubectl_are_refused_then_adopted_and_have_one_owner() {
+    let fleet = fleet("adopt", WANTED);
+    let file = fleet.file("live.yaml", LIVE);
+    fleet.kubectl(&["-n", "adopt", "apply", "-f", &file]);
+
+    let run = fleet.writes_nothing(|fleet| fleet.apply().ended_with(7));
+    run.says("manifests/web/web.yaml:1")
+        .says("ConfigMap/adopt/settings")
+        .says("it exists already and is not of this release; its fields are held by kubectl-client-side-apply")
+        .says("to take it over, add `adopt: [kubectl]` to the release in the environment file")
+        .says("nothing was written");
+    fleet.diff().ended_with(7);
+
+    set(&fleet, "adopt: [kubectl]");
+    fleet
+        .diff()
+        .ended_with(10)
+        .says("adopt ConfigMap/adopt/settings")
+        .says("-  color: blue")
+        .says("+  color: red")
+        .says("-  stale: \"yes\"")
+        .says("1 to create, 2 to adopt");
+    fleet.applied();
+    for object in ["cm/settings", "deployment/web", "cm/new"] {
+        let live = fleet.get(&["-n", "adopt", object]).unwrap();
+        assert_eq!(
+            owners(&live),
+            ["pleach/adopt.web Apply"],
+            "{object}: {live}"
+        );
+        let last_applied =
+            &live["metadata"]["annotations"]["kubectl.kubernetes.io/last-applied-configuration"];
+        assert!(last_applied.is_null(), "{object}");
+    }
+    assert_eq!(
+        fleet.field(&["-n", "adopt", "cm/settings"], "{.data}"),
+        r#"{"color":"red"}"#
+    );
+    let web = fleet.get(&["-n", "adopt", "deployment/web"]).unwrap();
+    assert!(web["metadata"]["labels"]["old"].is_null(), "{web}");
+    let container = &web["spec"]["template"]["spec"]["containers"][0];
+    assert!(
+        container["env"].is_null() && container["image"] == "web:2",
+        "{container}"
+    );
+
+    fleet.diff().ended_with(0);
+    let (_, events) = fleet.watched(Fleet::applied);
+    assert_eq!(events.writes().to_string(), "");
+
+    // The namespace was there before: it is nobody's member.
+    let namespace = fleet.get(&["namespace", "adopt"]).unwrap();
+    assert!(namespace["metadata"]["labels"]["applyset.kubernetes.io/part-of"].is_null());
+}
+
+#[test]
+fn wiped_managed_fields_are_repaired() {
+    let fleet = fleet("wiped", WANTED);
+    fleet.applied();
+    fleet.kubectl(&[
+        "-n",
+        "wiped",
+        "patch",
+        "cm/settings",
+        "--type=json",
+        "-p",
+        r#"[{"op":"replace","path":"/metadata/managedFields","value":[{}]}]"#,
+    ]);
+    fleet.edit("manifests/web/web.yaml", "{color: red}", "{tone: dark}");
+    fleet.commit();
+    fleet.applied();
+    let live = fleet.get(&["-n", "wiped", "cm/settings"]).unwrap();
+    assert_eq!(owners(&live), ["pleach/wiped.web Apply"], "{live}");
+    assert_eq!(live["data"], serde_json::json!({"tone": "dark"}));
+}
+
+#[test]
+fn objects_of_other_sets_and_active_deployers_are_refused_even_where_adoption_is_allowed() {
+    let fleet = fleet("foreign", WANTED);
+    let file = fleet.file("live.yaml", LIVE);
+    fleet.kubectl(&["-n", "foreign", "apply", "-f", &file]);
+    set(&fleet, "adopt: [kubectl, flux]");
+    fleet.kubectl(&[
+        "-n",
+        "foreign",
+        "label",
+        "cm/settings",
+        "applyset.kubernetes.io/part-of=applyset-other-v1",
+    ]);
+    fleet.kubectl(&[
+        "-n",
+        "foreign",
+        "label",
+        "deployment/web",
+        "kustomize.toolkit.fluxcd.io/name=apps",
+    ]);
+    fleet
+        .writes_nothing(|fleet| fleet.apply().ended_with(7))
+        .says("it is part of another ApplySet (applyset-other-v1)")
+        .says("Flux manages it")
+        .says("flux suspend kustomization");
+}
+
+#[test]
+fn a_field_that_somebody_else_applied_stops_that_object_alone() {
+    let fleet = fleet("clash", WANTED);
+    fleet.applied();
+    let file = fleet.file(
+        "theirs.yaml",
+        "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: settings, namespace: clash}\ndata: {theirs: \"1\"}\n",
+    );
+    fleet.kubectl(&[
+        "apply",
+        "--server-side",
+        "--field-manager=other-team",
+        "-f",
+        &file,
+    ]);
+    fleet.edit(
+        "manifests/web/web.yaml",
+        "{color: red}",
+        "{color: red, theirs: \"2\"}",
+    );
+    fleet.edit("manifests/web/web.yaml", "{k: v}", "{k: w}");
+    fleet.commit();
+
+    fleet
+        .diff()
+        .ended_with(5)
+        .says("blocked ConfigMap/clash/settings: other-team holds .data.theirs");
+    let (run, events) = fleet.watched(Fleet::apply);
+    run.ended_with(5)
+        .says("manifests/web/web.yaml:1")
+        .says("other-team holds .data.theirs")
+        .says("take the fields over with `adopt` in the environment file, or remove them from the manifest");
+    assert_eq!(object_writes(&events), ["patch configmaps clash/new 200"]);
+    assert_eq!(
+        fleet.field(&["-n", "clash", "cm/settings"], "{.data.theirs}"),
+        "1"
+    );
+    assert_eq!(fleet.field(&["-n", "clash", "cm/new"], "{.data.k}"), "w");
+    let ready = "{.status.conditions[0].status} {.status.conditions[0].reason}";
+    assert_eq!(
+        fleet.field(&["release", "clash.web"], ready),
+        "False Blocked"
+    );
+
+    set(&fleet, "adopt: [other-team]");
+    fleet.applied();
+    assert_eq!(
+        fleet.field(&["-n", "clash", "cm/settings"], "{.data.theirs}"),
+        "2"
+    );
+    let live = fleet.get(&["-n", "clash", "cm/settings"]).unwrap();
+    assert_eq!(owners(&live), ["pleach/clash.web Apply"], "{live}");
+    assert_eq!(
+        fleet.field(&["release", "clash.web"], ready),
+        "True Deployed"
+    );
+}
+
+#[test]
+fn a_field_that_git_gave_up_and_somebody_holds_is_told() {
+    let fleet = fleet("shared", WANTED);
+    fleet.applied();
+    let file = fleet.file(
+        "same.yaml",
+        "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: settings, namespace: shared}\ndata: {color: red}\n",
+    );
+    fleet.kubectl(&[
+        "apply",
+        "--server-side",
+        "--field-manager=other-team",
+        "-f",
+        &file,
+    ]);
+    fleet.diff().ended_with(0);
+    fleet.edit("manifests/web/web.yaml", "{color: red}", "{tone: dark}");
+    fleet.commit();
+    fleet
+        .diff()
+        .ended_with(10)
+        .says("git no longer has data.color, but it stays: other-team holds it too");
+    fleet.applied();
+    assert_eq!(
+        fleet.field(&["-n", "shared", "cm/settings"], "{.data}"),
+        r#"{"color":"red","tone":"dark"}"#
+    );
+    fleet.diff().ended_with(0);
+}
