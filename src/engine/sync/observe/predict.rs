@@ -49,16 +49,13 @@ impl Reader<'_> {
         }
         let answers: Vec<Asked> = stream::iter(questions)
             .map(|(manifest, why)| async move {
-                match why {
-                    Some(why) => self.look(manifest, why).await,
-                    None => {
-                        let reading = readings
-                            .get(manifest.id())
-                            .copied()
-                            .unwrap_or(Reading::Predict);
-                        self.ask(manifest, reading, desired.digests.get(manifest.id()))
-                            .await
-                    }
+                if let Some(why) = why { self.look(manifest, why).await } else {
+                    let reading = readings
+                        .get(manifest.id())
+                        .copied()
+                        .unwrap_or(Reading::Predict);
+                    self.ask(manifest, reading, desired.digests.get(manifest.id()))
+                        .await
                 }
             })
             .buffer_unordered(CONCURRENCY)
