@@ -181,11 +181,13 @@ impl Fleet {
     /// Runs a command line.
     #[track_caller]
     pub(crate) fn run(&self, args: &[&str]) -> Run {
+        self.finish(&mut assert_cmd::Command::from_std(self.command(args)), args)
+    }
+
+    #[track_caller]
+    fn finish(&self, command: &mut assert_cmd::Command, args: &[&str]) -> Run {
         let started = Instant::now();
-        let output = assert_cmd::Command::from_std(self.command(args))
-            .timeout(LONGEST_RUN)
-            .output()
-            .unwrap();
+        let output = command.timeout(LONGEST_RUN).output().unwrap();
         let text = |bytes| String::from_utf8(bytes).unwrap();
         let run = Run {
             code: output.status.code().unwrap_or(-1),
@@ -208,6 +210,33 @@ impl Fleet {
         let leaks = leaks(&printed);
         assert_eq!(leaks, None, "{args:?} printed a secret: {}", run.shown());
         run
+    }
+
+    /// Runs a command line on a terminal, on which this is typed. Both streams
+    /// end up on it.
+    #[track_caller]
+    pub(crate) fn on_a_terminal(&self, args: &[&str], typed: &str) -> Run {
+        let program = self.command(args);
+        let mut line = vec![program.get_program().to_str().unwrap()];
+        line.extend(args);
+        let mut terminal = Command::new("script");
+        terminal
+            .args([
+                "--quiet",
+                "--return",
+                "--command",
+                &line.join(" "),
+                "/dev/null",
+            ])
+            .env_clear()
+            .current_dir(self.repo.path());
+        for (name, value) in program.get_envs() {
+            terminal.env(name, value.unwrap());
+        }
+        self.finish(
+            assert_cmd::Command::from_std(terminal).write_stdin(typed),
+            args,
+        )
     }
 
     /// Applies the environment.

@@ -17,7 +17,10 @@ mod kubectl;
 mod lifecycle;
 mod ownership;
 mod prune;
+mod refusals;
+mod robustness;
 mod schemas;
+mod secrets;
 mod start;
 mod world;
 

@@ -135,11 +135,19 @@ fn wiped_managed_fields_are_repaired() {
         "-p",
         r#"[{"op":"replace","path":"/metadata/managedFields","value":[{}]}]"#,
     ]);
-    fleet.edit("manifests/web/web.yaml", "{color: red}", "{tone: dark}");
+    fleet.diff().ended_with(10);
+    fleet.edit("manifests/web/web.yaml", "{color: red}", "{color: green}");
     fleet.commit();
     fleet.applied();
     let live = fleet.get(&["-n", "wiped", "cm/settings"]).unwrap();
     assert_eq!(owners(&live), ["pleach/wiped.web Apply"], "{live}");
+    assert_eq!(live["data"], serde_json::json!({"color": "green"}));
+
+    // The record is whole again: what git drops goes.
+    fleet.edit("manifests/web/web.yaml", "{color: green}", "{tone: dark}");
+    fleet.commit();
+    fleet.applied();
+    let live = fleet.get(&["-n", "wiped", "cm/settings"]).unwrap();
     assert_eq!(live["data"], serde_json::json!({"tone": "dark"}));
 }
 
@@ -249,7 +257,7 @@ fn a_field_that_git_gave_up_and_somebody_holds_is_told() {
     fleet
         .diff()
         .ended_with(10)
-        .says("git no longer has data.color, but it stays: other-team holds it too");
+        .says("git no longer has .data.color, but it stays: other-team holds it too");
     fleet.applied();
     assert_eq!(
         fleet.field(&["-n", "shared", "cm/settings"], "{.data}"),

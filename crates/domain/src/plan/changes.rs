@@ -174,6 +174,10 @@ fn decide_member(ctx: &Ctx<'_>, draft: &mut Draft, manifest: &Manifest, live: &L
             let foreign: Vec<&FieldConflict> = fields
                 .iter()
                 .filter(|field| git && !ownership::may_take_over(ctx, &field.manager))
+                // Of a record that was wiped the server makes up an owner.
+                .filter(|field| {
+                    live.has_managed_fields || field.manager != ownership::MADE_UP_MANAGER
+                })
                 .collect();
             match forced {
                 Some(after) if foreign.is_empty() => {

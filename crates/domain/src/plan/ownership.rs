@@ -21,9 +21,12 @@ pub(super) enum Claim {
 /// Field managers of pleach beside the release's own: what they hold is taken over.
 const OUR_OTHER_MANAGERS: &[&str] = &["pleach-overlay", "pleach-copy", "pleach-state"];
 
+/// The owner that the server makes up for fields that nobody is recorded for.
+pub(super) const MADE_UP_MANAGER: &str = "before-first-apply";
+
 /// The families that `adopt` may name, and the managers that belong to them.
 const FAMILIES: &[(&str, &[&str])] = &[
-    ("kubectl", &["kubectl", "before-first-apply"]),
+    ("kubectl", &["kubectl", MADE_UP_MANAGER]),
     ("helm", &["helm", "Helm"]),
     ("flux", &["kustomize-controller", "helm-controller", "flux"]),
     ("argocd", &["argocd"]),

@@ -1,0 +1,274 @@
+//! What goes wrong before anything is written: place, cause, next step, code.
+
+use std::net::TcpListener;
+use std::time::Duration;
+
+use rstest::rstest;
+
+use crate::fleet::Fleet;
+use crate::shared;
+
+const RELEASES: &str =
+    "  - {name: web, bundle: web, version: v1.0.0, namespace: NAME, values: {color: red}}\n";
+
+const BUNDLE: &str = "apiVersion: pleach.dev/v1alpha1\nkind: Bundle\n";
+
+const CONFIG: &str = "\
+apiVersion: v1
+kind: ConfigMap
+metadata: {name: settings}
+data:
+  color: {{ values.color | quote }}
+";
+
+const PLAIN: &str = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: plain}\ndata: {k: v}\n";
+
+fn fleet(environment: &'static str) -> Fleet {
+    Fleet::new(
+        environment,
+        &RELEASES.replace("NAME", environment),
+        &[
+            ("manifests/web/bundle.yaml", BUNDLE),
+            ("manifests/web/v1.0.0/config.yaml.j2", CONFIG),
+            ("manifests/web/v1.0.0/plain.yaml", PLAIN),
+        ],
+    )
+}
+
+/// Every text is said, and nothing was written.
+#[track_caller]
+fn refused(fleet: &Fleet, args: &[&str], code: i32, says: &[&str]) {
+    let run = fleet.writes_nothing(|fleet| fleet.run(args).ended_with(code));
+    says.iter().fold(run, |run, text| run.says(text));
+    assert!(!fleet.exists(&["namespace", fleet.environment]));
+    let served = fleet.try_kubectl(&["get", "release", &format!("{}.web", fleet.environment)]);
+    assert!(!served.status.success(), "{served:?}");
+}
+
+const ENVIRONMENT: &str = "environments/broken.yaml";
+const TEMPLATE: &str = "manifests/web/v1.0.0/config.yaml.j2";
+const MANIFEST: &str = "manifests/web/v1.0.0/plain.yaml";
+
+#[test]
+fn errors_in_the_repository_name_file_and_line() {
+    let fleet = fleet("broken");
+    #[rustfmt::skip]
+    let cases: &[(&str, &str, &str, &str, &[&str])] = &[
+        ("broken YAML in an environment", ENVIRONMENT, "namespace: broken,", "namespace: [broken,", &["environments/broken.yaml:"]),
+        ("broken YAML in a manifest", MANIFEST, "{k: v}", "{k: v", &["manifests/web/v1.0.0/plain.yaml:"]),
+        ("broken template", TEMPLATE, "| quote }}", "| quote %}", &["manifests/web/v1.0.0/config.yaml.j2:5"]),
+        ("undefined variable", TEMPLATE, "values.color | quote", "values.colour", &["manifests/web/v1.0.0/config.yaml.j2:5", "undefined value", "values are read from environments/broken.yaml"]),
+        ("undefined variable in a filter", TEMPLATE, "values.color", "values.colour", &["manifests/web/v1.0.0/config.yaml.j2:5", "undefined value in `quote`", "give it a value"]),
+        ("unknown filter", TEMPLATE, "| quote", "| shout", &["manifests/web/v1.0.0/config.yaml.j2:5", "shout"]),
+        ("unknown field", ENVIRONMENT, "namespace: broken", "namespce: broken", &["environments/broken.yaml:5", "namespce", "did you mean", "namespace"]),
+        ("missing version", ENVIRONMENT, "version: v1.0.0", "version: v9.0.0", &["environments/broken.yaml:5", "v9.0.0", "v1.0.0"]),
+        ("missing bundle", ENVIRONMENT, "bundle: web", "bundle: wbe", &["environments/broken.yaml:5", "wbe", "web"]),
+        ("not built yet", ENVIRONMENT, "namespace: broken", "namespace: broken, dependsOn: [web]", &["environments/broken.yaml:5", "dependsOn", "not supported yet"]),
+        ("unknown kind of action", ENVIRONMENT, "releases:", "consent: [{action: recreate, kind: StatefulSet, name: db, release: web, from: v1, to: v2}]\nreleases:", &["environments/broken.yaml:4", "not supported yet"]),
+        ("two objects of one name", MANIFEST, "name: plain", "name: settings", &["plain.yaml:1", "ConfigMap/broken/settings"]),
+    ];
+    for (what, file, from, to, says) in cases {
+        let before = std::fs::read_to_string(fleet.repo.path().join(file)).unwrap();
+        fleet.edit(file, from, to);
+        for command in ["render", "diff", "plan"] {
+            let run = fleet.run(&[command, "broken"]);
+            assert_eq!(run.code, 3, "{what}: {command}: {}", run.shown());
+        }
+        let run = fleet.apply();
+        assert_eq!(run.code, 3, "{what}: {}", run.shown());
+        assert_eq!(run.stdout, "", "{what}");
+        for text in *says {
+            assert!(
+                run.stderr.contains(text),
+                "{what}: missing: {text}\n{}",
+                run.shown()
+            );
+        }
+        fleet.write(file, &before);
+    }
+    refused(
+        &fleet,
+        &["apply", "brokn", "--yes"],
+        3,
+        &["brokn", "broken"],
+    );
+    refused(
+        &fleet,
+        &["apply", "broken/wbe", "--yes"],
+        3,
+        &["wbe", "web"],
+    );
+    fleet.applied();
+}
+
+#[test]
+fn unknown_fields_of_objects_are_the_servers_word() {
+    let fleet = fleet("strict");
+    fleet.kubectl(&["create", "namespace", "strict"]);
+    fleet.edit(
+        "manifests/web/v1.0.0/plain.yaml",
+        "data: {k: v}",
+        "data: {k: v}\nimutable: true",
+    );
+    fleet.commit();
+    let run = fleet.writes_nothing(|fleet| fleet.apply().ended_with(3));
+    run.says("manifests/web/v1.0.0/plain.yaml:1")
+        .says("ConfigMap/strict/plain")
+        .says(".imutable: field not declared in schema");
+}
+
+#[test]
+fn the_cluster_must_be_the_one_that_is_meant() {
+    let fleet = fleet("meant");
+    let id = fleet.cluster_id();
+    let wrong = "00000000-0000-0000-0000-000000000000";
+    let apply = ["apply", "meant", "--yes"];
+    fleet.edit_environment(&id, wrong);
+    fleet.commit();
+    let says = [
+        "environment meant is for the cluster with id 00000000",
+        id.as_str(),
+        "choose the right --context, or correct cluster.id in the environment file",
+    ];
+    refused(&fleet, &apply, 7, &says);
+    refused(&fleet, &["diff", "meant"], 7, &says);
+
+    // Named by the flag alone.
+    fleet.edit_environment(&format!("cluster: {{id: {wrong}}}\n"), "");
+    fleet.commit();
+    refused(
+        &fleet,
+        &["apply", "meant", "--yes", "--cluster-id", wrong],
+        7,
+        &[id.as_str()],
+    );
+    let hint = format!("add `--cluster-id {id}`");
+    refused(
+        &fleet,
+        &apply,
+        2,
+        &[
+            "the first apply of meant",
+            "needs --cluster-id with --yes",
+            &hint,
+        ],
+    );
+    refused(
+        &fleet,
+        &["apply", "meant"],
+        2,
+        &["there is no terminal to ask on", "--yes answers yes"],
+    );
+    fleet
+        .run(&["apply", "meant", "--yes", "--cluster-id", &id])
+        .ended_with(0);
+    // The second time it is known.
+    fleet.applied();
+}
+
+#[test]
+fn a_user_who_says_no_is_taken_at_his_word() {
+    let fleet = fleet("asked");
+    let run = fleet.on_a_terminal(&["apply", "asked"], "n\n");
+    let run = run.ended_with(1).says("declined; nothing was written");
+    run.says(&format!(
+        "Apply 3 changes to {} (cluster {})? [y/N]",
+        shared().server_url(),
+        fleet.cluster_id()
+    ));
+    assert!(!fleet.exists(&["namespace", "asked"]));
+    fleet
+        .on_a_terminal(&["apply", "asked"], "yes\n")
+        .ended_with(0);
+    assert!(fleet.exists(&["-n", "asked", "cm/settings"]));
+}
+
+#[test]
+fn releases_of_other_repositories_are_left_alone() {
+    let fleet = fleet("claimed");
+    fleet.applied();
+    fleet.edit("pleach.yaml", "id: claimed", "id: stranger");
+    fleet.edit("manifests/web/v1.0.0/plain.yaml", "k: v", "k: w");
+    fleet.commit();
+    fleet
+        .writes_nothing(|fleet| fleet.apply().ended_with(7))
+        .says("release claimed.web in this cluster belongs to the repository `claimed`, not to `stranger`")
+        .says("use another name for the environment or the release, or the repository that owns it");
+    assert_eq!(
+        fleet.field(&["-n", "claimed", "cm/plain"], "{.data.k}"),
+        "v"
+    );
+}
+
+#[test]
+fn users_without_rights_are_told_what_they_lack() {
+    let mut fleet = fleet("rights");
+    fleet.through(shared().kubeconfig_for_user("nobody-much", &[]).unwrap());
+    refused(
+        &fleet,
+        &["apply", "rights", "--yes"],
+        4,
+        &["nobody-much", "cannot get resource", "kube-system"],
+    );
+    refused(&fleet, &["diff", "rights"], 4, &["nobody-much"]);
+}
+
+#[test]
+fn a_user_who_may_read_but_not_write_writes_nothing() {
+    let mut fleet = fleet("reader");
+    fleet.kubectl(&[
+        "create",
+        "clusterrole",
+        "reader-of-all",
+        "--verb=get,list,watch",
+        "--resource=*.*",
+    ]);
+    fleet.kubectl(&[
+        "create",
+        "clusterrolebinding",
+        "reader-of-all",
+        "--clusterrole=reader-of-all",
+        "--user=reader",
+    ]);
+    fleet.through(shared().kubeconfig_for_user("reader", &[]).unwrap());
+    let run = fleet.apply();
+    assert_eq!(run.code, 4, "{}", run.shown());
+    let run = run.says(r#"User "reader" cannot"#);
+    assert!(!fleet.exists(&["namespace", "reader"]), "{}", run.shown());
+}
+
+#[rstest]
+#[case::nobody_listens("away", false, "connection refused")]
+#[case::nobody_answers("mute", true, "deadline has elapsed")]
+fn servers_that_do_not_answer_are_given_up_in_time(
+    #[case] environment: &'static str,
+    #[case] listens: bool,
+    #[case] cause: &str,
+) {
+    let mut fleet = fleet(environment);
+    let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
+    let address = listener.local_addr().unwrap();
+    // The kernel accepts connections, and nobody ever answers them.
+    let listener = listens.then_some(listener);
+    let kubeconfig = fleet.file(
+        "kubeconfig",
+        &format!(
+            "apiVersion: v1\nkind: Config\ncurrent-context: x\n\
+             clusters: [{{name: x, cluster: {{server: \"https://{address}\", insecure-skip-tls-verify: true}}}}]\n\
+             users: [{{name: x, user: {{token: t}}}}]\n\
+             contexts: [{{name: x, context: {{cluster: x, user: x}}}}]\n"
+        ),
+    );
+    fleet.through(kubeconfig.into());
+    let run = fleet.apply().ended_with(4);
+    assert!(
+        run.took < Duration::from_secs(30),
+        "{:?}: {}",
+        run.took,
+        run.shown()
+    );
+    let shown = run.shown().to_lowercase();
+    assert!(shown.contains(cause), "{shown}");
+    run.says(&format!("https://{address}")).says("hint: ");
+    drop(listener);
+}

@@ -1,0 +1,247 @@
+//! What is broken blocks only what needs it, and the same state gives the same
+//! plan.
+
+use std::sync::OnceLock;
+
+use pleach::io::throwaway::{ControlPlane, Network, Options};
+use pleach_testkit::control_plane::binaries;
+
+use crate::fleet::{Fleet, object_writes};
+
+const BUNDLE: (&str, &str) = (
+    "manifests/web/bundle.yaml",
+    "apiVersion: pleach.dev/v1alpha1\nkind: Bundle\n",
+);
+
+fn config_map(name: &str, value: &str) -> String {
+    format!("apiVersion: v1\nkind: ConfigMap\nmetadata: {{name: {name}}}\ndata: {{k: {value}}}\n")
+}
+
+const DEPLOYMENT: &str = "\
+apiVersion: apps/v1
+kind: Deployment
+metadata: {name: web}
+spec:
+  replicas: 0
+  selector: {matchLabels: {app: web}}
+  template:
+    metadata: {labels: {app: web}}
+    spec: {containers: [{name: web, image: \"web:1\"}]}
+";
+
+const DEAD_API: &str = "\
+apiVersion: apiregistration.k8s.io/v1
+kind: APIService
+metadata: {name: v1.dead.example.org}
+spec:
+  group: dead.example.org
+  version: v1
+  groupPriorityMinimum: 1000
+  versionPriority: 15
+  insecureSkipTLSVerify: true
+  service: {namespace: default, name: gone}
+";
+
+const GEARS: &str = "\
+apiVersion: apiextensions.k8s.io/v1
+kind: CustomResourceDefinition
+metadata: {name: gears.gears.example.org}
+spec:
+  group: gears.example.org
+  scope: Namespaced
+  names: {plural: gears, singular: gear, kind: Gear}
+  versions:
+    - name: v1
+      served: true
+      storage: true
+      schema: {openAPIV3Schema: {type: object, x-kubernetes-preserve-unknown-fields: true}}
+";
+
+/// A control plane of its own: dead APIs harm everybody.
+fn broken() -> &'static ControlPlane {
+    static BROKEN: OnceLock<ControlPlane> = OnceLock::new();
+    BROKEN.get_or_init(|| {
+        pleach_testkit::control_plane::start(Options {
+            binaries: binaries(),
+            controllers: true,
+            scheduler: false,
+            nodes: 0,
+            network: Network::Host,
+        })
+        .unwrap()
+    })
+}
+
+/// A fleet on the broken control plane, with files of two versions.
+fn fleet(environment: &'static str, old: &[(&str, String)], new: &[(&str, String)]) -> Fleet {
+    let release =
+        format!("  - {{name: web, bundle: web, version: v1.0.0, namespace: {environment}}}\n");
+    let fleet = Fleet::on(broken(), environment, &release, &[BUNDLE]);
+    for (version, files) in [("v1.0.0", old), ("v1.1.0", new)] {
+        for (name, text) in files {
+            fleet.write(&format!("manifests/web/{version}/{name}.yaml"), text);
+        }
+    }
+    fleet.commit();
+    fleet
+}
+
+fn kill_apis(fleet: &Fleet) {
+    let file = fleet.file("dead.yaml", DEAD_API);
+    fleet.kubectl(&["apply", "-f", &file]);
+    fleet.kubectl(&[
+        "wait",
+        "--for=condition=Available=false",
+        "--timeout=20s",
+        "apiservice/v1.dead.example.org",
+    ]);
+}
+
+#[test]
+fn a_dead_api_harms_nobody_who_does_not_need_it() {
+    let fleet = fleet(
+        "calm",
+        &[
+            ("a", config_map("a", "old")),
+            ("b", config_map("b", "old")),
+            ("web", DEPLOYMENT.to_owned()),
+        ],
+        &[
+            ("a", config_map("a", "new")),
+            ("web", DEPLOYMENT.to_owned()),
+        ],
+    );
+    kill_apis(&fleet);
+    fleet.diff().ended_with(10).says("4 to create");
+    fleet.applied();
+    fleet.diff().ended_with(0);
+    fleet.edit_environment("v1.0.0", "v1.1.0");
+    fleet.commit();
+    let (_, events) = fleet.watched(Fleet::applied);
+    assert_eq!(
+        object_writes(&events),
+        [
+            "patch configmaps calm/a 200",
+            "delete configmaps calm/b 200"
+        ]
+    );
+    let (_, events) = fleet.watched(Fleet::applied);
+    assert_eq!(events.writes().to_string(), "");
+}
+
+#[test]
+fn objects_of_a_dead_api_are_blocked_and_all_others_applied() {
+    let thing = "apiVersion: dead.example.org/v1\nkind: Thing\nmetadata: {name: first}\n";
+    let fleet = fleet(
+        "partly",
+        &[("a", config_map("a", "old")), ("b", config_map("b", "old"))],
+        &[("a", config_map("a", "new")), ("thing", thing.to_owned())],
+    );
+    kill_apis(&fleet);
+    fleet.applied();
+    fleet.edit_environment("v1.0.0", "v1.1.0");
+    fleet.commit();
+    fleet.diff().ended_with(4);
+    let (run, events) = fleet.watched(Fleet::apply);
+    run.ended_with(4)
+        .says("manifests/web/v1.1.0/thing.yaml:1")
+        .says("the API dead.example.org/v1 is registered but its server does not answer")
+        .says("kubectl get apiservices")
+        .says("kept ConfigMap/partly/b: no longer in git; stays because objects are blocked");
+    assert_eq!(object_writes(&events), ["patch configmaps partly/a 200"]);
+}
+
+#[test]
+fn members_of_an_api_that_died_are_not_taken_for_gone() {
+    let gear = "apiVersion: gears.example.org/v1\nkind: Gear\nmetadata: {name: first}\n";
+    let fleet = fleet(
+        "blind",
+        &[
+            ("crd", GEARS.to_owned()),
+            ("gear", gear.to_owned()),
+            ("a", config_map("a", "old")),
+        ],
+        &[("crd", GEARS.to_owned()), ("a", config_map("a", "new"))],
+    );
+    fleet.applied();
+    // The group is registered with a server that does not answer.
+    fleet.kubectl(&[
+        "patch", "apiservice", "v1.gears.example.org", "--type=merge", "-p",
+        r#"{"metadata":{"labels":{"kube-aggregator.kubernetes.io/automanaged":null}},
+            "spec":{"insecureSkipTLSVerify":true,"service":{"namespace":"default","name":"gone"}}}"#,
+    ]);
+    fleet.kubectl(&[
+        "wait",
+        "--for=condition=Available=false",
+        "--timeout=20s",
+        "apiservice/v1.gears.example.org",
+    ]);
+    fleet.diff().says("blind");
+    fleet.edit_environment("v1.0.0", "v1.1.0");
+    fleet.commit();
+    let (run, events) = fleet.watched(Fleet::applied);
+    run.says("Gear.gears.example.org/blind/first")
+        .says("stays because its kind could not be listed completely");
+    assert_eq!(object_writes(&events), ["patch configmaps blind/a 200"]);
+
+    // It answers again, and what was not seen is still known.
+    fleet.kubectl(&["delete", "apiservice", "v1.gears.example.org"]);
+    fleet.kubectl(&[
+        "wait",
+        "--for=create",
+        "--timeout=20s",
+        "apiservice/v1.gears.example.org",
+    ]);
+    fleet.kubectl(&[
+        "wait",
+        "--for=condition=Available",
+        "--timeout=20s",
+        "apiservice/v1.gears.example.org",
+    ]);
+    let (_, events) = fleet.watched(Fleet::applied);
+    assert_eq!(
+        object_writes(&events),
+        ["delete gears.example.org gears blind/first 200"]
+    );
+}
+
+#[test]
+fn the_same_state_gives_the_same_bytes_a_hundred_times() {
+    let many: Vec<String> = (0..20)
+        .map(|n| config_map(&format!("many-{n}"), "v"))
+        .collect();
+    let old = [
+        ("many", many.join("---\n")),
+        ("web", DEPLOYMENT.to_owned()),
+        (
+            "secret",
+            "apiVersion: v1\nkind: Secret\nmetadata: {name: s}\nstringData: {k: Xq7hush9vB2}\n"
+                .to_owned(),
+        ),
+    ];
+    let new = [
+        ("many", many[..15].join("---\n").replace("k: v", "k: w")),
+        ("web", DEPLOYMENT.replace("web:1", "web:2")),
+        ("more", config_map("more", "v")),
+    ];
+    let fleet = fleet("steady", &old, &new);
+    fleet.applied();
+    fleet.edit_environment("v1.0.0", "v1.1.0");
+    fleet.extend_environment("prune: {max: 50}\n");
+    fleet.commit();
+    let plan = || {
+        fleet
+            .run(&["plan", "steady", "-o", "json"])
+            .ended_with(0)
+            .stdout
+    };
+    let first = plan();
+    assert!(first.contains("many-19"), "{first}");
+    let same = std::thread::scope(|scope| {
+        let runs: Vec<_> = (0..4)
+            .map(|_| scope.spawn(|| (0..25).all(|_| plan() == first)))
+            .collect();
+        runs.into_iter().all(|run| run.join().unwrap())
+    });
+    assert!(same);
+}
