@@ -14,6 +14,7 @@ mod faults;
 mod kubectl;
 mod schemas;
 mod start;
+mod upgrade;
 mod world;
 
 use std::sync::OnceLock;
