@@ -11,4 +11,5 @@ pub mod proof;
 pub mod repository;
 pub mod scene;
 pub mod schemas;
+pub mod upgrade;
 pub mod world;

@@ -14,7 +14,7 @@ const DEADLINE: Duration = Duration::from_mins(3);
 /// A program, the repository it runs in and the cluster it reaches.
 #[derive(Debug, Clone)]
 pub struct Program {
-    program: PathBuf,
+    executable: PathBuf,
     repository: PathBuf,
     kubeconfig: PathBuf,
 }
@@ -34,9 +34,9 @@ pub struct Run {
 
 impl Program {
     /// Takes a program and the places that it works with.
-    pub fn new(program: &Path, repository: &Path, kubeconfig: &Path) -> Self {
+    pub fn new(executable: &Path, repository: &Path, kubeconfig: &Path) -> Self {
         Self {
-            program: program.to_owned(),
+            executable: executable.to_owned(),
             repository: repository.to_owned(),
             kubeconfig: kubeconfig.to_owned(),
         }
@@ -46,11 +46,14 @@ impl Program {
     /// whoever runs the tests.
     pub async fn run(&self, args: &[&str]) -> anyhow::Result<Run> {
         let started = Instant::now();
-        let mut command = Command::new(&self.program);
+        let mut command = Command::new(&self.executable);
         command
             .env_clear()
             .env("PATH", path()?)
-            .env("HOME", self.kubeconfig.parent().unwrap_or(Path::new("/")))
+            .env(
+                "HOME",
+                self.kubeconfig.parent().unwrap_or_else(|| Path::new("/")),
+            )
             .env("KUBECONFIG", &self.kubeconfig)
             .env("NO_COLOR", "1")
             .current_dir(&self.repository)
@@ -61,7 +64,7 @@ impl Program {
         let output = tokio::time::timeout(DEADLINE, command.output())
             .await
             .with_context(|| format!("`pleach {line}` takes longer than {DEADLINE:?}"))?
-            .with_context(|| format!("failed to start {}", self.program.display()))?;
+            .with_context(|| format!("failed to start {}", self.executable.display()))?;
         Ok(Run {
             code: output
                 .status

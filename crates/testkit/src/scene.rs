@@ -4,7 +4,8 @@
 use std::path::Path;
 use std::time::Duration;
 
-use anyhow::bail;
+use anyhow::{bail, ensure};
+use jiff::Timestamp;
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Client, Config};
 use pleach::io::throwaway::{ControlPlane, Network, Options};
@@ -62,6 +63,11 @@ impl Scene {
         Program::new(program, repository, &self.proxy.kubeconfig())
     }
 
+    /// Where the old version lives.
+    pub fn namespace(&self) -> &str {
+        self.namespace
+    }
+
     /// uid of the namespace kube-system.
     pub fn cluster_id(&self) -> anyhow::Result<String> {
         proof::cluster_id(&self.kubectl)
@@ -83,6 +89,23 @@ impl Scene {
     pub async fn start_user(&mut self, deadline: Duration) -> anyhow::Result<()> {
         self.world.start_user().await?;
         self.world.more_writes(20, deadline).await
+    }
+
+    /// An apply finds nothing to do: it succeeds, writes nothing, and does not
+    /// even ask the server what would change.
+    pub async fn is_unchanged(&self, program: &Program, environment: &str) -> anyhow::Result<()> {
+        let begun = Timestamp::now();
+        let run = program.run(&["apply", environment, "--yes"]).await?;
+        let run = run.ended_with(0)?;
+        let requests = self.audit().await?.since(begun).by_agent("pleach/");
+        let summary = requests.summary();
+        ensure!(
+            summary.reads > 0 && summary.writes == 0 && summary.dry_runs == 0,
+            "something was written or tried:\n{}{}{run}",
+            requests.writes(),
+            requests.dry_runs(),
+        );
+        Ok(())
     }
 
     /// Everything of the product is in another namespace now, and nothing of it
