@@ -130,14 +130,14 @@ fn refreshed(
             return true;
         }
         match (entry.state, observed.live_meta(id)) {
-            // Never confirmed, and git has it no more: it was never ours.
-            (EntryState::Intended, _) => !observed.is_complete(id),
             // Made anew by its workload: the record follows below.
             (EntryState::Observed, Some(_)) => true,
             (EntryState::Applied | EntryState::Kept, Some(live)) => {
                 entry.uid.as_deref() == Some(&live.uid)
             }
-            (_, None) => !observed.is_complete(id),
+            // Never confirmed and no longer in git, or not there any more: it
+            // leaves, unless it could not be looked for.
+            (EntryState::Intended, _) | (_, None) => !observed.is_complete(id),
         }
     });
     for (id, entry) in &mut inventory.entries {

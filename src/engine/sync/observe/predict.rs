@@ -49,7 +49,9 @@ impl Reader<'_> {
         }
         let answers: Vec<Asked> = stream::iter(questions)
             .map(|(manifest, why)| async move {
-                if let Some(why) = why { self.look(manifest, why).await } else {
+                if let Some(why) = why {
+                    self.look(manifest, why).await
+                } else {
                     let reading = readings
                         .get(manifest.id())
                         .copied()
