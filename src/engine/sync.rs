@@ -1,5 +1,6 @@
 //! One release, once: observe, plan, carry out, record.
 
+mod access;
 mod body;
 mod error;
 pub mod events;
@@ -17,7 +18,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use pleach_domain::object::labels;
-use pleach_domain::observe::DesiredDigest;
+use pleach_domain::observe::{DesiredDigest, Grants, Observed};
 use pleach_domain::plan::{Desired, Plan};
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
@@ -31,6 +32,21 @@ use report::SyncResult;
 
 /// Requests in flight.
 const CONCURRENCY: usize = 32;
+
+/// Asks what pleach itself may not do of a plan. Nothing is asked for a plan
+/// that changes nothing.
+pub async fn review_access(
+    cluster: &Cluster,
+    desired: &Desired,
+    observed: &Observed,
+    plan: &Plan,
+) -> Result<Grants, SyncError> {
+    if !plan.has_steps() {
+        return Ok(Grants::default());
+    }
+    let paths = paths::Paths::new(&observed.discovery, &desired.manifests);
+    Ok(access::review(cluster, plan, &paths).await?)
+}
 
 /// Carries out a plan that was made from this observation, and records it.
 ///
