@@ -189,7 +189,8 @@ fn required_version(step: &Step) -> Option<&str> {
 pub(super) fn failure(error: &ClusterError) -> Failure {
     let kind = match error.kind() {
         Kind::Cluster => FailureKind::Cluster,
-        Kind::Conflict | Kind::Policy => FailureKind::Conflict,
+        Kind::Conflict => FailureKind::Conflict,
+        Kind::Policy => FailureKind::Policy,
         Kind::Repository => FailureKind::Refused,
     };
     let message = match error.api() {

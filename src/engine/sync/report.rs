@@ -16,6 +16,8 @@ pub enum FailureKind {
     Cluster,
     /// Fields of others, or a precondition that no longer holds (exit 5).
     Conflict,
+    /// Only a planned step could do it (exit 7).
+    Policy,
     /// Not ready in time, or failed to become ready (exit 6).
     NotReady,
     /// The server refuses the object (exit 3).
