@@ -77,6 +77,7 @@ pub(crate) async fn run(ui: &mut Ui, ctx: &Context, args: ApplyArgs) -> Result<E
     let options = Options {
         verify: args.verify,
         wait: args.wait == Wait::Ready,
+        review: true,
     };
     let session = Session::open(ui, ctx, &args.target, options, args.cluster_id.clone()).await?;
     let mut plans = Vec::new();

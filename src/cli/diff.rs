@@ -61,6 +61,7 @@ pub(crate) async fn run(ui: &mut Ui, ctx: &Context, args: DiffArgs) -> Result<Ex
     let options = Options {
         verify: args.verify,
         wait: true,
+        review: false,
     };
     let session = Session::open(ui, ctx, &args.target, options, None).await?;
     let view = View {

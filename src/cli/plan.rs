@@ -48,6 +48,7 @@ pub(crate) async fn run(ui: &mut Ui, ctx: &Context, args: PlanArgs) -> Result<Ex
     let options = Options {
         verify: false,
         wait: true,
+        review: true,
     };
     let session = Session::open(ui, ctx, &args.target, options, None).await?;
     let mut plans = Vec::new();

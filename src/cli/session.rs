@@ -13,7 +13,7 @@ use pleach_domain::repo::ResolvedRelease;
 
 use super::error::{CliError, Kind};
 use super::{Context, Exit, Loaded, Target, Ui};
-use crate::engine::sync::{Observation, SyncError, observe};
+use crate::engine::sync::{Observation, SyncError, observe, review_access};
 use crate::io::cluster::{Class, Cluster, ClusterError, Connection};
 
 /// How a plan is to be made.
@@ -23,6 +23,8 @@ pub(super) struct Options {
     pub(super) verify: bool,
     /// Readiness is waited for, and what git no longer has is pruned.
     pub(super) wait: bool,
+    /// The rights that the plan needs are asked for.
+    pub(super) review: bool,
 }
 
 /// The releases of a target, and the cluster they are for.
@@ -92,13 +94,17 @@ impl Session {
         rendered: &Rendered,
     ) -> Result<Planned, CliError> {
         let mut desired = self.desired(release, rendered);
-        let observation = observe(
-            &self.cluster_for(release),
-            &mut desired,
-            self.options.verify,
-        )
-        .await?;
-        let plan = plan::plan(&desired, &observation.observed, &self.policy(release));
+        let cluster = self.cluster_for(release);
+        let mut observation = observe(&cluster, &mut desired, self.options.verify).await?;
+        let policy = self.policy(release);
+        let mut plan = plan::plan(&desired, &observation.observed, &policy);
+        if self.options.review {
+            let observed = &mut observation.observed;
+            observed.access = review_access(&cluster, &desired, observed, &plan).await?;
+            if !observed.access.missing.is_empty() {
+                plan = plan::plan(&desired, observed, &policy);
+            }
+        }
         Ok(Planned {
             desired,
             observation,
@@ -150,6 +156,8 @@ impl Planned {
                 finding.kind,
                 pleach_domain::finding::Kind::Conflict | pleach_domain::finding::Kind::Cluster
             ) && finding.object.is_some()
+                // Who may not do all of it had better not begin.
+                && finding.code != "forbidden"
         };
         self.plan
             .findings

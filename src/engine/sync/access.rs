@@ -27,21 +27,45 @@ struct Right {
 /// Asks by SelfSubjectAccessReview for every right that carrying out the plan
 /// needs; one question is enough for who may do everything. A right that is
 /// held cluster-wide is asked for once, not per namespace.
-pub(super) async fn review(cluster: &Cluster, plan: &Plan, paths: &Paths) -> Result<Grants, ClusterError> {
-    let everything =
-        Access { verb: "*", group: "*", resource: "*", subresource: None, namespace: None, name: None };
+pub(super) async fn review(
+    cluster: &Cluster,
+    plan: &Plan,
+    paths: &Paths,
+) -> Result<Grants, ClusterError> {
+    let everything = Access {
+        verb: "*",
+        group: "*",
+        resource: "*",
+        subresource: None,
+        namespace: None,
+        name: None,
+    };
     if cluster.can_i(&everything).await? {
         return Ok(Grants::default());
     }
     let needed = needed(plan, paths);
-    let cluster_wide: BTreeSet<Right> =
-        needed.iter().map(|right| Right { namespace: None, ..right.clone() }).collect();
+    let cluster_wide: BTreeSet<Right> = needed
+        .iter()
+        .map(|right| Right {
+            namespace: None,
+            ..right.clone()
+        })
+        .collect();
     let held = ask(cluster, cluster_wide).await?;
     let open: BTreeSet<Right> = needed
         .into_iter()
-        .filter(|right| !held.contains(&Right { namespace: None, ..right.clone() }))
+        .filter(|right| {
+            !held.contains(&Right {
+                namespace: None,
+                ..right.clone()
+            })
+        })
         .collect();
-    let in_namespaces: BTreeSet<Right> = open.iter().filter(|right| right.namespace.is_some()).cloned().collect();
+    let in_namespaces: BTreeSet<Right> = open
+        .iter()
+        .filter(|right| right.namespace.is_some())
+        .cloned()
+        .collect();
     let held = ask(cluster, in_namespaces).await?;
     let missing = open
         .into_iter()
@@ -64,7 +88,9 @@ fn needed(plan: &Plan, paths: &Paths) -> BTreeSet<Right> {
     let mut needed = BTreeSet::new();
     for step in &plan.steps {
         let verbs: &[&'static str] = match &step.op {
-            Op::Apply { .. } if step.require.contains(&Precondition::Absent) => &["create", "patch"],
+            Op::Apply { .. } if step.require.contains(&Precondition::Absent) => {
+                &["create", "patch"]
+            }
             Op::Apply { .. } | Op::Patch { .. } => &["patch"],
             Op::Create { .. } => &["create"],
             Op::Delete(_) => &["delete"],
@@ -72,7 +98,9 @@ fn needed(plan: &Plan, paths: &Paths) -> BTreeSet<Right> {
         };
         let kind = step.object.group_kind();
         // A kind that the release itself defines is asked for by its plural too.
-        let Some(path) = paths.of_kind(&kind) else { continue };
+        let Some(path) = paths.of_kind(&kind) else {
+            continue;
+        };
         for verb in verbs {
             needed.insert(Right {
                 verb,
@@ -83,16 +111,40 @@ fn needed(plan: &Plan, paths: &Paths) -> BTreeSet<Right> {
             });
         }
     }
-    let state = |verb, kind: &str, group: &str, resource: &str, subresource, namespace: Option<&str>| Right {
-        verb,
-        kind: GroupKind::new(group, kind),
-        resource: resource.to_owned(),
-        subresource,
-        namespace: namespace.map(str::to_owned),
-    };
-    needed.insert(state("patch", "Release", "pleach.dev", "releases", None, None));
-    needed.insert(state("patch", "Release", "pleach.dev", "releases", Some("status"), None));
-    needed.insert(state("patch", "ConfigMap", "", "configmaps", None, Some(STATE_NAMESPACE)));
+    let state =
+        |verb, kind: &str, group: &str, resource: &str, subresource, namespace: Option<&str>| {
+            Right {
+                verb,
+                kind: GroupKind::new(group, kind),
+                resource: resource.to_owned(),
+                subresource,
+                namespace: namespace.map(str::to_owned),
+            }
+        };
+    needed.insert(state(
+        "patch",
+        "Release",
+        "pleach.dev",
+        "releases",
+        None,
+        None,
+    ));
+    needed.insert(state(
+        "patch",
+        "Release",
+        "pleach.dev",
+        "releases",
+        Some("status"),
+        None,
+    ));
+    needed.insert(state(
+        "patch",
+        "ConfigMap",
+        "",
+        "configmaps",
+        None,
+        Some(STATE_NAMESPACE),
+    ));
     needed
 }
 
