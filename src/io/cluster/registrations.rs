@@ -194,8 +194,8 @@ mod tests {
     #[case(json!([{"type": "Available", "status": "True"}]), Ok(()))]
     #[case(
         json!([{"type": "Available", "status": "False", "reason": "ServiceNotFound",
-            "message": "service/virt-api in \"kube-system\" is not present"}]),
-        Err("ServiceNotFound: service/virt-api in \"kube-system\" is not present")
+            "message": "service/widget-api in \"kube-system\" is not present"}]),
+        Err("ServiceNotFound: service/widget-api in \"kube-system\" is not present")
     )]
     #[case(json!(null), Err("the server has not looked at it yet"))]
     fn availability_is_a_condition(#[case] conditions: Value, #[case] expected: Result<(), &str>) {

@@ -11,23 +11,23 @@ use crate::io::cluster::mask::Mask;
 use crate::io::cluster::status::Status;
 use crate::io::cluster::transport::classify;
 
-const WEBHOOK_DOWN: &str = "Internal error occurred: failed calling webhook \"virtualmachineinstances-create-validator.kubevirt.io\": failed to call webhook: Post \"https://virt-api.kube-system.svc:443/virtualmachineinstances-validate-create?timeout=10s\": service \"virt-api\" not found";
-const WEBHOOK_NO_ENDPOINTS: &str = "Internal error occurred: failed calling webhook \"w.x.io\": failed to call webhook: Post \"https://virt-api.kube-system.svc:443/v?timeout=10s\": no endpoints available for service \"virt-api\"";
-const WEBHOOK_REFUSED: &str = "Internal error occurred: failed calling webhook \"w.x.io\": failed to call webhook: Post \"https://virt-api.kube-system.svc:443/v?timeout=10s\": dial tcp 10.250.128.7:8443: connect: connection refused";
-const GATE: &str = "virtualmachineinstances.kubevirt.io \"vm3\" is forbidden: ValidatingAdmissionPolicy 'pleach-gate.kubevirt.io' with binding 'pleach-gate.kubevirt.io' denied request: closed during an upgrade";
-const ESCALATION: &str = "clusterroles.rbac.authorization.k8s.io \"esc\" is forbidden: user \"bob\" (groups=[\"system:authenticated\"]) is attempting to grant RBAC permissions not currently held:\n{APIGroups:[\"\"], Resources:[\"secrets\"], Verbs:[\"get\" \"list\"]}\n{APIGroups:[\"kubevirt.io\"], Resources:[\"*\"], Verbs:[\"*\"]}";
+const WEBHOOK_DOWN: &str = "Internal error occurred: failed calling webhook \"widgets-create-validator.example.org\": failed to call webhook: Post \"https://widget-api.kube-system.svc:443/widgets-validate-create?timeout=10s\": service \"widget-api\" not found";
+const WEBHOOK_NO_ENDPOINTS: &str = "Internal error occurred: failed calling webhook \"w.x.io\": failed to call webhook: Post \"https://widget-api.kube-system.svc:443/v?timeout=10s\": no endpoints available for service \"widget-api\"";
+const WEBHOOK_REFUSED: &str = "Internal error occurred: failed calling webhook \"w.x.io\": failed to call webhook: Post \"https://widget-api.kube-system.svc:443/v?timeout=10s\": dial tcp 10.250.128.7:8443: connect: connection refused";
+const GATE: &str = "widgets.example.org \"vm3\" is forbidden: ValidatingAdmissionPolicy 'pleach-gate.example.org' with binding 'pleach-gate.example.org' denied request: closed during an upgrade";
+const ESCALATION: &str = "clusterroles.rbac.authorization.k8s.io \"esc\" is forbidden: user \"bob\" (groups=[\"system:authenticated\"]) is attempting to grant RBAC permissions not currently held:\n{APIGroups:[\"\"], Resources:[\"secrets\"], Verbs:[\"get\" \"list\"]}\n{APIGroups:[\"example.org\"], Resources:[\"*\"], Verbs:[\"*\"]}";
 const TERMINATING: &str = "configmaps \"a\" is forbidden: unable to create new content in namespace term2 because it is being terminated";
-const UID: &str = "Operation cannot be fulfilled on APIService.apiregistration.k8s.io \"v1alpha2.subresources.kubevirt.io\": the UID in the precondition (00000000-0000-0000-0000-000000000000) does not match the UID in record (ea06d9f2-0000-0000-0000-000000000000). The object might have been deleted and then recreated";
-const RESOURCE_VERSION: &str = "Operation cannot be fulfilled on APIService.apiregistration.k8s.io \"v1alpha2.subresources.kubevirt.io\": the ResourceVersion in the precondition (1) does not match the ResourceVersion in record (344). The object might have been modified";
+const UID: &str = "Operation cannot be fulfilled on APIService.apiregistration.k8s.io \"v1alpha2.sub.example.org\": the UID in the precondition (00000000-0000-0000-0000-000000000000) does not match the UID in record (ea06d9f2-0000-0000-0000-000000000000). The object might have been deleted and then recreated";
+const RESOURCE_VERSION: &str = "Operation cannot be fulfilled on APIService.apiregistration.k8s.io \"v1alpha2.sub.example.org\": the ResourceVersion in the precondition (1) does not match the ResourceVersion in record (344). The object might have been modified";
 const MODIFIED: &str = "Operation cannot be fulfilled on configmaps \"a\": the object has been modified; please apply your changes to the latest version and try again";
 const UID_ABSENT: &str = "Operation cannot be fulfilled on configmaps \"a\": uid mismatch: the provided object specified uid 0000, and no existing object was found";
 const TYPED: &str = "failed to create typed patch object (as1/v; apps/v1, Kind=Deployment): errors:\n  .spec.template.spec.containers[name=\"c\"].imagee: field not declared in schema\n  .spec.template.spec.foo: field not declared in schema";
-const DUPLICATE_PORT: &str = "failed to create typed patch object (kube-system/virt-api; apps/v1, Kind=Deployment): .spec.template.spec.containers[name=\"virt-api\"].ports: duplicate entries for key [containerPort=8443,protocol=\"TCP\"]";
+const DUPLICATE_PORT: &str = "failed to create typed patch object (kube-system/widget-api; apps/v1, Kind=Deployment): .spec.template.spec.containers[name=\"widget-api\"].ports: duplicate entries for key [containerPort=8443,protocol=\"TCP\"]";
 const YAML_BOOL: &str = "failed to create typed patch object (/; v1, Kind=ConfigMap): .metadata.name: expected string, got &value.valueUnstructured{Value:false}";
 const STRICT: &str =
     "strict decoding error: unknown field \"spec.template.spec.containers[0].imagee\"";
 const STRICT_YAML: &str = "error strict decoding YAML: error converting YAML to JSON: yaml: key \"image\" already set in map";
-const STORED: &str = "CustomResourceDefinition.apiextensions.k8s.io \"datavolumes.cdi.kubevirt.io\" is invalid: status.storedVersions[0]: Invalid value: \"v1alpha2\": missing from spec.versions; v1alpha2 was previously a storage version, and must remain in spec.versions until a storage migration ensures no data remains persisted in v1alpha2 and removes v1alpha2 from status.storedVersions";
+const STORED: &str = "CustomResourceDefinition.apiextensions.k8s.io \"datavolumes.cdi.example.org\" is invalid: status.storedVersions[0]: Invalid value: \"v1alpha2\": missing from spec.versions; v1alpha2 was previously a storage version, and must remain in spec.versions until a storage migration ensures no data remains persisted in v1alpha2 and removes v1alpha2 from status.storedVersions";
 const EXPIRED: &str = "The provided continue parameter is too old to display a consistent list result. You can start a new list without the continue parameter, or use the continue token in this response to retrieve the remainder of the results. Continuing with the provided token results in an inconsistent list - objects that were created, modified, or deleted between the time the first chunk was returned and now may show up in the list.";
 const BY_USER: &str = "deployments.apps is forbidden: User \"bob\" cannot list resource \"deployments\" in API group \"apps\" at the cluster scope";
 const PATCH_BY_USER: &str = "deployments.apps \"a\" is forbidden: User \"bob\" cannot patch resource \"deployments\" in API group \"apps\" in the namespace \"web\"";
@@ -53,13 +53,13 @@ fn of(verb: Verb, kind: &str, http: u16, status: &Status) -> Class {
 
 #[rstest]
 // Section 2: a dead backend.
-#[case(Verb::Apply, 500, "InternalError", WEBHOOK_DOWN, Class::WebhookUnavailable("virtualmachineinstances-create-validator.kubevirt.io".into()), true)]
+#[case(Verb::Apply, 500, "InternalError", WEBHOOK_DOWN, Class::WebhookUnavailable("widgets-create-validator.example.org".into()), true)]
 #[case(Verb::Apply, 500, "InternalError", WEBHOOK_NO_ENDPOINTS, Class::WebhookUnavailable("w.x.io".into()), true)]
 #[case(Verb::Apply, 500, "InternalError", WEBHOOK_REFUSED, Class::WebhookUnavailable("w.x.io".into()), true)]
 #[case(Verb::List, 500, "InternalError", "conversion webhook for ex.org/v1, Kind=Thing failed: Post \"https://s.n.svc:443/c?timeout=30s\": service \"s\" not found", Class::WebhookUnavailable("conversion of ex.org/v1, Kind=Thing".into()), true)]
 // Section 3.2: the gate.
-#[case(Verb::Create, 403, "Forbidden", GATE, Class::PolicyDenied { policy: "pleach-gate.kubevirt.io".into(), binding: "pleach-gate.kubevirt.io".into() }, false)]
-#[case(Verb::Apply, 422, "Invalid", GATE, Class::PolicyDenied { policy: "pleach-gate.kubevirt.io".into(), binding: "pleach-gate.kubevirt.io".into() }, false)]
+#[case(Verb::Create, 403, "Forbidden", GATE, Class::PolicyDenied { policy: "pleach-gate.example.org".into(), binding: "pleach-gate.example.org".into() }, false)]
+#[case(Verb::Apply, 422, "Invalid", GATE, Class::PolicyDenied { policy: "pleach-gate.example.org".into(), binding: "pleach-gate.example.org".into() }, false)]
 // Section 3.3: preconditions.
 #[case(
     Verb::Delete,
@@ -156,7 +156,7 @@ fn of(verb: Verb, kind: &str, http: u16, status: &Status) -> Class {
 // Section 6 (xi): rights.
 #[case(Verb::Apply, 403, "Forbidden", ESCALATION, Class::RbacEscalation { missing: vec![
     "{APIGroups:[\"\"], Resources:[\"secrets\"], Verbs:[\"get\" \"list\"]}".into(),
-    "{APIGroups:[\"kubevirt.io\"], Resources:[\"*\"], Verbs:[\"*\"]}".into(),
+    "{APIGroups:[\"example.org\"], Resources:[\"*\"], Verbs:[\"*\"]}".into(),
 ] }, false)]
 #[case(Verb::List, 403, "Forbidden", BY_USER, Class::Forbidden, false)]
 #[case(Verb::Apply, 403, "Forbidden", PATCH_BY_USER, Class::Forbidden, false)]
