@@ -179,7 +179,7 @@ async fn replan(
 ) -> Result<Planned, CliError> {
     let planned = session.plan(release, rendered).await?;
     planned.ensure_allowed()?;
-    if planned.plan.effects() == reviewed.plan.effects() {
+    if planned.plan.has_effects_of(&reviewed.plan) {
         return Ok(planned);
     }
     Err(CliError::new(

@@ -86,7 +86,7 @@ pub async fn observe(
             }
             Err(error) => failed_listing(error)?,
         };
-        // The same kind is listed again where it is wanted: either must be complete.
+        // The same kind is listed again where it is wanted: both must be complete.
         observed.listings.insert(
             ListingKey {
                 kind: list.kind,
@@ -201,13 +201,15 @@ impl Reader<'_> {
                 }
                 Err(error) => failed_listing(error)?,
             };
-            observed.listings.insert(
-                ListingKey {
-                    kind,
-                    namespace: None,
-                },
-                listing,
-            );
+            let key = ListingKey {
+                kind,
+                namespace: None,
+            };
+            // Registrations were listed before: what failed then stays unseen.
+            let known = observed.listings.entry(key).or_insert(Listing::Complete);
+            if *known == Listing::Complete {
+                *known = listing;
+            }
         }
         // Controllers copy our label to objects of theirs: only what is wanted
         // or recorded is looked at.
@@ -388,11 +390,18 @@ impl Reader<'_> {
                 other => other,
             },
         };
-        let exists = !matches!(
+        let may_exist = !matches!(
             prediction,
-            Some(Prediction::Creates | Prediction::Unverified(_))
+            Some(
+                Prediction::Creates
+                    | Prediction::Unverified(
+                        Unverified::NamespaceMissing(_)
+                            | Unverified::KindMissing
+                            | Unverified::ApiStale
+                    )
+            )
         );
-        if live.is_none() && exists {
+        if live.is_none() && may_exist {
             // No label and no record, but it is there: existence decides adoption.
             live = self.read(&path, id).await?;
         }

@@ -1,11 +1,12 @@
 //! What a sync writes down: before its first change, and at its end.
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use jiff::Timestamp;
 use pleach_domain::inventory::{Attempt, AttemptResult, Entry, EntryState, Inventory};
-use pleach_domain::object::{Digest, ObjectId, canonical_json};
+use pleach_domain::object::{Digest, Manifest, ObjectId, canonical_json};
 use pleach_domain::observe::{DesiredDigest, Observed};
-use pleach_domain::order::stage_of;
-use pleach_domain::order::{defined_kinds, registered_services};
+use pleach_domain::order::{StageName, defined_kinds, registered_services, stage_of};
 use pleach_domain::plan::{Action, Body, Desired, Op, Plan};
 use serde_json::json;
 
@@ -67,6 +68,13 @@ pub(super) fn is_current(
 pub(super) fn superset(desired: &Desired, observed: &Observed, plan: &Plan) -> Inventory {
     let mut inventory = refreshed(desired, observed, plan, observed.inventory.clone());
     let defined = defined_kinds(&desired.manifests);
+    let wanted = manifests(desired);
+    let adopted: BTreeSet<&ObjectId> = plan
+        .changes
+        .iter()
+        .filter(|change| change.action == Action::Adopt)
+        .map(|change| &change.object)
+        .collect();
     for step in &plan.steps {
         let Op::Apply { body, .. } = &step.op else {
             continue;
@@ -80,23 +88,23 @@ pub(super) fn superset(desired: &Desired, observed: &Observed, plan: &Plan) -> I
                 stage: stage_of(&id.group_kind(), &defined).to_string(),
                 ..Entry::default()
             });
-        if let Some(manifest) = desired
-            .manifests
-            .iter()
-            .find(|manifest| manifest.id() == id)
-        {
+        if let Some(manifest) = wanted.get(id) {
             entry.api_version = manifest.api_version().to_string();
         }
-        let adopted = plan
-            .changes
-            .iter()
-            .any(|change| change.object == *id && change.action == Action::Adopt);
-        entry.adopted |= adopted && id.is("", "Namespace");
+        entry.adopted |= adopted.contains(id) && id.is("", "Namespace");
         // A namespace that we make because nobody else does is not deleted with
         // what lies in it.
         entry.protected |= matches!(body, Body::Inline(_)) && id.is("", "Namespace") && !existed;
     }
     inventory
+}
+
+fn manifests(desired: &Desired) -> BTreeMap<&ObjectId, &Manifest> {
+    desired
+        .manifests
+        .iter()
+        .map(|manifest| (manifest.id(), manifest))
+        .collect()
 }
 
 /// The inventory after what was found out while observing: members that are
@@ -107,29 +115,22 @@ fn refreshed(
     plan: &Plan,
     mut inventory: Inventory,
 ) -> Inventory {
-    let known: std::collections::BTreeMap<&ObjectId, Action> = plan
-        .changes
-        .iter()
-        .map(|change| (&change.object, change.action))
-        .collect();
-    let wanted: std::collections::BTreeSet<&ObjectId> = desired
-        .manifests
-        .iter()
-        .map(pleach_domain::object::Manifest::id)
-        .collect();
+    let wanted = manifests(desired);
     inventory.entries.retain(|id, entry| {
-        if wanted.contains(id) || known.contains_key(id) {
+        if wanted.contains_key(id) {
             return true;
         }
         match (entry.state, observed.live_meta(id)) {
             // Never confirmed, and git has it no more: it was never ours.
             (EntryState::Intended, _) => false,
             (_, Some(live)) => entry.uid.as_deref() == Some(&live.uid),
-            (_, None) => !observed.is_complete(id) && entry.state == EntryState::Applied,
+            (_, None) => !observed.is_complete(id),
         }
     });
-    for (id, action) in known {
-        if action != Action::Unchanged || !observed.full.contains_key(id) {
+    for change in &plan.changes {
+        let id = &change.object;
+        let is_read = wanted.contains_key(id) && observed.full.contains_key(id);
+        if change.action != Action::Unchanged || !is_read {
             continue;
         }
         let Some(live) = observed.live_meta(id) else {
@@ -164,7 +165,9 @@ pub(super) async fn settled(
     }
     let paths = Paths::new(&observed.discovery, &desired.manifests);
     for object in &desired.runtime_objects {
-        let Some(kind) = object.group_kind() else { continue };
+        let Some(kind) = object.group_kind() else {
+            continue;
+        };
         let sample = ObjectId::new(&kind.group, &kind.kind, None, "");
         let Some(path) = paths.of_member(&sample, "") else {
             continue;
@@ -282,7 +285,7 @@ pub(super) async fn finish(
 fn verified(plan: &Plan) -> bool {
     plan.steps
         .iter()
-        .any(|step| step.object.is("pleach.dev", "Release"))
+        .any(|step| step.stage == StageName::Verify && step.object.is("pleach.dev", "Release"))
 }
 
 fn first_problem(plan: &Plan, result: &SyncResult) -> String {

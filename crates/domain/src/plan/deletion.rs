@@ -32,6 +32,12 @@ pub enum Grant {
         /// The Service by which it was matched.
         service: Option<ServiceRef>,
     },
+    /// An applied registration that is no longer wanted, and behind which
+    /// nothing answers: it goes before everything else.
+    DeadRegistration {
+        /// The Service that is gone or has no ready endpoints.
+        service: ServiceRef,
+    },
     /// A registration that points at a Service which this plan removes.
     Registration {
         /// The Service that goes.
@@ -64,6 +70,22 @@ impl Deletion {
             resource_version: None,
             propagation,
             because: Grant::Inventory,
+        })
+    }
+
+    /// An applied registration that git no longer has and behind whose Service
+    /// nothing answers; any write to it in the meantime makes the deletion fail.
+    pub(super) fn of_dead_registration(
+        entry: &Entry,
+        live: &LiveMeta,
+        service: &ServiceRef,
+    ) -> Option<Self> {
+        Self::of_member(entry, live, Propagation::Background).map(|deletion| Self {
+            resource_version: Some(live.resource_version.clone()),
+            because: Grant::DeadRegistration {
+                service: service.clone(),
+            },
+            ..deletion
         })
     }
 
@@ -129,6 +151,9 @@ impl Deletion {
             }
             Grant::RunTimeObject { service: None } => {
                 format!("{id} is a declared run-time object and no longer has a reason to be")
+            }
+            Grant::DeadRegistration { service } => {
+                format!("{id} is no longer in git, and nothing answers behind Service {service}")
             }
             Grant::Registration { service } => {
                 format!("{id} points at Service {service}, which this plan removes")

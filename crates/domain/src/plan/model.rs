@@ -1,6 +1,6 @@
 //! What a plan is made of.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 use jiff::SignedDuration;
@@ -100,6 +100,23 @@ impl Plan {
     /// What an approval binds to: object, operation, body and stage of every
     /// step that changes something, without uid and resourceVersion.
     pub fn effects(&self) -> Digest {
+        self.effects_without(&BTreeSet::new())
+    }
+
+    /// Whether it does what a reviewed plan said. What that plan said of secret
+    /// objects before the key of their digests existed binds to id and
+    /// operation only.
+    pub fn has_effects_of(&self, reviewed: &Self) -> bool {
+        let unkeyed = reviewed
+            .steps
+            .iter()
+            .filter(|step| step.op.is_unkeyed())
+            .map(|step| &step.object)
+            .collect();
+        self.effects_without(&unkeyed) == reviewed.effects()
+    }
+
+    fn effects_without(&self, unkeyed: &BTreeSet<&ObjectId>) -> Digest {
         let effects: Vec<Value> = self
             .steps
             .iter()
@@ -107,7 +124,7 @@ impl Plan {
             .map(|step| {
                 serde_json::json!([
                     step.object.to_string(),
-                    step.op.effect(),
+                    step.op.effect(unkeyed.contains(&step.object)),
                     step.stage.to_string()
                 ])
             })
@@ -203,6 +220,8 @@ pub enum Cause {
         /// Field managers that now hold fields of ours, where they can be told.
         managers: Vec<String>,
     },
+    /// Neither: no value changes, only the server's record of who owns it.
+    Ownership,
 }
 
 /// A named group of steps; not a lock.
@@ -346,10 +365,17 @@ pub enum Op {
 
 impl Op {
     /// What of the operation an approval binds to.
-    fn effect(&self) -> Value {
+    fn effect(&self, unkeyed: bool) -> Value {
+        let digest = |body: &Body| {
+            if unkeyed {
+                UNKEYED.to_owned()
+            } else {
+                body.digest()
+            }
+        };
         match self {
-            Self::Apply { body, .. } => serde_json::json!(["apply", body.digest()]),
-            Self::Create { body, .. } => serde_json::json!(["create", body.digest()]),
+            Self::Apply { body, .. } => serde_json::json!(["apply", digest(body)]),
+            Self::Create { body, .. } => serde_json::json!(["create", digest(body)]),
             // Patches carry resourceVersions; what they do shows in the apply that follows.
             Self::Patch { subresource, .. } => serde_json::json!(["patch", subresource]),
             Self::Delete(_) => serde_json::json!(["delete"]),
@@ -357,6 +383,20 @@ impl Op {
             Self::Migrate { crd, to } => serde_json::json!(["migrate", crd.to_string(), to]),
             Self::Wait => serde_json::json!(["wait"]),
         }
+    }
+
+    /// Whether it sends the object.
+    pub(super) fn applies(&self) -> bool {
+        matches!(self, Self::Apply { .. } | Self::Create { .. })
+    }
+
+    /// Whether it sends a secret object before the key of its digest exists.
+    fn is_unkeyed(&self) -> bool {
+        matches!(
+            self,
+            Self::Apply { body, .. } | Self::Create { body, .. }
+                if *body == Body::Rendered(DesiredDigest::Unkeyed)
+        )
     }
 
     /// A word for people.
@@ -373,6 +413,9 @@ impl Op {
     }
 }
 
+/// Stands for the digest of a secret object before its key exists.
+const UNKEYED: &str = "unkeyed";
+
 /// What an apply sends.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
@@ -387,8 +430,7 @@ impl Body {
     fn digest(&self) -> String {
         match self {
             Self::Rendered(DesiredDigest::Known(digest)) => digest.to_string(),
-            // Before the key exists an approval binds to id and op only.
-            Self::Rendered(DesiredDigest::Unkeyed) => "unkeyed".to_owned(),
+            Self::Rendered(DesiredDigest::Unkeyed) => UNKEYED.to_owned(),
             Self::Inline(value) => Digest::of(&canonical_json(&value.0)).to_string(),
         }
     }

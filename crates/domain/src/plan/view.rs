@@ -1,12 +1,15 @@
 //! What a plan does to each object, as differences to look at.
 
-use super::model::{Action, Change, Desired, Plan, Policy};
+use std::collections::BTreeMap;
+
+use serde_json::Value;
+
+use super::model::{Action, Change, Desired, Plan, Policy, StepId};
 use crate::diff::masking::{Masker, Secrecy};
 use crate::diff::ownership::{self, FieldSet};
 use crate::diff::text::{ObjectDiff, Sides, View};
-use crate::object::Manifest;
+use crate::object::{Manifest, ObjectId};
 use crate::observe::{Live, Observed, Prediction};
-use serde_json::Value;
 
 /// Draws every object that changes, in the order of the plan's steps. `masker`
 /// lives as long as the run, so that equal secrets have equal numbers.
@@ -28,15 +31,18 @@ pub fn differences(
             )
         })
         .collect();
-    changes.sort_by_key(|change| {
-        plan.steps
-            .iter()
-            .rev()
-            .find(|step| step.object == change.object)
-            .map(|step| step.id)
-    });
+    let last: BTreeMap<&ObjectId, StepId> = plan
+        .steps
+        .iter()
+        .map(|step| (&step.object, step.id))
+        .collect();
+    changes.sort_by_key(|change| last.get(&change.object));
     let side = Side {
-        desired,
+        manifests: desired
+            .manifests
+            .iter()
+            .map(|manifest| (manifest.id(), manifest))
+            .collect(),
         observed,
         policy,
         manager: desired.name.field_manager(),
@@ -48,7 +54,7 @@ pub fn differences(
 }
 
 struct Side<'a> {
-    desired: &'a Desired,
+    manifests: BTreeMap<&'a ObjectId, &'a Manifest>,
     observed: &'a Observed,
     policy: &'a Policy,
     manager: String,
@@ -57,11 +63,7 @@ struct Side<'a> {
 impl Side<'_> {
     fn draw(&self, change: &Change, view: View, masker: &mut Masker) -> ObjectDiff {
         let id = &change.object;
-        let manifest = self
-            .desired
-            .manifests
-            .iter()
-            .find(|manifest| manifest.id() == id);
+        let manifest = self.manifests.get(id).copied();
         let secrecy = Secrecy::of(
             &id.group,
             &id.kind,
