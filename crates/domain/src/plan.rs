@@ -27,6 +27,8 @@ mod namespace;
 mod ownership;
 mod preflight;
 mod prune;
+#[cfg(test)]
+mod tests;
 mod verify;
 pub mod view;
 

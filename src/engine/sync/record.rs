@@ -126,7 +126,7 @@ fn refreshed(
         .collect();
     let wanted: BTreeSet<&ObjectId> = desired.manifests.iter().map(Manifest::id).collect();
     inventory.entries.retain(|id, entry| {
-        if wanted.contains(id) || known.contains_key(id) {
+        if wanted.contains(id) {
             return true;
         }
         match (entry.state, observed.live_meta(id)) {
@@ -149,7 +149,8 @@ fn refreshed(
         }
     }
     for (id, action) in known {
-        if action != Action::Unchanged || !observed.full.contains_key(id) {
+        let is_read = wanted.contains(id) && observed.full.contains_key(id);
+        if action != Action::Unchanged || !is_read {
             continue;
         }
         let Some(live) = observed.live_meta(id) else {

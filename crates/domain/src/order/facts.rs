@@ -25,10 +25,21 @@ pub struct Facts {
     pub services: Vec<ServiceRef>,
     /// What a webhook configuration intercepts.
     pub intercepts: Vec<Interception>,
-    /// What a CRD defines: the kind at its first served version, and its plural.
-    pub defines: Option<(Gvk, String)>,
+    /// What a CRD defines.
+    pub defines: Option<Definition>,
     /// Annotation `pleach.dev/after`, as `(kind, name)` pairs.
     pub after: Vec<(String, String)>,
+}
+
+/// The kind that a CRD defines.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Definition {
+    /// The kind.
+    pub kind: GroupKind,
+    /// Its plural name.
+    pub plural: String,
+    /// The kind at each version that is served, in the CRD's order.
+    pub served: Vec<Gvk>,
 }
 
 /// One rule of a webhook.
@@ -162,6 +173,7 @@ fn pod_references(spec: &Value, namespace: Option<&str>) -> Vec<ObjectId> {
     for volume in items(&spec["volumes"]) {
         add("ConfigMap", &volume["configMap"], "name");
         add("Secret", &volume["secret"], "secretName");
+        add("Secret", &volume["csi"]["nodePublishSecretRef"], "name");
         add(
             "PersistentVolumeClaim",
             &volume["persistentVolumeClaim"],
@@ -227,15 +239,19 @@ fn subjects(value: &Value, namespace: Option<&str>) -> Vec<ObjectId> {
         .collect()
 }
 
-fn definition(value: &Value) -> Option<(Gvk, String)> {
+fn definition(value: &Value) -> Option<Definition> {
     let spec = &value["spec"];
-    let version =
-        items(&spec["versions"]).find(|version| version["served"] == true)?["name"].as_str()?;
-    let api_version = format!("{}/{version}", spec["group"].as_str()?);
-    Some((
-        Gvk::new(&api_version, spec["names"]["kind"].as_str()?),
-        spec["names"]["plural"].as_str()?.to_owned(),
-    ))
+    let (group, kind) = (spec["group"].as_str()?, spec["names"]["kind"].as_str()?);
+    let served = items(&spec["versions"])
+        .filter(|version| version["served"] == true)
+        .filter_map(|version| version["name"].as_str())
+        .map(|version| Gvk::new(&format!("{group}/{version}"), kind))
+        .collect();
+    Some(Definition {
+        kind: GroupKind::new(group, kind),
+        plural: spec["names"]["plural"].as_str()?.to_owned(),
+        served,
+    })
 }
 
 fn interceptions(value: &Value) -> Vec<Interception> {

@@ -1,13 +1,13 @@
 //! Sorts the steps, gives them their final ids and refuses cycles.
 
-use std::collections::BTreeMap;
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
 
 use super::FORMAT;
 use super::draft::{Ctx, Draft};
-use super::model::{Direction, Op, Plan, Stage, Step, StepId};
+use super::model::{Direction, Edge, Op, Plan, Stage, Step, StepId};
 use crate::finding::{Finding, Kind};
-use crate::object::ObjectId;
-use crate::order::{StageName, deletion_class, kind_rank};
+use crate::order::{StageName, kind_rank};
 
 /// Turns the draft into the plan.
 pub(super) fn run(ctx: &Ctx<'_>, draft: Draft, direction: Direction) -> Plan {
@@ -18,28 +18,11 @@ pub(super) fn run(ctx: &Ctx<'_>, draft: Draft, direction: Direction) -> Plan {
         dropped,
         ..
     } = draft;
-    let mut steps: Vec<Step> = steps
-        .into_iter()
-        .filter(|step| !dropped.contains(&step.id))
-        .collect();
-    let depth = depths(&steps);
-    steps.sort_by_cached_key(|step| sort_key(step, &depth));
-    let ids: BTreeMap<StepId, StepId> = steps
-        .iter()
-        .enumerate()
-        .map(|(position, step)| (step.id, StepId(position)))
-        .collect();
-    for step in &mut steps {
-        step.id = ids[&step.id];
-        step.needs.retain(|edge| ids.contains_key(&edge.from));
-        for edge in &mut step.needs {
-            edge.from = ids[&edge.from];
-        }
-        step.needs.sort_by_key(|edge| edge.from);
-    }
+    let steps = number(in_order(without(steps, &dropped)));
     findings.extend(find_cycle(&steps));
     findings.sort_by(|a, b| {
-        (b.severity, &a.place, &a.object, &a.code).cmp(&(a.severity, &b.place, &b.object, &b.code))
+        (b.severity, &a.place, &a.object, &a.code, &a.message)
+            .cmp(&(a.severity, &b.place, &b.object, &b.code, &b.message))
     });
     findings.dedup();
     let installed = ctx
@@ -61,42 +44,70 @@ pub(super) fn run(ctx: &Ctx<'_>, draft: Draft, direction: Direction) -> Plan {
     }
 }
 
-type SortKey = (
+/// Leaves out the steps of blocked objects and what points at them; between
+/// two steps the strongest edge stays.
+fn without(steps: Vec<Step>, dropped: &BTreeSet<StepId>) -> Vec<Step> {
+    steps
+        .into_iter()
+        .filter(|step| !dropped.contains(&step.id))
+        .map(|mut step| {
+            step.needs.retain(|edge| !dropped.contains(&edge.from));
+            step.needs
+                .sort_by_key(|edge| (edge.from, Reverse(edge.state)));
+            step.needs.dedup_by_key(|edge| edge.from);
+            step
+        })
+        .collect()
+}
+
+/// By stage; within it by kind order, namespace and name, except that what
+/// needs another step of the stage comes after it.
+fn in_order(mut steps: Vec<Step>) -> Vec<Step> {
+    steps.sort_by_cached_key(sort_key);
+    let positions: BTreeMap<StepId, usize> = steps
+        .iter()
+        .enumerate()
+        .map(|(position, step)| (step.id, position))
+        .collect();
+    let same_stage = |edge: &Edge, step: &Step| {
+        let from = positions[&edge.from];
+        (steps[from].stage == step.stage).then_some(from)
+    };
+    let mut graph = Graph::new(steps.len());
+    for (to, step) in steps.iter().enumerate() {
+        for from in step.needs.iter().filter_map(|edge| same_stage(edge, step)) {
+            graph.edge(from, to);
+        }
+    }
+    // Steps of a cycle come last in their stage, in their own order.
+    let (mut order, cyclic) = graph.sorted();
+    order.extend(cyclic);
+    let mut ranks: Vec<usize> = vec![0; order.len()];
+    for (rank, position) in order.into_iter().enumerate() {
+        ranks[position] = rank;
+    }
+    let mut placed: Vec<(StageName, usize, Step)> = steps
+        .into_iter()
+        .zip(ranks)
+        .map(|(step, rank)| (step.stage.clone(), rank, step))
+        .collect();
+    placed.sort_by(|a, b| (&a.0, a.1).cmp(&(&b.0, b.1)));
+    placed.into_iter().map(|(_, _, step)| step).collect()
+}
+
+/// Kind order, namespace, name; of one object deletion, wait, patch, apply.
+fn sort_key(
+    step: &Step,
+) -> (
     StageName,
-    usize,
     usize,
     String,
     Option<String>,
     String,
     usize,
-    usize,
-);
-
-/// Stage, place within it, kind order, namespace, name; deletions stand before
-/// what else a stage does, barriers behind what they wait for.
-fn sort_key(step: &Step, depth: &BTreeMap<StepId, usize>) -> SortKey {
-    let ObjectId {
-        group,
-        kind,
-        namespace,
-        name,
-    } = &step.object;
-    let kind_id = step.object.group_kind();
-    let is_barrier = step.until.is_none() && matches!(step.op, Op::Wait);
-    let place = match step.stage {
-        // Barriers of prune stand between the classes: by how much lies before them.
-        StageName::Prune if is_barrier => depth.get(&step.id).copied().unwrap_or(0) + 1,
-        StageName::Prune => depth.get(&step.id).copied().unwrap_or(0),
-        _ if is_barrier => usize::MAX,
-        // What goes is read before what comes.
-        _ if matches!(step.op, Op::Delete(_)) => 0,
-        _ => 1,
-    };
-    let rank = if step.stage == StageName::Prune {
-        deletion_class(&kind_id) as usize
-    } else {
-        kind_rank(&kind_id)
-    };
+    StepId,
+) {
+    let kind = step.object.group_kind();
     let op = match step.op {
         Op::Delete(_) => 0,
         Op::Wait => 1,
@@ -106,41 +117,30 @@ fn sort_key(step: &Step, depth: &BTreeMap<StepId, usize>) -> SortKey {
     };
     (
         step.stage.clone(),
-        place,
-        rank,
-        format!("{kind}.{group}"),
-        namespace.clone(),
-        name.clone(),
+        kind_rank(&kind),
+        kind.to_string(),
+        step.object.namespace.clone(),
+        step.object.name.clone(),
         op,
-        step.id.0,
+        step.id,
     )
 }
 
-/// The longest chain of prune steps before each prune step.
-fn depths(steps: &[Step]) -> BTreeMap<StepId, usize> {
-    let mut depths: BTreeMap<StepId, usize> = BTreeMap::new();
-    // Prune steps and their joins are made class by class, in order.
-    for step in steps.iter().filter(|step| step.stage == StageName::Prune) {
-        depths.insert(step.id, 0);
-    }
-    loop {
-        let mut changed = false;
-        for step in steps.iter().filter(|step| step.stage == StageName::Prune) {
-            let before = step
-                .needs
-                .iter()
-                .filter_map(|edge| depths.get(&edge.from))
-                .max();
-            let depth = before.map_or(0, |depth| depth + 1);
-            if depth <= steps.len() && depths.get(&step.id) != Some(&depth) {
-                depths.insert(step.id, depth);
-                changed = true;
-            }
+/// Makes the position of every step its id.
+fn number(mut steps: Vec<Step>) -> Vec<Step> {
+    let ids: BTreeMap<StepId, StepId> = steps
+        .iter()
+        .enumerate()
+        .map(|(position, step)| (step.id, StepId(position)))
+        .collect();
+    for step in &mut steps {
+        step.id = ids[&step.id];
+        for edge in &mut step.needs {
+            edge.from = ids[&edge.from];
         }
-        if !changed {
-            return depths;
-        }
+        step.needs.sort_by_key(|edge| edge.from);
     }
+    steps
 }
 
 fn stages(steps: &[Step]) -> Vec<Stage> {
@@ -157,103 +157,89 @@ fn stages(steps: &[Step]) -> Vec<Stage> {
     stages
 }
 
-/// A cycle among the edges, as an error that prints its path.
-fn find_cycle(steps: &[Step]) -> Option<Finding> {
-    let mut open: Vec<usize> = steps.iter().map(|step| step.needs.len()).collect();
-    let mut dependents: Vec<Vec<usize>> = vec![Vec::new(); steps.len()];
-    for step in steps {
-        for edge in &step.needs {
-            dependents[edge.from.0].push(step.id.0);
+/// Who comes before whom, by position.
+struct Graph {
+    later: Vec<Vec<usize>>,
+    /// How many come before and are not sorted yet.
+    open: Vec<usize>,
+}
+
+impl Graph {
+    fn new(size: usize) -> Self {
+        Self {
+            later: vec![Vec::new(); size],
+            open: vec![0; size],
         }
     }
-    let mut ready: Vec<usize> = (0..steps.len()).filter(|index| open[*index] == 0).collect();
-    while let Some(index) = ready.pop() {
-        for &dependent in &dependents[index] {
-            open[dependent] -= 1;
-            if open[dependent] == 0 {
-                ready.push(dependent);
+
+    fn edge(&mut self, from: usize, to: usize) {
+        self.later[from].push(to);
+        self.open[to] += 1;
+    }
+
+    /// All positions in an order that respects the edges, the lowest first
+    /// where there is a choice; then those that are in a cycle or behind one.
+    fn sorted(mut self) -> (Vec<usize>, Vec<usize>) {
+        let mut sorted = Vec::new();
+        let free = |open: &[usize], position: &usize| open[*position] == 0;
+        let mut ready: BinaryHeap<Reverse<usize>> = (0..self.open.len())
+            .filter(|position| free(&self.open, position))
+            .map(Reverse)
+            .collect();
+        while let Some(Reverse(position)) = ready.pop() {
+            sorted.push(position);
+            for &later in &self.later[position] {
+                self.open[later] -= 1;
+                if free(&self.open, &later) {
+                    ready.push(Reverse(later));
+                }
             }
         }
+        let cyclic = (0..self.open.len())
+            .filter(|position| !free(&self.open, position))
+            .collect();
+        (sorted, cyclic)
     }
-    let start = open.iter().position(|count| *count > 0)?;
-    // Every step that is still open has an open predecessor: walking back must repeat one.
-    let mut path = vec![start];
+}
+
+/// A cycle among the edges, as an error that prints its path.
+fn find_cycle(steps: &[Step]) -> Option<Finding> {
+    let mut graph = Graph::new(steps.len());
+    for step in steps {
+        for edge in &step.needs {
+            graph.edge(edge.from.0, step.id.0);
+        }
+    }
+    let (_, cyclic) = graph.sorted();
+    let open: BTreeSet<usize> = cyclic.into_iter().collect();
+    // Every one of them has one of them before it: walking back must repeat one.
+    let mut path = vec![*open.first()?];
     loop {
         let current = path[path.len() - 1];
-        let before = steps[current]
-            .needs
-            .iter()
-            .map(|edge| edge.from.0)
-            .find(|index| open[*index] > 0)?;
-        if let Some(first) = path.iter().position(|index| *index == before) {
-            let mut cycle: Vec<String> = path[first..]
-                .iter()
-                .rev()
-                .map(|index| steps[*index].object.to_string())
-                .collect();
-            cycle.push(cycle[0].clone());
-            cycle.dedup();
-            return Some(
-                Finding::error(
-                    Kind::Repository,
-                    "dependency-cycle",
-                    format!("these objects wait for each other: {}", cycle.join(" -> ")),
-                )
-                .hint("remove one of the references or pleach.dev/after annotations between them"),
-            );
+        let mut before = steps[current].needs.iter().map(|edge| edge.from.0);
+        let before = before.find(|position| open.contains(position))?;
+        if let Some(first) = path.iter().position(|position| *position == before) {
+            return Some(cycle(steps, &path[first..]));
         }
         path.push(before);
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use jiff::SignedDuration;
-    use serde_json::json;
-
-    use super::*;
-    use crate::inventory::{Entry, EntryState};
-    use crate::observe::LiveMeta;
-    use crate::plan::{Deletion, Propagation};
-
-    fn step(id: usize, stage: StageName, kind: (&str, &str), op: Op) -> Step {
-        Step {
-            id: StepId(id),
-            stage,
-            object: ObjectId::new(kind.0, kind.1, Some("web"), "a"),
-            op,
-            needs: Vec::new(),
-            require: Vec::new(),
-            until: Some(crate::plan::Until::Absent { pods: None }),
-            deadline: SignedDuration::from_secs(1),
-            overlay: None,
-            reason: String::new(),
-        }
-    }
-
-    fn delete() -> Op {
-        let entry = Entry {
-            state: EntryState::Applied,
-            uid: Some("uid".to_owned()),
-            ..Entry::default()
-        };
-        let live = LiveMeta::read(&json!({ "uid": "uid" }), "pleach/test.web");
-        Op::Delete(Deletion::of_member(&entry, &live, Propagation::Background).unwrap())
-    }
-
-    #[test]
-    fn deletions_come_first_within_a_stage() {
-        let barrier = Step {
-            until: None,
-            ..step(0, StageName::Workloads, ("pleach.dev", "Release"), Op::Wait)
-        };
-        let mut steps = [
-            barrier,
-            step(1, StageName::Workloads, ("apps", "Deployment"), Op::Wait),
-            step(2, StageName::Workloads, ("batch", "Job"), delete()),
-            step(3, StageName::Services, ("", "Service"), Op::Wait),
-        ];
-        steps.sort_by_cached_key(|step| sort_key(step, &BTreeMap::new()));
-        assert_eq!(steps.map(|step| step.id.0), [3, 2, 1, 0]);
-    }
+fn cycle(steps: &[Step], backwards: &[usize]) -> Finding {
+    let mut objects: Vec<String> = backwards
+        .iter()
+        .rev()
+        .map(|position| steps[*position].object.to_string())
+        .collect();
+    objects.push(objects[0].clone());
+    objects.dedup();
+    Finding::error(
+        Kind::Repository,
+        "dependency-cycle",
+        format!(
+            "these objects wait for each other: {}",
+            objects.join(" -> ")
+        ),
+    )
+    .hint("remove one of the references or pleach.dev/after annotations between them")
 }

@@ -32,6 +32,12 @@ pub enum Grant {
         /// The Service by which it was matched.
         service: Option<ServiceRef>,
     },
+    /// An applied registration that is no longer wanted, and behind which
+    /// nothing answers: it goes before everything else.
+    DeadRegistration {
+        /// The Service that is gone or has no ready endpoints.
+        service: ServiceRef,
+    },
     /// A registration that points at a Service which this plan removes.
     Registration {
         /// The Service that goes.
@@ -64,6 +70,22 @@ impl Deletion {
             resource_version: None,
             propagation,
             because: Grant::Inventory,
+        })
+    }
+
+    /// An applied registration that git no longer has and behind whose Service
+    /// nothing answers; any write to it in the meantime makes the deletion fail.
+    pub(super) fn of_dead_registration(
+        entry: &Entry,
+        live: &LiveMeta,
+        service: &ServiceRef,
+    ) -> Option<Self> {
+        Self::of_member(entry, live, Propagation::Background).map(|deletion| Self {
+            resource_version: Some(live.resource_version.clone()),
+            because: Grant::DeadRegistration {
+                service: service.clone(),
+            },
+            ..deletion
         })
     }
 
@@ -122,11 +144,12 @@ impl Deletion {
             Grant::Inventory => "no longer in git".to_owned(),
             Grant::RunTimeObject {
                 service: Some(service),
-            } => {
-                format!("made at run time by the workload behind Service {service}, which goes")
-            }
+            } => format!("made at run time by the workload behind Service {service}, which goes"),
             Grant::RunTimeObject { service: None } => {
                 "made at run time by workloads that are no longer there".to_owned()
+            }
+            Grant::DeadRegistration { service } => {
+                format!("no longer in git, and nothing answers behind Service {service}")
             }
             Grant::Registration { service } => format!("points at Service {service}, which goes"),
         }

@@ -4,12 +4,12 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::Deletion;
 use super::model::{
-    Action, Change, Desired, Edge, EdgeReason, Need, Op, Policy, Step, StepId, Until,
+    Action, Change, Desired, Edge, EdgeReason, Need, Op, Policy, Precondition, Step, StepId, Until,
 };
 use crate::finding::Finding;
-use crate::object::{GroupKind, Manifest, ObjectId};
+use crate::object::{GroupKind, Manifest, ObjectId, ServiceRef};
 use crate::observe::Observed;
-use crate::order::{Facts, StageName, defined_kinds, stage_of};
+use crate::order::{Definition, Facts, StageName, defined_kinds, stage_of};
 
 /// What every pass may read.
 pub(super) struct Ctx<'a> {
@@ -24,28 +24,49 @@ pub(super) struct Ctx<'a> {
     pub(super) facts: BTreeMap<&'a ObjectId, Facts>,
     /// Kinds whose CRD is part of the release.
     pub(super) defined: BTreeSet<GroupKind>,
+    /// Wanted objects by kind (without its group) and name.
+    by_name: BTreeMap<&'a str, BTreeMap<&'a str, Vec<&'a ObjectId>>>,
+    /// Wanted workloads with pods that stay, by namespace.
+    workloads: BTreeMap<&'a str, Vec<&'a ObjectId>>,
+    /// The CRDs of the release by what they define.
+    definitions: BTreeMap<GroupKind, &'a ObjectId>,
 }
 
 impl<'a> Ctx<'a> {
     pub(super) fn new(desired: &'a Desired, observed: &'a Observed, policy: &'a Policy) -> Self {
-        Self {
+        let mut ctx = Self {
             desired,
             observed,
             policy,
             apply_set: desired.name.apply_set(),
             manager: desired.name.field_manager(),
-            manifests: desired
-                .manifests
-                .iter()
-                .map(|manifest| (manifest.id(), manifest))
-                .collect(),
-            facts: desired
-                .manifests
-                .iter()
-                .map(|manifest| (manifest.id(), Facts::of(manifest)))
-                .collect(),
+            manifests: BTreeMap::new(),
+            facts: BTreeMap::new(),
             defined: defined_kinds(&desired.manifests),
+            by_name: BTreeMap::new(),
+            workloads: BTreeMap::new(),
+            definitions: BTreeMap::new(),
+        };
+        for manifest in &desired.manifests {
+            ctx.manifests.insert(manifest.id(), manifest);
+            ctx.facts.insert(manifest.id(), Facts::of(manifest));
         }
+        for &id in ctx.manifests.keys() {
+            let names = ctx.by_name.entry(&id.kind).or_default();
+            names.entry(&id.name).or_default().push(id);
+        }
+        for (&id, facts) in &ctx.facts {
+            // The pods of Jobs end: they are nobody's endpoints.
+            if let (Some(namespace), Some(_)) = (&id.namespace, &facts.pod_labels)
+                && id.group != "batch"
+            {
+                ctx.workloads.entry(namespace).or_default().push(id);
+            }
+            if let Some(definition) = &facts.defines {
+                ctx.definitions.insert(definition.kind.clone(), id);
+            }
+        }
+        ctx
     }
 
     /// The stage in which an object of this kind is applied.
@@ -56,6 +77,47 @@ impl<'a> Ctx<'a> {
     /// Whether an object is wanted.
     pub(super) fn is_desired(&self, id: &ObjectId) -> bool {
         self.manifests.contains_key(id)
+    }
+
+    /// The wanted objects of a kind, whatever its group, with a name.
+    pub(super) fn named(&self, kind: &str, name: &str) -> &[&'a ObjectId] {
+        self.by_name
+            .get(kind)
+            .and_then(|names| names.get(name))
+            .map_or(&[], Vec::as_slice)
+    }
+
+    /// The CRD of the release that defines a kind.
+    pub(super) fn definition(&self, kind: &GroupKind) -> Option<(&'a ObjectId, &Definition)> {
+        let id = *self.definitions.get(kind)?;
+        Some((id, self.facts.get(id)?.defines.as_ref()?))
+    }
+
+    /// The workloads of the release whose pods a Service selects.
+    pub(super) fn backends(&self, service: &ServiceRef) -> Vec<&'a ObjectId> {
+        let facts = self.facts.get(&service.id());
+        let Some(selector) = facts.and_then(|facts| facts.selector.as_ref()) else {
+            return Vec::new();
+        };
+        let workloads = self.workloads.get(service.namespace.as_str());
+        workloads
+            .into_iter()
+            .flatten()
+            .copied()
+            .filter(|id| {
+                self.facts
+                    .get(id)
+                    .is_some_and(|facts| facts.is_selected_by(selector))
+            })
+            .collect()
+    }
+
+    /// Whether a namespace is being deleted, and everything in it with it.
+    pub(super) fn is_ending(&self, namespace: &str) -> bool {
+        let id = ObjectId::new("", "Namespace", None, namespace);
+        self.observed
+            .live_meta(&id)
+            .is_some_and(|live| live.deleting)
     }
 
     /// The Release object: what barriers act on.
@@ -78,10 +140,14 @@ pub(super) struct Draft {
     pub(super) findings: Vec<Finding>,
     /// The step after which a desired object is as wanted.
     pub(super) done_by: BTreeMap<ObjectId, StepId>,
+    /// Steps that wait for objects to which nothing is done.
+    pub(super) awaited: BTreeMap<ObjectId, StepId>,
     /// Steps of objects that turned out to be blocked.
     pub(super) dropped: BTreeSet<StepId>,
     /// What goes.
     pub(super) pruned: Vec<Pruned>,
+    /// Services of the release that go, or went already.
+    pub(super) leaving: BTreeSet<ServiceRef>,
     /// The barrier after which things may be pruned.
     pub(super) verified: Option<StepId>,
 }
@@ -95,6 +161,41 @@ pub(super) struct Pruned {
 }
 
 impl Draft {
+    /// Records what happens to an object. The stage is only kept for what
+    /// happens at all.
+    pub(super) fn change(
+        &mut self,
+        object: &ObjectId,
+        action: Action,
+        stage: StageName,
+        reason: impl Into<String>,
+        require: Vec<Precondition>,
+    ) -> &mut Change {
+        let happens = !matches!(action, Action::Unchanged | Action::Blocked | Action::Skip);
+        let change = Change {
+            object: object.clone(),
+            action,
+            stage: happens.then_some(stage),
+            reason: reason.into(),
+            cause: None,
+            require,
+            digest: None,
+            unverified: None,
+        };
+        match self.changes.entry(object.clone()) {
+            std::collections::btree_map::Entry::Occupied(mut entry) => {
+                entry.insert(change);
+                entry.into_mut()
+            }
+            std::collections::btree_map::Entry::Vacant(entry) => entry.insert(change),
+        }
+    }
+
+    /// What happens to an object.
+    pub(super) fn action(&self, id: &ObjectId) -> Option<Action> {
+        self.changes.get(id).map(|change| change.action)
+    }
+
     /// Adds a step and returns its provisional id.
     pub(super) fn step(
         &mut self,
@@ -125,19 +226,40 @@ impl Draft {
         &mut self.steps[id.0]
     }
 
-    /// Makes one step wait for another, once.
+    /// Makes one step wait for another. Of two edges between the same steps
+    /// `arrange` keeps the stronger one.
     pub(super) fn edge(&mut self, from: StepId, state: Need, to: StepId, why: EdgeReason) {
-        if from == to {
+        if from != to {
+            self.steps[to.0].needs.push(Edge { from, state, why });
+        }
+    }
+
+    /// Makes every later step wait for every earlier one. Where there are many
+    /// of both, a step without effect stands between them, so that the number
+    /// of edges grows with the objects and not with their square.
+    pub(super) fn all_before(
+        &mut self,
+        ctx: &Ctx<'_>,
+        stage: StageName,
+        earlier: &[(StepId, Need)],
+        later: &[StepId],
+        why: &EdgeReason,
+        reason: &str,
+    ) {
+        if earlier.len() <= 1 || later.len() <= 1 {
+            for &to in later {
+                for &(from, state) in earlier {
+                    self.edge(from, state, to, why.clone());
+                }
+            }
             return;
         }
-        let needs = &mut self.steps[to.0].needs;
-        match needs.iter_mut().find(|edge| edge.from == from) {
-            // Ready and Absent both include Applied.
-            Some(edge) if edge.state == Need::Applied && state != Need::Applied => {
-                *edge = Edge { from, state, why }
-            }
-            Some(_) => {}
-            None => needs.push(Edge { from, state, why }),
+        let join = self.wait(ctx, stage, ctx.release(), None, reason);
+        for &(from, state) in earlier {
+            self.edge(from, state, join, why.clone());
+        }
+        for &to in later {
+            self.edge(join, Need::Applied, to, why.clone());
         }
     }
 
@@ -153,6 +275,30 @@ impl Draft {
         let id = self.step(ctx, stage, object, Op::Wait, reason);
         self.at(id).until = until;
         id
+    }
+
+    /// Adds a step that waits for the end of an object that is being deleted.
+    pub(super) fn wait_for_end(
+        &mut self,
+        ctx: &Ctx<'_>,
+        stage: StageName,
+        id: &ObjectId,
+        uid: &str,
+        reason: &str,
+    ) -> StepId {
+        let until = Some(Until::Absent { pods: None });
+        let gone = self.wait(ctx, stage, id.clone(), until, reason);
+        self.at(gone).require = vec![Precondition::Uid(uid.to_owned())];
+        gone
+    }
+
+    /// The applies of workloads.
+    pub(super) fn workloads(&self) -> Vec<StepId> {
+        self.steps
+            .iter()
+            .filter(|step| step.stage == StageName::Workloads && step.op.applies())
+            .map(|step| step.id)
+            .collect()
     }
 
     /// Whether any object cannot be brought about.

@@ -3,14 +3,15 @@
 //! An upgrade that moves a product to another namespace leaves behind the
 //! APIService and webhook configurations that its pods registered at run time:
 //! no manifest has them. They are found by the Service they point at, and go
-//! before the new workloads start, which would crash on them otherwise.
+//! before the new workloads start, which would crash on them otherwise. Until
+//! everything that those workloads need is there, the former ones keep them.
 
 use std::collections::BTreeSet;
 
 use super::Deletion;
 use super::draft::{Ctx, Draft};
-use super::edges::applies;
-use super::model::{Action, Change, EdgeReason, Need, Op, Precondition, Until};
+use super::model::{Action, EdgeReason, Need, Op, Precondition, StepId, Until};
+use super::ownership;
 use crate::finding::{Finding, Kind};
 use crate::inventory::EntryState;
 use crate::object::ServiceRef;
@@ -19,47 +20,73 @@ use crate::order::StageName;
 
 /// Plans the deletion of every registration that points only at Services that go.
 pub(super) fn run(ctx: &Ctx<'_>, draft: &mut Draft) {
-    let leaving: BTreeSet<ServiceRef> = draft
-        .pruned
-        .iter()
-        .filter(|pruned| pruned.id.is("", "Service"))
-        .filter_map(|pruned| {
-            Some(ServiceRef {
-                namespace: pruned.id.namespace.clone()?,
-                name: pruned.id.name.clone(),
-            })
-        })
-        .collect();
-    if leaving.is_empty() {
+    if draft.leaving.is_empty() {
         return;
     }
+    let workloads = draft.workloads();
+    let needs = needs_of(draft, &workloads);
+    let mut deletions = Vec::new();
     for registration in &ctx.observed.registrations {
         let id = &registration.id;
-        let shipped = ctx
-            .observed
-            .inventory
-            .entries
-            .get(id)
-            .is_some_and(|entry| entry.state == EntryState::Applied);
-        let Some(service) = registration
+        let entry = ctx.observed.inventory.entries.get(id);
+        let shipped = entry.is_some_and(|entry| entry.state == EntryState::Applied);
+        let service = registration
             .services
             .iter()
-            .find(|service| leaving.contains(service))
-        else {
+            .find(|service| draft.leaving.contains(service));
+        let Some(service) = service.filter(|_| !ctx.is_desired(id) && !shipped) else {
+            // Retargeted by its apply, pruned before its backend, or none of ours.
             continue;
         };
-        if ctx.is_desired(id) || shipped {
-            // Retargeted by its apply, or pruned before its backend.
-            continue;
-        }
-        if let Some(finding) = reservation(ctx, registration, &leaving) {
+        if let Some(finding) = reservation(ctx, registration, &draft.leaving) {
             draft.findings.push(finding.on(id.clone()));
-            continue;
-        }
-        if let Some(deletion) = Deletion::of_registration(registration, service) {
-            delete(ctx, draft, registration, deletion);
+        } else if let Some(deletion) = Deletion::of_registration(registration, service) {
+            let step = delete(ctx, draft, registration, deletion);
+            for &(before, need) in &needs {
+                draft.edge(before, need, step, EdgeReason::Leftover);
+            }
+            deletions.push((step, Need::Absent));
         }
     }
+    // A recorded one is among what is pruned as well.
+    let deleted: BTreeSet<_> = deletions
+        .iter()
+        .map(|(step, _)| draft.steps[step.0].object.clone())
+        .collect();
+    draft.pruned.retain(|pruned| !deleted.contains(&pruned.id));
+    draft.all_before(
+        ctx,
+        StageName::Workloads,
+        &deletions,
+        &workloads,
+        &EdgeReason::Leftover,
+        "the new workloads would crash on the registrations of the former ones",
+    );
+}
+
+/// What has to be there before any of the workloads can be applied, without
+/// what itself comes after a workload.
+fn needs_of(draft: &Draft, workloads: &[StepId]) -> Vec<(StepId, Need)> {
+    let mut dependents: Vec<Vec<StepId>> = vec![Vec::new(); draft.steps.len()];
+    for step in &draft.steps {
+        for edge in &step.needs {
+            dependents[edge.from.0].push(step.id);
+        }
+    }
+    let mut after = BTreeSet::new();
+    let mut open = workloads.to_vec();
+    while let Some(step) = open.pop() {
+        if after.insert(step) {
+            open.extend(&dependents[step.0]);
+        }
+    }
+    let needs: BTreeSet<(StepId, Need)> = workloads
+        .iter()
+        .flat_map(|step| &draft.steps[step.0].needs)
+        .filter(|edge| !after.contains(&edge.from))
+        .map(|edge| (edge.from, edge.state))
+        .collect();
+    needs.into_iter().collect()
 }
 
 /// Why a registration is left alone although its Service goes.
@@ -68,91 +95,48 @@ fn reservation(
     registration: &Registration,
     leaving: &BTreeSet<ServiceRef>,
 ) -> Option<Finding> {
-    let note = |code: &str, message: String| {
-        Some(
-            Finding::warning(Kind::Policy, code, message)
-                .hint("it is left in place; remove it by hand if nobody needs it"),
-        )
+    let Registration { meta, services, .. } = registration;
+    let (code, why) = if let Some(other) = services.iter().find(|one| !leaving.contains(one)) {
+        let why = format!("it also points at Service {other}, which stays");
+        ("leftover-shared", why)
+    } else if let Some(set) = meta.part_of().filter(|set| *set != ctx.apply_set) {
+        let why = format!("its Service goes, but it is part of another ApplySet ({set})");
+        ("leftover-foreign", why)
+    } else if !meta.owners.is_empty() {
+        let why = "its Service goes, but another object owns it".to_owned();
+        ("leftover-owned", why)
+    } else if let Some(deployer) = ownership::deployer(meta) {
+        let why = format!(
+            "its Service goes, but it carries the mark `{}`",
+            deployer.mark
+        );
+        ("leftover-foreign", why)
+    } else if !ctx.observed.is_complete(&registration.id) {
+        let why = "its Service goes, but its kind could not be listed completely".to_owned();
+        ("incomplete-view", why)
+    } else {
+        return None;
     };
-    if let Some(other) = registration
-        .services
-        .iter()
-        .find(|service| !leaving.contains(service))
-    {
-        return note(
-            "leftover-shared",
-            format!("it also points at Service {other}, which stays"),
-        );
-    }
-    if let Some(set) = registration
-        .meta
-        .part_of()
-        .filter(|set| *set != ctx.apply_set)
-    {
-        return note(
-            "leftover-foreign",
-            format!("its Service goes, but it is part of another ApplySet ({set})"),
-        );
-    }
-    if !registration.meta.owners.is_empty() {
-        return note(
-            "leftover-owned",
-            "its Service goes, but another object owns it".to_owned(),
-        );
-    }
-    let marks = [
-        "kustomize.toolkit.fluxcd.io/name",
-        "argocd.argoproj.io/tracking-id",
-        "meta.helm.sh/release-name",
-    ];
-    let marked = marks.iter().find(|key| {
-        registration.meta.labels.contains_key(**key)
-            || registration.meta.annotations.contains_key(**key)
-    });
-    marked.and_then(|key| {
-        note(
-            "leftover-foreign",
-            format!("its Service goes, but it carries the mark `{key}`"),
-        )
-    })
+    let finding = Finding::warning(Kind::Policy, code, why);
+    Some(finding.hint("it is left in place; remove it by hand if nobody needs it"))
 }
 
-fn delete(ctx: &Ctx<'_>, draft: &mut Draft, registration: &Registration, deletion: Deletion) {
+fn delete(
+    ctx: &Ctx<'_>,
+    draft: &mut Draft,
+    registration: &Registration,
+    deletion: Deletion,
+) -> StepId {
     let id = &registration.id;
+    let stage = StageName::Workloads;
     let reason = deletion.explain();
     let require = vec![
         Precondition::Uid(registration.meta.uid.clone()),
         Precondition::ResourceVersion(registration.meta.resource_version.clone()),
     ];
-    draft.changes.insert(
-        id.clone(),
-        Change {
-            object: id.clone(),
-            action: Action::Delete,
-            stage: Some(StageName::Workloads),
-            reason: reason.clone(),
-            cause: None,
-            require: require.clone(),
-            digest: None,
-            unverified: None,
-        },
-    );
-    let workloads: Vec<_> = draft
-        .steps
-        .iter()
-        .filter(|step| step.stage == StageName::Workloads && applies(&step.op))
-        .map(|step| step.id)
-        .collect();
-    let step = draft.step(
-        ctx,
-        StageName::Workloads,
-        id.clone(),
-        Op::Delete(deletion),
-        &reason,
-    );
+    draft.change(id, Action::Delete, stage.clone(), &reason, require.clone());
+    let step = draft.step(ctx, stage, id.clone(), Op::Delete(deletion), &reason);
     draft.at(step).require = require;
     draft.at(step).until = Some(Until::Absent { pods: None });
-    for workload in workloads {
-        draft.edge(step, Need::Absent, workload, EdgeReason::Leftover);
-    }
+    step
 }

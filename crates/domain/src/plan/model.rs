@@ -185,6 +185,8 @@ pub enum Cause {
         /// Field managers that now hold fields of ours, where they can be told.
         managers: Vec<String>,
     },
+    /// Neither: no value changes, only the server's record of who owns it.
+    Ownership,
 }
 
 /// A named group of steps; not a lock.
@@ -349,6 +351,11 @@ impl Op {
         }
     }
 
+    /// Whether it sends the object.
+    pub(super) fn applies(&self) -> bool {
+        matches!(self, Self::Apply { .. } | Self::Create { .. })
+    }
+
     /// A word for people.
     pub fn verb(&self) -> &'static str {
         match self {
@@ -362,6 +369,9 @@ impl Op {
         }
     }
 }
+
+/// Stands for the digest of a secret object before its key exists.
+const UNKEYED: &str = "unkeyed";
 
 /// What an apply sends.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -377,8 +387,7 @@ impl Body {
     fn digest(&self) -> String {
         match self {
             Self::Rendered(DesiredDigest::Known(digest)) => digest.to_string(),
-            // Before the key exists an approval binds to id and op only.
-            Self::Rendered(DesiredDigest::Unkeyed) => "unkeyed".to_owned(),
+            Self::Rendered(DesiredDigest::Unkeyed) => UNKEYED.to_owned(),
             Self::Inline(value) => Digest::of(&canonical_json(&value.0)).to_string(),
         }
     }

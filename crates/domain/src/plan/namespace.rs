@@ -2,8 +2,9 @@
 
 use serde_json::json;
 
+use super::changes::ending_reason;
 use super::draft::{Ctx, Draft};
-use super::model::{Action, Body, Change, EdgeReason, Need, NonSecret, Op, Precondition};
+use super::model::{Action, Body, EdgeReason, Need, NonSecret, Op, Precondition};
 use crate::finding::{Finding, Kind};
 use crate::object::{ObjectId, labels};
 use crate::order::StageName;
@@ -13,25 +14,39 @@ use crate::order::StageName;
 /// it is needed.
 pub(super) fn run(ctx: &Ctx<'_>, draft: &mut Draft) {
     let Some(id) = implied(ctx) else { return };
-    if ctx.observed.live_meta(&id).is_some() {
+    let live = ctx.observed.live_meta(&id);
+    let ending = live.filter(|live| live.deleting);
+    if live.is_some() && ending.is_none() {
         if ctx.observed.inventory.entries.contains_key(&id) {
-            record(draft, &id, Action::Unchanged, "as wanted");
+            let action = Action::Unchanged;
+            draft.change(&id, action, StageName::Definitions, "as wanted", Vec::new());
         }
         return;
     }
     if !ctx.desired.create_namespace {
+        let stage = StageName::Definitions;
+        let reason = "createNamespace is false";
+        draft.change(&id, Action::Blocked, stage, reason, Vec::new());
+        let what = if ending.is_some() {
+            "is being deleted"
+        } else {
+            "does not exist"
+        };
         draft.findings.push(
             Finding::error(
                 Kind::Policy,
                 "namespace-missing",
-                format!("namespace {} does not exist", id.name),
+                format!("namespace {} {what}", id.name),
             )
             .on(id.clone())
             .hint("create it, or set createNamespace: true on the release"),
         );
         return;
     }
-    let reason = "objects of the release lie in it and no manifest has it";
+    let reason = match ending {
+        Some(live) => ending_reason(live),
+        None => "objects of the release lie in it and no manifest has it".to_owned(),
+    };
     let body = json!({
         "apiVersion": "v1",
         "kind": "Namespace",
@@ -40,22 +55,22 @@ pub(super) fn run(ctx: &Ctx<'_>, draft: &mut Draft) {
             "labels": { labels::PART_OF: ctx.apply_set, labels::MANAGED_BY: "pleach" },
         },
     });
-    record(draft, &id, Action::Create, reason);
+    let stage = StageName::Definitions;
+    let require = vec![Precondition::Absent];
+    draft.change(&id, Action::Create, stage.clone(), &reason, require.clone());
+    let gone = ending.map(|live| draft.wait_for_end(ctx, stage.clone(), &id, &live.uid, &reason));
     let op = Op::Apply {
         body: Body::Inline(NonSecret(body)),
         force: false,
     };
-    let step = draft.step(ctx, StageName::Definitions, id.clone(), op, reason);
-    draft.at(step).require.push(Precondition::Absent);
-    draft.done_by.insert(id.clone(), step);
-    for object in ctx
-        .desired
-        .manifests
-        .iter()
-        .map(crate::object::Manifest::id)
-    {
+    let step = draft.step(ctx, stage, id.clone(), op, &reason);
+    draft.at(step).require = require;
+    if let Some(gone) = gone {
+        draft.edge(gone, Need::Absent, step, EdgeReason::SameObject);
+    }
+    for object in ctx.manifests.keys() {
         if object.namespace.as_deref() == Some(&id.name)
-            && let Some(to) = draft.done_by.get(object).copied()
+            && let Some(to) = draft.done_by.get(*object).copied()
         {
             draft.edge(step, Need::Applied, to, EdgeReason::Namespace);
         }
@@ -67,29 +82,8 @@ pub(super) fn implied(ctx: &Ctx<'_>) -> Option<ObjectId> {
     let name = ctx.desired.namespace.as_deref()?;
     let id = ObjectId::new("", "Namespace", None, name);
     let used = ctx
-        .desired
         .manifests
-        .iter()
-        .any(|manifest| manifest.id().namespace.as_deref() == Some(name));
+        .keys()
+        .any(|object| object.namespace.as_deref() == Some(name));
     (used && !ctx.is_desired(&id)).then_some(id)
-}
-
-fn record(draft: &mut Draft, id: &ObjectId, action: Action, reason: &str) {
-    draft.changes.insert(
-        id.clone(),
-        Change {
-            object: id.clone(),
-            action,
-            stage: (action == Action::Create).then_some(StageName::Definitions),
-            reason: reason.to_owned(),
-            cause: None,
-            require: if action == Action::Create {
-                vec![Precondition::Absent]
-            } else {
-                Vec::new()
-            },
-            digest: None,
-            unverified: None,
-        },
-    );
 }

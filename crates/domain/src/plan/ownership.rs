@@ -15,7 +15,7 @@ pub(super) enum Claim {
     /// It may be taken over.
     Adopt,
     /// It is somebody else's.
-    Refused(Finding),
+    Refused(Box<Finding>),
 }
 
 /// Field managers of pleach beside the release's own: what they hold is taken over.
@@ -27,86 +27,90 @@ pub(super) const MADE_UP_MANAGER: &str = "before-first-apply";
 /// The families that `adopt` may name, and the managers that belong to them.
 const FAMILIES: &[(&str, &[&str])] = &[
     ("kubectl", &["kubectl", MADE_UP_MANAGER]),
-    ("helm", &["helm", "Helm"]),
     ("flux", &["kustomize-controller", "helm-controller", "flux"]),
+    ("helm", &["helm", "Helm"]),
     ("argocd", &["argocd"]),
 ];
 
-/// Marks that a deployer which may still be active leaves on its objects:
-/// where it is, under which key, who it is and how it is stopped.
-const ACTIVE_OWNERS: &[(bool, &str, &str, &str)] = &[
+/// The marks that a deployer which may still be active leaves on its objects:
+/// label or annotation, who it is, and how it is stopped.
+const DEPLOYERS: &[(&str, &str, &str)] = &[
     (
-        true,
         "kustomize.toolkit.fluxcd.io/name",
         "Flux",
         "flux suspend kustomization NAME",
     ),
     (
-        true,
         "helm.toolkit.fluxcd.io/name",
         "Flux",
         "flux suspend helmrelease NAME",
     ),
     (
-        false,
         "argocd.argoproj.io/tracking-id",
         "Argo CD",
         "argocd app set NAME --sync-policy none",
     ),
     (
-        false,
         "meta.helm.sh/release-name",
         "Helm",
         "helm uninstall NAME --keep-history (it deletes the objects)",
     ),
 ];
 
+/// Another deployer that may be active on an object.
+pub(super) struct Deployer {
+    /// The label or annotation by which it is known.
+    pub(super) mark: &'static str,
+    name: &'static str,
+    stop: &'static str,
+}
+
+/// The deployer that left its mark on an object.
+pub(super) fn deployer(live: &LiveMeta) -> Option<Deployer> {
+    DEPLOYERS
+        .iter()
+        .find(|(mark, ..)| live.labels.contains_key(*mark) || live.annotations.contains_key(*mark))
+        .map(|(mark, name, stop)| Deployer { mark, name, stop })
+}
+
 /// Decides by existence, not by conflict: an object that exists, is not in the
 /// inventory and lacks our label needs the release's `adopt`.
 pub(super) fn claim(ctx: &Ctx<'_>, id: &ObjectId, live: &LiveMeta) -> Claim {
-    let member = ctx.observed.inventory.entries.get(id).is_some_and(|entry| {
-        entry.state == EntryState::Applied && entry.uid.as_deref() == Some(&live.uid)
-    });
-    match live.part_of() {
-        Some(set) if set == ctx.apply_set => return Claim::Ours,
-        Some(set) => {
-            return Claim::Refused(
-                Finding::error(
-                    Kind::Policy,
-                    "foreign-apply-set",
-                    format!("it is part of another ApplySet ({set})"),
-                )
-                .hint("remove it from the other set, or from this release"),
-            );
-        }
-        None if member => return Claim::Ours,
-        None => {}
+    if let Some(set) = live.part_of().filter(|set| *set != ctx.apply_set) {
+        return Claim::Refused(Box::new(
+            Finding::error(
+                Kind::Policy,
+                "foreign-apply-set",
+                format!("it is part of another ApplySet ({set})"),
+            )
+            .hint("remove it from the other set, or from this release"),
+        ));
     }
-    if let Some((_, key, owner, command)) = ACTIVE_OWNERS.iter().find(|(label, key, ..)| {
-        if *label {
-            live.labels.contains_key(*key)
-        } else {
-            live.annotations.contains_key(*key)
-        }
-    }) {
-        return Claim::Refused(
-            Finding::error(Kind::Policy, "owned-by-deployer", format!("{owner} manages it (mark `{key}`)"))
-                .hint(format!("taking over from an active {owner} is not supported yet; stop it first: `{command}`")),
-        );
+    if is_ours(ctx, id, live) {
+        return Claim::Ours;
     }
-    if live
-        .managers
-        .iter()
-        .any(|manager| ctx.policy.adopts(manager))
-    {
+    if let Some(Deployer { mark, name, stop }) = deployer(live) {
+        return Claim::Refused(Box::new(
+            Finding::error(
+                Kind::Policy,
+                "owned-by-deployer",
+                format!("{name} manages it (mark `{mark}`)"),
+            )
+            .hint(format!(
+                "taking over from an active {name} is not supported yet; stop it first: `{stop}`"
+            )),
+        ));
+    }
+    let strangers = strangers(ctx, live);
+    if strangers.iter().any(|manager| ctx.policy.adopts(manager)) {
         return Claim::Adopt;
     }
-    let managers = if live.managers.is_empty() {
+    let managers = if strangers.is_empty() {
         "nobody on record".to_owned()
     } else {
-        live.managers.join(", ")
+        strangers.join(", ")
     };
-    Claim::Refused(
+    Claim::Refused(Box::new(
         Finding::error(
             Kind::Policy,
             "not-adopted",
@@ -114,47 +118,82 @@ pub(super) fn claim(ctx: &Ctx<'_>, id: &ObjectId, live: &LiveMeta) -> Claim {
                 "it exists already and is not of this release; its fields are held by {managers}"
             ),
         )
-        .hint(adoption_hint(live)),
+        .hint(adoption_hint(&strangers)),
+    ))
+}
+
+/// Whether the object carries our label or is the one that we recorded. One
+/// that somebody else created while we applied it carries our label too; it is
+/// theirs as long as they hold fields of it.
+fn is_ours(ctx: &Ctx<'_>, id: &ObjectId, live: &LiveMeta) -> bool {
+    let entry = ctx
+        .observed
+        .inventory
+        .entries
+        .get(id)
+        .filter(|entry| entry.uid.as_deref() == Some(&live.uid));
+    match entry.map(|entry| entry.state) {
+        Some(EntryState::Kept) => strangers(ctx, live).is_empty(),
+        Some(EntryState::Applied) => true,
+        _ => live.part_of().is_some(),
+    }
+}
+
+/// The managers of an object that are not ours.
+pub(super) fn strangers<'a>(ctx: &Ctx<'_>, live: &'a LiveMeta) -> Vec<&'a str> {
+    live.managers
+        .iter()
+        .map(String::as_str)
+        .filter(|manager| *manager != ctx.manager && !is_our_other(manager))
+        .collect()
+}
+
+fn adoption_hint(managers: &[&str]) -> String {
+    let family = managers.iter().find_map(|manager| family(manager));
+    let wanted = family.or_else(|| managers.first().copied());
+    format!(
+        "to take it over, add `adopt: [{}]` to the release in the environment file",
+        wanted.unwrap_or("kubectl")
     )
 }
 
-fn adoption_hint(live: &LiveMeta) -> String {
-    let family = live
-        .managers
+/// The family that a manager belongs to: the first that matches, Flux runs
+/// Helm under a name of its own.
+fn family(manager: &str) -> Option<&'static str> {
+    FAMILIES
         .iter()
-        .find_map(|manager| {
-            let family = FAMILIES
-                .iter()
-                .find(|(_, managers)| managers.iter().any(|known| manager.starts_with(known)));
-            Some(family.map_or_else(|| manager.clone(), |(name, _)| (*name).to_owned()))
-        })
-        .unwrap_or_else(|| "kubectl".to_owned());
-    format!("to take it over, add `adopt: [{family}]` to the release in the environment file")
+        .find(|(_, managers)| managers.iter().any(|known| manager.starts_with(known)))
+        .map(|(name, _)| *name)
 }
 
 impl Policy {
     /// Whether objects and fields of this manager may be taken over.
     pub fn adopts(&self, manager: &str) -> bool {
-        self.adopt.iter().any(|wanted| {
-            manager == wanted
-                || FAMILIES.iter().any(|(name, managers)| {
-                    name == wanted && managers.iter().any(|known| manager.starts_with(known))
-                })
-        })
+        let family = family(manager);
+        self.adopt
+            .iter()
+            .any(|wanted| wanted == manager || Some(wanted.as_str()) == family)
     }
+}
+
+/// Whether a manager is one of pleach's own beside the release's.
+pub(super) fn is_our_other(manager: &str) -> bool {
+    OUR_OTHER_MANAGERS.contains(&manager)
 }
 
 /// Whether fields of this manager are taken over without asking.
 pub(super) fn may_take_over(ctx: &Ctx<'_>, manager: &str) -> bool {
-    manager == ctx.manager || OUR_OTHER_MANAGERS.contains(&manager) || ctx.policy.adopts(manager)
+    manager == ctx.manager || is_our_other(manager) || ctx.policy.adopts(manager)
 }
 
-/// The patch that makes the fields of adopted managers ours.
-pub(super) fn adoption(ctx: &Ctx<'_>, manifest: &Manifest, live: &Live) -> Option<NonSecret> {
+/// The patch that makes the fields of some managers ours.
+pub(super) fn merge(
+    ctx: &Ctx<'_>,
+    manifest: &Manifest,
+    live: &Live,
+    taken: &dyn Fn(&str) -> bool,
+) -> Option<NonSecret> {
     let metadata = &live.value()["metadata"];
     let api_version = manifest.api_version().to_string();
-    ownership::merge_entries(metadata, &api_version, &ctx.manager, &|manager| {
-        may_take_over(ctx, manager)
-    })
-    .map(NonSecret)
+    ownership::merge_entries(metadata, &api_version, &ctx.manager, taken).map(NonSecret)
 }

@@ -93,28 +93,32 @@ fn check_grants(ctx: &Ctx<'_>, draft: &mut Draft) {
 /// what a half-done upgrade was applying; and which way that goes.
 fn check_version(ctx: &Ctx<'_>, draft: &mut Draft) -> Direction {
     check_kubernetes(ctx, draft);
-    let installed = ctx.observed.installed.as_ref();
-    let attempts = installed
-        .into_iter()
-        .flat_map(|installed| [&installed.installed, &installed.applying]);
+    let Some(installed) = &ctx.observed.installed else {
+        return Direction::Forward;
+    };
+    let attempts = [
+        (&installed.installed, "is installed"),
+        (&installed.applying, "was begun and not finished"),
+    ];
     let mut direction = Direction::Forward;
-    for attempt in attempts
-        .flatten()
-        .filter(|attempt| attempt.version != ctx.desired.version)
-    {
-        match way(ctx, &attempt.version) {
-            Some(Direction::Forward) => check_upgrade(ctx, draft, &attempt.version),
+    for (attempt, state) in attempts {
+        let from = attempt.as_ref().map(|attempt| attempt.version.as_str());
+        let Some(from) = from.filter(|from| *from != ctx.desired.version) else {
+            continue;
+        };
+        match way(ctx, from) {
+            Some(Direction::Forward) => check_upgrade(ctx, draft, from, state),
             Some(Direction::Reverse) => direction = Direction::Reverse,
             None => draft.findings.push(
                 Finding::error(
                     Kind::Policy,
                     "direction-unknown",
                     format!(
-                        "the versions {} and {} cannot be compared",
-                        attempt.version, ctx.desired.version
+                        "the versions {from} and {} cannot be compared",
+                        ctx.desired.version
                     ),
                 )
-                .hint("say `direction: forward` in bundle.yaml or version.yaml"),
+                .hint("say `direction: forward` or `direction: reverse` in bundle.yaml or version.yaml"),
             ),
         }
     }
@@ -139,11 +143,12 @@ fn parse(text: &str) -> Option<Version> {
     Version::parse(text.strip_prefix('v').unwrap_or(text)).ok()
 }
 
-fn check_upgrade(ctx: &Ctx<'_>, draft: &mut Draft, from: &str) {
-    let (Some(range), Some(version)) = (&ctx.policy.upgrades_from, parse(from)) else {
+fn check_upgrade(ctx: &Ctx<'_>, draft: &mut Draft, from: &str, state: &str) {
+    let Some(range) = &ctx.policy.upgrades_from else {
         return;
     };
-    if range.matches(&version) {
+    // A version that is no number is within no range.
+    if parse(from).is_some_and(|version| range.matches(&version)) {
         return;
     }
     draft.findings.push(
@@ -151,7 +156,7 @@ fn check_upgrade(ctx: &Ctx<'_>, draft: &mut Draft, from: &str) {
             Kind::Policy,
             "version-path",
             format!(
-                "{} can be gone to from {range} only, and {from} is installed",
+                "{} can be gone to from {range} only, and {from} {state}",
                 ctx.desired.version
             ),
         )

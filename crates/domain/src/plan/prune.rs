@@ -1,293 +1,203 @@
 //! What git no longer has: decided here, deleted after verify, in reverse order.
 
-use std::collections::{BTreeMap, BTreeSet};
+mod steps;
+mod verdict;
+
+pub(super) use steps::run as steps;
 
 use super::draft::{Ctx, Draft, Pruned};
-use super::model::{
-    Action, Change, EdgeReason, Need, Op, Precondition, StepId, Until, is_protected_kind,
-};
-use super::{Deletion, Propagation, namespace};
+use super::model::Action;
+use super::namespace;
 use crate::finding::{Finding, Kind};
-use crate::inventory::{Entry, EntryState};
-use crate::object::{ObjectId, annotations};
-use crate::observe::{LiveMeta, Registration};
-use crate::order::{DeletionClass, StageName, deletion_class};
+use crate::inventory::EntryState;
+use crate::object::{GroupKind, ObjectId, ServiceRef};
+use crate::observe::{Listing, ListingKey};
+use crate::order::StageName;
+use verdict::{Judge, Verdict};
 
 /// Decides which members go, which are kept and why.
 pub(super) fn decide(ctx: &Ctx<'_>, draft: &mut Draft) {
     let implied = namespace::implied(ctx);
+    let judge = Judge::new(ctx);
     let mut pruned = Vec::new();
     let mut counted = 0;
-    for (id, entry) in &ctx.observed.inventory.entries {
-        if ctx.is_desired(id) || implied.as_ref() == Some(id) {
-            continue;
-        }
+    let entries = &ctx.observed.inventory.entries;
+    let unwanted = || {
+        entries
+            .iter()
+            .filter(|(id, _)| !ctx.is_desired(id) && implied.as_ref() != Some(*id))
+    };
+    for (id, entry) in unwanted() {
         match entry.state {
-            // Never confirmed: never deleted.
-            EntryState::Intended | EntryState::Kept => {}
-            EntryState::Applied => match judge(ctx, id, entry) {
-                Verdict::Gone => {}
-                Verdict::Keep(finding) => keep(draft, id, finding),
-                Verdict::Delete(one) => {
-                    counted += usize::from(!has_successor(ctx, id));
-                    pruned.push(one);
+            EntryState::Intended => skip(
+                draft,
+                id,
+                "no longer in git; its creation was never confirmed, so whatever exists is left alone",
+            ),
+            EntryState::Kept => skip(
+                draft,
+                id,
+                "no longer in git; stays because others hold fields of it",
+            ),
+            EntryState::Applied => {
+                let verdict = judge.member(id, entry);
+                if matches!(verdict, Verdict::Absent | Verdict::Delete(_)) {
+                    draft.leaving.extend(service_ref(id));
                 }
-            },
-            EntryState::Observed => pruned.extend(run_time(ctx, id, entry)),
+                if matches!(verdict, Verdict::Delete(_)) && !has_successor(ctx, id) {
+                    counted += 1;
+                }
+                carry_out(draft, id, verdict, &mut pruned);
+            }
+            EntryState::Observed => {}
         }
     }
-    // A run-time object that points at a Service goes with that Service only.
-    let services: BTreeSet<ObjectId> = pruned
-        .iter()
-        .filter(|one| one.id.is("", "Service"))
-        .map(|one| one.id.clone())
-        .collect();
-    pruned.retain(|one| match ctx.observed.inventory.entries.get(&one.id) {
-        Some(Entry {
-            state: EntryState::Observed,
-            service: Some(service),
-            ..
-        }) => services.contains(&service.id()),
-        _ => true,
-    });
-    if pruned.is_empty() {
+    for (id, entry) in unwanted().filter(|(_, entry)| entry.state == EntryState::Observed) {
+        let verdict = judge.run_time_object(id, entry, &draft.leaving);
+        carry_out(draft, id, verdict, &mut pruned);
+    }
+    if pruned.is_empty() && draft.leaving.is_empty() {
         return;
     }
-    let hold = if draft.is_blocked() {
-        Some("objects are blocked")
-    } else if !ctx.policy.wait {
-        Some("nothing is waited for")
-    } else if !ctx.policy.prune.enabled {
-        Some("pruning is disabled in the environment file")
-    } else {
-        None
-    };
-    if let Some(why) = hold {
+    if let Some(why) = hold(ctx, draft) {
         for one in pruned {
-            skip(
-                draft,
-                &one.id,
-                format!("no longer in git; stays because {why}"),
-            );
+            let reason = format!("no longer in git; stays because {why}");
+            skip(draft, &one.id, &reason);
         }
+        draft.leaving.clear();
         return;
     }
     check_cap(ctx, draft, counted);
     draft.pruned = pruned;
 }
 
-/// What happens to a member that git no longer has.
-enum Verdict {
-    /// It does not exist any more, or is another incarnation.
-    Gone,
-    /// It stays, and this says why.
-    Keep(Finding),
-    /// It goes.
-    Delete(Pruned),
-}
-
-fn judge(ctx: &Ctx<'_>, id: &ObjectId, entry: &Entry) -> Verdict {
-    let keep = |finding: Finding| Verdict::Keep(finding.on(id.clone()));
-    let Some(live) = ctx.observed.live_meta(id) else {
-        return if ctx.observed.is_complete(id) {
-            Verdict::Gone
-        } else {
-            keep(Finding::warning(
-                Kind::Cluster,
-                "incomplete-view",
-                "no longer in git; stays because its kind could not be listed completely",
-            ))
-        };
-    };
-    if entry.uid.as_deref() != Some(&live.uid) {
-        return Verdict::Gone;
-    }
-    if !ctx.observed.is_complete(id) {
-        return keep(Finding::warning(
-            Kind::Cluster,
-            "incomplete-view",
-            "no longer in git; stays because its kind could not be listed completely",
-        ));
-    }
-    if is_renamed(ctx, live) {
-        return Verdict::Gone;
-    }
-    if live.part_of().is_some_and(|set| set != ctx.apply_set) {
-        return keep(Finding::warning(
-            Kind::Policy,
-            "kept-foreign",
-            "no longer in git; stays because it is part of another ApplySet now",
-        ));
-    }
-    if live
-        .annotations
-        .get(annotations::PRUNE)
-        .is_some_and(|value| value == "disabled")
-    {
-        return keep(Finding::note(
-            Kind::Policy,
-            "kept-annotated",
-            "no longer in git; stays because of its annotation pleach.dev/prune",
-        ));
-    }
-    if let Some(finding) = protection(ctx, id, entry) {
-        return keep(finding);
-    }
-    let propagation = if deletion_class(&id.group_kind()) == DeletionClass::Workloads {
-        // Its pods still use what is deleted after it.
-        Propagation::Foreground
-    } else {
-        Propagation::Background
-    };
-    match Deletion::of_member(entry, live, propagation) {
-        Some(deletion) => Verdict::Delete(Pruned {
-            id: id.clone(),
-            deletion,
-            dead: is_dead(ctx, id),
-        }),
-        None => Verdict::Gone,
-    }
-}
-
-/// Why a protected object may not go.
-fn protection(ctx: &Ctx<'_>, id: &ObjectId, entry: &Entry) -> Option<Finding> {
-    let kept = |code: &str, why: String| {
-        Finding::warning(
-            Kind::Policy,
-            code,
-            format!("no longer in git; stays because {why}"),
-        )
-    };
-    if id.is("", "Namespace") && entry.adopted {
-        return Some(kept(
-            "kept-adopted",
-            "a namespace that was there before is never deleted".to_owned(),
-        ));
-    }
-    let load_balancer = id.is("", "Service")
-        && ctx
-            .observed
-            .full
-            .get(id)
-            .is_none_or(|live| live.value()["spec"]["type"] == "LoadBalancer");
-    let protected = entry.protected
-        || is_protected_kind(&id.group_kind())
-        || load_balancer
-        || ctx.policy.protect.iter().any(|protect| protect.matches(id));
-    if !protected || is_consented(ctx, id) {
-        return None;
-    }
-    let finding = kept(
-        "kept-protected",
-        format!("objects of kind {} are protected", id.kind),
-    );
-    Some(finding.hint(format!(
-        "to delete it, add to `consent` in the environment file: {{action: delete, kind: {}, name: {}, release: {}, from: {}, to: {}}}",
-        id.kind,
-        id.name,
-        ctx.desired.name.release,
-        installed_version(ctx).unwrap_or("…"),
-        ctx.desired.version,
-    )))
-}
-
-fn is_consented(ctx: &Ctx<'_>, id: &ObjectId) -> bool {
-    ctx.policy.consent.iter().any(|consent| {
-        consent.allows_delete(
+fn carry_out(draft: &mut Draft, id: &ObjectId, verdict: Verdict, pruned: &mut Vec<Pruned>) {
+    match verdict {
+        Verdict::Absent => stays(draft, id, "no longer in git, and gone already"),
+        Verdict::Replaced => stays(
+            draft,
             id,
-            &ctx.desired.name.release,
-            installed_version(ctx),
-            &ctx.desired.version,
-        )
+            "no longer in git; what has its name now is another object",
+        ),
+        Verdict::InUse => stays(draft, id, "the workloads made it"),
+        Verdict::Keep(finding) => {
+            skip(draft, id, &finding.message);
+            draft.findings.push(finding.on(id.clone()));
+        }
+        Verdict::Delete(one) => pruned.push(*one),
+    }
+}
+
+/// Nothing is left to do about it.
+fn stays(draft: &mut Draft, id: &ObjectId, reason: &str) {
+    let stage = StageName::Prune;
+    draft.change(id, Action::Unchanged, stage, reason, Vec::new());
+}
+
+fn skip(draft: &mut Draft, id: &ObjectId, reason: &str) {
+    let stage = StageName::Prune;
+    draft.change(id, Action::Skip, stage, reason, Vec::new());
+}
+
+fn service_ref(id: &ObjectId) -> Option<ServiceRef> {
+    let namespace = id.namespace.clone().filter(|_| id.is("", "Service"))?;
+    Some(ServiceRef {
+        namespace,
+        name: id.name.clone(),
     })
 }
 
-fn installed_version<'a>(ctx: &'a Ctx<'_>) -> Option<&'a str> {
-    let installed = ctx.observed.installed.as_ref()?;
-    installed
-        .installed
-        .as_ref()
-        .or(installed.applying.as_ref())
-        .map(|attempt| attempt.version.as_str())
+/// Why nothing may be pruned at all.
+fn hold(ctx: &Ctx<'_>, draft: &mut Draft) -> Option<String> {
+    if draft.is_blocked() {
+        return Some("objects are blocked".to_owned());
+    }
+    if !ctx.policy.wait {
+        return Some("nothing is waited for".to_owned());
+    }
+    if !ctx.policy.prune.enabled {
+        return Some("pruning is disabled in the environment file".to_owned());
+    }
+    let (kind, why) = unseen_registrations(ctx, draft)?;
+    draft.findings.push(Finding::warning(
+        Kind::Cluster,
+        "incomplete-view",
+        format!("nothing is pruned: objects of kind {kind} may need what goes, and could not be listed: {why}"),
+    ));
+    Some(format!("objects of kind {kind} could not be listed"))
 }
 
-/// An object that changed its group and kept its uid is the same object.
-fn is_renamed(ctx: &Ctx<'_>, live: &LiveMeta) -> bool {
-    ctx.desired
-        .manifests
-        .iter()
-        .filter_map(|manifest| ctx.observed.live_meta(manifest.id()))
-        .any(|other| other.uid == live.uid)
+/// The kinds that point at Services.
+const REGISTRATIONS: &[(&str, &str)] = &[
+    ("apiregistration.k8s.io", "APIService"),
+    (
+        "admissionregistration.k8s.io",
+        "MutatingWebhookConfiguration",
+    ),
+    (
+        "admissionregistration.k8s.io",
+        "ValidatingWebhookConfiguration",
+    ),
+];
+
+/// A registration that was not seen may need what goes (I1). Where they may not
+/// be listed, a release that lies in namespaces only leaves them to others.
+fn unseen_registrations(ctx: &Ctx<'_>, draft: &mut Draft) -> Option<(GroupKind, String)> {
+    for (group, kind) in REGISTRATIONS {
+        let key = ListingKey {
+            kind: GroupKind::new(*group, *kind),
+            namespace: None,
+        };
+        match ctx.observed.listings.get(&key) {
+            Some(Listing::Failed(why)) => return Some((key.kind, why.clone())),
+            Some(Listing::Forbidden(why)) if !is_namespaced(ctx) => {
+                return Some((key.kind, why.clone()));
+            }
+            Some(Listing::Forbidden(_)) => draft.findings.push(Finding::note(
+                Kind::Cluster,
+                "registrations-not-seen",
+                format!("objects of kind {kind} may not be listed; one that points at a Service which goes is not found"),
+            )),
+            Some(Listing::Complete | Listing::NotServed) | None => {}
+        }
+    }
+    None
+}
+
+/// Whether everything that the release has or had lies in namespaces.
+fn is_namespaced(ctx: &Ctx<'_>) -> bool {
+    let recorded = ctx.observed.inventory.entries.keys();
+    ctx.manifests
+        .keys()
+        .copied()
+        .chain(recorded)
+        .all(|id| id.namespace.is_some() || id.is("", "Namespace"))
 }
 
 /// The same kind and name in another namespace: a move, not a loss.
 fn has_successor(ctx: &Ctx<'_>, id: &ObjectId) -> bool {
     id.namespace.is_some()
-        && ctx.manifests.keys().any(|other| {
-            other.group == id.group
-                && other.kind == id.kind
-                && other.name == id.name
-                && other.namespace != id.namespace
-        })
-}
-
-/// A registration whose Services are all gone breaks whoever calls it.
-fn is_dead(ctx: &Ctx<'_>, id: &ObjectId) -> bool {
-    let Some(Registration { services, .. }) = ctx
-        .observed
-        .registrations
-        .iter()
-        .find(|registration| registration.id == *id)
-    else {
-        return false;
-    };
-    !services.is_empty()
-        && services.iter().all(|service| {
-            ctx.observed
-                .backends
-                .get(service)
-                .is_some_and(|backend| !backend.exists)
-        })
-}
-
-/// A recorded run-time object goes with its Service, or when no desired object
-/// lies in its namespace any more.
-fn run_time(ctx: &Ctx<'_>, id: &ObjectId, entry: &Entry) -> Option<Pruned> {
-    let live = ctx.observed.live_meta(id)?;
-    let in_use = entry.service.is_none()
-        && match &id.namespace {
-            Some(namespace) => ctx
-                .manifests
-                .keys()
-                .any(|other| other.namespace.as_ref() == Some(namespace)),
-            None => !ctx.desired.manifests.is_empty(),
-        };
-    if in_use {
-        return None;
-    }
-    let deletion = Deletion::of_run_time_object(entry, live)?;
-    Some(Pruned {
-        id: id.clone(),
-        deletion,
-        dead: false,
-    })
+        && ctx
+            .named(&id.kind, &id.name)
+            .iter()
+            .any(|other| other.group == id.group && other.namespace != id.namespace)
 }
 
 fn check_cap(ctx: &Ctx<'_>, draft: &mut Draft, counted: usize) {
     let cap = ctx.policy.prune.max.cap(ctx.observed.inventory.applied());
     let release = &ctx.desired.name.release;
+    let from = verdict::installed_version(ctx);
+    let to = &ctx.desired.version;
     let consented = ctx
         .policy
         .consent
         .iter()
-        .filter_map(|consent| {
-            consent.prune_limit(release, installed_version(ctx), &ctx.desired.version)
-        })
+        .filter_map(|consent| consent.prune_limit(release, from, to))
         .max();
     if counted <= cap.max(consented.unwrap_or(0)) {
         return;
     }
-    let from = installed_version(ctx).unwrap_or("…");
+    let from = from.unwrap_or("…");
     draft.findings.push(
         Finding::error(
             Kind::Policy,
@@ -295,115 +205,7 @@ fn check_cap(ctx: &Ctx<'_>, draft: &mut Draft, counted: usize) {
             format!("{counted} objects would be pruned, more than the cap of {cap}"),
         )
         .hint(format!(
-            "if that is meant, add to `consent` in the environment file: {{action: prune, release: {release}, from: {from}, to: {}, count: {counted}}}",
-            ctx.desired.version
+            "if that is meant, add to `consent` in the environment file: {{action: prune, release: {release}, from: {from}, to: {to}, count: {counted}}}"
         )),
     );
-}
-
-fn keep(draft: &mut Draft, id: &ObjectId, finding: Finding) {
-    skip(draft, id, finding.message.clone());
-    draft.findings.push(finding);
-}
-
-fn skip(draft: &mut Draft, id: &ObjectId, reason: String) {
-    record(draft, id, Action::Skip, None, reason, Vec::new());
-}
-
-fn record(
-    draft: &mut Draft,
-    id: &ObjectId,
-    action: Action,
-    stage: Option<StageName>,
-    reason: String,
-    require: Vec<Precondition>,
-) {
-    draft.changes.insert(
-        id.clone(),
-        Change {
-            object: id.clone(),
-            action,
-            stage,
-            reason,
-            cause: None,
-            require,
-            digest: None,
-            unverified: None,
-        },
-    );
-}
-
-/// The deletions: class by class, each class after the one before is gone.
-pub(super) fn steps(ctx: &Ctx<'_>, draft: &mut Draft) {
-    let pruned = std::mem::take(&mut draft.pruned);
-    let Some(verified) = draft.verified else {
-        return;
-    };
-    let mut by_class: BTreeMap<DeletionClass, Vec<StepId>> = BTreeMap::new();
-    for Pruned { id, deletion, dead } in pruned {
-        if draft
-            .steps
-            .iter()
-            .any(|step| step.object == id && matches!(step.op, Op::Delete(_)))
-        {
-            // Already removed as a leftover.
-            continue;
-        }
-        let stage = if dead {
-            StageName::Gates
-        } else {
-            StageName::Prune
-        };
-        let reason = deletion.explain();
-        let require = vec![Precondition::Uid(deletion.uid().to_owned())];
-        record(
-            draft,
-            &id,
-            Action::Delete,
-            Some(stage.clone()),
-            reason.clone(),
-            require.clone(),
-        );
-        let class = deletion_class(&id.group_kind());
-        let step = draft.step(ctx, stage, id, Op::Delete(deletion), &reason);
-        draft.at(step).require = require;
-        draft.at(step).until = Some(Until::Absent { pods: None });
-        if dead {
-            let later: Vec<StepId> = draft
-                .steps
-                .iter()
-                .map(|step| step.id)
-                .filter(|other| *other < verified)
-                .collect();
-            for other in later {
-                draft.edge(step, Need::Absent, other, EdgeReason::Leftover);
-            }
-        } else {
-            draft.edge(verified, Need::Applied, step, EdgeReason::Barrier);
-            by_class.entry(class).or_default().push(step);
-        }
-    }
-    join_classes(ctx, draft, &by_class);
-}
-
-/// Between two classes stands a step without effect, so that the number of
-/// edges grows with the objects and not with their square.
-fn join_classes(ctx: &Ctx<'_>, draft: &mut Draft, by_class: &BTreeMap<DeletionClass, Vec<StepId>>) {
-    let mut former: Option<StepId> = None;
-    let last = by_class.keys().next_back().copied();
-    for (class, steps) in by_class {
-        if let Some(former) = former {
-            for &step in steps {
-                draft.edge(former, Need::Applied, step, EdgeReason::Reverse);
-            }
-        }
-        if Some(*class) != last {
-            let reason = "what is deleted next is needed by these until they are gone";
-            let join = draft.wait(ctx, StageName::Prune, ctx.release(), None, reason);
-            for &step in steps {
-                draft.edge(step, Need::Absent, join, EdgeReason::Reverse);
-            }
-            former = Some(join);
-        }
-    }
 }

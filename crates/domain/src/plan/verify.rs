@@ -2,9 +2,9 @@
 
 use std::collections::BTreeSet;
 
+use super::changes::until;
 use super::draft::{Ctx, Draft};
-use super::edges;
-use super::model::{Action, EdgeReason, Need, Op, StepId, Until};
+use super::model::{Action, EdgeReason, Need, Op, Step, StepId, Until};
 use crate::finding::{Finding, Kind};
 use crate::object::{GroupKind, ObjectId, ServiceRef};
 use crate::order::StageName;
@@ -12,11 +12,8 @@ use crate::repo::RuntimeObject;
 
 /// Adds waits for what has no step of its own and the barrier behind all of it.
 pub(super) fn run(ctx: &Ctx<'_>, draft: &mut Draft) {
-    let ready = ctx
-        .observed
-        .installed
-        .as_ref()
-        .is_some_and(|installed| installed.ready);
+    let installed = ctx.observed.installed.as_ref();
+    let ready = installed.is_some_and(|installed| installed.ready);
     if !ctx.policy.wait || (ready && !draft.has_effects() && draft.pruned.is_empty()) {
         return;
     }
@@ -29,28 +26,8 @@ pub(super) fn run(ctx: &Ctx<'_>, draft: &mut Draft) {
         return;
     }
     wait_for_unchanged(ctx, draft);
-    for object in ctx
-        .desired
-        .runtime_objects
-        .iter()
-        .filter(|object| !object.optional)
-    {
-        wait_for_run_time(ctx, draft, object);
-    }
-    let earlier: Vec<(StepId, Need)> = draft
-        .steps
-        .iter()
-        .map(|step| {
-            (
-                step.id,
-                if step.until.is_none() {
-                    Need::Applied
-                } else {
-                    reached(&step.op)
-                },
-            )
-        })
-        .collect();
+    wait_for_run_time(ctx, draft);
+    let earlier: Vec<(StepId, Need)> = draft.steps.iter().map(reached).collect();
     let reason = "everything is ready before anything is pruned";
     let barrier = draft.wait(ctx, StageName::Verify, ctx.release(), None, reason);
     for (step, need) in earlier {
@@ -59,59 +36,66 @@ pub(super) fn run(ctx: &Ctx<'_>, draft: &mut Draft) {
     draft.verified = Some(barrier);
 }
 
-/// What a step with a condition reaches.
-fn reached(op: &Op) -> Need {
-    if matches!(op, Op::Delete(_)) {
-        Need::Absent
-    } else {
-        Need::Ready
-    }
+/// The most that a step reaches.
+fn reached(step: &Step) -> (StepId, Need) {
+    let need = match (&step.op, &step.until) {
+        (_, None) => Need::Applied,
+        (Op::Delete(_), _) => Need::Absent,
+        _ => Need::Ready,
+    };
+    (step.id, need)
 }
 
 fn wait_for_unchanged(ctx: &Ctx<'_>, draft: &mut Draft) {
     let unchanged: Vec<ObjectId> = draft
         .changes
         .values()
-        .filter(|change| change.action == Action::Unchanged && ctx.is_desired(&change.object))
+        .filter(|change| change.action == Action::Unchanged)
         .map(|change| change.object.clone())
+        .filter(|id| ctx.is_desired(id) && !draft.awaited.contains_key(id))
         .collect();
     for id in unchanged {
-        if let Some(until) = edges::until(ctx, &id) {
-            draft.wait(
-                ctx,
-                StageName::Verify,
-                id,
-                Some(until),
-                "it must still be ready",
-            );
+        if let Some(until) = until(ctx, &id) {
+            let reason = "it must still be ready";
+            draft.wait(ctx, StageName::Verify, id, Some(until), reason);
         }
     }
 }
 
-fn wait_for_run_time(ctx: &Ctx<'_>, draft: &mut Draft, object: &RuntimeObject) {
-    // A kind without a group was refused when the bundle was read.
-    let Some(kind) = object.group_kind() else {
-        return;
-    };
-    let workloads: Vec<StepId> = draft
-        .steps
-        .iter()
-        .filter(|step| step.stage == StageName::Workloads && edges::applies(&step.op))
-        .map(|step| step.id)
+/// Waits for what the workloads make, from when they are ready.
+fn wait_for_run_time(ctx: &Ctx<'_>, draft: &mut Draft) {
+    let workloads: Vec<(StepId, Need)> = draft
+        .workloads()
+        .into_iter()
+        .map(|step| reached(&draft.steps[step.0]))
         .collect();
     let mut waits = Vec::new();
+    for object in &ctx.desired.runtime_objects {
+        // A kind without a group was refused when the bundle was read.
+        if let Some(kind) = object.group_kind().filter(|_| !object.optional) {
+            wait_for_one(ctx, draft, object, &kind, &mut waits);
+        }
+    }
+    draft.all_before(
+        ctx,
+        StageName::Verify,
+        &workloads,
+        &waits,
+        &EdgeReason::Reference,
+        "the workloads make the run-time objects",
+    );
+}
+
+fn wait_for_one(
+    ctx: &Ctx<'_>,
+    draft: &mut Draft,
+    object: &RuntimeObject,
+    kind: &GroupKind,
+    waits: &mut Vec<StepId>,
+) {
+    let stage = StageName::Verify;
     if let Some(name) = &object.service {
-        let services: Vec<ServiceRef> = ctx
-            .manifests
-            .keys()
-            .filter(|id| id.is("", "Service") && id.name == *name)
-            .filter_map(|id| {
-                Some(ServiceRef {
-                    namespace: id.namespace.clone()?,
-                    name: id.name.clone(),
-                })
-            })
-            .collect();
+        let services = services(ctx, name);
         if services.is_empty() {
             draft.findings.push(Finding::warning(
                 Kind::Repository,
@@ -121,51 +105,53 @@ fn wait_for_run_time(ctx: &Ctx<'_>, draft: &mut Draft, object: &RuntimeObject) {
         }
         for service in services {
             let id = service.id();
-            let until = Until::Registered {
-                kind: kind.clone(),
-                service,
-            };
+            let kind = kind.clone();
             let reason = format!("its workload registers {kind} at run time");
-            waits.push(draft.wait(ctx, StageName::Verify, id, Some(until), &reason));
+            let until = Some(Until::Registered { kind, service });
+            waits.push(draft.wait(ctx, stage.clone(), id, until, &reason));
         }
     } else if let Some(name) = &object.name {
-        let any_of = candidates(ctx, &kind, name);
-        if let Some(first) = any_of.first().cloned() {
-            let reason = "the workloads make it at run time";
-            waits.push(draft.wait(
-                ctx,
-                StageName::Verify,
-                first,
-                Some(Until::Exists { any_of }),
-                reason,
+        let any_of = candidates(ctx, kind, name);
+        let Some(first) = any_of.first().cloned() else {
+            draft.findings.push(Finding::warning(
+                Kind::Repository,
+                "run-time-object-without-namespace",
+                format!("runtimeObjects names {kind} {name}, but nothing of the release lies in a namespace"),
             ));
-        }
-    }
-    for wait in waits {
-        for &workload in &workloads {
-            draft.edge(workload, Need::Ready, wait, EdgeReason::Reference);
-        }
+            return;
+        };
+        let until = Some(Until::Exists { any_of });
+        let reason = "the workloads make it at run time";
+        waits.push(draft.wait(ctx, stage, first, until, reason));
     }
 }
 
+/// The Services of the release with a name, in whichever namespace.
+fn services(ctx: &Ctx<'_>, name: &str) -> Vec<ServiceRef> {
+    ctx.named("Service", name)
+        .iter()
+        .filter(|id| id.group.is_empty())
+        .filter_map(|id| {
+            Some(ServiceRef {
+                namespace: id.namespace.clone()?,
+                name: id.name.clone(),
+            })
+        })
+        .collect()
+}
+
 /// Where a run-time object with this name may be: in each namespace that holds
-/// workloads of the release, or without one.
+/// objects of the release, or without one.
 fn candidates(ctx: &Ctx<'_>, kind: &GroupKind, name: &str) -> Vec<ObjectId> {
-    let namespaced = ctx
-        .observed
-        .discovery
-        .preferred(kind)
-        .is_none_or(|(_, resource)| resource.namespaced);
-    if !namespaced {
-        return vec![ObjectId::new(&kind.group, &kind.kind, None, name)];
+    let at = |namespace| ObjectId::new(&kind.group, &kind.kind, namespace, name);
+    let served = ctx.observed.discovery.preferred(kind);
+    if served.is_some_and(|(_, resource)| !resource.namespaced) {
+        return vec![at(None)];
     }
-    let namespaces: BTreeSet<&str> = ctx
+    let holding: BTreeSet<&str> = ctx
         .manifests
         .keys()
         .filter_map(|id| id.namespace.as_deref())
         .collect();
-    namespaces
-        .into_iter()
-        .map(|namespace| ObjectId::new(&kind.group, &kind.kind, Some(namespace), name))
-        .collect()
+    holding.into_iter().map(|name| at(Some(name))).collect()
 }

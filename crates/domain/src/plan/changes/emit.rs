@@ -1,0 +1,121 @@
+//! Changes and steps of single objects, as the decisions about them make them.
+
+use crate::finding::Finding;
+use crate::object::{Manifest, ObjectId};
+use crate::observe::{DesiredDigest, LiveMeta};
+use crate::order::StageName;
+use crate::plan::draft::{Ctx, Draft};
+use crate::plan::model::{
+    Action, Body, Change, EdgeReason, Need, NonSecret, Op, Precondition, StepId, Until,
+};
+use crate::readiness;
+
+/// Records what happens to a desired object.
+pub(super) fn change<'d>(
+    ctx: &Ctx<'_>,
+    draft: &'d mut Draft,
+    manifest: &Manifest,
+    action: Action,
+    reason: &str,
+) -> &'d mut Change {
+    let id = manifest.id();
+    let stage = ctx.stage_of(id);
+    let require = match ctx.observed.live_meta(id) {
+        None => vec![Precondition::Absent],
+        Some(live) => as_seen(&stage, live),
+    };
+    let change = draft.change(id, action, stage, reason, require);
+    change.digest = ctx.desired.digests.get(id).copied();
+    change
+}
+
+/// What must still hold for a decision to be right: nobody took a field of
+/// ours; of a registration, or where we own nothing yet, nobody wrote at all.
+fn as_seen(stage: &StageName, live: &LiveMeta) -> Vec<Precondition> {
+    let uid = Precondition::Uid(live.uid.clone());
+    let seen = match live.fingerprint {
+        Some(fingerprint) if *stage != StageName::Registrations => {
+            Precondition::Fingerprint(fingerprint)
+        }
+        _ => Precondition::ResourceVersion(live.resource_version.clone()),
+    };
+    vec![uid, seen]
+}
+
+/// Records that an object is as wanted.
+pub(super) fn unchanged(ctx: &Ctx<'_>, draft: &mut Draft, manifest: &Manifest, reason: &str) {
+    change(ctx, draft, manifest, Action::Unchanged, reason);
+}
+
+/// Records that an object cannot be brought about.
+pub(super) fn block(ctx: &Ctx<'_>, draft: &mut Draft, manifest: &Manifest, finding: Finding) {
+    let finding = finding
+        .at(manifest.origin().clone())
+        .on(manifest.id().clone());
+    change(ctx, draft, manifest, Action::Blocked, &finding.message);
+    draft.findings.push(finding);
+}
+
+/// The step that applies an object, and what completes it.
+pub(super) fn apply(
+    ctx: &Ctx<'_>,
+    draft: &mut Draft,
+    manifest: &Manifest,
+    force: bool,
+    require: Vec<Precondition>,
+    reason: &str,
+) -> StepId {
+    let id = manifest.id();
+    let digest = ctx.desired.digests.get(id).copied();
+    let op = Op::Apply {
+        body: Body::Rendered(digest.unwrap_or(DesiredDigest::Unkeyed)),
+        force,
+    };
+    let step = draft.step(ctx, ctx.stage_of(id), id.clone(), op, reason);
+    draft.at(step).require = require;
+    draft.at(step).until = until(ctx, id);
+    draft.done_by.insert(id.clone(), step);
+    step
+}
+
+/// The step that applies an object, after one that patches its record of owners.
+pub(super) fn apply_after(
+    ctx: &Ctx<'_>,
+    draft: &mut Draft,
+    manifest: &Manifest,
+    patch: Option<(NonSecret, &str)>,
+    force: bool,
+    live: &LiveMeta,
+    reason: &str,
+) {
+    let id = manifest.id();
+    // The apply may not ask for a resourceVersion: the patch moves it, and so do
+    // controllers that write to the object while its backend is exchanged. What
+    // others hold by then is a conflict all the same.
+    let require = vec![Precondition::Uid(live.uid.clone())];
+    let patched = patch.map(|(patch, why)| {
+        let op = Op::Patch {
+            patch,
+            subresource: None,
+        };
+        let step = draft.step(ctx, ctx.stage_of(id), id.clone(), op, why);
+        draft.at(step).require.clone_from(&require);
+        step
+    });
+    let step = apply(ctx, draft, manifest, force, require, reason);
+    if let Some(patched) = patched {
+        draft.edge(patched, Need::Applied, step, EdgeReason::SameObject);
+    }
+}
+
+/// What completes an object: a CRD is done when its kind answers, others when
+/// they are ready; kinds without a status are done when they are applied.
+pub(in crate::plan) fn until(ctx: &Ctx<'_>, id: &ObjectId) -> Option<Until> {
+    let definition = ctx.facts.get(id).and_then(|facts| facts.defines.as_ref());
+    if let Some(served) = definition.and_then(|definition| definition.served.first()) {
+        return Some(Until::Served(served.clone()));
+    }
+    readiness::has_rules(&id.group_kind()).then_some(Until::Ready {
+        stable_for: jiff::SignedDuration::ZERO,
+    })
+}

@@ -1,0 +1,92 @@
+//! Why an object cannot be brought about.
+
+use crate::finding::{Finding, Kind};
+use crate::object::{FieldPath, Gvk, Manifest};
+use crate::observe::{ApiRefusal, FieldConflict};
+use crate::plan::draft::Ctx;
+
+/// Whether a definition of the release serves the manifest's kind at its version.
+pub(super) fn is_defined(ctx: &Ctx<'_>, manifest: &Manifest) -> bool {
+    ctx.definition(&manifest.id().group_kind())
+        .is_some_and(|(_, definition)| definition.served.contains(&manifest.gvk()))
+}
+
+pub(super) fn api_stale(manifest: &Manifest) -> Finding {
+    Finding::error(
+        Kind::Cluster,
+        "api-stale",
+        format!(
+            "the API {} is registered but its server does not answer",
+            manifest.api_version()
+        ),
+    )
+    .hint("see the APIService of that group-version: `kubectl get apiservices`")
+}
+
+pub(super) fn not_served(ctx: &Ctx<'_>, manifest: &Manifest) -> Finding {
+    let id = manifest.id();
+    let finding = Finding::error(
+        Kind::Repository,
+        "kind-not-served",
+        format!(
+            "the cluster serves no {} at {}",
+            id.kind,
+            manifest.api_version()
+        ),
+    );
+    if let Some((_, definition)) = ctx.definition(&id.group_kind()) {
+        let versions: Vec<String> = definition.served.iter().map(version).collect();
+        return finding.hint(format!(
+            "its definition in this release serves {}",
+            versions.join(", ")
+        ));
+    }
+    match ctx.observed.discovery.preferred(&id.group_kind()) {
+        Some((version, _)) => finding.hint(format!("it is served at {version}")),
+        None => finding.hint("the CustomResourceDefinition must be installed first"),
+    }
+}
+
+fn version(gvk: &Gvk) -> String {
+    gvk.api_version.to_string()
+}
+
+pub(super) fn not_read(message: &str) -> Finding {
+    Finding::error(Kind::Cluster, "not-read", message)
+}
+
+pub(super) fn immutable(paths: &[FieldPath]) -> Finding {
+    let paths: Vec<String> = paths.iter().map(ToString::to_string).collect();
+    Finding::error(
+        Kind::Policy,
+        "immutable-field",
+        format!("{} cannot be changed on an existing object", paths.join(", ")),
+    )
+    .hint("recreating objects is not supported yet; delete it by hand, or give the new object another name")
+}
+
+pub(super) fn refused(refusal: &ApiRefusal) -> Finding {
+    let (kind, code) = match refusal.code {
+        401 | 403 => (Kind::Cluster, "forbidden"),
+        409 => (Kind::Conflict, "refused"),
+        _ => (Kind::Repository, "refused"),
+    };
+    Finding::error(
+        kind,
+        code,
+        format!(
+            "the server refuses it ({}): {}",
+            refusal.code, refusal.message
+        ),
+    )
+}
+
+pub(super) fn conflict<'a>(fields: impl IntoIterator<Item = &'a FieldConflict>) -> Finding {
+    let held: Vec<String> = fields
+        .into_iter()
+        .map(|field| format!("{} holds {}", field.manager, field.field))
+        .collect();
+    Finding::error(Kind::Conflict, "field-conflict", held.join("; ")).hint(
+        "take the fields over with `adopt` in the environment file, or remove them from the manifest",
+    )
+}

@@ -1,0 +1,185 @@
+//! What objects of the release need of each other, read off their manifests.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::finding::{Finding, Kind};
+use crate::object::ObjectId;
+use crate::order::Facts;
+use crate::plan::draft::Ctx;
+use crate::plan::model::{EdgeReason, Need};
+
+/// `to` needs `from`; both are wanted.
+pub(super) struct Dependency<'a> {
+    pub(super) from: &'a ObjectId,
+    pub(super) to: &'a ObjectId,
+    pub(super) need: Need,
+    pub(super) why: EdgeReason,
+}
+
+/// Everything that the objects say about each other.
+pub(super) fn dependencies<'a>(ctx: &Ctx<'a>, findings: &mut Vec<Finding>) -> Vec<Dependency<'a>> {
+    let mut bindings: BTreeMap<&ObjectId, Vec<&ObjectId>> = BTreeMap::new();
+    for (id, facts) in &ctx.facts {
+        for subject in &facts.subjects {
+            bindings.entry(subject).or_default().push(id);
+        }
+    }
+    let mut found = Vec::new();
+    for (&id, facts) in &ctx.facts {
+        let mut need = |from: &ObjectId, need: Need, why: EdgeReason| {
+            if let Some((&from, _)) = ctx.manifests.get_key_value(from)
+                && from != id
+            {
+                found.push(Dependency {
+                    from,
+                    to: id,
+                    need,
+                    why,
+                });
+            }
+        };
+        if let Some((definition, _)) = ctx.definition(&id.group_kind()) {
+            need(definition, Need::Ready, EdgeReason::Definition);
+        }
+        if let Some(namespace) = &id.namespace {
+            let namespace = ObjectId::new("", "Namespace", None, namespace);
+            need(&namespace, Need::Applied, EdgeReason::Namespace);
+        }
+        if let Some(role) = &facts.role {
+            need(role, Need::Applied, EdgeReason::Role);
+        }
+        if let Some(account) = &facts.service_account {
+            need(account, Need::Applied, EdgeReason::Rights);
+            for binding in bindings.get(account).into_iter().flatten() {
+                need(binding, Need::Applied, EdgeReason::Rights);
+            }
+        }
+        for reference in &facts.pod_references {
+            need(reference, Need::Applied, EdgeReason::Reference);
+        }
+        // A conversion webhook is needed by custom resources, not by their CRD.
+        if !is_definition(id) {
+            for service in &facts.services {
+                need(&service.id(), Need::Applied, EdgeReason::Backend);
+                for workload in ctx.backends(service) {
+                    need(workload, Need::Ready, EdgeReason::Backend);
+                }
+            }
+        }
+        for (kind, name) in &facts.after {
+            match named(ctx, kind, name, id.namespace.as_deref()) {
+                Some(before) => need(before, Need::Ready, EdgeReason::After),
+                None => findings.push(after_nothing(ctx, id, kind, name)),
+            }
+        }
+    }
+    intercept(ctx, &mut found);
+    found
+}
+
+/// Whether the object is a CustomResourceDefinition.
+pub(super) fn is_definition(id: &ObjectId) -> bool {
+    id.is("apiextensions.k8s.io", "CustomResourceDefinition")
+}
+
+/// The object of the release that `pleach.dev/after: Kind/name` means: in the
+/// same namespace first, then cluster-scoped, then anywhere.
+fn named<'a>(
+    ctx: &Ctx<'a>,
+    kind: &str,
+    name: &str,
+    namespace: Option<&str>,
+) -> Option<&'a ObjectId> {
+    let candidates = ctx.named(kind, name);
+    candidates
+        .iter()
+        .find(|id| id.namespace.as_deref() == namespace)
+        .or_else(|| candidates.iter().find(|id| id.namespace.is_none()))
+        .or_else(|| candidates.first())
+        .copied()
+}
+
+fn after_nothing(ctx: &Ctx<'_>, id: &ObjectId, kind: &str, name: &str) -> Finding {
+    let finding = Finding::error(
+        Kind::Repository,
+        "after-nothing",
+        format!(
+            "annotation pleach.dev/after names {kind}/{name}, which is not part of the release"
+        ),
+    )
+    .on(id.clone());
+    match ctx.manifests.get(id) {
+        Some(manifest) => finding.at(manifest.origin().clone()),
+        None => finding,
+    }
+}
+
+/// Custom resources of the release come after the registrations that intercept
+/// them, except where the registration itself needs them. Custom resources of
+/// others do not: they come before the workloads, which may need what they make.
+fn intercept<'a>(ctx: &Ctx<'a>, found: &mut Vec<Dependency<'a>>) {
+    let registrations: Vec<(&'a ObjectId, &Facts)> = ctx
+        .facts
+        .iter()
+        .filter(|(_, facts)| !facts.intercepts.is_empty())
+        .map(|(id, facts)| (*id, facts))
+        .collect();
+    let resources: Vec<(&'a ObjectId, &str)> = ctx
+        .facts
+        .keys()
+        .filter_map(|id| Some((*id, plural(ctx, id)?)))
+        .collect();
+    if registrations.is_empty() || resources.is_empty() {
+        return;
+    }
+    let mut needs: BTreeMap<&ObjectId, Vec<&ObjectId>> = BTreeMap::new();
+    for Dependency { from, to, .. } in found.iter() {
+        needs.entry(to).or_default().push(from);
+    }
+    for (registration, facts) in registrations {
+        let ancestors = ancestors(registration, &needs);
+        for &(id, plural) in &resources {
+            if ancestors.contains(id) || !is_intercepted(facts, id, plural) {
+                continue;
+            }
+            // Known to the next registration too, or two of them could close a circle.
+            needs.entry(id).or_default().push(registration);
+            found.push(Dependency {
+                from: registration,
+                to: id,
+                need: Need::Applied,
+                why: EdgeReason::Intercepts,
+            });
+        }
+    }
+}
+
+/// The plural of a custom resource whose CRD is part of the release.
+fn plural<'c>(ctx: &'c Ctx<'_>, id: &ObjectId) -> Option<&'c str> {
+    let (_, definition) = ctx.definition(&id.group_kind())?;
+    Some(&definition.plural)
+}
+
+fn is_intercepted(facts: &Facts, id: &ObjectId, plural: &str) -> bool {
+    facts.intercepts.iter().any(|rule| {
+        (rule.group == "*" || rule.group == id.group)
+            && (rule.resource == "*" || rule.resource == plural)
+    })
+}
+
+/// Everything that an object needs, directly or not.
+fn ancestors<'a>(
+    of: &'a ObjectId,
+    needs: &BTreeMap<&'a ObjectId, Vec<&'a ObjectId>>,
+) -> BTreeSet<&'a ObjectId> {
+    let mut found = BTreeSet::new();
+    let mut open = vec![of];
+    while let Some(next) = open.pop() {
+        for &need in needs.get(next).into_iter().flatten() {
+            if found.insert(need) {
+                open.push(need);
+            }
+        }
+    }
+    found
+}

@@ -1,0 +1,70 @@
+//! A registration is written only once its Service has as many ready endpoints
+//! as the workload has replicas: a Deployment is ready before they are published.
+
+use std::collections::BTreeMap;
+
+use super::dependencies::is_definition;
+use super::first_step_of;
+use crate::object::{ObjectId, ServiceRef};
+use crate::order::StageName;
+use crate::plan::draft::{Ctx, Draft};
+use crate::plan::model::{EdgeReason, Need, StepId, Until};
+
+/// Makes every registration that is written wait for the endpoints of its
+/// Services, as far as they and their workloads are part of the release.
+pub(super) fn run(ctx: &Ctx<'_>, draft: &mut Draft) {
+    let mut waits: BTreeMap<&ServiceRef, Option<StepId>> = BTreeMap::new();
+    for (registration, facts) in &ctx.facts {
+        if facts.services.is_empty() || is_definition(registration) {
+            continue;
+        }
+        let Some(step) = draft.done_by.get(*registration).copied() else {
+            continue;
+        };
+        let first = first_step_of(draft, step);
+        for service in &facts.services {
+            let wait = *waits
+                .entry(service)
+                .or_insert_with(|| wait_for(ctx, draft, service));
+            if let Some(wait) = wait {
+                draft.edge(wait, Need::Ready, first, EdgeReason::Backend);
+            }
+        }
+    }
+}
+
+fn wait_for(ctx: &Ctx<'_>, draft: &mut Draft, service: &ServiceRef) -> Option<StepId> {
+    let workloads = ctx.backends(service);
+    if workloads.is_empty() {
+        return None;
+    }
+    let until = Until::Endpoints {
+        service: service.clone(),
+        ready: workloads.iter().map(|id| replicas(ctx, id)).sum(),
+    };
+    let id = service.id();
+    let reason = "registrations that point at it are written once it has a backend";
+    let stage = StageName::Registrations;
+    let wait = draft.wait(ctx, stage, id.clone(), Some(until), reason);
+    for (from, need) in workloads
+        .into_iter()
+        .map(|id| (id, Need::Ready))
+        .chain([(&id, Need::Applied)])
+    {
+        if let Some(&from) = draft.done_by.get(from) {
+            draft.edge(from, need, wait, EdgeReason::Backend);
+        }
+    }
+    Some(wait)
+}
+
+/// How many endpoints a workload is expected to have; a DaemonSet's number is
+/// the cluster's, so one is enough to know that the backend answers.
+fn replicas(ctx: &Ctx<'_>, id: &ObjectId) -> usize {
+    let replicas = ctx
+        .manifests
+        .get(id)
+        .and_then(|manifest| manifest.value()["spec"]["replicas"].as_u64())
+        .and_then(|replicas| usize::try_from(replicas).ok());
+    replicas.unwrap_or(1)
+}

@@ -1,0 +1,55 @@
+//! The deletions: class by class, each class after the one before is gone.
+
+use std::collections::BTreeMap;
+
+use crate::order::{DeletionClass, StageName, deletion_class};
+use crate::plan::draft::{Ctx, Draft, Pruned};
+use crate::plan::model::{Action, EdgeReason, Need, Op, Precondition, StepId, Until};
+
+/// Adds the deletions of what was decided to go.
+pub(in crate::plan) fn run(ctx: &Ctx<'_>, draft: &mut Draft) {
+    let pruned = std::mem::take(&mut draft.pruned);
+    let Some(verified) = draft.verified else {
+        return;
+    };
+    let others: Vec<StepId> = draft.steps.iter().map(|step| step.id).collect();
+    let mut dead = Vec::new();
+    let mut by_class: BTreeMap<DeletionClass, Vec<StepId>> = BTreeMap::new();
+    for one in pruned {
+        if one.dead {
+            let step = delete(ctx, draft, StageName::Gates, one);
+            dead.push((step, Need::Absent));
+        } else {
+            let class = deletion_class(&one.id.group_kind());
+            let step = delete(ctx, draft, StageName::Prune, one);
+            draft.edge(verified, Need::Applied, step, EdgeReason::Barrier);
+            by_class.entry(class).or_default().push(step);
+        }
+    }
+    let reason = "nothing answers behind these registrations: they go before everything";
+    let why = EdgeReason::Leftover;
+    draft.all_before(ctx, StageName::Gates, &dead, &others, &why, reason);
+    let classes: Vec<Vec<StepId>> = by_class.into_values().collect();
+    for pair in classes.windows(2) {
+        let former: Vec<(StepId, Need)> = pair[0].iter().map(|id| (*id, Need::Absent)).collect();
+        let reason = "what is deleted next is needed by these until they are gone";
+        let why = EdgeReason::Reverse;
+        draft.all_before(ctx, StageName::Prune, &former, &pair[1], &why, reason);
+    }
+}
+
+fn delete(ctx: &Ctx<'_>, draft: &mut Draft, stage: StageName, one: Pruned) -> StepId {
+    let Pruned { id, deletion, .. } = one;
+    let reason = deletion.explain();
+    let mut require = vec![Precondition::Uid(deletion.uid().to_owned())];
+    require.extend(
+        deletion
+            .resource_version()
+            .map(|version| Precondition::ResourceVersion(version.to_owned())),
+    );
+    draft.change(&id, Action::Delete, stage.clone(), &reason, require.clone());
+    let step = draft.step(ctx, stage, id, Op::Delete(deletion), &reason);
+    draft.at(step).require = require;
+    draft.at(step).until = Some(Until::Absent { pods: None });
+    step
+}

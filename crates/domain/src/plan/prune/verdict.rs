@@ -1,0 +1,223 @@
+//! What happens to a recorded object that git does not have.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::finding::{Finding, Kind};
+use crate::inventory::Entry;
+use crate::object::{ObjectId, ServiceRef, annotations};
+use crate::observe::{Live, LiveMeta, Registration};
+use crate::order::{DeletionClass, deletion_class};
+use crate::plan::draft::{Ctx, Pruned};
+use crate::plan::model::is_protected_kind;
+use crate::plan::{Deletion, Propagation};
+
+/// What happens to a recorded object that git does not have.
+pub(super) enum Verdict {
+    /// It does not exist any more.
+    Absent,
+    /// Another object has its name now, or it is a wanted one under a former name.
+    Replaced,
+    /// A run-time object that still has a reason to be.
+    InUse,
+    /// It stays, and this says why.
+    Keep(Box<Finding>),
+    /// It goes.
+    Delete(Box<Pruned>),
+}
+
+/// Judges recorded objects.
+pub(super) struct Judge<'a, 'c> {
+    ctx: &'c Ctx<'a>,
+    /// uids of the wanted objects that exist.
+    wanted: BTreeSet<&'a str>,
+    /// Namespaces that hold wanted objects.
+    holding: BTreeSet<&'a str>,
+    registrations: BTreeMap<&'a ObjectId, &'a Registration>,
+}
+
+impl<'a, 'c> Judge<'a, 'c> {
+    pub(super) fn new(ctx: &'c Ctx<'a>) -> Self {
+        let ids = || ctx.manifests.keys().copied();
+        let registrations = &ctx.observed.registrations;
+        Self {
+            ctx,
+            wanted: ids()
+                .filter_map(|id| ctx.observed.live_meta(id))
+                .map(|live| live.uid.as_str())
+                .collect(),
+            holding: ids().filter_map(|id| id.namespace.as_deref()).collect(),
+            registrations: registrations.iter().map(|one| (&one.id, one)).collect(),
+        }
+    }
+
+    /// An applied member goes unless something speaks against it.
+    pub(super) fn member(&self, id: &ObjectId, entry: &Entry) -> Verdict {
+        let live = match self.existing(id, entry) {
+            Ok(live) => live,
+            Err(verdict) => return verdict,
+        };
+        let dead = self.dead_service(id);
+        let deletion = match &dead {
+            Some(service) => Deletion::of_dead_registration(entry, live, service),
+            None if deletion_class(&id.group_kind()) == DeletionClass::Workloads => {
+                // Its pods still use what is deleted after it.
+                Deletion::of_member(entry, live, Propagation::Foreground)
+            }
+            None => Deletion::of_member(entry, live, Propagation::Background),
+        };
+        Self::delete(id, deletion, dead.is_some())
+    }
+
+    /// A recorded run-time object goes with its Service, or when no desired
+    /// object lies in its namespace any more.
+    pub(super) fn run_time_object(
+        &self,
+        id: &ObjectId,
+        entry: &Entry,
+        leaving: &BTreeSet<ServiceRef>,
+    ) -> Verdict {
+        let in_use = match (&entry.service, &id.namespace) {
+            (Some(service), _) => !leaving.contains(service),
+            (None, Some(namespace)) => self.holding.contains(namespace.as_str()),
+            (None, None) => !self.ctx.manifests.is_empty(),
+        };
+        if in_use {
+            return Verdict::InUse;
+        }
+        match self.existing(id, entry) {
+            Ok(live) => Self::delete(id, Deletion::of_run_time_object(entry, live), false),
+            Err(verdict) => verdict,
+        }
+    }
+
+    fn delete(id: &ObjectId, deletion: Option<Deletion>, dead: bool) -> Verdict {
+        match deletion {
+            Some(deletion) => Verdict::Delete(Box::new(Pruned {
+                id: id.clone(),
+                deletion,
+                dead,
+            })),
+            None => Verdict::Replaced,
+        }
+    }
+
+    /// The object as it is, if it is the recorded one and nothing keeps it.
+    fn existing(&self, id: &ObjectId, entry: &Entry) -> Result<&'a LiveMeta, Verdict> {
+        let observed = self.ctx.observed;
+        let live = observed.live_meta(id);
+        if let Some(live) = live
+            && (entry.uid.as_deref() != Some(&live.uid) || self.wanted.contains(live.uid.as_str()))
+        {
+            // An object that changed its group and kept its uid is the same object.
+            return Err(Verdict::Replaced);
+        }
+        if !observed.is_complete(id) {
+            return Err(Verdict::Keep(Box::new(kept(
+                "incomplete-view",
+                "its kind could not be listed completely",
+            ))));
+        }
+        let live = live.ok_or(Verdict::Absent)?;
+        match self.keeps(id, entry, live) {
+            Some(finding) => Err(Verdict::Keep(Box::new(finding))),
+            None => Ok(live),
+        }
+    }
+
+    /// Why an object that exists and is ours stays all the same.
+    fn keeps(&self, id: &ObjectId, entry: &Entry, live: &LiveMeta) -> Option<Finding> {
+        if live.part_of().is_some_and(|set| set != self.ctx.apply_set) {
+            return Some(kept("kept-foreign", "it is part of another ApplySet now"));
+        }
+        let disabled = live.annotations.get(annotations::PRUNE);
+        if disabled.is_some_and(|value| value == "disabled") {
+            let mut finding = kept("kept-annotated", "of its annotation pleach.dev/prune");
+            finding.severity = crate::finding::Severity::Note;
+            return Some(finding);
+        }
+        self.protection(id, entry)
+    }
+
+    fn protection(&self, id: &ObjectId, entry: &Entry) -> Option<Finding> {
+        let ctx = self.ctx;
+        let is_namespace = id.is("", "Namespace");
+        if is_namespace && entry.adopted {
+            let why = "a namespace that was there before is never deleted";
+            return Some(kept("kept-adopted", why));
+        }
+        let is_load_balancer = id.is("", "Service")
+            && ctx
+                .observed
+                .full
+                .get(id)
+                .map(Live::value)
+                .is_none_or(|live| live["spec"]["type"] == "LoadBalancer");
+        let protected = entry.protected
+            || is_protected_kind(&id.group_kind())
+            || is_load_balancer
+            || ctx.policy.protect.iter().any(|protect| protect.matches(id));
+        if !protected {
+            return None;
+        }
+        let (release, from) = (&ctx.desired.name.release, installed_version(ctx));
+        let to = &ctx.desired.version;
+        let mut consents = ctx.policy.consent.iter();
+        if !consents.any(|consent| consent.allows_delete(id, release, from, to)) {
+            let what = if is_load_balancer {
+                "load balancers".to_owned()
+            } else {
+                format!("objects of kind {}", id.kind)
+            };
+            let finding = kept("kept-protected", &format!("{what} are protected"));
+            let namespace = match &id.namespace {
+                Some(namespace) => format!("namespace: {namespace}, "),
+                None => String::new(),
+            };
+            return Some(finding.hint(format!(
+                "to delete it, add to `consent` in the environment file: {{action: delete, kind: {}, {namespace}name: {}, release: {release}, from: {}, to: {to}}}",
+                id.kind,
+                id.name,
+                from.unwrap_or("…"),
+            )));
+        }
+        // What else lies in it would go with it, and nobody has looked.
+        is_namespace.then(|| {
+            kept(
+                "kept-namespace",
+                "deleting namespaces is not supported yet: others may have objects in it",
+            )
+            .hint(format!(
+                "when it is empty: `kubectl delete namespace {}`",
+                id.name
+            ))
+        })
+    }
+
+    /// The Service of a registration behind which nothing answers: it breaks
+    /// whoever calls it.
+    fn dead_service(&self, id: &ObjectId) -> Option<ServiceRef> {
+        let Registration { services, .. } = self.registrations.get(id)?;
+        let backends = &self.ctx.observed.backends;
+        let dead = services.iter().all(|service| {
+            backends
+                .get(service)
+                .is_some_and(|backend| !backend.exists || backend.ready_endpoints == 0)
+        });
+        services.first().filter(|_| dead).cloned()
+    }
+}
+
+fn kept(code: &str, why: &str) -> Finding {
+    let message = format!("no longer in git; stays because {why}");
+    Finding::warning(Kind::Policy, code, message)
+}
+
+/// The version that is left.
+pub(super) fn installed_version<'c>(ctx: &'c Ctx<'_>) -> Option<&'c str> {
+    let installed = ctx.observed.installed.as_ref()?;
+    installed
+        .installed
+        .as_ref()
+        .or(installed.applying.as_ref())
+        .map(|attempt| attempt.version.as_str())
+}

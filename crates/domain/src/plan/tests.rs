@@ -1,0 +1,94 @@
+//! What the planner decides, told as scenes: what git has, what the cluster
+//! has, what is recorded.
+
+mod changes;
+mod edges;
+mod laws;
+mod leftover;
+mod namespace;
+mod ownership;
+mod preflight;
+mod prune;
+mod scene;
+mod server;
+mod verify;
+
+use rstest::rstest;
+use serde_json::json;
+
+use super::{Action, Plan};
+use scene::Scene;
+
+/// The plan of a scene, as lines: what happens to every object.
+fn changes(plan: &Plan) -> Vec<String> {
+    plan.changes
+        .iter()
+        .map(|change| format!("{} {}: {}", change.action, change.object, change.reason))
+        .collect()
+}
+
+#[test]
+fn effects_hold_no_uid_and_no_version() {
+    let scene = |version: &str| {
+        Scene::new()
+            .installed("ConfigMap/web/old: {data: {a: b}}\nSecret/web/s: {data: {a: b}}")
+            .git("ConfigMap/web/new: {data: {a: b}}\nSecret/web/s: {data: {a: c}}")
+            .meta("ConfigMap/web/old", |meta| {
+                meta.resource_version = version.to_owned();
+            })
+    };
+    let (one, other) = (scene("1").plan(), scene("2").plan());
+    assert_eq!(one.effects(), other.effects());
+    let other = scene("1").git("ConfigMap/web/new: {data: {a: z}}").plan();
+    assert_ne!(one.effects(), other.effects());
+}
+
+#[test]
+fn a_plan_made_before_the_key_existed_is_not_stale() {
+    let scene =
+        || Scene::new().git("Secret/web/s: {data: {a: b}}\nConfigMap/web/c: {data: {a: b}}");
+    let reviewed = scene().unkeyed("Secret/web/s").plan();
+    let now = scene().plan();
+    assert_ne!(now.effects(), reviewed.effects());
+    assert!(now.has_effects_of(&reviewed));
+    assert!(reviewed.has_effects_of(&reviewed));
+    let other = scene().git("ConfigMap/web/c: {data: {a: z}}").plan();
+    assert!(!other.has_effects_of(&reviewed));
+    // A plan that was reviewed with digests binds to them.
+    assert!(!reviewed.has_effects_of(&now));
+}
+
+#[rstest]
+#[case::nothing("", "")]
+#[case::waits_only("ConfigMap/web/c: {}", "ConfigMap/web/c: {}")]
+fn waiting_is_no_effect(#[case] git: &str, #[case] installed: &str) {
+    let plan = Scene::new().installed(installed).git(git).plan();
+    assert!(!plan.has_steps());
+    assert_eq!(plan.count(Action::Unchanged), plan.changes.len());
+}
+
+#[test]
+fn a_plan_is_the_same_whatever_the_order_of_the_manifests() {
+    let scene = || {
+        Scene::new()
+            .installed("Deployment.apps/web/old: {spec: {template: {}}}\nService/web/old: {}")
+            .git("Deployment.apps/web/api: {spec: {template: {}}}\nService/web/api: {}\nConfigMap/web/c: {}")
+    };
+    let text = |plan: &Plan| serde_json::to_string(plan).unwrap();
+    let expected = text(&scene().plan());
+    for _ in 0..100 {
+        assert_eq!(text(&scene().plan()), expected);
+    }
+    let mut shuffled = scene();
+    shuffled.desired.manifests.reverse();
+    assert_eq!(text(&shuffled.plan()), expected);
+}
+
+#[test]
+fn a_plan_shows_no_secret() {
+    let scene = Scene::new()
+        .installed("Secret/web/s: {data: {a: former-value}}")
+        .git("Secret/web/s: {data: {a: later-value}}\nSecret/web/t: {data: {a: later-value}}");
+    let text = json!(scene.plan()).to_string();
+    assert!(!text.contains("former-value") && !text.contains("later-value"));
+}

@@ -1,0 +1,345 @@
+//! What happens to desired objects.
+
+use rstest::rstest;
+use serde_json::json;
+
+use super::scene::{MANAGER, Scene};
+use crate::object::FieldPath;
+use crate::observe::{ApiRefusal, DesiredDigest, Prediction, Unverified};
+use crate::plan::{Action, Cause, Change, EdgeReason, Need, Op, Plan, Precondition, Until};
+
+const CONFIG: &str = "ConfigMap/web/c: {data: {k: v}}";
+const EDITED: &str = "ConfigMap/web/c: {data: {k: edited}}";
+const KEY: &str = "ConfigMap/web/c";
+
+fn change<'a>(plan: &'a Plan, id: &str) -> &'a Change {
+    let mut changes = plan.changes.iter();
+    changes
+        .find(|change| change.object.to_string() == id)
+        .unwrap()
+}
+
+/// The steps of an object that do something.
+fn operations(plan: &Plan, id: &str) -> Vec<String> {
+    plan.steps
+        .iter()
+        .filter(|step| step.object.to_string() == id)
+        .map(|step| match &step.op {
+            Op::Apply { force: true, .. } => "apply forced".to_owned(),
+            op => op.verb().to_owned(),
+        })
+        .collect()
+}
+
+fn codes(plan: &Plan) -> Vec<&str> {
+    plan.findings
+        .iter()
+        .map(|finding| finding.code.as_str())
+        .collect()
+}
+
+fn refused(code: u16) -> Prediction {
+    Prediction::Refused(ApiRefusal {
+        code,
+        reason: String::new(),
+        message: "no".to_owned(),
+    })
+}
+
+#[rstest]
+#[case::new(Scene::new().git(CONFIG), Action::Create, "it does not exist yet", &["apply"])]
+#[case::deleted(Scene::new().installed(CONFIG).git(CONFIG).gone(KEY), Action::Create, "it was deleted in the cluster", &["apply"])]
+#[case::as_wanted(Scene::new().installed(CONFIG).git(CONFIG), Action::Unchanged, "as wanted", &[])]
+#[case::read_for_nothing(Scene::new().installed(CONFIG).git(CONFIG).policy(|policy| policy.verify = true),
+    Action::Unchanged, "as wanted; the record is refreshed", &[])]
+#[case::foreign_field(Scene::new().installed(CONFIG).git(CONFIG).edited("kubectl-edit", "ConfigMap/web/c: {data: {other: x}}"),
+    Action::Unchanged, "as wanted; the record is refreshed", &[])]
+#[case::git(Scene::new().installed(CONFIG).git(EDITED), Action::Update, "git changed", &["apply"])]
+#[case::drift(Scene::new().installed(CONFIG).git(CONFIG).edited("kubectl-edit", EDITED), Action::Update,
+    "the cluster drifted: kubectl-edit wrote to fields of ours", &["apply forced"])]
+#[case::both(Scene::new().installed(CONFIG).git("ConfigMap/web/c: {data: {k: v, l: w}}").adopt("kubectl").edited("kubectl-edit", EDITED),
+    Action::Update, "git changed and the cluster drifted: kubectl-edit wrote to fields of ours", &["apply forced"])]
+#[case::foreign_conflict(Scene::new().installed(CONFIG).git("ConfigMap/web/c: {data: {k: later}}").edited("kubectl-edit", EDITED),
+    Action::Blocked, "kubectl-edit holds .data.k", &[])]
+#[case::just_deleted(Scene::new().installed(CONFIG).git(EDITED).predict(KEY, Prediction::Creates),
+    Action::Create, "it was deleted in the cluster", &["apply"])]
+#[case::refused(Scene::new().git(CONFIG).predict(KEY, refused(422)), Action::Blocked, "the server refuses it (422): no", &[])]
+#[case::member_refused(Scene::new().installed(CONFIG).git(EDITED).predict(KEY, refused(403)), Action::Blocked,
+    "the server refuses it (403): no", &[])]
+#[case::immutable(Scene::new().installed(CONFIG).git(EDITED).predict(KEY, Prediction::Immutable(vec![FieldPath::default().key("spec")])),
+    Action::Blocked, ".spec cannot be changed on an existing object", &[])]
+#[case::api_stale(Scene::new().installed(CONFIG).git(EDITED).predict(KEY, Prediction::Unverified(Unverified::ApiStale)),
+    Action::Blocked, "the API v1 is registered but its server does not answer", &[])]
+#[case::webhook_down(Scene::new().installed(CONFIG).git(EDITED).predict(KEY, Prediction::Unverified(Unverified::Webhook("down".to_owned()))),
+    Action::Update, "it could not be compared", &["apply"])]
+fn an_object(
+    #[case] scene: Scene,
+    #[case] action: Action,
+    #[case] reason: &str,
+    #[case] expected: &[&str],
+) {
+    let plan = scene.plan();
+    let change = change(&plan, KEY);
+    assert_eq!((change.action, change.reason.as_str()), (action, reason));
+    assert_eq!(operations(&plan, KEY), expected);
+    let blocked = action == Action::Blocked;
+    assert_eq!(
+        plan.findings.iter().any(crate::finding::Finding::is_error),
+        blocked,
+        "{:?}",
+        plan.findings
+    );
+    assert_eq!(
+        change.stage.is_none(),
+        blocked || action == Action::Unchanged
+    );
+    assert_eq!(
+        change.digest,
+        Some(DesiredDigest::Known(scene.desired.manifests[0].digest()))
+    );
+}
+
+#[rstest]
+#[case::git(Scene::new().installed(CONFIG).git(EDITED), Some(Cause::Git))]
+#[case::drift(Scene::new().installed(CONFIG).git(CONFIG).edited("x", EDITED), Some(Cause::Drift { managers: vec!["x".to_owned()] }))]
+#[case::both(Scene::new().installed(CONFIG).git("ConfigMap/web/c: {data: {k: v, l: w}}").adopt("x").edited("x", EDITED),
+    Some(Cause::Both { managers: vec!["x".to_owned()] }))]
+#[case::wiped(Scene::new().installed(CONFIG).git(CONFIG).with_live(KEY, wipe), Some(Cause::Ownership))]
+#[case::blind(Scene::new().installed(CONFIG).git(EDITED).predict(KEY, webhook()), Some(Cause::Git))]
+#[case::blind_and_as_recorded(Scene::new().installed(CONFIG).git(CONFIG).edited("x", EDITED).predict(KEY, webhook()), None)]
+#[case::new(Scene::new().git(CONFIG), None)]
+fn whose_change_it_is(#[case] scene: Scene, #[case] cause: Option<Cause>) {
+    assert_eq!(change(&scene.plan(), KEY).cause, cause);
+}
+
+fn webhook() -> Prediction {
+    Prediction::Unverified(Unverified::Webhook("down".to_owned()))
+}
+
+fn wipe(live: &mut serde_json::Value) {
+    live["metadata"]["managedFields"] = json!([]);
+    live["metadata"]["resourceVersion"] = json!("2");
+}
+
+#[test]
+fn a_wiped_record_of_owners_is_repaired_before_the_apply() {
+    let plan = Scene::new()
+        .installed(CONFIG)
+        .git(CONFIG)
+        .with_live(KEY, wipe)
+        .plan();
+    assert_eq!(operations(&plan, KEY), ["patch", "apply"]);
+    let apply = &plan.steps[1];
+    assert_eq!(apply.needs.len(), 1);
+    assert_eq!(
+        (apply.needs[0].state, &apply.needs[0].why),
+        (Need::Applied, &EdgeReason::SameObject)
+    );
+    assert_eq!(
+        change(&plan, KEY).reason,
+        "what we own of it is not recorded as ours"
+    );
+    let Op::Patch {
+        patch,
+        subresource: None,
+    } = &plan.steps[0].op
+    else {
+        panic!("{:?}", plan.steps[0]);
+    };
+    assert_eq!(
+        patch.0[0],
+        json!({"op": "test", "path": "/metadata/resourceVersion", "value": "2"})
+    );
+}
+
+#[test]
+fn a_server_without_a_record_of_owners_is_not_repaired_forever() {
+    let unowned = Scene::new()
+        .installed(CONFIG)
+        .git(CONFIG)
+        .with_live(KEY, wipe);
+    let answer = crate::observe::Live::new(unowned.look(KEY).clone(), MANAGER);
+    let plan = unowned.predict(KEY, Prediction::Answer(answer)).plan();
+    assert_eq!(change(&plan, KEY).action, Action::Unchanged);
+}
+
+#[rstest]
+#[case("pleach-overlay")]
+#[case("pleach-copy")]
+#[case("pleach-state")]
+fn what_our_other_managers_hold_is_taken_over_without_a_conflict(#[case] manager: &str) {
+    // Nothing that git wants differs, but an apply alone would never get rid of it.
+    let scene = Scene::new()
+        .installed(CONFIG)
+        .git(CONFIG)
+        .edited(manager, "ConfigMap/web/c: {data: {other: x}}");
+    let plan = scene.plan();
+    assert_eq!(operations(&plan, KEY), ["patch", "apply"]);
+    assert_eq!(change(&plan, KEY).cause, Some(Cause::Ownership));
+    // In a conflict too, without asking.
+    let scene = Scene::new()
+        .installed(CONFIG)
+        .git("ConfigMap/web/c: {data: {k: later}}")
+        .edited(manager, EDITED);
+    assert_eq!(operations(&scene.plan(), KEY), ["patch", "apply forced"]);
+}
+
+#[test]
+fn a_field_that_stays_because_others_hold_it_is_named() {
+    let plan = Scene::new()
+        .installed("ConfigMap/web/c: {data: {k: v, l: w}}")
+        .git(CONFIG)
+        .with_live(KEY, |live| {
+            let entry = super::server::entry("x", "Update", &json!({"f:data": {"f:l": {}}}));
+            live["metadata"]["managedFields"]
+                .as_array_mut()
+                .unwrap()
+                .push(entry);
+        })
+        .plan();
+    let finding = plan
+        .findings
+        .iter()
+        .find(|finding| finding.code == "co-owned-field")
+        .unwrap();
+    assert_eq!(
+        finding.message,
+        "git no longer has .data.l, but it stays: x holds it too"
+    );
+}
+
+#[test]
+fn a_terminating_object_is_waited_for_and_created_again() {
+    let plan = Scene::new()
+        .installed(CONFIG)
+        .git(EDITED)
+        .meta(KEY, |meta| {
+            meta.deleting = true;
+            meta.finalizers = vec!["example.org/x".to_owned()];
+        })
+        .plan();
+    assert_eq!(operations(&plan, KEY), ["wait", "apply"]);
+    let [wait, apply] = &plan.steps[..2] else {
+        panic!()
+    };
+    assert_eq!(wait.until, Some(Until::Absent { pods: None }));
+    assert_eq!(wait.require, [Precondition::Uid(format!("uid of {KEY}"))]);
+    assert_eq!(
+        (apply.needs[0].from, apply.needs[0].state),
+        (wait.id, Need::Absent)
+    );
+    assert_eq!(apply.require, [Precondition::Absent]);
+    assert_eq!(
+        change(&plan, KEY).reason,
+        "it is being deleted and waits for example.org/x; created again when it is gone"
+    );
+}
+
+#[test]
+fn what_lies_in_a_terminating_namespace_is_waited_for_too() {
+    let plan = Scene::new()
+        .installed(&format!(
+            "Namespace/a: {{}}\n{}",
+            CONFIG.replace("/web/", "/a/")
+        ))
+        .git(&format!(
+            "Namespace/a: {{}}\n{}",
+            CONFIG.replace("/web/", "/a/")
+        ))
+        .meta("Namespace/a", |meta| meta.deleting = true)
+        .plan();
+    assert_eq!(operations(&plan, "ConfigMap/a/c"), ["wait", "apply"]);
+    assert_eq!(operations(&plan, "Namespace/a"), ["wait", "apply"]);
+}
+
+#[rstest]
+#[case::not_served(Scene::new().git("Widget.example.org/web/w: {}").unserved("Widget.example.org"),
+    "kind-not-served", "the cluster serves no Widget at example.org/v1", "the CustomResourceDefinition must be installed first")]
+#[case::stale(Scene::new().git("Widget.example.org/web/w: {}").stale("example.org"),
+    "api-stale", "the API example.org/v1 is registered but its server does not answer",
+    "see the APIService of that group-version: `kubectl get apiservices`")]
+#[case::defined_at_another_version(Scene::new().unserved("Widget.example.org").git(
+    "Widget.example.org/web/w: {}\nCustomResourceDefinition.apiextensions.k8s.io/widgets.example.org: {spec: {group: example.org, names: {kind: Widget, plural: widgets}, versions: [{name: v2, served: true}, {name: v1, served: false}]}}"),
+    "kind-not-served", "the cluster serves no Widget at example.org/v1", "its definition in this release serves example.org/v2")]
+fn a_kind_that_cannot_be_had(
+    #[case] scene: Scene,
+    #[case] code: &str,
+    #[case] message: &str,
+    #[case] hint: &str,
+) {
+    let plan = scene.git(CONFIG).plan();
+    let finding = plan
+        .findings
+        .iter()
+        .find(|finding| finding.is_error())
+        .unwrap();
+    assert_eq!(
+        (finding.code.as_str(), finding.message.as_str()),
+        (code, message)
+    );
+    assert_eq!(finding.hint.as_deref(), Some(hint));
+    assert_eq!(finding.place.as_ref().unwrap().to_string(), "web.yaml:1");
+    assert_eq!(
+        change(&plan, "Widget.example.org/web/w").action,
+        Action::Blocked
+    );
+    // I10: nothing else.
+    assert_eq!(change(&plan, KEY).action, Action::Create);
+}
+
+#[test]
+fn a_kind_that_the_release_defines_is_created_unverified() {
+    let plan = Scene::new()
+        .unserved("Widget.example.org")
+        .git("Widget.example.org/web/w: {}\nCustomResourceDefinition.apiextensions.k8s.io/widgets.example.org: {spec: {group: example.org, names: {kind: Widget, plural: widgets}, versions: [{name: v1, served: true}]}}")
+        .plan();
+    let change = change(&plan, "Widget.example.org/web/w");
+    assert_eq!(change.action, Action::Create);
+    assert_eq!(
+        change.unverified.as_deref(),
+        Some("its kind is not served yet")
+    );
+    assert!(codes(&plan).is_empty(), "{:?}", plan.findings);
+}
+
+#[test]
+fn what_must_still_hold() {
+    let hook =
+        "ValidatingWebhookConfiguration.admissionregistration.k8s.io/h: {webhooks: [{name: a}]}";
+    let later = hook.replace("name: a", "name: b");
+    let plan = Scene::new()
+        .installed(&format!("{CONFIG}\n{hook}"))
+        .git(&format!("{EDITED}\n{later}\nConfigMap/web/new: {{}}"))
+        .plan();
+    let config = change(&plan, KEY);
+    assert_eq!(
+        config.require[0],
+        Precondition::Uid(format!("uid of {KEY}"))
+    );
+    assert!(matches!(config.require[1], Precondition::Fingerprint(_)));
+    assert_eq!(
+        change(&plan, "ConfigMap/web/new").require,
+        [Precondition::Absent]
+    );
+    // A registration: nobody wrote to it at all.
+    let hook = change(
+        &plan,
+        "ValidatingWebhookConfiguration.admissionregistration.k8s.io/h",
+    );
+    assert_eq!(
+        hook.require[1],
+        Precondition::ResourceVersion("1".to_owned())
+    );
+    // Its apply may come minutes later, when controllers wrote to it: only the uid.
+    for step in plan
+        .steps
+        .iter()
+        .filter(|step| matches!(step.op, Op::Apply { .. }))
+    {
+        let expected = match change(&plan, &step.object.to_string()).action {
+            Action::Create => Precondition::Absent,
+            _ => Precondition::Uid(format!("uid of {}", step.object)),
+        };
+        assert_eq!(step.require, [expected]);
+    }
+}

@@ -1,0 +1,96 @@
+//! The release's namespace, when no manifest has it.
+
+use super::changes;
+use super::scene::Scene;
+use crate::object::labels;
+use crate::plan::{Body, EdgeReason, Need, Op};
+
+const GIT: &str = "ConfigMap/web/c: {}";
+
+#[test]
+fn it_is_created_before_what_lies_in_it() {
+    let plan = Scene::new().gone("Namespace/web").git(GIT).plan();
+    assert_eq!(
+        changes(&plan),
+        [
+            "create ConfigMap/web/c: it does not exist yet",
+            "create Namespace/web: objects of the release lie in it and no manifest has it",
+        ]
+    );
+    let [namespace, config] = &plan.steps[..2] else {
+        panic!()
+    };
+    let Op::Apply {
+        body: Body::Inline(body),
+        force: false,
+    } = &namespace.op
+    else {
+        panic!()
+    };
+    assert!(body.0["metadata"]["labels"][labels::PART_OF].is_string());
+    let edge = &config.needs[0];
+    assert_eq!(
+        (edge.from, edge.state, &edge.why),
+        (namespace.id, Need::Applied, &EdgeReason::Namespace)
+    );
+}
+
+#[test]
+fn an_existing_one_is_left_untouched_and_is_no_member() {
+    let plan = Scene::new().git(GIT).plan();
+    assert_eq!(
+        changes(&plan),
+        ["create ConfigMap/web/c: it does not exist yet"]
+    );
+}
+
+#[test]
+fn one_that_we_created_stays_a_member() {
+    let plan = Scene::new()
+        .installed("Namespace/web: {}")
+        .installed(GIT)
+        .git(GIT)
+        .plan();
+    assert_eq!(
+        changes(&plan),
+        [
+            "unchanged ConfigMap/web/c: as wanted",
+            "unchanged Namespace/web: as wanted"
+        ]
+    );
+    assert!(!plan.has_steps());
+}
+
+#[test]
+fn it_is_not_created_against_the_will_of_the_environment() {
+    let plan = Scene::new()
+        .gone("Namespace/web")
+        .git(GIT)
+        .wants(|desired| desired.create_namespace = false)
+        .plan();
+    assert_eq!(plan.findings[0].code, "namespace-missing");
+    assert!(plan.findings[0].is_error());
+}
+
+#[test]
+fn one_that_is_being_deleted_is_waited_for() {
+    let plan = Scene::new()
+        .git(GIT)
+        .meta("Namespace/web", |meta| meta.deleting = true)
+        .plan();
+    let verbs: Vec<&str> = plan.steps.iter().map(|step| step.op.verb()).collect();
+    assert_eq!(verbs[..3], ["wait", "apply", "apply"]);
+    assert_eq!(plan.steps[1].needs[0].state, Need::Absent);
+}
+
+#[test]
+fn without_objects_in_it_there_is_none() {
+    let plan = Scene::new()
+        .gone("Namespace/web")
+        .git("Namespace/other: {}")
+        .plan();
+    assert_eq!(
+        changes(&plan),
+        ["create Namespace/other: it does not exist yet"]
+    );
+}

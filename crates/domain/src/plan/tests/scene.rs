@@ -1,0 +1,523 @@
+//! A scene: what git has, what the cluster has, what is recorded.
+//!
+//! Objects are written as `Kind.group/namespace/name: {body}`. What a scene
+//! does not say follows from it: kinds that occur are served and listed
+//! completely, and the server answers dry runs as `server` does.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use jiff::{SignedDuration, Timestamp};
+use serde_json::{Value, json};
+
+use super::server;
+use crate::inventory::{Attempt, Entry, EntryState, Inventory, Journal, ReleaseName};
+use crate::object::{
+    ApiVersion, Digest, GroupKind, Manifest, ObjectId, Origin, ServiceRef, annotations, labels,
+    yaml,
+};
+use crate::observe::{
+    Backend, ClusterId, DesiredDigest, Discovery, Freshness, Grants, Listing, ListingKey, Live,
+    LiveMeta, Observed, Prediction, Registration, Resource, ServedGroup, ServedVersion, Unverified,
+    is_unchanged,
+};
+use crate::order::registered_services;
+use crate::plan::{Desired, Plan, Policy, plan};
+use crate::repo::{Consent, Protect, PrunePolicy, RuntimeObject};
+
+pub(super) const MANAGER: &str = "pleach/e.r";
+
+/// What git has, what the cluster has, and what is recorded.
+#[derive(Clone)]
+pub(super) struct Scene {
+    pub(super) desired: Desired,
+    pub(super) observed: Observed,
+    pub(super) policy: Policy,
+    live: BTreeMap<ObjectId, Value>,
+    unserved: BTreeSet<GroupKind>,
+    stale: BTreeSet<String>,
+    listings: BTreeMap<GroupKind, Listing>,
+    namespaced: BTreeMap<GroupKind, bool>,
+}
+
+fn id(text: &str) -> ObjectId {
+    text.parse().unwrap()
+}
+
+pub(super) fn api_version(id: &ObjectId) -> String {
+    if id.group.is_empty() {
+        "v1".to_owned()
+    } else {
+        format!("{}/v1", id.group)
+    }
+}
+
+/// Objects by their ids, complete.
+fn objects(text: &str) -> Vec<(ObjectId, Value)> {
+    let documents = yaml::parse_documents(text).unwrap();
+    let Some(Value::Object(map)) = documents.into_iter().next().map(|one| one.value) else {
+        return Vec::new();
+    };
+    map.into_iter()
+        .map(|(key, mut value)| {
+            let id = id(&key);
+            value["apiVersion"] = json!(api_version(&id));
+            value["kind"] = json!(id.kind);
+            value["metadata"]["name"] = json!(id.name);
+            if let Some(namespace) = &id.namespace {
+                value["metadata"]["namespace"] = json!(namespace);
+            }
+            (id, value)
+        })
+        .collect()
+}
+
+impl Scene {
+    /// An empty release `r` of environment `e` with namespace `web`, which exists.
+    pub(super) fn new() -> Self {
+        let name = ReleaseName {
+            environment: "e".to_owned(),
+            release: "r".to_owned(),
+        };
+        let scene = Self {
+            desired: Desired {
+                name,
+                repository: "fleet".to_owned(),
+                bundle: "web".to_owned(),
+                version: "v2.0.0".to_owned(),
+                revision: "abc".to_owned(),
+                namespace: Some("web".to_owned()),
+                create_namespace: true,
+                manifests: Vec::new(),
+                runtime_objects: Vec::new(),
+                digests: BTreeMap::new(),
+                findings: Vec::new(),
+            },
+            observed: Observed {
+                at: Timestamp::UNIX_EPOCH,
+                cluster: ClusterId("cluster".to_owned()),
+                server_version: "v1.36.0".to_owned(),
+                discovery: Discovery::default(),
+                listings: BTreeMap::new(),
+                meta: BTreeMap::new(),
+                full: BTreeMap::new(),
+                predicted: BTreeMap::new(),
+                registrations: Vec::new(),
+                backends: BTreeMap::new(),
+                access: Grants::default(),
+                installed: None,
+                inventory: Inventory::default(),
+                journal: Journal::default(),
+            },
+            policy: Policy {
+                cluster: None,
+                adopt: Vec::new(),
+                prune: PrunePolicy::default(),
+                protect: Vec::new(),
+                consent: Vec::new(),
+                timeout: SignedDuration::from_secs(60),
+                wait: true,
+                verify: false,
+                upgrades_from: None,
+                kubernetes: None,
+                direction: None,
+            },
+            live: BTreeMap::new(),
+            unserved: BTreeSet::new(),
+            stale: BTreeSet::new(),
+            listings: BTreeMap::new(),
+            namespaced: BTreeMap::new(),
+        };
+        scene.live("Namespace/web: {}")
+    }
+
+    /// What git has; said again, it replaces the objects it names.
+    pub(super) fn git(mut self, text: &str) -> Self {
+        for (id, mut value) in objects(text) {
+            self.label(&mut value);
+            self.desired.manifests.retain(|known| *known.id() != id);
+            let origin = Origin::new("web.yaml", 1);
+            let version = ApiVersion::parse(&api_version(&id));
+            let manifest = Manifest::new(id, version, origin, &value, false);
+            self.desired.manifests.push(manifest);
+        }
+        self
+    }
+
+    /// What the cluster has and is none of ours. `managers` are shown as owners
+    /// of everything; one of them is enough.
+    pub(super) fn live(mut self, text: &str) -> Self {
+        for (id, mut value) in objects(text) {
+            let managers = value["managers"].take();
+            value.as_object_mut().unwrap().shift_remove("managers");
+            let fields = server::fields(&value);
+            let metadata = &mut value["metadata"];
+            if metadata["uid"].is_null() {
+                metadata["uid"] = json!(format!("uid of {id}"));
+            }
+            metadata["resourceVersion"] = json!("1");
+            metadata["managedFields"] = managers
+                .as_array()
+                .into_iter()
+                .flatten()
+                .map(|manager| server::entry(manager.as_str().unwrap(), "Update", &fields))
+                .collect();
+            self.live.insert(id, value);
+        }
+        self
+    }
+
+    /// What a former sync applied, and nobody touched.
+    pub(super) fn installed(mut self, text: &str) -> Self {
+        for (id, mut value) in objects(text) {
+            self.label(&mut value);
+            let version = ApiVersion::parse(&api_version(&id));
+            let origin = Origin::new("web.yaml", 1);
+            let digest = Manifest::new(id.clone(), version, origin, &value, false).digest();
+            let fields = server::fields(&value);
+            value["metadata"]["annotations"][annotations::DESIRED] = json!(digest.to_string());
+            value["metadata"]["uid"] = json!(format!("uid of {id}"));
+            value["metadata"]["resourceVersion"] = json!("1");
+            value["metadata"]["managedFields"] = json!([server::entry(MANAGER, "Apply", &fields)]);
+            let meta = LiveMeta::read(&value["metadata"], MANAGER);
+            let entry = Entry {
+                state: EntryState::Applied,
+                api_version: api_version(&id),
+                uid: Some(meta.uid),
+                resource_version: Some(meta.resource_version),
+                desired: Some(digest),
+                fingerprint: meta.fingerprint,
+                ..Entry::default()
+            };
+            self.observed.inventory.entries.insert(id.clone(), entry);
+            self.live.insert(id, value);
+        }
+        self.version("v1.0.0")
+    }
+
+    /// What somebody else wrote to existing objects since.
+    pub(super) fn edited(mut self, manager: &str, text: &str) -> Self {
+        let documents = yaml::parse_documents(text).unwrap();
+        for (key, body) in documents[0].value.as_object().unwrap() {
+            let live = self.live.get_mut(&id(key)).unwrap();
+            server::write(live, manager, body);
+        }
+        self
+    }
+
+    /// Changes a live object by hand.
+    pub(super) fn with_live(mut self, key: &str, change: impl FnOnce(&mut Value)) -> Self {
+        change(self.live.get_mut(&id(key)).unwrap());
+        self
+    }
+
+    /// Changes what the LIST says of an object.
+    pub(super) fn meta(mut self, key: &str, change: impl FnOnce(&mut LiveMeta)) -> Self {
+        let live = self.live.get_mut(&id(key)).unwrap();
+        let mut meta = LiveMeta::read(&live["metadata"], MANAGER);
+        change(&mut meta);
+        live["metadata"]["uid"] = json!(meta.uid);
+        live["metadata"]["resourceVersion"] = json!(meta.resource_version);
+        live["metadata"]["labels"] = json!(meta.labels);
+        live["metadata"]["annotations"] = json!(meta.annotations);
+        if meta.deleting {
+            live["metadata"]["deletionTimestamp"] = json!("2026-07-01T10:00:00Z");
+            live["metadata"]["finalizers"] = json!(meta.finalizers);
+        }
+        let owners = meta.owners.iter().map(|uid| json!({"uid": uid}));
+        live["metadata"]["ownerReferences"] = owners.collect();
+        self
+    }
+
+    /// Takes an object out of the cluster.
+    pub(super) fn gone(mut self, key: &str) -> Self {
+        self.live.remove(&id(key)).unwrap();
+        self
+    }
+
+    /// Changes what is recorded of an object, also of one that is not recorded.
+    pub(super) fn entry(mut self, key: &str, change: impl FnOnce(&mut Entry)) -> Self {
+        let entries = &mut self.observed.inventory.entries;
+        change(entries.entry(id(key)).or_default());
+        self
+    }
+
+    /// A live object that workloads made, recorded as such.
+    pub(super) fn run_time(self, text: &str, service: Option<&str>) -> Self {
+        let ids: Vec<ObjectId> = objects(text).into_iter().map(|(id, _)| id).collect();
+        let mut scene = self.live(text);
+        for id in ids {
+            scene = scene.entry(&id.to_string(), |entry| {
+                entry.state = EntryState::Observed;
+                entry.uid = Some(format!("uid of {id}"));
+                entry.service = service.map(service_ref);
+            });
+        }
+        scene
+    }
+
+    /// Declares a run-time object, as JSON or YAML flow.
+    pub(super) fn declares(mut self, text: &str) -> Self {
+        let object: RuntimeObject = parse(text);
+        self.desired.runtime_objects.push(object);
+        self
+    }
+
+    pub(super) fn consent(mut self, text: &str) -> Self {
+        let consent: Consent = parse(text);
+        self.policy.consent.push(consent);
+        self
+    }
+
+    pub(super) fn protect(mut self, text: &str) -> Self {
+        let protect: Protect = parse(text);
+        self.policy.protect.push(protect);
+        self
+    }
+
+    pub(super) fn adopt(mut self, manager: &str) -> Self {
+        self.policy.adopt.push(manager.to_owned());
+        self
+    }
+
+    pub(super) fn policy(mut self, change: impl FnOnce(&mut Policy)) -> Self {
+        change(&mut self.policy);
+        self
+    }
+
+    pub(super) fn wants(mut self, change: impl FnOnce(&mut Desired)) -> Self {
+        change(&mut self.desired);
+        self
+    }
+
+    pub(super) fn cluster(mut self, change: impl FnOnce(&mut Observed)) -> Self {
+        change(&mut self.observed);
+        self
+    }
+
+    /// The version that is recorded as installed and ready.
+    pub(super) fn version(mut self, version: &str) -> Self {
+        let installed = self.observed.installed.get_or_insert_default();
+        installed.ready = true;
+        installed.installed = Some(attempt(version));
+        self
+    }
+
+    /// The record of a former sync that did not end well.
+    pub(super) fn unfinished(mut self, version: &str) -> Self {
+        let installed = self.observed.installed.get_or_insert_default();
+        installed.ready = false;
+        installed.applying = Some(attempt(version));
+        self
+    }
+
+    pub(super) fn predict(mut self, key: &str, prediction: Prediction) -> Self {
+        self.observed.predicted.insert(id(key), prediction);
+        self
+    }
+
+    /// The digest of a secret object before its key exists.
+    pub(super) fn unkeyed(mut self, key: &str) -> Self {
+        let digests = &mut self.desired.digests;
+        digests.insert(id(key), DesiredDigest::Unkeyed);
+        self
+    }
+
+    pub(super) fn unserved(mut self, kind: &str) -> Self {
+        self.unserved.insert(group_kind(kind));
+        self
+    }
+
+    pub(super) fn stale(mut self, group: &str) -> Self {
+        self.stale.insert(group.to_owned());
+        self
+    }
+
+    /// Says that objects of a kind lie in no namespace.
+    pub(super) fn cluster_scoped(mut self, kind: &str) -> Self {
+        self.namespaced.insert(group_kind(kind), false);
+        self
+    }
+
+    pub(super) fn listing(mut self, kind: &str, listing: Listing) -> Self {
+        self.listings.insert(group_kind(kind), listing);
+        self
+    }
+
+    pub(super) fn incomplete(self, kind: &str) -> Self {
+        self.listing(kind, Listing::Failed("time-out".to_owned()))
+    }
+
+    pub(super) fn backend(mut self, service: &str, exists: bool, ready_endpoints: usize) -> Self {
+        let backend = Backend {
+            exists,
+            ready_endpoints,
+        };
+        let backends = &mut self.observed.backends;
+        backends.insert(service_ref(service), backend);
+        self
+    }
+
+    /// What a live object looks like now.
+    pub(super) fn look(&self, key: &str) -> &Value {
+        &self.live[&id(key)]
+    }
+
+    pub(super) fn plan(&self) -> Plan {
+        let mut scene = self.clone();
+        scene.observe();
+        plan(&scene.desired, &scene.observed, &scene.policy)
+    }
+
+    fn label(&self, value: &mut Value) {
+        value["metadata"]["labels"][labels::PART_OF] = json!(self.desired.name.apply_set());
+    }
+
+    /// Fills in what observing this cluster would bring.
+    fn observe(&mut self) {
+        for manifest in &self.desired.manifests {
+            let digest = DesiredDigest::Known(manifest.digest());
+            let digests = &mut self.desired.digests;
+            digests.entry(manifest.id().clone()).or_insert(digest);
+        }
+        self.discover();
+        for (id, value) in &self.live {
+            let meta = LiveMeta::read(&value["metadata"], MANAGER);
+            let services = registered_services(&id.group_kind(), value);
+            if !services.is_empty() {
+                self.observed.registrations.push(Registration {
+                    id: id.clone(),
+                    meta: meta.clone(),
+                    services,
+                    available: None,
+                });
+            }
+            if id.is("", "Service") {
+                let live = Live::new(value.clone(), MANAGER);
+                self.observed.full.insert(id.clone(), live);
+            }
+            self.observed.meta.insert(id.clone(), meta);
+        }
+        for manifest in self.desired.manifests.clone() {
+            self.ask(&manifest);
+        }
+    }
+
+    fn ask(&mut self, manifest: &Manifest) {
+        let id = manifest.id();
+        let observed = &mut self.observed;
+        let live = self
+            .live
+            .get(id)
+            .map(|live| Live::new(live.clone(), MANAGER));
+        let entry = observed.inventory.entries.get(id);
+        if let (Some(live), Some(entry)) = (&live, entry)
+            && !self.policy.verify
+            && is_unchanged(manifest, self.desired.digests.get(id), entry, live.meta())
+        {
+            return;
+        }
+        let namespace = id.namespace.as_ref().filter(|name| {
+            let id = ObjectId::new("", "Namespace", None, name);
+            !self.live.contains_key(&id)
+        });
+        let prediction = match (&live, namespace) {
+            (_, Some(name)) => Prediction::Unverified(Unverified::NamespaceMissing(name.clone())),
+            (None, _) if self.unserved.contains(&id.group_kind()) => {
+                Prediction::Unverified(Unverified::KindMissing)
+            }
+            (None, _) => Prediction::Creates,
+            (Some(live), _) => server::dry_run(live.value(), manifest),
+        };
+        observed.predicted.entry(id.clone()).or_insert(prediction);
+        if let Some(live) = live {
+            observed.full.insert(id.clone(), live);
+        }
+    }
+
+    /// Kinds that occur are served and listed, except as the scene says.
+    fn discover(&mut self) {
+        let ids: BTreeSet<ObjectId> = self
+            .desired
+            .manifests
+            .iter()
+            .map(Manifest::id)
+            .chain(self.live.keys())
+            .chain(self.observed.inventory.entries.keys())
+            .cloned()
+            .collect();
+        let mut kinds = self.namespaced.clone();
+        kinds.extend(
+            ids.iter()
+                .map(|id| (id.group_kind(), id.namespace.is_some())),
+        );
+        for (kind, namespaced) in kinds {
+            let served = !self.unserved.contains(&kind);
+            let default = if served {
+                Listing::Complete
+            } else {
+                Listing::NotServed
+            };
+            let listing = self.listings.get(&kind).cloned().unwrap_or(default);
+            let key = ListingKey {
+                kind: kind.clone(),
+                namespace: None,
+            };
+            self.observed.listings.insert(key, listing);
+            let groups = &mut self.observed.discovery.groups;
+            let group = groups
+                .entry(kind.group.clone())
+                .or_insert_with(|| ServedGroup {
+                    versions: vec![ServedVersion {
+                        version: "v1".to_owned(),
+                        freshness: Freshness::Current,
+                        resources: Vec::new(),
+                    }],
+                });
+            let version = &mut group.versions[0];
+            if self.stale.contains(&kind.group) {
+                version.freshness = Freshness::Stale;
+            } else if served {
+                version.resources.push(Resource {
+                    plural: format!("{}s", kind.kind.to_lowercase()),
+                    kind: kind.kind,
+                    namespaced,
+                    verbs: BTreeSet::new(),
+                });
+            }
+        }
+        for (kind, listing) in &self.listings {
+            let key = ListingKey {
+                kind: kind.clone(),
+                namespace: None,
+            };
+            self.observed.listings.insert(key, listing.clone());
+        }
+    }
+}
+
+fn attempt(version: &str) -> Attempt {
+    Attempt {
+        version: version.to_owned(),
+        revision: "abc".to_owned(),
+        digest: Digest::of(b"x"),
+        at: Timestamp::UNIX_EPOCH,
+    }
+}
+
+pub(super) fn service_ref(text: &str) -> ServiceRef {
+    let (namespace, name) = text.split_once('/').unwrap();
+    ServiceRef {
+        namespace: namespace.to_owned(),
+        name: name.to_owned(),
+    }
+}
+
+fn group_kind(text: &str) -> GroupKind {
+    let (kind, group) = text.split_once('.').unwrap_or((text, ""));
+    GroupKind::new(group, kind)
+}
+
+fn parse<T: serde::de::DeserializeOwned>(text: &str) -> T {
+    let documents = yaml::parse_documents(text).unwrap();
+    serde_json::from_value(documents[0].value.clone()).unwrap()
+}
