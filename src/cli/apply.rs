@@ -239,6 +239,7 @@ fn exit_of(plan: &Plan, result: &SyncResult) -> Exit {
         .map(|(_, failure)| match failure.kind {
             FailureKind::Cluster => Exit::CLUSTER,
             FailureKind::Conflict => Exit::CONFLICT,
+            FailureKind::Policy => Exit::POLICY,
             FailureKind::NotReady => Exit::NOT_READY,
             FailureKind::Refused => Exit::REPOSITORY,
             FailureKind::Other => Exit::FAILED,

@@ -14,11 +14,12 @@ pub mod state;
 mod wait;
 
 use std::collections::BTreeMap;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use pleach_domain::object::labels;
-use pleach_domain::observe::{DesiredDigest, Observed};
+use pleach_domain::observe::DesiredDigest;
 use pleach_domain::plan::{Desired, Plan};
+use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
 pub use error::SyncError;
@@ -49,7 +50,10 @@ pub async fn carry_out(
         mut state,
     } = observation;
     if plan.steps.is_empty() && record::is_current(&state, desired, &observed, plan) {
-        return Ok(SyncResult::default());
+        return Ok(SyncResult {
+            ending: "unchanged",
+            ..SyncResult::default()
+        });
     }
     events.send(EventKind::Phase(Verb::Apply));
     state.prepare().await?;
@@ -93,25 +97,28 @@ pub async fn carry_out(
         hub: hub::Hub::new(
             cluster.clone(),
             format!("{}={}", labels::PART_OF, desired.name.apply_set()),
+            plan,
         ),
         events,
         inventory: Mutex::new(superset),
+        gone: Mutex::default(),
+        places: Semaphore::new(CONCURRENCY),
         begun: Mutex::new(BTreeMap::new()),
     };
-    let result = scheduler::run(plan, &operator, events, CONCURRENCY, cancel).await;
+    let mut result = scheduler::run(plan, &operator, events, CONCURRENCY, cancel).await;
     let mut inventory = operator
         .inventory
         .into_inner()
         .unwrap_or_else(PoisonError::into_inner);
     events.send(EventKind::Phase(Verb::Report));
     // What cannot be recorded makes the release unfinished: the next run tries again.
-    let recorded = if result.is_success() && plan.has_steps() {
+    let recorded = if result.is_success() && record::is_verified(plan) {
         record::record_run_time_objects(cluster, desired, &observed, &mut inventory).await
     } else {
         Ok(())
     };
     let ending = record::Ending::of(plan, &result, state.record().ready, recorded.as_ref().err());
-    record::finish(
+    let finished = record::finish(
         &mut state,
         desired,
         &ending,
@@ -119,8 +126,14 @@ pub async fn carry_out(
         &inventory,
         attempt,
     )
-    .await?;
-    recorded?;
+    .await;
+    // What was done is reported even if it could not be recorded.
+    result.unrecorded = recorded.and(finished).err().map(Arc::new);
+    result.ending = if result.unrecorded.is_some() {
+        "failed"
+    } else {
+        ending.result
+    };
     events.send(EventKind::Finished(result.clone()));
     Ok(result)
 }

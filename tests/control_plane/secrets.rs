@@ -170,7 +170,10 @@ fn values_of_secrets_are_in_the_secrets_and_nowhere_else() {
     );
     fleet.commit();
     say_everything(&fleet);
-    fleet.apply().ended_with(7).says(".data cannot be changed on an existing object");
+    fleet
+        .apply()
+        .ended_with(7)
+        .says(".data cannot be changed on an existing object");
 }
 
 #[test]

@@ -13,7 +13,6 @@ pub use triage::{Known, Reading, is_unchanged, triage};
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::str::FromStr;
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
@@ -96,7 +95,7 @@ impl<'de> Deserialize<'de> for ListingKey {
     fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let text = String::deserialize(deserializer)?;
         // The text is an object id with a namespace for a name.
-        let id = ObjectId::from_str(&text).map_err(serde::de::Error::custom)?;
+        let id: ObjectId = text.parse().map_err(serde::de::Error::custom)?;
         Ok(Self {
             kind: id.group_kind(),
             namespace: (id.name != "*").then_some(id.name),

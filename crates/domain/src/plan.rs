@@ -20,6 +20,7 @@ mod changes;
 mod deletion;
 mod draft;
 mod edges;
+mod effects;
 mod leftover;
 mod model;
 mod namespace;

@@ -9,7 +9,7 @@
 //! Reading order: `source` (files to objects, with `engine`, `filters`,
 //! `formatter` and `lines` behind templates) → `scope` and [`KindTable`] (what
 //! kinds there are) → `post` (objects to manifests, with `identity`, `patch`,
-//! `reserved` and `secret`) → `sort`.
+//! `reserved` and `secret`) → [`order::sort`].
 //!
 //! ```
 //! # use pleach_domain::{render::{self, KindTable}, repo::{FileTree, ResolvedEnvironment}};
@@ -36,7 +36,6 @@ mod reserved;
 mod samples;
 mod scope;
 mod secret;
-mod sort;
 mod source;
 #[cfg(test)]
 mod tests;
@@ -51,6 +50,7 @@ use serde_json::Value;
 use crate::finding::{Finding, Kind};
 use crate::inventory::ReleaseName;
 use crate::object::{Manifest, ObjectId, Origin};
+use crate::order;
 use crate::repo::{FileTree, ResolvedEnvironment, ResolvedRelease};
 use scope::Kinds;
 use source::{Loaded, Loader};
@@ -180,7 +180,7 @@ fn finish(loaded: Loaded, release: &ResolvedRelease, kinds: &Kinds<'_>) -> Rende
     } = loaded;
     let mut manifests = post::process(objects, release, kinds, &mut findings);
     manifests = refuse_repeated(manifests, &mut findings);
-    sort::sort(&mut manifests);
+    order::sort(&mut manifests);
     sort_findings(&mut findings);
     Rendered {
         release: release.name.clone(),

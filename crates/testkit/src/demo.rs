@@ -14,7 +14,7 @@ use pleach::io::throwaway::{Binaries, ControlPlane, Network, Options};
 use tokio::process::Command;
 
 use crate::kubectl::Kubectl;
-use crate::proof::{self, Contents};
+use crate::proof::{self, Move};
 use crate::world::{Product, World};
 
 /// What of the repository is an example.
@@ -71,12 +71,7 @@ impl Demo {
         let kubectl = Kubectl::new(control_plane.kubectl(), control_plane.kubeconfig());
         proof::settled(&kubectl)?;
         let before = proof::contents(&kubectl, "kube-system")?;
-        let cluster = kubectl.run(&[
-            "get",
-            "namespace",
-            "kube-system",
-            "--output=jsonpath={.metadata.uid}",
-        ])?;
+        let cluster = proof::cluster_id(&kubectl)?;
         writeln!(out, "API server at {}", control_plane.server_url())?;
         let pleach = Pleach {
             program: &self.pleach,
@@ -114,7 +109,17 @@ impl Demo {
             "the upgrade ended well",
             upgraded.map(|()| "exit code 0".to_owned()),
         )?;
-        check_cluster(&mut checks, &kubectl, &control_plane, &product, &before).await?;
+        let moved = Move {
+            kubectl: &kubectl,
+            kubeconfig: control_plane.kubeconfig(),
+            product: &product,
+            before: &before,
+            from: "kube-system",
+            to: "kubevirt",
+        };
+        for (what, result) in moved.checks().await {
+            checks.add(what, result)?;
+        }
         let held = checks.held;
 
         heading(out, "Pods that crashed on the way")?;
@@ -130,42 +135,6 @@ impl Demo {
         writeln!(out, "{}", world.stop().await?)?;
         Ok(held)
     }
-}
-
-/// Checks what the upgrade must have left, and what not.
-async fn check_cluster(
-    checks: &mut Checks<'_>,
-    kubectl: &Kubectl,
-    control_plane: &ControlPlane,
-    product: &Product,
-    before: &Contents,
-) -> anyhow::Result<()> {
-    checks.add(
-        "nothing of the old version is left in kube-system",
-        proof::nothing_left(kubectl, "kube-system", before, &[]),
-    )?;
-    checks.add(
-        "registrations point at the new namespace",
-        proof::registrations_point_at(kubectl, product, "kubevirt"),
-    )?;
-    checks.add(
-        "no registration points at a missing Service",
-        proof::no_dead_registration(kubectl),
-    )?;
-    checks.add(
-        "cluster-wide rights moved to the new accounts",
-        proof::subjects_moved(kubectl, "kube-system", "kubevirt"),
-    )?;
-    checks.add(
-        "discovery is fresh",
-        proof::discovery_is_fresh(kubectl, control_plane.kubeconfig()).await,
-    )?;
-    checks.add("webhooks work", proof::webhook_denies(kubectl, product))?;
-    checks.add(
-        "a namespace can be created and deleted",
-        proof::namespace_comes_and_goes(kubectl),
-    )?;
-    Ok(())
 }
 
 /// Prints the results of checks.
@@ -279,7 +248,7 @@ async fn shown(
     clippy::disallowed_methods,
     reason = "the errors here name their paths themselves"
 )]
-fn copy_example(from: &Path, to: &Path) -> anyhow::Result<()> {
+pub fn copy_example(from: &Path, to: &Path) -> anyhow::Result<()> {
     let mut open: Vec<PathBuf> = EXAMPLE.iter().map(PathBuf::from).collect();
     while let Some(path) = open.pop() {
         let source = from.join(&path);

@@ -7,8 +7,11 @@ use std::time::{Duration, Instant};
 use std::{process, thread};
 
 use anyhow::{Context as _, bail, ensure};
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Client, Config};
+use pleach_domain::inventory::{Installed, Inventory, read_shards};
 use serde_json::Value;
 
 use crate::kubectl::Kubectl;
@@ -22,6 +25,88 @@ const GARBAGE_COLLECTION: Duration = Duration::from_secs(5);
 
 /// What lies in a namespace, as `Kind[.group]/name`.
 pub type Contents = BTreeSet<String>;
+
+/// A product that moved from one namespace to another.
+#[derive(Debug, Clone, Copy)]
+pub struct Move<'a> {
+    /// The referee.
+    pub kubectl: &'a Kubectl,
+    /// Leads to the cluster.
+    pub kubeconfig: &'a Path,
+    /// What moved.
+    pub product: &'a Product,
+    /// What lay in the old namespace before the product was installed.
+    pub before: &'a Contents,
+    /// The old namespace.
+    pub from: &'a str,
+    /// The new namespace.
+    pub to: &'a str,
+}
+
+impl Move<'_> {
+    /// Everything that must be true now, and whether it is.
+    pub async fn checks(self) -> Vec<(&'static str, anyhow::Result<String>)> {
+        let Self {
+            kubectl,
+            product,
+            from,
+            to,
+            ..
+        } = self;
+        vec![
+            (
+                "nothing of the old version is left",
+                nothing_left(kubectl, from, self.before, &[]),
+            ),
+            (
+                "registrations point at the new namespace",
+                registrations_point_at(kubectl, product, to),
+            ),
+            (
+                "no registration points at a missing Service",
+                no_dead_registration(kubectl),
+            ),
+            (
+                "cluster-wide rights moved to the new accounts",
+                subjects_moved(kubectl, from, to),
+            ),
+            (
+                "discovery is fresh",
+                discovery_is_fresh(kubectl, self.kubeconfig).await,
+            ),
+            ("webhooks work", webhook_denies(kubectl, product)),
+            (
+                "a namespace can be created and deleted",
+                namespace_comes_and_goes(kubectl),
+            ),
+        ]
+    }
+}
+
+/// The id of a cluster: uid of the namespace kube-system.
+pub fn cluster_id(kubectl: &Kubectl) -> anyhow::Result<String> {
+    kubectl.run(&[
+        "get",
+        "namespace",
+        "kube-system",
+        "--output=jsonpath={.metadata.uid}",
+    ])
+}
+
+/// What a Release object records, and the inventory that it commits to.
+pub fn record(kubectl: &Kubectl, release: &str) -> anyhow::Result<(Installed, Inventory)> {
+    let object = kubectl.json(&["get", "releases.pleach.dev", release])?;
+    let installed = Installed::from_object(&object)?;
+    let mut shards = Vec::new();
+    for shard in &installed.shards {
+        let map = kubectl.json(&["get", "configmap", "-n=pleach-system", &shard.name])?;
+        let bytes = map["binaryData"]["entries"]
+            .as_str()
+            .with_context(|| format!("ConfigMap {} holds no entries", shard.name))?;
+        shards.push((shard.digest, STANDARD.decode(bytes)?));
+    }
+    Ok((installed, read_shards(&shards)?))
+}
 
 /// Lists what lies in a namespace, of every kind that can be listed.
 pub fn contents(kubectl: &Kubectl, namespace: &str) -> anyhow::Result<Contents> {

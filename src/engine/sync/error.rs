@@ -36,9 +36,9 @@ pub enum SyncError {
     Contended {
         /// Environment and release.
         release: String,
-        /// The server's answer.
+        /// The server's answer, where it refused the write.
         #[source]
-        source: Box<ClusterError>,
+        source: Option<Box<ClusterError>>,
     },
     /// The definition of Release did not become available.
     #[error(
@@ -58,6 +58,10 @@ impl SyncError {
             Self::Record {
                 source: RecordError::Newer { .. },
                 ..
+            }
+            | Self::Inventory {
+                source: Some(ShardError::Newer { .. }),
+                ..
             } => Kind::Policy,
             Self::Record { .. } | Self::Inventory { .. } | Self::Definition(_) | Self::Random => {
                 Kind::Cluster
@@ -70,10 +74,11 @@ impl SyncError {
     pub fn hint(&self) -> Option<String> {
         match self {
             Self::Cluster(error) => error.class().and_then(Class::hint).map(str::to_owned),
-            Self::Record { source: RecordError::Newer { .. }, .. } => Some("use a newer pleach".to_owned()),
+            Self::Record { source: RecordError::Newer { .. }, .. }
+            | Self::Inventory { source: Some(ShardError::Newer { .. }), .. } => Some("use a newer pleach".to_owned()),
             Self::Record { .. } | Self::Definition(_) | Self::Random => None,
             Self::Inventory { .. } => Some(
-                "somebody deleted ConfigMaps of the namespace pleach-system; restore them before anything is applied"
+                "somebody changed or deleted ConfigMaps of the namespace pleach-system; restore them before anything is applied"
                     .to_owned(),
             ),
             Self::Contended { .. } => Some("run the command again".to_owned()),

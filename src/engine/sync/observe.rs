@@ -4,24 +4,25 @@
 //! What is left is read in full and asked for with a dry run. A LIST that fails
 //! is recorded and costs only what depends on it (I1, I10).
 
+mod predict;
+
 use std::collections::{BTreeMap, BTreeSet};
 
-use futures::stream::{self, StreamExt as _, TryStreamExt as _};
+use futures::stream::{self, StreamExt as _};
 use jiff::Timestamp;
 use pleach_domain::finding::{Finding, Kind};
 use pleach_domain::inventory::EntryState;
 use pleach_domain::object::{GroupKind, Manifest, ObjectId, ServiceRef, labels};
 use pleach_domain::observe::{
-    Backend, DesiredDigest, Discovery, Grants, Known, Listing, ListingKey, Live, LiveMeta,
-    Observed, Prediction, Reading, Served, Unverified, triage,
+    Backend, Grants, Known, Listing, ListingKey, LiveMeta, Observed, triage,
 };
 use pleach_domain::plan::Desired;
 
-use super::body::{self, Require};
+use super::body::{self};
 use super::error::SyncError;
 use super::paths::Paths;
 use super::state::State;
-use crate::io::cluster::{ApplyOptions, Class, Cluster, ClusterError, ResourcePath, Selector};
+use crate::io::cluster::{Class, Cluster, ClusterError, ResourcePath, Selector};
 
 /// Requests at a time.
 const CONCURRENCY: usize = 32;
@@ -87,14 +88,16 @@ pub async fn observe(
             }
             Err(error) => failed_listing(error)?,
         };
-        // The same kind is listed again where it is wanted: either must be complete.
-        observed.listings.insert(
-            ListingKey {
-                kind: list.kind,
-                namespace: None,
-            },
-            listing,
-        );
+        note_listing(&mut observed, list.kind, listing);
+    }
+    // Registrations were just read in full: no further request for those that
+    // are members.
+    for registration in &observed.registrations {
+        if observed.inventory.entries.contains_key(&registration.id) {
+            observed
+                .meta
+                .insert(registration.id.clone(), registration.meta.clone());
+        }
     }
     let reader = Reader {
         cluster,
@@ -137,13 +140,6 @@ struct Reader<'a> {
     part_of: String,
 }
 
-/// What came of asking about one object.
-struct Asked {
-    id: ObjectId,
-    live: Option<Live>,
-    prediction: Option<Prediction>,
-}
-
 impl Reader<'_> {
     /// One metadata LIST per kind that is wanted or recorded.
     async fn list_members(
@@ -160,7 +156,8 @@ impl Reader<'_> {
         }
         for (id, entry) in &observed.inventory.entries {
             let kind = id.group_kind();
-            if kinds.contains_key(&kind) {
+            let is_listed = entry.state == EntryState::Observed && observed.meta.contains_key(id);
+            if is_listed || kinds.contains_key(&kind) {
                 continue;
             }
             match self.paths.of_member(id, &entry.api_version) {
@@ -177,13 +174,7 @@ impl Reader<'_> {
             } else {
                 Listing::NotServed
             };
-            observed.listings.insert(
-                ListingKey {
-                    kind,
-                    namespace: None,
-                },
-                listing,
-            );
+            note_listing(observed, kind, listing);
         }
         let lists: Vec<_> = stream::iter(kinds)
             .map(|(kind, path)| async move {
@@ -209,13 +200,7 @@ impl Reader<'_> {
                 }
                 Err(error) => failed_listing(error)?,
             };
-            observed.listings.insert(
-                ListingKey {
-                    kind,
-                    namespace: None,
-                },
-                listing,
-            );
+            note_listing(observed, kind, listing);
         }
         // Controllers copy our label to objects of theirs: only what is wanted
         // or recorded is looked at.
@@ -228,8 +213,8 @@ impl Reader<'_> {
     }
 
     /// A member that is missing from a complete LIST may only have lost its
-    /// label: it is read by name before it is called absent. So is the
-    /// release's namespace, which may be nobody's member.
+    /// label: it is read by name before it is called absent. So are the
+    /// namespaces that objects lie in, which may be nobody's members.
     async fn read_missing_members(
         &self,
         desired: &Desired,
@@ -243,8 +228,7 @@ impl Reader<'_> {
                 missing.insert(id.clone(), path);
             }
         }
-        if let Some(name) = &desired.namespace {
-            let id = ObjectId::new("", "Namespace", None, name);
+        for id in namespaces(desired) {
             if !observed.meta.contains_key(&id) {
                 missing.insert(
                     id,
@@ -270,131 +254,11 @@ impl Reader<'_> {
                 Ok(None) => {}
                 Err(error) => {
                     let listing = failed_listing(error)?;
-                    observed.listings.insert(
-                        ListingKey {
-                            kind: id.group_kind(),
-                            namespace: None,
-                        },
-                        listing,
-                    );
+                    note_listing(observed, id.group_kind(), listing);
                 }
             }
         }
         Ok(())
-    }
-
-    /// Reads in full and asks for what triage could not settle.
-    async fn predict(
-        &self,
-        desired: &Desired,
-        readings: &BTreeMap<ObjectId, Reading>,
-        observed: &mut Observed,
-    ) -> Result<(), SyncError> {
-        let missing = missing_namespaces(desired, observed);
-        let mut questions = Vec::new();
-        for manifest in &desired.manifests {
-            let reading = readings
-                .get(manifest.id())
-                .copied()
-                .unwrap_or(Reading::Predict);
-            match cannot_ask(manifest, &missing, &observed.discovery) {
-                Some(why) if reading != Reading::Nothing => {
-                    observed
-                        .predicted
-                        .insert(manifest.id().clone(), Prediction::Unverified(why));
-                }
-                None if reading != Reading::Nothing => questions.push((manifest, reading)),
-                _ => {}
-            }
-        }
-        let answers: Vec<Asked> = stream::iter(questions)
-            .map(|(manifest, reading)| {
-                self.ask(manifest, reading, desired.digests.get(manifest.id()))
-            })
-            .buffer_unordered(CONCURRENCY)
-            .try_collect()
-            .await?;
-        for Asked {
-            id,
-            live,
-            prediction,
-        } in answers
-        {
-            if let Some(live) = live {
-                observed.meta.insert(id.clone(), live.meta().clone());
-                observed.full.insert(id.clone(), live);
-            }
-            if let Some(prediction) = prediction {
-                observed.predicted.insert(id, prediction);
-            }
-        }
-        Ok(())
-    }
-
-    async fn ask(
-        &self,
-        manifest: &Manifest,
-        reading: Reading,
-        digest: Option<&DesiredDigest>,
-    ) -> Result<Asked, SyncError> {
-        let id = manifest.id();
-        let Some(path) = self.paths.of(&manifest.gvk()) else {
-            return Ok(Asked {
-                id: id.clone(),
-                live: None,
-                prediction: Some(Prediction::Unverified(Unverified::KindMissing)),
-            });
-        };
-        let digest = digest.copied().unwrap_or(DesiredDigest::Unkeyed);
-        let body = body::compose(manifest, digest, Require::default());
-        let mut live = if reading == Reading::Full {
-            self.read(&path, id).await?
-        } else {
-            None
-        };
-        let options = ApplyOptions {
-            dry_run: true,
-            secret: manifest.is_secret(),
-            ..ApplyOptions::new(&self.manager)
-        };
-        let prediction = match self.cluster.apply(&path, id, body.clone(), &options).await {
-            Ok(applied) if applied.created => Some(Prediction::Creates),
-            Ok(applied) => Some(Prediction::Answer(Live::new(applied.value, &self.manager))),
-            Err(error) => match error
-                .api()
-                .and_then(crate::io::cluster::ApiError::prediction)
-            {
-                None => return Err(error.into()),
-                Some(Prediction::Conflict { fields, .. }) => {
-                    let options = ApplyOptions {
-                        force: true,
-                        ..options
-                    };
-                    let forced = self.cluster.apply(&path, id, body, &options).await.ok();
-                    let forced = forced.map(|applied| Live::new(applied.value, &self.manager));
-                    Some(Prediction::Conflict { fields, forced })
-                }
-                other => other,
-            },
-        };
-        let exists = !matches!(
-            prediction,
-            Some(Prediction::Creates | Prediction::Unverified(_))
-        );
-        if live.is_none() && exists {
-            // No label and no record, but it is there: existence decides adoption.
-            live = self.read(&path, id).await?;
-        }
-        Ok(Asked {
-            id: id.clone(),
-            live,
-            prediction,
-        })
-    }
-
-    async fn read(&self, path: &ResourcePath, id: &ObjectId) -> Result<Option<Live>, SyncError> {
-        let value = self.cluster.get_id(path, id).await?;
-        Ok(value.map(|value| Live::new(value, &self.manager)))
     }
 
     /// Members that git no longer has: a Service is read in full, it may be a
@@ -417,7 +281,7 @@ impl Reader<'_> {
             .filter(|id| id.is("", "Service") && observed.meta.contains_key(id))
         {
             let path = ResourcePath::namespaced("v1", "Service", "services");
-            if let Some(live) = self.read(&path, id).await? {
+            if let Ok(Some(live)) = self.read(&path, id).await? {
                 observed.full.insert(id.clone(), live);
             }
         }
@@ -428,69 +292,71 @@ impl Reader<'_> {
             .flat_map(|registration| registration.services.clone())
             .collect();
         let backends: Vec<(ServiceRef, Backend)> = stream::iter(services)
-            .map(|service| async move {
-                let backend = self.cluster.backend(&service).await?;
-                Ok::<_, ClusterError>((service, backend))
+            .filter_map(|service| async move {
+                // One that cannot be read is not known to be dead.
+                let backend = self.cluster.backend(&service).await.ok()?;
+                Some((service, backend))
             })
-            .buffer_unordered(CONCURRENCY)
-            .try_collect()
-            .await?;
+            .collect()
+            .await;
         observed.backends.extend(backends);
         Ok(())
     }
 }
 
-/// Why the server cannot check an object yet.
-fn cannot_ask(
-    manifest: &Manifest,
-    missing: &BTreeSet<String>,
-    discovery: &Discovery,
-) -> Option<Unverified> {
-    match discovery.served(&manifest.gvk()) {
-        Served::Stale => Some(Unverified::ApiStale),
-        Served::Absent => Some(Unverified::KindMissing),
-        Served::Current(_) => manifest
-            .id()
-            .namespace
-            .as_ref()
-            .filter(|namespace| missing.contains(*namespace))
-            .map(|namespace| Unverified::NamespaceMissing(namespace.clone())),
-    }
-}
-
-/// Namespaces that objects lie in and that an earlier stage makes.
-fn missing_namespaces(desired: &Desired, observed: &Observed) -> BTreeSet<String> {
+/// The namespaces that the release ships or implies.
+fn namespaces(desired: &Desired) -> impl Iterator<Item = ObjectId> {
     desired
         .manifests
         .iter()
         .map(Manifest::id)
         .filter(|id| id.is("", "Namespace"))
-        .map(|id| id.name.clone())
-        .chain(desired.namespace.clone())
-        .filter(|name| {
-            !observed
-                .meta
-                .contains_key(&ObjectId::new("", "Namespace", None, name))
-        })
+        .map(|id| id.name.as_str())
+        .chain(desired.namespace.as_deref())
+        .map(|name| ObjectId::new("", "Namespace", None, name))
+}
+
+/// Namespaces that objects lie in and that an earlier stage makes.
+fn missing_namespaces(desired: &Desired, observed: &Observed) -> BTreeSet<String> {
+    namespaces(desired)
+        .filter(|id| !observed.meta.contains_key(id))
+        .map(|id| id.name)
         .collect()
+}
+
+/// Records how a LIST went. A kind that is listed twice must be complete both
+/// times (I1).
+fn note_listing(observed: &mut Observed, kind: GroupKind, listing: Listing) {
+    let key = ListingKey {
+        kind,
+        namespace: None,
+    };
+    let known = observed.listings.entry(key).or_insert(Listing::Complete);
+    if *known == Listing::Complete {
+        *known = listing;
+    }
+}
+
+/// Whether a failure is of the connection or of who we are: then nothing else
+/// can be asked either. Everything else costs only what depends on it (I10).
+fn ends_observation(error: &ClusterError) -> bool {
+    error.api().is_none_or(|api| {
+        matches!(
+            api.class,
+            Class::Unreachable
+                | Class::Tls
+                | Class::Credentials
+                | Class::Unauthorized
+                | Class::NotKubernetes
+        )
+    })
 }
 
 /// What a failed LIST means; a cluster that cannot be reached at all, or does
 /// not know us, ends the observation.
 fn failed_listing(error: ClusterError) -> Result<Listing, SyncError> {
     match error.api() {
-        Some(api)
-            if !matches!(
-                api.class,
-                Class::Unreachable
-                    | Class::Tls
-                    | Class::Credentials
-                    | Class::Unauthorized
-                    | Class::NotKubernetes
-            ) =>
-        {
-            Ok(api.listing())
-        }
+        Some(api) if !ends_observation(&error) => Ok(api.listing()),
         _ => Err(error.into()),
     }
 }

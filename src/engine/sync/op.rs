@@ -5,7 +5,7 @@ mod contents;
 mod delete;
 mod patch;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
@@ -15,6 +15,7 @@ use pleach_domain::object::{DigestKey, Manifest, ObjectId};
 use pleach_domain::order::StageName;
 use pleach_domain::plan::{Op, Plan, Precondition, Step, StepId, Until};
 use serde_json::Value;
+use tokio::sync::Semaphore;
 use tokio::time::Instant;
 
 use super::events::{EventKind, Events};
@@ -41,6 +42,10 @@ pub(super) struct Operator<'a> {
     pub(super) events: &'a Events,
     pub(super) inventory: Mutex<Inventory>,
     /// When each step began, and what its write gave back.
+    /// Deletions that the server confirmed at once.
+    pub(super) gone: Mutex<BTreeSet<StepId>>,
+    /// Bounds the requests of all waits together.
+    pub(super) places: Semaphore,
     pub(super) begun: Mutex<BTreeMap<StepId, (Instant, Since)>>,
 }
 
@@ -75,11 +80,21 @@ impl Executor for Operator<'_> {
             .get(&step.id)
             .cloned()
             .unwrap_or_else(|| (Instant::now(), Since::default()));
+        if self
+            .gone
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .contains(&step.id)
+        {
+            self.forget(&step.object);
+            return Ok(());
+        }
         let waiter = Waiter {
             cluster: self.cluster,
             paths: &self.paths,
             hub: &self.hub,
             events: self.events,
+            places: &self.places,
         };
         let seen = waiter.wait(step, until, &since, started).await?;
         match (until, &step.op) {
@@ -149,6 +164,7 @@ impl Operator<'_> {
         };
         let metadata = &value["metadata"];
         let untouched = entry.uid.as_deref() == metadata["uid"].as_str()
+            && entry.generation == metadata["generation"].as_i64()
             && entry.fingerprint.is_some()
             && entry.fingerprint
                 == pleach_domain::diff::ownership::fingerprint(metadata, &self.manager)
@@ -190,7 +206,8 @@ fn required_version(step: &Step) -> Option<&str> {
 pub(super) fn failure(error: &ClusterError) -> Failure {
     let kind = match error.kind() {
         Kind::Cluster => FailureKind::Cluster,
-        Kind::Conflict | Kind::Policy => FailureKind::Conflict,
+        Kind::Conflict => FailureKind::Conflict,
+        Kind::Policy => FailureKind::Policy,
         Kind::Repository => FailureKind::Refused,
     };
     let message = match error.api() {

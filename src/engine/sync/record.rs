@@ -8,7 +8,7 @@ use pleach_domain::object::{Digest, Manifest, ObjectId, ServiceRef, canonical_js
 use pleach_domain::observe::{DesiredDigest, Observed};
 use pleach_domain::order::stage_of;
 use pleach_domain::order::{defined_kinds, registered_services};
-use pleach_domain::plan::{Action, Body, Desired, Op, Plan};
+use pleach_domain::plan::{Action, Body, Desired, Op, Plan, Precondition};
 use serde_json::{Value, json};
 
 use super::error::SyncError;
@@ -97,6 +97,12 @@ pub(super) fn superset(desired: &Desired, observed: &Observed, plan: &Plan) -> I
         if let Some(manifest) = manifests.get(id) {
             entry.api_version = manifest.api_version().to_string();
         }
+        if step.require.contains(&Precondition::Absent) {
+            // What was recorded of a former incarnation says nothing about the
+            // one that is about to be made.
+            entry.state = EntryState::Intended;
+            entry.uid = None;
+        }
         entry.adopted |= adopted.contains(id) && id.is("", "Namespace");
         // A namespace that we make because nobody else does is not deleted with
         // what lies in it.
@@ -124,12 +130,24 @@ fn refreshed(
             return true;
         }
         match (entry.state, observed.live_meta(id)) {
-            // Never confirmed, and git has it no more: it was never ours.
-            (EntryState::Intended, _) => false,
-            (_, Some(live)) => entry.uid.as_deref() == Some(&live.uid),
-            (_, None) => !observed.is_complete(id) && entry.state == EntryState::Applied,
+            // Made anew by its workload: the record follows below.
+            (EntryState::Observed, Some(_)) => true,
+            (EntryState::Applied | EntryState::Kept, Some(live)) => {
+                entry.uid.as_deref() == Some(&live.uid)
+            }
+            // Never confirmed and no longer in git, or not there any more: it
+            // leaves, unless it could not be looked for.
+            (EntryState::Intended, _) | (_, None) => !observed.is_complete(id),
         }
     });
+    for (id, entry) in &mut inventory.entries {
+        if entry.state == EntryState::Observed
+            && let Some(live) = observed.live_meta(id)
+            && still_matches(observed, id, entry)
+        {
+            entry.uid = Some(live.uid.clone());
+        }
+    }
     for (id, action) in known {
         if action != Action::Unchanged || !observed.full.contains_key(id) {
             continue;
@@ -148,6 +166,18 @@ fn refreshed(
         }
     }
     inventory
+}
+
+/// Whether a run-time object is still what it was recorded for: one that was
+/// found by the Service it points at must still point there.
+fn still_matches(observed: &Observed, id: &ObjectId, entry: &Entry) -> bool {
+    let Some(service) = &entry.service else {
+        return true;
+    };
+    observed
+        .registrations
+        .iter()
+        .any(|registration| registration.id == *id && registration.services.contains(service))
 }
 
 /// Records the run-time objects of a verified release, with their uids: they
@@ -252,7 +282,7 @@ fn remember(
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Ending {
     /// `deployed`, `failed`, `interrupted` or `unverified`.
-    result: &'static str,
+    pub(super) result: &'static str,
     /// Reason of the condition Ready.
     reason: &'static str,
     /// The first problem, in one line.
@@ -270,10 +300,7 @@ impl Ending {
         was_ready: bool,
         unrecorded: Option<&SyncError>,
     ) -> Self {
-        let verified = plan
-            .steps
-            .iter()
-            .any(|step| step.object.is("pleach.dev", "Release"));
+        let verified = is_verified(plan);
         let (name, reason) = if result.interrupted {
             ("interrupted", "Interrupted")
         } else if !result.is_success() || unrecorded.is_some() {
@@ -287,6 +314,7 @@ impl Ending {
         };
         let message = first_problem(plan, result)
             .or_else(|| unrecorded.map(ToString::to_string))
+            .map(|message| bounded(&message))
             .unwrap_or_default();
         let stage = plan
             .steps
@@ -302,6 +330,13 @@ impl Ending {
             stage,
         }
     }
+}
+
+/// Whether the plan holds the barrier behind which everything is ready.
+pub(super) fn is_verified(plan: &Plan) -> bool {
+    plan.steps
+        .iter()
+        .any(|step| step.object.is("pleach.dev", "Release"))
 }
 
 /// Writes how a sync ended. A run without effects leaves no entry in the history.
@@ -338,6 +373,15 @@ pub(super) async fn finish(
     state
         .commit(inventory, change, ending.reason, &ending.message)
         .await
+}
+
+/// One line of at most 1 KiB: the record does not grow with what servers say.
+fn bounded(message: &str) -> String {
+    let line = message.split_whitespace().collect::<Vec<_>>().join(" ");
+    match line.char_indices().nth(1000) {
+        Some((end, _)) => format!("{}…", &line[..end]),
+        None => line,
+    }
 }
 
 fn first_problem(plan: &Plan, result: &SyncResult) -> Option<String> {

@@ -1,11 +1,13 @@
 //! How a sync ended.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use pleach_domain::object::ObjectId;
 use pleach_domain::plan::{Plan, StepId};
 use serde::Serialize;
 
+use super::error::SyncError;
 use super::events::Outcome;
 
 /// Why a step failed; decides the exit code.
@@ -16,6 +18,8 @@ pub enum FailureKind {
     Cluster,
     /// Fields of others, or a precondition that no longer holds (exit 5).
     Conflict,
+    /// Only a planned step could do it (exit 7).
+    Policy,
     /// Not ready in time, or failed to become ready (exit 6).
     NotReady,
     /// The server refuses the object (exit 3).
@@ -54,12 +58,17 @@ pub struct SyncResult {
     pub outcomes: BTreeMap<StepId, Outcome>,
     /// Whether it was interrupted.
     pub interrupted: bool,
+    /// `deployed`, `unchanged`, `failed`, `interrupted` or `unverified`.
+    pub ending: &'static str,
+    /// Why the result could not be recorded in the cluster, if it could not.
+    pub unrecorded: Option<Arc<SyncError>>,
 }
 
 impl SyncResult {
     /// Whether every step ended well.
     pub fn is_success(&self) -> bool {
         !self.interrupted
+            && self.unrecorded.is_none()
             && self
                 .outcomes
                 .values()

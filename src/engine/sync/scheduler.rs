@@ -93,6 +93,7 @@ pub(super) async fn run<E: Executor>(
     SyncResult {
         outcomes: run.outcomes,
         interrupted,
+        ..SyncResult::default()
     }
 }
 

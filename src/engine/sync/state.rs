@@ -7,9 +7,9 @@
 //! crash between any two of these leaves a complete record.
 
 mod crd;
+mod setup;
 
 use std::collections::BTreeSet;
-use std::time::Duration;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -25,8 +25,8 @@ use serde_json::{Value, json};
 
 use super::error::SyncError;
 use crate::io::cluster::{
-    ApplyOptions, Class, Cluster, ClusterError, DeleteOptions, Patch, PatchOptions, Propagation,
-    ResourcePath, Selector,
+    Applied, ApplyOptions, Class, Cluster, ClusterError, DeleteOptions, Patch, PatchOptions,
+    Propagation, ResourcePath, Selector,
 };
 
 /// Namespace of everything that pleach keeps for itself.
@@ -35,8 +35,6 @@ pub const STATE_NAMESPACE: &str = "pleach-system";
 const KEY_SECRET: &str = "pleach-digest-key";
 /// Field manager of state objects.
 const MANAGER: &str = "pleach-state";
-/// Longest wait for the definition of Release to be served.
-const DEFINITION_DEADLINE: Duration = Duration::from_secs(30);
 
 /// The record of one release, and how it is written.
 #[derive(Debug)]
@@ -47,6 +45,8 @@ pub struct State {
     record: Installed,
     /// The Release object as it was last read or written.
     live: Option<Value>,
+    /// Shards that a former run wrote and did not commit, or did not remove.
+    unlisted: BTreeSet<String>,
 }
 
 /// What the record says.
@@ -85,9 +85,20 @@ impl State {
             key: None,
             record: Installed::default(),
             live: None,
+            unlisted: BTreeSet::new(),
         };
         let gvk = Gvk::new("pleach.dev/v1alpha1", "Release");
-        if !matches!(discovery.served(&gvk), Served::Current(_)) {
+        let served = discovery.served(&gvk);
+        if served == Served::Stale {
+            // Not first use: the record is there and cannot be read.
+            let what = "the server behind releases.pleach.dev does not answer".to_owned();
+            return Err(SyncError::Inventory {
+                release: name.to_string(),
+                what,
+                source: None,
+            });
+        }
+        if served == Served::Absent {
             let recorded = Recorded {
                 installed: None,
                 inventory: Inventory::default(),
@@ -154,10 +165,7 @@ impl State {
         }
     }
 
-    async fn read_inventory(&self, installed: &Installed) -> Result<Inventory, SyncError> {
-        if installed.shards.is_empty() {
-            return Ok(Inventory::default());
-        }
+    async fn read_inventory(&mut self, installed: &Installed) -> Result<Inventory, SyncError> {
         let label = format!("{}={}", labels::RELEASE, self.name.label());
         let selector = Selector {
             namespace: Some(STATE_NAMESPACE),
@@ -165,6 +173,19 @@ impl State {
             ..Selector::default()
         };
         let list = self.cluster.list(&config_maps(), &selector).await?;
+        let listed: BTreeSet<&str> = installed
+            .shards
+            .iter()
+            .map(|shard| shard.name.as_str())
+            .collect();
+        self.unlisted = list
+            .items
+            .iter()
+            .filter(|item| item["binaryData"]["entries"].is_string())
+            .filter_map(|item| item["metadata"]["name"].as_str())
+            .filter(|name| !listed.contains(name))
+            .map(str::to_owned)
+            .collect();
         let incomplete = |what: String, source| SyncError::Inventory {
             release: self.name.to_string(),
             what,
@@ -201,115 +222,12 @@ impl State {
             .map(DigestKey::new))
     }
 
-    /// Makes what every record needs: the namespace, the definition of Release,
-    /// the key. Called after consent, never while planning.
-    pub async fn prepare(&mut self) -> Result<(), SyncError> {
-        if self.live.is_some() && self.key.is_some() {
-            return Ok(());
-        }
-        let namespaces = ResourcePath::cluster_scoped("v1", "Namespace", "namespaces");
-        if self
-            .cluster
-            .get(&namespaces, None, STATE_NAMESPACE)
-            .await?
-            .is_none()
-        {
-            let namespace = json!({
-                "apiVersion": "v1", "kind": "Namespace", "metadata": { "name": STATE_NAMESPACE },
-            });
-            self.apply(
-                &namespaces,
-                &ObjectId::new("", "Namespace", None, STATE_NAMESPACE),
-                &namespace,
-            )
-            .await?;
-        }
-        self.ensure_definition().await?;
-        if self.key.is_none() {
-            self.key = Some(self.ensure_key().await?);
-        }
-        Ok(())
-    }
-
-    /// Installs the definition of Release, or a newer one; never an older.
-    async fn ensure_definition(&self) -> Result<(), SyncError> {
-        let path = ResourcePath::cluster_scoped(
-            "apiextensions.k8s.io/v1",
-            "CustomResourceDefinition",
-            "customresourcedefinitions",
-        );
-        let id = ObjectId::new(
-            "apiextensions.k8s.io",
-            "CustomResourceDefinition",
-            None,
-            crd::NAME,
-        );
-        let live = self.cluster.get_id(&path, &id).await?;
-        let definition = crd::definition();
-        if live.as_ref().map_or(0, crd::revision) < crd::revision(&definition) {
-            self.apply(&path, &id, &definition).await?;
-        }
-        let started = tokio::time::Instant::now();
-        loop {
-            match self
-                .cluster
-                .list_metadata(&releases(), &Selector::default(), MANAGER)
-                .await
-            {
-                Ok(_) => return Ok(()),
-                Err(error) if started.elapsed() > DEFINITION_DEADLINE => {
-                    return Err(match error.class() {
-                        Some(Class::KindNotServed | Class::NotFound) => {
-                            SyncError::Definition(DEFINITION_DEADLINE)
-                        }
-                        _ => error.into(),
-                    });
-                }
-                Err(error)
-                    if matches!(error.class(), Some(Class::KindNotServed | Class::NotFound)) =>
-                {
-                    tokio::time::sleep(Duration::from_millis(50)).await;
-                }
-                Err(error) => return Err(error.into()),
-            }
-        }
-    }
-
-    /// Makes the key, or reads the one that somebody else made first.
-    async fn ensure_key(&self) -> Result<DigestKey, SyncError> {
-        let mut bytes = vec![0; 32];
-        rustls::crypto::ring::default_provider()
-            .secure_random
-            .fill(&mut bytes)
-            .map_err(|_| SyncError::Random)?;
-        let secret = json!({
-            "apiVersion": "v1", "kind": "Secret",
-            "metadata": { "name": KEY_SECRET, "namespace": STATE_NAMESPACE },
-            "type": "Opaque",
-            "data": { "key": STANDARD.encode(&bytes) },
-        });
-        let id = ObjectId::new("", "Secret", Some(STATE_NAMESPACE), KEY_SECRET);
-        let body = Bytes::from(canonical_json(&secret));
-        match self
-            .cluster
-            .create(&secrets(), &id, body, &ApplyOptions::new(MANAGER))
-            .await
-        {
-            Ok(_) => Ok(DigestKey::new(bytes)),
-            Err(error) if matches!(error.class(), Some(Class::AlreadyExists { .. })) => {
-                let what = format!("Secret {STATE_NAMESPACE}/{KEY_SECRET} holds no key");
-                self.read_key().await?.ok_or_else(|| SyncError::Inventory {
-                    release: self.name.to_string(),
-                    what,
-                    source: None,
-                })
-            }
-            Err(error) => Err(error.into()),
-        }
-    }
-
     /// Writes the record: the parent's metadata where it changed, new shards,
     /// then the status that commits them, then the removal of old shards.
+    ///
+    /// Every write to the Release is fenced by the version that was read. A
+    /// write of somebody else that left the record as it was (an annotation, a
+    /// label) is no reason to lose a result: then it is tried once more.
     pub async fn commit(
         &mut self,
         inventory: &Inventory,
@@ -319,12 +237,29 @@ impl State {
     ) -> Result<(), SyncError> {
         let mut next = self.record.clone();
         change(&mut next);
+        match self.write(inventory, &mut next, reason, message).await {
+            Err(SyncError::Contended { .. }) if self.is_record_untouched().await? => {
+                self.write(inventory, &mut next, reason, message).await?;
+            }
+            other => other?,
+        }
+        self.record = next;
+        self.remove_unlisted().await;
+        Ok(())
+    }
+
+    async fn write(
+        &mut self,
+        inventory: &Inventory,
+        next: &mut Installed,
+        reason: &str,
+        message: &str,
+    ) -> Result<(), SyncError> {
         let id = ObjectId::new("pleach.dev", "Release", None, &self.name.to_string());
         let live = self.write_parent(&id, inventory).await?;
         next.resource_version = text(&live["metadata"]["resourceVersion"]);
         next.uid = text(&live["metadata"]["uid"]);
         next.tooling = text(&live["metadata"]["annotations"]["applyset.kubernetes.io/tooling"]);
-
         let old: BTreeSet<String> = self
             .record
             .shards
@@ -333,19 +268,47 @@ impl State {
             .collect();
         next.shards = self.write_shards(inventory, &old).await?;
         next.entries = inventory.entries.len();
-        let live = self.write_status(&id, &next, reason, message).await?;
+        let live = self.write_status(&id, next, reason, message).await?;
         next.resource_version = text(&live["metadata"]["resourceVersion"]);
-        let kept: BTreeSet<&str> = next
-            .shards
-            .iter()
-            .map(|shard| shard.name.as_str())
-            .collect();
-        for name in old.iter().filter(|name| !kept.contains(name.as_str())) {
-            self.delete_shard(name).await?;
+        self.unlisted.extend(old);
+        for shard in &next.shards {
+            self.unlisted.remove(&shard.name);
         }
-        self.record = next;
         self.live = Some(live);
         Ok(())
+    }
+
+    /// Reads the Release again after a failed write: whether its record is still
+    /// the one that we know. The fence moves to what was read.
+    async fn is_record_untouched(&mut self) -> Result<bool, SyncError> {
+        let Some((installed, live)) = self.read_release().await? else {
+            return Ok(false);
+        };
+        let comparable = |record: &Installed| Installed {
+            resource_version: String::new(),
+            tooling: String::new(),
+            uid: String::new(),
+            ..record.clone()
+        };
+        let untouched = installed.tooling.starts_with("pleach/")
+            && comparable(&installed) == comparable(&self.record);
+        if untouched {
+            self.live = Some(live);
+        }
+        Ok(untouched)
+    }
+
+    /// Removes shards that the record no longer names. The record is complete
+    /// without that, so a failure is tried again by the next run.
+    async fn remove_unlisted(&mut self) {
+        for name in std::mem::take(&mut self.unlisted) {
+            if let Err(error) = self.delete_shard(&name).await {
+                tracing::warn!(
+                    shard = name,
+                    "failed to remove an old inventory shard: {error}"
+                );
+            }
+        }
     }
 
     /// Writes the Release object where it is not as wanted already, and only
@@ -362,15 +325,22 @@ impl State {
             }
         }
         match self.apply(&releases(), id, &parent).await {
-            Err(SyncError::Cluster(error)) if is_contended(&error) => Err(self.contended(error)),
-            other => other,
+            // Somebody else made the release since we looked for it.
+            Ok(applied) if self.live.is_none() && !applied.created && !applied.repeated => {
+                Err(self.contended(None))
+            }
+            Ok(applied) => Ok(applied.value),
+            Err(SyncError::Cluster(error)) if is_contended(&error) => {
+                Err(self.contended(Some(Box::new(error))))
+            }
+            Err(other) => Err(other),
         }
     }
 
-    fn contended(&self, error: ClusterError) -> SyncError {
+    fn contended(&self, source: Option<Box<ClusterError>>) -> SyncError {
         SyncError::Contended {
             release: self.name.to_string(),
-            source: Box::new(error),
+            source,
         }
     }
 
@@ -425,7 +395,7 @@ impl State {
         };
         match self.cluster.patch(&releases(), id, &patch, &options).await {
             Ok(applied) => Ok(applied.value),
-            Err(error) if is_contended(&error) => Err(self.contended(error)),
+            Err(error) if is_contended(&error) => Err(self.contended(Some(Box::new(error)))),
             Err(error) => Err(error.into()),
         }
     }
@@ -447,7 +417,7 @@ impl State {
         path: &ResourcePath,
         id: &ObjectId,
         object: &Value,
-    ) -> Result<Value, SyncError> {
+    ) -> Result<Applied, SyncError> {
         debug_assert!(
             object["metadata"]["annotations"][annotations::DESIRED].is_null(),
             "state objects are no members"
@@ -457,7 +427,7 @@ impl State {
             ..ApplyOptions::new(MANAGER)
         };
         let body = Bytes::from(canonical_json(object));
-        Ok(self.cluster.apply(path, id, body, &options).await?.value)
+        Ok(self.cluster.apply(path, id, body, &options).await?)
     }
 }
 

@@ -9,10 +9,11 @@ use pleach_domain::order::registered_services;
 use pleach_domain::plan::{Precondition, Step, Until};
 use pleach_domain::readiness::{Readiness, assess};
 use serde_json::Value;
+use tokio::sync::Semaphore;
 use tokio::time::Instant;
 
 use super::events::{EventKind, Events, WaitState};
-use super::hub::{Hub, Seen};
+use super::hub::{Hub, Seen, describe};
 use super::paths::Paths;
 use super::report::{Failure, FailureKind};
 use crate::io::cluster::{Cluster, ClusterError, ResourcePath, Selector};
@@ -28,6 +29,7 @@ const REMINDER: Duration = Duration::from_secs(10);
 /// not be older.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Since {
+    pub(super) uid: String,
     pub(super) resource_version: String,
     pub(super) generation: Option<i64>,
 }
@@ -36,6 +38,10 @@ impl Since {
     /// Whether the object is at least as new as our write.
     fn is_reached(&self, value: &Value) -> bool {
         let metadata = &value["metadata"];
+        // Another incarnation is younger than ours.
+        if !self.uid.is_empty() && metadata["uid"] != self.uid.as_str() {
+            return true;
+        }
         if let (Some(ours), Some(theirs)) = (self.generation, metadata["generation"].as_i64()) {
             return theirs >= ours;
         }
@@ -58,6 +64,8 @@ pub(super) struct Waiter<'a> {
     pub(super) paths: &'a Paths,
     pub(super) hub: &'a Hub,
     pub(super) events: &'a Events,
+    /// Bounds the requests of all waits together.
+    pub(super) places: &'a Semaphore,
 }
 
 /// How a look at the cluster went.
@@ -140,11 +148,15 @@ impl Waiter<'_> {
     ) -> Result<Option<Value>, Failure> {
         let mut pause = SHORTEST;
         loop {
-            match look().await {
+            let looked = {
+                let _place = self.places.acquire().await;
+                look().await
+            };
+            match looked {
                 Ok(Look::Done) => return Ok(None),
                 Ok(Look::Never(why)) => return Err(Failure::new(FailureKind::NotReady, why)),
                 Ok(Look::NotYet(message)) => progress.tell(message),
-                Err(error) if error.is_retryable() => progress.tell(error.to_string()),
+                Err(error) if error.is_retryable() => progress.tell(describe(&error)),
                 Err(error) => return Err(super::op::failure(&error)),
             }
             if Instant::now() + pause > deadline {
@@ -170,7 +182,9 @@ impl Waiter<'_> {
                 format!("{} is not served by the cluster", id.group_kind()),
             )
         })?;
-        let mut seen = self.hub.follow(&path, id);
+        let mut seen = self.hub.follow(&path, id).ok_or_else(|| {
+            Failure::new(FailureKind::Other, "the plan does not wait for this object")
+        })?;
         let mut ready_since: Option<Instant> = None;
         loop {
             let now = seen.borrow_and_update().clone();
@@ -201,11 +215,19 @@ impl Waiter<'_> {
                 Seen::Present(_) => {
                     progress.tell("the server has not seen the change yet".to_owned());
                 }
-                Seen::Absent => {
+                Seen::Unselected => {
                     ready_since = None;
-                    progress.tell("it is not there, or somebody took its label off".to_owned());
+                    // Somebody may have taken its label off: it is read by name.
+                    match self.look_ready(&path, id, since).await? {
+                        Ok(value) => return Ok(value),
+                        Err(message) => progress.tell(message),
+                    }
+                    wake = wake.min(Instant::now() + LONGEST);
                 }
-                Seen::Failing(message) => progress.tell(message),
+                Seen::Failing(trouble) if trouble.permanent => {
+                    return Err(Failure::new(FailureKind::Cluster, trouble.message));
+                }
+                Seen::Failing(trouble) => progress.tell(trouble.message),
                 Seen::Unknown => {}
             }
             tokio::select! {
@@ -236,6 +258,32 @@ impl Waiter<'_> {
         class.is_ok_and(|class| {
             class.is_some_and(|class| class["volumeBindingMode"] == "WaitForFirstConsumer")
         })
+    }
+
+    /// Reads one object that the watch does not see; in words what is missing.
+    async fn look_ready(
+        &self,
+        path: &ResourcePath,
+        id: &ObjectId,
+        since: &Since,
+    ) -> Result<Result<Value, String>, Failure> {
+        let _place = self.places.acquire().await;
+        match self.cluster.get_id(path, id).await {
+            Ok(Some(value)) if since.is_reached(&value) => {
+                let assessment = assess(&value);
+                match assessment.readiness {
+                    Readiness::Current => Ok(Ok(value)),
+                    Readiness::Failed => {
+                        Err(Failure::new(FailureKind::NotReady, assessment.message))
+                    }
+                    _ => Ok(Err(assessment.message)),
+                }
+            }
+            Ok(Some(_)) => Ok(Err("the server has not seen the change yet".to_owned())),
+            Ok(None) => Ok(Err("it is not there".to_owned())),
+            Err(error) if error.is_retryable() => Ok(Err(describe(&error))),
+            Err(error) => Err(super::op::failure(&error)),
+        }
     }
 
     async fn look_absent(

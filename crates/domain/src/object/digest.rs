@@ -46,8 +46,12 @@ impl Digest {
     }
 
     /// The digest of some secret bytes (RFC 2104).
+    #[expect(
+        clippy::missing_panics_doc,
+        clippy::expect_used,
+        reason = "HMAC takes keys of any length"
+    )]
     pub fn keyed(key: &DigestKey, bytes: &[u8]) -> Self {
-        #[expect(clippy::expect_used, reason = "HMAC takes keys of any length")]
         let mut mac = Hmac::<Sha256>::new_from_slice(&key.0).expect("any key length");
         mac.update(bytes);
         Self {

@@ -140,11 +140,12 @@ impl Manifest {
     }
 
     /// Parses the object; one at a time, they are large.
+    #[expect(
+        clippy::missing_panics_doc,
+        clippy::expect_used,
+        reason = "the bytes were written from a Value by new()"
+    )]
     pub fn value(&self) -> Value {
-        #[expect(
-            clippy::expect_used,
-            reason = "the bytes were written from a Value by new()"
-        )]
         serde_json::from_slice(&self.json).expect("canonical bytes are JSON")
     }
 }

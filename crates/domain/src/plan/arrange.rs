@@ -72,8 +72,8 @@ type SortKey = (
     usize,
 );
 
-/// Stage, place within it, kind order, namespace, name; barriers stand behind
-/// what they wait for.
+/// Stage, place within it, kind order, namespace, name; deletions stand before
+/// what else a stage does, barriers behind what they wait for.
 fn sort_key(step: &Step, depth: &BTreeMap<StepId, usize>) -> SortKey {
     let ObjectId {
         group,
@@ -88,7 +88,9 @@ fn sort_key(step: &Step, depth: &BTreeMap<StepId, usize>) -> SortKey {
         StageName::Prune if is_barrier => depth.get(&step.id).copied().unwrap_or(0) + 1,
         StageName::Prune => depth.get(&step.id).copied().unwrap_or(0),
         _ if is_barrier => usize::MAX,
-        _ => 0,
+        // What goes is read before what comes.
+        _ if matches!(step.op, Op::Delete(_)) => 0,
+        _ => 1,
     };
     let rank = if step.stage == StageName::Prune {
         deletion_class(&kind_id) as usize
@@ -201,5 +203,57 @@ fn find_cycle(steps: &[Step]) -> Option<Finding> {
             );
         }
         path.push(before);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use jiff::SignedDuration;
+    use serde_json::json;
+
+    use super::*;
+    use crate::inventory::{Entry, EntryState};
+    use crate::observe::LiveMeta;
+    use crate::plan::{Deletion, Propagation};
+
+    fn step(id: usize, stage: StageName, kind: (&str, &str), op: Op) -> Step {
+        Step {
+            id: StepId(id),
+            stage,
+            object: ObjectId::new(kind.0, kind.1, Some("web"), "a"),
+            op,
+            needs: Vec::new(),
+            require: Vec::new(),
+            until: Some(crate::plan::Until::Absent { pods: None }),
+            deadline: SignedDuration::from_secs(1),
+            overlay: None,
+            reason: String::new(),
+        }
+    }
+
+    fn delete() -> Op {
+        let entry = Entry {
+            state: EntryState::Applied,
+            uid: Some("uid".to_owned()),
+            ..Entry::default()
+        };
+        let live = LiveMeta::read(&json!({ "uid": "uid" }), "pleach/test.web");
+        Op::Delete(Deletion::of_member(&entry, &live, Propagation::Background).unwrap())
+    }
+
+    #[test]
+    fn deletions_come_first_within_a_stage() {
+        let barrier = Step {
+            until: None,
+            ..step(0, StageName::Workloads, ("pleach.dev", "Release"), Op::Wait)
+        };
+        let mut steps = [
+            barrier,
+            step(1, StageName::Workloads, ("apps", "Deployment"), Op::Wait),
+            step(2, StageName::Workloads, ("batch", "Job"), delete()),
+            step(3, StageName::Services, ("", "Service"), Op::Wait),
+        ];
+        steps.sort_by_cached_key(|step| sort_key(step, &BTreeMap::new()));
+        assert_eq!(steps.map(|step| step.id.0), [3, 2, 1, 0]);
     }
 }

@@ -1,6 +1,6 @@
 //! What a plan is made of.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::fmt;
 
 use jiff::SignedDuration;
@@ -97,52 +97,6 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// What an approval binds to: object, operation, body and stage of every
-    /// step that changes something, without uid and resourceVersion.
-    pub fn effects(&self) -> Digest {
-        self.effects_without(&self.unkeyed())
-    }
-
-    /// Whether this plan, made again later, has the effects of the one that was
-    /// reviewed. The digest key may have been made in between: the bodies of
-    /// objects that had no digest then are not compared.
-    pub fn has_effects_of(&self, reviewed: &Self) -> bool {
-        self.effects_without(&reviewed.unkeyed()) == reviewed.effects()
-    }
-
-    fn effects_without(&self, unkeyed: &BTreeSet<&ObjectId>) -> Digest {
-        let effects: Vec<Value> = self
-            .steps
-            .iter()
-            .filter(|step| !matches!(step.op, Op::Wait))
-            .map(|step| {
-                let effect = step.op.effect(!unkeyed.contains(&step.object));
-                serde_json::json!([step.object.to_string(), effect, step.stage.to_string()])
-            })
-            .collect();
-        Digest::of(&canonical_json(&Value::Array(effects)))
-    }
-
-    /// Secret objects that are planned before the digest key exists.
-    fn unkeyed(&self) -> BTreeSet<&ObjectId> {
-        self.steps
-            .iter()
-            .filter(|step| {
-                matches!(
-                    &step.op,
-                    Op::Apply {
-                        body: Body::Rendered(DesiredDigest::Unkeyed),
-                        ..
-                    } | Op::Create {
-                        body: Body::Rendered(DesiredDigest::Unkeyed),
-                        ..
-                    }
-                )
-            })
-            .map(|step| &step.object)
-            .collect()
-    }
-
     /// Whether carrying it out would change anything.
     pub fn has_steps(&self) -> bool {
         self.steps.iter().any(|step| !matches!(step.op, Op::Wait))
@@ -375,7 +329,7 @@ pub enum Op {
 impl Op {
     /// What of the operation an approval binds to; without the body where its
     /// digest could not be known.
-    fn effect(&self, with_body: bool) -> Value {
+    pub(super) fn effect(&self, with_body: bool) -> Value {
         let digest = |body: &Body| {
             if with_body {
                 body.digest()

@@ -3,6 +3,7 @@
 use std::sync::{Arc, Mutex, PoisonError};
 
 use http::{Method, request::Parts};
+use serde_json::Value;
 
 use super::script::{Fault, Rule};
 
@@ -33,6 +34,9 @@ pub struct Seen {
     pub kind: Kind,
     /// Name of the fault that it met.
     pub fault: Option<&'static str>,
+    /// `DeleteOptions` of a DELETE; null for other methods, and until its body
+    /// has arrived.
+    pub delete_options: Value,
     /// Status of the answer; `None` while there is none and when the client
     /// gets none.
     pub status: Option<u16>,
@@ -51,6 +55,7 @@ impl Seen {
                 .unwrap_or_default(),
             kind: kind(&head.method, query),
             fault: None,
+            delete_options: Value::Null,
             status: None,
         }
     }
@@ -158,13 +163,23 @@ impl Recorder {
         })
     }
 
+    /// Records what a client said about a deletion.
+    pub(super) fn deletes(&self, number: Number, body: &[u8]) {
+        let options = serde_json::from_slice(body).unwrap_or_default();
+        self.update(number, |seen| seen.delete_options = options);
+    }
+
     /// Records the answer that the client gets.
     pub(super) fn answered(&self, number: Number, status: http::StatusCode) {
+        self.update(number, |seen| seen.status = Some(status.as_u16()));
+    }
+
+    fn update(&self, number: Number, change: impl FnOnce(&mut Seen)) {
         self.with(|state| {
             if state.era == number.era
                 && let Some(seen) = state.requests.get_mut(number.index)
             {
-                seen.status = Some(status.as_u16());
+                change(seen);
             }
         });
     }

@@ -125,6 +125,9 @@ impl Relay {
         let (head, body) = request.into_parts();
         let (number, fault) = self.recorder.begin(Seen::new(&head));
         let body = body.collect().await.map_err(|_| Close)?.to_bytes();
+        if head.method == http::Method::DELETE {
+            self.recorder.deletes(number, &body);
+        }
         let forward = || self.forward(&head, body.clone());
         let response = match fault.as_deref() {
             None => forward().await,

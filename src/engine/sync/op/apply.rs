@@ -3,6 +3,7 @@
 use std::sync::PoisonError;
 
 use pleach_domain::diff::ownership;
+use pleach_domain::finding::{Finding, Kind};
 use pleach_domain::inventory::EntryState;
 use pleach_domain::observe::DesiredDigest;
 use pleach_domain::plan::{Body, Precondition, Step};
@@ -11,6 +12,7 @@ use tokio::time::Instant;
 
 use super::{Operator, failure, required_uid, required_version};
 use crate::engine::sync::body::{self, Require};
+use crate::engine::sync::events::EventKind;
 use crate::engine::sync::report::{Failure, FailureKind};
 use crate::engine::sync::wait::Since;
 use crate::io::cluster::{Applied, ApplyOptions, ResourcePath};
@@ -77,6 +79,13 @@ impl Operator<'_> {
         self.accept(step, &path, digest, applied, started)
     }
 
+    /// Whether our entry is as old as the object: then a request of ours whose
+    /// answer was lost created it, and others wrote afterwards.
+    fn is_first_writer(&self, metadata: &Value) -> bool {
+        ownership::apply_entry(metadata, &self.manager)
+            .is_some_and(|entry| entry["time"] == metadata["creationTimestamp"])
+    }
+
     fn accept(
         &self,
         step: &Step,
@@ -91,10 +100,11 @@ impl Operator<'_> {
             .filter(|manager| *manager != self.manager)
             .collect();
         // Somebody created it since the plan was made: it is not ours to prune.
-        let taken =
-            step.require.contains(&Precondition::Absent) && !applied.created && !foreign.is_empty();
+        let is_ours = foreign.is_empty() || applied.repeated && self.is_first_writer(metadata);
+        let taken = step.require.contains(&Precondition::Absent) && !applied.created && !is_ours;
         let text = |value: &Value| value.as_str().map(str::to_owned);
         let since = Since {
+            uid: text(&metadata["uid"]).unwrap_or_default(),
             resource_version: text(&metadata["resourceVersion"]).unwrap_or_default(),
             generation: metadata["generation"].as_i64(),
         };
@@ -121,7 +131,9 @@ impl Operator<'_> {
             entry.stage = step.stage.to_string();
         }
         for warning in applied.warnings {
-            tracing::warn!(object = %step.object, "{warning}");
+            let finding = Finding::warning(Kind::Cluster, "server-warning", warning);
+            self.events
+                .send(EventKind::Warning(finding.on(step.object.clone())));
         }
         self.record(step, started, since);
         if taken {

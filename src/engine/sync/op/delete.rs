@@ -1,11 +1,14 @@
 //! Deletions: only what the planner granted, only this incarnation.
 
-use pleach_domain::plan::{Deletion, Step};
+use pleach_domain::order::registered_services;
+use pleach_domain::plan::{Deletion, Grant, Step};
 use tokio::time::Instant;
 
 use super::{Operator, failure};
 use crate::engine::sync::report::{Failure, FailureKind};
-use crate::io::cluster::{DeleteOptions, Deleted};
+use crate::io::cluster::{
+    Class, Cluster, ClusterError, DeleteOptions, Deleted, Failed, ResourcePath,
+};
 
 impl Operator<'_> {
     /// Asks for the deletion; its end is waited for by the step's condition.
@@ -42,13 +45,70 @@ impl Operator<'_> {
             propagation: deletion.propagation(),
             dry_run: false,
         };
-        match self
-            .cluster_for(step, started)
-            .delete(&path, id, &options)
-            .await
-        {
-            Ok(Deleted::Gone | Deleted::Absent | Deleted::Accepted { .. }) => Ok(()),
-            Err(error) => Err(failure(&error)),
+        let cluster = self.cluster_for(step, started);
+        let deleted = match cluster.delete(&path, id, &options).await {
+            Err(error) if is_moved(&error) => {
+                let again = self
+                    .still_points_there(&cluster, &path, step, deletion)
+                    .await?;
+                let Some(resource_version) = again else {
+                    return Err(failure(&error));
+                };
+                let options = DeleteOptions {
+                    resource_version: Some(&resource_version),
+                    ..options
+                };
+                cluster.delete(&path, id, &options).await
+            }
+            other => other,
+        };
+        match deleted.map_err(|error| failure(&error))? {
+            Deleted::Gone | Deleted::Absent => {
+                let mut gone = self
+                    .gone
+                    .lock()
+                    .unwrap_or_else(std::sync::PoisonError::into_inner);
+                gone.insert(step.id);
+            }
+            Deleted::Accepted { .. } => {}
         }
+        Ok(())
     }
+
+    /// Somebody wrote to a registration since the plan was made; an APIService
+    /// is written whenever its availability flips. It may still go if it is the
+    /// same object and still points only at the Service that goes.
+    async fn still_points_there(
+        &self,
+        cluster: &Cluster,
+        path: &ResourcePath,
+        step: &Step,
+        deletion: &Deletion,
+    ) -> Result<Option<String>, Failure> {
+        let Grant::Registration { service } = deletion.because() else {
+            return Ok(None);
+        };
+        let read = cluster
+            .get_id(path, &step.object)
+            .await
+            .map_err(|error| failure(&error))?;
+        Ok(read
+            .filter(|value| {
+                value["metadata"]["uid"] == deletion.uid()
+                    && registered_services(&step.object.group_kind(), value) == [service.clone()]
+            })
+            .and_then(|value| {
+                value["metadata"]["resourceVersion"]
+                    .as_str()
+                    .map(str::to_owned)
+            }))
+    }
+}
+
+/// Whether the version in the precondition is no longer that of the object.
+fn is_moved(error: &ClusterError) -> bool {
+    matches!(
+        error.class(),
+        Some(Class::PreconditionFailed(Failed::ResourceVersion))
+    )
 }

@@ -289,7 +289,7 @@ mod tests {
     #[case("10m")]
     #[case("1Gi")]
     #[case("v1.2.3")]
-    #[case("docker.io/kubevirt/virt-api:v0.12.0")]
+    #[case("docker.io/example/api:v0.12.0")]
     #[case("--leader-elect=true")]
     #[case("-v=2")]
     #[case("system:serviceaccount:a:b")]

@@ -1,0 +1,133 @@
+//! Where a product is installed and upgraded: a control plane with nodes, the
+//! world, a fault proxy before the API server, and kubectl as the referee.
+
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::{bail, ensure};
+use jiff::Timestamp;
+use kube::config::{KubeConfigOptions, Kubeconfig};
+use kube::{Client, Config};
+use pleach::io::throwaway::{ControlPlane, Network, Options};
+
+use crate::audit::{AuditLog, Events};
+use crate::control_plane::binaries;
+use crate::faults::FaultProxy;
+use crate::kubectl::Kubectl;
+use crate::program::Program;
+use crate::proof::{self, Contents, Move};
+use crate::world::{Product, World};
+
+/// A running scene. Pods must be able to answer: see [`crate::isolated`].
+pub struct Scene {
+    /// Those who live there.
+    pub world: World,
+    /// Stands between the program and the API server.
+    pub proxy: FaultProxy,
+    /// The referee, past the proxy.
+    pub kubectl: Kubectl,
+    product: Product,
+    before: Contents,
+    namespace: &'static str,
+    control_plane: ControlPlane,
+}
+
+impl Scene {
+    /// Starts everything. `namespace` is where the old version will live; what
+    /// lies there now is remembered.
+    pub async fn start(product: Product, namespace: &'static str) -> anyhow::Result<Self> {
+        let control_plane = ControlPlane::start(Options {
+            binaries: binaries(),
+            controllers: true,
+            scheduler: true,
+            nodes: 2,
+            network: Network::Namespace,
+        })
+        .await?;
+        let kubeconfig = control_plane.kubeconfig();
+        let kubectl = Kubectl::new(control_plane.kubectl(), kubeconfig);
+        proof::settled(&kubectl)?;
+        Ok(Self {
+            world: World::start(kubeconfig, product.clone()).await?,
+            proxy: FaultProxy::start(kubeconfig)?,
+            before: proof::contents(&kubectl, namespace)?,
+            kubectl,
+            product,
+            namespace,
+            control_plane,
+        })
+    }
+
+    /// The program in a repository; its requests go through the proxy.
+    pub fn program(&self, program: &Path, repository: &Path) -> Program {
+        Program::new(program, repository, &self.proxy.kubeconfig())
+    }
+
+    /// Where the old version lives.
+    pub fn namespace(&self) -> &str {
+        self.namespace
+    }
+
+    /// uid of the namespace kube-system.
+    pub fn cluster_id(&self) -> anyhow::Result<String> {
+        proof::cluster_id(&self.kubectl)
+    }
+
+    /// The audit log of every request answered until now.
+    pub async fn audit(&self) -> anyhow::Result<Events> {
+        let kubeconfig = Kubeconfig::read_from(self.control_plane.kubeconfig())?;
+        let mut config =
+            Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await?;
+        config.proxy_url = None;
+        let client = Client::try_from(config)?;
+        AuditLog::new(self.control_plane.audit_log())
+            .settled(&client)
+            .await
+    }
+
+    /// The user begins to write, and has written a little.
+    pub async fn start_user(&mut self, deadline: Duration) -> anyhow::Result<()> {
+        self.world.start_user().await?;
+        self.world.more_writes(20, deadline).await
+    }
+
+    /// An apply finds nothing to do: it succeeds, writes nothing, and does not
+    /// even ask the server what would change.
+    pub async fn is_unchanged(&self, program: &Program, environment: &str) -> anyhow::Result<()> {
+        let begun = Timestamp::now();
+        let run = program.run(&["apply", environment, "--yes"]).await?;
+        let run = run.ended_with(0)?;
+        let requests = self.audit().await?.since(begun).by_agent("pleach/");
+        let summary = requests.summary();
+        ensure!(
+            summary.reads > 0 && summary.writes == 0 && summary.dry_runs == 0,
+            "something was written or tried:\n{}{}{run}",
+            requests.writes(),
+            requests.dry_runs(),
+        );
+        Ok(())
+    }
+
+    /// Everything of the product is in another namespace now, and nothing of it
+    /// is left in the old one. All that is wrong at once.
+    pub async fn has_moved_to(&self, namespace: &str) -> anyhow::Result<()> {
+        let checks = Move {
+            kubectl: &self.kubectl,
+            kubeconfig: self.control_plane.kubeconfig(),
+            product: &self.product,
+            before: &self.before,
+            from: self.namespace,
+            to: namespace,
+        }
+        .checks()
+        .await;
+        let wrong: Vec<String> = checks
+            .into_iter()
+            .filter_map(|(what, result)| Some(format!("{what}: {:#}", result.err()?)))
+            .collect();
+        if wrong.is_empty() {
+            return Ok(());
+        }
+        bail!("not true:\n{}", wrong.join("\n"))
+    }
+}

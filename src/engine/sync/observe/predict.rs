@@ -1,0 +1,216 @@
+//! Asks the server what it would make of the objects that may have changed.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use bytes::Bytes;
+use futures::stream::{self, StreamExt as _, TryStreamExt as _};
+use pleach_domain::object::{Manifest, ObjectId};
+use pleach_domain::observe::{
+    ApiRefusal, DesiredDigest, Discovery, Live, Observed, Prediction, Reading, Served, Unverified,
+};
+use pleach_domain::plan::Desired;
+
+use super::{CONCURRENCY, Reader, ends_observation, missing_namespaces};
+use crate::engine::sync::body::{self, Require};
+use crate::engine::sync::error::SyncError;
+use crate::io::cluster::{ApiError, ApplyOptions, ClusterError, ResourcePath};
+
+/// What came of asking about one object.
+struct Asked {
+    id: ObjectId,
+    live: Option<Live>,
+    prediction: Prediction,
+}
+
+impl Reader<'_> {
+    /// Reads in full and asks for what triage could not settle.
+    pub(super) async fn predict(
+        &self,
+        desired: &Desired,
+        readings: &BTreeMap<ObjectId, Reading>,
+        observed: &mut Observed,
+    ) -> Result<(), SyncError> {
+        let missing = missing_namespaces(desired, observed);
+        let mut questions = Vec::new();
+        for manifest in &desired.manifests {
+            let reading = readings
+                .get(manifest.id())
+                .copied()
+                .unwrap_or(Reading::Predict);
+            match cannot_ask(manifest, &missing, &observed.discovery) {
+                _ if reading == Reading::Nothing => {}
+                // Nothing can be in a namespace that is not there.
+                Some(why @ Unverified::NamespaceMissing(_)) => {
+                    let prediction = Prediction::Unverified(why);
+                    observed.predicted.insert(manifest.id().clone(), prediction);
+                }
+                why => questions.push((manifest, why)),
+            }
+        }
+        let answers: Vec<Asked> = stream::iter(questions)
+            .map(|(manifest, why)| async move {
+                if let Some(why) = why {
+                    self.look(manifest, why).await
+                } else {
+                    let reading = readings
+                        .get(manifest.id())
+                        .copied()
+                        .unwrap_or(Reading::Predict);
+                    self.ask(manifest, reading, desired.digests.get(manifest.id()))
+                        .await
+                }
+            })
+            .buffer_unordered(CONCURRENCY)
+            .try_collect()
+            .await?;
+        for Asked {
+            id,
+            live,
+            prediction,
+        } in answers
+        {
+            if let Some(live) = live {
+                observed.meta.insert(id.clone(), live.meta().clone());
+                observed.full.insert(id.clone(), live);
+            }
+            observed.predicted.insert(id, prediction);
+        }
+        Ok(())
+    }
+
+    /// An object that the server cannot check at the wanted version: it may
+    /// exist all the same, at a version that is served.
+    async fn look(&self, manifest: &Manifest, why: Unverified) -> Result<Asked, SyncError> {
+        let id = manifest.id();
+        let read = match self.paths.of_member(id, "") {
+            Some(path) => self.read(&path, id).await?,
+            None => Ok(None),
+        };
+        Ok(Asked::new(id, read, Prediction::Unverified(why)))
+    }
+
+    async fn ask(
+        &self,
+        manifest: &Manifest,
+        reading: Reading,
+        digest: Option<&DesiredDigest>,
+    ) -> Result<Asked, SyncError> {
+        let id = manifest.id();
+        let Some(path) = self.paths.of(&manifest.gvk()) else {
+            return self.look(manifest, Unverified::KindMissing).await;
+        };
+        let digest = digest.copied().unwrap_or(DesiredDigest::Unkeyed);
+        let body = body::compose(manifest, digest, Require::default());
+        let mut read = match reading {
+            Reading::Full => self.read(&path, id).await?,
+            Reading::Predict | Reading::Nothing => Ok(None),
+        };
+        let prediction = self.dry_run(&path, manifest, body).await?;
+        let is_absent = matches!(
+            prediction,
+            Prediction::Creates
+                | Prediction::Unverified(Unverified::NamespaceMissing(_) | Unverified::KindMissing)
+        );
+        if read == Ok(None) && !is_absent {
+            // No label and no record, but it is there, or may be: existence
+            // decides adoption.
+            read = self.read(&path, id).await?;
+        }
+        Ok(Asked::new(id, read, prediction))
+    }
+
+    /// What the server would make of an object. One that it cannot answer for
+    /// is refused, not the whole observation.
+    async fn dry_run(
+        &self,
+        path: &ResourcePath,
+        manifest: &Manifest,
+        body: Bytes,
+    ) -> Result<Prediction, SyncError> {
+        let id = manifest.id();
+        let options = ApplyOptions {
+            dry_run: true,
+            secret: manifest.is_secret(),
+            ..ApplyOptions::new(&self.manager)
+        };
+        let error = match self.cluster.apply(path, id, body.clone(), &options).await {
+            Ok(applied) if applied.created => return Ok(Prediction::Creates),
+            Ok(applied) => return Ok(Prediction::Answer(Live::new(applied.value, &self.manager))),
+            Err(error) => error,
+        };
+        if ends_observation(&error) {
+            return Err(error.into());
+        }
+        match error.api().and_then(ApiError::prediction) {
+            Some(Prediction::Conflict { fields, .. }) => {
+                let options = ApplyOptions {
+                    force: true,
+                    ..options
+                };
+                let forced = self.cluster.apply(path, id, body, &options).await.ok();
+                let forced = forced.map(|applied| Live::new(applied.value, &self.manager));
+                Ok(Prediction::Conflict { fields, forced })
+            }
+            Some(prediction) => Ok(prediction),
+            None => Ok(Prediction::Refused(refusal(&error))),
+        }
+    }
+
+    /// Reads an object; a failure that is only its own comes as a refusal.
+    pub(super) async fn read(
+        &self,
+        path: &ResourcePath,
+        id: &ObjectId,
+    ) -> Result<Result<Option<Live>, ApiRefusal>, SyncError> {
+        match self.cluster.get_id(path, id).await {
+            Ok(value) => Ok(Ok(value.map(|value| Live::new(value, &self.manager)))),
+            Err(error) if ends_observation(&error) => Err(error.into()),
+            Err(error) => Ok(Err(refusal(&error))),
+        }
+    }
+}
+
+impl Asked {
+    /// What exists and could not be read may not be taken for absent.
+    fn new(id: &ObjectId, read: Result<Option<Live>, ApiRefusal>, prediction: Prediction) -> Self {
+        let (live, prediction) = match read {
+            Ok(live) => (live, prediction),
+            Err(refusal) => (None, Prediction::Refused(refusal)),
+        };
+        Self {
+            id: id.clone(),
+            live,
+            prediction,
+        }
+    }
+}
+
+/// A failed request in the server's words, or in ours.
+fn refusal(error: &ClusterError) -> ApiRefusal {
+    error.api().map_or_else(
+        || ApiRefusal {
+            code: 0,
+            reason: String::new(),
+            message: error.to_string(),
+        },
+        ApiError::refusal,
+    )
+}
+
+/// Why the server cannot check an object yet.
+fn cannot_ask(
+    manifest: &Manifest,
+    missing: &BTreeSet<String>,
+    discovery: &Discovery,
+) -> Option<Unverified> {
+    match discovery.served(&manifest.gvk()) {
+        Served::Stale => Some(Unverified::ApiStale),
+        Served::Absent => Some(Unverified::KindMissing),
+        Served::Current(_) => manifest
+            .id()
+            .namespace
+            .as_ref()
+            .filter(|namespace| missing.contains(*namespace))
+            .map(|namespace| Unverified::NamespaceMissing(namespace.clone())),
+    }
+}

@@ -1,0 +1,126 @@
+//! First use of a cluster: the namespace, the definition of Release, the key.
+//! Done after consent, never while planning.
+
+use std::time::Duration;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use bytes::Bytes;
+use pleach_domain::object::{DigestKey, ObjectId, canonical_json};
+use serde_json::json;
+
+use super::{KEY_SECRET, MANAGER, STATE_NAMESPACE, State, crd, releases, secrets};
+use crate::engine::sync::error::SyncError;
+use crate::io::cluster::{ApplyOptions, Class, ResourcePath, Selector};
+
+/// Longest wait for the definition of Release to be served.
+const DEFINITION_DEADLINE: Duration = Duration::from_secs(30);
+
+impl State {
+    /// Makes what every record needs: the namespace, the definition of Release,
+    /// the key. Called after consent, never while planning.
+    pub async fn prepare(&mut self) -> Result<(), SyncError> {
+        if self.live.is_some() && self.key.is_some() {
+            return Ok(());
+        }
+        let namespaces = ResourcePath::cluster_scoped("v1", "Namespace", "namespaces");
+        if self
+            .cluster
+            .get(&namespaces, None, STATE_NAMESPACE)
+            .await?
+            .is_none()
+        {
+            let namespace = json!({
+                "apiVersion": "v1", "kind": "Namespace", "metadata": { "name": STATE_NAMESPACE },
+            });
+            self.apply(
+                &namespaces,
+                &ObjectId::new("", "Namespace", None, STATE_NAMESPACE),
+                &namespace,
+            )
+            .await?;
+        }
+        self.ensure_definition().await?;
+        if self.key.is_none() {
+            self.key = Some(self.ensure_key().await?);
+        }
+        Ok(())
+    }
+
+    /// Installs the definition of Release, or a newer one; never an older.
+    async fn ensure_definition(&self) -> Result<(), SyncError> {
+        let path = ResourcePath::cluster_scoped(
+            "apiextensions.k8s.io/v1",
+            "CustomResourceDefinition",
+            "customresourcedefinitions",
+        );
+        let id = ObjectId::new(
+            "apiextensions.k8s.io",
+            "CustomResourceDefinition",
+            None,
+            crd::NAME,
+        );
+        let live = self.cluster.get_id(&path, &id).await?;
+        let definition = crd::definition();
+        if live.as_ref().map_or(0, crd::revision) < crd::revision(&definition) {
+            self.apply(&path, &id, &definition).await?;
+        }
+        let started = tokio::time::Instant::now();
+        loop {
+            match self
+                .cluster
+                .list_metadata(&releases(), &Selector::default(), MANAGER)
+                .await
+            {
+                Ok(_) => return Ok(()),
+                Err(error) if started.elapsed() > DEFINITION_DEADLINE => {
+                    return Err(match error.class() {
+                        Some(Class::KindNotServed | Class::NotFound) => {
+                            SyncError::Definition(DEFINITION_DEADLINE)
+                        }
+                        _ => error.into(),
+                    });
+                }
+                Err(error)
+                    if matches!(error.class(), Some(Class::KindNotServed | Class::NotFound)) =>
+                {
+                    tokio::time::sleep(Duration::from_millis(50)).await;
+                }
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+
+    /// Makes the key, or reads the one that somebody else made first.
+    async fn ensure_key(&self) -> Result<DigestKey, SyncError> {
+        let mut bytes = vec![0; 32];
+        rustls::crypto::ring::default_provider()
+            .secure_random
+            .fill(&mut bytes)
+            .map_err(|_| SyncError::Random)?;
+        let secret = json!({
+            "apiVersion": "v1", "kind": "Secret",
+            "metadata": { "name": KEY_SECRET, "namespace": STATE_NAMESPACE },
+            "type": "Opaque",
+            "data": { "key": STANDARD.encode(&bytes) },
+        });
+        let id = ObjectId::new("", "Secret", Some(STATE_NAMESPACE), KEY_SECRET);
+        let body = Bytes::from(canonical_json(&secret));
+        match self
+            .cluster
+            .create(&secrets(), &id, body, &ApplyOptions::new(MANAGER))
+            .await
+        {
+            Ok(_) => Ok(DigestKey::new(bytes)),
+            Err(error) if matches!(error.class(), Some(Class::AlreadyExists { .. })) => {
+                let what = format!("Secret {STATE_NAMESPACE}/{KEY_SECRET} holds no key");
+                self.read_key().await?.ok_or_else(|| SyncError::Inventory {
+                    release: self.name.to_string(),
+                    what,
+                    source: None,
+                })
+            }
+            Err(error) => Err(error.into()),
+        }
+    }
+}

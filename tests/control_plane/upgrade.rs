@@ -1,0 +1,183 @@
+//! The upgrade that this project was started for, on the files that the
+//! repository itself holds: a product moves to another namespace, and nothing
+//! of it stays behind.
+
+use std::path::Path;
+use std::time::Duration;
+
+use pleach_testkit::demo::copy_example;
+use pleach_testkit::isolated;
+use pleach_testkit::program::{Program, Run};
+use pleach_testkit::proof;
+use pleach_testkit::repository::TestRepo;
+use pleach_testkit::scene::Scene;
+use pleach_testkit::upgrade::{Upgrade, is_recorded};
+use pleach_testkit::world::Product;
+
+const ENVIRONMENT: &str = "environments/demo.yaml";
+const RELEASE: &str = "demo.kubevirt";
+const OLD: &str = "version: v0.11.0";
+const NEW: &str = "version: v0.12.0";
+const PATIENCE: Duration = Duration::from_mins(1);
+
+/// The example of the project, installed in its old version.
+struct Fleet {
+    scene: Scene,
+    repo: TestRepo,
+    program: Program,
+}
+
+impl Fleet {
+    async fn start() -> Self {
+        let scene = Scene::start(Product::kubevirt(), "kube-system")
+            .await
+            .unwrap();
+        let repo = TestRepo::new::<&str, &str>([]).unwrap();
+        copy_example(Path::new(env!("CARGO_MANIFEST_DIR")), repo.path()).unwrap();
+        repo.commit("Install").unwrap();
+        let program = scene.program(Path::new(env!("CARGO_BIN_EXE_pleach")), repo.path());
+        let id = scene.cluster_id().unwrap();
+        let args = ["apply", "demo", "--yes", "--cluster-id", &id];
+        program.run(&args).await.unwrap().ended_with(0).unwrap();
+        Self {
+            scene,
+            repo,
+            program,
+        }
+    }
+
+    async fn apply(&self) -> Run {
+        self.program.run(&["apply", "demo", "--yes"]).await.unwrap()
+    }
+
+    fn edit(&self, from: &str, to: &str) {
+        self.repo.edit(ENVIRONMENT, from, to).unwrap();
+        self.repo.commit("Change the environment").unwrap();
+    }
+}
+
+#[track_caller]
+fn check_says(run: &Run, lines: &[&str]) {
+    for line in lines {
+        assert!(run.says(line), "missing: {line}\n{run}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_example_moves_and_leaves_nothing_behind() {
+    if !isolated::inside("upgrade::the_example_moves_and_leaves_nothing_behind").unwrap() {
+        return;
+    }
+    let mut fleet = Fleet::start().await;
+    fleet.scene.start_user(PATIENCE).await.unwrap();
+    fleet.edit(OLD, NEW);
+
+    let upgrade = Upgrade::watch(&fleet.scene, &fleet.program, "demo", "kubevirt")
+        .await
+        .unwrap();
+    let run = upgrade.run.clone().ended_with(0).unwrap();
+    let ends = [
+        "release demo.kubevirt v0.12.0: deployed",
+        "release demo.web v1.0.0: unchanged",
+    ];
+    check_says(&run, &ends);
+    upgrade.is_in_order("virt-api").unwrap();
+    // 3 registrations, and what lay in kube-system: 10 members, 2 of the pods.
+    assert_eq!(upgrade.deletes_what_it_saw().unwrap(), 15);
+    fleet.scene.has_moved_to("kubevirt").await.unwrap();
+    is_recorded(&fleet.scene.kubectl, RELEASE, "v0.12.0", "kube-system").unwrap();
+    let scene = &fleet.scene;
+    scene.is_unchanged(&fleet.program, "demo").await.unwrap();
+    // The user can work again.
+    fleet.scene.world.more_writes(20, PATIENCE).await.unwrap();
+
+    goes_back(&fleet).await;
+    fleet.scene.world.stop().await.unwrap();
+}
+
+/// By the pin it goes back too; the namespace that the upgrade made stays, and
+/// the report says so.
+async fn goes_back(fleet: &Fleet) {
+    fleet.edit(NEW, OLD);
+    let run = fleet.apply().await.ended_with(0).unwrap();
+    let lines = [
+        "release demo.kubevirt v0.12.0 -> v0.11.0",
+        "kept Namespace/kubevirt: no longer in git; stays because objects of kind Namespace are protected",
+        "release demo.kubevirt v0.11.0: deployed",
+    ];
+    check_says(&run, &lines);
+    let kubectl = &fleet.scene.kubectl;
+    let empty = ["ConfigMap/kube-root-ca.crt", "ServiceAccount/default"];
+    let empty = empty.map(str::to_owned).into();
+    proof::nothing_left(kubectl, "kubevirt", &empty, &[]).unwrap();
+    proof::registrations_point_at(kubectl, &Product::kubevirt(), "kube-system").unwrap();
+    proof::no_dead_registration(kubectl).unwrap();
+    proof::subjects_moved(kubectl, "kubevirt", "kube-system").unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_upgrade_that_never_gets_ready_takes_nothing_away() {
+    if !isolated::inside("upgrade::an_upgrade_that_never_gets_ready_takes_nothing_away").unwrap() {
+        return;
+    }
+    let mut fleet = Fleet::start().await;
+    let members = proof::contents(&fleet.scene.kubectl, "kube-system").unwrap();
+
+    // No node has this label, so that the new pods wait for ever.
+    let broken = format!(
+        "{NEW}
+    patches:
+      - target: {{kind: Deployment, name: virt-api}}
+        merge: {{spec: {{template: {{spec: {{nodeSelector: {{nowhere: \"true\"}}}}}}}}}}"
+    );
+    fleet.edit(OLD, &broken);
+    fleet.edit("timeout: 2m", "timeout: 15s");
+    let run = fleet.apply().await.ended_with(6).unwrap();
+    assert!(run.took < Duration::from_secs(40), "{run}");
+    let lines = [
+        "failed Deployment.apps/kubevirt/virt-api: not ready after 15 s",
+        "release demo.kubevirt v0.12.0: failed",
+    ];
+    check_says(&run, &lines);
+
+    // Nothing was pruned, and the record says how far it went.
+    let now = proof::contents(&fleet.scene.kubectl, "kube-system").unwrap();
+    let gone: Vec<&String> = members.difference(&now).collect();
+    assert_eq!(gone, Vec::<&String>::new());
+    check_unfinished(&fleet.scene);
+
+    // What was wrong is put right, in git, and the next run goes to the end.
+    fleet.edit(&broken, NEW);
+    let run = fleet.apply().await.ended_with(0).unwrap();
+    check_says(&run, &["release demo.kubevirt v0.12.0: deployed"]);
+    fleet.scene.start_user(PATIENCE).await.unwrap();
+    fleet.scene.has_moved_to("kubevirt").await.unwrap();
+    is_recorded(&fleet.scene.kubectl, RELEASE, "v0.12.0", "kube-system").unwrap();
+    let scene = &fleet.scene;
+    scene.is_unchanged(&fleet.program, "demo").await.unwrap();
+    fleet.scene.world.stop().await.unwrap();
+}
+
+/// The release is between two versions, and its members are those of both.
+fn check_unfinished(scene: &Scene) {
+    let get = ["get", "releases.pleach.dev", RELEASE];
+    let release = scene.kubectl.json(&get).unwrap();
+    let ready = &release["status"]["conditions"][0];
+    assert_eq!(ready["type"], "Ready");
+    assert_eq!(ready["status"], "False", "{ready}");
+    assert_eq!(ready["reason"], "Failed", "{ready}");
+    let message = ready["message"].as_str().unwrap();
+    assert!(
+        message.starts_with("Deployment.apps/kubevirt/virt-api: "),
+        "{message}"
+    );
+    let (installed, inventory) = proof::record(&scene.kubectl, RELEASE).unwrap();
+    assert_eq!(installed.installed.unwrap().version, "v0.11.0");
+    assert_eq!(installed.applying.unwrap().version, "v0.12.0");
+    assert_eq!(installed.history[0].result, "failed");
+    for namespace in ["kube-system", "kubevirt"] {
+        let id = format!("Deployment.apps/{namespace}/virt-api");
+        let mut ids = inventory.entries.keys().map(ToString::to_string);
+        assert!(ids.any(|member| member == id), "{id}");
+    }
+}
