@@ -40,6 +40,9 @@ fn decide(ctx: &Ctx<'_>, draft: &mut Draft, manifest: &Manifest) {
         Served::Absent if ctx.defined.contains(&id.group_kind()) => {}
         Served::Absent => return block(ctx, draft, manifest, not_served(ctx, manifest)),
     }
+    if super::namespace::is_ending(ctx, id) {
+        return create_after_namespace(ctx, draft, manifest);
+    }
     match ctx.observed.live_meta(id) {
         None => decide_absent(ctx, draft, manifest),
         Some(live) if live.deleting => recreate_after_deletion(ctx, draft, manifest, live),
@@ -107,6 +110,30 @@ fn decide_absent(ctx: &Ctx<'_>, draft: &mut Draft, manifest: &Manifest) {
         vec![Precondition::Absent],
         reason,
     );
+}
+
+/// Everything in a terminating namespace goes with it, also what is still there.
+fn create_after_namespace(ctx: &Ctx<'_>, draft: &mut Draft, manifest: &Manifest) {
+    let reason = "its namespace is being deleted; created again after that";
+    let unverified = manifest
+        .id()
+        .namespace
+        .clone()
+        .map(|name| Unverified::NamespaceMissing(name).to_string());
+    change(
+        ctx,
+        draft,
+        manifest,
+        Action::Create,
+        reason,
+        None,
+        unverified,
+    );
+    let absent = vec![Precondition::Absent];
+    if let Some(change) = draft.changes.get_mut(manifest.id()) {
+        change.require.clone_from(&absent);
+    }
+    apply(ctx, draft, manifest, false, absent, reason);
 }
 
 /// A terminating object is never applied: its end is waited for, then it is created.

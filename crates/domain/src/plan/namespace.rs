@@ -3,7 +3,7 @@
 use serde_json::json;
 
 use super::draft::{Ctx, Draft};
-use super::model::{Action, Body, Change, EdgeReason, Need, NonSecret, Op, Precondition};
+use super::model::{Action, Body, Change, EdgeReason, Need, NonSecret, Op, Precondition, Until};
 use crate::finding::{Finding, Kind};
 use crate::object::{ObjectId, labels};
 use crate::order::StageName;
@@ -13,7 +13,8 @@ use crate::order::StageName;
 /// it is needed.
 pub(super) fn run(ctx: &Ctx<'_>, draft: &mut Draft) {
     let Some(id) = implied(ctx) else { return };
-    if ctx.observed.live_meta(&id).is_some() {
+    let live = ctx.observed.live_meta(&id);
+    if live.is_some_and(|live| !live.deleting) {
         if ctx.observed.inventory.entries.contains_key(&id) {
             record(draft, &id, Action::Unchanged, "as wanted");
         }
@@ -47,6 +48,20 @@ pub(super) fn run(ctx: &Ctx<'_>, draft: &mut Draft) {
     };
     let step = draft.step(ctx, StageName::Definitions, id.clone(), op, reason);
     draft.at(step).require.push(Precondition::Absent);
+    if let Some(live) = live {
+        let gone = draft.wait(
+            ctx,
+            StageName::Definitions,
+            id.clone(),
+            Some(Until::Absent { pods: None }),
+            "it is being deleted; created again when it is gone",
+        );
+        draft
+            .at(gone)
+            .require
+            .push(Precondition::Uid(live.uid.clone()));
+        draft.edge(gone, Need::Absent, step, EdgeReason::SameObject);
+    }
     draft.done_by.insert(id.clone(), step);
     for object in ctx
         .desired
@@ -72,6 +87,19 @@ pub(super) fn implied(ctx: &Ctx<'_>) -> Option<ObjectId> {
         .iter()
         .any(|manifest| manifest.id().namespace.as_deref() == Some(name));
     (used && !ctx.is_desired(&id)).then_some(id)
+}
+
+/// Whether an object lies in a namespace of the release that is being deleted.
+pub(super) fn is_ending(ctx: &Ctx<'_>, id: &ObjectId) -> bool {
+    let Some(name) = &id.namespace else {
+        return false;
+    };
+    let namespace = ObjectId::new("", "Namespace", None, name);
+    (ctx.is_desired(&namespace) || implied(ctx).as_ref() == Some(&namespace))
+        && ctx
+            .observed
+            .live_meta(&namespace)
+            .is_some_and(|live| live.deleting)
 }
 
 fn record(draft: &mut Draft, id: &ObjectId, action: Action, reason: &str) {
