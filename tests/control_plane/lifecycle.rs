@@ -348,7 +348,12 @@ fn objects_deleted_by_hand_come_back() {
     fleet.diff().ended_with(0);
 
     // The whole namespace, with everything in it.
-    fleet.kubectl(&["delete", "namespace", "gone"]);
+    // It is still terminating when the run begins.
+    fleet.kubectl(&["delete", "namespace", "gone", "--wait=false"]);
+    fleet
+        .diff()
+        .ended_with(10)
+        .says("its namespace is being deleted; created again after that");
     fleet.applied();
     assert!(fleet.exists(&["-n", "gone", "cm/settings"]));
     fleet.diff().ended_with(0);

@@ -156,13 +156,16 @@ fn members_of_an_api_that_died_are_not_taken_for_gone() {
     let gear = "apiVersion: gears.example.org/v1\nkind: Gear\nmetadata: {name: first}\n";
     let fleet = fleet(
         "blind",
-        &[
-            ("crd", GEARS.to_owned()),
-            ("gear", gear.to_owned()),
-            ("a", config_map("a", "old")),
-        ],
-        &[("crd", GEARS.to_owned()), ("a", config_map("a", "new"))],
+        &[("gear", gear.to_owned()), ("a", config_map("a", "old"))],
+        &[("a", config_map("a", "new"))],
     );
+    let file = fleet.file("gears.yaml", GEARS);
+    fleet.kubectl(&["apply", "-f", &file]);
+    fleet.kubectl(&[
+        "wait",
+        "--for=condition=Established",
+        "crd/gears.gears.example.org",
+    ]);
     fleet.applied();
     // The group is registered with a server that does not answer.
     fleet.kubectl(&[

@@ -86,7 +86,7 @@ pub(super) fn superset(desired: &Desired, observed: &Observed, plan: &Plan) -> I
             continue;
         };
         let id = &step.object;
-        let existed = observed.live_meta(id).is_some();
+        let existed = observed.live_meta(id).is_some_and(|live| !live.deleting);
         let entry = inventory
             .entries
             .entry(id.clone())
