@@ -1,18 +1,31 @@
 //! Reference pages say what the code does.
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
+use clap::CommandFactory as _;
+use pleach::cli::Cli;
 use pleach_domain::object::annotations;
+use pleach_domain::order::StageName;
 use pleach_domain::render::{self, FILTERS, KindTable};
 use pleach_domain::repo::{self, MemoryTree};
 use semver::Version;
 
+fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
 fn page(name: &str) -> String {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR"))
-        .join("docs")
-        .join(name);
-    fs::read_to_string(path).unwrap()
+    fs::read_to_string(root().join("docs").join(name)).unwrap()
+}
+
+/// The pages in a folder, without subfolders.
+fn pages(folder: &str) -> Vec<PathBuf> {
+    fs::read_dir(root().join(folder))
+        .unwrap()
+        .map(|entry| entry.unwrap().path())
+        .filter(|path| path.extension().is_some_and(|extension| extension == "md"))
+        .collect()
 }
 
 /// The first block of YAML below a heading.
@@ -86,4 +99,35 @@ spec:
     assert_eq!(rendered.findings, []);
     let settings = rendered.manifests[0].value();
     assert_eq!(settings["data"], serde_json::json!({"theme": "dark"}));
+}
+
+#[test]
+fn every_command_is_in_the_readme() {
+    let readme = fs::read_to_string(root().join("README.md")).unwrap();
+    for command in Cli::command().get_subcommands() {
+        let name = command.get_name();
+        assert!(readme.contains(&format!("`pleach {name}`")), "{name}");
+    }
+}
+
+#[test]
+fn every_stage_is_described() {
+    let page = page("plan.md");
+    for stage in StageName::STANDARD {
+        assert!(page.contains(&format!("`{stage}`")), "{stage}");
+    }
+}
+
+#[test]
+fn links_between_pages_lead_somewhere() {
+    for page in ["", "docs", "docs/decisions"].into_iter().flat_map(pages) {
+        let text = fs::read_to_string(&page).unwrap();
+        for link in text.split("](").skip(1) {
+            let target = link.split([')', '#']).next().unwrap();
+            if !target.is_empty() && !target.contains("://") {
+                let path = page.with_file_name(target);
+                assert!(path.exists(), "{} links to {target}", page.display());
+            }
+        }
+    }
 }
