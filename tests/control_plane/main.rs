@@ -14,6 +14,7 @@ mod faults;
 mod kubectl;
 mod schemas;
 mod start;
+mod unwaited;
 mod upgrade;
 mod world;
 
