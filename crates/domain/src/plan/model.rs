@@ -102,6 +102,14 @@ impl Plan {
         self.steps.iter().any(|step| !matches!(step.op, Op::Wait))
     }
 
+    /// Whether it waits until everything is ready: holds the barrier after which
+    /// things may be pruned.
+    pub fn verifies(&self) -> bool {
+        self.steps
+            .iter()
+            .any(|step| step.object.is("pleach.dev", "Release"))
+    }
+
     /// How many objects get which action.
     pub fn count(&self, action: Action) -> usize {
         self.changes
