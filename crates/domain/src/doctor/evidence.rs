@@ -74,7 +74,7 @@ impl Diagnosis {
                 suspend: suspend(&owner),
             });
         }
-        Ok(Deletion::of_dead_registration(evidence))
+        Ok(Deletion::of_diagnosis(evidence))
     }
 }
 

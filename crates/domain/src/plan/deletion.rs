@@ -127,7 +127,7 @@ impl Deletion {
 
     /// A registration that points at nothing; any write to it since it was
     /// looked at makes the deletion fail.
-    pub(crate) fn of_dead_registration(evidence: &Evidence) -> Self {
+    pub(crate) fn of_diagnosis(evidence: &Evidence) -> Self {
         Self {
             uid: evidence.uid().to_owned(),
             resource_version: Some(evidence.resource_version().to_owned()),
