@@ -299,8 +299,9 @@ pub enum Op {
     Apply {
         /// What is sent.
         body: Body,
-        /// Whether fields of other managers are taken over.
-        force: bool,
+        /// Managers whose fields are taken over. The apply is sent without force
+        /// first; a conflict with anybody else fails the step.
+        take_over: Vec<String>,
     },
     /// POST: only if absent.
     Create {
