@@ -39,17 +39,9 @@ const TOOLING: &str = "applyset.kubernetes.io/tooling";
 /// What the specification makes of the parent `sets.web..Release.pleach.dev`.
 const ID: &str = "applyset-4Yp5qI58bQcJdfYDrsCDZ-4TeRi2cRlQdqpM_CDc6D0-v1";
 
-#[test]
-fn kubectl_refuses_the_set_until_a_user_hands_it_over_and_then_prunes_it() {
-    let fleet = Fleet::new(
-        "sets",
-        "  - {name: web, bundle: web, namespace: sets}\n",
-        FILES,
-    );
-    // A namespace that pleach makes is a member too, and kubectl would prune it.
-    fleet.kubectl(&["create", "namespace", "sets"]);
-    fleet.applied();
-
+/// Parent and members are marked as the specification wants them.
+#[track_caller]
+fn check_marks(fleet: &Fleet) {
     let parent = fleet.get(&["release", "sets.web"]).unwrap();
     assert_eq!(
         parent["metadata"]["labels"]["applyset.kubernetes.io/id"],
@@ -89,6 +81,20 @@ fn kubectl_refuses_the_set_until_a_user_hands_it_over_and_then_prunes_it() {
         "-o=name",
     ]);
     assert_eq!(members, "", "state objects are no members");
+}
+
+#[test]
+fn kubectl_refuses_the_set_until_a_user_hands_it_over_and_then_prunes_it() {
+    let fleet = Fleet::new(
+        "sets",
+        "  - {name: web, bundle: web, namespace: sets}\n",
+        FILES,
+    );
+    // A namespace that pleach makes is a member too, and kubectl would prune it.
+    fleet.kubectl(&["create", "namespace", "sets"]);
+    fleet.applied();
+
+    check_marks(&fleet);
 
     // kubectl would leave `b` and the Deployment out.
     let file = fleet.file(
@@ -147,11 +153,7 @@ fn kubectl_refuses_the_set_until_a_user_hands_it_over_and_then_prunes_it() {
     ]);
     fleet.applied();
     assert!(fleet.exists(&["-n", "sets", "cm/b"]));
-    let parent = fleet.get(&["release", "sets.web"]).unwrap();
-    assert_eq!(
-        parent["metadata"]["annotations"][TOOLING],
-        annotations[TOOLING]
-    );
+    check_marks(&fleet);
     fleet.diff().ended_with(0);
     let (_, events) = fleet.watched(Fleet::applied);
     assert_eq!(events.writes().to_string(), "");

@@ -263,8 +263,15 @@ fn drift_is_named_with_its_manager_and_repaired() {
     fleet.diff().ended_with(0);
     let (_, events) = fleet.watched(Fleet::applied);
     assert_eq!(events.writes().to_string(), "");
+}
 
-    // git and the cluster at once: what somebody took away comes back, what
+#[test]
+fn git_and_the_cluster_may_change_at_once() {
+    let fleet = fleet("both");
+    fleet.applied();
+    let kubectl = |args: &[&str]| fleet.kubectl(&[&["-n", "both"], args].concat());
+
+    // What somebody took away comes back, what
     // somebody holds is theirs until git says otherwise.
     kubectl(&["label", "cm/settings", "tier-"]);
     fleet.edit(CONFIG.0, "hello", "welcome");
@@ -276,7 +283,7 @@ fn drift_is_named_with_its_manager_and_repaired() {
     fleet.applied();
     assert_eq!(
         fleet.field(
-            &["-n", "drift", "cm/settings"],
+            &["-n", "both", "cm/settings"],
             "{.metadata.labels.tier} {.data.greeting}"
         ),
         "front welcome"
@@ -297,7 +304,7 @@ fn drift_is_named_with_its_manager_and_repaired() {
         run.says("someone holds .data.color")
             .says("1 updated, 10 unchanged, 1 blocked")
     });
-    assert_eq!(object_writes(&events), ["patch configmaps drift/flags 200"]);
+    assert_eq!(object_writes(&events), ["patch configmaps both/flags 200"]);
     fleet.edit(CONFIG.0, "bye", "welcome");
     fleet.commit();
     fleet
@@ -312,7 +319,7 @@ fn drift_is_named_with_its_manager_and_repaired() {
     fleet.applied();
     assert_eq!(
         fleet.field(
-            &["-n", "drift", "cm/settings"],
+            &["-n", "both", "cm/settings"],
             "{.metadata.annotations.example\\.org/note}"
         ),
         "hi"

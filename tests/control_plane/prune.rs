@@ -276,8 +276,7 @@ fn protected_kinds_need_consent_that_names_the_upgrade() {
         .collect();
         format!("consent:\n{}", consents.concat())
     };
-    let environment =
-        std::fs::read_to_string(fleet.repo.path().join(fleet.environment_file())).unwrap();
+    let environment = fleet.read(&fleet.environment_file());
     for (release, from) in [("shop", "v1.0.0"), ("other", "v1.1.0")] {
         fleet.write(
             &fleet.environment_file(),

@@ -68,7 +68,7 @@ fn errors_in_the_repository_name_file_and_line() {
         ("two objects of one name", MANIFEST, "name: plain", "name: settings", &["plain.yaml:1", "ConfigMap/broken/settings"]),
     ];
     for (what, file, from, to, says) in cases {
-        let before = std::fs::read_to_string(fleet.repo.path().join(file)).unwrap();
+        let before = fleet.read(file);
         fleet.edit(file, from, to);
         for command in ["render", "diff", "plan"] {
             let run = fleet.run(&[command, "broken"]);

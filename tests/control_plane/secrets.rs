@@ -281,7 +281,7 @@ fn errors_about_files_with_secrets_do_not_quote_them() {
             "password: [pw-Xq7hush9vB2",
         ),
     ] {
-        let before = std::fs::read_to_string(fleet.repo.path().join(file)).unwrap();
+        let before = fleet.read(file);
         fleet.edit(file, from, to);
         let run = fleet.run(&["render", "quoted"]);
         let refused = fleet.apply();
