@@ -71,7 +71,6 @@ pub(crate) async fn run(ui: &mut Ui, ctx: &Context, args: PlanArgs) -> Result<Ex
         (None, PlanOutput::Text) => {
             for planned in &plans {
                 ui.print(format::plan::text(&planned.plan));
-                ui.print(format::plan::summary(&planned.plan));
             }
         }
         (None, PlanOutput::Json) => {
