@@ -5,13 +5,15 @@ use clap::ValueEnum;
 use pleach_domain::plan::{Action, Plan};
 use pleach_domain::render::Rendered;
 use pleach_domain::repo::ResolvedRelease;
+use serde_json::Value;
 
 use super::error::{CliError, Kind};
-use super::session::{Options, Planned, Session};
+use super::format::report::Report;
+use super::session::{self, Options, Planned, Session};
 use super::{Context, Exit, Target, Ui, format};
-use crate::engine::sync;
 use crate::engine::sync::events::Events;
 use crate::engine::sync::report::{FailureKind, SyncResult};
+use crate::engine::sync::{self, SyncError};
 use crate::io::cluster::Cluster;
 
 /// Make the cluster equal to git
@@ -73,6 +75,20 @@ pub(crate) enum ApplyOutput {
     Json,
 }
 
+/// A release that is about to be carried out.
+struct Reviewed<'a> {
+    release: &'a ResolvedRelease,
+    rendered: &'a Rendered,
+    planned: Planned,
+}
+
+/// What the command ends with, release by release.
+struct Outcome {
+    output: ApplyOutput,
+    exit: Exit,
+    reports: Vec<Value>,
+}
+
 pub(crate) async fn run(ui: &mut Ui, ctx: &Context, args: ApplyArgs) -> Result<Exit, CliError> {
     let options = Options {
         verify: args.verify,
@@ -80,52 +96,65 @@ pub(crate) async fn run(ui: &mut Ui, ctx: &Context, args: ApplyArgs) -> Result<E
         review: true,
     };
     let session = Session::open(ui, ctx, &args.target, options, args.cluster_id.clone()).await?;
-    let mut plans = Vec::new();
+    let mut outcome = Outcome::new(args.output);
+    let mut reviewed = Vec::new();
     for (release, rendered) in session.releases() {
-        plans.push(session.plan(release, rendered).await?);
-    }
-    if args.output == ApplyOutput::Text {
-        for planned in plans.iter().filter(|planned| planned.has_changes()) {
-            ui.print(format::plan::text(&planned.plan));
+        match session.plan(ui, release, rendered).await? {
+            Ok(planned) => reviewed.push(Reviewed {
+                release,
+                rendered,
+                planned,
+            }),
+            Err(error) => outcome.unplanned(release, &error),
         }
     }
-    for planned in &plans {
-        ui.findings(&planned.remarks());
+    show(ui, &args, &reviewed);
+    if outcome.refuses(ui, &reviewed) {
+        return Ok(outcome.finish(ui));
     }
-    for planned in &plans {
-        planned.ensure_allowed()?;
-    }
-    consent(ui, ctx, &args, &session, &plans).await?;
-    let mut exit = Exit::DONE;
-    let mut reports = Vec::new();
+    consent(ui, ctx, &args, &session, &reviewed).await?;
     let mut written = false;
-    for (index, planned) in plans.into_iter().enumerate() {
-        let (release, rendered) = &session.releases()[index];
-        // What was reviewed is what runs: a release whose plan changed because
-        // of those before it is not carried out.
-        let planned = if written {
-            replan(&session, release, rendered, &planned).await?
-        } else {
-            planned
-        };
-        let cluster = session.cluster_for(release);
-        let (plan, result) = carry_out(ui, ctx, &cluster, planned, &mut exit).await?;
-        written |= plan.has_steps();
-        exit = exit.and(exit_of(&plan, &result));
+    for mut one in reviewed {
+        // What was reviewed is what runs: a release whose plan does more now,
+        // because of those before it, is not carried out.
+        if written && !ctx.cancel.is_cancelled() {
+            match replan(ui, &session, &one).await {
+                Ok(planned) => one.planned = planned,
+                Err(error) => {
+                    outcome.not_begun(ui, &one.planned, &error);
+                    continue;
+                }
+            }
+        }
+        if ctx.cancel.is_cancelled() {
+            outcome.not_begun(ui, &one.planned, &CliError::interrupted());
+            continue;
+        }
+        written |= one.planned.plan.has_steps();
+        let cluster = session.cluster_for(one.release);
+        outcome.carry_out(ui, ctx, &cluster, one.planned).await;
+    }
+    Ok(outcome.finish(ui))
+}
+
+/// Shows the plans: as part of the result, or to the person who is asked.
+fn show(ui: &mut Ui, args: &ApplyArgs, reviewed: &[Reviewed<'_>]) {
+    let acting = reviewed
+        .iter()
+        .map(|one| &one.planned)
+        .filter(|planned| planned.has_changes() || !planned.plan.steps.is_empty());
+    for planned in acting {
         match args.output {
-            ApplyOutput::Text => ui.print(format::report::text(&plan, &result)),
-            ApplyOutput::Json => reports.push(format::report::json(&plan, &result)),
-        }
-        if result.interrupted {
-            break;
+            ApplyOutput::Text => ui.print(format::plan::text(&planned.plan)),
+            ApplyOutput::Json if !args.yes && ui.can_ask() => {
+                ui.notice(format::plan::text(&planned.plan));
+            }
+            ApplyOutput::Json => {}
         }
     }
-    if args.output == ApplyOutput::Json {
-        ui.print(format::json(
-            &serde_json::json!({ "format": 1, "releases": reports }),
-        ));
+    for one in reviewed {
+        ui.findings(&one.planned.remarks());
     }
-    Ok(exit)
 }
 
 /// Asks, and makes sure that the cluster is the one that is meant (I11).
@@ -134,15 +163,18 @@ async fn consent(
     ctx: &Context,
     args: &ApplyArgs,
     session: &Session,
-    plans: &[Planned],
+    reviewed: &[Reviewed<'_>],
 ) -> Result<(), CliError> {
-    let Some(first) = plans.iter().find(|planned| planned.has_changes()) else {
+    let writing: Vec<&Planned> = reviewed
+        .iter()
+        .map(|one| &one.planned)
+        .filter(|planned| planned.would_write())
+        .collect();
+    let Some(first) = writing.first() else {
         return Ok(());
     };
     let id = &first.observation.observed.cluster;
-    let is_new = plans
-        .iter()
-        .any(|planned| planned.observation.observed.installed.is_none());
+    let is_new = writing.iter().any(|planned| planned.is_new());
     let is_named = session.loaded.environment.cluster.id.is_some() || args.cluster_id.is_some();
     if is_new && !is_named && args.yes {
         return Err(CliError::usage(format!(
@@ -151,9 +183,22 @@ async fn consent(
         ))
         .hint(format!("{} is cluster {id}; if that is the one, add `--cluster-id {id}`", session.cluster.server())));
     }
-    let changes: usize = plans
+    let plans: Vec<&Plan> = writing.iter().map(|planned| &planned.plan).collect();
+    let place = format!("{} (cluster {id})", session.cluster.server());
+    if ui
+        .confirm(&question(&plans, &place), args.yes, &ctx.cancel)
+        .await?
+    {
+        Ok(())
+    } else {
+        Err(CliError::new(Kind::Failed, "declined; nothing was written"))
+    }
+}
+
+fn question(plans: &[&Plan], place: &str) -> String {
+    let changes = plans
         .iter()
-        .flat_map(|planned| &planned.plan.changes)
+        .flat_map(|plan| &plan.changes)
         .filter(|change| {
             !matches!(
                 change.action,
@@ -161,36 +206,172 @@ async fn consent(
             )
         })
         .count();
-    let question = format!(
-        "Apply {changes} changes to {} (cluster {id})?",
-        session.cluster.server()
-    );
-    if ui.confirm(&question, args.yes, &ctx.cancel).await? {
-        Ok(())
-    } else {
-        Err(CliError::new(Kind::Failed, "declined; nothing was written"))
+    match (changes, plans) {
+        (0, [plan]) => format!(
+            "No object changes; write the record of release {} to {place}?",
+            plan.release
+        ),
+        (0, plans) => format!(
+            "No object changes; write the records of {} releases to {place}?",
+            plans.len()
+        ),
+        (1, _) => format!("Apply 1 change to {place}?"),
+        (changes, _) => format!("Apply {changes} changes to {place}?"),
     }
 }
 
+/// Plans again what somebody else may have changed meanwhile: a release before
+/// this one. The error has been shown.
 async fn replan(
+    ui: &mut Ui,
     session: &Session,
-    release: &ResolvedRelease,
-    rendered: &Rendered,
-    reviewed: &Planned,
+    reviewed: &Reviewed<'_>,
 ) -> Result<Planned, CliError> {
-    let planned = session.plan(release, rendered).await?;
-    planned.ensure_allowed()?;
-    if planned.plan.has_effects_of(&reviewed.plan) {
-        return Ok(planned);
+    let planned = session
+        .plan(ui, reviewed.release, reviewed.rendered)
+        .await??;
+    let stale = || {
+        CliError::new(
+            Kind::Conflict,
+            format!(
+                "the plan of release {} is no longer the one that was shown",
+                planned.plan.release
+            ),
+        )
+        .hint("run the command again to see what it is now")
+    };
+    let allowed = planned.ensure_allowed().and_then(|()| {
+        planned
+            .plan
+            .has_effects_of(&reviewed.planned.plan)
+            .then_some(())
+            .ok_or_else(stale)
+    });
+    match allowed {
+        Ok(()) => Ok(planned),
+        Err(error) => {
+            ui.error(&error);
+            Err(error)
+        }
     }
-    Err(CliError::new(
-        Kind::Conflict,
-        format!(
-            "the plan of release {} is no longer the one that was shown",
-            planned.plan.release
-        ),
-    )
-    .hint("run the command again to see what it is now"))
+}
+
+impl Outcome {
+    fn new(output: ApplyOutput) -> Self {
+        Self {
+            output,
+            exit: Exit::DONE,
+            reports: Vec::new(),
+        }
+    }
+
+    /// A release could not be planned; why has been shown.
+    fn unplanned(&mut self, release: &ResolvedRelease, error: &CliError) {
+        self.exit = self.exit.and(error.exit());
+        self.reports
+            .push(format::report::unplanned(&release.name, error));
+    }
+
+    /// Shows what forbids to apply anything, of all releases at once.
+    fn refuses(&mut self, ui: &mut Ui, reviewed: &[Reviewed<'_>]) -> bool {
+        let answers: Vec<Result<(), CliError>> = reviewed
+            .iter()
+            .map(|one| one.planned.ensure_allowed())
+            .collect();
+        if answers.iter().all(Result::is_ok) {
+            return false;
+        }
+        for (one, answer) in reviewed.iter().zip(answers) {
+            let error = answer.err();
+            if let Some(error) = &error {
+                ui.error(error);
+                self.exit = self.exit.and(error.exit());
+            }
+            let word = if error.is_some() {
+                "refused"
+            } else {
+                "skipped"
+            };
+            let report = Report {
+                plan: &one.planned.plan,
+                result: Err(word),
+                error: error.as_ref(),
+                was_ready: one.planned.was_ready(),
+            };
+            // People have seen the reason, and that nothing was written.
+            if self.output == ApplyOutput::Json {
+                self.reports.push(report.json());
+            }
+        }
+        true
+    }
+
+    /// A release was not begun; why has been shown.
+    fn not_begun(&mut self, ui: &mut Ui, planned: &Planned, error: &CliError) {
+        self.exit = self.exit.and(error.exit());
+        let word = if error.kind() == Kind::Interrupted {
+            "interrupted"
+        } else {
+            "failed"
+        };
+        let report = Report {
+            plan: &planned.plan,
+            result: Err(word),
+            error: Some(error),
+            was_ready: planned.was_ready(),
+        };
+        self.report(ui, &report);
+    }
+
+    /// Carries out one release; what fails is reported and costs only it.
+    async fn carry_out(&mut self, ui: &mut Ui, ctx: &Context, cluster: &Cluster, planned: Planned) {
+        self.exit = self.exit.and(planned.blocks());
+        let was_ready = planned.was_ready();
+        let (plan, result) = if planned.is_stuck() {
+            // Nothing can be done, so nothing is recorded either.
+            (planned.plan, Ok(SyncResult::default()))
+        } else {
+            carry_out(ui, ctx, cluster, planned).await
+        };
+        let (result, error) = match result {
+            Ok(result) => (Ok(result), None),
+            Err(error) => (
+                Err("failed"),
+                Some(session::failed("carry out", &plan.release, error)),
+            ),
+        };
+        if let Some(error) = &error {
+            ui.error(error);
+            self.exit = self.exit.and(error.exit());
+        }
+        if let Ok(result) = &result {
+            self.exit = self.exit.and(exit_of(&plan, result));
+        }
+        let report = Report {
+            plan: &plan,
+            result: result.as_ref().map_err(|word| *word),
+            error: error.as_ref(),
+            was_ready,
+        };
+        self.report(ui, &report);
+    }
+
+    fn report(&mut self, ui: &mut Ui, report: &Report<'_>) {
+        match self.output {
+            ApplyOutput::Text => ui.print(report.text()),
+            ApplyOutput::Json => self.reports.push(report.json()),
+        }
+    }
+
+    /// Ends the result: whatever happened, programs get all of it.
+    fn finish(self, ui: &mut Ui) -> Exit {
+        if self.output == ApplyOutput::Json {
+            ui.print(format::json(
+                &serde_json::json!({ "format": 1, "releases": self.reports }),
+            ));
+        }
+        self.exit
+    }
 }
 
 async fn carry_out(
@@ -198,9 +379,7 @@ async fn carry_out(
     ctx: &Context,
     cluster: &Cluster,
     planned: Planned,
-    exit: &mut Exit,
-) -> Result<(Plan, SyncResult), CliError> {
-    *exit = exit.and(planned.blocks());
+) -> (Plan, Result<SyncResult, SyncError>) {
     let Planned {
         mut desired,
         observation,
@@ -231,7 +410,7 @@ async fn carry_out(
         progress.show(ui, &event);
     }
     ui.end_progress();
-    Ok((plan, result?))
+    (plan, result)
 }
 
 fn exit_of(plan: &Plan, result: &SyncResult) -> Exit {
@@ -250,5 +429,30 @@ fn exit_of(plan: &Plan, result: &SyncResult) -> Exit {
         failures.and(Exit::INTERRUPTED)
     } else {
         failures
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rstest::rstest;
+
+    use super::*;
+    use crate::cli::format::samples;
+
+    #[rstest]
+    #[case::changes(vec![vec![Action::Create, Action::Update], vec![Action::Delete]], "Apply 3 changes to here?")]
+    #[case::one_change(vec![vec![Action::Create, Action::Blocked, Action::Skip]], "Apply 1 change to here?")]
+    #[case::the_record(vec![vec![Action::Unchanged]], "No object changes; write the record of release dev.web to here?")]
+    #[case::records(vec![vec![Action::Unchanged], vec![]], "No object changes; write the records of 2 releases to here?")]
+    fn the_question_says_what_is_written(#[case] plans: Vec<Vec<Action>>, #[case] expected: &str) {
+        let plans: Vec<Plan> = plans
+            .iter()
+            .map(|actions| {
+                let changes: Vec<_> = actions.iter().map(|action| ("a", *action)).collect();
+                samples::plan(&changes)
+            })
+            .collect();
+        let plans: Vec<&Plan> = plans.iter().collect();
+        assert_eq!(question(&plans, "here"), expected);
     }
 }

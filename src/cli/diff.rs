@@ -73,7 +73,13 @@ pub(crate) async fn run(ui: &mut Ui, ctx: &Context, args: DiffArgs) -> Result<Ex
     let mut exit = Exit::DONE;
     let mut documents = Vec::new();
     for (release, rendered) in session.releases() {
-        let planned = session.plan(release, rendered).await?;
+        let planned = match session.plan(ui, release, rendered).await? {
+            Ok(planned) => planned,
+            Err(error) => {
+                exit = exit.and(error.exit());
+                continue;
+            }
+        };
         let differences = planned.differences(&session.policy(release), view, &mut masker);
         match args.output {
             DiffOutput::Text => ui.print(format::diff::text(&planned.plan, &differences)),

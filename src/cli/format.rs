@@ -6,6 +6,8 @@ pub(crate) mod manifests;
 pub(crate) mod plan;
 pub(crate) mod progress;
 pub(crate) mod report;
+#[cfg(test)]
+pub(crate) mod samples;
 pub(crate) mod style;
 pub(crate) mod values;
 

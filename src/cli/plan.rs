@@ -51,9 +51,13 @@ pub(crate) async fn run(ui: &mut Ui, ctx: &Context, args: PlanArgs) -> Result<Ex
         review: true,
     };
     let session = Session::open(ui, ctx, &args.target, options, None).await?;
+    let mut exit = Exit::DONE;
     let mut plans = Vec::new();
     for (release, rendered) in session.releases() {
-        plans.push(session.plan(release, rendered).await?);
+        match session.plan(ui, release, rendered).await? {
+            Ok(planned) => plans.push(planned),
+            Err(error) => exit = exit.and(error.exit()),
+        }
     }
     match (&args.explain, args.output) {
         (Some(id), _) => {
@@ -61,7 +65,7 @@ pub(crate) async fn run(ui: &mut Ui, ctx: &Context, args: PlanArgs) -> Result<Ex
                 .iter()
                 .filter_map(|planned| format::plan::explain(&planned.plan, id))
                 .collect();
-            if texts.is_empty() {
+            if texts.is_empty() && exit == Exit::DONE {
                 return Err(CliError::usage(format!(
                     "no plan of {} has an object {id}",
                     args.target
@@ -72,7 +76,6 @@ pub(crate) async fn run(ui: &mut Ui, ctx: &Context, args: PlanArgs) -> Result<Ex
         (None, PlanOutput::Text) => {
             for planned in &plans {
                 ui.print(format::plan::text(&planned.plan));
-                ui.print(format::plan::summary(&planned.plan));
             }
         }
         (None, PlanOutput::Json) => {
@@ -82,7 +85,6 @@ pub(crate) async fn run(ui: &mut Ui, ctx: &Context, args: PlanArgs) -> Result<Ex
             ));
         }
     }
-    let mut exit = Exit::DONE;
     for planned in &plans {
         ui.findings(&planned.remarks());
         exit = exit.and(planned.blocks());

@@ -1,15 +1,18 @@
 //! What diff, plan and apply begin with: the releases of a target, observed
 //! and planned.
 
+use std::future::Future;
 use std::path::PathBuf;
 
 use pleach_domain::diff::masking::Masker;
 use pleach_domain::diff::text::{ObjectDiff, View};
-use pleach_domain::finding::{Finding, Severity};
+use pleach_domain::finding::{self, Finding, Severity};
+use pleach_domain::inventory::{Installed, ReleaseName};
 use pleach_domain::observe::ClusterId;
 use pleach_domain::plan::{self, Action, Desired, Plan, Policy};
 use pleach_domain::render::Rendered;
 use pleach_domain::repo::ResolvedRelease;
+use tokio_util::sync::CancellationToken;
 
 use super::error::{CliError, Kind};
 use super::{Context, Exit, Loaded, Target, Ui};
@@ -31,6 +34,7 @@ pub(super) struct Options {
 pub(super) struct Session {
     pub(super) loaded: Loaded,
     pub(super) cluster: Cluster,
+    cancel: CancellationToken,
     options: Options,
     cluster_id: Option<ClusterId>,
 }
@@ -67,10 +71,12 @@ impl Session {
             .context
             .clone()
             .or_else(|| loaded.environment.cluster.context.clone());
-        let cluster = connect(ctx.settings.kubeconfig.clone(), context).await?;
+        let connecting = connect(ctx.settings.kubeconfig.clone(), context);
+        let cluster = finish(&ctx.cancel, connecting).await??;
         Ok(Self {
             loaded,
             cluster,
+            cancel: ctx.cancel.clone(),
             options,
             cluster_id: named.or(cluster_id).map(ClusterId),
         })
@@ -87,29 +93,47 @@ impl Session {
         self.cluster.clone().with_user_agent(&agent)
     }
 
-    /// Observes and plans one release.
+    /// Observes and plans one release. A release that cannot be observed costs
+    /// only itself: the inner error says why, and has been shown. The outer one
+    /// ends the command.
     pub(super) async fn plan(
         &self,
+        ui: &mut Ui,
         release: &ResolvedRelease,
         rendered: &Rendered,
-    ) -> Result<Planned, CliError> {
+    ) -> Result<Result<Planned, CliError>, CliError> {
         let mut desired = self.desired(release, rendered);
         let cluster = self.cluster_for(release);
-        let mut observation = observe(&cluster, &mut desired, self.options.verify).await?;
         let policy = self.policy(release);
-        let mut plan = plan::plan(&desired, &observation.observed, &policy);
-        if self.options.review {
-            let observed = &mut observation.observed;
-            observed.access = review_access(&cluster, &desired, observed, &plan).await?;
-            if !observed.access.missing.is_empty() {
-                plan = plan::plan(&desired, observed, &policy);
+        let planning = async {
+            let mut observation = observe(&cluster, &mut desired, self.options.verify).await?;
+            let mut plan = plan::plan(&desired, &observation.observed, &policy);
+            if self.options.review {
+                let observed = &mut observation.observed;
+                observed.access = review_access(&cluster, &desired, observed, &plan).await?;
+                if !observed.access.missing.is_empty() {
+                    plan = plan::plan(&desired, observed, &policy);
+                }
+            }
+            Ok::<_, SyncError>((observation, plan))
+        };
+        match finish(&self.cancel, Box::pin(planning)).await? {
+            Ok((observation, plan)) => {
+                if self.cancel.is_cancelled() {
+                    return Err(CliError::interrupted());
+                }
+                Ok(Ok(Planned {
+                    desired,
+                    observation,
+                    plan,
+                }))
+            }
+            Err(source) => {
+                let error = failed("plan", &release.name, source);
+                ui.error(&error);
+                Ok(Err(error))
             }
         }
-        Ok(Planned {
-            desired,
-            observation,
-            plan,
-        })
     }
 
     fn desired(&self, release: &ResolvedRelease, rendered: &Rendered) -> Desired {
@@ -150,30 +174,19 @@ impl Session {
 impl Planned {
     /// What forbids to carry out the plan at all. What only blocks single
     /// objects (conflicts, an API that does not answer) is not among it.
-    pub(super) fn refusals(&self) -> Vec<Finding> {
-        let blocks_one = |finding: &Finding| {
-            matches!(
-                finding.kind,
-                pleach_domain::finding::Kind::Conflict | pleach_domain::finding::Kind::Cluster
-            ) && finding.object.is_some()
-                // Who may not do all of it had better not begin.
-                && finding.code != "forbidden"
-        };
+    fn refusals(&self) -> impl Iterator<Item = &Finding> {
         self.plan
             .findings
             .iter()
-            .filter(|finding| finding.is_error() && !blocks_one(finding))
-            .cloned()
-            .collect()
+            .filter(|finding| is_refusal(finding))
     }
 
     /// What blocks single objects.
     pub(super) fn blocks(&self) -> Exit {
-        let refusals = self.refusals();
         self.plan
             .findings
             .iter()
-            .filter(|finding| finding.is_error() && !refusals.contains(finding))
+            .filter(|finding| finding.is_error() && !is_refusal(finding))
             .map(|finding| Kind::from(finding.kind).exit())
             .fold(Exit::DONE, Exit::and)
     }
@@ -203,24 +216,46 @@ impl Planned {
             .any(|change| !matches!(change.action, Action::Unchanged | Action::Skip))
     }
 
+    /// Whether something was planned and nothing of it can be done.
+    pub(super) fn is_stuck(&self) -> bool {
+        is_stuck(&self.plan)
+    }
+
+    /// Whether carrying it out would write something, be it only the record.
+    pub(super) fn would_write(&self) -> bool {
+        would_write(&self.plan, &self.desired, self.installed())
+    }
+
+    /// Whether the release was never applied to this cluster.
+    pub(super) fn is_new(&self) -> bool {
+        self.installed().is_none()
+    }
+
+    /// Whether the record says that everything is ready.
+    pub(super) fn was_ready(&self) -> bool {
+        self.installed().is_some_and(|installed| installed.ready)
+    }
+
+    fn installed(&self) -> Option<&Installed> {
+        self.observation.observed.installed.as_ref()
+    }
+
     /// Warnings and notes of the plan, and errors that block single objects.
     pub(super) fn remarks(&self) -> Vec<Finding> {
-        let refusals = self.refusals();
         self.plan
             .findings
             .iter()
-            .filter(|finding| !refusals.contains(finding))
+            .filter(|finding| !is_refusal(finding))
             .cloned()
             .collect()
     }
 
     /// Refuses to go on when the plan may not be carried out: all findings at once.
     pub(super) fn ensure_allowed(&self) -> Result<(), CliError> {
-        let refusals = self.refusals();
-        if refusals.is_empty() {
+        let mut findings: Vec<Finding> = self.refusals().cloned().collect();
+        if findings.is_empty() {
             return Ok(());
         }
-        let mut findings = refusals;
         findings.extend(
             self.plan
                 .findings
@@ -235,6 +270,73 @@ impl Planned {
             ),
             findings,
         ))
+    }
+}
+
+fn is_refusal(finding: &Finding) -> bool {
+    let blocks_one = matches!(
+        finding.kind,
+        finding::Kind::Conflict | finding::Kind::Cluster
+    ) && finding.object.is_some()
+        // Who may not do all of it had better not begin.
+        && finding.code != "forbidden";
+    finding.is_error() && !blocks_one
+}
+
+fn is_stuck(plan: &Plan) -> bool {
+    !plan.has_steps() && plan.count(Action::Blocked) > 0
+}
+
+/// What only the engine can tell (an inventory entry that is refreshed) is not
+/// among it; it changes nothing but the record of a release that is known.
+fn would_write(plan: &Plan, desired: &Desired, installed: Option<&Installed>) -> bool {
+    let is_recorded = installed.is_some_and(|record| {
+        record.ready
+            && record.applying.is_none()
+            && record.installed.as_ref().is_some_and(|attempt| {
+                attempt.version == desired.version && attempt.revision == desired.revision
+            })
+    });
+    !is_stuck(plan) && (!plan.steps.is_empty() || !is_recorded)
+}
+
+/// What was not finished when somebody asked us to stop is given up: only for
+/// what reads.
+async fn finish<T>(
+    cancel: &CancellationToken,
+    reading: impl Future<Output = T>,
+) -> Result<T, CliError> {
+    cancel
+        .run_until_cancelled(reading)
+        .await
+        .ok_or_else(CliError::interrupted)
+}
+
+/// A sync failed as a whole.
+#[derive(Debug, thiserror::Error)]
+#[error("failed to {what} release {release}")]
+struct SyncFailed {
+    what: &'static str,
+    release: ReleaseName,
+    #[source]
+    source: SyncError,
+}
+
+/// Names the release that something failed for; `what` is a verb.
+pub(super) fn failed(what: &'static str, release: &ReleaseName, source: SyncError) -> CliError {
+    let hint = source.hint();
+    let kind = Kind::from(source.kind());
+    let error = CliError::new(
+        kind,
+        SyncFailed {
+            what,
+            release: release.clone(),
+            source,
+        },
+    );
+    match hint {
+        Some(hint) => error.hint(hint),
+        None => error,
     }
 }
 
@@ -259,13 +361,5 @@ impl From<ClusterError> for CliError {
     }
 }
 
-impl From<SyncError> for CliError {
-    fn from(error: SyncError) -> Self {
-        let hint = error.hint();
-        let failed = Self::new(Kind::from(error.kind()), error);
-        match hint {
-            Some(hint) => failed.hint(hint),
-            None => failed,
-        }
-    }
-}
+#[cfg(test)]
+mod tests;

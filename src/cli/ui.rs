@@ -126,6 +126,16 @@ impl Ui {
         }
     }
 
+    /// Says something that nobody may miss: what comes before a question.
+    pub fn notice(&mut self, line: impl Display) {
+        self.say(&line.to_string());
+    }
+
+    /// Whether there is somebody who can be asked.
+    pub fn can_ask(&self) -> bool {
+        self.input.is_some()
+    }
+
     /// Says something for those who want to know more.
     pub fn detail(&mut self, line: impl Display) {
         if self.verbosity >= Verbosity::Verbose {

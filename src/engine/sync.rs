@@ -128,7 +128,7 @@ pub async fn carry_out(
         .unwrap_or_else(PoisonError::into_inner);
     events.send(EventKind::Phase(Verb::Report));
     // What cannot be recorded makes the release unfinished: the next run tries again.
-    let recorded = if result.is_success() && record::is_verified(plan) {
+    let recorded = if result.is_success() && plan.verifies() {
         record::record_run_time_objects(cluster, desired, &observed, &mut inventory).await
     } else {
         Ok(())

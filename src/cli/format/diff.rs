@@ -1,8 +1,10 @@
 //! Differences in words.
 
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 use pleach_domain::diff::text::{ObjectDiff, Tag};
+use pleach_domain::object::ObjectId;
 use pleach_domain::plan::{Action, Change, Plan};
 use serde_json::{Value, json};
 
@@ -11,6 +13,7 @@ use super::style;
 
 /// One release: each object under its name, then the summary.
 pub(crate) fn text(plan: &Plan, differences: &[ObjectDiff]) -> String {
+    let changes = super::plan::by_object(plan);
     let mut text = String::new();
     for difference in differences {
         let style = style_of(difference.action);
@@ -19,7 +22,7 @@ pub(crate) fn text(plan: &Plan, differences: &[ObjectDiff]) -> String {
             "{style}{} {}{style:#}{}",
             difference.action,
             plain(&difference.object.to_string()),
-            note(plan, difference)
+            note(&changes, difference)
         );
         for hunk in &difference.hunks {
             let _ = writeln!(text, "{}{}{:#}", style::HINT, hunk.header(), style::HINT);
@@ -63,19 +66,15 @@ fn others(plan: &Plan) -> impl Iterator<Item = &Change> {
         .filter(|change| matches!(change.action, Action::Blocked | Action::Skip))
 }
 
-fn note(plan: &Plan, difference: &ObjectDiff) -> String {
-    let Some(change) = plan
-        .changes
-        .iter()
-        .find(|change| change.object == difference.object)
-    else {
-        return String::new();
-    };
-    let mut note = format!("  ({})", plain(&change.reason));
-    if let Some(why) = &change.unverified {
-        let _ = write!(note, "  [not verified by the server: {}]", plain(why));
+fn note(changes: &BTreeMap<&ObjectId, &Change>, difference: &ObjectDiff) -> String {
+    match changes.get(&difference.object) {
+        Some(change) => format!(
+            "  ({}){}",
+            plain(&change.reason),
+            super::plan::unverified(change)
+        ),
+        None => String::new(),
     }
-    note
 }
 
 fn style_of(action: Action) -> anstyle::Style {
@@ -102,6 +101,7 @@ pub(crate) fn json(plan: &Plan, differences: &[ObjectDiff]) -> Value {
 /// The same as markdown. The fence is longer than any run of backticks in the
 /// text, so that no manifest can break out of it.
 pub(crate) fn markdown(plan: &Plan, differences: &[ObjectDiff]) -> String {
+    let changes = super::plan::by_object(plan);
     let mut text = format!(
         "### Release {}\n\n{}\n",
         plan.release,
@@ -115,9 +115,14 @@ pub(crate) fn markdown(plan: &Plan, differences: &[ObjectDiff]) -> String {
             .max()
             .unwrap_or(0);
         let fence = "`".repeat(longest.max(2) + 1);
+        let unverified = changes
+            .get(&difference.object)
+            .and_then(|change| change.unverified.as_deref())
+            .map(|why| format!("Not verified by the server: {}\n\n", escaped(why)))
+            .unwrap_or_default();
         let _ = write!(
             text,
-            "\n<details><summary>{} <code>{}</code></summary>\n\n{fence}diff\n{}{fence}\n\n</details>\n",
+            "\n<details><summary>{} <code>{}</code></summary>\n\n{unverified}{fence}diff\n{}{fence}\n\n</details>\n",
             difference.action,
             escaped(&difference.object.to_string()),
             plain_lines(&body),
@@ -162,4 +167,59 @@ fn escaped(text: &str) -> String {
             }
             escaped
         })
+}
+
+#[cfg(test)]
+mod tests {
+    use pleach_domain::plan::Action;
+
+    use super::*;
+    use crate::cli::format::samples;
+
+    #[test]
+    fn what_nobody_checked_is_said_in_every_format() {
+        let mut plan = samples::plan(&[("a", Action::Create), ("b", Action::Create)]);
+        plan.changes[0].unverified = Some("its <namespace> is missing".to_owned());
+        let differences: Vec<ObjectDiff> = plan
+            .changes
+            .iter()
+            .map(|change| ObjectDiff {
+                object: change.object.clone(),
+                action: change.action,
+                hunks: Vec::new(),
+                fields: Vec::new(),
+            })
+            .collect();
+        let text = anstream::adapter::strip_str(&text(&plan, &differences)).to_string();
+        insta::assert_snapshot!(text, @r"
+        create ConfigMap/web/a  (reason of a)  [not verified by the server: its <namespace> is missing]
+        create ConfigMap/web/b  (reason of b)
+        release dev.web: 2 to create; 1 not verified by the server
+        ");
+        insta::assert_snapshot!(markdown(&plan, &differences), @r"
+        ### Release dev.web
+
+        2 to create; 1 not verified by the server
+
+        <details><summary>create <code>ConfigMap/web/a</code></summary>
+
+        Not verified by the server: its &lt;namespace&gt; is missing
+
+        ```diff
+        ```
+
+        </details>
+
+        <details><summary>create <code>ConfigMap/web/b</code></summary>
+
+        ```diff
+        ```
+
+        </details>
+        ");
+        assert_eq!(
+            json(&plan, &differences)["changes"][0]["unverified"],
+            "its <namespace> is missing"
+        );
+    }
 }

@@ -1,5 +1,6 @@
 //! A plan in words.
 
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 use pleach_domain::object::ObjectId;
@@ -8,23 +9,26 @@ use pleach_domain::plan::{Action, Change, Edge, EdgeReason, Need, Op, Plan, Step
 use super::findings::plain;
 use super::style;
 
-/// The stages with their steps, then what stays as it is.
+/// The stages with their steps, then what stays as it is, then the summary.
 pub(crate) fn text(plan: &Plan) -> String {
+    let changes = by_object(plan);
     let mut text = headline(plan);
-    for stage in &plan.stages {
-        let _ = writeln!(text, "\n{}{}{:#}", style::PLACE, stage.name, style::PLACE);
-        for step in plan.steps.iter().filter(|step| step.stage == stage.name) {
-            let _ = writeln!(text, "  {}", line(plan, step));
+    for steps in plan.steps.chunk_by(|a, b| a.stage == b.stage) {
+        section(&mut text, &steps[0].stage);
+        for step in steps {
+            let _ = writeln!(text, "  {}", line(&changes, step));
         }
     }
-    let kept: Vec<&Change> = plan
-        .changes
-        .iter()
-        .filter(|change| change.action == Action::Skip)
-        .collect();
-    if !kept.is_empty() {
-        let _ = writeln!(text, "\n{}kept{:#}", style::PLACE, style::PLACE);
-        for change in kept {
+    for (name, action) in [("kept", Action::Skip), ("blocked", Action::Blocked)] {
+        let mut left = plan
+            .changes
+            .iter()
+            .filter(|change| change.action == action)
+            .peekable();
+        if left.peek().is_some() {
+            section(&mut text, &name);
+        }
+        for change in left {
             let _ = writeln!(
                 text,
                 "  {}: {}",
@@ -33,23 +37,28 @@ pub(crate) fn text(plan: &Plan) -> String {
             );
         }
     }
-    let blocked: Vec<&Change> = plan
-        .changes
-        .iter()
-        .filter(|change| change.action == Action::Blocked)
-        .collect();
-    if !blocked.is_empty() {
-        let _ = writeln!(text, "\n{}blocked{:#}", style::PLACE, style::PLACE);
-        for change in blocked {
-            let _ = writeln!(
-                text,
-                "  {}: {}",
-                plain(&change.object.to_string()),
-                plain(&change.reason)
-            );
-        }
-    }
+    let _ = write!(text, "\n{}", summary(plan));
     text
+}
+
+fn section(text: &mut String, name: &impl std::fmt::Display) {
+    let _ = writeln!(text, "\n{}{name}{:#}", style::PLACE, style::PLACE);
+}
+
+/// What happens to each object.
+pub(super) fn by_object(plan: &Plan) -> BTreeMap<&ObjectId, &Change> {
+    plan.changes
+        .iter()
+        .map(|change| (&change.object, change))
+        .collect()
+}
+
+/// Says, behind the name of an object, what the server has not checked.
+pub(super) fn unverified(change: &Change) -> String {
+    match &change.unverified {
+        Some(why) => format!("  [not verified by the server: {}]", plain(why)),
+        None => String::new(),
+    }
 }
 
 fn headline(plan: &Plan) -> String {
@@ -66,7 +75,7 @@ fn headline(plan: &Plan) -> String {
     )
 }
 
-fn line(plan: &Plan, step: &Step) -> String {
+fn line(changes: &BTreeMap<&ObjectId, &Change>, step: &Step) -> String {
     let id = plain(&step.object.to_string());
     let what = match &step.op {
         Op::Wait => match &step.until {
@@ -74,9 +83,13 @@ fn line(plan: &Plan, step: &Step) -> String {
             None => format!("{:<9} for all steps before", "wait"),
         },
         Op::Patch { .. } => format!("{:<9} {id}", "patch"),
-        Op::Apply { .. } | Op::Create { .. } => {
-            format!("{:<9} {id}", action_of(plan, &step.object))
-        }
+        op @ (Op::Apply { .. } | Op::Create { .. }) => match changes.get(&step.object) {
+            Some(change) => {
+                let action = change.action.to_string();
+                format!("{action:<9} {id}{}", unverified(change))
+            }
+            None => format!("{:<9} {id}", op.verb()),
+        },
         op @ (Op::Delete(_) | Op::Copy { .. } | Op::Migrate { .. }) => {
             format!("{:<9} {id}", op.verb())
         }
@@ -90,13 +103,6 @@ fn because(step: &Step) -> String {
         Op::Wait if step.until.is_none() => format!("  ({})", plain(&step.reason)),
         _ => String::new(),
     }
-}
-
-fn action_of(plan: &Plan, id: &ObjectId) -> String {
-    plan.changes
-        .iter()
-        .find(|change| change.object == *id)
-        .map_or_else(|| "apply".to_owned(), |change| change.action.to_string())
 }
 
 fn waits_for(id: &str, until: &Until) -> String {
@@ -194,5 +200,72 @@ fn why(reason: &EdgeReason) -> &'static str {
 
 /// The last line of every diff, plan and report.
 pub(crate) fn summary(plan: &Plan) -> String {
-    pleach_domain::diff::text::summary(plan.changes.iter().map(|change| change.action))
+    let mut summary =
+        pleach_domain::diff::text::summary(plan.changes.iter().map(|change| change.action));
+    let unverified = plan
+        .changes
+        .iter()
+        .filter(|change| change.unverified.is_some())
+        .count();
+    if unverified > 0 {
+        // Not one more kind of change: they are among those counted before.
+        let _ = write!(summary, "; {unverified} not verified by the server");
+    }
+    summary
+}
+
+#[cfg(test)]
+mod tests {
+    use insta::assert_snapshot;
+    use pleach_domain::order::StageName;
+    use pleach_domain::plan::Until;
+
+    use super::*;
+    use crate::cli::format::samples;
+
+    #[test]
+    fn stages_come_with_their_steps_and_what_nobody_checked() {
+        let mut plan = samples::plan(&[
+            ("a", Action::Create),
+            ("b", Action::Create),
+            ("c", Action::Unchanged),
+            ("d", Action::Skip),
+            ("e", Action::Blocked),
+        ]);
+        plan.changes[1].unverified = Some("its namespace does not exist yet".to_owned());
+        let mut wait = samples::step(2, "a", Op::Wait);
+        wait.stage = StageName::Verify;
+        wait.until = Some(Until::Absent { pods: None });
+        plan.steps.push(wait);
+        let text = anstream::adapter::strip_str(&text(&plan)).to_string();
+        assert_snapshot!(text, @r"
+        release dev.web v1.0.0
+
+        config
+          create    ConfigMap/web/a
+          create    ConfigMap/web/b  [not verified by the server: its namespace does not exist yet]
+
+        verify
+          wait      ConfigMap/web/a gone
+
+        kept
+          ConfigMap/web/d: reason of d
+
+        blocked
+          ConfigMap/web/e: reason of e
+
+        2 to create, 1 unchanged, 1 blocked, 1 kept; 1 not verified by the server
+        ");
+    }
+
+    #[test]
+    fn a_plan_without_steps_is_its_summary() {
+        let plan = samples::plan(&[("a", Action::Unchanged)]);
+        let text = anstream::adapter::strip_str(&text(&plan)).to_string();
+        assert_snapshot!(text, @r"
+        release dev.web v1.0.0
+
+        1 unchanged
+        ");
+    }
 }

@@ -1,34 +1,122 @@
-//! How a sync ended, in words and for programs.
+//! How a release ended, in words and for programs.
 
 use std::fmt::Write as _;
 
+use pleach_domain::inventory::ReleaseName;
 use pleach_domain::plan::{Action, Plan};
 use serde_json::{Value, json};
 
 use super::findings::plain;
 use super::style;
+use crate::cli::CliError;
 use crate::engine::sync::events::Outcome;
 use crate::engine::sync::report::SyncResult;
 
-/// One word for how a release ended.
-pub(crate) fn verdict(plan: &Plan, result: &SyncResult) -> &'static str {
-    if result.interrupted {
-        "interrupted"
-    } else if !result.is_success() || plan.count(Action::Blocked) > 0 {
-        "failed"
-    } else if plan.has_steps() && !plan.verifies() {
-        "unverified"
-    } else if plan.has_steps() {
-        "deployed"
-    } else {
-        "unchanged"
+/// What became of the plan of one release.
+pub(crate) struct Report<'a> {
+    pub(crate) plan: &'a Plan,
+    /// How the steps ended; one word where it was not begun, or where that is
+    /// not known.
+    pub(crate) result: Result<&'a SyncResult, &'static str>,
+    /// Why it was not begun, or could not be recorded.
+    pub(crate) error: Option<&'a CliError>,
+    /// Whether everything was ready before.
+    pub(crate) was_ready: bool,
+}
+
+impl Report<'_> {
+    /// One word for how the release ended.
+    pub(crate) fn verdict(&self) -> &'static str {
+        let result = match self.result {
+            Ok(result) => result,
+            Err(word) => return word,
+        };
+        if result.interrupted {
+            "interrupted"
+        } else if self.error.is_some()
+            || !result.is_success()
+            || self.plan.count(Action::Blocked) > 0
+        {
+            "failed"
+        } else if self.plan.verifies() || (self.plan.changes.is_empty() && !self.was_ready) {
+            "deployed"
+        } else if self.plan.has_steps() || !self.was_ready {
+            "unverified"
+        } else {
+            "unchanged"
+        }
+    }
+
+    /// Failures with their hints, what did not happen because of them, what is
+    /// kept, and the summary.
+    pub(crate) fn text(&self) -> String {
+        let mut text = String::new();
+        if let Ok(result) = self.result {
+            outcomes(&mut text, self.plan, result);
+        }
+        let _ = write!(
+            text,
+            "release {} {}: {} ({})",
+            self.plan.release,
+            plain(&self.plan.to),
+            self.verdict(),
+            self.done()
+        );
+        text
+    }
+
+    /// What was done; what was planned where not all of it was.
+    fn done(&self) -> String {
+        let actions = self.plan.changes.iter().map(|change| change.action);
+        match self.result {
+            Ok(result) if result.is_success() => {
+                pleach_domain::diff::text::summary_of_done(actions)
+            }
+            _ => format!("planned: {}", super::plan::summary(self.plan)),
+        }
+    }
+
+    /// The same for programs.
+    pub(crate) fn json(&self) -> Value {
+        let failures: Vec<Value> = self
+            .result
+            .iter()
+            .flat_map(|result| result.failures(self.plan))
+            .map(|(object, failure)| {
+                json!({ "object": object, "kind": failure.kind, "message": failure.message, "hint": failure.hint })
+            })
+            .collect();
+        json!({
+            "release": self.plan.release.to_string(),
+            "from": self.plan.from,
+            "to": self.plan.to,
+            "result": self.verdict(),
+            "error": self.error.map(reason),
+            "failures": failures,
+            "changes": self.plan.changes,
+            "findings": self.plan.findings,
+        })
     }
 }
 
-/// Failures with their hints, what did not happen because of them, what is
-/// kept, and the summary.
-pub(crate) fn text(plan: &Plan, result: &SyncResult) -> String {
-    let mut text = String::new();
+/// A release that has no plan, for programs.
+pub(crate) fn unplanned(release: &ReleaseName, error: &CliError) -> Value {
+    json!({
+        "release": release.to_string(),
+        "result": "failed",
+        "error": reason(error),
+    })
+}
+
+fn reason(error: &CliError) -> Value {
+    json!({
+        "message": error.to_string(),
+        "causes": error.causes(),
+        "hints": error.hints(),
+    })
+}
+
+fn outcomes(text: &mut String, plan: &Plan, result: &SyncResult) {
     for (object, failure) in result.failures(plan) {
         let _ = writeln!(
             text,
@@ -71,15 +159,6 @@ pub(crate) fn text(plan: &Plan, result: &SyncResult) -> String {
             plain(&change.reason)
         );
     }
-    let _ = write!(
-        text,
-        "release {} {}: {} ({})",
-        plan.release,
-        plain(&plan.to),
-        verdict(plan, result),
-        done(plan, result)
-    );
-    text
 }
 
 fn count(result: &SyncResult, which: impl Fn(&Outcome) -> bool) -> usize {
@@ -90,30 +169,108 @@ fn count(result: &SyncResult, which: impl Fn(&Outcome) -> bool) -> usize {
         .count()
 }
 
-/// What was done; what was planned where not all of it was.
-fn done(plan: &Plan, result: &SyncResult) -> String {
-    if result.is_success() {
-        pleach_domain::diff::text::summary_of_done(plan.changes.iter().map(|change| change.action))
-    } else {
-        format!("planned: {}", super::plan::summary(plan))
-    }
-}
+#[cfg(test)]
+mod tests {
+    use pleach_domain::plan::StepId;
+    use rstest::rstest;
 
-/// The same for programs.
-pub(crate) fn json(plan: &Plan, result: &SyncResult) -> Value {
-    let failures: Vec<Value> = result
-        .failures(plan)
-        .map(|(object, failure)| {
-            json!({ "object": object, "kind": failure.kind, "message": failure.message, "hint": failure.hint })
-        })
-        .collect();
-    json!({
-        "release": plan.release.to_string(),
-        "from": plan.from,
-        "to": plan.to,
-        "result": verdict(plan, result),
-        "failures": failures,
-        "changes": plan.changes,
-        "findings": plan.findings,
-    })
+    use super::*;
+    use crate::cli::error::Kind;
+    use crate::cli::format::samples;
+    use crate::engine::sync::report::{Failure, FailureKind};
+
+    /// A plan that does this to one object; `waits` says whether it verifies.
+    fn plan(actions: &[Action], waits: bool) -> Plan {
+        let changes: Vec<(&str, Action)> = actions.iter().map(|action| ("a", *action)).collect();
+        let mut plan = samples::plan(&changes);
+        if waits {
+            plan.steps.push(samples::barrier(plan.steps.len()));
+        }
+        plan
+    }
+
+    fn done(plan: &Plan) -> SyncResult {
+        SyncResult {
+            outcomes: plan
+                .steps
+                .iter()
+                .map(|step| (step.id, Outcome::Done))
+                .collect(),
+            ..SyncResult::default()
+        }
+    }
+
+    #[rstest]
+    #[case::changed(&[Action::Update], true, true, "deployed")]
+    #[case::first_use(&[Action::Create], true, false, "deployed")]
+    #[case::only_waited(&[Action::Unchanged], true, false, "deployed")]
+    #[case::nothing_to_do(&[Action::Unchanged], false, true, "unchanged")]
+    #[case::changed_without_waiting(&[Action::Update], false, true, "unverified")]
+    #[case::still_not_waited_for(&[Action::Unchanged], false, false, "unverified")]
+    #[case::an_empty_release(&[], false, false, "deployed")]
+    #[case::still_empty(&[], false, true, "unchanged")]
+    #[case::only_blocked(&[Action::Blocked], false, true, "failed")]
+    #[case::partly_blocked(&[Action::Create, Action::Blocked], false, false, "failed")]
+    fn verdicts_are_those_of_the_record(
+        #[case] actions: &[Action],
+        #[case] waits: bool,
+        #[case] was_ready: bool,
+        #[case] expected: &str,
+    ) {
+        let plan = plan(actions, waits);
+        let result = done(&plan);
+        let report = Report {
+            plan: &plan,
+            result: Ok(&result),
+            error: None,
+            was_ready,
+        };
+        assert_eq!(report.verdict(), expected);
+        assert_eq!(report.json()["result"], expected);
+    }
+
+    #[test]
+    fn failures_and_interruptions_win() {
+        let plan = plan(&[Action::Update], true);
+        let error = CliError::new(Kind::Conflict, "somebody else wrote the record");
+        let verdict = |result: &SyncResult, error| {
+            let report = Report {
+                plan: &plan,
+                result: Ok(result),
+                error,
+                was_ready: true,
+            };
+            report.verdict()
+        };
+        let mut result = done(&plan);
+        assert_eq!(verdict(&result, Some(&error)), "failed");
+        let failure = Failure::new(FailureKind::Policy, "field is immutable");
+        result.outcomes.insert(StepId(0), Outcome::Failed(failure));
+        assert_eq!(verdict(&result, None), "failed");
+        result.interrupted = true;
+        assert_eq!(verdict(&result, None), "interrupted");
+    }
+
+    #[test]
+    fn what_was_not_begun_is_reported_with_the_reason() {
+        let plan = plan(&[Action::Update], true);
+        let error = CliError::new(Kind::Conflict, "the plan changed").hint("run it again");
+        let report = Report {
+            plan: &plan,
+            result: Err("failed"),
+            error: Some(&error),
+            was_ready: true,
+        };
+        assert_eq!(
+            report.text(),
+            "release dev.web v1.0.0: failed (planned: 1 to update)"
+        );
+        let expected =
+            json!({ "message": "the plan changed", "causes": [], "hints": ["run it again"] });
+        assert_eq!(report.json()["error"], expected);
+        assert_eq!(
+            unplanned(&plan.release, &error),
+            json!({ "release": "dev.web", "result": "failed", "error": expected })
+        );
+    }
 }

@@ -122,6 +122,16 @@ fn verbosity_is_about_stderr_only() {
 }
 
 #[test]
+fn what_comes_before_a_question_is_shown_even_when_quiet() {
+    let (mut ui, out, err) = ui(Verbosity::Quiet, Some("y\n"));
+    assert!(ui.can_ask());
+    ui.notice("plan");
+    assert_eq!((out.text().as_str(), err.text().as_str()), ("", "plan\n"));
+    let (ui, _, _) = self::ui(Verbosity::Quiet, None);
+    assert!(!ui.can_ask());
+}
+
+#[test]
 fn an_error_shows_its_causes_and_what_to_do() {
     let (mut ui, _, err) = ui(Verbosity::Quiet, None);
     let cause = io::Error::other("disk \u{1b}[31mfull");

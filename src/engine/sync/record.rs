@@ -308,7 +308,7 @@ impl Ending {
         was_ready: bool,
         unrecorded: Option<&SyncError>,
     ) -> Self {
-        let verified = is_verified(plan);
+        let verified = plan.verifies();
         let (name, reason) = if result.interrupted {
             ("interrupted", "Interrupted")
         } else if !result.is_success() || unrecorded.is_some() {
@@ -338,13 +338,6 @@ impl Ending {
             stage,
         }
     }
-}
-
-/// Whether the plan holds the barrier behind which everything is ready.
-pub(super) fn is_verified(plan: &Plan) -> bool {
-    plan.steps
-        .iter()
-        .any(|step| step.object.is("pleach.dev", "Release"))
 }
 
 /// Writes how a sync ended. A run without effects leaves no entry in the history.

@@ -1,0 +1,86 @@
+//! Plans made by hand, for tests of the formats.
+
+use jiff::SignedDuration;
+use pleach_domain::inventory::ReleaseName;
+use pleach_domain::object::{Digest, ObjectId};
+use pleach_domain::observe::DesiredDigest;
+use pleach_domain::order::StageName;
+use pleach_domain::plan::{Action, Body, Change, Direction, Op, Plan, Step, StepId};
+
+/// A plan that does this to these ConfigMaps, one step for each that changes.
+pub(crate) fn plan(changes: &[(&str, Action)]) -> Plan {
+    let changes: Vec<Change> = changes
+        .iter()
+        .map(|(name, action)| Change {
+            object: id(name),
+            action: *action,
+            stage: None,
+            reason: format!("reason of {name}"),
+            cause: None,
+            require: Vec::new(),
+            digest: None,
+            unverified: None,
+        })
+        .collect();
+    let steps = changes
+        .iter()
+        .filter(|change| {
+            !matches!(
+                change.action,
+                Action::Unchanged | Action::Skip | Action::Blocked
+            )
+        })
+        .enumerate()
+        .map(|(position, change)| step(position, &change.object.name, apply()))
+        .collect();
+    Plan {
+        format: 1,
+        release: ReleaseName {
+            environment: "dev".to_owned(),
+            release: "web".to_owned(),
+        },
+        from: None,
+        to: "v1.0.0".to_owned(),
+        direction: Direction::Forward,
+        changes,
+        stages: Vec::new(),
+        steps,
+        overlays: Vec::new(),
+        findings: Vec::new(),
+    }
+}
+
+/// A step on the ConfigMap with this name.
+pub(crate) fn step(position: usize, name: &str, op: Op) -> Step {
+    Step {
+        id: StepId(position),
+        stage: StageName::Config,
+        object: id(name),
+        op,
+        needs: Vec::new(),
+        require: Vec::new(),
+        until: None,
+        deadline: SignedDuration::from_secs(1),
+        overlay: None,
+        reason: format!("reason of {name}"),
+    }
+}
+
+/// The barrier behind which a release is verified.
+pub(crate) fn barrier(position: usize) -> Step {
+    let mut step = step(position, "", Op::Wait);
+    step.object = ObjectId::new("pleach.dev", "Release", None, "dev.web");
+    step.stage = StageName::Verify;
+    step
+}
+
+fn apply() -> Op {
+    Op::Apply {
+        body: Body::Rendered(DesiredDigest::Known(Digest::of(b"body"))),
+        take_over: Vec::new(),
+    }
+}
+
+fn id(name: &str) -> ObjectId {
+    ObjectId::new("", "ConfigMap", Some("web"), name)
+}
