@@ -334,7 +334,14 @@ impl Outcome {
             carry_out(ui, ctx, cluster, planned).await
         };
         let (result, error) = match result {
-            Ok(result) => (Ok(result), None),
+            Ok(result) => {
+                // What was done is reported all the same.
+                let error = result
+                    .unrecorded
+                    .clone()
+                    .map(|source| session::unrecorded(&plan.release, source));
+                (Ok(result), error)
+            }
             Err(error) => (
                 Err("failed"),
                 Some(session::failed("carry out", &plan.release, error)),

@@ -3,6 +3,7 @@
 
 use std::future::Future;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use pleach_domain::diff::masking::Masker;
 use pleach_domain::diff::text::{ObjectDiff, View};
@@ -320,6 +321,17 @@ struct SyncFailed {
     release: ReleaseName,
     #[source]
     source: SyncError,
+}
+
+/// A release that was carried out and could not be recorded.
+pub(super) fn unrecorded(release: &ReleaseName, source: Arc<SyncError>) -> CliError {
+    let (kind, hint) = (Kind::from(source.kind()), source.hint());
+    tracing::debug!(%release, "the result could not be recorded");
+    let error = CliError::new(kind, source);
+    match hint {
+        Some(hint) => error.hint(hint),
+        None => error.hint("the next apply finds out what was done"),
+    }
 }
 
 /// Names the release that something failed for; `what` is a verb.
