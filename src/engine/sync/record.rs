@@ -192,7 +192,7 @@ pub(super) async fn settled(
                 }
             }
         } else if let Some(name) = &object.name {
-            let namespaces: std::collections::BTreeSet<Option<String>> = if path.namespaced {
+            let namespaces: BTreeSet<Option<String>> = if path.namespaced {
                 desired
                     .manifests
                     .iter()
