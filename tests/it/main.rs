@@ -12,4 +12,5 @@ mod cli;
 mod cluster;
 mod docs;
 mod git;
+mod plan;
 mod render;

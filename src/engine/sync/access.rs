@@ -24,7 +24,7 @@ struct Right {
     namespace: Option<String>,
 }
 
-/// Asks by SelfSubjectAccessReview for every right that carrying out the plan
+/// Asks by `SelfSubjectAccessReview` for every right that carrying out the plan
 /// needs; one question is enough for who may do everything. A right that is
 /// held cluster-wide is asked for once, not per namespace.
 pub(super) async fn review(

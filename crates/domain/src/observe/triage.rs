@@ -79,6 +79,8 @@ pub fn is_unchanged(
         || entry.desired.as_ref() != Some(digest)
         || entry.uid.as_deref() != Some(&live.uid)
         || live.deleting
+        // A server that keeps no record of owners proves nothing.
+        || !live.has_managed_fields
     {
         return false;
     }
@@ -143,6 +145,7 @@ mod tests {
             resource_version: "9".to_owned(),
             generation: Some(2),
             fingerprint,
+            has_managed_fields: true,
             labels: BTreeMap::from([("app".to_owned(), "api".to_owned())]),
             annotations: BTreeMap::from([(annotations::DESIRED.to_owned(), digest.to_string())]),
             ..LiveMeta::default()
@@ -162,6 +165,7 @@ mod tests {
     #[case::our_label_was_changed(|_: &mut Entry, l: &mut LiveMeta| { l.labels.insert("app".into(), "x".into()); }, false)]
     #[case::our_label_was_removed(|_: &mut Entry, l: &mut LiveMeta| l.labels.clear(), false)]
     #[case::our_annotation_was_removed(|_: &mut Entry, l: &mut LiveMeta| l.annotations.clear(), false)]
+    #[case::no_record_of_owners(|_: &mut Entry, l: &mut LiveMeta| { l.resource_version = "7".into(); l.has_managed_fields = false }, false)]
     #[case::git_changed(|e: &mut Entry, _: &mut LiveMeta| e.desired = Some(Digest::of(b"former")), false)]
     #[case::never_confirmed(|e: &mut Entry, _: &mut LiveMeta| e.state = EntryState::Intended, false)]
     fn metadata_settles(#[case] change: fn(&mut Entry, &mut LiveMeta), #[case] unchanged: bool) {

@@ -27,7 +27,8 @@ pub struct Facts {
     pub intercepts: Vec<Interception>,
     /// What a CRD defines.
     pub defines: Option<Definition>,
-    /// Annotation `pleach.dev/after`, as `(kind, name)` pairs.
+    /// Annotation `pleach.dev/after`, as `(kind, name)` pairs; without a name
+    /// where it is not written as such.
     pub after: Vec<(String, String)>,
 }
 
@@ -275,7 +276,9 @@ fn after(value: &Value) -> Vec<(String, String)> {
         .as_str()
         .into_iter()
         .flat_map(|text| text.split(','))
-        .filter_map(|one| one.trim().split_once('/'))
+        .map(str::trim)
+        .filter(|one| !one.is_empty())
+        .map(|one| one.split_once('/').unwrap_or((one, "")))
         .map(|(kind, name)| (kind.to_owned(), name.to_owned()))
         .collect()
 }
@@ -368,6 +371,47 @@ mod tests {
                 group: "x.org".to_owned(),
                 resource: "widgets".to_owned()
             }
+        );
+    }
+
+    #[test]
+    fn a_definition_names_the_versions_that_are_served() {
+        let version = |name: &str, served: bool| json!({"name": name, "served": served});
+        let facts = facts(
+            "apiextensions.k8s.io",
+            "CustomResourceDefinition",
+            &json!({"spec": {
+                "group": "x.org", "names": {"kind": "Widget", "plural": "widgets"},
+                "versions": [version("v1", true), version("v1beta1", false), version("v2", true)],
+                "conversion": {"webhook": {"clientConfig": {"service": {"namespace": "web", "name": "api"}}}},
+            }}),
+        );
+        let definition = facts.defines.unwrap();
+        assert_eq!(definition.kind, GroupKind::new("x.org", "Widget"));
+        assert_eq!(definition.plural, "widgets");
+        let served = [
+            Gvk::new("x.org/v1", "Widget"),
+            Gvk::new("x.org/v2", "Widget"),
+        ];
+        assert_eq!(definition.served, served);
+        assert_eq!(facts.services.len(), 1);
+    }
+
+    #[test]
+    fn after_names_kinds_and_names() {
+        let facts = facts(
+            "",
+            "ConfigMap",
+            &json!({"metadata": {"annotations": {annotations::AFTER: "Job/a, Deployment/b,,nonsense"}}}),
+        );
+        let pair = |kind: &str, name: &str| (kind.to_owned(), name.to_owned());
+        assert_eq!(
+            facts.after,
+            [
+                pair("Job", "a"),
+                pair("Deployment", "b"),
+                pair("nonsense", "")
+            ]
         );
     }
 }

@@ -6,7 +6,7 @@
 //! before the new workloads start, which would crash on them otherwise. Until
 //! everything that those workloads need is there, the former ones keep them.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::Deletion;
 use super::draft::{Ctx, Draft};
@@ -26,7 +26,13 @@ pub(super) fn run(ctx: &Ctx<'_>, draft: &mut Draft) {
     let workloads = draft.workloads();
     let needs = needs_of(draft, &workloads);
     let mut deletions = Vec::new();
-    for registration in &ctx.observed.registrations {
+    let registrations: BTreeMap<_, &Registration> = ctx
+        .observed
+        .registrations
+        .iter()
+        .map(|registration| (&registration.id, registration))
+        .collect();
+    for registration in registrations.into_values() {
         let id = &registration.id;
         let entry = ctx.observed.inventory.entries.get(id);
         let shipped = entry.is_some_and(|entry| entry.state == EntryState::Applied);

@@ -1,17 +1,19 @@
 //! What a plan is made of.
 
+mod op;
+
+pub use op::{Body, NonSecret, Op};
+
 use std::collections::BTreeMap;
 use std::fmt;
 
 use jiff::SignedDuration;
 use semver::VersionReq;
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
 
-use super::Deletion;
 use crate::finding::Finding;
 use crate::inventory::ReleaseName;
-use crate::object::{Digest, GroupKind, Gvk, Manifest, ObjectId, ServiceRef, canonical_json};
+use crate::object::{Digest, GroupKind, Gvk, Manifest, ObjectId, ServiceRef};
 use crate::observe::{ClusterId, DesiredDigest};
 use crate::order::StageName;
 use crate::repo::{Consent, Protect, PrunePolicy, RuntimeObject};
@@ -290,122 +292,6 @@ pub enum EdgeReason {
     /// A dead registration goes before what it would break or crash.
     Leftover,
 }
-
-/// The operations.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-#[serde(rename_all = "camelCase")]
-pub enum Op {
-    /// Server-side apply under the release's manager.
-    Apply {
-        /// What is sent.
-        body: Body,
-        /// Managers whose fields are taken over. The apply is sent without force
-        /// first; a conflict with anybody else fails the step.
-        take_over: Vec<String>,
-    },
-    /// POST: only if absent.
-    Create {
-        /// What is sent.
-        body: Body,
-        /// A Job that runs once.
-        once: bool,
-    },
-    /// A JSON patch that tests the resourceVersion.
-    Patch {
-        /// RFC 6902 operations.
-        patch: NonSecret,
-        /// Subresource, such as `scale`.
-        subresource: Option<String>,
-    },
-    /// A deletion.
-    Delete(Deletion),
-    /// Read at run time and created elsewhere: no secret in a plan.
-    Copy {
-        /// Where it is read.
-        from: ObjectId,
-        /// Where it is created.
-        to: ObjectId,
-    },
-    /// Stored objects are rewritten at another version.
-    Migrate {
-        /// The definition.
-        crd: ObjectId,
-        /// The version to store.
-        to: String,
-    },
-    /// Nothing is done; the step completes when its condition holds.
-    Wait,
-}
-
-impl Op {
-    /// What of the operation an approval binds to; without the body where its
-    /// digest could not be known.
-    pub(super) fn effect(&self, with_body: bool) -> Value {
-        let digest = |body: &Body| {
-            if with_body {
-                body.digest()
-            } else {
-                "unkeyed".to_owned()
-            }
-        };
-        match self {
-            Self::Apply { body, .. } => serde_json::json!(["apply", digest(body)]),
-            Self::Create { body, .. } => serde_json::json!(["create", digest(body)]),
-            // Patches carry resourceVersions; what they do shows in the apply that follows.
-            Self::Patch { subresource, .. } => serde_json::json!(["patch", subresource]),
-            Self::Delete(_) => serde_json::json!(["delete"]),
-            Self::Copy { from, .. } => serde_json::json!(["copy", from.to_string()]),
-            Self::Migrate { crd, to } => serde_json::json!(["migrate", crd.to_string(), to]),
-            Self::Wait => serde_json::json!(["wait"]),
-        }
-    }
-
-    /// Whether it sends the object.
-    pub(super) fn applies(&self) -> bool {
-        matches!(self, Self::Apply { .. } | Self::Create { .. })
-    }
-
-    /// A word for people.
-    pub fn verb(&self) -> &'static str {
-        match self {
-            Self::Apply { .. } => "apply",
-            Self::Create { .. } => "create",
-            Self::Patch { .. } => "patch",
-            Self::Delete(_) => "delete",
-            Self::Copy { .. } => "copy",
-            Self::Migrate { .. } => "migrate",
-            Self::Wait => "wait",
-        }
-    }
-}
-
-/// Stands for the digest of a secret object before its key exists.
-const UNKEYED: &str = "unkeyed";
-
-/// What an apply sends.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-#[serde(rename_all = "camelCase")]
-pub enum Body {
-    /// The rendered manifest of the step's object, by its written digest.
-    Rendered(DesiredDigest),
-    /// An object that the planner made.
-    Inline(NonSecret),
-}
-
-impl Body {
-    fn digest(&self) -> String {
-        match self {
-            Self::Rendered(DesiredDigest::Known(digest)) => digest.to_string(),
-            Self::Rendered(DesiredDigest::Unkeyed) => UNKEYED.to_owned(),
-            Self::Inline(value) => Digest::of(&canonical_json(&value.0)).to_string(),
-        }
-    }
-}
-
-/// A value that holds nothing secret and may be written down.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(transparent)]
-pub struct NonSecret(pub Value);
 
 /// What must hold when a step is carried out.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

@@ -16,7 +16,7 @@ mod verify;
 use rstest::rstest;
 use serde_json::json;
 
-use super::{Action, Plan};
+use super::{Action, Op, Plan, Step, Until};
 use scene::Scene;
 
 /// The plan of a scene, as lines: what happens to every object.
@@ -25,6 +25,57 @@ fn changes(plan: &Plan) -> Vec<String> {
         .iter()
         .map(|change| format!("{} {}: {}", change.action, change.object, change.reason))
         .collect()
+}
+
+/// The steps of a plan, in order.
+fn lines(plan: &Plan) -> Vec<String> {
+    plan.steps.iter().map(line).collect()
+}
+
+fn line(step: &Step) -> String {
+    let until = match &step.until {
+        None => String::new(),
+        Some(Until::Ready { .. }) => " until ready".to_owned(),
+        Some(Until::Absent { .. }) => " until gone".to_owned(),
+        Some(Until::Served(gvk)) => format!(" until {gvk} is served"),
+        Some(Until::Endpoints { service, ready }) => format!(" until {service} has {ready}"),
+        Some(Until::Registered { kind, service }) => format!(" until {kind} points at {service}"),
+        Some(Until::Exists { any_of }) => {
+            let names: Vec<String> = any_of.iter().map(ToString::to_string).collect();
+            format!(" until {} exists", names.join(" or "))
+        }
+    };
+    format!("{}: {} {}{until}", step.stage, step.op.verb(), step.object)
+}
+
+/// The edges of a plan.
+fn edges(plan: &Plan) -> Vec<String> {
+    let name = |step: &Step| match step.op {
+        Op::Wait => format!("{} (wait)", step.object),
+        _ => step.object.to_string(),
+    };
+    plan.steps
+        .iter()
+        .flat_map(|to| to.needs.iter().map(move |edge| (edge, to)))
+        .map(|(edge, to)| {
+            let from = &plan.steps[edge.from.0];
+            format!(
+                "{} -> {}: {:?} {:?}",
+                name(from),
+                name(to),
+                edge.state,
+                edge.why
+            )
+        })
+        .collect()
+}
+
+/// Where the first step of an object is.
+fn position(plan: &Plan, id: &str) -> usize {
+    let mut steps = plan.steps.iter();
+    steps
+        .position(|step| step.object.to_string() == id)
+        .unwrap()
 }
 
 #[test]

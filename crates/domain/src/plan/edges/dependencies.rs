@@ -100,14 +100,12 @@ fn named<'a>(
 }
 
 fn after_nothing(ctx: &Ctx<'_>, id: &ObjectId, kind: &str, name: &str) -> Finding {
-    let finding = Finding::error(
-        Kind::Repository,
-        "after-nothing",
-        format!(
-            "annotation pleach.dev/after names {kind}/{name}, which is not part of the release"
-        ),
-    )
-    .on(id.clone());
+    let message = if name.is_empty() {
+        format!("annotation pleach.dev/after holds `{kind}`, which is not written as Kind/name")
+    } else {
+        format!("annotation pleach.dev/after names {kind}/{name}, which is not part of the release")
+    };
+    let finding = Finding::error(Kind::Repository, "after-nothing", message).on(id.clone());
     match ctx.manifests.get(id) {
         Some(manifest) => finding.at(manifest.origin().clone()),
         None => finding,

@@ -1,1 +1,257 @@
-//! t
+//! What one step needs of another.
+
+use rstest::rstest;
+
+use super::scene::Scene;
+use super::{changes, edges};
+use crate::plan::{Action, Plan, Until};
+
+const CRD: &str = "CustomResourceDefinition.apiextensions.k8s.io/widgets.example.org: {spec: {group: example.org, names: {kind: Widget, plural: widgets}, versions: [{name: v1, served: true}]}}";
+const HOOK: &str = "ValidatingWebhookConfiguration.admissionregistration.k8s.io/h: {webhooks: [{clientConfig: {service: {namespace: web, name: api}}, rules: [{apiGroups: [example.org], resources: [widgets]}]}]}";
+const API: &str = "Deployment.apps/web/api: {spec: {replicas: 2, template: {metadata: {labels: {app: api}}}}}\nService/web/api: {spec: {selector: {app: api}}}";
+
+/// The edges of a plan without those of barriers.
+fn edges_of(plan: &Plan) -> Vec<String> {
+    edges(plan)
+        .into_iter()
+        .filter(|edge| !edge.ends_with("Barrier"))
+        .collect()
+}
+
+#[rstest]
+#[case::definition(&format!("{CRD}\nWidget.example.org/web/w: {{}}"),
+    &["CustomResourceDefinition.apiextensions.k8s.io/widgets.example.org -> Widget.example.org/web/w: Ready Definition"])]
+#[case::namespace("Namespace/a: {}\nConfigMap/a/c: {}", &["Namespace/a -> ConfigMap/a/c: Applied Namespace"])]
+#[case::role("Role.rbac.authorization.k8s.io/web/r: {}\nRoleBinding.rbac.authorization.k8s.io/web/b: {roleRef: {kind: Role, name: r}}",
+    &["Role.rbac.authorization.k8s.io/web/r -> RoleBinding.rbac.authorization.k8s.io/web/b: Applied Role"])]
+#[case::rights("ServiceAccount/web/s: {}\nClusterRoleBinding.rbac.authorization.k8s.io/b: {subjects: [{kind: ServiceAccount, name: s, namespace: web}]}\nDeployment.apps/web/api: {spec: {template: {spec: {serviceAccountName: s}}}}",
+    &["ServiceAccount/web/s -> Deployment.apps/web/api: Applied Rights",
+      "ClusterRoleBinding.rbac.authorization.k8s.io/b -> Deployment.apps/web/api: Applied Rights"])]
+#[case::reference("ConfigMap/web/c: {}\nConfigMap/web/other: {}\nPod/web/p: {spec: {volumes: [{configMap: {name: c}}]}}",
+    &["ConfigMap/web/c -> Pod/web/p: Applied Reference"])]
+#[case::backend(&format!("{API}\n{HOOK}"), &[
+    "Deployment.apps/web/api -> Service/web/api (wait): Ready Backend",
+    "Service/web/api -> Service/web/api (wait): Applied Backend",
+    "Deployment.apps/web/api -> ValidatingWebhookConfiguration.admissionregistration.k8s.io/h: Ready Backend",
+    "Service/web/api -> ValidatingWebhookConfiguration.admissionregistration.k8s.io/h: Applied Backend",
+    "Service/web/api (wait) -> ValidatingWebhookConfiguration.admissionregistration.k8s.io/h: Ready Backend"])]
+#[case::after("ConfigMap/web/a: {metadata: {annotations: {pleach.dev/after: Job/migrate}}}\nJob.batch/web/migrate: {}",
+    &["Job.batch/web/migrate -> ConfigMap/web/a: Ready After"])]
+#[case::after_in_the_same_namespace_first("ConfigMap/web/a: {metadata: {annotations: {pleach.dev/after: \"Job/m, Secret/s\"}}}\nJob.batch/a/m: {}\nJob.batch/web/m: {}\nSecret/other/s: {}",
+    &["Secret/other/s -> ConfigMap/web/a: Ready After", "Job.batch/web/m -> ConfigMap/web/a: Ready After"])]
+#[case::none("ConfigMap/web/c: {}\nDeployment.apps/web/api: {spec: {template: {spec: {serviceAccountName: not-ours, volumes: [{configMap: {name: c, optional: true}}]}}}}", &[])]
+fn an_edge_has_a_reason(#[case] git: &str, #[case] expected: &[&str]) {
+    let mut scene = Scene::new().unserved("Widget.example.org").git(git);
+    for namespace in ["a", "other"] {
+        if !git.contains("Namespace/a") {
+            scene = scene.live(&format!("Namespace/{namespace}: {{}}"));
+        }
+    }
+    let mut found = edges_of(&scene.plan());
+    let mut expected = expected.to_vec();
+    found.sort();
+    expected.sort_unstable();
+    assert_eq!(found, expected);
+}
+
+#[test]
+fn custom_resources_come_after_what_intercepts_them() {
+    let git = format!(
+        "{CRD}\n{API}\n{HOOK}\nWidget.example.org/web/w: {{}}\nCertificate.cert-manager.io/web/c: {{}}"
+    );
+    let scene = Scene::new().unserved("Widget.example.org").git(&git);
+    let intercepts = |scene: &Scene| -> Vec<String> {
+        let edges = edges_of(&scene.plan()).into_iter();
+        edges.filter(|edge| edge.ends_with("Intercepts")).collect()
+    };
+    let hook = "ValidatingWebhookConfiguration.admissionregistration.k8s.io/h";
+    let expected = format!("{hook} -> Widget.example.org/web/w: Applied Intercepts");
+    assert_eq!(intercepts(&scene), [expected]);
+    // Rules for everything do not hold up what others define: pods may need it.
+    let any = HOOK
+        .replace("[example.org]", "['*']")
+        .replace("[widgets]", "['*']");
+    assert_eq!(intercepts(&scene.clone().git(&any)).len(), 1);
+    let other = HOOK.replace("[widgets]", "[gadgets]");
+    assert!(intercepts(&scene.clone().git(&other)).is_empty());
+    // A registration that needs the custom resource does not hold it up.
+    let needs = HOOK.replace(
+        "{webhooks",
+        "{metadata: {annotations: {pleach.dev/after: Widget/w}}, webhooks",
+    );
+    let plan = scene.clone().git(&needs).plan();
+    assert!(plan.findings.is_empty(), "{:?}", plan.findings);
+    assert!(intercepts(&scene.git(&needs)).is_empty());
+}
+
+#[test]
+fn two_registrations_close_no_circle() {
+    // h needs w2 and would hold up w1; g needs w1 and would hold up w2.
+    let hook = |name: &str, needs: &str| {
+        HOOK.replace("/h:", &format!("/{name}:")).replace(
+            "{webhooks",
+            &format!("{{metadata: {{annotations: {{pleach.dev/after: Widget/{needs}}}}}, webhooks"),
+        )
+    };
+    let git = format!(
+        "{CRD}\n{API}\n{}\n{}\nWidget.example.org/web/w1: {{}}\nWidget.example.org/web/w2: {{}}",
+        hook("h", "w2"),
+        hook("g", "w1")
+    );
+    let plan = Scene::new().unserved("Widget.example.org").git(&git).plan();
+    assert!(plan.findings.is_empty(), "{:?}", plan.findings);
+}
+
+#[test]
+fn endpoints_are_those_of_pods_that_stay() {
+    let git = format!(
+        "{API}\n{HOOK}\nJob.batch/web/migrate: {{spec: {{template: {{metadata: {{labels: {{app: api}}}}}}}}}}"
+    );
+    let plan = Scene::new().git(&git).plan();
+    let ready: Vec<usize> = plan
+        .steps
+        .iter()
+        .filter_map(|step| match step.until {
+            Some(Until::Endpoints { ready, .. }) => Some(ready),
+            _ => None,
+        })
+        .collect();
+    assert_eq!(ready, [2]);
+}
+
+#[test]
+fn an_unchanged_backend_is_waited_for_too() {
+    let later = HOOK.replace("[widgets]", "[gadgets]");
+    let plan = Scene::new()
+        .installed(&format!("{API}\n{HOOK}"))
+        .git(&format!("{API}\n{later}"))
+        .plan();
+    let hook = "ValidatingWebhookConfiguration.admissionregistration.k8s.io/h";
+    assert_eq!(
+        edges_of(&plan),
+        [format!("Service/web/api (wait) -> {hook}: Ready Backend")]
+    );
+}
+
+#[test]
+fn what_an_interrupted_run_left_unready_is_waited_for() {
+    let git = format!(
+        "{CRD}\nWidget.example.org/web/w: {{}}\nJob.batch/web/migrate: {{}}\nConfigMap/web/c: {{metadata: {{annotations: {{pleach.dev/after: Job/migrate}}}}}}"
+    );
+    let plan = Scene::new()
+        .installed(&format!("{CRD}\nJob.batch/web/migrate: {{}}"))
+        .unfinished("v2.0.0")
+        .unserved("Widget.example.org")
+        .git(&git)
+        .plan();
+    let definition = "CustomResourceDefinition.apiextensions.k8s.io/widgets.example.org";
+    assert_eq!(
+        edges_of(&plan),
+        [
+            "Job.batch/web/migrate (wait) -> ConfigMap/web/c: Ready After".to_owned(),
+            format!("{definition} (wait) -> Widget.example.org/web/w: Ready Definition"),
+        ]
+    );
+    // Once each, also for verify.
+    let waits = |object: &str| {
+        plan.steps
+            .iter()
+            .filter(|step| step.object.to_string() == object)
+            .count()
+    };
+    assert_eq!((waits(definition), waits("Job.batch/web/migrate")), (1, 1));
+}
+
+#[test]
+fn a_blocked_object_blocks_what_needs_it_and_nothing_else() {
+    let git = "ServiceAccount/web/s: {}\nConfigMap/web/free: {}\nService/web/api: {spec: {selector: {app: api}}}\n\
+        Deployment.apps/web/api: {spec: {template: {metadata: {labels: {app: api}}, spec: {serviceAccountName: s}}}}";
+    let scene = Scene::new()
+        .live("ServiceAccount/web/s: {managers: [x]}")
+        .git(&format!("{git}\n{HOOK}"));
+    let plan = scene.plan();
+    assert_eq!(
+        changes(&plan),
+        [
+            "create ConfigMap/web/free: it does not exist yet",
+            "create Service/web/api: it does not exist yet",
+            "blocked ServiceAccount/web/s: it exists already and is not of this release; its fields are held by x",
+            "blocked ValidatingWebhookConfiguration.admissionregistration.k8s.io/h: it needs Deployment.apps/web/api, which is blocked",
+            "blocked Deployment.apps/web/api: it needs ServiceAccount/web/s, which is blocked",
+        ]
+    );
+    let objects: Vec<String> = plan
+        .steps
+        .iter()
+        .map(|step| step.object.to_string())
+        .collect();
+    assert_eq!(objects, ["ConfigMap/web/free", "Service/web/api"]);
+    assert!(plan.steps.iter().all(|step| step.needs.is_empty()));
+    assert_eq!(
+        plan.findings
+            .iter()
+            .filter(|finding| finding.is_error())
+            .count(),
+        1
+    );
+}
+
+#[test]
+fn what_is_as_wanted_is_not_blocked() {
+    let workload = "Deployment.apps/web/api: {spec: {template: {spec: {serviceAccountName: s}}}}";
+    let plan = Scene::new()
+        .installed(workload)
+        .live("ServiceAccount/web/s: {managers: [x]}")
+        .git(&format!("{workload}\nServiceAccount/web/s: {{}}"))
+        .plan();
+    assert_eq!(
+        (plan.count(Action::Blocked), plan.count(Action::Unchanged)),
+        (1, 1)
+    );
+}
+
+#[test]
+fn a_cycle_prints_its_path() {
+    let after = |name: &str, other: &str| {
+        format!(
+            "ConfigMap/web/{name}: {{metadata: {{annotations: {{pleach.dev/after: ConfigMap/{other}}}}}}}"
+        )
+    };
+    let git = [
+        after("a", "b"),
+        after("b", "c"),
+        after("c", "a"),
+        after("d", "a"),
+        after("self", "self"),
+    ]
+    .join("\n");
+    let plan = Scene::new().git(&git).plan();
+    let finding = &plan.findings[0];
+    assert_eq!(finding.code, "dependency-cycle");
+    assert_eq!(
+        finding.message,
+        "these objects wait for each other: ConfigMap/web/c -> ConfigMap/web/b -> ConfigMap/web/a -> ConfigMap/web/c"
+    );
+    assert_eq!(plan.findings.len(), 1);
+}
+
+#[rstest]
+#[case(
+    "Job/typo",
+    "annotation pleach.dev/after names Job/typo, which is not part of the release"
+)]
+#[case(
+    "typo",
+    "annotation pleach.dev/after holds `typo`, which is not written as Kind/name"
+)]
+fn an_annotation_that_names_nothing_is_an_error(#[case] after: &str, #[case] message: &str) {
+    let git =
+        format!("ConfigMap/web/a: {{metadata: {{annotations: {{pleach.dev/after: {after}}}}}}}");
+    let plan = Scene::new().git(&git).plan();
+    let finding = &plan.findings[0];
+    assert_eq!(
+        (finding.code.as_str(), &*finding.message),
+        ("after-nothing", message)
+    );
+    assert!(finding.is_error() && finding.place.is_some());
+}

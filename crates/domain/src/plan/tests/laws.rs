@@ -1,1 +1,311 @@
-//! t
+//! What holds of every plan, over random scenes.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use proptest::prelude::*;
+
+use super::scene::Scene;
+use crate::inventory::EntryState;
+use crate::object::ObjectId;
+use crate::order::StageName;
+use crate::plan::{Grant, Op, Plan, StepId, is_protected_kind};
+
+/// Objects that refer to each other: `#` is their number, `@` another one.
+const OBJECTS: &[&str] = &[
+    "Namespace/n#: {}",
+    "CustomResourceDefinition.apiextensions.k8s.io/k#.x.org: {spec: {group: x.org, names: {kind: K#, plural: k#}, versions: [{name: v1, served: true}]}}",
+    "K#.x.org/web/c: {spec: {a: b}}",
+    "K@.x.org/n#/c: {spec: {a: b}}",
+    "ServiceAccount/web/s#: {}",
+    "Role.rbac.authorization.k8s.io/web/r#: {rules: []}",
+    "RoleBinding.rbac.authorization.k8s.io/web/b#: {roleRef: {kind: Role, name: r@}, subjects: [{kind: ServiceAccount, name: s#, namespace: web}]}",
+    "ConfigMap/n@/c#: {data: {a: b}}",
+    "Secret/web/s#: {data: {a: b}}",
+    "PersistentVolumeClaim/web/p#: {}",
+    "Service/web/a#: {spec: {selector: {app: a#}}}",
+    "Service/n@/a#: {spec: {selector: {app: a#}}}",
+    "Deployment.apps/web/a#: {spec: {template: {metadata: {labels: {app: a#}}, spec: {serviceAccountName: s@, volumes: [{secret: {secretName: s#}}, {persistentVolumeClaim: {claimName: p@}}]}}}}",
+    "Deployment.apps/n@/a#: {spec: {template: {metadata: {labels: {app: a#}}}}}",
+    "Job.batch/web/j#: {spec: {template: {metadata: {labels: {app: a#}}}}}",
+    "APIService.apiregistration.k8s.io/v1.g#: {spec: {service: {namespace: web, name: a#}}}",
+    "APIService.apiregistration.k8s.io/v2.g#: {spec: {service: {namespace: n@, name: a#}}}",
+    "ValidatingWebhookConfiguration.admissionregistration.k8s.io/h#: {webhooks: [{clientConfig: {service: {namespace: web, name: a@}}, rules: [{apiGroups: ['*'], resources: [k#]}]}]}",
+    "Ingress.networking.k8s.io/web/i#: {spec: {a: b}}",
+];
+
+/// What is known of one object, and how it got into that state.
+#[derive(Debug, Clone)]
+struct Part {
+    text: String,
+    state: u8,
+}
+
+fn part() -> impl Strategy<Value = Part> {
+    (0..OBJECTS.len(), 0..4_u8, 0..4_u8, 0..46_u8).prop_map(|(object, n, m, state)| Part {
+        text: OBJECTS[object]
+            .replace('#', &n.to_string())
+            .replace('@', &m.to_string()),
+        state,
+    })
+}
+
+/// What a scene is made of.
+#[derive(Debug, Clone)]
+struct World {
+    parts: Vec<Part>,
+    /// Kinds that could not be listed.
+    unlisted: Vec<usize>,
+    /// Services behind which nothing answers.
+    dead: Vec<u8>,
+    ready: bool,
+    wait: bool,
+}
+
+fn world() -> impl Strategy<Value = World> {
+    let parts = prop::collection::vec(part(), 0..30);
+    let unlisted = prop::collection::vec(0..OBJECTS.len(), 0..2);
+    let dead = prop::collection::vec(0..4_u8, 0..3);
+    let wait = prop::bool::weighted(0.8);
+    (parts, unlisted, dead, any::<bool>(), wait).prop_map(|(parts, unlisted, dead, ready, wait)| {
+        World {
+            parts,
+            unlisted,
+            dead,
+            ready,
+            wait,
+        }
+    })
+}
+
+impl World {
+    fn scene(&self) -> Scene {
+        let mut scene = Scene::new();
+        let mut seen = BTreeSet::new();
+        for Part { text, state } in &self.parts {
+            let (key, _) = text.split_once(": ").unwrap();
+            if seen.insert(key) {
+                scene = add(scene, key, text, *state);
+            }
+        }
+        for list in &self.unlisted {
+            let (kind, _) = OBJECTS[*list].split_once('/').unwrap();
+            scene = scene.incomplete(&kind.replace(['#', '@'], "1"));
+        }
+        for number in &self.dead {
+            scene = scene.backend(&format!("web/a{number}"), false, 0);
+        }
+        scene = if self.ready {
+            scene.version("v1.0.0")
+        } else {
+            scene.unfinished("v1.0.0")
+        };
+        scene.policy(|policy| {
+            policy.wait = self.wait;
+            policy.prune.max = crate::repo::PruneMax::Percent(100);
+        })
+    }
+}
+
+fn add(scene: Scene, key: &str, text: &str, state: u8) -> Scene {
+    let edited = text
+        .replacen("{}", "{data: {k: later}}", 1)
+        .replacen("a: b", "a: later", 1);
+    match state {
+        0..=9 => scene.git(text),
+        10..=15 => scene.installed(text).git(text),
+        16..=19 => scene.installed(text).git(&edited),
+        20..=29 => scene.installed(text),
+        30 => scene.installed(text).gone(key),
+        31 => scene
+            .installed(text)
+            .meta(key, |meta| meta.uid = "later".into()),
+        32 => scene
+            .installed(text)
+            .entry(key, |entry| entry.state = EntryState::Intended),
+        33 => scene
+            .installed(text)
+            .git(text)
+            .meta(key, |meta| meta.deleting = true),
+        // Somebody else's: nothing is pruned then.
+        34 => scene.git(text).live(text),
+        35..=40 => scene.live(text),
+        41..=43 => scene.run_time(text, Some("web/a1")),
+        _ => scene.run_time(text, None),
+    }
+}
+
+/// Everything that must have happened before a step.
+fn ancestors(plan: &Plan) -> Vec<BTreeSet<StepId>> {
+    let mut all: Vec<BTreeSet<StepId>> = Vec::new();
+    for step in &plan.steps {
+        let mut mine = BTreeSet::new();
+        for edge in &step.needs {
+            mine.insert(edge.from);
+            mine.extend(&all[edge.from.0]);
+        }
+        all.push(mine);
+    }
+    all
+}
+
+fn check(scene: &Scene) {
+    let observed = scene.observed();
+    let plan = scene.plan();
+    let entries = &observed.inventory.entries;
+    let desired: BTreeSet<&ObjectId> = scene
+        .desired
+        .manifests
+        .iter()
+        .map(crate::object::Manifest::id)
+        .collect();
+
+    // Ids are positions; a step needs only steps before it: no cycle.
+    for (position, step) in plan.steps.iter().enumerate() {
+        assert_eq!(step.id, StepId(position));
+        for edge in &step.needs {
+            assert!(
+                edge.from < step.id,
+                "{} needs {}",
+                step.object,
+                plan.steps[edge.from.0].object
+            );
+        }
+        let needed: BTreeSet<StepId> = step.needs.iter().map(|edge| edge.from).collect();
+        assert_eq!(needed.len(), step.needs.len());
+    }
+    assert!(
+        plan.findings
+            .iter()
+            .all(|finding| finding.code != "dependency-cycle")
+    );
+    assert_eq!(
+        plan.stages.iter().map(|stage| stage.steps).sum::<usize>(),
+        plan.steps.len()
+    );
+
+    // Every object is in it, once.
+    let changes: BTreeMap<&ObjectId, _> = plan
+        .changes
+        .iter()
+        .map(|change| (&change.object, change))
+        .collect();
+    assert_eq!(changes.len(), plan.changes.len());
+    for id in desired.iter().copied().chain(entries.keys()) {
+        assert!(changes.contains_key(id), "{id} is missing");
+    }
+
+    let ancestors = ancestors(&plan);
+    let barrier = plan
+        .steps
+        .iter()
+        .rfind(|step| step.stage == StageName::Verify && step.until.is_none());
+    for step in &plan.steps {
+        let Op::Delete(deletion) = &step.op else {
+            continue;
+        };
+        let id = &step.object;
+        let entry = entries.get(id);
+        let live = observed.live_meta(id).unwrap();
+
+        // I2: only what is ours, and this incarnation.
+        assert_eq!(deletion.uid(), live.uid);
+        assert!(!desired.contains(id));
+        let is = |state| {
+            entry.is_some_and(|entry| {
+                entry.state == state && entry.uid.as_deref() == Some(&live.uid)
+            })
+        };
+        match deletion.because() {
+            Grant::Inventory => assert!(is(EntryState::Applied)),
+            Grant::DeadRegistration { .. } => {
+                assert!(is(EntryState::Applied) && deletion.resource_version().is_some());
+            }
+            Grant::RunTimeObject { .. } => assert!(is(EntryState::Observed)),
+            Grant::Registration { service } => {
+                let mut registrations = observed.registrations.iter();
+                let registration = registrations.find(|one| one.id == *id).unwrap();
+                assert!(
+                    registration.services.contains(service) && !desired.contains(&service.id())
+                );
+                assert!(entries.contains_key(&service.id()));
+                assert_eq!(deletion.resource_version(), Some(&*live.resource_version));
+            }
+            Grant::Doctor { .. } => panic!("no plan deletes on a diagnosis: {id}"),
+        }
+        // I1: nothing on an incomplete view. I9: nothing protected without consent.
+        assert!(observed.is_complete(id), "{id}");
+        assert!(!is_protected_kind(&id.group_kind()), "{id}");
+        // Prune only after health, except what stands in its way.
+        let barrier = barrier.unwrap();
+        match deletion.because() {
+            Grant::Inventory | Grant::RunTimeObject { .. } => {
+                assert!(ancestors[step.id.0].contains(&barrier.id))
+            }
+            Grant::DeadRegistration { .. } | Grant::Registration { .. } => {
+                assert!(ancestors[barrier.id.0].contains(&step.id));
+            }
+            Grant::Doctor { .. } => panic!("no plan deletes on a diagnosis: {id}"),
+        }
+        assert!(
+            plan.steps
+                .iter()
+                .filter(|one| one.op.applies())
+                .all(|one| ancestors[barrier.id.0].contains(&one.id))
+        );
+    }
+
+    // The same plan whatever the order of its input.
+    let mut shuffled = scene.clone();
+    shuffled.desired.manifests.reverse();
+    let text = |plan: &Plan| serde_json::to_string(plan).unwrap();
+    assert_eq!(text(&shuffled.plan()), text(&plan));
+    assert_eq!(shuffled.plan().effects(), plan.effects());
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 256, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn of_every_plan(world in world()) {
+        check(&world.scene());
+    }
+}
+
+/// How many edges the plan of a large application has.
+fn edges_of(count: usize) -> usize {
+    let mut git = String::from("Namespace/big: {}\nServiceAccount/big/s: {}\n");
+    let mut installed = String::new();
+    for index in 0..count {
+        git.push_str(&format!("ConfigMap/big/c{index}: {{}}\n"));
+        git.push_str(&format!("Deployment.apps/big/d{index}: {{spec: {{template: {{metadata: {{labels: {{app: d{index}}}}}, spec: {{serviceAccountName: s, volumes: [{{configMap: {{name: c{index}}}}}]}}}}}}}}\n"));
+        git.push_str(&format!(
+            "Service/big/d{index}: {{spec: {{selector: {{app: d{index}}}}}}}\n"
+        ));
+        installed.push_str(&format!("ConfigMap/web/o{index}: {{}}\nService/web/d{index}: {{}}\nDeployment.apps/web/d{index}: {{}}\n"));
+    }
+    let mut scene = Scene::new().git(&git).installed(&installed);
+    for index in 0..10 {
+        scene = scene.live(&format!("APIService.apiregistration.k8s.io/v{index}.x: {{spec: {{service: {{namespace: web, name: d{index}}}}}}}"));
+        scene = scene.declares(&format!(
+            "{{kind: APIService, group: apiregistration.k8s.io, service: d{index}}}"
+        ));
+    }
+    let plan = scene
+        .policy(|policy| policy.prune.max = crate::repo::PruneMax::Percent(100))
+        .plan();
+    assert!(
+        plan.findings.iter().all(|finding| !finding.is_error()),
+        "{:?}",
+        plan.findings
+    );
+    plan.steps.iter().map(|step| step.needs.len()).sum()
+}
+
+#[test]
+fn the_number_of_edges_grows_with_the_objects() {
+    let (some, many) = (edges_of(100), edges_of(200));
+    assert!(
+        many < some * 5 / 2,
+        "{some} edges, {many} for twice as many objects"
+    );
+}

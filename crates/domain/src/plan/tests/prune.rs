@@ -1,1 +1,348 @@
-//! t
+//! What git no longer has.
+
+use rstest::rstest;
+use serde_json::json;
+
+use super::scene::Scene;
+use super::{edges, lines, position};
+use crate::inventory::EntryState;
+use crate::object::labels;
+use crate::observe::Listing;
+use crate::plan::{Action, Change, Grant, Op, Plan, Precondition, Propagation};
+use crate::repo::PruneMax;
+
+const OLD: &str = "ConfigMap/web/old: {}";
+const KEY: &str = "ConfigMap/web/old";
+
+fn change<'a>(plan: &'a Plan, id: &str) -> Option<&'a Change> {
+    let mut changes = plan.changes.iter();
+    changes.find(|change| change.object.to_string() == id)
+}
+
+fn deleted(plan: &Plan) -> Vec<String> {
+    plan.steps
+        .iter()
+        .filter(|step| matches!(step.op, Op::Delete(_)))
+        .map(|step| step.object.to_string())
+        .collect()
+}
+
+fn old() -> Scene {
+    Scene::new().installed(OLD)
+}
+
+#[test]
+fn a_member_goes_after_verify_with_its_uid() {
+    let plan = old().git("ConfigMap/web/new: {}").plan();
+    let step = &plan.steps[position(&plan, KEY)];
+    let Op::Delete(deletion) = &step.op else {
+        panic!()
+    };
+    assert_eq!(
+        (deletion.uid(), deletion.resource_version()),
+        ("uid of ConfigMap/web/old", None)
+    );
+    assert_eq!(
+        (deletion.because(), deletion.propagation()),
+        (&Grant::Inventory, Propagation::Background)
+    );
+    assert_eq!(
+        step.require,
+        [Precondition::Uid("uid of ConfigMap/web/old".to_owned())]
+    );
+    assert!(edges(&plan).contains(
+        &"Release.pleach.dev/e.r (wait) -> ConfigMap/web/old: Applied Barrier".to_owned()
+    ));
+    assert_eq!(
+        change(&plan, KEY).unwrap().reason,
+        "no longer in git"
+    );
+}
+
+#[rstest]
+#[case::pruning_is_off(old().policy(|policy| policy.prune.enabled = false), "pruning is disabled in the environment file", "")]
+#[case::not_waiting(old().policy(|policy| policy.wait = false), "nothing is waited for", "")]
+#[case::blocked(old().live("ConfigMap/web/c: {managers: [x]}").git("ConfigMap/web/c: {}"), "objects are blocked", "not-adopted")]
+#[case::incomplete(old().incomplete("ConfigMap"), "its kind could not be listed completely", "incomplete-view")]
+#[case::incomplete_and_absent(old().gone(KEY).incomplete("ConfigMap"), "its kind could not be listed completely", "incomplete-view")]
+#[case::forbidden(old().listing("ConfigMap", Listing::Forbidden("no".to_owned())), "its kind could not be listed completely", "incomplete-view")]
+#[case::not_served(old().unserved("ConfigMap"), "its kind could not be listed completely", "incomplete-view")]
+#[case::registrations_not_seen(old().incomplete("APIService.apiregistration.k8s.io"),
+    "objects of kind APIService.apiregistration.k8s.io could not be listed", "incomplete-view")]
+#[case::of_another_set(old().meta(KEY, |meta| drop(meta.labels.insert(labels::PART_OF.into(), "other".into()))),
+    "it is part of another ApplySet now", "kept-foreign")]
+#[case::annotated(old().meta(KEY, |meta| drop(meta.annotations.insert("pleach.dev/prune".into(), "disabled".into()))),
+    "of its annotation pleach.dev/prune", "kept-annotated")]
+#[case::protected_when_applied(old().entry(KEY, |entry| entry.protected = true), "objects of kind ConfigMap are protected", "kept-protected")]
+#[case::protected_by_policy(old().protect("{group: '', kind: '*'}"), "objects of kind ConfigMap are protected", "kept-protected")]
+fn it_stays(#[case] scene: Scene, #[case] why: &str, #[case] code: &str) {
+    let plan = scene.plan();
+    let change = change(&plan, KEY).unwrap();
+    assert_eq!(
+        (change.action, &*change.reason),
+        (
+            Action::Skip,
+            &*format!("no longer in git; stays because {why}")
+        )
+    );
+    assert!(deleted(&plan).is_empty());
+    assert!(
+        code.is_empty() || plan.findings.iter().any(|finding| finding.code == code),
+        "{:?}",
+        plan.findings
+    );
+}
+
+#[rstest]
+#[case::gone(old().gone(KEY), Action::Unchanged, "no longer in git, and gone already")]
+#[case::another_incarnation(old().meta(KEY, |meta| meta.uid = "later".into()), Action::Unchanged, "no longer in git; what has its name now is another object")]
+#[case::intended(old().entry(KEY, |entry| { entry.state = EntryState::Intended; entry.uid = None; }), Action::Skip,
+    "no longer in git; its creation was never confirmed, so whatever exists is left alone")]
+#[case::intended_with_uid(old().entry(KEY, |entry| entry.state = EntryState::Intended), Action::Skip,
+    "no longer in git; its creation was never confirmed, so whatever exists is left alone")]
+#[case::kept(old().entry(KEY, |entry| entry.state = EntryState::Kept), Action::Skip, "no longer in git; stays because others hold fields of it")]
+#[case::applied_without_uid(old().entry(KEY, |entry| entry.uid = None), Action::Unchanged, "no longer in git; what has its name now is another object")]
+#[case::run_time_in_use(Scene::new().run_time(OLD, None).git("ConfigMap/web/c: {}"), Action::Unchanged, "the workloads made it")]
+fn it_is_none_of_ours_to_delete(
+    #[case] scene: Scene,
+    #[case] action: Action,
+    #[case] reason: &str,
+) {
+    let plan = scene.plan();
+    let change = change(&plan, KEY).unwrap();
+    assert_eq!((change.action, &*change.reason), (action, reason));
+    assert!(deleted(&plan).is_empty());
+}
+
+#[test]
+fn a_rename_by_uid_is_no_deletion() {
+    let plan = Scene::new()
+        .installed("Ingress.extensions/web/i: {}")
+        .live("Ingress.networking.k8s.io/web/i: {metadata: {uid: uid of Ingress.extensions/web/i}}")
+        .with_live("Ingress.networking.k8s.io/web/i", |live| {
+            live["metadata"]["labels"] =
+                json!({labels::PART_OF: Scene::new().desired.name.apply_set()});
+        })
+        .git("Ingress.networking.k8s.io/web/i: {}")
+        .plan();
+    assert!(deleted(&plan).is_empty());
+    assert_eq!(
+        change(&plan, "Ingress.extensions/web/i").unwrap().action,
+        Action::Unchanged
+    );
+}
+
+#[rstest]
+#[case("Namespace/old: {}")]
+#[case("CustomResourceDefinition.apiextensions.k8s.io/x: {}")]
+#[case("PersistentVolume/p: {}")]
+#[case("PersistentVolumeClaim/web/p: {}")]
+#[case("Service/web/lb: {spec: {type: LoadBalancer}}")]
+fn protected_kinds_need_consent_in_git(#[case] object: &str) {
+    let scene = Scene::new().installed(object).git("ConfigMap/web/c: {}");
+    let plan = scene.plan();
+    assert!(deleted(&plan).is_empty());
+    let finding = plan
+        .findings
+        .iter()
+        .find(|finding| finding.code == "kept-protected")
+        .unwrap();
+    let hint = finding.hint.as_ref().unwrap();
+    let consent = hint.split_once("file: ").unwrap().1;
+    // The hint is what has to be written, and nothing less will do.
+    let plan = scene.clone().consent(consent).plan();
+    let is_namespace = object.starts_with("Namespace");
+    assert_eq!(
+        deleted(&plan).len(),
+        usize::from(!is_namespace),
+        "{consent}"
+    );
+    assert_eq!(
+        plan.findings
+            .iter()
+            .any(|finding| finding.code == "kept-namespace"),
+        is_namespace
+    );
+    for other in [
+        ("name: ", "name: x"),
+        ("v1.0.0", "v0.9.0"),
+        ("release: r", "release: s"),
+        ("action: delete", "action: recreate"),
+    ] {
+        let plan = scene
+            .clone()
+            .consent(&consent.replace(other.0, other.1))
+            .plan();
+        assert!(deleted(&plan).is_empty(), "{other:?}");
+    }
+}
+
+#[test]
+fn an_adopted_namespace_is_never_deleted() {
+    let plan = Scene::new()
+        .installed("Namespace/old: {}")
+        .entry("Namespace/old", |entry| entry.adopted = true)
+        .consent(
+            "{action: delete, kind: Namespace, name: old, release: r, from: v1.0.0, to: v2.0.0}",
+        )
+        .plan();
+    assert!(deleted(&plan).is_empty());
+    assert_eq!(plan.findings[0].code, "kept-adopted");
+}
+
+fn many(count: usize) -> Scene {
+    let text = |index| format!("ConfigMap/web/c{index:02}: {{}}\n");
+    Scene::new().installed(&(0..count).map(text).collect::<String>())
+}
+
+#[rstest]
+#[case::five_always(many(5), true)]
+#[case::more(many(6), false)]
+#[case::by_number(many(6).policy(|policy| policy.prune.max = PruneMax::Count(6)), true)]
+#[case::by_percent(many(10).policy(|policy| policy.prune.max = PruneMax::Percent(100)), true)]
+#[case::consented(many(6).consent("{action: prune, release: r, from: v1.0.0, to: v2.0.0, count: 6}"), true)]
+#[case::consented_for_fewer(many(7).consent("{action: prune, release: r, from: v1.0.0, to: v2.0.0, count: 6}"), false)]
+#[case::consented_for_another_way(many(6).consent("{action: prune, release: r, from: v0.9.0, to: v2.0.0, count: 6}"), false)]
+#[case::successors_do_not_count(many(6).git("ConfigMap/other/c00: {}"), true)]
+#[case::of_another_kind(many(6).git("Secret/other/c00: {}"), false)]
+#[case::run_time_objects_do_not_count(many(5).run_time("Secret/old/s: {}", None), true)]
+fn the_cap(#[case] scene: Scene, #[case] allowed: bool) {
+    let plan = scene.live("Namespace/other: {}").plan();
+    let cap = plan
+        .findings
+        .iter()
+        .find(|finding| finding.code == "prune-cap");
+    assert_eq!(cap.is_none(), allowed, "{:?}", plan.findings);
+    // Nothing at all is written then: it is no finding about one object.
+    assert!(cap.is_none_or(|finding| finding.is_error() && finding.object.is_none()));
+}
+
+#[test]
+fn classes_go_one_after_the_other() {
+    let plan = Scene::new()
+        .installed(
+            "ConfigMap/web/c: {}\nSecret/web/s: {}\nService/web/s: {}\nServiceAccount/web/a: {}\nDeployment.apps/web/d: {spec: {template: {}}}\n\
+             Widget.example.org/web/w: {}\nValidatingWebhookConfiguration.admissionregistration.k8s.io/h: {webhooks: [{name: a}]}",
+        )
+        .policy(|policy| policy.prune.max = PruneMax::Percent(100))
+        .plan();
+    assert_eq!(
+        lines(&plan)
+            .into_iter()
+            .filter(|line| line.starts_with("prune"))
+            .collect::<Vec<_>>(),
+        [
+            "prune: delete Widget.example.org/web/w until gone",
+            "prune: delete ValidatingWebhookConfiguration.admissionregistration.k8s.io/h until gone",
+            "prune: delete Deployment.apps/web/d until gone",
+            "prune: delete Service/web/s until gone",
+            "prune: delete ConfigMap/web/c until gone",
+            "prune: delete Secret/web/s until gone",
+            "prune: delete ServiceAccount/web/a until gone",
+        ]
+    );
+    let edges = edges(&plan);
+    for edge in [
+        "ValidatingWebhookConfiguration.admissionregistration.k8s.io/h -> Deployment.apps/web/d: Absent Reverse",
+        "Service/web/s -> ConfigMap/web/c: Absent Reverse",
+        "Secret/web/s -> ServiceAccount/web/a: Absent Reverse",
+    ] {
+        assert!(edges.contains(&edge.to_owned()), "{edges:#?}");
+    }
+    let workload = &plan.steps[position(&plan, "Deployment.apps/web/d")];
+    let Op::Delete(deletion) = &workload.op else {
+        panic!()
+    };
+    assert_eq!(deletion.propagation(), Propagation::Foreground);
+}
+
+const HOOK: &str = "ValidatingWebhookConfiguration.admissionregistration.k8s.io/h: {webhooks: [{clientConfig: {service: {namespace: web, name: api}}}]}";
+const HOOK_KEY: &str = "ValidatingWebhookConfiguration.admissionregistration.k8s.io/h";
+
+#[rstest]
+#[case::service_gone(Some((false, 0)), true)]
+#[case::nothing_behind_it(Some((true, 0)), true)]
+#[case::alive(Some((true, 1)), false)]
+#[case::not_looked_up(None, false)]
+fn a_dead_registration_goes_before_everything(
+    #[case] backend: Option<(bool, usize)>,
+    #[case] dead: bool,
+) {
+    let mut scene = Scene::new()
+        .installed(&format!("{HOOK}\n{OLD}"))
+        .git("ConfigMap/web/a: {}\nConfigMap/web/b: {}");
+    if let Some((exists, endpoints)) = backend {
+        scene = scene.backend("web/api", exists, endpoints);
+    }
+    let plan = scene.plan();
+    let step = &plan.steps[position(&plan, HOOK_KEY)];
+    let Op::Delete(deletion) = &step.op else {
+        panic!()
+    };
+    assert_eq!(step.stage.as_str(), if dead { "gates" } else { "prune" });
+    assert_eq!(deletion.resource_version().is_some(), dead);
+    assert_eq!(
+        matches!(deletion.because(), Grant::DeadRegistration { .. }),
+        dead
+    );
+    let before: usize = edges(&plan)
+        .iter()
+        .filter(|edge| edge.starts_with(&format!("{HOOK_KEY} -> ")))
+        .count();
+    // Two ConfigMaps and the barrier.
+    assert_eq!(before, if dead { 3 } else { 1 });
+}
+
+#[rstest]
+#[case::with_its_service(Scene::new().installed("Service/old/api: {}").run_time("Secret/old/s: {}", Some("old/api")).git(OLD), true)]
+#[case::its_service_stays(Scene::new().installed("Service/web/api: {}").git("Service/web/api: {}").run_time("Secret/old/s: {}", Some("web/api")), false)]
+#[case::its_service_is_kept(Scene::new().installed("Service/old/api: {}").entry("Service/old/api", |entry| entry.protected = true)
+    .run_time("Secret/old/s: {}", Some("old/api")).git(OLD), false)]
+#[case::with_its_namespace(Scene::new().run_time("Secret/old/s: {}", None).git(OLD), true)]
+#[case::namespace_in_use(Scene::new().run_time("Secret/old/s: {}", None).git("ConfigMap/old/c: {}").live("Namespace/old: {}"), false)]
+#[case::without_namespace(Scene::new().run_time("PriorityClass.scheduling.k8s.io/p: {}", None).git(OLD), false)]
+#[case::without_anything_left(Scene::new().run_time("PriorityClass.scheduling.k8s.io/p: {}", None), true)]
+#[case::another_incarnation(Scene::new().run_time("Secret/old/s: {}", None).meta("Secret/old/s", |meta| meta.uid = "later".into()), false)]
+#[case::incomplete(Scene::new().run_time("Secret/old/s: {}", None).incomplete("Secret"), false)]
+#[case::protected(Scene::new().run_time("PersistentVolumeClaim/old/p: {}", None), false)]
+#[case::annotated(Scene::new().run_time("Secret/old/s: {metadata: {annotations: {pleach.dev/prune: disabled}}}", None), false)]
+fn a_run_time_object_goes(#[case] scene: Scene, #[case] goes: bool) {
+    let plan = scene.plan();
+    let run_time: Vec<&Grant> = plan
+        .steps
+        .iter()
+        .filter_map(|step| match &step.op {
+            Op::Delete(deletion) => Some(deletion.because()),
+            _ => None,
+        })
+        .filter(|grant| matches!(grant, Grant::RunTimeObject { .. }))
+        .collect();
+    assert_eq!(
+        run_time.len(),
+        usize::from(goes),
+        "{:?}",
+        super::changes(&plan)
+    );
+}
+
+#[rstest]
+#[case::namespaced("ConfigMap/web/c: {}", true)]
+#[case::with_cluster_objects("ClusterRole.rbac.authorization.k8s.io/r: {}", false)]
+fn registrations_may_be_none_of_our_concern(#[case] git: &str, #[case] pruned: bool) {
+    let forbidden = Listing::Forbidden("no".to_owned());
+    let plan = old()
+        .git(git)
+        .listing("APIService.apiregistration.k8s.io", forbidden)
+        .plan();
+    assert_eq!(deleted(&plan).len(), usize::from(pruned));
+    let code = if pruned {
+        "registrations-not-seen"
+    } else {
+        "incomplete-view"
+    };
+    assert!(
+        plan.findings.iter().any(|finding| finding.code == code),
+        "{:?}",
+        plan.findings
+    );
+}

@@ -4,6 +4,8 @@
 //! does not say follows from it: kinds that occur are served and listed
 //! completely, and the server answers dry runs as `server` does.
 
+mod observing;
+
 use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::{SignedDuration, Timestamp};
@@ -16,11 +18,8 @@ use crate::object::{
     yaml,
 };
 use crate::observe::{
-    Backend, ClusterId, DesiredDigest, Discovery, Freshness, Grants, Listing, ListingKey, Live,
-    LiveMeta, Observed, Prediction, Registration, Resource, ServedGroup, ServedVersion, Unverified,
-    is_unchanged,
+    Backend, ClusterId, DesiredDigest, Discovery, Grants, Listing, LiveMeta, Observed, Prediction,
 };
-use crate::order::registered_services;
 use crate::plan::{Desired, Plan, Policy, plan};
 use crate::repo::{Consent, Protect, PrunePolicy, RuntimeObject};
 
@@ -368,130 +367,15 @@ impl Scene {
         plan(&scene.desired, &scene.observed, &scene.policy)
     }
 
+    /// What the planner gets to know.
+    pub(super) fn observed(&self) -> Observed {
+        let mut scene = self.clone();
+        scene.observe();
+        scene.observed
+    }
+
     fn label(&self, value: &mut Value) {
         value["metadata"]["labels"][labels::PART_OF] = json!(self.desired.name.apply_set());
-    }
-
-    /// Fills in what observing this cluster would bring.
-    fn observe(&mut self) {
-        for manifest in &self.desired.manifests {
-            let digest = DesiredDigest::Known(manifest.digest());
-            let digests = &mut self.desired.digests;
-            digests.entry(manifest.id().clone()).or_insert(digest);
-        }
-        self.discover();
-        for (id, value) in &self.live {
-            let meta = LiveMeta::read(&value["metadata"], MANAGER);
-            let services = registered_services(&id.group_kind(), value);
-            if !services.is_empty() {
-                self.observed.registrations.push(Registration {
-                    id: id.clone(),
-                    meta: meta.clone(),
-                    services,
-                    available: None,
-                });
-            }
-            if id.is("", "Service") {
-                let live = Live::new(value.clone(), MANAGER);
-                self.observed.full.insert(id.clone(), live);
-            }
-            self.observed.meta.insert(id.clone(), meta);
-        }
-        for manifest in self.desired.manifests.clone() {
-            self.ask(&manifest);
-        }
-    }
-
-    fn ask(&mut self, manifest: &Manifest) {
-        let id = manifest.id();
-        let observed = &mut self.observed;
-        let live = self
-            .live
-            .get(id)
-            .map(|live| Live::new(live.clone(), MANAGER));
-        let entry = observed.inventory.entries.get(id);
-        if let (Some(live), Some(entry)) = (&live, entry)
-            && !self.policy.verify
-            && is_unchanged(manifest, self.desired.digests.get(id), entry, live.meta())
-        {
-            return;
-        }
-        let namespace = id.namespace.as_ref().filter(|name| {
-            let id = ObjectId::new("", "Namespace", None, name);
-            !self.live.contains_key(&id)
-        });
-        let prediction = match (&live, namespace) {
-            (_, Some(name)) => Prediction::Unverified(Unverified::NamespaceMissing(name.clone())),
-            (None, _) if self.unserved.contains(&id.group_kind()) => {
-                Prediction::Unverified(Unverified::KindMissing)
-            }
-            (None, _) => Prediction::Creates,
-            (Some(live), _) => server::dry_run(live.value(), manifest),
-        };
-        observed.predicted.entry(id.clone()).or_insert(prediction);
-        if let Some(live) = live {
-            observed.full.insert(id.clone(), live);
-        }
-    }
-
-    /// Kinds that occur are served and listed, except as the scene says.
-    fn discover(&mut self) {
-        let ids: BTreeSet<ObjectId> = self
-            .desired
-            .manifests
-            .iter()
-            .map(Manifest::id)
-            .chain(self.live.keys())
-            .chain(self.observed.inventory.entries.keys())
-            .cloned()
-            .collect();
-        let mut kinds = self.namespaced.clone();
-        kinds.extend(
-            ids.iter()
-                .map(|id| (id.group_kind(), id.namespace.is_some())),
-        );
-        for (kind, namespaced) in kinds {
-            let served = !self.unserved.contains(&kind);
-            let default = if served {
-                Listing::Complete
-            } else {
-                Listing::NotServed
-            };
-            let listing = self.listings.get(&kind).cloned().unwrap_or(default);
-            let key = ListingKey {
-                kind: kind.clone(),
-                namespace: None,
-            };
-            self.observed.listings.insert(key, listing);
-            let groups = &mut self.observed.discovery.groups;
-            let group = groups
-                .entry(kind.group.clone())
-                .or_insert_with(|| ServedGroup {
-                    versions: vec![ServedVersion {
-                        version: "v1".to_owned(),
-                        freshness: Freshness::Current,
-                        resources: Vec::new(),
-                    }],
-                });
-            let version = &mut group.versions[0];
-            if self.stale.contains(&kind.group) {
-                version.freshness = Freshness::Stale;
-            } else if served {
-                version.resources.push(Resource {
-                    plural: format!("{}s", kind.kind.to_lowercase()),
-                    kind: kind.kind,
-                    namespaced,
-                    verbs: BTreeSet::new(),
-                });
-            }
-        }
-        for (kind, listing) in &self.listings {
-            let key = ListingKey {
-                kind: kind.clone(),
-                namespace: None,
-            };
-            self.observed.listings.insert(key, listing.clone());
-        }
     }
 }
 

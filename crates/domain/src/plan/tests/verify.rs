@@ -1,1 +1,93 @@
-//! t
+//! Readiness of everything, and the barrier.
+
+use rstest::rstest;
+
+use super::scene::Scene;
+use super::{edges, lines};
+use crate::plan::Plan;
+
+const DEPLOYMENT: &str = "Deployment.apps/web/api: {spec: {template: {}}}";
+
+fn verify(plan: &Plan) -> Vec<String> {
+    let lines = lines(plan).into_iter();
+    lines.filter(|line| line.starts_with("verify: ")).collect()
+}
+
+const BARRIER: &str = "verify: wait Release.pleach.dev/e.r";
+
+#[rstest]
+#[case::nothing_to_do(Scene::new().installed(DEPLOYMENT).git(DEPLOYMENT), &[])]
+#[case::after_an_unfinished_run(Scene::new().installed(DEPLOYMENT).unfinished("v2.0.0").git(DEPLOYMENT),
+    &["verify: wait Deployment.apps/web/api until ready", BARRIER])]
+#[case::first(Scene::new().git(DEPLOYMENT), &[BARRIER])]
+#[case::unchanged_with_readiness(Scene::new().installed(&format!("{DEPLOYMENT}\nConfigMap/web/c: {{}}")).git(&format!("{DEPLOYMENT}\nConfigMap/web/c: {{}}\nConfigMap/web/new: {{}}")),
+    &["verify: wait Deployment.apps/web/api until ready", BARRIER])]
+#[case::only_prune(Scene::new().installed(&format!("{DEPLOYMENT}\nConfigMap/web/c: {{}}")).git(DEPLOYMENT),
+    &["verify: wait Deployment.apps/web/api until ready", BARRIER])]
+#[case::not_waiting(Scene::new().git(DEPLOYMENT).policy(|policy| policy.wait = false), &[])]
+#[case::blocked(Scene::new().git(DEPLOYMENT).live("ConfigMap/web/c: {managers: [x]}").git("ConfigMap/web/c: {}"), &[])]
+#[case::registered(Scene::new().git(&format!("{DEPLOYMENT}\nService/web/api: {{}}")).declares("{kind: APIService, group: apiregistration.k8s.io, service: api}"),
+    &["verify: wait Service/web/api until APIService.apiregistration.k8s.io points at web/api", BARRIER])]
+#[case::by_name(Scene::new().git(DEPLOYMENT).git("ConfigMap/other/c: {}").live("Namespace/other: {}").declares("{kind: Secret, group: '', name: made}"),
+    &["verify: wait Secret/other/made until Secret/other/made or Secret/web/made exists", BARRIER])]
+#[case::by_name_without_namespace(Scene::new().git(DEPLOYMENT).cluster_scoped("PriorityClass.scheduling.k8s.io").declares("{kind: PriorityClass, group: scheduling.k8s.io, name: made}"),
+    &["verify: wait PriorityClass.scheduling.k8s.io/made until PriorityClass.scheduling.k8s.io/made exists", BARRIER])]
+#[case::optional(Scene::new().git(DEPLOYMENT).declares("{kind: Secret, group: '', name: made, optional: true}"), &[BARRIER])]
+fn is_waited_for(#[case] scene: Scene, #[case] expected: &[&str]) {
+    assert_eq!(verify(&scene.plan()), expected);
+}
+
+#[test]
+fn the_barrier_needs_everything_before_it() {
+    let plan = Scene::new()
+        .installed("ConfigMap/web/old: {}")
+        .git(&format!(
+            "{DEPLOYMENT}\nConfigMap/web/c: {{}}\nService/web/api: {{}}"
+        ))
+        .declares("{kind: APIService, group: apiregistration.k8s.io, service: api}")
+        .plan();
+    let mut edges: Vec<String> = edges(&plan)
+        .into_iter()
+        .filter(|edge| edge.contains("-> Release.pleach.dev"))
+        .collect();
+    edges.sort();
+    assert_eq!(
+        edges,
+        [
+            "ConfigMap/web/c -> Release.pleach.dev/e.r (wait): Applied Barrier",
+            "Deployment.apps/web/api -> Release.pleach.dev/e.r (wait): Ready Barrier",
+            "Service/web/api (wait) -> Release.pleach.dev/e.r (wait): Ready Barrier",
+            "Service/web/api -> Release.pleach.dev/e.r (wait): Ready Barrier",
+        ]
+    );
+}
+
+#[test]
+fn run_time_objects_are_waited_for_from_when_the_workloads_are_ready() {
+    let plan = Scene::new()
+        .git(&format!("{DEPLOYMENT}\nDeployment.apps/web/b: {{spec: {{template: {{}}}}}}\nService/web/api: {{}}"))
+        .declares("{kind: APIService, group: apiregistration.k8s.io, service: api}")
+        .plan();
+    let edges = edges(&plan);
+    for workload in ["api", "b"] {
+        let edge =
+            format!("Deployment.apps/web/{workload} -> Service/web/api (wait): Ready Reference");
+        assert!(edges.contains(&edge), "{edges:#?}");
+    }
+}
+
+#[rstest]
+#[case(
+    "{kind: APIService, group: apiregistration.k8s.io, service: typo}",
+    "ConfigMap/web/c: {}",
+    "run-time-object-without-service"
+)]
+#[case(
+    "{kind: Secret, group: '', name: made}",
+    "ClusterRole.rbac.authorization.k8s.io/r: {}",
+    "run-time-object-without-namespace"
+)]
+fn what_cannot_be_found_is_said(#[case] declared: &str, #[case] git: &str, #[case] code: &str) {
+    let plan = Scene::new().git(git).declares(declared).plan();
+    assert_eq!(plan.findings[0].code, code);
+}

@@ -1,0 +1,124 @@
+//! What steps do.
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::object::{Digest, ObjectId, canonical_json};
+use crate::observe::DesiredDigest;
+use crate::plan::Deletion;
+
+/// The operations.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Op {
+    /// Server-side apply under the release's manager.
+    Apply {
+        /// What is sent.
+        body: Body,
+        /// Managers whose fields are taken over. The apply is sent without force
+        /// first; a conflict with anybody else fails the step.
+        take_over: Vec<String>,
+    },
+    /// POST: only if absent.
+    Create {
+        /// What is sent.
+        body: Body,
+        /// A Job that runs once.
+        once: bool,
+    },
+    /// A JSON patch that tests the resourceVersion.
+    Patch {
+        /// RFC 6902 operations.
+        patch: NonSecret,
+        /// Subresource, such as `scale`.
+        subresource: Option<String>,
+    },
+    /// A deletion.
+    Delete(Deletion),
+    /// Read at run time and created elsewhere: no secret in a plan.
+    Copy {
+        /// Where it is read.
+        from: ObjectId,
+        /// Where it is created.
+        to: ObjectId,
+    },
+    /// Stored objects are rewritten at another version.
+    Migrate {
+        /// The definition.
+        crd: ObjectId,
+        /// The version to store.
+        to: String,
+    },
+    /// Nothing is done; the step completes when its condition holds.
+    Wait,
+}
+
+impl Op {
+    /// What of the operation an approval binds to; without the body where its
+    /// digest could not be known.
+    pub(in crate::plan) fn effect(&self, with_body: bool) -> Value {
+        let digest = |body: &Body| {
+            if with_body {
+                body.digest()
+            } else {
+                "unkeyed".to_owned()
+            }
+        };
+        match self {
+            Self::Apply { body, .. } => serde_json::json!(["apply", digest(body)]),
+            Self::Create { body, .. } => serde_json::json!(["create", digest(body)]),
+            // Patches carry resourceVersions; what they do shows in the apply that follows.
+            Self::Patch { subresource, .. } => serde_json::json!(["patch", subresource]),
+            Self::Delete(_) => serde_json::json!(["delete"]),
+            Self::Copy { from, .. } => serde_json::json!(["copy", from.to_string()]),
+            Self::Migrate { crd, to } => serde_json::json!(["migrate", crd.to_string(), to]),
+            Self::Wait => serde_json::json!(["wait"]),
+        }
+    }
+
+    /// Whether it sends the object.
+    pub(in crate::plan) fn applies(&self) -> bool {
+        matches!(self, Self::Apply { .. } | Self::Create { .. })
+    }
+
+    /// A word for people.
+    pub fn verb(&self) -> &'static str {
+        match self {
+            Self::Apply { .. } => "apply",
+            Self::Create { .. } => "create",
+            Self::Patch { .. } => "patch",
+            Self::Delete(_) => "delete",
+            Self::Copy { .. } => "copy",
+            Self::Migrate { .. } => "migrate",
+            Self::Wait => "wait",
+        }
+    }
+}
+
+/// Stands for the digest of a secret object before its key exists.
+const UNKEYED: &str = "unkeyed";
+
+/// What an apply sends.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Body {
+    /// The rendered manifest of the step's object, by its written digest.
+    Rendered(DesiredDigest),
+    /// An object that the planner made.
+    Inline(NonSecret),
+}
+
+impl Body {
+    fn digest(&self) -> String {
+        match self {
+            Self::Rendered(DesiredDigest::Known(digest)) => digest.to_string(),
+            Self::Rendered(DesiredDigest::Unkeyed) => UNKEYED.to_owned(),
+            Self::Inline(value) => Digest::of(&canonical_json(&value.0)).to_string(),
+        }
+    }
+}
+
+/// A value that holds nothing secret and may be written down.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct NonSecret(pub Value);
