@@ -15,6 +15,7 @@ mod fleet;
 mod kubectl;
 mod lifecycle;
 mod schemas;
+mod several;
 mod start;
 mod world;
 
