@@ -21,6 +21,7 @@ mod refusals;
 mod robustness;
 mod schemas;
 mod secrets;
+mod several;
 mod start;
 mod unwaited;
 mod upgrade;
