@@ -230,7 +230,8 @@ impl Planned {
     }
 }
 
-async fn connect(
+/// Connects for a command; an empty context is the kubeconfig's current one.
+pub(super) async fn connect(
     kubeconfig: Option<PathBuf>,
     context: Option<String>,
 ) -> Result<Cluster, CliError> {

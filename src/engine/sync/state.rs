@@ -31,7 +31,7 @@ use crate::io::cluster::{
     ResourcePath, Selector,
 };
 
-pub use all::{inventories, release, releases as all_releases};
+pub use all::{follow_releases, inventories, release, releases as all_releases};
 
 /// Namespace of everything that pleach keeps for itself.
 pub const STATE_NAMESPACE: &str = "pleach-system";

@@ -1,11 +1,14 @@
 //! The records of all releases of a cluster, for those who only look.
 
+use std::collections::BTreeMap;
+
+use futures::{Stream, StreamExt as _};
 use pleach_domain::doctor::KnownRelease;
 use pleach_domain::inventory::{Inventory, ReleaseName, ReleaseSummary};
 use pleach_domain::object::labels;
 
 use super::{STATE_NAMESPACE, assemble, config_maps};
-use crate::io::cluster::{Class, Cluster, ClusterError, Selector};
+use crate::io::cluster::{Class, Cluster, ClusterError, Depth, Followed, Selector};
 
 /// Every release, in the order of their names; none where pleach was never
 /// used. Needs no right but to list Releases.
@@ -74,4 +77,38 @@ async fn read_all(cluster: &Cluster) -> Result<Vec<KnownRelease>, ClusterError> 
             KnownRelease { summary, inventory }
         })
         .collect())
+}
+
+/// All releases, anew whenever one of them changes. Failures are reported and
+/// do not end the stream.
+pub fn follow_releases(
+    cluster: &Cluster,
+) -> impl Stream<Item = Result<Vec<ReleaseSummary>, ClusterError>> + Send + use<> {
+    let changes = cluster.follow(&super::releases(), &Selector::default(), Depth::Full);
+    changes.scan(
+        BTreeMap::<ReleaseName, ReleaseSummary>::new(),
+        |known, change| {
+            let seen = change.map(|change| {
+                match change {
+                    Followed::Listed(values) => {
+                        *known = values
+                            .iter()
+                            .filter_map(ReleaseSummary::read)
+                            .map(|release| (release.name.clone(), release))
+                            .collect();
+                    }
+                    Followed::Applied(value) => known.extend(
+                        ReleaseSummary::read(&value).map(|release| (release.name.clone(), release)),
+                    ),
+                    Followed::Deleted(value) => {
+                        if let Some(release) = ReleaseSummary::read(&value) {
+                            known.remove(&release.name);
+                        }
+                    }
+                }
+                known.values().cloned().collect()
+            });
+            std::future::ready(Some(seen))
+        },
+    )
 }
