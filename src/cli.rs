@@ -12,12 +12,15 @@ pub mod ui;
 mod apply;
 mod completion;
 mod diff;
+mod doctor;
 mod format;
+mod history;
 mod init;
 mod plan;
 mod render;
 mod runtime;
 mod session;
+mod status;
 mod version;
 
 use std::ffi::OsString;
@@ -51,6 +54,8 @@ Examples:
   pleach render production          see what it renders to; needs no cluster
   pleach diff production            see what apply would change
   pleach apply production/web       apply one release, after asking
+  pleach status                     see what is installed, and whether it is ready
+  pleach doctor                     see what is wrong with the cluster
 
 Exit codes:
   0  done                           5    conflict
@@ -123,6 +128,9 @@ enum Command {
     Diff(diff::DiffArgs),
     Plan(plan::PlanArgs),
     Apply(apply::ApplyArgs),
+    Status(status::StatusArgs),
+    History(history::HistoryArgs),
+    Doctor(doctor::DoctorArgs),
     Completion(completion::CompletionArgs),
     Version(version::VersionArgs),
 }
@@ -160,7 +168,12 @@ impl Cli {
     /// Whether the command talks to a cluster.
     pub fn needs_cluster(&self) -> bool {
         match self.command {
-            Command::Diff(_) | Command::Plan(_) | Command::Apply(_) => true,
+            Command::Diff(_)
+            | Command::Plan(_)
+            | Command::Apply(_)
+            | Command::Status(_)
+            | Command::History(_)
+            | Command::Doctor(_) => true,
             Command::Init(_)
             | Command::Render(_)
             | Command::Completion(_)
@@ -202,6 +215,9 @@ fn dispatch(cli: Cli, ui: &mut Ui) -> Result<Exit, CliError> {
         Command::Diff(args) => runtime::block_on(&cancel, diff::run(ui, &context, args)),
         Command::Plan(args) => runtime::block_on(&cancel, plan::run(ui, &context, args)),
         Command::Apply(args) => runtime::block_on(&cancel, apply::run(ui, &context, args)),
+        Command::Status(args) => runtime::block_on(&cancel, status::run(ui, &context, args)),
+        Command::History(args) => runtime::block_on(&cancel, history::run(ui, &context, args)),
+        Command::Doctor(args) => runtime::block_on(&cancel, doctor::run(ui, &context, args)),
         Command::Completion(args) => Ok(completion::run(ui, &args)),
         Command::Version(args) => Ok(version::run(ui, &args)),
     }

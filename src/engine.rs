@@ -3,4 +3,22 @@
 //! The engine never prints. It emits [`sync::events::SyncEvent`]s; progress
 //! lines, logs and metrics are consumers of that one stream and unknown to it.
 
+pub mod doctor;
 pub mod sync;
+
+use std::error::Error;
+
+/// An error with its causes in one line, without repetitions.
+fn words(error: &dyn Error) -> String {
+    let mut words = error.to_string();
+    let mut next = error.source();
+    while let Some(cause) = next {
+        let text = cause.to_string();
+        if !words.ends_with(&text) {
+            words.push_str(": ");
+            words.push_str(&text);
+        }
+        next = cause.source();
+    }
+    words
+}

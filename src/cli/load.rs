@@ -104,16 +104,35 @@ impl Context {
         read(&*tree, revision, target)
     }
 
+    /// What the repository says of an environment, without rendering it; none
+    /// where there is no repository: for commands that do without one.
+    pub fn environment(&self, name: &str) -> Result<Option<ResolvedEnvironment>, CliError> {
+        if self.find_folder()?.is_none() {
+            return Ok(None);
+        }
+        let Opened { tree, .. } = self.open()?;
+        repo::resolve(&*tree, name, &pleach_version())
+            .map(Some)
+            .map_err(|findings| {
+                let target = Target {
+                    environment: name.to_owned(),
+                    release: None,
+                };
+                refused(&target, findings)
+            })
+    }
+
+    /// Whether somebody named the repository or a revision of it, and did not
+    /// just happen to be in one.
+    pub fn names_repository(&self) -> bool {
+        self.settings.repo.is_some() || self.settings.revision.is_some()
+    }
+
     fn folder(&self) -> Result<PathBuf, CliError> {
-        if let Some(folder) = &self.settings.repo {
-            return Ok(folder.clone());
+        if let Some(folder) = self.find_folder()? {
+            return Ok(folder);
         }
         let here = files::canonical(Path::new("."))?;
-        for folder in here.ancestors() {
-            if files::exists(&folder.join(REPOSITORY_FILE))? {
-                return Ok(folder.to_owned());
-            }
-        }
         Err(CliError::new(
             Kind::Repository,
             format!(
@@ -122,6 +141,19 @@ impl Context {
             ),
         )
         .hint("name the repository with --repo, or make one with `pleach init`"))
+    }
+
+    fn find_folder(&self) -> Result<Option<PathBuf>, CliError> {
+        if let Some(folder) = &self.settings.repo {
+            return Ok(Some(folder.clone()));
+        }
+        let here = files::canonical(Path::new("."))?;
+        for folder in here.ancestors() {
+            if files::exists(&folder.join(REPOSITORY_FILE))? {
+                return Ok(Some(folder.to_owned()));
+            }
+        }
+        Ok(None)
     }
 }
 

@@ -352,7 +352,8 @@ pub(super) fn failed(what: &'static str, release: &ReleaseName, source: SyncErro
     }
 }
 
-async fn connect(
+/// Connects for a command; an empty context is the kubeconfig's current one.
+pub(super) async fn connect(
     kubeconfig: Option<PathBuf>,
     context: Option<String>,
 ) -> Result<Cluster, CliError> {

@@ -63,6 +63,8 @@ pub struct Ui {
     verbosity: Verbosity,
     /// Whether a bar may be drawn.
     animated: bool,
+    /// Whether the result goes to a terminal, where it may be drawn anew.
+    redraws: bool,
     bar: Option<ProgressBar>,
 }
 
@@ -81,6 +83,7 @@ impl Ui {
             verbosity,
             // Log lines would tear a bar apart.
             animated: terminal && verbosity == Verbosity::Normal,
+            redraws: io::stdout().is_terminal(),
             bar: None,
         }
     }
@@ -99,6 +102,7 @@ impl Ui {
             input,
             verbosity,
             animated: false,
+            redraws: false,
             bar: None,
         }
     }
@@ -117,6 +121,18 @@ impl Ui {
             Some(bar) => bar.suspend(|| self.out.write_line(&line)),
             None => self.out.write_line(&line),
         }
+    }
+
+    /// Shows a result in place of the one before: on a terminal over it, else
+    /// below it. It is seen at once.
+    pub fn redraw(&mut self, text: impl Display) {
+        self.end_progress();
+        if self.redraws {
+            // To the corner, and everything below is cleared.
+            self.out.write_now("\u{1b}[H\u{1b}[2J");
+        }
+        self.out.write_line(&text.to_string());
+        self.out.flush_now();
     }
 
     /// Says what is being done, unless told to be quiet.

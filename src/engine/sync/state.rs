@@ -6,6 +6,7 @@
 //! of the Release commits them, then shards that are no longer named go: a
 //! crash between any two of these leaves a complete record.
 
+mod all;
 mod crd;
 mod setup;
 
@@ -28,6 +29,8 @@ use crate::io::cluster::{
     Applied, ApplyOptions, Class, Cluster, ClusterError, DeleteOptions, Patch, PatchOptions,
     Propagation, ResourcePath, Selector,
 };
+
+pub use all::{follow_releases, inventories, release, releases as all_releases};
 
 /// Namespace of everything that pleach keeps for itself.
 pub const STATE_NAMESPACE: &str = "pleach-system";
@@ -186,29 +189,7 @@ impl State {
             .filter(|name| !listed.contains(name))
             .map(str::to_owned)
             .collect();
-        let incomplete = |what: String, source| SyncError::Inventory {
-            release: self.name.to_string(),
-            what,
-            source,
-        };
-        let mut shards = Vec::new();
-        for shard in &installed.shards {
-            let bytes = list
-                .items
-                .iter()
-                .find(|item| item["metadata"]["name"] == shard.name.as_str())
-                .and_then(|item| item["binaryData"]["entries"].as_str())
-                .and_then(|text| STANDARD.decode(text).ok())
-                .ok_or_else(|| {
-                    incomplete(
-                        format!("ConfigMap {STATE_NAMESPACE}/{} is missing", shard.name),
-                        None,
-                    )
-                })?;
-            shards.push((shard.digest, bytes));
-        }
-        read_shards(&shards)
-            .map_err(|source| incomplete("a shard cannot be read".to_owned(), Some(source)))
+        assemble(&self.name, installed, &list.items)
     }
 
     async fn read_key(&self) -> Result<Option<DigestKey>, SyncError> {
@@ -429,6 +410,37 @@ impl State {
         let body = Bytes::from(canonical_json(object));
         Ok(self.cluster.apply(path, id, body, &options).await?)
     }
+}
+
+/// Puts the shards together that a release commits to. One that is missing or
+/// is not what was committed makes the view incomplete (I1).
+fn assemble(
+    name: &ReleaseName,
+    installed: &Installed,
+    config_maps: &[Value],
+) -> Result<Inventory, SyncError> {
+    let incomplete = |what: String, source| SyncError::Inventory {
+        release: name.to_string(),
+        what,
+        source,
+    };
+    let mut shards = Vec::new();
+    for shard in &installed.shards {
+        let bytes = config_maps
+            .iter()
+            .find(|item| item["metadata"]["name"] == shard.name.as_str())
+            .and_then(|item| item["binaryData"]["entries"].as_str())
+            .and_then(|text| STANDARD.decode(text).ok())
+            .ok_or_else(|| {
+                incomplete(
+                    format!("ConfigMap {STATE_NAMESPACE}/{} is missing", shard.name),
+                    None,
+                )
+            })?;
+        shards.push((shard.digest, bytes));
+    }
+    read_shards(&shards)
+        .map_err(|source| incomplete("a shard cannot be read".to_owned(), Some(source)))
 }
 
 fn is_contended(error: &ClusterError) -> bool {

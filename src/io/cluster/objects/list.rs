@@ -15,7 +15,7 @@ use super::brief;
 use crate::io::cluster::classify::Verb;
 use crate::io::cluster::path::with_query;
 use crate::io::cluster::transport::{About, Call, JSON};
-use crate::io::cluster::{ApiError, Class, Cluster, ClusterError, ResourcePath};
+use crate::io::cluster::{ApiError, Class, Cluster, ClusterError, Depth, ResourcePath};
 
 /// Objects per page, as kubectl asks.
 const PAGE: u32 = 500;
@@ -161,6 +161,25 @@ impl Cluster {
             items,
             resource_version,
         })
+    }
+
+    /// Goes through a list and keeps only what is picked from it, for lists
+    /// that may be larger than what is wanted of them. `T` are the fields that
+    /// are looked at; the rest of the objects is skipped while parsing.
+    pub async fn pick<T: DeserializeOwned, U>(
+        &self,
+        path: &ResourcePath,
+        selector: &Selector<'_>,
+        depth: Depth,
+        pick: impl Fn(T) -> Option<U>,
+    ) -> Result<Vec<U>, ClusterError> {
+        let accept = match depth {
+            Depth::Full => JSON,
+            Depth::Metadata => METADATA_LIST,
+        };
+        let mut items = Vec::new();
+        self.pages(path, selector, accept, &mut items, pick).await?;
+        Ok(items.into_iter().flatten().collect())
     }
 
     /// Lists objects without their bodies, in their own kind.

@@ -72,10 +72,7 @@ fn it_goes_right_before_the_new_workloads(#[case] scene: Scene) {
         .unwrap();
     assert_eq!(
         (change.action, change.reason.as_str()),
-        (
-            Action::Delete,
-            "points at Service old/api, which goes"
-        )
+        (Action::Delete, "points at Service old/api, which goes")
     );
 }
 

@@ -53,10 +53,7 @@ fn a_member_goes_after_verify_with_its_uid() {
     assert!(edges(&plan).contains(
         &"Release.pleach.dev/e.r (wait) -> ConfigMap/web/old: Applied Barrier".to_owned()
     ));
-    assert_eq!(
-        change(&plan, KEY).unwrap().reason,
-        "no longer in git"
-    );
+    assert_eq!(change(&plan, KEY).unwrap().reason, "no longer in git");
 }
 
 #[rstest]

@@ -1,0 +1,181 @@
+//! `pleach doctor`.
+
+use clap::ValueEnum;
+use pleach_domain::doctor::{Code, Diagnosis, Refusal, diagnose};
+use pleach_domain::finding::Severity;
+use pleach_domain::object::ObjectId;
+
+use super::error::{CliError, Kind};
+use super::session::connect;
+use super::{Context, Exit, Ui, format};
+use crate::engine::doctor;
+use crate::io::cluster::{Cluster, Deleted};
+
+/// Show what is wrong with the cluster, and what repairs it
+///
+/// Looks at the whole cluster, whoever installed what: APIs and webhooks whose
+/// Service is gone or has no endpoints, with what they break; namespaces and
+/// objects whose deletion does not end, with the cause; objects of pleach that
+/// no release has; releases that are not ready; rights that pleach lacks. Needs
+/// no repository and changes nothing. Ends with code 1 when there are errors or
+/// warnings.
+///
+/// With --fix it removes one `APIService` or webhook configuration whose Service
+/// does not exist, after looking again and asking. What somebody else owns is
+/// only removed with --yes, and what has an owner reference never.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  pleach doctor
+  pleach doctor -o json
+  pleach doctor --fix APIService.apiregistration.k8s.io/v1beta1.metrics.example.org")]
+pub(crate) struct DoctorArgs {
+    /// Remove this dead registration: Kind.group/name
+    #[arg(long, value_name = "ID")]
+    fix: Option<ObjectId>,
+
+    /// Do not ask, and overrule other owners
+    #[arg(short, long, requires = "fix")]
+    yes: bool,
+
+    /// Format of the output
+    #[arg(short, long, value_name = "FORMAT", default_value = "text")]
+    output: DoctorOutput,
+}
+
+/// Formats of the diagnoses.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum DoctorOutput {
+    /// For people, with colors on a terminal.
+    Text,
+    /// For programs.
+    Json,
+}
+
+pub(crate) async fn run(ui: &mut Ui, ctx: &Context, args: DoctorArgs) -> Result<Exit, CliError> {
+    if let Some(id) = &args.fix
+        && !doctor::is_fixable_kind(id)
+    {
+        return Err(CliError::usage(format!(
+            "--fix removes APIServices and webhook configurations only, not {id}"
+        ))
+        .hint("write Kind.group/name, as `pleach doctor` shows it"));
+    }
+    let cluster = connect(
+        ctx.settings.kubeconfig.clone(),
+        ctx.settings.context.clone(),
+    )
+    .await?;
+    match &args.fix {
+        Some(id) => fix(ui, ctx, &cluster, id, &args).await,
+        None => show(ui, &cluster, args.output).await,
+    }
+}
+
+async fn show(ui: &mut Ui, cluster: &Cluster, output: DoctorOutput) -> Result<Exit, CliError> {
+    let diagnoses = diagnose(&doctor::examine(cluster).await?);
+    ui.print(match output {
+        DoctorOutput::Text => format::doctor::text(&diagnoses),
+        DoctorOutput::Json => format::json(&format::doctor::json(cluster.server(), &diagnoses)),
+    });
+    let is_ill = diagnoses
+        .iter()
+        .any(|diagnosis| diagnosis.severity >= Severity::Warning);
+    Ok(if is_ill { Exit::FAILED } else { Exit::DONE })
+}
+
+async fn fix(
+    ui: &mut Ui,
+    ctx: &Context,
+    cluster: &Cluster,
+    id: &ObjectId,
+    args: &DoctorArgs,
+) -> Result<Exit, CliError> {
+    let diagnosis = look_at(ui, cluster, id).await?;
+    let mut shown = String::new();
+    format::doctor::one(&mut shown, &diagnosis);
+    ui.status(shown.trim_end());
+    let decided = diagnosis
+        .deletion(args.yes)
+        .map_err(|refusal| refused(id, &refusal))?;
+    let question = format!("Delete {id} from {}?", cluster.server());
+    if !ui.confirm(&question, args.yes, &ctx.cancel).await? {
+        return Err(CliError::new(Kind::Failed, "declined; nothing was deleted"));
+    }
+    // The answer may have taken its time, and the Service may be back.
+    let again = look_at(ui, cluster, id).await?;
+    if again.deletion(args.yes).as_ref() != Ok(&decided) {
+        return Err(CliError::new(
+            Kind::Conflict,
+            format!("{id} is no longer as it was shown; nothing was deleted"),
+        )
+        .hint("run the command again"));
+    }
+    let deleted = doctor::remove(cluster, id, &decided).await?;
+    let reason = decided.explain();
+    let text = match &deleted {
+        Deleted::Gone => format!("deleted {id}: it {reason}"),
+        Deleted::Absent => format!("{id} is gone already"),
+        Deleted::Accepted { finalizers } => format!(
+            "{id} is being deleted and waits for {}: it {reason}",
+            finalizers.join(", ")
+        ),
+    };
+    ui.print(match args.output {
+        DoctorOutput::Text => text,
+        DoctorOutput::Json => format::json(&serde_json::json!({
+            "format": 1,
+            "server": cluster.server(),
+            "deleted": id,
+            "because": decided.because(),
+            "waitsFor": match deleted {
+                Deleted::Accepted { finalizers } => finalizers,
+                Deleted::Gone | Deleted::Absent => Vec::new(),
+            },
+        })),
+    });
+    Ok(Exit::DONE)
+}
+
+/// What is wrong with one registration, as it is now.
+async fn look_at(ui: &mut Ui, cluster: &Cluster, id: &ObjectId) -> Result<Diagnosis, CliError> {
+    let Some(observations) = doctor::examine_registration(cluster, id).await? else {
+        return Err(CliError::new(
+            Kind::Failed,
+            format!("there is no {id} in {}", cluster.server()),
+        ));
+    };
+    let diagnoses = diagnose(&observations);
+    for gap in diagnoses
+        .iter()
+        .filter(|diagnosis| diagnosis.code == Code::NotExamined)
+    {
+        ui.status(&gap.message);
+    }
+    diagnoses
+        .into_iter()
+        .find(|diagnosis| diagnosis.object.as_ref() == Some(id))
+        .ok_or_else(|| {
+            CliError::new(
+                Kind::Policy,
+                format!("{id} is left alone: nothing says that its Service does not exist"),
+            )
+        })
+}
+
+fn refused(id: &ObjectId, refusal: &Refusal) -> CliError {
+    let error = CliError::new(Kind::Policy, format!("{id} is left alone: {refusal}"));
+    match refusal {
+        Refusal::NotDead(_) => {
+            error.hint("only what points at nothing but Services that do not exist is removed")
+        }
+        Refusal::Owned(_) => error,
+        Refusal::Foreign { suspend, .. } => {
+            let error = error.hint("--yes removes it all the same");
+            match suspend {
+                Some(command) => error.hint(format!("stop its owner first: `{command}`")),
+                None => error,
+            }
+        }
+    }
+}

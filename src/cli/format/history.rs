@@ -1,0 +1,39 @@
+//! Recorded results in words and for programs.
+
+use pleach_domain::inventory::{Installed, ReleaseSummary};
+use serde_json::{Value, json};
+
+use super::status::short;
+use super::table::table;
+
+/// One line per result, the newest first.
+pub(crate) fn text(installed: &Installed) -> String {
+    let rows: Vec<[String; 5]> = installed
+        .history
+        .iter()
+        .map(|result| {
+            [
+                // Fractions of a second say nothing here.
+                format!("{:.0}", result.at),
+                result.version.clone(),
+                short(&result.revision),
+                result.result.clone(),
+                result.message.clone(),
+            ]
+        })
+        .collect();
+    if rows.is_empty() {
+        return "no results yet".to_owned();
+    }
+    table(["AT", "VERSION", "REVISION", "RESULT", "MESSAGE"], &rows).join("\n")
+}
+
+/// The same for programs, with whole revisions.
+pub(crate) fn json(summary: &ReleaseSummary, installed: &Installed) -> Value {
+    json!({
+        "format": 1,
+        "environment": summary.name.environment,
+        "release": summary.name.release,
+        "results": installed.history,
+    })
+}

@@ -1,0 +1,259 @@
+//! Releases in words and for programs.
+
+use jiff::Timestamp;
+use pleach_domain::age::age;
+use pleach_domain::inventory::{Attempt, Installed, ReleaseSummary};
+use serde_json::{Value, json};
+
+use super::style::{ERROR, WARNING};
+use super::table::{one_line, table};
+
+/// What git says of an environment.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Wanted {
+    /// Name of the environment.
+    pub(crate) environment: String,
+    /// Id of the repository.
+    pub(crate) repository: String,
+    /// Its releases, with the versions they are pinned to; none for bundles
+    /// without versions.
+    pub(crate) releases: Vec<(String, Option<String>)>,
+    /// The only one that was asked for.
+    pub(crate) only: Option<String>,
+}
+
+/// The table of releases, what is wrong with those that are not ready, and
+/// where they differ from git.
+pub(crate) fn text(releases: &[ReleaseSummary], wanted: Option<&Wanted>, now: Timestamp) -> String {
+    let mut lines = Vec::new();
+    if releases.is_empty() {
+        lines.push("no releases are installed".to_owned());
+    } else {
+        let rows: Vec<[String; 7]> = releases.iter().map(|release| row(release, now)).collect();
+        let drawn = table(
+            [
+                "RELEASE", "VERSION", "REVISION", "READY", "STAGE", "ENTRIES", "AGE",
+            ],
+            &rows,
+        );
+        lines.extend(drawn);
+    }
+    for release in releases {
+        if let Some(trouble) = trouble(release) {
+            let target = release.target();
+            lines.push(format!("{ERROR}{target}{ERROR:#}: {}", one_line(&trouble)));
+        }
+    }
+    for difference in wanted
+        .map(|wanted| wanted.differences(releases))
+        .unwrap_or_default()
+    {
+        lines.push(format!(
+            "{WARNING}git{WARNING:#}: {}",
+            one_line(&difference)
+        ));
+    }
+    lines.join("\n")
+}
+
+fn row(release: &ReleaseSummary, now: Timestamp) -> [String; 7] {
+    let ready = match release.ready {
+        Some(true) => "True",
+        Some(false) => "False",
+        None => "Unknown",
+    };
+    let Ok(record) = &release.record else {
+        let unknown = || "?".to_owned();
+        return [
+            release.target(),
+            unknown(),
+            unknown(),
+            ready.to_owned(),
+            unknown(),
+            unknown(),
+            unknown(),
+        ];
+    };
+    let shown = record.applying.as_ref().or(record.installed.as_ref());
+    [
+        release.target(),
+        versions(record),
+        shown
+            .map(|attempt| short(&attempt.revision))
+            .unwrap_or_default(),
+        ready.to_owned(),
+        record.stage.clone(),
+        record.entries.to_string(),
+        record
+            .history
+            .first()
+            .map(|result| age(result.at, now))
+            .unwrap_or_default(),
+    ]
+}
+
+/// The version that is installed, and the one on its way.
+fn versions(record: &Installed) -> String {
+    match (&record.installed, &record.applying) {
+        (None, None) => String::new(),
+        (Some(installed), None) => version(installed),
+        (Some(installed), Some(applying)) if installed.version == applying.version => {
+            format!("{} (unfinished)", version(installed))
+        }
+        (Some(installed), Some(applying)) => {
+            format!("{} -> {}", version(installed), version(applying))
+        }
+        (None, Some(applying)) => format!("-> {}", version(applying)),
+    }
+}
+
+/// The version of a bundle without versions is the revision.
+fn version(attempt: &Attempt) -> String {
+    if attempt.version == attempt.revision {
+        short(&attempt.version)
+    } else {
+        attempt.version.clone()
+    }
+}
+
+/// A commit as people write it; the rest as it is.
+pub(super) fn short(revision: &str) -> String {
+    let is_commit = revision.len() == 40 && revision.bytes().all(|byte| byte.is_ascii_hexdigit());
+    if is_commit {
+        revision[..7].to_owned()
+    } else {
+        revision.to_owned()
+    }
+}
+
+/// Why a release is not ready.
+fn trouble(release: &ReleaseSummary) -> Option<String> {
+    if let Err(why) = &release.record {
+        return Some(why.clone());
+    }
+    if release.ready == Some(true) {
+        return None;
+    }
+    let texts: Vec<&str> = [release.reason.as_str(), release.message.as_str()]
+        .into_iter()
+        .filter(|text| !text.is_empty())
+        .collect();
+    Some(if texts.is_empty() {
+        "nothing is known of its readiness yet".to_owned()
+    } else {
+        texts.join(": ")
+    })
+}
+
+impl Wanted {
+    /// The releases that git has and were asked for.
+    fn asked(&self) -> impl Iterator<Item = &(String, Option<String>)> {
+        self.releases
+            .iter()
+            .filter(|(name, _)| self.only.as_ref().is_none_or(|only| only == name))
+    }
+
+    fn version_of(&self, name: &str) -> Option<&Option<String>> {
+        self.releases
+            .iter()
+            .find(|(release, _)| release == name)
+            .map(|(_, version)| version)
+    }
+
+    /// Where the cluster differs from git, as far as versions tell.
+    fn differences(&self, releases: &[ReleaseSummary]) -> Vec<String> {
+        let mut differences = Vec::new();
+        for (name, version) in self.missing(releases) {
+            let version = version
+                .as_ref()
+                .map(|version| format!(" ({version})"))
+                .unwrap_or_default();
+            differences.push(format!(
+                "{}/{name}{version} is not installed",
+                self.environment
+            ));
+        }
+        for release in releases {
+            let target = release.target();
+            let record = release.record.as_ref().ok();
+            let repository = record.map_or("", |record| record.repository.as_str());
+            if !repository.is_empty() && repository != self.repository {
+                differences.push(format!(
+                    "{target} belongs to repository {repository}, and this is {}",
+                    self.repository
+                ));
+                continue;
+            }
+            let Some(pinned) = self.version_of(&release.name.release) else {
+                differences.push(format!(
+                    "{target} is installed, and environment {} no longer has it",
+                    self.environment
+                ));
+                continue;
+            };
+            let installed = record.and_then(|record| record.installed.as_ref());
+            if let (Some(pinned), Some(installed)) = (pinned, installed)
+                && *pinned != installed.version
+            {
+                differences.push(format!(
+                    "{target} is pinned to {pinned}, and {} is installed",
+                    installed.version
+                ));
+            }
+        }
+        differences
+    }
+
+    fn missing(&self, releases: &[ReleaseSummary]) -> Vec<&(String, Option<String>)> {
+        self.asked()
+            .filter(|(name, _)| !releases.iter().any(|release| release.name.release == *name))
+            .collect()
+    }
+}
+
+/// The same for programs.
+pub(crate) fn json(releases: &[ReleaseSummary], wanted: Option<&Wanted>) -> Value {
+    let mut value = json!({
+        "format": 1,
+        "releases": releases.iter().map(|release| one(release, wanted)).collect::<Vec<_>>(),
+    });
+    if let Some(wanted) = wanted {
+        value["notInstalled"] = wanted
+            .missing(releases)
+            .into_iter()
+            .map(|(name, version)| json!({ "release": name, "version": version }))
+            .collect();
+    }
+    value
+}
+
+fn one(release: &ReleaseSummary, wanted: Option<&Wanted>) -> Value {
+    let mut value = json!({
+        "environment": release.name.environment,
+        "release": release.name.release,
+        "ready": release.ready,
+        "reason": release.reason,
+        "message": release.message,
+        "since": release.since,
+    });
+    match &release.record {
+        Ok(record) => {
+            value["repository"] = json!(record.repository);
+            value["bundle"] = json!(record.bundle);
+            value["installed"] = json!(record.installed);
+            value["applying"] = json!(record.applying);
+            value["stage"] = json!(record.stage);
+            value["entries"] = json!(record.entries);
+            value["last"] = json!(record.history.first());
+        }
+        Err(why) => value["unreadable"] = json!(why),
+    }
+    if let Some(wanted) = wanted {
+        let pinned = wanted.version_of(&release.name.release);
+        value["git"] = json!({ "wanted": pinned.is_some(), "version": pinned.cloned().flatten() });
+    }
+    value
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,103 @@
+use super::*;
+
+fn release(name: &str, status: &Value) -> ReleaseSummary {
+    ReleaseSummary::read(&json!({"metadata": {"name": name}, "status": status})).unwrap()
+}
+
+fn attempt(version: &str) -> Value {
+    let revision = "0123456789012345678901234567890123456789";
+    json!({"version": version, "revision": revision, "digest": format!("sha256:{}", "0".repeat(64)),
+        "at": "2026-07-01T10:00:00Z"})
+}
+
+fn releases() -> Vec<ReleaseSummary> {
+    let ready = |status: &str, reason: &str, message: &str| json!([{"type": "Ready", "status": status, "reason": reason, "message": message}]);
+    vec![
+        release(
+            "prod.api",
+            &json!({"conditions": ready("True", "Deployed", ""), "record": {
+            "format": 1, "repository": "fleet", "installed": attempt("v1"), "stage": "verify", "entries": 12,
+            "history": [{"version": "v1", "revision": "none", "result": "deployed", "at": "2026-07-01T10:00:00Z"}]}}),
+        ),
+        release(
+            "prod.old",
+            &json!({"conditions": ready("False", "Failed", "1 step failed:\nno"), "record": {
+            "format": 1, "repository": "fleet", "installed": attempt("v1"), "applying": attempt("v2"), "stage": "workloads"}}),
+        ),
+        release("prod.odd", &json!({"record": {"format": 99}})),
+        release(
+            "prod.theirs",
+            &json!({"conditions": ready("True", "", ""), "record": {
+            "format": 1, "repository": "other", "applying": attempt("v3")}}),
+        ),
+        release("prod.web", &json!({})),
+    ]
+}
+
+fn wanted() -> Wanted {
+    let release = |name: &str, version: &str| (name.to_owned(), Some(version.to_owned()));
+    Wanted {
+        environment: "prod".to_owned(),
+        repository: "fleet".to_owned(),
+        releases: vec![
+            release("api", "v2"),
+            release("cache", "v3"),
+            release("odd", "v1"),
+            ("web".to_owned(), None),
+        ],
+        only: None,
+    }
+}
+
+fn check(releases: &[ReleaseSummary], wanted: Option<&Wanted>) -> String {
+    let now = "2026-07-01T10:05:00Z".parse().unwrap();
+    let shown = text(releases, wanted, now);
+    anstream::adapter::strip_str(&shown).to_string()
+}
+
+#[test]
+fn releases_are_a_table_with_their_trouble_below() {
+    insta::assert_snapshot!(check(&releases(), Some(&wanted())), @"");
+}
+
+#[test]
+fn without_git_nothing_is_compared() {
+    assert_eq!(check(&[], None), "no releases are installed");
+    let value = json(&releases(), None);
+    assert_eq!(value.get("notInstalled"), None);
+    assert_eq!(value["releases"][0].get("git"), None);
+}
+
+#[test]
+fn programs_get_the_same() {
+    let value = json(&releases(), Some(&wanted()));
+    assert_eq!(
+        value["notInstalled"],
+        json!([{"release": "cache", "version": "v3"}])
+    );
+    assert_eq!(
+        value["releases"][0]["git"],
+        json!({"wanted": true, "version": "v2"})
+    );
+    assert_eq!(
+        value["releases"][1]["git"],
+        json!({"wanted": false, "version": null})
+    );
+    assert_eq!(value["releases"][1]["applying"]["version"], "v2");
+    assert!(
+        value["releases"][2]["unreadable"]
+            .as_str()
+            .unwrap()
+            .contains("newer pleach")
+    );
+}
+
+#[test]
+fn one_release_is_compared_alone() {
+    let only = Wanted {
+        only: Some("web".to_owned()),
+        ..wanted()
+    };
+    let shown = check(&releases()[4..], Some(&only));
+    assert!(!shown.contains("cache"), "{shown}");
+}

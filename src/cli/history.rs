@@ -1,0 +1,68 @@
+//! `pleach history`.
+
+use clap::ValueEnum;
+use pleach_domain::inventory::ReleaseName;
+
+use super::error::{CliError, Kind};
+use super::status::{cluster_of, environment};
+use super::{Context, Exit, Target, Ui, format};
+use crate::engine::sync::state;
+
+/// Show the recorded results of a release
+///
+/// The last ten, the newest first, as pleach recorded them in the cluster.
+/// Needs no repository.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  pleach history production/web
+  pleach history production/web -o json")]
+pub(crate) struct HistoryArgs {
+    /// Release of an environment
+    #[arg(value_name = "ENV/RELEASE")]
+    target: Target,
+
+    /// Format of the output
+    #[arg(short, long, value_name = "FORMAT", default_value = "text")]
+    output: HistoryOutput,
+}
+
+/// Formats of the history.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum HistoryOutput {
+    /// For people.
+    Text,
+    /// For programs.
+    Json,
+}
+
+pub(crate) async fn run(ui: &mut Ui, ctx: &Context, args: HistoryArgs) -> Result<Exit, CliError> {
+    let target = args.target;
+    let Some(release) = target.release.clone() else {
+        return Err(CliError::usage(format!(
+            "history is of one release: write {target}/RELEASE"
+        )));
+    };
+    let environment = environment(ui, ctx, &target)?;
+    let cluster = cluster_of(ctx, environment.as_ref()).await?;
+    let name = ReleaseName {
+        environment: target.environment.clone(),
+        release,
+    };
+    let Some(summary) = state::release(&cluster, &name).await? else {
+        return Err(CliError::new(
+            Kind::Failed,
+            format!("release {target} is not installed in {}", cluster.server()),
+        )
+        .hint("`pleach status` names what is"));
+    };
+    let installed = summary
+        .record
+        .clone()
+        .map_err(|why| CliError::new(Kind::Cluster, why))?;
+    ui.print(match args.output {
+        HistoryOutput::Text => format::history::text(&installed),
+        HistoryOutput::Json => format::json(&format::history::json(&summary, &installed)),
+    });
+    Ok(Exit::DONE)
+}

@@ -1,0 +1,233 @@
+//! Looks at a whole cluster for the doctor, and removes what it was told to.
+//!
+//! What cannot be read is a gap in the view and never an absence; only
+//! discovery has to answer. Decides nothing: that is [`pleach_domain::doctor`].
+
+mod rights;
+mod sweep;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use futures::stream::{self, StreamExt as _};
+use jiff::Timestamp;
+use pleach_domain::doctor::{Definition, Gap, Leaving, Observations, Registered};
+use pleach_domain::object::{ObjectId, ServiceRef};
+use pleach_domain::observe::Backend;
+use pleach_domain::plan::Deletion;
+use serde_json::Value;
+
+use crate::engine::sync::state;
+use crate::io::cluster::{
+    Class, Cluster, ClusterError, DeleteOptions, Deleted, Depth, ResourcePath, Retry, Selector,
+};
+
+/// Requests at a time.
+const CONCURRENCY: usize = 16;
+/// How long a request is repeated. What does not answer is the very thing that
+/// is looked for.
+const PATIENCE: Duration = Duration::from_secs(3);
+
+/// The kinds that `--fix` may delete, with what reads them.
+type Read = fn(&Value) -> Option<Registered>;
+
+/// Reads everything that the doctor looks at.
+pub async fn examine(cluster: &Cluster) -> Result<Observations, ClusterError> {
+    let cluster = &cluster.clone().with_retry(Retry::within(PATIENCE));
+    let mut observations = Observations {
+        at: Timestamp::now(),
+        discovery: cluster.discover().await?,
+        ..Observations::default()
+    };
+    let (registrations, definitions, namespaces, releases) = futures::join!(
+        registrations(cluster),
+        definitions(cluster),
+        namespaces(cluster),
+        state::inventories(cluster)
+    );
+    for (path, listed) in registrations {
+        let what = format!("the {}", path.plural);
+        let found = observations.take(&what, listed).unwrap_or_default();
+        observations.registrations.extend(found);
+    }
+    let definitions = observations
+        .take("the definitions of custom resources", definitions)
+        .unwrap_or_default();
+    observations
+        .registrations
+        .extend(definitions.iter().filter_map(Definition::registered));
+    observations.namespaces = observations
+        .take("the namespaces", namespaces)
+        .unwrap_or_default();
+    let releases = observations.take("the releases of pleach", releases);
+    observations.releases_are_complete = releases.is_some();
+    observations.releases = releases.unwrap_or_default();
+    backends(cluster, &mut observations).await;
+    let kinds = definitions.iter().map(Definition::kind).collect();
+    sweep::objects(cluster, kinds, &mut observations).await;
+    rights::missing(cluster, &mut observations).await;
+    Ok(observations)
+}
+
+/// Reads what is needed to judge one registration: the object, what stands
+/// behind it, and whose it is. None when it does not exist.
+pub async fn examine_registration(
+    cluster: &Cluster,
+    id: &ObjectId,
+) -> Result<Option<Observations>, ClusterError> {
+    let Some((path, read)) = fixable_path(id) else {
+        return Ok(None);
+    };
+    let Some(value) = cluster.get_id(&path, id).await? else {
+        return Ok(None);
+    };
+    let mut observations = Observations {
+        at: Timestamp::now(),
+        registrations: read(&value).into_iter().collect(),
+        ..Observations::default()
+    };
+    let releases = observations.take("the releases of pleach", state::inventories(cluster).await);
+    observations.releases_are_complete = releases.is_some();
+    observations.releases = releases.unwrap_or_default();
+    backends(cluster, &mut observations).await;
+    Ok(Some(observations))
+}
+
+/// Whether `--fix` may delete objects of this kind at all.
+pub fn is_fixable_kind(id: &ObjectId) -> bool {
+    fixable_path(id).is_some()
+}
+
+/// Deletes a registration, if it is still the one that was looked at.
+pub async fn remove(
+    cluster: &Cluster,
+    id: &ObjectId,
+    deletion: &Deletion,
+) -> Result<Deleted, ClusterError> {
+    let (path, _) = fixable_path(id).ok_or_else(|| ClusterError::Address {
+        what: id.to_string(),
+        why: "only registrations are removed",
+    })?;
+    let options = DeleteOptions {
+        uid: Some(deletion.uid()),
+        resource_version: deletion.resource_version(),
+        propagation: deletion.propagation(),
+        dry_run: false,
+    };
+    cluster.delete(&path, id, &options).await
+}
+
+/// What points at Services, beside definitions of custom resources.
+fn registration_kinds() -> [(ResourcePath, Read); 3] {
+    let webhooks = "admissionregistration.k8s.io/v1";
+    [
+        (
+            ResourcePath::cluster_scoped("apiregistration.k8s.io/v1", "APIService", "apiservices"),
+            Registered::api_service,
+        ),
+        (
+            ResourcePath::cluster_scoped(
+                webhooks,
+                "ValidatingWebhookConfiguration",
+                "validatingwebhookconfigurations",
+            ),
+            |value| Registered::webhooks("ValidatingWebhookConfiguration", value),
+        ),
+        (
+            ResourcePath::cluster_scoped(
+                webhooks,
+                "MutatingWebhookConfiguration",
+                "mutatingwebhookconfigurations",
+            ),
+            |value| Registered::webhooks("MutatingWebhookConfiguration", value),
+        ),
+    ]
+}
+
+fn fixable_path(id: &ObjectId) -> Option<(ResourcePath, Read)> {
+    registration_kinds()
+        .into_iter()
+        .find(|(path, _)| path.group_kind() == id.group_kind() && id.namespace.is_none())
+}
+
+async fn registrations(
+    cluster: &Cluster,
+) -> Vec<(ResourcePath, Result<Vec<Registered>, ClusterError>)> {
+    let lists = registration_kinds().map(|(path, read)| async move {
+        let listed = cluster
+            .pick(&path, &Selector::default(), Depth::Full, |value: Value| {
+                read(&value)
+            })
+            .await;
+        (path, listed)
+    });
+    futures::future::join_all(lists).await
+}
+
+/// Definitions without their schemas, which are most of them.
+async fn definitions(cluster: &Cluster) -> Result<Vec<Definition>, ClusterError> {
+    let path = ResourcePath::cluster_scoped(
+        "apiextensions.k8s.io/v1",
+        "CustomResourceDefinition",
+        "customresourcedefinitions",
+    );
+    cluster
+        .pick(&path, &Selector::default(), Depth::Full, Some)
+        .await
+}
+
+async fn namespaces(cluster: &Cluster) -> Result<Vec<Leaving>, ClusterError> {
+    let path = ResourcePath::cluster_scoped("v1", "Namespace", "namespaces");
+    cluster
+        .pick(&path, &Selector::default(), Depth::Full, |value: Value| {
+            Leaving::read(&value)
+        })
+        .await
+}
+
+/// What stands behind every Service that something points at.
+async fn backends(cluster: &Cluster, observations: &mut Observations) {
+    let services: BTreeSet<ServiceRef> = observations
+        .registrations
+        .iter()
+        .flat_map(Registered::services)
+        .cloned()
+        .collect();
+    let read: Vec<(ServiceRef, Result<Backend, ClusterError>)> = stream::iter(services)
+        .map(|service| async move {
+            let backend = cluster.backend(&service).await;
+            (service, backend)
+        })
+        .buffer_unordered(CONCURRENCY)
+        .collect()
+        .await;
+    let mut backends = BTreeMap::new();
+    for (service, backend) in read {
+        let what = format!("Service {service}");
+        if let Some(backend) = observations.take(&what, backend) {
+            backends.insert(service, backend);
+        }
+    }
+    observations.backends = backends;
+}
+
+/// What was read, or a gap in the view.
+trait Take {
+    fn take<T>(&mut self, what: &str, read: Result<T, ClusterError>) -> Option<T>;
+}
+
+impl Take for Observations {
+    fn take<T>(&mut self, what: &str, read: Result<T, ClusterError>) -> Option<T> {
+        match read {
+            Ok(read) => Some(read),
+            Err(error) => {
+                self.gaps.push(Gap {
+                    what: what.to_owned(),
+                    why: crate::engine::words(&error),
+                    forbidden: error.class() == Some(&Class::Forbidden),
+                });
+                None
+            }
+        }
+    }
+}

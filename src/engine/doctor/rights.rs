@@ -1,0 +1,164 @@
+//! What pleach itself may not do in the cluster.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use futures::stream::{self, StreamExt as _, TryStreamExt as _};
+use pleach_domain::doctor::Observations;
+use pleach_domain::object::GroupKind;
+use pleach_domain::observe::MissingGrant;
+
+use super::{CONCURRENCY, Take as _};
+use crate::engine::sync::state::STATE_NAMESPACE;
+use crate::io::cluster::{Access, Cluster, ClusterError, ResourcePath};
+
+/// What is done with members.
+const OF_MEMBERS: &[&str] = &["get", "list", "watch", "create", "patch", "delete"];
+
+/// What every release needs: group, kind, plural, verbs, and whether it is
+/// about state, which has a namespace of its own.
+const OF_PLEACH: &[(&str, &str, &str, &[&str], bool)] = &[
+    (
+        "pleach.dev",
+        "Release",
+        "releases",
+        &["get", "list", "watch", "create", "patch", "delete"],
+        false,
+    ),
+    (
+        "apiextensions.k8s.io",
+        "CustomResourceDefinition",
+        "customresourcedefinitions",
+        &["get", "create", "patch"],
+        false,
+    ),
+    (
+        "",
+        "Namespace",
+        "namespaces",
+        &["get", "create", "patch"],
+        false,
+    ),
+    (
+        "",
+        "ConfigMap",
+        "configmaps",
+        &["get", "list", "create", "patch", "delete"],
+        true,
+    ),
+    ("", "Secret", "secrets", &["get", "create"], true),
+    ("", "Service", "services", &["get"], false),
+    (
+        "discovery.k8s.io",
+        "EndpointSlice",
+        "endpointslices",
+        &["list"],
+        false,
+    ),
+    (
+        "apiregistration.k8s.io",
+        "APIService",
+        "apiservices",
+        &["list", "delete"],
+        false,
+    ),
+    (
+        "admissionregistration.k8s.io",
+        "ValidatingWebhookConfiguration",
+        "validatingwebhookconfigurations",
+        &["list", "delete"],
+        false,
+    ),
+    (
+        "admissionregistration.k8s.io",
+        "MutatingWebhookConfiguration",
+        "mutatingwebhookconfigurations",
+        &["list", "delete"],
+        false,
+    ),
+];
+
+/// A kind somewhere.
+type Place = (GroupKind, String, Option<String>);
+
+/// Fills in the rights that pleach lacks: those that every release needs, and
+/// those on the kinds of its members, in the namespaces that they are in.
+pub(super) async fn missing(cluster: &Cluster, observations: &mut Observations) {
+    let everything = may(cluster, "*", "*", "*", None).await;
+    match observations.take("our rights", everything) {
+        Some(true) | None => return,
+        Some(false) => {}
+    }
+    let mut needed: BTreeMap<Place, BTreeSet<&'static str>> = BTreeMap::new();
+    for (group, kind, plural, verbs, is_state) in OF_PLEACH {
+        let namespace = is_state.then(|| STATE_NAMESPACE.to_owned());
+        let place = (
+            GroupKind::new(*group, *kind),
+            (*plural).to_owned(),
+            namespace,
+        );
+        needed.entry(place).or_default().extend(*verbs);
+    }
+    for release in &observations.releases {
+        for id in release
+            .inventory
+            .iter()
+            .flat_map(|inventory| inventory.entries.keys())
+        {
+            let kind = id.group_kind();
+            let Some(path) = ResourcePath::preferred(&observations.discovery, &kind) else {
+                continue;
+            };
+            let place = (kind, path.plural, id.namespace.clone());
+            needed.entry(place).or_default().extend(OF_MEMBERS);
+        }
+    }
+    let asked: Result<Vec<Vec<MissingGrant>>, ClusterError> = stream::iter(needed)
+        .map(|(place, verbs)| ask(cluster, place, verbs))
+        .buffered(CONCURRENCY)
+        .try_collect()
+        .await;
+    let missing = observations.take("our rights", asked).unwrap_or_default();
+    observations.missing = missing.into_iter().flatten().collect();
+}
+
+async fn ask(
+    cluster: &Cluster,
+    place: Place,
+    verbs: BTreeSet<&'static str>,
+) -> Result<Vec<MissingGrant>, ClusterError> {
+    let (kind, resource, namespace) = place;
+    let namespace_ref = namespace.as_deref();
+    if may(cluster, "*", &kind.group, &resource, namespace_ref).await? {
+        return Ok(Vec::new());
+    }
+    let mut missing = Vec::new();
+    for verb in verbs {
+        if !may(cluster, verb, &kind.group, &resource, namespace_ref).await? {
+            missing.push(MissingGrant {
+                verb: verb.to_owned(),
+                kind: kind.clone(),
+                resource: resource.clone(),
+                namespace: namespace.clone(),
+            });
+        }
+    }
+    Ok(missing)
+}
+
+async fn may(
+    cluster: &Cluster,
+    verb: &str,
+    group: &str,
+    resource: &str,
+    namespace: Option<&str>,
+) -> Result<bool, ClusterError> {
+    let access = Access {
+        verb,
+        group,
+        resource,
+        subresource: None,
+        namespace,
+        name: None,
+    };
+    cluster.can_i(&access).await
+}
