@@ -22,6 +22,7 @@ mod robustness;
 mod schemas;
 mod secrets;
 mod start;
+mod unwaited;
 mod upgrade;
 mod world;
 

@@ -4,6 +4,7 @@ mod applyset;
 mod entry;
 mod release;
 mod shards;
+mod summary;
 
 pub use applyset::apply_set_id;
 pub use entry::{Entry, EntryState, Inventory};
@@ -12,3 +13,4 @@ pub use release::{
     parent_object,
 };
 pub use shards::{SHARD_LIMIT, Shard, ShardError, read_shards, write_shards};
+pub use summary::ReleaseSummary;

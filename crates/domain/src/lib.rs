@@ -6,10 +6,13 @@
 //!
 //! Reading order follows the data: [`repo`] (what git says) → [`values`] →
 //! [`render`] (manifests) → [`observe`] (what the cluster says) → [`diff`] →
-//! [`order`] → [`plan`]. [`object`] is what all of them speak of,
+//! [`order`] → [`plan`]; [`doctor`] looks at a whole cluster instead of a
+//! release. [`object`] is what all of them speak of,
 //! [`inventory`] what outlives a run, [`readiness`] what "done" means.
 
+pub mod age;
 pub mod diff;
+pub mod doctor;
 pub mod finding;
 pub mod inventory;
 pub mod object;

@@ -12,6 +12,7 @@
 //! 6. `leftover`: registrations whose Service goes.
 //! 7. `verify`: readiness of everything, run-time objects too.
 //! 8. `prune::steps`: the deletions, in order, after that.
+//! 9. `needless`: without `--wait`, no wait that no other step needs.
 //!
 //! `arrange` sorts the steps and refuses cycles.
 
@@ -24,6 +25,7 @@ mod effects;
 mod leftover;
 mod model;
 mod namespace;
+mod needless;
 mod ownership;
 mod preflight;
 mod prune;
@@ -57,5 +59,6 @@ pub fn plan(desired: &Desired, observed: &Observed, policy: &Policy) -> Plan {
     leftover::run(&ctx, &mut draft);
     verify::run(&ctx, &mut draft);
     prune::steps(&ctx, &mut draft);
+    needless::run(&ctx, &mut draft);
     arrange::run(&ctx, draft, direction)
 }

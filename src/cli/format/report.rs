@@ -16,6 +16,8 @@ pub(crate) fn verdict(plan: &Plan, result: &SyncResult) -> &'static str {
         "interrupted"
     } else if !result.is_success() || plan.count(Action::Blocked) > 0 {
         "failed"
+    } else if plan.has_steps() && !plan.verifies() {
+        "unverified"
     } else if plan.has_steps() {
         "deployed"
     } else {

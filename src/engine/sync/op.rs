@@ -54,7 +54,7 @@ impl Executor for Operator<'_> {
         let started = Instant::now();
         self.record(step, started, Since::default());
         match &step.op {
-            Op::Apply { body, force } => self.apply(step, body, *force, started).await,
+            Op::Apply { body, take_over } => self.apply(step, body, take_over, started).await,
             Op::Patch { patch, subresource } => {
                 self.patch(step, patch, subresource.as_deref(), started)
                     .await

@@ -53,15 +53,22 @@ pub(super) fn is_current(
     plan: &Plan,
 ) -> bool {
     let record = state.record();
-    let installed = record.installed.as_ref().is_some_and(|installed| {
-        installed.version == desired.version
-            && installed.revision == desired.revision
-            && installed.digest == desired_digest(desired)
-    });
-    installed
+    let is_this = |attempt: &Option<Attempt>| {
+        attempt.as_ref().is_some_and(|attempt| {
+            attempt.version == desired.version
+                && attempt.revision == desired.revision
+                && attempt.digest == desired_digest(desired)
+        })
+    };
+    let is_said = if record.ready {
+        is_this(&record.installed) && record.applying.is_none()
+    } else {
+        // Applied without waiting, and asked for in the same way again.
+        let last = record.history.first();
+        is_this(&record.applying) && last.is_some_and(|last| last.result == "unverified")
+    };
+    is_said
         && super::is_keyed(desired)
-        && record.ready
-        && record.applying.is_none()
         && refreshed(desired, observed, plan, observed.inventory.clone()) == observed.inventory
 }
 

@@ -81,7 +81,7 @@ fn absent(ctx: &Ctx<'_>, draft: &mut Draft, manifest: &Manifest) {
     };
     change(ctx, draft, manifest, Action::Create, reason).unverified = unverified;
     let require = vec![Precondition::Absent];
-    apply(ctx, draft, manifest, false, require, reason);
+    apply(ctx, draft, manifest, Vec::new(), require, reason);
 }
 
 /// A terminating object is never applied: its end is waited for, then it is created.
@@ -92,7 +92,7 @@ fn ending(ctx: &Ctx<'_>, draft: &mut Draft, manifest: &Manifest, live: &LiveMeta
     let gone = draft.wait_for_end(ctx, ctx.stage_of(id), id, &live.uid, &waiting);
     let require = vec![Precondition::Absent];
     let reason = "the former object is gone";
-    let step = apply(ctx, draft, manifest, false, require, reason);
+    let step = apply(ctx, draft, manifest, Vec::new(), require, reason);
     draft.edge(gone, Need::Absent, step, EdgeReason::SameObject);
 }
 

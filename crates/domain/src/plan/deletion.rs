@@ -6,6 +6,7 @@
 
 use serde::Serialize;
 
+use crate::doctor::Evidence;
 use crate::inventory::{Entry, EntryState};
 use crate::object::ServiceRef;
 use crate::observe::{LiveMeta, Registration};
@@ -42,6 +43,12 @@ pub enum Grant {
     Registration {
         /// The Service that goes.
         service: ServiceRef,
+    },
+    /// A registration whose Services do not exist, and that somebody asked to
+    /// remove.
+    Doctor {
+        /// The Services that do not exist.
+        services: Vec<ServiceRef>,
     },
 }
 
@@ -118,6 +125,19 @@ impl Deletion {
         })
     }
 
+    /// A registration that points at nothing; any write to it since it was
+    /// looked at makes the deletion fail.
+    pub(crate) fn of_diagnosis(evidence: &Evidence) -> Self {
+        Self {
+            uid: evidence.uid().to_owned(),
+            resource_version: Some(evidence.resource_version().to_owned()),
+            propagation: Propagation::Background,
+            because: Grant::Doctor {
+                services: evidence.services().to_vec(),
+            },
+        }
+    }
+
     /// The incarnation of the object that may be deleted.
     pub fn uid(&self) -> &str {
         &self.uid
@@ -152,6 +172,13 @@ impl Deletion {
                 format!("no longer in git, and nothing answers behind Service {service}")
             }
             Grant::Registration { service } => format!("points at Service {service}, which goes"),
+            Grant::Doctor { services } => {
+                let names: Vec<String> = services.iter().map(ToString::to_string).collect();
+                format!(
+                    "points at Service {}, which does not exist",
+                    names.join(", ")
+                )
+            }
         }
     }
 }

@@ -125,7 +125,7 @@ mod tests {
     fn applied(name: &str, digest: DesiredDigest) -> Step {
         let op = Op::Apply {
             body: Body::Rendered(digest),
-            force: false,
+            take_over: Vec::new(),
         };
         step(name, StageName::Config, op)
     }

@@ -102,6 +102,14 @@ impl Plan {
         self.steps.iter().any(|step| !matches!(step.op, Op::Wait))
     }
 
+    /// Whether it waits until everything is ready: holds the barrier after which
+    /// things may be pruned.
+    pub fn verifies(&self) -> bool {
+        self.steps
+            .iter()
+            .any(|step| step.object.is("pleach.dev", "Release"))
+    }
+
     /// How many objects get which action.
     pub fn count(&self, action: Action) -> usize {
         self.changes
@@ -291,8 +299,9 @@ pub enum Op {
     Apply {
         /// What is sent.
         body: Body,
-        /// Whether fields of other managers are taken over.
-        force: bool,
+        /// Managers whose fields are taken over. The apply is sent without force
+        /// first; a conflict with anybody else fails the step.
+        take_over: Vec<String>,
     },
     /// POST: only if absent.
     Create {

@@ -61,7 +61,7 @@ pub(super) fn run(ctx: &Ctx<'_>, draft: &mut Draft) {
     let gone = ending.map(|live| draft.wait_for_end(ctx, stage.clone(), &id, &live.uid, &reason));
     let op = Op::Apply {
         body: Body::Inline(NonSecret(body)),
-        force: false,
+        take_over: Vec::new(),
     };
     let step = draft.step(ctx, stage, id.clone(), op, &reason);
     draft.at(step).require = require;

@@ -53,7 +53,7 @@ const DEPLOYERS: &[(&str, &str, &str)] = &[
     (
         "meta.helm.sh/release-name",
         "Helm",
-        "helm uninstall NAME --keep-history (it deletes the objects)",
+        "annotate the objects with helm.sh/resource-policy=keep and apply the chart, then helm uninstall NAME",
     ),
 ];
 
@@ -102,7 +102,10 @@ pub(super) fn claim(ctx: &Ctx<'_>, id: &ObjectId, live: &LiveMeta) -> Claim {
         ));
     }
     let strangers = strangers(ctx, live);
-    if strangers.iter().any(|manager| ctx.policy.adopts(manager)) {
+    // Our own Apply entry and nobody else's: an adoption that was cut short
+    // between its patch and its apply.
+    let is_begun = strangers.is_empty() && live.fingerprint.is_some();
+    if is_begun || strangers.iter().any(|manager| ctx.policy.adopts(manager)) {
         return Claim::Adopt;
     }
     let managers = if strangers.is_empty() {

@@ -14,7 +14,11 @@ use crate::repo::RuntimeObject;
 pub(super) fn run(ctx: &Ctx<'_>, draft: &mut Draft) {
     let installed = ctx.observed.installed.as_ref();
     let ready = installed.is_some_and(|installed| installed.ready);
-    if !ctx.policy.wait || (ready && !draft.has_effects() && draft.pruned.is_empty()) {
+    if !ctx.policy.wait {
+        wait_where_needed(draft);
+        return;
+    }
+    if ready && !draft.has_effects() && draft.pruned.is_empty() {
         return;
     }
     if draft.is_blocked() {
@@ -34,6 +38,26 @@ pub(super) fn run(ctx: &Ctx<'_>, draft: &mut Draft) {
         draft.edge(step, need, barrier, EdgeReason::Barrier);
     }
     draft.verified = Some(barrier);
+}
+
+/// Takes the wait for readiness off every step that no other step needs ready.
+fn wait_where_needed(draft: &mut Draft) {
+    let needed: BTreeSet<StepId> = draft
+        .steps
+        .iter()
+        .flat_map(|step| &step.needs)
+        .filter(|edge| edge.state == Need::Ready)
+        .map(|edge| edge.from)
+        .collect();
+    for step in &mut draft.steps {
+        let is_ready = matches!(step.until, Some(Until::Ready { .. }));
+        if is_ready
+            && matches!(step.op, Op::Apply { .. } | Op::Create { .. })
+            && !needed.contains(&step.id)
+        {
+            step.until = None;
+        }
+    }
 }
 
 /// The most that a step reaches.

@@ -15,7 +15,7 @@ use crate::engine::sync::body::{self, Require};
 use crate::engine::sync::events::EventKind;
 use crate::engine::sync::report::{Failure, FailureKind};
 use crate::engine::sync::wait::Since;
-use crate::io::cluster::{Applied, ApplyOptions, ResourcePath};
+use crate::io::cluster::{Applied, ApplyOptions, Class, ClusterError, ResourcePath};
 
 impl Operator<'_> {
     /// Sends the object and records the answer.
@@ -23,7 +23,7 @@ impl Operator<'_> {
         &self,
         step: &Step,
         body: &Body,
-        force: bool,
+        take_over: &[String],
         started: Instant,
     ) -> Result<(), Failure> {
         let require = Require {
@@ -67,15 +67,23 @@ impl Operator<'_> {
             )
         })?;
         let options = ApplyOptions {
-            force,
             secret,
             ..ApplyOptions::new(&self.manager)
         };
         let cluster = self.cluster_for(step, started);
-        let applied = cluster
-            .apply(&path, id, bytes, &options)
-            .await
-            .map_err(|error| failure(&error))?;
+        let applied = match cluster.apply(&path, id, bytes.clone(), &options).await {
+            // Only from those whom the plan named: who else took a field since
+            // then was neither shown nor allowed.
+            Err(error) if is_with(&error, take_over) => {
+                let options = ApplyOptions {
+                    force: true,
+                    ..options
+                };
+                cluster.apply(&path, id, bytes, &options).await
+            }
+            other => other,
+        };
+        let applied = applied.map_err(|error| failure(&error))?;
         self.accept(step, &path, digest, applied, started)
     }
 
@@ -151,4 +159,10 @@ impl Operator<'_> {
         }
         Ok(())
     }
+}
+
+/// Whether a conflict is with nobody but these managers.
+fn is_with(error: &ClusterError, managers: &[String]) -> bool {
+    matches!(error.class(), Some(Class::FieldConflict(fields))
+        if fields.iter().all(|field| managers.contains(&field.manager)))
 }

@@ -148,12 +148,14 @@ impl Class {
             Self::NamespaceMissing(_) => "put the namespace into the bundle, or create it",
             Self::RoleMissing(_) => "put the role into the bundle, or correct roleRef",
             Self::FieldConflict(_) => {
-                "ignore the field, name the manager in `adopt`, or take the field out of the manifest"
+                "name the manager in `adopt`, or take the field out of the manifest"
             }
             Self::PreconditionFailed(_) | Self::StaleResourceVersion => {
                 "the object changed since it was read; run the command again"
             }
-            Self::Immutable(_) => "only a new object can have this value: plan to recreate it",
+            Self::Immutable(_) => {
+                "only a new object can have this value; recreating is not supported yet"
+            }
             Self::WebhookUnavailable(_) => {
                 "find the Service of the webhook and why it has no ready endpoints"
             }

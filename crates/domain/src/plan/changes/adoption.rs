@@ -1,6 +1,7 @@
 //! What happens to an existing object that may be taken over.
 
 use super::emit::{apply_after, block, change};
+use super::member::holders_of;
 use super::refusal;
 use crate::object::Manifest;
 use crate::observe::{FieldConflict, LiveMeta, Prediction};
@@ -15,8 +16,8 @@ pub(super) fn decide(ctx: &Ctx<'_>, draft: &mut Draft, manifest: &Manifest, live
         let finding = refusal::not_read("it exists and could not be read");
         return block(ctx, draft, manifest, finding);
     };
-    let (force, unverified) = match ctx.observed.predicted.get(id) {
-        Some(Prediction::Answer(_)) => (false, None),
+    let (take_over, unverified) = match ctx.observed.predicted.get(id) {
+        Some(Prediction::Answer(_)) => (Vec::new(), None),
         Some(Prediction::Conflict { fields, forced }) => {
             let mut blocking: Vec<&FieldConflict> = fields
                 .iter()
@@ -29,9 +30,9 @@ pub(super) fn decide(ctx: &Ctx<'_>, draft: &mut Draft, manifest: &Manifest, live
                 return block(ctx, draft, manifest, refusal::conflict(blocking));
             }
             // What they hold through a subresource stays theirs after the merge.
-            (true, None)
+            (holders_of(fields), None)
         }
-        Some(Prediction::Unverified(why)) => (false, Some(why.to_string())),
+        Some(Prediction::Unverified(why)) => (Vec::new(), Some(why.to_string())),
         Some(Prediction::Refused(refusal)) => {
             return block(ctx, draft, manifest, refusal::refused(refusal));
         }
@@ -50,5 +51,5 @@ pub(super) fn decide(ctx: &Ctx<'_>, draft: &mut Draft, manifest: &Manifest, live
         ownership::may_take_over(ctx, manager)
     });
     let patch = merge.map(|patch| (patch, "the fields of the former managers become ours"));
-    apply_after(ctx, draft, manifest, patch, force, live, &reason);
+    apply_after(ctx, draft, manifest, patch, take_over, live, &reason);
 }

@@ -61,7 +61,7 @@ pub(super) fn apply(
     ctx: &Ctx<'_>,
     draft: &mut Draft,
     manifest: &Manifest,
-    force: bool,
+    take_over: Vec<String>,
     require: Vec<Precondition>,
     reason: &str,
 ) -> StepId {
@@ -69,7 +69,7 @@ pub(super) fn apply(
     let digest = ctx.desired.digests.get(id).copied();
     let op = Op::Apply {
         body: Body::Rendered(digest.unwrap_or(DesiredDigest::Unkeyed)),
-        force,
+        take_over,
     };
     let step = draft.step(ctx, ctx.stage_of(id), id.clone(), op, reason);
     draft.at(step).require = require;
@@ -84,7 +84,7 @@ pub(super) fn apply_after(
     draft: &mut Draft,
     manifest: &Manifest,
     patch: Option<(NonSecret, &str)>,
-    force: bool,
+    take_over: Vec<String>,
     live: &LiveMeta,
     reason: &str,
 ) {
@@ -102,7 +102,7 @@ pub(super) fn apply_after(
         draft.at(step).require.clone_from(&require);
         step
     });
-    let step = apply(ctx, draft, manifest, force, require, reason);
+    let step = apply(ctx, draft, manifest, take_over, require, reason);
     if let Some(patched) = patched {
         draft.edge(patched, Need::Applied, step, EdgeReason::SameObject);
     }

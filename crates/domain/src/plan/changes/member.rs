@@ -1,5 +1,7 @@
 //! What happens to an existing object of the release.
 
+use std::collections::BTreeSet;
+
 use super::emit::{apply_after, block, change, unchanged};
 use super::refusal;
 use crate::diff::normalize::normalized;
@@ -66,7 +68,7 @@ pub(super) fn decide(ctx: &Ctx<'_>, draft: &mut Draft, manifest: &Manifest, live
             let change = change(ctx, draft, manifest, Action::Update, reason);
             change.unverified = Some(why.to_string());
             change.cause = git.then_some(Cause::Git);
-            apply_after(ctx, draft, manifest, None, false, live, reason);
+            apply_after(ctx, draft, manifest, None, Vec::new(), live, reason);
         }
         Some(Prediction::Creates) | None => {
             let finding = refusal::not_read("the server was not asked about it");
@@ -134,8 +136,15 @@ fn compare(
                 .on(id.clone()),
         );
     }
-    let force = !conflicts.is_empty();
-    apply_after(ctx, draft, manifest, repair, force, live, &reason);
+    apply_after(
+        ctx,
+        draft,
+        manifest,
+        repair,
+        holders_of(conflicts),
+        live,
+        &reason,
+    );
 }
 
 /// The patch of the record of owners that must come before the apply: one that
@@ -186,4 +195,10 @@ fn drift_reason(prefix: &str, managers: &[String]) -> String {
             managers.join(", ")
         )
     }
+}
+
+/// The managers in a conflict, without doubles.
+pub(super) fn holders_of(conflicts: &[FieldConflict]) -> Vec<String> {
+    let managers: BTreeSet<&String> = conflicts.iter().map(|field| &field.manager).collect();
+    managers.into_iter().cloned().collect()
 }

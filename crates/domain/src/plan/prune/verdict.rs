@@ -77,7 +77,9 @@ impl<'a, 'c> Judge<'a, 'c> {
         leaving: &BTreeSet<ServiceRef>,
     ) -> Verdict {
         let in_use = match (&entry.service, &id.namespace) {
-            (Some(service), _) => !leaving.contains(service),
+            // While it is there it is judged by where it points today, which is
+            // what leftovers are found by.
+            (Some(service), _) => !leaving.contains(service) || self.registrations.contains_key(id),
             (None, Some(namespace)) => self.holding.contains(namespace.as_str()),
             (None, None) => !self.ctx.manifests.is_empty(),
         };

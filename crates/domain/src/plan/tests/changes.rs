@@ -25,7 +25,7 @@ fn operations(plan: &Plan, id: &str) -> Vec<String> {
         .iter()
         .filter(|step| step.object.to_string() == id)
         .map(|step| match &step.op {
-            Op::Apply { force: true, .. } => "apply forced".to_owned(),
+            Op::Apply { take_over, .. } if !take_over.is_empty() => "apply forced".to_owned(),
             op => op.verb().to_owned(),
         })
         .collect()

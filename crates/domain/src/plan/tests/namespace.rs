@@ -22,7 +22,7 @@ fn it_is_created_before_what_lies_in_it() {
     };
     let Op::Apply {
         body: Body::Inline(body),
-        force: false,
+        ..
     } = &namespace.op
     else {
         panic!()

@@ -93,7 +93,7 @@ fn may_be_taken_over(#[case] scene: Scene) {
         (&plan.steps[0].require, &plan.steps[1].require),
         (&vec![uid.clone()], &vec![uid])
     );
-    assert!(matches!(plan.steps[1].op, Op::Apply { force: false, .. }));
+    assert!(matches!(&plan.steps[1].op, Op::Apply { take_over, .. } if take_over.is_empty()));
 }
 
 #[test]
@@ -104,7 +104,7 @@ fn only_what_may_be_taken_over_is_forced() {
     assert!(
         plan.steps
             .iter()
-            .any(|step| matches!(step.op, Op::Apply { force: true, .. }))
+            .any(|step| matches!(&step.op, Op::Apply { take_over, .. } if !take_over.is_empty()))
     );
     // A second holder that may not be taken over stops it.
     let plan = scene

@@ -1,0 +1,168 @@
+//! Objects of pleach that no inventory has, and releases that are not well.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::stuck::address;
+use super::{Code, Diagnosis, KnownRelease, Observations, Subject};
+use crate::finding::Severity;
+use crate::object::ObjectId;
+
+/// Members of a lost release that are named; the rest is counted.
+const NAMED: usize = 10;
+
+/// Objects that claim to be members and are in no inventory. Says nothing
+/// about releases whose inventory could not be read.
+pub(super) fn orphans(observations: &Observations, found: &mut Vec<Diagnosis>) {
+    let known: BTreeMap<String, &KnownRelease> = observations
+        .releases
+        .iter()
+        .map(|release| (release.summary.name.apply_set(), release))
+        .collect();
+    let members: BTreeSet<&ObjectId> = observations
+        .releases
+        .iter()
+        .filter_map(|release| release.inventory.as_ref().ok())
+        .flat_map(|inventory| inventory.entries.keys())
+        .collect();
+    let all_read = observations
+        .releases
+        .iter()
+        .all(|release| release.inventory.is_ok());
+    let mut lost: BTreeMap<&str, Vec<&Subject>> = BTreeMap::new();
+    for object in observations.objects.iter().filter(|object| {
+        object.claims_membership()
+            && object.deleting_since.is_none()
+            && !members.contains(&object.id)
+            && !is_copied(object)
+    }) {
+        match object.apply_set.as_deref() {
+            Some(set) => match known.get(set) {
+                Some(release) if release.inventory.is_ok() => {
+                    found.push(orphan(object, Some(release)));
+                }
+                // Somebody else's set, or of a release that is gone.
+                None if object.has_digest && observations.releases_are_complete => {
+                    lost.entry(set).or_default().push(object);
+                }
+                // It may well be a member of what could not be read.
+                Some(_) | None => {}
+            },
+            // Its label was taken away, or it is a copy of a member.
+            None if all_read && observations.releases_are_complete => {
+                found.push(orphan(object, None));
+            }
+            None => {}
+        }
+    }
+    found.extend(
+        lost.into_iter()
+            .map(|(set, objects)| lost_release(set, &objects)),
+    );
+}
+
+/// The endpoint controllers copy the labels of Services; what has an owner got
+/// its labels from a template.
+fn is_copied(object: &Subject) -> bool {
+    !object.references.is_empty()
+        || object.id.is("", "Endpoints")
+        || object.id.is("discovery.k8s.io", "EndpointSlice")
+}
+
+fn orphan(object: &Subject, release: Option<&KnownRelease>) -> Diagnosis {
+    let message = match release {
+        Some(release) => format!(
+            "says that it belongs to release {}, whose inventory does not have it",
+            release.summary.target()
+        ),
+        None => "was applied by pleach, or copied from what was, and is in no inventory".to_owned(),
+    };
+    let mut diagnosis = Diagnosis::new(
+        Code::Orphan,
+        Severity::Warning,
+        Some(object.id.clone()),
+        message,
+    );
+    diagnosis.breaks = vec!["it is neither compared with git nor pruned".to_owned()];
+    let mut owner = object.owner();
+    owner.release = release.map(|release| release.summary.target());
+    diagnosis.owner = Some(owner);
+    diagnosis.hint = Some(match release {
+        Some(release) => format!(
+            "if git has it, `pleach apply {}` takes it back; otherwise remove it",
+            release.summary.target()
+        ),
+        None => "remove it if nobody needs it, or its annotation pleach.dev/desired".to_owned(),
+    });
+    diagnosis.command = Some(format!("kubectl delete {}", address(&object.id)));
+    diagnosis
+}
+
+fn lost_release(set: &str, objects: &[&Subject]) -> Diagnosis {
+    let count = objects.len();
+    let noun = if count == 1 { "object" } else { "objects" };
+    let mut diagnosis = Diagnosis::new(
+        Code::ReleaseLost,
+        Severity::Warning,
+        None,
+        format!("{count} {noun} of ApplySet {set}, whose Release does not exist"),
+    );
+    diagnosis.breaks = vec!["they are neither compared with git nor pruned".to_owned()];
+    diagnosis.related = objects
+        .iter()
+        .take(NAMED)
+        .map(|object| object.id.clone())
+        .collect();
+    diagnosis.hint = Some(
+        "if git still has the release, applying it takes them back; otherwise they are leftovers"
+            .to_owned(),
+    );
+    diagnosis.command = objects.first().map(|object| {
+        let kind = object.id.group_kind().to_string().to_lowercase();
+        format!("kubectl get {kind} -A -l applyset.kubernetes.io/part-of={set}")
+    });
+    diagnosis
+}
+
+/// Releases that cannot be read, or are not ready.
+pub(super) fn releases(observations: &Observations, found: &mut Vec<Diagnosis>) {
+    for release in &observations.releases {
+        let summary = &release.summary;
+        let target = summary.target();
+        let id = ObjectId::new("pleach.dev", "Release", None, &summary.name.to_string());
+        let unreadable = match (&summary.record, &release.inventory) {
+            (Err(why), _) | (Ok(_), Err(why)) => Some(why),
+            (Ok(_), Ok(_)) => None,
+        };
+        if let Some(why) = unreadable {
+            let mut diagnosis = Diagnosis::new(
+                Code::ReleaseUnreadable,
+                Severity::Error,
+                Some(id.clone()),
+                format!("release {target} cannot be read: {why}"),
+            );
+            diagnosis.breaks =
+                vec!["nothing of it is applied or pruned until it can be read".to_owned()];
+            found.push(diagnosis);
+        }
+        if summary.ready == Some(true) || summary.record.is_err() {
+            continue;
+        }
+        let mut words = vec![format!("release {target} is not ready")];
+        for text in [&summary.reason, &summary.message] {
+            if !text.is_empty() {
+                words.push(text.clone());
+            }
+        }
+        let mut diagnosis = Diagnosis::new(
+            Code::ReleaseNotReady,
+            Severity::Warning,
+            Some(id),
+            words.join(": "),
+        );
+        diagnosis.hint = summary
+            .since
+            .map(|since| format!("for {}", crate::age::age(since, observations.at)));
+        diagnosis.command = Some(format!("pleach apply {target}"));
+        found.push(diagnosis);
+    }
+}

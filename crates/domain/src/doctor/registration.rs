@@ -1,0 +1,231 @@
+//! What points at a Service: aggregated APIs, webhooks, conversions.
+
+use std::collections::BTreeSet;
+
+use serde::Deserialize;
+use serde_json::Value;
+
+use super::Subject;
+use crate::object::{GroupKind, ObjectId, ServiceRef};
+
+/// An object that points at Services.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Registered {
+    /// The object.
+    pub subject: Subject,
+    /// What it registers.
+    pub role: Role,
+}
+
+/// What is registered.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Role {
+    /// A group-version that another server answers for.
+    Api {
+        /// Group and version, such as `metrics.k8s.io/v1beta1`.
+        group_version: String,
+        /// The Service of that server.
+        service: ServiceRef,
+        /// Condition Available: none while it holds, else reason and message.
+        unavailable: Option<String>,
+    },
+    /// Webhooks that are asked before objects are written.
+    Webhooks(Vec<Webhook>),
+    /// A webhook that converts the objects of a definition between versions.
+    Conversion {
+        /// Resource and group, such as `things.example.org`.
+        resource: String,
+        /// The versions that are served.
+        served: Vec<String>,
+        /// The Service that converts.
+        service: ServiceRef,
+    },
+}
+
+/// One webhook of a configuration.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Webhook {
+    /// Its name, as error messages quote it.
+    pub name: String,
+    /// Where it is asked; none for a URL.
+    pub service: Option<ServiceRef>,
+    /// Whether a failed call refuses the write (`failurePolicy: Fail`).
+    pub refuses: bool,
+    /// Whether it may change what is written.
+    pub mutates: bool,
+    /// Whether selectors or conditions take objects out of its rules.
+    pub selects: bool,
+    /// The writes it is asked about.
+    pub rules: Vec<Rule>,
+}
+
+/// Writes that a webhook is asked about.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+#[derive(Default)]
+pub struct Rule {
+    /// `CREATE`, `UPDATE`, `DELETE`, `CONNECT` or `*`.
+    pub operations: Vec<String>,
+    /// Groups; the core group is empty.
+    pub api_groups: Vec<String>,
+    /// Plural names, with subresources.
+    pub resources: Vec<String>,
+}
+
+/// A `CustomResourceDefinition` without its schemas, which are large.
+#[derive(Debug, Clone, Deserialize)]
+pub struct Definition {
+    metadata: Value,
+    spec: DefinitionSpec,
+}
+
+#[derive(Debug, Clone, Deserialize)]
+struct DefinitionSpec {
+    group: String,
+    names: Names,
+    #[serde(default)]
+    versions: Vec<DefinedVersion>,
+    #[serde(default)]
+    conversion: Option<Value>,
+}
+
+#[derive(Debug, Clone, Deserialize)]
+struct Names {
+    plural: String,
+    kind: String,
+}
+
+#[derive(Debug, Clone, Deserialize)]
+struct DefinedVersion {
+    name: String,
+    #[serde(default)]
+    served: bool,
+}
+
+impl Registered {
+    /// Reads an `APIService`; none when the API server itself answers for it.
+    pub fn api_service(value: &Value) -> Option<Self> {
+        let spec = &value["spec"];
+        let service = service(&spec["service"])?;
+        let id = id("apiregistration.k8s.io", "APIService", value)?;
+        let text = |key: &str| spec[key].as_str().unwrap_or_default();
+        Some(Self {
+            subject: Subject::read(id, &value["metadata"]),
+            role: Role::Api {
+                group_version: format!("{}/{}", text("group"), text("version")),
+                service,
+                unavailable: unavailable(value),
+            },
+        })
+    }
+
+    /// Reads a webhook configuration; none when it has no webhooks.
+    pub fn webhooks(kind: &str, value: &Value) -> Option<Self> {
+        let id = id("admissionregistration.k8s.io", kind, value)?;
+        let mutates = kind.starts_with("Mutating");
+        let webhooks: Vec<Webhook> = value["webhooks"]
+            .as_array()?
+            .iter()
+            .map(|webhook| read_webhook(webhook, mutates))
+            .collect();
+        (!webhooks.is_empty()).then(|| Self {
+            subject: Subject::read(id, &value["metadata"]),
+            role: Role::Webhooks(webhooks),
+        })
+    }
+
+    /// The Services it points at, without doubles.
+    pub fn services(&self) -> BTreeSet<&ServiceRef> {
+        match &self.role {
+            Role::Api { service, .. } | Role::Conversion { service, .. } => [service].into(),
+            Role::Webhooks(webhooks) => webhooks
+                .iter()
+                .filter_map(|webhook| webhook.service.as_ref())
+                .collect(),
+        }
+    }
+}
+
+impl Definition {
+    /// The kind that it defines.
+    pub fn kind(&self) -> GroupKind {
+        GroupKind::new(self.spec.group.clone(), self.spec.names.kind.clone())
+    }
+
+    /// The conversion that it registers; none without a Service that converts.
+    pub fn registered(&self) -> Option<Registered> {
+        let conversion = self.spec.conversion.as_ref()?;
+        if conversion["strategy"] != "Webhook" {
+            return None;
+        }
+        let service = service(&conversion["webhook"]["clientConfig"]["service"])?;
+        let name = self.metadata["name"].as_str()?;
+        let id = ObjectId::new(
+            "apiextensions.k8s.io",
+            "CustomResourceDefinition",
+            None,
+            name,
+        );
+        Some(Registered {
+            subject: Subject::read(id, &self.metadata),
+            role: Role::Conversion {
+                resource: format!("{}.{}", self.spec.names.plural, self.spec.group),
+                served: self
+                    .spec
+                    .versions
+                    .iter()
+                    .filter(|version| version.served)
+                    .map(|version| version.name.clone())
+                    .collect(),
+                service,
+            },
+        })
+    }
+}
+
+fn id(group: &str, kind: &str, value: &Value) -> Option<ObjectId> {
+    Some(ObjectId::new(
+        group,
+        kind,
+        None,
+        value["metadata"]["name"].as_str()?,
+    ))
+}
+
+fn service(value: &Value) -> Option<ServiceRef> {
+    Some(ServiceRef {
+        namespace: value["namespace"].as_str()?.to_owned(),
+        name: value["name"].as_str()?.to_owned(),
+    })
+}
+
+fn read_webhook(webhook: &Value, mutates: bool) -> Webhook {
+    let restricts = |key: &str| match &webhook[key] {
+        Value::Object(fields) => !fields.is_empty(),
+        Value::Array(items) => !items.is_empty(),
+        _ => false,
+    };
+    Webhook {
+        name: webhook["name"].as_str().unwrap_or_default().to_owned(),
+        service: service(&webhook["clientConfig"]["service"]),
+        refuses: webhook["failurePolicy"] != "Ignore",
+        mutates,
+        selects: ["namespaceSelector", "objectSelector", "matchConditions"]
+            .into_iter()
+            .any(restricts),
+        rules: Vec::deserialize(&webhook["rules"]).unwrap_or_default(),
+    }
+}
+
+fn unavailable(value: &Value) -> Option<String> {
+    let condition = value["status"]["conditions"]
+        .as_array()
+        .into_iter()
+        .flatten()
+        .find(|condition| condition["type"] == "Available");
+    let Some(condition) = condition else {
+        return Some("the server has not looked at it yet".to_owned());
+    };
+    let text = |key: &str| condition[key].as_str().unwrap_or_default();
+    (condition["status"] != "True").then(|| format!("{}: {}", text("reason"), text("message")))
+}

@@ -1,0 +1,221 @@
+//! Deletions that do not end.
+
+use std::collections::BTreeSet;
+
+use jiff::{SignedDuration, Timestamp};
+
+use super::registration::Role;
+use super::{Code, Diagnosis, Leaving, Observations, Subject};
+use crate::age::age;
+use crate::finding::Severity;
+use crate::object::ObjectId;
+
+/// A namespace goes within seconds when nothing is in the way; the namespace
+/// controller alone takes five.
+const NAMESPACE_PATIENCE: SignedDuration = SignedDuration::from_secs(60);
+/// Finalizers may have real work to do.
+const OBJECT_PATIENCE: SignedDuration = SignedDuration::from_secs(300);
+
+/// Whether the message of a condition names a group-version: as a whole, not
+/// as the beginning of a longer one.
+pub(super) fn names_api(message: &str, group_version: &str) -> bool {
+    message
+        .split([' ', ',', ':', ';', '"'])
+        .any(|word| word == group_version)
+}
+
+/// Namespaces that are being deleted and have a reason not to go, or had the time.
+pub(super) fn namespaces(observations: &Observations, found: &mut Vec<Diagnosis>) {
+    for namespace in &observations.namespaces {
+        let late = is_late(namespace.since, observations.at, NAMESPACE_PATIENCE);
+        found.extend(match namespace.cause() {
+            Some(("NamespaceDeletionDiscoveryFailure", message)) => {
+                Some(by_discovery(observations, namespace, message))
+            }
+            Some((
+                condition @ ("NamespaceDeletionContentFailure"
+                | "NamespaceDeletionGroupVersionParsingFailure"),
+                message,
+            )) => Some(by_failure(observations, namespace, condition, message)),
+            Some((_, message)) if late => Some(by_content(observations, namespace, message)),
+            None if late => Some(by_nobody(observations, namespace)),
+            _ => None,
+        });
+    }
+}
+
+fn is_late(since: Timestamp, now: Timestamp, patience: SignedDuration) -> bool {
+    now.duration_since(since) >= patience
+}
+
+fn start(
+    observations: &Observations,
+    namespace: &Leaving,
+    severity: Severity,
+    why: &str,
+) -> Diagnosis {
+    let age = age(namespace.since, observations.at);
+    Diagnosis::new(
+        Code::NamespaceStuck,
+        severity,
+        Some(ObjectId::new("", "Namespace", None, &namespace.name)),
+        format!("has been terminating for {age}: {why}"),
+    )
+}
+
+fn by_discovery(observations: &Observations, namespace: &Leaving, message: &str) -> Diagnosis {
+    let mut diagnosis = start(observations, namespace, Severity::Error, message);
+    let causes: Vec<(&str, &ObjectId)> = observations
+        .registrations
+        .iter()
+        .filter_map(|registered| match &registered.role {
+            Role::Api { group_version, .. } if names_api(message, group_version) => {
+                Some((group_version.as_str(), &registered.subject.id))
+            }
+            Role::Api { .. } | Role::Webhooks(_) | Role::Conversion { .. } => None,
+        })
+        .collect();
+    diagnosis.related = causes.iter().map(|(_, id)| (*id).clone()).collect();
+    diagnosis.hint = Some(match causes.as_slice() {
+        [] => "no APIService explains it any more: the namespace controller tries again by itself, within minutes"
+            .to_owned(),
+        causes => {
+            let apis: Vec<&str> = causes.iter().map(|(api, _)| *api).collect();
+            format!(
+                "its content is deleted; it goes by itself once {} answers, or is no longer registered",
+                apis.join(", ")
+            )
+        }
+    });
+    diagnosis.command = Some(match causes.first() {
+        Some((_, id)) => format!("kubectl get apiservice {} -o yaml", id.name),
+        None => show(namespace),
+    });
+    diagnosis
+}
+
+fn by_failure(
+    observations: &Observations,
+    namespace: &Leaving,
+    condition: &str,
+    message: &str,
+) -> Diagnosis {
+    let why = format!("{condition}: {message}");
+    let mut diagnosis = start(observations, namespace, Severity::Error, &why);
+    diagnosis.hint = Some(
+        "the namespace controller cannot read or delete its content; a webhook or an API that does not answer is the usual cause"
+            .to_owned(),
+    );
+    diagnosis.command = Some(show(namespace));
+    diagnosis
+}
+
+/// Objects are left in it, with finalizers or without.
+fn by_content(observations: &Observations, namespace: &Leaving, message: &str) -> Diagnosis {
+    // The finalizers are the cause of what remains, and both say something.
+    let why = match namespace.condition("NamespaceContentRemaining") {
+        Some(content) if content != message => format!("{message}; {content}"),
+        _ => message.to_owned(),
+    };
+    let mut diagnosis = start(observations, namespace, Severity::Warning, &why);
+    let held: Vec<&Subject> = observations
+        .objects
+        .iter()
+        .filter(|object| {
+            object.deleting_since.is_some()
+                && object.id.namespace.as_deref() == Some(&namespace.name)
+        })
+        .collect();
+    diagnosis.related = held.iter().map(|object| object.id.clone()).collect();
+    let finalizers: BTreeSet<&str> = held
+        .iter()
+        .flat_map(|object| object.finalizers.iter().map(String::as_str))
+        .collect();
+    let finalizers: Vec<&str> = finalizers.into_iter().collect();
+    diagnosis.hint = Some(match finalizers.as_slice() {
+        [] => "its objects are being deleted, or come back: look at what is left".to_owned(),
+        finalizers => format!(
+            "the controllers that take away {} have to do so; bring them back if they are gone",
+            finalizers.join(", ")
+        ),
+    });
+    diagnosis.command = Some(match namespace.remaining().first() {
+        Some(remaining) if remaining.group.is_empty() => {
+            format!("kubectl get {} -n {}", remaining.plural, namespace.name)
+        }
+        Some(remaining) => format!(
+            "kubectl get {}.{} -n {}",
+            remaining.plural, remaining.group, namespace.name
+        ),
+        None => show(namespace),
+    });
+    diagnosis
+}
+
+/// Nothing is said about it: nobody works on it.
+fn by_nobody(observations: &Observations, namespace: &Leaving) -> Diagnosis {
+    let why = if namespace.finalizers.is_empty() {
+        "no condition says why".to_owned()
+    } else {
+        format!("waits for {}", namespace.finalizers.join(", "))
+    };
+    let mut diagnosis = start(observations, namespace, Severity::Warning, &why);
+    diagnosis.hint = Some(
+        "no controller has said anything about it: for `kubernetes` that is the kube-controller-manager, for any other finalizer the controller that set it"
+            .to_owned(),
+    );
+    diagnosis.command = Some(show(namespace));
+    diagnosis
+}
+
+fn show(namespace: &Leaving) -> String {
+    format!("kubectl get namespace {} -o yaml", namespace.name)
+}
+
+/// Objects whose finalizers nobody takes away; those of a namespace that is
+/// explained already are named there.
+pub(super) fn objects(observations: &Observations, found: &mut Vec<Diagnosis>) {
+    let named: BTreeSet<ObjectId> = found
+        .iter()
+        .filter(|diagnosis| diagnosis.code == Code::NamespaceStuck)
+        .flat_map(|diagnosis| diagnosis.related.clone())
+        .collect();
+    for object in &observations.objects {
+        let Some(since) = object.deleting_since else {
+            continue;
+        };
+        if object.finalizers.is_empty()
+            || named.contains(&object.id)
+            || !is_late(since, observations.at, OBJECT_PATIENCE)
+        {
+            continue;
+        }
+        let finalizers = object.finalizers.join(", ");
+        let mut diagnosis = Diagnosis::new(
+            Code::ObjectStuck,
+            Severity::Warning,
+            Some(object.id.clone()),
+            format!(
+                "has been terminating for {}: waits for {finalizers}",
+                age(since, observations.at)
+            ),
+        );
+        diagnosis.owner = Some(object.owner());
+        diagnosis.hint = Some(format!(
+            "the controller that takes away {finalizers} has to do so; bring it back if it is gone"
+        ));
+        diagnosis.command = Some(format!("kubectl get {} -o yaml", address(&object.id)));
+        found.push(diagnosis);
+    }
+}
+
+/// An object as kubectl takes it.
+pub(super) fn address(id: &ObjectId) -> String {
+    let kind = id.group_kind().to_string().to_lowercase();
+    let option = id
+        .namespace
+        .as_ref()
+        .map(|namespace| format!(" -n {namespace}"))
+        .unwrap_or_default();
+    format!("{kind} {}{option}", id.name)
+}

@@ -1,0 +1,95 @@
+//! A Release object as people look at it: its record and its condition.
+
+use jiff::Timestamp;
+use serde_json::Value;
+
+use super::{Installed, ReleaseName};
+
+/// What a Release object says, also where its record cannot be read.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ReleaseSummary {
+    /// Environment and release.
+    pub name: ReleaseName,
+    /// The record, or why it cannot be read.
+    pub record: Result<Installed, String>,
+    /// Condition Ready; none before the first status write.
+    pub ready: Option<bool>,
+    /// Reason of the condition.
+    pub reason: String,
+    /// Message of the condition.
+    pub message: String,
+    /// Since when the condition is what it is.
+    pub since: Option<Timestamp>,
+}
+
+impl ReleaseSummary {
+    /// Reads a Release object; none when it has no name of ours.
+    pub fn read(value: &Value) -> Option<Self> {
+        let (environment, release) = value["metadata"]["name"].as_str()?.split_once('.')?;
+        let condition = value["status"]["conditions"]
+            .as_array()
+            .into_iter()
+            .flatten()
+            .find(|condition| condition["type"] == "Ready")
+            .unwrap_or(&Value::Null);
+        let text = |key: &str| condition[key].as_str().unwrap_or_default().to_owned();
+        Some(Self {
+            name: ReleaseName {
+                environment: environment.to_owned(),
+                release: release.to_owned(),
+            },
+            record: Installed::from_object(value).map_err(|error| {
+                let cause = std::error::Error::source(&error);
+                cause.map_or_else(|| error.to_string(), |cause| format!("{error}: {cause}"))
+            }),
+            ready: condition["status"].as_str().map(|status| status == "True"),
+            reason: text("reason"),
+            message: text("message"),
+            since: text("lastTransitionTime").parse().ok(),
+        })
+    }
+
+    /// Environment and release as commands take them: `ENV/RELEASE`.
+    pub fn target(&self) -> String {
+        format!("{}/{}", self.name.environment, self.name.release)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_release_without_a_status_is_not_ready_yet() {
+        let summary = ReleaseSummary::read(&json!({"metadata": {"name": "e.r"}})).unwrap();
+        assert_eq!(summary.target(), "e/r");
+        assert_eq!((summary.ready, summary.since), (None, None));
+        assert_eq!(summary.record.unwrap().installed, None);
+        assert_eq!(
+            ReleaseSummary::read(&json!({"metadata": {"name": "x"}})),
+            None
+        );
+    }
+
+    #[test]
+    fn a_record_that_cannot_be_read_leaves_the_condition() {
+        let summary = ReleaseSummary::read(&json!({
+            "metadata": {"name": "e.r"},
+            "status": {"record": {"format": "x"}, "conditions": [
+                {"type": "Other"},
+                {"type": "Ready", "status": "False", "reason": "Failed", "message": "m",
+                 "lastTransitionTime": "1970-01-01T00:00:00Z"}]},
+        }))
+        .unwrap();
+        assert_eq!(summary.ready, Some(false));
+        assert_eq!(summary.since, Some(Timestamp::UNIX_EPOCH));
+        assert!(
+            summary
+                .record
+                .unwrap_err()
+                .starts_with("failed to parse the status of Release e.r: ")
+        );
+    }
+}
