@@ -333,11 +333,12 @@ impl Fleet {
     }
 }
 
-/// The objects that were written, without the record that pleach keeps.
+/// The objects that were written, without the record that pleach keeps and
+/// without attempts that the server refused.
 pub(crate) fn object_writes(events: &Events) -> Vec<String> {
     events
         .writes()
-        .filter(|event| !is_state(event))
+        .filter(|event| event.code() < 400 && !is_state(event))
         .to_string()
         .lines()
         .map(str::to_owned)

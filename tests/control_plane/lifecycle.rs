@@ -360,7 +360,7 @@ fn objects_deleted_by_hand_come_back() {
     fleet
         .diff()
         .ended_with(10)
-        .says("its namespace is being deleted; created again after that");
+        .says("its namespace is being deleted; created again when it is gone");
     fleet.applied();
     assert!(fleet.exists(&["-n", "gone", "cm/settings"]));
     fleet.diff().ended_with(0);

@@ -142,8 +142,7 @@ impl<'a, 'c> Judge<'a, 'c> {
 
     fn protection(&self, id: &ObjectId, entry: &Entry) -> Option<Finding> {
         let ctx = self.ctx;
-        let is_namespace = id.is("", "Namespace");
-        if is_namespace && entry.adopted {
+        if id.is("", "Namespace") && entry.adopted {
             let why = "a namespace that was there before is never deleted";
             return Some(kept("kept-adopted", why));
         }
@@ -182,17 +181,9 @@ impl<'a, 'c> Judge<'a, 'c> {
                 from.unwrap_or("…"),
             )));
         }
-        // What else lies in it would go with it, and nobody has looked.
-        is_namespace.then(|| {
-            kept(
-                "kept-namespace",
-                "deleting namespaces is not supported yet: others may have objects in it",
-            )
-            .hint(format!(
-                "when it is empty: `kubectl delete namespace {}`",
-                id.name
-            ))
-        })
+        // The deletion of a namespace looks into it first, and stops where
+        // objects of others lie in it.
+        None
     }
 
     /// The Service of a registration behind which nothing answers: it breaks
