@@ -346,7 +346,9 @@ fn object(step: &Step) -> String {
             let names: Vec<String> = any_of.iter().map(ToString::to_string).collect();
             format!(" for {}", names.join(" or "))
         }
-        (Op::Apply { force: true, .. }, _) => format!(" {} (forced)", step.object),
+        (Op::Apply { take_over, .. }, _) if !take_over.is_empty() => {
+            format!(" {} (takes over)", step.object)
+        }
         _ => format!(" {}", step.object),
     }
 }

@@ -389,7 +389,7 @@ mod tests {
         &[(Action::Blocked, 1), (Action::Create, 3), (Action::Update, 2), (Action::Recreate, 1), (Action::Delete, 4), (Action::Unchanged, 120)],
         "3 to create, 2 to update, 1 to recreate, 4 to delete, 120 unchanged, 1 blocked"
     )]
-    #[case(&[(Action::Adopt, 2), (Action::Skip, 1)], "2 to adopt, 1 skipped")]
+    #[case(&[(Action::Adopt, 2), (Action::Skip, 1)], "2 to adopt, 1 kept")]
     fn the_summary_counts(#[case] counts: &[(Action, usize)], #[case] expected: &str) {
         let actions = counts
             .iter()
