@@ -1,11 +1,7 @@
 //! Golden plans of the working example: the planner on a cluster as the former
 //! version left it.
 
-#![expect(
-    clippy::unwrap_used,
-    clippy::panic,
-    reason = "helpers of a test fail like the test"
-)]
+#![expect(clippy::panic, reason = "helpers of a test fail like the test")]
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -58,7 +54,7 @@ fn read(root: &Path, path: &Path, files: &mut Vec<(String, Vec<u8>)>) {
 /// What a version renders to, and how it was resolved.
 struct Release {
     environment: ResolvedEnvironment,
-    release: ResolvedRelease,
+    resolved: ResolvedRelease,
     rendered: Rendered,
 }
 
@@ -72,7 +68,7 @@ impl Release {
         let rendered = render(&tree, &environment, &release, &kinds);
         Self {
             environment,
-            release,
+            resolved: release,
             rendered,
         }
     }
@@ -80,7 +76,7 @@ impl Release {
     fn desired(&self) -> Desired {
         let Self {
             environment,
-            release,
+            resolved: release,
             rendered,
         } = self;
         let digest = |manifest: &Manifest| DesiredDigest::Known(manifest.digest());
@@ -106,16 +102,16 @@ impl Release {
     fn policy(&self) -> Policy {
         Policy {
             cluster: None,
-            adopt: self.release.adopt.clone(),
+            adopt: self.resolved.adopt.clone(),
             prune: self.environment.prune.clone(),
             protect: self.environment.protect.clone(),
             consent: self.environment.consent.clone(),
-            timeout: self.release.timeout,
+            timeout: self.resolved.timeout,
             wait: true,
             verify: false,
-            upgrades_from: self.release.upgrades_from.clone(),
-            kubernetes: self.release.kubernetes.clone(),
-            direction: self.release.direction,
+            upgrades_from: self.resolved.upgrades_from.clone(),
+            kubernetes: self.resolved.kubernetes.clone(),
+            direction: self.resolved.direction,
         }
     }
 }
@@ -190,7 +186,7 @@ fn observed(desired: &Desired, former: Option<&Desired>) -> Observed {
     };
     let mut kinds: BTreeSet<(GroupKind, String)> = BTreeSet::new();
     let mut know = |id: &ObjectId, version: &str| {
-        drop(kinds.insert((id.group_kind(), version.to_owned())));
+        kinds.insert((id.group_kind(), version.to_owned()));
     };
     if let Some(former) = former {
         install(&mut observed, former, &manager, &mut know);

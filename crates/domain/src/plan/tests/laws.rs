@@ -239,7 +239,7 @@ fn check(scene: &Scene) {
         let barrier = barrier.unwrap();
         match deletion.because() {
             Grant::Inventory | Grant::RunTimeObject { .. } => {
-                assert!(ancestors[step.id.0].contains(&barrier.id))
+                assert!(ancestors[step.id.0].contains(&barrier.id));
             }
             Grant::DeadRegistration { .. } | Grant::Registration { .. } => {
                 assert!(ancestors[barrier.id.0].contains(&step.id));
@@ -272,16 +272,22 @@ proptest! {
 }
 
 /// How many edges the plan of a large application has.
+#[expect(
+    clippy::format_push_string,
+    reason = "a text is made once, and format! cannot fail"
+)]
 fn edges_of(count: usize) -> usize {
     let mut git = String::from("Namespace/big: {}\nServiceAccount/big/s: {}\n");
     let mut installed = String::new();
     for index in 0..count {
-        git.push_str(&format!("ConfigMap/big/c{index}: {{}}\n"));
-        git.push_str(&format!("Deployment.apps/big/d{index}: {{spec: {{template: {{metadata: {{labels: {{app: d{index}}}}}, spec: {{serviceAccountName: s, volumes: [{{configMap: {{name: c{index}}}}}]}}}}}}}}\n"));
-        git.push_str(&format!(
-            "Service/big/d{index}: {{spec: {{selector: {{app: d{index}}}}}}}\n"
-        ));
-        installed.push_str(&format!("ConfigMap/web/o{index}: {{}}\nService/web/d{index}: {{}}\nDeployment.apps/web/d{index}: {{}}\n"));
+        git += &format!("ConfigMap/big/c{index}: {{}}\n");
+        git += &format!(
+            "Deployment.apps/big/d{index}: {{spec: {{template: {{metadata: {{labels: {{app: d{index}}}}}, spec: {{serviceAccountName: s, volumes: [{{configMap: {{name: c{index}}}}}]}}}}}}}}\n"
+        );
+        git += &format!("Service/big/d{index}: {{spec: {{selector: {{app: d{index}}}}}}}\n");
+        installed += &format!(
+            "ConfigMap/web/o{index}: {{}}\nService/web/d{index}: {{}}\nDeployment.apps/web/d{index}: {{}}\n"
+        );
     }
     let mut scene = Scene::new().git(&git).installed(&installed);
     for index in 0..10 {

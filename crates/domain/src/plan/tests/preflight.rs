@@ -9,8 +9,8 @@ use crate::object::GroupKind;
 use crate::observe::{ClusterId, MissingGrant};
 use crate::plan::Direction;
 
-fn range(text: &str) -> Option<VersionReq> {
-    Some(text.parse().unwrap())
+fn range(text: &str) -> VersionReq {
+    text.parse().unwrap()
 }
 
 #[rstest]
@@ -23,13 +23,13 @@ fn range(text: &str) -> Option<VersionReq> {
 #[case::rights(Scene::new().cluster(|observed| observed.access.missing.push(MissingGrant {
         verb: "patch".to_owned(), kind: GroupKind::new("", "ConfigMap"), resource: "configmaps".to_owned(), namespace: Some("web".to_owned()) })),
     Kind::Cluster, "missing-right", "may not patch configmaps in namespace web")]
-#[case::kubernetes(Scene::new().policy(|policy| policy.kubernetes = range(">=1.37")), Kind::Policy, "kubernetes-version",
+#[case::kubernetes(Scene::new().policy(|policy| policy.kubernetes = Some(range(">=1.37"))), Kind::Policy, "kubernetes-version",
     "web v2.0.0 is for Kubernetes >=1.37, and the server is 1.36.0")]
-#[case::path(Scene::new().version("v0.9.0").policy(|policy| policy.upgrades_from = range(">=1.0, <2.0")), Kind::Policy, "version-path",
+#[case::path(Scene::new().version("v0.9.0").policy(|policy| policy.upgrades_from = Some(range(">=1.0, <2.0"))), Kind::Policy, "version-path",
     "v2.0.0 can be gone to from >=1.0, <2.0 only, and v0.9.0 is installed")]
-#[case::path_of_the_half_done(Scene::new().version("v1.0.0").unfinished("v0.9.0").policy(|policy| policy.upgrades_from = range(">=1.0, <2.0")),
+#[case::path_of_the_half_done(Scene::new().version("v1.0.0").unfinished("v0.9.0").policy(|policy| policy.upgrades_from = Some(range(">=1.0, <2.0"))),
     Kind::Policy, "version-path", "v2.0.0 can be gone to from >=1.0, <2.0 only, and v0.9.0 was begun and not finished")]
-#[case::path_from_a_name(Scene::new().version("spring").policy(|policy| { policy.upgrades_from = range(">=1.0"); policy.direction = Some(Direction::Forward); }),
+#[case::path_from_a_name(Scene::new().version("spring").policy(|policy| { policy.upgrades_from = Some(range(">=1.0")); policy.direction = Some(Direction::Forward); }),
     Kind::Policy, "version-path", "v2.0.0 can be gone to from >=1.0 only, and spring is installed")]
 #[case::direction(Scene::new().version("spring"), Kind::Policy, "direction-unknown", "the versions spring and v2.0.0 cannot be compared")]
 fn is_refused(#[case] scene: Scene, #[case] kind: Kind, #[case] code: &str, #[case] message: &str) {
@@ -55,9 +55,9 @@ fn is_refused(#[case] scene: Scene, #[case] kind: Kind, #[case] code: &str, #[ca
 #[rstest]
 #[case::right_cluster(Scene::new().policy(|policy| policy.cluster = Some(ClusterId("cluster".to_owned()))))]
 #[case::our_tooling(Scene::new().version("v2.0.0").cluster(|observed| observed.installed.as_mut().unwrap().tooling = "pleach/0.1.0".to_owned()))]
-#[case::path(Scene::new().version("v1.5.0").policy(|policy| policy.upgrades_from = range(">=1.0, <2.0")))]
-#[case::no_upgrade(Scene::new().version("v2.0.0").policy(|policy| policy.upgrades_from = range(">=1.0, <2.0")))]
-#[case::distribution(Scene::new().cluster(|observed| observed.server_version = "v1.36.4-eks-1a2b3c".to_owned()).policy(|policy| policy.kubernetes = range(">=1.36.4")))]
+#[case::path(Scene::new().version("v1.5.0").policy(|policy| policy.upgrades_from = Some(range(">=1.0, <2.0"))))]
+#[case::no_upgrade(Scene::new().version("v2.0.0").policy(|policy| policy.upgrades_from = Some(range(">=1.0, <2.0"))))]
+#[case::distribution(Scene::new().cluster(|observed| observed.server_version = "v1.36.4-eks-1a2b3c".to_owned()).policy(|policy| policy.kubernetes = Some(range(">=1.36.4"))))]
 #[case::revisions(Scene::new().version("0123abc").wants(|desired| desired.version = "abc".to_owned()))]
 fn is_allowed(#[case] scene: Scene) {
     let plan = scene.git("ConfigMap/web/c: {}").plan();
@@ -88,7 +88,7 @@ fn everything_that_is_wrong_is_said_at_once() {
         .version("spring")
         .policy(|policy| {
             policy.cluster = Some(ClusterId("other".to_owned()));
-            policy.kubernetes = range(">=1.37");
+            policy.kubernetes = Some(range(">=1.37"));
         })
         .plan();
     let codes: Vec<&str> = plan

@@ -126,9 +126,9 @@ pub(super) fn write(object: &mut Value, manager: &str, body: &Value) {
     for (path, value) in leaves(body) {
         if before.get(&path) != Some(&value) {
             set(object, &path, value);
-            owners.iter_mut().for_each(|(.., paths)| {
+            for (.., paths) in &mut owners {
                 paths.remove(&path);
-            });
+            }
             mine.insert(path);
         }
     }
