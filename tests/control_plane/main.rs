@@ -10,10 +10,12 @@
 
 mod audit;
 mod cluster;
+mod doctor;
 mod faults;
 mod kubectl;
 mod schemas;
 mod start;
+mod status;
 mod world;
 
 use std::sync::OnceLock;
