@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use assert_cmd::Command;
-use pleach::io::throwaway::{Network, Options};
+use pleach::io::throwaway::{ControlPlane, Network, Options};
 use pleach_domain::inventory::ReleaseName;
 use pleach_testkit::control_plane::binaries;
 use pleach_testkit::kubectl::Kubectl;
@@ -87,6 +87,17 @@ impl Patient {
             String::from_utf8(output.stdout).unwrap(),
             String::from_utf8(output.stderr).unwrap(),
         )
+    }
+
+    /// The same cluster for somebody who may read Releases and nothing else.
+    fn restricted(&self, control_plane: &ControlPlane) -> Self {
+        self.run("create clusterrole looks --verb=get,list,watch --resource=releases.pleach.dev");
+        self.run("create clusterrolebinding looks --clusterrole=looks --user=looker");
+        let file = control_plane.kubeconfig_for_user("looker", &[]).unwrap();
+        Self {
+            kubectl: Kubectl::new(control_plane.kubectl(), &file),
+            kubeconfig: file.display().to_string(),
+        }
     }
 
     fn diagnoses(&self, folder: &Path) -> Vec<Value> {
@@ -313,16 +324,45 @@ fn leftovers_are_found_told_and_removed_one_by_one() {
     assert_eq!(
         left,
         [
-            "CustomResourceDefinition.apiextensions.k8s.io/things.ex.org".to_owned(),
             webhook_id("dead"),
             webhook_id("owned"),
+            "CustomResourceDefinition.apiextensions.k8s.io/things.ex.org".to_owned(),
             webhook_id("idle"),
             "Secret/tiny/stray".to_owned(),
         ]
     );
     assert_eq!(
-        patient.diagnoses(folder)[1],
+        patient.diagnoses(folder)[0],
         dead,
         "nothing else was touched"
     );
+
+    // Somebody without rights is told what could not be seen, and may still
+    // read Releases.
+    let restricted = patient.restricted(&control_plane);
+    restricted.run("auth can-i list releases.pleach.dev");
+    let (code, stdout, _) = restricted.pleach(folder, &["status", "tiny"]);
+    assert_eq!(code, 0);
+    assert!(stdout.contains("tiny/web  v1.0.0"), "{stdout}");
+    let found = restricted.diagnoses(folder);
+    assert!(
+        found.iter().all(|found| found["severity"] == "note"),
+        "{found:#?}"
+    );
+    let messages: Vec<&str> = found
+        .iter()
+        .filter_map(|found| found["message"].as_str())
+        .collect();
+    for expected in [
+        "pleach may not create, delete, patch releases.pleach.dev in the whole cluster",
+        "pleach may not create, get secrets in namespace pleach-system",
+        "the apiservices could not be looked at: failed to list APIService.apiregistration.k8s.io",
+        "the objects of kind ",
+    ] {
+        assert!(
+            messages.iter().any(|message| message.starts_with(expected)),
+            "{expected}: {messages:#?}"
+        );
+    }
+    assert!(found.len() < 25, "{messages:#?}");
 }

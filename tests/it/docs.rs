@@ -3,6 +3,7 @@
 use std::fs;
 use std::path::Path;
 
+use pleach_domain::doctor::Code;
 use pleach_domain::object::annotations;
 use pleach_domain::render::{self, FILTERS, KindTable};
 use pleach_domain::repo::{self, MemoryTree};
@@ -40,6 +41,14 @@ fn the_annotations_are_documented() {
             page.contains(&format!("\n| `{annotation}: ")),
             "{annotation}"
         );
+    }
+}
+
+#[test]
+fn every_diagnosis_is_documented() {
+    let page = page("doctor.md");
+    for code in Code::ALL {
+        assert!(page.contains(&format!("\n| `{code}` | ")), "{code}");
     }
 }
 
