@@ -57,6 +57,9 @@ pub(crate) async fn run(ui: &mut Ui, ctx: &Context, args: StatusArgs) -> Result<
         None => None,
     };
     let cluster = cluster_of(ctx, environment.as_ref()).await?;
+    if let Some(environment) = &environment {
+        check_cluster(ui, &cluster, environment).await;
+    }
     let view = View {
         wanted: environment.map(|environment| wanted(&environment, args.target.as_ref())),
         args,
@@ -178,6 +181,27 @@ pub(super) async fn cluster_of(
         .clone()
         .or_else(|| environment?.cluster.context.clone());
     connect(ctx.settings.kubeconfig.clone(), context).await
+}
+
+/// Warns when the cluster is not the one that the environment names, as far as
+/// we may know which one it is.
+async fn check_cluster(ui: &mut Ui, cluster: &Cluster, environment: &ResolvedEnvironment) {
+    let Some(named) = &environment.cluster.id else {
+        return;
+    };
+    if let Ok(id) = cluster.cluster_id().await
+        && id.0 != *named
+    {
+        let message = format!(
+            "{} is cluster {id}, and the environment names {named}",
+            cluster.server()
+        );
+        ui.findings(&[Finding::warning(
+            FindingKind::Policy,
+            "wrong-cluster",
+            message,
+        )]);
+    }
 }
 
 fn wanted(environment: &ResolvedEnvironment, target: Option<&Target>) -> Wanted {

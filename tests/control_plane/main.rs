@@ -11,6 +11,7 @@
 mod apply_set;
 mod audit;
 mod cluster;
+mod doctor;
 mod faults;
 mod fleet;
 mod kubectl;
@@ -23,6 +24,7 @@ mod schemas;
 mod secrets;
 mod several;
 mod start;
+mod status;
 mod unwaited;
 mod upgrade;
 mod world;

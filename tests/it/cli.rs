@@ -1,10 +1,12 @@
 //! The program from outside: exit codes, stdout and stderr.
 
 mod completion;
+mod doctor;
 mod errors;
 mod help;
 mod init;
 mod render;
+mod status;
 mod version;
 
 use std::fs;

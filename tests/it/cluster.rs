@@ -14,6 +14,6 @@ mod discovery;
 mod reads;
 mod registrations;
 mod repeat;
-mod scripted;
+pub(crate) mod scripted;
 mod watch;
 mod writes;

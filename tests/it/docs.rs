@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use clap::CommandFactory as _;
 use pleach::cli::Cli;
+use pleach_domain::doctor::Code;
 use pleach_domain::object::annotations;
 use pleach_domain::order::StageName;
 use pleach_domain::render::{self, FILTERS, KindTable};
@@ -53,6 +54,14 @@ fn the_annotations_are_documented() {
             page.contains(&format!("\n| `{annotation}: ")),
             "{annotation}"
         );
+    }
+}
+
+#[test]
+fn every_diagnosis_is_documented() {
+    let page = page("doctor.md");
+    for code in Code::ALL {
+        assert!(page.contains(&format!("\n| `{code}` | ")), "{code}");
     }
 }
 

@@ -1,7 +1,6 @@
 //! Golden plans of the working example: the planner on a cluster as the former
 //! version left it.
 
-
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::fs;

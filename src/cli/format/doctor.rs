@@ -126,7 +126,18 @@ mod tests {
             ..Observations::default()
         });
         let shown = text(&diagnoses);
-        insta::assert_snapshot!(anstream::adapter::strip_str(&shown).to_string(), @"");
+        insta::assert_snapshot!(anstream::adapter::strip_str(&shown).to_string(), @r"
+        errors
+          Namespace/a: has been terminating for 0s: NamespaceDeletionContentFailure: one
+              two\u{7} [namespace-stuck]
+            hint: the namespace controller cannot read or delete its content; a webhook or an API that does not answer is the usual cause
+            run: kubectl get namespace a -o yaml
+
+        notes
+          the Services could not be looked at: no [not-examined]
+
+        1 error, 1 note
+        ");
     }
 
     #[test]

@@ -7,13 +7,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use futures::stream::{self, StreamExt as _};
-use pleach_domain::doctor::{Observations, Subject};
+use pleach_domain::doctor::{Gap, Observations, Subject};
 use pleach_domain::object::{GroupKind, ObjectId, labels};
 use serde::Deserialize;
 use serde_json::Value;
 
 use super::{CONCURRENCY, Take as _};
-use crate::io::cluster::{Cluster, ClusterError, Depth, ResourcePath, Selector};
+use crate::io::cluster::{Class, Cluster, ClusterError, Depth, ResourcePath, Selector};
 
 /// Namespaces whose left content is looked for.
 const NAMESPACES: usize = 20;
@@ -55,7 +55,12 @@ pub(super) async fn objects(
         .await;
     // A kind may have been asked for twice.
     let mut objects: BTreeMap<ObjectId, Subject> = BTreeMap::new();
+    let mut closed = Vec::new();
     for (path, found) in read {
+        if found.as_ref().is_err_and(is_forbidden) {
+            closed.push(path.group_kind().to_string());
+            continue;
+        }
         let what = format!("the objects of kind {}", path.group_kind());
         let found = observations.take(&what, found).unwrap_or_default();
         objects.extend(
@@ -65,6 +70,27 @@ pub(super) async fn objects(
         );
     }
     observations.objects = objects.into_values().collect();
+    observations.gaps.extend(forbidden(&mut closed));
+}
+
+fn is_forbidden(error: &ClusterError) -> bool {
+    error.class() == Some(&Class::Forbidden)
+}
+
+/// One gap for all kinds that we may not list: there may be many.
+fn forbidden(kinds: &mut Vec<String>) -> Option<Gap> {
+    kinds.sort();
+    kinds.dedup();
+    let first = kinds.first()?;
+    let what = match kinds.len() - 1 {
+        0 => format!("the objects of kind {first}"),
+        more => format!("the objects of kind {first} and {more} other kinds"),
+    };
+    Some(Gap {
+        what,
+        why: "forbidden".to_owned(),
+        forbidden: true,
+    })
 }
 
 fn questions(observations: &Observations, in_full: &BTreeSet<GroupKind>) -> Vec<Question> {

@@ -27,18 +27,22 @@ fn registration(observations: &Observations, registered: &Registered) -> Option<
             backend.is_some_and(|backend| !backend.exists)
         })
         .collect();
+    let unavailable = match &registered.role {
+        Role::Api { unavailable, .. } => unavailable.as_deref(),
+        Role::Webhooks(_) | Role::Conversion { .. } => None,
+    };
+    // The server asks an aggregated API itself: what it says goes before what
+    // endpoints say.
+    let answers = matches!(registered.role, Role::Api { .. }) && unavailable.is_none();
     let empty: BTreeSet<&ServiceRef> = services
         .iter()
         .copied()
         .filter(|service| {
             let backend = observations.backends.get(service);
-            backend.is_some_and(|backend| backend.exists && backend.ready_endpoints == 0)
+            !answers
+                && backend.is_some_and(|backend| backend.exists && backend.ready_endpoints == 0)
         })
         .collect();
-    let unavailable = match &registered.role {
-        Role::Api { unavailable, .. } => unavailable.as_deref(),
-        Role::Webhooks(_) | Role::Conversion { .. } => None,
-    };
     let (code, fault) = if !missing.is_empty() {
         let names = names(&missing);
         (

@@ -147,7 +147,13 @@ pub(super) fn releases(observations: &Observations, found: &mut Vec<Diagnosis>) 
         if summary.ready == Some(true) || summary.record.is_err() {
             continue;
         }
-        let mut words = vec![format!("release {target} is not ready")];
+        let mut words = vec![match summary.since {
+            Some(since) => format!(
+                "release {target} has not been ready for {}",
+                crate::age::age(since, observations.at)
+            ),
+            None => format!("release {target} is not ready"),
+        }];
         for text in [&summary.reason, &summary.message] {
             if !text.is_empty() {
                 words.push(text.clone());
@@ -159,9 +165,6 @@ pub(super) fn releases(observations: &Observations, found: &mut Vec<Diagnosis>) 
             Some(id),
             words.join(": "),
         );
-        diagnosis.hint = summary
-            .since
-            .map(|since| format!("for {}", crate::age::age(since, observations.at)));
         diagnosis.command = Some(format!("pleach apply {target}"));
         found.push(diagnosis);
     }

@@ -195,6 +195,19 @@ fn an_api_whose_service_exists_is_not_deleted(
 }
 
 #[test]
+fn an_api_that_answers_has_a_backend_whatever_its_endpoints() {
+    let mut answers = api_service("idle", "Passed", "all checks passed", &json!({}));
+    if let Role::Api { unavailable, .. } = &mut answers.role {
+        *unavailable = None;
+    }
+    let found = diagnose(&Observations {
+        registrations: vec![answers],
+        ..cluster()
+    });
+    assert_eq!(found, []);
+}
+
+#[test]
 fn a_service_that_could_not_be_read_is_not_missing() {
     let found = diagnose(&Observations {
         registrations: vec![webhooks(
@@ -590,9 +603,9 @@ fn releases_that_are_not_ready_say_why() {
     assert_eq!(codes(&found), [Code::ReleaseNotReady]);
     assert_eq!(
         found[0].message,
-        "release prod/web is not ready: Failed: 1 step failed"
+        "release prod/web has not been ready for 10m: Failed: 1 step failed"
     );
-    assert_eq!(found[0].hint.as_deref(), Some("for 10m"));
+    assert_eq!(found[0].command.as_deref(), Some("pleach apply prod/web"));
 }
 
 #[test]

@@ -57,7 +57,21 @@ fn check(releases: &[ReleaseSummary], wanted: Option<&Wanted>) -> String {
 
 #[test]
 fn releases_are_a_table_with_their_trouble_below() {
-    insta::assert_snapshot!(check(&releases(), Some(&wanted())), @"");
+    insta::assert_snapshot!(check(&releases(), Some(&wanted())), @r"
+    RELEASE      VERSION   REVISION  READY    STAGE      ENTRIES  AGE
+    prod/api     v1        0123456   True     verify     12       5m
+    prod/old     v1 -> v2  0123456   False    workloads  0
+    prod/odd     ?         ?         Unknown  ?          ?        ?
+    prod/theirs  -> v3     0123456   True                0
+    prod/web                         Unknown             0
+    prod/old: Failed: 1 step failed: no
+    prod/odd: Release prod.odd was written in format 99 by a newer pleach; this one writes format 1
+    prod/web: nothing is known of its readiness yet
+    git: prod/cache (v3) is not installed
+    git: prod/api is pinned to v2, and v1 is installed
+    git: prod/old is installed, and environment prod no longer has it
+    git: prod/theirs belongs to repository other, and this is fleet
+    ");
 }
 
 #[test]

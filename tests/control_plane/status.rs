@@ -1,0 +1,132 @@
+//! What status and history say of a release that was really applied.
+
+use std::io::{BufRead as _, BufReader};
+use std::process::{Command, Stdio};
+
+use pleach_testkit::kubectl::Kubectl;
+use pleach_testkit::repository::TestRepo;
+use serde_json::Value;
+
+fn repository() -> TestRepo {
+    let header = "apiVersion: pleach.dev/v1alpha1\nkind:";
+    let object = |value: &str| {
+        format!("apiVersion: v1\nkind: ConfigMap\nmetadata: {{name: web}}\ndata: {{a: {value}}}\n")
+    };
+    TestRepo::new([
+        ("pleach.yaml", format!("{header} Repository\nid: seen\n")),
+        (
+            "environments/seen.yaml",
+            format!("{header} Environment\nreleases: [{{name: web, bundle: web, version: v1.0.0, namespace: seen}}]\n"),
+        ),
+        ("manifests/web/bundle.yaml", format!("{header} Bundle\n")),
+        ("manifests/web/v1.0.0/web.yaml", object("one")),
+        ("manifests/web/v2.0.0/web.yaml", object("two")),
+    ])
+    .unwrap()
+}
+
+fn command(repo: &TestRepo, arguments: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_pleach"));
+    command
+        .env_clear()
+        .env("NO_COLOR", "1")
+        .current_dir(repo.path())
+        .args(arguments)
+        .arg("--kubeconfig")
+        .arg(crate::shared().kubeconfig());
+    command
+}
+
+/// Runs pleach to its end and gives what it printed.
+fn pleach(repo: &TestRepo, arguments: &[&str]) -> String {
+    let output = command(repo, arguments).output().unwrap();
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(0), "{arguments:?}: {stderr}");
+    String::from_utf8(output.stdout).unwrap()
+}
+
+#[test]
+fn an_applied_release_is_shown_and_followed() {
+    let control_plane = crate::shared();
+    let kubectl = Kubectl::new(control_plane.kubectl(), control_plane.kubeconfig());
+    let repo = repository();
+    repo.commit("start").unwrap();
+    let before = pleach(&repo, &["status", "seen"]);
+    assert!(
+        before.contains("git: seen/web (v1.0.0) is not installed"),
+        "{before}"
+    );
+
+    let id = kubectl
+        .run(&[
+            "get",
+            "namespace",
+            "kube-system",
+            "-o",
+            "jsonpath={.metadata.uid}",
+        ])
+        .unwrap();
+    pleach(&repo, &["apply", "seen", "--yes", "--cluster-id", &id]);
+    let value: Value =
+        serde_json::from_str(&pleach(&repo, &["status", "seen", "-o", "json"])).unwrap();
+    let release = &value["releases"][0];
+    assert_eq!(release["ready"], true, "{value:#}");
+    assert_eq!(release["installed"]["version"], "v1.0.0");
+    assert_eq!(release["applying"], Value::Null);
+    assert_eq!(release["last"]["result"], "deployed");
+    assert_eq!(release["git"]["version"], "v1.0.0");
+    assert_eq!(value["notInstalled"], Value::Array(Vec::new()));
+
+    repo.edit(
+        "environments/seen.yaml",
+        "version: v1.0.0",
+        "version: v2.0.0",
+    )
+    .unwrap();
+    let second = repo.commit("upgrade").unwrap();
+    let text = pleach(&repo, &["status", "seen"]);
+    assert!(
+        text.contains("git: seen/web is pinned to v2.0.0, and v1.0.0 is installed"),
+        "{text}"
+    );
+
+    // Shown again while the upgrade is under way, until interrupted.
+    let mut watching = command(&repo, &["status", "seen/web", "--watch", "-o", "json"])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    let mut lines = BufReader::new(watching.stdout.take().unwrap()).lines();
+    let mut next = || -> Value { serde_json::from_str(&lines.next().unwrap().unwrap()).unwrap() };
+    assert_eq!(next()["releases"][0]["installed"]["version"], "v1.0.0");
+    pleach(&repo, &["apply", "seen", "--yes"]);
+    loop {
+        let seen = next();
+        let release = &seen["releases"][0];
+        if release["installed"]["version"] == "v2.0.0" && release["ready"] == true {
+            break;
+        }
+    }
+    let process = watching.id().to_string();
+    assert!(
+        Command::new("kill")
+            .args(["-INT", &process])
+            .status()
+            .unwrap()
+            .success()
+    );
+    assert_eq!(watching.wait().unwrap().code(), Some(130));
+
+    let history = pleach(&repo, &["history", "seen/web"]);
+    let rows: Vec<Vec<&str>> = history
+        .lines()
+        .map(|line| line.split_whitespace().collect())
+        .collect();
+    assert_eq!(rows.len(), 3, "{history}");
+    assert_eq!(
+        rows[1][1..],
+        ["v2.0.0", &second[..7], "deployed"],
+        "{history}"
+    );
+    assert_eq!(rows[2][1], "v1.0.0", "{history}");
+}
