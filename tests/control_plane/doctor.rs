@@ -11,7 +11,7 @@ use pleach_testkit::repository::TestRepo;
 use serde_json::Value;
 
 const API: &str = "APIService.apiregistration.k8s.io/v1alpha2.sub.ex.org";
-const CLUSTER: &str = r#"
+const CLUSTER: &str = r"
 apiVersion: v1
 kind: Service
 metadata: {name: idle, namespace: default}
@@ -43,7 +43,7 @@ spec:
   versions:
     - {name: v1, served: true, storage: true, schema: {openAPIV3Schema: {type: object}}}
     - {name: v1beta1, served: true, storage: false, schema: {openAPIV3Schema: {type: object}}}
-"#;
+";
 
 /// A validating webhook for things, with more metadata.
 fn webhook(name: &str, namespace: &str, service: &str, metadata: &str) -> String {
@@ -157,6 +157,7 @@ fn repository() -> TestRepo {
 }
 
 #[test]
+#[expect(clippy::too_many_lines, reason = "one story, told in its order")]
 fn leftovers_are_found_told_and_removed_one_by_one() {
     let control_plane = pleach_testkit::control_plane::start(Options {
         binaries: binaries(),
