@@ -296,7 +296,6 @@ impl Outcome {
                 plan: &one.planned.plan,
                 result: Err(word),
                 error: error.as_ref(),
-                was_ready: one.planned.was_ready(),
             };
             // People have seen the reason, and that nothing was written.
             if self.output == ApplyOutput::Json {
@@ -318,7 +317,6 @@ impl Outcome {
             plan: &planned.plan,
             result: Err(word),
             error: Some(error),
-            was_ready: planned.was_ready(),
         };
         self.report(ui, &report);
     }
@@ -326,13 +324,7 @@ impl Outcome {
     /// Carries out one release; what fails is reported and costs only it.
     async fn carry_out(&mut self, ui: &mut Ui, ctx: &Context, cluster: &Cluster, planned: Planned) {
         self.exit = self.exit.and(planned.blocks());
-        let was_ready = planned.was_ready();
-        let (plan, result) = if planned.is_stuck() {
-            // Nothing can be done, so nothing is recorded either.
-            (planned.plan, Ok(SyncResult::default()))
-        } else {
-            carry_out(ui, ctx, cluster, planned).await
-        };
+        let (plan, result) = carry_out(ui, ctx, cluster, planned).await;
         let (result, error) = match result {
             Ok(result) => {
                 // What was done is reported all the same.
@@ -358,7 +350,6 @@ impl Outcome {
             plan: &plan,
             result: result.as_ref().map_err(|word| *word),
             error: error.as_ref(),
-            was_ready,
         };
         self.report(ui, &report);
     }

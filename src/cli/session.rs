@@ -8,7 +8,7 @@ use std::sync::Arc;
 use pleach_domain::diff::masking::Masker;
 use pleach_domain::diff::text::{ObjectDiff, View};
 use pleach_domain::finding::{self, Finding, Severity};
-use pleach_domain::inventory::{Installed, ReleaseName};
+use pleach_domain::inventory::ReleaseName;
 use pleach_domain::observe::ClusterId;
 use pleach_domain::plan::{self, Action, Desired, Plan, Policy};
 use pleach_domain::render::Rendered;
@@ -217,28 +217,14 @@ impl Planned {
             .any(|change| !matches!(change.action, Action::Unchanged | Action::Skip))
     }
 
-    /// Whether something was planned and nothing of it can be done.
-    pub(super) fn is_stuck(&self) -> bool {
-        is_stuck(&self.plan)
-    }
-
     /// Whether carrying it out would write something, be it only the record.
     pub(super) fn would_write(&self) -> bool {
-        would_write(&self.plan, &self.desired, self.installed())
+        self.observation.writes(&self.desired, &self.plan)
     }
 
     /// Whether the release was never applied to this cluster.
     pub(super) fn is_new(&self) -> bool {
-        self.installed().is_none()
-    }
-
-    /// Whether the record says that everything is ready.
-    pub(super) fn was_ready(&self) -> bool {
-        self.installed().is_some_and(|installed| installed.ready)
-    }
-
-    fn installed(&self) -> Option<&Installed> {
-        self.observation.observed.installed.as_ref()
+        self.observation.observed.installed.is_none()
     }
 
     /// Warnings and notes of the plan, and errors that block single objects.
@@ -282,23 +268,6 @@ fn is_refusal(finding: &Finding) -> bool {
         // Who may not do all of it had better not begin.
         && finding.code != "forbidden";
     finding.is_error() && !blocks_one
-}
-
-fn is_stuck(plan: &Plan) -> bool {
-    !plan.has_steps() && plan.count(Action::Blocked) > 0
-}
-
-/// What only the engine can tell (an inventory entry that is refreshed) is not
-/// among it; it changes nothing but the record of a release that is known.
-fn would_write(plan: &Plan, desired: &Desired, installed: Option<&Installed>) -> bool {
-    let is_recorded = installed.is_some_and(|record| {
-        record.ready
-            && record.applying.is_none()
-            && record.installed.as_ref().is_some_and(|attempt| {
-                attempt.version == desired.version && attempt.revision == desired.revision
-            })
-    });
-    !is_stuck(plan) && (!plan.steps.is_empty() || !is_recorded)
 }
 
 /// What was not finished when somebody asked us to stop is given up: only for

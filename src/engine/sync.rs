@@ -65,9 +65,10 @@ pub async fn carry_out(
         observed,
         mut state,
     } = observation;
-    if plan.steps.is_empty() && record::is_current(&state, desired, &observed, plan) {
+    let was_ready = state.record().ready;
+    if !record::writes(desired, &observed, plan) {
         return Ok(SyncResult {
-            ending: "unchanged",
+            ending: record::Ending::of_nothing(plan, was_ready),
             ..SyncResult::default()
         });
     }
@@ -133,7 +134,7 @@ pub async fn carry_out(
     } else {
         Ok(())
     };
-    let ending = record::Ending::of(plan, &result, state.record().ready, recorded.as_ref().err());
+    let ending = record::Ending::of(plan, &result, was_ready, recorded.as_ref().err());
     let finished = record::finish(
         &mut state,
         desired,
@@ -148,10 +149,17 @@ pub async fn carry_out(
     result.ending = if result.unrecorded.is_some() {
         "failed"
     } else {
-        ending.result
+        ending.word(plan, was_ready)
     };
     events.send(EventKind::Finished(result.clone()));
     Ok(result)
+}
+
+impl Observation {
+    /// Whether carrying out a plan would write something, be it only the record.
+    pub fn writes(&self, desired: &Desired, plan: &Plan) -> bool {
+        record::writes(desired, &self.observed, plan)
+    }
 }
 
 /// Whether every secret object has the digest that will be written.

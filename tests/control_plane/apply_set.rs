@@ -2,37 +2,20 @@
 //! leave them alone, and can take them over.
 
 use crate::fleet::Fleet;
+use crate::samples::{BUNDLE, config_map, deployment};
 
-const FILES: &[(&str, &str)] = &[
-    (
-        "manifests/web/bundle.yaml",
-        "apiVersion: pleach.dev/v1alpha1\nkind: Bundle\n",
-    ),
-    (
-        "manifests/web/objects.yaml",
-        "\
-apiVersion: v1
-kind: ConfigMap
-metadata: {name: a}
-data: {k: v}
----
-apiVersion: v1
-kind: ConfigMap
-metadata: {name: b}
-data: {k: v}
----
-apiVersion: apps/v1
-kind: Deployment
-metadata: {name: web}
-spec:
-  replicas: 0
-  selector: {matchLabels: {app: web}}
-  template:
-    metadata: {labels: {app: web}}
-    spec: {containers: [{name: web, image: \"web:1\"}]}
-",
-    ),
-];
+/// The files of the bundle.
+fn files() -> [(&'static str, String); 2] {
+    let objects = [
+        config_map("a", "v"),
+        config_map("b", "v"),
+        deployment("web"),
+    ];
+    [
+        ("manifests/web/bundle.yaml", BUNDLE.to_owned()),
+        ("manifests/web/objects.yaml", objects.join("---\n")),
+    ]
+}
 
 const TOOLING: &str = "applyset.kubernetes.io/tooling";
 
@@ -88,7 +71,7 @@ fn kubectl_refuses_the_set_until_a_user_hands_it_over_and_then_prunes_it() {
     let fleet = Fleet::new(
         "sets",
         "  - {name: web, bundle: web, namespace: sets}\n",
-        FILES,
+        &files(),
     );
     // A namespace that pleach makes is a member too, and kubectl would prune it.
     fleet.kubectl(&["create", "namespace", "sets"]);

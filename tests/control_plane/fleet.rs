@@ -76,7 +76,11 @@ pub(crate) struct Fleet {
 
 impl Fleet {
     /// A repository for the shared control plane. Releases are YAML, a list.
-    pub(crate) fn new(environment: &'static str, releases: &str, files: &[(&str, &str)]) -> Self {
+    pub(crate) fn new(
+        environment: &'static str,
+        releases: &str,
+        files: &[(&str, impl AsRef<str>)],
+    ) -> Self {
         Self::on(shared(), environment, releases, files)
     }
 
@@ -85,10 +89,10 @@ impl Fleet {
         plane: &'static ControlPlane,
         environment: &'static str,
         releases: &str,
-        files: &[(&str, &str)],
+        files: &[(&str, impl AsRef<str>)],
     ) -> Self {
         let home = tempfile::tempdir().unwrap();
-        let repo = TestRepo::new(files.iter().copied()).unwrap();
+        let repo = TestRepo::new(files.iter().map(|(path, text)| (*path, text.as_ref()))).unwrap();
         let fleet = Self {
             environment,
             repo,

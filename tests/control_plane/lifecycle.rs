@@ -1,11 +1,9 @@
 //! A release from its first apply on: unchanged, changed, drifted, repaired.
 
 use crate::fleet::{Fleet, object_writes, owners};
+use crate::samples;
 
-const BUNDLE: (&str, &str) = (
-    "manifests/shop/bundle.yaml",
-    "apiVersion: pleach.dev/v1alpha1\nkind: Bundle\n",
-);
+const BUNDLE: (&str, &str) = ("manifests/shop/bundle.yaml", samples::BUNDLE);
 
 const ACCESS: (&str, &str) = (
     "manifests/shop/v1.0.0/access.yaml",
@@ -105,10 +103,6 @@ fn fleet(environment: &'static str) -> Fleet {
         format!("  - {{name: shop, bundle: shop, version: v1.0.0, namespace: {environment}}}\n");
     let files = [BUNDLE, ACCESS, CONFIG, APP, WIDGETS]
         .map(|(path, text)| (path, text.replace("life", environment)));
-    let files: Vec<(&str, &str)> = files
-        .iter()
-        .map(|(path, text)| (*path, text.as_str()))
-        .collect();
     Fleet::new(environment, &releases, &files)
 }
 

@@ -20,6 +20,7 @@ mod ownership;
 mod prune;
 mod refusals;
 mod robustness;
+mod samples;
 mod schemas;
 mod secrets;
 mod several;
@@ -40,14 +41,17 @@ use pleach_testkit::control_plane::binaries;
 /// A static is never dropped: the kernel ends its processes with this one.
 fn shared() -> &'static ControlPlane {
     static SHARED: OnceLock<ControlPlane> = OnceLock::new();
-    SHARED.get_or_init(|| {
-        pleach_testkit::control_plane::start(Options {
-            binaries: binaries(),
-            controllers: true,
-            scheduler: false,
-            nodes: 0,
-            network: Network::Host,
-        })
-        .expect("the shared control plane starts")
+    SHARED.get_or_init(control_plane)
+}
+
+/// Starts a control plane with controllers, but no scheduler and no nodes.
+fn control_plane() -> ControlPlane {
+    pleach_testkit::control_plane::start(Options {
+        binaries: binaries(),
+        controllers: true,
+        scheduler: false,
+        nodes: 0,
+        network: Network::Host,
     })
+    .expect("the control plane starts")
 }

@@ -1,11 +1,9 @@
 //! Whose an object and its fields are: refused, adopted, in conflict.
 
 use crate::fleet::{Fleet, object_writes, owners};
+use crate::samples;
 
-const BUNDLE: (&str, &str) = (
-    "manifests/web/bundle.yaml",
-    "apiVersion: pleach.dev/v1alpha1\nkind: Bundle\n",
-);
+const BUNDLE: (&str, &str) = ("manifests/web/bundle.yaml", samples::BUNDLE);
 
 /// What lies in the cluster before pleach comes.
 const LIVE: &str = "\

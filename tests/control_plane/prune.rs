@@ -5,16 +5,13 @@ use pleach_testkit::faults::{Fault, FaultProxy, Moment, Rule};
 use std::sync::{Arc, Mutex};
 
 use crate::fleet::{Fleet, object_writes};
-use crate::{kubectl, shared};
+use crate::{kubectl, samples, shared};
 
-const BUNDLE: (&str, &str) = (
-    "manifests/shop/bundle.yaml",
-    "apiVersion: pleach.dev/v1alpha1\nkind: Bundle\n",
-);
+const BUNDLE: (&str, &str) = ("manifests/shop/bundle.yaml", samples::BUNDLE);
 
 const ANCHOR: &str = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: anchor}\ndata: {k: v}\n";
 
-/// One object of each class of deletion, with ENV for the environment.
+/// Objects of several classes of deletion.
 const PARTS: &str = "\
 apiVersion: v1
 kind: ServiceAccount
@@ -34,34 +31,7 @@ apiVersion: v1
 kind: Service
 metadata: {name: shop}
 spec: {selector: {app: shop}, ports: [{port: 80}]}
----
-apiVersion: apps/v1
-kind: Deployment
-metadata: {name: shop}
-spec:
-  replicas: 0
-  selector: {matchLabels: {app: shop}}
-  template:
-    metadata: {labels: {app: shop}}
-    spec: {containers: [{name: shop, image: \"shop:1\"}]}
 ";
-
-const CRD: &str = "\
-apiVersion: apiextensions.k8s.io/v1
-kind: CustomResourceDefinition
-metadata: {name: gears.ENV.example.org}
-spec:
-  group: ENV.example.org
-  scope: Namespaced
-  names: {plural: gears, singular: gear, kind: Gear}
-  versions:
-    - name: v1
-      served: true
-      storage: true
-      schema: {openAPIV3Schema: {type: object, x-kubernetes-preserve-unknown-fields: true}}
-";
-
-const GEAR: &str = "apiVersion: ENV.example.org/v1\nkind: Gear\nmetadata: {name: first}\n";
 
 /// A release in v1.0.0 with these files, and v1.1.0 with the anchor alone.
 fn fleet(environment: &'static str, files: &[(&str, &str)]) -> Fleet {
@@ -106,8 +76,9 @@ fn removed_objects_go_in_order_and_only_the_incarnation_that_was_recorded() {
         "order",
         &[
             ("parts.yaml", PARTS),
-            ("gear.yaml", GEAR),
-            ("crd.yaml", CRD),
+            ("app.yaml", &samples::deployment("shop")),
+            ("gear.yaml", &samples::gear("order.example.org")),
+            ("crd.yaml", &samples::gears("order.example.org")),
         ],
     );
     fleet.applied();
@@ -234,8 +205,8 @@ fn protected_kinds_need_consent_that_names_the_upgrade() {
         "guard",
         &[
             ("protected.yaml", PROTECTED),
-            ("crd.yaml", CRD),
-            ("gear.yaml", GEAR),
+            ("crd.yaml", &samples::gears("guard.example.org")),
+            ("gear.yaml", &samples::gear("guard.example.org")),
             ("kept.yaml", &kept),
         ],
     );

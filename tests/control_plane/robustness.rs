@@ -3,31 +3,14 @@
 
 use std::sync::OnceLock;
 
-use pleach::io::throwaway::{ControlPlane, Network, Options};
-use pleach_testkit::control_plane::binaries;
+use pleach::io::throwaway::ControlPlane;
 
 use crate::fleet::{Fleet, object_writes};
+use crate::samples::{self, config_map, deployment, gear, gears};
 
-const BUNDLE: (&str, &str) = (
-    "manifests/web/bundle.yaml",
-    "apiVersion: pleach.dev/v1alpha1\nkind: Bundle\n",
-);
+const BUNDLE: (&str, &str) = ("manifests/web/bundle.yaml", samples::BUNDLE);
 
-fn config_map(name: &str, value: &str) -> String {
-    format!("apiVersion: v1\nkind: ConfigMap\nmetadata: {{name: {name}}}\ndata: {{k: {value}}}\n")
-}
-
-const DEPLOYMENT: &str = "\
-apiVersion: apps/v1
-kind: Deployment
-metadata: {name: web}
-spec:
-  replicas: 0
-  selector: {matchLabels: {app: web}}
-  template:
-    metadata: {labels: {app: web}}
-    spec: {containers: [{name: web, image: \"web:1\"}]}
-";
+const GEARS: &str = "gears.example.org";
 
 const DEAD_API: &str = "\
 apiVersion: apiregistration.k8s.io/v1
@@ -42,34 +25,10 @@ spec:
   service: {namespace: default, name: gone}
 ";
 
-const GEARS: &str = "\
-apiVersion: apiextensions.k8s.io/v1
-kind: CustomResourceDefinition
-metadata: {name: gears.gears.example.org}
-spec:
-  group: gears.example.org
-  scope: Namespaced
-  names: {plural: gears, singular: gear, kind: Gear}
-  versions:
-    - name: v1
-      served: true
-      storage: true
-      schema: {openAPIV3Schema: {type: object, x-kubernetes-preserve-unknown-fields: true}}
-";
-
 /// A control plane of its own: dead APIs harm everybody.
 fn broken() -> &'static ControlPlane {
     static BROKEN: OnceLock<ControlPlane> = OnceLock::new();
-    BROKEN.get_or_init(|| {
-        pleach_testkit::control_plane::start(Options {
-            binaries: binaries(),
-            controllers: true,
-            scheduler: false,
-            nodes: 0,
-            network: Network::Host,
-        })
-        .unwrap()
-    })
+    BROKEN.get_or_init(crate::control_plane)
 }
 
 /// A fleet on the broken control plane, with files of two versions.
@@ -104,12 +63,9 @@ fn a_dead_api_harms_nobody_who_does_not_need_it() {
         &[
             ("a", config_map("a", "old")),
             ("b", config_map("b", "old")),
-            ("web", DEPLOYMENT.to_owned()),
+            ("web", deployment("web")),
         ],
-        &[
-            ("a", config_map("a", "new")),
-            ("web", DEPLOYMENT.to_owned()),
-        ],
+        &[("a", config_map("a", "new")), ("web", deployment("web"))],
     );
     kill_apis(&fleet);
     fleet.diff().ended_with(10).says("4 to create");
@@ -153,13 +109,12 @@ fn objects_of_a_dead_api_are_blocked_and_all_others_applied() {
 
 #[test]
 fn members_of_an_api_that_died_are_not_taken_for_gone() {
-    let gear = "apiVersion: gears.example.org/v1\nkind: Gear\nmetadata: {name: first}\n";
     let fleet = fleet(
         "blind",
-        &[("gear", gear.to_owned()), ("a", config_map("a", "old"))],
+        &[("gear", gear(GEARS)), ("a", config_map("a", "old"))],
         &[("a", config_map("a", "new"))],
     );
-    let file = fleet.file("gears.yaml", GEARS);
+    let file = fleet.file("gears.yaml", &gears(GEARS));
     fleet.kubectl(&["apply", "-f", &file]);
     fleet.kubectl(&[
         "wait",
@@ -215,7 +170,7 @@ fn the_same_state_gives_the_same_bytes_a_hundred_times() {
         .collect();
     let old = [
         ("many", many.join("---\n")),
-        ("web", DEPLOYMENT.to_owned()),
+        ("web", deployment("web")),
         (
             "secret",
             "apiVersion: v1\nkind: Secret\nmetadata: {name: s}\nstringData: {k: Xq7hush9vB2}\n"
@@ -224,7 +179,7 @@ fn the_same_state_gives_the_same_bytes_a_hundred_times() {
     ];
     let new = [
         ("many", many[..15].join("---\n").replace("k: v", "k: w")),
-        ("web", DEPLOYMENT.replace("web:1", "web:2")),
+        ("web", deployment("web").replace("web:1", "web:2")),
         ("more", config_map("more", "v")),
     ];
     let fleet = fleet("steady", &old, &new);

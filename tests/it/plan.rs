@@ -1,17 +1,17 @@
 //! Golden plans of the working example: the planner on a cluster as the former
 //! version left it.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::fs;
 use std::path::Path;
 
 use jiff::Timestamp;
-use pleach_domain::inventory::{Attempt, Entry, EntryState, Installed, Inventory, Journal};
+use pleach_domain::inventory::{Attempt, Entry, EntryState, Installed};
 use pleach_domain::object::{Digest, GroupKind, Manifest, ObjectId, ServiceRef};
 use pleach_domain::observe::{
-    ClusterId, DesiredDigest, Discovery, Freshness, Grants, Listing, ListingKey, Live, LiveMeta,
-    Observed, Prediction, Registration, Resource, ServedGroup, ServedVersion,
+    ClusterId, DesiredDigest, Discovery, Freshness, Listing, ListingKey, Live, LiveMeta, Observed,
+    Prediction, Registration, Resource, ServedGroup, ServedVersion,
 };
 use pleach_domain::order::registered_services;
 use pleach_domain::plan::{Desired, Need, Op, Plan, Policy, Step, Until, plan};
@@ -166,22 +166,12 @@ fn run_time_objects() -> Vec<(ObjectId, Option<ServiceRef>)> {
 
 fn observed(desired: &Desired, former: Option<&Desired>) -> Observed {
     let manager = desired.name.field_manager();
-    let mut observed = Observed {
-        at: Timestamp::UNIX_EPOCH,
-        cluster: ClusterId("cluster".to_owned()),
-        server_version: "v1.36.0".to_owned(),
-        discovery: Discovery::default(),
-        listings: BTreeMap::new(),
-        meta: BTreeMap::new(),
-        full: BTreeMap::new(),
-        predicted: BTreeMap::new(),
-        registrations: Vec::new(),
-        backends: BTreeMap::new(),
-        access: Grants::default(),
-        installed: None,
-        inventory: Inventory::default(),
-        journal: Journal::default(),
-    };
+    let mut observed = Observed::of(
+        ClusterId("cluster".to_owned()),
+        "v1.36.0".to_owned(),
+        Discovery::default(),
+        Timestamp::UNIX_EPOCH,
+    );
     let mut kinds: BTreeSet<(GroupKind, String)> = BTreeSet::new();
     let mut know = |id: &ObjectId, version: &str| {
         kinds.insert((id.group_kind(), version.to_owned()));

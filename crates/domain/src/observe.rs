@@ -233,6 +233,31 @@ pub struct MissingGrant {
 }
 
 impl Observed {
+    /// A cluster of which nothing is known but what it is and what it serves.
+    pub fn of(
+        cluster: ClusterId,
+        server_version: String,
+        discovery: Discovery,
+        at: Timestamp,
+    ) -> Self {
+        Self {
+            at,
+            cluster,
+            server_version,
+            discovery,
+            listings: BTreeMap::new(),
+            meta: BTreeMap::new(),
+            full: BTreeMap::new(),
+            predicted: BTreeMap::new(),
+            registrations: Vec::new(),
+            backends: BTreeMap::new(),
+            access: Grants::default(),
+            installed: None,
+            inventory: Inventory::default(),
+            journal: Journal::default(),
+        }
+    }
+
     /// Whether the view of a kind is good enough to conclude that something is absent.
     pub fn is_complete(&self, id: &ObjectId) -> bool {
         let kind = id.group_kind();

@@ -36,6 +36,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::object::{ApiVersion, GroupKind};
+use crate::order::is_builtin_group;
 
 pub use pods::failure_hint;
 
@@ -181,34 +182,6 @@ const FAMILIES: &[Family] = &[
     family("apiregistration.k8s.io", "APIService", apis::api_service),
 ];
 
-/// Groups that the API server itself serves: a kind of theirs without a rule
-/// has no status that says whether it is ready.
-const BUILT_IN_GROUPS: &[&str] = &[
-    "",
-    "admissionregistration.k8s.io",
-    "apiextensions.k8s.io",
-    "apiregistration.k8s.io",
-    "apps",
-    "authentication.k8s.io",
-    "authorization.k8s.io",
-    "autoscaling",
-    "batch",
-    "certificates.k8s.io",
-    "coordination.k8s.io",
-    "discovery.k8s.io",
-    "events.k8s.io",
-    "flowcontrol.apiserver.k8s.io",
-    "internal.apiserver.k8s.io",
-    "networking.k8s.io",
-    "node.k8s.io",
-    "policy",
-    "rbac.authorization.k8s.io",
-    "resource.k8s.io",
-    "scheduling.k8s.io",
-    "storage.k8s.io",
-    "storagemigration.k8s.io",
-];
-
 fn find(kind: &GroupKind) -> Option<&'static Family> {
     FAMILIES
         .iter()
@@ -231,7 +204,8 @@ pub fn assess(value: &Value) -> Assessment {
     let kind = kind_of(value);
     match find(&kind) {
         Some(family) => (family.rule)(value),
-        None if BUILT_IN_GROUPS.contains(&kind.group.as_str()) => Assessment::current(),
+        // A built-in kind without a rule has no status that says whether it is ready.
+        None if is_builtin_group(&kind.group) => Assessment::current(),
         None => conditions::generic(value),
     }
 }
@@ -252,7 +226,7 @@ pub fn accepted(value: &Value) -> Assessment {
 pub fn has_rules(kind: &GroupKind) -> bool {
     match find(kind) {
         Some(family) => family.waits,
-        None => !BUILT_IN_GROUPS.contains(&kind.group.as_str()),
+        None => !is_builtin_group(&kind.group),
     }
 }
 

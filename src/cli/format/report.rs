@@ -20,30 +20,14 @@ pub(crate) struct Report<'a> {
     pub(crate) result: Result<&'a SyncResult, &'static str>,
     /// Why it was not begun, or could not be recorded.
     pub(crate) error: Option<&'a CliError>,
-    /// Whether everything was ready before.
-    pub(crate) was_ready: bool,
 }
 
 impl Report<'_> {
     /// One word for how the release ended.
     pub(crate) fn verdict(&self) -> &'static str {
-        let result = match self.result {
-            Ok(result) => result,
-            Err(word) => return word,
-        };
-        if result.interrupted {
-            "interrupted"
-        } else if self.error.is_some()
-            || !result.is_success()
-            || self.plan.count(Action::Blocked) > 0
-        {
-            "failed"
-        } else if self.plan.verifies() || (self.plan.changes.is_empty() && !self.was_ready) {
-            "deployed"
-        } else if self.plan.has_steps() || !self.was_ready {
-            "unverified"
-        } else {
-            "unchanged"
+        match self.result {
+            Ok(result) => result.ending,
+            Err(word) => word,
         }
     }
 
@@ -171,95 +155,18 @@ fn count(result: &SyncResult, which: impl Fn(&Outcome) -> bool) -> usize {
 
 #[cfg(test)]
 mod tests {
-    use pleach_domain::plan::StepId;
-    use rstest::rstest;
-
     use super::*;
     use crate::cli::error::Kind;
     use crate::cli::format::samples;
-    use crate::engine::sync::report::{Failure, FailureKind};
-
-    /// A plan that does this to one object; `waits` says whether it verifies.
-    fn plan(actions: &[Action], waits: bool) -> Plan {
-        let changes: Vec<(&str, Action)> = actions.iter().map(|action| ("a", *action)).collect();
-        let mut plan = samples::plan(&changes);
-        if waits {
-            plan.steps.push(samples::barrier(plan.steps.len()));
-        }
-        plan
-    }
-
-    fn done(plan: &Plan) -> SyncResult {
-        SyncResult {
-            outcomes: plan
-                .steps
-                .iter()
-                .map(|step| (step.id, Outcome::Done))
-                .collect(),
-            ..SyncResult::default()
-        }
-    }
-
-    #[rstest]
-    #[case::changed(&[Action::Update], true, true, "deployed")]
-    #[case::first_use(&[Action::Create], true, false, "deployed")]
-    #[case::only_waited(&[Action::Unchanged], true, false, "deployed")]
-    #[case::nothing_to_do(&[Action::Unchanged], false, true, "unchanged")]
-    #[case::changed_without_waiting(&[Action::Update], false, true, "unverified")]
-    #[case::still_not_waited_for(&[Action::Unchanged], false, false, "unverified")]
-    #[case::an_empty_release(&[], false, false, "deployed")]
-    #[case::still_empty(&[], false, true, "unchanged")]
-    #[case::only_blocked(&[Action::Blocked], false, true, "failed")]
-    #[case::partly_blocked(&[Action::Create, Action::Blocked], false, false, "failed")]
-    fn verdicts_are_those_of_the_record(
-        #[case] actions: &[Action],
-        #[case] waits: bool,
-        #[case] was_ready: bool,
-        #[case] expected: &str,
-    ) {
-        let plan = plan(actions, waits);
-        let result = done(&plan);
-        let report = Report {
-            plan: &plan,
-            result: Ok(&result),
-            error: None,
-            was_ready,
-        };
-        assert_eq!(report.verdict(), expected);
-        assert_eq!(report.json()["result"], expected);
-    }
-
-    #[test]
-    fn failures_and_interruptions_win() {
-        let plan = plan(&[Action::Update], true);
-        let error = CliError::new(Kind::Conflict, "somebody else wrote the record");
-        let verdict = |result: &SyncResult, error| {
-            let report = Report {
-                plan: &plan,
-                result: Ok(result),
-                error,
-                was_ready: true,
-            };
-            report.verdict()
-        };
-        let mut result = done(&plan);
-        assert_eq!(verdict(&result, Some(&error)), "failed");
-        let failure = Failure::new(FailureKind::Policy, "field is immutable");
-        result.outcomes.insert(StepId(0), Outcome::Failed(failure));
-        assert_eq!(verdict(&result, None), "failed");
-        result.interrupted = true;
-        assert_eq!(verdict(&result, None), "interrupted");
-    }
 
     #[test]
     fn what_was_not_begun_is_reported_with_the_reason() {
-        let plan = plan(&[Action::Update], true);
+        let plan = samples::plan(&[("a", Action::Update)]);
         let error = CliError::new(Kind::Conflict, "the plan changed").hint("run it again");
         let report = Report {
             plan: &plan,
             result: Err("failed"),
             error: Some(&error),
-            was_ready: true,
         };
         assert_eq!(
             report.text(),

@@ -66,14 +66,6 @@ pub(crate) fn step(position: usize, name: &str, op: Op) -> Step {
     }
 }
 
-/// The barrier behind which a release is verified.
-pub(crate) fn barrier(position: usize) -> Step {
-    let mut step = step(position, "", Op::Wait);
-    step.object = ObjectId::new("pleach.dev", "Release", None, "dev.web");
-    step.stage = StageName::Verify;
-    step
-}
-
 fn apply() -> Op {
     Op::Apply {
         body: Body::Rendered(DesiredDigest::Known(Digest::of(b"body"))),

@@ -13,9 +13,7 @@ use jiff::Timestamp;
 use pleach_domain::finding::{Finding, Kind};
 use pleach_domain::inventory::EntryState;
 use pleach_domain::object::{GroupKind, Manifest, ObjectId, ServiceRef, labels};
-use pleach_domain::observe::{
-    Backend, Grants, Known, Listing, ListingKey, LiveMeta, Observed, triage,
-};
+use pleach_domain::observe::{Backend, Known, Listing, ListingKey, LiveMeta, Observed, triage};
 use pleach_domain::plan::Desired;
 
 use super::body::{self};
@@ -64,22 +62,10 @@ pub async fn observe(
             )
         })
         .collect();
-    let mut observed = Observed {
-        at: Timestamp::now(),
-        cluster: id,
-        server_version,
-        discovery,
-        listings: BTreeMap::new(),
-        meta: BTreeMap::new(),
-        full: BTreeMap::new(),
-        predicted: BTreeMap::new(),
-        registrations: Vec::new(),
-        backends: BTreeMap::new(),
-        access: Grants::default(),
-        installed: recorded.installed,
-        inventory: recorded.inventory,
-        journal: recorded.journal,
-    };
+    let mut observed = Observed::of(id, server_version, discovery, Timestamp::now());
+    observed.installed = recorded.installed;
+    observed.inventory = recorded.inventory;
+    observed.journal = recorded.journal;
     for list in registrations {
         let listing = match list.found {
             Ok(found) => {

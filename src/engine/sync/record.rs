@@ -45,14 +45,17 @@ pub(super) fn attempt(desired: &Desired) -> Attempt {
     }
 }
 
+/// Whether carrying out a plan would write something, be it only the record.
+/// Where nothing can be done, nothing is recorded either.
+pub(super) fn writes(desired: &Desired, observed: &Observed, plan: &Plan) -> bool {
+    !plan.is_stuck() && (!plan.steps.is_empty() || !is_current(desired, observed, plan))
+}
+
 /// Whether the record says already what it would say after a sync without steps.
-pub(super) fn is_current(
-    state: &State,
-    desired: &Desired,
-    observed: &Observed,
-    plan: &Plan,
-) -> bool {
-    let record = state.record();
+fn is_current(desired: &Desired, observed: &Observed, plan: &Plan) -> bool {
+    let Some(record) = &observed.installed else {
+        return false;
+    };
     let is_this = |attempt: &Option<Attempt>| {
         attempt.as_ref().is_some_and(|attempt| {
             attempt.version == desired.version
@@ -300,8 +303,19 @@ pub(super) struct Ending {
 }
 
 impl Ending {
-    /// Judges a result; `was_ready` says whether the release was ready before a
-    /// plan that changes nothing.
+    /// The word for a plan of which nothing was to be carried out or recorded.
+    pub(super) fn of_nothing(plan: &Plan, was_ready: bool) -> &'static str {
+        if plan.is_stuck() {
+            "failed"
+        } else if was_ready {
+            "unchanged"
+        } else {
+            "unverified"
+        }
+    }
+
+    /// Judges a result; `was_ready` says whether the release was ready before:
+    /// it still is after a plan that changes nothing.
     pub(super) fn of(
         plan: &Plan,
         result: &SyncResult,
@@ -315,7 +329,7 @@ impl Ending {
             ("failed", "Failed")
         } else if plan.count(Action::Blocked) > 0 {
             ("failed", "Blocked")
-        } else if verified || was_ready || plan.changes.is_empty() {
+        } else if verified || (was_ready && !plan.has_steps()) || plan.changes.is_empty() {
             ("deployed", "Deployed")
         } else {
             ("unverified", "NotVerified")
@@ -336,6 +350,17 @@ impl Ending {
             reason,
             message,
             stage,
+        }
+    }
+}
+
+impl Ending {
+    /// The word for people and programs, who want to know too that nothing was done.
+    pub(super) fn word(&self, plan: &Plan, was_ready: bool) -> &'static str {
+        if plan.steps.is_empty() && was_ready && self.result == "deployed" {
+            "unchanged"
+        } else {
+            self.result
         }
     }
 }
@@ -398,3 +423,6 @@ fn first_problem(plan: &Plan, result: &SyncResult) -> Option<String> {
         Some(format!("{}: {}", blocked.object, blocked.reason))
     })
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,9 +1,8 @@
 //! What is sent, and what the answers mean.
 
-use bytes::Bytes;
 use pleach::io::cluster::{
-    ApplyOptions, Class, DeleteOptions, Deleted, Failed, Patch, PatchOptions, Propagation,
-    ResourcePath,
+    Applied, ApplyOptions, Class, Cluster, ClusterError, DeleteOptions, Deleted, Failed, Patch,
+    PatchOptions, Propagation, ResourcePath,
 };
 use pleach_domain::finding::Kind;
 use pleach_domain::object::ObjectId;
@@ -15,8 +14,18 @@ use super::scripted::{Answer, Scripted, Seen, config_map, config_maps};
 /// Order, spaces and unknown fields are the sender's.
 const BODY: &str = r#"{"kind":"ConfigMap", "apiVersion":"v1","metadata":{"name":"a","lables":{}},"data":{"k":"n"}}"#;
 
-fn body() -> Bytes {
-    Bytes::from_static(BODY.as_bytes())
+async fn apply(cluster: &Cluster, options: &ApplyOptions<'_>) -> Result<Applied, ClusterError> {
+    cluster
+        .apply(&config_maps(), &config_map("a"), BODY.into(), options)
+        .await
+}
+
+async fn apply_secret(server: &Scripted, body: &Value) -> Result<Applied, ClusterError> {
+    let id = ObjectId::new("", "Secret", Some("web"), "db");
+    let (cluster, options) = (server.cluster().await, ApplyOptions::new("m"));
+    cluster
+        .apply(&secrets(), &id, body.to_string().into(), &options)
+        .await
 }
 
 fn created() -> Answer {
@@ -27,12 +36,7 @@ fn created() -> Answer {
 async fn the_bytes_of_a_manifest_are_sent_as_they_are() {
     let server = Scripted::start(|_| created()).await;
     let options = ApplyOptions::new("pleach/e.r");
-    let applied = server
-        .cluster()
-        .await
-        .apply(&config_maps(), &config_map("a"), body(), &options)
-        .await
-        .unwrap();
+    let applied = apply(&server.cluster().await, &options).await.unwrap();
     assert!(applied.created);
     assert!(!applied.repeated);
     assert_eq!(applied.value["metadata"]["uid"], "u");
@@ -53,12 +57,7 @@ async fn force_dry_run_and_subresource_are_said() {
         subresource: Some("status"),
         ..ApplyOptions::new("m")
     };
-    let applied = server
-        .cluster()
-        .await
-        .apply(&config_maps(), &config_map("a"), body(), &options)
-        .await
-        .unwrap();
+    let applied = apply(&server.cluster().await, &options).await.unwrap();
     assert!(!applied.created);
     let seen = &server.seen()[0];
     assert!(seen.path.ends_with("/configmaps/a/status"));
@@ -78,12 +77,7 @@ async fn warnings_are_kept() {
     })
     .await;
     let options = ApplyOptions::new("m");
-    let applied = server
-        .cluster()
-        .await
-        .apply(&config_maps(), &config_map("a"), body(), &options)
-        .await
-        .unwrap();
+    let applied = apply(&server.cluster().await, &options).await.unwrap();
     assert_eq!(applied.warnings, ["one \"quoted\"", "two"]);
 }
 
@@ -100,12 +94,7 @@ async fn a_conflict_names_managers_and_fields_and_is_not_repeated() {
     })
     .await;
     let options = ApplyOptions::new("m");
-    let error = server
-        .patient()
-        .await
-        .apply(&config_maps(), &config_map("a"), body(), &options)
-        .await
-        .unwrap_err();
+    let error = apply(&server.patient().await, &options).await.unwrap_err();
     let Some(Class::FieldConflict(fields)) = error.class() else {
         panic!("{error:?}");
     };
@@ -147,12 +136,7 @@ async fn what_passes_is_repeated(#[case] failure: Answer) {
     })
     .await;
     let options = ApplyOptions::new("m");
-    let applied = server
-        .patient()
-        .await
-        .apply(&config_maps(), &config_map("a"), body(), &options)
-        .await
-        .unwrap();
+    let applied = apply(&server.patient().await, &options).await.unwrap();
     assert_eq!(applied.repeated, unclear);
     let seen = server.seen();
     assert_eq!(seen.len(), 3);
@@ -192,7 +176,7 @@ async fn a_create_that_may_have_happened_says_so() {
     let error = server
         .patient()
         .await
-        .create(&config_maps(), &config_map("a"), body(), &options)
+        .create(&config_maps(), &config_map("a"), BODY.into(), &options)
         .await
         .unwrap_err();
     assert_eq!(
@@ -347,17 +331,7 @@ async fn an_empty_name_never_deletes_a_collection() {
 #[tokio::test]
 async fn no_secret_value_gets_into_an_error(#[case] answer: Answer, #[case] words: &str) {
     let server = Scripted::start(move |_| answer.clone()).await;
-    let id = ObjectId::new("", "Secret", Some("web"), "db");
-    let body: Value = json!({"data": {"k": "aHVudGVyMg=="}});
-    let error = server
-        .cluster()
-        .await
-        .apply(
-            &secrets(),
-            &id,
-            body.to_string().into(),
-            &ApplyOptions::new("m"),
-        )
+    let error = apply_secret(&server, &json!({"data": {"k": "aHVudGVyMg=="}}))
         .await
         .unwrap_err();
     let text = format!("{error:?} {}", error.api().unwrap());
@@ -374,17 +348,7 @@ async fn no_secret_value_gets_into_warnings_or_debug_output() {
         Answer::Header("warning", warning, Box::new(answer))
     })
     .await;
-    let id = ObjectId::new("", "Secret", Some("web"), "db");
-    let body: Value = json!({"stringData": {"k": "hunter2"}});
-    let applied = server
-        .cluster()
-        .await
-        .apply(
-            &secrets(),
-            &id,
-            body.to_string().into(),
-            &ApplyOptions::new("m"),
-        )
+    let applied = apply_secret(&server, &json!({"stringData": {"k": "hunter2"}}))
         .await
         .unwrap();
     assert_eq!(applied.warnings, ["value <masked> is weak"]);

@@ -112,6 +112,11 @@ impl Plan {
             .any(|step| step.object.is("pleach.dev", "Release"))
     }
 
+    /// Whether something was planned and nothing of it can be done.
+    pub fn is_stuck(&self) -> bool {
+        !self.has_steps() && self.count(Action::Blocked) > 0
+    }
+
     /// How many objects get which action.
     pub fn count(&self, action: Action) -> usize {
         self.changes

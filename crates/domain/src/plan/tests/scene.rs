@@ -12,13 +12,13 @@ use jiff::{SignedDuration, Timestamp};
 use serde_json::{Value, json};
 
 use super::server;
-use crate::inventory::{Attempt, Entry, EntryState, Inventory, Journal, ReleaseName};
+use crate::inventory::{Attempt, Entry, EntryState, ReleaseName};
 use crate::object::{
     ApiVersion, Digest, GroupKind, Manifest, ObjectId, Origin, ServiceRef, annotations, labels,
     yaml,
 };
 use crate::observe::{
-    Backend, ClusterId, DesiredDigest, Discovery, Grants, Listing, LiveMeta, Observed, Prediction,
+    Backend, ClusterId, DesiredDigest, Discovery, Listing, LiveMeta, Observed, Prediction,
 };
 use crate::plan::{Desired, Plan, Policy, plan};
 use crate::repo::{Consent, Protect, PrunePolicy, RuntimeObject};
@@ -91,22 +91,12 @@ impl Scene {
                 digests: BTreeMap::new(),
                 findings: Vec::new(),
             },
-            observed: Observed {
-                at: Timestamp::UNIX_EPOCH,
-                cluster: ClusterId("cluster".to_owned()),
-                server_version: "v1.36.0".to_owned(),
-                discovery: Discovery::default(),
-                listings: BTreeMap::new(),
-                meta: BTreeMap::new(),
-                full: BTreeMap::new(),
-                predicted: BTreeMap::new(),
-                registrations: Vec::new(),
-                backends: BTreeMap::new(),
-                access: Grants::default(),
-                installed: None,
-                inventory: Inventory::default(),
-                journal: Journal::default(),
-            },
+            observed: Observed::of(
+                ClusterId("cluster".to_owned()),
+                "v1.36.0".to_owned(),
+                Discovery::default(),
+                Timestamp::UNIX_EPOCH,
+            ),
             policy: Policy {
                 cluster: None,
                 adopt: Vec::new(),

@@ -1,0 +1,153 @@
+//! Namespaces and objects that are being deleted for too long.
+
+use rstest::rstest;
+
+use super::*;
+
+fn namespace(conditions: &[(&str, &str)], since: &str) -> Leaving {
+    let conditions: Vec<Value> = conditions
+        .iter()
+        .map(|(name, message)| json!({"type": name, "status": "True", "message": message}))
+        .collect();
+    Leaving::read(&json!({
+        "metadata": {"name": "st1", "deletionTimestamp": since},
+        "spec": {"finalizers": ["kubernetes"]},
+        "status": {"conditions": conditions},
+    }))
+    .unwrap()
+}
+
+#[test]
+fn a_namespace_that_waits_for_an_api_names_it() {
+    let found = diagnose(&Observations {
+        registrations: vec![dead_api()],
+        namespaces: vec![namespace(
+            &[
+                ("NamespaceDeletionDiscoveryFailure", DISCOVERY),
+                (
+                    "NamespaceContentRemaining",
+                    "Some resources are remaining: pods. has 1 resource instances",
+                ),
+            ],
+            "2026-07-01T10:09:50Z",
+        )],
+        ..cluster()
+    });
+    assert_eq!(codes(&found), [Code::ServiceMissing, Code::NamespaceStuck]);
+    assert_eq!(
+        found[0].breaks[2],
+        "namespaces cannot be deleted; waiting for it: st1"
+    );
+    let stuck = &found[1];
+    assert_eq!(stuck.severity, Severity::Error);
+    assert_eq!(
+        stuck.message,
+        format!("has been terminating for 10s: {DISCOVERY}")
+    );
+    assert_eq!(stuck.related, [API.parse::<ObjectId>().unwrap()]);
+    assert_eq!(
+        stuck.hint.as_deref(),
+        Some(
+            "its content is deleted; it goes by itself once sub.ex.io/v1alpha2 answers, or is no longer registered"
+        )
+    );
+    assert!(!stuck.is_fixable());
+}
+
+#[rstest]
+#[case::young(&[("NamespaceContentRemaining", "Some resources are remaining: pods. has 1 resource instances")],
+    "2026-07-01T10:09:30Z", None)]
+#[case::content(&[("NamespaceContentRemaining", "Some resources are remaining: pods. has 1 resource instances")],
+    "2026-07-01T10:00:00Z",
+    Some(("has been terminating for 10m: Some resources are remaining: pods. has 1 resource instances", "kubectl get pods -n st1")))]
+#[case::finalizers(&[
+        ("NamespaceContentRemaining", "Some resources are remaining: things.ex.io has 1 resource instances"),
+        ("NamespaceFinalizersRemaining", "Some content in the namespace has finalizers remaining: ex.io/keep in 1 resource instances")],
+    "2026-07-01T10:00:00Z",
+    Some(("has been terminating for 10m: Some content in the namespace has finalizers remaining: ex.io/keep in 1 resource instances; Some resources are remaining: things.ex.io has 1 resource instances",
+        "kubectl get things.ex.io -n st1")))]
+#[case::failure(&[("NamespaceDeletionContentFailure", "Failed to delete all resource types, 1 remaining: x")],
+    "2026-07-01T10:09:30Z",
+    Some(("has been terminating for 30s: NamespaceDeletionContentFailure: Failed to delete all resource types, 1 remaining: x",
+        "kubectl get namespace st1 -o yaml")))]
+#[case::nobody(&[], "2026-07-01T10:00:00Z",
+    Some(("has been terminating for 10m: waits for kubernetes", "kubectl get namespace st1 -o yaml")))]
+fn namespaces_are_stuck_with_a_cause(
+    #[case] conditions: &[(&str, &str)],
+    #[case] since: &str,
+    #[case] expected: Option<(&str, &str)>,
+) {
+    let found = diagnose(&Observations {
+        namespaces: vec![namespace(conditions, since)],
+        objects: vec![object(
+            "Thing.ex.io/st1/a",
+            &json!({"deletionTimestamp": since, "finalizers": ["ex.io/keep"]}),
+        )],
+        ..cluster()
+    });
+    let stuck = found
+        .iter()
+        .find(|diagnosis| diagnosis.code == Code::NamespaceStuck)
+        .map(|diagnosis| {
+            (
+                diagnosis.message.as_str(),
+                diagnosis.command.as_deref().unwrap(),
+            )
+        });
+    assert_eq!(stuck, expected);
+}
+
+#[test]
+fn what_remains_is_read_from_the_message() {
+    let leaving = namespace(
+        &[(
+            "NamespaceContentRemaining",
+            "Some resources are remaining: things.ex.io has 1 resource instances, pods. has 20 resource instances",
+        )],
+        NOW,
+    );
+    let remaining = |plural: &str, group: &str| Remaining {
+        plural: plural.to_owned(),
+        group: group.to_owned(),
+    };
+    assert_eq!(
+        leaving.remaining(),
+        [remaining("things", "ex.io"), remaining("pods", "")]
+    );
+}
+
+#[test]
+fn an_api_is_named_as_a_whole() {
+    assert!(stuck::names_api(DISCOVERY, "sub.ex.io/v1alpha2"));
+    assert!(!stuck::names_api(DISCOVERY, "sub.ex.io/v1alpha"));
+    assert!(!stuck::names_api(DISCOVERY, "ex.io/v1alpha2"));
+}
+
+#[rstest]
+#[case::late("2026-07-01T10:00:00Z", json!(["ex.io/keep"]), true)]
+#[case::young("2026-07-01T10:09:00Z", json!(["ex.io/keep"]), false)]
+#[case::grace_period("2026-07-01T10:00:00Z", json!([]), false)]
+fn objects_that_wait_long_for_a_finalizer_are_told(
+    #[case] since: &str,
+    #[case] finalizers: Value,
+    #[case] told: bool,
+) {
+    let found = diagnose(&Observations {
+        objects: vec![object(
+            "Thing.ex.io/web/a",
+            &json!({"deletionTimestamp": since, "finalizers": finalizers}),
+        )],
+        ..cluster()
+    });
+    assert_eq!(!found.is_empty(), told);
+    if told {
+        assert_eq!(
+            found[0].message,
+            "has been terminating for 10m: waits for ex.io/keep"
+        );
+        assert_eq!(
+            found[0].command.as_deref(),
+            Some("kubectl get thing.ex.io a -n web -o yaml")
+        );
+    }
+}

@@ -1,0 +1,131 @@
+//! Bundles and their version folders.
+
+use rstest::rstest;
+
+use super::*;
+
+#[rstest]
+#[case(
+    "patches: [{target: {kind: A}, patch: x}]",
+    "`patches[0].patch` is not supported yet (write it as `json` or `merge`)"
+)]
+#[case(
+    "runtimeObjects: [{kind: Secret, service: a}]",
+    "no Secret points at a Service (name it with `name`)"
+)]
+#[case(
+    "runtimeObjects: [{kind: APIService}]",
+    "run-time APIService needs either `name` or `service` (`service` is the Service that it points at)"
+)]
+#[case(
+    "runtimeObjects: [{kind: Foo, name: a}]",
+    "the group of Foo is not known (say it with `group`)"
+)]
+#[case(
+    "kubernetes: newest",
+    "`kubernetes`: `newest` is not a range of versions such as `>=0.11.0, <0.12.0`"
+)]
+#[case("direction: up", "`direction`: `up` is not one of forward, reverse")]
+fn a_bundle_is_refused(#[case] text: &str, #[case] expected: &str) {
+    let found = errors(&[
+        (PROD, "releases: [{bundle: app}]"),
+        ("manifests/app/bundle.yaml", text),
+    ]);
+    assert_eq!(found, [format!("manifests/app/bundle.yaml:3: {expected}")]);
+}
+
+#[rstest]
+#[case(
+    "values.schema.json",
+    "{}",
+    "`values.schema.json` is not supported yet"
+)]
+#[case(
+    "deep/kustomization.yaml",
+    "a: 1",
+    "kustomizations are not understood: the files beside it would be rendered without it (render it beforehand: `kubectl kustomize DIR > manifests.yaml`, and keep only the result here)"
+)]
+#[case(
+    "Chart.yaml",
+    "a: 1",
+    "Helm charts are not understood: the files beside it are templates of another kind (render it beforehand: `helm template NAME DIR > manifests.yaml`, and keep only the result here)"
+)]
+#[case(
+    "a.yaml",
+    "version https://git-lfs.github.com/spec/v1\noid sha256:00\n",
+    "the file is a git-LFS pointer, not its content (keep manifests in git itself; pleach does not fetch from LFS)"
+)]
+fn files_that_cannot_be_rendered_are_refused(
+    #[case] file: &str,
+    #[case] text: &str,
+    #[case] expected: &str,
+) {
+    for folder in ["manifests/app", "manifests/web/v1.0.0"] {
+        let path = format!("{folder}/{file}");
+        let found = errors(&[
+            (
+                PROD,
+                "releases: [{bundle: app}, {bundle: web, version: v1.0.0}]",
+            ),
+            (&path, text),
+        ]);
+        assert_eq!(found, [format!("{path}: {expected}")]);
+    }
+}
+
+#[test]
+fn what_lies_beside_versions_is_warned_about() {
+    let environment = resolved(&[
+        (PROD, "releases: [{bundle: web, version: v1.0.0}]"),
+        ("manifests/web/extra.yaml", MANIFEST),
+        ("manifests/web/common/a.yaml", MANIFEST),
+        ("manifests/web/README.md", "text"),
+        ("manifests/web/_drafts/a.yaml", MANIFEST),
+    ]);
+    let places: Vec<String> = environment
+        .findings
+        .iter()
+        .map(|finding| finding.place.as_ref().unwrap().to_string())
+        .collect();
+    assert_eq!(places, ["manifests/web/common", "manifests/web/extra.yaml"]);
+}
+
+#[test]
+fn a_folder_with_a_version_file_of_ours_is_a_version() {
+    let environment = resolved(&[
+        (PROD, "releases: [{bundle: web, version: canary}]"),
+        ("manifests/web/canary/version.yaml", "description: next\n"),
+        ("manifests/web/canary/a.yaml", MANIFEST),
+    ]);
+    assert_eq!(
+        environment.releases[0].files,
+        ["manifests/web/canary/a.yaml"]
+    );
+}
+
+#[test]
+fn a_manifest_may_be_called_version() {
+    // Ours by apiVersion and kind, not by name.
+    let environment = resolved(&[
+        (
+            PROD,
+            "releases: [{bundle: app}, {bundle: web, version: v1.0.0}]",
+        ),
+        ("manifests/app/crds/version.yaml", MANIFEST),
+        ("manifests/web/v1.0.0/version.yaml", MANIFEST),
+    ]);
+    assert_eq!(
+        environment.releases[0].files,
+        [
+            "manifests/app/app.yaml.j2",
+            "manifests/app/crds/version.yaml"
+        ]
+    );
+    assert_eq!(
+        environment.releases[1].files,
+        [
+            "manifests/web/v1.0.0/version.yaml",
+            "manifests/web/v1.0.0/web.yaml"
+        ]
+    );
+}

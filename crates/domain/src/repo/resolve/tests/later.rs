@@ -1,0 +1,129 @@
+//! What is not supported yet is refused, and nothing else because of it.
+
+use rstest::rstest;
+
+use super::*;
+
+#[rstest]
+#[case("sync: {interval: 5m, drift: correct}", "3: `sync`")]
+#[case("state: {kind: ConfigMap, namespace: a}", "3: `state.kind: ConfigMap`")]
+#[case(
+    "consent: [{action: recreate, kind: A, name: b, release: c}]",
+    "3: `consent[0].action: recreate`"
+)]
+#[case(
+    "consent: [{action: override, check: a, release: c, reason: d}]",
+    "3: `consent[0].action: override`"
+)]
+#[case(
+    "consent: [{action: uninstall, release: c}]",
+    "3: `consent[0].action: uninstall`"
+)]
+#[case(
+    "releases: [{bundle: web, versionFrom: app}]",
+    "3: `releases[0].versionFrom`"
+)]
+#[case(
+    "releases: [{bundle: app, ignore: [{kind: A, fields: [a]}]}]",
+    "3: `releases[0].ignore`"
+)]
+#[case(
+    "releases: [{bundle: app, dependsOn: [web, {kind: A, name: b}]}]",
+    "3: `releases[0].dependsOn`"
+)]
+#[case(
+    "releases: [{bundle: app, movedFrom: {environment: a, release: b}}]",
+    "3: `releases[0].movedFrom`"
+)]
+#[case(
+    "releases: [{bundle: app, rollback: {from: a, to: b}}]",
+    "3: `releases[0].rollback`"
+)]
+#[case(
+    "releases: [{bundle: app, restartOnConfigChange: true}]",
+    "3: `releases[0].restartOnConfigChange`"
+)]
+#[case(
+    "releases: [{bundle: app, patches: [{target: {kind: A, service: b}, merge: {}}]}]",
+    "3: `releases[0].patches[0].target.service`"
+)]
+fn what_an_environment_cannot_have_yet_is_refused(#[case] text: &str, #[case] expected: &str) {
+    assert_eq!(
+        errors(&[(PROD, text)]),
+        [format!(
+            "environments/prod.yaml:{expected} is not supported yet"
+        )]
+    );
+}
+
+#[rstest]
+#[case(
+    "stages: [{name: a, select: [{kind: A}], rollout: {first: 1, then: 10%, abortOnRestart: true}, timeout: 20m, verify: [{job: a.yaml}, {check: b}]}]",
+    "stages"
+)]
+#[case(
+    "stages: [{name: a, restart: [{kind: A}], after: [b]}, {name: s, scale: [{kind: A, name: b, replicas: 0}], ready: applied, before: [a]}]",
+    "stages"
+)]
+#[case(
+    "gates: [{name: a, groups: [b], resources: [\"*\"], operations: [CREATE, UPDATE], from: api, exempt: [{serviceAccount: a/b}], maxDuration: 1h}]",
+    "gates"
+)]
+#[case(
+    "overlays: [{name: a, target: {kind: B}, patch: {spec: {}}, from: preflight, until: verify}]",
+    "overlays"
+)]
+#[case(
+    "checks: [{name: a, forEach: {group: g, kind: V, namespace: ns}, where: x, require: z, message: m}]",
+    "checks"
+)]
+#[case("readiness: [{group: g, kind: K, current: a, failed: b}]", "readiness")]
+#[case(
+    "moves: [{from: a, to: b, copy: [{kind: ConfigMap, name: c}]}]",
+    "moves"
+)]
+#[case("migrate: [{crd: a.b, from: v1, to: v2}]", "migrate")]
+#[case(
+    "blockUninstall: [{forEach: {group: g, kind: V}, message: m}]",
+    "blockUninstall"
+)]
+#[case(
+    "secretFields: [{kind: ConfigMap, name: a, fields: [data.b]}]",
+    "secretFields"
+)]
+fn what_a_bundle_cannot_have_yet_is_refused(#[case] text: &str, #[case] field: &str) {
+    let expected = format!(":3: `{field}` is not supported yet");
+    let release = (PROD, "releases: [{bundle: web, version: v1.0.0}]");
+    assert_eq!(
+        errors(&[release, ("manifests/web/bundle.yaml", text)]),
+        [format!("manifests/web/bundle.yaml{expected}")]
+    );
+    assert_eq!(
+        errors(&[release, ("manifests/web/v1.0.0/version.yaml", text)]),
+        [format!("manifests/web/v1.0.0/version.yaml{expected}")]
+    );
+}
+
+#[test]
+fn what_is_not_supported_is_checked_for_typos_all_the_same() {
+    let found = errors(&[
+        (PROD, "releases: [{bundle: app}]"),
+        (
+            "manifests/app/bundle.yaml",
+            "stages:\n- name: a\n  rolout: {first: 1}\n",
+        ),
+    ]);
+    assert_eq!(
+        found,
+        [
+            "manifests/app/bundle.yaml:3: `stages` is not supported yet",
+            "manifests/app/bundle.yaml:5: `stages[0]`: unknown field `rolout` (did you mean `rollout`?)",
+        ]
+    );
+}
+
+#[test]
+fn what_asks_for_nothing_is_allowed() {
+    let text = "state: {kind: Release}\nreleases: [{bundle: app, ignore: [], patches: [], restartOnConfigChange: false}]";
+    assert_eq!(resolved(&[(PROD, text)]).releases.len(), 1);
+}

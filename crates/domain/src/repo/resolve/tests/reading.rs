@@ -1,0 +1,124 @@
+//! Which files are read, and which cannot be ours.
+
+use rstest::rstest;
+
+use super::*;
+use crate::repo::{RecordingTree, TreeEntry, TreeError, TreeKind};
+
+#[rstest]
+#[case("kind: Environment\n", ":1: `apiVersion` is required")]
+#[case(
+    "apiVersion: v1\nkind: Environment\n",
+    ":1: this is not a file of pleach"
+)]
+#[case(
+    "apiVersion: pleach.dev/v2\nkind: Environment\n",
+    ":1: this version of pleach does not know the format `pleach.dev/v2`"
+)]
+#[case("apiVersion: pleach.dev/v1alpha1\n", ":1: `kind` is required")]
+#[case(
+    "apiVersion: pleach.dev/v1alpha1\nkind: Bundle\n",
+    ":2: expected kind `Environment`, found `Bundle`"
+)]
+#[case(
+    "- a\n",
+    ":1: expected a map that begins with `apiVersion: pleach.dev/v1alpha1` and `kind: Environment`"
+)]
+#[case(
+    "# nothing\n",
+    ": the file is empty; it begins with `apiVersion: pleach.dev/v1alpha1` and `kind: Environment`"
+)]
+fn files_of_another_kind_are_refused(#[case] text: &str, #[case] expected: &str) {
+    let mut files: BTreeMap<String, Vec<u8>> = BTreeMap::new();
+    files.insert("pleach.yaml".to_owned(), PLEACH.as_bytes().to_vec());
+    files.insert(PROD.to_owned(), text.as_bytes().to_vec());
+    let findings = resolve(&MemoryTree::new(files), "prod", &version()).unwrap_err();
+    assert_eq!(findings[0].to_string(), format!("{PROD}{expected}"));
+}
+
+#[test]
+fn a_folder_without_pleach_yaml_is_no_repository() {
+    let files = [(PROD.to_owned(), ENVIRONMENT.as_bytes().to_vec())];
+    let findings = resolve(&MemoryTree::new(files), "prod", &version()).unwrap_err();
+    assert_eq!(
+        shown(&findings),
+        [
+            "pleach.yaml: this is no repository of pleach: pleach.yaml is missing (`pleach init` writes one)"
+        ]
+    );
+}
+
+/// A tree in which some paths are links or submodules.
+struct Special<'a> {
+    tree: &'a dyn FileTree,
+    name: &'a str,
+    kind: TreeKind,
+}
+
+impl FileTree for Special<'_> {
+    fn list(&self, folder: &str) -> Result<Vec<TreeEntry>, TreeError> {
+        let mut entries = self.tree.list(folder)?;
+        for entry in &mut entries {
+            if entry.name == self.name {
+                entry.kind = self.kind;
+            }
+        }
+        Ok(entries)
+    }
+
+    fn read(&self, file: &str) -> Result<bytes::Bytes, TreeError> {
+        self.tree.read(file)
+    }
+}
+
+#[rstest]
+#[case(
+    TreeKind::Link,
+    "manifests/app/x.yaml: symbolic links are not followed"
+)]
+#[case(
+    TreeKind::Submodule,
+    "manifests/app/x.yaml: submodules are not entered"
+)]
+fn links_and_submodules_are_refused(#[case] kind: TreeKind, #[case] expected: &str) {
+    let tree = tree(&[
+        (PROD, "releases: [{bundle: app}]"),
+        ("manifests/app/x.yaml", MANIFEST),
+    ]);
+    let special = Special {
+        tree: &tree,
+        name: "x.yaml",
+        kind,
+    };
+    let findings = resolve(&special, "prod", &version()).unwrap_err();
+    assert_eq!(findings[0].to_string(), expected);
+}
+
+#[test]
+fn only_what_matters_is_read() {
+    let tree = tree(&[
+        (
+            PROD,
+            "extends: _eu.yaml\nreleases: [{bundle: web, version: v1.0.0}]",
+        ),
+        ("environments/_eu.yaml", ""),
+        ("environments/staging.yaml", ""),
+        ("environments/_eu.yaml", "values: {a: 1}\n"),
+    ]);
+    let recording = RecordingTree::new(&tree);
+    resolve(&recording, "prod", &version()).unwrap();
+    let record = recording.record();
+    let read: Vec<&str> = record.read.iter().map(String::as_str).collect();
+    assert_eq!(
+        read,
+        [
+            "environments/_eu.yaml",
+            "environments/prod.yaml",
+            "manifests/web/bundle.yaml",
+            "manifests/web/v1.0.0/version.yaml",
+            "manifests/web/v1.0.0/web.yaml",
+            "pleach.yaml",
+        ]
+    );
+    assert!(!record.listed.contains("manifests/app"));
+}

@@ -1,0 +1,216 @@
+//! When something is written, and in which word a sync ends.
+
+use pleach_domain::inventory::ReleaseName;
+use pleach_domain::observe::{ClusterId, Discovery};
+use pleach_domain::order::StageName;
+use pleach_domain::plan::{Change, Direction, Step, StepId};
+use rstest::rstest;
+
+use super::super::report::{Failure, FailureKind};
+use super::*;
+
+/// A plan that does this to ConfigMaps, with one step for each that changes.
+fn plan(actions: &[Action]) -> Plan {
+    let object = ObjectId::new("", "ConfigMap", Some("web"), "a");
+    let changes: Vec<Change> = actions
+        .iter()
+        .map(|action| Change {
+            object: object.clone(),
+            action: *action,
+            stage: None,
+            reason: String::new(),
+            cause: None,
+            require: Vec::new(),
+            digest: None,
+            unverified: None,
+        })
+        .collect();
+    let acting = actions
+        .iter()
+        .filter(|action| !matches!(action, Action::Unchanged | Action::Skip | Action::Blocked));
+    let op = Op::Apply {
+        body: Body::Rendered(DesiredDigest::Known(Digest::of(b"body"))),
+        take_over: Vec::new(),
+    };
+    let steps = acting
+        .enumerate()
+        .map(|(position, _)| step(position, object.clone(), op.clone()))
+        .collect();
+    Plan {
+        format: 1,
+        release: name(),
+        from: None,
+        to: "v1.0.0".to_owned(),
+        direction: Direction::Forward,
+        changes,
+        stages: Vec::new(),
+        steps,
+        overlays: Vec::new(),
+        findings: Vec::new(),
+    }
+}
+
+fn step(position: usize, object: ObjectId, op: Op) -> Step {
+    Step {
+        id: StepId(position),
+        stage: StageName::Config,
+        object,
+        op,
+        needs: Vec::new(),
+        require: Vec::new(),
+        until: None,
+        deadline: jiff::SignedDuration::from_secs(1),
+        overlay: None,
+        reason: String::new(),
+    }
+}
+
+/// The same plan, which waits until everything is ready.
+fn verifying(mut plan: Plan) -> Plan {
+    let barrier = ObjectId::new("pleach.dev", "Release", None, "dev.web");
+    plan.steps.push(step(plan.steps.len(), barrier, Op::Wait));
+    plan
+}
+
+fn name() -> ReleaseName {
+    ReleaseName {
+        environment: "dev".to_owned(),
+        release: "web".to_owned(),
+    }
+}
+
+fn observed(installed: Option<Installed>) -> Observed {
+    let cluster = ClusterId("cluster".to_owned());
+    let mut observed = Observed::of(
+        cluster,
+        "v1.36.0".to_owned(),
+        Discovery::default(),
+        Timestamp::UNIX_EPOCH,
+    );
+    observed.installed = installed;
+    observed
+}
+
+fn desired() -> Desired {
+    Desired {
+        name: name(),
+        repository: "fleet".to_owned(),
+        bundle: "web".to_owned(),
+        version: "v1.0.0".to_owned(),
+        revision: "abc".to_owned(),
+        namespace: None,
+        create_namespace: false,
+        manifests: Vec::new(),
+        runtime_objects: Vec::new(),
+        digests: BTreeMap::new(),
+        findings: Vec::new(),
+    }
+}
+
+fn attempt(revision: &str) -> Attempt {
+    Attempt {
+        version: "v1.0.0".to_owned(),
+        revision: revision.to_owned(),
+        digest: desired_digest(&desired()),
+        at: Timestamp::UNIX_EPOCH,
+    }
+}
+
+/// The record of a release that was deployed from this revision.
+fn deployed(revision: &str) -> Installed {
+    Installed {
+        installed: Some(attempt(revision)),
+        ready: true,
+        ..Installed::default()
+    }
+}
+
+#[rstest]
+#[case::changes(&[Action::Update], Some(deployed("abc")), true)]
+#[case::first_use(&[Action::Create], None, true)]
+#[case::first_use_without_changes(&[], None, true)]
+#[case::first_use_of_what_is_blocked(&[Action::Blocked], None, false)]
+#[case::blocked_and_unchanged(&[Action::Blocked, Action::Unchanged], Some(deployed("abc")), false)]
+#[case::partly_blocked(&[Action::Blocked, Action::Update], Some(deployed("abc")), true)]
+#[case::unchanged(&[Action::Unchanged], Some(deployed("abc")), false)]
+#[case::another_revision(&[Action::Unchanged], Some(deployed("def")), true)]
+#[case::not_ready(&[Action::Unchanged], Some(Installed { ready: false, ..deployed("abc") }), true)]
+#[case::unfinished(&[Action::Unchanged], Some(Installed { applying: Some(attempt("abc")), ..deployed("abc") }), true)]
+fn consent_is_asked_for_whatever_is_written(
+    #[case] actions: &[Action],
+    #[case] installed: Option<Installed>,
+    #[case] expected: bool,
+) {
+    let observed = observed(installed);
+    assert_eq!(writes(&desired(), &observed, &plan(actions)), expected);
+}
+
+#[test]
+fn waits_alone_change_the_record() {
+    let plan = verifying(plan(&[Action::Unchanged]));
+    assert!(writes(&desired(), &observed(Some(deployed("abc"))), &plan));
+}
+
+fn done(plan: &Plan) -> SyncResult {
+    SyncResult {
+        outcomes: plan
+            .steps
+            .iter()
+            .map(|step| (step.id, Outcome::Done))
+            .collect(),
+        ..SyncResult::default()
+    }
+}
+
+/// What a run is reported as, and what the record says of it.
+fn words(plan: &Plan, result: &SyncResult, was_ready: bool) -> [&'static str; 2] {
+    let ending = Ending::of(plan, result, was_ready, None);
+    [ending.word(plan, was_ready), ending.result]
+}
+
+#[rstest]
+#[case::changed(&[Action::Update], true, true, ["deployed", "deployed"])]
+#[case::first_use(&[Action::Create], true, false, ["deployed", "deployed"])]
+#[case::only_waited(&[Action::Unchanged], true, false, ["deployed", "deployed"])]
+#[case::nothing_to_do(&[Action::Unchanged], false, true, ["unchanged", "deployed"])]
+#[case::changed_without_waiting(&[Action::Update], false, true, ["unverified", "unverified"])]
+#[case::still_not_waited_for(&[Action::Unchanged], false, false, ["unverified", "unverified"])]
+#[case::first_use_without_waiting(&[Action::Create], false, false, ["unverified", "unverified"])]
+#[case::an_empty_release(&[], false, false, ["deployed", "deployed"])]
+#[case::still_empty(&[], false, true, ["unchanged", "deployed"])]
+#[case::partly_blocked(&[Action::Create, Action::Blocked], false, false, ["failed", "failed"])]
+fn a_run_ends_in_the_words_of_the_record(
+    #[case] actions: &[Action],
+    #[case] waits: bool,
+    #[case] was_ready: bool,
+    #[case] expected: [&str; 2],
+) {
+    let plan = plan(actions);
+    let plan = if waits { verifying(plan) } else { plan };
+    assert_eq!(words(&plan, &done(&plan), was_ready), expected);
+}
+
+#[rstest]
+#[case::only_blocked(&[Action::Blocked], true, "failed")]
+#[case::nothing_to_do(&[Action::Unchanged], true, "unchanged")]
+#[case::still_not_waited_for(&[Action::Unchanged], false, "unverified")]
+fn what_writes_nothing_has_a_word_too(
+    #[case] actions: &[Action],
+    #[case] was_ready: bool,
+    #[case] expected: &str,
+) {
+    assert_eq!(Ending::of_nothing(&plan(actions), was_ready), expected);
+}
+
+#[test]
+fn failures_and_interruptions_win() {
+    let plan = verifying(plan(&[Action::Update]));
+    let mut result = done(&plan);
+    let unrecorded = Ending::of(&plan, &result, true, Some(&SyncError::Random));
+    assert_eq!(unrecorded.result, "failed");
+    let failure = Failure::new(FailureKind::Policy, "field is immutable");
+    result.outcomes.insert(StepId(0), Outcome::Failed(failure));
+    assert_eq!(words(&plan, &result, true), ["failed", "failed"]);
+    result.interrupted = true;
+    assert_eq!(words(&plan, &result, true), ["interrupted", "interrupted"]);
+}

@@ -1,0 +1,51 @@
+//! Manifests that many tests deploy.
+
+/// The whole of a bundle file.
+pub(crate) const BUNDLE: &str = "apiVersion: pleach.dev/v1alpha1\nkind: Bundle\n";
+
+/// A `ConfigMap` with one key.
+pub(crate) fn config_map(name: &str, value: &str) -> String {
+    format!("apiVersion: v1\nkind: ConfigMap\nmetadata: {{name: {name}}}\ndata: {{k: {value}}}\n")
+}
+
+/// A Deployment that wants no pods, so that it is ready without nodes.
+pub(crate) fn deployment(name: &str) -> String {
+    format!(
+        "\
+apiVersion: apps/v1
+kind: Deployment
+metadata: {{name: {name}}}
+spec:
+  replicas: 0
+  selector: {{matchLabels: {{app: {name}}}}}
+  template:
+    metadata: {{labels: {{app: {name}}}}}
+    spec: {{containers: [{{name: {name}, image: \"{name}:1\"}}]}}
+"
+    )
+}
+
+/// Defines the kind Gear in a group, with any content.
+pub(crate) fn gears(group: &str) -> String {
+    format!(
+        "\
+apiVersion: apiextensions.k8s.io/v1
+kind: CustomResourceDefinition
+metadata: {{name: gears.{group}}}
+spec:
+  group: {group}
+  scope: Namespaced
+  names: {{plural: gears, singular: gear, kind: Gear}}
+  versions:
+    - name: v1
+      served: true
+      storage: true
+      schema: {{openAPIV3Schema: {{type: object, x-kubernetes-preserve-unknown-fields: true}}}}
+"
+    )
+}
+
+/// One Gear of a group.
+pub(crate) fn gear(group: &str) -> String {
+    format!("apiVersion: {group}/v1\nkind: Gear\nmetadata: {{name: first}}\n")
+}
