@@ -4,7 +4,8 @@
 use std::path::{Path, PathBuf};
 
 use pleach_domain::finding::{Finding, Kind as FindingKind};
-use pleach_domain::render::{self, KindTable, Rendered};
+use pleach_domain::kinds::KindTable;
+use pleach_domain::render::{self, Rendered};
 use pleach_domain::repo::{self, FileTree, ResolvedEnvironment, ResolvedRelease};
 use semver::Version;
 use tokio_util::sync::CancellationToken;

@@ -1,6 +1,6 @@
 //! The checked-in kind tables are what the API server serves.
 
-use pleach_domain::render::KindTable;
+use pleach_domain::kinds::KindTable;
 use pleach_testkit::schemas::served_kinds;
 
 #[tokio::test]

@@ -6,9 +6,10 @@ use std::path::{Path, PathBuf};
 use clap::CommandFactory as _;
 use pleach::cli::Cli;
 use pleach_domain::doctor::Code;
+use pleach_domain::kinds::KindTable;
 use pleach_domain::object::annotations;
 use pleach_domain::order::StageName;
-use pleach_domain::render::{self, FILTERS, KindTable};
+use pleach_domain::render::{self, FILTERS};
 use pleach_domain::repo::{self, MemoryTree};
 use semver::Version;
 

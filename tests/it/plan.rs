@@ -8,6 +8,7 @@ use std::path::Path;
 
 use jiff::Timestamp;
 use pleach_domain::inventory::{Attempt, Entry, EntryState, Installed};
+use pleach_domain::kinds::KindTable;
 use pleach_domain::object::{Digest, GroupKind, Manifest, ObjectId, ServiceRef};
 use pleach_domain::observe::{
     ClusterId, DesiredDigest, Discovery, Freshness, Listing, ListingKey, Live, LiveMeta, Observed,
@@ -15,7 +16,7 @@ use pleach_domain::observe::{
 };
 use pleach_domain::order::registered_services;
 use pleach_domain::plan::{Desired, Need, Op, Plan, Policy, Step, Until, plan};
-use pleach_domain::render::{KindTable, Rendered, render};
+use pleach_domain::render::{Rendered, render};
 use pleach_domain::repo::{MemoryTree, ResolvedEnvironment, ResolvedRelease, resolve};
 use semver::Version;
 use serde_json::{Value, json};

@@ -12,8 +12,9 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use pleach_domain::finding::{Finding, Severity};
+use pleach_domain::kinds::KindTable;
 use pleach_domain::object::yaml;
-use pleach_domain::render::{KindTable, Rendered, render, render_environment};
+use pleach_domain::render::{Rendered, render, render_environment};
 use pleach_domain::repo::{MemoryTree, ResolvedEnvironment, resolve};
 use semver::Version;
 

@@ -17,7 +17,7 @@ mod upgrade;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use pleach_domain::render::KindTable;
+use pleach_domain::kinds::KindTable;
 use pleach_domain::repo::{MemoryTree, ResolvedEnvironment, resolve};
 use semver::Version;
 

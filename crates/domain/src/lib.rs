@@ -15,6 +15,7 @@ pub mod diff;
 pub mod doctor;
 pub mod finding;
 pub mod inventory;
+pub mod kinds;
 pub mod object;
 pub mod observe;
 pub mod order;

@@ -7,12 +7,12 @@
 //! comes back as findings with file and line; a value of the user is in none.
 //!
 //! Reading order: `source` (files to objects, with `engine`, `filters`,
-//! `formatter` and `lines` behind templates) → `scope` and [`KindTable`] (what
+//! `formatter` and `lines` behind templates) → `scope` (with [`crate::kinds`], what
 //! kinds there are) → `post` (objects to manifests, with `identity`, `patch`,
 //! `reserved` and `secret`) → [`order::sort`].
 //!
 //! ```
-//! # use pleach_domain::{render::{self, KindTable}, repo::{FileTree, ResolvedEnvironment}};
+//! # use pleach_domain::{kinds::KindTable, render, repo::{FileTree, ResolvedEnvironment}};
 //! fn names(tree: &dyn FileTree, environment: &ResolvedEnvironment) -> Vec<String> {
 //!     let (kinds, _) = KindTable::nearest(environment.cluster.kubernetes.as_deref());
 //!     render::render_environment(tree, environment, &kinds)
@@ -27,7 +27,6 @@ mod engine;
 mod filters;
 mod formatter;
 mod identity;
-mod kinds;
 mod lines;
 mod patch;
 mod post;
@@ -41,7 +40,6 @@ mod source;
 mod tests;
 
 pub use filters::FILTERS;
-pub use kinds::{KindTable, KindTableError, Scope};
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -49,6 +47,7 @@ use serde_json::Value;
 
 use crate::finding::{Finding, Kind};
 use crate::inventory::ReleaseName;
+use crate::kinds::KindTable;
 use crate::object::{Manifest, ObjectId, Origin};
 use crate::order;
 use crate::repo::{FileTree, ResolvedEnvironment, ResolvedRelease};

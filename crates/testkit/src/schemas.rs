@@ -1,16 +1,38 @@
-//! What a real API server serves, as the kind tables of render hold it.
+//! The kind tables of the domain crate, from where Kubernetes says it: the
+//! newest from a real API server, those before from the documents that are
+//! published with the source of Kubernetes.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use anyhow::Context as _;
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::core::discovery::v2::APIGroupDiscoveryList;
 use kube::{Client, Config};
 use pleach::io::throwaway::{ControlPlane, Network, Options, kubernetes_version};
+use pleach_domain::kinds::KindTable;
 use pleach_domain::observe::{Discovery, Freshness, Resource, ServedGroup, ServedVersion};
-use pleach_domain::render::KindTable;
+use serde_json::Value;
 
 use crate::control_plane::binaries;
 
-/// Starts an API server with its default flags and asks it for its kinds.
+/// The releases of former minors whose documents are taken, with the checksum
+/// of the module as `go.sum` has it.
+pub const FORMER: [(&str, &str); 4] = [
+    (
+        "v1.32.13",
+        "h1:5TGYdZ6YZqdp6h/Rp1vX/4TIoybMPdgv97LCZCtPuNQ=",
+    ),
+    (
+        "v1.33.13",
+        "h1:bmH31xUdSzeA5vk0wZAK9MZp11mdLuzUSeKk0qN3hPQ=",
+    ),
+    ("v1.34.4", "h1:Yy6R4QB8C9kJPp25GFqEvX5XQwY5qzKeqD0Xx6oAcmk="),
+    ("v1.35.4", "h1:o/8dBC/pHVpYoGV4OAIytAlNPZbdYVTXJHoYvXC4qzM="),
+];
+
+/// Starts an API server with its default flags and asks it for its kinds and
+/// their schemas.
 pub async fn served_kinds() -> anyhow::Result<KindTable> {
     // Fails when a provider is there already, which is as good.
     drop(rustls::crypto::ring::default_provider().install_default());
@@ -35,13 +57,151 @@ pub async fn served_kinds() -> anyhow::Result<KindTable> {
     ] {
         add(list, &mut discovery)?;
     }
-    let mut minor = kubernetes_version().split('.').take(2);
-    let minor = minor
+    let table = KindTable::from_discovery(&minor(kubernetes_version())?, &discovery);
+    Ok(table.with_schemas(&documents(&client).await?)?)
+}
+
+/// The `OpenAPI` v3 documents of every group-version.
+async fn documents(client: &Client) -> anyhow::Result<Vec<Value>> {
+    let get = async |path: &str| -> anyhow::Result<Value> {
+        let request = http::Request::get(path).body(Vec::new())?;
+        Ok(client.request(request).await?)
+    };
+    let index = get("/openapi/v3").await?;
+    let paths = index["paths"]
+        .as_object()
+        .context("the index of the documents has no paths")?;
+    let mut documents = Vec::new();
+    for (name, path) in paths {
+        if name.starts_with("api/") || name.starts_with("apis/") {
+            let path = path["serverRelativeURL"]
+                .as_str()
+                .with_context(|| format!("{name} has no address"))?;
+            documents.push(get(path).await?);
+        }
+    }
+    Ok(documents)
+}
+
+/// The kinds of a release of Kubernetes and their schemas, from the files that
+/// its module has under `api/`. Those files were written with every API on; a
+/// server with its default flags serves the stable versions.
+pub fn published_kinds(version: &str, checksum: &str) -> anyhow::Result<KindTable> {
+    let module = download(version, checksum)?;
+    let read = |path: &Path| -> anyhow::Result<Value> {
+        let text = fs_read(path).with_context(|| format!("failed to read {}", path.display()))?;
+        Ok(serde_json::from_slice(&text)?)
+    };
+    let mut discovery = Discovery::default();
+    let api = module.join("api");
+    // The core group is in a file of its own, without aggregation.
+    add_core(&read(&api.join("discovery/api__v1.json"))?, &mut discovery)?;
+    let list = read(&api.join("discovery/aggregated_v2.json"))?;
+    add(serde_json::from_value(list)?, &mut discovery)?;
+    for group in discovery.groups.values_mut() {
+        group.versions.retain(|version| {
+            !["alpha", "beta"]
+                .iter()
+                .any(|s| version.version.contains(s))
+        });
+    }
+    discovery
+        .groups
+        .retain(|_, group| !group.versions.is_empty());
+    let mut documents = Vec::new();
+    for entry in fs_list(&api.join("openapi-spec/v3"))? {
+        documents.push(read(&entry)?);
+    }
+    let table = KindTable::from_discovery(&minor(version.trim_start_matches('v'))?, &discovery);
+    Ok(table.with_schemas(&documents)?)
+}
+
+#[expect(
+    clippy::disallowed_methods,
+    reason = "a program of the developer reads files of Kubernetes"
+)]
+fn fs_read(path: &Path) -> std::io::Result<Vec<u8>> {
+    std::fs::read(path)
+}
+
+#[expect(
+    clippy::disallowed_methods,
+    reason = "a program of the developer reads files of Kubernetes"
+)]
+fn fs_list(folder: &Path) -> anyhow::Result<Vec<PathBuf>> {
+    let mut files = std::fs::read_dir(folder)?
+        .map(|entry| Ok(entry?.path()))
+        .collect::<std::io::Result<Vec<_>>>()?;
+    files.sort();
+    Ok(files)
+}
+
+/// Fetches the module of a release, as `go build` does, and says where it is.
+fn download(version: &str, checksum: &str) -> anyhow::Result<PathBuf> {
+    let folder = tempfile::tempdir()?;
+    let output = Command::new("go")
+        .args(["mod", "download", "-json"])
+        .arg(format!("k8s.io/kubernetes@{version}"))
+        .current_dir(folder.path())
+        .output()
+        .context("failed to run go")?;
+    let answer: Value = serde_json::from_slice(&output.stdout).with_context(|| {
+        format!(
+            "go mod download: {}",
+            String::from_utf8_lossy(&output.stderr)
+        )
+    })?;
+    anyhow::ensure!(
+        answer["Error"].is_null(),
+        "go mod download: {}",
+        answer["Error"]
+    );
+    anyhow::ensure!(
+        answer["Sum"] == checksum,
+        "the checksum of k8s.io/kubernetes@{version} is {} and not {checksum}",
+        answer["Sum"]
+    );
+    let module = answer["Dir"].as_str().context("the module has no folder")?;
+    Ok(module.into())
+}
+
+fn minor(version: &str) -> anyhow::Result<String> {
+    let mut parts = version.split('.').take(2);
+    parts
         .next()
-        .zip(minor.next())
+        .zip(parts.next())
         .map(|(major, minor)| format!("{major}.{minor}"))
-        .context("the control plane has no version")?;
-    Ok(KindTable::from_discovery(&minor, &discovery))
+        .with_context(|| format!("{version} is no version of Kubernetes"))
+}
+
+fn add_core(list: &Value, discovery: &mut Discovery) -> anyhow::Result<()> {
+    let mut resources = Vec::new();
+    for resource in list["resources"].as_array().into_iter().flatten() {
+        let plural = resource["name"]
+            .as_str()
+            .context("a resource without a name")?;
+        if plural.contains('/') {
+            continue;
+        }
+        resources.push(Resource {
+            kind: resource["kind"]
+                .as_str()
+                .context("a resource without a kind")?
+                .to_owned(),
+            plural: plural.to_owned(),
+            namespaced: resource["namespaced"] == true,
+            verbs: serde_json::from_value(resource["verbs"].clone())?,
+        });
+    }
+    let served = ServedGroup {
+        versions: vec![ServedVersion {
+            version: "v1".to_owned(),
+            freshness: Freshness::Current,
+            resources,
+        }],
+    };
+    discovery.groups.insert(String::new(), served);
+    Ok(())
 }
 
 fn add(list: APIGroupDiscoveryList, discovery: &mut Discovery) -> anyhow::Result<()> {

@@ -8,12 +8,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde_json::{Map, Value};
 
 use super::identity::{Identity, article, identify};
-use super::kinds::Scope;
 use super::patch::{self, Target};
 use super::scope::{Kinds, Known};
 use super::source::{Place, Written};
 use super::{reserved, secret};
 use crate::finding::{Finding, Kind};
+use crate::kinds::Scope;
 use crate::object::{GroupKind, Gvk, Manifest, ObjectId, Origin, labels};
 use crate::repo::ResolvedRelease;
 

@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 
 use serde_json::Value;
 
-use super::kinds::{KindTable, Scope};
 use super::source::Written;
+use crate::kinds::{KindTable, Scope};
 use crate::object::{ApiVersion, GroupKind, Gvk};
 
 /// What is known of a kind at a version.

@@ -1,24 +1,41 @@
-//! Which kinds a Kubernetes minor serves, known without a cluster.
+//! Which kinds a Kubernetes minor serves and what their fields hold, known
+//! without a cluster.
 //!
-//! The tables are written by `make schemas` from the aggregated discovery of a
-//! real API server with its default flags and are checked in compressed, one
-//! file per minor, so that render and lint need no cluster. They hold built-in
-//! kinds only; custom resources come from the definitions of the environment's
-//! releases. What the cluster really serves is the planner's to compare.
+//! The tables are written by `make schemas` and are checked in compressed, two
+//! files per minor (kinds; schemas), so that render, lint and diff need no
+//! cluster. The newest comes from a real API server with its default flags: its
+//! aggregated discovery and its `OpenAPI` v3 documents. Those before come from
+//! the same documents as Kubernetes publishes them with its source. Schemas are
+//! decoded when one is asked for, once per process.
+//!
+//! They hold built-in kinds only; custom resources come from the definitions of
+//! the environment's releases ([`Definitions`], with the same [`Schema`]), and
+//! [`Catalog`] asks both. What the cluster really serves is the planner's to
+//! compare.
+
+mod openapi;
+mod schema;
+mod structural;
+mod tables;
+
+pub use openapi::OpenApiError;
+pub use schema::{ListKind, Schema, Type};
+pub use structural::{Catalog, Definitions};
 
 use std::collections::BTreeMap;
 use std::io::{self, Read as _, Write as _};
+use std::sync::Arc;
 
 use flate2::read::GzDecoder;
 use flate2::{Compression, GzBuilder};
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
 use crate::finding::{Finding, Kind};
-use crate::object::{GroupKind, Gvk};
+use crate::object::{ApiVersion, GroupKind, Gvk};
 use crate::observe::Discovery;
-
-/// The checked-in tables, oldest minor first.
-const TABLES: [(&str, &[u8]); 1] = [("1.36", include_bytes!("kinds/1.36.json.gz"))];
+use schema::SchemaSet;
+use tables::{BuiltIn, TABLES};
 
 /// Groups that older Kubernetes served and no table has. Without this list
 /// they would pass as groups of unknown custom resources.
@@ -48,19 +65,49 @@ pub enum KindTableError {
 ///
 /// ```
 /// use pleach_domain::object::GroupKind;
-/// use pleach_domain::render::{KindTable, Scope};
+/// use pleach_domain::kinds::{KindTable, Scope};
 ///
 /// let table = KindTable::for_minor("1.36").expect("checked in");
 /// let deployment = GroupKind::new("apps", "Deployment");
 /// assert_eq!(table.scope(&deployment), Some(Scope::Namespaced));
 /// assert_eq!(table.versions(&deployment), ["v1"]);
 /// ```
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct KindTable {
     minor: String,
     /// By group, then by kind; the core group is empty.
     groups: BTreeMap<String, BTreeMap<String, KindEntry>>,
+    #[serde(skip)]
+    schemas: Source,
+}
+
+/// Where the schemas of a table are.
+#[derive(Debug, Clone, Default)]
+enum Source {
+    /// It has none.
+    #[default]
+    None,
+    /// In the program, decoded on first use.
+    BuiltIn(&'static BuiltIn),
+    /// They were read from documents.
+    Read(Arc<SchemaSet>),
+}
+
+impl Source {
+    fn set(&self) -> Option<&SchemaSet> {
+        match self {
+            Self::None => None,
+            Self::BuiltIn(table) => Some(table.schemas()),
+            Self::Read(set) => Some(set),
+        }
+    }
+}
+
+impl PartialEq for Source {
+    fn eq(&self, other: &Self) -> bool {
+        self.set() == other.set()
+    }
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -70,6 +117,8 @@ struct KindEntry {
     scope: Scope,
     /// In the server's order of preference.
     versions: Vec<String>,
+    /// What can be asked of the kind, sorted.
+    verbs: Vec<String>,
 }
 
 impl KindTable {
@@ -79,8 +128,8 @@ impl KindTable {
         let wanted = parse_minor(version)?;
         TABLES
             .iter()
-            .find(|(minor, _)| parse_minor(minor) == Some(wanted))
-            .map(|(_, bytes)| Self::built_in(bytes))
+            .find(|table| parse_minor(table.minor) == Some(wanted))
+            .map(Self::built_in)
     }
 
     /// The table of a minor or else the one nearest to it, then with a note.
@@ -92,11 +141,12 @@ impl KindTable {
             _ => (0, 0),
         };
         // Of two at the same distance the newer: what it lacks is gone for good.
-        let (minor, bytes) = TABLES
+        let table = TABLES
             .iter()
             .rev()
-            .min_by_key(|(minor, _)| distance(minor))
+            .min_by_key(|table| distance(table.minor))
             .unwrap_or(&TABLES[TABLES.len() - 1]);
+        let minor = table.minor;
         let exact = version.is_none() || (wanted.is_some() && wanted == parse_minor(minor));
         let note = (!exact).then(|| {
             Finding::note(
@@ -108,15 +158,22 @@ impl KindTable {
                 ),
             )
         });
-        (Self::built_in(bytes), note)
+        (Self::built_in(table), note)
     }
 
-    fn built_in(bytes: &[u8]) -> Self {
+    /// The minors whose tables are built in, the oldest first.
+    pub fn minors() -> impl Iterator<Item = &'static str> {
+        TABLES.iter().map(|table| table.minor)
+    }
+
+    fn built_in(table: &'static BuiltIn) -> Self {
         #[expect(
             clippy::expect_used,
             reason = "a test reads every table that is checked in"
         )]
-        Self::from_gz(bytes).expect("checked-in tables are readable")
+        let mut read: Self = decode(table.kinds).expect("checked-in tables are readable");
+        read.schemas = Source::BuiltIn(table);
+        read
     }
 
     /// Takes what an API server serves.
@@ -136,6 +193,7 @@ impl KindTable {
                                 Scope::Cluster
                             },
                             versions: Vec::new(),
+                            verbs: resource.verbs.iter().cloned().collect(),
                         })
                         .versions
                         .push(version.version.clone());
@@ -145,26 +203,52 @@ impl KindTable {
         Self {
             minor: minor.to_owned(),
             groups,
+            schemas: Source::None,
         }
     }
 
-    /// Reads a table as [`Self::to_gz`] writes it.
-    pub fn from_gz(bytes: &[u8]) -> Result<Self, KindTableError> {
-        let mut text = Vec::new();
-        GzDecoder::new(bytes)
-            .read_to_end(&mut text)
-            .map_err(KindTableError::Decompress)?;
-        serde_json::from_slice(&text).map_err(KindTableError::Parse)
+    /// Adds the schemas of all kinds from the `OpenAPI` v3 documents of the
+    /// server's group-versions.
+    pub fn with_schemas(self, documents: &[Value]) -> Result<Self, OpenApiError> {
+        let kinds = self.groups.iter().flat_map(|(group, kinds)| {
+            kinds.iter().flat_map(move |(kind, entry)| {
+                entry.versions.iter().map(move |version| {
+                    let version = ApiVersion {
+                        group: group.clone(),
+                        version: version.clone(),
+                    };
+                    (version, kind.clone())
+                })
+            })
+        });
+        let set = openapi::read(documents, kinds)?;
+        Ok(Self {
+            schemas: Source::Read(Arc::new(set)),
+            ..self
+        })
     }
 
-    /// Writes the table as JSON with indentation, one kind after the other,
-    /// compressed without a time: the same table gives the same bytes.
+    /// Reads a table as [`Self::to_gz`] and [`Self::schemas_to_gz`] write it.
+    pub fn from_gz(kinds: &[u8], schemas: &[u8]) -> Result<Self, KindTableError> {
+        let mut table: Self = decode(kinds)?;
+        table.schemas = Source::Read(Arc::new(decode(schemas)?));
+        Ok(table)
+    }
+
+    /// Writes the kinds as JSON, compressed without a time: the same table
+    /// gives the same bytes.
     pub fn to_gz(&self) -> io::Result<Vec<u8>> {
-        let mut encoder = GzBuilder::new()
-            .mtime(0)
-            .write(Vec::new(), Compression::best());
-        encoder.write_all(&serde_json::to_vec_pretty(self)?)?;
-        encoder.finish()
+        encode(self)
+    }
+
+    /// Writes the schemas in the same way.
+    pub fn schemas_to_gz(&self) -> io::Result<Vec<u8>> {
+        encode(&self.schemas.set())
+    }
+
+    /// What the fields of a kind hold at a version.
+    pub fn schema(&self, gvk: &Gvk) -> Option<Schema<'_>> {
+        self.schemas.set()?.schema(gvk)
     }
 
     /// The Kubernetes minor, such as `1.36`.
@@ -192,6 +276,12 @@ impl KindTable {
     /// the table does not have the kind.
     pub fn versions(&self, kind: &GroupKind) -> &[String] {
         self.entry(kind).map_or(&[], |entry| &entry.versions)
+    }
+
+    /// What can be asked of a kind, such as `create` and `patch`; empty when the
+    /// table does not have it.
+    pub fn verbs(&self, kind: &GroupKind) -> &[String] {
+        self.entry(kind).map_or(&[], |entry| &entry.verbs)
     }
 
     /// Whether a group is one of Kubernetes' own, now or in former minors. A
@@ -223,6 +313,22 @@ impl KindTable {
     }
 }
 
+fn decode<T: for<'de> Deserialize<'de>>(bytes: &[u8]) -> Result<T, KindTableError> {
+    let mut text = Vec::new();
+    GzDecoder::new(bytes)
+        .read_to_end(&mut text)
+        .map_err(KindTableError::Decompress)?;
+    serde_json::from_slice(&text).map_err(KindTableError::Parse)
+}
+
+fn encode(value: &impl Serialize) -> io::Result<Vec<u8>> {
+    let mut encoder = GzBuilder::new()
+        .mtime(0)
+        .write(Vec::new(), Compression::best());
+    encoder.write_all(&serde_json::to_vec(value)?)?;
+    encoder.finish()
+}
+
 /// Major and minor of a version such as `1.36`, `v1.36.3` or `1.36+`.
 fn parse_minor(version: &str) -> Option<(u32, u32)> {
     let version = version.trim().trim_start_matches('v');
@@ -237,71 +343,4 @@ fn parse_minor(version: &str) -> Option<(u32, u32)> {
 }
 
 #[cfg(test)]
-mod tests {
-    use rstest::rstest;
-
-    use super::*;
-
-    #[test]
-    fn every_table_that_is_checked_in_is_the_minor_it_says() {
-        for (minor, bytes) in TABLES {
-            let table = KindTable::from_gz(bytes).unwrap();
-            assert_eq!(table.minor(), minor);
-            assert!(table.groups.len() > 15, "{minor} has too few groups");
-        }
-    }
-
-    #[rstest]
-    #[case("apps", "Deployment", Scope::Namespaced, "deployments", &["v1"])]
-    #[case("", "Namespace", Scope::Cluster, "namespaces", &["v1"])]
-    #[case("", "Endpoints", Scope::Namespaced, "endpoints", &["v1"])]
-    #[case("autoscaling", "HorizontalPodAutoscaler", Scope::Namespaced, "horizontalpodautoscalers", &["v2", "v1"])]
-    #[case("apiregistration.k8s.io", "APIService", Scope::Cluster, "apiservices", &["v1"])]
-    fn kinds_of_1_36(
-        #[case] group: &str,
-        #[case] kind: &str,
-        #[case] scope: Scope,
-        #[case] plural: &str,
-        #[case] versions: &[&str],
-    ) {
-        let table = KindTable::for_minor("v1.36.3").unwrap();
-        let kind = GroupKind::new(group, kind);
-        assert_eq!(table.scope(&kind), Some(scope));
-        assert_eq!(table.plural(&kind), Some(plural));
-        assert_eq!(table.versions(&kind), versions);
-    }
-
-    #[test]
-    fn removed_versions_and_kinds_are_told_from_unknown_ones() {
-        let table = KindTable::for_minor("1.36").unwrap();
-        assert!(!table.served(&Gvk::new("policy/v1beta1", "PodDisruptionBudget")));
-        assert!(table.served(&Gvk::new("policy/v1", "PodDisruptionBudget")));
-        assert!(table.knows_group("policy"));
-        assert!(table.knows_group("extensions"));
-        assert!(!table.knows_group("example.org"));
-        assert_eq!(table.api_versions("Ingress"), ["networking.k8s.io/v1"]);
-    }
-
-    #[rstest]
-    #[case(Some("1.36"), false)]
-    #[case(Some("v1.36.9-gke.1"), false)]
-    #[case(None, false)]
-    #[case(Some("1.29"), true)]
-    #[case(Some("1.99"), true)]
-    #[case(Some("soon"), true)]
-    fn the_nearest_table_comes_with_a_note(#[case] declared: Option<&str>, #[case] noted: bool) {
-        let (table, note) = KindTable::nearest(declared);
-        assert_eq!(table.minor(), "1.36");
-        assert_eq!(note.is_some(), noted, "{note:?}");
-        assert!(KindTable::for_minor("1.29").is_none());
-    }
-
-    #[test]
-    fn a_table_survives_compression() {
-        let table = KindTable::for_minor("1.36").unwrap();
-        let bytes = table.to_gz().unwrap();
-        assert_eq!(bytes, table.to_gz().unwrap());
-        assert_eq!(KindTable::from_gz(&bytes).unwrap(), table);
-        assert!(KindTable::from_gz(b"no").is_err());
-    }
-}
+mod tests;

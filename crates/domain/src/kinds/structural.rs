@@ -1,0 +1,311 @@
+//! From the structural schemas of definitions to [`Schema`]s: the kinds that
+//! an environment brings along itself.
+
+use std::collections::BTreeMap;
+use std::sync::OnceLock;
+
+use bytes::Bytes;
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use super::openapi::merge;
+use super::schema::{Node, Schema, SchemaSet, Type};
+use super::{KindTable, Scope};
+use crate::object::{ApiVersion, GroupKind, Gvk, Manifest};
+
+/// How deep a schema may nest; YAML and JSON are not read deeper either.
+const MAX_DEPTH: usize = 128;
+
+/// The definitions of custom resources that an environment ships. Their schemas
+/// are read when one is asked for.
+#[derive(Debug, Clone, Default)]
+pub struct Definitions {
+    kinds: BTreeMap<GroupKind, Definition>,
+}
+
+#[derive(Debug, Clone)]
+struct Definition {
+    scope: Scope,
+    /// Versions that are served, as they are listed.
+    versions: Vec<String>,
+    json: Bytes,
+    schemas: OnceLock<SchemaSet>,
+}
+
+/// What a definition says beside its schemas.
+#[derive(Deserialize)]
+struct Head {
+    spec: HeadSpec,
+}
+
+#[derive(Deserialize)]
+struct HeadSpec {
+    group: String,
+    scope: Option<String>,
+    names: HeadNames,
+    versions: Vec<HeadVersion>,
+}
+
+#[derive(Deserialize)]
+struct HeadNames {
+    kind: String,
+}
+
+#[derive(Deserialize)]
+struct HeadVersion {
+    name: String,
+    #[serde(default)]
+    served: bool,
+}
+
+impl Definitions {
+    /// Takes the definitions out of some manifests.
+    pub fn of<'a>(manifests: impl IntoIterator<Item = &'a Manifest>) -> Self {
+        let mut kinds = BTreeMap::new();
+        for manifest in manifests {
+            if !manifest
+                .id()
+                .is("apiextensions.k8s.io", "CustomResourceDefinition")
+            {
+                continue;
+            }
+            // A definition that says less defines nothing.
+            let Ok(Head { spec }) = serde_json::from_slice(manifest.json()) else {
+                continue;
+            };
+            kinds.insert(
+                GroupKind::new(spec.group, spec.names.kind),
+                Definition {
+                    scope: match spec.scope.as_deref() {
+                        Some("Cluster") => Scope::Cluster,
+                        _ => Scope::Namespaced,
+                    },
+                    versions: spec
+                        .versions
+                        .into_iter()
+                        .filter(|version| version.served)
+                        .map(|version| version.name)
+                        .collect(),
+                    json: manifest.json().clone(),
+                    schemas: OnceLock::new(),
+                },
+            );
+        }
+        Self { kinds }
+    }
+
+    /// The schema of a kind at a version; none when no definition serves it.
+    pub fn schema(&self, gvk: &Gvk) -> Option<Schema<'_>> {
+        let definition = self.kinds.get(&gvk.group_kind())?;
+        if !definition.versions.contains(&gvk.api_version.version) {
+            return None;
+        }
+        definition
+            .schemas
+            .get_or_init(|| read(&definition.json))
+            .schema(gvk)
+    }
+
+    /// Whether a kind is namespaced; none when no definition has it.
+    pub fn scope(&self, kind: &GroupKind) -> Option<Scope> {
+        self.kinds.get(kind).map(|definition| definition.scope)
+    }
+
+    /// The versions at which a kind is served.
+    pub fn versions(&self, kind: &GroupKind) -> &[String] {
+        self.kinds
+            .get(kind)
+            .map_or(&[], |definition| &definition.versions)
+    }
+
+    /// The kinds that are defined, sorted.
+    pub fn kinds(&self) -> impl Iterator<Item = &GroupKind> {
+        self.kinds.keys()
+    }
+}
+
+/// All kinds that an environment can use: those of Kubernetes and those that
+/// its releases define.
+#[derive(Debug, Clone, Copy)]
+pub struct Catalog<'a> {
+    /// Those of Kubernetes.
+    pub table: &'a KindTable,
+    /// Those that releases define.
+    pub definitions: &'a Definitions,
+}
+
+impl<'a> Catalog<'a> {
+    /// The schema of a kind at a version.
+    pub fn schema(self, gvk: &Gvk) -> Option<Schema<'a>> {
+        self.definitions
+            .schema(gvk)
+            .or_else(|| self.table.schema(gvk))
+    }
+}
+
+/// The schemas of all versions of a definition.
+fn read(json: &[u8]) -> SchemaSet {
+    let mut set = SchemaSet::default();
+    let definition: Value = serde_json::from_slice(json).unwrap_or_default();
+    let spec = &definition["spec"];
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    let mut reader = Reader {
+        known: BTreeMap::new(),
+        set: &mut set,
+    };
+    let metadata = metadata();
+    for version in spec["versions"].as_array().into_iter().flatten() {
+        let schema = &version["schema"]["openAPIV3Schema"];
+        if !schema.is_object() {
+            continue;
+        }
+        let mut root = reader.node(schema, 0);
+        reader.add_object_fields(&mut root, &metadata);
+        let root = reader.add(root);
+        let version = ApiVersion {
+            group: text(&spec["group"]),
+            version: text(&version["name"]),
+        };
+        reader
+            .set
+            .roots
+            .entry(version.to_string())
+            .or_default()
+            .insert(text(&spec["names"]["kind"]), root);
+    }
+    set
+}
+
+struct Reader<'a> {
+    known: BTreeMap<String, u32>,
+    set: &'a mut SchemaSet,
+}
+
+impl Reader<'_> {
+    fn add(&mut self, node: Node) -> u32 {
+        self.set.add(node, &mut self.known)
+    }
+
+    fn child(&mut self, schema: &Value, depth: usize) -> u32 {
+        let node = if depth > MAX_DEPTH {
+            Node::default()
+        } else {
+            stacker::maybe_grow(64 * 1024, 1024 * 1024, || self.node(schema, depth))
+        };
+        self.add(node)
+    }
+
+    fn node(&mut self, schema: &Value, depth: usize) -> Node {
+        let list = |key: &str| {
+            schema
+                .get(key)
+                .and_then(Value::as_array)
+                .map_or(&[][..], Vec::as_slice)
+        };
+        let flag = |key: &str| schema.get(key) == Some(&Value::Bool(true));
+        let mut node = Node {
+            kind: kind(schema),
+            default: schema.get("default").cloned(),
+            choices: list("enum").to_vec(),
+            nullable: flag("nullable"),
+            open: flag("x-kubernetes-preserve-unknown-fields"),
+            atomic: schema["x-kubernetes-map-type"] == "atomic",
+            required: list("required")
+                .iter()
+                .filter_map(|name| name.as_str().map(str::to_owned))
+                .collect(),
+            ..Node::default()
+        };
+        for (name, field) in schema["properties"].as_object().into_iter().flatten() {
+            let index = self.child(field, depth + 1);
+            node.fields.insert(name.clone(), index);
+        }
+        match schema.get("additionalProperties") {
+            Some(values @ Value::Object(_)) => {
+                node.values = Some(self.child(values, depth + 1));
+            }
+            Some(Value::Bool(true)) => node.open = true,
+            _ => {}
+        }
+        if let Some(items) = schema.get("items") {
+            node.items = Some(self.child(items, depth + 1));
+            node.merge = merge(schema);
+        }
+        if flag("x-kubernetes-embedded-resource") {
+            let metadata = metadata();
+            self.add_object_fields(&mut node, &metadata);
+        }
+        node
+    }
+
+    /// Adds what every object has, whether its schema says so or not.
+    fn add_object_fields(&mut self, node: &mut Node, metadata: &Value) {
+        let metadata = self.child(metadata, 0);
+        let text = self.add(Node {
+            kind: Type::String,
+            ..Node::default()
+        });
+        node.kind = Type::Object;
+        node.fields.insert("metadata".to_owned(), metadata);
+        for name in ["apiVersion", "kind"] {
+            node.fields.insert(name.to_owned(), text);
+        }
+    }
+}
+
+fn kind(schema: &Value) -> Type {
+    // The form in which controller-gen writes amounts.
+    let is_quantity = schema["pattern"]
+        .as_str()
+        .is_some_and(|pattern| pattern.starts_with(r"^(\+|-)?(([0-9]+(\.[0-9]*)?)"));
+    let either = schema["x-kubernetes-int-or-string"] == true;
+    let text = |key: &str| schema.get(key).and_then(Value::as_str).unwrap_or_default();
+    match (text("type"), text("format")) {
+        _ if either && is_quantity => Type::Quantity,
+        _ if either => Type::IntOrString,
+        ("object", _) => Type::Object,
+        ("array", _) => Type::List,
+        ("string", "byte") => Type::Bytes,
+        ("string", "date-time") => Type::Time,
+        ("string", _) => Type::String,
+        ("integer", _) => Type::Integer,
+        ("number", _) => Type::Number,
+        ("boolean", _) => Type::Boolean,
+        _ => Type::Any,
+    }
+}
+
+/// The metadata of objects; definitions leave it to the server.
+fn metadata() -> Value {
+    let text = json!({"type": "string"});
+    let texts = json!({"type": "object", "additionalProperties": text});
+    json!({
+        "type": "object",
+        "properties": {
+            "name": text, "generateName": text, "namespace": text, "selfLink": text, "uid": text,
+            "resourceVersion": text, "generation": {"type": "integer"},
+            "creationTimestamp": {"type": "string", "format": "date-time"},
+            "deletionTimestamp": {"type": "string", "format": "date-time"},
+            "deletionGracePeriodSeconds": {"type": "integer"},
+            "labels": texts, "annotations": texts,
+            "finalizers": {"type": "array", "items": text, "x-kubernetes-list-type": "set"},
+            "ownerReferences": {
+                "type": "array",
+                "x-kubernetes-list-type": "map",
+                "x-kubernetes-list-map-keys": ["uid"],
+                "items": {
+                    "type": "object",
+                    "x-kubernetes-map-type": "atomic",
+                    "properties": {
+                        "apiVersion": text, "kind": text, "name": text, "uid": text,
+                        "controller": {"type": "boolean"}, "blockOwnerDeletion": {"type": "boolean"},
+                    },
+                },
+            },
+            "managedFields": {
+                "type": "array",
+                "items": {"type": "object", "x-kubernetes-preserve-unknown-fields": true},
+            },
+        },
+    })
+}

@@ -1,0 +1,48 @@
+//! The tables that are part of the program.
+
+use std::sync::OnceLock;
+
+use super::decode;
+use super::schema::SchemaSet;
+
+/// The files of one minor.
+#[derive(Debug)]
+pub(super) struct BuiltIn {
+    pub(super) minor: &'static str,
+    pub(super) kinds: &'static [u8],
+    schemas: &'static [u8],
+    decoded: OnceLock<SchemaSet>,
+}
+
+impl BuiltIn {
+    /// The schemas, decoded once.
+    pub(super) fn schemas(&self) -> &SchemaSet {
+        self.decoded.get_or_init(|| {
+            #[expect(
+                clippy::expect_used,
+                reason = "a test reads every table that is checked in"
+            )]
+            decode(self.schemas).expect("checked-in schemas are readable")
+        })
+    }
+}
+
+macro_rules! built_in {
+    ($minor:literal) => {
+        BuiltIn {
+            minor: $minor,
+            kinds: include_bytes!(concat!("tables/", $minor, ".kinds.json.gz")),
+            schemas: include_bytes!(concat!("tables/", $minor, ".schemas.json.gz")),
+            decoded: OnceLock::new(),
+        }
+    };
+}
+
+/// The checked-in tables, oldest minor first.
+pub(super) static TABLES: [BuiltIn; 5] = [
+    built_in!("1.32"),
+    built_in!("1.33"),
+    built_in!("1.34"),
+    built_in!("1.35"),
+    built_in!("1.36"),
+];
