@@ -4,6 +4,7 @@
 //! lines, logs and metrics are consumers of that one stream and unknown to it.
 
 pub mod doctor;
+pub mod lease;
 pub mod sync;
 
 use std::error::Error;

@@ -1,0 +1,367 @@
+//! One writer at a time: a Lease that the desk and the loop share.
+//!
+//! It is advisory. What makes a lost race harmless is optimistic locking of
+//! the record and the preconditions of every step; the Lease only keeps two
+//! writers from getting in each other's way. By client-go's rule a holder is
+//! taken for gone when its `renewTime` has not *changed* for the duration of
+//! the Lease, measured by our own monotonic clock: clocks of two machines are
+//! never compared. A holder that could not renew for two thirds of the duration
+//! stops by itself, before anybody may take over.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use jiff::Timestamp;
+use pleach_domain::object::{ObjectId, canonical_json};
+use serde_json::{Value, json};
+use tokio::task::JoinSet;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use crate::io::cluster::{
+    ApplyOptions, Class, Cluster, ClusterError, DeleteOptions, Patch, PatchOptions, Propagation,
+    ResourcePath, Retry,
+};
+
+/// Field manager of Leases.
+const MANAGER: &str = "pleach-state";
+
+/// How long a Lease holds, and how often it is renewed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Terms {
+    /// After this long without a renewal others may take it.
+    pub duration: Duration,
+    /// How often its holder renews it.
+    pub renew: Duration,
+    /// Pause between two looks at a Lease that somebody else holds, and between
+    /// two attempts of a renewal that fails.
+    pub retry: Duration,
+}
+
+impl Terms {
+    /// How long a holder goes on without a renewal.
+    fn grace(self) -> Duration {
+        self.duration * 2 / 3
+    }
+}
+
+impl Default for Terms {
+    /// The terms of client-go's leader election.
+    fn default() -> Self {
+        Self {
+            duration: Duration::from_secs(15),
+            renew: Duration::from_secs(5),
+            retry: Duration::from_secs(1),
+        }
+    }
+}
+
+/// Who holds a Lease, as the Lease says.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Holder {
+    /// Name of the holder.
+    pub identity: String,
+    /// Since when, by the holder's clock.
+    pub since: String,
+}
+
+/// Why a Lease was not got.
+#[derive(Debug, thiserror::Error)]
+pub enum LeaseError {
+    /// The Lease could not be read or written.
+    #[error(transparent)]
+    Cluster(#[from] ClusterError),
+    /// Somebody else holds it and goes on renewing it.
+    #[error("{} holds Lease {lease} since {}", .holder.identity, .holder.since)]
+    Held {
+        /// The Lease.
+        lease: ObjectId,
+        /// Who has it.
+        holder: Holder,
+    },
+}
+
+/// A Lease that is ours. Dropping it stops the renewals and leaves the Lease to
+/// expire; [`Lease::release`] gives it back.
+#[derive(Debug)]
+pub struct Lease {
+    cluster: Cluster,
+    id: ObjectId,
+    uid: String,
+    lost: CancellationToken,
+    renewals: JoinSet<()>,
+}
+
+impl Lease {
+    /// Gets a Lease, waiting for its holder for as long as `patience` says.
+    /// `identity` must be unique to this attempt. `waiting` is told whenever
+    /// the holder that is waited for is another one.
+    pub async fn acquire(
+        cluster: &Cluster,
+        id: &ObjectId,
+        identity: &str,
+        terms: Terms,
+        patience: Duration,
+        mut waiting: impl FnMut(&Holder),
+    ) -> Result<Self, LeaseError> {
+        let give_up = Instant::now() + patience;
+        let mut seen: Option<(Value, Instant)> = None;
+        let mut told: Option<Holder> = None;
+        loop {
+            let attempted = Instant::now();
+            let Some(live) = cluster.get_id(&leases(), id).await? else {
+                match create(cluster, id, identity, terms).await {
+                    Ok(live) => return Ok(Self::held(cluster, id, &live, terms, attempted)),
+                    Err(error) if is_race(&error) => continue,
+                    Err(error) => return Err(error.into()),
+                }
+            };
+            let spec = &live["spec"];
+            let holder = spec["holderIdentity"].as_str().unwrap_or_default();
+            // An attempt of ours whose answer was lost.
+            if holder == identity {
+                return Ok(Self::held(cluster, id, &live, terms, attempted));
+            }
+            if seen.as_ref().is_none_or(|(last, _)| last != spec) {
+                seen = Some((spec.clone(), attempted));
+            }
+            let unchanged_for = seen.as_ref().map_or(Duration::ZERO, |(_, at)| at.elapsed());
+            if holder.is_empty() || unchanged_for >= duration_of(spec, terms) {
+                match take(cluster, id, &live, identity, terms).await {
+                    Ok(live) => return Ok(Self::held(cluster, id, &live, terms, attempted)),
+                    Err(error) if is_race(&error) => continue,
+                    Err(error) => return Err(error.into()),
+                }
+            }
+            let holder = Holder {
+                identity: holder.to_owned(),
+                since: spec["acquireTime"].as_str().unwrap_or_default().to_owned(),
+            };
+            if Instant::now() + terms.retry > give_up {
+                return Err(LeaseError::Held {
+                    lease: id.clone(),
+                    holder,
+                });
+            }
+            if told.as_ref() != Some(&holder) {
+                waiting(&holder);
+                told = Some(holder);
+            }
+            tokio::time::sleep(terms.retry).await;
+        }
+    }
+
+    fn held(
+        cluster: &Cluster,
+        id: &ObjectId,
+        live: &Value,
+        terms: Terms,
+        renewed: Instant,
+    ) -> Self {
+        let metadata = &live["metadata"];
+        let lost = CancellationToken::new();
+        let mut renewals = JoinSet::new();
+        renewals.spawn(keep(
+            Renewal {
+                cluster: cluster.clone().with_retry(Retry::never()),
+                id: id.clone(),
+                identity: text(&live["spec"]["holderIdentity"]),
+                version: text(&metadata["resourceVersion"]),
+                terms,
+            },
+            renewed,
+            lost.clone(),
+        ));
+        Self {
+            cluster: cluster.clone(),
+            id: id.clone(),
+            uid: text(&metadata["uid"]),
+            lost,
+            renewals,
+        }
+    }
+
+    /// Fires when the Lease is no longer ours: nothing may be written after it.
+    pub fn lost(&self) -> &CancellationToken {
+        &self.lost
+    }
+
+    /// Gives the Lease back by deleting it, if it is still ours. What fails is
+    /// left to expire.
+    pub async fn release(mut self) {
+        self.renewals.shutdown().await;
+        if self.lost.is_cancelled() {
+            return;
+        }
+        let options = DeleteOptions {
+            uid: Some(&self.uid),
+            resource_version: None,
+            propagation: Propagation::Background,
+            dry_run: false,
+        };
+        let cluster = self.cluster.clone().with_retry(Retry::never());
+        if let Err(error) = cluster.delete(&leases(), &self.id, &options).await {
+            tracing::debug!(lease = %self.id, %error, "the lease could not be given back");
+        }
+    }
+}
+
+/// What renews a Lease.
+struct Renewal {
+    cluster: Cluster,
+    id: ObjectId,
+    identity: String,
+    version: String,
+    terms: Terms,
+}
+
+/// How a renewal went.
+enum Renewed {
+    Yes,
+    /// Not now; it may still be ours.
+    NotNow,
+    /// It has another holder, or is gone.
+    Lost,
+}
+
+/// Renews until the Lease is lost, by others or because nobody could be asked
+/// for too long.
+async fn keep(mut renewal: Renewal, mut renewed: Instant, lost: CancellationToken) {
+    let terms = renewal.terms;
+    let mut next = renewed + terms.renew;
+    loop {
+        let end = renewed + terms.grace();
+        tokio::time::sleep_until(next.min(end)).await;
+        let attempted = Instant::now();
+        if attempted >= end {
+            break;
+        }
+        match tokio::time::timeout_at(end, renewal.renew()).await {
+            Ok(Renewed::Yes) => {
+                renewed = attempted;
+                next = attempted + terms.renew;
+            }
+            Ok(Renewed::NotNow) => next = Instant::now() + terms.retry,
+            Ok(Renewed::Lost) | Err(_) => break,
+        }
+    }
+    lost.cancel();
+}
+
+impl Renewal {
+    async fn renew(&mut self) -> Renewed {
+        let body = json!({
+            "metadata": { "resourceVersion": self.version },
+            "spec": { "renewTime": now() },
+        });
+        match patch(&self.cluster, &self.id, body).await {
+            Ok(live) => {
+                self.version = text(&live["metadata"]["resourceVersion"]);
+                Renewed::Yes
+            }
+            Err(error) if is_race(&error) => match self.cluster.get_id(&leases(), &self.id).await {
+                // Somebody labelled it, or a renewal of ours lost its answer.
+                Ok(Some(live)) if live["spec"]["holderIdentity"] == self.identity.as_str() => {
+                    self.version = text(&live["metadata"]["resourceVersion"]);
+                    Renewed::NotNow
+                }
+                Ok(_) => Renewed::Lost,
+                Err(_) => Renewed::NotNow,
+            },
+            Err(_) => Renewed::NotNow,
+        }
+    }
+}
+
+async fn create(
+    cluster: &Cluster,
+    id: &ObjectId,
+    identity: &str,
+    terms: Terms,
+) -> Result<Value, ClusterError> {
+    let object = json!({
+        "apiVersion": "coordination.k8s.io/v1", "kind": "Lease",
+        "metadata": { "name": id.name, "namespace": id.namespace },
+        "spec": spec(identity, terms, 0),
+    });
+    let body = Bytes::from(canonical_json(&object));
+    let options = ApplyOptions::new(MANAGER);
+    let created = cluster.create(&leases(), id, body, &options).await?;
+    Ok(created.value)
+}
+
+async fn take(
+    cluster: &Cluster,
+    id: &ObjectId,
+    live: &Value,
+    identity: &str,
+    terms: Terms,
+) -> Result<Value, ClusterError> {
+    let transitions = live["spec"]["leaseTransitions"].as_i64().unwrap_or(0);
+    let body = json!({
+        "metadata": { "resourceVersion": live["metadata"]["resourceVersion"] },
+        "spec": spec(identity, terms, transitions + 1),
+    });
+    patch(cluster, id, body).await
+}
+
+async fn patch(cluster: &Cluster, id: &ObjectId, body: Value) -> Result<Value, ClusterError> {
+    let options = PatchOptions {
+        manager: MANAGER,
+        dry_run: false,
+        subresource: None,
+    };
+    let patch = Patch::Merge(body);
+    let patched = cluster.patch(&leases(), id, &patch, &options).await?;
+    Ok(patched.value)
+}
+
+fn spec(identity: &str, terms: Terms, transitions: i64) -> Value {
+    let now = now();
+    json!({
+        "holderIdentity": identity,
+        "leaseDurationSeconds": terms.duration.as_secs(),
+        "acquireTime": now,
+        "renewTime": now,
+        "leaseTransitions": transitions,
+    })
+}
+
+/// Now, as the API's `MicroTime` wants it.
+fn now() -> String {
+    Timestamp::now()
+        .strftime("%Y-%m-%dT%H:%M:%S.%6fZ")
+        .to_string()
+}
+
+/// What the holder says, which may be another version of pleach.
+fn duration_of(spec: &Value, terms: Terms) -> Duration {
+    spec["leaseDurationSeconds"]
+        .as_u64()
+        .map_or(terms.duration, Duration::from_secs)
+}
+
+/// Whether somebody else was faster.
+fn is_race(error: &ClusterError) -> bool {
+    matches!(
+        error.class(),
+        Some(
+            Class::AlreadyExists { .. }
+                | Class::StaleResourceVersion
+                | Class::Conflict
+                | Class::NotFound
+                | Class::PreconditionFailed(_)
+        )
+    )
+}
+
+fn leases() -> ResourcePath {
+    ResourcePath::namespaced("coordination.k8s.io/v1", "Lease", "leases")
+}
+
+fn text(value: &Value) -> String {
+    value.as_str().unwrap_or_default().to_owned()
+}
+
+#[cfg(test)]
+mod tests;

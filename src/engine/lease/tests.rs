@@ -1,0 +1,242 @@
+//! On a paused clock, over a store of one Lease without sockets.
+
+use std::convert::Infallible;
+use std::sync::{Arc, Mutex};
+
+use http::{Method, Request, Response};
+use http_body_util::BodyExt as _;
+use kube::client::Body;
+
+use super::*;
+use crate::io::cluster::Connection;
+
+/// A Status as the API server writes it.
+fn status(code: u16, reason: &str) -> Value {
+    json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure",
+        "code": code, "reason": reason,
+        "message": format!("{reason} on leases.coordination.k8s.io \"dev.web\"")})
+}
+
+/// An API server that knows one Lease.
+#[derive(Debug, Clone, Default)]
+struct Store(Arc<Mutex<Stored>>);
+
+#[derive(Debug, Default)]
+struct Stored {
+    lease: Option<Value>,
+    version: u64,
+    /// Requests are not answered.
+    silent: bool,
+}
+
+impl Store {
+    fn cluster(&self) -> Cluster {
+        let store = self.clone();
+        let service = tower::service_fn(move |request: Request<Body>| {
+            let store = store.clone();
+            async move {
+                let method = request.method().clone();
+                let body = request.into_body().collect().await.unwrap().to_bytes();
+                if store.0.lock().unwrap().silent {
+                    std::future::pending::<()>().await;
+                }
+                let (code, value) = store.answer(&method, &body);
+                let body = Body::from(value.to_string().into_bytes());
+                let response = Response::builder()
+                    .status(code)
+                    .header("content-type", "application/json");
+                Ok::<_, Infallible>(response.body(body).unwrap())
+            }
+        });
+        let connection = Connection {
+            patience: Duration::ZERO,
+            ..Connection::new("pleach/0.0.0")
+        };
+        Cluster::over(kube::Client::new(service, "default"), &connection, "x")
+    }
+
+    fn answer(&self, method: &Method, body: &[u8]) -> (u16, Value) {
+        let mut stored = self.0.lock().unwrap();
+        stored.version += 1;
+        let version = stored.version.to_string();
+        match (method, stored.lease.clone()) {
+            (&Method::POST, None) => {
+                let mut lease: Value = serde_json::from_slice(body).unwrap();
+                lease["metadata"]["uid"] = json!("u");
+                lease["metadata"]["resourceVersion"] = json!(version);
+                stored.lease = Some(lease.clone());
+                (201, lease)
+            }
+            (&Method::POST, Some(_)) => (409, status(409, "AlreadyExists")),
+            (_, None) => (404, status(404, "NotFound")),
+            (&Method::PATCH, Some(mut lease)) => {
+                let patch: Value = serde_json::from_slice(body).unwrap();
+                if patch["metadata"]["resourceVersion"] != lease["metadata"]["resourceVersion"] {
+                    return (409, status(409, "Conflict"));
+                }
+                for (key, value) in patch["spec"].as_object().unwrap() {
+                    lease["spec"][key] = value.clone();
+                }
+                lease["metadata"]["resourceVersion"] = json!(version);
+                stored.lease = Some(lease.clone());
+                (200, lease)
+            }
+            (&Method::DELETE, Some(_)) => {
+                stored.lease = None;
+                (
+                    200,
+                    json!({"kind": "Status", "apiVersion": "v1", "status": "Success"}),
+                )
+            }
+            (_, Some(lease)) => (200, lease),
+        }
+    }
+
+    fn lease(&self) -> Option<Value> {
+        self.0.lock().unwrap().lease.clone()
+    }
+
+    fn holder(&self) -> String {
+        self.lease()
+            .map(|lease| text(&lease["spec"]["holderIdentity"]))
+            .unwrap_or_default()
+    }
+
+    fn silence(&self, silent: bool) {
+        self.0.lock().unwrap().silent = silent;
+    }
+}
+
+fn id() -> ObjectId {
+    ObjectId::new(
+        "coordination.k8s.io",
+        "Lease",
+        Some("pleach-system"),
+        "dev.web",
+    )
+}
+
+async fn acquire(store: &Store, identity: &str, patience: u64) -> Result<Lease, LeaseError> {
+    let patience = Duration::from_secs(patience);
+    let terms = Terms::default();
+    Lease::acquire(&store.cluster(), &id(), identity, terms, patience, |_| {}).await
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lease_is_made_renewed_and_given_back() {
+    let store = Store::default();
+    let lease = acquire(&store, "a", 0).await.unwrap();
+    let first = store.lease().unwrap();
+    assert_eq!(first["spec"]["holderIdentity"], "a");
+    assert_eq!(first["spec"]["leaseDurationSeconds"], 15);
+    tokio::time::sleep(Duration::from_secs(60)).await;
+    let later = store.lease().unwrap();
+    assert_ne!(
+        first["metadata"]["resourceVersion"],
+        later["metadata"]["resourceVersion"]
+    );
+    assert_eq!(first["spec"]["acquireTime"], later["spec"]["acquireTime"]);
+    assert!(!lease.lost().is_cancelled());
+    lease.release().await;
+    assert_eq!(store.lease(), None);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_holder_that_renews_keeps_it_and_is_named() {
+    let store = Store::default();
+    let _held = acquire(&store, "desk of ann", 0).await.unwrap();
+    let mut told = Vec::new();
+    let (terms, patience) = (Terms::default(), Duration::from_secs(120));
+    let refused = Lease::acquire(&store.cluster(), &id(), "b", terms, patience, |holder| {
+        told.push(holder.identity.clone());
+    })
+    .await;
+    let error = refused.unwrap_err();
+    assert!(
+        error.to_string().starts_with("desk of ann holds Lease"),
+        "{error}"
+    );
+    // Said once, not at every look.
+    assert_eq!(told, ["desk of ann"]);
+    assert_eq!(store.holder(), "desk of ann");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_holder_that_is_gone_is_followed_after_the_duration() {
+    let store = Store::default();
+    // Dropped without giving it back: as a kill leaves it.
+    drop(acquire(&store, "a", 0).await.unwrap());
+    let begun = Instant::now();
+    let held = acquire(&store, "b", 60).await.unwrap();
+    let waited = begun.elapsed().as_secs();
+    assert!((15..18).contains(&waited), "{waited} s");
+    assert_eq!(store.holder(), "b");
+    assert_eq!(store.lease().unwrap()["spec"]["leaseTransitions"], 1);
+    held.release().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn clocks_are_not_compared() {
+    let store = Store::default();
+    drop(acquire(&store, "a", 0).await.unwrap());
+    // By its own clock the holder renewed an hour ago, or will in an hour.
+    for renewed in ["2001-01-01T00:00:00.000000Z", "2999-01-01T00:00:00.000000Z"] {
+        if let Some(lease) = &mut store.0.lock().unwrap().lease {
+            lease["spec"]["renewTime"] = json!(renewed);
+            lease["spec"]["holderIdentity"] = json!("a");
+        }
+        assert!(acquire(&store, "b", 5).await.is_err());
+        let held = acquire(&store, "b", 30).await.unwrap();
+        drop(held);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_cannot_renew_stops_before_others_may_begin() {
+    let store = Store::default();
+    let held = acquire(&store, "a", 0).await.unwrap();
+    tokio::time::sleep(Duration::from_secs(6)).await;
+    store.silence(true);
+    let begun = Instant::now();
+    held.lost().cancelled().await;
+    let after = begun.elapsed().as_secs();
+    // Renewed at 5 s; two thirds of 15 s later is 9 s from here.
+    assert_eq!(after, 9);
+    // Nobody is asked any more, and nothing hangs.
+    held.release().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_short_outage_costs_nothing() {
+    let store = Store::default();
+    let held = acquire(&store, "a", 0).await.unwrap();
+    store.silence(true);
+    tokio::time::sleep(Duration::from_secs(4)).await;
+    store.silence(false);
+    tokio::time::sleep(Duration::from_secs(60)).await;
+    assert!(!held.lost().is_cancelled());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lease_that_was_taken_is_lost_at_the_next_renewal() {
+    for taken in [true, false] {
+        let store = Store::default();
+        let held = acquire(&store, "a", 0).await.unwrap();
+        {
+            let mut stored = store.0.lock().unwrap();
+            if taken {
+                let lease = stored.lease.as_mut().unwrap();
+                lease["spec"]["holderIdentity"] = json!("b");
+                lease["metadata"]["resourceVersion"] = json!("77");
+            } else {
+                stored.lease = None;
+            }
+        }
+        let begun = Instant::now();
+        held.lost().cancelled().await;
+        assert_eq!(begun.elapsed().as_secs(), 5);
+        held.release().await;
+        // What is somebody else's is not deleted.
+        assert_eq!(store.lease().is_some(), taken);
+    }
+}
