@@ -22,6 +22,7 @@ mod deletion;
 mod draft;
 mod edges;
 mod effects;
+mod file;
 mod leftover;
 mod model;
 mod namespace;
@@ -35,6 +36,7 @@ mod verify;
 pub mod view;
 
 pub use deletion::{Deletion, Grant, Propagation};
+pub use file::{PLAN_FILE_FORMAT, PlanFile, PlanFileError, ReviewedObject, ReviewedRelease};
 pub use model::{
     Action, Body, Cause, Change, Desired, Direction, Edge, EdgeReason, Need, NonSecret, Op,
     Overlay, OverlayId, Plan, Policy, Precondition, Stage, Step, StepId, Until, is_protected_kind,

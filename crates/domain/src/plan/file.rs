@@ -1,0 +1,266 @@
+//! Plans that outlive the process that made them: `plan --out`, `apply --plan`.
+//!
+//! A file holds what was reviewed, not how to do it: the plan is made again
+//! when it is to be carried out, and must be the same in everything that a
+//! reviewer relied on. No rendered body and no secret is in it, only digests
+//! (keyed ones for secrets).
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use super::model::{Action, Direction, Plan, Precondition};
+use crate::finding::{Finding, Kind};
+use crate::inventory::ReleaseName;
+use crate::object::{Digest, ObjectId};
+use crate::observe::{ClusterId, DesiredDigest};
+
+/// Version of the file format. Older ones are read, newer ones refused.
+pub const PLAN_FILE_FORMAT: u32 = 1;
+
+/// A reviewed plan of one or more releases.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct PlanFile {
+    /// Version of this format.
+    pub format: u32,
+    /// The pleach that wrote it, for messages.
+    pub written_by: String,
+    /// Id of the repository.
+    pub repository: String,
+    /// The cluster that it was made for.
+    pub cluster: ClusterId,
+    /// The releases, in the order in which they are carried out.
+    pub releases: Vec<ReviewedRelease>,
+}
+
+/// What was reviewed of one release.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ReviewedRelease {
+    /// Environment and release.
+    pub release: ReleaseName,
+    /// The git revision, for messages: what counts is what it renders to.
+    pub revision: String,
+    /// Version installed before.
+    pub from: Option<String>,
+    /// Version that is wanted.
+    pub to: String,
+    /// Which way it goes.
+    pub direction: Direction,
+    /// Digest of everything that the steps do.
+    pub effects: Digest,
+    /// Every object of the release, also the unchanged ones.
+    pub objects: Vec<ReviewedObject>,
+}
+
+/// What was reviewed of one object.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ReviewedObject {
+    /// The object.
+    pub object: ObjectId,
+    /// What happens to it.
+    pub action: Action,
+    /// What must still hold.
+    pub require: Vec<Precondition>,
+    /// Digest of what is sent; none for deletions.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub digest: Option<DesiredDigest>,
+}
+
+/// A file that is no plan.
+#[derive(Debug, thiserror::Error)]
+pub enum PlanFileError {
+    /// It is not what `pleach plan --out` writes.
+    #[error("it is not a plan that pleach wrote")]
+    Parse(#[source] serde_json::Error),
+    /// A newer pleach wrote it.
+    #[error("it has format {found}, this pleach reads up to {PLAN_FILE_FORMAT}")]
+    Newer {
+        /// Its format.
+        found: u32,
+    },
+}
+
+impl ReviewedRelease {
+    /// Takes what a reviewer of this plan relies on.
+    pub fn of(plan: &Plan, revision: &str) -> Self {
+        Self {
+            release: plan.release.clone(),
+            revision: revision.to_owned(),
+            from: plan.from.clone(),
+            to: plan.to.clone(),
+            direction: plan.direction,
+            effects: plan.effects(),
+            objects: plan
+                .changes
+                .iter()
+                .map(|change| ReviewedObject {
+                    object: change.object.clone(),
+                    action: change.action,
+                    require: change.require.clone(),
+                    digest: change.digest,
+                })
+                .collect(),
+        }
+    }
+}
+
+impl PlanFile {
+    /// Reads a file.
+    pub fn read(bytes: &[u8]) -> Result<Self, PlanFileError> {
+        #[derive(Deserialize)]
+        struct Head {
+            format: u32,
+        }
+        // The format first: a newer one may have fields that this one has not.
+        let head: Head = serde_json::from_slice(bytes).map_err(PlanFileError::Parse)?;
+        if head.format > PLAN_FILE_FORMAT {
+            return Err(PlanFileError::Newer { found: head.format });
+        }
+        serde_json::from_slice(bytes).map_err(PlanFileError::Parse)
+    }
+
+    /// What moved since this file was written, by name: `now` is the plan made
+    /// again. Empty when it is still what was reviewed.
+    pub fn moved(&self, now: &Self) -> Vec<Finding> {
+        let mut moved = Vec::new();
+        if self.repository != now.repository {
+            moved.push(stale(format!(
+                "the plan is of repository {}, this one is {}",
+                self.repository, now.repository
+            )));
+        }
+        if self.cluster != now.cluster {
+            moved.push(stale(format!(
+                "the plan was made for cluster {}, this one is {}",
+                self.cluster, now.cluster
+            )));
+        }
+        let former: BTreeMap<&ReleaseName, &ReviewedRelease> = self
+            .releases
+            .iter()
+            .map(|one| (&one.release, one))
+            .collect();
+        let latter: BTreeMap<&ReleaseName, &ReviewedRelease> =
+            now.releases.iter().map(|one| (&one.release, one)).collect();
+        for name in former.keys().filter(|name| !latter.contains_key(*name)) {
+            moved.push(stale(format!("release {name} is not planned any more")));
+        }
+        for (name, release) in &latter {
+            match former.get(name) {
+                Some(before) => before.compare(release, &mut moved),
+                None => moved.push(stale(format!("the plan does not have release {name}"))),
+            }
+        }
+        moved
+    }
+}
+
+impl ReviewedRelease {
+    fn compare(&self, now: &Self, moved: &mut Vec<Finding>) {
+        let before = moved.len();
+        let name = &self.release;
+        let version =
+            |version: &Option<String>| version.clone().unwrap_or_else(|| "nothing".to_owned());
+        if self.from != now.from {
+            moved.push(stale(format!(
+                "release {name}: {} is installed now, it was {}",
+                version(&now.from),
+                version(&self.from)
+            )));
+        }
+        if self.to != now.to {
+            moved.push(stale(format!(
+                "release {name}: git wants {} now, it was {}",
+                now.to, self.to
+            )));
+        }
+        let former: BTreeMap<&ObjectId, &ReviewedObject> =
+            self.objects.iter().map(|one| (&one.object, one)).collect();
+        let latter: BTreeMap<&ObjectId, &ReviewedObject> =
+            now.objects.iter().map(|one| (&one.object, one)).collect();
+        for (id, object) in &former {
+            let change = match latter.get(id) {
+                Some(now) => object.change(now),
+                // Nothing was to happen to it, and nothing does.
+                None if object.action == Action::Unchanged => None,
+                None => Some(format!(
+                    "the plan was to {} it, and now does not have it",
+                    object.action
+                )),
+            };
+            moved.extend(change.map(|change| stale(change).on((*id).clone())));
+        }
+        for (id, object) in latter.iter().filter(|(id, _)| !former.contains_key(*id)) {
+            if object.action != Action::Unchanged {
+                let change = format!("the plan does not have it, now it is to {}", object.action);
+                moved.push(stale(change).on((*id).clone()));
+            }
+        }
+        // Operations that no single object tells of: an order, a patch.
+        if self.effects != now.effects && moved.len() == before && !self.was_unkeyed() {
+            moved.push(stale(format!(
+                "release {name}: the steps are no longer those that were reviewed"
+            )));
+        }
+    }
+
+    /// Whether it was planned before the digest key existed: then the effects
+    /// hold no digests of its secrets.
+    fn was_unkeyed(&self) -> bool {
+        self.objects
+            .iter()
+            .any(|object| object.digest == Some(DesiredDigest::Unkeyed))
+    }
+}
+
+impl ReviewedObject {
+    /// In words what is not as it was.
+    fn change(&self, now: &Self) -> Option<String> {
+        if self.action != now.action {
+            return Some(format!(
+                "the plan was to {}, now it is to {}",
+                doing(self.action),
+                doing(now.action)
+            ));
+        }
+        if let (Some(DesiredDigest::Known(before)), Some(DesiredDigest::Known(now))) =
+            (self.digest, now.digest)
+            && before != now
+        {
+            return Some("git wants something else of it now".to_owned());
+        }
+        let uid = |object: &Self| {
+            object.require.iter().find_map(|one| match one {
+                Precondition::Uid(uid) => Some(uid.clone()),
+                _ => None,
+            })
+        };
+        if uid(self) != uid(now) {
+            return Some("it was deleted and made anew".to_owned());
+        }
+        (self.require != now.require).then(|| "somebody changed it in the cluster".to_owned())
+    }
+}
+
+fn doing(action: Action) -> &'static str {
+    match action {
+        Action::Create => "create it",
+        Action::Update => "update it",
+        Action::Recreate => "recreate it",
+        Action::Adopt => "adopt it",
+        Action::Delete => "delete it",
+        Action::Unchanged => "leave it as it is",
+        Action::Blocked => "leave it blocked",
+        Action::Skip => "skip it",
+    }
+}
+
+fn stale(message: String) -> Finding {
+    Finding::error(Kind::Conflict, "stale-plan", message)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,143 @@
+use rstest::rstest;
+
+use super::*;
+
+fn id(name: &str) -> ObjectId {
+    ObjectId::new("", "ConfigMap", Some("web"), name)
+}
+
+fn object(name: &str, action: Action) -> ReviewedObject {
+    ReviewedObject {
+        object: id(name),
+        action,
+        require: match action {
+            Action::Create => vec![Precondition::Absent],
+            _ => vec![
+                Precondition::Uid("u".to_owned()),
+                Precondition::Fingerprint(Digest::of(b"entry")),
+            ],
+        },
+        digest: (action != Action::Delete)
+            .then(|| DesiredDigest::Known(Digest::of(name.as_bytes()))),
+    }
+}
+
+fn reviewed() -> PlanFile {
+    PlanFile {
+        format: PLAN_FILE_FORMAT,
+        written_by: "0.1.0".to_owned(),
+        repository: "fleet".to_owned(),
+        cluster: ClusterId("c".to_owned()),
+        releases: vec![ReviewedRelease {
+            release: ReleaseName {
+                environment: "dev".to_owned(),
+                release: "web".to_owned(),
+            },
+            revision: "abc".to_owned(),
+            from: Some("v1".to_owned()),
+            to: "v2".to_owned(),
+            direction: Direction::Forward,
+            effects: Digest::of(b"effects"),
+            objects: vec![
+                object("new", Action::Create),
+                object("old", Action::Delete),
+                object("same", Action::Unchanged),
+                object("web", Action::Update),
+            ],
+        }],
+    }
+}
+
+fn release(file: &mut PlanFile) -> &mut ReviewedRelease {
+    &mut file.releases[0]
+}
+
+fn named<'f>(file: &'f mut PlanFile, name: &str) -> &'f mut ReviewedObject {
+    release(file)
+        .objects
+        .iter_mut()
+        .find(|object| object.object.name == name)
+        .unwrap()
+}
+
+/// The first thing that moved, in words.
+fn check(change: fn(&mut PlanFile)) -> String {
+    let mut now = reviewed();
+    change(&mut now);
+    let moved = reviewed().moved(&now);
+    moved.first().map_or_else(
+        || "nothing".to_owned(),
+        |finding| match &finding.object {
+            Some(object) => format!("{object}: {}", finding.message),
+            None => finding.message.clone(),
+        },
+    )
+}
+
+#[rstest]
+#[case::nothing(|_: &mut PlanFile| {}, "nothing")]
+#[case::another_commit_with_the_same_content(|now: &mut PlanFile| release(now).revision = "def".into(), "nothing")]
+#[case::repository(|now: &mut PlanFile| now.repository = "other".into(), "the plan is of repository fleet, this one is other")]
+#[case::cluster(|now: &mut PlanFile| now.cluster = ClusterId("d".into()), "the plan was made for cluster c, this one is d")]
+#[case::release_gone(|now: &mut PlanFile| now.releases.clear(), "release dev.web is not planned any more")]
+#[case::release_more(|now: &mut PlanFile| { let mut more = now.releases[0].clone(); more.release.release = "db".into(); now.releases.push(more); }, "the plan does not have release dev.db")]
+#[case::installed(|now: &mut PlanFile| release(now).from = Some("v0".into()), "release dev.web: v0 is installed now, it was v1")]
+#[case::wanted(|now: &mut PlanFile| release(now).to = "v3".into(), "release dev.web: git wants v3 now, it was v2")]
+#[case::content(|now: &mut PlanFile| named(now, "web").digest = Some(DesiredDigest::Known(Digest::of(b"x"))), "ConfigMap/web/web: git wants something else of it now")]
+#[case::action(|now: &mut PlanFile| named(now, "same").action = Action::Update, "ConfigMap/web/same: the plan was to leave it as it is, now it is to update it")]
+#[case::appeared(|now: &mut PlanFile| { named(now, "new").action = Action::Adopt; }, "ConfigMap/web/new: the plan was to create it, now it is to adopt it")]
+#[case::recreated(|now: &mut PlanFile| named(now, "web").require[0] = Precondition::Uid("v".into()), "ConfigMap/web/web: it was deleted and made anew")]
+#[case::drifted(|now: &mut PlanFile| named(now, "web").require[1] = Precondition::Fingerprint(Digest::of(b"x")), "ConfigMap/web/web: somebody changed it in the cluster")]
+#[case::not_pruned(|now: &mut PlanFile| release(now).objects.retain(|one| one.object.name != "old"), "ConfigMap/web/old: the plan was to delete it, and now does not have it")]
+#[case::pruned_more(|now: &mut PlanFile| release(now).objects.push(object("more", Action::Delete)), "ConfigMap/web/more: the plan does not have it, now it is to delete")]
+#[case::other_steps(|now: &mut PlanFile| release(now).effects = Digest::of(b"x"), "release dev.web: the steps are no longer those that were reviewed")]
+fn what_moved_is_named(#[case] change: fn(&mut PlanFile), #[case] expected: &str) {
+    assert_eq!(check(change), expected);
+}
+
+#[test]
+fn the_key_may_be_made_in_between() {
+    let mut before = reviewed();
+    named(&mut before, "web").digest = Some(DesiredDigest::Unkeyed);
+    let mut now = reviewed();
+    release(&mut now).effects = Digest::of(b"with digests");
+    assert_eq!(before.moved(&now), []);
+}
+
+#[test]
+fn everything_that_moved_is_said_at_once() {
+    let mut now = reviewed();
+    named(&mut now, "web").digest = Some(DesiredDigest::Known(Digest::of(b"x")));
+    named(&mut now, "same").require.clear();
+    assert_eq!(reviewed().moved(&now).len(), 2);
+}
+
+#[test]
+fn a_file_is_read_back_and_newer_ones_are_refused() {
+    let bytes = serde_json::to_vec(&reviewed()).unwrap();
+    assert_eq!(PlanFile::read(&bytes).unwrap(), reviewed());
+    assert!(matches!(
+        PlanFile::read(br#"{"format": 2, "releases": 7}"#),
+        Err(PlanFileError::Newer { found: 2 })
+    ));
+    assert!(matches!(
+        PlanFile::read(b"{}"),
+        Err(PlanFileError::Parse(_))
+    ));
+}
+
+/// The bytes of the first format: later versions must go on reading them.
+#[test]
+fn format_1_is_read() {
+    let bytes = br#"{"format":1,"writtenBy":"0.1.0","repository":"fleet","cluster":"c","releases":[
+        {"release":{"environment":"dev","release":"web"},"revision":"abc","from":"v1","to":"v2",
+         "direction":"forward","effects":"sha256:0000000000000000000000000000000000000000000000000000000000000000",
+         "objects":[{"object":"ConfigMap/web/new","action":"create","require":["absent"],
+           "digest":"unkeyed"}]}]}"#;
+    let file = PlanFile::read(bytes).unwrap();
+    assert_eq!(file.releases[0].objects[0].object, id("new"));
+    assert_eq!(
+        file.releases[0].objects[0].digest,
+        Some(DesiredDigest::Unkeyed)
+    );
+}
