@@ -17,6 +17,7 @@ mod format;
 mod history;
 mod init;
 mod plan;
+mod plan_file;
 mod render;
 mod runtime;
 mod session;

@@ -1,5 +1,7 @@
 //! `pleach apply`.
 
+use std::path::PathBuf;
+
 use clap::ValueEnum;
 
 use pleach_domain::plan::{Action, Plan};
@@ -10,7 +12,7 @@ use serde_json::Value;
 use super::error::{CliError, Kind};
 use super::format::report::Report;
 use super::session::{self, Options, Planned, Session};
-use super::{Context, Exit, Target, Ui, format};
+use super::{Context, Exit, Target, Ui, format, plan_file};
 use crate::engine::sync::events::Events;
 use crate::engine::sync::report::{FailureKind, SyncResult};
 use crate::engine::sync::{self, SyncError};
@@ -26,6 +28,8 @@ use crate::io::cluster::Cluster;
 Examples:
   pleach apply production                       every release, after asking
   pleach apply production/web --yes             one release, without asking
+  pleach apply production --plan plan.json      what `pleach plan production --out plan.json` showed,
+                                                or nothing
   pleach apply production --yes --cluster-id 6f0c2d5e-4a51-4c1c-9d3b-1f0a1c5f7b11
                                                 the first time, from a pipeline")]
 pub(crate) struct ApplyArgs {
@@ -44,6 +48,13 @@ pub(crate) struct ApplyArgs {
     /// Compare every object with a dry run, also those whose metadata says that they are unchanged
     #[arg(long)]
     pub(crate) verify: bool,
+
+    /// Carry out what this file says, which `pleach plan --out` wrote
+    ///
+    /// The review is the consent: nothing is asked. When the plan is not the
+    /// same any more, nothing is written and the command ends with code 5.
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["wait", "verify"])]
+    pub(crate) plan: Option<PathBuf>,
 
     /// The cluster that is meant: uid of its namespace kube-system
     ///
@@ -89,9 +100,18 @@ struct Outcome {
     reports: Vec<Value>,
 }
 
-pub(crate) async fn run(ui: &mut Ui, ctx: &Context, args: ApplyArgs) -> Result<Exit, CliError> {
+pub(crate) async fn run(ui: &mut Ui, ctx: &Context, mut args: ApplyArgs) -> Result<Exit, CliError> {
+    let review = match &args.plan {
+        Some(path) => Some((path.clone(), plan_file::read(path)?)),
+        None => None,
+    };
+    if let Some((_, file)) = &review {
+        args.yes = true;
+        args.cluster_id
+            .get_or_insert_with(|| file.cluster.to_string());
+    }
     let options = Options {
-        verify: args.verify,
+        verify: args.verify || review.as_ref().is_some_and(|(_, file)| file.verify),
         wait: args.wait == Wait::Ready,
         review: true,
     };
@@ -109,6 +129,15 @@ pub(crate) async fn run(ui: &mut Ui, ctx: &Context, args: ApplyArgs) -> Result<E
         }
     }
     show(ui, &args, &reviewed);
+    if let Some((path, file)) = &review {
+        let plans = reviewed.iter().map(|one| &one.planned);
+        let now = plan_file::of(&session, options.verify, plans);
+        if let Err(error) = plan_file::ensure_current(path, file, now.as_ref()) {
+            ui.error(&error);
+            outcome.stale(ui, &reviewed, &error);
+            return Ok(outcome.finish(ui));
+        }
+    }
     if outcome.refuses(ui, &reviewed) {
         return Ok(outcome.finish(ui));
     }
@@ -303,6 +332,14 @@ impl Outcome {
             }
         }
         true
+    }
+
+    /// The plans are not those that were reviewed; why has been shown.
+    fn stale(&mut self, ui: &mut Ui, reviewed: &[Reviewed<'_>], error: &CliError) {
+        self.exit = self.exit.and(error.exit());
+        for one in reviewed {
+            self.not_begun(ui, &one.planned, error);
+        }
     }
 
     /// A release was not begun; why has been shown.

@@ -1,11 +1,13 @@
 //! `pleach plan`.
 
+use std::path::PathBuf;
+
 use clap::ValueEnum;
 use pleach_domain::object::ObjectId;
 
 use super::error::CliError;
 use super::session::{Options, Session};
-use super::{Context, Exit, Target, Ui, format};
+use super::{Context, Exit, Target, Ui, format, plan_file};
 
 /// Show the stages and steps that apply would carry out
 ///
@@ -16,7 +18,8 @@ use super::{Context, Exit, Target, Ui, format};
 Examples:
   pleach plan production
   pleach plan production/web --explain Deployment.apps/web/web
-  pleach plan production -o json --exit-code")]
+  pleach plan production -o json --exit-code
+  pleach plan production --out plan.json         for `pleach apply production --plan plan.json`")]
 pub(crate) struct PlanArgs {
     /// Environment, or one release of it
     #[arg(value_name = "ENV[/RELEASE]")]
@@ -25,6 +28,13 @@ pub(crate) struct PlanArgs {
     /// Say why this object is where it is: Kind[.group]/[namespace/]name
     #[arg(long, value_name = "ID")]
     pub(crate) explain: Option<ObjectId>,
+
+    /// Also write what is to be reviewed to a file, for `apply --plan`
+    ///
+    /// The file names every object with its action, what must still hold, and
+    /// the digest of its content; it holds no content and no secret.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) out: Option<PathBuf>,
 
     /// Exit with code 10 when there are changes
     #[arg(long)]
@@ -84,6 +94,13 @@ pub(crate) async fn run(ui: &mut Ui, ctx: &Context, args: PlanArgs) -> Result<Ex
                 &serde_json::json!({ "format": 1, "plans": plans }),
             ));
         }
+    }
+    // A file with half of the releases would pass for a review of all of them.
+    if let Some(path) = &args.out
+        && exit == Exit::DONE
+        && let Some(file) = plan_file::of(&session, options.verify, &plans)
+    {
+        plan_file::write(path, &file)?;
     }
     for planned in &plans {
         ui.findings(&planned.remarks());

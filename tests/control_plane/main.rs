@@ -17,6 +17,7 @@ mod fleet;
 mod kubectl;
 mod lifecycle;
 mod ownership;
+mod plan_files;
 mod prune;
 mod refusals;
 mod robustness;

@@ -30,6 +30,9 @@ pub struct PlanFile {
     pub repository: String,
     /// The cluster that it was made for.
     pub cluster: ClusterId,
+    /// Whether every object was compared with a dry run.
+    #[serde(default)]
+    pub verify: bool,
     /// The releases, in the order in which they are carried out.
     pub releases: Vec<ReviewedRelease>,
 }
@@ -127,13 +130,13 @@ impl PlanFile {
     pub fn moved(&self, now: &Self) -> Vec<Finding> {
         let mut moved = Vec::new();
         if self.repository != now.repository {
-            moved.push(stale(format!(
+            moved.push(another(format!(
                 "the plan is of repository {}, this one is {}",
                 self.repository, now.repository
             )));
         }
         if self.cluster != now.cluster {
-            moved.push(stale(format!(
+            moved.push(another(format!(
                 "the plan was made for cluster {}, this one is {}",
                 self.cluster, now.cluster
             )));
@@ -171,7 +174,9 @@ impl ReviewedRelease {
                 version(&self.from)
             )));
         }
-        if self.to != now.to {
+        // Of a bundle without versions the version is the revision.
+        let is_commit = self.to == self.revision && now.to == now.revision;
+        if self.to != now.to && !is_commit {
             moved.push(stale(format!(
                 "release {name}: git wants {} now, it was {}",
                 now.to, self.to
@@ -195,7 +200,10 @@ impl ReviewedRelease {
         }
         for (id, object) in latter.iter().filter(|(id, _)| !former.contains_key(*id)) {
             if object.action != Action::Unchanged {
-                let change = format!("the plan does not have it, now it is to {}", object.action);
+                let change = format!(
+                    "the plan does not have it, now it is to {}",
+                    doing(object.action)
+                );
                 moved.push(stale(change).on((*id).clone()));
             }
         }
@@ -256,6 +264,11 @@ fn doing(action: Action) -> &'static str {
         Action::Blocked => "leave it blocked",
         Action::Skip => "skip it",
     }
+}
+
+/// It is not even for this repository or cluster (I11).
+fn another(message: String) -> Finding {
+    Finding::error(Kind::Policy, "another-plan", message)
 }
 
 fn stale(message: String) -> Finding {

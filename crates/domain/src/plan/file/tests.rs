@@ -28,6 +28,7 @@ fn reviewed() -> PlanFile {
         written_by: "0.1.0".to_owned(),
         repository: "fleet".to_owned(),
         cluster: ClusterId("c".to_owned()),
+        verify: false,
         releases: vec![ReviewedRelease {
             release: ReleaseName {
                 environment: "dev".to_owned(),
@@ -89,10 +90,20 @@ fn check(change: fn(&mut PlanFile)) -> String {
 #[case::recreated(|now: &mut PlanFile| named(now, "web").require[0] = Precondition::Uid("v".into()), "ConfigMap/web/web: it was deleted and made anew")]
 #[case::drifted(|now: &mut PlanFile| named(now, "web").require[1] = Precondition::Fingerprint(Digest::of(b"x")), "ConfigMap/web/web: somebody changed it in the cluster")]
 #[case::not_pruned(|now: &mut PlanFile| release(now).objects.retain(|one| one.object.name != "old"), "ConfigMap/web/old: the plan was to delete it, and now does not have it")]
-#[case::pruned_more(|now: &mut PlanFile| release(now).objects.push(object("more", Action::Delete)), "ConfigMap/web/more: the plan does not have it, now it is to delete")]
+#[case::pruned_more(|now: &mut PlanFile| release(now).objects.push(object("more", Action::Delete)), "ConfigMap/web/more: the plan does not have it, now it is to delete it")]
 #[case::other_steps(|now: &mut PlanFile| release(now).effects = Digest::of(b"x"), "release dev.web: the steps are no longer those that were reviewed")]
 fn what_moved_is_named(#[case] change: fn(&mut PlanFile), #[case] expected: &str) {
     assert_eq!(check(change), expected);
+}
+
+#[test]
+fn a_commit_is_no_version() {
+    let mut before = reviewed();
+    release(&mut before).to = "abc".to_owned();
+    let mut now = reviewed();
+    release(&mut now).to = "def".to_owned();
+    release(&mut now).revision = "def".to_owned();
+    assert_eq!(before.moved(&now), []);
 }
 
 #[test]

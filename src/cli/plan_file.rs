@@ -1,0 +1,89 @@
+//! Plans in files: `plan --out` writes what was reviewed, `apply --plan`
+//! carries out that and nothing else.
+
+use std::path::{Path, PathBuf};
+
+use pleach_domain::plan::{PLAN_FILE_FORMAT, PlanFile, PlanFileError, ReviewedRelease};
+
+use super::error::{CliError, Kind};
+use super::session::{Planned, Session};
+use crate::io::files::{self, FileContent};
+
+/// A file that is not a plan.
+#[derive(Debug, thiserror::Error)]
+#[error("{} cannot be used as a plan", path.display())]
+struct Unusable {
+    path: PathBuf,
+    #[source]
+    source: PlanFileError,
+}
+
+/// What a reviewer of these plans relies on; none when nothing was planned.
+pub(super) fn of<'p>(
+    session: &Session,
+    verify: bool,
+    plans: impl IntoIterator<Item = &'p Planned>,
+) -> Option<PlanFile> {
+    let mut plans = plans.into_iter().peekable();
+    let cluster = plans.peek()?.observation.observed.cluster.clone();
+    Some(PlanFile {
+        format: PLAN_FILE_FORMAT,
+        written_by: env!("CARGO_PKG_VERSION").to_owned(),
+        repository: session.loaded.environment.repository.clone(),
+        cluster,
+        verify,
+        releases: plans
+            .map(|planned| ReviewedRelease::of(&planned.plan, &planned.desired.revision))
+            .collect(),
+    })
+}
+
+/// Writes a file, in one step.
+pub(super) fn write(path: &Path, file: &PlanFile) -> Result<(), CliError> {
+    let mut text = super::format::json(&serde_json::json!(file));
+    text.push('\n');
+    Ok(files::write_atomic(path, &FileContent::new(text))?)
+}
+
+/// Reads a file that `plan --out` wrote.
+pub(super) fn read(path: &Path) -> Result<PlanFile, CliError> {
+    let bytes = files::read(path)?;
+    PlanFile::read(&bytes).map_err(|source| {
+        let kind = match source {
+            PlanFileError::Parse(_) => Kind::Usage,
+            PlanFileError::Newer { .. } => Kind::Policy,
+        };
+        let hint = match source {
+            PlanFileError::Parse(_) => "`pleach plan ENV --out FILE` writes one",
+            PlanFileError::Newer { .. } => "use the pleach that wrote it, or plan again",
+        };
+        let path = path.to_owned();
+        CliError::new(kind, Unusable { path, source }).hint(hint)
+    })
+}
+
+/// Refuses to carry out anything but what was reviewed; says all that moved.
+pub(super) fn ensure_current(
+    path: &Path,
+    reviewed: &PlanFile,
+    now: Option<&PlanFile>,
+) -> Result<(), CliError> {
+    let moved = match now {
+        Some(now) => reviewed.moved(now),
+        // Why nothing could be planned has been shown.
+        None => Vec::new(),
+    };
+    if now.is_some() && moved.is_empty() {
+        return Ok(());
+    }
+    let message = format!(
+        "the plan in {} is stale; nothing was written",
+        path.display()
+    );
+    let error = if moved.is_empty() {
+        CliError::new(Kind::Conflict, message)
+    } else {
+        CliError::from_findings(message, moved)
+    };
+    Err(error.hint("plan again, and review what is different"))
+}
