@@ -129,7 +129,7 @@ async fn a_lease_is_made_renewed_and_given_back() {
     let first = store.lease().unwrap();
     assert_eq!(first["spec"]["holderIdentity"], "a");
     assert_eq!(first["spec"]["leaseDurationSeconds"], 15);
-    tokio::time::sleep(Duration::from_secs(60)).await;
+    tokio::time::sleep(Duration::from_mins(1)).await;
     let later = store.lease().unwrap();
     assert_ne!(
         first["metadata"]["resourceVersion"],
@@ -146,7 +146,7 @@ async fn a_holder_that_renews_keeps_it_and_is_named() {
     let store = Store::default();
     let _held = acquire(&store, "desk of ann", 0).await.unwrap();
     let mut told = Vec::new();
-    let (terms, patience) = (Terms::default(), Duration::from_secs(120));
+    let (terms, patience) = (Terms::default(), Duration::from_mins(2));
     let refused = Lease::acquire(&store.cluster(), &id(), "b", terms, patience, |holder| {
         told.push(holder.identity.clone());
     })
@@ -213,7 +213,7 @@ async fn a_short_outage_costs_nothing() {
     store.silence(true);
     tokio::time::sleep(Duration::from_secs(4)).await;
     store.silence(false);
-    tokio::time::sleep(Duration::from_secs(60)).await;
+    tokio::time::sleep(Duration::from_mins(1)).await;
     assert!(!held.lost().is_cancelled());
 }
 
