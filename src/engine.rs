@@ -10,7 +10,7 @@ pub mod sync;
 use std::error::Error;
 
 /// An error with its causes in one line, without repetitions.
-fn words(error: &dyn Error) -> String {
+pub(crate) fn words(error: &dyn Error) -> String {
     let mut words = error.to_string();
     let mut next = error.source();
     while let Some(cause) = next {

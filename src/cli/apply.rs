@@ -56,7 +56,7 @@ pub(crate) struct ApplyArgs {
     #[arg(long, value_name = "FILE", conflicts_with_all = ["wait", "verify"])]
     pub(crate) plan: Option<PathBuf>,
 
-    /// The cluster that is meant: uid of its namespace kube-system
+    /// The cluster that is meant: uid of its namespace kube-system, or of the one that state is kept in
     ///
     /// Needed with --yes on the first apply of an environment to a cluster that
     /// the environment does not name.

@@ -7,6 +7,7 @@ use pleach_domain::object::ObjectId;
 
 use super::error::{CliError, Kind};
 use super::session::connect;
+use super::status::StatePlace;
 use super::{Context, Exit, Ui, format};
 use crate::engine::doctor;
 use crate::io::cluster::{Cluster, Deleted};
@@ -28,11 +29,16 @@ use crate::io::cluster::{Cluster, Deleted};
 Examples:
   pleach doctor
   pleach doctor -o json
+  pleach doctor --state-namespace team-a
+                                    for who may see that namespace only
   pleach doctor --fix APIService.apiregistration.k8s.io/v1beta1.metrics.example.org")]
 pub(crate) struct DoctorArgs {
     /// Remove this dead registration: Kind.group/name
     #[arg(long, value_name = "ID")]
     fix: Option<ObjectId>,
+
+    #[command(flatten)]
+    place: StatePlace,
 
     /// Do not ask, and overrule other owners
     #[arg(short, long, requires = "fix")]
@@ -68,13 +74,14 @@ pub(crate) async fn run(ui: &mut Ui, ctx: &Context, args: DoctorArgs) -> Result<
     .await?;
     match &args.fix {
         Some(id) => fix(ui, ctx, &cluster, id, &args).await,
-        None => show(ui, &cluster, args.output).await,
+        None => show(ui, &cluster, &args).await,
     }
 }
 
-async fn show(ui: &mut Ui, cluster: &Cluster, output: DoctorOutput) -> Result<Exit, CliError> {
-    let diagnoses = diagnose(&doctor::examine(cluster).await?);
-    ui.print(match output {
+async fn show(ui: &mut Ui, cluster: &Cluster, args: &DoctorArgs) -> Result<Exit, CliError> {
+    let search = args.place.search(None);
+    let diagnoses = diagnose(&doctor::examine(cluster, &search).await?);
+    ui.print(match args.output {
         DoctorOutput::Text => format::doctor::text(&diagnoses),
         DoctorOutput::Json => format::json(&format::doctor::json(cluster.server(), &diagnoses)),
     });

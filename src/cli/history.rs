@@ -4,23 +4,28 @@ use clap::ValueEnum;
 use pleach_domain::inventory::ReleaseName;
 
 use super::error::{CliError, Kind};
-use super::status::{cluster_of, environment};
+use super::status::{StatePlace, cluster_of, environment, nowhere};
 use super::{Context, Exit, Target, Ui, format};
 use crate::engine::sync::state;
 
 /// Show the recorded results of a release
 ///
 /// The last ten, the newest first, as pleach recorded them in the cluster.
-/// Needs no repository.
+/// Needs no repository; without one, --state-namespace says where state is kept
+/// in a ConfigMap that may not be searched for.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
   pleach history production/web
-  pleach history production/web -o json")]
+  pleach history production/web -o json
+  pleach history production/web --state-namespace team-a")]
 pub(crate) struct HistoryArgs {
     /// Release of an environment
     #[arg(value_name = "ENV/RELEASE")]
     target: Target,
+
+    #[command(flatten)]
+    place: StatePlace,
 
     /// Format of the output
     #[arg(short, long, value_name = "FORMAT", default_value = "text")]
@@ -49,7 +54,22 @@ pub(crate) async fn run(ui: &mut Ui, ctx: &Context, args: HistoryArgs) -> Result
         environment: target.environment.clone(),
         release,
     };
-    let Some(summary) = state::release(&cluster, &name).await? else {
+    let search = args.place.search(environment.as_ref());
+    let mut found = state::release(&cluster, &name, &search)
+        .await
+        .map_err(|error| nowhere(error, &search))?;
+    if found.len() > 1 {
+        let namespaces: Vec<&str> = found
+            .iter()
+            .map(|release| release.store.namespace())
+            .collect();
+        return Err(CliError::usage(format!(
+            "there is a release {target} in each of the namespaces {}",
+            namespaces.join(", ")
+        ))
+        .hint("say which one with --state-namespace"));
+    }
+    let Some(summary) = found.pop() else {
         return Err(CliError::new(
             Kind::Failed,
             format!("release {target} is not installed in {}", cluster.server()),

@@ -17,8 +17,8 @@ use tokio_util::sync::CancellationToken;
 
 use super::error::{CliError, Kind};
 use super::{Context, Exit, Loaded, Target, Ui};
-use crate::engine::sync::{Observation, SyncError, observe, review_access};
-use crate::io::cluster::{Class, Cluster, ClusterError, Connection};
+use crate::engine::sync::{Observation, SyncError, observe, recognize, review_access};
+use crate::io::cluster::{Cluster, ClusterError, Connection};
 
 /// How a plan is to be made.
 #[derive(Debug, Clone, Copy)]
@@ -72,7 +72,9 @@ impl Session {
             .context
             .clone()
             .or_else(|| loaded.environment.cluster.context.clone());
-        let connecting = connect(ctx.settings.kubeconfig.clone(), context);
+        // The first request is the first release's.
+        let name = loaded.rendered.first().map(|(release, _)| &release.name);
+        let connecting = connect_as(agent(name), ctx.settings.kubeconfig.clone(), context);
         let cluster = finish(&ctx.cancel, connecting).await??;
         Ok(Self {
             loaded,
@@ -90,8 +92,9 @@ impl Session {
 
     /// The client that acts for a release: audit logs are read by its name.
     pub(super) fn cluster_for(&self, release: &ResolvedRelease) -> Cluster {
-        let agent = format!("pleach/{} {}", env!("CARGO_PKG_VERSION"), release.name);
-        self.cluster.clone().with_user_agent(&agent)
+        self.cluster
+            .clone()
+            .with_user_agent(&agent(Some(&release.name)))
     }
 
     /// Observes and plans one release. A release that cannot be observed costs
@@ -108,6 +111,10 @@ impl Session {
         let policy = self.policy(release);
         let planning = async {
             let mut observation = observe(&cluster, &mut desired, self.options.verify).await?;
+            if let Some(named) = &self.cluster_id {
+                let observed = &mut observation.observed;
+                recognize(&cluster, &desired.store, observed, named).await?;
+            }
             let mut plan = plan::plan(&desired, &observation.observed, &policy);
             if self.options.review {
                 let observed = &mut observation.observed;
@@ -140,6 +147,7 @@ impl Session {
     fn desired(&self, release: &ResolvedRelease, rendered: &Rendered) -> Desired {
         Desired {
             name: release.name.clone(),
+            store: release.store.clone(),
             repository: self.loaded.environment.repository.clone(),
             bundle: release.bundle.clone(),
             version: self.loaded.version(release),
@@ -326,7 +334,24 @@ pub(super) async fn connect(
     kubeconfig: Option<PathBuf>,
     context: Option<String>,
 ) -> Result<Cluster, CliError> {
-    let mut connection = Connection::new(format!("pleach/{}", env!("CARGO_PKG_VERSION")));
+    connect_as(agent(None), kubeconfig, context).await
+}
+
+/// What audit logs call us, acting for a release or for none.
+fn agent(release: Option<&ReleaseName>) -> String {
+    let version = env!("CARGO_PKG_VERSION");
+    match release {
+        Some(release) => format!("pleach/{version} {release}"),
+        None => format!("pleach/{version}"),
+    }
+}
+
+async fn connect_as(
+    agent: String,
+    kubeconfig: Option<PathBuf>,
+    context: Option<String>,
+) -> Result<Cluster, CliError> {
+    let mut connection = Connection::new(agent);
     connection.kubeconfig = kubeconfig;
     connection.context = context;
     Ok(Cluster::connect(&connection).await?)
@@ -334,7 +359,7 @@ pub(super) async fn connect(
 
 impl From<ClusterError> for CliError {
     fn from(error: ClusterError) -> Self {
-        let hint = error.class().and_then(Class::hint);
+        let hint = error.hint();
         let failed = Self::new(Kind::from(error.kind()), error);
         match hint {
             Some(hint) => failed.hint(hint),

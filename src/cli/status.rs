@@ -4,29 +4,36 @@ use clap::ValueEnum;
 use futures::StreamExt as _;
 use jiff::Timestamp;
 use pleach_domain::finding::{Finding, Kind as FindingKind};
-use pleach_domain::inventory::ReleaseSummary;
+use pleach_domain::inventory::{ReleaseSummary, Store};
 use pleach_domain::repo::ResolvedEnvironment;
 
 use super::error::CliError;
 use super::format::status::Wanted;
 use super::session::connect;
 use super::{Context, Exit, Target, Ui, format};
-use crate::engine::sync::state;
+use crate::engine::sync::is_cluster;
+use crate::engine::sync::state::{self, Search};
+use crate::engine::words;
 use crate::io::cluster::{Class, Cluster, ClusterError};
 
 /// Show what is installed, and whether it is ready
 ///
 /// Reads what pleach recorded in the cluster: the releases with their versions,
 /// whether they are ready, and why not. Needs no repository and no right but to
-/// read Releases. With an environment, and in a repository, it also says which
+/// read the records. With an environment, and in a repository, it also says which
 /// releases are not installed, which ones git no longer has, and where another
 /// version is installed than git wants.
+///
+/// Records are looked for where the environment keeps them; without one, in the
+/// whole cluster as far as that is allowed.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
   pleach status                     every release in the cluster
   pleach status production          one environment, compared with git
   pleach status production --watch  again whenever something changes
+  pleach status --state-namespace team-a
+                                    what is recorded in that namespace
   pleach status -o json             for programs")]
 pub(crate) struct StatusArgs {
     /// Environment, or one release of it [default: everything in the cluster]
@@ -37,9 +44,47 @@ pub(crate) struct StatusArgs {
     #[arg(short, long)]
     watch: bool,
 
+    #[command(flatten)]
+    place: StatePlace,
+
     /// Format of the output
     #[arg(short, long, value_name = "FORMAT", default_value = "text")]
     output: StatusOutput,
+}
+
+/// Where records are looked for.
+#[derive(Debug, clap::Args)]
+pub(crate) struct StatePlace {
+    /// Namespace that state is kept in, where that is a ConfigMap
+    ///
+    /// Left out, the environment file says where, or the whole cluster is
+    /// searched as far as that is allowed.
+    #[arg(long, value_name = "NAMESPACE")]
+    state_namespace: Option<String>,
+}
+
+impl StatePlace {
+    /// Where to look, with what the environment file says.
+    pub(super) fn search(&self, environment: Option<&ResolvedEnvironment>) -> Search {
+        match (&self.state_namespace, environment) {
+            (Some(namespace), _) => Search::In(Store::ConfigMap {
+                namespace: namespace.clone(),
+            }),
+            (None, Some(environment)) => Search::In(environment.store.clone()),
+            (None, None) => Search::Everywhere,
+        }
+    }
+}
+
+/// Records that may not be looked for everywhere may be in a namespace.
+pub(super) fn nowhere(error: ClusterError, search: &Search) -> CliError {
+    let is_closed = error.class() == Some(&Class::Forbidden) && *search == Search::Everywhere;
+    let failed = CliError::from(error);
+    if is_closed {
+        failed.hint("or name the namespace that state is kept in with --state-namespace")
+    } else {
+        failed
+    }
 }
 
 /// Formats of the status.
@@ -60,11 +105,22 @@ pub(crate) async fn run(ui: &mut Ui, ctx: &Context, args: StatusArgs) -> Result<
     if let Some(environment) = &environment {
         check_cluster(ui, &cluster, environment).await;
     }
+    let search = args.place.search(environment.as_ref());
     let view = View {
+        search,
         wanted: environment.map(|environment| wanted(&environment, args.target.as_ref())),
         args,
     };
-    let releases = view.select(state::all_releases(&cluster).await?);
+    let found = state::releases(&cluster, &view.search)
+        .await
+        .map_err(|error| nowhere(error, &view.search))?;
+    // Most who see releases may not look at all ConfigMaps, and miss nothing.
+    if let Some(unseen) = &found.unseen
+        && found.releases.is_empty()
+    {
+        ui.findings(&[hidden(unseen)]);
+    }
+    let releases = view.select(found.releases);
     if !view.args.watch {
         ui.print(view.show(&releases));
         return Ok(Exit::DONE);
@@ -75,6 +131,7 @@ pub(crate) async fn run(ui: &mut Ui, ctx: &Context, args: StatusArgs) -> Result<
 /// What is shown of the releases.
 struct View {
     wanted: Option<Wanted>,
+    search: Search,
     args: StatusArgs,
 }
 
@@ -112,7 +169,7 @@ impl View {
         mut shown: Vec<ReleaseSummary>,
     ) -> Result<Exit, CliError> {
         ui.redraw(self.show(&shown));
-        let changes = state::follow_releases(cluster);
+        let changes = state::follow_releases(cluster, &self.search);
         tokio::pin!(changes);
         loop {
             let change = tokio::select! {
@@ -130,12 +187,27 @@ impl View {
                 }
                 // Nothing was ever installed: that may change.
                 Some(Err(error)) if error.class() == Some(&Class::KindNotServed) => {}
+                // The other place is open: the first look has said so.
+                Some(Err(error))
+                    if self.search == Search::Everywhere
+                        && error.class() == Some(&Class::Forbidden) => {}
                 Some(Err(error)) if is_final(&error) => return Err(error.into()),
                 Some(Err(error)) => ui.status(format_args!("{error}; trying again")),
                 None => return Ok(Exit::DONE),
             }
         }
     }
+}
+
+/// There may be more in a place that we may not look at.
+fn hidden(error: &ClusterError) -> Finding {
+    let mut finding = Finding::note(
+        FindingKind::Cluster,
+        "records-not-seen",
+        format!("there may be more releases than these: {}", words(error)),
+    );
+    finding.hint = error.hint();
+    finding
 }
 
 /// Whether trying again is of no use.
@@ -189,11 +261,9 @@ async fn check_cluster(ui: &mut Ui, cluster: &Cluster, environment: &ResolvedEnv
     let Some(named) = &environment.cluster.id else {
         return;
     };
-    if let Ok(id) = cluster.cluster_id().await
-        && id.0 != *named
-    {
+    if is_cluster(cluster, &environment.store, named).await == Some(false) {
         let message = format!(
-            "{} is cluster {id}, and the environment names {named}",
+            "{} is another cluster than {named}, which the environment names",
             cluster.server()
         );
         ui.findings(&[Finding::warning(

@@ -12,12 +12,13 @@ use std::time::Duration;
 use futures::stream::{self, StreamExt as _};
 use jiff::Timestamp;
 use pleach_domain::doctor::{Definition, Gap, Leaving, Observations, Registered};
+use pleach_domain::inventory::Store;
 use pleach_domain::object::{ObjectId, ServiceRef};
 use pleach_domain::observe::Backend;
 use pleach_domain::plan::Deletion;
 use serde_json::Value;
 
-use crate::engine::sync::state;
+use crate::engine::sync::state::{self, Inventories, Search};
 use crate::io::cluster::{
     Class, Cluster, ClusterError, DeleteOptions, Deleted, Depth, ResourcePath, Retry, Selector,
 };
@@ -31,19 +32,35 @@ const PATIENCE: Duration = Duration::from_secs(3);
 /// The kinds that `--fix` may delete, with what reads them.
 type Read = fn(&Value) -> Option<Registered>;
 
-/// Reads everything that the doctor looks at.
-pub async fn examine(cluster: &Cluster) -> Result<Observations, ClusterError> {
+/// Reads everything that the doctor looks at: the whole cluster, or what lies
+/// in the namespaces of the releases whose state is kept in one of them.
+pub async fn examine(cluster: &Cluster, search: &Search) -> Result<Observations, ClusterError> {
     let cluster = &cluster.clone().with_retry(Retry::within(PATIENCE));
     let mut observations = Observations {
         at: Timestamp::now(),
         discovery: cluster.discover().await?,
         ..Observations::default()
     };
+    match search {
+        Search::In(Store::ConfigMap { namespace }) => {
+            let releases = state::inventories(cluster, search).await;
+            observations.take_releases(releases);
+            sweep::namespaces(cluster, namespace, &mut observations).await;
+        }
+        Search::Everywhere | Search::In(Store::Release) => {
+            examine_all(cluster, search, &mut observations).await;
+        }
+    }
+    rights::missing(cluster, search, &mut observations).await;
+    Ok(observations)
+}
+
+async fn examine_all(cluster: &Cluster, search: &Search, observations: &mut Observations) {
     let (registrations, definitions, namespaces, releases) = futures::join!(
         registrations(cluster),
         definitions(cluster),
         namespaces(cluster),
-        state::inventories(cluster)
+        state::inventories(cluster, search)
     );
     for (path, listed) in registrations {
         let what = format!("the {}", path.plural);
@@ -59,14 +76,10 @@ pub async fn examine(cluster: &Cluster) -> Result<Observations, ClusterError> {
     observations.namespaces = observations
         .take("the namespaces", namespaces)
         .unwrap_or_default();
-    let releases = observations.take("the releases of pleach", releases);
-    observations.releases_are_complete = releases.is_some();
-    observations.releases = releases.unwrap_or_default();
-    backends(cluster, &mut observations).await;
+    observations.take_releases(releases);
+    backends(cluster, observations).await;
     let kinds = definitions.iter().map(Definition::kind).collect();
-    sweep::objects(cluster, kinds, &mut observations).await;
-    rights::missing(cluster, &mut observations).await;
-    Ok(observations)
+    sweep::objects(cluster, kinds, observations).await;
 }
 
 /// Reads what is needed to judge one registration: the object, what stands
@@ -86,9 +99,7 @@ pub async fn examine_registration(
         registrations: read(&value).into_iter().collect(),
         ..Observations::default()
     };
-    let releases = observations.take("the releases of pleach", state::inventories(cluster).await);
-    observations.releases_are_complete = releases.is_some();
-    observations.releases = releases.unwrap_or_default();
+    observations.take_releases(state::inventories(cluster, &Search::Everywhere).await);
     backends(cluster, &mut observations).await;
     Ok(Some(observations))
 }
@@ -228,6 +239,9 @@ async fn backend(cluster: &Cluster, service: &ServiceRef) -> Result<Option<Backe
 /// What was read, or a gap in the view.
 trait Take {
     fn take<T>(&mut self, what: &str, read: Result<T, ClusterError>) -> Option<T>;
+
+    /// Takes the releases; some may be in places that we may not look at.
+    fn take_releases(&mut self, read: Result<Inventories, ClusterError>);
 }
 
 impl Take for Observations {
@@ -243,5 +257,19 @@ impl Take for Observations {
                 None
             }
         }
+    }
+
+    fn take_releases(&mut self, read: Result<Inventories, ClusterError>) {
+        let Some(found) = self.take("the releases of pleach", read) else {
+            return;
+        };
+        self.releases = found.releases;
+        self.releases_are_complete = match found.unseen {
+            None => true,
+            Some(error) => {
+                let none: Option<()> = self.take("other releases of pleach", Err(error));
+                none.is_some()
+            }
+        };
     }
 }

@@ -8,6 +8,7 @@ mod hub;
 mod observe;
 mod op;
 mod paths;
+mod reach;
 mod record;
 pub mod report;
 mod scheduler;
@@ -24,7 +25,7 @@ use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
 pub use error::SyncError;
-pub use observe::{Observation, observe};
+pub use observe::{Observation, is_cluster, observe, recognize};
 
 use crate::io::cluster::Cluster;
 use events::{EventKind, Events, Verb};
@@ -45,7 +46,7 @@ pub async fn review_access(
         return Ok(Grants::default());
     }
     let paths = paths::Paths::new(&observed.discovery, &desired.manifests);
-    Ok(access::review(cluster, plan, &paths).await?)
+    Ok(access::review(cluster, desired, observed, plan, &paths).await?)
 }
 
 /// Carries out a plan that was made from this observation, and records it.
@@ -113,7 +114,8 @@ pub async fn carry_out(
         paths: paths::Paths::new(&observed.discovery, &desired.manifests),
         hub: hub::Hub::new(
             cluster.clone(),
-            format!("{}={}", labels::PART_OF, desired.name.apply_set()),
+            format!("{}={}", labels::PART_OF, desired.apply_set()),
+            reach::Reach::of(&observed),
             plan,
         ),
         events,

@@ -40,7 +40,7 @@ use http::HeaderValue;
 pub use classify::{Class, Failed};
 pub use connect::Connection;
 pub use error::{ApiError, ClusterError};
-pub use identity::{Access, User};
+pub use identity::{Access, Rights, User};
 pub use objects::{
     Applied, ApplyOptions, DeleteOptions, Deleted, List, MetaList, Patch, PatchOptions,
     Propagation, Selector,

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use assert_cmd::Command;
 use pleach::io::throwaway::{ControlPlane, Network, Options};
-use pleach_domain::inventory::ReleaseName;
+use pleach_domain::inventory::{ReleaseName, Store};
 use pleach_testkit::control_plane::binaries;
 use pleach_testkit::kubectl::Kubectl;
 use pleach_testkit::repository::TestRepo;
@@ -190,11 +190,10 @@ fn leftovers_are_found_told_and_removed_one_by_one() {
     );
     assert_eq!(code, 0, "{stderr}");
     assert_eq!(patient.diagnoses(folder), [Value::Null; 0]);
-    let set = ReleaseName {
+    let set = Store::Release.apply_set(&ReleaseName {
         environment: "tiny".to_owned(),
         release: "web".to_owned(),
-    }
-    .apply_set();
+    });
     patient.create(
         folder,
         &format!(

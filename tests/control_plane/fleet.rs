@@ -3,7 +3,7 @@
 //! What the program prints is searched for planted secrets after every run, so
 //! each test that deploys one is a test of secrecy too.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
@@ -209,6 +209,14 @@ impl Fleet {
         run
     }
 
+    /// Runs a command line in another folder.
+    #[track_caller]
+    pub(crate) fn run_in(&self, folder: &Path, args: &[&str]) -> Run {
+        let mut command = self.command(args);
+        command.current_dir(folder);
+        Self::finish(&mut assert_cmd::Command::from_std(command), args)
+    }
+
     /// Runs a command line on a terminal, on which this is typed. Both streams
     /// end up on it.
     #[track_caller]
@@ -270,6 +278,15 @@ impl Fleet {
         let release = format!(" {}.", self.environment);
         let events = events.filter(|event| event.user_agent.contains(&release));
         (done, events)
+    }
+
+    /// What a user asked of the server while something was done.
+    #[track_caller]
+    pub(crate) fn asked_by<T>(&self, user: &str, act: impl FnOnce(&Self) -> T) -> (T, Events) {
+        let since = Timestamp::now();
+        let done = act(self);
+        let events = settled(self.plane).since(since);
+        (done, events.filter(|event| event.user.username == user))
     }
 
     /// Something was done, and nothing was written by it.
@@ -353,6 +370,7 @@ fn is_state(event: &Event) -> bool {
     event.object_ref.as_ref().is_some_and(|object| {
         object.namespace == "pleach-system"
             || object.name == "pleach-system"
+            || (object.resource == "configmaps" && object.name.contains(".inventory."))
             || object.api_group == "pleach.dev"
             || object.name == "releases.pleach.dev"
     })

@@ -20,6 +20,7 @@ mod ownership;
 mod plan_files;
 mod prune;
 mod refusals;
+mod rights;
 mod robustness;
 mod samples;
 mod schemas;

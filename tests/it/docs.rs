@@ -59,6 +59,25 @@ fn the_annotations_are_documented() {
 }
 
 #[test]
+fn the_roles_are_shown_as_they_are() {
+    let page = page("permissions.md");
+    let folder = root().join("docs/permissions");
+    let mut count = 0;
+    for entry in fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        let name = path.file_name().unwrap().to_str().unwrap().to_owned();
+        let text = fs::read_to_string(&path).unwrap();
+        let shown = format!("[permissions/{name}](permissions/{name}):\n\n```yaml\n{text}```\n");
+        assert!(
+            page.contains(&shown),
+            "docs/permissions.md does not show {name}"
+        );
+        count += 1;
+    }
+    assert_eq!(count, 3);
+}
+
+#[test]
 fn every_diagnosis_is_documented() {
     let page = page("doctor.md");
     for code in Code::ALL {

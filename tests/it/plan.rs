@@ -81,6 +81,7 @@ impl Release {
         let digest = |manifest: &Manifest| DesiredDigest::Known(manifest.digest());
         Desired {
             name: release.name.clone(),
+            store: pleach_domain::inventory::Store::Release,
             repository: environment.repository.clone(),
             bundle: release.bundle.clone(),
             version: release.version.clone().unwrap(),

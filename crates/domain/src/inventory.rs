@@ -4,13 +4,15 @@ mod applyset;
 mod entry;
 mod release;
 mod shards;
+mod store;
 mod summary;
 
 pub use applyset::apply_set_id;
 pub use entry::{Entry, EntryState, Inventory};
 pub use release::{
     Attempt, AttemptResult, Installed, Journal, RECORD_FORMAT, RecordError, ReleaseName, ShardRef,
-    parent_object,
+    config_map_data, parent_object,
 };
 pub use shards::{SHARD_LIMIT, Shard, ShardError, read_shards, write_shards};
+pub use store::{STATE_NAMESPACE, Store};
 pub use summary::ReleaseSummary;

@@ -4,10 +4,12 @@
 //! of Secrets when it is written.
 
 mod discovery;
+mod grants;
 mod live;
 mod triage;
 
 pub use discovery::{Discovery, Freshness, Resource, Served, ServedGroup, ServedVersion};
+pub use grants::{Grants, MissingGrant, MissingRule, copyable, rules};
 pub use live::{Live, LiveMeta};
 pub use triage::{Known, Reading, is_unchanged, triage};
 
@@ -20,7 +22,8 @@ use serde::{Deserialize, Serialize};
 use crate::inventory::{Installed, Inventory, Journal};
 use crate::object::{Digest, FieldPath, GroupKind, ObjectId, ServiceRef};
 
-/// Which cluster: the uid of its namespace `kube-system`.
+/// Which cluster: the uid of its namespace `kube-system`; where state is kept in
+/// ConfigMaps, that of their namespace.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct ClusterId(pub String);
@@ -70,8 +73,25 @@ pub struct Observed {
 pub struct ListingKey {
     /// The kind.
     pub kind: GroupKind,
-    /// The namespace; none for all of them and for cluster-scoped kinds.
+    /// The namespace; none for all of them and for cluster-scoped kinds. Of
+    /// kind Namespace: the one that was looked for by its name.
     pub namespace: Option<String>,
+}
+
+impl ListingKey {
+    /// The keys that say whether an object may be called absent: its kind
+    /// everywhere, and in its namespace. A namespace is looked for by its name.
+    pub fn of(id: &ObjectId) -> [Self; 2] {
+        let own = if id.is("", "Namespace") {
+            Some(id.name.clone())
+        } else {
+            id.namespace.clone()
+        };
+        [None, own].map(|namespace| Self {
+            kind: id.group_kind(),
+            namespace,
+        })
+    }
 }
 
 impl fmt::Display for ListingKey {
@@ -212,26 +232,6 @@ pub struct Backend {
     pub ready_endpoints: usize,
 }
 
-/// What pleach itself may do, from SelfSubjectAccessReviews.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Grants {
-    /// What was asked and refused: verb, kind, namespace.
-    pub missing: Vec<MissingGrant>,
-}
-
-/// A right that pleach lacks.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-pub struct MissingGrant {
-    /// API verb, such as `patch`.
-    pub verb: String,
-    /// The kind.
-    pub kind: GroupKind,
-    /// Plural name of the resource.
-    pub resource: String,
-    /// The namespace; none for cluster-wide.
-    pub namespace: Option<String>,
-}
-
 impl Observed {
     /// A cluster of which nothing is known but what it is and what it serves.
     pub fn of(
@@ -260,13 +260,21 @@ impl Observed {
 
     /// Whether the view of a kind is good enough to conclude that something is absent.
     pub fn is_complete(&self, id: &ObjectId) -> bool {
-        let kind = id.group_kind();
-        [None, id.namespace.clone()].into_iter().any(|namespace| {
-            self.listings.get(&ListingKey {
-                kind: kind.clone(),
-                namespace,
-            }) == Some(&Listing::Complete)
-        })
+        let (all, own) = self.views(id);
+        all == Some(&Listing::Complete) || own == Some(&Listing::Complete)
+    }
+
+    /// Whether a namespace was looked for in vain, because we may not read it.
+    pub fn hides_namespace(&self, name: &str) -> bool {
+        let id = ObjectId::new("", "Namespace", None, name);
+        let (_, own) = self.views(&id);
+        self.live_meta(&id).is_none() && matches!(own, Some(Listing::Forbidden(_)))
+    }
+
+    /// What was seen of an object's kind: everywhere, and where the object is.
+    fn views(&self, id: &ObjectId) -> (Option<&Listing>, Option<&Listing>) {
+        let [all, own] = ListingKey::of(id).map(|key| self.listings.get(&key));
+        (all, own)
     }
 
     /// What is known of a live object, from whichever read brought it.

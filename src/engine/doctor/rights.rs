@@ -4,19 +4,29 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use futures::stream::{self, StreamExt as _, TryStreamExt as _};
 use pleach_domain::doctor::Observations;
+use pleach_domain::inventory::{STATE_NAMESPACE, Store};
 use pleach_domain::object::GroupKind;
 use pleach_domain::observe::MissingGrant;
 
 use super::{CONCURRENCY, Take as _};
-use crate::engine::sync::state::STATE_NAMESPACE;
+use crate::engine::sync::state::Search;
 use crate::io::cluster::{Access, Cluster, ClusterError, ResourcePath};
 
 /// What is done with members.
 const OF_MEMBERS: &[&str] = &["get", "list", "watch", "create", "patch", "delete"];
 
-/// What every release needs: group, kind, plural, verbs, and whether it is
-/// about state, which has a namespace of its own.
-const OF_PLEACH: &[(&str, &str, &str, &[&str], bool)] = &[
+/// Group, kind, plural, verbs, and whether it is about state, which has a
+/// namespace of its own.
+type Needed = (
+    &'static str,
+    &'static str,
+    &'static str,
+    &'static [&'static str],
+    bool,
+);
+
+/// What every release needs.
+const OF_PLEACH: &[Needed] = &[
     (
         "pleach.dev",
         "Release",
@@ -77,20 +87,37 @@ const OF_PLEACH: &[(&str, &str, &str, &[&str], bool)] = &[
     ),
 ];
 
+/// What a release needs whose state is kept in a namespace.
+const OF_ONE_NAMESPACE: &[Needed] = &[
+    (
+        "",
+        "ConfigMap",
+        "configmaps",
+        &["get", "list", "watch", "create", "patch", "delete"],
+        true,
+    ),
+    ("", "Secret", "secrets", &["get", "create"], true),
+    ("", "Namespace", "namespaces", &["get"], true),
+];
+
 /// A kind somewhere.
 type Place = (GroupKind, String, Option<String>);
 
 /// Fills in the rights that pleach lacks: those that every release needs, and
 /// those on the kinds of its members, in the namespaces that they are in.
-pub(super) async fn missing(cluster: &Cluster, observations: &mut Observations) {
+pub(super) async fn missing(cluster: &Cluster, search: &Search, observations: &mut Observations) {
     let everything = may(cluster, "*", "*", "*", None).await;
     match observations.take("our rights", everything) {
         Some(true) | None => return,
         Some(false) => {}
     }
     let mut needed: BTreeMap<Place, BTreeSet<&'static str>> = BTreeMap::new();
-    for (group, kind, plural, verbs, is_state) in OF_PLEACH {
-        let namespace = is_state.then(|| STATE_NAMESPACE.to_owned());
+    let (of_pleach, state_namespace) = match search {
+        Search::In(Store::ConfigMap { namespace }) => (OF_ONE_NAMESPACE, namespace.as_str()),
+        Search::Everywhere | Search::In(Store::Release) => (OF_PLEACH, STATE_NAMESPACE),
+    };
+    for (group, kind, plural, verbs, is_state) in of_pleach {
+        let namespace = is_state.then(|| state_namespace.to_owned());
         let place = (
             GroupKind::new(*group, *kind),
             (*plural).to_owned(),

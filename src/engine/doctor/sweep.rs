@@ -29,21 +29,76 @@ struct Question {
     labels: Option<&'static str>,
 }
 
+/// Fills in the objects of the namespaces that releases lie in, of the kinds
+/// that we may list there.
+pub(super) async fn namespaces(
+    cluster: &Cluster,
+    state_namespace: &str,
+    observations: &mut Observations,
+) {
+    let mut namespaces = BTreeSet::from([state_namespace.to_owned()]);
+    let mut in_full = BTreeSet::new();
+    for id in members(observations) {
+        namespaces.extend(id.namespace.clone());
+        in_full.insert(id.group_kind());
+    }
+    let kinds = listed_kinds(observations);
+    let mut questions = Vec::new();
+    let mut hidden = 0;
+    for namespace in &namespaces {
+        let what = format!("our rights in namespace {namespace}");
+        let rights = cluster.rights_in(namespace).await;
+        let Some(rights) = observations.take(&what, rights) else {
+            continue;
+        };
+        for (kind, path) in kinds.iter().filter(|(_, path)| path.namespaced) {
+            if !rights.allow("list", path.api_version.group.as_str(), &path.plural) {
+                hidden += 1;
+                continue;
+            }
+            questions.push(Question {
+                path: path.clone(),
+                namespace: Some(namespace.clone()),
+                labels: (!in_full.contains(kind)).then_some(labels::PART_OF),
+            });
+        }
+    }
+    ask_all(cluster, questions, observations).await;
+    let names: Vec<&str> = namespaces.iter().map(String::as_str).collect();
+    let why = match hidden {
+        0 => String::new(),
+        hidden => format!(", without {hidden} kinds that may not be listed there"),
+    };
+    observations.gaps.push(Gap {
+        what: "the rest of the cluster".to_owned(),
+        why: format!("only what lies in {}{why} was", names.join(", ")),
+        forbidden: true,
+    });
+}
+
 /// Fills in the objects.
 pub(super) async fn objects(
     cluster: &Cluster,
     defined: BTreeSet<GroupKind>,
     observations: &mut Observations,
 ) {
-    let members: BTreeSet<&ObjectId> = observations
+    let mut in_full = defined;
+    in_full.extend(members(observations).map(ObjectId::group_kind));
+    let questions = questions(observations, &in_full);
+    ask_all(cluster, questions, observations).await;
+}
+
+/// The members of all releases whose inventory could be read.
+fn members(observations: &Observations) -> impl Iterator<Item = &ObjectId> {
+    observations
         .releases
         .iter()
         .filter_map(|release| release.inventory.as_ref().ok())
         .flat_map(|inventory| inventory.entries.keys())
-        .collect();
-    let mut in_full = defined;
-    in_full.extend(members.iter().map(|id| id.group_kind()));
-    let questions = questions(observations, &in_full);
+}
+
+async fn ask_all(cluster: &Cluster, questions: Vec<Question>, observations: &mut Observations) {
+    let members: BTreeSet<&ObjectId> = members(observations).collect();
     let members = &members;
     let read: Vec<(ResourcePath, Result<Vec<Subject>, ClusterError>)> = stream::iter(questions)
         .map(|question| async move {
@@ -93,10 +148,10 @@ fn forbidden(kinds: &mut Vec<String>) -> Option<Gap> {
     })
 }
 
-fn questions(observations: &Observations, in_full: &BTreeSet<GroupKind>) -> Vec<Question> {
+/// Kinds that are kept and can be listed.
+fn listed_kinds(observations: &Observations) -> BTreeMap<GroupKind, ResourcePath> {
     let discovery = &observations.discovery;
     let mut kinds: BTreeMap<GroupKind, ResourcePath> = BTreeMap::new();
-    let mut plurals: BTreeMap<(&str, &str), GroupKind> = BTreeMap::new();
     for (group, served) in &discovery.groups {
         for resource in served
             .versions
@@ -109,11 +164,19 @@ fn questions(observations: &Observations, in_full: &BTreeSet<GroupKind>) -> Vec<
             }
             let kind = GroupKind::new(group.clone(), resource.kind.clone());
             if let Some(path) = ResourcePath::preferred(discovery, &kind) {
-                plurals.insert((group, &resource.plural), kind.clone());
                 kinds.insert(kind, path);
             }
         }
     }
+    kinds
+}
+
+fn questions(observations: &Observations, in_full: &BTreeSet<GroupKind>) -> Vec<Question> {
+    let kinds = listed_kinds(observations);
+    let plurals: BTreeMap<(&str, &str), &GroupKind> = kinds
+        .iter()
+        .map(|(kind, path)| ((kind.group.as_str(), path.plural.as_str()), kind))
+        .collect();
     let mut questions: Vec<Question> = kinds
         .iter()
         .map(|(kind, path)| Question {

@@ -1,14 +1,14 @@
 //! What pleach itself may not do of a plan, asked before its first write.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use futures::stream::{self, StreamExt as _};
+use pleach_domain::inventory::Store;
 use pleach_domain::object::GroupKind;
-use pleach_domain::observe::{Grants, MissingGrant};
-use pleach_domain::plan::{Op, Plan, Precondition};
+use pleach_domain::observe::{Grants, MissingGrant, Observed};
+use pleach_domain::plan::{Desired, Op, Plan, Precondition, Until};
 
 use super::paths::Paths;
-use super::state::STATE_NAMESPACE;
 use crate::io::cluster::{Access, Cluster, ClusterError};
 
 /// Questions at a time.
@@ -26,9 +26,11 @@ struct Right {
 
 /// Asks by `SelfSubjectAccessReview` for every right that carrying out the plan
 /// needs; one question is enough for who may do everything. A right that is
-/// held cluster-wide is asked for once, not per namespace.
+/// needed in several namespaces is asked for cluster-wide first.
 pub(super) async fn review(
     cluster: &Cluster,
+    desired: &Desired,
+    observed: &Observed,
     plan: &Plan,
     paths: &Paths,
 ) -> Result<Grants, ClusterError> {
@@ -43,30 +45,24 @@ pub(super) async fn review(
     if cluster.can_i(&everything).await? {
         return Ok(Grants::default());
     }
-    let needed = needed(plan, paths);
-    let cluster_wide: BTreeSet<Right> = needed
-        .iter()
-        .map(|right| Right {
-            namespace: None,
-            ..right.clone()
-        })
-        .collect();
-    let held = ask(cluster, cluster_wide).await?;
+    let mut needed = needed(plan, paths);
+    needed.extend(of_the_record(&desired.store, observed));
+    let anywhere = |right: &Right| Right {
+        namespace: None,
+        ..right.clone()
+    };
+    let mut places: BTreeMap<Right, usize> = BTreeMap::new();
+    for right in &needed {
+        *places.entry(anywhere(right)).or_default() += 1;
+    }
+    let is_spread = |right: &Right| places.get(&anywhere(right)).is_some_and(|count| *count > 1);
+    let spread = needed.iter().filter(|right| is_spread(right));
+    let held_anywhere = ask(cluster, spread.map(anywhere).collect()).await?;
     let open: BTreeSet<Right> = needed
         .into_iter()
-        .filter(|right| {
-            !held.contains(&Right {
-                namespace: None,
-                ..right.clone()
-            })
-        })
+        .filter(|right| !held_anywhere.contains(&anywhere(right)))
         .collect();
-    let in_namespaces: BTreeSet<Right> = open
-        .iter()
-        .filter(|right| right.namespace.is_some())
-        .cloned()
-        .collect();
-    let held = ask(cluster, in_namespaces).await?;
+    let held = ask(cluster, open.clone()).await?;
     let missing = open
         .into_iter()
         .filter(|right| !held.contains(right))
@@ -83,7 +79,7 @@ pub(super) async fn review(
     Ok(Grants { missing })
 }
 
-/// The rights that the steps and the record need.
+/// The rights that the steps need.
 fn needed(plan: &Plan, paths: &Paths) -> BTreeSet<Right> {
     let mut needed = BTreeSet::new();
     for step in &plan.steps {
@@ -96,12 +92,13 @@ fn needed(plan: &Plan, paths: &Paths) -> BTreeSet<Right> {
             Op::Delete(_) => &["delete"],
             Op::Copy { .. } | Op::Migrate { .. } | Op::Wait => continue,
         };
+        let watches = matches!(step.until, Some(Until::Ready { .. })).then_some("watch");
         let kind = step.object.group_kind();
         // A kind that the release itself defines is asked for by its plural too.
         let Some(path) = paths.of_kind(&kind) else {
             continue;
         };
-        for verb in verbs {
+        for verb in verbs.iter().copied().chain(watches) {
             needed.insert(Right {
                 verb,
                 kind: kind.clone(),
@@ -111,41 +108,34 @@ fn needed(plan: &Plan, paths: &Paths) -> BTreeSet<Right> {
             });
         }
     }
-    let state =
-        |verb, kind: &str, group: &str, resource: &str, subresource, namespace: Option<&str>| {
-            Right {
-                verb,
-                kind: GroupKind::new(group, kind),
-                resource: resource.to_owned(),
-                subresource,
-                namespace: namespace.map(str::to_owned),
-            }
-        };
-    needed.insert(state(
-        "patch",
-        "Release",
-        "pleach.dev",
-        "releases",
-        None,
-        None,
-    ));
-    needed.insert(state(
-        "patch",
-        "Release",
-        "pleach.dev",
-        "releases",
-        Some("status"),
-        None,
-    ));
-    needed.insert(state(
-        "patch",
-        "ConfigMap",
-        "",
-        "configmaps",
-        None,
-        Some(STATE_NAMESPACE),
-    ));
     needed
+}
+
+/// The rights that writing the record needs.
+fn of_the_record(store: &Store, observed: &Observed) -> Vec<Right> {
+    let is_new = observed.installed.is_none();
+    let right = |verb, kind: &str, group: &str, resource: &str, subresource| Right {
+        verb,
+        kind: GroupKind::new(group, kind),
+        resource: resource.to_owned(),
+        subresource,
+        namespace: group.is_empty().then(|| store.namespace().to_owned()),
+    };
+    let mut rights: Vec<Right> = ["create", "patch", "delete"]
+        .into_iter()
+        .map(|verb| right(verb, "ConfigMap", "", "configmaps", None))
+        .collect();
+    if is_new {
+        rights.push(right("create", "Secret", "", "secrets", None));
+    }
+    if *store == Store::Release {
+        let release =
+            |verb, subresource| right(verb, "Release", "pleach.dev", "releases", subresource);
+        rights.extend(is_new.then(|| release("create", None)));
+        rights.push(release("patch", None));
+        rights.push(release("patch", Some("status")));
+    }
+    rights
 }
 
 /// The rights among these that are held.

@@ -1,9 +1,9 @@
 //! Errors that end a sync before, or instead of, its steps.
 
 use pleach_domain::finding::Kind;
-use pleach_domain::inventory::{RecordError, ShardError};
+use pleach_domain::inventory::{RecordError, ShardError, Store};
 
-use crate::io::cluster::{Class, ClusterError};
+use crate::io::cluster::ClusterError;
 
 /// Why a sync could not be begun, or could not be recorded.
 #[derive(Debug, thiserror::Error)]
@@ -25,12 +25,27 @@ pub enum SyncError {
     Inventory {
         /// Environment and release.
         release: String,
+        /// Where it is kept.
+        namespace: String,
         /// What is missing.
         what: String,
         /// Why, where a shard could not be read.
         #[source]
         source: Option<ShardError>,
     },
+    /// The release is installed with a record in another place.
+    #[error("release {release} is installed, and its record is kept in {}, not in {}", found.spelled(), wanted.spelled())]
+    KeptElsewhere {
+        /// Environment and release.
+        release: String,
+        /// Where the record is.
+        found: Store,
+        /// Where the environment file has it.
+        wanted: Store,
+    },
+    /// State is to be kept in a namespace that does not exist.
+    #[error("namespace {0}, in which state is to be kept, does not exist")]
+    NoStateNamespace(String),
     /// Somebody else wrote the record in the meantime.
     #[error("the record of release {release} was changed by somebody else in the meantime")]
     Contended {
@@ -62,7 +77,9 @@ impl SyncError {
             | Self::Inventory {
                 source: Some(ShardError::Newer { .. }),
                 ..
-            } => Kind::Policy,
+            }
+            | Self::KeptElsewhere { .. }
+            | Self::NoStateNamespace(_) => Kind::Policy,
             Self::Record { .. } | Self::Inventory { .. } | Self::Definition(_) | Self::Random => {
                 Kind::Cluster
             }
@@ -73,14 +90,26 @@ impl SyncError {
     /// The obvious next step.
     pub fn hint(&self) -> Option<String> {
         match self {
-            Self::Cluster(error) => error.class().and_then(Class::hint).map(str::to_owned),
-            Self::Record { source: RecordError::Newer { .. }, .. }
-            | Self::Inventory { source: Some(ShardError::Newer { .. }), .. } => Some("use a newer pleach".to_owned()),
+            Self::Cluster(error) => error.hint(),
+            Self::Record {
+                source: RecordError::Newer { .. },
+                ..
+            }
+            | Self::Inventory {
+                source: Some(ShardError::Newer { .. }),
+                ..
+            } => Some("use a newer pleach".to_owned()),
             Self::Record { .. } | Self::Definition(_) | Self::Random => None,
-            Self::Inventory { .. } => Some(
-                "somebody changed or deleted ConfigMaps of the namespace pleach-system; restore them before anything is applied"
-                    .to_owned(),
-            ),
+            Self::Inventory { namespace, .. } => Some(format!(
+                "somebody changed or deleted ConfigMaps of the namespace {namespace}; restore them before anything is applied"
+            )),
+            Self::KeptElsewhere { found, .. } => Some(format!(
+                "write `state: {}` again; members carry the id of that record, so another one starts with a release under another name",
+                found.spelled()
+            )),
+            Self::NoStateNamespace(namespace) => Some(format!(
+                "`kubectl create namespace {namespace}`, or name another one in `state` of the environment file"
+            )),
             Self::Contended { .. } => Some("run the command again".to_owned()),
         }
     }

@@ -1,4 +1,5 @@
-//! What single waits need to know of live objects, from one watch per kind.
+//! What single waits need to know of live objects, from one watch per kind, or
+//! per kind and namespace for who may no more.
 //!
 //! A watch is started when the first wait of a kind asks for it and serves all
 //! waits of that kind. The objects that will be waited for are known from the
@@ -15,7 +16,8 @@ use serde_json::Value;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
-use crate::io::cluster::{Cluster, ClusterError, Depth, Followed, ResourcePath, Selector};
+use super::reach::Reach;
+use crate::io::cluster::{Class, Cluster, ClusterError, Depth, Followed, ResourcePath, Selector};
 
 /// What a watch knows of one object.
 #[derive(Debug, Clone, Default)]
@@ -65,6 +67,7 @@ pub(super) struct Hub {
     cluster: Cluster,
     /// Label selector of the release's members.
     selector: String,
+    reach: Reach,
     /// Everything that the plan waits for.
     senders: Senders,
     /// The kinds that are watched.
@@ -74,7 +77,7 @@ pub(super) struct Hub {
 
 impl Hub {
     /// Prepares for the waits of a plan.
-    pub(super) fn new(cluster: Cluster, selector: String, plan: &Plan) -> Self {
+    pub(super) fn new(cluster: Cluster, selector: String, reach: Reach, plan: &Plan) -> Self {
         let senders = plan
             .steps
             .iter()
@@ -84,6 +87,7 @@ impl Hub {
         Self {
             cluster,
             selector,
+            reach,
             senders: Arc::new(senders),
             started: Mutex::default(),
             tasks: Mutex::default(),
@@ -100,12 +104,21 @@ impl Hub {
         let key = format!("{}/{}", path.api_version, path.plural);
         let mut started = self.started.lock().unwrap_or_else(PoisonError::into_inner);
         if started.insert(key) {
-            let follow = follow_kind(
-                self.cluster.clone(),
-                path.clone(),
-                self.selector.clone(),
-                Arc::clone(&self.senders),
-            );
+            let kind = path.group_kind();
+            let namespaces: BTreeSet<String> = self
+                .senders
+                .keys()
+                .filter(|id| id.group_kind() == kind)
+                .filter_map(|id| id.namespace.clone())
+                .collect();
+            let scopes = self.reach.scopes(path, &namespaces);
+            let watch = Watched {
+                cluster: self.cluster.clone(),
+                path: path.clone(),
+                selector: self.selector.clone(),
+                senders: Arc::clone(&self.senders),
+            };
+            let follow = async move { watch.follow(scopes, namespaces).await };
             self.tasks
                 .lock()
                 .unwrap_or_else(PoisonError::into_inner)
@@ -115,45 +128,88 @@ impl Hub {
     }
 }
 
-async fn follow_kind(cluster: Cluster, path: ResourcePath, selector: String, senders: Senders) {
-    let kind = path.group_kind();
-    let selector = Selector {
-        labels: Some(&selector),
-        ..Selector::default()
-    };
-    let mut stream = std::pin::pin!(cluster.follow(&path, &selector, Depth::Full));
-    while let Some(event) = stream.next().await {
-        match event {
-            Ok(Followed::Listed(values)) => {
-                let mut listed: HashMap<ObjectId, Value> = values
-                    .into_iter()
-                    .map(|value| (id_of(&path, &value), value))
-                    .collect();
-                for (id, sender) in senders.iter().filter(|(id, _)| id.group_kind() == kind) {
-                    sender.send_replace(
-                        listed
-                            .remove(id)
-                            .map_or(Seen::Unselected, |value| Seen::Present(Arc::new(value))),
-                    );
+/// A kind that is watched.
+struct Watched {
+    cluster: Cluster,
+    path: ResourcePath,
+    selector: String,
+    senders: Senders,
+}
+
+/// We may not watch the kind in the whole cluster.
+struct Closed;
+
+impl Watched {
+    /// Watches for ever; where the whole cluster is closed, namespace by namespace.
+    async fn follow(self, scopes: Vec<Option<String>>, namespaces: BTreeSet<String>) {
+        let watches = scopes.into_iter().map(|scope| self.follow_scope(scope));
+        let ended = futures::future::join_all(watches).await;
+        if ended.iter().any(Result::is_err) {
+            let scopes = namespaces.into_iter().map(Some);
+            futures::future::join_all(scopes.map(|scope| self.follow_scope(scope))).await;
+        }
+    }
+
+    async fn follow_scope(&self, scope: Option<String>) -> Result<(), Closed> {
+        let selector = Selector {
+            namespace: scope.as_deref(),
+            labels: Some(&self.selector),
+            ..Selector::default()
+        };
+        let stream = self.cluster.follow(&self.path, &selector, Depth::Full);
+        let mut stream = std::pin::pin!(stream);
+        while let Some(event) = stream.next().await {
+            match event {
+                Ok(Followed::Listed(values)) => {
+                    let mut listed: HashMap<ObjectId, Value> = values
+                        .into_iter()
+                        .map(|value| (id_of(&self.path, &value), value))
+                        .collect();
+                    for (id, sender) in self.senders_in(scope.as_deref()) {
+                        sender.send_replace(
+                            listed
+                                .remove(id)
+                                .map_or(Seen::Unselected, |value| Seen::Present(Arc::new(value))),
+                        );
+                    }
                 }
-            }
-            Ok(Followed::Applied(value)) => {
-                if let Some(sender) = senders.get(&id_of(&path, &value)) {
-                    sender.send_replace(Seen::Present(Arc::new(value)));
+                Ok(Followed::Applied(value)) => {
+                    if let Some(sender) = self.senders.get(&id_of(&self.path, &value)) {
+                        sender.send_replace(Seen::Present(Arc::new(value)));
+                    }
                 }
-            }
-            Ok(Followed::Deleted(value)) => {
-                if let Some(sender) = senders.get(&id_of(&path, &value)) {
-                    sender.send_replace(Seen::Unselected);
+                Ok(Followed::Deleted(value)) => {
+                    if let Some(sender) = self.senders.get(&id_of(&self.path, &value)) {
+                        sender.send_replace(Seen::Unselected);
+                    }
                 }
-            }
-            Err(error) => {
-                let trouble = Trouble::new(&error);
-                for (_, sender) in senders.iter().filter(|(id, _)| id.group_kind() == kind) {
-                    sender.send_replace(Seen::Failing(trouble.clone()));
+                Err(error)
+                    if scope.is_none()
+                        && self.path.namespaced
+                        && error.class() == Some(&Class::Forbidden) =>
+                {
+                    return Err(Closed);
+                }
+                Err(error) => {
+                    let trouble = Trouble::new(&error);
+                    for (_, sender) in self.senders_in(scope.as_deref()) {
+                        sender.send_replace(Seen::Failing(trouble.clone()));
+                    }
                 }
             }
         }
+        Ok(())
+    }
+
+    /// The waits that a watch serves.
+    fn senders_in(
+        &self,
+        scope: Option<&str>,
+    ) -> impl Iterator<Item = (&ObjectId, &watch::Sender<Seen>)> {
+        let kind = self.path.group_kind();
+        self.senders.iter().filter(move |(id, _)| {
+            id.group_kind() == kind && (scope.is_none() || id.namespace.as_deref() == scope)
+        })
     }
 }
 

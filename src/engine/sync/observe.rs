@@ -1,26 +1,31 @@
 //! Reads what the planner needs to know, and nothing more.
 //!
-//! One metadata LIST per kind; what it settles costs nothing further (triage).
-//! What is left is read in full and asked for with a dry run. A LIST that fails
+//! One metadata LIST per kind, or per kind and namespace for who may no more;
+//! what it settles costs nothing further (triage). What is left is read in full and asked for with a dry run. A LIST that fails
 //! is recorded and costs only what depends on it (I1, I10).
 
+mod identity;
+mod members;
 mod predict;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 use futures::stream::{self, StreamExt as _};
 use jiff::Timestamp;
 use pleach_domain::finding::{Finding, Kind};
-use pleach_domain::inventory::EntryState;
-use pleach_domain::object::{GroupKind, Manifest, ObjectId, ServiceRef, labels};
-use pleach_domain::observe::{Backend, Known, Listing, ListingKey, LiveMeta, Observed, triage};
+use pleach_domain::inventory::{EntryState, Store};
+use pleach_domain::object::{Gvk, Manifest, ObjectId, ServiceRef, labels};
+use pleach_domain::observe::{Backend, Known, Listing, Observed, Served, triage};
 use pleach_domain::plan::Desired;
 
 use super::body::{self};
 use super::error::SyncError;
 use super::paths::Paths;
 use super::state::State;
-use crate::io::cluster::{Class, Cluster, ClusterError, ResourcePath, Selector};
+use crate::io::cluster::{Class, Cluster, ClusterError, ResourcePath};
+use members::note_listing;
+
+pub use identity::{is_cluster, recognize};
 
 /// Requests at a time.
 const CONCURRENCY: usize = 32;
@@ -41,17 +46,24 @@ pub async fn observe(
     desired: &mut Desired,
     verify: bool,
 ) -> Result<Observation, SyncError> {
-    let (server_version, id, discovery) = futures::try_join!(
-        cluster.server_version(),
-        cluster.cluster_id(),
-        cluster.discover()
-    )?;
     let manager = desired.name.field_manager();
+    let (server_version, identity, discovery) = futures::try_join!(
+        async { Ok(cluster.server_version().await?) },
+        identity::identify(cluster, &desired.store, &manager),
+        async { Ok(cluster.discover().await?) }
+    )?;
     let (read, registrations) = futures::join!(
-        State::read(cluster, &desired.name, &discovery),
+        State::read(cluster, &desired.name, &desired.store, &discovery),
         cluster.registrations(&manager)
     );
     let (state, recorded) = read?;
+    if recorded.installed.is_none() {
+        let release = Gvk::new("pleach.dev/v1alpha1", "Release");
+        let is_defined = matches!(discovery.served(&release), Served::Current(_));
+        state
+            .ensure_only_record(&desired.repository, is_defined)
+            .await?;
+    }
     desired.digests = desired
         .manifests
         .iter()
@@ -62,7 +74,13 @@ pub async fn observe(
             )
         })
         .collect();
-    let mut observed = Observed::of(id, server_version, discovery, Timestamp::now());
+    let mut observed = Observed::of(
+        identity.cluster,
+        server_version,
+        discovery,
+        Timestamp::now(),
+    );
+    observed.meta = identity.namespace.into_iter().collect();
     observed.installed = recorded.installed;
     observed.inventory = recorded.inventory;
     observed.journal = recorded.journal;
@@ -74,7 +92,7 @@ pub async fn observe(
             }
             Err(error) => failed_listing(error)?,
         };
-        note_listing(&mut observed, list.kind, listing);
+        note_listing(&mut observed, list.kind, None, listing);
     }
     // Registrations were just read in full: no further request for those that
     // are members.
@@ -89,13 +107,13 @@ pub async fn observe(
         cluster,
         paths: Paths::new(&observed.discovery, &desired.manifests),
         manager: desired.name.field_manager(),
-        part_of: format!("{}={}", labels::PART_OF, desired.name.apply_set()),
+        part_of: format!("{}={}", labels::PART_OF, desired.apply_set()),
     };
     reader.list_members(desired, &mut observed).await?;
     reader.read_missing_members(desired, &mut observed).await?;
     let unconfirmed = observed
         .inventory
-        .settle(&observed.meta, &desired.name.apply_set());
+        .settle(&observed.meta, &desired.apply_set());
     let wanted: BTreeSet<&ObjectId> = desired.manifests.iter().map(Manifest::id).collect();
     let dropped: Vec<Finding> = unconfirmed
         .into_iter()
@@ -127,126 +145,6 @@ struct Reader<'a> {
 }
 
 impl Reader<'_> {
-    /// One metadata LIST per kind that is wanted or recorded.
-    async fn list_members(
-        &self,
-        desired: &Desired,
-        observed: &mut Observed,
-    ) -> Result<(), SyncError> {
-        let mut kinds: BTreeMap<GroupKind, ResourcePath> = BTreeMap::new();
-        let mut unserved: BTreeSet<GroupKind> = BTreeSet::new();
-        for manifest in &desired.manifests {
-            if let Some(path) = ResourcePath::of(&observed.discovery, &manifest.gvk()) {
-                kinds.insert(manifest.id().group_kind(), path);
-            }
-        }
-        for (id, entry) in &observed.inventory.entries {
-            let kind = id.group_kind();
-            let is_listed = entry.state == EntryState::Observed && observed.meta.contains_key(id);
-            if is_listed || kinds.contains_key(&kind) {
-                continue;
-            }
-            match self.paths.of_member(id, &entry.api_version) {
-                Some(path) => drop(kinds.insert(kind, path)),
-                None => drop(unserved.insert(kind)),
-            }
-        }
-        for kind in unserved {
-            let listing = if observed.discovery.is_stale(&kind.group) {
-                Listing::Failed(format!(
-                    "the server behind the group {} does not answer",
-                    kind.group
-                ))
-            } else {
-                Listing::NotServed
-            };
-            note_listing(observed, kind, listing);
-        }
-        let lists: Vec<_> = stream::iter(kinds)
-            .map(|(kind, path)| async move {
-                let selector = Selector {
-                    labels: Some(&self.part_of),
-                    ..Selector::default()
-                };
-                (
-                    kind,
-                    self.cluster
-                        .list_metadata(&path, &selector, &self.manager)
-                        .await,
-                )
-            })
-            .buffer_unordered(CONCURRENCY)
-            .collect()
-            .await;
-        for (kind, list) in lists {
-            let listing = match list {
-                Ok(list) => {
-                    observed.meta.extend(list.items);
-                    Listing::Complete
-                }
-                Err(error) => failed_listing(error)?,
-            };
-            note_listing(observed, kind, listing);
-        }
-        // Controllers copy our label to objects of theirs: only what is wanted
-        // or recorded is looked at.
-        let inventory = &observed.inventory;
-        let wanted: BTreeSet<&ObjectId> = desired.manifests.iter().map(Manifest::id).collect();
-        observed
-            .meta
-            .retain(|id, _| wanted.contains(id) || inventory.entries.contains_key(id));
-        Ok(())
-    }
-
-    /// A member that is missing from a complete LIST may only have lost its
-    /// label: it is read by name before it is called absent. So are the
-    /// namespaces that objects lie in, which may be nobody's members.
-    async fn read_missing_members(
-        &self,
-        desired: &Desired,
-        observed: &mut Observed,
-    ) -> Result<(), SyncError> {
-        let mut missing: BTreeMap<ObjectId, ResourcePath> = BTreeMap::new();
-        for (id, entry) in &observed.inventory.entries {
-            if !observed.meta.contains_key(id)
-                && let Some(path) = self.paths.of_member(id, &entry.api_version)
-            {
-                missing.insert(id.clone(), path);
-            }
-        }
-        for id in namespaces(desired) {
-            if !observed.meta.contains_key(&id) {
-                missing.insert(
-                    id,
-                    ResourcePath::cluster_scoped("v1", "Namespace", "namespaces"),
-                );
-            }
-        }
-        let read: Vec<_> = stream::iter(missing)
-            .map(|(id, path)| async move {
-                let value = self.cluster.get_id(&path, &id).await;
-                (id, value)
-            })
-            .buffer_unordered(CONCURRENCY)
-            .collect()
-            .await;
-        for (id, value) in read {
-            match value {
-                Ok(Some(value)) => {
-                    observed
-                        .meta
-                        .insert(id, LiveMeta::read(&value["metadata"], &self.manager));
-                }
-                Ok(None) => {}
-                Err(error) => {
-                    let listing = failed_listing(error)?;
-                    note_listing(observed, id.group_kind(), listing);
-                }
-            }
-        }
-        Ok(())
-    }
-
     /// Members that git no longer has: a Service is read in full, it may be a
     /// load balancer; of a registration it is looked up whether its backend lives.
     async fn read_leaving(
@@ -290,7 +188,8 @@ impl Reader<'_> {
     }
 }
 
-/// The namespaces that the release ships or implies.
+/// The namespaces that the release ships or implies, and the one that its state
+/// is kept in where that is not our own.
 fn namespaces(desired: &Desired) -> impl Iterator<Item = ObjectId> {
     desired
         .manifests
@@ -299,28 +198,19 @@ fn namespaces(desired: &Desired) -> impl Iterator<Item = ObjectId> {
         .filter(|id| id.is("", "Namespace"))
         .map(|id| id.name.as_str())
         .chain(desired.namespace.as_deref())
+        .chain(match &desired.store {
+            Store::ConfigMap { namespace } => Some(namespace.as_str()),
+            Store::Release => None,
+        })
         .map(|name| ObjectId::new("", "Namespace", None, name))
 }
 
 /// Namespaces that objects lie in and that an earlier stage makes.
 fn missing_namespaces(desired: &Desired, observed: &Observed) -> BTreeSet<String> {
     namespaces(desired)
-        .filter(|id| !observed.meta.contains_key(id))
+        .filter(|id| !observed.meta.contains_key(id) && !observed.hides_namespace(&id.name))
         .map(|id| id.name)
         .collect()
-}
-
-/// Records how a LIST went. A kind that is listed twice must be complete both
-/// times (I1).
-fn note_listing(observed: &mut Observed, kind: GroupKind, listing: Listing) {
-    let key = ListingKey {
-        kind,
-        namespace: None,
-    };
-    let known = observed.listings.entry(key).or_insert(Listing::Complete);
-    if *known == Listing::Complete {
-        *known = listing;
-    }
 }
 
 /// Whether a failure is of the connection or of who we are: then nothing else

@@ -217,6 +217,6 @@ pub(super) fn failure(error: &ClusterError) -> Failure {
     Failure {
         kind,
         message,
-        hint: error.class().and_then(Class::hint).map(str::to_owned),
+        hint: error.hint(),
     }
 }

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use pleach_domain::finding;
 use pleach_domain::object::{GroupKind, ObjectId};
+use pleach_domain::observe::MissingRule;
 
 use super::Class;
 
@@ -257,16 +258,24 @@ impl ClusterError {
         }
     }
 
-    /// The obvious next step, where there is one.
-    pub fn hint(&self) -> Option<&'static str> {
-        match self {
+    /// The obvious next step, where there is one: of a missing right the rule
+    /// that grants it.
+    pub fn hint(&self) -> Option<String> {
+        let hint = match self {
             Self::ReadKubeconfig { .. } | Self::NoCluster { .. } => Some(
                 "name a kubeconfig with --kubeconfig or KUBECONFIG, and a context with --context",
             ),
             Self::UnknownContext { .. } => Some("name one of them with --context"),
             Self::Prepare { .. } => Class::Credentials.hint(),
             Self::Address { .. } => Some("correct the name or the namespace in the manifest"),
-            _ => self.class().and_then(Class::hint),
-        }
+            _ => {
+                let refused = self.api().filter(|api| api.class == Class::Forbidden);
+                if let Some(rule) = refused.and_then(|api| MissingRule::read(&api.message)) {
+                    return Some(rule.hint());
+                }
+                self.class().and_then(Class::hint)
+            }
+        };
+        hint.map(str::to_owned)
     }
 }

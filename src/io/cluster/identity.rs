@@ -39,7 +39,66 @@ pub struct Access<'a> {
     pub name: Option<&'a str>,
 }
 
+/// What we may do in one namespace, as the server lists it.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Rights {
+    rules: Vec<Rule>,
+    /// The server does not know all: only asking tells.
+    incomplete: bool,
+}
+
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct Rule {
+    verbs: Vec<String>,
+    api_groups: Vec<String>,
+    resources: Vec<String>,
+    resource_names: Vec<String>,
+}
+
+impl Rights {
+    /// Whether something may be done with all objects of a kind, or may be
+    /// allowed for what the server says.
+    pub fn allow(&self, verb: &str, group: &str, resource: &str) -> bool {
+        let has =
+            |list: &[String], wanted: &str| list.iter().any(|item| item == "*" || item == wanted);
+        self.incomplete
+            || self.rules.iter().any(|rule| {
+                rule.resource_names.is_empty()
+                    && has(&rule.verbs, verb)
+                    && has(&rule.api_groups, group)
+                    && has(&rule.resources, resource)
+            })
+    }
+}
+
 impl Cluster {
+    /// Asks the server what we may do in a namespace: one request.
+    pub async fn rights_in(&self, namespace: &str) -> Result<Rights, ClusterError> {
+        #[derive(Deserialize, Default)]
+        #[serde(rename_all = "camelCase", default)]
+        struct Status {
+            resource_rules: Vec<Rule>,
+            incomplete: bool,
+        }
+        let body = json!({
+            "apiVersion": "authorization.k8s.io/v1",
+            "kind": "SelfSubjectRulesReview",
+            "spec": { "namespace": namespace },
+        });
+        let status: Status = self
+            .review(
+                "/apis/authorization.k8s.io/v1/selfsubjectrulesreviews",
+                &body,
+                &format!("our rights in namespace {namespace}"),
+            )
+            .await?;
+        Ok(Rights {
+            rules: status.resource_rules,
+            incomplete: status.incomplete,
+        })
+    }
+
     /// Reads which cluster this is: the uid of its namespace kube-system.
     pub async fn cluster_id(&self) -> Result<ClusterId, ClusterError> {
         let namespaces = ResourcePath::cluster_scoped("v1", "Namespace", "namespaces");

@@ -80,7 +80,10 @@ async fn a_context_is_chosen_by_name() {
         error.to_string(),
         "the kubeconfig has no context `prod`; it has test, other"
     );
-    assert_eq!(error.hint(), Some("name one of them with --context"));
+    assert_eq!(
+        error.hint().as_deref(),
+        Some("name one of them with --context")
+    );
 }
 
 #[tokio::test]

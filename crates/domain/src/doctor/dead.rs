@@ -134,7 +134,7 @@ fn owner(observations: &Observations, registered: &Registered) -> Owner {
         .map(ServiceRef::id)
         .collect();
     let release = observations.releases.iter().find(|release| {
-        let by_label = owner.apply_set.as_ref() == Some(&release.summary.name.apply_set());
+        let by_label = owner.apply_set.as_ref() == Some(&release.summary.apply_set());
         let by_inventory = release.inventory.as_ref().is_ok_and(|inventory| {
             let has = |id: &ObjectId| {
                 let entry = inventory.entries.get(id);

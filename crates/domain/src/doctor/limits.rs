@@ -1,9 +1,8 @@
 //! What could not be looked at, and what pleach itself may not do.
 
-use std::collections::BTreeMap;
-
 use super::{Code, Diagnosis, Observations};
 use crate::finding::Severity;
+use crate::observe::rules;
 
 /// A view that is incomplete finds less: that has to be said.
 pub(super) fn gaps(observations: &Observations, found: &mut Vec<Diagnosis>) {
@@ -20,30 +19,24 @@ pub(super) fn gaps(observations: &Observations, found: &mut Vec<Diagnosis>) {
 
 /// One note per resource.
 pub(super) fn rights(observations: &Observations, found: &mut Vec<Diagnosis>) {
-    let mut by_resource: BTreeMap<(String, Option<&str>), Vec<&str>> = BTreeMap::new();
-    for missing in &observations.missing {
-        let resource = match missing.kind.group.as_str() {
-            "" => missing.resource.clone(),
-            group => format!("{}.{group}", missing.resource),
-        };
-        by_resource
-            .entry((resource, missing.namespace.as_deref()))
-            .or_default()
-            .push(&missing.verb);
-    }
-    for ((resource, namespace), verbs) in by_resource {
-        let within = namespace.map_or_else(
-            || " in the whole cluster".to_owned(),
-            |namespace| format!(" in namespace {namespace}"),
-        );
+    for rule in rules(&observations.missing) {
         let mut note = Diagnosis::new(
             Code::RightMissing,
             Severity::Note,
             None,
-            format!("pleach may not {} {resource}{within}", verbs.join(", ")),
+            format!("pleach {}", rule.explain()),
         );
-        let option = namespace.map_or_else(String::new, |namespace| format!(" -n {namespace}"));
-        note.command = verbs
+        note.hint = Some(rule.hint());
+        let option = rule
+            .namespace
+            .as_ref()
+            .map_or_else(String::new, |namespace| format!(" -n {namespace}"));
+        let resource = match rule.group.as_str() {
+            "" => rule.resource.clone(),
+            group => format!("{}.{group}", rule.resource),
+        };
+        note.command = rule
+            .verbs
             .first()
             .map(|verb| format!("kubectl auth can-i {verb} {resource}{option}"));
         found.push(note);

@@ -16,7 +16,7 @@ pub(super) fn orphans(observations: &Observations, found: &mut Vec<Diagnosis>) {
     let known: BTreeMap<String, &KnownRelease> = observations
         .releases
         .iter()
-        .map(|release| (release.summary.name.apply_set(), release))
+        .map(|release| (release.summary.apply_set(), release))
         .collect();
     let members: BTreeSet<&ObjectId> = observations
         .releases
@@ -128,7 +128,7 @@ pub(super) fn releases(observations: &Observations, found: &mut Vec<Diagnosis>) 
     for release in &observations.releases {
         let summary = &release.summary;
         let target = summary.target();
-        let id = ObjectId::new("pleach.dev", "Release", None, &summary.name.to_string());
+        let id = summary.parent();
         let unreadable = match (&summary.record, &release.inventory) {
             (Err(why), _) | (Ok(_), Err(why)) => Some(why),
             (Ok(_), Ok(_)) => None,

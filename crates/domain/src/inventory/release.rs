@@ -1,5 +1,9 @@
-//! What the Release object records, and how it is written.
+//! What is recorded of a release, and how it is written.
+//!
+//! A Release object has it in its status; a ConfigMap has the same status as
+//! JSON text under `status`, beside what people look for.
 
+use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::fmt;
 
@@ -7,8 +11,8 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use super::{Inventory, apply_set_id};
-use crate::object::Digest;
+use super::{Inventory, Store};
+use crate::object::{Digest, labels};
 
 /// Version of the status format. An older pleach refuses to write a newer one.
 pub const RECORD_FORMAT: u32 = 1;
@@ -30,11 +34,6 @@ impl ReleaseName {
     /// The only field manager of the release's objects.
     pub fn field_manager(&self) -> String {
         format!("pleach/{self}")
-    }
-
-    /// The id of its ApplySet; the parent is the cluster-scoped Release object.
-    pub fn apply_set(&self) -> String {
-        apply_set_id(&self.to_string(), "", "Release", "pleach.dev")
     }
 
     /// What state objects carry as label `pleach.dev/release`: the name, or its
@@ -59,10 +58,10 @@ impl fmt::Display for ReleaseName {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Installed {
-    /// uid of the Release object.
+    /// uid of the object that holds the record.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub uid: String,
-    /// resourceVersion of the Release object: the fence of the next status write.
+    /// resourceVersion of that object: the fence of the next write.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub resource_version: String,
     /// Who prunes the ApplySet, from its annotation: `pleach/<version>`.
@@ -91,7 +90,7 @@ pub struct Installed {
     pub history: Vec<AttemptResult>,
 }
 
-/// A shard that the Release commits to.
+/// A shard that the record commits to.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ShardRef {
     /// Name of its ConfigMap.
@@ -131,13 +130,13 @@ pub struct AttemptResult {
     pub message: String,
 }
 
-/// A Release object that cannot be read.
+/// A record that cannot be read.
 #[derive(Debug, thiserror::Error)]
 pub enum RecordError {
     /// The status is not what we write.
-    #[error("failed to parse the status of Release {name}")]
+    #[error("failed to parse the status of release {name}")]
     Parse {
-        /// Name of the Release.
+        /// Name of the release.
         name: String,
         /// Why.
         #[source]
@@ -145,10 +144,10 @@ pub enum RecordError {
     },
     /// A newer pleach wrote it.
     #[error(
-        "Release {name} was written in format {format} by a newer pleach; this one writes format {RECORD_FORMAT}"
+        "release {name} was written in format {format} by a newer pleach; this one writes format {RECORD_FORMAT}"
     )]
     Newer {
-        /// Name of the Release.
+        /// Name of the release.
         name: String,
         /// Its format.
         format: u32,
@@ -156,19 +155,19 @@ pub enum RecordError {
 }
 
 impl Installed {
-    /// Reads a Release object.
+    /// Reads the object that holds the record.
     pub fn from_object(value: &Value) -> Result<Self, RecordError> {
         let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
         let metadata = &value["metadata"];
         let name = text(&metadata["name"]);
-        let mut record = match &value["status"]["record"] {
+        let failed = |source| RecordError::Parse {
+            name: name.clone(),
+            source,
+        };
+        let status = status_of(value).map_err(failed)?;
+        let mut record = match &status["record"] {
             Value::Null => Self::default(),
-            record => {
-                serde_json::from_value(record.clone()).map_err(|source| RecordError::Parse {
-                    name: name.clone(),
-                    source,
-                })?
-            }
+            record => serde_json::from_value(record.clone()).map_err(failed)?,
         };
         if record.format > RECORD_FORMAT {
             return Err(RecordError::Newer {
@@ -215,9 +214,25 @@ impl Installed {
     }
 }
 
-/// The metadata of a Release object as the ApplySet specification (KEP-3659)
-/// wants it of a parent: the kinds and namespaces of all members.
-pub fn parent_object(name: &ReleaseName, inventory: &Inventory, pleach_version: &str) -> Value {
+/// The status that an object holds, whatever its kind.
+pub(super) fn status_of(value: &Value) -> Result<Cow<'_, Value>, serde_json::Error> {
+    match (value["kind"] == "ConfigMap", &value["data"]["status"]) {
+        (true, Value::String(text)) => serde_json::from_str(text).map(Cow::Owned),
+        (true, _) => Ok(Cow::Owned(Value::Null)),
+        (false, _) => Ok(Cow::Borrowed(&value["status"])),
+    }
+}
+
+/// The object that holds the record of a release, without the record: what the
+/// ApplySet specification (KEP-3659) wants of a parent, the kinds and
+/// namespaces of all members. A parent's own namespace is not named again.
+pub fn parent_object(
+    store: &Store,
+    name: &ReleaseName,
+    inventory: &Inventory,
+    pleach_version: &str,
+) -> Value {
+    let id = store.parent(name);
     let kinds: BTreeSet<String> = inventory
         .entries
         .keys()
@@ -226,22 +241,51 @@ pub fn parent_object(name: &ReleaseName, inventory: &Inventory, pleach_version: 
     let namespaces: BTreeSet<&str> = inventory
         .entries
         .keys()
-        .filter_map(|id| id.namespace.as_deref())
+        .filter_map(|member| member.namespace.as_deref())
+        .filter(|namespace| id.namespace.as_deref() != Some(namespace))
         .collect();
     let join = |texts: &mut dyn Iterator<Item = &str>| texts.collect::<Vec<_>>().join(",");
-    json!({
-        "apiVersion": "pleach.dev/v1alpha1",
-        "kind": "Release",
+    let mut object = json!({
+        "kind": id.kind,
         "metadata": {
-            "name": name.to_string(),
-            "labels": { "applyset.kubernetes.io/id": name.apply_set() },
+            "name": id.name,
+            "labels": { "applyset.kubernetes.io/id": store.apply_set(name) },
             "annotations": {
                 "applyset.kubernetes.io/tooling": format!("pleach/{pleach_version}"),
                 "applyset.kubernetes.io/contains-group-kinds": join(&mut kinds.iter().map(String::as_str)),
                 "applyset.kubernetes.io/additional-namespaces": join(&mut namespaces.into_iter()),
             },
         },
-        "spec": { "environment": name.environment, "release": name.release },
+    });
+    match store {
+        Store::Release => {
+            object["apiVersion"] = json!("pleach.dev/v1alpha1");
+            object["spec"] = json!({ "environment": name.environment, "release": name.release });
+        }
+        Store::ConfigMap { namespace } => {
+            object["apiVersion"] = json!("v1");
+            object["metadata"]["namespace"] = json!(namespace);
+            // Records are found by both of its labels, and shards have only this one.
+            object["metadata"]["labels"][labels::RELEASE] = json!(name.label());
+            object["metadata"]["labels"][labels::MANAGED_BY] = json!("pleach");
+        }
+    }
+    object
+}
+
+/// The data of a ConfigMap that holds a status: the status, and what people
+/// look for in it.
+pub fn config_map_data(status: &Value) -> Value {
+    let condition = &status["conditions"][0];
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    json!({
+        "version": text(&status["version"]),
+        "revision": text(&status["revision"]),
+        "stage": text(&status["stage"]),
+        "ready": text(&condition["status"]),
+        "reason": text(&condition["reason"]),
+        "message": text(&condition["message"]),
+        "status": status.to_string(),
     })
 }
 
@@ -334,7 +378,7 @@ mod tests {
             environment: "e".to_owned(),
             release: "r".to_owned(),
         };
-        let parent = parent_object(&name, &inventory, "0.1.0");
+        let parent = parent_object(&Store::Release, &name, &inventory, "0.1.0");
         let annotations = &parent["metadata"]["annotations"];
         assert_eq!(
             annotations["applyset.kubernetes.io/contains-group-kinds"],
@@ -346,7 +390,50 @@ mod tests {
         );
         assert_eq!(
             parent["metadata"]["labels"]["applyset.kubernetes.io/id"],
-            name.apply_set()
+            Store::Release.apply_set(&name)
+        );
+        // A parent in a namespace does not name that one among the additional ones.
+        let store = Store::ConfigMap {
+            namespace: "a".to_owned(),
+        };
+        let parent = parent_object(&store, &name, &inventory, "0.1.0");
+        assert_eq!(
+            parent["metadata"]["annotations"]["applyset.kubernetes.io/additional-namespaces"],
+            "b"
+        );
+        assert_eq!(
+            (&parent["kind"], &parent["metadata"]["namespace"]),
+            (&json!("ConfigMap"), &json!("a"))
+        );
+    }
+
+    #[test]
+    fn a_config_map_holds_the_same_record() {
+        let record = Installed {
+            format: RECORD_FORMAT,
+            repository: "fleet".to_owned(),
+            ready: true,
+            ..Installed::default()
+        };
+        let status = record.status("Deployed", "", Timestamp::UNIX_EPOCH);
+        let data = config_map_data(&status);
+        assert_eq!(
+            (&data["ready"], &data["reason"]),
+            (&json!("True"), &json!("Deployed"))
+        );
+        let object = json!({"kind": "ConfigMap", "metadata": {"name": "e.r"}, "data": data});
+        assert_eq!(Installed::from_object(&object).unwrap(), record);
+        let broken =
+            json!({"kind": "ConfigMap", "metadata": {"name": "e.r"}, "data": {"status": "{"}});
+        assert!(matches!(
+            Installed::from_object(&broken),
+            Err(RecordError::Parse { .. })
+        ));
+        // One that somebody else made says nothing.
+        let other = json!({"kind": "ConfigMap", "metadata": {"name": "e.r"}, "status": status});
+        assert_eq!(
+            Installed::from_object(&other).unwrap(),
+            Installed::default()
         );
     }
 }

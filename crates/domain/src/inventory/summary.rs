@@ -1,15 +1,19 @@
-//! A Release object as people look at it: its record and its condition.
+//! The record of a release as people look at it, with its condition.
 
 use jiff::Timestamp;
 use serde_json::Value;
 
-use super::{Installed, ReleaseName};
+use super::release::status_of;
+use super::{Installed, ReleaseName, Store};
+use crate::object::ObjectId;
 
-/// What a Release object says, also where its record cannot be read.
+/// What the object that holds a record says, also where the record cannot be read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ReleaseSummary {
     /// Environment and release.
     pub name: ReleaseName,
+    /// Where the record is kept.
+    pub store: Store,
     /// The record, or why it cannot be read.
     pub record: Result<Installed, String>,
     /// Condition Ready; none before the first status write.
@@ -23,10 +27,11 @@ pub struct ReleaseSummary {
 }
 
 impl ReleaseSummary {
-    /// Reads a Release object; none when it has no name of ours.
+    /// Reads the object that holds a record; none when it has no name of ours.
     pub fn read(value: &Value) -> Option<Self> {
         let (environment, release) = value["metadata"]["name"].as_str()?.split_once('.')?;
-        let condition = value["status"]["conditions"]
+        let status = status_of(value).unwrap_or_default();
+        let condition = status["conditions"]
             .as_array()
             .into_iter()
             .flatten()
@@ -38,6 +43,7 @@ impl ReleaseSummary {
                 environment: environment.to_owned(),
                 release: release.to_owned(),
             },
+            store: Store::of(value),
             record: Installed::from_object(value).map_err(|error| {
                 let cause = std::error::Error::source(&error);
                 cause.map_or_else(|| error.to_string(), |cause| format!("{error}: {cause}"))
@@ -47,6 +53,16 @@ impl ReleaseSummary {
             message: text("message"),
             since: text("lastTransitionTime").parse().ok(),
         })
+    }
+
+    /// The object that holds the record.
+    pub fn parent(&self) -> ObjectId {
+        self.store.parent(&self.name)
+    }
+
+    /// The id of the release's ApplySet.
+    pub fn apply_set(&self) -> String {
+        self.store.apply_set(&self.name)
     }
 
     /// Environment and release as commands take them: `ENV/RELEASE`.
@@ -89,7 +105,7 @@ mod tests {
             summary
                 .record
                 .unwrap_err()
-                .starts_with("failed to parse the status of Release e.r: ")
+                .starts_with("failed to parse the status of release e.r: ")
         );
     }
 }

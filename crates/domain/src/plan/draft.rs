@@ -38,7 +38,7 @@ impl<'a> Ctx<'a> {
             desired,
             observed,
             policy,
-            apply_set: desired.name.apply_set(),
+            apply_set: desired.apply_set(),
             manager: desired.name.field_manager(),
             manifests: BTreeMap::new(),
             facts: BTreeMap::new(),

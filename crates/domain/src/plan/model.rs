@@ -12,7 +12,7 @@ use semver::VersionReq;
 use serde::{Deserialize, Serialize};
 
 use crate::finding::Finding;
-use crate::inventory::ReleaseName;
+use crate::inventory::{ReleaseName, Store};
 use crate::object::{Digest, GroupKind, Gvk, Manifest, ObjectId, ServiceRef};
 use crate::observe::{ClusterId, DesiredDigest};
 use crate::order::StageName;
@@ -23,6 +23,8 @@ use crate::repo::{Consent, Protect, PrunePolicy, RuntimeObject};
 pub struct Desired {
     /// Environment and release.
     pub name: ReleaseName,
+    /// Where its record is kept.
+    pub store: Store,
     /// Id of the repository (I11).
     pub repository: String,
     /// The bundle.
@@ -43,6 +45,13 @@ pub struct Desired {
     pub digests: BTreeMap<ObjectId, DesiredDigest>,
     /// What render had to say.
     pub findings: Vec<Finding>,
+}
+
+impl Desired {
+    /// The id of the release's ApplySet: what its members carry as part-of label.
+    pub fn apply_set(&self) -> String {
+        self.store.apply_set(&self.name)
+    }
 }
 
 /// What the environment file and the flags allow.

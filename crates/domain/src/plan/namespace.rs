@@ -16,6 +16,10 @@ pub(super) fn run(ctx: &Ctx<'_>, draft: &mut Draft) {
     let Some(id) = implied(ctx) else { return };
     let live = ctx.observed.live_meta(&id);
     let ending = live.filter(|live| live.deleting);
+    if live.is_none() && ctx.observed.hides_namespace(&id.name) {
+        // What we may not look at, others made: its objects are asked about.
+        return;
+    }
     if live.is_some() && ending.is_none() {
         if ctx.observed.inventory.entries.contains_key(&id) {
             let action = Action::Unchanged;

@@ -68,24 +68,18 @@ fn check_tooling(ctx: &Ctx<'_>, draft: &mut Draft) {
                 format!("the ApplySet of release {} was handed over to {tooling}", ctx.desired.name),
             )
             .hint(format!(
-                "to give it back to pleach: kubectl annotate --overwrite releases.pleach.dev {} applyset.kubernetes.io/tooling=pleach/0",
-                ctx.desired.name
+                "to give it back to pleach: kubectl annotate --overwrite {} applyset.kubernetes.io/tooling=pleach/0",
+                ctx.desired.store.address(&ctx.desired.name)
             )),
         );
     }
 }
 
 fn check_grants(ctx: &Ctx<'_>, draft: &mut Draft) {
-    for missing in &ctx.observed.access.missing {
-        let place = missing.namespace.as_ref().map_or_else(
-            || "cluster-wide".to_owned(),
-            |name| format!("in namespace {name}"),
-        );
-        draft.findings.push(Finding::error(
-            Kind::Cluster,
-            "missing-right",
-            format!("may not {} {} {place}", missing.verb, missing.resource),
-        ));
+    for rule in ctx.observed.access.rules() {
+        draft
+            .findings
+            .push(Finding::error(Kind::Cluster, "missing-right", rule.explain()).hint(rule.hint()));
     }
 }
 

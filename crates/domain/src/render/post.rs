@@ -47,7 +47,7 @@ pub(super) fn process(
 ) -> Vec<Manifest> {
     let mut pass = Pass {
         release,
-        part_of: release.name.apply_set(),
+        part_of: release.store.apply_set(&release.name),
         kinds,
         findings,
         unknown: BTreeMap::new(),

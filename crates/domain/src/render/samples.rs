@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use jiff::SignedDuration;
 use serde_json::Value;
 
-use crate::inventory::ReleaseName;
+use crate::inventory::{ReleaseName, Store};
 use crate::object::Origin;
 use crate::repo::{ClusterRef, PrunePolicy, ResolvedEnvironment, ResolvedRelease};
 use crate::values::Values;
@@ -23,6 +23,7 @@ pub(super) fn environment(releases: Vec<ResolvedRelease>) -> ResolvedEnvironment
         prune: PrunePolicy::default(),
         protect: Vec::new(),
         consent: Vec::new(),
+        store: Store::Release,
         releases,
         findings: Vec::new(),
     }
@@ -35,6 +36,7 @@ pub(super) fn release(name: &str, files: &[&str], values: Value) -> ResolvedRele
             environment: "test".to_owned(),
             release: name.to_owned(),
         },
+        store: Store::Release,
         origin: Origin::new("environments/test.yaml", 5),
         bundle: "web".to_owned(),
         version: Some("v1.0.0".to_owned()),

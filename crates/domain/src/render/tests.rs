@@ -5,6 +5,7 @@ use proptest::prelude::*;
 use serde_json::{Value, json};
 
 use super::*;
+use crate::inventory::Store;
 use crate::object::labels;
 use crate::repo::{MemoryTree, RecordingTree};
 
@@ -61,7 +62,7 @@ fn objects_carry_the_labels_of_the_release() {
             "name": "a",
             "namespace": "shop",
             "labels": {
-                labels::PART_OF: rendered.release.apply_set(),
+                labels::PART_OF: Store::Release.apply_set(&rendered.release),
                 labels::MANAGED_BY: "pleach",
             },
         })

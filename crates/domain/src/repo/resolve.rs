@@ -1,5 +1,7 @@
 //! From files to a [`ResolvedEnvironment`].
 
+mod store;
+
 use std::collections::BTreeMap;
 
 use jiff::SignedDuration;
@@ -15,7 +17,7 @@ use super::{
     ClusterRef, FileTree, Patch, PatchChange, ResolvedEnvironment, ResolvedRelease, format,
 };
 use crate::finding::{Finding, Kind};
-use crate::inventory::ReleaseName;
+use crate::inventory::{ReleaseName, Store};
 use crate::object::Origin;
 use crate::object::yaml::Node;
 use crate::values::{Layer, Values};
@@ -141,6 +143,7 @@ impl Merged {
     ) -> ResolvedEnvironment {
         let releases = self.environment.releases.take().unwrap_or_default();
         let nodes = self.node.get("releases").map_or(&[][..], Node::items);
+        let store = store::resolve(self.environment.state.take(), &self.node, findings);
         let mut resolved = Vec::new();
         let mut places: BTreeMap<String, (Origin, bool)> = BTreeMap::new();
         for (release, node) in releases.into_iter().zip(nodes) {
@@ -170,7 +173,7 @@ impl Merged {
             }
             let versioned = release.version.is_some();
             places.insert(release_name.to_owned(), (place, versioned));
-            resolved.extend(self.release(tree, name, &release, node, findings));
+            resolved.extend(self.release(tree, name, &store, &release, node, findings));
         }
         let consent = self.environment.consent.take().unwrap_or_default();
         self.check_consent(&consent, &places, findings);
@@ -184,6 +187,7 @@ impl Merged {
                 id: cluster.id,
                 kubernetes: cluster.kubernetes.map(String::from),
             }),
+            store,
             prune: self.environment.prune.take().unwrap_or_default(),
             protect: self.environment.protect.take().unwrap_or_default(),
             consent,
@@ -196,6 +200,7 @@ impl Merged {
         &self,
         tree: &dyn FileTree,
         environment: &str,
+        store: &Store,
         release: &format::Release,
         node: &Node,
         findings: &mut Vec<Finding>,
@@ -260,6 +265,7 @@ impl Merged {
         let mut layers = source.layers();
         layers.extend(self.layers(&name.release));
         Some(ResolvedRelease {
+            store: store.clone(),
             origin: node.origin(),
             bundle: bundle.clone(),
             version: release.version.clone(),

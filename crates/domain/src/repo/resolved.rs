@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use super::policy::{Consent, Protect, PrunePolicy, RuntimeObject, Selector};
 use crate::finding::Finding;
-use crate::inventory::ReleaseName;
+use crate::inventory::{ReleaseName, Store};
 use crate::object::Origin;
 use crate::plan::Direction;
 use crate::values::Values;
@@ -22,6 +22,8 @@ pub struct ResolvedEnvironment {
     pub origin: Origin,
     /// The cluster that is meant.
     pub cluster: ClusterRef,
+    /// Where the records of its releases are kept.
+    pub store: Store,
     /// Whether and how much may be pruned.
     pub prune: PrunePolicy,
     /// Kinds protected beside the built-in ones.
@@ -39,7 +41,8 @@ pub struct ResolvedEnvironment {
 pub struct ClusterRef {
     /// Context of the kubeconfig, at the desk.
     pub context: Option<String>,
-    /// uid of the namespace kube-system.
+    /// uid of the namespace kube-system; or of the one that state is kept in,
+    /// where that is a ConfigMap.
     pub id: Option<String>,
     /// Kubernetes version it is linted against, such as `1.36`.
     pub kubernetes: Option<String>,
@@ -50,6 +53,8 @@ pub struct ClusterRef {
 pub struct ResolvedRelease {
     /// Environment and release.
     pub name: ReleaseName,
+    /// Where its record is kept.
+    pub store: Store,
     /// Where the environment names it.
     pub origin: Origin,
     /// Name of the bundle.

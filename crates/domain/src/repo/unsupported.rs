@@ -55,11 +55,6 @@ pub(super) fn in_environment(root: &Node, findings: &mut Vec<Finding>) {
             findings.push(refuse(entry, &format!("consent[{index}].action: {action}")));
         }
     }
-    if let Some(entry) = root.get("state").and_then(|state| state.entry("kind"))
-        && entry.value.as_str() == Some("ConfigMap")
-    {
-        findings.push(refuse(entry, "state.kind: ConfigMap"));
-    }
 }
 
 /// Refuses what a bundle or version file uses and pleach does not have.

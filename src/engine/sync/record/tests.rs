@@ -94,6 +94,7 @@ fn observed(installed: Option<Installed>) -> Observed {
 fn desired() -> Desired {
     Desired {
         name: name(),
+        store: pleach_domain::inventory::Store::Release,
         repository: "fleet".to_owned(),
         bundle: "web".to_owned(),
         version: "v1.0.0".to_owned(),

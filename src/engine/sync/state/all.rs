@@ -1,112 +1,272 @@
-//! The records of all releases of a cluster, for those who only look.
+//! The records of all releases, for those who only look.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
-use futures::{Stream, StreamExt as _};
+use futures::stream::{self, Stream, StreamExt as _};
 use pleach_domain::doctor::KnownRelease;
-use pleach_domain::inventory::{Inventory, ReleaseName, ReleaseSummary};
+use pleach_domain::inventory::{Inventory, ReleaseName, ReleaseSummary, Store};
 use pleach_domain::object::labels;
+use serde_json::Value;
 
-use super::{STATE_NAMESPACE, assemble, config_maps};
-use crate::io::cluster::{Class, Cluster, ClusterError, Depth, Followed, Selector};
+use super::config_maps;
+use super::parent::path;
+use super::shards::assemble;
+use crate::io::cluster::{Class, Cluster, ClusterError, Depth, Followed, ResourcePath, Selector};
 
-/// Every release, in the order of their names; none where pleach was never
-/// used. Needs no right but to list Releases.
-pub async fn releases(cluster: &Cluster) -> Result<Vec<ReleaseSummary>, ClusterError> {
-    match cluster.list(&super::releases(), &Selector::default()).await {
-        Ok(list) => {
-            let mut releases: Vec<ReleaseSummary> =
-                list.items.iter().filter_map(ReleaseSummary::read).collect();
-            releases.sort_by(|a, b| a.name.cmp(&b.name));
-            Ok(releases)
+/// What tells a ConfigMap that holds a record from all others.
+const RECORDS: &str = "applyset.kubernetes.io/id,pleach.dev/release";
+
+/// Where records are looked for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Search {
+    /// In the whole cluster, as far as we may look.
+    Everywhere,
+    /// Where an environment keeps them.
+    In(Store),
+}
+
+/// What was found, and what could not be looked at.
+#[derive(Debug)]
+pub struct Records {
+    /// In the order of their names.
+    pub releases: Vec<ReleaseSummary>,
+    /// Why there may be more, in ConfigMaps or as Releases.
+    pub unseen: Option<ClusterError>,
+}
+
+/// Releases with their members, and what could not be looked at.
+#[derive(Debug)]
+pub struct Inventories {
+    /// In the order of their names.
+    pub releases: Vec<KnownRelease>,
+    /// Why there may be more.
+    pub unseen: Option<ClusterError>,
+}
+
+/// One kind of object that holds records, somewhere.
+#[derive(Debug, Clone)]
+struct Place {
+    path: ResourcePath,
+    namespace: Option<String>,
+    labels: Option<&'static str>,
+}
+
+impl Place {
+    fn selector(&self) -> Selector<'_> {
+        Selector {
+            namespace: self.namespace.as_deref(),
+            labels: self.labels,
+            ..Selector::default()
         }
-        Err(error) if error.class() == Some(&Class::KindNotServed) => Ok(Vec::new()),
-        Err(error) => Err(error),
     }
 }
 
-/// One release; none where it is not installed.
+impl Search {
+    fn places(&self) -> Vec<Place> {
+        let releases = || Place {
+            path: path(&Store::Release),
+            namespace: None,
+            labels: None,
+        };
+        let maps = |namespace: Option<&str>| Place {
+            path: config_maps(),
+            namespace: namespace.map(str::to_owned),
+            labels: Some(RECORDS),
+        };
+        match self {
+            Self::Everywhere => vec![releases(), maps(None)],
+            Self::In(Store::Release) => vec![releases()],
+            Self::In(Store::ConfigMap { namespace }) => vec![maps(Some(namespace))],
+        }
+    }
+}
+
+/// Every release; none where pleach was never used. One of the places may be
+/// closed to us; when all are, that is an error.
+pub async fn releases(cluster: &Cluster, search: &Search) -> Result<Records, ClusterError> {
+    let places = search.places();
+    let lists = places.iter().map(|place| async {
+        match cluster.list(&place.path, &place.selector()).await {
+            Ok(list) => Ok(list.items),
+            Err(error) if error.class() == Some(&Class::KindNotServed) => Ok(Vec::new()),
+            Err(error) => Err(error),
+        }
+    });
+    let mut records = Records {
+        releases: Vec::new(),
+        unseen: None,
+    };
+    let mut looked = false;
+    for listed in futures::future::join_all(lists).await {
+        match listed {
+            Ok(items) => {
+                looked = true;
+                let read = items.iter().filter_map(ReleaseSummary::read);
+                records.releases.extend(read);
+            }
+            Err(error) if error.class() == Some(&Class::Forbidden) => {
+                // The first one is what most people lack.
+                records.unseen.get_or_insert(error);
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    match records.unseen.take() {
+        Some(error) if !looked => return Err(error),
+        unseen => records.unseen = unseen,
+    }
+    records
+        .releases
+        .sort_by(|a, b| (&a.name, &a.store).cmp(&(&b.name, &b.store)));
+    Ok(records)
+}
+
+/// One release; none where it is not installed. There may be several of the
+/// same name in ConfigMaps of different namespaces.
 pub async fn release(
     cluster: &Cluster,
     name: &ReleaseName,
-) -> Result<Option<ReleaseSummary>, ClusterError> {
-    match cluster
-        .get(&super::releases(), None, &name.to_string())
-        .await
-    {
-        Ok(value) => Ok(value.as_ref().and_then(ReleaseSummary::read)),
-        Err(error) if error.class() == Some(&Class::KindNotServed) => Ok(None),
-        Err(error) => Err(error),
+    search: &Search,
+) -> Result<Vec<ReleaseSummary>, ClusterError> {
+    let stores = match search {
+        Search::Everywhere => Store::Release,
+        Search::In(store) => store.clone(),
+    };
+    let parent = stores.parent(name);
+    let closed = match cluster.get_id(&path(&stores), &parent).await {
+        Ok(Some(value)) => return Ok(ReleaseSummary::read(&value).into_iter().collect()),
+        Ok(None) => None,
+        Err(error) if error.class() == Some(&Class::KindNotServed) => None,
+        Err(error) if error.class() == Some(&Class::Forbidden) => Some(error),
+        Err(error) => return Err(error),
+    };
+    if *search == Search::Everywhere {
+        let label = format!("{RECORDS}={}", name.label());
+        let selector = Selector {
+            labels: Some(&label),
+            ..Selector::default()
+        };
+        match cluster.list(&config_maps(), &selector).await {
+            Ok(list) => {
+                let mut found: Vec<ReleaseSummary> =
+                    list.items.iter().filter_map(ReleaseSummary::read).collect();
+                found.retain(|release| release.name == *name);
+                if !found.is_empty() {
+                    return Ok(found);
+                }
+            }
+            Err(error)
+                if matches!(error.class(), Some(Class::Forbidden | Class::KindNotServed)) => {}
+            Err(error) => return Err(error),
+        }
     }
+    closed.map_or_else(|| Ok(Vec::new()), Err)
 }
 
 /// Every release with its members. An inventory that cannot be read is said to
 /// be so; somebody may write between our two reads, so that is looked at twice.
-pub async fn inventories(cluster: &Cluster) -> Result<Vec<KnownRelease>, ClusterError> {
-    let once = read_all(cluster).await?;
+pub async fn inventories(cluster: &Cluster, search: &Search) -> Result<Inventories, ClusterError> {
+    let once = read_all(cluster, search).await?;
     let is_complete = once
+        .releases
         .iter()
         .all(|release| release.summary.record.is_err() || release.inventory.is_ok());
     if is_complete {
         Ok(once)
     } else {
-        read_all(cluster).await
+        read_all(cluster, search).await
     }
 }
 
-async fn read_all(cluster: &Cluster) -> Result<Vec<KnownRelease>, ClusterError> {
-    let summaries = releases(cluster).await?;
-    if summaries.is_empty() {
-        return Ok(Vec::new());
-    }
-    let selector = Selector {
-        namespace: Some(STATE_NAMESPACE),
-        labels: Some(labels::RELEASE),
-        ..Selector::default()
-    };
-    let shards = cluster.list(&config_maps(), &selector).await?.items;
-    Ok(summaries
-        .into_iter()
-        .map(|summary| {
-            let inventory = match &summary.record {
-                Err(why) => Err(why.clone()),
-                Ok(installed) if installed.shards.is_empty() => Ok(Inventory::default()),
-                Ok(installed) => assemble(&summary.name, installed, &shards)
-                    .map_err(|error| crate::engine::words(&error)),
+async fn read_all(cluster: &Cluster, search: &Search) -> Result<Inventories, ClusterError> {
+    let Records { releases, unseen } = releases(cluster, search).await?;
+    let namespaces: BTreeSet<String> = releases
+        .iter()
+        .map(|release| release.store.namespace().to_owned())
+        .collect();
+    let lists: BTreeMap<String, Result<Vec<Value>, String>> = stream::iter(namespaces)
+        .map(|namespace| async move {
+            let selector = Selector {
+                namespace: Some(&namespace),
+                labels: Some(labels::RELEASE),
+                ..Selector::default()
             };
-            KnownRelease { summary, inventory }
+            let listed = cluster.list(&config_maps(), &selector).await;
+            let shards = listed
+                .map(|list| list.items)
+                .map_err(|error| crate::engine::words(&error));
+            (namespace, shards)
         })
-        .collect())
+        .buffer_unordered(8)
+        .collect()
+        .await;
+    let releases = releases.into_iter().map(|summary| {
+        let shards = lists.get(summary.store.namespace());
+        let inventory = match (&summary.record, shards) {
+            (Ok(installed), _) if installed.shards.is_empty() => Ok(Inventory::default()),
+            (Err(why), _) | (Ok(_), Some(Err(why))) => Err(why.clone()),
+            (Ok(installed), shards) => {
+                let shards = shards.and_then(|read| read.as_deref().ok());
+                assemble(
+                    &summary.name,
+                    &summary.store,
+                    installed,
+                    shards.unwrap_or_default(),
+                )
+                .map_err(|error| crate::engine::words(&error))
+            }
+        };
+        KnownRelease { summary, inventory }
+    });
+    Ok(Inventories {
+        releases: releases.collect(),
+        unseen,
+    })
 }
 
 /// All releases, anew whenever one of them changes. Failures are reported and
 /// do not end the stream.
 pub fn follow_releases(
     cluster: &Cluster,
+    search: &Search,
 ) -> impl Stream<Item = Result<Vec<ReleaseSummary>, ClusterError>> + Send + use<> {
-    let changes = cluster.follow(&super::releases(), &Selector::default(), Depth::Full);
-    changes.scan(
-        BTreeMap::<ReleaseName, ReleaseSummary>::new(),
-        |known, change| {
+    type Known = BTreeMap<(ReleaseName, Store), ReleaseSummary>;
+    let places = search.places().into_iter().enumerate();
+    let changes = places.map(|(index, place)| {
+        cluster
+            .follow(&place.path, &place.selector(), Depth::Full)
+            .map(move |change| (index, change))
+            .boxed()
+    });
+    stream::select_all(changes).scan(
+        BTreeMap::<usize, Known>::new(),
+        |places, (index, change)| {
             let seen = change.map(|change| {
+                let known = places.entry(index).or_default();
+                let key = |release: &ReleaseSummary| (release.name.clone(), release.store.clone());
                 match change {
                     Followed::Listed(values) => {
                         *known = values
                             .iter()
                             .filter_map(ReleaseSummary::read)
-                            .map(|release| (release.name.clone(), release))
+                            .map(|release| (key(&release), release))
                             .collect();
                     }
                     Followed::Applied(value) => known.extend(
-                        ReleaseSummary::read(&value).map(|release| (release.name.clone(), release)),
+                        ReleaseSummary::read(&value).map(|release| (key(&release), release)),
                     ),
                     Followed::Deleted(value) => {
                         if let Some(release) = ReleaseSummary::read(&value) {
-                            known.remove(&release.name);
+                            known.remove(&key(&release));
                         }
                     }
                 }
-                known.values().cloned().collect()
+                let mut all: Vec<ReleaseSummary> = places
+                    .values()
+                    .flat_map(|known| known.values().cloned())
+                    .collect();
+                all.sort_by(|a, b| (&a.name, &a.store).cmp(&(&b.name, &b.store)));
+                all
             });
             std::future::ready(Some(seen))
         },

@@ -1,15 +1,17 @@
-//! First use of a cluster: the namespace, the definition of Release, the key.
-//! Done after consent, never while planning.
+//! First use of a cluster: the namespace, the definition of Release, the key;
+//! of a namespace: the key alone. Done after consent, never while planning.
 
 use std::time::Duration;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
+use pleach_domain::inventory::{STATE_NAMESPACE, Store};
 use pleach_domain::object::{DigestKey, ObjectId, canonical_json};
 use serde_json::json;
 
-use super::{KEY_SECRET, MANAGER, STATE_NAMESPACE, State, crd, releases, secrets};
+use super::parent::releases;
+use super::{KEY_SECRET, MANAGER, State, crd, secrets};
 use crate::engine::sync::error::SyncError;
 use crate::io::cluster::{ApplyOptions, Class, ResourcePath, Selector};
 
@@ -18,11 +20,23 @@ const DEFINITION_DEADLINE: Duration = Duration::from_secs(30);
 
 impl State {
     /// Makes what every record needs: the namespace, the definition of Release,
-    /// the key. Called after consent, never while planning.
+    /// the key. Called after consent, never while planning. Nothing but the key
+    /// is made where records are ConfigMaps: that writes to one namespace only.
     pub async fn prepare(&mut self) -> Result<(), SyncError> {
         if self.live.is_some() && self.key.is_some() {
             return Ok(());
         }
+        if self.store == Store::Release {
+            self.ensure_namespace().await?;
+            self.ensure_definition().await?;
+        }
+        if self.key.is_none() {
+            self.key = Some(self.ensure_key().await?);
+        }
+        Ok(())
+    }
+
+    async fn ensure_namespace(&self) -> Result<(), SyncError> {
         let namespaces = ResourcePath::cluster_scoped("v1", "Namespace", "namespaces");
         if self
             .cluster
@@ -39,10 +53,6 @@ impl State {
                 &namespace,
             )
             .await?;
-        }
-        self.ensure_definition().await?;
-        if self.key.is_none() {
-            self.key = Some(self.ensure_key().await?);
         }
         Ok(())
     }
@@ -93,6 +103,7 @@ impl State {
 
     /// Makes the key, or reads the one that somebody else made first.
     async fn ensure_key(&self) -> Result<DigestKey, SyncError> {
+        let namespace = self.store.namespace();
         let mut bytes = vec![0; 32];
         rustls::crypto::ring::default_provider()
             .secure_random
@@ -100,11 +111,11 @@ impl State {
             .map_err(|_| SyncError::Random)?;
         let secret = json!({
             "apiVersion": "v1", "kind": "Secret",
-            "metadata": { "name": KEY_SECRET, "namespace": STATE_NAMESPACE },
+            "metadata": { "name": KEY_SECRET, "namespace": namespace },
             "type": "Opaque",
             "data": { "key": STANDARD.encode(&bytes) },
         });
-        let id = ObjectId::new("", "Secret", Some(STATE_NAMESPACE), KEY_SECRET);
+        let id = ObjectId::new("", "Secret", Some(namespace), KEY_SECRET);
         let body = Bytes::from(canonical_json(&secret));
         match self
             .cluster
@@ -113,12 +124,9 @@ impl State {
         {
             Ok(_) => Ok(DigestKey::new(bytes)),
             Err(error) if matches!(error.class(), Some(Class::AlreadyExists { .. })) => {
-                let what = format!("Secret {STATE_NAMESPACE}/{KEY_SECRET} holds no key");
-                self.read_key().await?.ok_or_else(|| SyncError::Inventory {
-                    release: self.name.to_string(),
-                    what,
-                    source: None,
-                })
+                let what = format!("Secret {namespace}/{KEY_SECRET} holds no key");
+                let read = self.read_key().await?;
+                read.ok_or_else(|| self.incomplete(what))
             }
             Err(error) => Err(error.into()),
         }

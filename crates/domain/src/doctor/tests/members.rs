@@ -19,8 +19,7 @@ fn orphans_are_in_no_inventory(
     let release = release("prod.web", &[("ConfigMap/web/member", EntryState::Applied)]);
     let mut metadata = json!({});
     if label {
-        metadata["labels"] =
-            json!({"applyset.kubernetes.io/part-of": release.summary.name.apply_set()});
+        metadata["labels"] = json!({"applyset.kubernetes.io/part-of": release.summary.apply_set()});
     }
     if annotation {
         metadata["annotations"] = json!({"pleach.dev/desired": "sha256:0"});

@@ -2,7 +2,7 @@
 
 use crate::finding::{Finding, Kind};
 use crate::object::{FieldPath, Gvk, Manifest};
-use crate::observe::{ApiRefusal, FieldConflict};
+use crate::observe::{ApiRefusal, FieldConflict, MissingRule};
 use crate::plan::draft::Ctx;
 
 /// Whether a definition of the release serves the manifest's kind at its version.
@@ -71,14 +71,16 @@ pub(super) fn refused(refusal: &ApiRefusal) -> Finding {
         409 => (Kind::Conflict, "refused"),
         _ => (Kind::Repository, "refused"),
     };
-    Finding::error(
+    let mut finding = Finding::error(
         kind,
         code,
         format!(
             "the server refuses it ({}): {}",
             refusal.code, refusal.message
         ),
-    )
+    );
+    finding.hint = MissingRule::read(&refusal.message).map(|rule| rule.hint());
+    finding
 }
 
 pub(super) fn conflict<'a>(fields: impl IntoIterator<Item = &'a FieldConflict>) -> Finding {

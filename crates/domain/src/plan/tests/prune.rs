@@ -117,8 +117,7 @@ fn a_rename_by_uid_is_no_deletion() {
         .installed("Ingress.extensions/web/i: {}")
         .live("Ingress.networking.k8s.io/web/i: {metadata: {uid: uid of Ingress.extensions/web/i}}")
         .with_live("Ingress.networking.k8s.io/web/i", |live| {
-            live["metadata"]["labels"] =
-                json!({labels::PART_OF: Scene::new().desired.name.apply_set()});
+            live["metadata"]["labels"] = json!({labels::PART_OF: Scene::new().desired.apply_set()});
         })
         .git("Ingress.networking.k8s.io/web/i: {}")
         .plan();

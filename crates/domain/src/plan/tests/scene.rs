@@ -12,7 +12,7 @@ use jiff::{SignedDuration, Timestamp};
 use serde_json::{Value, json};
 
 use super::server;
-use crate::inventory::{Attempt, Entry, EntryState, ReleaseName};
+use crate::inventory::{Attempt, Entry, EntryState, ReleaseName, Store};
 use crate::object::{
     ApiVersion, Digest, GroupKind, Manifest, ObjectId, Origin, ServiceRef, annotations, labels,
     yaml,
@@ -80,6 +80,7 @@ impl Scene {
         let scene = Self {
             desired: Desired {
                 name,
+                store: Store::Release,
                 repository: "fleet".to_owned(),
                 bundle: "web".to_owned(),
                 version: "v2.0.0".to_owned(),
@@ -365,7 +366,7 @@ impl Scene {
     }
 
     fn label(&self, value: &mut Value) {
-        value["metadata"]["labels"][labels::PART_OF] = json!(self.desired.name.apply_set());
+        value["metadata"]["labels"][labels::PART_OF] = json!(self.desired.apply_set());
     }
 }
 

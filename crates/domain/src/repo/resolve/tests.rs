@@ -226,3 +226,39 @@ releases:
         ]
     );
 }
+
+#[test]
+fn state_is_kept_in_a_release_or_in_a_namespace() {
+    let store = |text: &str| {
+        let environment = resolved(&[(PROD, text)]);
+        for release in &environment.releases {
+            assert_eq!(release.store, environment.store);
+        }
+        environment.store.spelled()
+    };
+    let releases = "releases: [{bundle: app}]\n";
+    assert_eq!(store(releases), "{kind: Release}");
+    assert_eq!(
+        store(&format!(
+            "{releases}state: {{kind: ConfigMap, namespace: team-a}}"
+        )),
+        "{kind: ConfigMap, namespace: team-a}"
+    );
+    let error = |text: &str| errors(&[(PROD, text)]).join("\n");
+    let found = error("state: {kind: ConfigMap}");
+    assert!(
+        found.starts_with("environments/prod.yaml:3: state of kind ConfigMap needs `namespace`"),
+        "{found}"
+    );
+    let found = error("state: {kind: Release, namespace: a}");
+    assert!(
+        found.starts_with(
+            "environments/prod.yaml:3: state of kind Release has no namespace of its own"
+        ),
+        "{found}"
+    );
+    assert!(
+        error("state: {kind: ConfigMap, namespace: A}")
+            .contains("cannot be the name of a namespace")
+    );
+}

@@ -6,7 +6,6 @@ use super::*;
 
 #[rstest]
 #[case("sync: {interval: 5m, drift: correct}", "3: `sync`")]
-#[case("state: {kind: ConfigMap, namespace: a}", "3: `state.kind: ConfigMap`")]
 #[case(
     "consent: [{action: recreate, kind: A, name: b, release: c}]",
     "3: `consent[0].action: recreate`"

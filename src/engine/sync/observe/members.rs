@@ -1,0 +1,243 @@
+//! Which members and desired objects exist: metadata by kind, then by name what
+//! the lists do not have.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use futures::stream::{self, StreamExt as _};
+use pleach_domain::inventory::EntryState;
+use pleach_domain::object::{GroupKind, Manifest, ObjectId};
+use pleach_domain::observe::{Listing, ListingKey, LiveMeta, Observed};
+use pleach_domain::plan::Desired;
+
+use super::{CONCURRENCY, Reader, failed_listing, namespaces};
+use crate::engine::sync::error::SyncError;
+use crate::engine::sync::reach::Reach;
+use crate::io::cluster::{Class, ClusterError, MetaList, ResourcePath, Selector};
+
+/// A kind and the namespaces that its objects lie in.
+struct Wanted {
+    path: ResourcePath,
+    namespaces: BTreeSet<String>,
+}
+
+/// A LIST that was made.
+struct Listed {
+    kind: GroupKind,
+    namespace: Option<String>,
+    list: Result<MetaList, ClusterError>,
+}
+
+impl Reader<'_> {
+    /// One metadata LIST per kind that is wanted or recorded; one per kind and
+    /// namespace where the cluster-wide one is not allowed.
+    pub(super) async fn list_members(
+        &self,
+        desired: &Desired,
+        observed: &mut Observed,
+    ) -> Result<(), SyncError> {
+        let kinds = self.kinds(desired, observed);
+        let reach = Reach::of(observed);
+        let questions: Vec<(GroupKind, Option<String>)> = kinds
+            .iter()
+            .flat_map(|(kind, wanted)| {
+                let scopes = reach.scopes(&wanted.path, &wanted.namespaces);
+                scopes.into_iter().map(|scope| (kind.clone(), scope))
+            })
+            .collect();
+        let closed = self.list_all(&kinds, questions, observed).await?;
+        // Who may not list a kind everywhere may do so where its objects are.
+        let questions: Vec<(GroupKind, Option<String>)> = closed
+            .into_iter()
+            .flat_map(|kind| {
+                let namespaces = kinds.get(&kind).map(|wanted| &wanted.namespaces);
+                let namespaces = namespaces.into_iter().flatten().cloned();
+                namespaces
+                    .map(|namespace| (kind.clone(), Some(namespace)))
+                    .collect::<Vec<_>>()
+            })
+            .collect();
+        self.list_all(&kinds, questions, observed).await?;
+        // Controllers copy our label to objects of theirs: only what is wanted
+        // or recorded is looked at.
+        let inventory = &observed.inventory;
+        let wanted: BTreeSet<&ObjectId> = desired.manifests.iter().map(Manifest::id).collect();
+        observed
+            .meta
+            .retain(|id, _| wanted.contains(id) || inventory.entries.contains_key(id));
+        Ok(())
+    }
+
+    /// The kinds that are wanted or recorded. Of those that are not served it
+    /// is noted why.
+    fn kinds(&self, desired: &Desired, observed: &mut Observed) -> BTreeMap<GroupKind, Wanted> {
+        let mut kinds: BTreeMap<GroupKind, Wanted> = BTreeMap::new();
+        let mut unserved: BTreeSet<GroupKind> = BTreeSet::new();
+        let mut add = |id: &ObjectId, path: ResourcePath| {
+            let namespaces = BTreeSet::new();
+            kinds
+                .entry(id.group_kind())
+                .or_insert(Wanted { path, namespaces })
+                .namespaces
+                .extend(id.namespace.clone());
+        };
+        for manifest in &desired.manifests {
+            if let Some(path) = ResourcePath::of(&observed.discovery, &manifest.gvk()) {
+                add(manifest.id(), path);
+            }
+        }
+        for (id, entry) in &observed.inventory.entries {
+            let is_listed = entry.state == EntryState::Observed && observed.meta.contains_key(id);
+            if is_listed {
+                continue;
+            }
+            match self.paths.of_member(id, &entry.api_version) {
+                Some(path) => add(id, path),
+                None => drop(unserved.insert(id.group_kind())),
+            }
+        }
+        unserved.retain(|kind| !kinds.contains_key(kind));
+        for kind in unserved {
+            let listing = if observed.discovery.is_stale(&kind.group) {
+                Listing::Failed(format!(
+                    "the server behind the group {} does not answer",
+                    kind.group
+                ))
+            } else {
+                Listing::NotServed
+            };
+            note_listing(observed, kind, None, listing);
+        }
+        kinds
+    }
+
+    /// Makes lists and takes in what they bring. Returns the namespaced kinds
+    /// that may not be listed cluster-wide.
+    async fn list_all(
+        &self,
+        kinds: &BTreeMap<GroupKind, Wanted>,
+        questions: Vec<(GroupKind, Option<String>)>,
+        observed: &mut Observed,
+    ) -> Result<Vec<GroupKind>, SyncError> {
+        let lists: Vec<Listed> = stream::iter(questions)
+            .filter_map(|(kind, namespace)| async move {
+                let path = &kinds.get(&kind)?.path;
+                Some((kind, namespace, path))
+            })
+            .map(|(kind, namespace, path)| async move {
+                let selector = Selector {
+                    namespace: namespace.as_deref(),
+                    labels: Some(&self.part_of),
+                    ..Selector::default()
+                };
+                let list = self
+                    .cluster
+                    .list_metadata(path, &selector, &self.manager)
+                    .await;
+                Listed {
+                    kind,
+                    namespace,
+                    list,
+                }
+            })
+            .buffer_unordered(CONCURRENCY)
+            .collect()
+            .await;
+        let mut closed = Vec::new();
+        for Listed {
+            kind,
+            namespace,
+            list,
+        } in lists
+        {
+            let listing = match list {
+                Ok(list) => {
+                    observed.meta.extend(list.items);
+                    Listing::Complete
+                }
+                Err(error) => {
+                    let is_closed = error.class() == Some(&Class::Forbidden) && namespace.is_none();
+                    if is_closed
+                        && kinds
+                            .get(&kind)
+                            .is_some_and(|wanted| wanted.path.namespaced)
+                    {
+                        closed.push(kind.clone());
+                    }
+                    failed_listing(error)?
+                }
+            };
+            note_listing(observed, kind, namespace, listing);
+        }
+        Ok(closed)
+    }
+
+    /// A member that is missing from a complete LIST may only have lost its
+    /// label: it is read by name before it is called absent. So are the
+    /// namespaces that objects lie in, which may be nobody's members.
+    pub(super) async fn read_missing_members(
+        &self,
+        desired: &Desired,
+        observed: &mut Observed,
+    ) -> Result<(), SyncError> {
+        let mut missing: BTreeMap<ObjectId, ResourcePath> = BTreeMap::new();
+        for (id, entry) in &observed.inventory.entries {
+            if !observed.meta.contains_key(id)
+                && let Some(path) = self.paths.of_member(id, &entry.api_version)
+            {
+                missing.insert(id.clone(), path);
+            }
+        }
+        for id in namespaces(desired) {
+            if !observed.meta.contains_key(&id) {
+                missing.insert(
+                    id,
+                    ResourcePath::cluster_scoped("v1", "Namespace", "namespaces"),
+                );
+            }
+        }
+        let read: Vec<_> = stream::iter(missing)
+            .map(|(id, path)| async move {
+                let value = self.cluster.get_id(&path, &id).await;
+                (id, value)
+            })
+            .buffer_unordered(CONCURRENCY)
+            .collect()
+            .await;
+        for (id, value) in read {
+            match value {
+                Ok(Some(value)) => {
+                    observed
+                        .meta
+                        .insert(id, LiveMeta::read(&value["metadata"], &self.manager));
+                }
+                // A namespace that was looked for by its name is all of the view.
+                Ok(None) if id.is("", "Namespace") => {
+                    let [_, own] = ListingKey::of(&id);
+                    note_listing(observed, own.kind, own.namespace, Listing::Complete);
+                }
+                Ok(None) => {}
+                Err(error) => {
+                    let listing = failed_listing(error)?;
+                    for key in ListingKey::of(&id) {
+                        note_listing(observed, key.kind, key.namespace, listing.clone());
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Records how a LIST went. What is listed twice must be complete both times (I1).
+pub(super) fn note_listing(
+    observed: &mut Observed,
+    kind: GroupKind,
+    namespace: Option<String>,
+    listing: Listing,
+) {
+    let key = ListingKey { kind, namespace };
+    let known = observed.listings.entry(key).or_insert(Listing::Complete);
+    if *known == Listing::Complete {
+        *known = listing;
+    }
+}

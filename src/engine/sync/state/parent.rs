@@ -1,0 +1,218 @@
+//! The object that holds a record: a Release, or a ConfigMap.
+//!
+//! A Release has metadata and status, which are written apart: its status write
+//! is the commit. A ConfigMap is one write; it is created by POST, so that two
+//! first runs cannot both believe that the record is theirs.
+
+use bytes::Bytes;
+use jiff::Timestamp;
+use pleach_domain::inventory::{
+    Installed, Inventory, RecordError, Store, config_map_data, parent_object,
+};
+use pleach_domain::object::{canonical_json, labels};
+use serde_json::{Value, json};
+
+use super::{MANAGER, State, config_maps, is_contended};
+use crate::engine::sync::error::SyncError;
+use crate::io::cluster::{
+    ApplyOptions, Class, ClusterError, Patch, PatchOptions, ResourcePath, Selector,
+};
+
+/// Where Release objects are.
+pub(super) fn releases() -> ResourcePath {
+    ResourcePath::cluster_scoped("pleach.dev/v1alpha1", "Release", "releases")
+}
+
+/// Where the objects of a store are.
+pub(super) fn path(store: &Store) -> ResourcePath {
+    match store {
+        Store::Release => releases(),
+        Store::ConfigMap { .. } => config_maps(),
+    }
+}
+
+impl State {
+    pub(super) async fn read_record(&self) -> Result<Option<(Installed, Value)>, SyncError> {
+        let id = self.store.parent(&self.name);
+        let Some(value) = self.cluster.get_id(&path(&self.store), &id).await? else {
+            return Ok(None);
+        };
+        match Installed::from_object(&value) {
+            Ok(installed) => Ok(Some((installed, value))),
+            Err(source) => Err(self.unreadable(source)),
+        }
+    }
+
+    fn unreadable(&self, source: RecordError) -> SyncError {
+        SyncError::Record {
+            release: self.name.to_string(),
+            source,
+        }
+    }
+
+    /// Looks for a record of the same release in another store: members have
+    /// the label of its ApplySet, so going on with a new record would lose them.
+    /// Asked on first use only; what may not be read is nobody's record of ours.
+    pub(in crate::engine::sync) async fn ensure_only_record(
+        &self,
+        repository: &str,
+        is_defined: bool,
+    ) -> Result<(), SyncError> {
+        let label = format!(
+            "applyset.kubernetes.io/id,{}={}",
+            labels::RELEASE,
+            self.name.label()
+        );
+        let mut found = Vec::new();
+        if is_defined && self.store != Store::Release {
+            let id = Store::Release.parent(&self.name);
+            match self.cluster.get_id(&releases(), &id).await {
+                Ok(value) => found.extend(value),
+                Err(error) => pass_over(error)?,
+            }
+        }
+        let selector = Selector {
+            labels: Some(&label),
+            ..Selector::default()
+        };
+        match self.cluster.list(&config_maps(), &selector).await {
+            Ok(list) => found.extend(list.items),
+            Err(error) => pass_over(error)?,
+        }
+        let name = self.name.to_string();
+        let other = found.iter().find(|value| {
+            value["metadata"]["name"] == name.as_str()
+                && Store::of(value) != self.store
+                // Others may use the same names in a namespace of theirs.
+                && Installed::from_object(value)
+                    .is_ok_and(|record| record.repository == repository)
+        });
+        match other {
+            None => Ok(()),
+            Some(other) => Err(SyncError::KeptElsewhere {
+                release: name,
+                found: Store::of(other),
+                wanted: self.store.clone(),
+            }),
+        }
+    }
+
+    /// Writes the metadata of a Release where it is not as wanted already, and
+    /// only if nobody wrote to it since it was read: the status write that
+    /// follows is fenced by the version that comes out of this.
+    pub(super) async fn write_metadata(&self, inventory: &Inventory) -> Result<Value, SyncError> {
+        let mut parent = self.parent_object(inventory);
+        if let Some(live) = &self.live {
+            if holds(live, &parent) {
+                return Ok(live.clone());
+            }
+            for key in ["uid", "resourceVersion"] {
+                parent["metadata"][key] = live["metadata"][key].clone();
+            }
+        }
+        let id = self.store.parent(&self.name);
+        match self.apply(&releases(), &id, &parent).await {
+            // Somebody else made the release since we looked for it.
+            Ok(applied) if self.live.is_none() && !applied.created && !applied.repeated => {
+                Err(self.contended(None))
+            }
+            Ok(applied) => Ok(applied.value),
+            Err(SyncError::Cluster(error)) if is_contended(&error) => {
+                Err(self.contended(Some(Box::new(error))))
+            }
+            Err(other) => Err(other),
+        }
+    }
+
+    /// Writes the status of a Release: the commit.
+    pub(super) async fn write_status(
+        &self,
+        next: &Installed,
+        reason: &str,
+        message: &str,
+    ) -> Result<Value, SyncError> {
+        let change = json!({
+            "metadata": { "resourceVersion": next.resource_version },
+            "status": next.status(reason, message, Timestamp::now()),
+        });
+        self.patch(change, Some("status")).await
+    }
+
+    /// Writes a ConfigMap with everything it says: the commit.
+    pub(super) async fn write_all(
+        &self,
+        next: &Installed,
+        inventory: &Inventory,
+        reason: &str,
+        message: &str,
+    ) -> Result<Value, SyncError> {
+        let mut object = self.parent_object(inventory);
+        object["data"] = config_map_data(&next.status(reason, message, Timestamp::now()));
+        if let Some(live) = &self.live {
+            for key in ["uid", "resourceVersion"] {
+                object["metadata"][key] = live["metadata"][key].clone();
+            }
+            return self.patch(object, None).await;
+        }
+        let id = self.store.parent(&self.name);
+        let body = Bytes::from(canonical_json(&object));
+        let options = ApplyOptions::new(MANAGER);
+        match self
+            .cluster
+            .create(&config_maps(), &id, body, &options)
+            .await
+        {
+            Ok(created) => Ok(created.value),
+            // Somebody else made it since we looked for it, or a request of
+            // ours whose answer was lost did: the next run will know.
+            Err(error) if matches!(error.class(), Some(Class::AlreadyExists { .. })) => {
+                Err(self.contended(Some(Box::new(error))))
+            }
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    fn parent_object(&self, inventory: &Inventory) -> Value {
+        parent_object(
+            &self.store,
+            &self.name,
+            inventory,
+            env!("CARGO_PKG_VERSION"),
+        )
+    }
+
+    async fn patch(&self, change: Value, subresource: Option<&str>) -> Result<Value, SyncError> {
+        let options = PatchOptions {
+            manager: MANAGER,
+            dry_run: false,
+            subresource,
+        };
+        let id = self.store.parent(&self.name);
+        let patch = Patch::Merge(change);
+        match self
+            .cluster
+            .patch(&path(&self.store), &id, &patch, &options)
+            .await
+        {
+            Ok(applied) => Ok(applied.value),
+            Err(error) if is_contended(&error) => Err(self.contended(Some(Box::new(error)))),
+            Err(error) => Err(error.into()),
+        }
+    }
+}
+
+/// Whether a value has everything that another one names.
+fn holds(live: &Value, wanted: &Value) -> bool {
+    match wanted {
+        Value::Object(fields) => fields.iter().all(|(key, value)| holds(&live[key], value)),
+        other => live == other,
+    }
+}
+
+/// What we may not read cannot be told from what is not there.
+fn pass_over(error: ClusterError) -> Result<(), ClusterError> {
+    match error.class() {
+        Some(Class::Forbidden | Class::KindNotServed | Class::NotFound) => Ok(()),
+        _ => Err(error),
+    }
+}

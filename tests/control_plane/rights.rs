@@ -1,0 +1,496 @@
+//! Few rights: what docs/permissions/*.yaml grants is enough, and nothing that
+//! is not granted is asked for again and again.
+
+use std::path::Path;
+
+use pleach_testkit::audit::Events;
+
+use crate::fleet::{Fleet, Run};
+
+const BUNDLE: (&str, &str) = (
+    "manifests/shop/bundle.yaml",
+    "apiVersion: pleach.dev/v1alpha1\nkind: Bundle\n",
+);
+
+/// Eight kinds in one namespace.
+const APP: &str = "\
+apiVersion: v1
+kind: ServiceAccount
+metadata: {name: shop}
+---
+apiVersion: v1
+kind: ConfigMap
+metadata: {name: settings}
+data: {greeting: hello, color: red}
+---
+apiVersion: v1
+kind: Secret
+metadata: {name: keys}
+stringData: {session: Xq7hush9vB2}
+---
+apiVersion: v1
+kind: Service
+metadata: {name: shop}
+spec: {selector: {app: shop}, ports: [{port: 80}]}
+---
+apiVersion: apps/v1
+kind: Deployment
+metadata: {name: shop}
+spec:
+  replicas: 0
+  selector: {matchLabels: {app: shop}}
+  template:
+    metadata: {labels: {app: shop}}
+    spec:
+      serviceAccountName: shop
+      containers: [{name: shop, image: shop:1, envFrom: [{configMapRef: {name: settings}}]}]
+---
+apiVersion: policy/v1
+kind: PodDisruptionBudget
+metadata: {name: shop}
+spec: {minAvailable: 1, selector: {matchLabels: {app: shop}}}
+---
+apiVersion: networking.k8s.io/v1
+kind: NetworkPolicy
+metadata: {name: shop}
+spec: {podSelector: {matchLabels: {app: shop}}}
+---
+apiVersion: networking.k8s.io/v1
+kind: Ingress
+metadata: {name: shop}
+spec: {defaultBackend: {service: {name: shop, port: {number: 80}}}}
+";
+
+/// Kinds of the application.
+const KINDS: usize = 8;
+
+/// A second version: one object less, one changed.
+fn second() -> String {
+    let (first, last) = APP
+        .split_once("---\napiVersion: networking.k8s.io/v1\nkind: NetworkPolicy")
+        .unwrap();
+    let (_, last) = last.split_once("---\n").unwrap();
+    format!("{first}---\n{last}").replace("hello", "welcome")
+}
+
+/// A team that may do what a page of the documentation grants, in a namespace.
+struct Team {
+    fleet: Fleet,
+    user: String,
+}
+
+impl Team {
+    /// Makes the namespaces, grants the rights in each of them, and commits an
+    /// application in two versions whose state is kept in the first.
+    fn new(environment: &'static str, grants: &str, account: &str, namespaces: &[&str]) -> Self {
+        let second = second();
+        let fleet = Fleet::new(
+            environment,
+            "",
+            &[
+                BUNDLE,
+                ("manifests/shop/v1.0.0/app.yaml", APP),
+                ("manifests/shop/v1.1.0/app.yaml", &second),
+            ],
+        );
+        let user = format!("system:serviceaccount:{}:{account}", namespaces[0]);
+        for namespace in namespaces {
+            fleet.kubectl(&["create", "namespace", namespace]);
+            fleet.grant(grants, namespace, namespaces[0]);
+        }
+        fleet.set_environment(&format!(
+            "state: {{kind: ConfigMap, namespace: {0}}}\n\
+             releases:\n  - {{name: shop, bundle: shop, version: v1.0.0, namespace: {0}}}\n",
+            namespaces[0]
+        ));
+        fleet.commit();
+        let mut team = Self { fleet, user };
+        team.become_user();
+        team
+    }
+
+    fn become_user(&mut self) {
+        let groups = ["system:serviceaccounts"];
+        let file = crate::shared()
+            .kubeconfig_for_user(&self.user, &groups)
+            .unwrap();
+        self.fleet.through(file);
+    }
+
+    /// What was asked of the server on behalf of the team.
+    fn asked<T>(&self, act: impl FnOnce(&Fleet) -> T) -> (T, Events) {
+        self.fleet.asked_by(&self.user, act)
+    }
+}
+
+impl Fleet {
+    /// Applies a file of docs/permissions for a namespace, to the account of
+    /// another one.
+    fn grant(&self, file: &str, namespace: &str, of: &str) {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/permissions");
+        #[expect(clippy::disallowed_methods, reason = "the documentation is under test")]
+        let text = std::fs::read_to_string(path.join(file)).unwrap();
+        let (text, subjects) = text.rsplit_once("subjects:").unwrap();
+        let text = format!(
+            "{}subjects:{}",
+            text.replace("team-a", namespace),
+            subjects.replace("team-a", of)
+        );
+        let file = self.file(&format!("{namespace}-{file}"), &text);
+        self.kubectl(&["apply", "-f", &file]);
+    }
+}
+
+/// Requests that were refused for want of a right.
+fn forbidden(events: &Events) -> Vec<String> {
+    let refused = events.filter(|event| event.code() == 403);
+    let mut lines: Vec<String> = refused.to_string().lines().map(str::to_owned).collect();
+    lines.sort();
+    lines
+}
+
+/// What every run asks for although it may be closed: who owns nothing outside
+/// of a namespace does not need it.
+const CLOSED: [&str; 3] = [
+    "list admissionregistration.k8s.io mutatingwebhookconfigurations  403",
+    "list admissionregistration.k8s.io validatingwebhookconfigurations  403",
+    "list apiregistration.k8s.io apiservices  403",
+];
+
+/// All writes were allowed and stayed in these namespaces.
+#[track_caller]
+fn stays_in(events: &Events, namespaces: &[&str]) {
+    for event in &events.writes().0 {
+        let object = event.object_ref.as_ref().unwrap();
+        assert!(event.code() < 400, "{event}");
+        assert!(namespaces.contains(&object.namespace.as_str()), "{event}");
+    }
+}
+
+#[test]
+#[expect(clippy::too_many_lines, reason = "one story, told in its order")]
+fn one_role_is_enough_for_the_whole_life_of_a_release() {
+    let team = Team::new("solo", "namespaced.yaml", "pleach", &["solo"]);
+    let fleet = &team.fleet;
+    let id = fleet.field(&["namespace", "solo"], "{.metadata.uid}");
+    let run = |args: &[&str], code: i32| -> (Run, Events) {
+        let (run, events) = team.asked(|fleet| fleet.run(args).ended_with(code));
+        stays_in(&events, &["solo"]);
+        (run, events)
+    };
+
+    // Before there is anything.
+    let (status, events) = run(&["status", "solo"], 0);
+    status.says("git: solo/shop (v1.0.0) is not installed");
+    assert_eq!(forbidden(&events), [""; 0]);
+    let (_, events) = run(&["plan", "solo"], 0);
+    assert_eq!(events.writes().to_string(), "");
+    let (diff, _) = run(&["diff", "solo", "--exit-code"], 10);
+    diff.says("8 to create");
+
+    // The first apply says which cluster it is by what the team may read.
+    let (refused, events) = run(&["apply", "solo", "--yes"], 2);
+    refused.says(&format!("add `--cluster-id {id}`"));
+    assert_eq!(events.writes().to_string(), "");
+    let wrong = "00000000-0000-0000-0000-000000000000";
+    let (refused, events) = run(&["apply", "solo", "--yes", "--cluster-id", wrong], 7);
+    refused.says(&format!("but the server is cluster {id}"));
+    assert_eq!(events.writes().to_string(), "");
+    let (applied, events) = run(&["apply", "solo", "--yes", "--cluster-id", &id], 0);
+    applied.says("release solo.shop v1.0.0: deployed");
+    // Once more than later: a record elsewhere was looked for.
+    let mut closed: Vec<&str> = CLOSED.to_vec();
+    closed.extend([
+        "get pleach.dev releases solo.shop 403",
+        "list configmaps  403",
+    ]);
+    closed.sort_unstable();
+    let first: Vec<String> = forbidden(&events)
+        .into_iter()
+        .filter(|line| !line.starts_with("get pleach.dev"))
+        .collect();
+    closed.retain(|line| !line.starts_with("get pleach.dev"));
+    assert_eq!(first, closed, "{events}");
+
+    // The parent is what the ApplySet specification wants of a ConfigMap.
+    let parent = fleet
+        .get(&["-n", "solo", "configmap", "solo.shop"])
+        .unwrap();
+    let set = pleach_domain::inventory::apply_set_id("solo.shop", "solo", "ConfigMap", "");
+    assert_eq!(
+        parent["metadata"]["labels"]["applyset.kubernetes.io/id"],
+        set.as_str()
+    );
+    let annotations = &parent["metadata"]["annotations"];
+    assert_eq!(
+        annotations["applyset.kubernetes.io/additional-namespaces"],
+        ""
+    );
+    let kinds = annotations["applyset.kubernetes.io/contains-group-kinds"]
+        .as_str()
+        .unwrap();
+    assert_eq!(kinds.split(',').count(), KINDS, "{kinds}");
+    assert_eq!(parent["data"]["ready"], "True");
+    assert_eq!(
+        fleet.field(
+            &["-n", "solo", "service/shop"],
+            "{.metadata.labels.applyset\\.kubernetes\\.io/part-of}"
+        ),
+        set
+    );
+
+    // Unchanged: within the budget, with its kinds times one namespace.
+    let (_, events) = run(&["apply", "solo", "--yes"], 0);
+    let summary = events.summary();
+    assert_eq!((summary.writes, summary.dry_runs), (0, 0), "{events}");
+    assert!(
+        summary.reads <= KINDS + 12,
+        "{} reads:\n{events}",
+        summary.reads
+    );
+    assert_eq!(forbidden(&events), CLOSED, "{events}");
+
+    // Another revision of the same is one write.
+    fleet.write("README.md", "words\n");
+    fleet.commit();
+    let (_, events) = run(&["apply", "solo", "--yes"], 0);
+    assert_eq!(events.dry_runs().to_string(), "");
+    assert_eq!(
+        events.writes().to_string(),
+        "patch configmaps solo/solo.shop 200\n"
+    );
+
+    // Drift.
+    fleet.kubectl(&["-n", "solo", "scale", "deployment/shop", "--replicas=3"]);
+    fleet.kubectl(&[
+        "-n",
+        "solo",
+        "label",
+        "service/shop",
+        "applyset.kubernetes.io/part-of-",
+    ]);
+    let (diff, events) = run(&["diff", "solo", "--exit-code"], 10);
+    diff.says("-  replicas: 3\n+  replicas: 0")
+        .says("update Service/solo/shop  (the cluster drifted")
+        .says("2 to update");
+    assert_eq!(forbidden(&events), CLOSED, "{events}");
+    run(&["apply", "solo", "--yes"], 0);
+    assert_eq!(
+        fleet.field(&["-n", "solo", "deployment/shop"], "{.spec.replicas}"),
+        "0"
+    );
+
+    // An upgrade, with something to prune.
+    fleet.edit_environment("v1.0.0", "v1.1.0");
+    fleet.commit();
+    let (applied, events) = run(&["apply", "solo", "--yes"], 0);
+    applied
+        .says("release solo.shop v1.1.0: deployed")
+        .says("1 updated, 1 deleted, 6 unchanged");
+    assert_eq!(forbidden(&events), CLOSED, "{events}");
+    assert!(!fleet.exists(&["-n", "solo", "networkpolicy/shop"]));
+
+    // What is recorded, with and without the repository.
+    let (status, events) = run(&["status", "solo"], 0);
+    status.says("v1.1.0");
+    assert_eq!(forbidden(&events), [""; 0]);
+    let (history, events) = run(&["history", "solo/shop"], 0);
+    history.says("v1.1.0").says("v1.0.0");
+    assert_eq!(forbidden(&events), [""; 0]);
+    let elsewhere = tempfile::tempdir().unwrap();
+    let away = |args: &[&str], code: i32| fleet.run_in(elsewhere.path(), args).ended_with(code);
+    away(&["status", "--state-namespace", "solo"], 0).says("solo/shop");
+    away(&["history", "solo/shop", "--state-namespace", "solo"], 0).says("v1.1.0");
+    away(&["status"], 4).says("name the namespace that state is kept in with --state-namespace");
+
+    // The doctor says what it could not see, and what is missing.
+    let (_, events) = team.asked(|_| {
+        away(&["doctor", "--state-namespace", "solo"], 0)
+            .says("the rest of the cluster could not be looked at: only what lies in solo")
+    });
+    assert_eq!(forbidden(&events), [""; 0], "{events}");
+    fleet.kubectl(&[
+        "-n",
+        "solo",
+        "create",
+        "configmap",
+        "stray",
+        "--from-literal=a=b",
+    ]);
+    fleet.kubectl(&[
+        "-n",
+        "solo",
+        "label",
+        "configmap",
+        "stray",
+        &format!("applyset.kubernetes.io/part-of={set}"),
+    ]);
+    away(&["doctor", "--state-namespace", "solo"], 1).says("ConfigMap/solo/stray");
+}
+
+#[test]
+fn several_namespaces_are_listed_one_by_one() {
+    let mut team = Team::new("duo", "namespaced.yaml", "pleach", &["duo", "duo-b"]);
+    let fleet = &team.fleet;
+    let other = APP.replace("metadata: {name: ", "metadata: {namespace: duo-b, name: ");
+    fleet.write("manifests/shop/v1.0.0/other.yaml", &other);
+    let id = fleet.field(&["namespace", "duo"], "{.metadata.uid}");
+    fleet.set_environment(&format!(
+        "cluster: {{id: {id}}}\n\
+         state: {{kind: ConfigMap, namespace: duo}}\n\
+         releases:\n  - {{name: shop, bundle: shop, version: v1.0.0, namespace: duo}}\n"
+    ));
+    fleet.commit();
+    let (_, events) = team.asked(Fleet::applied);
+    stays_in(&events, &["duo", "duo-b"]);
+    let parent = fleet.get(&["-n", "duo", "configmap", "duo.shop"]).unwrap();
+    assert_eq!(
+        parent["metadata"]["annotations"]["applyset.kubernetes.io/additional-namespaces"],
+        "duo-b"
+    );
+    let (_, events) = team.asked(Fleet::applied);
+    let summary = events.summary();
+    assert_eq!((summary.writes, summary.dry_runs), (0, 0), "{events}");
+    assert!(
+        summary.reads <= 2 * KINDS + 12,
+        "{} reads:\n{events}",
+        summary.reads
+    );
+    // One list that is closed told enough: no kind is asked for everywhere.
+    assert_eq!(forbidden(&events), CLOSED, "{events}");
+
+    // In the namespace that is taken away nothing is known, so nothing goes.
+    fleet.kubectl(&["-n", "duo-b", "delete", "rolebinding", "pleach"]);
+    fleet.edit_environment("v1.0.0", "v1.1.0");
+    fleet.commit();
+    let (run, events) = team.asked(|fleet| fleet.apply().ended_with(4));
+    run.says("add to a Role in namespace duo-b: {apiGroups:");
+    assert_eq!(crate::fleet::object_writes(&events), [""; 0], "{events}");
+    assert!(fleet.exists(&["-n", "duo-b", "networkpolicy/shop"]));
+
+    // Who may see all of the cluster finds the same release.
+    fleet.kubectl(&["-n", "duo-b", "delete", "networkpolicy", "shop"]);
+    team.fleet.through(crate::shared().kubeconfig().to_owned());
+    let fleet = &team.fleet;
+    fleet.run(&["status", "duo"]).ended_with(0).says("duo/shop");
+    let away = tempfile::tempdir().unwrap();
+    fleet
+        .run_in(away.path(), &["history", "duo/shop"])
+        .ended_with(0)
+        .says("v1.0.0");
+    fleet.applied().says("release duo.shop v1.1.0: deployed");
+}
+
+#[test]
+fn what_a_preview_needs_is_not_enough_to_apply() {
+    let team = Team::new("peek", "preview.yaml", "pleach-preview", &["peek"]);
+    let fleet = &team.fleet;
+    let (_, events) = team.asked(|fleet| {
+        fleet
+            .run(&["diff", "peek", "--exit-code"])
+            .ended_with(10)
+            .says("8 to create")
+    });
+    assert_eq!(events.writes().to_string(), "");
+    fleet.run(&["plan", "peek"]).ended_with(4);
+    let (run, events) = team.asked(|fleet| {
+        let id = fleet.field(&["namespace", "peek"], "{.metadata.uid}");
+        fleet
+            .run(&["apply", "peek", "--yes", "--cluster-id", &id])
+            .ended_with(4)
+    });
+    run.says("may not watch deployments.apps in namespace peek")
+        .says("add to a Role in namespace peek: {apiGroups: [apps], resources: [deployments], verbs: [watch]}")
+        .says("nothing was written");
+    assert_eq!(events.writes().to_string(), "");
+}
+
+#[test]
+fn a_cluster_role_is_enough_for_releases_anywhere() {
+    let fleet = Fleet::new(
+        "wide",
+        "  - {name: shop, bundle: shop, version: v1.0.0, namespace: wide}\n",
+        &[
+            BUNDLE,
+            ("manifests/shop/v1.0.0/app.yaml", APP),
+            ("manifests/shop/v1.1.0/app.yaml", &second()),
+        ],
+    );
+    fleet.grant("cluster.yaml", "wide", "wide");
+    let mut team = Team {
+        fleet,
+        user: "system:serviceaccount:wide:pleach".to_owned(),
+    };
+    team.become_user();
+    let fleet = &team.fleet;
+    for version in ["v1.0.0", "v1.1.0"] {
+        fleet.edit_environment("v1.0.0", version);
+        fleet.commit();
+        let (run, events) = team.asked(Fleet::applied);
+        run.says(&format!("release wide.shop {version}: deployed"));
+        assert_eq!(forbidden(&events), [""; 0], "{events}");
+        let (_, events) = team.asked(Fleet::applied);
+        let summary = events.summary();
+        assert_eq!((summary.writes, summary.dry_runs), (0, 0), "{events}");
+        assert!(
+            summary.reads <= KINDS + 1 + 12,
+            "{} reads:\n{events}",
+            summary.reads
+        );
+        assert_eq!(forbidden(&events), [""; 0], "{events}");
+    }
+    assert!(!fleet.exists(&["-n", "wide", "networkpolicy/shop"]));
+    let (_, events) = team.asked(|fleet| fleet.run(&["status", "wide"]).ended_with(0));
+    assert_eq!(forbidden(&events), [""; 0], "{events}");
+    fleet.run(&["history", "wide/shop"]).ended_with(0);
+}
+
+#[test]
+fn state_stays_where_it_is_kept() {
+    let team = Team::new("stay", "namespaced.yaml", "pleach", &["stay"]);
+    let mut fleet = team.fleet;
+    fleet.through(crate::shared().kubeconfig().to_owned());
+    let id = fleet.cluster_id();
+    // The id of kube-system names the cluster too, for who may read it.
+    fleet
+        .run(&["apply", "stay", "--yes", "--cluster-id", &id])
+        .ended_with(0);
+    fleet.edit_environment("state: {kind: ConfigMap, namespace: stay}\n", "");
+    fleet.commit();
+    let run = fleet.run(&["apply", "stay", "--yes", "--cluster-id", &id]);
+    run.ended_with(7)
+        .says("its record is kept in {kind: ConfigMap, namespace: stay}, not in {kind: Release}")
+        .says("write `state: {kind: ConfigMap, namespace: stay}` again");
+    fleet.edit_environment(
+        "releases:",
+        "state: {kind: ConfigMap, namespace: stay-b}\nreleases:",
+    );
+    fleet
+        .run(&["diff", "stay"])
+        .ended_with(7)
+        .says("namespace stay-b, in which state is to be kept, does not exist")
+        .says("kubectl create namespace stay-b");
+    fleet.kubectl(&["create", "namespace", "stay-b"]);
+    fleet
+        .run(&["diff", "stay"])
+        .ended_with(7)
+        .says("its record is kept in {kind: ConfigMap, namespace: stay}");
+
+    // And the other way round.
+    fleet.edit_environment(
+        "state: {kind: ConfigMap, namespace: stay-b}\nreleases:\n  - {name: shop, bundle: shop, version: v1.0.0, namespace: stay}\n",
+        "releases:\n  - {name: shop, bundle: shop, version: v1.0.0, namespace: stay-b}\n  - {name: second, bundle: shop, version: v1.0.0, namespace: stay-c}\n",
+    );
+    fleet.commit();
+    fleet
+        .run(&["apply", "stay/second", "--yes", "--cluster-id", &id])
+        .ended_with(0);
+    fleet.edit_environment(
+        "releases:",
+        "state: {kind: ConfigMap, namespace: stay-b}\nreleases:",
+    );
+    fleet
+        .run(&["diff", "stay/second"])
+        .ended_with(7)
+        .says("its record is kept in {kind: Release}, not in {kind: ConfigMap, namespace: stay-b}");
+}
