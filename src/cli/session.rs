@@ -90,6 +90,12 @@ impl Session {
         &self.loaded.rendered
     }
 
+    /// Whether this is the release that says what there is to say about all.
+    fn is_first(&self, release: &ResolvedRelease) -> bool {
+        let first = self.loaded.rendered.first();
+        first.is_some_and(|(first, _)| first.name == release.name)
+    }
+
     /// The client that acts for a release: audit logs are read by its name.
     pub(super) fn cluster_for(&self, release: &ResolvedRelease) -> Cluster {
         self.cluster
@@ -111,6 +117,11 @@ impl Session {
         let policy = self.policy(release);
         let planning = async {
             let mut observation = observe(&cluster, &mut desired, self.options.verify).await?;
+            if self.is_first(release) {
+                let declared = &self.loaded.environment.cluster;
+                let finding = declared.other_version(&observation.observed.server_version);
+                desired.findings.extend(finding);
+            }
             if let Some(named) = &self.cluster_id {
                 let observed = &mut observation.observed;
                 recognize(&cluster, &desired.store, observed, named).await?;

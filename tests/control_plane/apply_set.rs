@@ -141,3 +141,68 @@ fn kubectl_refuses_the_set_until_a_user_hands_it_over_and_then_prunes_it() {
     let (_, events) = fleet.watched(Fleet::applied);
     assert_eq!(events.writes().to_string(), "");
 }
+
+#[test]
+fn a_config_map_is_a_parent_that_kubectl_takes_over_too() {
+    let fleet = Fleet::new(
+        "mapset",
+        "  - {name: web, bundle: web, namespace: mapset}\n",
+        &files(),
+    );
+    fleet.kubectl(&["create", "namespace", "mapset"]);
+    fleet.extend_environment("state: {kind: ConfigMap, namespace: mapset}\n");
+    fleet.commit();
+    fleet.applied();
+    let file = fleet.file(
+        "kept.yaml",
+        "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: a, namespace: mapset}\ndata: {k: v}\n",
+    );
+    let apply_set = || {
+        let output = fleet
+            .kubectl_command(&[
+                "apply",
+                "--server-side",
+                "--prune",
+                "--applyset=configmap/mapset.web",
+                "-n=mapset",
+                "-f",
+                &file,
+            ])
+            .env("KUBECTL_APPLYSET", "true")
+            .output()
+            .unwrap();
+        format!("{output:?}")
+    };
+    let said = apply_set();
+    assert!(
+        said.contains(r#"is managed by tooling \"pleach\" instead of \"kubectl\""#),
+        "{said}"
+    );
+    let tooling = format!("{TOOLING}=kubectl/v1.36.3");
+    let annotate = [
+        "-n",
+        "mapset",
+        "annotate",
+        "--overwrite",
+        "configmap",
+        "mapset.web",
+    ];
+    fleet.kubectl(&[&annotate[..], &[&tooling]].concat());
+    // It checks the id, the annotations and the label of the members.
+    let said = apply_set();
+    assert!(
+        said.contains("configmap/b pruned") && said.contains("deployment.apps/web pruned"),
+        "{said}"
+    );
+    assert!(!said.contains("configmap/mapset.web"), "{said}");
+    fleet
+        .writes_nothing(|fleet| fleet.apply().ended_with(7))
+        .says("kubectl annotate --overwrite -n mapset configmap mapset.web applyset.kubernetes.io/tooling=pleach/0");
+    let tooling = format!("{TOOLING}=pleach/0");
+    fleet.kubectl(&[&annotate[..], &[&tooling]].concat());
+    fleet.applied();
+    assert!(fleet.exists(&["-n", "mapset", "cm/b"]));
+    fleet.diff().ended_with(0);
+    let (_, events) = fleet.watched(Fleet::applied);
+    assert_eq!(events.writes().to_string(), "");
+}

@@ -379,3 +379,14 @@ fn immutable_fields_are_refused_before_anything_is_written() {
     );
     fleet.diff().ended_with(7);
 }
+
+#[test]
+fn a_server_of_another_version_is_pointed_out() {
+    let fleet = fleet("minor");
+    fleet.edit_environment("cluster: {", "cluster: {kubernetes: \"1.35\", ");
+    fleet.commit();
+    fleet
+        .diff()
+        .ended_with(10)
+        .says("warning: the environment is for Kubernetes 1.35, and the server is v1.36");
+}

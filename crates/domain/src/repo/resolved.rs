@@ -5,7 +5,7 @@ use semver::VersionReq;
 use serde_json::Value;
 
 use super::policy::{Consent, Protect, PrunePolicy, RuntimeObject, Selector};
-use crate::finding::Finding;
+use crate::finding::{Finding, Kind};
 use crate::inventory::{ReleaseName, Store};
 use crate::object::Origin;
 use crate::plan::Direction;
@@ -46,6 +46,33 @@ pub struct ClusterRef {
     pub id: Option<String>,
     /// Kubernetes version it is linted against, such as `1.36`.
     pub kubernetes: Option<String>,
+}
+
+impl ClusterRef {
+    /// Points out that a server is of another version than the one that
+    /// manifests were read and checked for.
+    ///
+    /// ```
+    /// use pleach_domain::repo::ClusterRef;
+    /// let declared = ClusterRef { kubernetes: Some("1.36".to_owned()), ..ClusterRef::default() };
+    /// assert!(declared.other_version("v1.36.3+k3s1").is_none());
+    /// assert!(declared.other_version("v1.35.0").is_some());
+    /// ```
+    pub fn other_version(&self, server: &str) -> Option<Finding> {
+        let declared = self.kubernetes.as_deref()?;
+        let minor = |text: &str| -> Option<(u32, u32)> {
+            let mut parts = text.trim_start_matches('v').splitn(3, ['.', '+', '-']);
+            Some((parts.next()?.parse().ok()?, parts.next()?.parse().ok()?))
+        };
+        (minor(declared)? != minor(server)?).then(|| {
+            Finding::warning(
+                Kind::Cluster,
+                "other-kubernetes",
+                format!("the environment is for Kubernetes {declared}, and the server is {server}"),
+            )
+            .hint("correct cluster.kubernetes in the environment file: kinds and fields are checked by it")
+        })
+    }
 }
 
 /// A release with its bundle, version and values.
