@@ -71,7 +71,7 @@ pub(super) async fn namespaces(
     };
     observations.gaps.push(Gap {
         what: "the rest of the cluster".to_owned(),
-        why: format!("only what lies in {}{why} was", names.join(", ")),
+        why: format!("only what lies in {} was{why}", names.join(", ")),
         forbidden: true,
     });
 }
