@@ -10,18 +10,21 @@ pub mod target;
 pub mod ui;
 
 mod apply;
+mod compare;
 mod completion;
 mod diff;
 mod doctor;
 mod format;
 mod history;
 mod init;
+mod mask;
 mod plan;
 mod plan_file;
 mod render;
 mod runtime;
 mod session;
 mod status;
+mod verdict;
 mod version;
 
 use std::ffi::OsString;

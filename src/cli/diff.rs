@@ -5,11 +5,14 @@ use clap::ValueEnum;
 use pleach_domain::diff::fields::Scope;
 use pleach_domain::diff::masking::Masker;
 use pleach_domain::diff::text::View;
-use pleach_domain::object::DigestKey;
+use pleach_domain::plan::Plan;
+use pleach_domain::plan::view::{Drawing, ReleaseDiff};
 
-use super::error::{CliError, Kind};
+use super::compare::{Kinds, Revisions};
+use super::error::CliError;
 use super::session::{Options, Session};
-use super::{Context, Exit, Target, Ui, format};
+use super::verdict::Verdict;
+use super::{Context, Exit, Target, Ui, compare, format, mask};
 
 /// Show what apply would change
 ///
@@ -17,24 +20,35 @@ use super::{Context, Exit, Target, Ui, format};
 /// live cluster. Objects that may have changed are sent to the server as a dry
 /// run, so defaults and admission are part of the answer. Nothing is written.
 /// Values of Secrets are never shown: equal ones have the same number.
+///
+/// An object whose name or namespace changed is shown as one. Fields that
+/// others own are left out unless --all is given.
+///
+/// With --base it is compared with another revision of the repository instead:
+/// no cluster is asked, and what a server would add or refuse is not known.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
   pleach diff production                       every release
   pleach diff production/web                   one release
   pleach diff production --exit-code -o json   for a pipeline: 10 when there are changes
-  pleach diff production -o markdown           for a comment on a pull request")]
+  pleach diff production -o markdown           for a comment on a pull request
+  pleach diff production --base main           against another revision; needs no cluster")]
 pub(crate) struct DiffArgs {
     /// Environment, or one release of it
     #[arg(value_name = "ENV[/RELEASE]")]
     pub(crate) target: Target,
+
+    /// Compare with this branch, tag or commit instead of the cluster
+    #[arg(long, value_name = "REV")]
+    pub(crate) base: Option<String>,
 
     /// Also show fields that others own
     #[arg(long)]
     pub(crate) all: bool,
 
     /// Compare every object with a dry run, also those whose metadata says that they are unchanged
-    #[arg(long)]
+    #[arg(long, conflicts_with = "base")]
     pub(crate) verify: bool,
 
     /// Exit with code 10 when there are changes
@@ -58,63 +72,137 @@ pub(crate) enum DiffOutput {
 }
 
 pub(crate) async fn run(ui: &mut Ui, ctx: &Context, args: DiffArgs) -> Result<Exit, CliError> {
+    let key = mask::run_key()?;
+    let view = View {
+        scope: if args.all { Scope::All } else { Scope::Owned },
+        status: false,
+        full_deletes: args.all,
+    };
+    if let Some(base) = &args.base {
+        let comparison = compare::revisions(ctx, &args.target, base, &key)?;
+        ui.findings(&comparison.findings);
+        let mut report = Report::new(&args, comparison.masker, comparison.releases.len());
+        report.revisions = Some(comparison.revisions);
+        report.begin(ui);
+        for one in &comparison.releases {
+            let drawing = Drawing {
+                desired: &one.desired,
+                observed: &one.observed,
+                policy: &one.policy,
+                kinds: comparison.kinds.catalog(),
+                view,
+            };
+            report.add(ui, &one.plan, drawing);
+        }
+        return Ok(report.finish(ui));
+    }
     let options = Options {
         verify: args.verify,
         wait: true,
         review: false,
     };
     let session = Session::open(ui, ctx, &args.target, options, None).await?;
-    let view = View {
-        scope: if args.all { Scope::All } else { Scope::Owned },
-        status: false,
-        full_deletes: args.all,
-    };
-    let mut masker = Masker::new(DigestKey::new(run_key()?));
-    let mut exit = Exit::DONE;
-    let mut documents = Vec::new();
+    let masker = mask::masker(&key, session.loaded.all());
+    let kinds = Kinds::of(&session.loaded.environment, session.loaded.all());
+    let mut report = Report::new(&args, masker, session.releases().len());
     for (release, rendered) in session.releases() {
-        let planned = match session.plan(ui, release, rendered).await? {
-            Ok(planned) => planned,
-            Err(error) => {
-                exit = exit.and(error.exit());
-                continue;
+        match session.plan(ui, release, rendered).await? {
+            Ok(planned) => {
+                let drawing = Drawing {
+                    desired: &planned.desired,
+                    observed: &planned.observation.observed,
+                    policy: &session.policy(release),
+                    kinds: kinds.catalog(),
+                    view,
+                };
+                report.add(ui, &planned.plan, drawing);
             }
-        };
-        let differences = planned.differences(&session.policy(release), view, &mut masker);
-        match args.output {
-            DiffOutput::Text => ui.print(format::diff::text(&planned.plan, &differences)),
-            DiffOutput::Markdown => ui.print(format::diff::markdown(&planned.plan, &differences)),
-            DiffOutput::Json => documents.push(format::diff::json(&planned.plan, &differences)),
-        }
-        ui.findings(&planned.remarks());
-        exit = exit.and(planned.blocks());
-        if args.exit_code && planned.has_changes() {
-            exit = exit.and(Exit::CHANGES);
-        }
-        if let Err(error) = planned.ensure_allowed() {
-            ui.error(&error);
-            exit = exit.and(error.exit());
+            Err(error) => report.exit = report.exit.and(error.exit()),
         }
     }
-    if args.output == DiffOutput::Json {
-        ui.print(format::json(
-            &serde_json::json!({ "format": 1, "releases": documents }),
-        ));
-    }
-    Ok(exit)
+    Ok(report.finish(ui))
 }
 
-/// A key of this run only: indexes of secrets mean nothing outside its output.
-fn run_key() -> Result<Vec<u8>, CliError> {
-    let mut key = vec![0; 32];
-    rustls::crypto::ring::default_provider()
-        .secure_random
-        .fill(&mut key)
-        .map_err(|_| {
-            CliError::new(
-                Kind::Failed,
-                "failed to get random bytes from the operating system",
-            )
-        })?;
-    Ok(key)
+/// What is shown of the releases, one after the other.
+struct Report<'a> {
+    args: &'a DiffArgs,
+    masker: Masker,
+    /// How many releases there are.
+    expected: usize,
+    revisions: Option<Revisions>,
+    releases: Vec<ReleaseDiff>,
+    exit: Exit,
+}
+
+impl<'a> Report<'a> {
+    fn new(args: &'a DiffArgs, masker: Masker, expected: usize) -> Self {
+        Self {
+            args,
+            masker,
+            expected,
+            revisions: None,
+            releases: Vec::new(),
+            exit: Exit::DONE,
+        }
+    }
+
+    /// What is compared, where that is not the cluster.
+    fn begin(&self, ui: &mut Ui) {
+        let Some(Revisions { base, head, .. }) = &self.revisions else {
+            return;
+        };
+        match self.args.output {
+            DiffOutput::Text => {
+                ui.print(format_args!("{base} -> {head}, without a cluster"));
+            }
+            DiffOutput::Markdown => ui.print(format_args!(
+                "{} → {}, without a cluster\n",
+                format::diff::escaped(base),
+                format::diff::escaped(head)
+            )),
+            DiffOutput::Json => {}
+        }
+    }
+
+    fn add(&mut self, ui: &mut Ui, plan: &Plan, drawing: Drawing<'_>) {
+        let diff = drawing.release(plan, &mut self.masker);
+        match self.args.output {
+            DiffOutput::Text => {
+                let text = format::diff::text(&diff, self.expected > 1);
+                ui.print(text.trim_end_matches('\n'));
+            }
+            DiffOutput::Markdown => ui.print(format::diff::markdown(&diff)),
+            DiffOutput::Json => {}
+        }
+        self.releases.push(diff);
+        let verdict = Verdict(plan);
+        ui.findings(&verdict.remarks());
+        self.exit = self.exit.and(verdict.blocks());
+        if self.args.exit_code && verdict.has_changes() {
+            self.exit = self.exit.and(Exit::CHANGES);
+        }
+        if let Err(error) = verdict.ensure_allowed() {
+            ui.error(&error);
+            self.exit = self.exit.and(error.exit());
+        }
+    }
+
+    fn finish(self, ui: &mut Ui) -> Exit {
+        match self.args.output {
+            DiffOutput::Text | DiffOutput::Markdown => ui.print(format::diff::end(&self.releases)),
+            DiffOutput::Json => {
+                let mut document = serde_json::json!({
+                    "format": 1,
+                    "summary": format::diff::summary(&self.releases),
+                    "releases": self.releases,
+                });
+                if let Some(revisions) = &self.revisions {
+                    document["base"] = serde_json::json!(revisions.base_commit);
+                    document["head"] = serde_json::json!(revisions.head_commit);
+                }
+                ui.print(format::json(&document));
+            }
+        }
+        self.exit
+    }
 }

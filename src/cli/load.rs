@@ -1,6 +1,7 @@
 //! What every command begins with: the repository at a revision, an
 //! environment of it, and what it renders to.
 
+use std::fmt::Display;
 use std::path::{Path, PathBuf};
 
 use pleach_domain::finding::{Finding, Kind as FindingKind};
@@ -57,7 +58,7 @@ pub struct Loaded {
     /// The releases asked for, in the order of the environment.
     pub rendered: Vec<(ResolvedRelease, Rendered)>,
     /// The releases not asked for: what is secret there is secret here too.
-    pub others: Vec<Rendered>,
+    pub others: Vec<(ResolvedRelease, Rendered)>,
     /// What the files are a revision of.
     pub revision: Revision,
     /// Everything there is to say about the environment and those releases.
@@ -75,9 +76,14 @@ impl Context {
 
     /// Opens the repository.
     pub fn open(&self) -> Result<Opened, CliError> {
+        self.open_at(self.settings.revision.as_deref())
+    }
+
+    /// Opens the repository at a revision, or its working tree.
+    pub fn open_at(&self, revision: Option<&str>) -> Result<Opened, CliError> {
         let folder = self.folder()?;
         let source = Source::open(&folder)?;
-        Ok(match &self.settings.revision {
+        Ok(match revision {
             Some(revision) => {
                 let tree = source.tree(revision)?;
                 Opened {
@@ -167,6 +173,40 @@ impl Loaded {
         Ok(self)
     }
 
+    /// What all releases render to, also those not asked for.
+    pub(super) fn all(&self) -> impl Iterator<Item = &Rendered> {
+        self.rendered
+            .iter()
+            .chain(&self.others)
+            .map(|(_, rendered)| rendered)
+    }
+
+    /// Names of the releases asked for.
+    pub(super) fn names(&self) -> Vec<&str> {
+        self.rendered
+            .iter()
+            .map(|(release, _)| release.name.release.as_str())
+            .collect()
+    }
+
+    /// Sets the releases but one aside, with what was found in them.
+    pub(super) fn only(mut self, wanted: &str) -> Self {
+        let (rendered, others): (Vec<_>, Vec<_>) = self
+            .rendered
+            .into_iter()
+            .partition(|(release, _)| release.name.release == wanted);
+        for (_, other) in &others {
+            for finding in &other.findings {
+                if let Some(position) = self.findings.iter().position(|known| known == finding) {
+                    self.findings.remove(position);
+                }
+            }
+        }
+        self.rendered = rendered;
+        self.others.extend(others);
+        self
+    }
+
     /// The version of a release: the revision for a bundle without versions.
     pub fn version(&self, release: &ResolvedRelease) -> String {
         match &release.version {
@@ -182,49 +222,55 @@ pub(super) fn read(
     revision: Revision,
     target: &Target,
 ) -> Result<Loaded, CliError> {
-    let environment = repo::resolve(tree, &target.environment, &pleach_version())
+    let loaded = read_all(tree, revision, &target.environment)
         .map_err(|findings| refused(target, findings))?;
-    if let Some(wanted) = &target.release {
-        let names: Vec<&str> = environment
-            .releases
-            .iter()
-            .map(|release| release.name.release.as_str())
-            .collect();
-        if !names.contains(&wanted.as_str()) {
-            return Err(no_release(&environment, wanted, &names));
-        }
+    let Some(wanted) = &target.release else {
+        return Ok(loaded);
+    };
+    let names = loaded.names();
+    if !names.contains(&wanted.as_str()) {
+        return Err(no_release(&loaded.environment, wanted, &names));
     }
-    let mut findings = environment.findings.clone();
+    Ok(loaded.only(wanted))
+}
+
+/// Loads an environment with all of its releases, as far as that is possible.
+pub(super) fn read_all(
+    tree: &dyn FileTree,
+    revision: Revision,
+    environment: &str,
+) -> Result<Loaded, Vec<Finding>> {
+    let environment = repo::resolve(tree, environment, &pleach_version())?;
     let (kinds, note) = KindTable::nearest(environment.cluster.kubernetes.as_deref());
-    findings.extend(note);
     // All of them, whatever is asked for: releases share kinds, and no two of
     // them may have the same object.
-    let (mut rendered, mut others) = (Vec::new(), Vec::new());
     let all = render::render_environment(tree, &environment, &kinds);
-    for (release, result) in environment.releases.iter().zip(all) {
-        let wanted = target.release.as_ref();
-        if wanted.is_none_or(|wanted| *wanted == release.name.release) {
-            findings.extend(result.findings.iter().cloned());
-            rendered.push((release.clone(), result));
-        } else {
-            others.push(result);
-        }
-    }
+    let findings = environment
+        .findings
+        .iter()
+        .cloned()
+        .chain(note)
+        .chain(all.iter().flat_map(|one| one.findings.iter().cloned()))
+        .collect();
     Ok(Loaded {
+        rendered: environment.releases.iter().cloned().zip(all).collect(),
         environment,
-        rendered,
-        others,
+        others: Vec::new(),
         revision,
         findings,
     })
 }
 
-fn refused(target: &Target, findings: Vec<Finding>) -> CliError {
+pub(super) fn refused(target: &impl Display, findings: Vec<Finding>) -> CliError {
     let summary = findings::summary(&findings);
     CliError::from_findings(format!("{target} cannot be rendered: {summary}"), findings)
 }
 
-fn no_release(environment: &ResolvedEnvironment, wanted: &str, names: &[&str]) -> CliError {
+pub(super) fn no_release(
+    environment: &ResolvedEnvironment,
+    wanted: &str,
+    names: &[&str],
+) -> CliError {
     let finding = Finding::error(
         FindingKind::Repository,
         "unknown-release",

@@ -3,13 +3,15 @@
 use std::path::{Path, PathBuf};
 
 use clap::ValueEnum;
+use pleach_domain::diff::masking::Masker;
+use pleach_domain::diff::normalize::in_reading_order;
 use pleach_domain::object::Manifest;
 use serde_json::Value;
 
 use super::error::{CliError, Kind};
-use super::format::manifests::{Mask, document, file_name, in_reading_order, list};
+use super::format::manifests::{document, file_name, list};
 use super::format::values::{self, Secrets};
-use super::{Context, Exit, Loaded, Target, Ui};
+use super::{Context, Exit, Loaded, Target, Ui, mask};
 use crate::io::files::{self, FileContent, FileError, Files};
 
 /// Lists the files that an earlier run wrote into a folder.
@@ -21,8 +23,8 @@ const MARKER: &str = ".pleach-render";
 /// objects to stdout in the order in which they are applied. Needs no cluster;
 /// the same files always give the same output.
 ///
-/// Values of Secrets are replaced by placeholders, which the API server
-/// refuses. With --show-secrets the output can be applied.
+/// Secret values are replaced by placeholders, which the API server refuses
+/// where a Secret was. With --show-secrets the output can be applied.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -55,7 +57,7 @@ pub(crate) struct RenderArgs {
     #[arg(long)]
     show_values: bool,
 
-    /// Show values of Secrets
+    /// Show secret values
     #[arg(long, conflicts_with = "show_values")]
     show_secrets: bool,
 }
@@ -87,7 +89,7 @@ pub(crate) fn run(ui: &mut Ui, context: &Context, args: &RenderArgs) -> Result<E
     ui.findings(&loaded.findings);
     let mut show = Show {
         secrets: args.show_secrets,
-        mask: Mask::default(),
+        masker: mask::masker(&mask::run_key()?, loaded.all()),
         masked: 0,
     };
     match &args.out {
@@ -95,9 +97,13 @@ pub(crate) fn run(ui: &mut Ui, context: &Context, args: &RenderArgs) -> Result<E
         None => write_stream(ui, args, &loaded, &mut show),
     }
     if show.masked > 0 {
-        let plural = if show.masked == 1 { "" } else { "s" };
+        let objects = if show.masked == 1 {
+            "object"
+        } else {
+            "objects"
+        };
         ui.status(format_args!(
-            "values of {} Secret{plural} are not shown; --show-secrets shows them",
+            "secret values of {} {objects} are not shown; --show-secrets shows them",
             show.masked
         ));
     }
@@ -107,7 +113,7 @@ pub(crate) fn run(ui: &mut Ui, context: &Context, args: &RenderArgs) -> Result<E
 /// Objects as they may be shown.
 struct Show {
     secrets: bool,
-    mask: Mask,
+    masker: Masker,
     masked: usize,
 }
 
@@ -117,7 +123,7 @@ impl Show {
             return manifest.value();
         }
         self.masked += usize::from(manifest.is_secret());
-        self.mask.object(manifest)
+        self.masker.object(&manifest.value(), &manifest.secrecy())
     }
 }
 
@@ -211,12 +217,11 @@ fn files_of_earlier_run(folder: &Path) -> Result<Vec<String>, CliError> {
 
 fn show_values(ui: &mut Ui, args: &RenderArgs, loaded: &Loaded) {
     // A value of the environment may be a secret of a release not asked for.
-    let asked_for = loaded.rendered.iter().map(|(_, rendered)| rendered);
-    let all: Vec<_> = asked_for.chain(&loaded.others).collect();
+    let all: Vec<_> = loaded.all().collect();
     let secrets = if all.iter().any(|rendered| rendered.failed()) {
         Secrets::Unknown
     } else {
-        Secrets::of(all.iter().flat_map(|rendered| &rendered.manifests))
+        Secrets::of(&all)
     };
     let mut entries = Vec::new();
     for (release, _) in &loaded.rendered {

@@ -5,17 +5,16 @@ use std::future::Future;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use pleach_domain::diff::masking::Masker;
-use pleach_domain::diff::text::{ObjectDiff, View};
-use pleach_domain::finding::{self, Finding, Severity};
+use pleach_domain::finding::Finding;
 use pleach_domain::inventory::ReleaseName;
 use pleach_domain::observe::ClusterId;
-use pleach_domain::plan::{self, Action, Desired, Plan, Policy};
+use pleach_domain::plan::{self, Desired, Plan, Policy};
 use pleach_domain::render::Rendered;
-use pleach_domain::repo::ResolvedRelease;
+use pleach_domain::repo::{ResolvedEnvironment, ResolvedRelease};
 use tokio_util::sync::CancellationToken;
 
 use super::error::{CliError, Kind};
+use super::verdict::Verdict;
 use super::{Context, Exit, Loaded, Target, Ui};
 use crate::engine::sync::{Observation, SyncError, observe, recognize, review_access};
 use crate::io::cluster::{Cluster, ClusterError, Connection};
@@ -112,7 +111,7 @@ impl Session {
         release: &ResolvedRelease,
         rendered: &Rendered,
     ) -> Result<Result<Planned, CliError>, CliError> {
-        let mut desired = self.desired(release, rendered);
+        let mut desired = desired(&self.loaded, release, rendered);
         let cluster = self.cluster_for(release);
         let policy = self.policy(release);
         let planning = async {
@@ -155,85 +154,67 @@ impl Session {
         }
     }
 
-    fn desired(&self, release: &ResolvedRelease, rendered: &Rendered) -> Desired {
-        Desired {
-            name: release.name.clone(),
-            store: release.store.clone(),
-            repository: self.loaded.environment.repository.clone(),
-            bundle: release.bundle.clone(),
-            version: self.loaded.version(release),
-            revision: self.loaded.revision.to_string(),
-            namespace: release.namespace.clone(),
-            create_namespace: release.create_namespace,
-            manifests: rendered.manifests.clone(),
-            runtime_objects: release.runtime_objects.clone(),
-            digests: std::collections::BTreeMap::new(),
-            findings: Vec::new(),
-        }
-    }
-
     /// What the environment and the flags allow a release.
     pub(super) fn policy(&self, release: &ResolvedRelease) -> Policy {
-        let environment = &self.loaded.environment;
-        Policy {
-            cluster: self.cluster_id.clone(),
-            adopt: release.adopt.clone(),
-            prune: environment.prune.clone(),
-            protect: environment.protect.clone(),
-            consent: environment.consent.clone(),
-            timeout: release.timeout,
-            wait: self.options.wait,
-            verify: self.options.verify,
-            upgrades_from: release.upgrades_from.clone(),
-            kubernetes: release.kubernetes.clone(),
-            direction: release.direction,
-        }
+        let cluster = self.cluster_id.clone();
+        policy(&self.loaded.environment, release, cluster, self.options)
+    }
+}
+
+/// What git wants of a release; its digests need the key of whoever compares.
+pub(super) fn desired(loaded: &Loaded, release: &ResolvedRelease, rendered: &Rendered) -> Desired {
+    Desired {
+        name: release.name.clone(),
+        store: release.store.clone(),
+        repository: loaded.environment.repository.clone(),
+        bundle: release.bundle.clone(),
+        version: loaded.version(release),
+        revision: loaded.revision.to_string(),
+        namespace: release.namespace.clone(),
+        create_namespace: release.create_namespace,
+        manifests: rendered.manifests.clone(),
+        runtime_objects: release.runtime_objects.clone(),
+        digests: std::collections::BTreeMap::new(),
+        findings: Vec::new(),
+    }
+}
+
+/// What an environment and the flags allow a release.
+pub(super) fn policy(
+    environment: &ResolvedEnvironment,
+    release: &ResolvedRelease,
+    cluster: Option<ClusterId>,
+    options: Options,
+) -> Policy {
+    Policy {
+        cluster,
+        adopt: release.adopt.clone(),
+        prune: environment.prune.clone(),
+        protect: environment.protect.clone(),
+        consent: environment.consent.clone(),
+        timeout: release.timeout,
+        wait: options.wait,
+        verify: options.verify,
+        upgrades_from: release.upgrades_from.clone(),
+        kubernetes: release.kubernetes.clone(),
+        direction: release.direction,
     }
 }
 
 impl Planned {
-    /// What forbids to carry out the plan at all. What only blocks single
-    /// objects (conflicts, an API that does not answer) is not among it.
-    fn refusals(&self) -> impl Iterator<Item = &Finding> {
-        self.plan
-            .findings
-            .iter()
-            .filter(|finding| is_refusal(finding))
+    /// What the plan means for the command.
+    fn verdict(&self) -> Verdict<'_> {
+        Verdict(&self.plan)
     }
 
     /// What blocks single objects.
     pub(super) fn blocks(&self) -> Exit {
-        self.plan
-            .findings
-            .iter()
-            .filter(|finding| finding.is_error() && !is_refusal(finding))
-            .map(|finding| Kind::from(finding.kind).exit())
-            .fold(Exit::DONE, Exit::and)
-    }
-
-    /// Every object that changes, drawn.
-    pub(super) fn differences(
-        &self,
-        policy: &Policy,
-        view: View,
-        masker: &mut Masker,
-    ) -> Vec<ObjectDiff> {
-        plan::view::differences(
-            &self.plan,
-            &self.desired,
-            &self.observation.observed,
-            policy,
-            view,
-            masker,
-        )
+        self.verdict().blocks()
     }
 
     /// Whether anything would change.
     pub(super) fn has_changes(&self) -> bool {
-        self.plan
-            .changes
-            .iter()
-            .any(|change| !matches!(change.action, Action::Unchanged | Action::Skip))
+        self.verdict().has_changes()
     }
 
     /// Whether carrying it out would write something, be it only the record.
@@ -248,45 +229,13 @@ impl Planned {
 
     /// Warnings and notes of the plan, and errors that block single objects.
     pub(super) fn remarks(&self) -> Vec<Finding> {
-        self.plan
-            .findings
-            .iter()
-            .filter(|finding| !is_refusal(finding))
-            .cloned()
-            .collect()
+        self.verdict().remarks()
     }
 
     /// Refuses to go on when the plan may not be carried out: all findings at once.
     pub(super) fn ensure_allowed(&self) -> Result<(), CliError> {
-        let mut findings: Vec<Finding> = self.refusals().cloned().collect();
-        if findings.is_empty() {
-            return Ok(());
-        }
-        findings.extend(
-            self.plan
-                .findings
-                .iter()
-                .filter(|finding| finding.severity == Severity::Warning)
-                .cloned(),
-        );
-        Err(CliError::from_findings(
-            format!(
-                "release {} is not applied; nothing was written",
-                self.plan.release
-            ),
-            findings,
-        ))
+        self.verdict().ensure_allowed()
     }
-}
-
-fn is_refusal(finding: &Finding) -> bool {
-    let blocks_one = matches!(
-        finding.kind,
-        finding::Kind::Conflict | finding::Kind::Cluster
-    ) && finding.object.is_some()
-        // Who may not do all of it had better not begin.
-        && finding.code != "forbidden";
-    finding.is_error() && !blocks_one
 }
 
 /// What was not finished when somebody asked us to stop is given up: only for

@@ -75,12 +75,7 @@ pub async fn carry_out(
     }
     events.send(EventKind::Phase(Verb::Apply));
     state.prepare().await?;
-    for manifest in &desired.manifests {
-        desired.digests.insert(
-            manifest.id().clone(),
-            body::desired_digest(manifest, state.key()),
-        );
-    }
+    desired.digest_with(state.key());
     let attempt = record::attempt(desired);
     let superset = record::superset(desired, &observed, plan);
     if plan.has_steps() {

@@ -11,6 +11,7 @@
 mod apply_set;
 mod audit;
 mod cluster;
+mod differences;
 mod doctor;
 mod faults;
 mod fleet;

@@ -199,6 +199,99 @@ fn digests_of_secrets_cannot_be_guessed() {
     assert!(!digest("cm/open").contains("hmac"), "{}", digest("cm/open"));
 }
 
+const NAMED: &str = "\
+apiVersion: v1
+kind: ConfigMap
+metadata: {name: legacy}
+data: {user: web, password: {{ values.password | quote }}}
+---
+apiVersion: apps/v1
+kind: Deployment
+metadata: {name: app}
+spec:
+  replicas: 0
+  selector: {matchLabels: {app: app}}
+  template:
+    metadata: {labels: {app: app}}
+    spec:
+      containers:
+      - name: app
+        image: app
+        env: [{name: LEVEL, value: '1'}, {name: TOKEN, value: {{ values.nested.token | quote }}}]
+";
+
+#[test]
+fn fields_that_a_bundle_names_are_as_secret_as_secrets() {
+    let fleet = fleet("named");
+    fleet.write(
+        "manifests/web/bundle.yaml",
+        "apiVersion: pleach.dev/v1alpha1\nkind: Bundle\nsecretFields:\n\
+         - {kind: ConfigMap, name: leg*, fields: [data.password]}\n\
+         - {kind: Deployment, fields: ['spec.template.spec.containers[name=app].env[name=TOKEN].value']}\n",
+    );
+    fleet.write("manifests/web/v1.0.0/named.yaml.j2", NAMED);
+    fleet.commit();
+    say_everything(&fleet);
+    fleet.applied();
+    for object in ["cm/legacy", "deployment/app"] {
+        let live = fleet.get(&["-n", "named", object]).unwrap();
+        assert!(leaks(&live.to_string()).is_some(), "it got there");
+        let digest = &live["metadata"]["annotations"]["pleach.dev/desired"];
+        assert!(digest.as_str().unwrap().contains("hmac"), "{digest}");
+    }
+    fleet.diff().ended_with(0);
+
+    // git changes: another value, and one under another name.
+    fleet.edit_environment("pw-Xq7hush9vB2", "new-Xq7hush9vB2");
+    fleet.edit(
+        "manifests/web/v1.0.0/named.yaml.j2",
+        "name: LEVEL, value: '1'",
+        "name: LEVEL, value: '2'",
+    );
+    fleet.commit();
+    say_everything(&fleet);
+    for args in [&[][..], &["--all"], &["-o", "json"], &["-o", "markdown"]] {
+        let line = [&["diff", "named", "--base", "HEAD~1"], args].concat();
+        fleet.run(&line).says("changed>");
+    }
+    fleet.diff().ended_with(10).says("-          value: \"1\"");
+    fleet.applied();
+
+    // The cluster drifts.
+    let drift = format!(r#"{{"data":{{"password":"other-{PLANTED}"}}}}"#);
+    fleet.kubectl(&[
+        "-n",
+        "named",
+        "patch",
+        "cm/legacy",
+        "--type=merge",
+        "-p",
+        &drift,
+    ]);
+    say_everything(&fleet);
+    fleet.applied();
+
+    // The server refuses, and quotes what it refuses.
+    let template = "manifests/web/v1.0.0/named.yaml.j2";
+    let list = "password: [{{ values.password | quote }}]";
+    fleet.edit(template, "password: {{ values.password | quote }}", list);
+    fleet.commit();
+    say_everything(&fleet);
+    assert_ne!(fleet.apply().code, 0);
+    fleet.edit(template, list, "password: {{ values.password | quote }}");
+
+    // The objects go.
+    fleet.edit(template, "name: legacy", "name: legacy-of-old");
+    fleet.edit(
+        "manifests/web/bundle.yaml",
+        "name: leg*",
+        "name: legacy-of-old",
+    );
+    fleet.commit();
+    say_everything(&fleet);
+    fleet.applied();
+}
+
 #[test]
 fn secrets_of_kubectl_are_adopted_in_silence() {
     let fleet = fleet("adopted");

@@ -1,6 +1,7 @@
 //! The program from outside: exit codes, stdout and stderr.
 
 mod completion;
+mod diff;
 mod doctor;
 mod errors;
 mod help;

@@ -2,7 +2,8 @@
 //!
 //! [`ownership`] reads `metadata.managedFields`; [`normalize`] removes what the
 //! server adds to every object; [`fields`] compares field by field; [`masking`]
-//! keeps secret values out of the result; [`text`] draws it. What a difference
+//! keeps secret values out of the result; [`text`] draws it; [`pairing`]
+//! finds what only changed its name. What a difference
 //! means for the plan is not decided here.
 
 pub mod fields;
@@ -10,4 +11,5 @@ pub mod locate;
 pub mod masking;
 pub mod normalize;
 pub mod ownership;
+pub mod pairing;
 pub mod text;

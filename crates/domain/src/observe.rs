@@ -6,11 +6,13 @@
 mod discovery;
 mod grants;
 mod live;
+mod rendered;
 mod triage;
 
 pub use discovery::{Discovery, Freshness, Resource, Served, ServedGroup, ServedVersion};
 pub use grants::{Grants, MissingGrant, MissingRule, copyable, rules};
 pub use live::{Live, LiveMeta};
+pub use rendered::Base;
 pub use triage::{Known, Reading, is_unchanged, triage};
 
 use std::collections::BTreeMap;
@@ -20,7 +22,7 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use crate::inventory::{Installed, Inventory, Journal};
-use crate::object::{Digest, FieldPath, GroupKind, ObjectId, ServiceRef};
+use crate::object::{Digest, DigestKey, FieldPath, GroupKind, Manifest, ObjectId, ServiceRef};
 
 /// Which cluster: the uid of its namespace `kube-system`; where state is kept in
 /// ConfigMaps, that of their namespace.
@@ -294,4 +296,15 @@ pub enum DesiredDigest {
     Known(Digest),
     /// A secret object before the key exists.
     Unkeyed,
+}
+
+impl DesiredDigest {
+    /// The digest that is written for a manifest: keyed where it holds secrets.
+    pub fn of(manifest: &Manifest, key: Option<&DigestKey>) -> Self {
+        match (manifest.is_secret(), key) {
+            (false, _) => Self::Known(manifest.digest()),
+            (true, Some(key)) => Self::Known(Digest::keyed(key, manifest.json())),
+            (true, None) => Self::Unkeyed,
+        }
+    }
 }

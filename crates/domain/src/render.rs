@@ -26,6 +26,7 @@
 mod engine;
 mod filters;
 mod formatter;
+mod hide;
 mod identity;
 mod lines;
 mod patch;
@@ -51,6 +52,7 @@ use crate::kinds::KindTable;
 use crate::object::{Manifest, ObjectId, Origin};
 use crate::order;
 use crate::repo::{FileTree, ResolvedEnvironment, ResolvedRelease};
+use crate::values::SecretValues;
 use scope::Kinds;
 use source::{Loaded, Loader};
 
@@ -67,6 +69,8 @@ pub struct Rendered {
     /// also those that were looked for and are not there. Only that objects are
     /// shared with other releases may come from a change of another file.
     pub inputs: Vec<String>,
+    /// The values that may not be shown, wherever they got.
+    pub secret_values: SecretValues,
 }
 
 impl Rendered {
@@ -176,8 +180,9 @@ fn finish(loaded: Loaded, release: &ResolvedRelease, kinds: &Kinds<'_>) -> Rende
         objects,
         mut findings,
         inputs,
+        secret_values,
     } = loaded;
-    let mut manifests = post::process(objects, release, kinds, &mut findings);
+    let mut manifests = post::process(objects, release, kinds, &secret_values, &mut findings);
     manifests = refuse_repeated(manifests, &mut findings);
     order::sort(&mut manifests);
     sort_findings(&mut findings);
@@ -186,6 +191,7 @@ fn finish(loaded: Loaded, release: &ResolvedRelease, kinds: &Kinds<'_>) -> Rende
         manifests,
         findings,
         inputs: inputs.into_iter().collect(),
+        secret_values,
     }
 }
 

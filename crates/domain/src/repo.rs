@@ -18,6 +18,8 @@ pub use environment::environments;
 pub use policy::{Consent, ConsentAction, Protect, PruneMax, PrunePolicy, RuntimeObject, Selector};
 pub use recording::{Record, RecordingTree};
 pub use resolve::resolve;
-pub use resolved::{ClusterRef, Patch, PatchChange, ResolvedEnvironment, ResolvedRelease};
+pub use resolved::{
+    ClusterRef, Patch, PatchChange, ResolvedEnvironment, ResolvedRelease, SecretRule,
+};
 pub use selector::{Matcher, well_known_group};
 pub use tree::{FileTree, MemoryTree, TreeEntry, TreeError, TreeKind};

@@ -4,5 +4,7 @@
 //! environment, release. Maps merge, lists replace, null deletes.
 
 mod merge;
+mod secret;
 
 pub use merge::{Layer, Source, ValueRow, Values};
+pub use secret::SecretValues;

@@ -3,29 +3,38 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
-use pleach_domain::diff::text::{ObjectDiff, Tag};
-use pleach_domain::object::ObjectId;
-use pleach_domain::plan::{Action, Change, Plan};
-use serde_json::{Value, json};
+use pleach_domain::diff::text::{self, ObjectDiff, Tag};
+use pleach_domain::plan::view::ReleaseDiff;
+use pleach_domain::plan::{Action, Cause};
 
 use super::findings::plain;
 use super::style;
 
-/// One release: each object under its name, then the summary.
-pub(crate) fn text(plan: &Plan, differences: &[ObjectDiff]) -> String {
-    let changes = super::plan::by_object(plan);
-    let mut text = String::new();
-    for difference in differences {
-        let style = style_of(difference.action);
+/// One release: each object under its name. With `counts`, how many objects get
+/// which action is said at once.
+pub(crate) fn text(diff: &ReleaseDiff, counts: bool) -> String {
+    let mut text = format!(
+        "{}release {}{:#} {}",
+        style::PLACE,
+        diff.release,
+        style::PLACE,
+        plain(&versions(diff))
+    );
+    if counts {
+        let _ = write!(text, ": {}", diff.summary);
+    }
+    text.push('\n');
+    for object in &diff.objects {
+        let style = style_of(object.action);
         let _ = writeln!(
             text,
-            "{style}{} {}{style:#}{}",
-            difference.action,
-            plain(&difference.object.to_string()),
-            note(&changes, difference)
+            "{style}{}{style:#}{}",
+            plain(&name(object)),
+            note(object)
         );
-        for hunk in &difference.hunks {
-            let _ = writeln!(text, "{}{}{:#}", style::HINT, hunk.header(), style::HINT);
+        for hunk in &object.hunks {
+            let header = plain(&hunk.header());
+            let _ = writeln!(text, "{}{header}{:#}", style::HINT, style::HINT);
             for line in &hunk.lines {
                 let style = match line.tag {
                     Tag::Context => anstyle::Style::new(),
@@ -40,41 +49,104 @@ pub(crate) fn text(plan: &Plan, differences: &[ObjectDiff]) -> String {
                 );
             }
         }
+        for remark in remarks(object) {
+            let _ = writeln!(text, "  {}", plain(&remark));
+        }
     }
-    for change in others(plan) {
-        let _ = writeln!(
-            text,
-            "{} {}: {}",
-            change.action,
-            plain(&change.object.to_string()),
-            plain(&change.reason)
-        );
-    }
-    let _ = write!(
-        text,
-        "release {}: {}",
-        plan.release,
-        super::plan::summary(plan)
-    );
     text
 }
 
-/// What is not drawn and must be said all the same.
-fn others(plan: &Plan) -> impl Iterator<Item = &Change> {
-    plan.changes
+/// What ends a diff: what nobody checked, then how many objects get which action.
+pub(crate) fn end(diffs: &[ReleaseDiff]) -> String {
+    let unverified = diffs
         .iter()
-        .filter(|change| matches!(change.action, Action::Blocked | Action::Skip))
+        .flat_map(|diff| &diff.objects)
+        .filter(|object| object.note.unverified.is_some())
+        .count();
+    let summary = summary(diffs);
+    match unverified {
+        0 => summary,
+        // Not one more kind of change: they are among those counted.
+        count => format!("{count} not verified by the server\n{summary}"),
+    }
 }
 
-fn note(changes: &BTreeMap<&ObjectId, &Change>, difference: &ObjectDiff) -> String {
-    match changes.get(&difference.object) {
-        Some(change) => format!(
-            "  ({}){}",
-            plain(&change.reason),
-            super::plan::unverified(change)
-        ),
-        None => String::new(),
+/// How many objects of all releases get which action.
+pub(crate) fn summary(diffs: &[ReleaseDiff]) -> String {
+    text::summary(diffs.iter().flat_map(|diff| {
+        diff.counts
+            .iter()
+            .flat_map(|(action, count)| std::iter::repeat_n(*action, *count))
+    }))
+}
+
+fn versions(diff: &ReleaseDiff) -> String {
+    match &diff.from {
+        Some(from) if *from != diff.to => format!("{} -> {}", short(from), short(&diff.to)),
+        _ => short(&diff.to).to_owned(),
     }
+}
+
+/// A version; of one that is a commit, as much as people read.
+fn short(version: &str) -> &str {
+    let is_commit = version.len() == 40 && version.bytes().all(|byte| byte.is_ascii_hexdigit());
+    if is_commit { &version[..7] } else { version }
+}
+
+/// What happens to which object.
+fn name(diff: &ObjectDiff) -> String {
+    match &diff.former {
+        Some(former) => format!("{} {} -> {}", former.how.verb(), former.object, diff.object),
+        None => format!("{} {}", verb(diff.action), diff.object),
+    }
+}
+
+fn verb(action: Action) -> String {
+    match action {
+        Action::Skip => "keep".to_owned(),
+        action => action.to_string(),
+    }
+}
+
+fn note(diff: &ObjectDiff) -> String {
+    let mut note = String::new();
+    // Of what only has another name, that is said already.
+    if diff.former.is_none() || diff.action != Action::Create {
+        let _ = write!(note, "  ({})", plain(&diff.note.reason));
+    }
+    if let Some(why) = &diff.note.unverified {
+        let _ = write!(note, "  [not verified by the server: {}]", plain(why));
+    }
+    note
+}
+
+/// What the lines do not show.
+fn remarks(diff: &ObjectDiff) -> Vec<String> {
+    let mut remarks: Vec<String> = diff
+        .reordered()
+        .map(|change| format!("only the order of {} changes", change.path))
+        .collect();
+    if diff.action == Action::Update && diff.hunks.is_empty() && remarks.is_empty() {
+        remarks.push("no value changes".to_owned());
+    }
+    if diff.former.is_some() && diff.hunks.is_empty() && diff.fields.is_empty() {
+        remarks.push("nothing else changes".to_owned());
+    }
+    if matches!(diff.note.cause, Some(Cause::Both { .. })) {
+        let mut fields: BTreeMap<String, Vec<String>> = BTreeMap::new();
+        for change in &diff.fields {
+            let whose = match &change.cause {
+                Some(Cause::Git) => "git".to_owned(),
+                Some(Cause::Drift { managers }) => managers.join(", "),
+                _ => "git or the cluster".to_owned(),
+            };
+            let paths = fields.entry(whose).or_default();
+            paths.push(change.path.to_string());
+        }
+        let lines = fields.into_iter();
+        remarks.extend(lines.map(|(whose, paths)| format!("by {whose}: {}", paths.join(", "))));
+    }
+    remarks
 }
 
 fn style_of(action: Action) -> anstyle::Style {
@@ -85,59 +157,74 @@ fn style_of(action: Action) -> anstyle::Style {
     }
 }
 
-/// The same for programs.
-pub(crate) fn json(plan: &Plan, differences: &[ObjectDiff]) -> Value {
-    json!({
-        "release": plan.release.to_string(),
-        "from": plan.from,
-        "to": plan.to,
-        "summary": super::plan::summary(plan),
-        "objects": differences,
-        "changes": plan.changes,
-        "findings": plan.findings,
-    })
-}
-
-/// The same as markdown. The fence is longer than any run of backticks in the
-/// text, so that no manifest can break out of it.
-pub(crate) fn markdown(plan: &Plan, differences: &[ObjectDiff]) -> String {
-    let changes = super::plan::by_object(plan);
+/// The same as markdown. What has lines to look at is folded away below its
+/// name; the rest is a list. The fence is longer than any run of backticks in
+/// the text, so that no manifest can break out of it.
+pub(crate) fn markdown(diff: &ReleaseDiff) -> String {
     let mut text = format!(
-        "### Release {}\n\n{}\n",
-        plan.release,
-        super::plan::summary(plan)
+        "### Release {} {}\n\n{}\n",
+        diff.release,
+        escaped(&versions(diff).replace("->", "→")),
+        diff.summary
     );
-    for difference in differences {
-        let body = difference.unified();
+    let (drawn, listed): (Vec<_>, Vec<_>) = diff
+        .objects
+        .iter()
+        .partition(|object| !object.hunks.is_empty());
+    for object in drawn {
+        let body = object.unified();
         let longest = body
             .split(|character| character != '`')
             .map(str::len)
             .max()
             .unwrap_or(0);
         let fence = "`".repeat(longest.max(2) + 1);
-        let unverified = changes
-            .get(&difference.object)
-            .and_then(|change| change.unverified.as_deref())
-            .map(|why| format!("Not verified by the server: {}\n\n", escaped(why)))
-            .unwrap_or_default();
+        let mut about: Vec<String> = remarks(object);
+        if let Some(why) = &object.note.unverified {
+            about.push(format!("not verified by the server: {why}"));
+        }
+        let mut list = String::new();
+        for remark in &about {
+            let _ = writeln!(list, "- {}", escaped(remark));
+        }
+        if !list.is_empty() {
+            list.push('\n');
+        }
         let _ = write!(
             text,
-            "\n<details><summary>{} <code>{}</code></summary>\n\n{unverified}{fence}diff\n{}{fence}\n\n</details>\n",
-            difference.action,
-            escaped(&difference.object.to_string()),
+            "\n<details><summary>{}</summary>\n\n{list}{fence}diff\n{}{fence}\n\n</details>\n",
+            heading(object),
             plain_lines(&body),
         );
     }
-    for change in others(plan) {
-        let _ = writeln!(
-            text,
-            "\n- {} `{}`: {}",
-            change.action,
-            plain(&change.object.to_string()).replace('`', "'"),
-            escaped(&change.reason)
-        );
+    if !listed.is_empty() {
+        text.push('\n');
+    }
+    for object in listed {
+        let _ = writeln!(text, "- {}", heading(object));
+        for remark in remarks(object) {
+            let _ = writeln!(text, "  - {}", escaped(&remark));
+        }
     }
     text
+}
+
+fn heading(diff: &ObjectDiff) -> String {
+    let code =
+        |id: &pleach_domain::object::ObjectId| format!("<code>{}</code>", escaped(&id.to_string()));
+    let name = match &diff.former {
+        Some(former) => format!(
+            "{} {} → {}",
+            former.how.verb(),
+            code(&former.object),
+            code(&diff.object)
+        ),
+        None => format!("{} {}", verb(diff.action), code(&diff.object)),
+    };
+    match diff.action {
+        Action::Create => name,
+        _ => format!("{name}: {}", escaped(&diff.note.reason)),
+    }
 }
 
 fn plain_lines(text: &str) -> String {
@@ -149,7 +236,7 @@ fn plain_lines(text: &str) -> String {
 }
 
 /// Text that no markdown or HTML takes effect in, and that mentions nobody.
-fn escaped(text: &str) -> String {
+pub(crate) fn escaped(text: &str) -> String {
     plain(text)
         .chars()
         .fold(String::new(), |mut escaped, character| {
@@ -171,55 +258,116 @@ fn escaped(text: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use pleach_domain::plan::Action;
+    use pleach_domain::diff::fields::FieldChange;
+    use pleach_domain::diff::pairing::{Former, Moved};
+    use pleach_domain::diff::text::{Note, hunks};
+    use pleach_domain::object::{FieldPath, ObjectId};
 
     use super::*;
-    use crate::cli::format::samples;
+
+    fn id(name: &str) -> ObjectId {
+        ObjectId::new("", "ConfigMap", Some("web"), name)
+    }
+
+    fn object(name: &str, action: Action) -> ObjectDiff {
+        ObjectDiff {
+            object: id(name),
+            action,
+            former: None,
+            note: Note {
+                reason: format!("reason of {name}"),
+                ..Note::default()
+            },
+            hunks: Vec::new(),
+            fields: Vec::new(),
+        }
+    }
+
+    fn field(path: &str, cause: Option<Cause>) -> FieldChange {
+        FieldChange {
+            path: FieldPath::default().key("data").key(path),
+            old: None,
+            new: None,
+            reordered: false,
+            cause,
+        }
+    }
+
+    fn release(objects: Vec<ObjectDiff>) -> ReleaseDiff {
+        let mut counts = BTreeMap::from([(Action::Unchanged, 7)]);
+        for object in &objects {
+            *counts.entry(object.action).or_default() += 1;
+        }
+        let mut diff = ReleaseDiff {
+            release: "dev.web".to_owned(),
+            from: Some("v1.0.0".to_owned()),
+            to: "v1.1.0".to_owned(),
+            summary: String::new(),
+            counts,
+            objects,
+            findings: Vec::new(),
+        };
+        diff.summary = summary(std::slice::from_ref(&diff));
+        diff
+    }
+
+    fn sample() -> ReleaseDiff {
+        let mut created = object("a", Action::Create);
+        created.note.unverified = Some("its <namespace> is missing".to_owned());
+        created.hunks = hunks("", "kind: ConfigMap\n", 3);
+        let mut both = object("b", Action::Update);
+        both.note.cause = Some(Cause::Both {
+            managers: vec!["kubectl-edit".to_owned()],
+        });
+        both.hunks = hunks("data:\n  x: '1'\n", "data:\n  x: '2'\n", 3);
+        let drift = Cause::Drift {
+            managers: vec!["kubectl-edit".to_owned()],
+        };
+        both.fields = vec![
+            field("x", Some(Cause::Git)),
+            field("y", Some(drift)),
+            field("z", None),
+        ];
+        let mut sorted = object("c", Action::Update);
+        sorted.fields = vec![field("list", Some(Cause::Git))];
+        sorted.fields[0].reordered = true;
+        let mut moved = object("d", Action::Create);
+        moved.former = Some(Former {
+            object: ObjectId::new("", "ConfigMap", Some("old"), "d"),
+            how: Moved::Move,
+        });
+        moved.hunks = hunks("namespace: old\n", "namespace: web\n", 3);
+        release(vec![
+            created,
+            both,
+            sorted,
+            moved,
+            object("e", Action::Update),
+            object("f", Action::Delete),
+            object("g", Action::Blocked),
+            object("h", Action::Skip),
+        ])
+    }
 
     #[test]
-    fn what_nobody_checked_is_said_in_every_format() {
-        let mut plan = samples::plan(&[("a", Action::Create), ("b", Action::Create)]);
-        plan.changes[0].unverified = Some("its <namespace> is missing".to_owned());
-        let differences: Vec<ObjectDiff> = plan
-            .changes
-            .iter()
-            .map(|change| ObjectDiff {
-                object: change.object.clone(),
-                action: change.action,
-                hunks: Vec::new(),
-                fields: Vec::new(),
-            })
-            .collect();
-        let text = anstream::adapter::strip_str(&text(&plan, &differences)).to_string();
-        insta::assert_snapshot!(text, @r"
-        create ConfigMap/web/a  (reason of a)  [not verified by the server: its <namespace> is missing]
-        create ConfigMap/web/b  (reason of b)
-        release dev.web: 2 to create; 1 not verified by the server
-        ");
-        insta::assert_snapshot!(markdown(&plan, &differences), @r"
-        ### Release dev.web
+    fn a_release_is_drawn_for_people() {
+        let diff = sample();
+        let text = anstream::adapter::strip_str(&text(&diff, true)).to_string();
+        insta::assert_snapshot!(text + &end(&[diff]));
+    }
 
-        2 to create; 1 not verified by the server
+    #[test]
+    fn a_release_is_drawn_for_a_comment() {
+        insta::assert_snapshot!(markdown(&sample()));
+    }
 
-        <details><summary>create <code>ConfigMap/web/a</code></summary>
-
-        Not verified by the server: its &lt;namespace&gt; is missing
-
-        ```diff
-        ```
-
-        </details>
-
-        <details><summary>create <code>ConfigMap/web/b</code></summary>
-
-        ```diff
-        ```
-
-        </details>
-        ");
+    #[test]
+    fn all_releases_are_counted_together() {
+        let diffs = [sample(), release(vec![object("x", Action::Delete)])];
         assert_eq!(
-            json(&plan, &differences)["changes"][0]["unverified"],
-            "its <namespace> is missing"
+            summary(&diffs),
+            "2 to create, 3 to update, 2 to delete, 14 unchanged, 1 blocked, 1 kept"
         );
+        assert_eq!(summary(&[]), "no objects");
     }
 }

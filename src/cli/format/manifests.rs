@@ -1,69 +1,15 @@
 //! Rendered objects as text, for kubectl or for one file each.
 //!
 //! Values of Secrets are replaced unless they are asked for. A placeholder is
-//! not base64, so the API server refuses it: what is masked is never applied.
+//! not base64, so the API server refuses it where a Secret was.
 
 use std::fmt::Write as _;
 
-use pleach_domain::object::{Manifest, ObjectId, annotations, yaml};
-use serde_json::{Map, Value, json};
+use pleach_domain::diff::normalize::in_reading_order;
+use pleach_domain::object::{Manifest, ObjectId, yaml};
+use serde_json::{Value, json};
 
 use super::findings::plain;
-
-/// Numbers secret values: equal ones have the same number.
-#[derive(Debug, Default)]
-pub(crate) struct Mask {
-    seen: Vec<Value>,
-}
-
-impl Mask {
-    /// The object as it may be shown.
-    pub(crate) fn object(&mut self, manifest: &Manifest) -> Value {
-        let mut object = manifest.value();
-        if !manifest.is_secret() {
-            return object;
-        }
-        let Some(fields) = object.as_object_mut() else {
-            return object;
-        };
-        for (name, field) in fields.iter_mut() {
-            match name.as_str() {
-                "apiVersion" | "kind" | "type" | "immutable" => {}
-                // kubectl keeps a copy of the whole object there.
-                "metadata" => {
-                    if let Some(copy) = field.pointer_mut(&format!(
-                        "/annotations/{}",
-                        pointer(annotations::LAST_APPLIED)
-                    )) {
-                        self.hide(copy);
-                    }
-                }
-                _ => self.hide(field),
-            }
-        }
-        object
-    }
-
-    fn hide(&mut self, value: &mut Value) {
-        match value {
-            Value::Object(fields) => fields.values_mut().for_each(|field| self.hide(field)),
-            Value::Array(items) => items.iter_mut().for_each(|item| self.hide(item)),
-            Value::Null => {}
-            leaf => {
-                let known = self.seen.iter().position(|seen| seen == leaf);
-                let position = known.unwrap_or_else(|| {
-                    self.seen.push(leaf.clone());
-                    self.seen.len() - 1
-                });
-                *leaf = Value::String(format!("<secret {}>", position + 1));
-            }
-        }
-    }
-}
-
-fn pointer(key: &str) -> String {
-    key.replace('~', "~0").replace('/', "~1")
-}
 
 /// One document of a stream, with a comment that says where it is written.
 pub(crate) fn document(manifest: &Manifest, object: &Value) -> String {
@@ -80,33 +26,6 @@ pub(crate) fn document(manifest: &Manifest, object: &Value) -> String {
 pub(crate) fn list(objects: impl IntoIterator<Item = Value>) -> Value {
     let items: Vec<Value> = objects.into_iter().map(|o| in_reading_order(&o)).collect();
     json!({"apiVersion": "v1", "kind": "List", "items": items})
-}
-
-/// What says which object it is comes first, as people write it.
-pub(crate) fn in_reading_order(object: &Value) -> Value {
-    let mut ordered = first(object, &["apiVersion", "kind", "metadata"]);
-    if let Some(metadata) = ordered.get_mut("metadata") {
-        *metadata = first(metadata, &["name", "namespace"]);
-    }
-    ordered
-}
-
-fn first(object: &Value, first: &[&str]) -> Value {
-    let Value::Object(fields) = object else {
-        return object.clone();
-    };
-    let mut ordered = Map::with_capacity(fields.len());
-    for name in first {
-        if let Some(value) = fields.get(*name) {
-            ordered.insert((*name).to_owned(), value.clone());
-        }
-    }
-    for (name, value) in fields {
-        if !first.contains(&name.as_str()) {
-            ordered.insert(name.clone(), value.clone());
-        }
-    }
-    Value::Object(ordered)
 }
 
 /// The file of an object: `RELEASE/[NAMESPACE/]Kind[.group]-NAME.EXTENSION`.
@@ -159,34 +78,6 @@ mod tests {
         );
         let origin = Origin::new("a\nb.yaml", 3);
         Manifest::new(id, ApiVersion::parse("v1"), origin, value, false)
-    }
-
-    #[test]
-    fn secrets_are_numbered_and_nothing_else_is_touched() {
-        let mut mask = Mask::default();
-        let secret = mask.object(&manifest(&json!({
-            "apiVersion": "v1", "kind": "Secret", "type": "Opaque",
-            "metadata": {
-                "name": "a",
-                "annotations": {annotations::LAST_APPLIED: "{\"data\":{}}", "x": "y"}
-            },
-            "data": {"a": "b25l", "b": "dHdv", "c": "b25l", "d": null},
-        })));
-        assert_eq!(
-            secret,
-            json!({
-                "apiVersion": "v1", "kind": "Secret", "type": "Opaque",
-                "metadata": {
-                    "name": "a",
-                    "annotations": {annotations::LAST_APPLIED: "<secret 3>", "x": "y"}
-                },
-                "data": {"a": "<secret 1>", "b": "<secret 2>", "c": "<secret 1>", "d": null},
-            })
-        );
-        let value = json!({"kind": "ConfigMap", "metadata": {"name": "a"}, "data": {"a": "b25l"}});
-        assert_eq!(mask.object(&manifest(&value)), value);
-        let other = json!({"kind": "Secret", "metadata": {"name": "b"}, "data": {"z": "dHdv"}});
-        assert_eq!(mask.object(&manifest(&other))["data"]["z"], "<secret 2>");
     }
 
     #[test]

@@ -6,8 +6,10 @@ use std::fmt::Write as _;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use pleach_domain::object::Manifest;
-use pleach_domain::values::ValueRow;
+use pleach_domain::diff::masking::Masker;
+use pleach_domain::object::DigestKey;
+use pleach_domain::render::Rendered;
+use pleach_domain::values::{SecretValues, ValueRow};
 use serde_json::{Value, json};
 
 use super::findings::plain;
@@ -15,31 +17,29 @@ use super::findings::plain;
 /// Shorter texts are found in any Secret by accident.
 const TELLING: usize = 4;
 
-/// What Secrets hold, to tell which values may not be shown.
+/// What is secret in rendered objects, to tell which values may not be shown.
 pub(crate) enum Secrets {
     /// Nothing may be shown: what becomes of the values is not known.
     Unknown,
-    /// The content of every secret field.
-    Known(Vec<String>),
+    /// The content of every secret field, and what is marked `writeOnly`.
+    Known(Vec<String>, SecretValues),
 }
 
 impl Secrets {
     /// Collects what rendered objects keep secret.
-    pub(crate) fn of<'a>(manifests: impl IntoIterator<Item = &'a Manifest>) -> Self {
-        let mut texts = Vec::new();
-        for manifest in manifests {
-            if !manifest.is_secret() {
-                continue;
-            }
-            if let Value::Object(object) = manifest.value() {
-                for (name, field) in &object {
-                    if !matches!(name.as_str(), "apiVersion" | "kind" | "metadata") {
-                        collect(field, &mut texts);
-                    }
-                }
+    pub(crate) fn of(releases: &[&Rendered]) -> Self {
+        let (mut texts, mut values) = (Vec::new(), SecretValues::default());
+        // What is shown here are values; the masked objects only tell them apart.
+        let mut masker = Masker::new(DigestKey::new(Vec::new()));
+        for rendered in releases {
+            values.extend(&rendered.secret_values);
+            for manifest in rendered.manifests.iter().filter(|one| one.is_secret()) {
+                let object = manifest.value();
+                let shown = masker.object(&object, &manifest.secrecy());
+                collect(&object, &shown, &mut texts);
             }
         }
-        Self::Known(texts)
+        Self::Known(texts, values)
     }
 
     fn hide(&self, value: &Value) -> bool {
@@ -54,28 +54,41 @@ impl Secrets {
                 };
                 match self {
                     Self::Unknown => true,
-                    Self::Known(texts) => texts.iter().any(|secret| {
-                        *secret == text || (text.len() >= TELLING && secret.contains(text.trim()))
-                    }),
+                    Self::Known(texts, values) => {
+                        values.are_in(&text)
+                            || texts.iter().any(|secret| {
+                                *secret == text
+                                    || (text.len() >= TELLING && secret.contains(text.trim()))
+                            })
+                    }
                 }
             }
         }
     }
 }
 
-fn collect(value: &Value, texts: &mut Vec<String>) {
-    match value {
-        Value::Object(fields) => fields.values().for_each(|field| collect(field, texts)),
-        Value::Array(items) => items.iter().for_each(|item| collect(item, texts)),
-        Value::String(text) => {
+/// The scalars that masking replaced.
+fn collect(value: &Value, masked: &Value, texts: &mut Vec<String>) {
+    match (value, masked) {
+        (Value::Object(fields), Value::Object(masked)) => {
+            for (key, field) in fields {
+                collect(field, masked.get(key).unwrap_or(&Value::Null), texts);
+            }
+        }
+        (Value::Array(items), Value::Array(masked)) => {
+            for (item, masked) in items.iter().zip(masked) {
+                collect(item, masked, texts);
+            }
+        }
+        (value, masked) if value == masked => {}
+        (Value::String(text), _) => {
             // data is base64; a value may have been that to begin with.
             if let Ok(bytes) = STANDARD.decode(text) {
                 texts.push(String::from_utf8_lossy(&bytes).into_owned());
             }
             texts.push(text.clone());
         }
-        Value::Null => {}
-        other => texts.push(other.to_string()),
+        (other, _) => texts.push(other.to_string()),
     }
 }
 
@@ -120,7 +133,7 @@ pub(crate) fn json(release: &str, rows: &[ValueRow], secrets: &Secrets) -> Vec<V
 fn shown(row: &ValueRow, secrets: &Secrets) -> String {
     match secrets {
         _ if !secrets.hide(&row.value) => row.value.to_string(),
-        Secrets::Known(_) => "\"<secret>\"".to_owned(),
+        Secrets::Known(..) => "\"<secret>\"".to_owned(),
         Secrets::Unknown => "\"<hidden>\"".to_owned(),
     }
 }
@@ -138,7 +151,8 @@ fn key(path: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use pleach_domain::object::{ApiVersion, Origin};
+    use pleach_domain::inventory::ReleaseName;
+    use pleach_domain::object::{ApiVersion, Manifest, Origin};
     use pleach_domain::values::Source;
 
     use super::*;
@@ -166,7 +180,17 @@ mod tests {
             &value,
             false,
         );
-        Secrets::of([&manifest])
+        let rendered = Rendered {
+            release: ReleaseName {
+                environment: "a".to_owned(),
+                release: "web".to_owned(),
+            },
+            manifests: vec![manifest],
+            findings: Vec::new(),
+            inputs: Vec::new(),
+            secret_values: SecretValues::of(&json!({"writeOnly": true}), &json!("marked-value")),
+        };
+        Secrets::of(&[&rendered])
     }
 
     fn check(value: Value, expected: &str) {
@@ -181,6 +205,7 @@ mod tests {
         check(json!("hunter22"), "\"<secret>\"");
         check(json!("postgres://hunter22@db/2"), "\"<secret>\"");
         check(json!(3), "\"<secret>\"");
+        check(json!("a marked-value"), "\"<secret>\"");
         check(json!(["x", {"y": "hunter22"}]), "\"<secret>\"");
         let plain = STANDARD.encode("postgres://hunter22@db/2");
         check(json!(plain), "\"<secret>\"");

@@ -1,18 +1,9 @@
 //! The bytes that are sent for a manifest.
 
 use bytes::Bytes;
-use pleach_domain::object::{Digest, DigestKey, Manifest, annotations, canonical_json};
+use pleach_domain::object::{Manifest, annotations, canonical_json};
 use pleach_domain::observe::DesiredDigest;
 use serde_json::{Value, json};
-
-/// The digest that is written for a manifest: keyed where it holds secrets.
-pub(super) fn desired_digest(manifest: &Manifest, key: Option<&DigestKey>) -> DesiredDigest {
-    match (manifest.is_secret(), key) {
-        (false, _) => DesiredDigest::Known(manifest.digest()),
-        (true, Some(key)) => DesiredDigest::Known(Digest::keyed(key, manifest.json())),
-        (true, None) => DesiredDigest::Unkeyed,
-    }
-}
 
 /// What is sent beside the manifest itself.
 #[derive(Debug, Clone, Copy, Default)]

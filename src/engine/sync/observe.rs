@@ -12,13 +12,13 @@ use std::collections::BTreeSet;
 
 use futures::stream::{self, StreamExt as _};
 use jiff::Timestamp;
+use pleach_domain::diff::pairing;
 use pleach_domain::finding::{Finding, Kind};
 use pleach_domain::inventory::{EntryState, Store};
 use pleach_domain::object::{Gvk, Manifest, ObjectId, ServiceRef, labels};
 use pleach_domain::observe::{Backend, Known, Listing, Observed, Served, triage};
 use pleach_domain::plan::Desired;
 
-use super::body::{self};
 use super::error::SyncError;
 use super::paths::Paths;
 use super::state::State;
@@ -64,16 +64,7 @@ pub async fn observe(
             .ensure_only_record(&desired.repository, is_defined)
             .await?;
     }
-    desired.digests = desired
-        .manifests
-        .iter()
-        .map(|manifest| {
-            (
-                manifest.id().clone(),
-                body::desired_digest(manifest, state.key()),
-            )
-        })
-        .collect();
+    desired.digest_with(state.key());
     let mut observed = Observed::of(
         identity.cluster,
         server_version,
@@ -169,6 +160,7 @@ impl Reader<'_> {
                 observed.full.insert(id.clone(), live);
             }
         }
+        self.read_former(&wanted, &leaving, observed).await?;
         let services: BTreeSet<ServiceRef> = observed
             .registrations
             .iter()
@@ -184,6 +176,48 @@ impl Reader<'_> {
             .collect()
             .await;
         observed.backends.extend(backends);
+        Ok(())
+    }
+}
+
+impl Reader<'_> {
+    /// What may only get another name is read in full, so that the diff can show
+    /// what else changes of it.
+    async fn read_former(
+        &self,
+        wanted: &BTreeSet<&ObjectId>,
+        leaving: &[ObjectId],
+        observed: &mut Observed,
+    ) -> Result<(), SyncError> {
+        let come: Vec<&ObjectId> = wanted
+            .iter()
+            .copied()
+            .filter(|id| !observed.meta.contains_key(id))
+            .collect();
+        let gone: Vec<&ObjectId> = leaving
+            .iter()
+            .filter(|id| observed.meta.contains_key(id) && !observed.full.contains_key(id))
+            .collect();
+        let paths = pairing::candidates(&gone, &come)
+            .into_iter()
+            .filter_map(|id| {
+                let entry = observed.inventory.entries.get(id)?;
+                Some((id.clone(), self.paths.of_member(id, &entry.api_version)?))
+            });
+        let read: Vec<_> = stream::iter(paths.collect::<Vec<_>>())
+            .map(|(id, path)| async move {
+                let read = self.read(&path, &id).await;
+                (id, read)
+            })
+            .buffer_unordered(CONCURRENCY)
+            .collect()
+            .await;
+        for (id, read) in read {
+            // It is deleted all the same, and only not shown as a move.
+            if let Ok(Some(live)) = read? {
+                observed.full.insert(id, live);
+            }
+        }
         Ok(())
     }
 }

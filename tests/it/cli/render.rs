@@ -181,7 +181,7 @@ fn one_file_per_object() {
     --- stdout
     --- stderr
     3 objects written to out/dev
-    values of 1 Secret are not shown; --show-secrets shows them
+    secret values of 1 object are not shown; --show-secrets shows them
     ");
     let files = folder.files("out/dev");
     assert_eq!(

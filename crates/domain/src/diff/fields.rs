@@ -5,6 +5,7 @@
 //! Both sides are compared as they are: see [`super::normalize`] for what is
 //! taken out before, and [`super::masking`] for what must be hidden after.
 
+mod align;
 mod lists;
 mod quantity;
 
@@ -15,7 +16,9 @@ use serde_json::{Map, Value};
 use similar::{Algorithm, DiffOp, capture_diff_slices};
 
 use super::ownership::FieldSet;
+use crate::kinds::Schema;
 use crate::object::{FieldPath, PathSegment, canonical_json};
+use crate::plan::Cause;
 
 use lists::Shape;
 
@@ -32,6 +35,13 @@ pub struct FieldChange {
     /// What it becomes; none when it goes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub new: Option<Value>,
+    /// The items of a list stay, and only their order changes. Old and new are
+    /// the keys of the items then, or the items where they have no keys.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub reordered: bool,
+    /// Whose change it is, where that can be told of the single field.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cause: Option<Cause>,
 }
 
 fn as_text<S: Serializer>(path: &FieldPath, serializer: S) -> Result<S::Ok, S::Error> {
@@ -58,13 +68,20 @@ pub struct Comparison {
 }
 
 /// Compares two objects. `owned` are our fields on either side: what we own now
-/// together with what we are about to own.
-pub fn compare(old: &Value, new: &Value, owned: &FieldSet, scope: Scope) -> Comparison {
+/// together with what we are about to own. `schema` is that of the object's
+/// kind; without one, well-known names have to do.
+pub fn compare(
+    old: &Value,
+    new: &Value,
+    owned: &FieldSet,
+    scope: Scope,
+    schema: Option<Schema<'_>>,
+) -> Comparison {
     let mut walk = Walk {
         scope,
         out: Comparison::default(),
     };
-    walk.values(&FieldPath::default(), old, new, Owner::of(owned));
+    walk.values(&FieldPath::default(), old, new, Owner::of(owned), schema);
     walk.out
 }
 
@@ -120,7 +137,25 @@ impl Walk {
             path,
             old: old.cloned(),
             new: new.cloned(),
+            reordered: false,
+            cause: None,
         };
+        self.push(change, counts);
+    }
+
+    /// The items are the same and stand elsewhere: `old` and `new` tell them apart.
+    fn reorder(&mut self, path: &FieldPath, old: Value, new: Value, counts: bool) {
+        let change = FieldChange {
+            path: path.clone(),
+            old: Some(old),
+            new: Some(new),
+            reordered: true,
+            cause: None,
+        };
+        self.push(change, counts);
+    }
+
+    fn push(&mut self, change: FieldChange, counts: bool) {
         if counts {
             self.out.changes.push(change);
         } else {
@@ -128,53 +163,25 @@ impl Walk {
         }
     }
 
-    fn values(&mut self, path: &FieldPath, old: &Value, new: &Value, owner: Owner<'_>) {
+    fn values(
+        &mut self,
+        path: &FieldPath,
+        old: &Value,
+        new: &Value,
+        owner: Owner<'_>,
+        schema: Option<Schema<'_>>,
+    ) {
         if old == new {
             return;
         }
         match (old, new) {
-            (Value::Object(old), Value::Object(new)) => self.maps(path, old, new, owner),
-            (Value::Array(old_items), Value::Array(new_items)) => {
-                let field = path.0.last().and_then(|segment| match segment {
-                    PathSegment::Key(key) => Some(key.as_str()),
-                    _ => None,
-                });
-                match lists::shape(field, old_items, new_items, owner.set()) {
-                    Shape::Keyed(old_steps, new_steps) => {
-                        if same_order(&old_steps, &new_steps) {
-                            self.items(
-                                path,
-                                (&old_steps, old_items),
-                                (&new_steps, new_items),
-                                owner,
-                            );
-                        } else {
-                            // The order is content too; it shows on the list as a whole.
-                            self.record(path.clone(), Some(old), Some(new), self.counts(owner));
-                        }
-                    }
-                    Shape::Set(old_steps, new_steps) => {
-                        let same = old_steps.iter().collect::<BTreeSet<_>>()
-                            == new_steps.iter().collect::<BTreeSet<_>>();
-                        if same {
-                            self.record(path.clone(), Some(old), Some(new), false);
-                        } else {
-                            self.items(
-                                path,
-                                (&old_steps, old_items),
-                                (&new_steps, new_items),
-                                owner,
-                            );
-                        }
-                    }
-                    Shape::Positions if self.counts(owner) => {
-                        self.positions(path, old_items, new_items, owner);
-                    }
-                    Shape::Positions => self.record(path.clone(), Some(old), Some(new), false),
-                }
-            }
+            (Value::Object(old), Value::Object(new)) => self.maps(path, old, new, owner, schema),
+            (Value::Array(old), Value::Array(new)) => self.lists(path, old, new, owner, schema),
             _ => {
-                let same = quantity::is_place(path) && quantity::equal(old, new);
+                let same = match schema {
+                    Some(schema) => quantity::equal_by(schema, old, new),
+                    None => quantity::is_place(path) && quantity::equal(old, new),
+                };
                 self.record(
                     path.clone(),
                     Some(old),
@@ -185,17 +192,60 @@ impl Walk {
         }
     }
 
+    fn lists(
+        &mut self,
+        path: &FieldPath,
+        old: &[Value],
+        new: &[Value],
+        owner: Owner<'_>,
+        schema: Option<Schema<'_>>,
+    ) {
+        let item = schema.and_then(Schema::items);
+        match lists::shape(lists::field_of(path), old, new, owner.set(), schema) {
+            Shape::Keyed(old_steps, new_steps) => {
+                self.items(path, (&old_steps, old), (&new_steps, new), owner, item);
+                if !same_order(&old_steps, &new_steps) {
+                    // The order is content too.
+                    let counts = self.counts(owner);
+                    let (old, new) = (lists::keys(&old_steps), lists::keys(&new_steps));
+                    self.reorder(path, old, new, counts);
+                }
+            }
+            Shape::Set(old_steps, new_steps) => {
+                let same = old_steps.iter().collect::<BTreeSet<_>>()
+                    == new_steps.iter().collect::<BTreeSet<_>>();
+                if same {
+                    self.reorder(path, old.into(), new.into(), false);
+                } else {
+                    self.items(path, (&old_steps, old), (&new_steps, new), owner, item);
+                }
+            }
+            Shape::Positions if lists::is_permuted(old, new) => {
+                self.reorder(path, old.into(), new.into(), self.counts(owner));
+            }
+            Shape::Positions if self.counts(owner) => {
+                self.positions(path, old, new, owner, item);
+            }
+            Shape::Positions => {
+                let (old, new) = (Value::from(old), Value::from(new));
+                self.record(path.clone(), Some(&old), Some(&new), false);
+            }
+        }
+    }
+
     fn maps(
         &mut self,
         path: &FieldPath,
         old: &Map<String, Value>,
         new: &Map<String, Value>,
         owner: Owner<'_>,
+        schema: Option<Schema<'_>>,
     ) {
         let keys: BTreeSet<&String> = old.keys().chain(new.keys()).collect();
         for key in keys {
             let segment = PathSegment::Key(key.clone());
-            self.sides(path, &segment, old.get(key), new.get(key), owner);
+            let below = schema.and_then(|schema| schema.field(key).or_else(|| schema.values()));
+            self.sides(path, &segment, old.get(key), new.get(key), owner, below);
         }
     }
 
@@ -205,14 +255,15 @@ impl Walk {
         (old_steps, old_items): (&[PathSegment], &[Value]),
         (new_steps, new_items): (&[PathSegment], &[Value]),
         owner: Owner<'_>,
+        schema: Option<Schema<'_>>,
     ) {
         let mut rest: BTreeMap<&PathSegment, &Value> = new_steps.iter().zip(new_items).collect();
         for (step, item) in old_steps.iter().zip(old_items) {
-            self.sides(path, step, Some(item), rest.remove(step), owner);
+            self.sides(path, step, Some(item), rest.remove(step), owner, schema);
         }
         for (step, item) in new_steps.iter().zip(new_items) {
             if rest.contains_key(step) {
-                self.sides(path, step, None, Some(item), owner);
+                self.sides(path, step, None, Some(item), owner, schema);
             }
         }
     }
@@ -224,17 +275,25 @@ impl Walk {
         old: Option<&Value>,
         new: Option<&Value>,
         owner: Owner<'_>,
+        schema: Option<Schema<'_>>,
     ) {
         let path = path.join(step.clone());
         let owner = owner.below(step);
         match (old, new) {
-            (Some(old), Some(new)) => self.values(&path, old, new, owner),
+            (Some(old), Some(new)) => self.values(&path, old, new, owner, schema),
             _ => self.record(path, old, new, self.counts(owner)),
         }
     }
 
     /// Pairs what is equal first, then what stands in the same place between.
-    fn positions(&mut self, path: &FieldPath, old: &[Value], new: &[Value], owner: Owner<'_>) {
+    fn positions(
+        &mut self,
+        path: &FieldPath,
+        old: &[Value],
+        new: &[Value],
+        owner: Owner<'_>,
+        schema: Option<Schema<'_>>,
+    ) {
         let text = |items: &[Value]| items.iter().map(canonical_json).collect::<Vec<_>>();
         for op in capture_diff_slices(Algorithm::Myers, &text(old), &text(new)) {
             if matches!(op, DiffOp::Equal { .. }) {
@@ -253,6 +312,7 @@ impl Walk {
                     old_index.map(|index| &old[index]),
                     new_index.map(|index| &new[index]),
                     owner,
+                    schema,
                 );
             }
         }
@@ -271,12 +331,32 @@ fn same_order(old: &[PathSegment], new: &[PathSegment]) -> bool {
 /// The new object with the ignored differences taken back: what is shown of it.
 pub(super) fn shown(old: &Value, new: &Value, ignored: &[FieldChange]) -> Value {
     let mut value = new.clone();
-    // What came goes first, so that the positions of what went are those of the old side.
-    let (went, came): (Vec<_>, Vec<_>) = ignored.iter().partition(|change| change.old.is_some());
+    // What came goes first, so that the positions of what went are those of the
+    // old side; the order of the items comes last, when all of them are there.
+    let (orders, fields): (Vec<_>, Vec<_>) = ignored.iter().partition(|change| change.reordered);
+    let (went, came): (Vec<_>, Vec<_>) = fields.into_iter().partition(|one| one.old.is_some());
     for change in came.into_iter().chain(went) {
         put(&mut value, old, &change.path.0, change.old.as_ref());
     }
+    for change in orders {
+        if let Some(order) = &change.old {
+            align::reorder(&mut value, &change.path, order);
+        }
+    }
     value
+}
+
+/// The new object with its lists in the order of the old one, for lines that
+/// are compared one by one.
+pub(super) fn aligned(
+    old: &Value,
+    new: &Value,
+    owned: &FieldSet,
+    schema: Option<Schema<'_>>,
+) -> Value {
+    let mut aligned = new.clone();
+    align::align(None, old, &mut aligned, Some(owned), schema);
+    aligned
 }
 
 /// Sets or removes what a path names; `like` tells where an item stood.

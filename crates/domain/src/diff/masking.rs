@@ -13,49 +13,29 @@ use base64::engine::general_purpose::STANDARD;
 use serde_json::Value;
 
 use super::fields::FieldChange;
-use crate::object::{Digest, DigestKey, FieldPath, KeyValue, PathSegment, annotations};
+use super::locate;
+use crate::object::{Coding, Digest, DigestKey, FieldPath, Hidden, KeyValue, PathSegment, Secrecy};
+use crate::values::SecretValues;
 
 /// Shorter texts are not looked for in messages: they would be found everywhere.
 const SHORTEST_IN_TEXT: usize = 4;
-
-/// Which parts of an object are secret.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Secrecy {
-    /// Nothing but the last-applied annotation, which may hold anything.
-    Open,
-    /// `data` and `stringData`: kind Secret.
-    Data,
-    /// Every value outside of the object's name, namespace and labels: another
-    /// kind with a secret field, of which nobody says which one it is.
-    Everything,
-}
-
-impl Secrecy {
-    /// What is secret in an object of a kind; `marked` is
-    /// [`Manifest::is_secret`](crate::object::Manifest::is_secret).
-    pub fn of(group: &str, kind: &str, marked: bool) -> Self {
-        if group.is_empty() && kind == "Secret" {
-            Self::Data
-        } else if marked {
-            Self::Everything
-        } else {
-            Self::Open
-        }
-    }
-}
 
 /// Replaces secret values, and remembers them for as long as it lives.
 pub struct Masker {
     key: DigestKey,
     numbers: BTreeMap<Digest, usize>,
+    /// How many numbers were given.
+    count: usize,
     /// What to look for in texts, and its number.
     known: BTreeMap<String, usize>,
+    /// Values that are secret wherever they are.
+    guarded: SecretValues,
 }
 
 impl fmt::Debug for Masker {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Masker")
-            .field("values", &self.numbers.len())
+            .field("values", &self.count)
             .finish_non_exhaustive()
     }
 }
@@ -66,50 +46,83 @@ impl Masker {
         Self {
             key,
             numbers: BTreeMap::new(),
+            count: 0,
             known: BTreeMap::new(),
+            guarded: SecretValues::default(),
         }
+    }
+
+    /// Hides these values wherever they are, also where nobody said that the
+    /// field is secret.
+    pub fn guard(&mut self, values: &SecretValues) {
+        self.guarded.extend(values);
     }
 
     /// Masks one object, or one side of a comparison.
     #[must_use]
-    pub fn object(&mut self, object: &Value, secrecy: Secrecy) -> Value {
+    pub fn object(&mut self, object: &Value, secrecy: &Secrecy) -> Value {
         let mut masked = object.clone();
-        self.walk(&FieldPath::default(), &mut masked, None, secrecy);
+        self.walk(&mut masked, &secrecy.root(), None, None);
         masked
     }
 
     /// Masks both sides of a comparison; what changed in place says so.
+    ///
+    /// What the old side holds beside a secret and the new one does not is
+    /// taken for secret: only what is wanted now says what is secret.
     #[must_use]
-    pub fn pair(&mut self, old: &Value, new: &Value, secrecy: Secrecy) -> (Value, Value) {
-        let mut masked = new.clone();
-        let old_masked = self.object(old, secrecy);
-        self.walk(&FieldPath::default(), &mut masked, Some(old), secrecy);
+    pub fn pair(&mut self, old: &Value, new: &Value, secrecy: &Secrecy) -> (Value, Value) {
+        let (mut old_masked, mut masked) = (old.clone(), new.clone());
+        self.walk(&mut old_masked, &secrecy.root(), None, Some(new));
+        self.walk(&mut masked, &secrecy.root(), Some(old), None);
         (old_masked, masked)
     }
 
-    /// Masks field changes, their paths too where these hold values.
-    pub fn changes(&mut self, changes: &mut [FieldChange], secrecy: Secrecy) {
+    /// Masks field changes, their paths too where these hold values. `new` is
+    /// the object as it will be, unmasked.
+    pub fn changes(&mut self, changes: &mut [FieldChange], new: &Value, secrecy: &Secrecy) {
         for change in changes {
             let old = change.old.clone();
+            let mut hidden = secrecy.root();
+            let mut like = Some(new);
+            for segment in &change.path.0 {
+                let below = hidden.step(segment);
+                let next = like.and_then(|like| locate::step(like, segment));
+                // Beside a secret, and gone: as in the whole object.
+                let went = next.is_none() && like.is_some() && hidden.has_secret_neighbors();
+                hidden = if went && change.new.is_none() {
+                    below.secret()
+                } else {
+                    below
+                };
+                like = next;
+            }
             if let Some(value) = &mut change.old {
-                self.walk(&change.path, value, None, secrecy);
+                self.walk(value, &hidden, None, like);
             }
             if let Some(value) = &mut change.new {
-                self.walk(&change.path, value, old.as_ref(), secrecy);
+                self.walk(value, &hidden, old.as_ref(), None);
             }
             self.path(&mut change.path, secrecy);
         }
     }
 
     /// Keys of list items are values too.
-    fn path(&mut self, path: &mut FieldPath, secrecy: Secrecy) {
-        let mut place = FieldPath::default();
+    fn path(&mut self, path: &mut FieldPath, secrecy: &Secrecy) {
+        let mut hidden = secrecy.root();
         for segment in &mut path.0 {
-            let below = place.join(segment.clone());
-            if secret_at(&below, &Value::String(String::new()), secrecy).is_some() {
+            let below = hidden.step(segment);
+            let guarded = match &*segment {
+                PathSegment::Item(value) => vec![value],
+                PathSegment::Select(keys) => keys.iter().map(|(_, value)| value).collect(),
+                PathSegment::Key(_) | PathSegment::Index(_) => Vec::new(),
+            }
+            .into_iter()
+            .any(|value| matches!(value, KeyValue::Text(text) if self.guarded.are_part_of(text)));
+            hidden = below;
+            if hidden.secret.is_some() || guarded {
                 self.segment(segment);
             }
-            place = below;
         }
     }
 
@@ -120,9 +133,12 @@ impl Masker {
             PathSegment::Key(_) | PathSegment::Index(_) => Vec::new(),
         };
         for value in values {
-            if let KeyValue::Text(text) = value {
-                *text = format!("<secret {}>", self.number(text));
-            }
+            let number = match &*value {
+                KeyValue::Text(text) => self.number(text),
+                KeyValue::Int(number) => self.number(&number.to_string()),
+                KeyValue::Bool(_) => continue,
+            };
+            *value = KeyValue::Text(format!("<secret {number}>"));
         }
     }
 
@@ -156,27 +172,49 @@ impl Masker {
         self.number(secret);
     }
 
-    fn walk(&mut self, path: &FieldPath, value: &mut Value, old: Option<&Value>, secrecy: Secrecy) {
+    /// `old` is what stood here before; `like` is the other side of what may
+    /// hold more than we know to be secret.
+    fn walk(
+        &mut self,
+        value: &mut Value,
+        hidden: &Hidden<'_>,
+        old: Option<&Value>,
+        like: Option<&Value>,
+    ) {
         match value {
             Value::Object(map) => {
+                let others = like.and_then(Value::as_object);
                 for (key, child) in map {
                     let old = old.and_then(|old| old.as_object()?.get(key));
-                    self.walk(&path.key(key), child, old, secrecy);
+                    let like = others.and_then(|others| others.get(key));
+                    let mut below = hidden.key(key);
+                    if others.is_some() && like.is_none() && hidden.has_secret_neighbors() {
+                        below = below.secret();
+                    }
+                    self.walk(child, &below, old, like);
                 }
             }
             Value::Array(items) => {
                 let paired = old
                     .and_then(Value::as_array)
                     .filter(|old| old.len() == items.len());
+                let others = like.and_then(Value::as_array);
                 for (index, child) in items.iter_mut().enumerate() {
-                    let step = PathSegment::Index(index);
                     let old = paired.and_then(|items| items.get(index));
-                    self.walk(&path.join(step), child, old, secrecy);
+                    let like = others.and_then(|others| hidden.counterpart(child, others));
+                    let mut below = hidden.item(child);
+                    if others.is_some() && like.is_none() && hidden.has_secret_neighbors() {
+                        below = below.secret();
+                    }
+                    self.walk(child, &below, old, like);
                 }
             }
+            Value::Null => {}
             scalar => {
-                if let Some(coding) = secret_at(path, scalar, secrecy) {
+                if let Some(coding) = hidden.secret {
                     self.scalar(scalar, old, coding);
+                } else if self.guarded.are_part_of(&text_of(scalar)) {
+                    self.scalar(scalar, old, Coding::Plain);
                 }
             }
         }
@@ -210,18 +248,39 @@ impl Masker {
     }
 
     fn number(&mut self, text: &str) -> usize {
-        let number = self.number_of(text.as_bytes());
+        // The same value in base64 has the same number, whichever came first.
+        let encoded = STANDARD.encode(text);
+        let decoded = STANDARD.decode(text).ok().filter(|bytes| !bytes.is_empty());
+        let forms = [Some(encoded.as_bytes()), decoded.as_deref()];
+        let known = forms
+            .into_iter()
+            .flatten()
+            .find_map(|form| self.numbers.get(&Digest::keyed(&self.key, form)).copied());
+        let digest = Digest::keyed(&self.key, text.as_bytes());
+        let number = match (self.numbers.get(&digest), known) {
+            (Some(number), _) => *number,
+            (None, Some(number)) => number,
+            (None, None) => self.next_number(),
+        };
+        self.numbers.insert(digest, number);
         self.remember(text, number);
-        self.remember(&STANDARD.encode(text), number);
+        self.remember(&encoded, number);
         number
     }
 
+    fn next_number(&mut self) -> usize {
+        self.count += 1;
+        self.count
+    }
+
     fn number_of(&mut self, bytes: &[u8]) -> usize {
-        let next = self.numbers.len() + 1;
-        *self
-            .numbers
-            .entry(Digest::keyed(&self.key, bytes))
-            .or_insert(next)
+        let digest = Digest::keyed(&self.key, bytes);
+        if let Some(number) = self.numbers.get(&digest) {
+            return *number;
+        }
+        let number = self.next_number();
+        self.numbers.insert(digest, number);
+        number
     }
 
     fn remember(&mut self, text: &str, number: usize) {
@@ -234,13 +293,6 @@ impl Masker {
     }
 }
 
-/// How a secret value is written.
-#[derive(Clone, Copy)]
-enum Coding {
-    Plain,
-    Base64,
-}
-
 fn text_of(value: &Value) -> String {
     match value {
         Value::String(text) => text.clone(),
@@ -248,47 +300,22 @@ fn text_of(value: &Value) -> String {
     }
 }
 
-/// Whether the scalar at a path is secret.
-fn secret_at(path: &FieldPath, value: &Value, secrecy: Secrecy) -> Option<Coding> {
-    let key = |index: usize| match path.0.get(index) {
-        Some(PathSegment::Key(key)) => key.as_str(),
-        _ => "",
-    };
-    if key(0) == "metadata" && key(1) == "annotations" && key(2) == annotations::LAST_APPLIED {
-        return Some(Coding::Plain);
-    }
-    match secrecy {
-        Secrecy::Open => None,
-        Secrecy::Data => match key(0) {
-            "data" => Some(Coding::Base64),
-            "stringData" => Some(Coding::Plain),
-            _ => None,
-        },
-        Secrecy::Everything => {
-            let named = match key(0) {
-                "apiVersion" | "kind" => path.0.len() == 1,
-                "metadata" => matches!(key(1), "name" | "namespace" | "labels"),
-                _ => false,
-            };
-            // Neither tells a value.
-            let silent = value.is_null() || value.is_boolean();
-            (!named && !silent).then_some(Coding::Plain)
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
-    use rstest::rstest;
     use serde_json::json;
 
     use super::super::fields::{Scope, compare};
     use super::super::ownership::FieldSet;
     use super::*;
+    use crate::object::{ObjectId, SecretField};
 
     fn masker() -> Masker {
         Masker::new(DigestKey::new(b"a key of the test".to_vec()))
+    }
+
+    fn secret_kind() -> Secrecy {
+        Secrecy::of(&ObjectId::new("", "Secret", Some("web"), "db"), &[])
     }
 
     fn secret(data: &Value) -> Value {
@@ -301,15 +328,27 @@ mod tests {
         let object = json!({"data": {"a": STANDARD.encode("hunter2"), "b": STANDARD.encode("other")},
             "stringData": {"c": "hunter2"}, "type": "Opaque"});
         assert_eq!(
-            masker.object(&object, Secrecy::Data),
+            masker.object(&object, &secret_kind()),
             json!({"data": {"a": "<secret 1>", "b": "<secret 2>"}, "stringData": {"c": "<secret 1>"}, "type": "Opaque"})
         );
         assert_eq!(
             masker.object(
                 &secret(&json!({"x": STANDARD.encode("other")})),
-                Secrecy::Data
+                &secret_kind()
             )["data"],
             json!({"x": "<secret 2>"})
+        );
+    }
+
+    #[test]
+    fn a_misspelled_field_of_a_secret_is_secret_too() {
+        let object = json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "a"}, "type": "Opaque",
+            "immutable": true, "stringDate": {"a": "hunter2"}});
+        let masked = masker().object(&object, &secret_kind());
+        assert_eq!(masked["stringDate"], json!({"a": "<secret 1>"}));
+        assert_eq!(
+            (&masked["type"], &masked["immutable"], &masked["metadata"]),
+            (&json!("Opaque"), &json!(true), &object["metadata"])
         );
     }
 
@@ -317,7 +356,7 @@ mod tests {
     fn what_changes_in_place_says_so() {
         let old = secret(&json!({"a": "MQ==", "b": "Mg==", "gone": "Mw=="}));
         let new = secret(&json!({"a": "MQ==", "b": "Mw==", "moved": "Mw=="}));
-        let (old_masked, new_masked) = masker().pair(&old, &new, Secrecy::Data);
+        let (old_masked, new_masked) = masker().pair(&old, &new, &secret_kind());
         assert_eq!(
             old_masked["data"],
             json!({"a": "<secret 1>", "b": "<secret 2>", "gone": "<secret 3>"})
@@ -333,14 +372,16 @@ mod tests {
         let mut masker = masker();
         let old = secret(&json!({"a": "MQ=="}));
         let new = secret(&json!({"a": "Mg=="}));
-        let mut changes = compare(&old, &new, &FieldSet::default(), Scope::All).changes;
+        let mut changes = compare(&old, &new, &FieldSet::default(), Scope::All, None).changes;
         let whole = FieldChange {
             path: FieldPath::default().key("data"),
             old: None,
             new: Some(json!({"a": "Mg=="})),
+            reordered: false,
+            cause: None,
         };
         changes.push(whole);
-        masker.changes(&mut changes, Secrecy::Data);
+        masker.changes(&mut changes, &new, &secret_kind());
         assert_eq!(changes[0].old, Some(json!("<secret 1>")));
         assert_eq!(changes[0].new, Some(json!("<secret 2, changed>")));
         assert_eq!(changes[1].new, Some(json!({"a": "<secret 2>"})));
@@ -351,7 +392,7 @@ mod tests {
         let object = json!({"kind": "ConfigMap", "metadata": {"annotations": {
             "kubectl.kubernetes.io/last-applied-configuration": "{\"data\":{}}", "team": "web"}}});
         assert_eq!(
-            masker().object(&object, Secrecy::Open)["metadata"]["annotations"],
+            masker().object(&object, &Secrecy::default())["metadata"]["annotations"],
             json!({"kubectl.kubernetes.io/last-applied-configuration": "<secret 1>", "team": "web"})
         );
     }
@@ -363,7 +404,7 @@ mod tests {
             &json!({"a": STANDARD.encode("hunter2-and-more"), "b": STANDARD.encode("hunter2")}),
         );
         assert_eq!(
-            masker.object(&object, Secrecy::Data)["data"]["a"],
+            masker.object(&object, &secret_kind())["data"]["a"],
             "<secret 1>"
         );
         assert_eq!(
@@ -378,18 +419,71 @@ mod tests {
         assert!(!format!("{masker:?}").contains("hunter2"));
     }
 
-    #[rstest]
-    #[case("", "Secret", false, Secrecy::Data)]
-    #[case("", "ConfigMap", false, Secrecy::Open)]
-    #[case("", "ConfigMap", true, Secrecy::Everything)]
-    #[case("example.org", "Secret", false, Secrecy::Open)]
-    fn secrecy_follows_the_kind(
-        #[case] group: &str,
-        #[case] kind: &str,
-        #[case] marked: bool,
-        #[case] expected: Secrecy,
-    ) {
-        assert_eq!(Secrecy::of(group, kind, marked), expected);
+    #[test]
+    fn fields_of_other_kinds_are_masked_where_they_are_named() {
+        let fields: Vec<SecretField> = ["data.password", "spec.users[name=b].key"]
+            .iter()
+            .map(|text| text.parse().unwrap())
+            .collect();
+        let secrecy = Secrecy::of(&ObjectId::new("", "ConfigMap", Some("web"), "a"), &fields);
+        let object = |password: &str, key: &str| {
+            json!({"kind": "ConfigMap", "data": {"password": password, "user": "web"}, "spec": {"users": [
+            {"name": "a", "key": "open"}, {"name": "b", "key": key}]}})
+        };
+        let mut masker = masker();
+        let (old, new) = (object("one", "two"), object("three", "two"));
+        let (old_masked, new_masked) = masker.pair(&old, &new, &secrecy);
+        assert_eq!(old_masked, object("<secret 1>", "<secret 2>"));
+        assert_eq!(new_masked, object("<secret 3, changed>", "<secret 2>"));
+        let mut changes = compare(&old, &new, &FieldSet::default(), Scope::All, None).changes;
+        masker.changes(&mut changes, &new, &secrecy);
+        assert_eq!(changes.len(), 1);
+        assert_eq!(changes[0].new, Some(json!("<secret 3, changed>")));
+    }
+
+    #[test]
+    fn what_stood_beside_a_secret_and_is_gone_may_have_been_one() {
+        let fields: Vec<SecretField> = ["data.password", "env[name=NEW].value"]
+            .iter()
+            .map(|text| text.parse().unwrap())
+            .collect();
+        let secrecy = Secrecy::of(&ObjectId::new("", "ConfigMap", Some("web"), "a"), &fields);
+        let old = json!({"data": {"pass": "former", "user": "web"}, "env": [
+            {"name": "OLD", "value": "former"}, {"name": "X", "value": "open"}]});
+        let new = json!({"data": {"password": "now", "user": "web"}, "env": [
+            {"name": "NEW", "value": "now"}, {"name": "X", "value": "open"}]});
+        let mut masker = masker();
+        let (old_masked, new_masked) = masker.pair(&old, &new, &secrecy);
+        let mut changes = compare(&old, &new, &FieldSet::default(), Scope::All, None).changes;
+        masker.changes(&mut changes, &new, &secrecy);
+        let out = format!("{old_masked}{new_masked}{changes:?}");
+        assert!(!out.contains("former") && !out.contains("now"), "{out}");
+        assert!(out.contains("open") && out.contains("web"), "{out}");
+    }
+
+    #[test]
+    fn values_that_are_guarded_are_secret_everywhere() {
+        let values = SecretValues::of(&json!({"writeOnly": true}), &json!("hunter2-and-more"));
+        let mut masker = masker();
+        masker.guard(&values);
+        let object = json!({"a": "x hunter2-and-more", "b": STANDARD.encode("hunter2-and-more"), "c": "hunter2"});
+        assert_eq!(
+            masker.object(&object, &Secrecy::default()),
+            json!({"a": "<secret 1>", "b": "<secret 2>", "c": "hunter2"})
+        );
+    }
+
+    #[test]
+    fn base64_of_a_value_has_its_number() {
+        for flip in [false, true] {
+            let mut masker = masker();
+            let mut texts = ["hunter2".to_owned(), STANDARD.encode("hunter2")];
+            if flip {
+                texts.reverse();
+            }
+            let numbers = texts.map(|text| masker.number(&text));
+            assert_eq!(numbers, [1, 1]);
+        }
     }
 
     const PLANTED: &str = "planted-5ecret";
@@ -418,15 +512,15 @@ mod tests {
         #[test]
         fn no_planted_value_gets_out(old in any_object(), new in any_object(), in_data in any::<bool>()) {
             let (wrap, secrecy): (fn(&Value) -> Value, _) = if in_data {
-                (|value| json!({"kind": "Secret", "data": value, "stringData": {"x": value}}), Secrecy::Data)
+                (|value| json!({"kind": "Secret", "data": value, "stringData": {"x": value}}), secret_kind())
             } else {
-                (|value| json!({"kind": "Widget", "metadata": {"annotations": {"a": value}}, "spec": value}), Secrecy::Everything)
+                (|value| json!({"kind": "Widget", "metadata": {"annotations": {"a": value}}, "spec": value}), Secrecy::everything())
             };
             let (old, new) = (wrap(&old), wrap(&new));
             let mut masker = masker();
-            let (old_masked, new_masked) = masker.pair(&old, &new, secrecy);
-            let mut changes = compare(&old, &new, &FieldSet::default(), Scope::All).changes;
-            masker.changes(&mut changes, secrecy);
+            let (old_masked, new_masked) = masker.pair(&old, &new, &secrecy);
+            let mut changes = compare(&old, &new, &FieldSet::default(), Scope::All, None).changes;
+            masker.changes(&mut changes, &new, &secrecy);
             let mut out = format!("{old_masked}{new_masked}");
             for change in &changes {
                 write!(out, "{} {:?} {:?}", change.path, change.old, change.new).unwrap();

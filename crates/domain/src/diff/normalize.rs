@@ -70,6 +70,33 @@ fn sorted(value: &Value) -> Value {
     }
 }
 
+/// What says which object it is comes first, as people write it.
+#[must_use]
+pub fn in_reading_order(object: &Value) -> Value {
+    let mut ordered = first(object, &["apiVersion", "kind", "metadata"]);
+    if let Some(metadata) = ordered.get_mut("metadata") {
+        *metadata = first(metadata, &["name", "namespace"]);
+    }
+    ordered
+}
+
+fn first(object: &Value, first: &[&str]) -> Value {
+    let Value::Object(fields) = object else {
+        return object.clone();
+    };
+    let (front, rest): (Vec<_>, Vec<_>) = fields
+        .iter()
+        .partition(|(name, _)| first.contains(&name.as_str()));
+    let front = first
+        .iter()
+        .filter_map(|wanted| front.iter().copied().find(|(name, _)| name == wanted));
+    front
+        .chain(rest)
+        .map(|(name, value)| (name.clone(), value.clone()))
+        .collect::<Map<String, Value>>()
+        .into()
+}
+
 #[cfg(test)]
 mod tests {
     use serde_json::json;

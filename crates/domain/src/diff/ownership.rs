@@ -3,6 +3,7 @@
 
 mod adoption;
 mod field_set;
+mod whole;
 
 use serde_json::Value;
 
@@ -10,6 +11,7 @@ use crate::object::{Digest, FieldPath, PathSegment, canonical_json};
 
 pub use adoption::{after_adoption, merge_entries, without_owned};
 pub use field_set::FieldSet;
+pub use whole::everything_in;
 
 /// The entries of managedFields, in the server's order.
 pub fn entries(metadata: &Value) -> &[Value] {

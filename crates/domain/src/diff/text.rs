@@ -3,19 +3,23 @@
 //! Every format (text with color, JSON, markdown) is a view over
 //! [`ObjectDiff`]; nothing unmasked gets into it.
 
+mod section;
+
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 use serde::Serialize;
 use serde_json::Value;
-use similar::{Algorithm, ChangeTag, TextDiff};
+use similar::{Algorithm, ChangeTag, DiffOp, TextDiff};
 
-use super::fields::{FieldChange, Scope, compare, shown};
-use super::masking::{Masker, Secrecy};
-use super::normalize::normalized;
+use super::fields::{FieldChange, Scope, aligned, compare, shown};
+use super::masking::Masker;
+use super::normalize::{in_reading_order, normalized};
 use super::ownership::FieldSet;
-use crate::object::{ObjectId, yaml};
-use crate::plan::Action;
+use super::pairing::Former;
+use crate::kinds::Schema;
+use crate::object::{ObjectId, Secrecy, labels, yaml};
+use crate::plan::{Action, Cause};
 
 /// Lines of context around a change.
 const CONTEXT: usize = 3;
@@ -28,11 +32,31 @@ pub struct ObjectDiff {
     pub object: ObjectId,
     /// What happens to it.
     pub action: Action,
+    /// Under which name it was known: that object goes.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub former: Option<Former>,
+    /// Why it happens.
+    #[serde(flatten)]
+    pub note: Note,
     /// The lines around what changes. All lines of an object that is created;
     /// none of one that is deleted, unless asked for.
     pub hunks: Vec<Hunk>,
     /// The fields that change; none for objects that come or go as a whole.
     pub fields: Vec<FieldChange>,
+}
+
+/// Why something happens to an object.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Note {
+    /// One sentence fragment for people.
+    pub reason: String,
+    /// Whose change it is, for updates.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cause: Option<Cause>,
+    /// Why the server has not checked it, where it has not.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub unverified: Option<String>,
 }
 
 /// Lines that belong together.
@@ -47,6 +71,9 @@ pub struct Hunk {
     pub new_start: usize,
     /// Number of lines on the new side.
     pub new_lines: usize,
+    /// The fields around the first line that changes; empty at the top.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub section: String,
     /// The lines.
     pub lines: Vec<Line>,
 }
@@ -108,7 +135,13 @@ pub struct Sides<'a> {
     /// Our fields: what we own now with what we are about to own.
     pub owned: &'a FieldSet,
     /// Which of its values are secret.
-    pub secrecy: Secrecy,
+    pub secrecy: &'a Secrecy,
+    /// What the fields of its kind hold, where that is known.
+    pub schema: Option<Schema<'a>>,
+    /// Under which name it was known.
+    pub former: Option<&'a Former>,
+    /// Why it happens.
+    pub note: &'a Note,
 }
 
 impl ObjectDiff {
@@ -117,10 +150,20 @@ impl ObjectDiff {
         let mut diff = Self {
             object: sides.object.clone(),
             action: sides.action,
+            former: sides.former.cloned(),
+            note: sides.note.clone(),
             hunks: Vec::new(),
             fields: Vec::new(),
         };
-        let normal = |value: &Value| normalized(value, view.status);
+        let is_new = sides.old.is_none() || sides.new.is_none() || sides.former.is_some();
+        let normal = |value: &Value| {
+            let mut value = normalized(value, view.status);
+            if is_new {
+                drop_own_labels(&mut value);
+            }
+            value
+        };
+        let text = |value: &Value| yaml::emit(&in_reading_order(value));
         match (sides.old.map(normal), sides.new.map(normal)) {
             (Some(old), Some(new)) => {
                 // A new object keeps nothing of the old one, whoever owned it.
@@ -128,24 +171,31 @@ impl ObjectDiff {
                     Action::Recreate => Scope::All,
                     _ => view.scope,
                 };
-                let comparison = compare(&old, &new, sides.owned, scope);
-                let new = shown(&old, &new, &comparison.ignored);
-                let (old, new) = masker.pair(&old, &new, sides.secrecy);
-                diff.hunks = hunks(&yaml::emit(&old), &yaml::emit(&new), CONTEXT);
+                let comparison = compare(&old, &new, sides.owned, scope, sides.schema);
+                let shown = shown(&old, &new, &comparison.ignored);
+                let shown = aligned(&old, &shown, sides.owned, sides.schema);
+                let (before, after) = masker.pair(&old, &shown, sides.secrecy);
+                diff.hunks = hunks(&text(&before), &text(&after), CONTEXT);
                 diff.fields = comparison.changes;
-                masker.changes(&mut diff.fields, sides.secrecy);
+                masker.changes(&mut diff.fields, &new, sides.secrecy);
             }
             (None, Some(new)) => {
                 let new = masker.object(&new, sides.secrecy);
-                diff.hunks = hunks("", &yaml::emit(&new), CONTEXT);
+                diff.hunks = hunks("", &text(&new), CONTEXT);
             }
             (Some(old), None) if view.full_deletes => {
                 let old = masker.object(&old, sides.secrecy);
-                diff.hunks = hunks(&yaml::emit(&old), "", CONTEXT);
+                diff.hunks = hunks(&text(&old), "", CONTEXT);
             }
             (_, None) => {}
         }
         diff
+    }
+
+    /// The lists of which only the order changes: in the lines their items stand
+    /// where they stood.
+    pub fn reordered(&self) -> impl Iterator<Item = &FieldChange> {
+        self.fields.iter().filter(|change| change.reordered)
     }
 
     /// Whether there is nothing to show below the object's name.
@@ -174,16 +224,36 @@ impl Hunk {
             1 => start.to_string(),
             _ => format!("{start},{lines}"),
         };
-        format!(
-            "@@ -{} +{} @@",
+        let header = format!(
+            "@@ -{} +{} @@ {}",
             range(self.old_start, self.old_lines),
-            range(self.new_start, self.new_lines)
-        )
+            range(self.new_start, self.new_lines),
+            self.section
+        );
+        header.trim_end().to_owned()
+    }
+}
+
+/// What pleach puts on every object says nothing about one that comes or goes.
+fn drop_own_labels(value: &mut Value) {
+    let Some(metadata) = value.get_mut("metadata").and_then(Value::as_object_mut) else {
+        return;
+    };
+    if let Some(Value::Object(map)) = metadata.get_mut("labels") {
+        map.shift_remove(labels::PART_OF);
+        if map.get(labels::MANAGED_BY).is_some_and(|by| by == "pleach") {
+            map.shift_remove(labels::MANAGED_BY);
+        }
+        if map.is_empty() {
+            metadata.shift_remove("labels");
+        }
     }
 }
 
 /// Compares two texts line by line.
 pub fn hunks(old: &str, new: &str, context: usize) -> Vec<Hunk> {
+    let (old_text, new_text): (Vec<&str>, Vec<&str>) =
+        (old.lines().collect(), new.lines().collect());
     let diff = TextDiff::configure()
         .algorithm(Algorithm::Patience)
         .diff_lines(old, new);
@@ -193,6 +263,14 @@ pub fn hunks(old: &str, new: &str, context: usize) -> Vec<Hunk> {
             let (first, last) = (ops.first()?, ops.last()?);
             let old = first.old_range().start..last.old_range().end;
             let new = first.new_range().start..last.new_range().end;
+            let changed = ops.iter().find(|op| !matches!(op, DiffOp::Equal { .. }));
+            let section = changed.map_or_else(String::new, |op| {
+                if op.new_range().is_empty() {
+                    section::section(&old_text, op.old_range().start)
+                } else {
+                    section::section(&new_text, op.new_range().start)
+                }
+            });
             let lines = ops
                 .iter()
                 .flat_map(|op| diff.iter_changes(op))
@@ -210,6 +288,7 @@ pub fn hunks(old: &str, new: &str, context: usize) -> Vec<Hunk> {
                 old_lines: old.len(),
                 new_start: new.start + usize::from(!new.is_empty()),
                 new_lines: new.len(),
+                section,
                 lines,
             })
         })
@@ -279,14 +358,18 @@ mod tests {
     fn draw(action: Action, old: Option<Value>, new: Option<Value>, owned: Value) -> ObjectDiff {
         let value = old.as_ref().or(new.as_ref()).unwrap();
         let kind = value["kind"].as_str().unwrap();
+        let id = ObjectId::new("", kind, Some("web"), "x");
         ObjectDiff::new(
             Sides {
-                object: &ObjectId::new("", kind, Some("web"), "x"),
+                object: &id,
                 action,
                 old: old.as_ref(),
                 new: new.as_ref(),
                 owned: &FieldSet::parse(&owned),
-                secrecy: Secrecy::of("", kind, false),
+                secrecy: &Secrecy::of(&id, &[]),
+                schema: None,
+                former: None,
+                note: &Note::default(),
             },
             View {
                 scope: Scope::Owned,
@@ -319,7 +402,7 @@ mod tests {
         );
         assert_eq!(
             diff.unified(),
-            "@@ -5,9 +5,8 @@\n   c: \"1\"\n   conf: |\n     x: 1\n-    y: 2\n+    y: 3\n   d: \"1\"\n-  gone: \"1\"\n   theirs: \"1\"\n kind: ConfigMap\n metadata:\n"
+            "@@ -8,7 +8,6 @@ data.conf\n   c: \"1\"\n   conf: |\n     x: 1\n-    y: 2\n+    y: 3\n   d: \"1\"\n-  gone: \"1\"\n   theirs: \"1\"\n"
         );
         let paths: Vec<String> = diff
             .fields
@@ -335,7 +418,7 @@ mod tests {
         let create = draw(Action::Create, None, Some(object.clone()), json!({}));
         assert_eq!(
             create.unified(),
-            "@@ -0,0 +1,6 @@\n+apiVersion: v1\n+data:\n+  a: \"1\"\n+kind: ConfigMap\n+metadata:\n+  name: x\n"
+            "@@ -0,0 +1,6 @@\n+apiVersion: v1\n+kind: ConfigMap\n+metadata:\n+  name: x\n+data:\n+  a: \"1\"\n"
         );
         assert!(create.fields.is_empty());
         assert!(draw(Action::Delete, Some(object), None, json!({})).is_empty());

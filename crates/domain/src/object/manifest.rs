@@ -6,7 +6,7 @@ use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::{ApiVersion, Digest, Gvk, ObjectId, canonical_json};
+use super::{ApiVersion, Digest, Gvk, ObjectId, Secrecy, SecretField, canonical_json};
 
 /// Labels that pleach reads and writes.
 pub mod labels {
@@ -76,6 +76,7 @@ pub struct Manifest {
     digest: Digest,
     json: Bytes,
     secret: bool,
+    secret_fields: Vec<SecretField>,
 }
 
 impl Manifest {
@@ -97,7 +98,16 @@ impl Manifest {
             api_version,
             origin,
             secret,
+            secret_fields: Vec::new(),
         }
+    }
+
+    /// Says which of its values are secret, beside those of kind Secret.
+    #[must_use]
+    pub fn with_secret_fields(mut self, fields: Vec<SecretField>) -> Self {
+        self.secret |= !fields.is_empty();
+        self.secret_fields = fields;
+        self
     }
 
     /// What the object is called.
@@ -132,6 +142,20 @@ impl Manifest {
     /// Whether the object holds secret values.
     pub fn is_secret(&self) -> bool {
         self.secret
+    }
+
+    /// The fields that hold them, beside those of kind Secret.
+    pub fn secret_fields(&self) -> &[SecretField] {
+        &self.secret_fields
+    }
+
+    /// Which of its values may not be shown.
+    pub fn secrecy(&self) -> Secrecy {
+        let secrecy = Secrecy::of(&self.id, &self.secret_fields);
+        if self.secret && !secrecy.hides_anything() {
+            return Secrecy::everything();
+        }
+        secrecy
     }
 
     /// The canonical bytes.

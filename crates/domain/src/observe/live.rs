@@ -6,8 +6,9 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use crate::diff::masking::Masker;
 use crate::diff::ownership;
-use crate::object::{Digest, ObjectId, annotations, labels};
+use crate::object::{Digest, DigestKey, ObjectId, Secrecy, annotations, labels};
 
 /// What the metadata of a live object tells without its body.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -97,15 +98,31 @@ impl LiveMeta {
 pub struct Live {
     meta: LiveMeta,
     value: Value,
+    secrecy: Secrecy,
 }
 
 impl Live {
     /// Takes an answer of the server; `manager` is our field manager.
     pub fn new(value: Value, manager: &str) -> Self {
-        Self {
+        let mut live = Self {
             meta: LiveMeta::read(&value["metadata"], manager),
             value,
-        }
+            secrecy: Secrecy::default(),
+        };
+        live.secrecy = Secrecy::of(&live.id(), &[]);
+        live
+    }
+
+    /// The same object, of which more is secret than its kind says.
+    #[must_use]
+    pub fn hiding(mut self, secrecy: &Secrecy) -> Self {
+        self.secrecy = self.secrecy.and(secrecy);
+        self
+    }
+
+    /// Which of its values may not be shown.
+    pub fn secrecy(&self) -> Secrecy {
+        self.secrecy.clone()
     }
 
     /// Its metadata.
@@ -131,25 +148,8 @@ impl Live {
     }
 
     fn masked(&self) -> Value {
-        let mut value = self.value.clone();
-        if self.id().is("", "Secret") {
-            for key in ["data", "stringData"] {
-                for secret in value
-                    .get_mut(key)
-                    .and_then(Value::as_object_mut)
-                    .into_iter()
-                    .flatten()
-                {
-                    *secret.1 = Value::String("<secret>".to_owned());
-                }
-            }
-        }
-        if let Some(last) = value
-            .pointer_mut("/metadata/annotations/kubectl.kubernetes.io~1last-applied-configuration")
-        {
-            *last = Value::String(String::new());
-        }
-        value
+        // The key lives as long as this one object: only its numbers get out.
+        Masker::new(DigestKey::new(Vec::new())).object(&self.value, &self.secrecy)
     }
 }
 
@@ -182,6 +182,12 @@ impl Serialize for Live {
 impl<'de> Deserialize<'de> for Live {
     fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let LiveFile { meta, value } = LiveFile::deserialize(deserializer)?;
-        Ok(Self { meta, value })
+        let mut live = Self {
+            meta,
+            value,
+            secrecy: Secrecy::default(),
+        };
+        live.secrecy = Secrecy::of(&live.id(), &[]);
+        Ok(live)
     }
 }

@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::finding::Finding;
 use crate::inventory::{ReleaseName, Store};
-use crate::object::{Digest, GroupKind, Gvk, Manifest, ObjectId, ServiceRef};
+use crate::object::{Digest, DigestKey, GroupKind, Gvk, Manifest, ObjectId, ServiceRef};
 use crate::observe::{ClusterId, DesiredDigest};
 use crate::order::StageName;
 use crate::repo::{Consent, Protect, PrunePolicy, RuntimeObject};
@@ -51,6 +51,16 @@ impl Desired {
     /// The id of the release's ApplySet: what its members carry as part-of label.
     pub fn apply_set(&self) -> String {
         self.store.apply_set(&self.name)
+    }
+
+    /// Fills in what gets written as `pleach.dev/desired`; `key` is for the
+    /// objects that hold secrets.
+    pub fn digest_with(&mut self, key: Option<&DigestKey>) {
+        self.digests = self
+            .manifests
+            .iter()
+            .map(|manifest| (manifest.id().clone(), DesiredDigest::of(manifest, key)))
+            .collect();
     }
 }
 

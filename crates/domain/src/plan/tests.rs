@@ -9,6 +9,7 @@ mod namespace;
 mod ownership;
 mod preflight;
 mod prune;
+mod rendered;
 mod scene;
 mod server;
 mod verify;

@@ -2,85 +2,207 @@
 
 use std::collections::BTreeMap;
 
+use serde::Serialize;
 use serde_json::Value;
 
-use super::model::{Action, Change, Desired, Plan, Policy, StepId};
-use crate::diff::masking::{Masker, Secrecy};
+use super::model::{Action, Cause, Change, Desired, Plan, Policy, StepId};
+use crate::diff::masking::Masker;
 use crate::diff::ownership::{self, FieldSet};
-use crate::diff::text::{ObjectDiff, Sides, View};
-use crate::object::{Manifest, ObjectId};
+use crate::diff::pairing::{self, Former, Moved};
+use crate::diff::text::{self, Note, ObjectDiff, Sides, View};
+use crate::finding::Finding;
+use crate::kinds::{Catalog, Schema};
+use crate::object::{FieldPath, Gvk, Manifest, ObjectId, Secrecy};
 use crate::observe::{Live, Observed, Prediction};
 
-/// Draws every object that changes, in the order of the plan's steps. `masker`
-/// lives as long as the run, so that equal secrets have equal numbers.
-pub fn differences(
-    plan: &Plan,
-    desired: &Desired,
-    observed: &Observed,
-    policy: &Policy,
-    view: View,
-    masker: &mut Masker,
-) -> Vec<ObjectDiff> {
-    let mut changes: Vec<&Change> = plan
-        .changes
-        .iter()
-        .filter(|change| {
-            !matches!(
-                change.action,
-                Action::Unchanged | Action::Blocked | Action::Skip
-            )
-        })
-        .collect();
-    // The last step of an object is the one after which it is as drawn.
-    let last: BTreeMap<&ObjectId, StepId> = plan
-        .steps
-        .iter()
-        .map(|step| (&step.object, step.id))
-        .collect();
-    changes.sort_by_cached_key(|change| last.get(&change.object));
-    let side = Side {
-        manifests: desired
-            .manifests
+/// What a plan does to a release. This is the form that programs read; every
+/// other form is a view of it.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ReleaseDiff {
+    /// `<environment>.<release>`.
+    pub release: String,
+    /// Version installed before; none on first use.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub from: Option<String>,
+    /// Version that is wanted.
+    pub to: String,
+    /// How many objects get which action, in words.
+    pub summary: String,
+    /// The same in numbers.
+    pub counts: BTreeMap<Action, usize>,
+    /// Every object to which something happens, in the order of the steps; then
+    /// those that cannot be brought about, and those that are kept on purpose.
+    pub objects: Vec<ObjectDiff>,
+    /// What there is to say.
+    pub findings: Vec<Finding>,
+}
+
+/// What differences are made of, beside the plan.
+#[derive(Clone, Copy)]
+pub struct Drawing<'a> {
+    /// What git wants.
+    pub desired: &'a Desired,
+    /// What is there.
+    pub observed: &'a Observed,
+    /// What is allowed.
+    pub policy: &'a Policy,
+    /// What the fields of kinds hold.
+    pub kinds: Catalog<'a>,
+    /// What is shown.
+    pub view: View,
+}
+
+impl Drawing<'_> {
+    /// What a plan does to its release. `masker` lives as long as the run, so
+    /// that equal secrets have equal numbers.
+    pub fn release(self, plan: &Plan, masker: &mut Masker) -> ReleaseDiff {
+        let mut counts = BTreeMap::new();
+        for change in &plan.changes {
+            *counts.entry(change.action).or_default() += 1;
+        }
+        ReleaseDiff {
+            release: plan.release.to_string(),
+            from: plan.from.clone(),
+            to: plan.to.clone(),
+            summary: text::summary(plan.changes.iter().map(|change| change.action)),
+            counts,
+            objects: self.objects(plan, masker),
+            findings: plan.findings.clone(),
+        }
+    }
+
+    /// Every object but the unchanged ones. One that only changed its name or
+    /// its namespace is one entry, that of the new name.
+    fn objects(self, plan: &Plan, masker: &mut Masker) -> Vec<ObjectDiff> {
+        let side = Side {
+            manifests: self
+                .desired
+                .manifests
+                .iter()
+                .map(|manifest| (manifest.id(), manifest))
+                .collect(),
+            drawing: self,
+            manager: self.desired.name.field_manager(),
+        };
+        let former = side.former(plan);
+        let mut changes: Vec<&Change> = plan
+            .changes
             .iter()
-            .map(|manifest| (manifest.id(), manifest))
-            .collect(),
-        observed,
-        policy,
-        manager: desired.name.field_manager(),
-    };
-    changes
-        .into_iter()
-        .map(|change| side.draw(change, view, masker))
-        .collect()
+            .filter(|change| change.action != Action::Unchanged)
+            .filter(|change| {
+                let is_former = |one: &Former| one.object == change.object;
+                change.action != Action::Delete || !former.values().any(is_former)
+            })
+            .collect();
+        // The last step of an object is the one after which it is as drawn.
+        let last: BTreeMap<&ObjectId, StepId> = plan
+            .steps
+            .iter()
+            .map(|step| (&step.object, step.id))
+            .collect();
+        changes.sort_by_cached_key(|change| match change.action {
+            Action::Blocked => (1, None),
+            Action::Skip => (2, None),
+            _ => (0, last.get(&change.object)),
+        });
+        changes
+            .into_iter()
+            .map(|change| side.draw(change, former.get(&change.object), masker))
+            .collect()
+    }
 }
 
 struct Side<'a> {
     manifests: BTreeMap<&'a ObjectId, &'a Manifest>,
-    observed: &'a Observed,
-    policy: &'a Policy,
+    drawing: Drawing<'a>,
     manager: String,
 }
 
-impl Side<'_> {
-    fn draw(&self, change: &Change, view: View, masker: &mut Masker) -> ObjectDiff {
+impl<'a> Side<'a> {
+    /// The objects that had another name, by their new one.
+    fn former(&self, plan: &Plan) -> BTreeMap<ObjectId, Former> {
+        let observed = self.drawing.observed;
+        let ids = |action: Action| {
+            let changes = plan.changes.iter();
+            changes.filter(move |change| change.action == action)
+        };
+        let gone: Vec<pairing::Side<'_>> = ids(Action::Delete)
+            .map(|change| pairing::Side {
+                id: &change.object,
+                value: observed.full.get(&change.object).map(Live::value),
+            })
+            .collect();
+        let values: BTreeMap<&ObjectId, Value> = if gone.is_empty() {
+            BTreeMap::new()
+        } else {
+            ids(Action::Create)
+                .filter_map(|change| {
+                    let manifest = self.manifests.get(&change.object)?;
+                    Some((&change.object, manifest.value()))
+                })
+                .collect()
+        };
+        let come: Vec<pairing::Side<'_>> = values
+            .iter()
+            .map(|(id, value)| pairing::Side {
+                id,
+                value: Some(value),
+            })
+            .collect();
+        let mut former = pairing::pair(&gone, &come);
+        // The same object under another group keeps its uid.
+        for (old, entry) in &observed.inventory.entries {
+            if self.manifests.contains_key(old) {
+                continue;
+            }
+            let renamed = self.manifests.keys().find(|id| {
+                id.kind == old.kind
+                    && id.name == old.name
+                    && id.group != old.group
+                    && entry.uid.is_some()
+                    && observed.live_meta(id).map(|live| &live.uid) == entry.uid.as_ref()
+            });
+            if let Some(id) = renamed {
+                let one = Former {
+                    object: old.clone(),
+                    how: Moved::Rename,
+                };
+                former.insert((*id).clone(), one);
+            }
+        }
+        former
+    }
+
+    fn draw(&self, change: &Change, former: Option<&Former>, masker: &mut Masker) -> ObjectDiff {
         let id = &change.object;
+        let observed = self.drawing.observed;
         let manifest = self.manifests.get(id).copied();
-        let secrecy = Secrecy::of(
-            &id.group,
-            &id.kind,
-            manifest.is_some_and(Manifest::is_secret),
-        );
+        let live = match former.filter(|_| change.action == Action::Create) {
+            Some(former) => observed.full.get(&former.object),
+            None => observed.full.get(id),
+        };
+        let secrecy = [manifest.map(Manifest::secrecy), live.map(Live::secrecy)]
+            .into_iter()
+            .flatten()
+            .fold(self.of_its_kind(id, manifest), |all, one| all.and(&one));
+        let shown = !matches!(change.action, Action::Blocked | Action::Skip);
         let old = match change.action {
-            Action::Create => None,
-            _ => self.observed.full.get(id).map(Live::value),
+            Action::Create if former.is_none() => None,
+            _ => live.map(Live::value).filter(|_| shown),
         };
         let new = match change.action {
-            Action::Delete => None,
+            Action::Delete | Action::Blocked | Action::Skip => None,
             _ => self.predicted(change, manifest),
         };
+        let schema = self.schema(manifest, live);
         let owned = match (old, &new) {
+            (Some(old), Some(new)) if change.action == Action::Create => {
+                ownership::applied_by(&old["metadata"], &self.manager)
+                    .covering(&ownership::everything_in(new, schema))
+            }
             (Some(old), Some(new)) => ownership::at_stake(old, new, &self.manager, &|manager| {
-                self.policy.adopts(manager)
+                self.drawing.policy.adopts(manager)
             }),
             _ => FieldSet::default(),
         };
@@ -90,15 +212,71 @@ impl Side<'_> {
             old,
             new: new.as_ref(),
             owned: &owned,
-            secrecy,
+            secrecy: &secrecy,
+            schema,
+            former,
+            note: &Note {
+                reason: change.reason.clone(),
+                cause: change.cause.clone(),
+                unverified: change.unverified.clone(),
+            },
         };
-        ObjectDiff::new(sides, view, masker)
+        let mut diff = ObjectDiff::new(sides, self.drawing.view, masker);
+        if let (Some(old), Action::Update) = (old, change.action) {
+            for field in &mut diff.fields {
+                field.cause = self.cause_of(&field.path, old, change.cause.as_ref());
+            }
+        }
+        diff
+    }
+
+    /// Of an object that goes nobody says any more which of its fields are
+    /// secret: those that are in others of its kind.
+    fn of_its_kind(&self, id: &ObjectId, manifest: Option<&Manifest>) -> Secrecy {
+        let like = self
+            .manifests
+            .values()
+            .filter(|other| manifest.is_none() && other.id().group_kind() == id.group_kind());
+        like.fold(Secrecy::of(id, &[]), |all, other| all.and(&other.secrecy()))
+    }
+
+    fn schema(&self, manifest: Option<&Manifest>, live: Option<&Live>) -> Option<Schema<'a>> {
+        let gvk = match (manifest, live) {
+            (Some(manifest), _) => manifest.gvk(),
+            (None, Some(live)) => {
+                let text = |key: &str| live.value()[key].as_str().unwrap_or_default();
+                Gvk::new(text("apiVersion"), text("kind"))
+            }
+            (None, None) => return None,
+        };
+        self.drawing.kinds.schema(&gvk)
+    }
+
+    /// Whose change of a field it is: what others hold, they wrote; what we
+    /// still hold, only git can have changed.
+    fn cause_of(&self, path: &FieldPath, old: &Value, cause: Option<&Cause>) -> Option<Cause> {
+        let metadata = &old["metadata"];
+        match cause? {
+            Cause::Git => Some(Cause::Git),
+            Cause::Ownership => None,
+            Cause::Drift { .. } | Cause::Both { .. } => {
+                let mut managers = ownership::owners(metadata, path);
+                let is_ours = managers.contains(&self.manager);
+                managers.retain(|manager| *manager != self.manager);
+                // Where somebody took it away nobody is on record for that.
+                let is_drift = matches!(cause?, Cause::Drift { .. }) && !is_ours;
+                if !managers.is_empty() || is_drift {
+                    return Some(Cause::Drift { managers });
+                }
+                is_ours.then_some(Cause::Git)
+            }
+        }
     }
 
     /// What the object will look like: the server's answer where it gave one.
     /// A create is shown from the manifest, the answer has random parts.
     fn predicted(&self, change: &Change, manifest: Option<&Manifest>) -> Option<Value> {
-        let answer = match self.observed.predicted.get(&change.object) {
+        let answer = match self.drawing.observed.predicted.get(&change.object) {
             Some(Prediction::Answer(live)) => Some(live.value()),
             Some(Prediction::Conflict { forced, .. }) => forced.as_ref().map(Live::value),
             _ => None,
@@ -109,7 +287,7 @@ impl Side<'_> {
                 answer,
                 None,
                 &self.manager,
-                &|manager| self.policy.adopts(manager),
+                &|manager| self.drawing.policy.adopts(manager),
             )),
             _ => manifest.map(Manifest::value),
         }

@@ -42,7 +42,8 @@ impl<'a> Target<'a> {
     }
 }
 
-fn labels(value: &Value) -> BTreeMap<String, String> {
+/// The labels of an object.
+pub(super) fn labels(value: &Value) -> BTreeMap<String, String> {
     value["metadata"]["labels"]
         .as_object()
         .into_iter()

@@ -7,6 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::{Map, Value};
 
+use super::hide::Hiding;
 use super::identity::{Identity, article, identify};
 use super::patch::{self, Target};
 use super::scope::{Kinds, Known};
@@ -16,6 +17,7 @@ use crate::finding::{Finding, Kind};
 use crate::kinds::Scope;
 use crate::object::{GroupKind, Gvk, Manifest, ObjectId, Origin, labels};
 use crate::repo::ResolvedRelease;
+use crate::values::SecretValues;
 
 /// What only the server writes into metadata.
 const SERVER_METADATA: [&str; 6] = [
@@ -43,12 +45,14 @@ pub(super) fn process(
     objects: Vec<Written>,
     release: &ResolvedRelease,
     kinds: &Kinds<'_>,
+    secret_values: &SecretValues,
     findings: &mut Vec<Finding>,
 ) -> Vec<Manifest> {
     let mut pass = Pass {
         release,
         part_of: release.store.apply_set(&release.name),
         kinds,
+        hiding: Hiding::new(release, secret_values),
         findings,
         unknown: BTreeMap::new(),
         dropped: BTreeMap::new(),
@@ -71,6 +75,7 @@ struct Pass<'a> {
     /// The id of the release's set.
     part_of: String,
     kinds: &'a Kinds<'a>,
+    hiding: Hiding<'a>,
     findings: &'a mut Vec<Finding>,
     /// Unknown kinds with the place of their first object.
     unknown: BTreeMap<GroupKind, Origin>,
@@ -233,13 +238,15 @@ impl Pass<'_> {
             return None;
         }
         self.label(&mut value);
-        Some(Manifest::new(
-            id,
-            gvk.api_version,
-            place.origin(),
-            &value,
-            false,
-        ))
+        if let Some(finding) = self.hiding.refuse_names(&id, &value, &place) {
+            self.findings.push(finding);
+            return None;
+        }
+        let secret = self.hiding.fields(&id, &value);
+        Some(
+            Manifest::new(id, gvk.api_version, place.origin(), &value, false)
+                .with_secret_fields(secret),
+        )
     }
 
     fn drop_server_fields(&mut self, value: &mut Value, place: &Place) {
@@ -308,6 +315,7 @@ impl Pass<'_> {
                 .at(place),
             );
         }
+        self.findings.extend(self.hiding.unused());
         for (place, fields, count) in self.dropped.into_values() {
             let fields: Vec<String> = fields.into_iter().collect();
             let objects = if count == 1 { "object" } else { "objects" };

@@ -53,6 +53,7 @@ pub(super) fn release(name: &str, files: &[&str], values: Value) -> ResolvedRele
         patches: Vec::new(),
         adopt: Vec::new(),
         timeout: SignedDuration::from_mins(10),
+        secret_fields: Vec::new(),
         runtime_objects: Vec::new(),
         kubernetes: None,
         upgrades_from: None,

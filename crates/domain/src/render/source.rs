@@ -9,11 +9,13 @@ use std::sync::Arc;
 use serde_json::Value;
 
 use super::engine::{Engine, Library};
+use super::hide;
 use super::lines::Lines;
 use crate::finding::{Finding, Kind};
 use crate::object::Origin;
 use crate::object::yaml::{self, Node, YamlError};
 use crate::repo::{FileTree, ResolvedEnvironment, ResolvedRelease};
+use crate::values::SecretValues;
 
 /// Whether a file is a template.
 pub(super) fn is_template(file: &str) -> bool {
@@ -86,6 +88,8 @@ pub(super) struct Loaded {
     pub(super) objects: Vec<Written>,
     pub(super) findings: Vec<Finding>,
     pub(super) inputs: BTreeSet<String>,
+    /// The values that may not be shown.
+    pub(super) secret_values: SecretValues,
 }
 
 /// Reads environments; the shared templates only when a template is met.
@@ -108,6 +112,14 @@ impl<'a> Loader<'a> {
     pub(super) fn load(&mut self, release: &ResolvedRelease) -> Loaded {
         let mut loaded = Loaded::default();
         loaded.inputs.extend(release.values.files.iter().cloned());
+        match hide::values(self.tree, release) {
+            Ok(Some(values)) => {
+                loaded.inputs.insert(hide::schema_file(release));
+                loaded.secret_values = values;
+            }
+            Ok(None) => {}
+            Err(finding) => loaded.findings.push(*finding),
+        }
         let mut engine = None;
         for file in &release.files {
             loaded.inputs.insert(file.clone());

@@ -181,7 +181,7 @@ fn templates_are_not_read_for_plain_files() {
     render(&recording, &environment, &release, &table());
     assert_eq!(
         recording.record().read.into_iter().collect::<Vec<_>>(),
-        ["a.yaml"]
+        ["a.yaml", "manifests/web/v1.0.0/values.schema.json"]
     );
 }
 

@@ -1,5 +1,6 @@
 //! From files to a [`ResolvedEnvironment`].
 
+mod secrets;
 mod store;
 
 use std::collections::BTreeMap;
@@ -262,6 +263,7 @@ impl Merged {
             findings,
         ));
         let runtime_objects = runtime_objects(&source, findings);
+        let secret_fields = secrets::secret_fields(&source, findings);
         let mut layers = source.layers();
         layers.extend(self.layers(&name.release));
         Some(ResolvedRelease {
@@ -276,6 +278,7 @@ impl Merged {
             create_namespace: release.create_namespace.unwrap_or(true),
             values: Values::merge(&layers),
             patches,
+            secret_fields,
             adopt: release.adopt.clone().unwrap_or_default(),
             timeout: release.timeout.map_or(TIMEOUT, |timeout| timeout.0),
             runtime_objects,

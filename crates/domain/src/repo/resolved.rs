@@ -7,7 +7,7 @@ use serde_json::Value;
 use super::policy::{Consent, Protect, PrunePolicy, RuntimeObject, Selector};
 use crate::finding::{Finding, Kind};
 use crate::inventory::{ReleaseName, Store};
-use crate::object::Origin;
+use crate::object::{Origin, SecretField};
 use crate::plan::Direction;
 use crate::values::Values;
 
@@ -103,6 +103,8 @@ pub struct ResolvedRelease {
     pub values: Values,
     /// The version's (or bundle's) patches, then the release's.
     pub patches: Vec<Patch>,
+    /// What is secret beside kind Secret.
+    pub secret_fields: Vec<SecretRule>,
     /// Field managers whose objects may be taken over.
     pub adopt: Vec<String>,
     /// Deadline of each wait.
@@ -115,6 +117,17 @@ pub struct ResolvedRelease {
     pub upgrades_from: Option<VersionReq>,
     /// Which way the change goes, where versions cannot be compared.
     pub direction: Option<Direction>,
+}
+
+/// Fields of some objects that may not be shown.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SecretRule {
+    /// The objects.
+    pub target: Selector,
+    /// Their fields.
+    pub fields: Vec<SecretField>,
+    /// Where it is written.
+    pub origin: Origin,
 }
 
 /// A change to a rendered object, so that upstream files can stay verbatim.

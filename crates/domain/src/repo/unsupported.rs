@@ -17,7 +17,7 @@ const RELEASE: [&str; 5] = [
 ];
 
 /// Fields of a bundle or version.
-const BUNDLE: [&str; 9] = [
+const BUNDLE: [&str; 8] = [
     "stages",
     "gates",
     "overlays",
@@ -26,7 +26,6 @@ const BUNDLE: [&str; 9] = [
     "moves",
     "migrate",
     "blockUninstall",
-    "secretFields",
 ];
 
 /// Actions of a consent.

@@ -9,6 +9,7 @@ use pleach_domain::observe::{
     ApiRefusal, DesiredDigest, Discovery, Live, Observed, Prediction, Reading, Served, Unverified,
 };
 use pleach_domain::plan::Desired;
+use serde_json::Value;
 
 use super::{CONCURRENCY, Reader, ends_observation, missing_namespaces};
 use crate::engine::sync::body::{self, Require};
@@ -135,7 +136,7 @@ impl Reader<'_> {
         };
         let error = match self.cluster.apply(path, id, body.clone(), &options).await {
             Ok(applied) if applied.created => return Ok(Prediction::Creates),
-            Ok(applied) => return Ok(Prediction::Answer(Live::new(applied.value, &self.manager))),
+            Ok(applied) => return Ok(Prediction::Answer(self.live(manifest, applied.value))),
             Err(error) => error,
         };
         if ends_observation(&error) {
@@ -148,12 +149,17 @@ impl Reader<'_> {
                     ..options
                 };
                 let forced = self.cluster.apply(path, id, body, &options).await.ok();
-                let forced = forced.map(|applied| Live::new(applied.value, &self.manager));
+                let forced = forced.map(|applied| self.live(manifest, applied.value));
                 Ok(Prediction::Conflict { fields, forced })
             }
             Some(prediction) => Ok(prediction),
             None => Ok(Prediction::Refused(refusal(&error))),
         }
+    }
+
+    /// An answer of the server, of which as much is secret as of the manifest.
+    fn live(&self, manifest: &Manifest, value: Value) -> Live {
+        Live::new(value, &self.manager).hiding(&manifest.secrecy())
     }
 
     /// Reads an object; a failure that is only its own comes as a refusal.

@@ -40,7 +40,7 @@ impl Operator<'_> {
                     )
                 })?;
                 let path = self.paths.of(&manifest.gvk());
-                let digest = body::desired_digest(manifest, self.key);
+                let digest = DesiredDigest::of(manifest, self.key);
                 (
                     path,
                     body::compose(manifest, digest, require),

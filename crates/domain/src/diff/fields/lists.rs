@@ -1,15 +1,17 @@
 //! How the items of a list are told apart.
 //!
-//! Where our managedFields name items by their keys, those keys are used: they
-//! are the server's own. Elsewhere a small table of well-known lists, until the
-//! exact keys come from the schemas of the kinds.
+//! The schema of the kind says it. Where there is none, the keys by which our
+//! managedFields name items are used: they are the server's own. Else a small
+//! table of well-known lists, which also serves lists that are one value for
+//! the server and have names in them for people.
 
 use std::collections::BTreeSet;
 
 use serde_json::Value;
 
 use crate::diff::ownership::FieldSet;
-use crate::object::{KeyValue, PathSegment};
+use crate::kinds::{ListKind, Schema};
+use crate::object::{FieldPath, KeyValue, PathSegment, canonical_json};
 
 /// Lists by the name of their field, and what may identify their items; the
 /// first that every item has, without doubles, is used. Keys are sorted, as in
@@ -67,7 +69,17 @@ pub(super) fn shape(
     old: &[Value],
     new: &[Value],
     owned: Option<&FieldSet>,
+    schema: Option<Schema<'_>>,
 ) -> Shape {
+    let declared = schema.map(Schema::list);
+    let item = schema.and_then(Schema::items);
+    if let Some(ListKind::Map(keys)) = declared {
+        let mut keys: Vec<&str> = keys.iter().map(String::as_str).collect();
+        keys.sort_unstable();
+        if let (Some(old), Some(new)) = (selectors(old, &keys, item), selectors(new, &keys, item)) {
+            return Shape::Keyed(old, new);
+        }
+    }
     let from_server = owned.and_then(FieldSet::list_keys);
     let from_table = KEYED
         .iter()
@@ -78,29 +90,88 @@ pub(super) fn shape(
         .map(|keys| keys.iter().map(String::as_str).collect::<Vec<_>>())
         .chain(from_table.iter().map(|keys| keys.to_vec()));
     for keys in candidates {
-        if let (Some(old), Some(new)) = (selectors(old, &keys), selectors(new, &keys)) {
+        if let (Some(old), Some(new)) = (selectors(old, &keys, item), selectors(new, &keys, item)) {
             return Shape::Keyed(old, new);
         }
     }
-    let is_set = owned.is_some_and(FieldSet::is_scalar_set)
-        || field.is_some_and(|field| SETS.contains(&field));
+    let is_set = match declared {
+        Some(declared) => declared == ListKind::Set,
+        None => {
+            owned.is_some_and(FieldSet::is_scalar_set)
+                || field.is_some_and(|field| SETS.contains(&field))
+        }
+    };
     if is_set && let (Some(old), Some(new)) = (scalars(old), scalars(new)) {
         return Shape::Set(old, new);
     }
     Shape::Positions
 }
 
+/// The name of the field at the end of a path; none for an item of a list.
+pub(super) fn field_of(path: &FieldPath) -> Option<&str> {
+    path.0.last().and_then(|segment| match segment {
+        PathSegment::Key(key) => Some(key.as_str()),
+        _ => None,
+    })
+}
+
+/// Whether two lists of maps have the same items in another order. Of scalars,
+/// such as arguments, the order is read as it is written.
+pub(super) fn is_permuted(old: &[Value], new: &[Value]) -> bool {
+    if old.len() != new.len() || old == new || !old.iter().all(Value::is_object) {
+        return false;
+    }
+    let sorted = |items: &[Value]| {
+        let mut texts: Vec<Vec<u8>> = items.iter().map(canonical_json).collect();
+        texts.sort_unstable();
+        texts
+    };
+    sorted(old) == sorted(new)
+}
+
+/// What tells items apart, as values.
+pub(super) fn keys(steps: &[PathSegment]) -> Value {
+    let value = |value: &KeyValue| match value {
+        KeyValue::Bool(value) => Value::from(*value),
+        KeyValue::Int(value) => Value::from(*value),
+        KeyValue::Text(value) => Value::from(value.as_str()),
+    };
+    steps
+        .iter()
+        .map(|step| match step {
+            PathSegment::Select(keys) => Value::Object(
+                keys.iter()
+                    .map(|(key, one)| (key.clone(), value(one)))
+                    .collect(),
+            ),
+            PathSegment::Item(one) => value(one),
+            PathSegment::Key(_) | PathSegment::Index(_) => Value::Null,
+        })
+        .collect()
+}
+
 /// The step to each item; none where one has no such key or two have the same.
-fn selectors(items: &[Value], keys: &[&str]) -> Option<Vec<PathSegment>> {
+fn selectors(
+    items: &[Value],
+    keys: &[&str],
+    schema: Option<Schema<'_>>,
+) -> Option<Vec<PathSegment>> {
+    // The server fills in what manifests leave out.
+    let default = |key: &str| {
+        let declared = schema.and_then(|item| item.field(key)?.default());
+        match declared {
+            Some(value) => KeyValue::from_json(value),
+            None if key == "protocol" => Some(KeyValue::Text("TCP".to_owned())),
+            None => None,
+        }
+    };
     unique(items.iter().map(|item| {
         let map = item.as_object()?;
         keys.iter()
             .map(|key| {
                 let value = match map.get(*key) {
                     Some(value) => KeyValue::from_json(value)?,
-                    // The server's default; manifests leave it out.
-                    None if *key == "protocol" => KeyValue::Text("TCP".to_owned()),
-                    None => return None,
+                    None => default(key)?,
                 };
                 Some(((*key).to_owned(), value))
             })

@@ -1,7 +1,9 @@
-//! Quantities: `1000m` is `1`, `1024Mi` is `1Gi`.
+//! Values that may be written in several ways: quantities (`1000m` is `1`),
+//! numbers as texts, times.
 
 use serde_json::Value;
 
+use crate::kinds::{Schema, Type};
 use crate::object::{FieldPath, PathSegment};
 
 /// Maps whose values are quantities, in all kinds that pleach knows of.
@@ -40,6 +42,28 @@ pub(super) fn is_place(path: &FieldPath) -> bool {
     }
     let Some(map) = key(2) else { return false };
     MAPS.contains(&map) || (MAPS_IN_LIMITS.contains(&map) && key(4) == Some("limits"))
+}
+
+/// Whether two values are the same by what their schema says of them.
+pub(super) fn equal_by(schema: Schema<'_>, a: &Value, b: &Value) -> bool {
+    match schema.kind() {
+        Type::Quantity => equal(a, b),
+        Type::IntOrString => whole(a).is_some_and(|a| whole(b) == Some(a)),
+        Type::Time => time(a).is_some_and(|a| time(b) == Some(a)),
+        _ => false,
+    }
+}
+
+fn whole(value: &Value) -> Option<i64> {
+    match value {
+        Value::Number(number) => number.as_i64(),
+        Value::String(text) => text.parse().ok(),
+        _ => None,
+    }
+}
+
+fn time(value: &Value) -> Option<jiff::Timestamp> {
+    value.as_str()?.parse().ok()
 }
 
 /// Whether two values are the same quantity. What cannot be read is not equal.

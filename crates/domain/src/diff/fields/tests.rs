@@ -3,11 +3,13 @@ use rstest::rstest;
 use serde_json::json;
 
 use super::*;
+use crate::kinds::KindTable;
+use crate::object::{Gvk, yaml};
 
 /// Every change that counts, as `path: old -> new`.
 fn check(old: &Value, new: &Value, owned: &Value, scope: Scope) -> Vec<String> {
     let side = |value: Option<Value>| value.map_or_else(|| "-".to_owned(), |v| v.to_string());
-    compare(old, new, &FieldSet::parse(owned), scope)
+    compare(old, new, &FieldSet::parse(owned), scope, None)
         .changes
         .into_iter()
         .map(|change| {
@@ -37,7 +39,7 @@ fn all(old: &Value, new: &Value) -> Vec<String> {
 #[case::order_is_content(
     json!({"env": [{"name": "A", "value": "1"}, {"name": "B", "value": "$(A)"}]}),
     json!({"env": [{"name": "B", "value": "$(A)"}, {"name": "A", "value": "1"}]}),
-    &[r#".env: [{"name":"A","value":"1"},{"name":"B","value":"$(A)"}] -> [{"name":"B","value":"$(A)"},{"name":"A","value":"1"}]"#])]
+    &[r#".env: [{"name":"A"},{"name":"B"}] -> [{"name":"B"},{"name":"A"}]"#])]
 #[case::ports_without_names(
     json!({"ports": [{"containerPort": 80}, {"containerPort": 53, "protocol": "UDP"}]}),
     json!({"ports": [{"containerPort": 80, "hostPort": 80}, {"containerPort": 53, "protocol": "UDP"}]}),
@@ -70,6 +72,61 @@ fn all(old: &Value, new: &Value) -> Vec<String> {
 #[case::shapes(json!({"a": {"b": 1}}), json!({"a": [1]}), &[r#".a: {"b":1} -> [1]"#])]
 fn fields(#[case] old: Value, #[case] new: Value, #[case] expected: &[&str]) {
     assert_eq!(all(&old, &new), expected);
+}
+
+/// Every change of an object of a built-in kind.
+fn check_kind(api_version: &str, kind: &str, old: &str, new: &str) -> Vec<String> {
+    let table = KindTable::for_minor("1.36").unwrap();
+    let schema = table.schema(&Gvk::new(api_version, kind));
+    assert!(schema.is_some());
+    let read = |text: &str| yaml::parse_documents(text).unwrap()[0].value.clone();
+    let changes = compare(
+        &read(old),
+        &read(new),
+        &FieldSet::default(),
+        Scope::All,
+        schema,
+    )
+    .changes;
+    changes
+        .iter()
+        .map(|change| {
+            let order = if change.reordered { ": order" } else { "" };
+            format!("{}{order}", change.path)
+        })
+        .collect()
+}
+
+#[rstest]
+// Keys of the server, with its defaults, and not those of a table.
+#[case::ports("v1", "Service", "spec: {ports: [{port: 80, name: a}, {port: 443}]}",
+    "spec: {ports: [{port: 443, protocol: TCP, targetPort: 1}, {port: 80, name: b}]}",
+    &[".spec.ports[port=80,protocol=\"TCP\"].name", ".spec.ports[port=443,protocol=\"TCP\"].protocol",
+      ".spec.ports[port=443,protocol=\"TCP\"].targetPort", ".spec.ports: order"])]
+#[case::int_or_string("v1", "Service", "spec: {ports: [{port: 80, targetPort: 8080}]}",
+    "spec: {ports: [{port: 80, targetPort: '8080'}]}", &[])]
+#[case::quantities("v1", "ResourceQuota", "spec: {hard: {cpu: 1000m, memory: 1Gi}}", "spec: {hard: {cpu: 1, memory: 2Gi}}",
+    &[".spec.hard.memory"])]
+// A label that only looks like one.
+#[case::no_quantity("v1", "ConfigMap", "data: {limits: '1000m'}", "data: {limits: '1'}", &[".data.limits"])]
+#[case::times("v1", "Pod", "spec: {x: 1}\nstatus: {startTime: '2026-01-01T01:00:00Z'}", "spec: {x: 1}\nstatus: {startTime: '2026-01-01T02:00:00+01:00'}", &[])]
+#[case::sets("v1", "Pod", "metadata: {finalizers: [a, b]}", "metadata: {finalizers: [b, a]}", &[])]
+// One value for the server; its items have names for people.
+#[case::versions("apiextensions.k8s.io/v1", "CustomResourceDefinition",
+    "spec: {versions: [{name: v1, served: true}]}", "spec: {versions: [{name: v2, served: true}, {name: v1, served: false}]}",
+    &[".spec.versions[name=\"v1\"].served", ".spec.versions[name=\"v2\"]"])]
+#[case::rules("rbac.authorization.k8s.io/v1", "ClusterRole",
+    "rules: [{verbs: [a]}, {verbs: [b]}]", "rules: [{verbs: [b]}, {verbs: [a]}]", &[".rules: order"])]
+#[case::arguments("v1", "Pod", "spec: {containers: [{name: a, args: [x, y]}]}", "spec: {containers: [{name: a, args: [y, x]}]}",
+    &[".spec.containers[name=\"a\"].args[0]", ".spec.containers[name=\"a\"].args[1]"])]
+fn schemas_tell_what_is_the_same(
+    #[case] api_version: &str,
+    #[case] kind: &str,
+    #[case] old: &str,
+    #[case] new: &str,
+    #[case] expected: &[&str],
+) {
+    assert_eq!(check_kind(api_version, kind, old, new), expected);
 }
 
 #[test]
@@ -124,7 +181,7 @@ fn ignored_differences_are_taken_back_in_what_is_shown() {
         "f:containers": {"k:{\"name\":\"app\"}": {".": {}, "f:image": {}, "f:name": {},
             "f:resources": {"f:limits": {"f:cpu": {}}}}}}),
     );
-    let comparison = compare(&old, &new, &owned, Scope::Owned);
+    let comparison = compare(&old, &new, &owned, Scope::Owned, None);
     assert_eq!(comparison.changes.len(), 2);
     assert_eq!(
         shown(&old, &new, &comparison.ignored),
@@ -160,18 +217,60 @@ fn any_maps() -> impl Strategy<Value = Value> {
     })
 }
 
+/// Maps with lists whose items have names, in any order.
+fn any_named() -> impl Strategy<Value = Value> {
+    let scalar = prop_oneof![(-3..3).prop_map(Value::from), "[a-c]".prop_map(Value::from)];
+    scalar.prop_recursive(4, 40, 5, |inner| {
+        let items = proptest::collection::btree_map("[a-e]", inner.clone(), 0..5)
+            .prop_map(|items| items.into_iter().collect::<Vec<_>>())
+            .prop_shuffle();
+        prop_oneof![
+            proptest::collection::btree_map("[a-e]", inner, 0..5)
+                .prop_map(|map| Value::Object(map.into_iter().collect())),
+            items.prop_map(|items| {
+                json!({"containers": items.into_iter()
+                    .map(|(name, x)| json!({"name": name, "x": x})).collect::<Vec<_>>()})
+            }),
+        ]
+    })
+}
+
 proptest! {
+    #[test]
+    fn changes_of_named_items_lead_from_old_to_new(old in any_named(), new in any_named()) {
+        let comparison = compare(&old, &new, &FieldSet::default(), Scope::All, None);
+        let mut value = old.clone();
+        for change in comparison.changes.iter().filter(|change| !change.reordered) {
+            put(&mut value, &new, &change.path.0, change.new.as_ref());
+        }
+        for change in comparison.changes.iter().filter(|change| change.reordered) {
+            align::reorder(&mut value, &change.path, change.new.as_ref().unwrap());
+        }
+        prop_assert_eq!(value, new);
+    }
+
+    #[test]
+    fn aligned_objects_only_differ_in_their_order(old in any_named(), new in any_named()) {
+        let nothing = FieldSet::default();
+        let aligned = aligned(&old, &new, &nothing, None);
+        let between = compare(&aligned, &new, &nothing, Scope::All, None).changes;
+        prop_assert!(between.iter().all(|change| change.reordered));
+        // What both have stands where the old side has it.
+        let changes = compare(&old, &aligned, &nothing, Scope::All, None).changes;
+        prop_assert!(changes.iter().all(|change| !change.reordered));
+    }
+
     #[test]
     fn equal_objects_do_not_differ(value in any_value()) {
         prop_assert_eq!(
-            compare(&value, &value.clone(), &FieldSet::default(), Scope::All),
+            compare(&value, &value.clone(), &FieldSet::default(), Scope::All, None),
             Comparison::default()
         );
     }
 
     #[test]
     fn different_objects_differ(old in any_value(), new in any_value()) {
-        let comparison = compare(&old, &new, &FieldSet::default(), Scope::All);
+        let comparison = compare(&old, &new, &FieldSet::default(), Scope::All, None);
         prop_assert_eq!(comparison.changes.is_empty(), old == new);
         for change in comparison.changes {
             prop_assert_ne!(change.old, change.new);
@@ -180,7 +279,7 @@ proptest! {
 
     #[test]
     fn changes_lead_from_old_to_new(old in any_maps(), new in any_maps()) {
-        let comparison = compare(&old, &new, &FieldSet::default(), Scope::All);
+        let comparison = compare(&old, &new, &FieldSet::default(), Scope::All, None);
         let mut value = old.clone();
         for change in &comparison.changes {
             put(&mut value, &new, &change.path.0, change.new.as_ref());
@@ -190,7 +289,7 @@ proptest! {
 
     #[test]
     fn nothing_is_owned_then_nothing_is_shown(old in any_value(), new in any_value()) {
-        let comparison = compare(&old, &new, &FieldSet::default(), Scope::Owned);
+        let comparison = compare(&old, &new, &FieldSet::default(), Scope::Owned, None);
         prop_assert!(comparison.changes.is_empty());
         prop_assert_eq!(shown(&old, &new, &comparison.ignored), old);
     }

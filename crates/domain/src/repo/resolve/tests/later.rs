@@ -86,10 +86,6 @@ fn what_an_environment_cannot_have_yet_is_refused(#[case] text: &str, #[case] ex
     "blockUninstall: [{forEach: {group: g, kind: V}, message: m}]",
     "blockUninstall"
 )]
-#[case(
-    "secretFields: [{kind: ConfigMap, name: a, fields: [data.b]}]",
-    "secretFields"
-)]
 fn what_a_bundle_cannot_have_yet_is_refused(#[case] text: &str, #[case] field: &str) {
     let expected = format!(":3: `{field}` is not supported yet");
     let release = (PROD, "releases: [{bundle: web, version: v1.0.0}]");

@@ -1,0 +1,330 @@
+//! What goes under one name and comes under another: moves and renames.
+//!
+//! Only for those who look: the plan deletes the one and creates the other.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use similar::TextDiff;
+
+use crate::object::{GroupKind, ObjectId, yaml};
+
+/// Under which name an object was known before.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Former {
+    /// The former object.
+    pub object: ObjectId,
+    /// What about its name changed.
+    pub how: Moved,
+}
+
+/// What about the name of an object changed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Moved {
+    /// The namespace.
+    Move,
+    /// The name or the group.
+    Rename,
+}
+
+impl Moved {
+    /// A word for people.
+    pub fn verb(self) -> &'static str {
+        match self {
+            Self::Move => "move",
+            Self::Rename => "rename",
+        }
+    }
+}
+
+/// How much of two objects must be the same line by line: with names that only
+/// differ in a hash, and with any names.
+const SAME_STEM: f32 = 0.3;
+const ANY_NAME: f32 = 0.7;
+
+/// More objects of a kind and namespace than this are not compared with each other.
+const MOST: usize = 50;
+
+/// An object that goes or comes, with its content where that is known.
+#[derive(Debug, Clone, Copy)]
+pub struct Side<'a> {
+    /// What it is called.
+    pub id: &'a ObjectId,
+    /// What it holds.
+    pub value: Option<&'a Value>,
+}
+
+/// Pairs what goes with what comes, by what comes. Each is in one pair at most.
+pub fn pair(gone: &[Side<'_>], come: &[Side<'_>]) -> BTreeMap<ObjectId, Former> {
+    let mut pairs = BTreeMap::new();
+    let mut used: BTreeSet<&ObjectId> = BTreeSet::new();
+    for new in come {
+        let moved = gone
+            .iter()
+            .find(|old| is_move(old.id, new.id) && !used.contains(old.id));
+        if let Some(old) = moved {
+            used.insert(old.id);
+            pairs.insert(new.id.clone(), former(old.id, Moved::Move));
+        }
+    }
+    let mut left: BTreeMap<Place<'_>, Group<'_>> = BTreeMap::new();
+    for old in gone.iter().filter(|old| !used.contains(old.id)) {
+        left.entry(place(old.id)).or_default().gone.push(*old);
+    }
+    for new in come.iter().filter(|new| !pairs.contains_key(new.id)) {
+        left.entry(place(new.id)).or_default().come.push(*new);
+    }
+    for group in left.into_values() {
+        for (old, new) in group.renames() {
+            pairs.insert(new.clone(), former(old, Moved::Rename));
+        }
+    }
+    pairs
+}
+
+/// The objects among those that go whose content is needed to pair them.
+pub fn candidates<'a>(gone: &[&'a ObjectId], come: &[&ObjectId]) -> Vec<&'a ObjectId> {
+    let places: BTreeSet<Place<'_>> = come.iter().map(|id| place(id)).collect();
+    gone.iter()
+        .copied()
+        .filter(|old| places.contains(&place(old)) || come.iter().any(|new| is_move(old, new)))
+        .collect()
+}
+
+fn former(id: &ObjectId, how: Moved) -> Former {
+    Former {
+        object: id.clone(),
+        how,
+    }
+}
+
+fn is_move(old: &ObjectId, new: &ObjectId) -> bool {
+    old.group == new.group
+        && old.kind == new.kind
+        && old.name == new.name
+        && old.namespace.is_some()
+        && new.namespace.is_some()
+        && old.namespace != new.namespace
+}
+
+type Place<'a> = (GroupKind, Option<&'a str>);
+
+fn place(id: &ObjectId) -> Place<'_> {
+    (id.group_kind(), id.namespace.as_deref())
+}
+
+#[derive(Default)]
+struct Group<'a> {
+    gone: Vec<Side<'a>>,
+    come: Vec<Side<'a>>,
+}
+
+impl<'a> Group<'a> {
+    /// The most alike first.
+    fn renames(&self) -> Vec<(&'a ObjectId, &'a ObjectId)> {
+        let is_many = self.gone.len() > MOST || self.come.len() > MOST;
+        let text = |side: &Side<'_>| side.value.and_then(content);
+        let gone: Vec<Option<String>> = self.gone.iter().map(text).collect();
+        let come: Vec<Option<String>> = self.come.iter().map(text).collect();
+        let mut alike: Vec<(f32, &ObjectId, &ObjectId)> = Vec::new();
+        for (old, before) in self.gone.iter().zip(&gone) {
+            for (new, after) in self.come.iter().zip(&come) {
+                let same_stem = have_same_stem(&old.id.name, &new.id.name);
+                let (Some(before), Some(after)) = (before, after) else {
+                    continue;
+                };
+                if is_many && !same_stem {
+                    continue;
+                }
+                let ratio = TextDiff::from_lines(before.as_str(), after.as_str()).ratio();
+                let least = if same_stem { SAME_STEM } else { ANY_NAME };
+                if ratio >= least {
+                    // Of names with the same stem any likeness is the better one.
+                    let rank = if same_stem { ratio + 1.0 } else { ratio };
+                    alike.push((rank, old.id, new.id));
+                }
+            }
+        }
+        alike.sort_by(|a, b| {
+            b.0.total_cmp(&a.0)
+                .then_with(|| (a.1, a.2).cmp(&(b.1, b.2)))
+        });
+        let mut used: BTreeSet<&ObjectId> = BTreeSet::new();
+        alike
+            .into_iter()
+            .filter(|(_, old, new)| {
+                let free = !used.contains(old) && !used.contains(new);
+                if free {
+                    used.extend([*old, *new]);
+                }
+                free
+            })
+            .map(|(_, old, new)| (old, new))
+            .collect()
+    }
+}
+
+/// What an object holds beside its name; none where that is nothing, so that
+/// nothing could be recognized again.
+fn content(value: &Value) -> Option<String> {
+    let mut content = value.clone();
+    let map = content.as_object_mut()?;
+    for key in ["apiVersion", "kind", "metadata", "status"] {
+        map.shift_remove(key);
+    }
+    (!map.is_empty()).then(|| yaml::emit(&content))
+}
+
+/// Whether two names only differ in a hash at their end.
+fn have_same_stem(a: &str, b: &str) -> bool {
+    match (a.rsplit_once('-'), b.rsplit_once('-')) {
+        (Some((a, one)), Some((b, other))) => a == b && is_hash(one) && is_hash(other),
+        _ => false,
+    }
+}
+
+/// Five to 64 letters and digits, not all letters unless there are many.
+fn is_hash(text: &str) -> bool {
+    (5..=64).contains(&text.len())
+        && text
+            .bytes()
+            .all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit())
+        && (text.len() >= 10 || text.bytes().any(|byte| byte.is_ascii_digit()))
+}
+
+#[cfg(test)]
+mod tests {
+    use rstest::rstest;
+    use serde_json::json;
+
+    use super::*;
+
+    /// The pairs of objects that are written as `id: data`, as `from -> to`.
+    fn check(gone: &[(&str, Value)], come: &[(&str, Value)]) -> Vec<String> {
+        let read = |objects: &[(&str, Value)]| -> Vec<(ObjectId, Value)> {
+            objects
+                .iter()
+                .map(|(id, data)| (id.parse().unwrap(), data.clone()))
+                .collect()
+        };
+        let (gone, come) = (read(gone), read(come));
+        pair(&sides(&gone), &sides(&come))
+            .into_iter()
+            .map(|(to, former)| format!("{} {} -> {to}", former.how.verb(), former.object))
+            .collect()
+    }
+
+    fn sides(objects: &[(ObjectId, Value)]) -> Vec<Side<'_>> {
+        objects
+            .iter()
+            .map(|(id, value)| Side {
+                id,
+                value: Some(value),
+            })
+            .collect()
+    }
+
+    fn lines(count: usize, changed: usize) -> Value {
+        let line = |n: usize| {
+            (
+                format!("k{n}"),
+                json!(if n < changed { "new" } else { "old" }),
+            )
+        };
+        json!({"data": (0..count).map(line).collect::<serde_json::Map<_, _>>()})
+    }
+
+    #[test]
+    fn the_same_name_in_another_namespace_is_a_move() {
+        assert_eq!(
+            check(
+                &[("Service/old/a", json!({})), ("Service/old/b", json!({}))],
+                &[
+                    ("Service/new/a", lines(3, 0)),
+                    ("ConfigMap/new/b", json!({}))
+                ],
+            ),
+            ["move Service/old/a -> Service/new/a"]
+        );
+    }
+
+    #[test]
+    fn names_with_hashes_are_renames() {
+        assert_eq!(
+            check(
+                &[
+                    ("ConfigMap/w/conf-5h2mk8gt9b", lines(4, 0)),
+                    ("ConfigMap/w/other-abc12", lines(4, 0))
+                ],
+                &[
+                    ("ConfigMap/w/conf-7f2tm6dk4c", lines(4, 2)),
+                    ("ConfigMap/w/third-abc13", lines(4, 4))
+                ],
+            ),
+            ["rename ConfigMap/w/conf-5h2mk8gt9b -> ConfigMap/w/conf-7f2tm6dk4c"]
+        );
+    }
+
+    #[test]
+    fn the_most_alike_are_paired_once() {
+        assert_eq!(
+            check(
+                &[
+                    ("ConfigMap/w/a", lines(10, 0)),
+                    ("ConfigMap/w/b", lines(10, 1))
+                ],
+                &[
+                    ("ConfigMap/w/c", lines(10, 1)),
+                    ("ConfigMap/w/d", lines(10, 2))
+                ],
+            ),
+            [
+                "rename ConfigMap/w/b -> ConfigMap/w/c",
+                "rename ConfigMap/w/a -> ConfigMap/w/d"
+            ]
+        );
+        // Too different, another namespace, nothing to recognize.
+        assert_eq!(
+            check(
+                &[
+                    ("ConfigMap/w/a", lines(4, 0)),
+                    ("ServiceAccount/w/a", json!({"metadata": {}}))
+                ],
+                &[
+                    ("ConfigMap/w/c", lines(4, 3)),
+                    ("ConfigMap/x/d", lines(4, 0)),
+                    ("ServiceAccount/w/b", json!({"metadata": {}}))
+                ],
+            ),
+            [] as [&str; 0]
+        );
+    }
+
+    #[rstest]
+    #[case("conf-5h2mk8gt9b", "conf-7f2tm6dk4c", true)]
+    #[case("conf-abcdefghij", "conf-bcdefghijk", true)]
+    #[case("web-front", "web-back", false)]
+    #[case("a-1", "a-2", false)]
+    #[case("a", "b", false)]
+    fn stems(#[case] a: &str, #[case] b: &str, #[case] expected: bool) {
+        assert_eq!(have_same_stem(a, b), expected);
+    }
+
+    #[test]
+    fn only_what_may_be_paired_is_read() {
+        let ids: Vec<ObjectId> = ["ConfigMap/a/x", "Service/a/y", "Secret/b/z"]
+            .iter()
+            .map(|id| id.parse().unwrap())
+            .collect();
+        let gone: Vec<&ObjectId> = ids.iter().collect();
+        let come: Vec<ObjectId> = ["ConfigMap/a/w", "Service/c/y"]
+            .iter()
+            .map(|id| id.parse().unwrap())
+            .collect();
+        let found = candidates(&gone, &come.iter().collect::<Vec<_>>());
+        assert_eq!(found, [&ids[0], &ids[1]]);
+    }
+}

@@ -1,0 +1,337 @@
+//! The cluster that would be, if it held exactly what a revision renders to.
+//!
+//! For previews without a cluster: the planner gets what it would have observed
+//! right after that revision was applied. Every rendered object is live, wholly
+//! owned by its release and recorded in the inventory. Predictions simulate an
+//! apply by the same manager: what git dropped goes, what it has comes, and
+//! nothing else happens, because defaults and admission belong to a server.
+//! What workloads make at run time is not known and not made up.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use jiff::Timestamp;
+use serde_json::{Value, json};
+
+use super::{
+    Backend, ClusterId, Discovery, Freshness, Listing, ListingKey, Live, LiveMeta, Observed,
+    Prediction, Registration, Resource, ServedVersion,
+};
+use crate::diff::ownership::everything_in;
+use crate::inventory::{Attempt, Entry, EntryState, Installed, ReleaseName};
+use crate::kinds::{KindTable, Scope};
+use crate::object::{
+    ApiVersion, Digest, GroupKind, Gvk, Manifest, ObjectId, ServiceRef, annotations, labels,
+};
+use crate::observe::DesiredDigest;
+use crate::order::{Facts, registered_services};
+use crate::plan::Desired;
+use crate::repo::RuntimeObject;
+
+/// What a preview starts from: an environment at some revision.
+#[derive(Debug, Clone, Copy)]
+pub struct Base<'a> {
+    /// The release as it was; none where that revision did not have it.
+    pub release: Option<&'a Desired>,
+    /// The other releases of the environment at that revision: what they have
+    /// exists as well, and is theirs.
+    pub others: &'a [Desired],
+    /// The kinds of Kubernetes that both sides are rendered for.
+    pub kinds: &'a KindTable,
+}
+
+/// Points at Services; the planner asks whether these kinds were listed.
+const REGISTRATIONS: [(&str, &str); 3] = [
+    ("apiregistration.k8s.io", "APIService"),
+    (
+        "admissionregistration.k8s.io",
+        "MutatingWebhookConfiguration",
+    ),
+    (
+        "admissionregistration.k8s.io",
+        "ValidatingWebhookConfiguration",
+    ),
+];
+
+impl Observed {
+    /// What would be observed for `head`, had `base` just been applied.
+    ///
+    /// Digests are compared as they are: both sides need those of the same key
+    /// ([`Desired::digest_with`]), or every secret object counts as changed.
+    ///
+    /// ```
+    /// # use pleach_domain::{kinds::KindTable, observe::{Base, Observed}, plan::{self, Desired, Plan, Policy}};
+    /// fn preview(base: &Desired, head: &Desired, policy: &Policy, kinds: &KindTable) -> Plan {
+    ///     let base = Base { release: Some(base), others: &[], kinds };
+    ///     plan::plan(head, &Observed::from_rendered(base, head), policy)
+    /// }
+    /// ```
+    pub fn from_rendered(base: Base<'_>, head: &Desired) -> Self {
+        let mut observed = Self::of(
+            ClusterId("preview".to_owned()),
+            format!("v{}.0", base.kinds.minor()),
+            Discovery::default(),
+            Timestamp::UNIX_EPOCH,
+        );
+        observed.installed = base.release.map(installed);
+        let sides = base.others.iter().chain(base.release).chain([head]);
+        serve(&mut observed, sides, base.kinds);
+        let wanted: BTreeMap<&ObjectId, &Manifest> =
+            head.manifests.iter().map(|one| (one.id(), one)).collect();
+        for other in base.others {
+            exist(&mut observed, other, &head.name);
+        }
+        if let Some(release) = base.release {
+            exist(&mut observed, release, &head.name);
+            for manifest in &release.manifests {
+                remember(&mut observed, release, head, manifest, &wanted);
+            }
+            remember_namespace(&mut observed, release);
+        }
+        for manifest in &head.manifests {
+            let id = manifest.id();
+            if !observed.meta.contains_key(id) {
+                observed.predicted.insert(id.clone(), Prediction::Creates);
+            }
+        }
+        observed
+    }
+}
+
+fn installed(base: &Desired) -> Installed {
+    Installed {
+        repository: base.repository.clone(),
+        bundle: base.bundle.clone(),
+        installed: Some(Attempt {
+            version: base.version.clone(),
+            revision: base.revision.clone(),
+            digest: Digest::of(b""),
+            at: Timestamp::UNIX_EPOCH,
+        }),
+        ready: true,
+        ..Installed::default()
+    }
+}
+
+/// Every kind that is rendered is served: render has refused what is not. The
+/// kinds that are only named are those of Kubernetes.
+fn serve<'a>(observed: &mut Observed, sides: impl Iterator<Item = &'a Desired>, kinds: &KindTable) {
+    let mut served: BTreeMap<Gvk, (String, bool)> = BTreeMap::new();
+    let mut listed: BTreeSet<GroupKind> = REGISTRATIONS
+        .iter()
+        .map(|(group, kind)| GroupKind::new(*group, *kind))
+        .collect();
+    listed.insert(GroupKind::new("", "Namespace"));
+    for side in sides {
+        for manifest in &side.manifests {
+            let id = manifest.id();
+            listed.insert(id.group_kind());
+            served.insert(
+                manifest.gvk(),
+                (id.kind.to_lowercase(), id.namespace.is_some()),
+            );
+            if let Some(definition) = Facts::of(manifest).defines {
+                let scope = manifest.value()["spec"]["scope"] == "Namespaced";
+                listed.insert(definition.kind);
+                for gvk in definition.served {
+                    served.insert(gvk, (definition.plural.clone(), scope));
+                }
+            }
+        }
+        listed.extend(
+            side.runtime_objects
+                .iter()
+                .filter_map(RuntimeObject::group_kind),
+        );
+    }
+    for kind in &listed {
+        let (Some(scope), Some(plural)) = (kinds.scope(kind), kinds.plural(kind)) else {
+            continue;
+        };
+        for version in kinds.versions(kind) {
+            let api_version = ApiVersion {
+                group: kind.group.clone(),
+                version: version.clone(),
+            };
+            let gvk = Gvk {
+                api_version,
+                kind: kind.kind.clone(),
+            };
+            served.insert(gvk, (plural.to_owned(), scope == Scope::Namespaced));
+        }
+    }
+    for (gvk, (plural, namespaced)) in served {
+        let versions = &mut observed
+            .discovery
+            .groups
+            .entry(gvk.api_version.group)
+            .or_default()
+            .versions;
+        let version = gvk.api_version.version;
+        let resource = Resource {
+            kind: gvk.kind,
+            plural,
+            namespaced,
+            verbs: BTreeSet::new(),
+        };
+        match versions.iter_mut().find(|known| known.version == version) {
+            Some(known) => known.resources.push(resource),
+            None => versions.push(ServedVersion {
+                version,
+                freshness: Freshness::Current,
+                resources: vec![resource],
+            }),
+        }
+    }
+    for kind in listed {
+        let key = ListingKey {
+            kind,
+            namespace: None,
+        };
+        observed.listings.insert(key, Listing::Complete);
+    }
+}
+
+/// What a release has exists: its metadata, its registrations, its Services,
+/// and the namespaces that its objects lie in.
+fn exist(observed: &mut Observed, release: &Desired, reader: &ReleaseName) {
+    let manager = reader.field_manager();
+    let owner = release.name.field_manager();
+    for manifest in &release.manifests {
+        let id = manifest.id();
+        let live = live(manifest, &owner, release.digests.get(id));
+        let meta = LiveMeta::read(&live["metadata"], &manager);
+        let services = registered_services(&id.group_kind(), &live);
+        if !services.is_empty() {
+            observed.registrations.push(Registration {
+                id: id.clone(),
+                meta: meta.clone(),
+                services,
+                available: (id.kind == "APIService").then_some(Ok(())),
+            });
+        }
+        if let Some(namespace) = id.namespace.clone().filter(|_| id.is("", "Service")) {
+            let service = ServiceRef {
+                namespace,
+                name: id.name.clone(),
+            };
+            let backend = Backend {
+                exists: true,
+                ready_endpoints: 1,
+            };
+            observed.backends.insert(service, backend);
+        }
+        observed.meta.insert(id.clone(), meta);
+    }
+    let made = release
+        .namespace
+        .as_deref()
+        .filter(|_| release.create_namespace);
+    for manifest in &release.manifests {
+        let Some(name) = &manifest.id().namespace else {
+            continue;
+        };
+        let id = ObjectId::new("", "Namespace", None, name);
+        observed.meta.entry(id).or_insert_with_key(|id| LiveMeta {
+            uid: uid(id),
+            resource_version: RESOURCE_VERSION.to_owned(),
+            has_managed_fields: true,
+            labels: (made == Some(name))
+                .then(|| (labels::PART_OF.to_owned(), release.apply_set()))
+                .into_iter()
+                .collect(),
+            ..LiveMeta::default()
+        });
+    }
+}
+
+/// Records an object of the release as applied; in full where something happens to it.
+fn remember(
+    observed: &mut Observed,
+    release: &Desired,
+    head: &Desired,
+    manifest: &Manifest,
+    wanted: &BTreeMap<&ObjectId, &Manifest>,
+) {
+    let id = manifest.id();
+    let manager = head.name.field_manager();
+    let digest = release.digests.get(id);
+    let before = Live::new(live(manifest, &manager, digest), &manager).hiding(&manifest.secrecy());
+    let meta = before.meta().clone();
+    let entry = Entry {
+        state: EntryState::Applied,
+        api_version: manifest.api_version().to_string(),
+        uid: Some(meta.uid.clone()),
+        resource_version: Some(meta.resource_version.clone()),
+        desired: match digest {
+            Some(DesiredDigest::Known(digest)) => Some(*digest),
+            Some(DesiredDigest::Unkeyed) | None => None,
+        },
+        fingerprint: meta.fingerprint,
+        ..Entry::default()
+    };
+    observed.inventory.entries.insert(id.clone(), entry);
+    observed.meta.insert(id.clone(), meta);
+    let after = match wanted.get(id) {
+        Some(wanted) if wanted.json() == manifest.json() => return,
+        Some(wanted) => {
+            let after = live(wanted, &manager, head.digests.get(id));
+            Some(Live::new(after, &manager).hiding(&wanted.secrecy()))
+        }
+        None => None,
+    };
+    observed.full.insert(id.clone(), before);
+    if let Some(after) = after {
+        observed
+            .predicted
+            .insert(id.clone(), Prediction::Answer(after));
+    }
+}
+
+/// Records the namespace that was made for the release, as no manifest has it.
+fn remember_namespace(observed: &mut Observed, release: &Desired) {
+    let Some(name) = &release.namespace else {
+        return;
+    };
+    let id = ObjectId::new("", "Namespace", None, name);
+    let Some(meta) = observed.meta.get(&id) else {
+        return;
+    };
+    if meta.part_of() == Some(&release.apply_set()) {
+        let entry = Entry {
+            state: EntryState::Applied,
+            api_version: "v1".to_owned(),
+            uid: Some(meta.uid.clone()),
+            ..Entry::default()
+        };
+        observed.inventory.entries.entry(id).or_insert(entry);
+    }
+}
+
+/// One for all objects: nobody has written since.
+const RESOURCE_VERSION: &str = "1";
+
+fn uid(id: &ObjectId) -> String {
+    format!("preview {id}")
+}
+
+/// A manifest as the server would hold it: applied by its release, by nobody else.
+fn live(manifest: &Manifest, manager: &str, digest: Option<&DesiredDigest>) -> Value {
+    let mut value = manifest.value();
+    if let Some(DesiredDigest::Known(digest)) = digest {
+        value["metadata"]["annotations"][annotations::DESIRED] = json!(digest.to_string());
+    }
+    // Lists are named as wholes: how their items are told apart is for those
+    // who compare to know.
+    let fields = everything_in(&value, None).to_json();
+    let metadata = &mut value["metadata"];
+    metadata["uid"] = json!(uid(manifest.id()));
+    metadata["resourceVersion"] = json!(RESOURCE_VERSION);
+    metadata["managedFields"] = json!([{
+        "manager": manager,
+        "operation": "Apply",
+        "apiVersion": manifest.api_version().to_string(),
+        "fieldsType": "FieldsV1",
+        "fieldsV1": fields,
+    }]);
+    value
+}

@@ -1,0 +1,170 @@
+//! Which values of rendered objects are secret.
+//!
+//! Kind Secret is secret by itself. Other objects are where the bundle's
+//! `secretFields` say so, and where a value got that `values.schema.json` marks
+//! `writeOnly`.
+
+use serde_json::Value;
+
+use super::patch::labels;
+use super::source::Place;
+use crate::finding::{Finding, Kind};
+use crate::object::{ObjectId, SecretField};
+use crate::repo::{FileTree, Matcher, ResolvedRelease, SecretRule};
+use crate::values::SecretValues;
+
+/// The schema of a release's values, beside its manifests.
+const SCHEMA: &str = "values.schema.json";
+
+/// A name is public; a secret that is only as long as a word may be one by accident.
+const SHORTEST_IN_NAME: usize = 8;
+
+/// The path of the schema of a release's values.
+pub(super) fn schema_file(release: &ResolvedRelease) -> String {
+    format!("{}/{SCHEMA}", release.folder)
+}
+
+/// The values that the schema of a release marks `writeOnly`. A schema that
+/// cannot be read hides nothing, so nothing may be rendered with it. None
+/// where there is no schema.
+pub(super) fn values(
+    tree: &dyn FileTree,
+    release: &ResolvedRelease,
+) -> Result<Option<SecretValues>, Box<Finding>> {
+    let file = schema_file(release);
+    let Ok(bytes) = tree.read(&file) else {
+        return Ok(None);
+    };
+    let schema: Value = serde_json::from_slice(&bytes).map_err(|error| {
+        let place = crate::object::Origin::new(&*file, error.line());
+        // The message of the parser quotes nothing.
+        let message = format!("the schema of the values is not JSON: {error}");
+        Box::new(Finding::error(Kind::Repository, "values-schema", message).at(place))
+    })?;
+    Ok(Some(SecretValues::of(&schema, &release.values.merged)))
+}
+
+/// Finds what is secret in the objects of a release.
+pub(super) struct Hiding<'a> {
+    rules: Vec<Rule<'a>>,
+    values: &'a SecretValues,
+}
+
+struct Rule<'a> {
+    said: &'a SecretRule,
+    matcher: Matcher,
+    /// Whether an object was meant.
+    met: bool,
+    /// For each field, whether an object has it.
+    found: Vec<bool>,
+}
+
+impl<'a> Hiding<'a> {
+    pub(super) fn new(release: &'a ResolvedRelease, values: &'a SecretValues) -> Self {
+        let rules = release.secret_fields.iter().map(|rule| Rule {
+            said: rule,
+            matcher: rule.target.matcher(),
+            met: false,
+            found: vec![false; rule.fields.len()],
+        });
+        Self {
+            rules: rules.collect(),
+            values,
+        }
+    }
+
+    /// The secret fields of an object.
+    pub(super) fn fields(&mut self, id: &ObjectId, value: &Value) -> Vec<SecretField> {
+        let mut fields = Vec::new();
+        for rule in &mut self.rules {
+            if !rule.matcher.matches(id, &labels(value)) {
+                continue;
+            }
+            rule.met = true;
+            for (field, found) in rule.said.fields.iter().zip(&mut rule.found) {
+                *found |= field.is_in(value);
+                fields.push(field.clone());
+            }
+        }
+        if !self.values.is_empty() {
+            let is_secret = |scalar: &Value| match scalar {
+                Value::String(text) => self.values.are_in(text),
+                Value::Number(number) => self.values.are_in(&number.to_string()),
+                _ => false,
+            };
+            fields.extend(
+                SecretField::find(value, &is_secret)
+                    .into_iter()
+                    .filter(|field| !IDENTITY.contains(&field.to_string().as_str())),
+            );
+        }
+        fields
+    }
+
+    /// What may not be part of a name: names are shown everywhere. The finding
+    /// names none.
+    pub(super) fn refuse_names(
+        &self,
+        id: &ObjectId,
+        value: &Value,
+        place: &Place,
+    ) -> Option<Finding> {
+        let is_secret =
+            |text: &str| text.len() >= SHORTEST_IN_NAME && self.values.are_part_of(text);
+        let names = [Some(&id.name), id.namespace.as_ref()];
+        let what = if names.into_iter().flatten().any(|name| is_secret(name)) {
+            "of the object"
+        } else if has_key(value, &is_secret) {
+            "of one of its fields"
+        } else {
+            return None;
+        };
+        Some(
+            Finding::error(
+                Kind::Repository,
+                "secret-in-name",
+                format!("a value that is marked writeOnly is part of the name {what}"),
+            )
+            .at(place.origin())
+            .hint("names are shown everywhere; use another value for them"),
+        )
+    }
+
+    /// Rules that hide nothing are probably misspelled.
+    pub(super) fn unused(self) -> Vec<Finding> {
+        let mut findings = Vec::new();
+        for Rule {
+            said, met, found, ..
+        } in self.rules
+        {
+            let warn = |message: String| {
+                Finding::warning(Kind::Repository, "secret-field-unused", message)
+                    .at(said.origin.clone())
+            };
+            if !met {
+                findings.push(warn(
+                    "secretFields: no object of the release is meant".to_owned(),
+                ));
+                continue;
+            }
+            for (field, _) in said.fields.iter().zip(found).filter(|(_, found)| !found) {
+                let message = format!("secretFields: no object that is meant has {field}");
+                findings.push(warn(message));
+            }
+        }
+        findings
+    }
+}
+
+/// What says which object it is.
+const IDENTITY: [&str; 4] = ["apiVersion", "kind", "metadata.name", "metadata.namespace"];
+
+fn has_key(value: &Value, is_secret: &dyn Fn(&str) -> bool) -> bool {
+    match value {
+        Value::Object(map) => map
+            .iter()
+            .any(|(key, child)| is_secret(key) || has_key(child, is_secret)),
+        Value::Array(items) => items.iter().any(|item| has_key(item, is_secret)),
+        _ => false,
+    }
+}
