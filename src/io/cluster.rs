@@ -60,6 +60,8 @@ pub struct Cluster {
     retry: Retry,
     /// The version that the first request brought, until somebody takes it.
     version: Arc<Mutex<Option<String>>>,
+    /// What is not asked for again and again.
+    refusals: registrations::Refusals,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -81,6 +83,7 @@ impl Cluster {
             },
             retry: Retry::within(connection.patience),
             version: Arc::default(),
+            refusals: registrations::Refusals::default(),
         }
     }
 

@@ -391,6 +391,51 @@ fn several_namespaces_are_listed_one_by_one() {
 }
 
 #[test]
+fn what_is_closed_is_asked_for_once_in_a_run() {
+    let team = Team::new("many", "namespaced.yaml", "pleach", &["many"]);
+    let fleet = &team.fleet;
+    let maps: Vec<String> = (0..501)
+        .map(|number| {
+            format!("apiVersion: v1\nkind: ConfigMap\nmetadata: {{name: map-{number}}}\n")
+        })
+        .collect();
+    fleet.write("manifests/maps/bundle.yaml", BUNDLE.1);
+    fleet.write("manifests/maps/maps.yaml", &maps.join("---\n"));
+    fleet.edit_environment(
+        "releases:\n",
+        "releases:\n  - {name: maps, bundle: maps, namespace: many}\n",
+    );
+    let id = fleet.field(&["namespace", "many"], "{.metadata.uid}");
+    fleet.extend_environment(&format!("cluster: {{id: {id}}}\n"));
+    fleet.commit();
+    let (_, events) = team.asked(Fleet::applied);
+    let registrations = |events: &Events| {
+        let mut lines = forbidden(events);
+        lines.retain(|line| CLOSED.contains(&line.as_str()));
+        lines
+    };
+    // Both releases are observed, and the second one again after the first.
+    assert_eq!(registrations(&events), CLOSED, "{events}");
+
+    // Two pages of one kind, and the other release beside it.
+    let (_, events) = team.asked(Fleet::applied);
+    let summary = events.summary();
+    assert_eq!((summary.writes, summary.dry_runs), (0, 0), "{events}");
+    let of_maps = events
+        .by_agent("pleach/")
+        .filter(|event| event.user_agent.ends_with(" many.maps"));
+    assert!(of_maps.0.len() <= 2 + 12, "{of_maps}");
+    let of_shop = events.filter(|event| event.user_agent.ends_with(" many.shop"));
+    assert!(of_shop.0.len() <= KINDS + 12, "{of_shop}");
+    assert_eq!(
+        events.0.len(),
+        of_maps.0.len() + of_shop.0.len(),
+        "{events}"
+    );
+    assert_eq!(forbidden(&events), CLOSED, "{events}");
+}
+
+#[test]
 fn what_a_preview_needs_is_not_enough_to_apply() {
     let team = Team::new("peek", "preview.yaml", "pleach-preview", &["peek"]);
     let fleet = &team.fleet;

@@ -235,6 +235,7 @@ fn one(release: &ReleaseSummary, wanted: Option<&Wanted>) -> Value {
         "reason": release.reason,
         "message": release.message,
         "since": release.since,
+        "state": release.store,
     });
     match &release.record {
         Ok(record) => {

@@ -1,12 +1,40 @@
 //! What points at Services, and what stands behind those Services.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use pleach_domain::object::{GroupKind, ServiceRef};
 use pleach_domain::observe::{Backend, LiveMeta, Registration};
 use serde_json::Value;
+use tokio::time::Instant;
 
-use super::{Cluster, ClusterError, ResourcePath, Selector};
+use super::{ApiError, Class, Cluster, ClusterError, ResourcePath, Selector};
+
+/// How long a refusal is taken for granted: rights may be given at any time.
+const REMEMBERED: Duration = Duration::from_mins(2);
+
+/// Lists that were refused, by the plural of their kind, for all clones of a
+/// connection.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Refusals(Arc<Mutex<HashMap<String, (Instant, ApiError)>>>);
+
+impl Refusals {
+    fn get(&self, plural: &str) -> Option<ApiError> {
+        let refusals = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let (since, error) = refusals.get(plural)?;
+        (since.elapsed() < REMEMBERED).then(|| error.clone())
+    }
+
+    fn remember(&self, plural: &str, error: &ApiError) {
+        let mut refusals = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        // What was remembered is not news.
+        let known = refusals.get(plural);
+        if known.is_none_or(|(since, _)| since.elapsed() >= REMEMBERED) {
+            refusals.insert(plural.to_owned(), (Instant::now(), error.clone()));
+        }
+    }
+}
 
 /// The registrations of one kind, or why they could not be listed.
 #[derive(Debug)]
@@ -20,7 +48,9 @@ pub struct RegistrationList {
 impl Cluster {
     /// Lists what points at Services: `APIServices` and webhook configurations.
     /// Each kind has its own result: a forbidden or failed one makes the view
-    /// incomplete, not empty. `manager` is our field manager.
+    /// incomplete, not empty. A refusal is remembered for a while: who has rights
+    /// in namespaces only would be refused again for every release. `manager` is
+    /// our field manager.
     pub async fn registrations(&self, manager: &str) -> Vec<RegistrationList> {
         let paths = [
             ResourcePath::cluster_scoped("apiregistration.k8s.io/v1", "APIService", "apiservices"),
@@ -37,7 +67,20 @@ impl Cluster {
         ];
         let everything = Selector::default();
         let lists = paths.iter().map(|path| async {
-            let found = self.list(path, &everything).await.map(|list| {
+            let listed = match self.refusals.get(&path.plural) {
+                Some(source) => Err(ClusterError::List {
+                    kind: path.group_kind(),
+                    namespace: None,
+                    source: Box::new(source),
+                }),
+                None => self.list(path, &everything).await,
+            };
+            if let Err(error) = &listed
+                && let Some(api) = error.api().filter(|api| api.class == Class::Forbidden)
+            {
+                self.refusals.remember(&path.plural, api);
+            }
+            let found = listed.map(|list| {
                 list.items
                     .iter()
                     .filter_map(|value| registration(path, value, manager))
