@@ -11,7 +11,9 @@ use serde_json::Value;
 use super::config_maps;
 use super::parent::path;
 use super::shards::assemble;
-use crate::io::cluster::{Class, Cluster, ClusterError, Depth, Followed, ResourcePath, Selector};
+use crate::io::cluster::{
+    Class, Cluster, ClusterError, Depth, Followed, List, ResourcePath, Selector,
+};
 
 /// What tells a ConfigMap that holds a record from all others.
 const RECORDS: &str = "applyset.kubernetes.io/id,pleach.dev/release";
@@ -179,12 +181,15 @@ pub async fn inventories(cluster: &Cluster, search: &Search) -> Result<Inventori
 }
 
 async fn read_all(cluster: &Cluster, search: &Search) -> Result<Inventories, ClusterError> {
-    let Records { releases, unseen } = releases(cluster, search).await?;
+    let Records {
+        releases,
+        mut unseen,
+    } = releases(cluster, search).await?;
     let namespaces: BTreeSet<String> = releases
         .iter()
         .map(|release| release.store.namespace().to_owned())
         .collect();
-    let lists: BTreeMap<String, Result<Vec<Value>, String>> = stream::iter(namespaces)
+    let lists: Vec<(String, Result<List, ClusterError>)> = stream::iter(namespaces)
         .map(|namespace| async move {
             let selector = Selector {
                 namespace: Some(&namespace),
@@ -192,34 +197,34 @@ async fn read_all(cluster: &Cluster, search: &Search) -> Result<Inventories, Clu
                 ..Selector::default()
             };
             let listed = cluster.list(&config_maps(), &selector).await;
-            let shards = listed
-                .map(|list| list.items)
-                .map_err(|error| crate::engine::words(&error));
-            (namespace, shards)
+            (namespace, listed)
         })
         .buffer_unordered(8)
         .collect()
         .await;
-    let releases = releases.into_iter().map(|summary| {
-        let shards = lists.get(summary.store.namespace());
-        let inventory = match (&summary.record, shards) {
-            (Ok(installed), _) if installed.shards.is_empty() => Ok(Inventory::default()),
-            (Err(why), _) | (Ok(_), Some(Err(why))) => Err(why.clone()),
-            (Ok(installed), shards) => {
-                let shards = shards.and_then(|read| read.as_deref().ok());
-                assemble(
-                    &summary.name,
-                    &summary.store,
-                    installed,
-                    shards.unwrap_or_default(),
-                )
-                .map_err(|error| crate::engine::words(&error))
+    let mut shards: BTreeMap<String, Vec<Value>> = BTreeMap::new();
+    for (namespace, listed) in lists {
+        match listed {
+            Ok(list) => drop(shards.insert(namespace, list.items)),
+            // Who may not read them is not told that they are broken.
+            Err(error) if error.class() == Some(&Class::Forbidden) => {
+                unseen.get_or_insert(error);
             }
+            Err(error) => return Err(error),
+        }
+    }
+    let known = releases.into_iter().filter_map(|summary| {
+        let shards = shards.get(summary.store.namespace())?;
+        let inventory = match &summary.record {
+            Err(why) => Err(why.clone()),
+            Ok(installed) if installed.shards.is_empty() => Ok(Inventory::default()),
+            Ok(installed) => assemble(&summary.name, &summary.store, installed, shards)
+                .map_err(|error| crate::engine::words(&error)),
         };
-        KnownRelease { summary, inventory }
+        Some(KnownRelease { summary, inventory })
     });
     Ok(Inventories {
-        releases: releases.collect(),
+        releases: known.collect(),
         unseen,
     })
 }
