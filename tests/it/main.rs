@@ -12,5 +12,6 @@ mod cli;
 mod cluster;
 mod docs;
 mod git;
+mod golden;
 mod plan;
 mod render;

@@ -103,17 +103,20 @@ fn name(diff: &ObjectDiff) -> String {
 
 fn verb(action: Action) -> String {
     match action {
-        Action::Skip => "keep".to_owned(),
+        Action::Skip => "kept".to_owned(),
         action => action.to_string(),
     }
 }
 
 fn note(diff: &ObjectDiff) -> String {
-    let mut note = String::new();
-    // Of what only has another name, that is said already.
-    if diff.former.is_none() || diff.action != Action::Create {
-        let _ = write!(note, "  ({})", plain(&diff.note.reason));
-    }
+    let reason = plain(&diff.note.reason);
+    let mut note = match diff.action {
+        // That it stays as it is says nothing without the reason.
+        Action::Blocked | Action::Skip => format!(": {reason}"),
+        // Of what only has another name, that is said already.
+        Action::Create if diff.former.is_some() => String::new(),
+        _ => format!("  ({reason})"),
+    };
     if let Some(why) = &diff.note.unverified {
         let _ = write!(note, "  [not verified by the server: {}]", plain(why));
     }

@@ -1,5 +1,6 @@
 //! Differences between two revisions of a repository: no cluster is asked.
 
+use std::path::Path;
 use std::process::Command;
 
 use base64::Engine as _;
@@ -302,4 +303,30 @@ fn a_secret_field_that_nothing_has_is_pointed_out() {
         "{}",
         run.stderr
     );
+}
+
+/// Fails where a document is not what docs/schemas says of it.
+fn check_schema(document: &Value) {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/schemas/diff.schema.json");
+    let schema: Value = serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap();
+    let validator = jsonschema::validator_for(&schema).unwrap();
+    let errors: Vec<String> = validator
+        .iter_errors(document)
+        .map(|error| format!("{}: {error}", error.instance_path()))
+        .collect();
+    assert!(errors.is_empty(), "{errors:#?}");
+}
+
+#[test]
+fn what_programs_read_is_what_the_schema_says() {
+    let folder = changed();
+    for arguments in [&[][..], &["--all"]] {
+        let line = [&["diff", "dev", "--base", "main", "-o", "json"], arguments].concat();
+        let document: Value = serde_json::from_str(&folder.run(&line).stdout).unwrap();
+        check_schema(&document);
+        // The schema is not one that everything fits.
+        let mut wrong = document.clone();
+        wrong["releases"][0]["objects"][0]["action"] = "explode".into();
+        assert!(std::panic::catch_unwind(|| check_schema(&wrong)).is_err());
+    }
 }

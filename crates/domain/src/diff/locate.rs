@@ -49,12 +49,24 @@ pub(super) fn position(items: &[Value], segment: &PathSegment) -> Option<usize> 
         PathSegment::Item(wanted) => items
             .iter()
             .position(|item| KeyValue::from_json(item).as_ref() == Some(wanted)),
-        PathSegment::Select(keys) => items.iter().position(|item| {
-            item.is_object()
-                && keys
-                    .iter()
-                    .all(|(key, wanted)| KeyValue::from_json(&item[key]).as_ref() == Some(wanted))
-        }),
+        PathSegment::Select(keys) => {
+            let holds = |item: &Value, (key, wanted): &(String, KeyValue)| {
+                KeyValue::from_json(&item[key]).as_ref() == Some(wanted)
+            };
+            let exact = items
+                .iter()
+                .position(|item| item.is_object() && keys.iter().all(|key| holds(item, key)));
+            // What a manifest leaves out has the server's default in the key.
+            exact.or_else(|| {
+                items.iter().position(|item| {
+                    let (said, unsaid): (Vec<_>, Vec<_>) =
+                        keys.iter().partition(|(key, _)| item.get(key).is_some());
+                    !said.is_empty()
+                        && !unsaid.is_empty()
+                        && said.into_iter().all(|key| holds(item, key))
+                })
+            })
+        }
         PathSegment::Key(_) => None,
     }
 }
@@ -77,6 +89,15 @@ mod tests {
         ]));
         assert_eq!(find(&object, &port.key("name")), Some(&json!("b")));
         assert_eq!(find(&object, &port.key("targetPort")), None);
+        // A manifest leaves the protocol out, which is TCP then.
+        let object = json!({"spec": {"ports": [{"port": 80, "name": "a"}, {"port": 80, "protocol": "UDP", "name": "b"}],
+            "names": ["x", "y"]}});
+        let tcp = spec.key("ports").join(PathSegment::Select(vec![
+            ("port".into(), KeyValue::Int(80)),
+            ("protocol".into(), KeyValue::Text("TCP".into())),
+        ]));
+        assert_eq!(find(&object, &tcp.key("name")), Some(&json!("a")));
+        assert_eq!(find(&object, &port.key("name")), Some(&json!("b")));
         let item = |text: &str| {
             spec.key("names")
                 .join(PathSegment::Item(KeyValue::Text(text.into())))

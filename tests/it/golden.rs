@@ -1,0 +1,85 @@
+//! Golden cases of diff: a folder under `tests/fixtures/diff` holds a repository
+//! at two revisions, `base` and `head`, with an environment `test`. What lies
+//! between them is in `expected/`.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use assert_cmd::Command;
+use pleach_testkit::repository::TestRepo;
+
+/// Adds the files of a folder to a repository.
+fn add(repo: &TestRepo, root: &Path, folder: &Path) {
+    for entry in fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            add(repo, root, &path);
+        } else {
+            let name = path.strip_prefix(root).unwrap();
+            repo.write(name, fs::read_to_string(&path).unwrap())
+                .unwrap();
+        }
+    }
+}
+
+fn diff(repo: &TestRepo, environment: &str, format: &str) -> String {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_pleach"));
+    let output = command
+        .env_clear()
+        .env("NO_COLOR", "1")
+        .env("GIT_CONFIG_GLOBAL", "/dev/null")
+        .current_dir(repo.path())
+        .args(["diff", environment, "--base", "main", "-o", format])
+        .output()
+        .unwrap();
+    let (stdout, stderr) = (
+        String::from_utf8(output.stdout).unwrap(),
+        String::from_utf8(output.stderr).unwrap(),
+    );
+    assert!(output.status.success(), "{stdout}{stderr}");
+    // The first line names commits.
+    stdout.split_once('\n').unwrap().1.to_owned() + &stderr
+}
+
+#[test]
+fn every_case_is_drawn_as_expected() {
+    let root = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/diff");
+    let mut cases: Vec<PathBuf> = fs::read_dir(root)
+        .unwrap()
+        .map(|entry| entry.unwrap().path())
+        .collect();
+    cases.sort();
+    assert!(!cases.is_empty());
+    for case in cases {
+        let repo = TestRepo::new([] as [(&str, &str); 0]).unwrap();
+        add(&repo, &case.join("base"), &case.join("base"));
+        repo.commit("base").unwrap();
+        add(&repo, &case.join("head"), &case.join("head"));
+        let mut settings = insta::Settings::clone_current();
+        settings.set_snapshot_path(case.join("expected"));
+        settings.set_prepend_module_to_snapshot(false);
+        settings.add_filter("[0-9a-f]{7}-dirty", "[head]");
+        settings.add_filter("[0-9a-f]{7} (->|→)", "[base] $1");
+        settings.bind(|| {
+            for format in ["text", "markdown"] {
+                insta::assert_snapshot!(format, diff(&repo, "test", format));
+            }
+        });
+    }
+}
+
+/// What a reviewer sees of the upgrade that the README walks through.
+#[test]
+fn the_upgrade_of_our_own_example_can_be_read() {
+    let root = PathBuf::from(env!("CARGO_MANIFEST_DIR"));
+    let repo = TestRepo::new([] as [(&str, &str); 0]).unwrap();
+    for folder in ["environments", "manifests", "templates"] {
+        add(&repo, &root, &root.join(folder));
+    }
+    let file = fs::read_to_string(root.join("pleach.yaml")).unwrap();
+    repo.write("pleach.yaml", file).unwrap();
+    repo.commit("base").unwrap();
+    repo.edit("environments/demo.yaml", "v0.11.0 ", "v0.12.0 ")
+        .unwrap();
+    insta::assert_snapshot!(diff(&repo, "demo", "text"));
+}
