@@ -159,7 +159,7 @@ impl Fleet {
     }
 
     #[expect(clippy::disallowed_methods, reason = "git is found by PATH")]
-    fn command(&self, args: &[&str]) -> Command {
+    pub(crate) fn command(&self, args: &[&str]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_pleach"));
         command
             .env_clear()

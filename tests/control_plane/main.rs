@@ -8,11 +8,16 @@
     reason = "clippy lets tests do this, but not their helpers"
 )]
 
+mod aggregated;
 mod apply_set;
 mod audit;
 mod cluster;
+mod crash;
+mod degraded;
 mod differences;
 mod doctor;
+mod drift;
+mod facts;
 mod faults;
 mod fleet;
 mod kubectl;
@@ -31,6 +36,7 @@ mod start;
 mod status;
 mod unwaited;
 mod upgrade;
+mod waits;
 mod world;
 
 use std::sync::OnceLock;

@@ -26,13 +26,17 @@ spec:
 ";
 
 /// A control plane of its own: dead APIs harm everybody.
-fn broken() -> &'static ControlPlane {
+pub(crate) fn broken() -> &'static ControlPlane {
     static BROKEN: OnceLock<ControlPlane> = OnceLock::new();
     BROKEN.get_or_init(crate::control_plane)
 }
 
 /// A fleet on the broken control plane, with files of two versions.
-fn fleet(environment: &'static str, old: &[(&str, String)], new: &[(&str, String)]) -> Fleet {
+pub(crate) fn fleet(
+    environment: &'static str,
+    old: &[(&str, String)],
+    new: &[(&str, String)],
+) -> Fleet {
     let release =
         format!("  - {{name: web, bundle: web, version: v1.0.0, namespace: {environment}}}\n");
     let fleet = Fleet::on(broken(), environment, &release, &[BUNDLE]);
@@ -45,7 +49,7 @@ fn fleet(environment: &'static str, old: &[(&str, String)], new: &[(&str, String
     fleet
 }
 
-fn kill_apis(fleet: &Fleet) {
+pub(crate) fn kill_apis(fleet: &Fleet) {
     let file = fleet.file("dead.yaml", DEAD_API);
     fleet.kubectl(&["apply", "-f", &file]);
     fleet.kubectl(&[

@@ -1,5 +1,6 @@
 //! What the tests and the demo run on.
 
+pub mod aggregated;
 pub mod audit;
 pub mod control_plane;
 pub mod demo;

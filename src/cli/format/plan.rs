@@ -184,6 +184,7 @@ fn needed(plan: &Plan, edge: &Edge) -> String {
 fn why(reason: &EdgeReason) -> &'static str {
     match reason {
         EdgeReason::Definition => "its definition must be served",
+        EdgeReason::Api => "the server behind its API must answer",
         EdgeReason::Namespace => "it lies in that namespace",
         EdgeReason::Role => "a binding needs its role",
         EdgeReason::Rights => "its pods need these rights",

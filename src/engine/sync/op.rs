@@ -127,7 +127,9 @@ impl Operator<'_> {
     /// what is known to be passing in this plan.
     fn cluster_for(&self, step: &Step, started: Instant) -> Cluster {
         let deadline = started + Duration::try_from(step.deadline).unwrap_or_default();
-        let defined = self.paths.definition(&step.object.group_kind()).is_some();
+        let defined = self.paths.definition(&step.object.group_kind()).is_some()
+            || (self.manifests.get(&step.object))
+                .is_some_and(|manifest| self.paths.is_registered(manifest.api_version()));
         let grants = self
             .plan
             .steps

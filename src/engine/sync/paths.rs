@@ -1,9 +1,11 @@
 //! Where the objects of a release are on the server.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, PoisonError, RwLock};
 
 use pleach_domain::object::{ApiVersion, GroupKind, Gvk, Manifest, ObjectId};
 use pleach_domain::observe::{Discovery, Resource};
+use pleach_domain::order::registered_api;
 use serde_json::Value;
 
 use crate::io::cluster::ResourcePath;
@@ -13,7 +15,11 @@ use crate::io::cluster::ResourcePath;
 #[derive(Debug, Clone)]
 pub(super) struct Paths {
     discovery: Discovery,
+    /// What the server serves since its APIs came to be, while a plan is carried out.
+    later: Arc<RwLock<Discovery>>,
     defined: BTreeMap<GroupKind, Definition>,
+    /// The group-versions that APIServices of the release register.
+    registered: BTreeSet<ApiVersion>,
     /// The versions that the manifests are written in.
     wanted: BTreeMap<GroupKind, ApiVersion>,
 }
@@ -37,13 +43,20 @@ impl Paths {
             })
             .filter_map(|manifest| definition(manifest.id(), &manifest.value()))
             .collect();
+        let registered = manifests
+            .iter()
+            .filter(|manifest| manifest.id().is("apiregistration.k8s.io", "APIService"))
+            .filter_map(|manifest| registered_api(&manifest.id().group_kind(), &manifest.value()))
+            .collect();
         let wanted = manifests
             .iter()
             .map(|manifest| (manifest.id().group_kind(), manifest.api_version().clone()))
             .collect();
         Self {
             discovery: discovery.clone(),
+            later: Arc::default(),
             defined,
+            registered,
             wanted,
         }
     }
@@ -56,13 +69,29 @@ impl Paths {
     /// The address of a kind at a version: what the server serves, or what a
     /// CRD of the release will.
     pub(super) fn of(&self, gvk: &Gvk) -> Option<ResourcePath> {
-        ResourcePath::of(&self.discovery, gvk).or_else(|| {
-            let definition = self.defined.get(&gvk.group_kind())?;
-            Some(ResourcePath::new(
-                gvk.api_version.clone(),
-                &definition.resource,
-            ))
-        })
+        ResourcePath::of(&self.discovery, gvk)
+            .or_else(|| {
+                let definition = self.defined.get(&gvk.group_kind())?;
+                Some(ResourcePath::new(
+                    gvk.api_version.clone(),
+                    &definition.resource,
+                ))
+            })
+            .or_else(|| {
+                let later = self.later.read().unwrap_or_else(PoisonError::into_inner);
+                ResourcePath::of(&later, gvk)
+            })
+    }
+
+    /// Takes what the server serves by now: the kinds behind an APIService are
+    /// known once its server answers.
+    pub(super) fn learn(&self, discovery: Discovery) {
+        *self.later.write().unwrap_or_else(PoisonError::into_inner) = discovery;
+    }
+
+    /// Whether an APIService of the release registers this group-version.
+    pub(super) fn is_registered(&self, api_version: &ApiVersion) -> bool {
+        self.registered.contains(api_version)
     }
 
     /// The address of an object that was applied at `api_version`, or where it
@@ -113,7 +142,7 @@ fn definition(crd: &ObjectId, value: &Value) -> Option<(GroupKind, Definition)> 
         kind: kind.to_owned(),
         plural: spec["names"]["plural"].as_str()?.to_owned(),
         namespaced: spec["scope"] == "Namespaced",
-        verbs: std::collections::BTreeSet::new(),
+        verbs: BTreeSet::new(),
     };
     Some((
         GroupKind::new(group, kind),

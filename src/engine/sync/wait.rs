@@ -159,10 +159,12 @@ impl Waiter<'_> {
                 Err(error) if error.is_retryable() => progress.tell(describe(&error)),
                 Err(error) => return Err(super::op::failure(&error)),
             }
-            if Instant::now() + pause > deadline {
+            let now = Instant::now();
+            if now >= deadline {
                 return Err(progress.timed_out());
             }
-            tokio::time::sleep(pause).await;
+            // The last look is at the deadline, however long the pauses are by then.
+            tokio::time::sleep(pause.min(deadline - now)).await;
             pause = (pause * 2).min(LONGEST);
         }
     }
@@ -328,17 +330,21 @@ impl Waiter<'_> {
             ..Selector::default()
         };
         match self.cluster.list_metadata(&path, &selector, "").await {
-            Ok(_) => Ok(Look::Done),
+            // Another definition may serve the same kind.
+            Ok(_) => self.explain_definition(definition).await,
             Err(error) => match error.class() {
                 Some(
                     crate::io::cluster::Class::KindNotServed | crate::io::cluster::Class::NotFound,
-                ) => self.explain_definition(definition).await,
+                ) => Ok(match self.explain_definition(definition).await? {
+                    Look::Done => Look::NotYet("its kind is not served yet".to_owned()),
+                    other => other,
+                }),
                 _ => Err(error),
             },
         }
     }
 
-    /// Why a definition is not served: its own conditions say it.
+    /// Whether a definition was accepted, or why it was not: its own conditions say it.
     async fn explain_definition(&self, definition: &ObjectId) -> Result<Look, ClusterError> {
         let Some(path) = self.paths.of_kind(&definition.group_kind()) else {
             return Ok(Look::NotYet("it is not served yet".to_owned()));
@@ -348,6 +354,7 @@ impl Waiter<'_> {
             Some(assessment) if assessment.readiness == Readiness::Failed => {
                 Look::Never(assessment.message)
             }
+            Some(assessment) if assessment.is_current() => Look::Done,
             Some(assessment) => Look::NotYet(assessment.message),
             None => Look::NotYet("it does not exist".to_owned()),
         })

@@ -224,6 +224,10 @@ impl Walk {
                 self.reorder(path, old.into(), new.into(), self.counts(owner));
             }
             Shape::Positions if self.counts(owner) => {
+                // Where somebody doubled a key, ours name no positions: the list
+                // counts as a whole.
+                let by_key = owner.set().is_some_and(|set| set.list_keys().is_some());
+                let owner = if by_key { Owner::Everything } else { owner };
                 self.positions(path, old, new, owner, item);
             }
             Shape::Positions => {

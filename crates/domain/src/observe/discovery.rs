@@ -84,6 +84,15 @@ impl Discovery {
         }
     }
 
+    /// Whether a group-version is registered and its server answers.
+    pub fn answers(&self, api_version: &ApiVersion) -> bool {
+        self.groups.get(&api_version.group).is_some_and(|group| {
+            group.versions.iter().any(|served| {
+                served.version == api_version.version && served.freshness == Freshness::Current
+            })
+        })
+    }
+
     /// The preferred version that serves a kind.
     pub fn preferred(&self, kind: &GroupKind) -> Option<(ApiVersion, &Resource)> {
         let group = self.groups.get(&kind.group)?;

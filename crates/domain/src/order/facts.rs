@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde_json::Value;
 
-use crate::object::{GroupKind, Gvk, Manifest, ObjectId, ServiceRef, annotations};
+use crate::object::{ApiVersion, GroupKind, Gvk, Manifest, ObjectId, ServiceRef, annotations};
 
 /// What one object needs, selects, points at and defines.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -27,6 +27,8 @@ pub struct Facts {
     pub intercepts: Vec<Interception>,
     /// What a CRD defines.
     pub defines: Option<Definition>,
+    /// The group-version that an APIService registers for another server.
+    pub registers: Option<ApiVersion>,
     /// Annotation `pleach.dev/after`, as `(kind, name)` pairs; without a name
     /// where it is not written as such.
     pub after: Vec<(String, String)>,
@@ -95,6 +97,7 @@ impl Facts {
                         .collect();
             }
             _ => {
+                facts.registers = registered_api(&id.group_kind(), &value);
                 facts.services = registered_services(&id.group_kind(), &value);
                 facts.intercepts = interceptions(&value);
             }
@@ -110,6 +113,19 @@ impl Facts {
                 .all(|(key, value)| labels.get(key) == Some(value))
         })
     }
+}
+
+/// The group-version that an APIService registers; none for one that the API
+/// server itself answers for.
+pub fn registered_api(kind: &GroupKind, value: &Value) -> Option<ApiVersion> {
+    let spec = &value["spec"];
+    if !kind.is("apiregistration.k8s.io", "APIService") || !spec["service"].is_object() {
+        return None;
+    }
+    Some(ApiVersion {
+        group: spec["group"].as_str()?.to_owned(),
+        version: spec["version"].as_str()?.to_owned(),
+    })
 }
 
 /// The Services that an APIService or webhook configuration points at, without doubles.
@@ -288,7 +304,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::object::{ApiVersion, Origin};
+    use crate::object::Origin;
 
     fn facts(group: &str, kind: &str, value: &Value) -> Facts {
         let namespace = (kind != "ClusterRoleBinding").then_some("web");

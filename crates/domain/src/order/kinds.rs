@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use super::StageName;
+use super::facts::registered_api;
 use crate::object::{GroupKind, Manifest, ObjectId};
 
 /// Kinds with a place of their own, in the order in which they are applied.
@@ -106,24 +107,34 @@ pub fn is_builtin_group(group: &str) -> bool {
     BUILTIN_GROUPS.contains(&group)
 }
 
-/// The kinds that the CRDs among these manifests define.
+/// The kinds that these manifests bring with them: those that their CRDs define,
+/// and those of them that a server behind one of their APIServices answers for.
 pub fn defined_kinds<'a>(manifests: impl IntoIterator<Item = &'a Manifest>) -> BTreeSet<GroupKind> {
-    manifests
-        .into_iter()
-        .filter(|manifest| {
-            manifest
-                .id()
-                .is("apiextensions.k8s.io", "CustomResourceDefinition")
-        })
-        .filter_map(|manifest| {
+    let mut defined = BTreeSet::new();
+    let mut apis = BTreeSet::new();
+    let mut others = BTreeSet::new();
+    for manifest in manifests {
+        let id = manifest.id();
+        if id.is("apiextensions.k8s.io", "CustomResourceDefinition") {
             let value = manifest.value();
             let spec = &value["spec"];
-            Some(GroupKind::new(
-                spec["group"].as_str()?,
-                spec["names"]["kind"].as_str()?,
-            ))
-        })
-        .collect()
+            if let (Some(group), Some(kind)) =
+                (spec["group"].as_str(), spec["names"]["kind"].as_str())
+            {
+                defined.insert(GroupKind::new(group, kind));
+            }
+        } else if id.is("apiregistration.k8s.io", "APIService") {
+            apis.extend(registered_api(&id.group_kind(), &manifest.value()));
+        } else if !is_builtin_group(&id.group) {
+            others.insert((manifest.api_version(), id.group_kind()));
+        }
+    }
+    let answered = others
+        .into_iter()
+        .filter(|(api_version, _)| apis.contains(*api_version))
+        .map(|(_, kind)| kind);
+    defined.extend(answered);
+    defined
 }
 
 /// The stage of a kind; `defined` are the kinds whose CRD is part of the release.

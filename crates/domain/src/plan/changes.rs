@@ -26,6 +26,10 @@ fn decide(ctx: &Ctx<'_>, draft: &mut Draft, manifest: &Manifest) {
     let id = manifest.id();
     match ctx.observed.discovery.served(&manifest.gvk()) {
         Served::Current(_) => {}
+        // Its server comes with the release.
+        Served::Stale | Served::Absent if refusal::is_to_come(ctx, manifest) => {
+            return absent(ctx, draft, manifest);
+        }
         Served::Stale => {
             return block(ctx, draft, manifest, refusal::api_stale(manifest));
         }

@@ -7,7 +7,7 @@ use super::model::{
     Action, Change, Desired, Edge, EdgeReason, Need, Op, Policy, Precondition, Step, StepId, Until,
 };
 use crate::finding::Finding;
-use crate::object::{GroupKind, Manifest, ObjectId, ServiceRef};
+use crate::object::{ApiVersion, GroupKind, Manifest, ObjectId, ServiceRef};
 use crate::observe::Observed;
 use crate::order::{Definition, Facts, StageName, defined_kinds, stage_of};
 
@@ -30,6 +30,8 @@ pub(super) struct Ctx<'a> {
     workloads: BTreeMap<&'a str, Vec<&'a ObjectId>>,
     /// The CRDs of the release by what they define.
     definitions: BTreeMap<GroupKind, &'a ObjectId>,
+    /// The APIServices of the release by what they register.
+    apis: BTreeMap<ApiVersion, &'a ObjectId>,
 }
 
 impl<'a> Ctx<'a> {
@@ -46,6 +48,7 @@ impl<'a> Ctx<'a> {
             by_name: BTreeMap::new(),
             workloads: BTreeMap::new(),
             definitions: BTreeMap::new(),
+            apis: BTreeMap::new(),
         };
         for manifest in &desired.manifests {
             ctx.manifests.insert(manifest.id(), manifest);
@@ -64,6 +67,9 @@ impl<'a> Ctx<'a> {
             }
             if let Some(definition) = &facts.defines {
                 ctx.definitions.insert(definition.kind.clone(), id);
+            }
+            if let Some(api) = &facts.registers {
+                ctx.apis.insert(api.clone(), id);
             }
         }
         ctx
@@ -91,6 +97,11 @@ impl<'a> Ctx<'a> {
     pub(super) fn definition(&self, kind: &GroupKind) -> Option<(&'a ObjectId, &Definition)> {
         let id = *self.definitions.get(kind)?;
         Some((id, self.facts.get(id)?.defines.as_ref()?))
+    }
+
+    /// The APIService of the release behind which a group-version is served.
+    pub(super) fn api(&self, api_version: &ApiVersion) -> Option<&'a ObjectId> {
+        self.apis.get(api_version).copied()
     }
 
     /// The workloads of the release whose pods a Service selects.

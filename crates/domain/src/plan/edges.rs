@@ -46,6 +46,10 @@ fn reached_by(ctx: &Ctx<'_>, draft: &mut Draft, id: &ObjectId, why: &EdgeReason)
         (EdgeReason::Definition, Until::Served(gvk)) => {
             ctx.observed.discovery.served(gvk) == Served::Absent
         }
+        (EdgeReason::Api, _) => {
+            let api = ctx.facts.get(id).and_then(|facts| facts.registers.as_ref());
+            api.is_some_and(|api| !ctx.observed.discovery.answers(api))
+        }
         (EdgeReason::After, _) => true,
         _ => false,
     })?;

@@ -293,6 +293,8 @@ pub enum Need {
 pub enum EdgeReason {
     /// A custom resource needs its definition.
     Definition,
+    /// An object needs the APIService behind which it is kept.
+    Api,
     /// Content needs its namespace.
     Namespace,
     /// A binding needs its role.

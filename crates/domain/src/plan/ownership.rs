@@ -125,19 +125,18 @@ pub(super) fn claim(ctx: &Ctx<'_>, id: &ObjectId, live: &LiveMeta) -> Claim {
     ))
 }
 
-/// Whether the object carries our label or is the one that we recorded. One
-/// that somebody else created while we applied it carries our label too; it is
-/// theirs as long as they hold fields of it.
+/// Whether the object carries our label or is a member. One that somebody else
+/// created while we applied it carries our label too; it is theirs as long as
+/// they hold fields of it. A member that was deleted and made again by hand is
+/// still wanted here: it drifted, unless another deployer made it.
 fn is_ours(ctx: &Ctx<'_>, id: &ObjectId, live: &LiveMeta) -> bool {
-    let entry = ctx
-        .observed
-        .inventory
-        .entries
-        .get(id)
-        .filter(|entry| entry.uid.as_deref() == Some(&live.uid));
+    let entry = ctx.observed.inventory.entries.get(id);
+    let is_same = entry.is_some_and(|entry| entry.uid.as_deref() == Some(&live.uid));
     match entry.map(|entry| entry.state) {
-        Some(EntryState::Kept) => strangers(ctx, live).is_empty(),
-        Some(EntryState::Applied) => true,
+        Some(EntryState::Kept) if is_same => strangers(ctx, live).is_empty(),
+        Some(EntryState::Applied) => {
+            is_same || live.part_of().is_some() || deployer(live).is_none()
+        }
         _ => live.part_of().is_some(),
     }
 }

@@ -1,10 +1,12 @@
 //! Server-side apply under the release's manager.
 
 use std::sync::PoisonError;
+use std::time::Duration;
 
 use pleach_domain::diff::ownership;
 use pleach_domain::finding::{Finding, Kind};
 use pleach_domain::inventory::EntryState;
+use pleach_domain::object::Gvk;
 use pleach_domain::observe::DesiredDigest;
 use pleach_domain::plan::{Body, Precondition, Step};
 use serde_json::Value;
@@ -16,6 +18,9 @@ use crate::engine::sync::events::EventKind;
 use crate::engine::sync::report::{Failure, FailureKind};
 use crate::engine::sync::wait::Since;
 use crate::io::cluster::{Applied, ApplyOptions, Class, ClusterError, ResourcePath};
+
+/// Pause between two looks at discovery.
+const DISCOVERY_PAUSE: Duration = Duration::from_millis(200);
 
 impl Operator<'_> {
     /// Sends the object and records the answer.
@@ -39,7 +44,7 @@ impl Operator<'_> {
                         "the plan names an object that was not rendered",
                     )
                 })?;
-                let path = self.paths.of(&manifest.gvk());
+                let path = self.path_of(step, &manifest.gvk(), started).await;
                 let digest = DesiredDigest::of(manifest, self.key);
                 (
                     path,
@@ -85,6 +90,27 @@ impl Operator<'_> {
         };
         let applied = applied.map_err(|error| failure(&error))?;
         self.accept(step, &path, digest, applied, started)
+    }
+
+    /// The address of a kind. One behind an APIService of the release is known
+    /// when discovery shows it, which follows the APIService within moments.
+    async fn path_of(&self, step: &Step, gvk: &Gvk, started: Instant) -> Option<ResourcePath> {
+        let deadline = started + Duration::try_from(step.deadline).unwrap_or_default();
+        loop {
+            let path = self.paths.of(gvk);
+            if path.is_some()
+                || !self.paths.is_registered(&gvk.api_version)
+                || Instant::now() + DISCOVERY_PAUSE > deadline
+            {
+                return path;
+            }
+            if let Ok(discovery) = self.cluster_for(step, started).discover().await {
+                self.paths.learn(discovery);
+            }
+            if self.paths.of(gvk).is_none() {
+                tokio::time::sleep(DISCOVERY_PAUSE).await;
+            }
+        }
     }
 
     /// Whether our entry is as old as the object: then a request of ours whose

@@ -23,6 +23,22 @@ fn check(old: &Value, new: &Value, owned: &Value, scope: Scope) -> Vec<String> {
         .collect()
 }
 
+/// Ours are items by their keys, of which one is there twice: that is no item
+/// of ours, and shows all the same.
+#[test]
+fn a_doubled_item_of_a_list_of_ours_counts() {
+    let item = |name: &str, value: &str| json!({"name": name, "value": value});
+    let old = json!({"env": [item("A", "1"), item("B", "2"), item("A", "3")]});
+    let new = json!({"env": [item("A", "1"), item("B", "2")]});
+    let key = |name: &str| format!(r#"k:{{"name":"{name}"}}"#);
+    let owned =
+        json!({"f:env": {key("A"): {".": {}, "f:name": {}}, key("B"): {".": {}, "f:name": {}}}});
+    assert_eq!(
+        check(&old, &new, &owned, Scope::Owned),
+        [r#".env[2]: {"name":"A","value":"3"} -> -"#]
+    );
+}
+
 fn all(old: &Value, new: &Value) -> Vec<String> {
     check(old, new, &json!({}), Scope::All)
 }

@@ -181,6 +181,8 @@ fn writers(
     let lost = ours(after).difference(&ours(before));
     let mut managers = holders(&before.value()["metadata"], &lost, &ctx.manager);
     managers.extend(conflicts.iter().map(|field| field.manager.clone()));
+    // Nobody is called that: the server makes it up for a record that was wiped.
+    managers.retain(|manager| manager != ownership::MADE_UP_MANAGER);
     managers.sort();
     managers.dedup();
     managers

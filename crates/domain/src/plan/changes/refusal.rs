@@ -1,6 +1,7 @@
 //! Why an object cannot be brought about.
 
 use crate::finding::{Finding, Kind};
+use crate::inventory::EntryState;
 use crate::object::{FieldPath, Gvk, Manifest};
 use crate::observe::{ApiRefusal, FieldConflict, MissingRule};
 use crate::plan::draft::Ctx;
@@ -9,6 +10,16 @@ use crate::plan::draft::Ctx;
 pub(super) fn is_defined(ctx: &Ctx<'_>, manifest: &Manifest) -> bool {
     ctx.definition(&manifest.id().group_kind())
         .is_some_and(|(_, definition)| definition.served.contains(&manifest.gvk()))
+}
+
+/// Whether an APIService of the release registers the manifest's group-version,
+/// whose server does not answer yet, and the object was never seen there.
+pub(super) fn is_to_come(ctx: &Ctx<'_>, manifest: &Manifest) -> bool {
+    let api_version = manifest.api_version();
+    let entry = ctx.observed.inventory.entries.get(manifest.id());
+    ctx.api(api_version).is_some()
+        && !ctx.observed.discovery.answers(api_version)
+        && entry.is_none_or(|entry| entry.state == EntryState::Intended)
 }
 
 pub(super) fn api_stale(manifest: &Manifest) -> Finding {
@@ -65,10 +76,19 @@ pub(super) fn immutable(paths: &[FieldPath]) -> Finding {
     .hint("recreating objects is not supported yet; delete it by hand, or give the new object another name")
 }
 
+/// How the server begins to say that the webhook which converts the objects of
+/// a definition between its versions did not answer.
+const CONVERSION_FAILED: &str = "conversion webhook for ";
+
 pub(super) fn refused(refusal: &ApiRefusal) -> Finding {
     let (kind, code) = match refusal.code {
         401 | 403 => (Kind::Cluster, "forbidden"),
         409 => (Kind::Conflict, "refused"),
+        429 | 502..=504 => (Kind::Cluster, "refused"),
+        // The object is well; what stands between it and us is not.
+        500 if refusal.message.starts_with(CONVERSION_FAILED) => {
+            (Kind::Cluster, "conversion-failed")
+        }
         _ => (Kind::Repository, "refused"),
     };
     let mut finding = Finding::error(

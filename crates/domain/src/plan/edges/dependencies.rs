@@ -41,6 +41,10 @@ pub(super) fn dependencies<'a>(ctx: &Ctx<'a>, findings: &mut Vec<Finding>) -> Ve
         if let Some((definition, _)) = ctx.definition(&id.group_kind()) {
             need(definition, Need::Ready, EdgeReason::Definition);
         }
+        let api_version = ctx.manifests.get(id).map(|manifest| manifest.api_version());
+        if let Some(api) = api_version.and_then(|api_version| ctx.api(api_version)) {
+            need(api, Need::Ready, EdgeReason::Api);
+        }
         if let Some(namespace) = &id.namespace {
             let namespace = ObjectId::new("", "Namespace", None, namespace);
             need(&namespace, Need::Applied, EdgeReason::Namespace);

@@ -4,6 +4,7 @@ use rstest::rstest;
 use serde_json::json;
 
 use super::scene::{MANAGER, Scene};
+use crate::finding::Kind;
 use crate::object::FieldPath;
 use crate::observe::{ApiRefusal, DesiredDigest, Prediction, Unverified};
 use crate::plan::{Action, Cause, Change, EdgeReason, Need, Op, Plan, Precondition, Until};
@@ -342,4 +343,32 @@ fn what_must_still_hold() {
         };
         assert_eq!(step.require, [expected]);
     }
+}
+
+/// A webhook that does not answer is not the manifest's fault, and costs that
+/// object alone.
+#[rstest]
+#[case::conversion(
+    500,
+    "conversion webhook for ex.org/v1, Kind=Thing failed: Post \"https://gone.a.svc:443/\": service \"gone\" not found",
+    Kind::Cluster
+)]
+#[case::overloaded(503, "service unavailable", Kind::Cluster)]
+#[case::schema(
+    500,
+    "failed to create typed patch object (a/b; ex.org/v1, Kind=Thing): .spec.x: field not declared in schema",
+    Kind::Repository
+)]
+fn refusals_are_somebodys_fault(#[case] code: u16, #[case] message: &str, #[case] kind: Kind) {
+    let refusal = ApiRefusal {
+        code,
+        reason: String::new(),
+        message: message.to_owned(),
+    };
+    let plan = Scene::new()
+        .git("Thing.ex.org/web/a: {}")
+        .predict("Thing.ex.org/web/a", Prediction::Refused(refusal))
+        .plan();
+    let finding = plan.findings.iter().find(|finding| finding.is_error());
+    assert_eq!(finding.unwrap().kind, kind);
 }

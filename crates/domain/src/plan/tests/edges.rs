@@ -54,6 +54,65 @@ fn an_edge_has_a_reason(#[case] git: &str, #[case] expected: &[&str]) {
     assert_eq!(found, expected);
 }
 
+const AGGREGATED: &str = "APIService.apiregistration.k8s.io/v1.sub.example.org: {spec: {group: sub.example.org, version: v1, service: {namespace: web, name: api}}}";
+
+/// Objects of an API whose server comes with the release wait for it, whether
+/// it is not registered yet or does not answer yet; they are not refused.
+#[rstest]
+#[case::not_registered_yet(Scene::new().unserved("Thing.sub.example.org"))]
+#[case::not_answering_yet(Scene::new().stale("sub.example.org"))]
+fn objects_of_an_api_of_the_release_wait_for_it(#[case] scene: Scene) {
+    let git = format!("{API}\n{AGGREGATED}\nThing.sub.example.org/web/first: {{}}");
+    let plan = scene.git(&git).plan();
+    assert!(plan.findings.is_empty(), "{:?}", plan.findings);
+    let edge = "APIService.apiregistration.k8s.io/v1.sub.example.org -> Thing.sub.example.org/web/first: Ready Api";
+    let edges = edges_of(&plan);
+    assert!(edges.iter().any(|found| found == edge), "{edges:?}");
+    let thing = plan.steps.iter().find(|step| step.object.kind == "Thing");
+    assert_eq!(thing.unwrap().stage, crate::order::StageName::Resources);
+}
+
+/// After a run that did not finish nothing is done to the APIService.
+#[test]
+fn an_api_that_does_not_answer_yet_is_waited_for() {
+    let git = format!("{API}\n{AGGREGATED}");
+    let plan = Scene::new()
+        .stale("sub.example.org")
+        .installed(&git)
+        .git(&git)
+        .git("Thing.sub.example.org/web/first: {}")
+        .plan();
+    assert!(plan.findings.is_empty(), "{:?}", plan.findings);
+    let edges = edges_of(&plan);
+    let edge = "APIService.apiregistration.k8s.io/v1.sub.example.org (wait) -> Thing.sub.example.org/web/first: Ready Api";
+    assert!(edges.iter().any(|found| found == edge), "{edges:?}");
+}
+
+/// One that was seen there before is not taken for absent, and a kind that the
+/// API does not have does not come by waiting.
+#[rstest]
+#[case::seen_before(
+    Scene::new().stale("sub.example.org").entry("Thing.sub.example.org/web/first", |entry| {
+        entry.state = crate::inventory::EntryState::Applied;
+        entry.uid = Some("u".to_owned());
+    }),
+    "api-stale"
+)]
+#[case::unknown_kind(
+    Scene::new().unserved("Thing.sub.example.org").live("Other.sub.example.org/web/x: {}"),
+    "kind-not-served"
+)]
+fn an_api_of_the_release_is_no_excuse(#[case] scene: Scene, #[case] code: &str) {
+    let git = format!("{API}\n{AGGREGATED}\nThing.sub.example.org/web/first: {{}}");
+    let plan = scene.git(&git).plan();
+    let codes: Vec<&str> = plan
+        .findings
+        .iter()
+        .map(|finding| finding.code.as_str())
+        .collect();
+    assert!(codes.contains(&code), "{codes:?}");
+}
+
 #[test]
 fn custom_resources_come_after_what_intercepts_them() {
     let git = format!(

@@ -7,7 +7,7 @@ use super::changes;
 use super::scene::Scene;
 use crate::inventory::EntryState;
 use crate::object::labels;
-use crate::plan::{Action, Op, Precondition};
+use crate::plan::{Action, Cause, Op, Precondition};
 
 const KEY: &str = "ConfigMap/web/c";
 const GIT: &str = "ConfigMap/web/c: {data: {k: v}}";
@@ -48,8 +48,8 @@ fn theirs(managers: &str) -> Scene {
     "owned-by-deployer", "Argo CD manages it (mark `argocd.argoproj.io/tracking-id`)", "argocd app set")]
 #[case::of_helm(theirs("helm").adopt("helm").with_live(KEY, |live| { live["metadata"]["annotations"] = json!({"meta.helm.sh/release-name": "x"}); }),
     "owned-by-deployer", "Helm manages it (mark `meta.helm.sh/release-name`)", "helm uninstall")]
-#[case::a_former_incarnation_was_ours(Scene::new().installed(GIT).git(GIT).live("ConfigMap/web/c: {metadata: {uid: later}, managers: [kubectl]}"),
-    "not-adopted", "it exists already and is not of this release; its fields are held by kubectl", "add `adopt: [kubectl]`")]
+#[case::made_again_by_another_deployer(made_again().with_live(KEY, |live| { live["metadata"]["annotations"] = json!({"meta.helm.sh/release-name": "x"}); }),
+    "owned-by-deployer", "Helm manages it (mark `meta.helm.sh/release-name`)", "helm uninstall")]
 #[case::created_by_somebody_while_we_applied(Scene::new().installed(GIT).git(GIT).edited("x", "ConfigMap/web/c: {data: {more: y}}")
     .entry(KEY, |entry| entry.state = EntryState::Kept),
     "not-adopted", "it exists already and is not of this release; its fields are held by x", "add `adopt: [x]`")]
@@ -68,6 +68,24 @@ fn is_somebody_elses(
     assert!(finding.hint.as_ref().unwrap().contains(hint), "{finding:?}");
     assert_eq!(plan.count(Action::Blocked), 1);
     assert!(!plan.has_steps());
+}
+
+/// A member that was deleted and made again by hand.
+fn made_again() -> Scene {
+    let again = "ConfigMap/web/c: {metadata: {uid: later}, data: {k: other}, managers: [kubectl]}";
+    Scene::new().installed(GIT).git(GIT).live(again)
+}
+
+#[test]
+fn a_member_that_was_made_again_by_hand_has_drifted() {
+    let plan = made_again().plan();
+    assert!(plan.findings.is_empty(), "{:?}", plan.findings);
+    let change = &plan.changes[0];
+    assert_eq!(change.action, Action::Update);
+    let drift = Cause::Drift {
+        managers: vec!["kubectl".to_owned()],
+    };
+    assert_eq!(change.cause, Some(drift));
 }
 
 #[rstest]

@@ -103,6 +103,10 @@ impl Scene {
                 namespace: None,
             };
             self.observed.listings.insert(key, listing);
+            let is_stale = self.stale.contains(&kind.group);
+            if !served && !is_stale {
+                continue;
+            }
             let groups = &mut self.observed.discovery.groups;
             let group = groups
                 .entry(kind.group.clone())
@@ -114,7 +118,7 @@ impl Scene {
                     }],
                 });
             let version = &mut group.versions[0];
-            if self.stale.contains(&kind.group) {
+            if is_stale {
                 version.freshness = Freshness::Stale;
             } else if served {
                 version.resources.push(Resource {

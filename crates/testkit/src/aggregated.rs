@@ -1,0 +1,198 @@
+//! A server behind an aggregated API that keeps objects of one kind in memory.
+//!
+//! It answers what the API server hands on to it: discovery, and reads and
+//! writes of notes. Like many such servers it keeps no record of field owners
+//! and cannot be watched for long.
+
+use std::collections::BTreeMap;
+use std::convert::Infallible;
+use std::net::{Ipv4Addr, TcpListener};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use anyhow::Context as _;
+use bytes::Bytes;
+use http::{Method, Request, Response, StatusCode, header};
+use http_body_util::{BodyExt as _, Full};
+use hyper::body::Incoming;
+use hyper::service::service_fn;
+use hyper_util::rt::TokioIo;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer};
+use serde_json::{Value, json};
+use tokio_rustls::TlsAcceptor;
+
+/// The group that is served, in version `v1`.
+pub const GROUP: &str = "kept.example.org";
+
+/// Where it listens, on every address.
+pub const PORT: u16 = 8443;
+
+/// The objects, by their path.
+type Kept = Arc<Mutex<BTreeMap<String, Value>>>;
+
+/// Serves until the process ends, on a thread of its own.
+pub fn serve() -> anyhow::Result<()> {
+    let listener = TcpListener::bind((Ipv4Addr::UNSPECIFIED, PORT)).context("cannot listen")?;
+    listener.set_nonblocking(true)?;
+    let issued = rcgen::generate_simple_self_signed(vec!["localhost".to_owned()])?;
+    let key = PrivatePkcs8KeyDer::from(issued.signing_key.serialize_der());
+    let chain = vec![CertificateDer::from(issued.cert)];
+    let tls = rustls::ServerConfig::builder()
+        .with_no_client_auth()
+        .with_single_cert(chain, PrivateKeyDer::from(key))?;
+    let acceptor = TlsAcceptor::from(Arc::new(tls));
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()?;
+    std::thread::spawn(move || runtime.block_on(accept(listener, acceptor)));
+    Ok(())
+}
+
+async fn accept(listener: TcpListener, acceptor: TlsAcceptor) {
+    let kept = Kept::default();
+    let Ok(listener) = tokio::net::TcpListener::from_std(listener) else {
+        return;
+    };
+    let mut connections = tokio::task::JoinSet::new();
+    while let Ok((stream, _)) = listener.accept().await {
+        let (acceptor, kept) = (acceptor.clone(), Arc::clone(&kept));
+        connections.spawn(async move {
+            // Whatever goes wrong here is for the client to notice.
+            let Ok(stream) = acceptor.accept(stream).await else {
+                return;
+            };
+            let handler = service_fn(|request| {
+                let kept = Arc::clone(&kept);
+                async move { Ok::<_, Infallible>(respond(request, &kept).await) }
+            });
+            drop(
+                hyper::server::conn::http1::Builder::new()
+                    .serve_connection(TokioIo::new(stream), handler)
+                    .await,
+            );
+        });
+    }
+}
+
+async fn respond(request: Request<Incoming>, kept: &Kept) -> Response<Full<Bytes>> {
+    let (head, body) = request.into_parts();
+    let body = match body.collect().await {
+        Ok(body) => serde_json::from_slice(&body.to_bytes()).unwrap_or_default(),
+        Err(_) => Value::Null,
+    };
+    let query = head.uri.query().unwrap_or_default();
+    let (code, answer) = answer(&head.method, head.uri.path(), query, body, kept);
+    let mut response = Response::new(Full::new(Bytes::from(answer.to_string())));
+    *response.status_mut() = code;
+    let json = header::HeaderValue::from_static("application/json");
+    response.headers_mut().insert(header::CONTENT_TYPE, json);
+    response
+}
+
+fn answer(
+    method: &Method,
+    path: &str,
+    query: &str,
+    body: Value,
+    kept: &Kept,
+) -> (StatusCode, Value) {
+    if let Some(found) = discovery(path) {
+        return (StatusCode::OK, found);
+    }
+    let mut kept = kept.lock().unwrap_or_else(PoisonError::into_inner);
+    let absent = || {
+        let status = json!({"kind": "Status", "apiVersion": "v1", "status": "Failure",
+            "reason": "NotFound", "code": 404, "message": "notes not found"});
+        (StatusCode::NOT_FOUND, status)
+    };
+    if !path.starts_with(&format!("/apis/{GROUP}/v1/")) {
+        return absent();
+    }
+    if path.ends_with("/notes") {
+        let items: Vec<&Value> = kept.values().collect();
+        let list = json!({"kind": "NoteList", "apiVersion": format!("{GROUP}/v1"),
+            "metadata": {"resourceVersion": "1"}, "items": items});
+        return (StatusCode::OK, list);
+    }
+    match *method {
+        Method::PATCH => {
+            let is_new = !kept.contains_key(path);
+            let note = written(body, kept.get(path), path);
+            if !query.contains("dryRun=") {
+                kept.insert(path.to_owned(), note.clone());
+            }
+            let code = if is_new {
+                StatusCode::CREATED
+            } else {
+                StatusCode::OK
+            };
+            (code, note)
+        }
+        Method::DELETE => kept
+            .remove(path)
+            .map_or_else(absent, |note| (StatusCode::OK, note)),
+        _ => kept
+            .get(path)
+            .map_or_else(absent, |note| (StatusCode::OK, note.clone())),
+    }
+}
+
+/// An object as it is kept.
+fn written(mut note: Value, before: Option<&Value>, path: &str) -> Value {
+    let version = before.map_or(0, |before| {
+        let version = before["metadata"]["resourceVersion"].as_str();
+        version
+            .and_then(|version| version.parse().ok())
+            .unwrap_or(0)
+    });
+    let metadata = &mut note["metadata"];
+    metadata["uid"] = json!(format!("uid of {path}"));
+    metadata["resourceVersion"] = json!(format!("{}", version + 1));
+    metadata["creationTimestamp"] = json!("2026-07-01T10:00:00Z");
+    note
+}
+
+fn discovery(path: &str) -> Option<Value> {
+    let version = json!({"groupVersion": format!("{GROUP}/v1"), "version": "v1"});
+    let group = json!({"kind": "APIGroup", "apiVersion": "v1", "name": GROUP,
+        "versions": [version], "preferredVersion": version});
+    match path.strip_prefix("/apis")?.trim_matches('/') {
+        "" => Some(json!({"kind": "APIGroupList", "apiVersion": "v1", "groups": [group]})),
+        rest if rest == GROUP => Some(group),
+        rest if rest == format!("{GROUP}/v1") => Some(json!({
+            "kind": "APIResourceList", "apiVersion": "v1", "groupVersion": rest,
+            "resources": [{"name": "notes", "singularName": "note", "namespaced": true, "kind": "Note",
+                "verbs": ["get", "list", "watch", "create", "patch", "delete"]}],
+        })),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn notes_are_kept() {
+        let kept = Kept::default();
+        let ask = |method: &Method, path: &str, query: &str| {
+            let body = json!({"kind": "Note", "metadata": {"name": "a"}});
+            let (code, value) = answer(method, path, query, body, &kept);
+            (code.as_u16(), value)
+        };
+        let path = format!("/apis/{GROUP}/v1/namespaces/x/notes/a");
+        assert_eq!(ask(&Method::PATCH, &path, "dryRun=All").0, 201);
+        assert_eq!(ask(&Method::GET, &path, "").0, 404);
+        assert_eq!(ask(&Method::PATCH, &path, "").0, 201);
+        assert_eq!(ask(&Method::PATCH, &path, "").0, 200);
+        let (code, note) = ask(&Method::GET, &path, "");
+        assert_eq!(
+            (code, note["metadata"]["resourceVersion"].as_str()),
+            (200, Some("2"))
+        );
+        let list = ask(&Method::GET, &format!("/apis/{GROUP}/v1/notes"), "").1;
+        assert_eq!(list["items"].as_array().map(Vec::len), Some(1));
+        assert_eq!(ask(&Method::DELETE, &path, "").0, 200);
+        assert_eq!(ask(&Method::GET, &path, "").0, 404);
+        assert_eq!(ask(&Method::GET, "/openapi/v2", "").0, 404);
+    }
+}

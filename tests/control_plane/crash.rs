@@ -1,0 +1,198 @@
+//! The program is killed at every write of an apply: the next run goes on from
+//! there, and everything ends in the same state as without the kill (I8).
+
+use std::collections::BTreeMap;
+use std::process::{Child, Stdio};
+use std::sync::{Arc, Mutex};
+
+use pleach_domain::diff::normalize::normalized;
+use pleach_testkit::faults::{Fault, FaultProxy, Moment, Rule};
+use rstest::rstest;
+use serde_json::Value;
+
+use crate::fleet::{Fleet, object_writes, owners};
+use crate::samples::{BUNDLE, config_map, deployment};
+use crate::shared;
+
+/// No apply of these tests writes more often than this.
+const MOST_WRITES: usize = 40;
+
+/// What git has in one of the two states that the release goes back and forth
+/// between: each has an object that the other lacks.
+fn write(fleet: &Fleet, name: &str) {
+    let app = deployment("app").replace("app:1", &format!("app:{name}"));
+    let files = [
+        config_map("settings", name),
+        config_map(&format!("only-{name}"), "v"),
+        app,
+        format!(
+            "apiVersion: v1\nkind: Secret\nmetadata: {{name: key}}\nstringData: {{k: Xq7hush9vB2-{name}}}\n"
+        ),
+    ];
+    fleet.write("manifests/web/web.yaml", &files.join("---\n"));
+    fleet.commit();
+}
+
+/// Every object of the release, and the records that pleach keeps of it.
+fn state(fleet: &Fleet) -> BTreeMap<String, Value> {
+    let (namespace, release) = (fleet.environment, format!("{}.web", fleet.environment));
+    let mut all = BTreeMap::new();
+    let list = fleet.kubectl(&[
+        "get",
+        "configmaps,secrets,deployments",
+        "-n",
+        namespace,
+        "-l",
+        "applyset.kubernetes.io/part-of",
+        "--show-managed-fields",
+        "-o",
+        "json",
+    ]);
+    let list: Value = serde_json::from_str(&list).unwrap();
+    for object in list["items"].as_array().unwrap() {
+        let name = format!(
+            "{}/{}",
+            object["kind"].as_str().unwrap(),
+            object["metadata"]["name"].as_str().unwrap()
+        );
+        assert_eq!(
+            owners(object),
+            [format!("pleach/{release} Apply")],
+            "{object}"
+        );
+        let mut value = normalized(object, false);
+        if let Some(metadata) = value["metadata"].as_object_mut() {
+            // The number of roll-outs is not part of it.
+            metadata.shift_remove("annotations");
+        }
+        all.insert(name, value);
+    }
+    let record = fleet.get(&["release", &release]).unwrap();
+    let condition = &record["status"]["conditions"][0];
+    all.insert("ready".to_owned(), condition["status"].clone());
+    all.insert("reason".to_owned(), condition["reason"].clone());
+    all
+}
+
+/// Shards of the inventory, also those that no record names any more.
+fn shards(fleet: &Fleet) -> usize {
+    let all = fleet.kubectl(&["get", "configmaps", "-n", "pleach-system", "-o", "name"]);
+    let start = format!("/{}.web.", fleet.environment);
+    all.lines().filter(|line| line.contains(&start)).count()
+}
+
+/// Applies, and is killed at the nth write. Whether it came to that.
+fn killed_at(fleet: &Fleet, proxy: &FaultProxy, moment: Moment, nth: usize) -> bool {
+    let child: Arc<Mutex<Option<Child>>> = Arc::default();
+    let victim = child.clone();
+    let killed = Arc::new(Mutex::new(false));
+    let note = killed.clone();
+    let kill = Fault::hook(moment, move || {
+        victim.lock().unwrap().as_mut().unwrap().kill().unwrap();
+        *note.lock().unwrap() = true;
+    });
+    proxy.reset();
+    proxy.add(Rule::on_writes(kill).nth(nth));
+    // The hook waits for the lock while the child is being made.
+    let mut slot = child.lock().unwrap();
+    let mut command = fleet.command(&["apply", fleet.environment, "--yes"]);
+    command.stdout(Stdio::null()).stderr(Stdio::null());
+    *slot = Some(command.spawn().unwrap());
+    drop(slot);
+    loop {
+        let ended = child.lock().unwrap().as_mut().unwrap().try_wait().unwrap();
+        if let Some(status) = ended {
+            let killed = *killed.lock().unwrap();
+            assert!(killed || status.success(), "{status}");
+            return killed;
+        }
+        std::thread::sleep(std::time::Duration::from_millis(5));
+    }
+}
+
+#[rstest]
+#[case::before("crash-before", Moment::BeforeForwarding)]
+#[case::unanswered("crash-unanswered", Moment::AfterForwarding)]
+fn a_kill_at_any_write_changes_nothing_about_the_end(
+    #[case] environment: &'static str,
+    #[case] moment: Moment,
+) {
+    let release = format!("  - {{name: web, bundle: web, namespace: {environment}}}\n");
+    let mut fleet = Fleet::new(
+        environment,
+        &release,
+        &[("manifests/web/bundle.yaml", BUNDLE)],
+    );
+    fleet.kubectl(&["create", "namespace", environment]);
+    let proxy = FaultProxy::start(shared().kubeconfig()).unwrap();
+    fleet.through(proxy.kubeconfig());
+
+    // How it is without a kill.
+    let names = ["red", "blue"];
+    let mut expected = Vec::new();
+    for name in names {
+        write(&fleet, name);
+        fleet.applied();
+        expected.push(state(&fleet));
+    }
+    assert_ne!(expected[0], expected[1]);
+    let usual = shards(&fleet);
+
+    let mut kills = 0;
+    for nth in 1..MOST_WRITES {
+        let side = 1 - nth % 2;
+        write(&fleet, names[side]);
+        if !killed_at(&fleet, &proxy, moment, nth) {
+            break;
+        }
+        kills += 1;
+        proxy.reset();
+        fleet.applied();
+        let mut state = state(&fleet);
+        state.retain(|name, value| expected[side].get(name) != Some(value));
+        assert!(state.is_empty(), "killed at write {nth}: {state:#?}");
+        let (_, events) = fleet.watched(Fleet::applied);
+        assert_eq!(events.writes().to_string(), "", "killed at write {nth}");
+    }
+    // The record, its shards, four changes and a deletion.
+    assert!((8..MOST_WRITES - 1).contains(&kills), "{kills}");
+    // What no record names is removed by the next run that writes one.
+    assert_eq!(shards(&fleet), usual);
+}
+
+#[rstest]
+#[case::before("born-before", Moment::BeforeForwarding)]
+#[case::unanswered("born-unanswered", Moment::AfterForwarding)]
+fn a_first_apply_that_is_killed_again_and_again_gets_done(
+    #[case] environment: &'static str,
+    #[case] moment: Moment,
+) {
+    let release = format!("  - {{name: web, bundle: web, namespace: {environment}}}\n");
+    let mut fleet = Fleet::new(
+        environment,
+        &release,
+        &[("manifests/web/bundle.yaml", BUNDLE)],
+    );
+    let proxy = FaultProxy::start(shared().kubeconfig()).unwrap();
+    fleet.through(proxy.kubeconfig());
+    write(&fleet, "red");
+    // Each run gets one write further than the last.
+    let mut kills = 0;
+    while kills < MOST_WRITES && killed_at(&fleet, &proxy, moment, kills + 1) {
+        kills += 1;
+    }
+    assert!((3..MOST_WRITES).contains(&kills), "{kills}");
+    proxy.reset();
+    let (_, events) = fleet.watched(Fleet::applied);
+    assert_eq!(object_writes(&events), [""; 0]);
+    let state = state(&fleet);
+    assert_eq!(state["ready"], "True");
+    for name in [
+        "ConfigMap/settings",
+        "ConfigMap/only-red",
+        "Secret/key",
+        "Deployment/app",
+    ] {
+        assert!(state.contains_key(name), "{name}");
+    }
+}

@@ -1,0 +1,243 @@
+//! What people do to objects by hand: `diff` names exactly what is drift and
+//! by whom, `apply` repairs it, and afterwards every field has one owner.
+//!
+//! Each case of the table has an object of its own; all of them are changed,
+//! compared and repaired together.
+
+mod cases;
+mod hand;
+mod objects;
+
+use std::collections::BTreeMap;
+
+use pleach_domain::diff::normalize::normalized;
+use pleach_domain::diff::ownership::{FieldSet, entries, fingerprint};
+use pleach_testkit::audit::Events;
+use serde_json::Value;
+
+use crate::fleet::{Fleet, object_writes};
+use cases::{CASES, Case, Expected};
+use hand::Hand;
+
+const NAMESPACE: &str = "byhand";
+const MANAGER: &str = "pleach/byhand.all";
+
+/// One release with an object for each case.
+fn fleet() -> Fleet {
+    let release = format!("  - {{name: all, bundle: all, namespace: {NAMESPACE}}}\n");
+    let mut files = vec![(
+        "manifests/all/bundle.yaml".to_owned(),
+        crate::samples::BUNDLE.to_owned(),
+    )];
+    files.push((
+        "manifests/all/definition.yaml".to_owned(),
+        objects::GEARS.to_owned(),
+    ));
+    for case in CASES {
+        let path = format!("manifests/all/{}.yaml", case.name);
+        files.push((path, case.object.manifest(case.name)));
+    }
+    let files: Vec<(&str, &str)> = files
+        .iter()
+        .map(|(path, text)| (path.as_str(), text.as_str()))
+        .collect();
+    Fleet::new(NAMESPACE, &release, &files)
+}
+
+/// The live object of a case, with all entries of its managed fields.
+fn live(fleet: &Fleet, case: &Case) -> Option<Value> {
+    fleet.get(&["-n", NAMESPACE, case.object.resource(), case.name])
+}
+
+fn all_live(fleet: &Fleet) -> BTreeMap<&'static str, Value> {
+    CASES
+        .iter()
+        .map(|case| (case.name, live(fleet, case).unwrap()))
+        .collect()
+}
+
+/// What `diff` says about an object: its action, whose change it is, and the
+/// fields that differ.
+fn told(diff: &Value, case: &Case) -> String {
+    let release = &diff["releases"][0];
+    let id = case.object.id(NAMESPACE, case.name);
+    let of = |list: &str| {
+        let all = release[list].as_array().into_iter().flatten();
+        all.filter(|one| one["object"] == id.as_str())
+            .cloned()
+            .collect::<Vec<Value>>()
+    };
+    let [change] = &of("changes")[..] else {
+        panic!("not one change of {id}: {diff}");
+    };
+    let texts = |value: &Value| -> Vec<String> {
+        let all = value.as_array().into_iter().flatten();
+        all.map(|text| text.as_str().unwrap().to_owned()).collect()
+    };
+    let fields = || -> Vec<String> {
+        let objects = of("objects");
+        let fields = objects[0]["fields"].as_array().unwrap();
+        fields
+            .iter()
+            .map(|field| field["path"].as_str().unwrap().to_owned())
+            .collect()
+    };
+    let whose = &change["cause"];
+    match (
+        change["action"].as_str().unwrap(),
+        whose["kind"].as_str().unwrap_or_default(),
+    ) {
+        ("unchanged", _) => Expected::Nothing.to_string(),
+        ("create", _) => Expected::Gone.to_string(),
+        ("update", "ownership") => {
+            assert_eq!(fields(), [""; 0], "{id}");
+            Expected::Ownership.to_string()
+        }
+        ("update", "drift") => {
+            format!("drift of {:?} by {:?}", fields(), texts(&whose["managers"]))
+        }
+        _ => change.to_string(),
+    }
+}
+
+/// Leaves of fields that more than one entry holds, whatever the operation.
+fn shared_fields(object: &Value) -> Vec<String> {
+    let sets: Vec<FieldSet> = entries(&object["metadata"])
+        .iter()
+        .filter(|entry| entry["subresource"] != "status")
+        .map(|entry| FieldSet::parse(&entry["fieldsV1"]))
+        .collect();
+    let mut shared = Vec::new();
+    for (position, set) in sets.iter().enumerate() {
+        for other in &sets[position + 1..] {
+            let both = set.intersection(other).leaves();
+            shared.extend(both.iter().map(ToString::to_string));
+        }
+    }
+    shared
+}
+
+/// Managers of all entries but those of the status.
+fn managers(object: &Value) -> Vec<String> {
+    let mut managers: Vec<String> = entries(&object["metadata"])
+        .iter()
+        .filter(|entry| entry["subresource"] != "status")
+        .map(|entry| entry["manager"].as_str().unwrap().to_owned())
+        .filter(|manager| manager != "kube-controller-manager")
+        .collect();
+    managers.sort();
+    managers
+}
+
+/// What of an object must be as it was: all but what others added and what
+/// controllers write.
+fn content(object: &Value, kept: &[&str]) -> Value {
+    let mut value = normalized(object, false);
+    let revision = "/metadata/annotations/deployment.kubernetes.io~1revision";
+    for pointer in kept.iter().chain(&[revision]) {
+        let (parent, name) = pointer.rsplit_once('/').unwrap();
+        match value.pointer_mut(parent) {
+            Some(Value::Array(items)) => drop(items.remove(name.parse().unwrap())),
+            Some(Value::Object(map)) => {
+                map.shift_remove(&name.replace("~1", "/"));
+                if map.is_empty() {
+                    let (above, name) = parent.rsplit_once('/').unwrap();
+                    let above = value.pointer_mut(above).unwrap().as_object_mut();
+                    above.unwrap().shift_remove(name);
+                }
+            }
+            _ => {}
+        }
+    }
+    value
+}
+
+/// The writes of a run, by the object's name.
+fn written(events: &Events) -> Vec<String> {
+    let mut names: Vec<String> = object_writes(events)
+        .iter()
+        .filter_map(|line| line.split_whitespace().find(|word| word.contains('/')))
+        .map(|word| word.rsplit('/').next().unwrap().to_owned())
+        .collect();
+    names.sort();
+    names.dedup();
+    names
+}
+
+#[test]
+fn what_people_do_by_hand_is_named_and_repaired() {
+    let fleet = fleet();
+    let hand = Hand::new(&fleet, NAMESPACE);
+    hand.prepare();
+    fleet.applied();
+    let before = all_live(&fleet);
+    for (name, object) in &before {
+        assert_eq!(shared_fields(object), [""; 0], "{name}");
+    }
+    for case in CASES {
+        (case.act)(&hand, case.name);
+    }
+
+    // `diff` says what and who, and nothing else.
+    let run = fleet.writes_nothing(|fleet| {
+        fleet.run(&["diff", fleet.environment, "-o", "json", "--exit-code"])
+    });
+    let diff = run.ended_with(10).json();
+    let mut wrong = Vec::new();
+    for case in CASES {
+        let (told, expected) = (told(&diff, case), case.expected.to_string());
+        if told != expected {
+            wrong.push(format!("{}: {told}, not {expected}", case.name));
+        }
+    }
+
+    // `apply` writes to what drifted, and to nothing else.
+    let (_, events) = fleet.watched(Fleet::applied);
+    let mut drifted: Vec<&str> = CASES
+        .iter()
+        .filter(|case| case.expected != Expected::Nothing)
+        .map(|case| case.name)
+        .collect();
+    drifted.sort_unstable();
+    if written(&events) != drifted {
+        wrong.push(format!("written: {:?}, not {drifted:?}", written(&events)));
+    }
+
+    // Everything is as it was, and every field of ours is ours alone.
+    let after = all_live(&fleet);
+    for case in CASES {
+        let (before, after) = (&before[case.name], &after[case.name]);
+        for pointer in case.kept {
+            let kept = after.pointer(pointer);
+            if kept.is_none_or(Value::is_null) {
+                wrong.push(format!("{}: {pointer} is gone", case.name));
+            }
+        }
+        let (was, is) = (content(before, &[]), content(after, case.kept));
+        if was != is {
+            wrong.push(format!("{}: content\n{was}\n{is}", case.name));
+        }
+        let print = |object: &Value| fingerprint(&object["metadata"], MANAGER);
+        if print(before) != print(after) {
+            wrong.push(format!("{}: our entry is another\n{after}", case.name));
+        }
+        let mut expected: Vec<&str> = case.others.to_vec();
+        expected.push(MANAGER);
+        expected.sort_unstable();
+        if managers(after) != expected {
+            wrong.push(format!("{}: {:?}", case.name, managers(after)));
+        }
+        if shared_fields(after) != case.shared {
+            wrong.push(format!("{}: shared {:?}", case.name, shared_fields(after)));
+        }
+    }
+
+    // And that was all.
+    let (_, events) = fleet.watched(Fleet::applied);
+    let summary = events.summary();
+    if (summary.writes, summary.dry_runs) != (0, 0) {
+        wrong.push(format!("again: {}{}", events.writes(), events.dry_runs()));
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    fleet.diff().ended_with(0);
+}

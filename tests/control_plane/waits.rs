@@ -1,0 +1,128 @@
+//! Every kind of wait ends at its deadline and says what it waited for (I4).
+
+use rstest::rstest;
+
+use crate::fleet::Fleet;
+use crate::samples::{BUNDLE, config_map, deployment, gears};
+
+/// A Deployment whose pods never run: the shared control plane has no nodes.
+fn never(name: &str) -> String {
+    deployment(name).replace("replicas: 0", "replicas: 1")
+}
+
+fn service(name: &str) -> String {
+    format!(
+        "apiVersion: v1\nkind: Service\nmetadata: {{name: {name}}}\n\
+         spec: {{selector: {{app: {name}}}, ports: [{{port: 443}}]}}\n"
+    )
+}
+
+/// Nobody answers for it, and it stands in nobody's way.
+fn webhook(name: &str, namespace: &str) -> String {
+    format!(
+        "\
+apiVersion: admissionregistration.k8s.io/v1
+kind: ValidatingWebhookConfiguration
+metadata: {{name: {name}}}
+webhooks:
+  - name: {name}.example.org
+    failurePolicy: Ignore
+    sideEffects: None
+    admissionReviewVersions: [v1]
+    clientConfig: {{service: {{namespace: {namespace}, name: app}}}}
+    rules: [{{apiGroups: [{name}.example.org], apiVersions: ['*'], operations: [CREATE], resources: ['*']}}]
+"
+    )
+}
+
+/// A release with these files, and what its bundle declares.
+fn fleet(environment: &'static str, bundle: &str, files: &[String]) -> Fleet {
+    let release =
+        format!("  - {{name: web, bundle: web, namespace: {environment}, timeout: 3s}}\n");
+    Fleet::new(
+        environment,
+        &release,
+        &[
+            ("manifests/web/bundle.yaml", format!("{BUNDLE}{bundle}")),
+            ("manifests/web/web.yaml", files.join("---\n")),
+        ],
+    )
+}
+
+/// The second definition of a plural in a group is never served.
+fn rival() -> [String; 2] {
+    let first = gears("rival.example.org");
+    let second = first
+        .replace("{name: gears.rival", "{name: wheels.rival")
+        .replace(
+            "plural: gears, singular: gear,",
+            "plural: wheels, singular: gear,",
+        );
+    let wheel = "apiVersion: rival.example.org/v1\nkind: Gear\nmetadata: {name: first}\n";
+    assert!(second.contains("wheels.rival.example.org"));
+    [second, wheel.to_owned()]
+}
+
+#[rstest]
+#[case::a_workload("wait-ready", "", vec![never("app")],
+    "Deployment.apps/wait-ready/app: not ready after 3 s: ", "0 of 1")]
+#[case::a_run_time_registration("wait-registered",
+    "runtimeObjects: [{kind: ValidatingWebhookConfiguration, service: app}]\n",
+    vec![service("app"), deployment("app")],
+    "not ready after 3 s: ", "no ValidatingWebhookConfiguration points at Service wait-registered/app yet")]
+#[case::a_run_time_object("wait-exists",
+    "runtimeObjects: [{kind: Secret, name: made-later}]\n", vec![deployment("app")],
+    "not ready after 3 s: ", "the workloads have not made it yet")]
+#[case::a_backend("wait-endpoints", "",
+    vec![service("app"), never("app"), webhook("wait-endpoints", "wait-endpoints")],
+    "Deployment.apps/wait-endpoints/app: not ready after 3 s: ", "0 of 1")]
+fn waits_of_a_first_apply_end(
+    #[case] environment: &'static str,
+    #[case] bundle: &str,
+    #[case] files: Vec<String>,
+    #[case] failed: &str,
+    #[case] reason: &str,
+) {
+    let fleet = fleet(environment, bundle, &files);
+    fleet.apply().ended_with(6).says(failed).says(reason);
+}
+
+#[test]
+fn the_wait_for_a_definition_that_is_not_accepted_ends() {
+    let fleet = fleet("wait-served", "", &rival());
+    let file = fleet.file("first.yaml", &gears("rival.example.org"));
+    fleet.kubectl(&["apply", "-f", &file]);
+    fleet
+        .apply()
+        .ended_with(6)
+        .says("CustomResourceDefinition.apiextensions.k8s.io/wheels.rival.example.org: ")
+        .says("is already in use");
+}
+
+#[test]
+fn the_waits_for_an_end_end() {
+    // One goes from git, one was deleted by hand: both are held by somebody.
+    let held = |name: &str| {
+        config_map(name, "v").replace(
+            &format!("{{name: {name}}}"),
+            &format!("{{name: {name}, finalizers: [example.org/{name}]}}"),
+        )
+    };
+    let files = [config_map("stays", "v"), held("pruned"), held("ended")];
+    let fleet = fleet("wait-absent", "", &files);
+    fleet.applied();
+    fleet.write("manifests/web/web.yaml", &files[..1].join("---\n"));
+    fleet.commit();
+    fleet
+        .apply()
+        .ended_with(6)
+        .says("ConfigMap/wait-absent/pruned: not ready after 3 s: it waits for example.org/pruned")
+        .says("it waits for example.org/ended");
+    fleet.write("manifests/web/web.yaml", &files.join("---\n"));
+    fleet.commit();
+    fleet
+        .apply()
+        .ended_with(6)
+        .says("ConfigMap/wait-absent/ended: not ready after 3 s: it waits for example.org/ended")
+        .says("the release's `timeout` in the environment file says how long to wait");
+}
