@@ -3,7 +3,7 @@
 use crate::finding::{Finding, Kind};
 use crate::inventory::EntryState;
 use crate::object::{FieldPath, Gvk, Manifest};
-use crate::observe::{ApiRefusal, FieldConflict, MissingRule};
+use crate::observe::{ApiRefusal, FieldConflict, MissingRule, Served};
 use crate::plan::draft::Ctx;
 
 /// Whether a definition of the release serves the manifest's kind at its version.
@@ -13,13 +13,14 @@ pub(super) fn is_defined(ctx: &Ctx<'_>, manifest: &Manifest) -> bool {
 }
 
 /// Whether an APIService of the release registers the manifest's group-version,
-/// whose server does not answer yet, and the object was never seen there.
+/// and that is not there yet; or it does not answer yet, and the object was
+/// never seen there.
 pub(super) fn is_to_come(ctx: &Ctx<'_>, manifest: &Manifest) -> bool {
-    let api_version = manifest.api_version();
+    let (api_version, discovery) = (manifest.api_version(), &ctx.observed.discovery);
     let entry = ctx.observed.inventory.entries.get(manifest.id());
-    ctx.api(api_version).is_some()
-        && !ctx.observed.discovery.answers(api_version)
-        && entry.is_none_or(|entry| entry.state == EntryState::Intended)
+    let is_new = entry.is_none_or(|entry| entry.state == EntryState::Intended);
+    let is_absent = discovery.served(&manifest.gvk()) == Served::Absent;
+    ctx.api(api_version).is_some() && !discovery.answers(api_version) && (is_new || is_absent)
 }
 
 pub(super) fn api_stale(manifest: &Manifest) -> Finding {
