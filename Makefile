@@ -4,7 +4,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help check-tools controlplane build fmt lint unit test demo sandbox test-upstream schemas clean
+.PHONY: help check-tools controlplane build fmt lint unit test demo sandbox test-upstream schemas format-schemas clean
 
 # Folder with manifests of upstream projects, for test-upstream.
 DATA ?=
@@ -49,8 +49,11 @@ test-upstream: controlplane ## Test with manifests of upstream projects: make te
 	@[[ -d "$(DATA)" ]] || { echo "DATA: there is no folder $(DATA)" >&2; exit 2; }
 	data=$$(cd -- "$(DATA)" && pwd) && PLEACH_UPSTREAM_DATA=$$data cargo test --test upstream
 
-schemas: check-tools ## Make the tables of kinds again that render uses
+schemas: controlplane ## Make the tables of kinds and docs/schemas again
 	cargo run -p pleach-testkit --bin pleach-schemas
+
+format-schemas: check-tools ## Make docs/schemas again, from the structs of our own files
+	cargo run -p pleach-testkit --bin pleach-schemas formats
 
 clean: ## Remove what cargo built; the control plane's cache stays
 	cargo clean

@@ -17,6 +17,7 @@ mod doctor;
 mod format;
 mod history;
 mod init;
+mod lint;
 mod mask;
 mod plan;
 mod plan_file;
@@ -56,6 +57,7 @@ pub use ui::{Color, Ui, Verbosity};
 Examples:
   pleach init fleet                 make a small repository to begin with
   pleach render production          see what it renders to; needs no cluster
+  pleach lint                       find mistakes in the files; needs no cluster
   pleach diff production            see what apply would change
   pleach apply production/web       apply one release, after asking
   pleach status                     see what is installed, and whether it is ready
@@ -129,6 +131,7 @@ struct GlobalArgs {
 enum Command {
     Init(init::InitArgs),
     Render(render::RenderArgs),
+    Lint(lint::LintArgs),
     Diff(diff::DiffArgs),
     Plan(plan::PlanArgs),
     Apply(apply::ApplyArgs),
@@ -180,6 +183,7 @@ impl Cli {
             | Command::Doctor(_) => true,
             Command::Init(_)
             | Command::Render(_)
+            | Command::Lint(_)
             | Command::Completion(_)
             | Command::Version(_) => false,
         }
@@ -216,6 +220,7 @@ fn dispatch(cli: Cli, ui: &mut Ui) -> Result<Exit, CliError> {
     match cli.command {
         Command::Init(args) => init::run(ui, &context, &args),
         Command::Render(args) => render::run(ui, &context, &args),
+        Command::Lint(args) => lint::run(ui, &context, &args),
         Command::Diff(args) => runtime::block_on(&cancel, diff::run(ui, &context, args)),
         Command::Plan(args) => runtime::block_on(&cancel, plan::run(ui, &context, args)),
         Command::Apply(args) => runtime::block_on(&cancel, apply::run(ui, &context, args)),

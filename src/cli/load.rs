@@ -4,7 +4,7 @@
 use std::fmt::Display;
 use std::path::{Path, PathBuf};
 
-use pleach_domain::finding::{Finding, Kind as FindingKind};
+use pleach_domain::finding::{Finding, Kind as FindingKind, excerpt};
 use pleach_domain::kinds::KindTable;
 use pleach_domain::render::{self, Rendered};
 use pleach_domain::repo::{self, FileTree, ResolvedEnvironment, ResolvedRelease};
@@ -125,7 +125,7 @@ impl Context {
                     environment: name.to_owned(),
                     release: None,
                 };
-                refused(&target, findings)
+                refused(&target, with_excerpts(&*tree, findings))
             })
     }
 
@@ -240,18 +240,20 @@ pub(super) fn read_all(
     revision: Revision,
     environment: &str,
 ) -> Result<Loaded, Vec<Finding>> {
-    let environment = repo::resolve(tree, environment, &pleach_version())?;
+    let environment = repo::resolve(tree, environment, &pleach_version())
+        .map_err(|findings| with_excerpts(tree, findings))?;
     let (kinds, note) = KindTable::nearest(environment.cluster.kubernetes.as_deref());
     // All of them, whatever is asked for: releases share kinds, and no two of
     // them may have the same object.
     let all = render::render_environment(tree, &environment, &kinds);
-    let findings = environment
+    let findings: Vec<Finding> = environment
         .findings
         .iter()
         .cloned()
         .chain(note)
         .chain(all.iter().flat_map(|one| one.findings.iter().cloned()))
         .collect();
+    let findings = with_excerpts(tree, findings);
     Ok(Loaded {
         rendered: environment.releases.iter().cloned().zip(all).collect(),
         environment,
@@ -259,6 +261,11 @@ pub(super) fn read_all(
         revision,
         findings,
     })
+}
+
+fn with_excerpts(tree: &dyn FileTree, mut findings: Vec<Finding>) -> Vec<Finding> {
+    excerpt::attach(tree, &mut findings);
+    findings
 }
 
 pub(super) fn refused(target: &impl Display, findings: Vec<Finding>) -> CliError {

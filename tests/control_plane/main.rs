@@ -22,6 +22,7 @@ mod faults;
 mod fleet;
 mod kubectl;
 mod lifecycle;
+mod lint;
 mod ownership;
 mod plan_files;
 mod prune;
@@ -38,6 +39,7 @@ mod unwaited;
 mod upgrade;
 mod waits;
 mod world;
+mod yaml;
 
 use std::sync::OnceLock;
 

@@ -1,11 +1,13 @@
 //! The program from outside: exit codes, stdout and stderr.
 
+mod bad_input;
 mod completion;
 mod diff;
 mod doctor;
 mod errors;
 mod help;
 mod init;
+mod lint;
 mod render;
 mod status;
 mod version;

@@ -1,5 +1,6 @@
 //! Reference pages say what the code does.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -7,7 +8,9 @@ use clap::CommandFactory as _;
 use pleach::cli::Cli;
 use pleach_domain::doctor::Code;
 use pleach_domain::kinds::KindTable;
+use pleach_domain::lint::CODES;
 use pleach_domain::object::annotations;
+use pleach_domain::object::yaml;
 use pleach_domain::order::StageName;
 use pleach_domain::render::{self, FILTERS};
 use pleach_domain::repo::{self, MemoryTree};
@@ -82,6 +85,122 @@ fn every_diagnosis_is_documented() {
     let page = page("doctor.md");
     for code in Code::ALL {
         assert!(page.contains(&format!("\n| `{code}` | ")), "{code}");
+    }
+}
+
+#[test]
+fn every_finding_of_lint_is_documented() {
+    let page = page("lint.md");
+    let rows: Vec<&str> = page
+        .lines()
+        .filter_map(|line| line.strip_prefix("| `")?.split_once("` | "))
+        .map(|(code, _)| code)
+        .collect();
+    assert_eq!(rows, CODES);
+}
+
+/// Literals where findings about the repository are made.
+#[test]
+fn every_code_in_the_source_is_listed() {
+    let mut used = BTreeSet::new();
+    let mut text = String::new();
+    for part in ["repo", "render", "values", "lint", "kinds"] {
+        for file in files_below(&root().join("crates/domain/src").join(part), "rs") {
+            text.push_str(&fs::read_to_string(file).unwrap());
+        }
+    }
+    for file in [
+        "src/cli/load.rs",
+        "crates/domain/src/kinds.rs",
+        "crates/domain/src/render.rs",
+    ] {
+        text.push_str(&fs::read_to_string(root().join(file)).unwrap());
+    }
+    for code in CODES {
+        // Once in the list, and once where it is used.
+        let count = text.matches(&format!("\"{code}\"")).count();
+        assert!(count > 1, "nothing is called {code}");
+    }
+    for (at, marker) in [
+        "Kind::Repository,",
+        "self.report(",
+        "Self::new(",
+        ".refuse(",
+    ]
+    .into_iter()
+    .flat_map(|marker| text.match_indices(marker))
+    {
+        let rest = text[at + marker.len()..].trim_start();
+        if let Some(literal) = rest.strip_prefix('"') {
+            used.insert(literal.split('"').next().unwrap());
+        }
+    }
+    assert!(used.len() > 20, "{used:?}");
+    let unlisted: Vec<_> = used.iter().filter(|code| !CODES.contains(code)).collect();
+    assert!(unlisted.is_empty(), "not in CODES: {unlisted:?}");
+}
+
+fn files_below(folder: &Path, extension: &str) -> Vec<PathBuf> {
+    let mut files = Vec::new();
+    for entry in fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            files.extend(files_below(&path, extension));
+        } else if path.extension().is_some_and(|e| e == extension) {
+            files.push(path);
+        }
+    }
+    files
+}
+
+/// The schema of a kind of our own files, as it is checked in.
+fn schema(kind: &str) -> jsonschema::Validator {
+    let file = root().join(format!("docs/schemas/{kind}.json"));
+    let schema = serde_json::from_str(&fs::read_to_string(file).unwrap()).unwrap();
+    jsonschema::validator_for(&schema).unwrap()
+}
+
+#[test]
+fn the_schemas_of_our_files_are_current() {
+    for (kind, schema) in repo::format::schemas() {
+        let file = root().join(format!("docs/schemas/{kind}.json"));
+        let checked_in = fs::read_to_string(file).unwrap();
+        assert_eq!(
+            checked_in,
+            format!("{schema:#}\n"),
+            "docs/schemas/{kind}.json is old; `make format-schemas` writes it"
+        );
+    }
+}
+
+#[test]
+fn the_schemas_know_our_files_and_their_mistakes() {
+    let page = page("formats.md");
+    let mut files = vec![
+        example(&page, "pleach.yaml"),
+        example(&page, "environments/NAME.yaml"),
+        example(&page, "manifests/BUNDLE/bundle.yaml"),
+        fs::read_to_string(root().join("pleach.yaml")).unwrap(),
+    ];
+    for folder in ["environments", "manifests"] {
+        for file in files_below(&root().join(folder), "yaml") {
+            let name = file.file_name().unwrap().to_str().unwrap();
+            if folder == "environments" || ["bundle.yaml", "version.yaml"].contains(&name) {
+                files.push(fs::read_to_string(file).unwrap());
+            }
+        }
+    }
+    for text in files {
+        let value = yaml::parse_documents(&text).unwrap().remove(0).value;
+        let kind = value["kind"].as_str().unwrap();
+        let errors: Vec<String> = schema(kind)
+            .iter_errors(&value)
+            .map(|error| format!("{}: {error}", error.instance_path()))
+            .collect();
+        assert_eq!(errors, Vec::<String>::new(), "{text}");
+        let mut wrong = value.clone();
+        wrong["relaeses"] = serde_json::json!([]);
+        assert!(!schema(kind).is_valid(&wrong), "{kind}");
     }
 }
 

@@ -15,3 +15,4 @@ mod git;
 mod golden;
 mod plan;
 mod render;
+mod yaml;

@@ -3,6 +3,9 @@
 //! Passes collect findings and go on; only the edge decides, from the
 //! [`Kind`] of the errors among them, with which exit code the command ends.
 
+pub mod excerpt;
+
+use std::cmp::Reverse;
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
@@ -49,6 +52,12 @@ pub struct Finding {
     /// File and line it comes from.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub place: Option<Origin>,
+    /// Column of the place in characters, from 1, where it is known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub column: Option<usize>,
+    /// The line of source at the place, as far as it can be shown.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub excerpt: Option<String>,
     /// The object it is about.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub object: Option<ObjectId>,
@@ -66,6 +75,8 @@ impl Finding {
             code: code.to_owned(),
             message: message.into(),
             place: None,
+            column: None,
+            excerpt: None,
             object: None,
             hint: None,
         }
@@ -90,6 +101,13 @@ impl Finding {
     #[must_use]
     pub fn at(mut self, place: Origin) -> Self {
         self.place = Some(place);
+        self
+    }
+
+    /// Adds the column within the line.
+    #[must_use]
+    pub fn column(mut self, column: usize) -> Self {
+        self.column = Some(column);
         self
     }
 
@@ -123,4 +141,17 @@ impl fmt::Display for Finding {
         }
         f.write_str(&self.message)
     }
+}
+
+/// Sorts by file and line, errors first, and drops repetitions.
+pub fn sort(findings: &mut Vec<Finding>) {
+    findings.sort_by(|a, b| {
+        (&a.place, Reverse(a.severity), a.column, a).cmp(&(
+            &b.place,
+            Reverse(b.severity),
+            b.column,
+            b,
+        ))
+    });
+    findings.dedup();
 }

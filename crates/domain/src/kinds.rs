@@ -13,11 +13,13 @@
 //! [`Catalog`] asks both. What the cluster really serves is the planner's to
 //! compare.
 
+mod history;
 mod openapi;
 mod schema;
 mod structural;
 mod tables;
 
+pub use history::History;
 pub use openapi::OpenApiError;
 pub use schema::{ListKind, Schema, Type};
 pub use structural::{Catalog, Definitions};

@@ -16,6 +16,7 @@ pub mod doctor;
 pub mod finding;
 pub mod inventory;
 pub mod kinds;
+pub mod lint;
 pub mod object;
 pub mod observe;
 pub mod order;

@@ -41,12 +41,13 @@ mod source;
 mod tests;
 
 pub use filters::FILTERS;
+pub use source::{Sources, Spot};
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::Value;
 
-use crate::finding::{Finding, Kind};
+use crate::finding::{self, Finding, Kind};
 use crate::inventory::ReleaseName;
 use crate::kinds::KindTable;
 use crate::object::{Manifest, ObjectId, Origin};
@@ -135,7 +136,7 @@ pub fn render(
         }
     }
     kinds.define(&loaded.objects);
-    finish(loaded, release, &kinds)
+    finish(loaded, release, &kinds, None)
 }
 
 /// Renders every release of an environment, in the order of the environment.
@@ -147,6 +148,28 @@ pub fn render_environment(
     environment: &ResolvedEnvironment,
     table: &KindTable,
 ) -> Vec<Rendered> {
+    all(tree, environment, table, false)
+        .into_iter()
+        .map(|(rendered, _)| rendered)
+        .collect()
+}
+
+/// Renders every release as [`render_environment`] does, and says where every
+/// field is written. Keeps all texts in memory: for lint.
+pub fn inspect(
+    tree: &dyn FileTree,
+    environment: &ResolvedEnvironment,
+    table: &KindTable,
+) -> Vec<(Rendered, Sources)> {
+    all(tree, environment, table, true)
+}
+
+fn all(
+    tree: &dyn FileTree,
+    environment: &ResolvedEnvironment,
+    table: &KindTable,
+    with_sources: bool,
+) -> Vec<(Rendered, Sources)> {
     let mut files = Loader::new(tree, environment);
     let mut loaded: Vec<Loaded> = environment
         .releases
@@ -166,26 +189,42 @@ pub fn render_environment(
     for release in &loaded {
         kinds.define(&release.objects);
     }
-    let mut rendered: Vec<Rendered> = loaded
+    let mut rendered: Vec<(Rendered, Sources)> = loaded
         .into_iter()
         .zip(&environment.releases)
-        .map(|(loaded, release)| finish(loaded, release, &kinds))
+        .map(|(loaded, release)| {
+            let mut sources = Sources::default();
+            let wanted = with_sources.then_some(&mut sources);
+            (finish(loaded, release, &kinds, wanted), sources)
+        })
         .collect();
-    refuse_shared(&mut rendered);
+    refuse_shared(rendered.iter_mut().map(|(rendered, _)| rendered));
     rendered
 }
 
-fn finish(loaded: Loaded, release: &ResolvedRelease, kinds: &Kinds<'_>) -> Rendered {
+fn finish(
+    loaded: Loaded,
+    release: &ResolvedRelease,
+    kinds: &Kinds<'_>,
+    sources: Option<&mut Sources>,
+) -> Rendered {
     let Loaded {
         objects,
         mut findings,
         inputs,
         secret_values,
     } = loaded;
-    let mut manifests = post::process(objects, release, kinds, &secret_values, &mut findings);
+    let mut manifests = post::process(
+        objects,
+        release,
+        kinds,
+        &secret_values,
+        &mut findings,
+        sources,
+    );
     manifests = refuse_repeated(manifests, &mut findings);
     order::sort(&mut manifests);
-    sort_findings(&mut findings);
+    finding::sort(&mut findings);
     Rendered {
         release: release.name.clone(),
         manifests,
@@ -217,7 +256,7 @@ fn refuse_repeated(manifests: Vec<Manifest>, findings: &mut Vec<Finding>) -> Vec
 }
 
 /// Finds objects that an earlier release has.
-fn refuse_shared(rendered: &mut [Rendered]) {
+fn refuse_shared<'a>(rendered: impl Iterator<Item = &'a mut Rendered>) {
     let mut owners: BTreeMap<ObjectId, (String, Origin)> = BTreeMap::new();
     for release in rendered {
         let mut shared = BTreeSet::new();
@@ -239,7 +278,7 @@ fn refuse_shared(rendered: &mut [Rendered]) {
         release
             .manifests
             .retain(|manifest| !shared.contains(manifest.id()));
-        sort_findings(&mut release.findings);
+        finding::sort(&mut release.findings);
     }
 }
 
@@ -247,16 +286,4 @@ fn repeated(manifest: &Manifest, message: &str) -> Finding {
     Finding::error(Kind::Repository, "duplicate-object", message)
         .at(manifest.origin().clone())
         .on(manifest.id().clone())
-}
-
-/// By file and line, errors first.
-fn sort_findings(findings: &mut Vec<Finding>) {
-    findings.sort_by(|a, b| {
-        (&a.place, std::cmp::Reverse(a.severity), a).cmp(&(
-            &b.place,
-            std::cmp::Reverse(b.severity),
-            b,
-        ))
-    });
-    findings.dedup();
 }

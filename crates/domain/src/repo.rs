@@ -22,4 +22,5 @@ pub use resolved::{
     ClusterRef, Patch, PatchChange, ResolvedEnvironment, ResolvedRelease, SecretRule,
 };
 pub use selector::{Matcher, well_known_group};
+pub(crate) use suggest::nearest;
 pub use tree::{FileTree, MemoryTree, TreeEntry, TreeError, TreeKind};

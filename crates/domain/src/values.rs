@@ -4,7 +4,9 @@
 //! environment, release. Maps merge, lists replace, null deletes.
 
 mod merge;
+mod schema;
 mod secret;
 
 pub use merge::{Layer, Source, ValueRow, Values};
+pub use schema::ValuesSchema;
 pub use secret::SecretValues;

@@ -1,7 +1,8 @@
 //! Findings as text: `file:line: error: message`, then object and hint.
 //!
 //! In the order of file and line, as an editor walks through them; those
-//! without a place come last. No source excerpts: the line may hold a secret.
+//! without a place come last. Where the line of source can be shown, it is, with
+//! a mark below the word that is meant.
 
 use std::fmt::Write as _;
 
@@ -79,6 +80,9 @@ fn one(text: &mut String, finding: &Finding) {
     };
     let message = indented(&finding.message);
     line(text, format_args!("{style}{name}{style:#}: {message}"));
+    if let (Some(place), Some(excerpt)) = (&finding.place, &finding.excerpt) {
+        source(text, place.line, excerpt, finding.column);
+    }
     if let Some(object) = &finding.object {
         line(
             text,
@@ -91,6 +95,36 @@ fn one(text: &mut String, finding: &Finding) {
             format_args!("  {HINT}hint{HINT:#}: {}", indented(hint)),
         );
     }
+}
+
+/// The line of source, and a mark below the word at a column.
+fn source(text: &mut String, number: usize, excerpt: &str, column: Option<usize>) {
+    let excerpt = plain(excerpt);
+    let number = number.to_string();
+    line(text, format_args!("  {PLACE}{number} |{PLACE:#} {excerpt}"));
+    let Some(before) = column.and_then(|column| column.checked_sub(1)) else {
+        return;
+    };
+    let word = excerpt
+        .chars()
+        .skip(before)
+        .take_while(|c| !c.is_whitespace() && !matches!(c, ':' | ',' | '}' | ']'))
+        .count();
+    if word == 0 {
+        return;
+    }
+    // Tabs stay tabs, so that the mark is below the word whatever their width.
+    let indent: String = excerpt
+        .chars()
+        .take(before)
+        .map(|c| if c == '\t' { c } else { ' ' })
+        .collect();
+    let margin = " ".repeat(number.len());
+    let mark = "^".repeat(word);
+    line(
+        text,
+        format_args!("  {PLACE}{margin} |{PLACE:#} {indent}{HINT}{mark}{HINT:#}"),
+    );
 }
 
 fn push(text: &mut String, arguments: std::fmt::Arguments<'_>) {

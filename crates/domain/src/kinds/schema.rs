@@ -1,6 +1,6 @@
 //! What the fields of a kind hold, from built-in tables and from definitions.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -230,6 +230,31 @@ impl<'a> Schema<'a> {
     /// The only values that are allowed; empty when there is no such list.
     pub fn choices(self) -> &'a [Value] {
         &self.node.choices
+    }
+
+    /// The path of the map that has a field, where this value itself has not:
+    /// the nearest one, through lists. What only the server writes is left out.
+    pub fn holder_of(self, field: &str) -> Option<Vec<&'a str>> {
+        let mut seen = BTreeSet::new();
+        let mut queue = VecDeque::from([(self, Vec::new())]);
+        while let Some((schema, path)) = queue.pop_front() {
+            for (name, index) in &schema.node.fields {
+                if name == "status" || !seen.insert(*index) {
+                    continue;
+                }
+                let Some(inner) = self.set.at(*index) else {
+                    continue;
+                };
+                let inner = inner.items().unwrap_or(inner);
+                let mut path = path.clone();
+                path.push(name.as_str());
+                if inner.field(field).is_some() {
+                    return Some(path);
+                }
+                queue.push_back((inner, path));
+            }
+        }
+        None
     }
 
     /// The schema below this one at a path of field names and, for items of

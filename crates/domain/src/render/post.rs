@@ -11,10 +11,10 @@ use super::hide::Hiding;
 use super::identity::{Identity, article, identify};
 use super::patch::{self, Target};
 use super::scope::{Kinds, Known};
-use super::source::{Place, Written};
+use super::source::{Place, Sources, Written};
 use super::{reserved, secret};
 use crate::finding::{Finding, Kind};
-use crate::kinds::Scope;
+use crate::kinds::{History, Scope};
 use crate::object::{GroupKind, Gvk, Manifest, ObjectId, Origin, labels};
 use crate::repo::ResolvedRelease;
 use crate::values::SecretValues;
@@ -47,6 +47,7 @@ pub(super) fn process(
     kinds: &Kinds<'_>,
     secret_values: &SecretValues,
     findings: &mut Vec<Finding>,
+    sources: Option<&mut Sources>,
 ) -> Vec<Manifest> {
     let mut pass = Pass {
         release,
@@ -54,6 +55,7 @@ pub(super) fn process(
         kinds,
         hiding: Hiding::new(release, secret_values),
         findings,
+        sources,
         unknown: BTreeMap::new(),
         dropped: BTreeMap::new(),
     };
@@ -77,6 +79,8 @@ struct Pass<'a> {
     kinds: &'a Kinds<'a>,
     hiding: Hiding<'a>,
     findings: &'a mut Vec<Finding>,
+    /// Where objects are written, for those who want to know.
+    sources: Option<&'a mut Sources>,
     /// Unknown kinds with the place of their first object.
     unknown: BTreeMap<GroupKind, Origin>,
     /// Fields that were left out, by file: the first place, the fields, the
@@ -162,7 +166,16 @@ impl Pass<'_> {
                 let server = if custom {
                     "its definition".to_owned()
                 } else {
-                    format!("Kubernetes {}", self.kinds.minor())
+                    let minor = self.kinds.minor();
+                    match History::of(&identity.gvk, minor) {
+                        None => format!("Kubernetes {minor}"),
+                        Some(History::RemovedIn(removed)) => {
+                            format!("Kubernetes {minor}: it was removed in {removed}")
+                        }
+                        Some(History::ServedSince(since)) => {
+                            format!("Kubernetes {minor}, only since {since}")
+                        }
+                    }
                 };
                 let finding = Finding::error(
                     Kind::Repository,
@@ -243,9 +256,12 @@ impl Pass<'_> {
             return None;
         }
         let secret = self.hiding.fields(&id, &value);
+        let origin = place.origin();
+        if let Some(sources) = &mut self.sources {
+            sources.add(id.clone(), place);
+        }
         Some(
-            Manifest::new(id, gvk.api_version, place.origin(), &value, false)
-                .with_secret_fields(secret),
+            Manifest::new(id, gvk.api_version, origin, &value, false).with_secret_fields(secret),
         )
     }
 

@@ -4,7 +4,7 @@
 //! that kubectl reads.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use serde_json::Value;
 
@@ -12,8 +12,8 @@ use super::engine::{Engine, Library};
 use super::hide;
 use super::lines::Lines;
 use crate::finding::{Finding, Kind};
-use crate::object::Origin;
 use crate::object::yaml::{self, Node, YamlError};
+use crate::object::{Manifest, ObjectId, Origin};
 use crate::repo::{FileTree, ResolvedEnvironment, ResolvedRelease};
 use crate::values::SecretValues;
 
@@ -48,6 +48,17 @@ struct Text {
     content: String,
     /// Lines of the template; none for plain files.
     lines: Option<Lines>,
+    /// The documents with places, parsed when a place is asked for.
+    nodes: OnceLock<Vec<Node>>,
+}
+
+/// A place that is as exact as it can be.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Spot {
+    /// File and line.
+    pub origin: Origin,
+    /// Column, from 1; not known within templates.
+    pub column: Option<usize>,
 }
 
 impl Text {
@@ -60,7 +71,40 @@ impl Text {
     }
 }
 
+impl Text {
+    /// A document with places, by its line.
+    fn document(&self, line: usize) -> Option<&Node> {
+        let nodes = self
+            .nodes
+            .get_or_init(|| yaml::parse_nodes(&self.file, &self.content).unwrap_or_default());
+        let at = nodes.binary_search_by_key(&line, |node| node.line).ok()?;
+        nodes.get(at)
+    }
+}
+
 impl Place {
+    /// Line and column of a field of the object, named by a JSON pointer; those
+    /// of the object when the field is not there, or does not hold `value`,
+    /// because something changed it after it was read.
+    pub(super) fn spot(&self, pointer: &str, value: Option<&Value>) -> Spot {
+        let pointer = format!("{}{pointer}", self.pointer);
+        let found = self
+            .text
+            .document(self.document)
+            .and_then(|document| document.find(&pointer))
+            .filter(|(node, _)| value.is_none_or(|value| node.to_value() == *value));
+        match found {
+            Some((_, (line, column))) => Spot {
+                origin: self.text.origin(line),
+                column: self.text.lines.is_none().then_some(column),
+            },
+            None => Spot {
+                origin: self.origin(),
+                column: None,
+            },
+        }
+    }
+
     /// File and line of the object.
     pub(super) fn origin(&self) -> Origin {
         self.text.origin(self.line)
@@ -79,6 +123,33 @@ impl Place {
     /// The file.
     pub(super) fn file(&self) -> &str {
         &self.text.file
+    }
+}
+
+/// Where the objects of a release are written.
+#[derive(Debug, Clone, Default)]
+pub struct Sources(BTreeMap<ObjectId, Place>);
+
+impl Sources {
+    /// Remembers the first of several objects with the same id.
+    pub(super) fn add(&mut self, id: ObjectId, place: Place) {
+        self.0.entry(id).or_insert(place);
+    }
+
+    /// Where a field of a manifest is written, named by a JSON pointer. With
+    /// its value, only where it was not changed after it was read.
+    pub fn spot(&self, manifest: &Manifest, pointer: &str, value: Option<&Value>) -> Spot {
+        match self.0.get(manifest.id()) {
+            Some(place) if pointer.is_empty() => Spot {
+                origin: place.origin(),
+                column: None,
+            },
+            Some(place) => place.spot(pointer, value),
+            None => Spot {
+                origin: manifest.origin().clone(),
+                column: None,
+            },
+        }
     }
 }
 
@@ -129,6 +200,7 @@ impl<'a> Loader<'a> {
                         file: file.clone(),
                         content: text,
                         lines: None,
+                        nodes: OnceLock::new(),
                     });
                 }
                 let engine = engine.get_or_insert_with(|| {
@@ -140,6 +212,7 @@ impl<'a> Loader<'a> {
                     file: file.clone(),
                     content: output.text,
                     lines: Some(output.lines),
+                    nodes: OnceLock::new(),
                 })
             });
             match result {
@@ -167,6 +240,7 @@ pub(super) fn load_plain(tree: &dyn FileTree, release: &ResolvedRelease) -> Load
                 file: file.clone(),
                 content: text,
                 lines: None,
+                nodes: OnceLock::new(),
             }),
             Err(finding) => loaded.findings.push(*finding),
         }
@@ -285,7 +359,8 @@ fn yaml_finding(text: &Text, error: &YamlError) -> Finding {
             error.message, error.line, error.column
         ),
     };
-    let finding = Finding::error(Kind::Repository, "yaml", message).at(text.origin(error.line));
+    let mut finding = Finding::error(Kind::Repository, "yaml", message).at(text.origin(error.line));
+    finding.column = text.lines.is_none().then_some(error.column);
     if text.lines.is_none() && ["{{", "{%"].iter().any(|tag| text.content.contains(tag)) {
         finding.hint("only files whose name ends in .j2 are templates")
     } else {

@@ -11,9 +11,13 @@ use super::{FileTree, TreeEntry, TreeError, TreeKind, format, unsupported};
 use crate::finding::{Finding, Kind};
 use crate::object::Origin;
 use crate::object::yaml::{Content, Entry, Node, parse_nodes};
+use crate::values::ValuesSchema;
 
 /// Folder of the bundles.
 const FOLDER: &str = "manifests";
+
+/// Describes the values of a version, beside its manifests.
+const VALUES_SCHEMA: &str = "values.schema.json";
 
 /// What a bundle consists of.
 pub(super) struct Found {
@@ -36,6 +40,8 @@ pub(super) struct Source {
     pub(super) body: format::Bundle,
     /// The same, with places.
     pub(super) node: Node,
+    /// What the values may be.
+    pub(super) schema: Option<ValuesSchema>,
     /// `values` of `bundle.yaml` and of `version.yaml`.
     pub(super) values: [Option<Node>; 2],
 }
@@ -199,6 +205,7 @@ impl Found {
         }
         files.collect(&folder, true);
         let files = files.sorted();
+        let schema = values_schema(tree, &folder, findings);
         if findings[before..].iter().any(Finding::is_error) {
             return None;
         }
@@ -227,6 +234,7 @@ impl Found {
             files,
             body,
             node,
+            schema,
             values: [
                 values(&self.node).filter(|_| !dropped),
                 special.as_ref().and_then(values),
@@ -280,6 +288,27 @@ impl Found {
             .or_else(|| self.versions.last().map(String::as_str))
             .unwrap_or_default()
     }
+}
+
+/// Reads the schema of the values, where there is one.
+fn values_schema(
+    tree: &dyn FileTree,
+    folder: &str,
+    findings: &mut Vec<Finding>,
+) -> Option<ValuesSchema> {
+    let entries = tree.list(folder).ok()?;
+    if !entries
+        .iter()
+        .any(|entry| entry.name == VALUES_SCHEMA && entry.kind == TreeKind::File)
+    {
+        return None;
+    }
+    let path = format!("{folder}/{VALUES_SCHEMA}");
+    let schema = match read_text(tree, &path) {
+        Ok(text) => ValuesSchema::read(&path, &text),
+        Err(finding) => Err(vec![*finding]),
+    };
+    schema.map_err(|found| findings.extend(found)).ok()
 }
 
 /// `version.yaml` over `bundle.yaml`: its keys replace the bundle's.
@@ -355,9 +384,7 @@ impl Files<'_> {
 
     fn file(&mut self, path: String, name: &str, top: bool) {
         match name {
-            "values.schema.json" if top => self
-                .findings
-                .push(unsupported::at(Origin::new(path, 0), "values.schema.json")),
+            VALUES_SCHEMA if top => {}
             "kustomization.yaml" | "kustomization.yml" | "Kustomization" => self.error(
                 &path,
                 "kustomization",
@@ -398,9 +425,15 @@ impl Files<'_> {
                 continue;
             }
             match entry.name.as_str() {
-                "values.schema.json" => self
-                    .findings
-                    .push(unsupported::at(Origin::new(path, 0), "values.schema.json")),
+                VALUES_SCHEMA => self.findings.push(
+                    Finding::warning(
+                        Kind::Repository,
+                        "not-rendered",
+                        "not read: it lies beside the version folders",
+                    )
+                    .at(Origin::new(path, 0))
+                    .hint("copy it into each version whose values it describes"),
+                ),
                 name if entry.kind == TreeKind::Folder || is_manifest(name) => {
                     self.findings.push(
                         Finding::warning(

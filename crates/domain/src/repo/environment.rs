@@ -257,6 +257,7 @@ fn merge_maps(below: &Node, above: &Node, special: Special<'_>) -> Node {
                 entries[at] = Entry {
                     key: entry.key.clone(),
                     line: entry.line,
+                    written: entry.written,
                     value,
                 };
             }

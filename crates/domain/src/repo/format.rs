@@ -7,6 +7,7 @@
 mod bundle;
 mod environment;
 mod scalar;
+mod schema;
 
 pub use bundle::{
     BlockUninstall, Bundle, Check, Exempt, Gate, JsonOperation, Migration, Move, Operation,
@@ -17,17 +18,19 @@ pub use environment::{
     Release, Rollback, State, StateKind, Sync, Window,
 };
 pub use scalar::{AnyMap, KubernetesVersion, Range, Timeout};
+pub use schema::schemas;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// What every file of ours begins with.
 pub const API_VERSION: &str = "pleach.dev/v1alpha1";
 
 /// `pleach.yaml`.
-#[derive(Debug, Clone, PartialEq, Deserialize, Serialize)]
+#[derive(Debug, Clone, PartialEq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Repository {
-    /// [`API_VERSION`].
+    /// The format: `pleach.dev/v1alpha1`.
     pub api_version: String,
     /// `Repository`.
     pub kind: String,

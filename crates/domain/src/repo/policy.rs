@@ -2,10 +2,11 @@
 
 use std::collections::BTreeMap;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// Which objects something is about. Every field given must hold.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Selector {
     /// Kind; `*` for any.
@@ -29,7 +30,7 @@ pub struct Selector {
 }
 
 /// An object that workloads make and no manifest has.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct RuntimeObject {
     /// Kind.
@@ -49,7 +50,7 @@ pub struct RuntimeObject {
 }
 
 /// Whether and how much may be pruned.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct PrunePolicy {
     /// Whether anything is pruned.
@@ -68,8 +69,9 @@ impl Default for PrunePolicy {
 }
 
 /// The most that one sync may prune; at least 5 objects are always allowed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(try_from = "serde_json::Value", into = "String")]
+#[schemars(with = "serde_json::Value")]
 pub enum PruneMax {
     /// Of the applied entries.
     Percent(u8),
@@ -119,7 +121,7 @@ impl TryFrom<serde_json::Value> for PruneMax {
 }
 
 /// A kind that may not be deleted or recreated without consent.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Protect {
     /// API group; any when left out.
@@ -130,7 +132,7 @@ pub struct Protect {
 }
 
 /// A destructive step that git allows, bound to what it is for.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Consent {
     /// What is allowed.
@@ -170,7 +172,7 @@ pub struct Consent {
 }
 
 /// What a consent allows.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum ConsentAction {
     /// Deleting one object of a protected kind.

@@ -266,6 +266,10 @@ impl Merged {
         let secret_fields = secrets::secret_fields(&source, findings);
         let mut layers = source.layers();
         layers.extend(self.layers(&name.release));
+        let values = Values::merge(&layers);
+        if let Some(schema) = &source.schema {
+            findings.extend(schema.check(&values, &node.origin()));
+        }
         Some(ResolvedRelease {
             store: store.clone(),
             origin: node.origin(),
@@ -276,7 +280,7 @@ impl Merged {
             files: source.files,
             namespace: release.namespace.clone(),
             create_namespace: release.create_namespace.unwrap_or(true),
-            values: Values::merge(&layers),
+            values,
             patches,
             secret_fields,
             adopt: release.adopt.clone().unwrap_or_default(),

@@ -1,7 +1,7 @@
 //! "Did you mean".
 
 /// The candidate that was probably meant, if one is near enough.
-pub(super) fn nearest<'a>(
+pub(crate) fn nearest<'a>(
     text: &str,
     candidates: impl IntoIterator<Item = &'a str>,
 ) -> Option<&'a str> {

@@ -1,11 +1,15 @@
-//! Writes the kind tables into the domain crate: `make schemas`.
+//! Writes what is generated and checked in: `make schemas`.
 //!
-//! The minor of the control plane from its API server, the minors before from
-//! the documents of their source, which `go mod download` fetches.
+//! - The kind tables of the domain crate: the minor of the control plane from
+//!   its API server, the minors before from the documents of their source,
+//!   which `go mod download` fetches.
+//! - `docs/schemas/`: the JSON Schemas of pleach's own files. With the argument
+//!   `formats` only these.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
+use pleach_domain::repo::format;
 use pleach_testkit::schemas::{FORMER, published_kinds, served_kinds};
 
 #[tokio::main]
@@ -14,7 +18,17 @@ use pleach_testkit::schemas::{FORMER, published_kinds, served_kinds};
     reason = "a program of the developer, without the settings of pleach"
 )]
 async fn main() -> anyhow::Result<()> {
-    let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../domain/src/kinds/tables");
+    let root = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let folder = root.join("docs/schemas");
+    std::fs::create_dir_all(&folder)?;
+    for (kind, schema) in format::schemas() {
+        let text = format!("{schema:#}\n");
+        write(&folder.join(format!("{kind}.json")), text.as_bytes())?;
+    }
+    if std::env::args().nth(1).as_deref() == Some("formats") {
+        return Ok(());
+    }
+    let folder = root.join("crates/domain/src/kinds/tables");
     let mut tables = vec![served_kinds().await?];
     for (version, checksum) in FORMER {
         tables.push(published_kinds(version, checksum)?);
@@ -24,10 +38,17 @@ async fn main() -> anyhow::Result<()> {
             ("kinds", table.to_gz()?),
             ("schemas", table.schemas_to_gz()?),
         ] {
-            let file = folder.join(format!("{}.{part}.json.gz", table.minor()));
-            std::fs::write(&file, bytes)
-                .with_context(|| format!("failed to write {}", file.display()))?;
+            let name = format!("{}.{part}.json.gz", table.minor());
+            write(&folder.join(name), &bytes)?;
         }
     }
     Ok(())
+}
+
+#[expect(
+    clippy::disallowed_methods,
+    reason = "a program of the developer, without the settings of pleach"
+)]
+fn write(file: &Path, bytes: &[u8]) -> anyhow::Result<()> {
+    std::fs::write(file, bytes).with_context(|| format!("failed to write {}", file.display()))
 }

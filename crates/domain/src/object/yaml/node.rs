@@ -46,6 +46,9 @@ pub struct Entry {
     pub key: String,
     /// Line of the key, from 1.
     pub line: usize,
+    /// Line and column where the key itself is written: another place than
+    /// `line` when the map comes from an anchor.
+    pub written: (usize, usize),
     /// Its value.
     pub value: Node,
 }
@@ -104,6 +107,27 @@ impl Node {
             }
         }
         Some(line)
+    }
+
+    /// Line and column of a field below this node, by JSON pointer, as exactly
+    /// as they are known: those of its key, or of the item of a list.
+    pub fn find(&self, pointer: &str) -> Option<(&Self, (usize, usize))> {
+        let mut at = self;
+        let mut place = (self.line, self.column);
+        for step in pointer.split('/').skip(1) {
+            match &at.content {
+                Content::Map(_) => {
+                    let entry = at.entry(&step.replace("~1", "/").replace("~0", "~"))?;
+                    (at, place) = (&entry.value, entry.written);
+                }
+                Content::List(items) => {
+                    at = items.get(step.parse::<usize>().ok()?)?;
+                    place = (at.line, at.column);
+                }
+                Content::Scalar(_) => return None,
+            }
+        }
+        Some((at, place))
     }
 
     /// Whether it is null.
@@ -168,6 +192,7 @@ fn node(file: &Arc<str>, parsed: Spanned<Raw>) -> Node {
                 .into_iter()
                 .map(|(key, value)| Entry {
                     line: place(&key.referenced).0,
+                    written: place(&key.defined),
                     key: key.value.0,
                     value: node(file, value),
                 })

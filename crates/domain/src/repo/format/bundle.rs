@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::Value;
 
@@ -10,10 +11,10 @@ use crate::plan::Direction;
 use crate::repo::policy::{RuntimeObject, Selector};
 
 /// What a bundle is, or what is special about a version of it.
-#[derive(Debug, Clone, PartialEq, Deserialize, Serialize)]
+#[derive(Debug, Clone, PartialEq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Bundle {
-    /// [`API_VERSION`](super::API_VERSION).
+    /// The format: `pleach.dev/v1alpha1`.
     pub api_version: String,
     /// `Bundle` or `BundleVersion`.
     pub kind: String,
@@ -52,7 +53,7 @@ pub struct Bundle {
 }
 
 /// A stage of a bundle's own.
-#[derive(Debug, Clone, PartialEq, Deserialize, Serialize)]
+#[derive(Debug, Clone, PartialEq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Stage {
     /// Its name.
@@ -78,7 +79,7 @@ pub struct Stage {
 }
 
 /// How far a stage goes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum StageReady {
     /// Until the server took everything.
@@ -88,7 +89,7 @@ pub enum StageReady {
 }
 
 /// How a DaemonSet is rolled out.
-#[derive(Debug, Clone, PartialEq, Deserialize, Serialize)]
+#[derive(Debug, Clone, PartialEq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Rollout {
     /// How many nodes first: a number or a percentage.
@@ -100,7 +101,7 @@ pub struct Rollout {
 }
 
 /// What must succeed at the end of a stage.
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Verify {
     /// File of a Job.
@@ -110,7 +111,7 @@ pub struct Verify {
 }
 
 /// A workload that is scaled.
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Scale {
     /// Kind.
@@ -128,7 +129,7 @@ pub struct Scale {
 }
 
 /// What nobody else may create or change for a while.
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Gate {
     /// Its name.
@@ -150,7 +151,7 @@ pub struct Gate {
 }
 
 /// What a gate closes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "UPPERCASE")]
 pub enum Operation {
     /// Creating.
@@ -160,7 +161,7 @@ pub enum Operation {
 }
 
 /// Who is not stopped by a gate.
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Exempt {
     /// `namespace/name`.
@@ -168,7 +169,7 @@ pub struct Exempt {
 }
 
 /// A temporary change.
-#[derive(Debug, Clone, PartialEq, Deserialize, Serialize)]
+#[derive(Debug, Clone, PartialEq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Overlay {
     /// Its name.
@@ -184,7 +185,7 @@ pub struct Overlay {
 }
 
 /// What must hold before each stage.
-#[derive(Debug, Clone, PartialEq, Deserialize, Serialize)]
+#[derive(Debug, Clone, PartialEq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Check {
     /// Its name.
@@ -201,7 +202,7 @@ pub struct Check {
 }
 
 /// What "ready" means for a kind.
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct ReadinessRule {
     /// API group.
@@ -215,7 +216,7 @@ pub struct ReadinessRule {
 }
 
 /// A move between namespaces.
-#[derive(Debug, Clone, PartialEq, Deserialize, Serialize)]
+#[derive(Debug, Clone, PartialEq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Move {
     /// The old namespace.
@@ -227,7 +228,7 @@ pub struct Move {
 }
 
 /// Stored objects that are rewritten.
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Migration {
     /// Name of the definition.
@@ -239,7 +240,7 @@ pub struct Migration {
 }
 
 /// A change to rendered objects: exactly one of `json`, `merge`, `patch`.
-#[derive(Debug, Clone, PartialEq, Deserialize, Serialize)]
+#[derive(Debug, Clone, PartialEq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Patch {
     /// The objects.
@@ -253,12 +254,13 @@ pub struct Patch {
 }
 
 /// An RFC 6902 operation.
-#[derive(Debug, Clone, PartialEq, Deserialize, Serialize)]
+#[derive(Debug, Clone, PartialEq, Deserialize, Serialize, JsonSchema)]
 #[serde(try_from = "JsonOperationFields")]
+#[schemars(with = "JsonOperationFields")]
 pub struct JsonOperation(pub json_patch::PatchOperation);
 
 /// Its fields: the patch crate takes unknown ones for comments.
-#[derive(Deserialize, Serialize)]
+#[derive(Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct JsonOperationFields {
     op: String,
@@ -306,7 +308,7 @@ impl TryFrom<JsonOperationFields> for JsonOperation {
 }
 
 /// What forbids an uninstall.
-#[derive(Debug, Clone, PartialEq, Deserialize, Serialize)]
+#[derive(Debug, Clone, PartialEq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct BlockUninstall {
     /// While one of these exists.
@@ -316,7 +318,7 @@ pub struct BlockUninstall {
 }
 
 /// Fields beside Secrets that are never shown.
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct SecretFields {
     /// Kind.

@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
+use schemars::JsonSchema;
 use serde::de::value::MapAccessDeserializer;
 use serde::de::{Deserializer, MapAccess, Visitor};
 use serde::{Deserialize, Serialize};
@@ -12,10 +13,10 @@ use super::{AnyMap, KubernetesVersion, Patch, Timeout};
 use crate::repo::policy::{Consent, Protect, PrunePolicy};
 
 /// An environment file.
-#[derive(Debug, Clone, PartialEq, Deserialize, Serialize)]
+#[derive(Debug, Clone, PartialEq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Environment {
-    /// [`API_VERSION`](super::API_VERSION).
+    /// The format: `pleach.dev/v1alpha1`.
     pub api_version: String,
     /// `Environment`.
     pub kind: String,
@@ -40,7 +41,7 @@ pub struct Environment {
 }
 
 /// The cluster that is meant.
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Cluster {
     /// Context of the kubeconfig, at the desk.
@@ -52,7 +53,7 @@ pub struct Cluster {
 }
 
 /// A bundle version installed under a name.
-#[derive(Debug, Clone, PartialEq, Deserialize, Serialize)]
+#[derive(Debug, Clone, PartialEq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Release {
     /// The bundle's name when left out.
@@ -88,7 +89,7 @@ pub struct Release {
 }
 
 /// Fields of objects that are left to others.
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Ignore {
     /// Kind.
@@ -106,7 +107,7 @@ pub struct Ignore {
 }
 
 /// What must be ready before a release starts.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(untagged)]
 pub enum Dependency {
     /// Another release.
@@ -116,7 +117,7 @@ pub enum Dependency {
 }
 
 /// An object that must be ready.
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct DependencyObject {
     /// Kind.
@@ -158,7 +159,7 @@ impl<'de> Deserialize<'de> for Dependency {
 }
 
 /// The release whose objects are taken over.
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct MovedFrom {
     /// Its environment.
@@ -168,7 +169,7 @@ pub struct MovedFrom {
 }
 
 /// A way down that is meant.
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Rollback {
     /// Version that is left.
@@ -178,7 +179,7 @@ pub struct Rollback {
 }
 
 /// When and how the loop syncs.
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Sync {
     /// How often.
@@ -192,7 +193,7 @@ pub struct Sync {
 }
 
 /// What is done about drift.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Drift {
     /// Taken back.
@@ -202,7 +203,7 @@ pub enum Drift {
 }
 
 /// Whether plans wait for approval.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Approval {
     /// They do not.
@@ -212,7 +213,7 @@ pub enum Approval {
 }
 
 /// A time in which syncing is allowed, or is not.
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Window {
     /// Such as `Mon-Fri 08:00-16:00`.
@@ -224,7 +225,7 @@ pub struct Window {
 }
 
 /// Where state is kept.
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct State {
     /// The kind of object that holds it.
@@ -234,7 +235,7 @@ pub struct State {
 }
 
 /// The kind of object that holds state.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 pub enum StateKind {
     /// A custom resource of pleach.
     Release,

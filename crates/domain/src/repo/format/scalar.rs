@@ -1,15 +1,19 @@
 //! Texts with a meaning of their own.
 
+use std::collections::BTreeMap;
 use std::fmt;
 
 use jiff::SignedDuration;
+use schemars::JsonSchema;
 use semver::VersionReq;
 use serde::de::{Deserializer, IgnoredAny, MapAccess, Visitor};
 use serde::{Deserialize, Serialize, Serializer};
+use serde_json::Value;
 
 /// A range of versions, such as `>=0.11.0, <0.12.0`.
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(try_from = "String")]
+#[schemars(with = "String")]
 pub struct Range(pub VersionReq);
 
 impl TryFrom<String> for Range {
@@ -29,8 +33,9 @@ impl Serialize for Range {
 }
 
 /// A positive duration, such as `10m`, `90s` or `1h30m`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(try_from = "String")]
+#[schemars(with = "String")]
 pub struct Timeout(pub SignedDuration);
 
 impl TryFrom<String> for Timeout {
@@ -52,8 +57,9 @@ impl Serialize for Timeout {
 }
 
 /// A version of Kubernetes, such as `1.36` or `1.36.2`.
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(try_from = "String", into = "String")]
+#[schemars(with = "String")]
 pub struct KubernetesVersion(String);
 
 impl TryFrom<String> for KubernetesVersion {
@@ -80,7 +86,8 @@ impl From<KubernetesVersion> for String {
 }
 
 /// A map with anything in it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, JsonSchema)]
+#[schemars(with = "BTreeMap<String, Value>")]
 pub struct AnyMap;
 
 impl<'de> Deserialize<'de> for AnyMap {

@@ -36,11 +36,6 @@ fn a_bundle_is_refused(#[case] text: &str, #[case] expected: &str) {
 
 #[rstest]
 #[case(
-    "values.schema.json",
-    "{}",
-    "`values.schema.json` is not supported yet"
-)]
-#[case(
     "deep/kustomization.yaml",
     "a: 1",
     "kustomizations are not understood: the files beside it would be rendered without it (render it beforehand: `kubectl kustomize DIR > manifests.yaml`, and keep only the result here)"

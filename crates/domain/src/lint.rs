@@ -1,0 +1,190 @@
+//! What can be said of an environment without a cluster, beyond what stops it
+//! from being rendered.
+//!
+//! One file per family of rules. A rule is a function over [`Scene`] that adds
+//! findings; it fails nothing and reads no file. The findings of resolving and
+//! rendering come along, so that [`environment`] says everything at once.
+//! `docs/lint.md` lists every code.
+
+mod autoscalers;
+mod claims;
+mod codes;
+mod entries;
+mod fields;
+mod namespaces;
+mod references;
+mod registrations;
+#[cfg(test)]
+mod tests;
+mod versions;
+
+pub use claims::across;
+pub use codes::CODES;
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::finding::{self, Finding};
+use crate::kinds::{Catalog, Definitions, KindTable};
+use crate::object::yaml::{self, Node};
+use crate::object::{Manifest, ObjectId, Origin};
+use crate::order::Facts;
+use crate::render::{self, Sources};
+use crate::repo::{FileTree, ResolvedEnvironment, ResolvedRelease};
+
+/// What is said of one environment.
+#[derive(Debug, Clone)]
+pub struct Linted {
+    /// Name of the environment.
+    pub environment: String,
+    /// Its cluster, where it names one.
+    pub cluster: Option<String>,
+    /// Everything found, by file and line.
+    pub findings: Vec<Finding>,
+    /// Its objects and where they are written.
+    pub objects: BTreeMap<ObjectId, Origin>,
+}
+
+/// An object as the rules see it.
+struct Object<'a> {
+    release: &'a ResolvedRelease,
+    manifest: &'a Manifest,
+    facts: Facts,
+    sources: &'a Sources,
+}
+
+impl Object<'_> {
+    fn id(&self) -> &ObjectId {
+        self.manifest.id()
+    }
+
+    /// Puts a finding at a field of the object, named by a JSON pointer.
+    fn at(&self, finding: Finding, pointer: &str) -> Finding {
+        let spot = self.sources.spot(self.manifest, pointer, None);
+        let finding = finding.at(spot.origin).on(self.id().clone());
+        match spot.column {
+            Some(column) => finding.column(column),
+            None => finding,
+        }
+    }
+}
+
+/// All objects of an environment, and what is known of them.
+struct Scene<'a> {
+    environment: &'a ResolvedEnvironment,
+    objects: Vec<Object<'a>>,
+    ids: BTreeSet<&'a ObjectId>,
+    catalog: Catalog<'a>,
+    /// The file of the environment, with places.
+    own: Option<Node>,
+}
+
+impl Scene<'_> {
+    /// Where an item of a list of the environment file is written; the file's
+    /// begin when it comes from a file that is extended.
+    fn own_place(&self, list: &str, index: usize) -> Origin {
+        self.own
+            .as_ref()
+            .and_then(|node| node.get(list)?.items().get(index))
+            .map_or_else(|| self.environment.origin.clone(), Node::origin)
+    }
+
+    /// Whether a release renders an object.
+    fn has(&self, id: &ObjectId) -> bool {
+        self.ids.contains(id)
+    }
+
+    /// Whether the pods of a release make an object themselves.
+    fn is_made_at_run_time(&self, id: &ObjectId) -> bool {
+        self.environment
+            .releases
+            .iter()
+            .flat_map(|release| &release.runtime_objects)
+            .any(|object| {
+                object.name.as_ref() == Some(&id.name)
+                    && object
+                        .group_kind()
+                        .is_some_and(|kind| kind == id.group_kind())
+            })
+    }
+}
+
+type Rule = fn(&Scene<'_>, &mut Vec<Finding>);
+
+/// In no particular order: what they find is sorted.
+const RULES: [Rule; 7] = [
+    autoscalers::check,
+    entries::check,
+    fields::check,
+    namespaces::check,
+    references::check,
+    registrations::check,
+    versions::check,
+];
+
+/// Finds everything there is to say about an environment, also what resolving
+/// and rendering it found.
+pub fn environment(
+    tree: &dyn FileTree,
+    environment: &ResolvedEnvironment,
+    table: &KindTable,
+) -> Linted {
+    let inspected = render::inspect(tree, environment, table);
+    let mut findings = environment.findings.clone();
+    for (rendered, _) in &inspected {
+        findings.extend(rendered.findings.iter().cloned());
+    }
+    let manifests = || {
+        inspected
+            .iter()
+            .flat_map(|(rendered, _)| &rendered.manifests)
+    };
+    let definitions = Definitions::of(manifests());
+    let objects = environment
+        .releases
+        .iter()
+        .zip(&inspected)
+        .flat_map(|(release, (rendered, sources))| {
+            rendered.manifests.iter().map(move |manifest| Object {
+                release,
+                manifest,
+                facts: Facts::of(manifest),
+                sources,
+            })
+        })
+        .collect();
+    let scene = Scene {
+        environment,
+        objects,
+        ids: manifests().map(Manifest::id).collect(),
+        catalog: Catalog {
+            table,
+            definitions: &definitions,
+        },
+        own: own_file(tree, environment),
+    };
+    // What a file that cannot be read would have is not missing anywhere.
+    let complete = !findings.iter().any(Finding::is_error);
+    for rule in RULES {
+        let mut found = Vec::new();
+        rule(&scene, &mut found);
+        findings.extend(found.into_iter().filter(|finding| {
+            complete || !codes::NEED_ALL_OBJECTS.contains(&finding.code.as_str())
+        }));
+    }
+    finding::sort(&mut findings);
+    Linted {
+        environment: environment.name.clone(),
+        cluster: environment.cluster.id.clone(),
+        findings,
+        objects: manifests()
+            .map(|manifest| (manifest.id().clone(), manifest.origin().clone()))
+            .collect(),
+    }
+}
+
+fn own_file(tree: &dyn FileTree, environment: &ResolvedEnvironment) -> Option<Node> {
+    let file = &environment.origin.file;
+    let text = String::from_utf8(tree.read(file).ok()?.to_vec()).ok()?;
+    let mut documents = yaml::parse_nodes(file, &text).ok()?;
+    (documents.len() == 1).then(|| documents.remove(0))
+}

@@ -1,0 +1,42 @@
+//! Fields that an autoscaler writes and a manifest has, too: each apply would
+//! take them back.
+
+use std::collections::BTreeMap;
+
+use super::{Object, Scene};
+use crate::finding::{Finding, Kind};
+use crate::object::{ApiVersion, ObjectId};
+
+pub(super) fn check(scene: &Scene<'_>, findings: &mut Vec<Finding>) {
+    let mut targets: BTreeMap<ObjectId, &Object<'_>> = BTreeMap::new();
+    for object in &scene.objects {
+        if object.id().is("autoscaling", "HorizontalPodAutoscaler") {
+            let value = object.manifest.value();
+            let target = &value["spec"]["scaleTargetRef"];
+            let text = |key: &str| target[key].as_str().unwrap_or_default();
+            let group = ApiVersion::parse(text("apiVersion")).group;
+            let namespace = object.id().namespace.as_deref();
+            let id = ObjectId::new(&group, text("kind"), namespace, text("name"));
+            targets.insert(id, object);
+        }
+    }
+    for object in &scene.objects {
+        let Some(scaler) = targets.get(object.id()) else {
+            continue;
+        };
+        if object.manifest.value()["spec"]["replicas"].is_null() {
+            continue;
+        }
+        let finding = Finding::warning(
+            Kind::Repository,
+            "autoscaled-field",
+            format!(
+                "`spec.replicas` is what {} at {} decides",
+                scaler.id(),
+                scaler.manifest.origin()
+            ),
+        )
+        .hint("leave `replicas` out of the manifest");
+        findings.push(object.at(finding, "/spec/replicas"));
+    }
+}

@@ -1,0 +1,39 @@
+//! Namespaces that nobody makes.
+
+use std::collections::BTreeSet;
+
+use super::Scene;
+use crate::finding::{Finding, Kind};
+use crate::object::ObjectId;
+
+/// Those that every cluster has.
+const EVERYWHERE: [&str; 4] = ["default", "kube-node-lease", "kube-public", "kube-system"];
+
+pub(super) fn check(scene: &Scene<'_>, findings: &mut Vec<Finding>) {
+    let created: BTreeSet<&str> = scene
+        .environment
+        .releases
+        .iter()
+        .filter_map(|release| release.namespace.as_deref())
+        .collect();
+    let mut said = BTreeSet::new();
+    for object in &scene.objects {
+        let Some(namespace) = object.id().namespace.as_deref() else {
+            continue;
+        };
+        let exists = EVERYWHERE.contains(&namespace)
+            || created.contains(namespace)
+            || scene.has(&ObjectId::new("", "Namespace", None, namespace));
+        // Once per namespace and release: it is one namespace that is missing.
+        if exists || !said.insert((namespace, &object.release.name)) {
+            continue;
+        }
+        let finding = Finding::warning(
+            Kind::Repository,
+            "namespace-not-made",
+            format!("namespace {namespace} is in no manifest of the environment: it has to exist"),
+        )
+        .hint("add a Namespace, or a release whose `namespace` it is");
+        findings.push(object.at(finding, "/metadata/namespace"));
+    }
+}

@@ -1,0 +1,32 @@
+//! Registrations that point at a Service that nobody has: they break whatever
+//! they intercept.
+
+use super::Scene;
+use crate::finding::{Finding, Kind};
+
+pub(super) fn check(scene: &Scene<'_>, findings: &mut Vec<Finding>) {
+    for object in &scene.objects {
+        for service in &object.facts.services {
+            if scene.has(&service.id()) {
+                continue;
+            }
+            let finding = Finding::warning(
+                Kind::Repository,
+                "registration-without-service",
+                format!(
+                    "Service {service}, which it points at, is in no manifest of the environment"
+                ),
+            )
+            .hint("requests that it intercepts fail as long as that Service has no endpoints");
+            findings.push(object.at(finding, pointer(&object.id().kind)));
+        }
+    }
+}
+
+fn pointer(kind: &str) -> &'static str {
+    match kind {
+        "APIService" => "/spec/service",
+        "CustomResourceDefinition" => "/spec/conversion/webhook/clientConfig/service",
+        _ => "/webhooks",
+    }
+}

@@ -1,0 +1,418 @@
+use semver::Version;
+
+use super::*;
+use crate::repo::{self, MemoryTree};
+
+/// Lints one environment `dev` with a release `web` of these manifests.
+fn lint(manifests: &[(&str, &str)]) -> Linted {
+    lint_with("", "", manifests)
+}
+
+/// The same with more in the environment file and in the bundle's.
+fn lint_with(environment: &str, bundle: &str, manifests: &[(&str, &str)]) -> Linted {
+    let mut files = vec![
+        (
+            "pleach.yaml".to_owned(),
+            "apiVersion: pleach.dev/v1alpha1\nkind: Repository\nid: fleet\n".to_owned(),
+        ),
+        (
+            "environments/dev.yaml".to_owned(),
+            format!(
+                "apiVersion: pleach.dev/v1alpha1\nkind: Environment\n\
+                 cluster: {{id: c1, kubernetes: \"1.36\"}}\n\
+                 releases:\n  - {{bundle: web, version: v1.0.0, namespace: shop}}\n{environment}"
+            ),
+        ),
+        (
+            "manifests/web/bundle.yaml".to_owned(),
+            format!("apiVersion: pleach.dev/v1alpha1\nkind: Bundle\n{bundle}"),
+        ),
+    ];
+    for (name, text) in manifests {
+        files.push((format!("manifests/web/v1.0.0/{name}"), (*text).to_owned()));
+    }
+    let tree = MemoryTree::new(files);
+    let environment = repo::resolve(&tree, "dev", &Version::new(0, 1, 0))
+        .unwrap_or_else(|findings| panic!("{findings:#?}"));
+    let table = KindTable::for_minor("1.36").unwrap();
+    super::environment(&tree, &environment, &table)
+}
+
+/// The findings as `line:column code: message (hint)`, without what the release
+/// folder is.
+fn shown(linted: &Linted) -> Vec<String> {
+    linted
+        .findings
+        .iter()
+        .map(|finding| {
+            let place = finding.place.as_ref().unwrap();
+            let file = place.file.rsplit('/').next().unwrap();
+            let column = finding.column.map_or_else(String::new, |c| format!(":{c}"));
+            let hint = finding
+                .hint
+                .as_ref()
+                .map_or_else(String::new, |hint| format!(" ({hint})"));
+            assert!(CODES.contains(&finding.code.as_str()), "{}", finding.code);
+            format!(
+                "{file}:{}{column} {}: {}{hint}",
+                place.line, finding.code, finding.message
+            )
+        })
+        .collect()
+}
+
+fn check(manifest: &str, expected: &[&str]) {
+    assert_eq!(shown(&lint(&[("a.yaml", manifest)])), expected);
+}
+
+const DEPLOYMENT: &str = "\
+apiVersion: apps/v1
+kind: Deployment
+metadata:
+  name: web
+spec:
+  selector: {matchLabels: {app: web}}
+  template:
+    metadata: {labels: {app: web}}
+    spec:
+      containers:
+        - name: web
+          image: web
+";
+
+#[test]
+fn what_is_right_is_not_found() {
+    check(DEPLOYMENT, &[]);
+}
+
+#[test]
+fn unknown_fields_are_found_where_they_are_written() {
+    check(
+        &format!("{DEPLOYMENT}          imagePullPolcy: Always\n"),
+        &[
+            "a.yaml:13:11 unknown-field: `spec.template.spec.containers[0].imagePullPolcy` is no \
+           field of Deployment (did you mean `imagePullPolicy`?)",
+        ],
+    );
+    // Of another place of the kind.
+    check(
+        &DEPLOYMENT.replace("  template:", "  initContainers: []\n  template:"),
+        &[
+            "a.yaml:7:3 unknown-field: `spec.initContainers` is no field of Deployment \
+           (`initContainers` is a field of `spec.template.spec`)",
+        ],
+    );
+}
+
+#[test]
+fn places_are_exact_under_anchors_and_in_lists() {
+    check(
+        "\
+apiVersion: v1
+kind: List
+items:
+  - apiVersion: v1
+    kind: Pod
+    metadata: {name: a}
+    spec:
+      containers:
+        - &c
+          name: a
+          imgae: x
+        - <<: *c
+          name: b
+",
+        &[
+            "a.yaml:11:11 unknown-field: `spec.containers[0].imgae` is no field of Pod (did you \
+             mean `image`?)",
+            "a.yaml:11:11 unknown-field: `spec.containers[1].imgae` is no field of Pod (did you \
+             mean `image`?)",
+        ],
+    );
+}
+
+#[test]
+fn templates_are_pointed_at_by_line() {
+    let template = "\
+{% if true %}
+# comment
+{% endif %}
+apiVersion: v1
+kind: ConfigMap
+metadata:
+  name: {{ release.name }}
+dta: {}
+";
+    assert_eq!(
+        shown(&lint(&[("a.yaml.j2", template)])),
+        ["a.yaml.j2:8 unknown-field: `dta` is no field of ConfigMap (did you mean `data`?)"]
+    );
+}
+
+#[test]
+fn types_are_those_of_the_server() {
+    let deployment = DEPLOYMENT.replace(
+        "  selector:",
+        "  replicas: \"3\"\n  paused: 'true'\n  minReadySeconds: 1.5\n  selector:",
+    ) + "          resources: {limits: {cpu: 1, memory: 1Gib}}\n          args: {a: b}\n          \
+         command: [sleep, 1]\n          ports: [{containerPort: 80, protocol: tcp}]\n";
+    check(
+        &deployment,
+        &[
+            "a.yaml:6:3 wrong-type: `spec.replicas`: expected a whole number, found a text (take \
+             the quotes away)",
+            "a.yaml:7:3 wrong-type: `spec.paused`: expected true or false, found a text (take the \
+             quotes away)",
+            "a.yaml:8:3 wrong-type: `spec.minReadySeconds`: expected a whole number, found a number",
+            "a.yaml:16:40 wrong-type: `spec.template.spec.containers[0].resources.limits.memory`: \
+             expected an amount such as `500m` or `2Gi`, found another text",
+            "a.yaml:17:11 wrong-type: `spec.template.spec.containers[0].args`: expected a list, \
+             found a map (begin each item with `- `)",
+            "a.yaml:18:28 wrong-type: `spec.template.spec.containers[0].command[1]`: expected a \
+             text, found a number (put it in quotes)",
+            "a.yaml:19:39 invalid-value: `spec.template.spec.containers[0].ports[0].protocol` does \
+             not have a value that is allowed (did you mean `TCP`?)",
+        ],
+    );
+    check(
+        "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: a}\ndata:\n  port: 80\nbinaryData: {a: '%'}\n",
+        &[
+            "a.yaml:5:3 wrong-type: `data.port`: expected a text, found a number (put it in quotes)",
+            "a.yaml:6:14 wrong-type: `binaryData.a`: expected bytes as base64, found another text",
+        ],
+    );
+}
+
+#[test]
+fn items_with_the_same_keys_are_refused() {
+    let twice = format!(
+        "{DEPLOYMENT}          ports:
+            - {{name: a, containerPort: 8443, protocol: TCP}}
+            - {{name: b, containerPort: 8443}}
+            - {{name: c, containerPort: 8443, protocol: UDP}}
+          env:
+            - {{name: A, value: x}}
+            - {{name: A, value: v}}
+            - {{value: z}}
+"
+    );
+    let expected = [
+        "a.yaml:15:15 duplicate-item: `spec.template.spec.containers[0].ports` has a second item \
+         with containerPort 8443, protocol TCP; the first is at manifests/web/v1.0.0/a.yaml:14 \
+         (server-side apply refuses it; take one of them out)",
+        "a.yaml:19:15 duplicate-item: `spec.template.spec.containers[0].env` has a second item \
+         with name A; the first is at manifests/web/v1.0.0/a.yaml:18 (server-side apply refuses \
+         it; take one of them out)",
+        "a.yaml:20:15 missing-field: spec.template.spec.containers[0].env[2] needs the field \
+         `name`: it tells the items of the list apart",
+    ];
+    check(&twice, &expected);
+    // A patch takes the first one away.
+    let patch = "patches:\n  - target: {kind: Deployment}\n    json: [{op: remove, path: \
+                 /spec/template/spec/containers/0/ports/0}]\n";
+    let linted = lint_with("", patch, &[("a.yaml", &twice)]);
+    assert_eq!(shown(&linted), expected[1..]);
+}
+
+#[test]
+fn a_field_that_a_patch_brings_is_at_the_object() {
+    let patch = "patches:\n  - target: {kind: Deployment}\n    merge: {spec: {replcas: 3}}\n";
+    let linted = lint_with("", patch, &[("a.yaml", DEPLOYMENT)]);
+    assert_eq!(
+        shown(&linted),
+        [
+            "a.yaml:1 unknown-field: `spec.replcas` is no field of Deployment (did you mean \
+          `replicas`?)"
+        ]
+    );
+}
+
+const DEFINITION: &str = "\
+apiVersion: apiextensions.k8s.io/v1
+kind: CustomResourceDefinition
+metadata: {name: foos.example.org}
+spec:
+  group: example.org
+  scope: Namespaced
+  names: {kind: Foo, plural: foos, singular: foo, listKind: FooList}
+  versions:
+    - name: v1
+      served: true
+      storage: true
+      schema:
+        openAPIV3Schema:
+          type: object
+          required: [spec]
+          properties:
+            spec:
+              type: object
+              required: [size]
+              properties:
+                size: {type: integer}
+                mode: {type: string, enum: [fast, safe]}
+                any: {type: object, x-kubernetes-preserve-unknown-fields: true}
+";
+
+#[test]
+fn custom_resources_are_checked_by_their_definition() {
+    let linted = lint(&[
+        ("a.yaml", DEFINITION),
+        (
+            "b.yaml",
+            "apiVersion: example.org/v1\nkind: Foo\nmetadata: {name: a}\nspec:\n  sizee: 1\n  mode: slow\n  any: {x: 1}\n---\napiVersion: example.org/v1\nkind: Foo\nmetadata: {name: b}\n",
+        ),
+    ]);
+    assert_eq!(
+        shown(&linted),
+        [
+            "b.yaml:4:1 missing-field: spec needs the field `size`",
+            "b.yaml:5:3 unknown-field: `spec.sizee` is no field of Foo (did you mean `size`?)",
+            "b.yaml:6:3 invalid-value: `spec.mode` does not have a value that is allowed (one of \
+             fast, safe)",
+            "b.yaml:9 missing-field: the object needs the field `spec`",
+        ]
+    );
+}
+
+#[test]
+fn a_removed_version_says_when_and_what_instead() {
+    check(
+        "apiVersion: policy/v1beta1\nkind: PodDisruptionBudget\nmetadata: {name: a}\n",
+        &[
+            "a.yaml:1 api-not-served: PodDisruptionBudget a (policy/v1beta1) is not served by \
+           Kubernetes 1.36: it was removed in 1.25 (PodDisruptionBudget is served as policy/v1)",
+        ],
+    );
+}
+
+#[test]
+fn namespaces_registrations_and_references_lead_somewhere() {
+    let linted = lint(&[(
+        "a.yaml",
+        "\
+apiVersion: v1
+kind: ConfigMap
+metadata: {name: a, namespace: nowhere}
+---
+apiVersion: v1
+kind: ConfigMap
+metadata: {name: b, namespace: nowhere}
+---
+apiVersion: apiregistration.k8s.io/v1
+kind: APIService
+metadata: {name: v1.example.org}
+spec:
+  group: example.org
+  version: v1
+  groupPriorityMinimum: 1
+  versionPriority: 1
+  service: {name: api, namespace: shop}
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: p}
+spec:
+  serviceAccountName: runner
+  containers: [{name: a, image: a, envFrom: [{configMapRef: {name: settings}}]}]
+",
+    )]);
+    assert_eq!(
+        shown(&linted),
+        [
+            "a.yaml:3:21 namespace-not-made: namespace nowhere is in no manifest of the \
+             environment: it has to exist (add a Namespace, or a release whose `namespace` it is)",
+            "a.yaml:17:3 registration-without-service: Service shop/api, which it points at, is in \
+             no manifest of the environment (requests that it intercepts fail as long as that \
+             Service has no endpoints)",
+            "a.yaml:19 reference-not-made: the pods need ConfigMap/shop/settings, which is in no \
+             manifest of the environment",
+            "a.yaml:19 reference-not-made: the pods need ServiceAccount/shop/runner, which is in \
+             no manifest of the environment",
+        ]
+    );
+}
+
+#[test]
+fn what_may_be_in_a_broken_file_is_not_missing() {
+    let linted = lint(&[
+        (
+            "a.yaml",
+            "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: a, namespace: nowhere}\n",
+        ),
+        ("b.yaml", "kind: Namespace: x\n"),
+    ]);
+    let codes: Vec<&str> = linted.findings.iter().map(|f| f.code.as_str()).collect();
+    assert_eq!(codes, ["yaml"]);
+}
+
+#[test]
+fn what_an_autoscaler_decides_is_not_for_the_manifest() {
+    let scaler = "---
+apiVersion: autoscaling/v2
+kind: HorizontalPodAutoscaler
+metadata: {name: web}
+spec: {maxReplicas: 3, scaleTargetRef: {apiVersion: apps/v1, kind: Deployment, name: web}}
+";
+    check(&format!("{DEPLOYMENT}{scaler}"), &[]);
+    let fixed = DEPLOYMENT.replace("  selector:", "  replicas: 3\n  selector:");
+    check(
+        &format!("{fixed}{scaler}"),
+        &["a.yaml:6:3 autoscaled-field: `spec.replicas` is what \
+           HorizontalPodAutoscaler.autoscaling/shop/web at manifests/web/v1.0.0/a.yaml:15 decides \
+           (leave `replicas` out of the manifest)"],
+    );
+}
+
+#[test]
+fn entries_that_are_about_nothing_are_found() {
+    let linted = lint_with(
+        "\
+consent:
+  - {action: delete, kind: Deployment, name: web, release: web, from: v0.9.0, to: v1.0.0}
+  - {action: prune, count: 9, release: web, from: v0.8.0, to: v0.9.0}
+",
+        "kubernetes: '>=1.37'\n",
+        &[("a.yaml", DEPLOYMENT)],
+    );
+    assert_eq!(
+        shown(&linted),
+        [
+            "dev.yaml:5 kubernetes-range: bundle web is for Kubernetes >=1.37, and the cluster \
+             has 1.36 (apply refuses to install it there)",
+            "dev.yaml:7 unused-consent: the consent is to delete Deployment.apps/shop/web, which \
+             release web has (take it out, or take the object out of the manifests)",
+            "dev.yaml:8 unused-consent: the consent is for v0.9.0, and release web is at v1.0.0 \
+             (take it out when that upgrade is done)",
+        ]
+    );
+}
+
+#[test]
+fn two_environments_of_a_cluster_cannot_have_one_object() {
+    let one = lint(&[("a.yaml", DEPLOYMENT)]);
+    let mut two = one.clone();
+    two.environment = "prod".to_owned();
+    let findings = across(&[one.clone(), two.clone()]);
+    assert_eq!(findings.len(), 1);
+    assert_eq!(
+        findings[0].to_string(),
+        "manifests/web/v1.0.0/a.yaml:1: Deployment.apps/shop/web: environments dev and prod both \
+         have the object on cluster c1; dev has it at manifests/web/v1.0.0/a.yaml:1"
+    );
+    two.cluster = Some("c2".to_owned());
+    assert_eq!(across(&[one.clone(), two.clone()]), []);
+    two.cluster = None;
+    assert_eq!(across(&[one, two]), []);
+}
+
+#[test]
+fn values_of_secrets_are_in_no_finding() {
+    let linted = lint(&[(
+        "a.yaml",
+        "apiVersion: v1\nkind: Secret\nmetadata: {name: a}\ndata: {a: aHVudGVyMg==}\nimmutable: hunter2\ntipe: hunter2\n",
+    )]);
+    let codes: Vec<&str> = linted.findings.iter().map(|f| f.code.as_str()).collect();
+    assert_eq!(codes, ["wrong-type", "unknown-field"]);
+    let text = format!("{linted:?}");
+    assert!(!text.contains("hunter2") && !text.contains("aHVudGVyMg"));
+}

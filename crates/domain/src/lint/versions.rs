@@ -1,0 +1,46 @@
+//! Whether the declared Kubernetes is one that the bundle is for.
+
+use semver::Version;
+
+use super::Scene;
+use crate::finding::{Finding, Kind};
+
+pub(super) fn check(scene: &Scene<'_>, findings: &mut Vec<Finding>) {
+    let Some(declared) = &scene.environment.cluster.kubernetes else {
+        return;
+    };
+    let Some(version) = newest_patch(declared) else {
+        return;
+    };
+    for release in &scene.environment.releases {
+        let Some(range) = &release.kubernetes else {
+            continue;
+        };
+        if !range.matches(&version) {
+            findings.push(
+                Finding::warning(
+                    Kind::Repository,
+                    "kubernetes-range",
+                    format!(
+                        "bundle {} is for Kubernetes {range}, and the cluster has {declared}",
+                        release.bundle
+                    ),
+                )
+                .at(release.origin.clone())
+                .hint("apply refuses to install it there"),
+            );
+        }
+    }
+}
+
+/// A patch that no version of Kubernetes gets to.
+const NEWEST: u64 = 999;
+
+/// A minor without a patch stands for any of its patches: the newest.
+fn newest_patch(declared: &str) -> Option<Version> {
+    let text = declared.trim_start_matches('v');
+    let mut parts = text.split('.').map(str::parse::<u64>);
+    let (major, minor) = (parts.next()?.ok()?, parts.next()?.ok()?);
+    let patch = parts.next().and_then(Result::ok).unwrap_or(NEWEST);
+    Some(Version::new(major, minor, patch))
+}

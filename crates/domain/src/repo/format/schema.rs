@@ -1,0 +1,35 @@
+//! JSON Schemas of our own files, for editors: made from the structs that read
+//! them, with their comments.
+
+use schemars::generate::SchemaSettings;
+use serde_json::{Value, json};
+
+use super::{API_VERSION, Bundle, Environment, Repository};
+
+/// The schema of each kind of file, by its kind. They lie in docs/schemas/.
+///
+/// ```
+/// let kinds: Vec<&str> = pleach_domain::repo::format::schemas().map(|(kind, _)| kind).to_vec();
+/// assert_eq!(kinds, ["Repository", "Environment", "Bundle", "BundleVersion"]);
+/// ```
+pub fn schemas() -> [(&'static str, Value); 4] {
+    let bundle = of::<Bundle>("BundleVersion");
+    [
+        ("Repository", of::<Repository>("Repository")),
+        ("Environment", of::<Environment>("Environment")),
+        ("Bundle", of::<Bundle>("Bundle")),
+        ("BundleVersion", bundle),
+    ]
+}
+
+fn of<T: schemars::JsonSchema>(kind: &str) -> Value {
+    let generator = SchemaSettings::draft07().into_generator();
+    let mut schema = generator.into_root_schema_for::<T>().to_value();
+    schema["title"] = json!(format!("pleach {kind}"));
+    schema["properties"]["apiVersion"] = json!({
+        "description": "The format.",
+        "const": API_VERSION,
+    });
+    schema["properties"]["kind"] = json!({"description": "What the file is.", "const": kind});
+    schema
+}

@@ -1,0 +1,135 @@
+//! `pleach lint`.
+
+use clap::ValueEnum;
+use pleach_domain::finding::{self, Finding, Severity};
+use pleach_domain::kinds::KindTable;
+use pleach_domain::lint::{self, Linted};
+use pleach_domain::repo::{self, FileTree};
+use serde_json::json;
+
+use super::error::CliError;
+use super::format::findings;
+use super::load::pleach_version;
+use super::{Context, Exit, Target, Ui};
+
+/// Find mistakes in the files, without a cluster
+///
+/// Reads environments as render does, and looks closer: at fields that a kind
+/// does not have, values of another type, items of lists that have the same
+/// keys, versions that Kubernetes no longer serves, and at what is named and
+/// in no manifest. Everything is said at once, with file and line.
+///
+/// Ends with exit code 3 when there are errors; warnings and notes do not
+/// change it.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  pleach lint                         all environments
+  pleach lint production staging      two of them
+  pleach lint --revision v1.4.0       as it was at a tag
+  pleach lint -o json                 for programs")]
+pub(crate) struct LintArgs {
+    /// Environments [default: all]
+    #[arg(value_name = "ENV")]
+    environments: Vec<Target>,
+
+    /// Format of the output
+    #[arg(short, long, value_name = "FORMAT", default_value = "text")]
+    output: Output,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Output {
+    Text,
+    Json,
+}
+
+pub(crate) fn run(ui: &mut Ui, context: &Context, args: &LintArgs) -> Result<Exit, CliError> {
+    if let Some(target) = args.environments.iter().find(|t| t.release.is_some()) {
+        return Err(CliError::usage(format!(
+            "{target} is one release; lint looks at whole environments"
+        )));
+    }
+    let opened = context.open()?;
+    let tree = &*opened.tree;
+    let mut names: Vec<String> = args
+        .environments
+        .iter()
+        .map(|target| target.environment.clone())
+        .collect();
+    if names.is_empty() {
+        names = repo::environments(tree);
+    }
+    let found = findings_of(tree, &names);
+    match args.output {
+        Output::Text => {
+            let text = findings::text(&found, Severity::Note);
+            if !text.is_empty() {
+                ui.print(text.trim_end_matches('\n'));
+            }
+            let summary = match findings::summary(&found) {
+                summary if summary.is_empty() => "no errors, no warnings".to_owned(),
+                summary => summary,
+            };
+            ui.status(format_args!("{summary} in {}", environments(&names)));
+        }
+        Output::Json => {
+            let count = |severity| found.iter().filter(|f| f.severity == severity).count();
+            let report = json!({
+                "format": 1,
+                "environments": names,
+                "findings": found,
+                "summary": {
+                    "errors": count(Severity::Error),
+                    "warnings": count(Severity::Warning),
+                    "notes": count(Severity::Note),
+                },
+            });
+            ui.print(format_args!("{report:#}"));
+        }
+    }
+    Ok(if found.iter().any(Finding::is_error) {
+        Exit::REPOSITORY
+    } else {
+        Exit::DONE
+    })
+}
+
+/// Everything there is to say, each thing once: environments share files.
+fn findings_of(tree: &dyn FileTree, names: &[String]) -> Vec<Finding> {
+    let mut found = Vec::new();
+    let mut linted: Vec<Linted> = Vec::new();
+    if names.is_empty() {
+        found.push(
+            Finding::error(
+                finding::Kind::Repository,
+                "unknown-environment",
+                "the repository has no environment",
+            )
+            .hint("write environments/NAME.yaml"),
+        );
+    }
+    for name in names {
+        match repo::resolve(tree, name, &pleach_version()) {
+            Err(findings) => found.extend(findings),
+            Ok(environment) => {
+                let kubernetes = environment.cluster.kubernetes.as_deref();
+                let (table, note) = KindTable::nearest(kubernetes);
+                found.extend(note.map(|note| note.at(environment.origin.clone())));
+                linted.push(lint::environment(tree, &environment, &table));
+            }
+        }
+    }
+    found.extend(lint::across(&linted));
+    found.extend(linted.into_iter().flat_map(|linted| linted.findings));
+    finding::sort(&mut found);
+    finding::excerpt::attach(tree, &mut found);
+    found
+}
+
+fn environments(names: &[String]) -> String {
+    match names {
+        [one] => format!("environment {one}"),
+        names => format!("{} environments", names.len()),
+    }
+}

@@ -1,0 +1,149 @@
+//! `pleach lint`.
+
+use insta::assert_snapshot;
+use serde_json::Value;
+
+use super::Folder;
+
+fn folder() -> Folder {
+    let environment = |cluster: &str| {
+        format!(
+            "apiVersion: pleach.dev/v1alpha1\nkind: Environment\n\
+             cluster: {{id: {cluster}, kubernetes: \"1.36\"}}\n\
+             releases:\n  - {{bundle: web, version: v1.0.0, namespace: web}}\n"
+        )
+    };
+    Folder::with(&[
+        (
+            "pleach.yaml",
+            "apiVersion: pleach.dev/v1alpha1\nkind: Repository\nid: fleet\n",
+        ),
+        ("environments/blue.yaml", &environment("a")),
+        ("environments/green.yaml", &environment("b")),
+        (
+            "manifests/web/bundle.yaml",
+            "apiVersion: pleach.dev/v1alpha1\nkind: Bundle\n",
+        ),
+        (
+            "manifests/web/v1.0.0/web.yaml",
+            "\
+apiVersion: apps/v1
+kind: Deployment
+metadata: {name: web}
+spec:
+  selector: {matchLabels: {app: web}}
+  replicsa: 2
+  template:
+    metadata: {labels: {app: web}}
+    spec:
+      serviceAccountName: web
+      containers:
+        - name: web
+          image: web
+          ports:
+            - {name: a, containerPort: 8443, protocol: TCP}
+            - {name: b, containerPort: 8443, protocol: TCP}
+",
+        ),
+        (
+            "manifests/web/v1.0.0/secret.yaml.j2",
+            "apiVersion: v1\nkind: Secret\nmetadata: {name: s}\nstringDat:\n  key: hunter2\n",
+        ),
+    ])
+}
+
+#[test]
+fn everything_is_said_once_with_its_place() {
+    assert_snapshot!(folder().run(&["lint"]).shown(), @r"
+    exit: 3
+    --- stdout
+    manifests/web/v1.0.0/secret.yaml.j2:4: error: `stringDat` is no field of Secret
+      4 | stringDat:
+      object: Secret/web/s
+      hint: did you mean `stringData`?
+    manifests/web/v1.0.0/web.yaml:6: error: `spec.replicsa` is no field of Deployment
+      6 |   replicsa: 2
+        |   ^^^^^^^^
+      object: Deployment.apps/web/web
+      hint: did you mean `replicas`?
+    manifests/web/v1.0.0/web.yaml:10: note: the pods need ServiceAccount/web/web, which is in no manifest of the environment
+      10 |       serviceAccountName: web
+         |       ^^^^^^^^^^^^^^^^^^
+      object: Deployment.apps/web/web
+    manifests/web/v1.0.0/web.yaml:16: error: `spec.template.spec.containers[0].ports` has a second item with containerPort 8443, protocol TCP; the first is at manifests/web/v1.0.0/web.yaml:15
+      16 |             - {name: b, containerPort: 8443, protocol: TCP}
+         |               ^^^^^
+      object: Deployment.apps/web/web
+      hint: server-side apply refuses it; take one of them out
+    --- stderr
+    3 errors in 2 environments
+    ");
+}
+
+#[test]
+fn json_is_for_programs() {
+    let run = folder().run(&["lint", "blue", "-o", "json"]);
+    assert_eq!((run.code, run.stderr.as_str()), (3, ""));
+    assert!(!run.stdout.contains("hunter2"));
+    let report: Value = serde_json::from_str(&run.stdout).unwrap();
+    assert_eq!(report["format"], 1);
+    assert_eq!(report["environments"], serde_json::json!(["blue"]));
+    assert_eq!(
+        report["summary"],
+        serde_json::json!({"errors": 3, "warnings": 0, "notes": 1})
+    );
+    let unknown = &report["findings"][1];
+    assert_eq!(
+        unknown["place"],
+        serde_json::json!({"file": "manifests/web/v1.0.0/web.yaml", "line": 6})
+    );
+    assert_eq!(unknown["column"], 3);
+    assert_eq!(unknown["code"], "unknown-field");
+    assert_eq!(unknown["severity"], "error");
+    let schema: Value =
+        serde_json::from_str(include_str!("../../../docs/schemas/lint.json")).unwrap();
+    let errors: Vec<String> = jsonschema::validator_for(&schema)
+        .unwrap()
+        .iter_errors(&report)
+        .map(|error| error.to_string())
+        .collect();
+    assert_eq!(errors, Vec::<String>::new());
+}
+
+#[test]
+fn one_cluster_has_one_environment_for_an_object() {
+    let folder = folder();
+    let green = folder
+        .read("environments/green.yaml")
+        .replace("id: b", "id: a");
+    folder.write("environments/green.yaml", &green);
+    let run = folder.run(&["lint"]);
+    assert!(
+        run.stdout.contains(
+            "error: environments blue and green both have the object on cluster a; blue has it \
+             at manifests/web/v1.0.0/web.yaml:1\n"
+        ),
+        "{}",
+        run.stdout
+    );
+}
+
+#[test]
+fn a_release_is_not_an_environment() {
+    let run = folder().run(&["lint", "blue/web"]);
+    assert_eq!(run.code, 2);
+    assert!(run.stderr.contains("lint looks at whole environments"));
+}
+
+#[test]
+fn the_repository_of_the_project_is_clean() {
+    let folder = Folder::new();
+    let root = env!("CARGO_MANIFEST_DIR");
+    let run = folder.run(&["lint", "--repo", root, "-o", "json"]);
+    let report: Value = serde_json::from_str(&run.stdout).unwrap();
+    assert_eq!(
+        (run.code, &report["summary"]["warnings"]),
+        (0, &0.into()),
+        "{report:#}"
+    );
+}
