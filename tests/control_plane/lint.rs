@@ -34,21 +34,24 @@ fn service(fields: &str) -> String {
 }
 
 fn errors(manifest: &str) -> Vec<String> {
-    let tree = MemoryTree::new([
-        (
-            "pleach.yaml",
-            "apiVersion: pleach.dev/v1alpha1\nkind: Repository\nid: x\n",
-        ),
-        (
-            "environments/a.yaml",
-            "apiVersion: pleach.dev/v1alpha1\nkind: Environment\nreleases: [{bundle: b}]\n",
-        ),
-        (
-            "manifests/b/bundle.yaml",
-            "apiVersion: pleach.dev/v1alpha1\nkind: Bundle\n",
-        ),
-        ("manifests/b/x.yaml", manifest),
-    ]);
+    let tree = MemoryTree::new(
+        [
+            (
+                "pleach.yaml",
+                "apiVersion: pleach.dev/v1alpha1\nkind: Repository\nid: x\n",
+            ),
+            (
+                "environments/a.yaml",
+                "apiVersion: pleach.dev/v1alpha1\nkind: Environment\nreleases: [{bundle: b}]\n",
+            ),
+            (
+                "manifests/b/bundle.yaml",
+                "apiVersion: pleach.dev/v1alpha1\nkind: Bundle\n",
+            ),
+            ("manifests/b/x.yaml", manifest),
+        ]
+        .map(|(path, text)| (path, text.to_owned())),
+    );
     let environment = repo::resolve(&tree, "a", &Version::new(0, 1, 0)).unwrap();
     let (table, _) = KindTable::nearest(None);
     lint::environment(&tree, &environment, &table)
