@@ -63,6 +63,7 @@ fn errors(manifest: &str) -> Vec<String> {
 }
 
 /// The server's answer to a dry-run with strict fields.
+#[expect(clippy::disallowed_methods, reason = "a file for kubectl")]
 fn refusal(manifest: &str) -> Option<String> {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("a.yaml");

@@ -6,6 +6,7 @@ use pleach_testkit::control_plane::binaries;
 use serde_json::Value;
 
 #[test]
+#[expect(clippy::disallowed_methods, reason = "a file for kubectl")]
 fn kubectl_reads_what_is_recorded() {
     let cases: Value =
         serde_json::from_str(include_str!("../fixtures/yaml/conformance.json")).unwrap();

@@ -10,6 +10,7 @@
 )]
 
 mod large;
+mod lint;
 mod parse;
 mod templates;
 mod upgrade;

@@ -31,10 +31,18 @@ pub fn attach(tree: &dyn FileTree, findings: &mut [Finding]) {
         }
         let source = files.entry(place.file.clone()).or_insert_with(|| {
             let bytes = tree.read(&place.file).ok()?;
-            Some(Source::new(String::from_utf8(bytes.to_vec()).ok()?))
+            let text = String::from_utf8(bytes.to_vec()).ok()?;
+            Some(Source::new(text, is_own(&place.file)))
         });
         finding.excerpt = source.as_ref().and_then(|source| source.line(place.line));
     }
+}
+
+/// Whether a file is one of ours by its path: it may be too broken to say so.
+fn is_own(file: &str) -> bool {
+    let name = file.rsplit('/').next().unwrap_or_default();
+    file.starts_with("environments/")
+        || ["pleach.yaml", "bundle.yaml", "version.yaml"].contains(&name)
 }
 
 /// A text whose lines can be shown.
@@ -44,8 +52,8 @@ struct Source {
 }
 
 impl Source {
-    fn new(text: String) -> Self {
-        let own = text.contains("pleach.dev/v1");
+    fn new(text: String, own: bool) -> Self {
+        let own = own || text.contains("pleach.dev/v1");
         Self { text, own }
     }
 
@@ -93,16 +101,19 @@ impl Source {
                 continue;
             }
             indent = indent_of(line);
-            let key = line.trim_start_matches([' ', '-']);
-            if PRIVATE.iter().any(|private| {
-                key.strip_prefix(private)
-                    .is_some_and(|rest| rest.starts_with(':'))
-            }) {
+            if private_part(line).is_some() || ends_with_private_key(line) {
                 return true;
             }
         }
         false
     }
+}
+
+fn ends_with_private_key(line: &str) -> bool {
+    let key = line.trim().trim_start_matches(['-', ' ', '{']);
+    PRIVATE
+        .iter()
+        .any(|private| key.strip_prefix(private) == Some(":"))
 }
 
 fn indent_of(line: &str) -> usize {
@@ -210,7 +221,7 @@ mod tests {
         #[case] line: usize,
         #[case] expected: Option<&str>,
     ) {
-        let source = Source::new(text.to_owned());
+        let source = Source::new(text.to_owned(), false);
         assert_eq!(source.line(line).as_deref(), expected);
     }
 }

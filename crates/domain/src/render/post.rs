@@ -260,9 +260,7 @@ impl Pass<'_> {
         if let Some(sources) = &mut self.sources {
             sources.add(id.clone(), place);
         }
-        Some(
-            Manifest::new(id, gvk.api_version, origin, &value, false).with_secret_fields(secret),
-        )
+        Some(Manifest::new(id, gvk.api_version, origin, &value, false).with_secret_fields(secret))
     }
 
     fn drop_server_fields(&mut self, value: &mut Value, place: &Place) {
