@@ -197,7 +197,17 @@ impl Loaded {
             .partition(|(release, _)| release.name.release == wanted);
         for (_, other) in &others {
             for finding in &other.findings {
-                if let Some(position) = self.findings.iter().position(|known| known == finding) {
+                // Those of the environment have got their line of source.
+                let same = |known: &Finding| {
+                    (&known.code, &known.place, &known.object, &known.message)
+                        == (
+                            &finding.code,
+                            &finding.place,
+                            &finding.object,
+                            &finding.message,
+                        )
+                };
+                if let Some(position) = self.findings.iter().position(same) {
                     self.findings.remove(position);
                 }
             }

@@ -2,7 +2,7 @@
 
 /// Every code of a finding about files, values, templates or manifests, sorted.
 /// docs/lint.md says what each means; a test compares.
-pub const CODES: [&str; 60] = [
+pub const CODES: [&str; 62] = [
     "annotation",
     "api-not-served",
     "autoscaled-field",
@@ -45,6 +45,8 @@ pub const CODES: [&str; 60] = [
     "reserved-annotation",
     "reserved-label",
     "secret",
+    "secret-field-unused",
+    "secret-in-name",
     "server-fields",
     "template-failed",
     "template-limit",
