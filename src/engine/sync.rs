@@ -20,6 +20,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use pleach_domain::object::labels;
 use pleach_domain::observe::{DesiredDigest, Grants, Observed};
+use pleach_domain::order::StageName;
 use pleach_domain::plan::{Desired, Plan};
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
@@ -99,6 +100,10 @@ pub async fn carry_out(
     let operator = op::Operator {
         cluster,
         plan,
+        grants: plan
+            .steps
+            .iter()
+            .any(|step| step.stage == StageName::Access),
         manifests: desired
             .manifests
             .iter()

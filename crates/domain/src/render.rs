@@ -43,7 +43,8 @@ mod tests;
 pub use filters::FILTERS;
 pub use source::{Sources, Spot};
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::hash_map::Entry;
+use std::collections::{BTreeSet, HashMap};
 
 use serde_json::Value;
 
@@ -236,28 +237,31 @@ fn finish(
 
 /// Keeps the first of several objects with the same id.
 fn refuse_repeated(manifests: Vec<Manifest>, findings: &mut Vec<Finding>) -> Vec<Manifest> {
-    let mut first: BTreeMap<ObjectId, Origin> = BTreeMap::new();
+    let mut first: HashMap<&ObjectId, &Origin> = HashMap::with_capacity(manifests.len());
+    let mut kept = Vec::with_capacity(manifests.len());
+    for manifest in &manifests {
+        match first.entry(manifest.id()) {
+            Entry::Vacant(entry) => {
+                entry.insert(manifest.origin());
+                kept.push(true);
+            }
+            Entry::Occupied(entry) => {
+                let message = format!("the object is also at {}", entry.get());
+                findings.push(repeated(manifest, &message));
+                kept.push(false);
+            }
+        }
+    }
     manifests
         .into_iter()
-        .filter(|manifest| match first.get(manifest.id()) {
-            None => {
-                first.insert(manifest.id().clone(), manifest.origin().clone());
-                true
-            }
-            Some(place) => {
-                findings.push(repeated(
-                    manifest,
-                    &format!("the object is also at {place}"),
-                ));
-                false
-            }
-        })
+        .zip(kept)
+        .filter_map(|(manifest, kept)| kept.then_some(manifest))
         .collect()
 }
 
 /// Finds objects that an earlier release has.
 fn refuse_shared<'a>(rendered: impl Iterator<Item = &'a mut Rendered>) {
-    let mut owners: BTreeMap<ObjectId, (String, Origin)> = BTreeMap::new();
+    let mut owners: HashMap<ObjectId, (String, Origin)> = HashMap::new();
     for release in rendered {
         let mut shared = BTreeSet::new();
         for manifest in &release.manifests {

@@ -8,7 +8,7 @@ mod identity;
 mod members;
 mod predict;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashSet};
 
 use futures::stream::{self, StreamExt as _};
 use jiff::Timestamp;
@@ -105,7 +105,7 @@ pub async fn observe(
     let unconfirmed = observed
         .inventory
         .settle(&observed.meta, &desired.apply_set());
-    let wanted: BTreeSet<&ObjectId> = desired.manifests.iter().map(Manifest::id).collect();
+    let wanted: HashSet<&ObjectId> = desired.manifests.iter().map(Manifest::id).collect();
     let dropped: Vec<Finding> = unconfirmed
         .into_iter()
         .filter(|id| !wanted.contains(id))
@@ -143,7 +143,7 @@ impl Reader<'_> {
         desired: &Desired,
         observed: &mut Observed,
     ) -> Result<(), SyncError> {
-        let wanted: BTreeSet<&ObjectId> = desired.manifests.iter().map(Manifest::id).collect();
+        let wanted: HashSet<&ObjectId> = desired.manifests.iter().map(Manifest::id).collect();
         let leaving: Vec<ObjectId> = observed
             .inventory
             .entries
@@ -185,7 +185,7 @@ impl Reader<'_> {
     /// what else changes of it.
     async fn read_former(
         &self,
-        wanted: &BTreeSet<&ObjectId>,
+        wanted: &HashSet<&ObjectId>,
         leaving: &[ObjectId],
         observed: &mut Observed,
     ) -> Result<(), SyncError> {

@@ -12,7 +12,6 @@ use std::time::Duration;
 use pleach_domain::finding::Kind;
 use pleach_domain::inventory::Inventory;
 use pleach_domain::object::{DigestKey, Manifest, ObjectId};
-use pleach_domain::order::StageName;
 use pleach_domain::plan::{Op, Plan, Precondition, Step, StepId, Until};
 use serde_json::Value;
 use tokio::sync::Semaphore;
@@ -34,6 +33,8 @@ const RIGHTS_SETTLE: Duration = Duration::from_secs(5);
 pub(super) struct Operator<'a> {
     pub(super) cluster: &'a Cluster,
     pub(super) plan: &'a Plan,
+    /// Whether the plan grants rights, which take a moment to be in force.
+    pub(super) grants: bool,
     pub(super) manifests: BTreeMap<&'a ObjectId, &'a Manifest>,
     pub(super) key: Option<&'a DigestKey>,
     pub(super) manager: String,
@@ -130,11 +131,7 @@ impl Operator<'_> {
         let defined = self.paths.definition(&step.object.group_kind()).is_some()
             || (self.manifests.get(&step.object))
                 .is_some_and(|manifest| self.paths.is_registered(manifest.api_version()));
-        let grants = self
-            .plan
-            .steps
-            .iter()
-            .any(|other| other.stage == StageName::Access);
+        let grants = self.grants;
         let events = self.events.clone();
         let id = step.id;
         let retry = Retry::until(deadline)

@@ -1,6 +1,7 @@
 //! Objects: read, list, apply, create, patch, delete.
 
 mod list;
+mod page;
 mod write;
 
 use pleach_domain::object::ObjectId;

@@ -5,6 +5,7 @@
 
 use std::error::Error as StdError;
 use std::io;
+use std::marker::PhantomData;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -12,7 +13,7 @@ use http::header::{ACCEPT, CONTENT_TYPE, RETRY_AFTER, USER_AGENT, WARNING};
 use http::{HeaderMap, Method, Request, Response};
 use kube::client::Body;
 use pleach_domain::object::ObjectId;
-use serde::de::DeserializeOwned;
+use serde::de::{DeserializeOwned, DeserializeSeed};
 use tokio::time::{Instant, timeout};
 
 use super::classify::{Question, Verb};
@@ -107,7 +108,18 @@ pub(super) struct Reply {
 impl Reply {
     /// Parses the body.
     pub(super) fn json<T: DeserializeOwned>(&self) -> Result<T, Box<ApiError>> {
-        serde_json::from_slice(&self.body).map_err(|error| {
+        self.json_with(PhantomData)
+    }
+
+    /// Parses the body with a state of its own.
+    pub(super) fn json_with<'de, S: DeserializeSeed<'de>>(
+        &'de self,
+        seed: S,
+    ) -> Result<S::Value, Box<ApiError>> {
+        let mut deserializer = serde_json::Deserializer::from_slice(&self.body);
+        let value = seed.deserialize(&mut deserializer);
+        let whole = value.and_then(|value| deserializer.end().map(|()| value));
+        whole.map_err(|error| {
             // Position and expectation only: serde_json quotes values of the
             // wrong type, and the body may be a Secret.
             let mut error = ApiError::local(

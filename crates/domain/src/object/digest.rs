@@ -151,16 +151,16 @@ pub fn canonical_json(value: &Value) -> Vec<u8> {
 fn write_canonical(value: &Value, out: &mut Vec<u8>) {
     match value {
         Value::Object(map) => {
-            let mut keys: Vec<&String> = map.keys().collect();
-            keys.sort_unstable();
+            let mut entries: Vec<(&String, &Value)> = map.iter().collect();
+            entries.sort_unstable_by_key(|(key, _)| *key);
             out.push(b'{');
-            for (index, key) in keys.into_iter().enumerate() {
+            for (index, (key, value)) in entries.into_iter().enumerate() {
                 if index > 0 {
                     out.push(b',');
                 }
-                write_scalar(&Value::String(key.clone()), out);
+                write_scalar(key, out);
                 out.push(b':');
-                write_canonical(&map[key], out);
+                write_canonical(value, out);
             }
             out.push(b'}');
         }
@@ -178,9 +178,9 @@ fn write_canonical(value: &Value, out: &mut Vec<u8>) {
     }
 }
 
-fn write_scalar(value: &Value, out: &mut Vec<u8>) {
-    // Display of a scalar Value is its JSON; nothing in it can fail.
-    out.extend_from_slice(value.to_string().as_bytes());
+fn write_scalar(value: &impl Serialize, out: &mut Vec<u8>) {
+    // Texts and scalars always have a JSON form, and memory takes all of it.
+    drop(serde_json::to_writer(out, value));
 }
 
 #[cfg(test)]

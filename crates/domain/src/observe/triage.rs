@@ -37,14 +37,14 @@ pub struct Known<'a> {
     pub verify: bool,
 }
 
-/// Decides for every desired object what has to be asked.
-pub fn triage(known: Known<'_>) -> BTreeMap<ObjectId, Reading> {
+/// Decides for every desired object what has to be asked, in their order.
+pub fn triage(known: Known<'_>) -> Vec<Reading> {
     known
         .manifests
         .iter()
         .map(|manifest| {
             let id = manifest.id();
-            let reading = match (known.meta.get(id), known.inventory.entries.get(id)) {
+            match (known.meta.get(id), known.inventory.entries.get(id)) {
                 (None, _) => Reading::Predict,
                 (Some(live), Some(entry))
                     if !known.verify
@@ -53,8 +53,7 @@ pub fn triage(known: Known<'_>) -> BTreeMap<ObjectId, Reading> {
                     Reading::Nothing
                 }
                 (Some(_), _) => Reading::Full,
-            };
-            (id.clone(), reading)
+            }
         })
         .collect()
 }

@@ -66,7 +66,17 @@ impl Scanner {
 
     fn feed(&mut self, line: &str) {
         let mut rest = line;
-        while let Some(first) = rest.chars().next() {
+        loop {
+            // Most of a template is text, in which nothing else ends anything.
+            let next = match self.0 {
+                Within::Text | Within::Raw => rest.find('{'),
+                Within::Comment => rest.find('#'),
+                Within::Tag { .. } => Some(0),
+            };
+            rest = next.map_or("", |next| &rest[next..]);
+            let Some(first) = rest.chars().next() else {
+                return;
+            };
             let mut width = first.len_utf8();
             match self.0 {
                 Within::Text => {

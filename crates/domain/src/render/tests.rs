@@ -258,3 +258,56 @@ proptest! {
         prop_assert_eq!(&rendered.manifests[0].value()["spec"], &values);
     }
 }
+
+/// Counts how often each file is read.
+struct Counting {
+    tree: MemoryTree,
+    reads: std::cell::RefCell<std::collections::BTreeMap<String, usize>>,
+}
+
+impl FileTree for Counting {
+    fn list(&self, folder: &str) -> Result<Vec<crate::repo::TreeEntry>, crate::repo::TreeError> {
+        self.tree.list(folder)
+    }
+
+    fn read(&self, file: &str) -> Result<Bytes, crate::repo::TreeError> {
+        *self.reads.borrow_mut().entry(file.to_owned()).or_default() += 1;
+        self.tree.read(file)
+    }
+}
+
+#[test]
+fn every_file_is_read_once_and_shared_templates_too() {
+    let mut files = vec![(
+        "templates/m.j2".to_owned(),
+        "{% macro m() %}x{% endmacro %}".to_owned(),
+    )];
+    for number in 0..100 {
+        let object = format!(
+            "{{% from 'm.j2' import m %}}\n{{apiVersion: v1, kind: ConfigMap, metadata: {{name: a{number:03}}}, data: {{x: {{{{ m() }}}}}}}}\n"
+        );
+        files.push((format!("a{number:03}.yaml.j2"), object));
+    }
+    let borrowed: Vec<(&str, &str)> = files
+        .iter()
+        .map(|(a, b)| (a.as_str(), b.as_str()))
+        .collect();
+    let names: Vec<&str> = borrowed.iter().skip(1).map(|(name, _)| *name).collect();
+    let release = samples::release("web", &names, json!({}));
+    let environment = samples::environment(vec![release.clone()]);
+    let counting = Counting {
+        tree: tree(&borrowed),
+        reads: std::cell::RefCell::default(),
+    };
+    let rendered = render(&counting, &environment, &release, &table());
+    assert_eq!(messages(&rendered), [""; 0]);
+    let origins: Vec<&str> = rendered
+        .manifests
+        .iter()
+        .map(|manifest| manifest.origin().file.as_str())
+        .collect();
+    assert_eq!(origins, names);
+    let reads = counting.reads.into_inner();
+    assert_eq!(reads.len(), 101);
+    assert!(reads.values().all(|count| *count == 1), "{reads:?}");
+}

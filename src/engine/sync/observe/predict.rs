@@ -1,6 +1,6 @@
 //! Asks the server what it would make of the objects that may have changed.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 use bytes::Bytes;
 use futures::stream::{self, StreamExt as _, TryStreamExt as _};
@@ -24,20 +24,17 @@ struct Asked {
 }
 
 impl Reader<'_> {
-    /// Reads in full and asks for what triage could not settle.
+    /// Reads in full and asks for what triage could not settle; `readings` are
+    /// in the order of the manifests.
     pub(super) async fn predict(
         &self,
         desired: &Desired,
-        readings: &BTreeMap<ObjectId, Reading>,
+        readings: &[Reading],
         observed: &mut Observed,
     ) -> Result<(), SyncError> {
         let missing = missing_namespaces(desired, observed);
         let mut questions = Vec::new();
-        for manifest in &desired.manifests {
-            let reading = readings
-                .get(manifest.id())
-                .copied()
-                .unwrap_or(Reading::Predict);
+        for (manifest, &reading) in desired.manifests.iter().zip(readings) {
             match cannot_ask(manifest, &missing, &observed.discovery) {
                 _ if reading == Reading::Nothing => {}
                 // Nothing can be in a namespace that is not there.
@@ -45,18 +42,14 @@ impl Reader<'_> {
                     let prediction = Prediction::Unverified(why);
                     observed.predicted.insert(manifest.id().clone(), prediction);
                 }
-                why => questions.push((manifest, why)),
+                why => questions.push((manifest, reading, why)),
             }
         }
         let answers: Vec<Asked> = stream::iter(questions)
-            .map(|(manifest, why)| async move {
+            .map(|(manifest, reading, why)| async move {
                 if let Some(why) = why {
                     self.look(manifest, why).await
                 } else {
-                    let reading = readings
-                        .get(manifest.id())
-                        .copied()
-                        .unwrap_or(Reading::Predict);
                     self.ask(manifest, reading, desired.digests.get(manifest.id()))
                         .await
                 }

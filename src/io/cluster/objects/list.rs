@@ -12,6 +12,7 @@ use serde::de::DeserializeOwned;
 use serde_json::{Map, Value, json};
 
 use super::brief;
+use super::page::Reading;
 use crate::io::cluster::classify::Verb;
 use crate::io::cluster::path::with_query;
 use crate::io::cluster::transport::{About, Call, JSON};
@@ -83,24 +84,6 @@ pub struct MetaList {
     pub items: Vec<(ObjectId, LiveMeta)>,
     /// Where a watch continues.
     pub resource_version: String,
-}
-
-/// A page. `kind` and `items` must be there: an answer of something else must
-/// not pass for an empty list.
-#[derive(Deserialize)]
-struct Page<T> {
-    kind: String,
-    metadata: PageMetadata,
-    items: Option<Vec<T>>,
-}
-
-#[derive(Deserialize, Default)]
-#[serde(rename_all = "camelCase", default)]
-struct PageMetadata {
-    #[serde(rename = "continue")]
-    continue_token: Option<String>,
-    resource_version: Option<String>,
-    remaining_item_count: Option<u64>,
 }
 
 /// The metadata of an object; the rest of it is skipped while parsing.
@@ -251,11 +234,12 @@ impl Cluster {
                 }
                 Err(error) => return Err(failed(error)),
             };
-            let page: Page<T> = reply.json().map_err(failed)?;
+            let page = reply
+                .json_with(Reading::new(&read, items))
+                .map_err(failed)?;
             if !page.kind.ends_with("List") {
                 return Err(failed(no_list(&page.kind).into()));
             }
-            items.extend(page.items.unwrap_or_default().into_iter().map(&read));
             token = page
                 .metadata
                 .continue_token
