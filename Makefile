@@ -4,7 +4,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help check-tools controlplane build fmt lint unit test demo sandbox test-upstream schemas format-schemas clean
+.PHONY: help check-tools controlplane build fmt lint unit test demo sandbox test-upstream schemas format-schemas bench clean
 
 # Folder with manifests of upstream projects, for test-upstream.
 DATA ?=
@@ -54,6 +54,13 @@ schemas: controlplane ## Make the tables of kinds and docs/schemas again
 
 format-schemas: check-tools ## Make docs/schemas again, from the structs of our own files
 	cargo run -p pleach-testkit --bin pleach-schemas formats
+
+# What is measured: make bench BENCH="--only '5000 mixed' -o json"
+BENCH ?=
+
+bench: controlplane ## Measure pleach and kubectl on the same work (half an hour); BENCH=--quick is short
+	cargo build --release --bin pleach
+	cargo run -p pleach-testkit --bin pleach-bench -- --pleach "$${CARGO_TARGET_DIR:-target}/release/pleach" $(BENCH)
 
 clean: ## Remove what cargo built; the control plane's cache stays
 	cargo clean

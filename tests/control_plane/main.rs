@@ -27,6 +27,7 @@ mod ownership;
 mod plan_files;
 mod prune;
 mod refusals;
+mod requests;
 mod rights;
 mod robustness;
 mod samples;

@@ -2,7 +2,8 @@
 
 use std::{
     collections::BTreeMap,
-    fmt, io,
+    fmt,
+    io::{self, Read as _, Seek as _},
     path::{Path, PathBuf},
     sync::atomic::{AtomicU64, Ordering},
     time::Duration,
@@ -19,19 +20,36 @@ const PATIENCE: Duration = Duration::from_secs(10);
 #[derive(Debug, Clone)]
 pub struct AuditLog {
     path: PathBuf,
+    /// Bytes that are left out.
+    from: u64,
 }
 
 impl AuditLog {
     /// Takes the path of a log; the file appears with the first request.
     pub fn new(path: impl Into<PathBuf>) -> Self {
-        Self { path: path.into() }
+        Self {
+            path: path.into(),
+            from: 0,
+        }
+    }
+
+    /// Gives the log without what is in it now, so that a long one need not be
+    /// read again and again.
+    #[expect(clippy::disallowed_methods, reason = "the path is put into the error")]
+    pub fn from_here(self) -> anyhow::Result<Self> {
+        let metadata = std::fs::metadata(&self.path)
+            .with_context(|| format!("failed to read {}", self.path.display()))?;
+        Ok(Self {
+            from: metadata.len(),
+            ..self
+        })
     }
 
     /// Reads all events that are there. A last line that is still being written
     /// is left for the next time.
     pub fn events(&self) -> anyhow::Result<Events> {
         let context = || format!("failed to read {}", self.path.display());
-        match read(&self.path) {
+        match read(&self.path, self.from) {
             Ok(text) => Events::parse(&text).with_context(context),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Events::default()),
             Err(error) => Err(error).with_context(context),
@@ -284,12 +302,11 @@ pub struct Summary {
     pub verbs: BTreeMap<String, usize>,
 }
 
-#[expect(
-    clippy::disallowed_methods,
-    reason = "the callers put the path into the error"
-)]
-fn read(path: &Path) -> io::Result<String> {
-    let bytes = std::fs::read(path)?;
+fn read(path: &Path, from: u64) -> io::Result<String> {
+    let mut file = std::fs::File::open(path)?;
+    file.seek(io::SeekFrom::Start(from))?;
+    let mut bytes = Vec::new();
+    file.read_to_end(&mut bytes)?;
     // The end may be half a character; it is cut off with its line.
     Ok(String::from_utf8_lossy(&bytes).into_owned())
 }

@@ -2,6 +2,7 @@
 
 pub mod aggregated;
 pub mod audit;
+pub mod bench;
 pub mod control_plane;
 pub mod demo;
 pub mod faults;

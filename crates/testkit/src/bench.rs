@@ -1,0 +1,125 @@
+//! pleach and kubectl in turn on the same work, on a throw-away control plane:
+//! `make bench`.
+//!
+//! The control plane is etcd and the API server alone. What controllers would
+//! write, the bench writes: so the numbers are those of the two programs, and
+//! what the server does for them.
+
+pub mod arena;
+pub mod desk;
+pub mod measure;
+pub mod report;
+pub mod workload;
+
+use std::path::PathBuf;
+
+use arena::Arena;
+use report::{Case, Report, Sample, Task, Tool};
+use workload::{Content, Workload};
+
+/// What is measured.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// The program.
+    pub pleach: PathBuf,
+    /// The work.
+    pub workloads: Vec<Workload>,
+    /// How often everything is done.
+    pub rounds: usize,
+    /// Largest number of objects that `diff` is measured with: kubectl needs
+    /// a process, two requests and two files for each.
+    pub largest_diff: usize,
+    /// Number of templated objects that are rendered without a cluster.
+    pub templated: usize,
+}
+
+impl Options {
+    /// Everything: about half an hour.
+    pub fn full(pleach: PathBuf) -> Self {
+        let mut workloads = Vec::new();
+        for content in [Content::ConfigMaps, Content::Mixed] {
+            for objects in [1000, 5000] {
+                workloads.push(Workload::new(content, objects));
+            }
+            workloads.push(Workload {
+                foreign: 20_000,
+                ..Workload::new(content, 5000)
+            });
+        }
+        Self {
+            pleach,
+            workloads,
+            rounds: 3,
+            largest_diff: 1000,
+            templated: 5000,
+        }
+    }
+
+    /// Enough to see that it works, and to count requests.
+    pub fn quick(pleach: PathBuf) -> Self {
+        Self {
+            pleach,
+            workloads: vec![Workload {
+                foreign: 50,
+                ..Workload::new(Content::Mixed, 300)
+            }],
+            rounds: 1,
+            largest_diff: 300,
+            templated: 300,
+        }
+    }
+}
+
+/// Measures everything. `say` is told what is being done.
+pub async fn run(options: &Options, mut say: impl FnMut(&str)) -> anyhow::Result<Report> {
+    let mut report = Report::new(measure::machine(), options.rounds);
+    say("the desk: start and render");
+    report.desk = desk::measure(&options.pleach, options.templated)?;
+    for workload in &options.workloads {
+        say(&format!("{workload}: a control plane is started"));
+        let arena = Arena::start(&options.pleach, *workload).await?;
+        for round in 0..options.rounds {
+            // Who comes second finds a warmer server.
+            let mut tools = [Tool::Pleach, Tool::Kubectl];
+            tools.rotate_left(round % 2);
+            for tool in tools {
+                say(&format!("{workload}: round {}, {tool}", round + 1));
+                play(&arena, options, *workload, tool, &mut report).await?;
+            }
+        }
+    }
+    Ok(report)
+}
+
+/// One round of one tool, from an empty cluster to an empty cluster.
+async fn play(
+    arena: &Arena,
+    options: &Options,
+    workload: Workload,
+    tool: Tool,
+    report: &mut Report,
+) -> anyhow::Result<()> {
+    let mut tasks = vec![Task::FirstApply, Task::NoOp, Task::OnePercent];
+    if workload.objects <= options.largest_diff {
+        tasks.insert(2, Task::Diff);
+    }
+    arena.write(0)?;
+    for task in tasks {
+        if matches!(task, Task::Diff | Task::OnePercent) {
+            arena.write(1)?;
+        }
+        let sample: Sample = arena.measure(tool, task).await?;
+        report.add(
+            Case {
+                workload,
+                task,
+                tool,
+            },
+            sample,
+        );
+        if task == Task::FirstApply {
+            arena.settle(tool).await?;
+        }
+    }
+    arena.clear().await
+}

@@ -1,0 +1,73 @@
+//! Measures pleach and kubectl on the same work: `make bench`.
+//!
+//! Arguments: `--quick`, `-o json`, `--rounds N`, `--only TEXT`, `--pleach FILE`.
+
+use std::io::Write as _;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::{Context as _, bail};
+use pleach_testkit::bench::{self, Options};
+
+fn main() -> ExitCode {
+    match run() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            // Nobody is left to hear that this failed too.
+            drop(writeln!(std::io::stderr(), "error: {error:#}"));
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run() -> anyhow::Result<()> {
+    let program = std::env::current_exe().context("failed to find this program")?;
+    let mut pleach = program.with_file_name("pleach");
+    let (mut quick, mut json, mut rounds, mut only) = (false, false, None, None);
+    let mut arguments = std::env::args().skip(1);
+    while let Some(argument) = arguments.next() {
+        let mut value = || {
+            arguments
+                .next()
+                .with_context(|| format!("{argument} needs a value"))
+        };
+        match argument.as_str() {
+            "--quick" => quick = true,
+            "-o" | "--output" => {
+                json = match value()?.as_str() {
+                    "json" => true,
+                    "text" => false,
+                    other => bail!("{other} is no format; there are text and json"),
+                }
+            }
+            "--rounds" => rounds = Some(value()?.parse().context("--rounds needs a number")?),
+            "--only" => only = Some(value()?),
+            "--pleach" => pleach = PathBuf::from(value()?),
+            other => bail!(
+                "unknown argument {other}; there are --quick, -o json, --rounds N, --only TEXT, --pleach FILE"
+            ),
+        }
+    }
+    let mut options = if quick {
+        Options::quick(pleach)
+    } else {
+        Options::full(pleach)
+    };
+    options.rounds = rounds.unwrap_or(options.rounds);
+    if let Some(only) = only {
+        options
+            .workloads
+            .retain(|workload| workload.to_string().contains(&only));
+    }
+    let runtime = tokio::runtime::Runtime::new()?;
+    let report = runtime.block_on(bench::run(&options, |what| {
+        drop(writeln!(std::io::stderr(), "{what}"));
+    }))?;
+    let mut out = std::io::stdout();
+    if json {
+        writeln!(out, "{:#}", report.json())?;
+    } else {
+        write!(out, "{}", report.text())?;
+    }
+    Ok(())
+}
