@@ -167,6 +167,7 @@ impl Scene {
                 manifests,
                 runtime_objects: Vec::new(),
                 digests,
+                ignored: pleach_domain::ignore::Ignored::default(),
                 findings: Vec::new(),
             },
             policy: Policy {

@@ -36,6 +36,10 @@ pub(crate) struct PlanArgs {
     #[arg(long, value_name = "FILE")]
     pub(crate) out: Option<PathBuf>,
 
+    /// Compare every object with a dry run, also those whose metadata says that they are unchanged
+    #[arg(long)]
+    pub(crate) verify: bool,
+
     /// Exit with code 10 when there are changes
     #[arg(long)]
     pub(crate) exit_code: bool,
@@ -56,7 +60,7 @@ pub(crate) enum PlanOutput {
 
 pub(crate) async fn run(ui: &mut Ui, ctx: &Context, args: PlanArgs) -> Result<Exit, CliError> {
     let options = Options {
-        verify: false,
+        verify: args.verify,
         wait: true,
         review: true,
     };

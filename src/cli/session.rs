@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use pleach_domain::finding::Finding;
+use pleach_domain::ignore::{Ignored, scale_target};
 use pleach_domain::inventory::ReleaseName;
 use pleach_domain::observe::ClusterId;
 use pleach_domain::plan::{self, Desired, Plan, Policy};
@@ -115,7 +116,7 @@ impl Session {
         let cluster = self.cluster_for(release);
         let policy = self.policy(release);
         let planning = async {
-            let mut observation = observe(&cluster, &mut desired, self.options.verify).await?;
+            let mut observation = observe(&cluster, &mut desired, &policy).await?;
             if self.is_first(release) {
                 let declared = &self.loaded.environment.cluster;
                 let finding = declared.other_version(&observation.observed.server_version);
@@ -163,7 +164,13 @@ impl Session {
 
 /// What git wants of a release; its digests need the key of whoever compares.
 pub(super) fn desired(loaded: &Loaded, release: &ResolvedRelease, rendered: &Rendered) -> Desired {
-    Desired {
+    let mut ignored = Ignored::default();
+    for manifest in &rendered.manifests {
+        if let Some(fields) = rendered.ignored.get(manifest.id()) {
+            ignored.add(manifest, fields);
+        }
+    }
+    let mut desired = Desired {
         name: release.name.clone(),
         store: release.store.clone(),
         repository: loaded.environment.repository.clone(),
@@ -175,8 +182,20 @@ pub(super) fn desired(loaded: &Loaded, release: &ResolvedRelease, rendered: &Ren
         manifests: rendered.manifests.clone(),
         runtime_objects: release.runtime_objects.clone(),
         digests: std::collections::BTreeMap::new(),
+        ignored,
         findings: Vec::new(),
+    };
+    // An autoscaler may be in another release than what it scales.
+    let releases = loaded.rendered.iter().chain(&loaded.others);
+    for autoscaler in releases
+        .flat_map(|(_, rendered)| &rendered.manifests)
+        .filter(|manifest| manifest.id().kind == "HorizontalPodAutoscaler")
+    {
+        if let Some(target) = scale_target(autoscaler.id(), &autoscaler.value()) {
+            desired.leave_replicas(&target, autoscaler.id());
+        }
     }
+    desired
 }
 
 /// What an environment and the flags allow a release.

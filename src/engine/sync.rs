@@ -104,12 +104,12 @@ pub async fn carry_out(
             .steps
             .iter()
             .any(|step| step.stage == StageName::Access),
+        desired,
         manifests: desired
             .manifests
             .iter()
             .map(|manifest| (manifest.id(), manifest))
             .collect(),
-        key: state.key(),
         manager: desired.name.field_manager(),
         paths: paths::Paths::new(&observed.discovery, &desired.manifests),
         hub: hub::Hub::new(
@@ -137,11 +137,12 @@ pub async fn carry_out(
         Ok(())
     };
     let ending = record::Ending::of(plan, &result, was_ready, recorded.as_ref().err());
+    let corrected = record::corrected(plan, &result);
     let finished = record::finish(
         &mut state,
         desired,
         &ending,
-        plan.has_steps(),
+        (plan.has_steps(), &corrected),
         &inventory,
         attempt,
     )

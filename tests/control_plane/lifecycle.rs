@@ -361,26 +361,6 @@ fn objects_deleted_by_hand_come_back() {
 }
 
 #[test]
-fn immutable_fields_are_refused_before_anything_is_written() {
-    let fleet = fleet("stiff");
-    fleet.applied();
-    fleet.edit(APP.0, "app: shop", "app: other");
-    fleet.edit(CONFIG.0, "hello", "welcome");
-    fleet.commit();
-    let run = fleet.writes_nothing(|fleet| fleet.apply().ended_with(7));
-    run.says("manifests/shop/v1.0.0/app.yaml:6")
-        .says("Deployment.apps/stiff/shop")
-        .says("spec.selector")
-        .says("recreating objects is not supported yet")
-        .says("nothing was written");
-    assert_eq!(
-        fleet.field(&["-n", "stiff", "cm/settings"], "{.data.greeting}"),
-        "hello"
-    );
-    fleet.diff().ended_with(7);
-}
-
-#[test]
 fn a_server_of_another_version_is_pointed_out() {
     let fleet = fleet("minor");
     fleet.edit_environment("cluster: {", "cluster: {kubernetes: \"1.35\", ");

@@ -8,6 +8,7 @@
     reason = "clippy lets tests do this, but not their helpers"
 )]
 
+mod adoption;
 mod aggregated;
 mod apply_set;
 mod audit;
@@ -20,12 +21,14 @@ mod drift;
 mod facts;
 mod faults;
 mod fleet;
+mod ignore;
 mod kubectl;
 mod lifecycle;
 mod lint;
 mod ownership;
 mod plan_files;
 mod prune;
+mod recreate;
 mod refusals;
 mod requests;
 mod rights;

@@ -7,6 +7,7 @@ use std::fs;
 use std::path::Path;
 
 use jiff::Timestamp;
+use pleach_domain::ignore::Ignored;
 use pleach_domain::inventory::{Attempt, Entry, EntryState, Installed};
 use pleach_domain::kinds::KindTable;
 use pleach_domain::object::{Digest, GroupKind, Manifest, ObjectId, ServiceRef};
@@ -95,6 +96,7 @@ impl Release {
                 .iter()
                 .map(|manifest| (manifest.id().clone(), digest(manifest)))
                 .collect(),
+            ignored: Ignored::default(),
             findings: Vec::new(),
         }
     }

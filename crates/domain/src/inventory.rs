@@ -1,6 +1,7 @@
 //! What outlives a run: the members of a release and what is recorded of them.
 
 mod applyset;
+mod corrections;
 mod entry;
 mod release;
 mod shards;
@@ -8,6 +9,7 @@ mod store;
 mod summary;
 
 pub use applyset::apply_set_id;
+pub use corrections::Correction;
 pub use entry::{Entry, EntryState, Inventory};
 pub use release::{
     Attempt, AttemptResult, Installed, Journal, RECORD_FORMAT, RecordError, ReleaseName, ShardRef,

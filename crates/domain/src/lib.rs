@@ -7,13 +7,16 @@
 //! Reading order follows the data: [`repo`] (what git says) → [`values`] →
 //! [`render`] (manifests) → [`observe`] (what the cluster says) → [`diff`] →
 //! [`order`] → [`plan`]; [`doctor`] looks at a whole cluster instead of a
-//! release. [`object`] is what all of them speak of,
+//! release. [`deployer`] knows who else may own an object, [`ignore`] which
+//! fields are left to others. [`object`] is what all of them speak of,
 //! [`inventory`] what outlives a run, [`readiness`] what "done" means.
 
 pub mod age;
+pub mod deployer;
 pub mod diff;
 pub mod doctor;
 pub mod finding;
+pub mod ignore;
 pub mod inventory;
 pub mod kinds;
 pub mod lint;

@@ -21,6 +21,7 @@ use std::fmt;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
+use crate::deployer::KnownOwner;
 use crate::inventory::{Installed, Inventory, Journal};
 use crate::object::{Digest, DigestKey, FieldPath, GroupKind, Manifest, ObjectId, ServiceRef};
 
@@ -56,6 +57,11 @@ pub struct Observed {
     pub full: BTreeMap<ObjectId, Live>,
     /// What the server says it would make of the desired objects that changed.
     pub predicted: BTreeMap<ObjectId, Prediction>,
+    /// How objects that may be adopted would look once only git and those who
+    /// stay want something of them; only where the server could be asked.
+    pub adopted: BTreeMap<ObjectId, Live>,
+    /// What other deployers say of objects that may be adopted.
+    pub owners: Vec<KnownOwner>,
     /// APIServices and webhook configurations that point at a Service.
     pub registrations: Vec<Registration>,
     /// The Services that registrations point at; read only when there are steps.
@@ -155,7 +161,13 @@ pub enum Prediction {
         forced: Option<Live>,
     },
     /// These fields cannot change; only a new object would do.
-    Immutable(Vec<FieldPath>),
+    Immutable {
+        /// The fields.
+        fields: Vec<FieldPath>,
+        /// Why the server would not take the new object either; none when it
+        /// would, or could not be asked.
+        refused: Option<ApiRefusal>,
+    },
     /// The server refuses it.
     Refused(ApiRefusal),
     /// The server could not be asked.
@@ -251,6 +263,8 @@ impl Observed {
             meta: BTreeMap::new(),
             full: BTreeMap::new(),
             predicted: BTreeMap::new(),
+            adopted: BTreeMap::new(),
+            owners: Vec::new(),
             registrations: Vec::new(),
             backends: BTreeMap::new(),
             access: Grants::default(),

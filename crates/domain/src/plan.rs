@@ -29,6 +29,7 @@ mod namespace;
 mod needless;
 mod ownership;
 mod preflight;
+mod protection;
 mod prune;
 #[cfg(test)]
 mod tests;
@@ -39,8 +40,10 @@ pub use deletion::{Deletion, Grant, Propagation};
 pub use file::{PLAN_FILE_FORMAT, PlanFile, PlanFileError, ReviewedObject, ReviewedRelease};
 pub use model::{
     Action, Body, Cause, Change, Desired, Direction, Edge, EdgeReason, Need, NonSecret, Op,
-    Overlay, OverlayId, Plan, Policy, Precondition, Stage, Step, StepId, Until, is_protected_kind,
+    Overlay, OverlayId, Own, Plan, Policy, Precondition, Stage, Step, StepId, Taken, Until,
+    is_protected_kind,
 };
+pub use ownership::{is_foreign, owners_of};
 
 use crate::observe::Observed;
 use draft::{Ctx, Draft};

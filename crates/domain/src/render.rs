@@ -44,11 +44,12 @@ pub use filters::FILTERS;
 pub use source::{Sources, Spot};
 
 use std::collections::hash_map::Entry;
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use serde_json::Value;
 
 use crate::finding::{self, Finding, Kind};
+use crate::ignore::{self, FieldPattern};
 use crate::inventory::ReleaseName;
 use crate::kinds::KindTable;
 use crate::object::{Manifest, ObjectId, Origin};
@@ -65,6 +66,8 @@ pub struct Rendered {
     pub release: ReleaseName,
     /// Sorted by stage, kind, namespace and name. Incomplete when there are errors.
     pub manifests: Vec<Manifest>,
+    /// Fields of them that the release leaves to others.
+    pub ignored: BTreeMap<ObjectId, Vec<FieldPattern>>,
     /// Sorted by file and line.
     pub findings: Vec<Finding>,
     /// Files that the result depends on beside those of the environment, sorted;
@@ -225,10 +228,12 @@ fn finish(
     );
     manifests = refuse_repeated(manifests, &mut findings);
     order::sort(&mut manifests);
+    let ignored = ignore::resolve(&release.ignore, &manifests, &mut findings);
     finding::sort(&mut findings);
     Rendered {
         release: release.name.clone(),
         manifests,
+        ignored,
         findings,
         inputs: inputs.into_iter().collect(),
         secret_values,

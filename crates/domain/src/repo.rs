@@ -15,12 +15,14 @@ mod tree;
 mod unsupported;
 
 pub use environment::environments;
-pub use policy::{Consent, ConsentAction, Protect, PruneMax, PrunePolicy, RuntimeObject, Selector};
+pub use policy::{
+    Consent, ConsentAction, Propagation, Protect, PruneMax, PrunePolicy, RuntimeObject, Selector,
+};
 pub use recording::{Record, RecordingTree};
 pub use resolve::resolve;
 pub use resolved::{
     ClusterRef, Patch, PatchChange, ResolvedEnvironment, ResolvedRelease, SecretRule,
 };
 pub use selector::{Matcher, well_known_group};
-pub(crate) use suggest::nearest;
+pub(crate) use suggest::{did_you_mean, nearest};
 pub use tree::{FileTree, MemoryTree, TreeEntry, TreeError, TreeKind};

@@ -82,7 +82,7 @@ fn line(changes: &BTreeMap<&ObjectId, &Change>, step: &Step) -> String {
             Some(until) => format!("{:<9} {}", "wait", waits_for(&id, until)),
             None => format!("{:<9} for all steps before", "wait"),
         },
-        Op::Patch { .. } => format!("{:<9} {id}", "patch"),
+        Op::Own(_) | Op::Patch { .. } => format!("{:<9} {id}", "patch"),
         op @ (Op::Apply { .. } | Op::Create { .. }) => match changes.get(&step.object) {
             Some(change) => {
                 let action = change.action.to_string();

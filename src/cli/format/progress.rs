@@ -91,7 +91,7 @@ fn past(op: &Op) -> &'static str {
     match op {
         Op::Apply { .. } => "applied",
         Op::Create { .. } => "created",
-        Op::Patch { .. } => "patched",
+        Op::Own(_) | Op::Patch { .. } => "patched",
         Op::Delete(_) => "deleted",
         Op::Copy { .. } => "copied",
         Op::Migrate { .. } => "migrated",

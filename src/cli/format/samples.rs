@@ -20,6 +20,7 @@ pub(crate) fn plan(changes: &[(&str, Action)]) -> Plan {
             require: Vec::new(),
             digest: None,
             unverified: None,
+            corrects: Vec::new(),
         })
         .collect();
     let steps = changes
@@ -70,6 +71,7 @@ fn apply() -> Op {
     Op::Apply {
         body: Body::Rendered(DesiredDigest::Known(Digest::of(b"body"))),
         take_over: Vec::new(),
+        leave: Vec::new(),
     }
 }
 

@@ -186,6 +186,7 @@ mod tests {
                 release: "web".to_owned(),
             },
             manifests: vec![manifest],
+            ignored: std::collections::BTreeMap::new(),
             findings: Vec::new(),
             inputs: Vec::new(),
             secret_values: SecretValues::of(&json!({"writeOnly": true}), &json!("marked-value")),

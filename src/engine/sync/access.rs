@@ -87,6 +87,7 @@ fn needed(plan: &Plan, paths: &Paths) -> BTreeSet<Right> {
             Op::Apply { .. } if step.require.contains(&Precondition::Absent) => {
                 &["create", "patch"]
             }
+            Op::Own(_) => &["get", "patch"],
             Op::Apply { .. } | Op::Patch { .. } => &["patch"],
             Op::Create { .. } => &["create"],
             Op::Delete(_) => &["delete"],

@@ -1,7 +1,7 @@
 //! The bytes that are sent for a manifest.
 
 use bytes::Bytes;
-use pleach_domain::object::{Manifest, annotations, canonical_json};
+use pleach_domain::object::{annotations, canonical_json};
 use pleach_domain::observe::DesiredDigest;
 use serde_json::{Value, json};
 
@@ -14,10 +14,9 @@ pub(super) struct Require<'a> {
     pub(super) resource_version: Option<&'a str>,
 }
 
-/// The request body: the manifest with the annotation that carries its digest,
+/// The request body: the object with the annotation that carries its digest,
 /// and with the incarnation it is meant for.
-pub(super) fn compose(manifest: &Manifest, digest: DesiredDigest, require: Require<'_>) -> Bytes {
-    let mut value = manifest.value();
+pub(super) fn compose(mut value: Value, digest: DesiredDigest, require: Require<'_>) -> Bytes {
     if let DesiredDigest::Known(digest) = digest {
         value["metadata"]["annotations"][annotations::DESIRED] = json!(digest.to_string());
     }

@@ -4,6 +4,8 @@
 //! what it settles costs nothing further (triage). What is left is read in full and asked for with a dry run. A LIST that fails
 //! is recorded and costs only what depends on it (I1, I10).
 
+mod adoption;
+mod autoscalers;
 mod identity;
 mod members;
 mod predict;
@@ -17,7 +19,7 @@ use pleach_domain::finding::{Finding, Kind};
 use pleach_domain::inventory::{EntryState, Store};
 use pleach_domain::object::{Gvk, Manifest, ObjectId, ServiceRef, labels};
 use pleach_domain::observe::{Backend, Known, Listing, Observed, Served, triage};
-use pleach_domain::plan::Desired;
+use pleach_domain::plan::{Desired, Policy};
 
 use super::error::SyncError;
 use super::paths::Paths;
@@ -40,11 +42,12 @@ pub struct Observation {
 }
 
 /// Reads the cluster for one release. Fills in `desired.digests`, which need
-/// the key that the cluster keeps. With `verify` every object is asked for.
+/// the key that the cluster keeps, and `desired.ignored` with what autoscalers
+/// in the cluster scale.
 pub async fn observe(
     cluster: &Cluster,
     desired: &mut Desired,
-    verify: bool,
+    policy: &Policy,
 ) -> Result<Observation, SyncError> {
     let manager = desired.name.field_manager();
     let (server_version, identity, discovery) = futures::try_join!(
@@ -52,9 +55,10 @@ pub async fn observe(
         identity::identify(cluster, &desired.store, &manager),
         async { Ok(cluster.discover().await?) }
     )?;
-    let (read, registrations) = futures::join!(
+    let (read, registrations, autoscalers) = futures::join!(
         State::read(cluster, &desired.name, &desired.store, &discovery),
-        cluster.registrations(&manager)
+        cluster.registrations(&manager),
+        autoscalers::list(cluster, desired, &discovery)
     );
     let (state, recorded) = read?;
     if recorded.installed.is_none() {
@@ -64,6 +68,7 @@ pub async fn observe(
             .ensure_only_record(&desired.repository, is_defined)
             .await?;
     }
+    autoscalers::leave(desired, &autoscalers?, &recorded.inventory);
     desired.digest_with(state.key());
     let mut observed = Observed::of(
         identity.cluster,
@@ -119,11 +124,13 @@ pub async fn observe(
     let readings = triage(Known {
         manifests: &desired.manifests,
         digests: &desired.digests,
+        ignored: &desired.ignored,
         inventory: &observed.inventory,
         meta: &observed.meta,
-        verify,
+        verify: policy.verify,
     });
     reader.predict(desired, &readings, &mut observed).await?;
+    reader.read_foreign(desired, policy, &mut observed).await?;
     reader.read_leaving(desired, &mut observed).await?;
     Ok(Observation { observed, state })
 }

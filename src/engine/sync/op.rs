@@ -3,6 +3,7 @@
 mod apply;
 mod contents;
 mod delete;
+mod own;
 mod patch;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -11,8 +12,8 @@ use std::time::Duration;
 
 use pleach_domain::finding::Kind;
 use pleach_domain::inventory::Inventory;
-use pleach_domain::object::{DigestKey, Manifest, ObjectId};
-use pleach_domain::plan::{Op, Plan, Precondition, Step, StepId, Until};
+use pleach_domain::object::{Manifest, ObjectId};
+use pleach_domain::plan::{Desired, Op, Plan, Precondition, Step, StepId, Until};
 use serde_json::Value;
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
@@ -35,8 +36,8 @@ pub(super) struct Operator<'a> {
     pub(super) plan: &'a Plan,
     /// Whether the plan grants rights, which take a moment to be in force.
     pub(super) grants: bool,
+    pub(super) desired: &'a Desired,
     pub(super) manifests: BTreeMap<&'a ObjectId, &'a Manifest>,
-    pub(super) key: Option<&'a DigestKey>,
     pub(super) manager: String,
     pub(super) paths: Paths,
     pub(super) hub: Hub,
@@ -55,7 +56,12 @@ impl Executor for Operator<'_> {
         let started = Instant::now();
         self.record(step, started, Since::default());
         match &step.op {
-            Op::Apply { body, take_over } => self.apply(step, body, take_over, started).await,
+            Op::Apply {
+                body,
+                take_over,
+                leave,
+            } => self.apply(step, body, (take_over, leave), started).await,
+            Op::Own(own) => self.own(step, own, started).await,
             Op::Patch { patch, subresource } => {
                 self.patch(step, patch, subresource.as_deref(), started)
                     .await

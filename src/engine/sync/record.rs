@@ -8,7 +8,7 @@ use pleach_domain::object::{Digest, Manifest, ObjectId, ServiceRef, canonical_js
 use pleach_domain::observe::{DesiredDigest, Observed};
 use pleach_domain::order::stage_of;
 use pleach_domain::order::{defined_kinds, registered_services};
-use pleach_domain::plan::{Action, Body, Desired, Op, Plan, Precondition};
+use pleach_domain::plan::{Action, Body, Desired, Op, Plan, Precondition, Taken};
 use serde_json::{Value, json};
 
 use super::error::SyncError;
@@ -72,6 +72,8 @@ fn is_current(desired: &Desired, observed: &Observed, plan: &Plan) -> bool {
     };
     is_said
         && super::is_keyed(desired)
+        // What was fought over and has calmed down is forgotten.
+        && !record.clone().calm_down(observed.at)
         && refreshed(desired, observed, plan, observed.inventory.clone()) == observed.inventory
 }
 
@@ -365,12 +367,31 @@ impl Ending {
     }
 }
 
+/// The fields that were taken back from others.
+pub(super) fn corrected(plan: &Plan, result: &SyncResult) -> Vec<(ObjectId, Taken)> {
+    let applied: BTreeSet<&ObjectId> = plan
+        .steps
+        .iter()
+        .filter(|step| matches!(step.op, Op::Apply { .. }))
+        .filter(|step| result.outcomes.get(&step.id) == Some(&Outcome::Done))
+        .map(|step| &step.object)
+        .collect();
+    plan.changes
+        .iter()
+        .filter(|change| applied.contains(&change.object))
+        .flat_map(|change| {
+            let corrects = change.corrects.iter();
+            corrects.map(|taken| (change.object.clone(), taken.clone()))
+        })
+        .collect()
+}
+
 /// Writes how a sync ended. A run without effects leaves no entry in the history.
 pub(super) async fn finish(
     state: &mut State,
     desired: &Desired,
     ending: &Ending,
-    had_effects: bool,
+    (had_effects, corrected): (bool, &[(ObjectId, Taken)]),
     inventory: &Inventory,
     attempt: Attempt,
 ) -> Result<(), SyncError> {
@@ -380,6 +401,11 @@ pub(super) async fn finish(
         record.bundle.clone_from(&desired.bundle);
         record.stage.clone_from(&ending.stage);
         record.ready = deployed;
+        let now = Timestamp::now();
+        record.calm_down(now);
+        for (object, taken) in corrected {
+            record.correct(object, &taken.field.to_string(), &taken.manager, now);
+        }
         if had_effects || !deployed {
             record.push(AttemptResult {
                 version: attempt.version.clone(),

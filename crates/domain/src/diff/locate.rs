@@ -27,7 +27,7 @@ pub(super) fn step_mut<'a>(value: &'a mut Value, segment: &PathSegment) -> Optio
 }
 
 /// Takes away what a step names; nothing happens where it is not there.
-pub(super) fn remove(value: &mut Value, segment: &PathSegment) {
+pub(crate) fn remove(value: &mut Value, segment: &PathSegment) {
     match (segment, value) {
         (PathSegment::Key(key), Value::Object(map)) => {
             // shift_remove: the order of the other keys is the order people read.
@@ -42,8 +42,23 @@ pub(super) fn remove(value: &mut Value, segment: &PathSegment) {
     }
 }
 
+/// Takes away what a path names; nothing happens where it is not there.
+pub fn take(object: &mut Value, path: &FieldPath) {
+    let Some((last, parents)) = path.0.split_last() else {
+        return;
+    };
+    let mut at = object;
+    for segment in parents {
+        let Some(child) = step_mut(at, segment) else {
+            return;
+        };
+        at = child;
+    }
+    remove(at, last);
+}
+
 /// Which item of a list a step names.
-pub(super) fn position(items: &[Value], segment: &PathSegment) -> Option<usize> {
+pub(crate) fn position(items: &[Value], segment: &PathSegment) -> Option<usize> {
     match segment {
         PathSegment::Index(index) => (*index < items.len()).then_some(*index),
         PathSegment::Item(wanted) => items

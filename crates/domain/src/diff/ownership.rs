@@ -3,14 +3,17 @@
 
 mod adoption;
 mod field_set;
+mod remains;
 mod whole;
 
 use serde_json::Value;
 
-use crate::object::{Digest, FieldPath, PathSegment, canonical_json};
+use crate::ignore::{self, FieldPattern};
+use crate::object::{Digest, FieldPath, canonical_json};
 
-pub use adoption::{after_adoption, merge_entries, without_owned};
+pub use adoption::{Transfer, Transferred, after_adoption, without_owned};
 pub use field_set::FieldSet;
+pub use remains::{recreated, remainder};
 pub use whole::everything_in;
 
 /// The entries of managedFields, in the server's order.
@@ -42,14 +45,37 @@ pub fn apply_entry<'a>(metadata: &'a Value, manager: &str) -> Option<&'a Value> 
 /// fields of their own.
 pub fn fingerprint(metadata: &Value, manager: &str) -> Option<Digest> {
     let entry = apply_entry(metadata, manager)?;
+    Some(entry_digest(entry, &entry["fieldsV1"]))
+}
+
+/// The fingerprint that our entry had when it held these fields too.
+pub fn fingerprint_with(metadata: &Value, manager: &str, fields: &FieldSet) -> Option<Digest> {
+    let entry = apply_entry(metadata, manager)?;
+    let all = FieldSet::parse(&entry["fieldsV1"]).union(fields);
+    Some(entry_digest(entry, &all.to_json()))
+}
+
+fn entry_digest(entry: &Value, fields: &Value) -> Digest {
     let mut bytes = entry["apiVersion"]
         .as_str()
         .unwrap_or_default()
         .as_bytes()
         .to_vec();
     bytes.push(b'\n');
-    bytes.extend(canonical_json(&entry["fieldsV1"]));
-    Some(Digest::of(&bytes))
+    bytes.extend(canonical_json(fields));
+    Digest::of(&bytes)
+}
+
+/// Whether our own Apply entry of two objects is the same, apart from the
+/// fields that are left to others.
+pub fn same_entry(a: &Value, b: &Value, manager: &str, ignored: &[FieldPattern]) -> bool {
+    let read = |object: &Value| {
+        let entry = apply_entry(&object["metadata"], manager)?;
+        let fields = FieldSet::parse(&entry["fieldsV1"]);
+        let fields = ignore::give_up(ignored, &fields, object);
+        Some((entry["apiVersion"].as_str().map(str::to_owned), fields))
+    };
+    read(a) == read(b)
 }
 
 /// The managers of main-resource fields, without doubles, in the server's order.
@@ -152,14 +178,6 @@ fn managers_where(metadata: &Value, wanted: impl Fn(&FieldSet) -> bool) -> Vec<S
         }
     }
     managers
-}
-
-/// The steps that a set has right below its root, with what is below them.
-fn segments_of(set: &FieldSet) -> Vec<(PathSegment, &FieldSet)> {
-    set.below
-        .iter()
-        .map(|(step, child)| (field_set::segment(step), child))
-        .collect()
 }
 
 #[cfg(test)]

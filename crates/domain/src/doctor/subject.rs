@@ -6,6 +6,7 @@ use jiff::Timestamp;
 use serde::Serialize;
 use serde_json::Value;
 
+use crate::deployer;
 use crate::diff::ownership;
 use crate::object::{ObjectId, annotations, labels};
 
@@ -164,89 +165,16 @@ fn last_write(metadata: &Value) -> Option<Write> {
         .max_by_key(|write| write.at)
 }
 
-/// Finds the marks of deployers; what acts by itself comes first.
+/// The marks of deployers, or else the field manager of one.
 fn deployer(metadata: &Value) -> Option<Deployer> {
-    let label = |key: &str| metadata["labels"][key].as_str();
-    let annotation = |key: &str| metadata["annotations"][key].as_str();
-    let found = |name: String, key: &str, value: &str, suspend: Option<String>| {
-        Some(Deployer {
-            name,
-            mark: format!("{key}={value}"),
-            suspend,
-        })
-    };
-    for (group, kind, command) in [
-        ("kustomize", "Kustomization", "kustomization"),
-        ("helm", "HelmRelease", "helmrelease"),
-    ] {
-        let key = format!("{group}.toolkit.fluxcd.io/name");
-        if let Some(name) = label(&key) {
-            let namespace = label(&format!("{group}.toolkit.fluxcd.io/namespace"));
-            let (within, option) = match namespace {
-                Some(namespace) => (format!("{namespace}/"), format!(" -n {namespace}")),
-                None => (String::new(), String::new()),
-            };
-            return found(
-                format!("Flux ({kind} {within}{name})"),
-                &key,
-                name,
-                Some(format!("flux suspend {command} {name}{option}")),
-            );
-        }
-    }
-    let tracking = "argocd.argoproj.io/tracking-id";
-    if let Some(id) = annotation(tracking) {
-        let name = id.split(':').next().unwrap_or(id);
-        return found(
-            format!("Argo CD (application {name})"),
-            tracking,
-            id,
-            argocd_suspend(name),
-        );
-    }
-    let instance = "argocd.argoproj.io/instance";
-    if let Some(name) = label(instance) {
-        return found(
-            format!("Argo CD (application {name})"),
-            instance,
-            name,
-            argocd_suspend(name),
-        );
-    }
-    let release = "meta.helm.sh/release-name";
-    if let Some(name) = annotation(release) {
-        let within = annotation("meta.helm.sh/release-namespace")
-            .map(|namespace| format!("{namespace}/"))
-            .unwrap_or_default();
-        return found(
-            format!("Helm (release {within}{name})"),
-            release,
-            name,
-            None,
-        );
-    }
-    let managers = ownership::managers(metadata);
-    [
-        ("kustomize-controller", "Flux"),
-        ("helm-controller", "Flux"),
-        ("argocd-", "Argo CD"),
-        ("helm", "Helm"),
-    ]
-    .into_iter()
-    .find_map(|(start, name)| {
-        let manager = managers.iter().find(|manager| manager.starts_with(start))?;
-        found(name.to_owned(), "field manager", manager, None)
+    let found = deployer::marked(metadata)
+        .or_else(|| deployer::of_managers(&ownership::managers(metadata)))?;
+    let suspend = found.owner.as_ref().map(|owner| owner.suspend(None));
+    Some(Deployer {
+        name: found.name(),
+        mark: format!("{}={}", found.key, found.value),
+        suspend: suspend.and_then(|commands| commands.into_iter().next()),
     })
-}
-
-/// Annotations hold any text, and people paste commands: only a name goes in.
-fn argocd_suspend(name: &str) -> Option<String> {
-    let is_name = !name.is_empty()
-        && !name.starts_with('-')
-        && name
-            .chars()
-            .all(|character| character.is_ascii_alphanumeric() || "-_./".contains(character));
-    is_name.then(|| format!("argocd app set {name} --sync-policy none"))
 }
 
 #[cfg(test)]

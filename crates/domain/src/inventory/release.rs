@@ -11,7 +11,7 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use super::{Inventory, Store};
+use super::{Correction, Inventory, Store};
 use crate::object::{Digest, labels};
 
 /// Version of the status format. An older pleach refuses to write a newer one.
@@ -88,6 +88,8 @@ pub struct Installed {
     pub entries: usize,
     /// The last results, newest first.
     pub history: Vec<AttemptResult>,
+    /// Fields that were taken back lately, so that nobody fights without end.
+    pub corrections: Vec<Correction>,
 }
 
 /// A shard that the record commits to.
@@ -198,17 +200,26 @@ impl Installed {
             ..self.clone()
         };
         let shown = self.applying.as_ref().or(self.installed.as_ref());
+        let condition = |kind: &str, status: bool, reason: &str, message: &str| {
+            json!({
+                "type": kind,
+                "status": if status { "True" } else { "False" },
+                "reason": reason,
+                "message": message,
+                "lastTransitionTime": now.to_string(),
+            })
+        };
+        let mut conditions = vec![condition("Ready", self.ready, reason, message)];
+        let contended = self.contended(now);
+        if !contended.is_empty() {
+            let message = contended.join("; ");
+            conditions.push(condition("Contended", true, "FieldsFoughtOver", &message));
+        }
         json!({
             "version": shown.map(|attempt| &attempt.version),
             "revision": shown.map(|attempt| &attempt.revision),
             "stage": self.stage,
-            "conditions": [{
-                "type": "Ready",
-                "status": if self.ready { "True" } else { "False" },
-                "reason": reason,
-                "message": message,
-                "lastTransitionTime": now.to_string(),
-            }],
+            "conditions": conditions,
             "record": record,
         })
     }

@@ -1,5 +1,5 @@
-//! Fields that an autoscaler writes and a manifest has, too: each apply would
-//! take them back.
+//! Fields that an autoscaler writes and a manifest has, too: they are sent when
+//! the object is created and left to the autoscaler afterwards.
 
 use std::collections::BTreeMap;
 

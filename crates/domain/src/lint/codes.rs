@@ -2,7 +2,7 @@
 
 /// Every code of a finding about files, values, templates or manifests, sorted.
 /// docs/lint.md says what each means; a test compares.
-pub const CODES: [&str; 62] = [
+pub const CODES: [&str; 63] = [
     "annotation",
     "api-not-served",
     "autoscaled-field",
@@ -14,6 +14,7 @@ pub const CODES: [&str; 62] = [
     "file-unreadable",
     "generate-name",
     "helm-chart",
+    "ignore-matches-nothing",
     "invalid-extends",
     "invalid-name",
     "invalid-value",

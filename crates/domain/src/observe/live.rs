@@ -6,6 +6,7 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use crate::deployer::Marked;
 use crate::diff::masking::Masker;
 use crate::diff::ownership;
 use crate::object::{Digest, DigestKey, ObjectId, Secrecy, annotations, labels};
@@ -90,6 +91,16 @@ impl LiveMeta {
     /// The digest annotation of the last apply.
     pub fn desired(&self) -> Option<Digest> {
         self.annotations.get(annotations::DESIRED)?.parse().ok()
+    }
+}
+
+impl Marked for LiveMeta {
+    fn label(&self, key: &str) -> Option<&str> {
+        self.labels.get(key).map(String::as_str)
+    }
+
+    fn annotation(&self, key: &str) -> Option<&str> {
+        self.annotations.get(key).map(String::as_str)
     }
 }
 

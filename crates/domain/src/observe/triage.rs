@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use serde_json::Value;
 
 use super::{DesiredDigest, LiveMeta};
+use crate::ignore::Ignored;
 use crate::inventory::{Entry, EntryState, Inventory};
 use crate::object::{Manifest, ObjectId, annotations};
 
@@ -29,6 +30,8 @@ pub struct Known<'a> {
     pub manifests: &'a [Manifest],
     /// What would be written as `pleach.dev/desired`, by id.
     pub digests: &'a BTreeMap<ObjectId, DesiredDigest>,
+    /// Fields that are left to others.
+    pub ignored: &'a Ignored,
     /// Members of the release.
     pub inventory: &'a Inventory,
     /// What metadata LISTs and reads by name brought.
@@ -48,7 +51,12 @@ pub fn triage(known: Known<'_>) -> Vec<Reading> {
                 (None, _) => Reading::Predict,
                 (Some(live), Some(entry))
                     if !known.verify
-                        && is_unchanged(manifest, known.digests.get(id), entry, live) =>
+                        && is_unchanged(
+                            known.ignored.lean(manifest),
+                            known.digests.get(id),
+                            entry,
+                            live,
+                        ) =>
                 {
                     Reading::Nothing
                 }

@@ -111,7 +111,7 @@ fn sort_key(
     let op = match step.op {
         Op::Delete(_) => 0,
         Op::Wait => 1,
-        Op::Patch { .. } => 2,
+        Op::Own(_) | Op::Patch { .. } => 2,
         Op::Create { .. } | Op::Copy { .. } | Op::Migrate { .. } => 3,
         Op::Apply { .. } => 4,
     };

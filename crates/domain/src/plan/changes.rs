@@ -1,19 +1,21 @@
 //! What happens to every desired object, and the steps that do it.
 
 mod adoption;
+mod drift;
 mod emit;
 mod member;
+mod recreate;
 mod refusal;
 
 pub(super) use emit::until;
 
 use super::draft::{Ctx, Draft};
-use super::model::{Action, EdgeReason, Need, Precondition};
+use super::model::{Action, EdgeReason, Need};
 use super::ownership::{self, Claim};
 use crate::inventory::EntryState;
 use crate::object::Manifest;
 use crate::observe::{LiveMeta, Prediction, Served, Unverified};
-use emit::{apply, block, change};
+use emit::{block, change, create};
 
 /// Decides about every desired object.
 pub(super) fn run(ctx: &Ctx<'_>, draft: &mut Draft) {
@@ -73,9 +75,14 @@ fn absent(ctx: &Ctx<'_>, draft: &mut Draft, manifest: &Manifest) {
             return block(ctx, draft, manifest, refusal::refused(refusal));
         }
         Some(Prediction::Conflict { fields, .. }) => {
-            return block(ctx, draft, manifest, refusal::conflict(fields));
+            return block(
+                ctx,
+                draft,
+                manifest,
+                refusal::conflict(ctx, manifest, fields),
+            );
         }
-        Some(Prediction::Immutable(_)) | None => Some(Unverified::Offline.to_string()),
+        Some(Prediction::Immutable { .. }) | None => Some(Unverified::Offline.to_string()),
     };
     let entry = ctx.observed.inventory.entries.get(id);
     let reason = if entry.is_some_and(|entry| entry.state == EntryState::Applied) {
@@ -84,8 +91,7 @@ fn absent(ctx: &Ctx<'_>, draft: &mut Draft, manifest: &Manifest) {
         "it does not exist yet"
     };
     change(ctx, draft, manifest, Action::Create, reason).unverified = unverified;
-    let require = vec![Precondition::Absent];
-    apply(ctx, draft, manifest, Vec::new(), require, reason);
+    create(ctx, draft, manifest, reason);
 }
 
 /// A terminating object is never applied: its end is waited for, then it is created.
@@ -94,9 +100,7 @@ fn ending(ctx: &Ctx<'_>, draft: &mut Draft, manifest: &Manifest, live: &LiveMeta
     let waiting = ending_reason(live);
     change(ctx, draft, manifest, Action::Create, &waiting);
     let gone = draft.wait_for_end(ctx, ctx.stage_of(id), id, &live.uid, &waiting);
-    let require = vec![Precondition::Absent];
-    let reason = "the former object is gone";
-    let step = apply(ctx, draft, manifest, Vec::new(), require, reason);
+    let step = create(ctx, draft, manifest, "the former object is gone");
     draft.edge(gone, Need::Absent, step, EdgeReason::SameObject);
 }
 

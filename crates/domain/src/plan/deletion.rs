@@ -8,8 +8,9 @@ use serde::Serialize;
 
 use crate::doctor::Evidence;
 use crate::inventory::{Entry, EntryState};
-use crate::object::ServiceRef;
+use crate::object::{FieldPath, ServiceRef};
 use crate::observe::{LiveMeta, Registration};
+use crate::repo::Propagation as Consented;
 
 /// A deletion that was decided, with what proves that it is allowed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -44,6 +45,12 @@ pub enum Grant {
         /// The Service that goes.
         service: ServiceRef,
     },
+    /// An applied member that is created anew, as fields of it cannot change.
+    Recreate {
+        /// The fields.
+        #[serde(serialize_with = "as_texts")]
+        fields: Vec<FieldPath>,
+    },
     /// A registration whose Services do not exist, and that somebody asked to
     /// remove.
     Doctor {
@@ -63,6 +70,20 @@ pub enum Propagation {
     Orphan,
 }
 
+impl From<Consented> for Propagation {
+    fn from(consented: Consented) -> Self {
+        match consented {
+            Consented::Background => Self::Background,
+            Consented::Foreground => Self::Foreground,
+            Consented::Orphan => Self::Orphan,
+        }
+    }
+}
+
+fn as_texts<S: serde::Serializer>(paths: &[FieldPath], serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_seq(paths.iter().map(ToString::to_string))
+}
+
 impl Deletion {
     /// An applied member that git no longer has. None unless the entry is
     /// applied and the live object is the very one that was applied.
@@ -77,6 +98,20 @@ impl Deletion {
             resource_version: None,
             propagation,
             because: Grant::Inventory,
+        })
+    }
+
+    /// An applied member whose fields cannot change, and that is created anew.
+    /// None unless the entry is applied and the live object is the very one.
+    pub(super) fn of_recreate(
+        entry: &Entry,
+        live: &LiveMeta,
+        propagation: Propagation,
+        fields: Vec<FieldPath>,
+    ) -> Option<Self> {
+        Self::of_member(entry, live, propagation).map(|deletion| Self {
+            because: Grant::Recreate { fields },
+            ..deletion
         })
     }
 
@@ -162,6 +197,13 @@ impl Deletion {
     pub fn explain(&self) -> String {
         match &self.because {
             Grant::Inventory => "no longer in git".to_owned(),
+            Grant::Recreate { fields } => {
+                let fields: Vec<String> = fields.iter().map(ToString::to_string).collect();
+                format!(
+                    "git changed {}, which cannot change on an existing object",
+                    fields.join(", ")
+                )
+            }
             Grant::RunTimeObject {
                 service: Some(service),
             } => format!("made at run time by the workload behind Service {service}, which goes"),

@@ -131,6 +131,11 @@ impl<'a> Ctx<'a> {
             .is_some_and(|live| live.deleting)
     }
 
+    /// The file in which people say what is allowed.
+    pub(super) fn environment_file(&self) -> String {
+        format!("environments/{}.yaml", self.desired.name.environment)
+    }
+
     /// The Release object: what barriers act on.
     pub(super) fn release(&self) -> ObjectId {
         ObjectId::new(
@@ -192,6 +197,7 @@ impl Draft {
             require,
             digest: None,
             unverified: None,
+            corrects: Vec::new(),
         };
         match self.changes.entry(object.clone()) {
             std::collections::btree_map::Entry::Occupied(mut entry) => {

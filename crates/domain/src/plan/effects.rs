@@ -31,7 +31,7 @@ impl Plan {
         let allowed = reviewed.effects_by_object(&unkeyed);
         let whole: BTreeSet<&ObjectId> = self
             .acting()
-            .filter(|step| matches!(step.op, Op::Delete(_) | Op::Patch { .. }))
+            .filter(|step| matches!(step.op, Op::Delete(_) | Op::Own(_) | Op::Patch { .. }))
             .map(|step| &step.object)
             .collect();
         self.effects_by_object(&unkeyed).iter().all(|(id, now)| {
@@ -126,6 +126,7 @@ mod tests {
         let op = Op::Apply {
             body: Body::Rendered(digest),
             take_over: Vec::new(),
+            leave: Vec::new(),
         };
         step(name, StageName::Config, op)
     }

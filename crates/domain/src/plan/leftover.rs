@@ -11,7 +11,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::Deletion;
 use super::draft::{Ctx, Draft};
 use super::model::{Action, EdgeReason, Need, Op, Precondition, StepId, Until};
-use super::ownership;
+use crate::deployer;
 use crate::finding::{Finding, Kind};
 use crate::inventory::EntryState;
 use crate::object::ServiceRef;
@@ -111,10 +111,10 @@ fn reservation(
     } else if !meta.owners.is_empty() {
         let why = "its Service goes, but another object owns it".to_owned();
         ("leftover-owned", why)
-    } else if let Some(deployer) = ownership::deployer(meta) {
+    } else if let Some(deployer) = deployer::marked(meta) {
         let why = format!(
             "its Service goes, but it carries the mark `{}`",
-            deployer.mark
+            deployer.key
         );
         ("leftover-foreign", why)
     } else if !ctx.observed.is_complete(&registration.id) {

@@ -2,7 +2,7 @@
 
 mod op;
 
-pub use op::{Body, NonSecret, Op};
+pub use op::{Body, NonSecret, Op, Own};
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -12,8 +12,9 @@ use semver::VersionReq;
 use serde::{Deserialize, Serialize};
 
 use crate::finding::Finding;
+use crate::ignore::{FieldPattern, Ignored};
 use crate::inventory::{ReleaseName, Store};
-use crate::object::{Digest, DigestKey, GroupKind, Gvk, Manifest, ObjectId, ServiceRef};
+use crate::object::{Digest, DigestKey, FieldPath, GroupKind, Gvk, Manifest, ObjectId, ServiceRef};
 use crate::observe::{ClusterId, DesiredDigest};
 use crate::order::StageName;
 use crate::repo::{Consent, Protect, PrunePolicy, RuntimeObject};
@@ -41,8 +42,11 @@ pub struct Desired {
     pub manifests: Vec<Manifest>,
     /// Objects that the workloads make.
     pub runtime_objects: Vec<RuntimeObject>,
-    /// What gets written as `pleach.dev/desired`, by id.
+    /// What gets written as `pleach.dev/desired`, by id: of the objects without
+    /// their ignored fields.
     pub digests: BTreeMap<ObjectId, DesiredDigest>,
+    /// Fields that are left to others.
+    pub ignored: Ignored,
     /// What render had to say.
     pub findings: Vec<Finding>,
 }
@@ -53,14 +57,51 @@ impl Desired {
         self.store.apply_set(&self.name)
     }
 
-    /// Fills in what gets written as `pleach.dev/desired`; `key` is for the
-    /// objects that hold secrets.
+    /// Fills in what gets written as `pleach.dev/desired`, of objects with
+    /// ignored fields without them; `key` is for the objects that hold secrets.
     pub fn digest_with(&mut self, key: Option<&DigestKey>) {
         self.digests = self
             .manifests
             .iter()
+            .map(|manifest| {
+                let lean = self.ignored.lean(manifest);
+                (manifest.id().clone(), DesiredDigest::of(lean, key))
+            })
+            .collect();
+        let full: BTreeMap<ObjectId, DesiredDigest> = self
+            .manifests
+            .iter()
+            .filter(|manifest| !self.ignored.of(manifest.id()).is_empty())
             .map(|manifest| (manifest.id().clone(), DesiredDigest::of(manifest, key)))
             .collect();
+        for (id, ignored) in self.ignored.iter_mut() {
+            if let Some(digest) = full.get(id) {
+                ignored.initial = *digest;
+            }
+        }
+    }
+
+    /// Leaves the replicas of the manifests that an autoscaler scales to it.
+    pub fn leave_replicas(&mut self, target: &ObjectId, autoscaler: &ObjectId) {
+        let replicas = FieldPattern::replicas();
+        let manifests = &self.manifests;
+        let Some(manifest) = manifests.iter().find(|manifest| manifest.id() == target) else {
+            return;
+        };
+        if self.ignored.of(target).contains(&replicas) {
+            return;
+        }
+        self.ignored.add(manifest, &[replicas]);
+        if self.ignored.of(target).is_empty() {
+            return;
+        }
+        let message = format!("spec.replicas is left to {autoscaler}, which scales it");
+        self.findings.push(
+            Finding::note(crate::finding::Kind::Repository, "autoscaled", message)
+                .at(manifest.origin().clone())
+                .on(target.clone())
+                .hint("leave replicas out of the manifest"),
+        );
     }
 }
 
@@ -201,6 +242,34 @@ pub struct Change {
     /// Why the server has not checked it, where it has not.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub unverified: Option<String>,
+    /// The fields of ours that are taken back, and from whom.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub corrects: Vec<Taken>,
+}
+
+/// A field of ours that somebody wrote to.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+pub struct Taken {
+    /// The field.
+    #[serde(serialize_with = "as_text")]
+    pub field: FieldPath,
+    /// Who holds it now; empty where that cannot be told.
+    pub manager: String,
+}
+
+impl Taken {
+    /// Who holds it, in words.
+    pub fn who(&self) -> &str {
+        if self.manager.is_empty() {
+            "somebody who is not on record"
+        } else {
+            &self.manager
+        }
+    }
+}
+
+fn as_text<S: serde::Serializer>(path: &FieldPath, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_str(path)
 }
 
 /// Whose change an update carries out.

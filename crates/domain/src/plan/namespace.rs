@@ -66,6 +66,7 @@ pub(super) fn run(ctx: &Ctx<'_>, draft: &mut Draft) {
     let op = Op::Apply {
         body: Body::Inline(NonSecret(body)),
         take_over: Vec::new(),
+        leave: Vec::new(),
     };
     let step = draft.step(ctx, stage, id.clone(), op, &reason);
     draft.at(step).require = require;

@@ -1,12 +1,14 @@
 //! Whose an existing object is.
 
 use super::draft::Ctx;
-use super::model::{NonSecret, Policy};
-use crate::diff::ownership;
+use super::model::{Own, Policy};
+use crate::deployer::{self, Deployer, MADE_UP_MANAGER, OwnerKind, OwnerState, Tool};
+use crate::diff::ownership::Transfer;
 use crate::finding::{Finding, Kind};
-use crate::inventory::EntryState;
-use crate::object::{Manifest, ObjectId};
-use crate::observe::{Live, LiveMeta};
+use crate::ignore::FieldPattern;
+use crate::inventory::{Entry, EntryState};
+use crate::object::{Digest, FieldPath, Manifest, ObjectId, canonical_json};
+use crate::observe::{Live, LiveMeta, Observed};
 
 /// What may be done with an existing object.
 pub(super) enum Claim {
@@ -21,58 +23,6 @@ pub(super) enum Claim {
 /// Field managers of pleach beside the release's own: what they hold is taken over.
 const OUR_OTHER_MANAGERS: &[&str] = &["pleach-overlay", "pleach-copy", "pleach-state"];
 
-/// The owner that the server makes up for fields that nobody is recorded for.
-pub(super) const MADE_UP_MANAGER: &str = "before-first-apply";
-
-/// The families that `adopt` may name, and the managers that belong to them.
-const FAMILIES: &[(&str, &[&str])] = &[
-    ("kubectl", &["kubectl", MADE_UP_MANAGER]),
-    ("flux", &["kustomize-controller", "helm-controller", "flux"]),
-    ("helm", &["helm", "Helm"]),
-    ("argocd", &["argocd"]),
-];
-
-/// The marks that a deployer which may still be active leaves on its objects:
-/// label or annotation, who it is, and how it is stopped.
-const DEPLOYERS: &[(&str, &str, &str)] = &[
-    (
-        "kustomize.toolkit.fluxcd.io/name",
-        "Flux",
-        "flux suspend kustomization NAME",
-    ),
-    (
-        "helm.toolkit.fluxcd.io/name",
-        "Flux",
-        "flux suspend helmrelease NAME",
-    ),
-    (
-        "argocd.argoproj.io/tracking-id",
-        "Argo CD",
-        "argocd app set NAME --sync-policy none",
-    ),
-    (
-        "meta.helm.sh/release-name",
-        "Helm",
-        "annotate the objects with helm.sh/resource-policy=keep and apply the chart, then helm uninstall NAME",
-    ),
-];
-
-/// Another deployer that may be active on an object.
-pub(super) struct Deployer {
-    /// The label or annotation by which it is known.
-    pub(super) mark: &'static str,
-    name: &'static str,
-    stop: &'static str,
-}
-
-/// The deployer that left its mark on an object.
-pub(super) fn deployer(live: &LiveMeta) -> Option<Deployer> {
-    DEPLOYERS
-        .iter()
-        .find(|(mark, ..)| live.labels.contains_key(*mark) || live.annotations.contains_key(*mark))
-        .map(|(mark, name, stop)| Deployer { mark, name, stop })
-}
-
 /// Decides by existence, not by conflict: an object that exists, is not in the
 /// inventory and lacks our label needs the release's `adopt`.
 pub(super) fn claim(ctx: &Ctx<'_>, id: &ObjectId, live: &LiveMeta) -> Claim {
@@ -86,25 +36,16 @@ pub(super) fn claim(ctx: &Ctx<'_>, id: &ObjectId, live: &LiveMeta) -> Claim {
             .hint("remove it from the other set, or from this release"),
         ));
     }
-    if is_ours(ctx, id, live) {
+    let strangers = strangers(ctx, live);
+    if is_member(ctx.observed.inventory.entries.get(id), live, &strangers) {
         return Claim::Ours;
     }
-    if let Some(Deployer { mark, name, stop }) = deployer(live) {
-        return Claim::Refused(Box::new(
-            Finding::error(
-                Kind::Policy,
-                "owned-by-deployer",
-                format!("{name} manages it (mark `{mark}`)"),
-            )
-            .hint(format!(
-                "taking over from an active {name} is not supported yet; stop it first: `{stop}`"
-            )),
-        ));
+    if let Some(deployer) = deployer::marked(live) {
+        return claim_from(ctx, &deployer);
     }
-    let strangers = strangers(ctx, live);
-    // Our own Apply entry and nobody else's: an adoption that was cut short
+    // Our own Apply entry, and not yet our label: an adoption that was cut short
     // between its patch and its apply.
-    let is_begun = strangers.is_empty() && live.fingerprint.is_some();
+    let is_begun = live.fingerprint.is_some() && live.part_of().is_none();
     if is_begun || strangers.iter().any(|manager| ctx.policy.adopts(manager)) {
         return Claim::Adopt;
     }
@@ -113,6 +54,10 @@ pub(super) fn claim(ctx: &Ctx<'_>, id: &ObjectId, live: &LiveMeta) -> Claim {
     } else {
         strangers.join(", ")
     };
+    let family = strangers
+        .iter()
+        .find_map(|manager| deployer::family(manager));
+    let wanted = family.or_else(|| strangers.first().copied());
     Claim::Refused(Box::new(
         Finding::error(
             Kind::Policy,
@@ -121,24 +66,133 @@ pub(super) fn claim(ctx: &Ctx<'_>, id: &ObjectId, live: &LiveMeta) -> Claim {
                 "it exists already and is not of this release; its fields are held by {managers}"
             ),
         )
-        .hint(adoption_hint(&strangers)),
+        .hint(adoption_hint(ctx, wanted.unwrap_or("kubectl"))),
     ))
+}
+
+/// An object with the marks of another deployer is taken over only when that
+/// one was told to leave it alone, and the release may.
+fn claim_from(ctx: &Ctx<'_>, deployer: &Deployer) -> Claim {
+    let refused = |code: &str, message: String, hint: String| {
+        Claim::Refused(Box::new(
+            Finding::error(Kind::Policy, code, message).hint(hint),
+        ))
+    };
+    let (name, family) = (deployer.name(), deployer.tool.family());
+    let then = adoption_hint(ctx, family);
+    match state_of(ctx.observed, deployer) {
+        OwnerState::Active { namespace } => {
+            let commands = deployer
+                .owner
+                .as_ref()
+                .map(|owner| owner.suspend(Some(&namespace)))
+                .unwrap_or_default();
+            let how = match commands.as_slice() {
+                [] => "suspend it first".to_owned(),
+                commands => format!("suspend it first: `{}`", commands.join("` or `")),
+            };
+            refused(
+                "owned-by-deployer",
+                format!("{name} manages it and is active"),
+                format!("{how}; {then}"),
+            )
+        }
+        OwnerState::Unknown(why) => refused(
+            "owned-by-deployer",
+            format!("{name} manages it, and whether it is active cannot be told: {why}"),
+            format!("let pleach read it, or delete it; {then}"),
+        ),
+        OwnerState::Suspended | OwnerState::Absent | OwnerState::Recorded { .. } => {
+            if ctx.policy.adopt.iter().any(|wanted| wanted == family) {
+                return Claim::Adopt;
+            }
+            refused(
+                "not-adopted",
+                format!("it exists already and is not of this release; {name} installed it"),
+                then,
+            )
+        }
+    }
+}
+
+/// What is known of the owner of an object.
+fn state_of(observed: &Observed, deployer: &Deployer) -> OwnerState {
+    let known = observed
+        .owners
+        .iter()
+        .find(|known| Some(&known.owner) == deployer.owner.as_ref());
+    match known {
+        Some(known) => known.state.clone(),
+        // Helm acts when somebody calls it, whether it was looked up or not.
+        None if deployer.tool == Tool::Helm => OwnerState::Absent,
+        None => OwnerState::Unknown("it was not looked up".to_owned()),
+    }
+}
+
+/// What of Helm would still delete an object that was taken over from it.
+pub(super) fn helm_remains(ctx: &Ctx<'_>, live: &LiveMeta) -> Option<Finding> {
+    let owner = deployer::helm_owner(live)?;
+    let known = ctx
+        .observed
+        .owners
+        .iter()
+        .find(|known| known.owner == owner)?;
+    let finding = |message: String| Finding::warning(Kind::Policy, "helm-release-remains", message);
+    let name = &owner.name;
+    match &known.state {
+        OwnerState::Recorded { namespace, secrets } => {
+            let names = secrets.join(", ");
+            let message = format!(
+                "Helm still has {owner} on record (Secret {names} in namespace {namespace}): `helm uninstall {name}` would delete the objects that are taken over"
+            );
+            let hint = deployer::forget_helm(namespace, secrets)
+                .map(|command| format!("when this apply is done, delete the record: `{command}`"));
+            Some(match hint {
+                Some(hint) => finding(message).hint(hint),
+                None => finding(message),
+            })
+        }
+        OwnerState::Unknown(why) => Some(
+            finding(format!(
+                "whether Helm still has {owner} on record cannot be told: {why}"
+            ))
+            .hint(format!(
+                "delete its Secrets sh.helm.release.v1.{name}.v*, or `helm uninstall {name}` deletes the objects that are taken over"
+            )),
+        ),
+        OwnerState::Active { .. } | OwnerState::Suspended | OwnerState::Absent => None,
+    }
+}
+
+/// The owners that have to be looked up before anything can be taken over.
+pub fn owners_of(live: &LiveMeta) -> Vec<deployer::Owner> {
+    let marked = deployer::marked(live).and_then(|deployer| deployer.owner);
+    let mut owners: Vec<deployer::Owner> = marked.into_iter().collect();
+    owners.extend(
+        deployer::helm_owner(live)
+            .filter(|helm| !owners.contains(helm) && helm.kind == OwnerKind::HelmInstallation),
+    );
+    owners
 }
 
 /// Whether the object carries our label or is a member. One that somebody else
 /// created while we applied it carries our label too; it is theirs as long as
 /// they hold fields of it. A member that was deleted and made again by hand is
 /// still wanted here: it drifted, unless another deployer made it.
-fn is_ours(ctx: &Ctx<'_>, id: &ObjectId, live: &LiveMeta) -> bool {
-    let entry = ctx.observed.inventory.entries.get(id);
+fn is_member(entry: Option<&Entry>, live: &LiveMeta, strangers: &[&str]) -> bool {
     let is_same = entry.is_some_and(|entry| entry.uid.as_deref() == Some(&live.uid));
     match entry.map(|entry| entry.state) {
-        Some(EntryState::Kept) if is_same => strangers(ctx, live).is_empty(),
+        Some(EntryState::Kept) if is_same => strangers.is_empty(),
         Some(EntryState::Applied) => {
-            is_same || live.part_of().is_some() || deployer(live).is_none()
+            is_same || live.part_of().is_some() || deployer::marked(live).is_none()
         }
         _ => live.part_of().is_some(),
     }
+}
+
+/// Whether an object that exists would have to be adopted.
+pub fn is_foreign(entry: Option<&Entry>, live: &LiveMeta, apply_set: &str) -> bool {
+    live.part_of().is_none_or(|set| set == apply_set) && !is_member(entry, live, &[])
 }
 
 /// The managers of an object that are not ours.
@@ -150,28 +204,18 @@ pub(super) fn strangers<'a>(ctx: &Ctx<'_>, live: &'a LiveMeta) -> Vec<&'a str> {
         .collect()
 }
 
-fn adoption_hint(managers: &[&str]) -> String {
-    let family = managers.iter().find_map(|manager| family(manager));
-    let wanted = family.or_else(|| managers.first().copied());
+fn adoption_hint(ctx: &Ctx<'_>, wanted: &str) -> String {
     format!(
-        "to take it over, add `adopt: [{}]` to the release in the environment file",
-        wanted.unwrap_or("kubectl")
+        "to take it over, add `adopt: [{wanted}]` to the release {} in {}",
+        ctx.desired.name.release,
+        ctx.environment_file()
     )
-}
-
-/// The family that a manager belongs to: the first that matches, Flux runs
-/// Helm under a name of its own.
-fn family(manager: &str) -> Option<&'static str> {
-    FAMILIES
-        .iter()
-        .find(|(_, managers)| managers.iter().any(|known| manager.starts_with(known)))
-        .map(|(name, _)| *name)
 }
 
 impl Policy {
     /// Whether objects and fields of this manager may be taken over.
     pub fn adopts(&self, manager: &str) -> bool {
-        let family = family(manager);
+        let family = deployer::family(manager);
         self.adopt
             .iter()
             .any(|wanted| wanted == manager || Some(wanted.as_str()) == family)
@@ -188,14 +232,55 @@ pub(super) fn may_take_over(ctx: &Ctx<'_>, manager: &str) -> bool {
     manager == ctx.manager || is_our_other(manager) || ctx.policy.adopts(manager)
 }
 
-/// The patch that makes the fields of some managers ours.
-pub(super) fn merge(
+/// What must change of the record of owners before the object is applied.
+pub(super) struct Change<'a> {
+    /// The managers whose fields become ours.
+    pub(super) from: &'a dyn Fn(&str) -> bool,
+    /// Labels and annotations that are taken off.
+    pub(super) strip: Vec<FieldPath>,
+}
+
+/// The operation that makes fields of other managers ours and gives up what is
+/// ignored; none where nothing changes.
+pub(super) fn own(
     ctx: &Ctx<'_>,
     manifest: &Manifest,
     live: &Live,
-    taken: &dyn Fn(&str) -> bool,
-) -> Option<NonSecret> {
-    let metadata = &live.value()["metadata"];
+    change: Change<'_>,
+) -> Option<Own> {
+    let give_up: &[FieldPattern] = ctx.desired.ignored.of(manifest.id());
     let api_version = manifest.api_version().to_string();
-    ownership::merge_entries(metadata, &api_version, &ctx.manager, taken).map(NonSecret)
+    let transferred = Transfer {
+        ours: &ctx.manager,
+        api_version: &api_version,
+        from: change.from,
+        give_up,
+        strip: &change.strip,
+    }
+    .of(live.value())?;
+    let managers = live.meta().managers.iter();
+    Some(Own {
+        api_version,
+        from: managers
+            .filter(|manager| (change.from)(manager) && **manager != ctx.manager)
+            .cloned()
+            .collect(),
+        give_up: give_up.to_vec(),
+        strip: change.strip,
+        fields: Digest::of(&canonical_json(&transferred.fields.to_json())),
+    })
+}
+
+/// The marks of former deployers that an object carries and git does not want.
+pub(super) fn marks_to_strip(manifest: &Manifest, live: &Live) -> Vec<FieldPath> {
+    let wanted = manifest.value();
+    deployer::marks(&live.value()["metadata"])
+        .into_iter()
+        .filter(|path| crate::diff::locate::find(&wanted, path).is_none())
+        .collect()
+}
+
+/// The owner that the server makes up for fields that nobody is recorded for.
+pub(super) fn is_made_up(manager: &str) -> bool {
+    manager == MADE_UP_MANAGER
 }

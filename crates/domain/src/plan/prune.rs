@@ -186,7 +186,7 @@ fn has_successor(ctx: &Ctx<'_>, id: &ObjectId) -> bool {
 fn check_cap(ctx: &Ctx<'_>, draft: &mut Draft, counted: usize) {
     let cap = ctx.policy.prune.max.cap(ctx.observed.inventory.applied());
     let release = &ctx.desired.name.release;
-    let from = verdict::installed_version(ctx);
+    let from = super::protection::installed_version(ctx);
     let to = &ctx.desired.version;
     let consented = ctx
         .policy

@@ -2,13 +2,16 @@
 //! has, what is recorded.
 
 mod changes;
+mod contended;
 mod edges;
+mod ignore;
 mod laws;
 mod leftover;
 mod namespace;
 mod ownership;
 mod preflight;
 mod prune;
+mod recreate;
 mod rendered;
 mod scene;
 mod server;

@@ -283,12 +283,26 @@ impl<'a> Side<'a> {
         };
         match (change.action, answer) {
             (Action::Update | Action::Recreate, Some(answer)) => Some(answer.clone()),
-            (Action::Adopt, Some(answer)) => Some(ownership::after_adoption(
-                answer,
-                None,
-                &self.manager,
-                &|manager| self.drawing.policy.adopts(manager),
-            )),
+            (Action::Adopt, Some(answer)) => {
+                let asked = self.drawing.observed.adopted.get(&change.object);
+                Some(asked.map_or_else(
+                    || {
+                        let adopted = |manager: &str| self.drawing.policy.adopts(manager);
+                        let ignored = self.drawing.desired.ignored.of(&change.object);
+                        ownership::after_adoption(answer, &self.manager, &adopted, ignored)
+                    },
+                    |live| live.value().clone(),
+                ))
+            }
+            (Action::Recreate, None) => {
+                let old = self
+                    .drawing
+                    .observed
+                    .full
+                    .get(&change.object)
+                    .map(Live::value);
+                Some(ownership::recreated(old?, &manifest?.value()))
+            }
             _ => manifest.map(Manifest::value),
         }
     }

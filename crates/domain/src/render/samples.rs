@@ -51,6 +51,7 @@ pub(super) fn release(name: &str, files: &[&str], values: Value) -> ResolvedRele
             files: vec!["environments/test.yaml".to_owned()],
         },
         patches: Vec::new(),
+        ignore: Vec::new(),
         adopt: Vec::new(),
         timeout: SignedDuration::from_mins(10),
         secret_fields: Vec::new(),

@@ -262,7 +262,7 @@ proptest! {
 /// Counts how often each file is read.
 struct Counting {
     tree: MemoryTree,
-    reads: std::cell::RefCell<std::collections::BTreeMap<String, usize>>,
+    reads: std::cell::RefCell<BTreeMap<String, usize>>,
 }
 
 impl FileTree for Counting {

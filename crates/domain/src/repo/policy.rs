@@ -160,15 +160,26 @@ pub struct Consent {
     /// Upper bound of objects, for prune.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub count: Option<usize>,
-    /// Propagation of a recreate.
+    /// What becomes of what the object owns, for recreate.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub propagation: Option<String>,
+    pub propagation: Option<Propagation>,
     /// The check that is overridden.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub check: Option<String>,
     /// Why.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
+}
+
+/// What becomes of what a deleted object owns.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum Propagation {
+    /// It is deleted afterwards.
+    Background,
+    /// It is deleted before.
+    Foreground,
+    /// It stays; the new object adopts it. Only for a `StatefulSet`.
+    Orphan,
 }
 
 /// What a consent allows.

@@ -12,12 +12,13 @@ use super::bundle::{self, Source};
 use super::decode::decode;
 use super::environment::{self, Merged, release_name};
 use super::own::read_own;
-use super::policy::{Consent, ConsentAction, RuntimeObject};
+use super::policy::{Consent, ConsentAction, Propagation, RuntimeObject, Selector};
 use super::suggest::did_you_mean;
 use super::{
     ClusterRef, FileTree, Patch, PatchChange, ResolvedEnvironment, ResolvedRelease, format,
 };
 use crate::finding::{Finding, Kind};
+use crate::ignore::{FieldPattern, IgnoreRule};
 use crate::inventory::{ReleaseName, Store};
 use crate::object::Origin;
 use crate::object::yaml::Node;
@@ -283,6 +284,11 @@ impl Merged {
             values,
             patches,
             secret_fields,
+            ignore: ignore_rules(
+                release.ignore.as_deref().unwrap_or_default(),
+                node,
+                findings,
+            ),
             adopt: release.adopt.clone().unwrap_or_default(),
             timeout: release.timeout.map_or(TIMEOUT, |timeout| timeout.0),
             runtime_objects,
@@ -309,8 +315,13 @@ impl Merged {
                     missing.extend(consent.name.is_none().then_some("name"));
                 }
                 ConsentAction::Prune => missing.extend(consent.count.is_none().then_some("count")),
+                ConsentAction::Recreate => {
+                    missing.extend(consent.kind.is_none().then_some("kind"));
+                    missing.extend(consent.name.is_none().then_some("name"));
+                    findings.extend(check_propagation(consent, node));
+                }
                 // Refused as not supported yet, before this.
-                ConsentAction::Recreate | ConsentAction::Override | ConsentAction::Uninstall => {}
+                ConsentAction::Override | ConsentAction::Uninstall => {}
             }
             match releases.get(&consent.release) {
                 // The revision of a bundle without versions is not known beforehand.
@@ -404,6 +415,73 @@ fn patches(patches: &[format::Patch], node: &Node, findings: &mut Vec<Finding>) 
         resolved.push(Patch {
             target: patch.target.clone(),
             change,
+            origin: node.origin(),
+        });
+    }
+    resolved
+}
+
+/// A `StatefulSet` keeps data: what becomes of its pods is said. No other kind
+/// adopts pods that are left behind.
+fn check_propagation(consent: &Consent, node: &Node) -> Option<Finding> {
+    let is_stateful = consent.kind.as_deref() == Some("StatefulSet");
+    let message = match consent.propagation {
+        None if is_stateful => {
+            "a consent to recreate a StatefulSet says what becomes of its pods: `propagation: Orphan` keeps them"
+        }
+        Some(Propagation::Orphan) if !is_stateful => {
+            "`propagation: Orphan` is only for StatefulSets: nothing else adopts what is left behind"
+        }
+        _ => return None,
+    };
+    Some(Finding::error(Kind::Repository, "invalid-value", message).at(node.origin()))
+}
+
+/// Rules that say which fields are left to others.
+fn ignore_rules(
+    rules: &[format::Ignore],
+    node: &Node,
+    findings: &mut Vec<Finding>,
+) -> Vec<IgnoreRule> {
+    let nodes = node.get("ignore").map_or(&[][..], Node::items);
+    let mut resolved = Vec::new();
+    for (rule, node) in rules.iter().zip(nodes) {
+        let mut fields = Vec::new();
+        if rule.fields.is_empty() {
+            findings.push(
+                Finding::error(
+                    Kind::Repository,
+                    "missing-field",
+                    "an ignore rule needs `fields`",
+                )
+                .at(node.origin()),
+            );
+        }
+        let places = node.get("fields").map_or(&[][..], Node::items);
+        for (text, place) in rule.fields.iter().zip(places) {
+            let invalid = |message: String| {
+                Finding::error(Kind::Repository, "invalid-value", message).at(place.origin())
+            };
+            match text.parse::<FieldPattern>() {
+                Ok(field) => match field.reserved() {
+                    Some(why) => {
+                        findings.push(invalid(format!("`{text}` cannot be ignored: {why}")));
+                    }
+                    None => fields.push(field),
+                },
+                Err(error) => findings.push(invalid(error.to_string())),
+            }
+        }
+        resolved.push(IgnoreRule {
+            target: Selector {
+                kind: rule.kind.clone(),
+                group: rule.group.clone(),
+                name: rule.name.clone(),
+                namespace: rule.namespace.clone(),
+                labels: rule.labels.clone().unwrap_or_default(),
+                service: None,
+            },
+            fields,
             origin: node.origin(),
         });
     }

@@ -6,6 +6,7 @@ use serde_json::Value;
 
 use super::policy::{Consent, Protect, PrunePolicy, RuntimeObject, Selector};
 use crate::finding::{Finding, Kind};
+use crate::ignore::IgnoreRule;
 use crate::inventory::{ReleaseName, Store};
 use crate::object::{Origin, SecretField};
 use crate::plan::Direction;
@@ -105,6 +106,8 @@ pub struct ResolvedRelease {
     pub patches: Vec<Patch>,
     /// What is secret beside kind Secret.
     pub secret_fields: Vec<SecretRule>,
+    /// Fields that are left to others.
+    pub ignore: Vec<IgnoreRule>,
     /// Field managers whose objects may be taken over.
     pub adopt: Vec<String>,
     /// Deadline of each wait.

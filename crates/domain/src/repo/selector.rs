@@ -117,9 +117,25 @@ impl Consent {
         from: Option<&str>,
         to: &str,
     ) -> bool {
-        self.action == ConsentAction::Delete
+        self.action == ConsentAction::Delete && self.is_about(id) && self.is_for(release, from, to)
+    }
+
+    /// Whether it allows to delete an object and to create it anew when a
+    /// release goes from one version to another.
+    pub fn allows_recreate(
+        &self,
+        id: &ObjectId,
+        release: &str,
+        from: Option<&str>,
+        to: &str,
+    ) -> bool {
+        self.action == ConsentAction::Recreate
+            && self.is_about(id)
             && self.is_for(release, from, to)
-            && self.kind.as_ref() == Some(&id.kind)
+    }
+
+    fn is_about(&self, id: &ObjectId) -> bool {
+        self.kind.as_ref() == Some(&id.kind)
             && self.name.as_ref() == Some(&id.name)
             && self.group.as_ref().is_none_or(|group| *group == id.group)
             && (self.namespace.is_none() || self.namespace == id.namespace)

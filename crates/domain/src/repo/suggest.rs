@@ -20,7 +20,7 @@ pub(crate) fn nearest<'a>(
 }
 
 /// A hint that names the candidate that was probably meant.
-pub(super) fn did_you_mean<S: AsRef<str>>(text: &str, candidates: &[S]) -> Option<String> {
+pub(crate) fn did_you_mean<S: AsRef<str>>(text: &str, candidates: &[S]) -> Option<String> {
     nearest(text, candidates.iter().map(AsRef::as_ref))
         .map(|candidate| format!("did you mean `{candidate}`?"))
 }

@@ -8,13 +8,7 @@ use crate::object::yaml::{Content, Entry, Node};
 const ENVIRONMENT: [&str; 1] = ["sync"];
 
 /// Fields of a release.
-const RELEASE: [&str; 5] = [
-    "versionFrom",
-    "ignore",
-    "dependsOn",
-    "movedFrom",
-    "rollback",
-];
+const RELEASE: [&str; 4] = ["versionFrom", "dependsOn", "movedFrom", "rollback"];
 
 /// Fields of a bundle or version.
 const BUNDLE: [&str; 8] = [
@@ -29,7 +23,7 @@ const BUNDLE: [&str; 8] = [
 ];
 
 /// Actions of a consent.
-const CONSENT: [&str; 3] = ["recreate", "override", "uninstall"];
+const CONSENT: [&str; 2] = ["override", "uninstall"];
 
 /// Refuses what an environment file uses and pleach does not have.
 pub(super) fn in_environment(root: &Node, findings: &mut Vec<Finding>) {

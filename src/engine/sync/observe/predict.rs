@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 
 use bytes::Bytes;
 use futures::stream::{self, StreamExt as _, TryStreamExt as _};
+use pleach_domain::diff::ownership;
 use pleach_domain::object::{Manifest, ObjectId};
 use pleach_domain::observe::{
     ApiRefusal, DesiredDigest, Discovery, Live, Observed, Prediction, Reading, Served, Unverified,
@@ -14,7 +15,7 @@ use serde_json::Value;
 use super::{CONCURRENCY, Reader, ends_observation, missing_namespaces};
 use crate::engine::sync::body::{self, Require};
 use crate::engine::sync::error::SyncError;
-use crate::io::cluster::{ApiError, ApplyOptions, ClusterError, ResourcePath};
+use crate::io::cluster::{ApiError, ApplyOptions, Class, ClusterError, ResourcePath};
 
 /// What came of asking about one object.
 struct Asked {
@@ -50,8 +51,7 @@ impl Reader<'_> {
                 if let Some(why) = why {
                     self.look(manifest, why).await
                 } else {
-                    self.ask(manifest, reading, desired.digests.get(manifest.id()))
-                        .await
+                    self.ask(desired, manifest, reading).await
                 }
             })
             .buffer_unordered(CONCURRENCY)
@@ -85,21 +85,31 @@ impl Reader<'_> {
 
     async fn ask(
         &self,
+        desired: &Desired,
         manifest: &Manifest,
         reading: Reading,
-        digest: Option<&DesiredDigest>,
     ) -> Result<Asked, SyncError> {
         let id = manifest.id();
         let Some(path) = self.paths.of(&manifest.gvk()) else {
             return self.look(manifest, Unverified::KindMissing).await;
         };
-        let digest = digest.copied().unwrap_or(DesiredDigest::Unkeyed);
-        let body = body::compose(manifest, digest, Require::default());
+        let digest = desired.digests.get(id).copied();
+        let digest = digest.unwrap_or(DesiredDigest::Unkeyed);
+        // An object that exists is asked about without what is ignored.
+        let body = |live: Option<&Live>| {
+            let value = live.and_then(|live| {
+                let ours = ownership::applied_by(&live.value()["metadata"], &self.manager);
+                desired.ignored.question(manifest, live.value(), &ours)
+            });
+            let value = value.unwrap_or_else(|| manifest.value());
+            body::compose(value, digest, Require::default())
+        };
         let mut read = match reading {
             Reading::Full => self.read(&path, id).await?,
             Reading::Predict | Reading::Nothing => Ok(None),
         };
-        let prediction = self.dry_run(&path, manifest, body).await?;
+        let live = read.as_ref().ok().and_then(Option::as_ref);
+        let mut prediction = self.dry_run(&path, manifest, body(live)).await?;
         let is_absent = matches!(
             prediction,
             Prediction::Creates
@@ -109,6 +119,14 @@ impl Reader<'_> {
             // No label and no record, but it is there, or may be: existence
             // decides adoption.
             read = self.read(&path, id).await?;
+            if let Ok(Some(live)) = &read
+                && !desired.ignored.of(id).is_empty()
+            {
+                prediction = self.dry_run(&path, manifest, body(Some(live))).await?;
+            }
+        }
+        if let Prediction::Immutable { refused, .. } = &mut prediction {
+            *refused = self.refusal_of_new(&path, manifest).await?;
         }
         Ok(Asked::new(id, read, prediction))
     }
@@ -151,8 +169,46 @@ impl Reader<'_> {
     }
 
     /// An answer of the server, of which as much is secret as of the manifest.
-    fn live(&self, manifest: &Manifest, value: Value) -> Live {
+    pub(super) fn live(&self, manifest: &Manifest, value: Value) -> Live {
         Live::new(value, &self.manager).hiding(&manifest.secrecy())
+    }
+
+    /// Why the server would refuse the object as a new one: before one is deleted
+    /// for it. A dry run that creates it is told that it exists, after everything
+    /// else was checked.
+    async fn refusal_of_new(
+        &self,
+        path: &ResourcePath,
+        manifest: &Manifest,
+    ) -> Result<Option<ApiRefusal>, SyncError> {
+        let options = ApplyOptions {
+            dry_run: true,
+            secret: manifest.is_secret(),
+            ..ApplyOptions::new(&self.manager)
+        };
+        let body = Bytes::copy_from_slice(manifest.json());
+        match self
+            .cluster
+            .create(path, manifest.id(), body, &options)
+            .await
+        {
+            Ok(_) => Ok(None),
+            Err(error) if ends_observation(&error) => Err(error.into()),
+            Err(error) => Ok(match error.class() {
+                // What the former one holds is free when it is gone.
+                Some(Class::Invalid) if error.api().is_some_and(is_allocated) => None,
+                Some(
+                    Class::Invalid
+                    | Class::InvalidManifest
+                    | Class::BadRequest
+                    | Class::Forbidden
+                    | Class::WebhookDenied(_)
+                    | Class::PolicyDenied { .. }
+                    | Class::AdmissionDenied,
+                ) => Some(refusal(&error)),
+                _ => None,
+            }),
+        }
     }
 
     /// Reads an object; a failure that is only its own comes as a refusal.
@@ -182,6 +238,11 @@ impl Asked {
             prediction,
         }
     }
+}
+
+/// Whether all that is wrong is that an address or port is taken.
+fn is_allocated(error: &ApiError) -> bool {
+    error.message.contains("already allocated")
 }
 
 /// A failed request in the server's words, or in ours.

@@ -3,10 +3,10 @@
 use std::sync::PoisonError;
 use std::time::Duration;
 
-use pleach_domain::diff::ownership;
+use pleach_domain::diff::{locate, ownership};
 use pleach_domain::finding::{Finding, Kind};
 use pleach_domain::inventory::EntryState;
-use pleach_domain::object::Gvk;
+use pleach_domain::object::{FieldPath, Gvk};
 use pleach_domain::observe::DesiredDigest;
 use pleach_domain::plan::{Body, Precondition, Step};
 use serde_json::Value;
@@ -28,7 +28,7 @@ impl Operator<'_> {
         &self,
         step: &Step,
         body: &Body,
-        take_over: &[String],
+        (take_over, leave): (&[String], &[FieldPath]),
         started: Instant,
     ) -> Result<(), Failure> {
         let require = Require {
@@ -45,11 +45,24 @@ impl Operator<'_> {
                     )
                 })?;
                 let path = self.path_of(step, &manifest.gvk(), started).await;
-                let digest = DesiredDigest::of(manifest, self.key);
+                let digest = self.desired.digests.get(id).copied();
+                let digest = digest.unwrap_or(DesiredDigest::Unkeyed);
+                // What is ignored is sent when the object is created.
+                let sent = if step.require.contains(&Precondition::Absent) {
+                    manifest
+                } else {
+                    self.desired.ignored.lean(manifest)
+                };
+                let mut value = sent.value();
+                for field in leave {
+                    locate::take(&mut value, field);
+                }
+                // An object with fields that are not as wanted is looked at again.
+                let recorded = leave.is_empty().then_some(digest);
                 (
                     path,
-                    body::compose(manifest, digest, require),
-                    Some(digest),
+                    body::compose(value, digest, require),
+                    recorded,
                     manifest.is_secret(),
                 )
             }

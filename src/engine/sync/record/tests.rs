@@ -23,6 +23,7 @@ fn plan(actions: &[Action]) -> Plan {
             require: Vec::new(),
             digest: None,
             unverified: None,
+            corrects: Vec::new(),
         })
         .collect();
     let acting = actions
@@ -31,6 +32,7 @@ fn plan(actions: &[Action]) -> Plan {
     let op = Op::Apply {
         body: Body::Rendered(DesiredDigest::Known(Digest::of(b"body"))),
         take_over: Vec::new(),
+        leave: Vec::new(),
     };
     let steps = acting
         .enumerate()
@@ -104,6 +106,7 @@ fn desired() -> Desired {
         manifests: Vec::new(),
         runtime_objects: Vec::new(),
         digests: BTreeMap::new(),
+        ignored: pleach_domain::ignore::Ignored::default(),
         findings: Vec::new(),
     }
 }

@@ -154,7 +154,7 @@ impl Class {
                 "the object changed since it was read; run the command again"
             }
             Self::Immutable(_) => {
-                "only a new object can have this value; recreating is not supported yet"
+                "only a new object can have this value; run the command again to plan one"
             }
             Self::WebhookUnavailable(_) => {
                 "find the Service of the webhook and why it has no ready endpoints"
@@ -184,7 +184,10 @@ impl ApiError {
                 fields: fields.clone(),
                 forced: None,
             },
-            Class::Immutable(fields) => Prediction::Immutable(fields.clone()),
+            Class::Immutable(fields) => Prediction::Immutable {
+                fields: fields.clone(),
+                refused: None,
+            },
             Class::NamespaceMissing(name) | Class::NamespaceTerminating(name) => {
                 Prediction::Unverified(Unverified::NamespaceMissing(name.clone()))
             }

@@ -9,16 +9,11 @@
 
 use serde_json::{Value, json};
 
-use super::{FieldSet, entries, is_main_resource, manager_of, segments_of};
+use super::{FieldSet, entries, is_main_resource, manager_of};
+use crate::deployer::MADE_UP_MANAGER;
 use crate::diff::locate;
-use crate::object::{FieldPath, annotations};
-
-/// JSON pointer of the annotation that client-side apply leaves behind.
-const LAST_APPLIED_POINTER: &str =
-    "/metadata/annotations/kubectl.kubernetes.io~1last-applied-configuration";
-
-/// The owner that the server makes up for an object without entries.
-const BEFORE_FIRST_APPLY: &str = "before-first-apply";
+use crate::ignore::{self, FieldPattern};
+use crate::object::{FieldPath, PathSegment, annotations};
 
 fn last_applied_path() -> FieldPath {
     FieldPath::default()
@@ -50,87 +45,136 @@ fn is_merged(
     };
     let any = entries(metadata).iter().any(named);
     move |entry| {
-        named(entry) || (any && is_main_resource(entry) && manager_of(entry) == BEFORE_FIRST_APPLY)
+        named(entry) || (any && is_main_resource(entry) && manager_of(entry) == MADE_UP_MANAGER)
     }
 }
 
-/// The JSON patch that makes us the owner of what the adopted managers own.
-///
-/// `api_version` is that of the manifest: it is used where the object has no
-/// entry to take it from. Main-resource entries of adopted managers, and any
-/// second entry under our own name, become part of our Apply entry; entries of
-/// subresources and of all others stay as they are. The last-applied annotation
-/// goes with them, its path too.
-///
-/// An object whose entries were wiped gets an entry of ours that names one
-/// field which the next apply sends: enough for the server not to make up an
-/// owner. What git dropped in the meantime then has no owner and stays.
-///
-/// None when there is nothing to take over.
-pub fn merge_entries(
-    metadata: &Value,
-    api_version: &str,
-    ours: &str,
-    adopted: &dyn Fn(&str) -> bool,
-) -> Option<Value> {
-    let all = entries(metadata);
-    let is_merged = is_merged(metadata, ours, adopted);
-    let merged: Vec<&Value> = all.iter().filter(|entry| is_merged(entry)).collect();
-    let wiped = !all.iter().any(has_fields);
-    if !wiped && merged.iter().all(|entry| is_our_apply(entry, ours)) {
-        return None;
+/// What becomes ours of an object, and what stops to be.
+pub struct Transfer<'a> {
+    /// Our field manager.
+    pub ours: &'a str,
+    /// Version of the manifest: used where the object has no entry to take it from.
+    pub api_version: &'a str,
+    /// The managers whose fields become ours.
+    pub from: &'a dyn Fn(&str) -> bool,
+    /// Fields that are left to others from now on.
+    pub give_up: &'a [FieldPattern],
+    /// Labels and annotations that are taken off.
+    pub strip: &'a [FieldPath],
+}
+
+/// A transfer of one object.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Transferred {
+    /// RFC 6902 operations that test the resourceVersion.
+    pub patch: Value,
+    /// What we own afterwards.
+    pub fields: FieldSet,
+}
+
+impl Transfer<'_> {
+    /// The JSON patch that makes us the owner of what the other managers own,
+    /// and of nothing that is given up.
+    ///
+    /// Main-resource entries of those managers, and any second entry under our
+    /// own name, become part of our Apply entry; entries of subresources and of
+    /// all others stay as they are. The last-applied annotation goes with them,
+    /// its path too, and so does what is stripped.
+    ///
+    /// An object whose entries were wiped gets an entry of ours that names one
+    /// field which the next apply sends: enough for the server not to make up an
+    /// owner. What git dropped in the meantime then has no owner and stays.
+    ///
+    /// None when there is nothing to change.
+    pub fn of(&self, object: &Value) -> Option<Transferred> {
+        let metadata = &object["metadata"];
+        let all = entries(metadata);
+        let is_merged = is_merged(metadata, self.ours, self.from);
+        let merged: Vec<&Value> = all.iter().filter(|entry| is_merged(entry)).collect();
+        let wiped = !all.iter().any(has_fields);
+        let moved = wiped || !merged.iter().all(|entry| is_our_apply(entry, self.ours));
+        let owned = merged.iter().fold(FieldSet::default(), |fields, entry| {
+            fields.union(&FieldSet::parse(&entry["fieldsV1"]))
+        });
+        let mut fields = ignore::give_up(self.give_up, &owned, object);
+        let mut removed: Vec<FieldPath> = self
+            .strip
+            .iter()
+            .filter(|path| locate::find(object, path).is_some())
+            .cloned()
+            .collect();
+        if !moved && fields == owned && removed.is_empty() {
+            return None;
+        }
+        if moved && metadata["annotations"][annotations::LAST_APPLIED].is_string() {
+            removed.push(last_applied_path());
+        }
+        for path in &removed {
+            fields = fields.without(path);
+        }
+        if fields.is_empty() {
+            fields = FieldSet::parse(&json!({"f:metadata": {"f:annotations": {
+                (format!("f:{}", annotations::DESIRED)): {}}}}));
+        }
+        // The newest entry names the version that its writer last used.
+        let version = merged
+            .iter()
+            .filter(|entry| entry["apiVersion"].is_string())
+            .max_by_key(|entry| entry["time"].as_str().unwrap_or_default())
+            .and_then(|entry| entry["apiVersion"].as_str())
+            .unwrap_or(self.api_version);
+        let mut kept: Vec<Value> = all
+            .iter()
+            .filter(|entry| !is_merged(entry) && has_fields(entry))
+            .cloned()
+            .collect();
+        let mut entry = json!({
+            "manager": self.ours,
+            "operation": "Apply",
+            "apiVersion": version,
+            "fieldsType": "FieldsV1",
+            "fieldsV1": fields.to_json(),
+        });
+        if let Some(time) = merged
+            .iter()
+            .filter_map(|entry| entry["time"].as_str())
+            .max()
+        {
+            entry["time"] = Value::from(time);
+        }
+        kept.insert(0, entry);
+        let op = if metadata["managedFields"].is_null() {
+            "add"
+        } else {
+            "replace"
+        };
+        let mut patch = vec![
+            json!({"op": "test", "path": "/metadata/resourceVersion", "value": metadata["resourceVersion"]}),
+            json!({"op": op, "path": "/metadata/managedFields", "value": kept}),
+        ];
+        patch.extend(
+            removed
+                .iter()
+                .filter_map(|path| Some(json!({"op": "remove", "path": pointer(path)?}))),
+        );
+        Some(Transferred {
+            patch: Value::Array(patch),
+            fields,
+        })
     }
-    let mut fields = merged.iter().fold(FieldSet::default(), |fields, entry| {
-        fields.union(&FieldSet::parse(&entry["fieldsV1"]))
-    });
-    let has_last_applied = metadata["annotations"][annotations::LAST_APPLIED].is_string();
-    if has_last_applied {
-        fields = fields.without(&last_applied_path());
-    }
-    if fields.is_empty() {
-        fields = FieldSet::parse(&json!({"f:metadata": {"f:annotations": {
-            (format!("f:{}", annotations::DESIRED)): {}}}}));
-    }
-    // The newest entry names the version that its writer last used.
-    let version = merged
+}
+
+/// The JSON pointer of a path of keys.
+fn pointer(path: &FieldPath) -> Option<String> {
+    path.0
         .iter()
-        .filter(|entry| entry["apiVersion"].is_string())
-        .max_by_key(|entry| entry["time"].as_str().unwrap_or_default())
-        .and_then(|entry| entry["apiVersion"].as_str())
-        .unwrap_or(api_version);
-    let mut kept: Vec<Value> = all
-        .iter()
-        .filter(|entry| !is_merged(entry) && has_fields(entry))
-        .cloned()
-        .collect();
-    let mut entry = json!({
-        "manager": ours,
-        "operation": "Apply",
-        "apiVersion": version,
-        "fieldsType": "FieldsV1",
-        "fieldsV1": fields.to_json(),
-    });
-    if let Some(time) = merged
-        .iter()
-        .filter_map(|entry| entry["time"].as_str())
-        .max()
-    {
-        entry["time"] = Value::from(time);
-    }
-    kept.insert(0, entry);
-    let op = if metadata["managedFields"].is_null() {
-        "add"
-    } else {
-        "replace"
-    };
-    let mut patch = vec![
-        json!({"op": "test", "path": "/metadata/resourceVersion", "value": metadata["resourceVersion"]}),
-        json!({"op": op, "path": "/metadata/managedFields", "value": kept}),
-    ];
-    if has_last_applied {
-        patch.push(json!({"op": "remove", "path": LAST_APPLIED_POINTER}));
-    }
-    Some(Value::Array(patch))
+        .map(|segment| match segment {
+            PathSegment::Key(key) => {
+                Some(format!("/{}", key.replace('~', "~0").replace('/', "~1")))
+            }
+            _ => None,
+        })
+        .collect()
 }
 
 /// An object without the fields that only the first set has.
@@ -141,34 +185,31 @@ pub fn merge_entries(
 #[must_use]
 pub fn without_owned(object: &Value, taken: &FieldSet, others: &FieldSet) -> Value {
     let mut rest = object.clone();
-    prune(&mut rest, taken, others, None);
+    prune(&mut rest, taken, others);
     rest
 }
 
-/// Takes away what only `taken` names, or puts the server's default there.
-fn prune(value: &mut Value, taken: &FieldSet, others: &FieldSet, defaults: Option<&Value>) {
+/// Takes away what only `taken` names.
+fn prune(value: &mut Value, taken: &FieldSet, others: &FieldSet) {
     let nothing = FieldSet::default();
     // Backwards, so that positions of atomic items stay true.
-    for (segment, mine) in segments_of(taken).into_iter().rev() {
+    let steps: Vec<_> = taken.items().collect();
+    for (segment, mine) in steps.into_iter().rev() {
         let theirs = others.child(&segment).unwrap_or(&nothing);
         if theirs.is_whole() {
             continue;
         }
-        let default = defaults.and_then(|defaults| locate::step(defaults, &segment));
         let Some(child) = locate::step_mut(value, &segment) else {
             continue;
         };
         if mine.itself && theirs.is_empty() {
-            match default {
-                Some(default) => *child = default.clone(),
-                None => locate::remove(value, &segment),
-            }
+            locate::remove(value, &segment);
             continue;
         }
-        prune(child, mine, theirs, default);
+        prune(child, mine, theirs);
         let is_empty = child.as_object().is_some_and(serde_json::Map::is_empty)
             || child.as_array().is_some_and(Vec::is_empty);
-        if is_empty && theirs.is_empty() && default.is_none() {
+        if is_empty && theirs.is_empty() {
             locate::remove(value, &segment);
         }
     }
@@ -179,15 +220,14 @@ fn prune(value: &mut Value, taken: &FieldSet, others: &FieldSet, defaults: Optio
 /// managers, and no longer git, want.
 ///
 /// Managers that created an object own every default in it, and what the
-/// adoption takes away the server fills in again. `defaulted` is its answer to
-/// a dry run that creates the manifest under another name; without it defaults
-/// look as if they went.
+/// adoption takes away the server fills in again: it is asked with
+/// [`super::remainder`] what becomes of the rest.
 #[must_use]
 pub fn after_adoption(
     predicted: &Value,
-    defaulted: Option<&Value>,
     ours: &str,
     adopted: &dyn Fn(&str) -> bool,
+    ignored: &[FieldPattern],
 ) -> Value {
     let mut taken = FieldSet::default();
     let mut others = FieldSet::default();
@@ -202,11 +242,13 @@ pub fn after_adoption(
         };
         *target = target.union(&fields);
     }
+    // What is given up keeps the value that it has.
+    let taken = ignore::give_up(ignored, &taken, predicted);
     if taken.is_empty() {
         return predicted.clone();
     }
     let mut rest = predicted.clone();
-    prune(&mut rest, &taken, &others, defaulted);
+    prune(&mut rest, &taken, &others);
     if let Some(annotations) = rest
         .pointer_mut("/metadata/annotations")
         .and_then(Value::as_object_mut)
@@ -244,6 +286,23 @@ mod tests {
             },
             "data": {"a": "1", "old": "2", "theirs": "3"},
         })
+    }
+
+    fn merge_entries(
+        metadata: &Value,
+        api_version: &str,
+        ours: &str,
+        from: &dyn Fn(&str) -> bool,
+    ) -> Option<Value> {
+        let transfer = Transfer {
+            ours,
+            api_version,
+            from,
+            give_up: &[],
+            strip: &[],
+        };
+        let transferred = transfer.of(&json!({"metadata": metadata}))?;
+        Some(transferred.patch)
     }
 
     fn adopt_kubectl(manager: &str) -> bool {
@@ -290,6 +349,38 @@ mod tests {
             None,
             "once is enough"
         );
+    }
+
+    #[test]
+    fn what_is_given_up_and_what_is_stripped_goes_with_the_same_patch() {
+        let mut object = kubectl_object();
+        object["metadata"]["labels"] = json!({"deployer/name": "x", "app": "y"});
+        object["metadata"]["managedFields"][0]["fieldsV1"]["f:metadata"]["f:labels"] =
+            json!({"f:deployer/name": {}, "f:app": {}});
+        let strip = [FieldPath::default()
+            .key("metadata")
+            .key("labels")
+            .key("deployer/name")];
+        let give_up = ["data.a".parse().unwrap()];
+        let transfer = Transfer {
+            ours: OURS,
+            api_version: "v1",
+            from: &adopt_kubectl,
+            give_up: &give_up,
+            strip: &strip,
+        };
+        let transferred = transfer.of(&object).unwrap();
+        let object = patched(object, transferred.patch);
+        assert_eq!(object["metadata"]["labels"], json!({"app": "y"}));
+        assert_eq!(object["data"]["a"], "1");
+        let ours = applied_by(&object["metadata"], OURS);
+        assert_eq!(ours, transferred.fields);
+        assert_eq!(
+            ours.to_json(),
+            json!({"f:data": {".": {}, "f:old": {}},
+                "f:metadata": {"f:annotations": {".": {}, "f:team": {}}, "f:labels": {"f:app": {}}}})
+        );
+        assert_eq!(transfer.of(&object), None, "once is enough");
     }
 
     #[test]
@@ -365,15 +456,9 @@ mod tests {
         predicted["data"]["a"] = json!("new");
         predicted["metadata"]["managedFields"].as_array_mut().unwrap().push(json!(
             {"manager": OURS, "operation": "Apply", "apiVersion": "v1", "fieldsV1": {"f:data": {"f:a": {}}}}));
-        let rest = after_adoption(&predicted, None, OURS, &adopt_kubectl);
+        let rest = after_adoption(&predicted, OURS, &adopt_kubectl, &[]);
         assert_eq!(rest["data"], json!({"a": "new", "theirs": "3"}));
         assert_eq!(rest["metadata"].get("annotations"), None);
-        let defaulted = json!({"data": {"a": "new", "old": "the default"}});
-        let rest = after_adoption(&predicted, Some(&defaulted), OURS, &adopt_kubectl);
-        assert_eq!(
-            rest["data"],
-            json!({"a": "new", "old": "the default", "theirs": "3"})
-        );
     }
 
     #[test]

@@ -22,6 +22,14 @@ pub struct FieldSet {
 }
 
 impl FieldSet {
+    /// A field as a whole.
+    pub(crate) fn whole() -> Self {
+        Self {
+            itself: true,
+            below: BTreeMap::new(),
+        }
+    }
+
     /// Reads a `fieldsV1`; what is none is the empty set.
     pub fn parse(fields_v1: &Value) -> Self {
         let Some(map) = fields_v1.as_object() else {
@@ -129,6 +137,26 @@ impl FieldSet {
                 self.below.remove(&step);
             }
         }
+    }
+
+    /// The set with other members below one step.
+    #[must_use]
+    pub(crate) fn with(&self, segment: &PathSegment, child: Self) -> Self {
+        let mut set = self.clone();
+        let step = step(segment);
+        if child.is_empty() {
+            set.below.remove(&step);
+        } else {
+            set.below.insert(step, child);
+        }
+        set
+    }
+
+    /// The steps right below its root, with what is below them.
+    pub(crate) fn items(&self) -> impl Iterator<Item = (PathSegment, &Self)> {
+        self.below
+            .iter()
+            .map(|(step, child)| (segment(step), child))
     }
 
     /// Every member, sorted.

@@ -1,6 +1,6 @@
 //! What happens to an existing object that may be taken over.
 
-use super::emit::{apply_after, block, change};
+use super::emit::{Manner, apply_after, block, change};
 use super::member::holders_of;
 use super::refusal;
 use crate::object::Manifest;
@@ -27,7 +27,8 @@ pub(super) fn decide(ctx: &Ctx<'_>, draft: &mut Draft, manifest: &Manifest, live
                 blocking = fields.iter().collect();
             }
             if !blocking.is_empty() {
-                return block(ctx, draft, manifest, refusal::conflict(blocking));
+                let finding = refusal::conflict(ctx, manifest, blocking);
+                return block(ctx, draft, manifest, finding);
             }
             // What they hold through a subresource stays theirs after the merge.
             (holders_of(fields), None)
@@ -36,20 +37,49 @@ pub(super) fn decide(ctx: &Ctx<'_>, draft: &mut Draft, manifest: &Manifest, live
         Some(Prediction::Refused(refusal)) => {
             return block(ctx, draft, manifest, refusal::refused(refusal));
         }
-        Some(Prediction::Immutable(paths)) => {
-            return block(ctx, draft, manifest, refusal::immutable(paths));
+        Some(Prediction::Immutable { fields, .. }) => {
+            // Only what we applied ourselves may be deleted.
+            return block(ctx, draft, manifest, refusal::immutable_foreign(fields));
         }
         Some(Prediction::Creates) | None => {
             let finding = refusal::not_read("the server was not asked about it");
             return block(ctx, draft, manifest, finding);
         }
     };
-    let from = ownership::strangers(ctx, live);
-    let reason = format!("it exists and is taken over from {}", from.join(", "));
+    let strangers = ownership::strangers(ctx, live);
+    let reason = if strangers.is_empty() {
+        "it exists; a former adoption of it was not finished".to_owned()
+    } else {
+        format!("it exists and is taken over from {}", strangers.join(", "))
+    };
     change(ctx, draft, manifest, Action::Adopt, &reason).unverified = unverified;
-    let merge = ownership::merge(ctx, manifest, before, &|manager| {
-        ownership::may_take_over(ctx, manager)
-    });
-    let patch = merge.map(|patch| (patch, "the fields of the former managers become ours"));
-    apply_after(ctx, draft, manifest, patch, take_over, live, &reason);
+    let strip = ownership::marks_to_strip(manifest, before);
+    let why = if strip.is_empty() {
+        "the fields of the former managers become ours"
+    } else {
+        "the fields of the former managers become ours, and the marks of the former deployer go"
+    };
+    let from = |manager: &str| ownership::may_take_over(ctx, manager);
+    let own = ownership::own(
+        ctx,
+        manifest,
+        before,
+        ownership::Change { from: &from, strip },
+    );
+    if let Some(finding) = ownership::helm_remains(ctx, live) {
+        draft.findings.push(finding);
+    }
+    let manner = Manner {
+        take_over,
+        ..Manner::default()
+    };
+    apply_after(
+        ctx,
+        draft,
+        manifest,
+        own.map(|own| (own, why)),
+        manner,
+        live,
+        &reason,
+    );
 }

@@ -1,12 +1,12 @@
 //! Changes and steps of single objects, as the decisions about them make them.
 
 use crate::finding::Finding;
-use crate::object::{Manifest, ObjectId};
+use crate::object::{FieldPath, Manifest, ObjectId};
 use crate::observe::{DesiredDigest, LiveMeta};
 use crate::order::StageName;
 use crate::plan::draft::{Ctx, Draft};
 use crate::plan::model::{
-    Action, Body, Change, EdgeReason, Need, NonSecret, Op, Precondition, StepId, Until,
+    Action, Body, Change, EdgeReason, Need, Op, Own, Precondition, StepId, Until,
 };
 use crate::readiness;
 
@@ -56,20 +56,50 @@ pub(super) fn block(ctx: &Ctx<'_>, draft: &mut Draft, manifest: &Manifest, findi
     draft.findings.push(finding);
 }
 
-/// The step that applies an object, and what completes it.
-pub(super) fn apply(
+/// What an apply does beside sending the object.
+#[derive(Debug, Default)]
+pub(super) struct Manner {
+    /// Managers whose fields are taken over in a conflict.
+    pub(super) take_over: Vec<String>,
+    /// Fields that are left as they are, this once.
+    pub(super) leave: Vec<FieldPath>,
+}
+
+/// The step that creates an object, and what completes it.
+pub(super) fn create(
     ctx: &Ctx<'_>,
     draft: &mut Draft,
     manifest: &Manifest,
-    take_over: Vec<String>,
+    reason: &str,
+) -> StepId {
+    let id = manifest.id();
+    // What is ignored is sent this once.
+    let digest = ctx.desired.ignored.initial(id);
+    let digest = digest.or_else(|| ctx.desired.digests.get(id).copied());
+    let require = vec![Precondition::Absent];
+    send(
+        ctx,
+        draft,
+        manifest,
+        (digest, Manner::default()),
+        require,
+        reason,
+    )
+}
+
+fn send(
+    ctx: &Ctx<'_>,
+    draft: &mut Draft,
+    manifest: &Manifest,
+    (digest, manner): (Option<DesiredDigest>, Manner),
     require: Vec<Precondition>,
     reason: &str,
 ) -> StepId {
     let id = manifest.id();
-    let digest = ctx.desired.digests.get(id).copied();
     let op = Op::Apply {
         body: Body::Rendered(digest.unwrap_or(DesiredDigest::Unkeyed)),
-        take_over,
+        take_over: manner.take_over,
+        leave: manner.leave,
     };
     let step = draft.step(ctx, ctx.stage_of(id), id.clone(), op, reason);
     draft.at(step).require = require;
@@ -78,13 +108,14 @@ pub(super) fn apply(
     step
 }
 
-/// The step that applies an object, after one that patches its record of owners.
+/// The step that applies an object that exists, after one that changes its
+/// record of owners.
 pub(super) fn apply_after(
     ctx: &Ctx<'_>,
     draft: &mut Draft,
     manifest: &Manifest,
-    patch: Option<(NonSecret, &str)>,
-    take_over: Vec<String>,
+    own: Option<(Own, &str)>,
+    manner: Manner,
     live: &LiveMeta,
     reason: &str,
 ) {
@@ -93,16 +124,13 @@ pub(super) fn apply_after(
     // controllers that write to the object while its backend is exchanged. What
     // others hold by then is a conflict all the same.
     let require = vec![Precondition::Uid(live.uid.clone())];
-    let patched = patch.map(|(patch, why)| {
-        let op = Op::Patch {
-            patch,
-            subresource: None,
-        };
-        let step = draft.step(ctx, ctx.stage_of(id), id.clone(), op, why);
+    let patched = own.map(|(own, why)| {
+        let step = draft.step(ctx, ctx.stage_of(id), id.clone(), Op::Own(own), why);
         draft.at(step).require.clone_from(&require);
         step
     });
-    let step = apply(ctx, draft, manifest, take_over, require, reason);
+    let digest = ctx.desired.digests.get(id).copied();
+    let step = send(ctx, draft, manifest, (digest, manner), require, reason);
     if let Some(patched) = patched {
         draft.edge(patched, Need::Applied, step, EdgeReason::SameObject);
     }

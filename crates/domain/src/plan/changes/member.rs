@@ -2,15 +2,19 @@
 
 use std::collections::BTreeSet;
 
-use super::emit::{apply_after, block, change, unchanged};
-use super::refusal;
+use super::drift;
+use super::emit::{Manner, apply_after, block, change, unchanged};
+use super::{recreate, refusal};
 use crate::diff::normalize::normalized;
-use crate::diff::ownership::{applied_by, holders, survivors};
+use crate::diff::ownership::{
+    applied_by, fingerprint_with, holders, owned_by, same_entry, survivors,
+};
 use crate::finding::{Finding, Kind};
+use crate::ignore;
 use crate::object::Manifest;
 use crate::observe::{DesiredDigest, FieldConflict, Live, LiveMeta, Prediction, is_unchanged};
 use crate::plan::draft::{Ctx, Draft};
-use crate::plan::model::{Action, Cause};
+use crate::plan::model::{Action, Cause, Own, Taken};
 use crate::plan::ownership;
 
 /// Leaves it as it is, applies it, or says why neither can be done.
@@ -20,7 +24,7 @@ pub(super) fn decide(ctx: &Ctx<'_>, draft: &mut Draft, manifest: &Manifest, live
     let digest = ctx.desired.digests.get(id);
     if let Some(entry) = entry
         && !ctx.policy.verify
-        && is_unchanged(manifest, digest, entry, live)
+        && is_unchanged(ctx.desired.ignored.lean(manifest), digest, entry, live)
     {
         return unchanged(ctx, draft, manifest, "as wanted");
     }
@@ -43,32 +47,36 @@ pub(super) fn decide(ctx: &Ctx<'_>, draft: &mut Draft, manifest: &Manifest, live
                 .iter()
                 .filter(|field| git && !ownership::may_take_over(ctx, &field.manager))
                 // Of a record that was wiped the server makes up an owner.
-                .filter(|field| {
-                    live.has_managed_fields || field.manager != ownership::MADE_UP_MANAGER
-                })
+                .filter(|field| live.has_managed_fields || !ownership::is_made_up(&field.manager))
                 .collect();
             match forced {
                 Some(after) if foreign.is_empty() => {
                     compare(ctx, draft, manifest, Sides { before, after }, git, fields);
                 }
                 _ if foreign.is_empty() => {
-                    block(ctx, draft, manifest, refusal::conflict(fields));
+                    let finding = refusal::conflict(ctx, manifest, fields);
+                    block(ctx, draft, manifest, finding);
                 }
-                _ => block(ctx, draft, manifest, refusal::conflict(foreign)),
+                _ => {
+                    let finding = refusal::conflict(ctx, manifest, foreign);
+                    block(ctx, draft, manifest, finding);
+                }
             }
         }
         Some(Prediction::Refused(refusal)) => {
             block(ctx, draft, manifest, refusal::refused(refusal));
         }
-        Some(Prediction::Immutable(paths)) => {
-            block(ctx, draft, manifest, refusal::immutable(paths));
+        Some(Prediction::Immutable { fields, refused }) => {
+            let why = (fields.as_slice(), refused.as_ref());
+            recreate::decide(ctx, draft, manifest, live, why, git.then_some(Cause::Git));
         }
         Some(Prediction::Unverified(why)) => {
             let reason = "it could not be compared";
+            let own = own(ctx, manifest, before);
             let change = change(ctx, draft, manifest, Action::Update, reason);
             change.unverified = Some(why.to_string());
             change.cause = git.then_some(Cause::Git);
-            apply_after(ctx, draft, manifest, None, Vec::new(), live, reason);
+            apply_after(ctx, draft, manifest, own, Manner::default(), live, reason);
         }
         Some(Prediction::Creates) | None => {
             let finding = refusal::not_read("the server was not asked about it");
@@ -80,9 +88,9 @@ pub(super) fn decide(ctx: &Ctx<'_>, draft: &mut Draft, manifest: &Manifest, live
 /// The live object, and what the server says an apply would make of it. Both
 /// are the server's own: it has defaulted and canonicalized them.
 #[derive(Clone, Copy)]
-struct Sides<'a> {
-    before: &'a Live,
-    after: &'a Live,
+pub(super) struct Sides<'a> {
+    pub(super) before: &'a Live,
+    pub(super) after: &'a Live,
 }
 
 fn compare(
@@ -95,38 +103,39 @@ fn compare(
 ) {
     let id = manifest.id();
     let Sides { before, after } = sides;
-    let live = before.meta();
     let differs = normalized(before.value(), false) != normalized(after.value(), false);
-    let entry_differs = live.fingerprint != after.meta().fingerprint;
-    let repair = repair(ctx, manifest, sides);
-    if !differs && !entry_differs && !git && repair.is_none() {
+    let ignored = ctx.desired.ignored.of(id);
+    let entry_differs = !same_entry(before.value(), after.value(), &ctx.manager, ignored);
+    let must_repair = after.meta().has_managed_fields && needs_repair(ctx, before);
+    if !differs && !entry_differs && !git && !must_repair {
         // Only the record is refreshed, without a write.
         return unchanged(ctx, draft, manifest, "as wanted; the record is refreshed");
     }
-    let recorded = ctx.observed.inventory.entries.get(id);
-    let recorded = recorded.and_then(|entry| entry.fingerprint);
-    let drifted = recorded.is_some() && recorded != live.fingerprint;
-    let managers = writers(ctx, sides, conflicts);
-    let (cause, reason) = match (git, drifted) {
-        (true, true) => (
-            Cause::Both {
-                managers: managers.clone(),
-            },
-            drift_reason("git changed and ", &managers),
-        ),
-        (true, false) => (Cause::Git, "git changed".to_owned()),
-        (false, _) if differs => (
-            Cause::Drift {
-                managers: managers.clone(),
-            },
-            drift_reason("", &managers),
-        ),
-        (false, _) => (
-            Cause::Ownership,
-            "what we own of it is not recorded as ours".to_owned(),
-        ),
+    let taken = drift::taken(ctx, sides);
+    let contended = if git || !differs {
+        // What git says anew is written, whoever holds it.
+        Vec::new()
+    } else {
+        drift::contended(ctx, manifest, &taken)
     };
-    change(ctx, draft, manifest, Action::Update, &reason).cause = Some(cause);
+    let mut leave = Vec::new();
+    if !contended.is_empty() {
+        draft.findings.push(drift::finding(manifest, &contended));
+        let others = taken.iter().any(|one| !contended.contains(one));
+        match drift::left_out(manifest, &contended) {
+            Some(fields) if others => leave = fields,
+            _ => {
+                let reason = "others keep writing to fields of ours; it is left alone";
+                change(ctx, draft, manifest, Action::Skip, reason);
+                return;
+            }
+        }
+    }
+    let (cause, reason) = cause(ctx, manifest, sides, (git, differs), conflicts);
+    let corrects = corrects(&cause, taken, &contended);
+    let change = change(ctx, draft, manifest, Action::Update, &reason);
+    change.cause = Some(cause);
+    change.corrects = corrects;
     for (path, owners) in survivors(before.value(), after.value(), &ctx.manager) {
         let owners = owners.join(", ");
         let message = format!("git no longer has {path}, but it stays: {owners} holds it too");
@@ -136,38 +145,127 @@ fn compare(
                 .on(id.clone()),
         );
     }
-    apply_after(
-        ctx,
-        draft,
-        manifest,
-        repair,
-        holders_of(conflicts),
-        live,
-        &reason,
-    );
+    if let Some(locked) = ignored
+        .iter()
+        .find(|field| field.is_locked(&applied_by(&after.value()["metadata"], &ctx.manager)))
+    {
+        let message = format!(
+            "{locked} cannot be left to others: it lies in a list or map that the server keeps one owner for"
+        );
+        draft.findings.push(
+            Finding::error(Kind::Repository, "ignore-inside-atomic", message)
+                .at(manifest.origin().clone())
+                .on(id.clone())
+                .hint("ignore the list or map as a whole"),
+        );
+    }
+    let own = if after.meta().has_managed_fields {
+        own(ctx, manifest, before)
+    } else {
+        // Its server keeps no record of owners.
+        None
+    };
+    let manner = Manner {
+        take_over: holders_of(conflicts),
+        leave,
+    };
+    apply_after(ctx, draft, manifest, own, manner, before.meta(), &reason);
 }
 
-/// The patch of the record of owners that must come before the apply: one that
-/// was wiped is made up anew, or the server invents an owner for every live
-/// field; and what our other managers hold becomes ours.
-fn repair(
+/// Whose change it is, with the reason in words.
+fn cause(
     ctx: &Ctx<'_>,
     manifest: &Manifest,
-    Sides { before, after }: Sides<'_>,
-) -> Option<(crate::plan::NonSecret, &'static str)> {
-    if !after.meta().has_managed_fields {
-        // Its server keeps no record of owners.
-        return None;
+    sides: Sides<'_>,
+    (git, differs): (bool, bool),
+    conflicts: &[FieldConflict],
+) -> (Cause, String) {
+    let managers = writers(ctx, sides, conflicts);
+    let drifted = git && has_drifted(ctx, manifest, sides.before);
+    match (git, drifted) {
+        (true, true) => {
+            let reason = drift_reason("git changed and ", &managers);
+            (Cause::Both { managers }, reason)
+        }
+        (true, false) => (Cause::Git, "git changed".to_owned()),
+        (false, _) if differs => {
+            let reason = drift_reason("", &managers);
+            (Cause::Drift { managers }, reason)
+        }
+        (false, _) => (
+            Cause::Ownership,
+            "what we own of it is not recorded as ours".to_owned(),
+        ),
     }
-    let why = if before.meta().has_managed_fields {
+}
+
+/// Whether somebody wrote to fields of ours since they were recorded. That
+/// others took what is left to them is no drift.
+fn has_drifted(ctx: &Ctx<'_>, manifest: &Manifest, before: &Live) -> bool {
+    let id = manifest.id();
+    let entry = ctx.observed.inventory.entries.get(id);
+    let Some(recorded) = entry.and_then(|entry| entry.fingerprint) else {
+        return false;
+    };
+    let now = before.meta().fingerprint;
+    if now == Some(recorded) {
+        return false;
+    }
+    let metadata = &before.value()["metadata"];
+    let ours = applied_by(metadata, &ctx.manager);
+    let left = ignore::named(ctx.desired.ignored.of(id), &ours, &manifest.value());
+    fingerprint_with(metadata, &ctx.manager, &left) != Some(recorded)
+}
+
+/// The fields that the apply takes back, for the record.
+fn corrects(cause: &Cause, taken: Vec<Taken>, contended: &[Taken]) -> Vec<Taken> {
+    match cause {
+        Cause::Drift { .. } => taken
+            .into_iter()
+            .filter(|one| !contended.contains(one))
+            .collect(),
+        // Fields that git adds have no holder.
+        Cause::Both { .. } => taken
+            .into_iter()
+            .filter(|one| !one.manager.is_empty())
+            .collect(),
+        Cause::Git | Cause::Ownership => Vec::new(),
+    }
+}
+
+/// Whether the record of owners must change whatever else there is to do: one
+/// that was wiped is made up anew, or the server invents an owner for every
+/// live field; and what our other managers hold becomes ours.
+fn needs_repair(ctx: &Ctx<'_>, before: &Live) -> bool {
+    let meta = before.meta();
+    !meta.has_managed_fields
+        || meta
+            .managers
+            .iter()
+            .any(|manager| ownership::is_our_other(manager))
+        || has_second_entry(ctx, before)
+}
+
+/// Whether there is an entry under our name beside the one of our applies.
+fn has_second_entry(ctx: &Ctx<'_>, before: &Live) -> bool {
+    let metadata = &before.value()["metadata"];
+    owned_by(metadata, &ctx.manager) != applied_by(metadata, &ctx.manager)
+}
+
+/// The change of the record of owners that comes before the apply, and why.
+fn own(ctx: &Ctx<'_>, manifest: &Manifest, before: &Live) -> Option<(Own, &'static str)> {
+    let why = if !before.meta().has_managed_fields {
+        "its record of owners was wiped"
+    } else if needs_repair(ctx, before) {
         "the fields of our other managers become ours"
     } else {
-        "its record of owners was wiped"
+        "the ignored fields are given up, or they would go with the apply"
     };
-    let patch = ownership::merge(ctx, manifest, before, &|manager| {
-        ownership::is_our_other(manager)
-    });
-    patch.map(|patch| (patch, why))
+    let change = ownership::Change {
+        from: &ownership::is_our_other,
+        strip: Vec::new(),
+    };
+    ownership::own(ctx, manifest, before, change).map(|own| (own, why))
 }
 
 /// Who holds what would come back to us: those in conflict, and those that hold
@@ -182,7 +280,7 @@ fn writers(
     let mut managers = holders(&before.value()["metadata"], &lost, &ctx.manager);
     managers.extend(conflicts.iter().map(|field| field.manager.clone()));
     // Nobody is called that: the server makes it up for a record that was wiped.
-    managers.retain(|manager| manager != ownership::MADE_UP_MANAGER);
+    managers.retain(|manager| !ownership::is_made_up(manager));
     managers.sort();
     managers.dedup();
     managers

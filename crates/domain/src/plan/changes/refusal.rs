@@ -1,10 +1,14 @@
 //! Why an object cannot be brought about.
 
+use std::collections::BTreeSet;
+
 use crate::finding::{Finding, Kind};
+use crate::ignore::FieldPattern;
 use crate::inventory::EntryState;
 use crate::object::{FieldPath, Gvk, Manifest};
 use crate::observe::{ApiRefusal, FieldConflict, MissingRule, Served};
 use crate::plan::draft::Ctx;
+use crate::repo::well_known_group;
 
 /// Whether a definition of the release serves the manifest's kind at its version.
 pub(super) fn is_defined(ctx: &Ctx<'_>, manifest: &Manifest) -> bool {
@@ -67,14 +71,34 @@ pub(super) fn not_read(message: &str) -> Finding {
     Finding::error(Kind::Cluster, "not-read", message)
 }
 
-pub(super) fn immutable(paths: &[FieldPath]) -> Finding {
-    let paths: Vec<String> = paths.iter().map(ToString::to_string).collect();
+/// The fields that only a new object could have otherwise, in words.
+pub(super) fn cannot_change(fields: &[FieldPath]) -> String {
+    let fields: Vec<String> = fields.iter().map(ToString::to_string).collect();
+    format!(
+        "{} cannot be changed on an existing object",
+        fields.join(", ")
+    )
+}
+
+/// An object that may not be recreated: it is not recorded as applied by us.
+pub(super) fn immutable_foreign(fields: &[FieldPath]) -> Finding {
+    Finding::error(Kind::Policy, "immutable-field", cannot_change(fields)).hint(
+        "only an object that this release has applied is recreated; write the fields as they are in the cluster and apply that first",
+    )
+}
+
+/// An object that the server would not take anew.
+pub(super) fn refused_anew(fields: &[FieldPath], refusal: &ApiRefusal) -> Finding {
     Finding::error(
         Kind::Policy,
         "immutable-field",
-        format!("{} cannot be changed on an existing object", paths.join(", ")),
+        format!(
+            "{}, and the server would refuse the new one ({}): {}",
+            cannot_change(fields),
+            refusal.code,
+            refusal.message
+        ),
     )
-    .hint("recreating objects is not supported yet; delete it by hand, or give the new object another name")
 }
 
 /// How the server begins to say that the webhook which converts the objects of
@@ -104,12 +128,73 @@ pub(super) fn refused(refusal: &ApiRefusal) -> Finding {
     finding
 }
 
-pub(super) fn conflict<'a>(fields: impl IntoIterator<Item = &'a FieldConflict>) -> Finding {
+/// Fields that others hold, with the ways out, each a line to copy.
+pub(super) fn conflict<'a>(
+    ctx: &Ctx<'_>,
+    manifest: &Manifest,
+    fields: impl IntoIterator<Item = &'a FieldConflict>,
+) -> Finding {
+    let fields: Vec<&FieldConflict> = fields.into_iter().collect();
     let held: Vec<String> = fields
-        .into_iter()
+        .iter()
         .map(|field| format!("{} holds {}", field.manager, field.field))
         .collect();
-    Finding::error(Kind::Conflict, "field-conflict", held.join("; ")).hint(
-        "take the fields over with `adopt` in the environment file, or remove them from the manifest",
+    Finding::error(Kind::Conflict, "field-conflict", held.join("; "))
+        .hint(ways_out(ctx, manifest, &fields))
+}
+
+fn ways_out(ctx: &Ctx<'_>, manifest: &Manifest, fields: &[&FieldConflict]) -> String {
+    let id = manifest.id();
+    let value = manifest.value();
+    let managers: BTreeSet<&str> = fields.iter().map(|field| field.manager.as_str()).collect();
+    let managers: Vec<&str> = managers.into_iter().collect();
+    let names: Vec<String> = fields
+        .iter()
+        .filter_map(|field| FieldPattern::of_server(&field.field, &value))
+        .map(|field| field.to_string())
+        .collect::<BTreeSet<_>>()
+        .into_iter()
+        .collect();
+    let quoted: Vec<String> = names.iter().map(|name| in_flow(name)).collect();
+    let namespace = match &id.namespace {
+        Some(namespace) => format!(", namespace: {namespace}"),
+        None => String::new(),
+    };
+    let group = if well_known_group(&id.kind) == Some(id.group.as_str()) {
+        String::new()
+    } else {
+        format!(", group: {}", in_flow(&id.group))
+    };
+    let (release, file) = (&ctx.desired.name.release, ctx.environment_file());
+    format!(
+        "to leave the fields to {}, add to release {release} in {file}:\n  \
+         ignore: [{{kind: {}{group}, name: {}{namespace}, fields: [{}]}}]\n\
+         to take them over, add:\n  adopt: [{}]\n\
+         or remove {} from {}",
+        managers.join(", "),
+        id.kind,
+        in_flow(&id.name),
+        quoted.join(", "),
+        managers
+            .iter()
+            .map(|manager| in_flow(manager))
+            .collect::<Vec<_>>()
+            .join(", "),
+        names.join(", "),
+        manifest.origin(),
     )
+}
+
+/// A text as it may stand in a list in brackets.
+fn in_flow(text: &str) -> String {
+    let is_plain = !text.is_empty()
+        && text
+            .chars()
+            .all(|c| c.is_ascii_alphanumeric() || "-_./".contains(c))
+        && !text.starts_with('-');
+    if is_plain {
+        text.to_owned()
+    } else {
+        format!("'{}'", text.replace('\'', "''"))
+    }
 }

@@ -3,7 +3,8 @@
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::object::{Digest, ObjectId, canonical_json};
+use crate::ignore::FieldPattern;
+use crate::object::{Digest, FieldPath, ObjectId, canonical_json};
 use crate::observe::DesiredDigest;
 use crate::plan::Deletion;
 
@@ -18,7 +19,12 @@ pub enum Op {
         /// Managers whose fields are taken over. The apply is sent without force
         /// first; a conflict with anybody else fails the step.
         take_over: Vec<String>,
+        /// Fields that are left as they are in the cluster, this once.
+        #[serde(skip_serializing_if = "Vec::is_empty", serialize_with = "as_texts")]
+        leave: Vec<FieldPath>,
     },
+    /// Changes who owns what, and no value that git wants.
+    Own(Own),
     /// POST: only if absent.
     Create {
         /// What is sent.
@@ -65,7 +71,14 @@ impl Op {
             }
         };
         match self {
-            Self::Apply { body, .. } => serde_json::json!(["apply", digest(body)]),
+            Self::Apply { body, leave, .. } if leave.is_empty() => {
+                serde_json::json!(["apply", digest(body)])
+            }
+            Self::Apply { body, leave, .. } => {
+                let leave: Vec<String> = leave.iter().map(ToString::to_string).collect();
+                serde_json::json!(["apply", digest(body), leave])
+            }
+            Self::Own(own) => serde_json::json!(["own", own.effect()]),
             Self::Create { body, .. } => serde_json::json!(["create", digest(body)]),
             // Patches carry resourceVersions; what they do shows in the apply that follows.
             Self::Patch { subresource, .. } => serde_json::json!(["patch", subresource]),
@@ -86,12 +99,42 @@ impl Op {
         match self {
             Self::Apply { .. } => "apply",
             Self::Create { .. } => "create",
-            Self::Patch { .. } => "patch",
+            Self::Own(_) | Self::Patch { .. } => "patch",
             Self::Delete(_) => "delete",
             Self::Copy { .. } => "copy",
             Self::Migrate { .. } => "migrate",
             Self::Wait => "wait",
         }
+    }
+}
+
+/// A change of the record of owners: one JSON patch that is made from the
+/// object as it is when the step runs, and tests its resourceVersion.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Own {
+    /// Version of the manifest, for an object without a record.
+    pub api_version: String,
+    /// Managers whose fields become ours.
+    pub from: Vec<String>,
+    /// Fields that are left to others from now on.
+    pub give_up: Vec<FieldPattern>,
+    /// Labels and annotations that are taken off: marks of former deployers.
+    #[serde(serialize_with = "as_texts")]
+    pub strip: Vec<FieldPath>,
+    /// Digest of the fields that we own afterwards: with others, somebody wrote
+    /// to the object since the plan was made.
+    pub fields: Digest,
+}
+
+fn as_texts<S: serde::Serializer>(paths: &[FieldPath], serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_seq(paths.iter().map(ToString::to_string))
+}
+
+impl Own {
+    fn effect(&self) -> Value {
+        let strip: Vec<String> = self.strip.iter().map(ToString::to_string).collect();
+        serde_json::json!([self.from, self.give_up, strip])
     }
 }
 

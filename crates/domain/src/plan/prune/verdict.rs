@@ -5,10 +5,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::finding::{Finding, Kind};
 use crate::inventory::Entry;
 use crate::object::{ObjectId, ServiceRef, annotations};
-use crate::observe::{Live, LiveMeta, Registration};
+use crate::observe::{LiveMeta, Registration};
 use crate::order::{DeletionClass, deletion_class};
 use crate::plan::draft::{Ctx, Pruned};
-use crate::plan::model::is_protected_kind;
+use crate::plan::protection::{installed_version, protected};
 use crate::plan::{Deletion, Propagation};
 
 /// What happens to a recorded object that git does not have.
@@ -146,29 +146,11 @@ impl<'a, 'c> Judge<'a, 'c> {
             let why = "a namespace that was there before is never deleted";
             return Some(kept("kept-adopted", why));
         }
-        let is_load_balancer = id.is("", "Service")
-            && ctx
-                .observed
-                .full
-                .get(id)
-                .map(Live::value)
-                .is_none_or(|live| live["spec"]["type"] == "LoadBalancer");
-        let protected = entry.protected
-            || is_protected_kind(&id.group_kind())
-            || is_load_balancer
-            || ctx.policy.protect.iter().any(|protect| protect.matches(id));
-        if !protected {
-            return None;
-        }
+        let what = protected(ctx, id, Some(entry))?;
         let (release, from) = (&ctx.desired.name.release, installed_version(ctx));
         let to = &ctx.desired.version;
         let mut consents = ctx.policy.consent.iter();
         if !consents.any(|consent| consent.allows_delete(id, release, from, to)) {
-            let what = if is_load_balancer {
-                "load balancers".to_owned()
-            } else {
-                format!("objects of kind {}", id.kind)
-            };
             let finding = kept("kept-protected", &format!("{what} are protected"));
             let namespace = match &id.namespace {
                 Some(namespace) => format!("namespace: {namespace}, "),
@@ -203,14 +185,4 @@ impl<'a, 'c> Judge<'a, 'c> {
 fn kept(code: &str, why: &str) -> Finding {
     let message = format!("no longer in git; stays because {why}");
     Finding::warning(Kind::Policy, code, message)
-}
-
-/// The version that is left.
-pub(super) fn installed_version<'c>(ctx: &'c Ctx<'_>) -> Option<&'c str> {
-    let installed = ctx.observed.installed.as_ref()?;
-    installed
-        .installed
-        .as_ref()
-        .or(installed.applying.as_ref())
-        .map(|attempt| attempt.version.as_str())
 }

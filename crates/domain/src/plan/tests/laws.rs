@@ -230,7 +230,7 @@ fn check(scene: &Scene) {
                 assert!(entries.contains_key(&service.id()));
                 assert_eq!(deletion.resource_version(), Some(&*live.resource_version));
             }
-            Grant::Doctor { .. } => panic!("no plan deletes on a diagnosis: {id}"),
+            Grant::Recreate { .. } | Grant::Doctor { .. } => panic!("nothing asks for it: {id}"),
         }
         // I1: nothing on an incomplete view. I9: nothing protected without consent.
         assert!(observed.is_complete(id), "{id}");
@@ -244,7 +244,7 @@ fn check(scene: &Scene) {
             Grant::DeadRegistration { .. } | Grant::Registration { .. } => {
                 assert!(ancestors[barrier.id.0].contains(&step.id));
             }
-            Grant::Doctor { .. } => panic!("no plan deletes on a diagnosis: {id}"),
+            Grant::Recreate { .. } | Grant::Doctor { .. } => panic!("nothing asks for it: {id}"),
         }
         assert!(
             plan.steps

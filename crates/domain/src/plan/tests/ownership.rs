@@ -5,9 +5,10 @@ use serde_json::json;
 
 use super::changes;
 use super::scene::Scene;
+use crate::deployer::{Owner, OwnerKind, OwnerState};
 use crate::inventory::EntryState;
 use crate::object::labels;
-use crate::plan::{Action, Cause, Op, Precondition};
+use crate::plan::{Action, Cause, Op, Plan, Precondition};
 
 const KEY: &str = "ConfigMap/web/c";
 const GIT: &str = "ConfigMap/web/c: {data: {k: v}}";
@@ -15,6 +16,49 @@ const GIT: &str = "ConfigMap/web/c: {data: {k: v}}";
 fn theirs(managers: &str) -> Scene {
     let live = format!("ConfigMap/web/c: {{data: {{k: v, more: x}}, managers: [{managers}]}}");
     Scene::new().git(GIT).live(&live)
+}
+
+fn of_flux(engine: &str) -> Scene {
+    theirs(&format!("{engine}-controller")).with_live(KEY, |live| {
+        let key = |what: &str| format!("{engine}.toolkit.fluxcd.io/{what}");
+        live["metadata"]["labels"] = json!({key("name"): "x", key("namespace"): "flux-system"});
+    })
+}
+
+fn of_argo() -> Scene {
+    theirs("argocd-controller").with_live(KEY, |live| {
+        live["metadata"]["annotations"] =
+            json!({"argocd.argoproj.io/tracking-id": "x:/ConfigMap:web/c"});
+    })
+}
+
+fn of_helm() -> Scene {
+    theirs("helm").with_live(KEY, |live| {
+        live["metadata"]["annotations"] =
+            json!({"meta.helm.sh/release-name": "x", "meta.helm.sh/release-namespace": "web"});
+    })
+}
+
+fn owner(kind: OwnerKind, namespace: Option<&str>) -> Owner {
+    Owner {
+        kind,
+        namespace: namespace.map(str::to_owned),
+        name: "x".to_owned(),
+    }
+}
+
+fn kustomization() -> Owner {
+    owner(OwnerKind::Kustomization, Some("flux-system"))
+}
+
+fn application() -> Owner {
+    owner(OwnerKind::Application, None)
+}
+
+fn active() -> OwnerState {
+    OwnerState::Active {
+        namespace: "flux-system".to_owned(),
+    }
 }
 
 #[rstest]
@@ -40,16 +84,21 @@ fn theirs(managers: &str) -> Scene {
     "it exists already and is not of this release; its fields are held by helm-controller", "add `adopt: [flux]`")]
 #[case::of_another_set(theirs("kubectl").adopt("kubectl").with_live(KEY, |live| { live["metadata"]["labels"] = json!({labels::PART_OF: "other"}); }),
     "foreign-apply-set", "it is part of another ApplySet (other)", "remove it from the other set")]
-#[case::of_flux(theirs("kustomize-controller").adopt("flux").with_live(KEY, |live| { live["metadata"]["labels"] = json!({"kustomize.toolkit.fluxcd.io/name": "x"}); }),
-    "owned-by-deployer", "Flux manages it (mark `kustomize.toolkit.fluxcd.io/name`)", "flux suspend kustomization")]
-#[case::of_helm_by_flux(theirs("helm-controller").adopt("flux").with_live(KEY, |live| { live["metadata"]["labels"] = json!({"helm.toolkit.fluxcd.io/name": "x"}); }),
-    "owned-by-deployer", "Flux manages it (mark `helm.toolkit.fluxcd.io/name`)", "flux suspend helmrelease")]
-#[case::of_argo(theirs("argocd-controller").adopt("argocd").with_live(KEY, |live| { live["metadata"]["annotations"] = json!({"argocd.argoproj.io/tracking-id": "x"}); }),
-    "owned-by-deployer", "Argo CD manages it (mark `argocd.argoproj.io/tracking-id`)", "argocd app set")]
-#[case::of_helm(theirs("helm").adopt("helm").with_live(KEY, |live| { live["metadata"]["annotations"] = json!({"meta.helm.sh/release-name": "x"}); }),
-    "owned-by-deployer", "Helm manages it (mark `meta.helm.sh/release-name`)", "helm uninstall")]
+#[case::of_flux(of_flux("kustomize").adopt("flux").owner(kustomization(), active()),
+    "owned-by-deployer", "Flux (Kustomization flux-system/x) manages it and is active",
+    "suspend it first: `flux suspend kustomization x -n flux-system` or `kubectl -n flux-system patch kustomizations.kustomize.toolkit.fluxcd.io x --type=merge -p '{\"spec\":{\"suspend\":true}}'`; to take it over, add `adopt: [flux]` to the release r in environments/e.yaml")]
+#[case::of_flux_that_cannot_be_read(of_flux("kustomize").adopt("flux").owner(kustomization(), OwnerState::Unknown("forbidden".to_owned())),
+    "owned-by-deployer", "Flux (Kustomization flux-system/x) manages it, and whether it is active cannot be told: forbidden", "let pleach read it")]
+#[case::of_flux_that_is_suspended(of_flux("kustomize").adopt("kubectl").owner(kustomization(), OwnerState::Suspended),
+    "not-adopted", "it exists already and is not of this release; Flux (Kustomization flux-system/x) installed it", "add `adopt: [flux]`")]
+#[case::of_helm_by_flux(of_flux("helm").adopt("flux"),
+    "owned-by-deployer", "Flux (HelmRelease flux-system/x) manages it, and whether it is active cannot be told: it was not looked up", "let pleach read it")]
+#[case::of_argo(of_argo().adopt("argocd").owner(application(), active()),
+    "owned-by-deployer", "Argo CD (application x) manages it and is active", "`argocd app set x --sync-policy none` or `kubectl -n flux-system patch applications.argoproj.io x")]
+#[case::of_helm(of_helm().adopt("kubectl"),
+    "not-adopted", "it exists already and is not of this release; Helm (release web/x) installed it", "add `adopt: [helm]`")]
 #[case::made_again_by_another_deployer(made_again().with_live(KEY, |live| { live["metadata"]["annotations"] = json!({"meta.helm.sh/release-name": "x"}); }),
-    "owned-by-deployer", "Helm manages it (mark `meta.helm.sh/release-name`)", "helm uninstall")]
+    "not-adopted", "it exists already and is not of this release; Helm (release x) installed it", "add `adopt: [helm]`")]
 #[case::created_by_somebody_while_we_applied(Scene::new().installed(GIT).git(GIT).edited("x", "ConfigMap/web/c: {data: {more: y}}")
     .entry(KEY, |entry| entry.state = EntryState::Kept),
     "not-adopted", "it exists already and is not of this release; its fields are held by x", "add `adopt: [x]`")]
@@ -95,6 +144,10 @@ fn a_member_that_was_made_again_by_hand_has_drifted() {
 #[case::argo(theirs("argocd-controller").adopt("argocd"))]
 #[case::helm(theirs("helm").adopt("helm"))]
 #[case::by_name(theirs("my-own-tool").adopt("my-own-tool"))]
+#[case::flux_that_is_suspended(of_flux("kustomize").adopt("flux").owner(kustomization(), OwnerState::Suspended))]
+#[case::flux_that_is_gone(of_flux("kustomize").adopt("flux").owner(kustomization(), OwnerState::Absent))]
+#[case::argo_without_automation(of_argo().adopt("argocd").owner(application(), OwnerState::Suspended))]
+#[case::helm_has_no_loop(of_helm().adopt("helm"))]
 fn may_be_taken_over(#[case] scene: Scene) {
     let plan = scene.plan();
     assert_eq!(plan.count(Action::Adopt), 1, "{:?}", plan.findings);
@@ -115,6 +168,73 @@ fn may_be_taken_over(#[case] scene: Scene) {
 }
 
 #[test]
+fn marks_of_former_deployers_are_taken_off_unless_git_has_them() {
+    let scene = of_helm().adopt("helm");
+    let own = |plan: &Plan| match &plan.steps[0].op {
+        Op::Own(own) => own.clone(),
+        op => panic!("{op:?}"),
+    };
+    let strip: Vec<String> = own(&scene.plan())
+        .strip
+        .iter()
+        .map(ToString::to_string)
+        .collect();
+    assert_eq!(
+        strip,
+        [
+            r#".metadata.annotations["meta.helm.sh/release-name"]"#,
+            r#".metadata.annotations["meta.helm.sh/release-namespace"]"#,
+        ]
+    );
+    assert_eq!(own(&scene.plan()).from, ["helm"]);
+    let git =
+        "ConfigMap/web/c: {metadata: {annotations: {meta.helm.sh/release-name: x}}, data: {k: v}}";
+    assert_eq!(own(&scene.git(git).plan()).strip.len(), 1);
+}
+
+#[test]
+fn what_helm_has_on_record_is_named_with_the_command_that_removes_it() {
+    let recorded = OwnerState::Recorded {
+        namespace: "web".to_owned(),
+        secrets: vec!["sh.helm.release.v1.x.v1".to_owned()],
+    };
+    let plan = of_helm()
+        .adopt("helm")
+        .owner(owner(OwnerKind::HelmInstallation, Some("web")), recorded)
+        .plan();
+    let finding = &plan.findings[0];
+    assert_eq!(finding.code, "helm-release-remains");
+    assert!(
+        finding
+            .message
+            .contains("Secret sh.helm.release.v1.x.v1 in namespace web")
+    );
+    assert_eq!(
+        finding.hint.as_deref(),
+        Some(
+            "when this apply is done, delete the record: `kubectl -n web delete secret sh.helm.release.v1.x.v1`"
+        )
+    );
+    assert!(!finding.is_error());
+}
+
+#[test]
+fn an_adoption_that_was_cut_short_is_taken_up_again() {
+    // Patched and not applied: our entry is there, our label is not, and somebody
+    // who stays co-owns something.
+    let scene = theirs("kubectl").with_live(KEY, |live| {
+        let entries = live["metadata"]["managedFields"].as_array_mut().unwrap();
+        entries.push(super::server::entry(
+            super::scene::MANAGER,
+            "Apply",
+            &json!({"f:data": {"f:k": {}}}),
+        ));
+    });
+    let plan = scene.plan();
+    assert_eq!(plan.count(Action::Adopt), 1, "{:?}", plan.findings);
+}
+
+#[test]
 fn only_what_may_be_taken_over_is_forced() {
     let live = "ConfigMap/web/c: {data: {k: theirs, more: x}, managers: [kubectl]}";
     let scene = Scene::new().git(GIT).live(live).adopt("kubectl");
@@ -130,6 +250,15 @@ fn only_what_may_be_taken_over_is_forced() {
         .plan();
     assert_eq!(plan.count(Action::Blocked), 1);
     assert_eq!(plan.findings[0].message, "x holds .data.k");
+    assert_eq!(
+        plan.findings[0].hint.as_deref(),
+        Some(
+            "to leave the fields to x, add to release r in environments/e.yaml:\n  \
+             ignore: [{kind: ConfigMap, name: c, namespace: web, fields: [data.k]}]\n\
+             to take them over, add:\n  adopt: [x]\n\
+             or remove data.k from web.yaml:1"
+        )
+    );
 }
 
 #[test]

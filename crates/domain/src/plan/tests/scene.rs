@@ -12,6 +12,8 @@ use jiff::{SignedDuration, Timestamp};
 use serde_json::{Value, json};
 
 use super::server;
+use crate::deployer::{KnownOwner, Owner, OwnerState};
+use crate::ignore::Ignored;
 use crate::inventory::{Attempt, Entry, EntryState, ReleaseName, Store};
 use crate::object::{
     ApiVersion, Digest, GroupKind, Manifest, ObjectId, Origin, ServiceRef, annotations, labels,
@@ -90,6 +92,7 @@ impl Scene {
                 manifests: Vec::new(),
                 runtime_objects: Vec::new(),
                 digests: BTreeMap::new(),
+                ignored: Ignored::default(),
                 findings: Vec::new(),
             },
             observed: Observed::of(
@@ -266,6 +269,30 @@ impl Scene {
 
     pub(super) fn adopt(mut self, manager: &str) -> Self {
         self.policy.adopt.push(manager.to_owned());
+        self
+    }
+
+    /// Leaves fields of a wanted object to others.
+    pub(super) fn ignores(mut self, key: &str, fields: &[&str]) -> Self {
+        let patterns: Vec<_> = fields.iter().map(|field| field.parse().unwrap()).collect();
+        let id = id(key);
+        let mut manifests = self.desired.manifests.iter();
+        let manifest = manifests.find(|one| *one.id() == id).unwrap();
+        self.desired.ignored.add(manifest, &patterns);
+        self
+    }
+
+    /// What another deployer says of the owner of objects.
+    pub(super) fn owner(mut self, owner: Owner, state: OwnerState) -> Self {
+        self.observed.owners.push(KnownOwner { owner, state });
+        self
+    }
+
+    /// Records that a field was taken back.
+    pub(super) fn corrected(mut self, key: &str, field: &str, manager: &str, seconds: i64) -> Self {
+        let at = Timestamp::from_second(seconds).unwrap();
+        let installed = self.observed.installed.get_or_insert_default();
+        installed.correct(&id(key), field, manager, at);
         self
     }
 

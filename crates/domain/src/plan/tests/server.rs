@@ -6,7 +6,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde_json::{Map, Value, json};
 
 use super::scene::MANAGER;
-use crate::object::Manifest;
 use crate::observe::{FieldConflict, Live, Prediction};
 
 type Path = Vec<String>;
@@ -137,9 +136,9 @@ pub(super) fn write(object: &mut Value, manager: &str, body: &Value) {
     object["metadata"]["resourceVersion"] = json!("2");
 }
 
-/// The answer to a dry-run apply of the manifest.
-pub(super) fn dry_run(live: &Value, manifest: &Manifest) -> Prediction {
-    let wanted = leaves(&manifest.value());
+/// The answer to a dry-run apply.
+pub(super) fn dry_run(live: &Value, wanted: &Value) -> Prediction {
+    let wanted = leaves(wanted);
     let before = leaves(live);
     let mut after = live.clone();
     let mut owners = owners(live);

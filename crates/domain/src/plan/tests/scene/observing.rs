@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use super::{MANAGER, Scene};
+use crate::diff::ownership;
 use crate::object::{Manifest, ObjectId};
 use crate::observe::{
     DesiredDigest, Freshness, Listing, ListingKey, Live, LiveMeta, Prediction, Registration,
@@ -15,7 +16,8 @@ impl Scene {
     /// Fills in what observing this cluster would bring.
     pub(super) fn observe(&mut self) {
         for manifest in &self.desired.manifests {
-            let digest = DesiredDigest::Known(manifest.digest());
+            let lean = self.desired.ignored.lean(manifest);
+            let digest = DesiredDigest::Known(lean.digest());
             let digests = &mut self.desired.digests;
             digests.entry(manifest.id().clone()).or_insert(digest);
         }
@@ -52,7 +54,12 @@ impl Scene {
         let entry = observed.inventory.entries.get(id);
         if let (Some(live), Some(entry)) = (&live, entry)
             && !self.policy.verify
-            && is_unchanged(manifest, self.desired.digests.get(id), entry, live.meta())
+            && is_unchanged(
+                self.desired.ignored.lean(manifest),
+                self.desired.digests.get(id),
+                entry,
+                live.meta(),
+            )
         {
             return;
         }
@@ -66,7 +73,13 @@ impl Scene {
                 Prediction::Unverified(Unverified::KindMissing)
             }
             (None, _) => Prediction::Creates,
-            (Some(live), _) => server::dry_run(live.value(), manifest),
+            (Some(live), _) => {
+                let ours = ownership::applied_by(&live.value()["metadata"], MANAGER);
+                let ignored = &self.desired.ignored;
+                let question = ignored.question(manifest, live.value(), &ours);
+                let question = question.unwrap_or_else(|| manifest.value());
+                server::dry_run(live.value(), &question)
+            }
         };
         observed.predicted.entry(id.clone()).or_insert(prediction);
         if let Some(live) = live {

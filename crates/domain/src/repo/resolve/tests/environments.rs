@@ -235,3 +235,56 @@ fn a_consent_for_nobody_is_warned_about() {
         ]
     );
 }
+
+#[rstest]
+#[case(
+    "releases: [{bundle: app, ignore: [{kind: A, fields: []}]}]",
+    "an ignore rule needs `fields`"
+)]
+#[case(
+    "releases: [{bundle: app, ignore: [{kind: A, fields: [/spec/replicas]}]}]",
+    "`/spec/replicas` is no path of a field: write it with dots, such as spec.replicas"
+)]
+#[case(
+    "releases: [{bundle: app, ignore: [{kind: A, fields: ['spec.containers[0].image']}]}]",
+    "`spec.containers[0].image` is no path of a field: items of lists are selected by what they hold, such as [name=app], or all of them as [*]"
+)]
+#[case(
+    "releases: [{bundle: app, ignore: [{kind: A, fields: [metadata.name]}]}]",
+    "`metadata.name` cannot be ignored: it names the object"
+)]
+#[case(
+    "consent: [{action: recreate, kind: StatefulSet, name: db, release: app}]\nreleases: [{bundle: app}]",
+    "a consent to recreate a StatefulSet says what becomes of its pods: `propagation: Orphan` keeps them"
+)]
+#[case(
+    "consent: [{action: recreate, kind: Deployment, name: db, release: app, propagation: Orphan}]\nreleases: [{bundle: app}]",
+    "`propagation: Orphan` is only for StatefulSets: nothing else adopts what is left behind"
+)]
+#[case(
+    "consent: [{action: recreate, kind: Job, release: app}]\nreleases: [{bundle: app}]",
+    "`name` is required: a consent is bound to what it is for"
+)]
+fn a_rule_or_consent_that_cannot_be_meant(#[case] text: &str, #[case] expected: &str) {
+    assert_eq!(
+        errors(&[(PROD, text)]),
+        [format!("environments/prod.yaml:3: {expected}")]
+    );
+}
+
+#[test]
+fn ignore_rules_and_consents_are_resolved_with_their_places() {
+    let environment = resolved(&[(
+        PROD,
+        "consent: [{action: recreate, kind: StatefulSet, name: db, release: app, propagation: Orphan}]\nreleases:\n  - bundle: app\n    ignore:\n      - {kind: Deployment, name: web, fields: [spec.replicas, 'spec.containers[name=app].image']}\n",
+    )]);
+    assert_eq!(
+        environment.consent[0].propagation,
+        Some(Propagation::Orphan)
+    );
+    let rule = &environment.releases[0].ignore[0];
+    assert_eq!(rule.origin.line, 7);
+    assert_eq!(rule.target.name.as_deref(), Some("web"));
+    let fields: Vec<String> = rule.fields.iter().map(ToString::to_string).collect();
+    assert_eq!(fields, ["spec.replicas", "spec.containers[name=app].image"]);
+}

@@ -7,10 +7,6 @@ use super::*;
 #[rstest]
 #[case("sync: {interval: 5m, drift: correct}", "3: `sync`")]
 #[case(
-    "consent: [{action: recreate, kind: A, name: b, release: c}]",
-    "3: `consent[0].action: recreate`"
-)]
-#[case(
     "consent: [{action: override, check: a, release: c, reason: d}]",
     "3: `consent[0].action: override`"
 )]
@@ -21,10 +17,6 @@ use super::*;
 #[case(
     "releases: [{bundle: web, versionFrom: app}]",
     "3: `releases[0].versionFrom`"
-)]
-#[case(
-    "releases: [{bundle: app, ignore: [{kind: A, fields: [a]}]}]",
-    "3: `releases[0].ignore`"
 )]
 #[case(
     "releases: [{bundle: app, dependsOn: [web, {kind: A, name: b}]}]",

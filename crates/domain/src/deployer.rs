@@ -1,0 +1,486 @@
+//! Other deployers: by which marks their objects are known, and how they are
+//! told to stop.
+//!
+//! One table for the planner, which takes objects over, and for the doctor,
+//! which says whose an object is. Annotations hold any text, and people paste
+//! commands: only names go into them.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::object::{FieldPath, GroupKind};
+
+/// A deployer as `adopt` of a release names it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Tool {
+    /// Flux: acts by itself.
+    Flux,
+    /// Argo CD: acts by itself where an application syncs automatically.
+    ArgoCd,
+    /// Helm: acts when somebody calls it.
+    Helm,
+}
+
+impl Tool {
+    /// The word for it in `adopt`.
+    pub fn family(self) -> &'static str {
+        match self {
+            Self::Flux => "flux",
+            Self::ArgoCd => "argocd",
+            Self::Helm => "helm",
+        }
+    }
+}
+
+impl fmt::Display for Tool {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Flux => "Flux",
+            Self::ArgoCd => "Argo CD",
+            Self::Helm => "Helm",
+        })
+    }
+}
+
+/// What a deployer calls the thing that an object belongs to.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct Owner {
+    /// What it is.
+    pub kind: OwnerKind,
+    /// Its namespace, where the mark says it.
+    pub namespace: Option<String>,
+    /// Its name.
+    pub name: String,
+}
+
+/// The things that objects of other deployers belong to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub enum OwnerKind {
+    /// A Kustomization of Flux.
+    Kustomization,
+    /// A `HelmRelease` of Flux.
+    HelmRelease,
+    /// An Application of Argo CD.
+    Application,
+    /// A release of Helm: its Secrets.
+    HelmInstallation,
+}
+
+impl OwnerKind {
+    /// The kind of the object; none for what is only recorded in Secrets.
+    pub fn group_kind(self) -> Option<GroupKind> {
+        Some(match self {
+            Self::Kustomization => GroupKind::new("kustomize.toolkit.fluxcd.io", "Kustomization"),
+            Self::HelmRelease => GroupKind::new("helm.toolkit.fluxcd.io", "HelmRelease"),
+            Self::Application => GroupKind::new("argoproj.io", "Application"),
+            Self::HelmInstallation => return None,
+        })
+    }
+}
+
+impl fmt::Display for Owner {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self.kind {
+            OwnerKind::Kustomization => "Kustomization ",
+            OwnerKind::HelmRelease => "HelmRelease ",
+            OwnerKind::Application => "application ",
+            OwnerKind::HelmInstallation => "release ",
+        })?;
+        if let Some(namespace) = &self.namespace {
+            write!(f, "{namespace}/")?;
+        }
+        f.write_str(&self.name)
+    }
+}
+
+/// What is known of an owner.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum OwnerState {
+    /// It exists and acts by itself.
+    Active {
+        /// Where it is.
+        namespace: String,
+    },
+    /// It exists and was told to stop, or never acts by itself.
+    Suspended,
+    /// It does not exist.
+    Absent,
+    /// Helm has it on record in these Secrets.
+    Recorded {
+        /// Their namespace.
+        namespace: String,
+        /// Their names.
+        secrets: Vec<String>,
+    },
+    /// It could not be read; why.
+    Unknown(String),
+}
+
+/// An owner that was looked at.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct KnownOwner {
+    /// Which one.
+    pub owner: Owner,
+    /// What became of it.
+    pub state: OwnerState,
+}
+
+/// The marks that a deployer left on an object.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Deployer {
+    /// Which one.
+    pub tool: Tool,
+    /// What the object belongs to for it; none where only a field manager tells.
+    pub owner: Option<Owner>,
+    /// The label or annotation that tells, or `field manager`.
+    pub key: String,
+    /// Its value.
+    pub value: String,
+}
+
+impl Deployer {
+    /// What people call it, with what of it is meant.
+    pub fn name(&self) -> String {
+        match &self.owner {
+            Some(owner) => format!("{} ({owner})", self.tool),
+            None => self.tool.to_string(),
+        }
+    }
+}
+
+/// How the metadata of an object is looked at.
+pub trait Marked {
+    /// The value of a label.
+    fn label(&self, key: &str) -> Option<&str>;
+    /// The value of an annotation.
+    fn annotation(&self, key: &str) -> Option<&str>;
+}
+
+impl Marked for Value {
+    fn label(&self, key: &str) -> Option<&str> {
+        self["labels"][key].as_str()
+    }
+
+    fn annotation(&self, key: &str) -> Option<&str> {
+        self["annotations"][key].as_str()
+    }
+}
+
+const FLUX_KUSTOMIZE: &str = "kustomize.toolkit.fluxcd.io/";
+const FLUX_HELM: &str = "helm.toolkit.fluxcd.io/";
+const ARGO_TRACKING: &str = "argocd.argoproj.io/tracking-id";
+const ARGO_INSTALLATION: &str = "argocd.argoproj.io/installation-id";
+const ARGO_INSTANCE: &str = "argocd.argoproj.io/instance";
+const HELM_NAME: &str = "meta.helm.sh/release-name";
+const HELM_NAMESPACE: &str = "meta.helm.sh/release-namespace";
+
+/// Finds the marks of a deployer; what acts by itself comes first.
+pub fn marked(metadata: &impl Marked) -> Option<Deployer> {
+    flux(metadata)
+        .or_else(|| argo(metadata))
+        .or_else(|| helm(metadata))
+}
+
+fn flux(metadata: &impl Marked) -> Option<Deployer> {
+    [
+        (FLUX_KUSTOMIZE, OwnerKind::Kustomization),
+        (FLUX_HELM, OwnerKind::HelmRelease),
+    ]
+    .into_iter()
+    .find_map(|(prefix, kind)| {
+        let key = format!("{prefix}name");
+        let name = metadata.label(&key)?.to_owned();
+        let namespace = metadata.label(&format!("{prefix}namespace"));
+        Some(Deployer {
+            tool: Tool::Flux,
+            owner: Some(Owner {
+                kind,
+                namespace: namespace.map(str::to_owned),
+                name: name.clone(),
+            }),
+            key,
+            value: name,
+        })
+    })
+}
+
+fn argo(metadata: &impl Marked) -> Option<Deployer> {
+    let (key, value, application) = if let Some(id) = metadata.annotation(ARGO_TRACKING) {
+        (ARGO_TRACKING, id, id.split(':').next().unwrap_or(id))
+    } else {
+        let name = metadata.label(ARGO_INSTANCE)?;
+        (ARGO_INSTANCE, name, name)
+    };
+    // Applications outside of Argo CD's own namespace are `namespace_name`.
+    let (namespace, name) = match application.split_once('_') {
+        Some((namespace, name)) => (Some(namespace.to_owned()), name),
+        None => (None, application),
+    };
+    Some(Deployer {
+        tool: Tool::ArgoCd,
+        owner: Some(Owner {
+            kind: OwnerKind::Application,
+            namespace,
+            name: name.to_owned(),
+        }),
+        key: key.to_owned(),
+        value: value.to_owned(),
+    })
+}
+
+fn helm(metadata: &impl Marked) -> Option<Deployer> {
+    let name = metadata.annotation(HELM_NAME)?.to_owned();
+    Some(Deployer {
+        tool: Tool::Helm,
+        owner: Some(helm_owner(metadata)?),
+        key: HELM_NAME.to_owned(),
+        value: name,
+    })
+}
+
+/// The release of Helm that an object says it belongs to; objects that Flux
+/// installs with Helm have one too.
+pub fn helm_owner(metadata: &impl Marked) -> Option<Owner> {
+    Some(Owner {
+        kind: OwnerKind::HelmInstallation,
+        namespace: metadata.annotation(HELM_NAMESPACE).map(str::to_owned),
+        name: metadata.annotation(HELM_NAME)?.to_owned(),
+    })
+}
+
+/// The deployer that a field manager belongs to: the first that matches, Flux
+/// runs Helm under a name of its own.
+pub fn of_managers(managers: &[String]) -> Option<Deployer> {
+    [
+        (Tool::Flux, "kustomize-controller"),
+        (Tool::Flux, "helm-controller"),
+        (Tool::ArgoCd, "argocd-"),
+        (Tool::Helm, "helm"),
+    ]
+    .into_iter()
+    .find_map(|(tool, start)| {
+        let manager = managers.iter().find(|manager| manager.starts_with(start))?;
+        Some(Deployer {
+            tool,
+            owner: None,
+            key: "field manager".to_owned(),
+            value: manager.clone(),
+        })
+    })
+}
+
+/// The owner that the server makes up for fields that nobody is recorded for.
+pub const MADE_UP_MANAGER: &str = "before-first-apply";
+
+/// The families that `adopt` may name, and the managers that belong to them.
+const FAMILIES: &[(&str, &[&str])] = &[
+    ("kubectl", &["kubectl", MADE_UP_MANAGER]),
+    ("flux", &["kustomize-controller", "helm-controller", "flux"]),
+    ("helm", &["helm", "Helm"]),
+    ("argocd", &["argocd"]),
+];
+
+/// The family that a manager belongs to: the first that matches.
+pub fn family(manager: &str) -> Option<&'static str> {
+    FAMILIES
+        .iter()
+        .find(|(_, managers)| managers.iter().any(|known| manager.starts_with(known)))
+        .map(|(name, _)| *name)
+}
+
+/// The labels and annotations of an object that are marks of a deployer.
+pub fn marks(metadata: &Value) -> Vec<FieldPath> {
+    let is_flux = |key: &str| key.starts_with(FLUX_KUSTOMIZE) || key.starts_with(FLUX_HELM);
+    let found = |field: &str, is_mark: &dyn Fn(&str) -> bool| -> Vec<FieldPath> {
+        metadata[field]
+            .as_object()
+            .into_iter()
+            .flatten()
+            .filter(|(key, _)| is_mark(key))
+            .map(|(key, _)| FieldPath::default().key("metadata").key(field).key(key))
+            .collect()
+    };
+    let mut marks = found("labels", &|key| is_flux(key) || key == ARGO_INSTANCE);
+    marks.extend(found("annotations", &|key| {
+        is_flux(key) || [ARGO_TRACKING, ARGO_INSTALLATION, HELM_NAME, HELM_NAMESPACE].contains(&key)
+    }));
+    marks
+}
+
+impl Owner {
+    /// The commands that make it leave its objects alone, any one of which is
+    /// enough; none where a name in them cannot be trusted. `found` is the
+    /// namespace that it was found in.
+    pub fn suspend(&self, found: Option<&str>) -> Vec<String> {
+        let namespace = self.namespace.as_deref().or(found);
+        if !is_name(&self.name) || namespace.is_some_and(|namespace| !is_name(namespace)) {
+            return Vec::new();
+        }
+        let name = &self.name;
+        let option = namespace.map_or(String::new(), |namespace| format!(" -n {namespace}"));
+        let (own, resource, change) = match self.kind {
+            OwnerKind::Kustomization => (
+                format!("flux suspend kustomization {name}{option}"),
+                "kustomizations.kustomize.toolkit.fluxcd.io",
+                r#"{"spec":{"suspend":true}}"#,
+            ),
+            OwnerKind::HelmRelease => (
+                format!("flux suspend helmrelease {name}{option}"),
+                "helmreleases.helm.toolkit.fluxcd.io",
+                r#"{"spec":{"suspend":true}}"#,
+            ),
+            OwnerKind::Application => (
+                match &self.namespace {
+                    Some(namespace) => {
+                        format!("argocd app set {namespace}/{name} --sync-policy none")
+                    }
+                    None => format!("argocd app set {name} --sync-policy none"),
+                },
+                "applications.argoproj.io",
+                r#"{"spec":{"syncPolicy":{"automated":null}}}"#,
+            ),
+            OwnerKind::HelmInstallation => return Vec::new(),
+        };
+        let mut commands = vec![own];
+        if namespace.is_some() {
+            commands.push(format!(
+                "kubectl{option} patch {resource} {name} --type=merge -p '{change}'"
+            ));
+        }
+        commands
+    }
+
+    /// What the object of the owner says about it, when it exists.
+    pub fn judge(&self, object: &Value) -> OwnerState {
+        let acts = match self.kind {
+            OwnerKind::Kustomization | OwnerKind::HelmRelease => object["spec"]["suspend"] != true,
+            OwnerKind::Application => {
+                let automated = &object["spec"]["syncPolicy"]["automated"];
+                automated.is_object()
+                    && automated["enabled"] != false
+                    && object["metadata"].annotation("argocd.argoproj.io/skip-reconcile")
+                        != Some("true")
+            }
+            OwnerKind::HelmInstallation => false,
+        };
+        if !acts {
+            return OwnerState::Suspended;
+        }
+        OwnerState::Active {
+            namespace: object["metadata"]["namespace"]
+                .as_str()
+                .unwrap_or_default()
+                .to_owned(),
+        }
+    }
+}
+
+/// The command that removes what Helm has on record of a release.
+pub fn forget_helm(namespace: &str, secrets: &[String]) -> Option<String> {
+    let names = secrets.iter().map(String::as_str);
+    (is_name(namespace) && names.clone().all(is_name)).then(|| {
+        format!(
+            "kubectl -n {namespace} delete secret {}",
+            names.collect::<Vec<_>>().join(" ")
+        )
+    })
+}
+
+/// Whether a text may stand in a command as it is.
+fn is_name(text: &str) -> bool {
+    !text.is_empty()
+        && !text.starts_with('-')
+        && text
+            .chars()
+            .all(|character| character.is_ascii_alphanumeric() || "-_.".contains(character))
+}
+
+#[cfg(test)]
+mod tests {
+    use rstest::rstest;
+    use serde_json::json;
+
+    use super::*;
+
+    #[rstest]
+    #[case(json!({"labels": {"kustomize.toolkit.fluxcd.io/name": "apps", "kustomize.toolkit.fluxcd.io/namespace": "flux-system"}}),
+        "Flux (Kustomization flux-system/apps)", &["flux suspend kustomization apps -n flux-system",
+            "kubectl -n flux-system patch kustomizations.kustomize.toolkit.fluxcd.io apps --type=merge -p '{\"spec\":{\"suspend\":true}}'"])]
+    #[case(json!({"labels": {"helm.toolkit.fluxcd.io/name": "db"}, "annotations": {"meta.helm.sh/release-name": "db"}}),
+        "Flux (HelmRelease db)", &["flux suspend helmrelease db"])]
+    #[case(json!({"annotations": {"argocd.argoproj.io/tracking-id": "guestbook:apps/Deployment:a/b"}}),
+        "Argo CD (application guestbook)", &["argocd app set guestbook --sync-policy none"])]
+    #[case(json!({"annotations": {"argocd.argoproj.io/tracking-id": "team_guestbook:apps/Deployment:a/b"}}),
+        "Argo CD (application team/guestbook)", &["argocd app set team/guestbook --sync-policy none",
+            "kubectl -n team patch applications.argoproj.io guestbook --type=merge -p '{\"spec\":{\"syncPolicy\":{\"automated\":null}}}'"])]
+    #[case(json!({"labels": {"argocd.argoproj.io/instance": "guestbook"}}),
+        "Argo CD (application guestbook)", &["argocd app set guestbook --sync-policy none"])]
+    #[case(json!({"annotations": {"argocd.argoproj.io/tracking-id": "a;b:x"}}), "Argo CD (application a;b)", &[])]
+    #[case(json!({"annotations": {"meta.helm.sh/release-name": "db", "meta.helm.sh/release-namespace": "prod"}}),
+        "Helm (release prod/db)", &[])]
+    fn deployers_are_known_by_their_marks(
+        #[case] metadata: Value,
+        #[case] name: &str,
+        #[case] suspend: &[&str],
+    ) {
+        let deployer = marked(&metadata).unwrap();
+        assert_eq!(deployer.name(), name);
+        assert_eq!(deployer.owner.unwrap().suspend(None), suspend);
+        assert!(!marks(&metadata).is_empty());
+    }
+
+    #[rstest]
+    #[case(OwnerKind::Kustomization, json!({"spec": {}}), true)]
+    #[case(OwnerKind::Kustomization, json!({"spec": {"suspend": true}}), false)]
+    #[case(OwnerKind::HelmRelease, json!({"spec": {"suspend": false}}), true)]
+    #[case(OwnerKind::Application, json!({"spec": {}}), false)]
+    #[case(OwnerKind::Application, json!({"spec": {"syncPolicy": {"automated": {}}}}), true)]
+    #[case(OwnerKind::Application, json!({"spec": {"syncPolicy": {"automated": null}}}), false)]
+    #[case(OwnerKind::Application, json!({"spec": {"syncPolicy": {"automated": {"enabled": false}}}}), false)]
+    #[case(OwnerKind::Application, json!({"metadata": {"annotations": {"argocd.argoproj.io/skip-reconcile": "true"}},
+        "spec": {"syncPolicy": {"automated": {}}}}), false)]
+    fn an_owner_acts_unless_it_is_told_not_to(
+        #[case] kind: OwnerKind,
+        #[case] object: Value,
+        #[case] active: bool,
+    ) {
+        let owner = Owner {
+            kind,
+            namespace: None,
+            name: "a".to_owned(),
+        };
+        let state = owner.judge(&object);
+        assert_eq!(matches!(state, OwnerState::Active { .. }), active);
+    }
+
+    #[test]
+    fn what_is_no_mark_stays() {
+        let metadata = json!({
+            "labels": {"app": "x", "kustomize.toolkit.fluxcd.io/name": "a", "app.kubernetes.io/managed-by": "Helm"},
+            "annotations": {"meta.helm.sh/release-name": "x", "helm.sh/chart": "x", "argocd.argoproj.io/sync-wave": "1"}});
+        let texts: Vec<String> = marks(&metadata).iter().map(ToString::to_string).collect();
+        assert_eq!(
+            texts,
+            [
+                r#".metadata.labels["kustomize.toolkit.fluxcd.io/name"]"#,
+                r#".metadata.annotations["meta.helm.sh/release-name"]"#,
+            ]
+        );
+        assert_eq!(marked(&json!({"labels": {"app": "x"}})), None);
+    }
+
+    #[test]
+    fn only_names_go_into_commands() {
+        let one = |name: &str| [name.to_owned()];
+        assert_eq!(
+            forget_helm("web", &one("sh.helm.release.v1.web.v3")).as_deref(),
+            Some("kubectl -n web delete secret sh.helm.release.v1.web.v3")
+        );
+        assert_eq!(forget_helm("web; rm", &one("a")), None);
+        assert_eq!(forget_helm("web", &one("$(rm)")), None);
+    }
+}

@@ -1,0 +1,108 @@
+//! A field that cannot change: the object is deleted and created anew.
+//!
+//! Only a member that we applied ourselves, only after the server has said that
+//! it would take the new object, and for protected kinds only with a consent in
+//! git that names the object and the change it is for.
+
+use super::emit::{block, change, create};
+use super::refusal;
+use crate::finding::{Finding, Kind};
+use crate::object::{FieldPath, Manifest, ObjectId};
+use crate::observe::{ApiRefusal, LiveMeta};
+use crate::order::{DeletionClass, deletion_class};
+use crate::plan::draft::{Ctx, Draft};
+use crate::plan::model::{Action, Cause, EdgeReason, Need, Op, Precondition, Until};
+use crate::plan::protection::{installed_version, protected};
+use crate::plan::{Deletion, Propagation};
+
+/// Plans the deletion and the creation, or says what stands against it.
+pub(super) fn decide(
+    ctx: &Ctx<'_>,
+    draft: &mut Draft,
+    manifest: &Manifest,
+    live: &LiveMeta,
+    (fields, refused): (&[FieldPath], Option<&ApiRefusal>),
+    cause: Option<Cause>,
+) {
+    let id = manifest.id();
+    if let Some(refusal) = refused {
+        return block(ctx, draft, manifest, refusal::refused_anew(fields, refusal));
+    }
+    let propagation = match propagation(ctx, id, fields) {
+        Ok(propagation) => propagation,
+        Err(finding) => return block(ctx, draft, manifest, *finding),
+    };
+    let entry = ctx.observed.inventory.entries.get(id);
+    let deletion =
+        entry.and_then(|entry| Deletion::of_recreate(entry, live, propagation, fields.to_vec()));
+    let Some(deletion) = deletion else {
+        return block(ctx, draft, manifest, refusal::immutable_foreign(fields));
+    };
+    let why = deletion.explain();
+    let reason = match propagation {
+        Propagation::Orphan => format!("{why}; its pods stay and are adopted by the new object"),
+        Propagation::Background | Propagation::Foreground => why.clone(),
+    };
+    change(ctx, draft, manifest, Action::Recreate, &reason).cause = cause;
+    let stage = ctx.stage_of(id);
+    let delete = draft.step(ctx, stage, id.clone(), Op::Delete(deletion), &why);
+    draft.at(delete).require = vec![Precondition::Uid(live.uid.clone())];
+    draft.at(delete).until = Some(Until::Absent { pods: None });
+    let created = create(ctx, draft, manifest, "the former object is gone");
+    draft.edge(delete, Need::Absent, created, EdgeReason::SameObject);
+}
+
+/// What becomes of what the object owns, if it may be deleted at all.
+fn propagation(
+    ctx: &Ctx<'_>,
+    id: &ObjectId,
+    fields: &[FieldPath],
+) -> Result<Propagation, Box<Finding>> {
+    let entry = ctx.observed.inventory.entries.get(id);
+    let is_stateful = id.is("apps", "StatefulSet");
+    let protected = match protected(ctx, id, entry) {
+        None if is_stateful => Some("objects of kind StatefulSet".to_owned()),
+        other => other,
+    };
+    // Pods of both must not run beside each other.
+    let default = if deletion_class(&id.group_kind()) == DeletionClass::Workloads {
+        Propagation::Foreground
+    } else {
+        Propagation::Background
+    };
+    let (release, from) = (&ctx.desired.name.release, installed_version(ctx));
+    let to = &ctx.desired.version;
+    let consent = ctx
+        .policy
+        .consent
+        .iter()
+        .find(|consent| consent.allows_recreate(id, release, from, to));
+    match (consent, protected) {
+        (Some(consent), _) => Ok(consent.propagation.map_or(default, Propagation::from)),
+        (None, None) => Ok(default),
+        (None, Some(what)) => {
+            let namespace = match &id.namespace {
+                Some(namespace) => format!("namespace: {namespace}, "),
+                None => String::new(),
+            };
+            let orphan = if is_stateful {
+                ", propagation: Orphan"
+            } else {
+                ""
+            };
+            let message = format!(
+                "{}; it would have to be deleted and created anew, and {what} are protected",
+                refusal::cannot_change(fields)
+            );
+            Err(Box::new(
+                Finding::error(Kind::Policy, "immutable-field", message).hint(format!(
+                    "to recreate it, add to `consent` in {}: {{action: recreate, kind: {}, {namespace}name: {}, release: {release}, from: {}, to: {to}{orphan}}}",
+                    ctx.environment_file(),
+                    id.kind,
+                    id.name,
+                    from.unwrap_or("…"),
+                )),
+            ))
+        }
+    }
+}

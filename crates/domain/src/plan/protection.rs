@@ -1,0 +1,39 @@
+//! What is never deleted or recreated without consent.
+
+use super::draft::Ctx;
+use super::model::is_protected_kind;
+use crate::inventory::Entry;
+use crate::object::ObjectId;
+use crate::observe::Live;
+
+/// What of an object is protected, in words, if anything is.
+pub(super) fn protected(ctx: &Ctx<'_>, id: &ObjectId, entry: Option<&Entry>) -> Option<String> {
+    let is_load_balancer = id.is("", "Service")
+        && ctx
+            .observed
+            .full
+            .get(id)
+            .map(Live::value)
+            .is_none_or(|live| live["spec"]["type"] == "LoadBalancer");
+    let protected = entry.is_some_and(|entry| entry.protected)
+        || is_protected_kind(&id.group_kind())
+        || is_load_balancer
+        || ctx.policy.protect.iter().any(|protect| protect.matches(id));
+    protected.then(|| {
+        if is_load_balancer {
+            "load balancers".to_owned()
+        } else {
+            format!("objects of kind {}", id.kind)
+        }
+    })
+}
+
+/// The version that is left.
+pub(super) fn installed_version<'c>(ctx: &'c Ctx<'_>) -> Option<&'c str> {
+    let installed = ctx.observed.installed.as_ref()?;
+    installed
+        .installed
+        .as_ref()
+        .or(installed.applying.as_ref())
+        .map(|attempt| attempt.version.as_str())
+}

@@ -1,0 +1,193 @@
+//! Fields that are left to others.
+
+use serde_json::json;
+
+use super::scene::Scene;
+use crate::object::ObjectId;
+use crate::observe::DesiredDigest;
+use crate::plan::{Action, Body, Cause, Op, Own, Plan};
+
+const KEY: &str = "Deployment.apps/web/a";
+const GIT: &str = "Deployment.apps/web/a: {spec: {replicas: 2, image: v1}}";
+const LATER: &str = "Deployment.apps/web/a: {spec: {replicas: 2, image: v2}}";
+const SCALED: &str = "Deployment.apps/web/a: {spec: {replicas: 7}}";
+
+/// What a creation leaves behind: everything was sent, what is recorded is the
+/// object without the ignored field.
+fn created() -> Scene {
+    let scene = Scene::new()
+        .installed(GIT)
+        .git(GIT)
+        .ignores(KEY, &["spec.replicas"]);
+    let lean = scene
+        .desired
+        .ignored
+        .lean(&scene.desired.manifests[0])
+        .digest();
+    scene.entry(KEY, |entry| entry.desired = Some(lean))
+}
+
+fn change(plan: &Plan) -> (Action, Option<Cause>) {
+    let mut changes = plan.changes.iter();
+    let change = changes
+        .find(|change| change.object.to_string() == KEY)
+        .unwrap();
+    (change.action, change.cause.clone())
+}
+
+fn own(plan: &Plan) -> Option<&Own> {
+    plan.steps.iter().find_map(|step| match &step.op {
+        Op::Own(own) => Some(own),
+        _ => None,
+    })
+}
+
+#[test]
+fn an_object_is_created_with_everything_and_approved_as_that() {
+    let scene = Scene::new().git(GIT).ignores(KEY, &["spec.replicas"]);
+    let body = |scene: &Scene| {
+        let plan = scene.plan();
+        let mut steps = plan.steps.into_iter();
+        let step = steps.find(|step| step.object.to_string() == KEY).unwrap();
+        match step.op {
+            Op::Apply {
+                body: Body::Rendered(digest),
+                ..
+            } => digest,
+            op => panic!("{op:?}"),
+        }
+    };
+    let mut observed = scene.clone();
+    for (_, ignored) in observed.desired.ignored.iter_mut() {
+        ignored.initial = DesiredDigest::Known(scene.desired.manifests[0].digest());
+    }
+    assert_eq!(
+        body(&observed),
+        DesiredDigest::Known(scene.desired.manifests[0].digest())
+    );
+    // What is recorded as wanted is the object without it.
+    let lean = scene
+        .desired
+        .ignored
+        .lean(&scene.desired.manifests[0])
+        .digest();
+    assert_eq!(
+        scene.plan().changes[0].digest,
+        Some(DesiredDigest::Known(lean))
+    );
+}
+
+#[test]
+fn nothing_is_done_after_a_creation_or_when_others_write_the_field() {
+    assert_eq!(change(&created().plan()), (Action::Unchanged, None));
+    let scaled = created().edited("kubectl", SCALED);
+    assert_eq!(change(&scaled.plan()), (Action::Unchanged, None));
+    assert!(!scaled.plan().has_steps());
+}
+
+#[test]
+fn the_path_is_given_up_before_the_first_apply_that_is_due() {
+    let scene = created().git(LATER).ignores(KEY, &["spec.replicas"]);
+    let plan = scene.plan();
+    assert_eq!(change(&plan), (Action::Update, Some(Cause::Git)));
+    let own = own(&plan).unwrap();
+    assert_eq!(own.give_up.len(), 1);
+    assert!(own.from.is_empty());
+    // Others took the path already: nothing is left to give up, and that they
+    // did is no drift.
+    let plan = scene.edited("kubectl", SCALED).plan();
+    assert_eq!(change(&plan), (Action::Update, Some(Cause::Git)));
+    assert_eq!(plan.steps[0].op.verb(), "apply");
+}
+
+#[test]
+fn a_rule_that_comes_gives_the_path_up_and_changes_no_value() {
+    let scene = Scene::new()
+        .installed(GIT)
+        .git(GIT)
+        .ignores(KEY, &["spec.replicas"]);
+    let plan = scene.plan();
+    assert_eq!(change(&plan), (Action::Update, Some(Cause::Git)));
+    assert!(own(&plan).is_some());
+    let observed = scene.observed();
+    let id: ObjectId = KEY.parse().unwrap();
+    let crate::observe::Prediction::Answer(after) = &observed.predicted[&id] else {
+        panic!()
+    };
+    assert_eq!(after.value()["spec"]["replicas"], 2);
+}
+
+#[test]
+fn a_rule_that_goes_brings_the_field_back_unless_somebody_holds_it() {
+    let lean = "Deployment.apps/web/a: {spec: {image: v1}}";
+    let scene = Scene::new().installed(lean).git(GIT);
+    assert_eq!(change(&scene.plan()), (Action::Update, Some(Cause::Git)));
+    let scene = scene.edited("kubectl", SCALED);
+    assert_eq!(change(&scene.plan()).0, Action::Blocked);
+}
+
+#[test]
+fn an_adoption_leaves_the_field_as_it_is() {
+    let live = "Deployment.apps/web/a: {spec: {replicas: 5, image: v1, old: x}, managers: [helm]}";
+    let plan = Scene::new()
+        .git(GIT)
+        .live(live)
+        .adopt("helm")
+        .ignores(KEY, &["spec.replicas"])
+        .plan();
+    assert_eq!(change(&plan).0, Action::Adopt);
+    let own = own(&plan).unwrap();
+    assert_eq!((own.from.len(), own.give_up.len()), (1, 1));
+    let Op::Apply { take_over, .. } = &plan.steps[1].op else {
+        panic!()
+    };
+    assert!(take_over.is_empty(), "{take_over:?}");
+}
+
+#[test]
+fn replicas_are_left_to_an_autoscaler_with_a_note() {
+    let autoscaler: ObjectId = "HorizontalPodAutoscaler.autoscaling/web/h".parse().unwrap();
+    let scene = Scene::new()
+        .git(GIT)
+        .wants(|desired| desired.leave_replicas(&KEY.parse().unwrap(), &autoscaler))
+        .wants(|desired| desired.leave_replicas(&KEY.parse().unwrap(), &autoscaler));
+    let plan = scene.plan();
+    assert_eq!(plan.findings.len(), 1);
+    assert_eq!(
+        (
+            plan.findings[0].code.as_str(),
+            plan.findings[0].message.as_str()
+        ),
+        (
+            "autoscaled",
+            "spec.replicas is left to HorizontalPodAutoscaler.autoscaling/web/h, which scales it"
+        )
+    );
+    // Not where git says nothing about replicas.
+    let scene = Scene::new()
+        .git("Deployment.apps/web/a: {spec: {image: v1}}")
+        .wants(|desired| desired.leave_replicas(&KEY.parse().unwrap(), &autoscaler));
+    assert!(scene.plan().findings.is_empty());
+}
+
+#[test]
+fn a_field_inside_something_with_one_owner_is_refused() {
+    let git = "ClusterRole.rbac.authorization.k8s.io/r: {rules: [{verbs: [get], resources: [a]}]}";
+    let later = git.replace("get", "list");
+    let key = "ClusterRole.rbac.authorization.k8s.io/r";
+    let plan = Scene::new()
+        .installed(git)
+        .git(&later)
+        .ignores(key, &["rules[*].verbs"])
+        .plan();
+    let finding = plan
+        .findings
+        .iter()
+        .find(|finding| finding.is_error())
+        .unwrap();
+    assert_eq!(finding.code, "ignore-inside-atomic");
+    assert_eq!(
+        json!(finding.hint),
+        json!("ignore the list or map as a whole")
+    );
+}

@@ -1,0 +1,179 @@
+//! Fields that cannot change.
+
+use rstest::rstest;
+
+use super::scene::Scene;
+use crate::object::FieldPath;
+use crate::observe::{ApiRefusal, Prediction};
+use crate::plan::{Action, EdgeReason, Grant, Need, Op, Plan, Precondition, Propagation, Until};
+
+fn immutable(refused: Option<ApiRefusal>) -> Prediction {
+    Prediction::Immutable {
+        fields: vec![FieldPath::default().key("spec").key("selector")],
+        refused,
+    }
+}
+
+/// A member of which git changed a field that cannot change.
+fn scene(key: &str) -> Scene {
+    Scene::new()
+        .installed(&format!("{key}: {{spec: {{selector: a}}}}"))
+        .git(&format!("{key}: {{spec: {{selector: b}}}}"))
+        .predict(key, immutable(None))
+}
+
+fn propagation(plan: &Plan) -> Propagation {
+    let mut deletions = plan.steps.iter().filter_map(|step| match &step.op {
+        Op::Delete(deletion) => Some(deletion),
+        _ => None,
+    });
+    let deletion = deletions.next().unwrap();
+    assert!(matches!(deletion.because(), Grant::Recreate { .. }));
+    assert!(deletions.next().is_none());
+    deletion.propagation()
+}
+
+#[rstest]
+#[case::pods_of_both_do_not_run_together("Deployment.apps/web/a", Propagation::Foreground)]
+#[case::a_job_too("Job.batch/web/a", Propagation::Foreground)]
+#[case::nothing_below_it("RoleBinding.rbac.authorization.k8s.io/web/a", Propagation::Background)]
+#[case::a_service("Service/web/a", Propagation::Background)]
+fn what_is_not_protected_is_deleted_and_created_anew(
+    #[case] key: &str,
+    #[case] expected: Propagation,
+) {
+    let plan = scene(key).plan();
+    assert_eq!(plan.count(Action::Recreate), 1, "{:?}", plan.findings);
+    assert_eq!(propagation(&plan), expected);
+    let [delete, create] = &plan.steps[..2] else {
+        panic!()
+    };
+    assert_eq!(delete.require, [Precondition::Uid(format!("uid of {key}"))]);
+    assert_eq!(delete.until, Some(Until::Absent { pods: None }));
+    assert_eq!(create.require, [Precondition::Absent]);
+    assert_eq!(
+        (
+            create.needs[0].from,
+            create.needs[0].state,
+            &create.needs[0].why
+        ),
+        (delete.id, Need::Absent, &EdgeReason::SameObject)
+    );
+    assert_eq!(
+        plan.changes
+            .iter()
+            .find(|change| change.action == Action::Recreate)
+            .unwrap()
+            .reason,
+        "git changed .spec.selector, which cannot change on an existing object"
+    );
+}
+
+#[test]
+fn what_the_new_object_needs_is_there_before_the_old_one_goes() {
+    let workload = |image: &str| {
+        format!(
+            "Deployment.apps/web/a: {{spec: {{selector: {image}, template: {{spec: {{containers: [{{name: a, envFrom: [{{configMapRef: {{name: c}}}}]}}]}}}}}}}}"
+        )
+    };
+    let plan = Scene::new()
+        .installed(&workload("a"))
+        .git(&format!("{}\nConfigMap/web/c: {{}}", workload("b")))
+        .predict("Deployment.apps/web/a", immutable(None))
+        .plan();
+    let delete = plan
+        .steps
+        .iter()
+        .find(|step| matches!(step.op, Op::Delete(_)))
+        .unwrap();
+    let config = plan
+        .steps
+        .iter()
+        .find(|step| step.object.kind == "ConfigMap")
+        .unwrap();
+    assert!(delete.needs.iter().any(|edge| edge.from == config.id));
+}
+
+#[rstest]
+#[case::stateful(
+    "StatefulSet.apps/web/db",
+    "{action: recreate, kind: StatefulSet, namespace: web, name: db, release: r, from: v1.0.0, to: v2.0.0, propagation: Orphan}"
+)]
+#[case::claim(
+    "PersistentVolumeClaim/web/data",
+    "{action: recreate, kind: PersistentVolumeClaim, namespace: web, name: data, release: r, from: v1.0.0, to: v2.0.0}"
+)]
+#[case::definition(
+    "CustomResourceDefinition.apiextensions.k8s.io/foos.example.org",
+    "{action: recreate, kind: CustomResourceDefinition, name: foos.example.org, release: r, from: v1.0.0, to: v2.0.0}"
+)]
+#[case::protected_in_git(
+    "Disk.infra.example.org/web/d",
+    "{action: recreate, kind: Disk, namespace: web, name: d, release: r, from: v1.0.0, to: v2.0.0}"
+)]
+fn protected_kinds_need_consent_that_can_be_copied(#[case] key: &str, #[case] line: &str) {
+    let scene = scene(key).protect("{group: infra.example.org, kind: '*'}");
+    let plan = scene.plan();
+    assert_eq!(plan.count(Action::Blocked), 1);
+    assert!(!plan.has_steps());
+    let finding = &plan.findings[0];
+    assert_eq!(
+        (finding.code.as_str(), finding.kind),
+        ("immutable-field", crate::finding::Kind::Policy)
+    );
+    assert_eq!(
+        finding.hint.as_deref(),
+        Some(format!("to recreate it, add to `consent` in environments/e.yaml: {line}").as_str())
+    );
+    // The very line that it prints.
+    let plan = scene.consent(line).plan();
+    assert_eq!(plan.count(Action::Recreate), 1, "{:?}", plan.findings);
+    let orphan = line.contains("Orphan");
+    assert_eq!(propagation(&plan) == Propagation::Orphan, orphan);
+}
+
+#[rstest]
+#[case::of_another_object(
+    "{action: recreate, kind: StatefulSet, name: other, release: r, from: v1.0.0, to: v2.0.0}"
+)]
+#[case::of_another_upgrade(
+    "{action: recreate, kind: StatefulSet, name: db, release: r, from: v1.0.0, to: v3.0.0}"
+)]
+#[case::to_delete_it(
+    "{action: delete, kind: StatefulSet, name: db, release: r, from: v1.0.0, to: v2.0.0}"
+)]
+fn another_consent_is_none(#[case] consent: &str) {
+    let plan = scene("StatefulSet.apps/web/db").consent(consent).plan();
+    assert_eq!(plan.count(Action::Blocked), 1);
+}
+
+#[test]
+fn nothing_is_deleted_for_an_object_that_the_server_would_refuse() {
+    let refusal = ApiRefusal {
+        code: 422,
+        reason: "Invalid".to_owned(),
+        message: "spec.x: Invalid value".to_owned(),
+    };
+    let key = "Deployment.apps/web/a";
+    let plan = Scene::new()
+        .installed(&format!("{key}: {{spec: {{selector: a}}}}"))
+        .git(&format!("{key}: {{spec: {{selector: b}}}}"))
+        .predict(key, immutable(Some(refusal)))
+        .plan();
+    assert!(!plan.has_steps());
+    assert_eq!(
+        plan.findings[0].message,
+        ".spec.selector cannot be changed on an existing object, and the server would refuse the new one (422): spec.x: Invalid value"
+    );
+}
+
+#[rstest]
+#[case::not_recorded(scene("Deployment.apps/web/a").cluster(|observed| observed.inventory.entries.clear()))]
+#[case::another_incarnation(scene("Deployment.apps/web/a").entry("Deployment.apps/web/a", |entry| entry.uid = Some("other".to_owned())))]
+#[case::adopted(Scene::new().git("Deployment.apps/web/a: {}").live("Deployment.apps/web/a: {managers: [kubectl]}").adopt("kubectl")
+    .predict("Deployment.apps/web/a", immutable(None)))]
+fn only_what_this_release_applied_is_deleted(#[case] scene: Scene) {
+    let plan = scene.plan();
+    assert!(!plan.has_steps(), "{:?}", plan.steps);
+    assert_eq!(plan.findings[0].code, "immutable-field");
+}

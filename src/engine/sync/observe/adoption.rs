@@ -1,0 +1,189 @@
+//! What has to be known before objects of others are taken over.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use futures::stream::{self, StreamExt as _, TryStreamExt as _};
+use pleach_domain::deployer::{KnownOwner, Owner, OwnerKind, OwnerState};
+use pleach_domain::diff::ownership;
+use pleach_domain::object::{Manifest, ObjectId};
+use pleach_domain::observe::{Live, Observed, Prediction};
+use pleach_domain::plan::{Desired, Policy, is_foreign, owners_of};
+
+use super::{CONCURRENCY, Reader, ends_observation};
+use crate::engine::sync::error::SyncError;
+use crate::io::cluster::{ClusterError, Patch, PatchOptions, ResourcePath, Selector};
+
+/// Field manager of what is only asked.
+const MANAGER: &str = "pleach-overlay";
+
+impl Reader<'_> {
+    /// Looks up the owners of objects with marks of other deployers, and asks
+    /// how the objects would look after their adoption.
+    pub(super) async fn read_foreign(
+        &self,
+        desired: &Desired,
+        policy: &Policy,
+        observed: &mut Observed,
+    ) -> Result<(), SyncError> {
+        let apply_set = desired.apply_set();
+        let foreign: Vec<&Manifest> = desired
+            .manifests
+            .iter()
+            .filter(|manifest| {
+                let id = manifest.id();
+                observed.full.get(id).is_some_and(|live| {
+                    let entry = observed.inventory.entries.get(id);
+                    is_foreign(entry, live.meta(), &apply_set)
+                })
+            })
+            .collect();
+        let owners: BTreeSet<Owner> = foreign
+            .iter()
+            .filter_map(|manifest| observed.full.get(manifest.id()))
+            .flat_map(|live| owners_of(live.meta()))
+            .collect();
+        let known: Vec<KnownOwner> = stream::iter(owners)
+            .map(|owner| async {
+                let state = self.look_up(&owner, observed).await?;
+                Ok::<_, SyncError>(KnownOwner { owner, state })
+            })
+            .buffered(CONCURRENCY)
+            .try_collect()
+            .await?;
+        let previews: BTreeMap<ObjectId, Live> = stream::iter(foreign)
+            .map(|manifest| async {
+                let preview = self.preview(manifest, desired, policy, observed).await?;
+                Some((manifest.id().clone(), preview))
+            })
+            .buffered(CONCURRENCY)
+            .filter_map(std::future::ready)
+            .collect()
+            .await;
+        observed.owners = known;
+        observed.adopted = previews;
+        Ok(())
+    }
+
+    async fn look_up(&self, owner: &Owner, observed: &Observed) -> Result<OwnerState, SyncError> {
+        let found = match owner.kind {
+            OwnerKind::HelmInstallation => self.look_up_helm(owner).await,
+            OwnerKind::Kustomization | OwnerKind::HelmRelease | OwnerKind::Application => {
+                self.look_up_object(owner, observed).await
+            }
+        };
+        match found {
+            Ok(state) => Ok(state),
+            Err(error) if ends_observation(&error) => Err(error.into()),
+            Err(error) => Ok(OwnerState::Unknown(
+                error
+                    .api()
+                    .map_or_else(|| error.to_string(), |api| api.message.clone()),
+            )),
+        }
+    }
+
+    async fn look_up_object(
+        &self,
+        owner: &Owner,
+        observed: &Observed,
+    ) -> Result<OwnerState, ClusterError> {
+        let Some(kind) = owner.kind.group_kind() else {
+            return Ok(OwnerState::Absent);
+        };
+        let Some(path) = ResourcePath::preferred(&observed.discovery, &kind) else {
+            return Ok(if observed.discovery.is_stale(&kind.group) {
+                OwnerState::Unknown(format!("the API group {} does not answer", kind.group))
+            } else {
+                OwnerState::Absent
+            });
+        };
+        let objects = if let Some(namespace) = &owner.namespace {
+            let read = self.cluster.get(&path, Some(namespace), &owner.name);
+            read.await?.into_iter().collect()
+        } else {
+            let fields = format!("metadata.name={}", owner.name);
+            let selector = Selector {
+                fields: Some(&fields),
+                ..Selector::default()
+            };
+            self.cluster.list(&path, &selector).await?.items
+        };
+        let states = objects.iter().map(|object| owner.judge(object));
+        // One of the same name that is active is enough.
+        Ok(states
+            .max_by_key(|state| matches!(state, OwnerState::Active { .. }))
+            .unwrap_or(OwnerState::Absent))
+    }
+
+    /// Helm keeps each revision of a release in a Secret.
+    async fn look_up_helm(&self, owner: &Owner) -> Result<OwnerState, ClusterError> {
+        let Some(namespace) = &owner.namespace else {
+            return Ok(OwnerState::Unknown(
+                "its namespace is not on the object".to_owned(),
+            ));
+        };
+        let path = ResourcePath::namespaced("v1", "Secret", "secrets");
+        let labels = format!("owner=helm,name={}", owner.name);
+        let selector = Selector {
+            namespace: Some(namespace),
+            labels: Some(&labels),
+            ..Selector::default()
+        };
+        let list = self
+            .cluster
+            .list_metadata(&path, &selector, &self.manager)
+            .await?;
+        let secrets: Vec<String> = list.items.into_iter().map(|(id, _)| id.name).collect();
+        Ok(if secrets.is_empty() {
+            OwnerState::Absent
+        } else {
+            OwnerState::Recorded {
+                namespace: namespace.clone(),
+                secrets,
+            }
+        })
+    }
+
+    /// What the server makes of an object from which everything is gone that
+    /// only its former owners wanted: it fills in its defaults again. A preview
+    /// that cannot be had is no failure.
+    async fn preview(
+        &self,
+        manifest: &Manifest,
+        desired: &Desired,
+        policy: &Policy,
+        observed: &Observed,
+    ) -> Option<Live> {
+        let id = manifest.id();
+        let live = observed.full.get(id)?;
+        let answer = match observed.predicted.get(id)? {
+            Prediction::Answer(answer) => answer,
+            Prediction::Conflict { forced, .. } => forced.as_ref()?,
+            _ => return None,
+        };
+        let rest = ownership::after_adoption(
+            answer.value(),
+            &self.manager,
+            &|manager| policy.adopts(manager),
+            desired.ignored.of(id),
+        );
+        if rest == *answer.value() {
+            return None;
+        }
+        let path = self
+            .paths
+            .of_member(id, live.value()["apiVersion"].as_str()?)?;
+        let change = Patch::Json(ownership::remainder(live.value(), &rest));
+        let options = PatchOptions {
+            manager: MANAGER,
+            dry_run: true,
+            subresource: None,
+        };
+        let patched = self
+            .cluster
+            .patch(&path, id, &change, &options)
+            .await
+            .ok()?;
+        Some(self.live(manifest, patched.value))
+    }
+}

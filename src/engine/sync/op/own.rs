@@ -1,0 +1,97 @@
+//! Changes of who owns what: a JSON patch made from the object as it is now.
+
+use pleach_domain::diff::ownership::{Transfer, Transferred};
+use pleach_domain::object::{Digest, canonical_json};
+use pleach_domain::plan::{Own, Step};
+use serde_json::Value;
+use tokio::time::Instant;
+
+use super::{Operator, failure, required_uid};
+use crate::engine::sync::report::{Failure, FailureKind};
+use crate::io::cluster::{Class, ClusterError, Failed, Patch, PatchOptions};
+
+/// Field manager of patches; what it holds is taken over by the next apply.
+const MANAGER: &str = "pleach-overlay";
+
+/// Writes by others between our read and our patch after which we give up: a
+/// status that is written all the time must not stop an upgrade.
+const ATTEMPTS: usize = 10;
+
+impl Operator<'_> {
+    /// Reads the object and patches its record of owners, again when somebody
+    /// wrote to it in between.
+    pub(super) async fn own(
+        &self,
+        step: &Step,
+        own: &Own,
+        started: Instant,
+    ) -> Result<(), Failure> {
+        let id = &step.object;
+        let path = self.paths.of_kind(&id.group_kind()).ok_or_else(|| {
+            Failure::new(
+                FailureKind::Cluster,
+                format!("{} is not served by the cluster", id.group_kind()),
+            )
+        })?;
+        let cluster = self.cluster_for(step, started);
+        let options = PatchOptions {
+            manager: MANAGER,
+            dry_run: false,
+            subresource: None,
+        };
+        for attempt in 1.. {
+            let read = cluster.get_id(&path, id).await;
+            let live = read
+                .map_err(|error| failure(&error))?
+                .filter(|live| required_uid(step).is_none_or(|uid| live["metadata"]["uid"] == uid))
+                .ok_or_else(|| moved("it is not the object any more that the plan was made for"))?;
+            let Some(transferred) = self.transfer(own, &live) else {
+                // A lost answer: it was done already.
+                return Ok(());
+            };
+            if Digest::of(&canonical_json(&transferred.fields.to_json())) != own.fields {
+                return Err(moved(
+                    "somebody wrote to fields that are taken over, or to fields of ours",
+                ));
+            }
+            let change = Patch::Json(transferred.patch);
+            match cluster.patch(&path, id, &change, &options).await {
+                Ok(_) => return Ok(()),
+                Err(error) if is_stale(&error) && attempt < ATTEMPTS => {}
+                Err(error) => return Err(failure(&error)),
+            }
+        }
+        Ok(())
+    }
+
+    fn transfer(&self, own: &Own, live: &Value) -> Option<Transferred> {
+        Transfer {
+            ours: &self.manager,
+            api_version: &own.api_version,
+            from: &|manager| own.from.iter().any(|known| known == manager),
+            give_up: &own.give_up,
+            strip: &own.strip,
+        }
+        .of(live)
+    }
+}
+
+/// Whether somebody wrote between our read and our patch.
+fn is_stale(error: &ClusterError) -> bool {
+    matches!(
+        error.class(),
+        Some(
+            Class::PreconditionFailed(Failed::Test | Failed::ResourceVersion)
+                | Class::StaleResourceVersion
+                | Class::Conflict
+        )
+    )
+}
+
+fn moved(message: &str) -> Failure {
+    Failure {
+        kind: FailureKind::Conflict,
+        message: format!("{message} since the plan was made"),
+        hint: Some("run the command again to see what it is now".to_owned()),
+    }
+}

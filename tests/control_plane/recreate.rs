@@ -1,0 +1,235 @@
+//! Fields that cannot change: the object is deleted and created anew.
+
+use crate::fleet::Fleet;
+
+const BUNDLE: (&str, &str) = (
+    "manifests/web/bundle.yaml",
+    "apiVersion: pleach.dev/v1alpha1\nkind: Bundle\n",
+);
+const FILE: &str = "manifests/web/web.yaml";
+
+fn fleet(environment: &'static str, manifests: &str) -> Fleet {
+    let release = format!("  - {{name: web, bundle: web, namespace: {environment}}}\n");
+    Fleet::new(environment, &release, &[BUNDLE, (FILE, manifests)])
+}
+
+fn uid(fleet: &Fleet, args: &[&str]) -> String {
+    fleet.field(args, "{.metadata.uid}")
+}
+
+const WORKLOADS: &str = "\
+apiVersion: apps/v1
+kind: Deployment
+metadata: {name: web}
+spec:
+  replicas: 0
+  selector: {matchLabels: {app: web}}
+  template:
+    metadata: {labels: {app: web}}
+    spec: {containers: [{name: web, image: \"web:1\"}]}
+---
+apiVersion: batch/v1
+kind: Job
+metadata: {name: once}
+spec:
+  suspend: true
+  template:
+    spec: {restartPolicy: Never, containers: [{name: once, image: \"once:1\"}]}
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: RoleBinding
+metadata: {name: bound}
+roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: view}
+subjects: [{kind: ServiceAccount, name: default}]
+---
+apiVersion: v1
+kind: ConfigMap
+metadata: {name: fixed}
+immutable: true
+data: {k: v}
+";
+
+#[test]
+fn what_is_not_protected_is_planned_shown_and_created_anew() {
+    let fleet = fleet("anew", WORKLOADS);
+    let apply = |fleet: &Fleet| {
+        fleet
+            .run(&["apply", "anew", "--yes", "--wait=none"])
+            .ended_with(0)
+    };
+    apply(&fleet);
+    let objects = [
+        "deployment/web",
+        "job/once",
+        "rolebinding/bound",
+        "cm/fixed",
+    ];
+    let uids = || objects.map(|object| uid(&fleet, &["-n", "anew", object]));
+    let before = uids();
+
+    fleet.edit(FILE, "app: web", "app: other");
+    fleet.edit(FILE, "once:1", "once:2");
+    fleet.edit(FILE, "name: view", "name: edit");
+    fleet.edit(FILE, "{k: v}", "{k: w}");
+    fleet.commit();
+    let run = fleet.writes_nothing(|fleet| fleet.diff().ended_with(10));
+    assert!(
+        !run.stdout.contains("terminationGracePeriodSeconds"),
+        "{}",
+        run.shown()
+    );
+    run.says("recreate Deployment.apps/anew/web  (git changed .spec.selector, which cannot change on an existing object)")
+        .says("-      app: web\n+      app: other")
+        .says("recreate Job.batch/anew/once")
+        .says("recreate RoleBinding.rbac.authorization.k8s.io/anew/bound")
+        .says("recreate ConfigMap/anew/fixed")
+        .says("4 to recreate");
+    apply(&fleet);
+    let after = uids();
+    for ((object, before), after) in objects.iter().zip(&before).zip(&after) {
+        assert_ne!(before, after, "{object}");
+    }
+    let selector = "{.spec.selector.matchLabels.app}";
+    assert_eq!(
+        fleet.field(&["-n", "anew", "deployment/web"], selector),
+        "other"
+    );
+    let role = fleet.field(&["-n", "anew", "rolebinding/bound"], "{.roleRef.name}");
+    assert_eq!(role, "edit");
+    fleet.diff().ended_with(0);
+    apply(&fleet);
+    assert_eq!(uids(), after);
+}
+
+#[test]
+fn nothing_is_deleted_for_what_the_server_would_refuse() {
+    let fleet = fleet("invalid", WORKLOADS);
+    fleet
+        .run(&["apply", "invalid", "--yes", "--wait=none"])
+        .ended_with(0);
+    let before = uid(&fleet, &["-n", "invalid", "job/once"]);
+    // Immutable, and no Job may have it either.
+    fleet.edit(
+        FILE,
+        "restartPolicy: Never, containers: [{name: once,",
+        "restartPolicy: Never, containers: [{name: UPPER,",
+    );
+    fleet.commit();
+    fleet
+        .writes_nothing(|fleet| fleet.apply())
+        .says("Job.batch/invalid/once")
+        .says("UPPER");
+    assert_eq!(uid(&fleet, &["-n", "invalid", "job/once"]), before);
+}
+
+const STATEFUL: &str = "\
+apiVersion: apps/v1
+kind: StatefulSet
+metadata: {name: db}
+spec:
+  serviceName: db
+  replicas: 2
+  podManagementPolicy: Parallel
+  selector: {matchLabels: {app: db}}
+  template:
+    metadata: {labels: {app: db}}
+    spec: {containers: [{name: db, image: \"db:1\"}]}
+---
+apiVersion: v1
+kind: PersistentVolumeClaim
+metadata: {name: data}
+spec:
+  accessModes: [ReadWriteOnce]
+  storageClassName: none-such
+  resources: {requests: {storage: 1Gi}}
+---
+apiVersion: v1
+kind: ConfigMap
+metadata: {name: settings}
+data: {greeting: hello}
+";
+
+#[test]
+fn immutable_fields_are_refused_before_anything_is_written() {
+    let fleet = fleet("stiff", STATEFUL);
+    let args = ["apply", "stiff", "--yes", "--wait=none"];
+    fleet.run(&args).ended_with(0);
+    let claim = uid(&fleet, &["-n", "stiff", "pvc/data"]);
+    fleet.edit(
+        FILE,
+        "storageClassName: none-such",
+        "storageClassName: other",
+    );
+    fleet.edit(FILE, "greeting: hello", "greeting: welcome");
+    fleet.commit();
+    fleet
+        .writes_nothing(|fleet| fleet.run(&args).ended_with(7))
+        .says("manifests/web/web.yaml:13")
+        .says("PersistentVolumeClaim/stiff/data")
+        .says("objects of kind PersistentVolumeClaim are protected")
+        .says("to recreate it, add to `consent` in environments/stiff.yaml: {action: recreate, kind: PersistentVolumeClaim, namespace: stiff, name: data, release: web,")
+        .says("nothing was written");
+    fleet.diff().ended_with(7);
+    let greeting = fleet.field(&["-n", "stiff", "cm/settings"], "{.data.greeting}");
+    assert_eq!(greeting, "hello");
+    assert_eq!(uid(&fleet, &["-n", "stiff", "pvc/data"]), claim);
+}
+
+#[test]
+fn a_stateful_set_is_created_anew_and_adopts_its_pods() {
+    let fleet = fleet("orphans", STATEFUL);
+    let args = ["apply", "orphans", "--yes", "--wait=none"];
+    fleet.run(&args).ended_with(0);
+    fleet.kubectl(&[
+        "-n",
+        "orphans",
+        "wait",
+        "--for=jsonpath={.status.replicas}=2",
+        "statefulset/db",
+        "--timeout=20s",
+    ]);
+    let pods = || ["pod/db-0", "pod/db-1"].map(|pod| uid(&fleet, &["-n", "orphans", pod]));
+    let (before, set) = (pods(), uid(&fleet, &["-n", "orphans", "statefulset/db"]));
+    fleet.edit(FILE, "serviceName: db", "serviceName: db-other");
+    fleet.commit();
+    let run = fleet.writes_nothing(|fleet| fleet.run(&args).ended_with(7));
+    // The line that it prints is the one that is needed.
+    let line = run
+        .stderr
+        .lines()
+        .find_map(|line| line.split_once("environments/orphans.yaml: "))
+        .map_or_else(
+            || panic!("{}", run.shown()),
+            |(_, line)| line.trim().to_owned(),
+        );
+    assert!(line.ends_with("propagation: Orphan}"), "{line}");
+    // A bundle without versions: the revision moves with the consent itself.
+    let line = line
+        .split(", ")
+        .filter(|part| !part.starts_with("from: ") && !part.starts_with("to: "))
+        .collect::<Vec<_>>()
+        .join(", ");
+    fleet.extend_environment(&format!("consent:\n  - {line}\n"));
+    fleet.commit();
+    fleet
+        .diff()
+        .ended_with(10)
+        .says("recreate StatefulSet.apps/orphans/db")
+        .says("its pods stay and are adopted by the new object");
+    fleet.run(&args).ended_with(0);
+    let new = uid(&fleet, &["-n", "orphans", "statefulset/db"]);
+    assert_ne!(new, set);
+    assert_eq!(pods(), before);
+    let owner = "jsonpath={.metadata.ownerReferences[0].uid}=".to_owned() + &new;
+    fleet.kubectl(&[
+        "-n",
+        "orphans",
+        "wait",
+        &format!("--for={owner}"),
+        "pod/db-0",
+        "pod/db-1",
+        "--timeout=20s",
+    ]);
+    assert_eq!(pods(), before);
+    fleet.diff().ended_with(0);
+}
