@@ -193,7 +193,7 @@ fn a_field_that_somebody_else_applied_stops_that_object_alone() {
     fleet
         .diff()
         .ended_with(5)
-        .says("blocked ConfigMap/clash/settings  (other-team holds .data.theirs)");
+        .says("blocked ConfigMap/clash/settings: other-team holds .data.theirs");
     let (run, events) = fleet.watched(Fleet::apply);
     run.ended_with(5)
         .says("manifests/web/web.yaml:1")
