@@ -169,6 +169,7 @@ impl Scene {
                 digests,
                 ignored: pleach_domain::ignore::Ignored::default(),
                 findings: Vec::new(),
+                terms: plan::Terms::default(),
             },
             policy: Policy {
                 cluster: None,

@@ -21,10 +21,12 @@ mod lint;
 mod mask;
 mod plan;
 mod plan_file;
+mod recover;
 mod render;
 mod runtime;
 mod session;
 mod status;
+mod uninstall;
 mod verdict;
 mod version;
 
@@ -138,6 +140,8 @@ enum Command {
     Status(status::StatusArgs),
     History(history::HistoryArgs),
     Doctor(doctor::DoctorArgs),
+    Uninstall(uninstall::UninstallArgs),
+    Recover(recover::RecoverArgs),
     Completion(completion::CompletionArgs),
     Version(version::VersionArgs),
 }
@@ -180,7 +184,9 @@ impl Cli {
             | Command::Apply(_)
             | Command::Status(_)
             | Command::History(_)
-            | Command::Doctor(_) => true,
+            | Command::Doctor(_)
+            | Command::Uninstall(_)
+            | Command::Recover(_) => true,
             Command::Init(_)
             | Command::Render(_)
             | Command::Lint(_)
@@ -227,6 +233,8 @@ fn dispatch(cli: Cli, ui: &mut Ui) -> Result<Exit, CliError> {
         Command::Status(args) => runtime::block_on(&cancel, status::run(ui, &context, args)),
         Command::History(args) => runtime::block_on(&cancel, history::run(ui, &context, args)),
         Command::Doctor(args) => runtime::block_on(&cancel, doctor::run(ui, &context, args)),
+        Command::Uninstall(args) => runtime::block_on(&cancel, uninstall::run(ui, &context, args)),
+        Command::Recover(args) => runtime::block_on(&cancel, recover::run(ui, &context, args)),
         Command::Completion(args) => Ok(completion::run(ui, &args)),
         Command::Version(args) => Ok(version::run(ui, &args)),
     }

@@ -5,6 +5,7 @@
 
 pub mod doctor;
 pub mod lease;
+pub mod recover;
 pub mod sync;
 
 use std::error::Error;

@@ -4,14 +4,13 @@ use std::path::PathBuf;
 
 use clap::ValueEnum;
 
+use pleach_domain::inventory::ReleaseName;
 use pleach_domain::plan::{Action, Plan};
-use pleach_domain::render::Rendered;
-use pleach_domain::repo::ResolvedRelease;
 use serde_json::Value;
 
 use super::error::{CliError, Kind};
 use super::format::report::Report;
-use super::session::{self, Options, Planned, Session};
+use super::session::{self, Options, Planned, Session, Subject};
 use super::{Context, Exit, Target, Ui, format, plan_file};
 use crate::engine::sync::events::Events;
 use crate::engine::sync::report::{FailureKind, SyncResult};
@@ -88,15 +87,14 @@ pub(crate) enum ApplyOutput {
 
 /// A release that is about to be carried out.
 struct Reviewed<'a> {
-    release: &'a ResolvedRelease,
-    rendered: &'a Rendered,
+    subject: Subject<'a>,
     planned: Planned,
 }
 
 /// What the command ends with, release by release.
-struct Outcome {
+pub(super) struct Outcome {
     output: ApplyOutput,
-    exit: Exit,
+    pub(super) exit: Exit,
     reports: Vec<Value>,
 }
 
@@ -118,27 +116,23 @@ pub(crate) async fn run(ui: &mut Ui, ctx: &Context, mut args: ApplyArgs) -> Resu
     let session = Session::open(ui, ctx, &args.target, options, args.cluster_id.clone()).await?;
     let mut outcome = Outcome::new(args.output);
     let mut reviewed = Vec::new();
-    for (release, rendered) in session.releases() {
-        match session.plan(ui, release, rendered).await? {
-            Ok(planned) => reviewed.push(Reviewed {
-                release,
-                rendered,
-                planned,
-            }),
-            Err(error) => outcome.unplanned(release, &error),
+    for subject in session.subjects(ui, ctx, &args.target).await? {
+        match session.plan_for(ui, &subject).await? {
+            Ok(planned) => reviewed.push(Reviewed { subject, planned }),
+            Err(error) => outcome.unplanned(subject.name(), &error),
         }
     }
-    show(ui, &args, &reviewed);
+    let plans = || reviewed.iter().map(|one| &one.planned);
+    show(ui, args.output, args.yes, plans());
     if let Some((path, file)) = &review {
-        let plans = reviewed.iter().map(|one| &one.planned);
-        let now = plan_file::of(&session, options.verify, plans);
+        let now = plan_file::of(&session, options.verify, plans());
         if let Err(error) = plan_file::ensure_current(path, file, now.as_ref()) {
             ui.error(&error);
             outcome.stale(ui, &reviewed, &error);
             return Ok(outcome.finish(ui));
         }
     }
-    if outcome.refuses(ui, &reviewed) {
+    if outcome.refuses(ui, plans()) {
         return Ok(outcome.finish(ui));
     }
     consent(ui, ctx, &args, &session, &reviewed).await?;
@@ -160,29 +154,33 @@ pub(crate) async fn run(ui: &mut Ui, ctx: &Context, mut args: ApplyArgs) -> Resu
             continue;
         }
         written |= one.planned.plan.has_steps();
-        let cluster = session.cluster_for(one.release);
-        outcome.carry_out(ui, ctx, &cluster, one.planned).await;
+        let cluster = session.cluster_for(one.subject.name());
+        Box::pin(outcome.carry_out(ui, ctx, &cluster, one.planned)).await;
     }
     Ok(outcome.finish(ui))
 }
 
 /// Shows the plans: as part of the result, or to the person who is asked.
-fn show(ui: &mut Ui, args: &ApplyArgs, reviewed: &[Reviewed<'_>]) {
+pub(super) fn show<'a>(
+    ui: &mut Ui,
+    output: ApplyOutput,
+    yes: bool,
+    reviewed: impl Iterator<Item = &'a Planned> + Clone,
+) {
     let acting = reviewed
-        .iter()
-        .map(|one| &one.planned)
+        .clone()
         .filter(|planned| planned.has_changes() || !planned.plan.steps.is_empty());
     for planned in acting {
-        match args.output {
+        match output {
             ApplyOutput::Text => ui.print(format::plan::text(&planned.plan)),
-            ApplyOutput::Json if !args.yes && ui.can_ask() => {
+            ApplyOutput::Json if !yes && ui.can_ask() => {
                 ui.notice(format::plan::text(&planned.plan));
             }
             ApplyOutput::Json => {}
         }
     }
-    for one in reviewed {
-        ui.findings(&one.planned.remarks());
+    for planned in reviewed {
+        ui.findings(&planned.remarks());
     }
 }
 
@@ -236,6 +234,10 @@ fn question(plans: &[&Plan], place: &str) -> String {
         })
         .count();
     match (changes, plans) {
+        (0, [plan]) if plan.removal.is_some() => format!(
+            "No object goes; record that git no longer has release {} to {place}?",
+            plan.release
+        ),
         (0, [plan]) => format!(
             "No object changes; write the record of release {} to {place}?",
             plan.release
@@ -256,9 +258,7 @@ async fn replan(
     session: &Session,
     reviewed: &Reviewed<'_>,
 ) -> Result<Planned, CliError> {
-    let planned = session
-        .plan(ui, reviewed.release, reviewed.rendered)
-        .await??;
+    let planned = session.plan_for(ui, &reviewed.subject).await??;
     let stale = || {
         CliError::new(
             Kind::Conflict,
@@ -286,7 +286,7 @@ async fn replan(
 }
 
 impl Outcome {
-    fn new(output: ApplyOutput) -> Self {
+    pub(super) fn new(output: ApplyOutput) -> Self {
         Self {
             output,
             exit: Exit::DONE,
@@ -295,22 +295,23 @@ impl Outcome {
     }
 
     /// A release could not be planned; why has been shown.
-    fn unplanned(&mut self, release: &ResolvedRelease, error: &CliError) {
+    pub(super) fn unplanned(&mut self, release: &ReleaseName, error: &CliError) {
         self.exit = self.exit.and(error.exit());
-        self.reports
-            .push(format::report::unplanned(&release.name, error));
+        self.reports.push(format::report::unplanned(release, error));
     }
 
     /// Shows what forbids to apply anything, of all releases at once.
-    fn refuses(&mut self, ui: &mut Ui, reviewed: &[Reviewed<'_>]) -> bool {
-        let answers: Vec<Result<(), CliError>> = reviewed
-            .iter()
-            .map(|one| one.planned.ensure_allowed())
-            .collect();
+    pub(super) fn refuses<'a>(
+        &mut self,
+        ui: &mut Ui,
+        reviewed: impl Iterator<Item = &'a Planned> + Clone,
+    ) -> bool {
+        let answers: Vec<Result<(), CliError>> =
+            reviewed.clone().map(Planned::ensure_allowed).collect();
         if answers.iter().all(Result::is_ok) {
             return false;
         }
-        for (one, answer) in reviewed.iter().zip(answers) {
+        for (planned, answer) in reviewed.zip(answers) {
             let error = answer.err();
             if let Some(error) = &error {
                 ui.error(error);
@@ -322,7 +323,7 @@ impl Outcome {
                 "skipped"
             };
             let report = Report {
-                plan: &one.planned.plan,
+                plan: &planned.plan,
                 result: Err(word),
                 error: error.as_ref(),
             };
@@ -359,7 +360,13 @@ impl Outcome {
     }
 
     /// Carries out one release; what fails is reported and costs only it.
-    async fn carry_out(&mut self, ui: &mut Ui, ctx: &Context, cluster: &Cluster, planned: Planned) {
+    pub(super) async fn carry_out(
+        &mut self,
+        ui: &mut Ui,
+        ctx: &Context,
+        cluster: &Cluster,
+        planned: Planned,
+    ) -> Option<&'static str> {
         self.exit = self.exit.and(planned.blocks());
         let (plan, result) = carry_out(ui, ctx, cluster, planned).await;
         let (result, error) = match result {
@@ -389,6 +396,7 @@ impl Outcome {
             error: error.as_ref(),
         };
         self.report(ui, &report);
+        result.ok().map(|result| result.ending)
     }
 
     fn report(&mut self, ui: &mut Ui, report: &Report<'_>) {
@@ -399,7 +407,7 @@ impl Outcome {
     }
 
     /// Ends the result: whatever happened, programs get all of it.
-    fn finish(self, ui: &mut Ui) -> Exit {
+    pub(super) fn finish(self, ui: &mut Ui) -> Exit {
         if self.output == ApplyOutput::Json {
             ui.print(format::json(
                 &serde_json::json!({ "format": 1, "releases": self.reports }),

@@ -104,14 +104,15 @@ pub(crate) async fn run(ui: &mut Ui, ctx: &Context, args: DiffArgs) -> Result<Ex
     let session = Session::open(ui, ctx, &args.target, options, None).await?;
     let masker = mask::masker(&key, session.loaded.all());
     let kinds = Kinds::of(&session.loaded.environment, session.loaded.all());
-    let mut report = Report::new(&args, masker, session.releases().len());
-    for (release, rendered) in session.releases() {
-        match session.plan(ui, release, rendered).await? {
+    let subjects = session.subjects(ui, ctx, &args.target).await?;
+    let mut report = Report::new(&args, masker, subjects.len());
+    for subject in &subjects {
+        match session.plan_for(ui, subject).await? {
             Ok(planned) => {
                 let drawing = Drawing {
                     desired: &planned.desired,
                     observed: &planned.observation.observed,
-                    policy: &session.policy(release),
+                    policy: &session.policy_for(subject),
                     kinds: kinds.catalog(),
                     view,
                 };

@@ -7,6 +7,7 @@ pub(crate) mod history;
 pub(crate) mod manifests;
 pub(crate) mod plan;
 pub(crate) mod progress;
+pub(crate) mod recover;
 pub(crate) mod report;
 #[cfg(test)]
 pub(crate) mod samples;

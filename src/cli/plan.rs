@@ -67,8 +67,8 @@ pub(crate) async fn run(ui: &mut Ui, ctx: &Context, args: PlanArgs) -> Result<Ex
     let session = Session::open(ui, ctx, &args.target, options, None).await?;
     let mut exit = Exit::DONE;
     let mut plans = Vec::new();
-    for (release, rendered) in session.releases() {
-        match session.plan(ui, release, rendered).await? {
+    for subject in &session.subjects(ui, ctx, &args.target).await? {
+        match session.plan_for(ui, subject).await? {
             Ok(planned) => plans.push(planned),
             Err(error) => exit = exit.and(error.exit()),
         }

@@ -9,15 +9,21 @@ use pleach_domain::finding::Finding;
 use pleach_domain::ignore::{Ignored, scale_target};
 use pleach_domain::inventory::ReleaseName;
 use pleach_domain::observe::ClusterId;
-use pleach_domain::plan::{self, Desired, Plan, Policy};
+use pleach_domain::plan::{self, Desired, Plan, Policy, Terms};
 use pleach_domain::render::Rendered;
 use pleach_domain::repo::{ResolvedEnvironment, ResolvedRelease};
 use tokio_util::sync::CancellationToken;
 
+mod removal;
+
+pub(super) use removal::{Gone, Subject, not_installed};
+
 use super::error::{CliError, Kind};
 use super::verdict::Verdict;
 use super::{Context, Exit, Loaded, Target, Ui};
-use crate::engine::sync::{Observation, SyncError, observe, recognize, review_access};
+use crate::engine::sync::{
+    Observation, SyncError, look_into_namespaces, observe, recognize, review_access,
+};
 use crate::io::cluster::{Cluster, ClusterError, Connection};
 
 /// How a plan is to be made.
@@ -38,6 +44,8 @@ pub(super) struct Session {
     cancel: CancellationToken,
     options: Options,
     cluster_id: Option<ClusterId>,
+    /// The file of the environment is gone from git.
+    is_without_file: bool,
 }
 
 /// One release with the plan that was made for it.
@@ -56,8 +64,21 @@ impl Session {
         options: Options,
         cluster_id: Option<String>,
     ) -> Result<Self, CliError> {
-        let loaded = ctx.load(target)?;
+        let loaded = match ctx.load(target) {
+            Ok(loaded) => loaded,
+            Err(error) => return Err(removal::suspended(ctx, target, error).await),
+        };
         ui.findings(&loaded.findings);
+        Self::over(ctx, loaded, options, cluster_id).await
+    }
+
+    /// Connects for an environment that was read.
+    async fn over(
+        ctx: &Context,
+        loaded: Loaded,
+        options: Options,
+        cluster_id: Option<String>,
+    ) -> Result<Self, CliError> {
         let named = loaded.environment.cluster.id.clone();
         if let (Some(flag), Some(named)) = (&cluster_id, &named)
             && flag != named
@@ -82,6 +103,7 @@ impl Session {
             cancel: ctx.cancel.clone(),
             options,
             cluster_id: named.or(cluster_id).map(ClusterId),
+            is_without_file: false,
         })
     }
 
@@ -96,11 +118,19 @@ impl Session {
         first.is_some_and(|(first, _)| first.name == release.name)
     }
 
+    /// The cluster that is named, in the environment or by an option.
+    pub(super) fn cluster_id(&self) -> Option<&ClusterId> {
+        self.cluster_id.as_ref()
+    }
+
+    /// Ends a read when somebody asks us to stop.
+    pub(super) async fn finish<T>(&self, reading: impl Future<Output = T>) -> Result<T, CliError> {
+        finish(&self.cancel, reading).await
+    }
+
     /// The client that acts for a release: audit logs are read by its name.
-    pub(super) fn cluster_for(&self, release: &ResolvedRelease) -> Cluster {
-        self.cluster
-            .clone()
-            .with_user_agent(&agent(Some(&release.name)))
+    pub(super) fn cluster_for(&self, release: &ReleaseName) -> Cluster {
+        self.cluster.clone().with_user_agent(&agent(Some(release)))
     }
 
     /// Observes and plans one release. A release that cannot be observed costs
@@ -113,7 +143,7 @@ impl Session {
         rendered: &Rendered,
     ) -> Result<Result<Planned, CliError>, CliError> {
         let mut desired = desired(&self.loaded, release, rendered);
-        let cluster = self.cluster_for(release);
+        let cluster = self.cluster_for(&release.name);
         let policy = self.policy(release);
         let planning = async {
             let mut observation = observe(&cluster, &mut desired, &policy).await?;
@@ -127,6 +157,9 @@ impl Session {
                 recognize(&cluster, &desired.store, observed, named).await?;
             }
             let mut plan = plan::plan(&desired, &observation.observed, &policy);
+            if look_into_namespaces(&cluster, &mut observation.observed, &plan).await {
+                plan = plan::plan(&desired, &observation.observed, &policy);
+            }
             if self.options.review {
                 let observed = &mut observation.observed;
                 observed.access = review_access(&cluster, &desired, observed, &plan).await?;
@@ -136,7 +169,19 @@ impl Session {
             }
             Ok::<_, SyncError>((observation, plan))
         };
-        match finish(&self.cancel, Box::pin(planning)).await? {
+        let planned = finish(&self.cancel, Box::pin(planning)).await?;
+        self.planned(ui, &release.name, desired, planned)
+    }
+
+    /// What came of planning; a failure is shown.
+    fn planned(
+        &self,
+        ui: &mut Ui,
+        release: &ReleaseName,
+        desired: Desired,
+        planned: Result<(Observation, Plan), SyncError>,
+    ) -> Result<Result<Planned, CliError>, CliError> {
+        match planned {
             Ok((observation, plan)) => {
                 if self.cancel.is_cancelled() {
                     return Err(CliError::interrupted());
@@ -148,7 +193,7 @@ impl Session {
                 }))
             }
             Err(source) => {
-                let error = failed("plan", &release.name, source);
+                let error = failed("plan", release, source);
                 ui.error(&error);
                 Ok(Err(error))
             }
@@ -184,6 +229,13 @@ pub(super) fn desired(loaded: &Loaded, release: &ResolvedRelease, rendered: &Ren
         digests: std::collections::BTreeMap::new(),
         ignored,
         findings: Vec::new(),
+        terms: Terms {
+            moved_from: release.moved_from.clone(),
+            former_set: None,
+            block_uninstall: release.block_uninstall.clone(),
+            protect: loaded.environment.protect.clone(),
+            timeout: Some(release.timeout),
+        },
     };
     // An autoscaler may be in another release than what it scales.
     let releases = loaded.rendered.iter().chain(&loaded.others);
@@ -207,7 +259,13 @@ pub(super) fn policy(
 ) -> Policy {
     Policy {
         cluster,
-        adopt: release.adopt.clone(),
+        // What the former release holds comes over as well.
+        adopt: release
+            .adopt
+            .iter()
+            .cloned()
+            .chain(release.moved_from.iter().map(ReleaseName::field_manager))
+            .collect(),
         prune: environment.prune.clone(),
         protect: environment.protect.clone(),
         consent: environment.consent.clone(),

@@ -1,7 +1,9 @@
 //! One release, once: observe, plan, carry out, record.
 
+mod absent;
 mod access;
 mod body;
+mod contents;
 mod error;
 pub mod events;
 mod hub;
@@ -10,6 +12,7 @@ mod op;
 mod paths;
 mod reach;
 mod record;
+mod removal;
 pub mod report;
 mod scheduler;
 pub mod state;
@@ -18,6 +21,7 @@ mod wait;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use pleach_domain::inventory::Inventory;
 use pleach_domain::object::labels;
 use pleach_domain::observe::{DesiredDigest, Grants, Observed};
 use pleach_domain::order::StageName;
@@ -25,8 +29,10 @@ use pleach_domain::plan::{Desired, Plan};
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
+pub use contents::look_into_namespaces;
 pub use error::SyncError;
-pub use observe::{Observation, is_cluster, observe, recognize};
+pub use observe::{Observation, cluster_id, is_cluster, observe, recognize};
+pub use removal::review_end;
 
 use crate::io::cluster::Cluster;
 use events::{EventKind, Events, Verb};
@@ -63,6 +69,18 @@ pub async fn carry_out(
     events: &Events,
     cancel: &CancellationToken,
 ) -> Result<SyncResult, SyncError> {
+    if let Some(outgoing) = &plan.removal {
+        let removing = removal::carry_out(
+            cluster,
+            desired,
+            observation,
+            plan,
+            outgoing,
+            events,
+            cancel,
+        );
+        return Box::pin(removing).await;
+    }
     let Observation {
         observed,
         mut state,
@@ -82,6 +100,7 @@ pub async fn carry_out(
     if plan.has_steps() {
         let begun = attempt.clone();
         let (repository, bundle) = (desired.repository.clone(), desired.bundle.clone());
+        let memory = desired.memory();
         state
             .commit(
                 &superset,
@@ -89,6 +108,8 @@ pub async fn carry_out(
                     installed.repository = repository;
                     installed.bundle = bundle;
                     installed.applying = Some(begun);
+                    installed.memory = Some(memory);
+                    installed.removed = false;
                     installed.ready = false;
                 },
                 "Reconciling",
@@ -97,33 +118,7 @@ pub async fn carry_out(
             .await?;
     }
     let desired = &*desired;
-    let operator = op::Operator {
-        cluster,
-        plan,
-        grants: plan
-            .steps
-            .iter()
-            .any(|step| step.stage == StageName::Access),
-        desired,
-        manifests: desired
-            .manifests
-            .iter()
-            .map(|manifest| (manifest.id(), manifest))
-            .collect(),
-        manager: desired.name.field_manager(),
-        paths: paths::Paths::new(&observed.discovery, &desired.manifests),
-        hub: hub::Hub::new(
-            cluster.clone(),
-            format!("{}={}", labels::PART_OF, desired.apply_set()),
-            reach::Reach::of(&observed),
-            plan,
-        ),
-        events,
-        inventory: Mutex::new(superset),
-        gone: Mutex::default(),
-        places: Semaphore::new(CONCURRENCY),
-        begun: Mutex::new(BTreeMap::new()),
-    };
+    let operator = operator(cluster, desired, &observed, plan, events, superset);
     let mut result = scheduler::run(plan, &operator, events, CONCURRENCY, cancel).await;
     let mut inventory = operator
         .inventory
@@ -161,7 +156,49 @@ pub async fn carry_out(
 impl Observation {
     /// Whether carrying out a plan would write something, be it only the record.
     pub fn writes(&self, desired: &Desired, plan: &Plan) -> bool {
-        record::writes(desired, &self.observed, plan)
+        match &plan.removal {
+            Some(outgoing) => removal::writes(desired, &self.observed, plan, outgoing),
+            None => record::writes(desired, &self.observed, plan),
+        }
+    }
+}
+
+/// What carries out the steps of a plan; `superset` is the inventory that was
+/// written before the first of them.
+fn operator<'a>(
+    cluster: &'a Cluster,
+    desired: &'a Desired,
+    observed: &Observed,
+    plan: &'a Plan,
+    events: &'a Events,
+    superset: Inventory,
+) -> op::Operator<'a> {
+    op::Operator {
+        cluster,
+        plan,
+        grants: plan
+            .steps
+            .iter()
+            .any(|step| step.stage == StageName::Access),
+        desired,
+        manifests: desired
+            .manifests
+            .iter()
+            .map(|manifest| (manifest.id(), manifest))
+            .collect(),
+        manager: desired.name.field_manager(),
+        paths: paths::Paths::new(&observed.discovery, &desired.manifests),
+        hub: hub::Hub::new(
+            cluster.clone(),
+            format!("{}={}", labels::PART_OF, desired.apply_set()),
+            reach::Reach::of(observed),
+            plan,
+        ),
+        events,
+        inventory: Mutex::new(superset),
+        gone: Mutex::default(),
+        places: Semaphore::new(CONCURRENCY),
+        begun: Mutex::new(BTreeMap::new()),
     }
 }
 

@@ -154,6 +154,11 @@ impl Fleet {
         self.repo.edit(path, from, to).unwrap();
     }
 
+    /// Takes a file or a folder out of the repository.
+    pub(crate) fn remove(&self, path: &str) {
+        self.repo.git(&["rm", "-r", "--quiet", path]).unwrap();
+    }
+
     pub(crate) fn commit(&self) -> String {
         self.repo.commit("change").unwrap()
     }

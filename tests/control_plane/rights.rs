@@ -326,6 +326,18 @@ fn one_role_is_enough_for_the_whole_life_of_a_release() {
         &format!("applyset.kubernetes.io/part-of={set}"),
     ]);
     away(&["doctor", "--state-namespace", "solo"], 1).says("ConfigMap/solo/stray");
+
+    // A lost record comes back, and the release ends, with the same rights.
+    fleet.kubectl(&["-n", "solo", "delete", "configmap", "solo.shop"]);
+    let (done, _) = run(&["recover", "solo/shop", "--yes"], 4);
+    done.says("found: Deployment.apps/solo/shop")
+        .says("not seen: ");
+    run(&["apply", "solo", "--yes"], 0);
+    let (done, events) = run(&["uninstall", "solo/shop", "--yes"], 0);
+    done.says("uninstalled");
+    stays_in(&events, &["solo"]);
+    assert!(!fleet.exists(&["-n", "solo", "deployment/shop"]));
+    assert!(fleet.exists(&["-n", "solo", "configmap/stray"]));
 }
 
 #[test]

@@ -16,7 +16,7 @@ use pleach_domain::observe::{
     Prediction, Registration, Resource, ServedGroup, ServedVersion,
 };
 use pleach_domain::order::registered_services;
-use pleach_domain::plan::{Desired, Need, Op, Plan, Policy, Step, Until, plan};
+use pleach_domain::plan::{Desired, Need, Op, Plan, Policy, Step, Terms, Until, plan};
 use pleach_domain::render::{Rendered, render};
 use pleach_domain::repo::{MemoryTree, ResolvedEnvironment, ResolvedRelease, resolve};
 use semver::Version;
@@ -98,6 +98,7 @@ impl Release {
                 .collect(),
             ignored: Ignored::default(),
             findings: Vec::new(),
+            terms: Terms::default(),
         }
     }
 

@@ -3,6 +3,8 @@
 mod applyset;
 mod corrections;
 mod entry;
+mod memory;
+mod rebuild;
 mod release;
 mod shards;
 mod store;
@@ -11,6 +13,8 @@ mod summary;
 pub use applyset::apply_set_id;
 pub use corrections::Correction;
 pub use entry::{Entry, EntryState, Inventory};
+pub use memory::Memory;
+pub use rebuild::{Found, Rebuilt, rebuild};
 pub use release::{
     Attempt, AttemptResult, Installed, Journal, RECORD_FORMAT, RecordError, ReleaseName, ShardRef,
     config_map_data, parent_object,

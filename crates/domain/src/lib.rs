@@ -15,6 +15,7 @@ pub mod age;
 pub mod deployer;
 pub mod diff;
 pub mod doctor;
+pub mod ending;
 pub mod finding;
 pub mod ignore;
 pub mod inventory;

@@ -3,12 +3,14 @@
 //! Serializable, so that a bug report is a fixture: [`Live`] masks the values
 //! of Secrets when it is written.
 
+mod contents;
 mod discovery;
 mod grants;
 mod live;
 mod rendered;
 mod triage;
 
+pub use contents::{Content, Contents};
 pub use discovery::{Discovery, Freshness, Resource, Served, ServedGroup, ServedVersion};
 pub use grants::{Grants, MissingGrant, MissingRule, copyable, rules};
 pub use live::{Live, LiveMeta};
@@ -66,6 +68,10 @@ pub struct Observed {
     pub registrations: Vec<Registration>,
     /// The Services that registrations point at; read only when there are steps.
     pub backends: BTreeMap<ServiceRef, Backend>,
+    /// What lies in namespaces that the plan would delete, by their names; read
+    /// only when there are such.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub contents: BTreeMap<String, Contents>,
     /// What pleach itself may do; empty when it was not asked.
     pub access: Grants,
     /// What the Release object says; none on first use.
@@ -267,6 +273,7 @@ impl Observed {
             owners: Vec::new(),
             registrations: Vec::new(),
             backends: BTreeMap::new(),
+            contents: BTreeMap::new(),
             access: Grants::default(),
             installed: None,
             inventory: Inventory::default(),

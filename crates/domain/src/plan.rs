@@ -15,6 +15,9 @@
 //! 9. `needless`: without `--wait`, no wait that no other step needs.
 //!
 //! `arrange` sorts the steps and refuses cycles.
+//!
+//! [`remove`] is the same for a release that goes as a whole: there is nothing
+//! desired, so only the passes that take away are left.
 
 mod arrange;
 mod changes;
@@ -31,6 +34,7 @@ mod ownership;
 mod preflight;
 mod protection;
 mod prune;
+mod removal;
 #[cfg(test)]
 mod tests;
 mod verify;
@@ -40,10 +44,11 @@ pub use deletion::{Deletion, Grant, Propagation};
 pub use file::{PLAN_FILE_FORMAT, PlanFile, PlanFileError, ReviewedObject, ReviewedRelease};
 pub use model::{
     Action, Body, Cause, Change, Desired, Direction, Edge, EdgeReason, Need, NonSecret, Op,
-    Overlay, OverlayId, Own, Plan, Policy, Precondition, Stage, Step, StepId, Taken, Until,
-    is_protected_kind,
+    Outgoing, Overlay, OverlayId, Own, Plan, Policy, Precondition, Stage, Step, StepId, Taken,
+    Terms, Until, is_protected_kind,
 };
 pub use ownership::{is_foreign, owners_of};
+pub use removal::{Consented, Heir, Removal};
 
 use crate::observe::Observed;
 use draft::{Ctx, Draft};
@@ -66,4 +71,18 @@ pub fn plan(desired: &Desired, observed: &Observed, policy: &Policy) -> Plan {
     prune::steps(&ctx, &mut draft);
     needless::run(&ctx, &mut draft);
     arrange::run(&ctx, draft, direction)
+}
+
+/// Makes the plan that takes a release away as a whole, within `policy`.
+/// `desired` says which release it is and has no manifests.
+pub fn remove(desired: &Desired, removal: &Removal, observed: &Observed, policy: &Policy) -> Plan {
+    let mut ctx = Ctx::new(desired, observed, policy);
+    ctx.removal = Some(removal);
+    let mut draft = Draft::default();
+    draft.findings.extend(desired.findings.iter().cloned());
+    preflight::before_removal(&ctx, &mut draft);
+    let outgoing = removal::run(&ctx, &mut draft);
+    let mut plan = arrange::run(&ctx, draft, Direction::Reverse);
+    plan.removal = Some(outgoing);
+    plan
 }

@@ -4,6 +4,7 @@ mod bundle;
 mod decode;
 mod environment;
 pub mod format;
+mod outline;
 mod own;
 mod policy;
 mod recording;
@@ -15,13 +16,14 @@ mod tree;
 mod unsupported;
 
 pub use environment::environments;
+pub use outline::{outline, repository_id};
 pub use policy::{
     Consent, ConsentAction, Propagation, Protect, PruneMax, PrunePolicy, RuntimeObject, Selector,
 };
 pub use recording::{Record, RecordingTree};
 pub use resolve::resolve;
 pub use resolved::{
-    ClusterRef, Patch, PatchChange, ResolvedEnvironment, ResolvedRelease, SecretRule,
+    ClusterRef, Outline, Patch, PatchChange, ResolvedEnvironment, ResolvedRelease, SecretRule,
 };
 pub use selector::{Matcher, well_known_group};
 pub(crate) use suggest::{did_you_mean, nearest};

@@ -63,16 +63,25 @@ pub(super) fn unverified(change: &Change) -> String {
 
 fn headline(plan: &Plan) -> String {
     let version = match &plan.from {
-        Some(from) if *from != plan.to => format!("{from} -> {}", plan.to),
-        _ => plan.to.clone(),
+        _ if plan.removal.is_some() => format!("{} -> gone", version(plan)),
+        Some(from) if *from != plan.to => plain(&format!("{from} -> {}", plan.to)),
+        _ => version(plan),
     };
     format!(
-        "{}release {}{:#} {}\n",
+        "{}release {}{:#} {version}\n",
         style::PLACE,
         plan.release,
         style::PLACE,
-        plain(&version)
     )
+}
+
+/// The version that is gone to; what was installed of a release that goes.
+pub(super) fn version(plan: &Plan) -> String {
+    match (&plan.removal, &plan.from) {
+        (None, _) => plain(&plan.to),
+        (Some(_), Some(from)) => plain(from),
+        (Some(_), None) => "unknown version".to_owned(),
+    }
 }
 
 fn line(changes: &BTreeMap<&ObjectId, &Change>, step: &Step) -> String {

@@ -42,7 +42,7 @@ impl Report<'_> {
             text,
             "release {} {}: {} ({})",
             self.plan.release,
-            plain(&self.plan.to),
+            super::plan::version(self.plan),
             self.verdict(),
             self.done()
         );
@@ -78,6 +78,7 @@ impl Report<'_> {
             "error": self.error.map(reason),
             "failures": failures,
             "changes": self.plan.changes,
+            "released": self.plan.removal.as_ref().map(|outgoing| &outgoing.released),
             "findings": self.plan.findings,
         })
     }
@@ -141,6 +142,12 @@ fn outcomes(text: &mut String, plan: &Plan, result: &SyncResult) {
             "kept {}: {}",
             plain(&change.object.to_string()),
             plain(&change.reason)
+        );
+    }
+    if result.ending == "uninstalled" && plan.count(Action::Skip) > 0 {
+        let _ = writeln!(
+            text,
+            "what is kept belongs to no release any more; delete it by hand if nobody needs it"
         );
     }
 }

@@ -46,7 +46,7 @@ pub(super) async fn review(
         return Ok(Grants::default());
     }
     let mut needed = needed(plan, paths);
-    needed.extend(of_the_record(&desired.store, observed));
+    needed.extend(of_the_record(&desired.store, observed, plan));
     let anywhere = |right: &Right| Right {
         namespace: None,
         ..right.clone()
@@ -113,7 +113,7 @@ fn needed(plan: &Plan, paths: &Paths) -> BTreeSet<Right> {
 }
 
 /// The rights that writing the record needs.
-fn of_the_record(store: &Store, observed: &Observed) -> Vec<Right> {
+fn of_the_record(store: &Store, observed: &Observed, plan: &Plan) -> Vec<Right> {
     let is_new = observed.installed.is_none();
     let right = |verb, kind: &str, group: &str, resource: &str, subresource| Right {
         verb,
@@ -135,6 +135,8 @@ fn of_the_record(store: &Store, observed: &Observed) -> Vec<Right> {
         rights.extend(is_new.then(|| release("create", None)));
         rights.push(release("patch", None));
         rights.push(release("patch", Some("status")));
+        let ends = plan.removal.as_ref().is_some_and(|outgoing| outgoing.ends);
+        rights.extend(ends.then(|| release("delete", None)));
     }
     rights
 }

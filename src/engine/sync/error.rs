@@ -100,8 +100,11 @@ impl SyncError {
                 ..
             } => Some("use a newer pleach".to_owned()),
             Self::Record { .. } | Self::Definition(_) | Self::Random => None,
-            Self::Inventory { namespace, .. } => Some(format!(
-                "somebody changed or deleted ConfigMaps of the namespace {namespace}; restore them before anything is applied"
+            Self::Inventory {
+                release, namespace, ..
+            } => Some(format!(
+                "somebody changed or deleted what pleach keeps in the namespace {namespace}; `pleach recover {}` rebuilds it, and deletes nothing",
+                release.replacen('.', "/", 1)
             )),
             Self::KeptElsewhere { found, .. } => Some(format!(
                 "write `state: {}` again; members carry the id of that record, so another one starts with a release under another name",

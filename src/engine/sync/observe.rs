@@ -23,11 +23,11 @@ use pleach_domain::plan::{Desired, Policy};
 
 use super::error::SyncError;
 use super::paths::Paths;
-use super::state::State;
+use super::state::{Search, State};
 use crate::io::cluster::{Class, Cluster, ClusterError, ResourcePath};
 use members::note_listing;
 
-pub use identity::{is_cluster, recognize};
+pub use identity::{cluster_id, is_cluster, recognize};
 
 /// Requests at a time.
 const CONCURRENCY: usize = 32;
@@ -69,6 +69,7 @@ pub async fn observe(
             .await?;
     }
     autoscalers::leave(desired, &autoscalers?, &recorded.inventory);
+    check_former(cluster, desired).await?;
     desired.digest_with(state.key());
     let mut observed = Observed::of(
         identity.cluster,
@@ -168,10 +169,20 @@ impl Reader<'_> {
             }
         }
         self.read_former(&wanted, &leaving, observed).await?;
+        // A release without manifests goes as a whole: its pods may have left
+        // registrations behind that are dead already.
+        let goes_as_a_whole = desired.manifests.is_empty();
         let services: BTreeSet<ServiceRef> = observed
             .registrations
             .iter()
-            .filter(|registration| leaving.contains(&registration.id))
+            .filter(|registration| goes_as_a_whole || leaving.contains(&registration.id))
+            .filter(|registration| {
+                leaving.contains(&registration.id)
+                    || registration
+                        .services
+                        .iter()
+                        .any(|service| is_of(desired, &leaving, service))
+            })
             .flat_map(|registration| registration.services.clone())
             .collect();
         let backends: Vec<(ServiceRef, Backend)> = stream::iter(services)
@@ -227,6 +238,52 @@ impl Reader<'_> {
         }
         Ok(())
     }
+}
+
+/// Whether a Service is, or was, of a release that goes as a whole.
+fn is_of(desired: &Desired, leaving: &[ObjectId], service: &ServiceRef) -> bool {
+    let declared = desired.runtime_objects.iter();
+    leaving.contains(&service.id())
+        || declared
+            .filter_map(|object| object.service.as_ref())
+            .any(|name| {
+                *name == service.name && desired.namespace.as_ref() == Some(&service.namespace)
+            })
+}
+
+/// Finds the record of the release whose objects are handed over, which says
+/// what they carry as label; and says when it is of another repository.
+async fn check_former(cluster: &Cluster, desired: &mut Desired) -> Result<(), SyncError> {
+    let Some(former) = desired.terms.moved_from.clone() else {
+        return Ok(());
+    };
+    let here = Search::In(desired.store.clone());
+    let mut found = super::state::release(cluster, &former, &here).await?;
+    if found.is_empty() {
+        // Its environment may keep records elsewhere; where we may not look,
+        // its objects are refused as those of anybody else.
+        let everywhere = super::state::release(cluster, &former, &Search::Everywhere).await;
+        found = everywhere.unwrap_or_default();
+    }
+    let Some(release) = found.first() else {
+        desired.terms.former_set = Some(desired.store.apply_set(&former));
+        return Ok(());
+    };
+    desired.terms.former_set = Some(release.store.apply_set(&former));
+    let repository = release
+        .record
+        .as_ref()
+        .map(|record| record.repository.clone())
+        .unwrap_or_default();
+    if !repository.is_empty() && repository != desired.repository {
+        let message = format!(
+            "`movedFrom`: release {former} in this cluster belongs to the repository `{repository}`, not to `{}`",
+            desired.repository
+        );
+        let finding = Finding::error(Kind::Policy, "other-repository", message);
+        desired.findings.push(finding);
+    }
+    Ok(())
 }
 
 /// The namespaces that the release ships or implies, and the one that its state

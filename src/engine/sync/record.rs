@@ -71,6 +71,8 @@ fn is_current(desired: &Desired, observed: &Observed, plan: &Plan) -> bool {
         is_this(&record.applying) && last.is_some_and(|last| last.result == "unverified")
     };
     is_said
+        && !record.removed
+        && record.memory == Some(desired.memory())
         && super::is_keyed(desired)
         // What was fought over and has calmed down is forgotten.
         && !record.clone().calm_down(observed.at)
@@ -401,6 +403,8 @@ pub(super) async fn finish(
         record.bundle.clone_from(&desired.bundle);
         record.stage.clone_from(&ending.stage);
         record.ready = deployed;
+        record.removed = false;
+        record.memory = Some(desired.memory());
         let now = Timestamp::now();
         record.calm_down(now);
         for (object, taken) in corrected {
@@ -428,7 +432,7 @@ pub(super) async fn finish(
 }
 
 /// One line of at most 1 KiB: the record does not grow with what servers say.
-fn bounded(message: &str) -> String {
+pub(super) fn bounded(message: &str) -> String {
     let line = message.split_whitespace().collect::<Vec<_>>().join(" ");
     match line.char_indices().nth(1000) {
         Some((end, _)) => format!("{}…", &line[..end]),
@@ -436,7 +440,7 @@ fn bounded(message: &str) -> String {
     }
 }
 
-fn first_problem(plan: &Plan, result: &SyncResult) -> Option<String> {
+pub(super) fn first_problem(plan: &Plan, result: &SyncResult) -> Option<String> {
     let failed = result
         .failures(plan)
         .next()

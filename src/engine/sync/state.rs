@@ -9,7 +9,9 @@
 
 mod all;
 mod crd;
+mod end;
 mod parent;
+mod salvage;
 mod setup;
 mod shards;
 
@@ -28,6 +30,7 @@ use super::error::SyncError;
 use crate::io::cluster::{Applied, ApplyOptions, Class, Cluster, ClusterError, ResourcePath};
 
 pub use all::{Inventories, Records, Search, follow_releases, inventories, release, releases};
+pub use salvage::Salvaged;
 
 /// The Secret that holds the key of digests.
 const KEY_SECRET: &str = "pleach-digest-key";

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use futures::future::BoxFuture;
 use jiff::SignedDuration;
+use pleach_domain::ending;
 use pleach_domain::object::{GroupKind, Gvk, ObjectId, ServiceRef};
 use pleach_domain::order::registered_services;
 use pleach_domain::plan::{Precondition, Step, Until};
@@ -12,11 +13,12 @@ use serde_json::Value;
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
 
+use super::absent::confirmed_absent;
 use super::events::{EventKind, Events, WaitState};
 use super::hub::{Hub, Seen, describe};
 use super::paths::Paths;
 use super::report::{Failure, FailureKind};
-use crate::io::cluster::{Cluster, ClusterError, ResourcePath, Selector};
+use crate::io::cluster::{Class, Cluster, ClusterError, ResourcePath, Selector};
 
 /// First pause between two looks at something that cannot be watched.
 const SHORTEST: Duration = Duration::from_millis(100);
@@ -74,6 +76,13 @@ enum Look {
     Done,
     /// Not yet; what it looks like.
     NotYet(String),
+    /// An object is still there.
+    Stays {
+        /// What its end waits for.
+        message: String,
+        /// What to do when it does not come.
+        advice: Option<String>,
+    },
     /// It will not come about.
     Never(String),
 }
@@ -156,6 +165,11 @@ impl Waiter<'_> {
                 Ok(Look::Done) => return Ok(None),
                 Ok(Look::Never(why)) => return Err(Failure::new(FailureKind::NotReady, why)),
                 Ok(Look::NotYet(message)) => progress.tell(message),
+                Ok(Look::Stays { message, advice }) => {
+                    progress.ends = true;
+                    progress.advice = advice;
+                    progress.tell(message);
+                }
                 Err(error) if error.is_retryable() => progress.tell(describe(&error)),
                 Err(error) => return Err(super::op::failure(&error)),
             }
@@ -302,23 +316,28 @@ impl Waiter<'_> {
                 id.group_kind()
             )));
         };
-        let Some(value) = self.cluster.get_id(path, id).await? else {
-            return Ok(Look::Done);
+        let value = match self.cluster.get_id(path, id).await {
+            Ok(Some(value)) => value,
+            Ok(None) => return Ok(Look::Done),
+            // Its definition went in the meantime, and took it along?
+            Err(error) if error.class() == Some(&Class::KindNotServed) => {
+                let kinds = [id.group_kind()].into();
+                let absent = confirmed_absent(self.cluster, kinds).await?;
+                return Ok(if absent.is_empty() {
+                    Look::NotYet(format!("{} is not served", id.group_kind()))
+                } else {
+                    Look::Done
+                });
+            }
+            Err(error) => return Err(error),
         };
         if uid.is_some_and(|uid| value["metadata"]["uid"] != uid) {
             return Ok(Look::Done);
         }
-        let finalizers: Vec<&str> = value["metadata"]["finalizers"]
-            .as_array()
-            .into_iter()
-            .flatten()
-            .filter_map(Value::as_str)
-            .collect();
-        Ok(Look::NotYet(if finalizers.is_empty() {
-            "it is still there".to_owned()
-        } else {
-            format!("it waits for {}", finalizers.join(", "))
-        }))
+        Ok(Look::Stays {
+            message: ending::explain(&value),
+            advice: ending::advice(id, &value),
+        })
     }
 
     async fn look_served(&self, gvk: &Gvk, definition: &ObjectId) -> Result<Look, ClusterError> {
@@ -333,12 +352,12 @@ impl Waiter<'_> {
             // Another definition may serve the same kind.
             Ok(_) => self.explain_definition(definition).await,
             Err(error) => match error.class() {
-                Some(
-                    crate::io::cluster::Class::KindNotServed | crate::io::cluster::Class::NotFound,
-                ) => Ok(match self.explain_definition(definition).await? {
-                    Look::Done => Look::NotYet("its kind is not served yet".to_owned()),
-                    other => other,
-                }),
+                Some(Class::KindNotServed | Class::NotFound) => {
+                    Ok(match self.explain_definition(definition).await? {
+                        Look::Done => Look::NotYet("its kind is not served yet".to_owned()),
+                        other => other,
+                    })
+                }
                 _ => Err(error),
             },
         }
@@ -426,6 +445,10 @@ struct Progress<'a> {
     started: Instant,
     last: String,
     told: Instant,
+    /// Whether an end is waited for.
+    ends: bool,
+    /// What to do when it does not come.
+    advice: Option<String>,
 }
 
 impl<'a> Progress<'a> {
@@ -436,6 +459,8 @@ impl<'a> Progress<'a> {
             started,
             last: String::new(),
             told: started,
+            ends: false,
+            advice: None,
         }
     }
 
@@ -462,12 +487,13 @@ impl<'a> Progress<'a> {
         } else {
             &self.last
         };
+        let state = if self.ends { "gone" } else { "ready" };
         Failure {
             kind: FailureKind::NotReady,
-            message: format!("not ready after {waited} s: {last}"),
-            hint: Some(
-                "the release's `timeout` in the environment file says how long to wait".to_owned(),
-            ),
+            message: format!("not {state} after {waited} s: {last}"),
+            hint: Some(self.advice.clone().unwrap_or_else(|| {
+                "the release's `timeout` in the environment file says how long to wait".to_owned()
+            })),
         }
     }
 }

@@ -14,6 +14,8 @@ use super::Folder;
 #[case("status", &["status"])]
 #[case("history", &["history"])]
 #[case("doctor", &["doctor"])]
+#[case("uninstall", &["uninstall"])]
+#[case("recover", &["recover"])]
 #[case("completion", &["completion"])]
 #[case("version", &["version"])]
 fn help_of(#[case] name: &str, #[case] command: &[&str]) {

@@ -11,11 +11,12 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use super::{Correction, Inventory, Store};
+use super::{Correction, Inventory, Memory, Store};
 use crate::object::{Digest, labels};
 
 /// Version of the status format. An older pleach refuses to write a newer one.
-pub const RECORD_FORMAT: u32 = 1;
+/// Format 1 had neither `removed` nor `memory`.
+pub const RECORD_FORMAT: u32 = 2;
 
 /// Results that are kept.
 const HISTORY: usize = 10;
@@ -82,6 +83,12 @@ pub struct Installed {
     pub ready: bool,
     /// The stage that the last attempt reached.
     pub stage: String,
+    /// Whether git no longer has the release: it waits for the consent to its
+    /// end. Only kept while that is so.
+    pub removed: bool,
+    /// What taking it away needs when its bundle is gone from git; none in a
+    /// record of format 1.
+    pub memory: Option<Memory>,
     /// The inventory shards that belong to this state.
     pub shards: Vec<ShardRef>,
     /// Number of inventory entries over all shards.
@@ -358,6 +365,39 @@ mod tests {
             (read.history.len(), read.history[0].version.as_str()),
             (10, "v11")
         );
+    }
+
+    /// What pleach wrote in format 1, byte for byte.
+    const FORMER: &str = r#"{"metadata":{"name":"e.r","uid":"u","resourceVersion":"7"},"status":{"record":{"applying":null,"bundle":"web","entries":2,"format":1,"history":[{"at":"1970-01-01T00:00:00Z","result":"deployed","revision":"abc","version":"v1"}],"installed":{"at":"1970-01-01T00:00:00Z","digest":"sha256:2d711642b726b04401627ca9fbac32f5c8530fb1903cc4db02258717921a4881","revision":"abc","version":"v1"},"ready":true,"repository":"fleet","shards":[],"stage":"verify"}}}"#;
+
+    #[test]
+    fn a_record_of_the_former_format_is_read() {
+        let object: Value = serde_json::from_str(FORMER).unwrap();
+        let record = Installed::from_object(&object).unwrap();
+        assert_eq!((record.format, record.entries), (1, 2));
+        assert_eq!(record.installed.as_ref().unwrap().version, "v1");
+        assert!(record.ready && !record.removed);
+        assert_eq!(record.memory, None);
+        // What is written next is of this format.
+        let status = record.status("Deployed", "", Timestamp::UNIX_EPOCH);
+        assert_eq!(status["record"]["format"], RECORD_FORMAT);
+        assert_eq!(status["record"]["memory"], Value::Null);
+    }
+
+    #[test]
+    fn what_a_release_remembers_for_its_end_round_trips() {
+        let memory = json!({
+            "namespace": null,
+            "runtimeObjects": [{"kind": "APIService", "service": "api"}],
+            "blockUninstall": [{"forEach": {"kind": "V", "group": "g"}, "message": "m"}],
+            "protect": [{"kind": "*", "group": "g"}],
+            "timeout": 90,
+        });
+        let read: Memory = serde_json::from_value(memory.clone()).unwrap();
+        assert_eq!(serde_json::to_value(&read).unwrap(), memory);
+        // Every field is written, or a merge patch would keep what is over.
+        let empty = serde_json::to_value(Memory::default()).unwrap();
+        assert_eq!(empty.as_object().unwrap().len(), 5);
     }
 
     #[test]

@@ -22,6 +22,9 @@ pub mod labels {
 pub mod annotations {
     /// Digest of the body that was sent, without this annotation.
     pub const DESIRED: &str = "pleach.dev/desired";
+    /// The release that ended and left the object in place:
+    /// `<environment>.<release>`. Nothing else is known of its members then.
+    pub const RELEASED: &str = "pleach.dev/released";
     /// `disabled`: never deleted by pleach.
     pub const PRUNE: &str = "pleach.dev/prune";
     /// The stage this object belongs to.

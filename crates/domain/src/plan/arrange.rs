@@ -40,6 +40,7 @@ pub(super) fn run(ctx: &Ctx<'_>, draft: Draft, direction: Direction) -> Plan {
         stages: stages(&steps),
         steps,
         overlays: Vec::new(),
+        removal: None,
         findings,
     }
 }

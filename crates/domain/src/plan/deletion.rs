@@ -6,6 +6,7 @@
 
 use serde::Serialize;
 
+use super::removal::Consented as Ended;
 use crate::doctor::Evidence;
 use crate::inventory::{Entry, EntryState};
 use crate::object::{FieldPath, ServiceRef};
@@ -29,6 +30,8 @@ pub struct Deletion {
 pub enum Grant {
     /// An applied member that is no longer wanted.
     Inventory,
+    /// An applied member of a release that goes as a whole, with consent.
+    Uninstall,
     /// A run-time object recorded with its uid, or declared and matched.
     RunTimeObject {
         /// The Service by which it was matched.
@@ -131,6 +134,20 @@ impl Deletion {
         })
     }
 
+    /// An applied member of a release that goes as a whole. None without the
+    /// consent to that.
+    pub(super) fn of_uninstalled(
+        entry: &Entry,
+        live: &LiveMeta,
+        propagation: Propagation,
+        _consented: &Ended,
+    ) -> Option<Self> {
+        Self::of_member(entry, live, propagation).map(|deletion| Self {
+            because: Grant::Uninstall,
+            ..deletion
+        })
+    }
+
     /// A run-time object whose reason to be is removed by this plan.
     pub(super) fn of_run_time_object(entry: &Entry, live: &LiveMeta) -> Option<Self> {
         let uid = entry.uid.clone().filter(|uid| *uid == live.uid)?;
@@ -204,6 +221,7 @@ impl Deletion {
                     fields.join(", ")
                 )
             }
+            Grant::Uninstall => "its release is taken away".to_owned(),
             Grant::RunTimeObject {
                 service: Some(service),
             } => format!("made at run time by the workload behind Service {service}, which goes"),
@@ -211,7 +229,7 @@ impl Deletion {
                 "made at run time by workloads that are no longer there".to_owned()
             }
             Grant::DeadRegistration { service } => {
-                format!("no longer in git, and nothing answers behind Service {service}")
+                format!("no longer wanted, and nothing answers behind Service {service}")
             }
             Grant::Registration { service } => format!("points at Service {service}, which goes"),
             Grant::Doctor { services } => {

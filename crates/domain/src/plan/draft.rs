@@ -2,10 +2,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::Deletion;
 use super::model::{
     Action, Change, Desired, Edge, EdgeReason, Need, Op, Policy, Precondition, Step, StepId, Until,
 };
+use super::{Deletion, Removal};
 use crate::finding::Finding;
 use crate::object::{ApiVersion, GroupKind, Manifest, ObjectId, ServiceRef};
 use crate::observe::Observed;
@@ -16,6 +16,8 @@ pub(super) struct Ctx<'a> {
     pub(super) desired: &'a Desired,
     pub(super) observed: &'a Observed,
     pub(super) policy: &'a Policy,
+    /// Set where the release goes as a whole.
+    pub(super) removal: Option<&'a Removal>,
     /// Label value of the release's members.
     pub(super) apply_set: String,
     /// Our field manager.
@@ -40,6 +42,7 @@ impl<'a> Ctx<'a> {
             desired,
             observed,
             policy,
+            removal: None,
             apply_set: desired.apply_set(),
             manager: desired.name.field_manager(),
             manifests: BTreeMap::new(),

@@ -9,8 +9,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::Deletion;
-use super::draft::{Ctx, Draft};
+use super::draft::{Ctx, Draft, Pruned};
 use super::model::{Action, EdgeReason, Need, Op, Precondition, StepId, Until};
+use super::prune::Judge;
 use crate::deployer;
 use crate::finding::{Finding, Kind};
 use crate::inventory::EntryState;
@@ -26,33 +27,12 @@ pub(super) fn run(ctx: &Ctx<'_>, draft: &mut Draft) {
     let workloads = draft.workloads();
     let needs = needs_of(draft, &workloads);
     let mut deletions = Vec::new();
-    let registrations: BTreeMap<_, &Registration> = ctx
-        .observed
-        .registrations
-        .iter()
-        .map(|registration| (&registration.id, registration))
-        .collect();
-    for registration in registrations.into_values() {
-        let id = &registration.id;
-        let entry = ctx.observed.inventory.entries.get(id);
-        let shipped = entry.is_some_and(|entry| entry.state == EntryState::Applied);
-        let service = registration
-            .services
-            .iter()
-            .find(|service| draft.leaving.contains(service));
-        let Some(service) = service.filter(|_| !ctx.is_desired(id) && !shipped) else {
-            // Retargeted by its apply, pruned before its backend, or none of ours.
-            continue;
-        };
-        if let Some(finding) = reservation(ctx, registration, &draft.leaving) {
-            draft.findings.push(finding.on(id.clone()));
-        } else if let Some(deletion) = Deletion::of_registration(registration, service) {
-            let step = delete(ctx, draft, registration, deletion);
-            for &(before, need) in &needs {
-                draft.edge(before, need, step, EdgeReason::Leftover);
-            }
-            deletions.push((step, Need::Absent));
+    for (registration, deletion) in found(ctx, draft) {
+        let step = delete(ctx, draft, registration, deletion);
+        for &(before, need) in &needs {
+            draft.edge(before, need, step, EdgeReason::Leftover);
         }
+        deletions.push((step, Need::Absent));
     }
     // A recorded one is among what is pruned as well.
     let deleted: BTreeSet<_> = deletions
@@ -68,6 +48,51 @@ pub(super) fn run(ctx: &Ctx<'_>, draft: &mut Draft) {
         &EdgeReason::Leftover,
         "the new workloads would crash on the registrations of the former ones",
     );
+}
+
+/// The same for a release that goes as a whole: they go among its other
+/// registrations, while the Service behind them still exists.
+pub(super) fn of_removal(ctx: &Ctx<'_>, draft: &mut Draft) -> Vec<Pruned> {
+    let judge = Judge::new(ctx);
+    found(ctx, draft)
+        .into_iter()
+        .map(|(registration, deletion)| Pruned {
+            id: registration.id.clone(),
+            deletion,
+            dead: judge.dead_service(&registration.id).is_some(),
+        })
+        .collect()
+}
+
+/// The registrations that go with Services of the release; says why the others
+/// that point there do not.
+fn found<'a>(ctx: &Ctx<'a>, draft: &mut Draft) -> Vec<(&'a Registration, Deletion)> {
+    let observed = ctx.observed;
+    let registrations: BTreeMap<_, &Registration> = observed
+        .registrations
+        .iter()
+        .map(|registration| (&registration.id, registration))
+        .collect();
+    let mut found = Vec::new();
+    for registration in registrations.into_values() {
+        let id = &registration.id;
+        let entry = observed.inventory.entries.get(id);
+        let shipped = entry.is_some_and(|entry| entry.state == EntryState::Applied);
+        let service = registration
+            .services
+            .iter()
+            .find(|service| draft.leaving.contains(service));
+        let Some(service) = service.filter(|_| !ctx.is_desired(id) && !shipped) else {
+            // Retargeted by its apply, pruned before its backend, or none of ours.
+            continue;
+        };
+        if let Some(finding) = reservation(ctx, registration, &draft.leaving) {
+            draft.findings.push(finding.on(id.clone()));
+        } else if let Some(deletion) = Deletion::of_registration(registration, service) {
+            found.push((registration, deletion));
+        }
+    }
+    found
 }
 
 /// What has to be there before any of the workloads can be applied, without

@@ -13,10 +13,11 @@ use serde::{Deserialize, Serialize};
 
 use crate::finding::Finding;
 use crate::ignore::{FieldPattern, Ignored};
-use crate::inventory::{ReleaseName, Store};
+use crate::inventory::{Memory, ReleaseName, Store};
 use crate::object::{Digest, DigestKey, FieldPath, GroupKind, Gvk, Manifest, ObjectId, ServiceRef};
 use crate::observe::{ClusterId, DesiredDigest};
 use crate::order::StageName;
+use crate::repo::format::BlockUninstall;
 use crate::repo::{Consent, Protect, PrunePolicy, RuntimeObject};
 
 /// What git wants of one release, rendered.
@@ -49,6 +50,37 @@ pub struct Desired {
     pub ignored: Ignored,
     /// What render had to say.
     pub findings: Vec<Finding>,
+    /// Where it comes from and how it may end.
+    pub terms: Terms,
+}
+
+/// What git says of the origin and the end of a release.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Terms {
+    /// The release whose objects are handed over to it.
+    pub moved_from: Option<ReleaseName>,
+    /// The ApplySet of that release, as its record says; filled in when the
+    /// cluster is observed.
+    pub former_set: Option<String>,
+    /// What forbids its end.
+    pub block_uninstall: Vec<BlockUninstall>,
+    /// Kinds that its environment protects beside the built-in ones.
+    pub protect: Vec<Protect>,
+    /// Deadline of each wait.
+    pub timeout: Option<SignedDuration>,
+}
+
+impl Desired {
+    /// What is recorded for the end of the release.
+    pub fn memory(&self) -> Memory {
+        Memory {
+            namespace: self.namespace.clone(),
+            runtime_objects: self.runtime_objects.clone(),
+            block_uninstall: self.terms.block_uninstall.clone(),
+            protect: self.terms.protect.clone(),
+            timeout: self.terms.timeout.map(|timeout| timeout.as_secs()),
+        }
+    }
 }
 
 impl Desired {
@@ -154,6 +186,9 @@ pub struct Plan {
     pub steps: Vec<Step>,
     /// Temporary changes.
     pub overlays: Vec<Overlay>,
+    /// Set where the release goes as a whole.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub removal: Option<Outgoing>,
     /// Everything there is to say; an error means that nothing is written.
     pub findings: Vec<Finding>,
 }
@@ -184,6 +219,17 @@ impl Plan {
             .filter(|change| change.action == action)
             .count()
     }
+}
+
+/// How a release goes as a whole.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Outgoing {
+    /// Whether its record goes too, once it has no members any more.
+    pub ends: bool,
+    /// Objects that stay and are members of nothing afterwards, or of the
+    /// release that they were handed over to.
+    pub released: Vec<ObjectId>,
 }
 
 /// Which way a version change goes.

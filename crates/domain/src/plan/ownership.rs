@@ -7,7 +7,7 @@ use crate::diff::ownership::Transfer;
 use crate::finding::{Finding, Kind};
 use crate::ignore::FieldPattern;
 use crate::inventory::{Entry, EntryState};
-use crate::object::{Digest, FieldPath, Manifest, ObjectId, canonical_json};
+use crate::object::{Digest, FieldPath, Manifest, ObjectId, annotations, canonical_json};
 use crate::observe::{Live, LiveMeta, Observed};
 
 /// What may be done with an existing object.
@@ -26,6 +26,10 @@ const OUR_OTHER_MANAGERS: &[&str] = &["pleach-overlay", "pleach-copy", "pleach-s
 /// Decides by existence, not by conflict: an object that exists, is not in the
 /// inventory and lacks our label needs the release's `adopt`.
 pub(super) fn claim(ctx: &Ctx<'_>, id: &ObjectId, live: &LiveMeta) -> Claim {
+    if live.part_of().is_some_and(|set| is_former(ctx, set)) {
+        // Handed over: its managers are those of the former release.
+        return Claim::Adopt;
+    }
     if let Some(set) = live.part_of().filter(|set| *set != ctx.apply_set) {
         return Claim::Refused(Box::new(
             Finding::error(
@@ -46,7 +50,10 @@ pub(super) fn claim(ctx: &Ctx<'_>, id: &ObjectId, live: &LiveMeta) -> Claim {
     // Our own Apply entry, and not yet our label: an adoption that was cut short
     // between its patch and its apply.
     let is_begun = live.fingerprint.is_some() && live.part_of().is_none();
-    if is_begun || strangers.iter().any(|manager| ctx.policy.adopts(manager)) {
+    // An end of this very release left it in place.
+    let released = live.annotations.get(annotations::RELEASED);
+    let was_ours = released.is_some_and(|name| *name == ctx.desired.name.to_string());
+    if is_begun || was_ours || strangers.iter().any(|manager| ctx.policy.adopts(manager)) {
         return Claim::Adopt;
     }
     let managers = if strangers.is_empty() {
@@ -175,6 +182,11 @@ pub fn owners_of(live: &LiveMeta) -> Vec<deployer::Owner> {
     owners
 }
 
+/// Whether an ApplySet is that of the release whose objects are handed over.
+fn is_former(ctx: &Ctx<'_>, set: &str) -> bool {
+    ctx.desired.terms.former_set.as_deref() == Some(set)
+}
+
 /// Whether the object carries our label or is a member. One that somebody else
 /// created while we applied it carries our label too; it is theirs as long as
 /// they hold fields of it. A member that was deleted and made again by hand is
@@ -227,9 +239,18 @@ pub(super) fn is_our_other(manager: &str) -> bool {
     OUR_OTHER_MANAGERS.contains(&manager)
 }
 
+/// Whether this is the manager of the release whose objects are handed over.
+fn is_of_former(ctx: &Ctx<'_>, manager: &str) -> bool {
+    let former = ctx.desired.terms.moved_from.as_ref();
+    former.is_some_and(|former| former.field_manager() == manager)
+}
+
 /// Whether fields of this manager are taken over without asking.
 pub(super) fn may_take_over(ctx: &Ctx<'_>, manager: &str) -> bool {
-    manager == ctx.manager || is_our_other(manager) || ctx.policy.adopts(manager)
+    manager == ctx.manager
+        || is_our_other(manager)
+        || is_of_former(ctx, manager)
+        || ctx.policy.adopts(manager)
 }
 
 /// What must change of the record of owners before the object is applied.

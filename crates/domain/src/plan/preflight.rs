@@ -15,6 +15,14 @@ pub(super) fn run(ctx: &Ctx<'_>, draft: &mut Draft) -> Direction {
     check_version(ctx, draft)
 }
 
+/// The same for a release that goes as a whole: no version is gone to.
+pub(super) fn before_removal(ctx: &Ctx<'_>, draft: &mut Draft) {
+    check_cluster(ctx, draft);
+    check_repository(ctx, draft);
+    check_tooling(ctx, draft);
+    check_grants(ctx, draft);
+}
+
 fn check_cluster(ctx: &Ctx<'_>, draft: &mut Draft) {
     let Some(named) = &ctx.policy.cluster else {
         return;

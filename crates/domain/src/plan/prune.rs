@@ -1,9 +1,12 @@
 //! What git no longer has: decided here, deleted after verify, in reverse order.
 
+mod contents;
 mod steps;
 mod verdict;
 
+pub(super) use contents::keep_occupied;
 pub(super) use steps::run as steps;
+pub(super) use verdict::{Judge, Verdict};
 
 use super::draft::{Ctx, Draft, Pruned};
 use super::model::Action;
@@ -13,14 +16,13 @@ use crate::inventory::EntryState;
 use crate::object::{GroupKind, ObjectId, ServiceRef};
 use crate::observe::{Listing, ListingKey};
 use crate::order::StageName;
-use verdict::{Judge, Verdict};
 
 /// Decides which members go, which are kept and why.
 pub(super) fn decide(ctx: &Ctx<'_>, draft: &mut Draft) {
     let implied = namespace::implied(ctx);
     let judge = Judge::new(ctx);
     let mut pruned = Vec::new();
-    let mut counted = 0;
+    let mut counted = 0_usize;
     let entries = &ctx.observed.inventory.entries;
     let unwanted = || {
         entries
@@ -67,6 +69,11 @@ pub(super) fn decide(ctx: &Ctx<'_>, draft: &mut Draft) {
         draft.leaving.clear();
         return;
     }
+    for (id, finding) in keep_occupied(ctx, &mut pruned) {
+        counted = counted.saturating_sub(1);
+        skip(draft, &id, &finding.message);
+        draft.findings.push(finding.on(id));
+    }
     check_cap(ctx, draft, counted);
     draft.pruned = pruned;
 }
@@ -99,7 +106,7 @@ fn skip(draft: &mut Draft, id: &ObjectId, reason: &str) {
     draft.change(id, Action::Skip, stage, reason, Vec::new());
 }
 
-fn service_ref(id: &ObjectId) -> Option<ServiceRef> {
+pub(super) fn service_ref(id: &ObjectId) -> Option<ServiceRef> {
     let namespace = id.namespace.clone().filter(|_| id.is("", "Service"))?;
     Some(ServiceRef {
         namespace,
@@ -142,7 +149,10 @@ const REGISTRATIONS: &[(&str, &str)] = &[
 
 /// A registration that was not seen may need what goes (I1). Where they may not
 /// be listed, a release that lies in namespaces only leaves them to others.
-fn unseen_registrations(ctx: &Ctx<'_>, draft: &mut Draft) -> Option<(GroupKind, String)> {
+pub(super) fn unseen_registrations(
+    ctx: &Ctx<'_>,
+    draft: &mut Draft,
+) -> Option<(GroupKind, String)> {
     for (group, kind) in REGISTRATIONS {
         let key = ListingKey {
             kind: GroupKind::new(*group, *kind),

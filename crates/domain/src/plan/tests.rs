@@ -12,6 +12,7 @@ mod ownership;
 mod preflight;
 mod prune;
 mod recreate;
+mod removal;
 mod rendered;
 mod scene;
 mod server;

@@ -56,6 +56,8 @@ pub(super) fn release(name: &str, files: &[&str], values: Value) -> ResolvedRele
         timeout: SignedDuration::from_mins(10),
         secret_fields: Vec::new(),
         runtime_objects: Vec::new(),
+        moved_from: None,
+        block_uninstall: Vec::new(),
         kubernetes: None,
         upgrades_from: None,
         direction: None,

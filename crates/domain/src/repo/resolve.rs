@@ -1,5 +1,6 @@
 //! From files to a [`ResolvedEnvironment`].
 
+pub(super) mod endings;
 mod secrets;
 mod store;
 
@@ -66,7 +67,7 @@ pub fn resolve(
 }
 
 /// Reads `pleach.yaml`: the repository's id.
-fn repository(
+pub(super) fn repository(
     tree: &dyn FileTree,
     pleach_version: &Version,
     findings: &mut Vec<Finding>,
@@ -144,8 +145,8 @@ impl Merged {
         findings: &mut Vec<Finding>,
     ) -> ResolvedEnvironment {
         let releases = self.environment.releases.take().unwrap_or_default();
+        let store = self.store(findings);
         let nodes = self.node.get("releases").map_or(&[][..], Node::items);
-        let store = store::resolve(self.environment.state.take(), &self.node, findings);
         let mut resolved = Vec::new();
         let mut places: BTreeMap<String, (Origin, bool)> = BTreeMap::new();
         for (release, node) in releases.into_iter().zip(nodes) {
@@ -179,6 +180,22 @@ impl Merged {
         }
         let consent = self.environment.consent.take().unwrap_or_default();
         self.check_consent(&consent, &places, findings);
+        self.into_resolved(name, store, consent, resolved)
+    }
+
+    /// Where the records are kept.
+    pub(super) fn store(&mut self, findings: &mut Vec<Finding>) -> Store {
+        store::resolve(self.environment.state.take(), &self.node, findings)
+    }
+
+    /// What the file says by itself, with releases that were resolved.
+    pub(super) fn into_resolved(
+        mut self,
+        name: &str,
+        store: Store,
+        consent: Vec<Consent>,
+        releases: Vec<ResolvedRelease>,
+    ) -> ResolvedEnvironment {
         let cluster = self.environment.cluster.take();
         ResolvedEnvironment {
             repository: String::new(),
@@ -193,7 +210,7 @@ impl Merged {
             prune: self.environment.prune.take().unwrap_or_default(),
             protect: self.environment.protect.take().unwrap_or_default(),
             consent,
-            releases: resolved,
+            releases,
             findings: Vec::new(),
         }
     }
@@ -265,6 +282,8 @@ impl Merged {
         ));
         let runtime_objects = runtime_objects(&source, findings);
         let secret_fields = secrets::secret_fields(&source, findings);
+        let block_uninstall = endings::block_uninstall(&source, findings);
+        let moved_from = endings::origin(release, &name, &place("movedFrom"), findings);
         let mut layers = source.layers();
         layers.extend(self.layers(&name.release));
         let values = Values::merge(&layers);
@@ -292,6 +311,8 @@ impl Merged {
             adopt: release.adopt.clone().unwrap_or_default(),
             timeout: release.timeout.map_or(TIMEOUT, |timeout| timeout.0),
             runtime_objects,
+            moved_from,
+            block_uninstall,
             kubernetes: source.body.kubernetes.map(|range| range.0),
             upgrades_from: source.body.upgrades_from.map(|range| range.0),
             direction: source.body.direction,
@@ -307,6 +328,11 @@ impl Merged {
         findings: &mut Vec<Finding>,
     ) {
         let nodes = self.node.get("consent").map_or(&[][..], Node::items);
+        let ends = |release: &str| {
+            consent.iter().any(|consent| {
+                consent.action == ConsentAction::Uninstall && consent.release == release
+            })
+        };
         for (consent, node) in consent.iter().zip(nodes) {
             let mut missing = Vec::new();
             match consent.action {
@@ -320,12 +346,17 @@ impl Merged {
                     missing.extend(consent.name.is_none().then_some("name"));
                     findings.extend(check_propagation(consent, node));
                 }
-                // Refused as not supported yet, before this.
+                // The first is refused as not supported yet, before this; the
+                // other binds to the release alone, and is over when that is.
                 ConsentAction::Override | ConsentAction::Uninstall => {}
             }
+            let ends = ends(&consent.release);
             match releases.get(&consent.release) {
                 // The revision of a bundle without versions is not known beforehand.
                 Some((_, false)) => {}
+                // What is taken away goes to no version; a release that git no
+                // longer has waits for such a consent.
+                Some((_, true)) | None if ends => {}
                 Some((_, true)) => {
                     missing.extend(consent.from.is_none().then_some("from"));
                     missing.extend(consent.to.is_none().then_some("to"));

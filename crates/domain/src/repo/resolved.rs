@@ -1,9 +1,12 @@
 //! An environment with everything it refers to, ready to be rendered.
 
+use std::collections::BTreeMap;
+
 use jiff::SignedDuration;
 use semver::VersionReq;
 use serde_json::Value;
 
+use super::format::BlockUninstall;
 use super::policy::{Consent, Protect, PrunePolicy, RuntimeObject, Selector};
 use crate::finding::{Finding, Kind};
 use crate::ignore::IgnoreRule;
@@ -35,6 +38,16 @@ pub struct ResolvedEnvironment {
     pub releases: Vec<ResolvedRelease>,
     /// Notes and warnings; errors make resolution fail.
     pub findings: Vec<Finding>,
+}
+
+/// What an environment file says by itself, without the bundles that it
+/// names: they may be gone from git.
+#[derive(Debug, Clone)]
+pub struct Outline {
+    /// The environment, without its releases.
+    pub environment: ResolvedEnvironment,
+    /// Names of its releases, with the release whose objects each takes over.
+    pub releases: BTreeMap<String, Option<ReleaseName>>,
 }
 
 /// Which cluster an environment means.
@@ -114,6 +127,10 @@ pub struct ResolvedRelease {
     pub timeout: SignedDuration,
     /// Objects that the workloads make.
     pub runtime_objects: Vec<RuntimeObject>,
+    /// The release whose objects are handed over to it.
+    pub moved_from: Option<ReleaseName>,
+    /// What forbids its end.
+    pub block_uninstall: Vec<BlockUninstall>,
     /// Kubernetes versions the bundle is for.
     pub kubernetes: Option<VersionReq>,
     /// Versions it can be upgraded from, where the bundle says so.

@@ -86,6 +86,15 @@ impl Selector {
     pub fn matches(&self, id: &ObjectId, labels: &BTreeMap<String, String>) -> bool {
         self.matcher().matches(id, labels)
     }
+
+    /// Group and kind; none for a kind that is not well known and has no group.
+    pub fn group_kind(&self) -> Option<GroupKind> {
+        let group = self
+            .group
+            .as_deref()
+            .or_else(|| well_known_group(&self.kind))?;
+        Some(GroupKind::new(group, self.kind.clone()))
+    }
 }
 
 impl RuntimeObject {

@@ -8,10 +8,10 @@ use crate::object::yaml::{Content, Entry, Node};
 const ENVIRONMENT: [&str; 1] = ["sync"];
 
 /// Fields of a release.
-const RELEASE: [&str; 4] = ["versionFrom", "dependsOn", "movedFrom", "rollback"];
+const RELEASE: [&str; 3] = ["versionFrom", "dependsOn", "rollback"];
 
 /// Fields of a bundle or version.
-const BUNDLE: [&str; 8] = [
+const BUNDLE: [&str; 7] = [
     "stages",
     "gates",
     "overlays",
@@ -19,11 +19,10 @@ const BUNDLE: [&str; 8] = [
     "readiness",
     "moves",
     "migrate",
-    "blockUninstall",
 ];
 
 /// Actions of a consent.
-const CONSENT: [&str; 2] = ["override", "uninstall"];
+const CONSENT: [&str; 1] = ["override"];
 
 /// Refuses what an environment file uses and pleach does not have.
 pub(super) fn in_environment(root: &Node, findings: &mut Vec<Finding>) {

@@ -40,6 +40,11 @@ pub(super) async fn identify(
     })
 }
 
+/// The id by which a cluster is known where records are kept like this.
+pub async fn cluster_id(cluster: &Cluster, store: &Store) -> Result<ClusterId, SyncError> {
+    Ok(identify(cluster, store, "").await?.cluster)
+}
+
 /// Accepts the uid of kube-system as the id of a cluster whose id is that of a
 /// namespace, when somebody names the cluster so. Costs a request only then.
 pub async fn recognize(

@@ -10,6 +10,7 @@ use pleach_domain::observe::{Listing, ListingKey, LiveMeta, Observed};
 use pleach_domain::plan::Desired;
 
 use super::{CONCURRENCY, Reader, failed_listing, namespaces};
+use crate::engine::sync::absent::confirmed_absent;
 use crate::engine::sync::error::SyncError;
 use crate::engine::sync::reach::Reach;
 use crate::io::cluster::{Class, ClusterError, MetaList, ResourcePath, Selector};
@@ -35,7 +36,7 @@ impl Reader<'_> {
         desired: &Desired,
         observed: &mut Observed,
     ) -> Result<(), SyncError> {
-        let kinds = self.kinds(desired, observed);
+        let kinds = self.kinds(desired, observed).await;
         let reach = Reach::of(observed);
         let questions: Vec<(GroupKind, Option<String>)> = kinds
             .iter()
@@ -69,7 +70,11 @@ impl Reader<'_> {
 
     /// The kinds that are wanted or recorded. Of those that are not served it
     /// is noted why.
-    fn kinds(&self, desired: &Desired, observed: &mut Observed) -> BTreeMap<GroupKind, Wanted> {
+    async fn kinds(
+        &self,
+        desired: &Desired,
+        observed: &mut Observed,
+    ) -> BTreeMap<GroupKind, Wanted> {
         let mut kinds: BTreeMap<GroupKind, Wanted> = BTreeMap::new();
         let mut unserved: BTreeSet<GroupKind> = BTreeSet::new();
         let mut add = |id: &ObjectId, path: ResourcePath| {
@@ -96,8 +101,17 @@ impl Reader<'_> {
             }
         }
         unserved.retain(|kind| !kinds.contains_key(kind));
+        let silent = |kind: &GroupKind| observed.discovery.is_stale(&kind.group);
+        let questions = unserved.iter().filter(|kind| !silent(kind)).cloned();
+        // What cannot be confirmed is not gone.
+        let absent = confirmed_absent(self.cluster, questions.collect())
+            .await
+            .unwrap_or_default();
         for kind in unserved {
-            let listing = if observed.discovery.is_stale(&kind.group) {
+            let listing = if absent.contains(&kind) {
+                // Nothing defines it any more: its objects are gone with it.
+                Listing::Complete
+            } else if observed.discovery.is_stale(&kind.group) {
                 Listing::Failed(format!(
                     "the server behind the group {} does not answer",
                     kind.group

@@ -5,6 +5,7 @@ use pleach_domain::plan::{Deletion, Grant, Step};
 use tokio::time::Instant;
 
 use super::{Operator, failure};
+use crate::engine::sync::absent::confirmed_absent;
 use crate::engine::sync::report::{Failure, FailureKind};
 use crate::io::cluster::{
     Class, Cluster, ClusterError, DeleteOptions, Deleted, Failed, ResourcePath,
@@ -59,6 +60,13 @@ impl Operator<'_> {
                     ..options
                 };
                 cluster.delete(&path, id, &options).await
+            }
+            Err(error) if error.class() == Some(&Class::KindNotServed) => {
+                let kinds = [id.group_kind()].into();
+                match confirmed_absent(&cluster, kinds).await {
+                    Ok(absent) if !absent.is_empty() => Ok(Deleted::Absent),
+                    _ => Err(error),
+                }
             }
             other => other,
         };

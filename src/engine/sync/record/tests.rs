@@ -3,7 +3,7 @@
 use pleach_domain::inventory::ReleaseName;
 use pleach_domain::observe::{ClusterId, Discovery};
 use pleach_domain::order::StageName;
-use pleach_domain::plan::{Change, Direction, Step, StepId};
+use pleach_domain::plan::{Change, Direction, Step, StepId, Terms};
 use rstest::rstest;
 
 use super::super::report::{Failure, FailureKind};
@@ -48,6 +48,7 @@ fn plan(actions: &[Action]) -> Plan {
         stages: Vec::new(),
         steps,
         overlays: Vec::new(),
+        removal: None,
         findings: Vec::new(),
     }
 }
@@ -108,6 +109,7 @@ fn desired() -> Desired {
         digests: BTreeMap::new(),
         ignored: pleach_domain::ignore::Ignored::default(),
         findings: Vec::new(),
+        terms: Terms::default(),
     }
 }
 
@@ -125,6 +127,7 @@ fn deployed(revision: &str) -> Installed {
     Installed {
         installed: Some(attempt(revision)),
         ready: true,
+        memory: Some(desired().memory()),
         ..Installed::default()
     }
 }

@@ -54,6 +54,7 @@ fn plan(steps: Vec<Step>) -> Plan {
         stages: Vec::new(),
         steps,
         overlays: Vec::new(),
+        removal: None,
         findings: Vec::new(),
     }
 }

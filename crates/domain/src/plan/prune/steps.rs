@@ -9,9 +9,10 @@ use crate::plan::model::{Action, EdgeReason, Need, Op, Precondition, StepId, Unt
 /// Adds the deletions of what was decided to go.
 pub(in crate::plan) fn run(ctx: &Ctx<'_>, draft: &mut Draft) {
     let pruned = std::mem::take(&mut draft.pruned);
-    let Some(verified) = draft.verified else {
+    let verified = draft.verified;
+    if verified.is_none() && ctx.removal.is_none() {
         return;
-    };
+    }
     let others: Vec<StepId> = draft.steps.iter().map(|step| step.id).collect();
     let mut dead = Vec::new();
     let mut by_class: BTreeMap<DeletionClass, Vec<StepId>> = BTreeMap::new();
@@ -22,13 +23,20 @@ pub(in crate::plan) fn run(ctx: &Ctx<'_>, draft: &mut Draft) {
         } else {
             let class = deletion_class(&one.id.group_kind());
             let step = delete(ctx, draft, StageName::Prune, one);
-            draft.edge(verified, Need::Applied, step, EdgeReason::Barrier);
+            if let Some(verified) = verified {
+                draft.edge(verified, Need::Applied, step, EdgeReason::Barrier);
+            }
             by_class.entry(class).or_default().push(step);
         }
     }
     let reason = "nothing answers behind these registrations: they go before everything";
     let why = EdgeReason::Leftover;
     draft.all_before(ctx, StageName::Gates, &dead, &others, &why, reason);
+    if let Some(first) = by_class.values().next().filter(|_| ctx.removal.is_some()) {
+        // Nothing else stands between them and what they would break.
+        let first = first.clone();
+        draft.all_before(ctx, StageName::Gates, &dead, &first, &why, reason);
+    }
     let classes: Vec<Vec<StepId>> = by_class.into_values().collect();
     for pair in classes.windows(2) {
         let former: Vec<(StepId, Need)> = pair[0].iter().map(|id| (*id, Need::Absent)).collect();

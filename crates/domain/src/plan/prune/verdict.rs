@@ -9,10 +9,10 @@ use crate::observe::{LiveMeta, Registration};
 use crate::order::{DeletionClass, deletion_class};
 use crate::plan::draft::{Ctx, Pruned};
 use crate::plan::protection::{installed_version, protected};
-use crate::plan::{Deletion, Propagation};
+use crate::plan::{Deletion, Propagation, Removal};
 
 /// What happens to a recorded object that git does not have.
-pub(super) enum Verdict {
+pub(in crate::plan) enum Verdict {
     /// It does not exist any more.
     Absent,
     /// Another object has its name now, or it is a wanted one under a former name.
@@ -26,7 +26,7 @@ pub(super) enum Verdict {
 }
 
 /// Judges recorded objects.
-pub(super) struct Judge<'a, 'c> {
+pub(in crate::plan) struct Judge<'a, 'c> {
     ctx: &'c Ctx<'a>,
     /// uids of the wanted objects that exist.
     wanted: BTreeSet<&'a str>,
@@ -36,7 +36,7 @@ pub(super) struct Judge<'a, 'c> {
 }
 
 impl<'a, 'c> Judge<'a, 'c> {
-    pub(super) fn new(ctx: &'c Ctx<'a>) -> Self {
+    pub(in crate::plan) fn new(ctx: &'c Ctx<'a>) -> Self {
         let ids = || ctx.manifests.keys().copied();
         let registrations = &ctx.observed.registrations;
         Self {
@@ -45,32 +45,42 @@ impl<'a, 'c> Judge<'a, 'c> {
                 .filter_map(|id| ctx.observed.live_meta(id))
                 .map(|live| live.uid.as_str())
                 .collect(),
-            holding: ids().filter_map(|id| id.namespace.as_deref()).collect(),
+            holding: ids()
+                .chain(ctx.removal.into_iter().flat_map(Removal::handed_over))
+                .filter_map(|id| id.namespace.as_deref())
+                .collect(),
             registrations: registrations.iter().map(|one| (&one.id, one)).collect(),
         }
     }
 
     /// An applied member goes unless something speaks against it.
-    pub(super) fn member(&self, id: &ObjectId, entry: &Entry) -> Verdict {
+    pub(in crate::plan) fn member(&self, id: &ObjectId, entry: &Entry) -> Verdict {
         let live = match self.existing(id, entry) {
             Ok(live) => live,
             Err(verdict) => return verdict,
         };
         let dead = self.dead_service(id);
-        let deletion = match &dead {
-            Some(service) => Deletion::of_dead_registration(entry, live, service),
-            None if deletion_class(&id.group_kind()) == DeletionClass::Workloads => {
+        let deletion = if let Some(service) = &dead {
+            Deletion::of_dead_registration(entry, live, service)
+        } else {
+            let propagation = match deletion_class(&id.group_kind()) {
                 // Its pods still use what is deleted after it.
-                Deletion::of_member(entry, live, Propagation::Foreground)
+                DeletionClass::Workloads => Propagation::Foreground,
+                _ => Propagation::Background,
+            };
+            match self.ctx.removal {
+                None => Deletion::of_member(entry, live, propagation),
+                Some(removal) => removal.consented.as_ref().and_then(|consented| {
+                    Deletion::of_uninstalled(entry, live, propagation, consented)
+                }),
             }
-            None => Deletion::of_member(entry, live, Propagation::Background),
         };
         Self::delete(id, deletion, dead.is_some())
     }
 
     /// A recorded run-time object goes with its Service, or when no desired
     /// object lies in its namespace any more.
-    pub(super) fn run_time_object(
+    pub(in crate::plan) fn run_time_object(
         &self,
         id: &ObjectId,
         entry: &Entry,
@@ -81,7 +91,11 @@ impl<'a, 'c> Judge<'a, 'c> {
             // what leftovers are found by.
             (Some(service), _) => !leaving.contains(service) || self.registrations.contains_key(id),
             (None, Some(namespace)) => self.holding.contains(namespace.as_str()),
-            (None, None) => !self.ctx.manifests.is_empty(),
+            (None, None) => {
+                let removal = self.ctx.removal;
+                let is_handed_over = removal.is_some_and(|removal| !removal.heirs.is_empty());
+                is_handed_over || !self.ctx.manifests.is_empty()
+            }
         };
         if in_use {
             return Verdict::InUse;
@@ -115,6 +129,7 @@ impl<'a, 'c> Judge<'a, 'c> {
         }
         if !observed.is_complete(id) {
             return Err(Verdict::Keep(Box::new(kept(
+                self.ctx,
                 "incomplete-view",
                 "its kind could not be listed completely",
             ))));
@@ -129,11 +144,19 @@ impl<'a, 'c> Judge<'a, 'c> {
     /// Why an object that exists and is ours stays all the same.
     fn keeps(&self, id: &ObjectId, entry: &Entry, live: &LiveMeta) -> Option<Finding> {
         if live.part_of().is_some_and(|set| set != self.ctx.apply_set) {
-            return Some(kept("kept-foreign", "it is part of another ApplySet now"));
+            return Some(kept(
+                self.ctx,
+                "kept-foreign",
+                "it is part of another ApplySet now",
+            ));
         }
         let disabled = live.annotations.get(annotations::PRUNE);
         if disabled.is_some_and(|value| value == "disabled") {
-            let mut finding = kept("kept-annotated", "of its annotation pleach.dev/prune");
+            let mut finding = kept(
+                self.ctx,
+                "kept-annotated",
+                "of its annotation pleach.dev/prune",
+            );
             finding.severity = crate::finding::Severity::Note;
             return Some(finding);
         }
@@ -144,20 +167,24 @@ impl<'a, 'c> Judge<'a, 'c> {
         let ctx = self.ctx;
         if id.is("", "Namespace") && entry.adopted {
             let why = "a namespace that was there before is never deleted";
-            return Some(kept("kept-adopted", why));
+            return Some(kept(self.ctx, "kept-adopted", why));
         }
         let what = protected(ctx, id, Some(entry))?;
         let (release, from) = (&ctx.desired.name.release, installed_version(ctx));
         let to = &ctx.desired.version;
         let mut consents = ctx.policy.consent.iter();
         if !consents.any(|consent| consent.allows_delete(id, release, from, to)) {
-            let finding = kept("kept-protected", &format!("{what} are protected"));
+            let finding = kept(self.ctx, "kept-protected", &format!("{what} are protected"));
             let namespace = match &id.namespace {
                 Some(namespace) => format!("namespace: {namespace}, "),
                 None => String::new(),
             };
+            let to = match ctx.removal {
+                Some(_) => String::new(),
+                None => format!(", to: {to}"),
+            };
             return Some(finding.hint(format!(
-                "to delete it, add to `consent` in the environment file: {{action: delete, kind: {}, {namespace}name: {}, release: {release}, from: {}, to: {to}}}",
+                "to delete it, add to `consent` in the environment file: {{action: delete, kind: {}, {namespace}name: {}, release: {release}, from: {}{to}}}",
                 id.kind,
                 id.name,
                 from.unwrap_or("…"),
@@ -170,7 +197,7 @@ impl<'a, 'c> Judge<'a, 'c> {
 
     /// The Service of a registration behind which nothing answers: it breaks
     /// whoever calls it.
-    fn dead_service(&self, id: &ObjectId) -> Option<ServiceRef> {
+    pub(in crate::plan) fn dead_service(&self, id: &ObjectId) -> Option<ServiceRef> {
         let Registration { services, .. } = self.registrations.get(id)?;
         let backends = &self.ctx.observed.backends;
         let dead = services.iter().all(|service| {
@@ -182,7 +209,10 @@ impl<'a, 'c> Judge<'a, 'c> {
     }
 }
 
-fn kept(code: &str, why: &str) -> Finding {
-    let message = format!("no longer in git; stays because {why}");
+pub(super) fn kept(ctx: &Ctx<'_>, code: &str, why: &str) -> Finding {
+    let message = match ctx.removal {
+        Some(_) => format!("stays because {why}"),
+        None => format!("no longer in git; stays because {why}"),
+    };
     Finding::warning(Kind::Policy, code, message)
 }

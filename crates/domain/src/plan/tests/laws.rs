@@ -8,7 +8,7 @@ use super::scene::Scene;
 use crate::inventory::EntryState;
 use crate::object::ObjectId;
 use crate::order::StageName;
-use crate::plan::{Grant, Op, Plan, StepId, is_protected_kind};
+use crate::plan::{Consented, Grant, Op, Plan, Removal, StepId, is_protected_kind};
 
 /// Objects that refer to each other: `#` is their number, `@` another one.
 const OBJECTS: &[&str] = &[
@@ -230,7 +230,7 @@ fn check(scene: &Scene) {
                 assert!(entries.contains_key(&service.id()));
                 assert_eq!(deletion.resource_version(), Some(&*live.resource_version));
             }
-            Grant::Recreate { .. } | Grant::Doctor { .. } => panic!("nothing asks for it: {id}"),
+            _ => panic!("nothing asks for it: {id}"),
         }
         // I1: nothing on an incomplete view. I9: nothing protected without consent.
         assert!(observed.is_complete(id), "{id}");
@@ -244,7 +244,7 @@ fn check(scene: &Scene) {
             Grant::DeadRegistration { .. } | Grant::Registration { .. } => {
                 assert!(ancestors[barrier.id.0].contains(&step.id));
             }
-            Grant::Recreate { .. } | Grant::Doctor { .. } => panic!("nothing asks for it: {id}"),
+            _ => panic!("nothing asks for it: {id}"),
         }
         assert!(
             plan.steps
@@ -262,12 +262,56 @@ fn check(scene: &Scene) {
     assert_eq!(shuffled.plan().effects(), plan.effects());
 }
 
+/// The laws of the end of a release.
+fn check_end(scene: &Scene) {
+    let waiting = scene.end(&Removal::default());
+    assert!(waiting.steps.is_empty(), "nothing goes without consent");
+    let plan = scene.end(&Removal {
+        consented: Some(Consented::by_command()),
+        heirs: Vec::new(),
+    });
+    let observed = scene.observed();
+    for step in &plan.steps {
+        let Op::Delete(deletion) = &step.op else {
+            assert!(matches!(step.op, Op::Patch { .. } | Op::Wait), "{step:?}");
+            continue;
+        };
+        let id = &step.object;
+        let live = observed.live_meta(id).unwrap();
+        assert_eq!(deletion.uid(), live.uid);
+        assert!(observed.is_complete(id), "{id}");
+        assert!(!is_protected_kind(&id.group_kind()), "{id}");
+        let entry = observed.inventory.entries.get(id);
+        let is = |state| {
+            entry.is_some_and(|entry| {
+                entry.state == state && entry.uid.as_deref() == Some(&live.uid)
+            })
+        };
+        match deletion.because() {
+            Grant::Uninstall | Grant::DeadRegistration { .. } => assert!(is(EntryState::Applied)),
+            Grant::RunTimeObject { .. } => assert!(is(EntryState::Observed)),
+            Grant::Registration { service } => {
+                assert!(observed.inventory.entries.contains_key(&service.id()));
+            }
+            Grant::Inventory | Grant::Recreate { .. } | Grant::Doctor { .. } => {
+                panic!("not in this plan: {id}")
+            }
+        }
+    }
+    // What is let go of is never deleted, nor the other way round.
+    for id in &plan.removal.as_ref().unwrap().released {
+        let mut deletions = plan.steps.iter();
+        assert!(!deletions.any(|step| step.object == *id && matches!(step.op, Op::Delete(_))));
+    }
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 256, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
     fn of_every_plan(world in world()) {
         check(&world.scene());
+        check_end(&world.scene());
     }
 }
 

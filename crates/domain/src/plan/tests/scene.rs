@@ -22,7 +22,7 @@ use crate::object::{
 use crate::observe::{
     Backend, ClusterId, DesiredDigest, Discovery, Listing, LiveMeta, Observed, Prediction,
 };
-use crate::plan::{Desired, Plan, Policy, plan};
+use crate::plan::{Desired, Plan, Policy, Removal, Terms, plan, remove};
 use crate::repo::{Consent, Protect, PrunePolicy, RuntimeObject};
 
 pub(super) const MANAGER: &str = "pleach/e.r";
@@ -94,6 +94,7 @@ impl Scene {
                 digests: BTreeMap::new(),
                 ignored: Ignored::default(),
                 findings: Vec::new(),
+                terms: Terms::default(),
             },
             observed: Observed::of(
                 ClusterId("cluster".to_owned()),
@@ -383,6 +384,15 @@ impl Scene {
         let mut scene = self.clone();
         scene.observe();
         plan(&scene.desired, &scene.observed, &scene.policy)
+    }
+
+    /// The plan that takes the release away as a whole.
+    pub(super) fn end(&self, removal: &Removal) -> Plan {
+        let mut scene = self.clone();
+        scene.desired.manifests.clear();
+        scene.desired.version = String::new();
+        scene.observe();
+        remove(&scene.desired, removal, &scene.observed, &scene.policy)
     }
 
     /// What the planner gets to know.

@@ -308,7 +308,7 @@ impl TryFrom<JsonOperationFields> for JsonOperation {
 }
 
 /// What forbids an uninstall.
-#[derive(Debug, Clone, PartialEq, Deserialize, Serialize, JsonSchema)]
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct BlockUninstall {
     /// While one of these exists.

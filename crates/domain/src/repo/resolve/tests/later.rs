@@ -11,20 +11,12 @@ use super::*;
     "3: `consent[0].action: override`"
 )]
 #[case(
-    "consent: [{action: uninstall, release: c}]",
-    "3: `consent[0].action: uninstall`"
-)]
-#[case(
     "releases: [{bundle: web, versionFrom: app}]",
     "3: `releases[0].versionFrom`"
 )]
 #[case(
     "releases: [{bundle: app, dependsOn: [web, {kind: A, name: b}]}]",
     "3: `releases[0].dependsOn`"
-)]
-#[case(
-    "releases: [{bundle: app, movedFrom: {environment: a, release: b}}]",
-    "3: `releases[0].movedFrom`"
 )]
 #[case(
     "releases: [{bundle: app, rollback: {from: a, to: b}}]",
@@ -74,10 +66,6 @@ fn what_an_environment_cannot_have_yet_is_refused(#[case] text: &str, #[case] ex
     "moves"
 )]
 #[case("migrate: [{crd: a.b, from: v1, to: v2}]", "migrate")]
-#[case(
-    "blockUninstall: [{forEach: {group: g, kind: V}, message: m}]",
-    "blockUninstall"
-)]
 fn what_a_bundle_cannot_have_yet_is_refused(#[case] text: &str, #[case] field: &str) {
     let expected = format!(":3: `{field}` is not supported yet");
     let release = (PROD, "releases: [{bundle: web, version: v1.0.0}]");

@@ -1,0 +1,172 @@
+//! What the end of an object waits for, in words, as the object itself tells.
+//!
+//! Finalizers are never taken off by pleach: whoever set one has something to
+//! clean up. So what a deletion waits for is named, with who set it.
+
+use serde_json::Value;
+
+use crate::diff::ownership;
+use crate::doctor::Leaving;
+use crate::object::ObjectId;
+
+/// Finalizers of Kubernetes itself, and what they wait for.
+const WELL_KNOWN: &[(&str, &str)] = &[
+    ("foregroundDeletion", "what it owns is being deleted"),
+    ("orphan", "what it owns is being let go of"),
+    ("kubernetes.io/pvc-protection", "a pod still uses it"),
+    (
+        "kubernetes.io/pv-protection",
+        "a claim is still bound to it",
+    ),
+    (
+        "customresourcecleanup.apiextensions.k8s.io",
+        "its custom resources are being deleted",
+    ),
+    (
+        "service.kubernetes.io/load-balancer-cleanup",
+        "the cloud controller has to take its load balancer down",
+    ),
+    (
+        "batch.kubernetes.io/job-tracking",
+        "the job controller has to count it",
+    ),
+];
+
+/// What an object that is being deleted waits for, in one line.
+pub fn explain(value: &Value) -> String {
+    if let Some(cause) = namespace(value).or_else(|| definition(value)) {
+        return cause;
+    }
+    let finalizers: Vec<String> = finalizers(value)
+        .map(|finalizer| reason(value, finalizer))
+        .collect();
+    match finalizers.as_slice() {
+        [] if value["metadata"]["deletionTimestamp"].is_string() => {
+            "it is being deleted".to_owned()
+        }
+        [] => "it is still there".to_owned(),
+        finalizers => format!("it waits for {}", finalizers.join(", ")),
+    }
+}
+
+/// What to do when an end does not come; none where only time can help.
+pub fn advice(id: &ObjectId, value: &Value) -> Option<String> {
+    let foreign: Vec<&str> = finalizers(value)
+        .filter(|finalizer| !WELL_KNOWN.iter().any(|(known, _)| known == finalizer))
+        .collect();
+    if foreign.is_empty() {
+        return id
+            .is("", "Namespace")
+            .then(|| "`pleach doctor` says what keeps namespaces from ending".to_owned());
+    }
+    let kind = id.group_kind().to_string().to_lowercase();
+    let option = id
+        .namespace
+        .as_ref()
+        .map(|namespace| format!(" -n {namespace}"))
+        .unwrap_or_default();
+    Some(format!(
+        "the controller that set {} has to take it off; pleach never does. Only if that controller is gone for good: kubectl patch {kind} {}{option} --type=merge -p '{{\"metadata\":{{\"finalizers\":null}}}}'",
+        foreign.join(", "),
+        id.name
+    ))
+}
+
+fn finalizers(value: &Value) -> impl Iterator<Item = &str> {
+    value["metadata"]["finalizers"]
+        .as_array()
+        .into_iter()
+        .flatten()
+        .filter_map(Value::as_str)
+}
+
+/// A finalizer with what it means, or with who set it.
+fn reason(value: &Value, finalizer: &str) -> String {
+    if let Some((_, why)) = WELL_KNOWN.iter().find(|(known, _)| *known == finalizer) {
+        return format!("{finalizer} ({why})");
+    }
+    let key = format!("v:{}", Value::from(finalizer));
+    let setters: Vec<&str> = ownership::entries(&value["metadata"])
+        .iter()
+        .filter(|entry| !entry["fieldsV1"]["f:metadata"]["f:finalizers"][key.as_str()].is_null())
+        .filter_map(|entry| entry["manager"].as_str())
+        .collect();
+    if setters.is_empty() {
+        finalizer.to_owned()
+    } else {
+        format!("{finalizer} (set by {})", setters.join(", "))
+    }
+}
+
+/// A namespace says itself why it does not get on.
+fn namespace(value: &Value) -> Option<String> {
+    let is_namespace = value["kind"] == "Namespace" && value["apiVersion"] == "v1";
+    let leaving = Leaving::read(value).filter(|_| is_namespace)?;
+    let (condition, message) = leaving.cause()?;
+    let rest = leaving
+        .condition("NamespaceContentRemaining")
+        .filter(|rest| *rest != message);
+    Some(match rest {
+        Some(rest) => format!("it waits ({condition}): {message}; {rest}"),
+        None => format!("it waits ({condition}): {message}"),
+    })
+}
+
+/// So does a definition whose custom resources do not go.
+fn definition(value: &Value) -> Option<String> {
+    let is_deleted = value["metadata"]["deletionTimestamp"].is_string();
+    if !is_deleted || value["kind"] != "CustomResourceDefinition" {
+        return None;
+    }
+    let condition = value["status"]["conditions"]
+        .as_array()?
+        .iter()
+        .find(|condition| condition["type"] == "Terminating" && condition["status"] == "True")?;
+    let text = |key: &str| condition[key].as_str().unwrap_or_default();
+    Some(format!(
+        "it waits ({}): {}",
+        text("reason"),
+        text("message")
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use rstest::rstest;
+    use serde_json::json;
+
+    use super::*;
+
+    #[rstest]
+    #[case(json!({}), "it is still there")]
+    #[case(json!({"metadata": {"deletionTimestamp": "2026-07-01T10:00:00Z"}}), "it is being deleted")]
+    #[case(json!({"metadata": {"finalizers": ["foregroundDeletion"]}}),
+        "it waits for foregroundDeletion (what it owns is being deleted)")]
+    #[case(json!({"metadata": {"finalizers": ["ex.org/a", "ex.org/b"], "managedFields": [
+        {"manager": "gears", "fieldsV1": {"f:metadata": {"f:finalizers": {".": {}, "v:\"ex.org/a\"": {}}}}}]}}),
+        "it waits for ex.org/a (set by gears), ex.org/b")]
+    #[case(json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"deletionTimestamp": "2026-07-01T10:00:00Z"},
+        "status": {"conditions": [
+            {"type": "NamespaceContentRemaining", "status": "True", "message": "gears.ex.org has 1 resource instances"},
+            {"type": "NamespaceFinalizersRemaining", "status": "True", "message": "ex.org/a in 1 resource instances"}]}}),
+        "it waits (NamespaceFinalizersRemaining): ex.org/a in 1 resource instances; gears.ex.org has 1 resource instances")]
+    #[case(json!({"kind": "CustomResourceDefinition", "metadata": {"deletionTimestamp": "2026-07-01T10:00:00Z",
+        "finalizers": ["customresourcecleanup.apiextensions.k8s.io"]},
+        "status": {"conditions": [{"type": "Terminating", "status": "True", "reason": "InstanceDeletionCheck", "message": "1 left"}]}}),
+        "it waits (InstanceDeletionCheck): 1 left")]
+    fn ends_say_what_they_wait_for(#[case] value: Value, #[case] expected: &str) {
+        assert_eq!(explain(&value), expected);
+    }
+
+    #[test]
+    fn only_finalizers_of_others_can_be_advised_about() {
+        let id: ObjectId = "Gear.ex.org/web/g".parse().unwrap();
+        let object = |finalizer: &str| json!({"metadata": {"finalizers": [finalizer]}});
+        assert_eq!(advice(&id, &object("kubernetes.io/pvc-protection")), None);
+        let advice = advice(&id, &object("ex.org/a")).unwrap();
+        assert!(
+            advice.ends_with("kubectl patch gear.ex.org g -n web --type=merge -p '{\"metadata\":{\"finalizers\":null}}'"),
+            "{advice}"
+        );
+    }
+}

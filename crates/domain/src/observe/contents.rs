@@ -1,0 +1,149 @@
+//! What lies in a namespace that may go.
+//!
+//! A namespace with objects of others is never deleted, and one of which that
+//! cannot be told neither (I1).
+
+use std::collections::BTreeSet;
+
+use serde::{Deserialize, Serialize};
+
+use crate::object::ObjectId;
+
+/// What a look into a namespace brought.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Contents {
+    /// Everything in it: every kind could be listed.
+    Known(Vec<Content>),
+    /// A kind could not be listed, and may hide something.
+    Unknown(String),
+}
+
+/// An object in a namespace.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Content {
+    /// The object.
+    pub id: ObjectId,
+    /// Its incarnation.
+    pub uid: String,
+    /// uids of its owners.
+    pub owners: Vec<String>,
+}
+
+/// Kinds that the cluster makes by itself beside objects, and that go with them.
+const BY_THE_CLUSTER: [(&str, &str); 4] = [
+    ("", "Event"),
+    ("events.k8s.io", "Event"),
+    ("", "Endpoints"),
+    ("discovery.k8s.io", "EndpointSlice"),
+];
+
+impl Content {
+    /// Whether the cluster puts it into every namespace, or beside objects that
+    /// count themselves.
+    fn is_by_the_cluster(&self) -> bool {
+        let Self { id, .. } = self;
+        BY_THE_CLUSTER
+            .iter()
+            .any(|(group, kind)| id.is(group, kind))
+            || (id.is("", "ConfigMap") && id.name == "kube-root-ca.crt")
+            || (id.is("", "ServiceAccount") && id.name == "default")
+    }
+}
+
+impl Contents {
+    /// The objects that speak against the end of the namespace. `goes` says
+    /// what goes before it, or with it: objects that are deleted, and those
+    /// that the workloads made. What one of them owns goes too.
+    pub fn others(&self, goes: &dyn Fn(&Content) -> bool) -> Result<Vec<&ObjectId>, &str> {
+        let contents = match self {
+            Self::Known(contents) => contents,
+            Self::Unknown(why) => return Err(why),
+        };
+        // What has an owner that counts itself is no reason of its own.
+        let owners: BTreeSet<&str> = contents.iter().map(|one| one.uid.as_str()).collect();
+        let is_owned = |one: &Content| one.owners.iter().any(|uid| owners.contains(uid.as_str()));
+        let mut others: Vec<&ObjectId> = contents
+            .iter()
+            .filter(|one| !one.is_by_the_cluster() && !goes(one) && !is_owned(one))
+            .map(|one| &one.id)
+            .collect();
+        others.sort();
+        Ok(others)
+    }
+}
+
+/// The first of some objects, and how many more there are.
+pub(crate) fn named(objects: &[&ObjectId]) -> String {
+    const NAMED: usize = 3;
+    let mut names: Vec<String> = objects
+        .iter()
+        .take(NAMED)
+        .map(ToString::to_string)
+        .collect();
+    if objects.len() > NAMED {
+        names.push(format!("and {} more", objects.len() - NAMED));
+    }
+    names.join(", ")
+}
+
+impl Contents {
+    /// Why the namespace may not go, in words; none when it may.
+    pub fn objection(&self, goes: &dyn Fn(&Content) -> bool) -> Option<String> {
+        match self.others(goes) {
+            Err(why) => Some(format!("what lies in it cannot be told: {why}")),
+            Ok(others) if others.is_empty() => None,
+            Ok(others) => Some(format!("it holds objects of others: {}", named(&others))),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rstest::rstest;
+
+    use super::*;
+
+    fn content(id: &str, owner: &str) -> Content {
+        Content {
+            id: id.parse().unwrap(),
+            uid: id.to_owned(),
+            owners: (!owner.is_empty())
+                .then(|| owner.to_owned())
+                .into_iter()
+                .collect(),
+        }
+    }
+
+    #[rstest]
+    #[case::nothing(&[], None)]
+    #[case::what_every_namespace_has(&[("ConfigMap/a/kube-root-ca.crt", ""), ("ServiceAccount/a/default", "")], None)]
+    #[case::beside_objects(&[("Event/a/e", ""), ("Event.events.k8s.io/a/e", ""), ("Endpoints/a/s", ""), ("EndpointSlice.discovery.k8s.io/a/s-1", "")], None)]
+    #[case::what_goes(&[("ConfigMap/a/goes", ""), ("Pod/a/p", "ConfigMap/a/goes")], None)]
+    #[case::of_others(&[("Secret/a/s", "")], Some("it holds objects of others: Secret/a/s"))]
+    #[case::another_service_account(&[("ServiceAccount/a/x", "")], Some("it holds objects of others: ServiceAccount/a/x"))]
+    #[case::an_owner_counts_for_what_it_owns(&[("Pod/a/p", "ConfigMap/a/c"), ("ConfigMap/a/c", "")],
+        Some("it holds objects of others: ConfigMap/a/c"))]
+    #[case::owned_from_elsewhere(&[("Pod/a/p", "gone")], Some("it holds objects of others: Pod/a/p"))]
+    #[case::many(&[("Secret/a/1", ""), ("Secret/a/2", ""), ("Secret/a/3", ""), ("Secret/a/4", "")],
+        Some("it holds objects of others: Secret/a/1, Secret/a/2, Secret/a/3, and 1 more"))]
+    fn what_keeps_a_namespace(#[case] objects: &[(&str, &str)], #[case] expected: Option<&str>) {
+        let contents = Contents::Known(
+            objects
+                .iter()
+                .map(|(id, owner)| content(id, owner))
+                .collect(),
+        );
+        let goes = |one: &Content| one.id.name == "goes";
+        assert_eq!(contents.objection(&goes).as_deref(), expected);
+    }
+
+    #[test]
+    fn what_cannot_be_listed_keeps_it() {
+        let contents = Contents::Unknown("foos cannot be listed".to_owned());
+        assert_eq!(
+            contents.objection(&|_| true).as_deref(),
+            Some("what lies in it cannot be told: foos cannot be listed")
+        );
+    }
+}

@@ -1,0 +1,54 @@
+//! Namespaces that would go and hold something that does not.
+
+use std::collections::BTreeSet;
+
+use super::verdict::kept;
+use crate::finding::Finding;
+use crate::inventory::EntryState;
+use crate::object::ObjectId;
+use crate::observe::{Content, Contents};
+use crate::plan::draft::{Ctx, Pruned};
+
+/// Takes out the namespaces that hold more than what goes, as far as somebody
+/// looked into them, and says why. Whoever deletes one looks again.
+pub(in crate::plan) fn keep_occupied(
+    ctx: &Ctx<'_>,
+    pruned: &mut Vec<Pruned>,
+) -> Vec<(ObjectId, Finding)> {
+    let leaving: BTreeSet<String> = pruned
+        .iter()
+        .map(|one| one.deletion.uid().to_owned())
+        .collect();
+    let goes = |one: &Content| {
+        let entry = ctx.observed.inventory.entries.get(&one.id);
+        // What the workloads made goes with the namespace.
+        let is_run_time = entry.is_some_and(|entry| entry.state == EntryState::Observed);
+        is_run_time
+            || leaving.contains(&one.uid)
+            || one.owners.iter().any(|uid| leaving.contains(uid))
+    };
+    let mut occupied = Vec::new();
+    for one in pruned.iter().filter(|one| one.id.is("", "Namespace")) {
+        let contents = ctx.observed.contents.get(&one.id.name);
+        if let Some(why) = contents.and_then(|contents| contents.objection(&goes)) {
+            let finding = match contents {
+                Some(Contents::Unknown(_)) => kept(ctx, "incomplete-view", &why),
+                Some(Contents::Known(_)) | None => kept(ctx, "kept-contents", &why).hint(hint(ctx)),
+            };
+            occupied.push((one.id.clone(), finding));
+        }
+    }
+    pruned.retain(|one| !occupied.iter().any(|(id, _)| *id == one.id));
+    occupied
+}
+
+/// A consent is for one change of versions, which is over when this plan is.
+fn hint(ctx: &Ctx<'_>) -> String {
+    match ctx.removal {
+        Some(_) => "delete or move them first, or delete the namespace by hand later".to_owned(),
+        None => format!(
+            "delete or move them; after this apply the consent is needed again, with from and to {}",
+            ctx.desired.version
+        ),
+    }
+}

@@ -1,0 +1,367 @@
+//! A release that goes as a whole: git no longer has it, or somebody asked.
+//!
+//! Nothing goes without a [`Consented`]. What is handed over to another release
+//! stays and changes hands; what is kept (protected kinds, a namespace with
+//! objects of others) loses our label, so that it is a member of nothing.
+
+use std::collections::BTreeSet;
+
+use serde_json::{Value, json};
+
+use super::draft::{Ctx, Draft, Pruned};
+use super::leftover;
+use super::model::{Action, EdgeReason, Need, NonSecret, Op, Outgoing, Precondition, StepId};
+use super::prune::{self, Judge, Verdict, keep_occupied, service_ref, unseen_registrations};
+use crate::finding::{Finding, Kind};
+use crate::inventory::{Entry, EntryState, ReleaseName};
+use crate::object::{ObjectId, ServiceRef, annotations, labels};
+use crate::observe::LiveMeta;
+use crate::order::StageName;
+use crate::repo::{Consent, ConsentAction};
+
+/// What is to become of a release that goes as a whole.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Removal {
+    /// The consent to its end; without it nothing is deleted.
+    pub consented: Option<Consented>,
+    /// Releases that take over objects of it.
+    pub heirs: Vec<Heir>,
+}
+
+/// Proof that somebody consented to the end of a release.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Consented(());
+
+/// A release that takes over objects of one that goes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Heir {
+    /// The release.
+    pub name: ReleaseName,
+    /// What its members carry as label.
+    pub apply_set: String,
+    /// What it wants.
+    pub wants: BTreeSet<ObjectId>,
+}
+
+impl Consented {
+    /// The consent that stands in git, if it does.
+    pub fn in_git(consents: &[Consent], release: &str) -> Option<Self> {
+        consents
+            .iter()
+            .any(|consent| consent.action == ConsentAction::Uninstall && consent.release == release)
+            .then_some(Self(()))
+    }
+
+    /// Somebody asked for it by its own command, and is asked before it begins.
+    pub fn by_command() -> Self {
+        Self(())
+    }
+}
+
+impl Removal {
+    /// The objects that other releases take over.
+    pub(super) fn handed_over(&self) -> impl Iterator<Item = &ObjectId> {
+        self.heirs.iter().flat_map(|heir| &heir.wants)
+    }
+}
+
+/// Decides about every member, and adds the steps.
+pub(super) fn run(ctx: &Ctx<'_>, draft: &mut Draft) -> Outgoing {
+    let Some(removal) = ctx.removal else {
+        return Outgoing::default();
+    };
+    let mut outgoing = Outgoing {
+        ends: removal.consented.is_some() || !removal.heirs.is_empty(),
+        released: Vec::new(),
+    };
+    let members = hand_over(ctx, draft, removal, &mut outgoing);
+    if removal.consented.is_none() {
+        wait_for_consent(ctx, draft, &members);
+        return outgoing;
+    }
+    let mut pruned = Vec::new();
+    let mut kept = Vec::new();
+    judge(ctx, draft, &members, &mut pruned, &mut kept);
+    if let Some(why) = hold(ctx, draft, &pruned) {
+        for id in pruned.iter().map(|one| &one.id).chain(&kept) {
+            skip(draft, id, &format!("stays because {why}"));
+        }
+        return outgoing;
+    }
+    for (id, finding) in keep_occupied(ctx, &mut pruned) {
+        skip(draft, &id, &finding.message);
+        if finding.code == "kept-contents" {
+            kept.push(id.clone());
+        }
+        draft.findings.push(finding.on(id));
+    }
+    draft.pruned = pruned;
+    prune::steps(ctx, draft);
+    kept.retain(|id| draft.action(id) != Some(Action::Delete));
+    release(ctx, draft, &kept);
+    outgoing.released.extend(kept);
+    outgoing
+}
+
+/// What other releases took over is theirs; what they will take over waits for
+/// them. Gives back what is left.
+fn hand_over<'a>(
+    ctx: &Ctx<'a>,
+    draft: &mut Draft,
+    removal: &Removal,
+    outgoing: &mut Outgoing,
+) -> Vec<(&'a ObjectId, &'a Entry)> {
+    let mut left = Vec::new();
+    for (id, entry) in &ctx.observed.inventory.entries {
+        let live = ctx.observed.live_meta(id);
+        let set = live.and_then(LiveMeta::part_of);
+        let taken = removal
+            .heirs
+            .iter()
+            .find(|heir| set == Some(heir.apply_set.as_str()));
+        let waited = removal
+            .heirs
+            .iter()
+            .find(|heir| live.is_some() && heir.wants.contains(id));
+        match (taken, waited) {
+            (Some(heir), _) => {
+                let reason = format!("it was handed over to release {}", heir.name);
+                draft.change(id, Action::Unchanged, StageName::Prune, reason, Vec::new());
+                outgoing.released.push(id.clone());
+            }
+            (None, Some(heir)) => {
+                let reason = format!("it is handed over to release {}", heir.name);
+                skip(draft, id, &reason);
+            }
+            (None, None) => left.push((id, entry)),
+        }
+    }
+    left
+}
+
+/// Nothing goes: says what would.
+fn wait_for_consent(ctx: &Ctx<'_>, draft: &mut Draft, members: &[(&ObjectId, &Entry)]) {
+    let mut staying = 0;
+    for (id, _) in members {
+        let is_gone = ctx.observed.live_meta(id).is_none() && ctx.observed.is_complete(id);
+        if is_gone {
+            unchanged(draft, id, "no longer in git, and gone already");
+        } else {
+            staying += 1;
+            let reason = "no longer in git; stays until the end of its release is consented to";
+            skip(draft, id, reason);
+        }
+    }
+    if staying == 0 && ctx.removal.is_some_and(|removal| !removal.heirs.is_empty()) {
+        return;
+    }
+    let name = &ctx.desired.name;
+    let objects = match staying {
+        1 => "its object stays".to_owned(),
+        many => format!("its {many} objects stay"),
+    };
+    draft.findings.push(
+        Finding::warning(
+            Kind::Policy,
+            "removal-waits",
+            format!("release {name} is no longer in git; {objects} until that is consented to"),
+        )
+        .hint(format!(
+            "to take it away, add to `consent` in the environment file: {{action: uninstall, release: {}}}",
+            name.release
+        )),
+    );
+}
+
+/// What happens to each member, with consent.
+fn judge(
+    ctx: &Ctx<'_>,
+    draft: &mut Draft,
+    members: &[(&ObjectId, &Entry)],
+    pruned: &mut Vec<Pruned>,
+    kept: &mut Vec<ObjectId>,
+) {
+    let judge = Judge::new(ctx);
+    draft.leaving.extend(remembered_services(ctx));
+    for &(id, entry) in members {
+        match entry.state {
+            EntryState::Intended => skip(
+                draft,
+                id,
+                "its creation was never confirmed, so whatever exists is left alone",
+            ),
+            EntryState::Kept => {
+                skip(draft, id, "stays because others hold fields of it");
+                kept.push(id.clone());
+            }
+            EntryState::Applied => {
+                let verdict = judge.member(id, entry);
+                if matches!(verdict, Verdict::Absent | Verdict::Delete(_)) {
+                    draft.leaving.extend(service_ref(id));
+                }
+                carry_out(draft, id, verdict, pruned, kept);
+            }
+            EntryState::Observed => {}
+        }
+    }
+    for &(id, entry) in members {
+        if entry.state == EntryState::Observed {
+            let verdict = judge.run_time_object(id, entry, &draft.leaving);
+            carry_out(draft, id, verdict, pruned, kept);
+        }
+    }
+    for found in leftover::of_removal(ctx, draft) {
+        kept.retain(|id| *id != found.id);
+        pruned.retain(|one| one.id != found.id);
+        pruned.push(found);
+    }
+}
+
+fn carry_out(
+    draft: &mut Draft,
+    id: &ObjectId,
+    verdict: Verdict,
+    pruned: &mut Vec<Pruned>,
+    kept: &mut Vec<ObjectId>,
+) {
+    match verdict {
+        Verdict::Absent => unchanged(draft, id, "gone already"),
+        Verdict::Replaced => {
+            unchanged(draft, id, "what has its name now is another object");
+            kept.push(id.clone());
+        }
+        Verdict::InUse => {
+            skip(draft, id, "stays because what made it stays");
+            kept.push(id.clone());
+        }
+        Verdict::Keep(finding) => {
+            skip(draft, id, &finding.message);
+            // What could not be seen is not forgotten.
+            if finding.code != "incomplete-view" {
+                kept.push(id.clone());
+            }
+            draft.findings.push(finding.on(id.clone()));
+        }
+        Verdict::Delete(one) => pruned.push(*one),
+    }
+}
+
+/// Services of the release that are gone already, by what its bundle declares:
+/// its pods may have made registrations anew before they ended.
+fn remembered_services(ctx: &Ctx<'_>) -> Vec<ServiceRef> {
+    let Some(namespace) = &ctx.desired.namespace else {
+        return Vec::new();
+    };
+    let declared = ctx.desired.runtime_objects.iter();
+    declared
+        .filter_map(|object| object.service.clone())
+        .map(|name| ServiceRef {
+            namespace: namespace.clone(),
+            name,
+        })
+        .filter(|service| {
+            let backend = ctx.observed.backends.get(service);
+            backend.is_some_and(|backend| !backend.exists)
+        })
+        .collect()
+}
+
+/// Why nothing may go at all.
+fn hold(ctx: &Ctx<'_>, draft: &mut Draft, pruned: &[Pruned]) -> Option<String> {
+    if !ctx.policy.prune.enabled {
+        return Some("pruning is disabled in the environment file".to_owned());
+    }
+    if pruned.is_empty() && draft.leaving.is_empty() {
+        return None;
+    }
+    let (kind, why) = unseen_registrations(ctx, draft)?;
+    draft.findings.push(Finding::warning(
+        Kind::Cluster,
+        "incomplete-view",
+        format!("nothing is deleted: objects of kind {kind} may need what goes, and could not be listed: {why}"),
+    ));
+    Some(format!("objects of kind {kind} could not be listed"))
+}
+
+/// What stays takes off what makes it a member.
+fn release(ctx: &Ctx<'_>, draft: &mut Draft, kept: &[ObjectId]) {
+    let deletions: Vec<(StepId, Need)> = draft
+        .steps
+        .iter()
+        .filter(|step| matches!(step.op, Op::Delete(_)))
+        .map(|step| (step.id, Need::Absent))
+        .collect();
+    let mut releases = Vec::new();
+    for id in kept {
+        let entry = ctx.observed.inventory.entries.get(id);
+        let live = ctx.observed.live_meta(id);
+        let (Some(entry), Some(live)) = (entry, live) else {
+            continue;
+        };
+        if entry.uid.as_deref() != Some(&live.uid) || live.deleting {
+            continue;
+        }
+        let Some(patch) = without_marks(ctx, live) else {
+            continue;
+        };
+        let op = Op::Patch {
+            patch: NonSecret(patch),
+            subresource: None,
+        };
+        let reason = "it stays, and is no longer of the release";
+        let step = draft.step(ctx, StageName::Shrink, id.clone(), op, reason);
+        draft.at(step).require = vec![Precondition::Uid(live.uid.clone())];
+        releases.push(step);
+    }
+    let reason = "what stays is let go of last";
+    let why = EdgeReason::Reverse;
+    draft.all_before(ctx, StageName::Shrink, &deletions, &releases, &why, reason);
+}
+
+/// The patch that takes our marks off an object, and says which release left
+/// it: one of that name may have it back. None where it has no mark, or the
+/// label of another set. It tests the incarnation and the marks, not the
+/// version: controllers go on writing to what stays.
+fn without_marks(ctx: &Ctx<'_>, live: &LiveMeta) -> Option<Value> {
+    if live.part_of().is_some_and(|set| set != ctx.apply_set) {
+        return None;
+    }
+    let mut operations = vec![json!({"op": "test", "path": "/metadata/uid", "value": live.uid})];
+    let path = |map: &str, key: &str| {
+        let key = key.replace('~', "~0").replace('/', "~1");
+        format!("/metadata/{map}/{key}")
+    };
+    let mut take_off = |map: &str, key: &str, value: &str| {
+        let path = path(map, key);
+        operations.push(json!({"op": "test", "path": path, "value": value}));
+        operations.push(json!({"op": "remove", "path": path}));
+    };
+    if live.part_of().is_some() {
+        take_off("labels", labels::PART_OF, &ctx.apply_set);
+    }
+    let managed_by = live.labels.get(labels::MANAGED_BY);
+    if managed_by.is_some_and(|by| by == "pleach") {
+        take_off("labels", labels::MANAGED_BY, "pleach");
+    }
+    if let Some(digest) = live.annotations.get(annotations::DESIRED) {
+        take_off("annotations", annotations::DESIRED, digest);
+    }
+    if operations.len() == 1 {
+        return None;
+    }
+    let name = ctx.desired.name.to_string();
+    operations.push(if live.annotations.is_empty() {
+        json!({"op": "add", "path": "/metadata/annotations", "value": {annotations::RELEASED: name}})
+    } else {
+        json!({"op": "add", "path": path("annotations", annotations::RELEASED), "value": name})
+    });
+    Some(Value::Array(operations))
+}
+
+fn unchanged(draft: &mut Draft, id: &ObjectId, reason: &str) {
+    draft.change(id, Action::Unchanged, StageName::Prune, reason, Vec::new());
+}
+
+fn skip(draft: &mut Draft, id: &ObjectId, reason: &str) {
+    draft.change(id, Action::Skip, StageName::Prune, reason, Vec::new());
+}

@@ -1,0 +1,74 @@
+//! Where a release comes from, and what forbids its end.
+
+use super::{Source, check_label};
+use crate::finding::{Finding, Kind};
+use crate::inventory::ReleaseName;
+use crate::object::Origin;
+use crate::object::yaml::Node;
+use crate::repo::format;
+
+/// The release whose objects another one takes over, checked.
+pub(super) fn origin(
+    release: &format::Release,
+    name: &ReleaseName,
+    place: &Origin,
+    findings: &mut Vec<Finding>,
+) -> Option<ReleaseName> {
+    let from = moved_from(release)?;
+    check_label("environment", &from.environment, Some(place), findings);
+    check_label("release", &from.release, Some(place), findings);
+    if from == *name {
+        findings.push(
+            Finding::error(
+                Kind::Repository,
+                "invalid-value",
+                "`movedFrom` names the release itself",
+            )
+            .at(place.clone()),
+        );
+    }
+    Some(from)
+}
+
+/// The release whose objects another one takes over.
+pub(in crate::repo) fn moved_from(release: &format::Release) -> Option<ReleaseName> {
+    let moved = release.moved_from.as_ref()?;
+    Some(ReleaseName {
+        environment: moved.environment.clone(),
+        release: moved.release.clone(),
+    })
+}
+
+/// What forbids an uninstall: kinds whose group is known.
+pub(super) fn block_uninstall(
+    source: &Source,
+    findings: &mut Vec<Finding>,
+) -> Vec<format::BlockUninstall> {
+    let rules = source.body.block_uninstall.clone().unwrap_or_default();
+    let nodes = source
+        .node
+        .get("blockUninstall")
+        .map_or(&[][..], Node::items);
+    for (rule, node) in rules.iter().zip(nodes) {
+        let selector = &rule.for_each;
+        let mut error = |message: String, hint: &str| {
+            findings.push(
+                Finding::error(Kind::Repository, "invalid-value", message)
+                    .at(node.origin())
+                    .hint(hint),
+            );
+        };
+        if selector.kind == "*" || selector.service.is_some() {
+            error(
+                "`forEach` names one kind".to_owned(),
+                "write kind and group",
+            );
+        } else if selector.group_kind().is_none() {
+            error(
+                format!("the group of {} is not known", selector.kind),
+                "say it with `group`",
+            );
+        }
+    }
+    rules
+}

@@ -1,0 +1,81 @@
+//! What was found of a lost record, in words and for programs.
+
+use std::fmt::Write as _;
+
+use pleach_domain::object::ObjectId;
+use serde_json::{Value, json};
+
+use super::findings::plain;
+use super::style;
+use crate::engine::recover::Examined;
+
+/// What is lost, what was found, and what could not be looked at.
+pub(crate) fn text(examined: &Examined) -> String {
+    let rebuilt = &examined.rebuilt;
+    let mut text = format!(
+        "{}release {}{:#}",
+        style::PLACE,
+        examined.name,
+        style::PLACE
+    );
+    for lost in &examined.lost {
+        let _ = write!(text, "\n  lost: {}", plain(lost));
+    }
+    if rebuilt.known > 0 {
+        let _ = write!(text, "\n  the record still has {} objects", rebuilt.known);
+    }
+    list(&mut text, "found", &rebuilt.found);
+    let what = "found by git, without its label";
+    list(&mut text, what, &rebuilt.unlabelled);
+    let what = "left out: it has the label, but pleach did not apply it";
+    list(&mut text, what, &rebuilt.left_out);
+    for gap in &examined.gaps {
+        let _ = write!(text, "\n  not seen: {}", plain(gap));
+    }
+    text
+}
+
+fn list(text: &mut String, what: &str, ids: &[ObjectId]) {
+    for id in ids {
+        let _ = write!(text, "\n  {what}: {}", plain(&id.to_string()));
+    }
+}
+
+/// The last line of a release.
+pub(crate) fn ending(examined: &Examined, word: &str) -> String {
+    let members = examined.rebuilt.inventory.entries.len();
+    let mut text = match word {
+        "complete" if examined.installed.is_none() => {
+            format!(
+                "release {}: not installed, nothing to recover",
+                examined.name
+            )
+        }
+        "complete" => format!("release {}: nothing is lost", examined.name),
+        "recovered" => format!(
+            "release {}: recovered with {members} objects; `pleach apply` compares them with git",
+            examined.name
+        ),
+        other => format!("release {}: {other}", examined.name),
+    };
+    if !examined.gaps.is_empty() {
+        text.push_str("; not everything could be seen, so run it again when that is repaired");
+    }
+    text
+}
+
+/// The same for programs.
+pub(crate) fn json(examined: &Examined, word: &str) -> Value {
+    let rebuilt = &examined.rebuilt;
+    json!({
+        "release": examined.name.to_string(),
+        "result": word,
+        "lost": examined.lost,
+        "known": rebuilt.known,
+        "found": rebuilt.found,
+        "unlabelled": rebuilt.unlabelled,
+        "leftOut": rebuilt.left_out,
+        "gaps": examined.gaps,
+        "objects": rebuilt.inventory.entries.len(),
+    })
+}

@@ -1,0 +1,523 @@
+//! Releases that the cluster has and git has not.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use jiff::SignedDuration;
+use pleach_domain::finding::{self, Finding};
+use pleach_domain::ignore::Ignored;
+use pleach_domain::inventory::{Installed, ReleaseName, ReleaseSummary, Store};
+use pleach_domain::plan::{self, Consented, Desired, Heir, Policy, Removal, Terms};
+use pleach_domain::render::Rendered;
+use pleach_domain::repo::{
+    self, ClusterRef, FileTree, Outline, PrunePolicy, ResolvedEnvironment, ResolvedRelease,
+};
+
+use super::{Options, Planned, Session, connect, finish};
+use crate::cli::error::{CliError, Kind};
+use crate::cli::load::{self, Opened, pleach_version};
+use crate::cli::{Context, Loaded, Target, Ui};
+use crate::engine::sync::SyncError;
+use crate::engine::sync::state::{self, Search};
+use crate::engine::sync::{look_into_namespaces, observe, recognize, review_access, review_end};
+use crate::io::cluster::{Class, Retry};
+
+/// Deadline of each wait where the record does not say another.
+const TIMEOUT: SignedDuration = SignedDuration::from_mins(10);
+/// How long a cluster that only adds a hint is asked.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// What a plan is made for.
+pub(in crate::cli) enum Subject<'a> {
+    /// A release that git has.
+    Wanted(&'a ResolvedRelease, &'a Rendered),
+    /// A release that git has no more.
+    Gone(Box<Gone>),
+}
+
+/// A release that goes as a whole.
+pub(in crate::cli) struct Gone {
+    name: ReleaseName,
+    store: Store,
+    record: Installed,
+    removal: Removal,
+    timeout: Option<SignedDuration>,
+    /// Somebody asked for it by its own command.
+    by_command: bool,
+    /// What to say beside the plan.
+    findings: Vec<Finding>,
+}
+
+impl Subject<'_> {
+    /// Environment and release.
+    pub(in crate::cli) fn name(&self) -> &ReleaseName {
+        match self {
+            Self::Wanted(release, _) => &release.name,
+            Self::Gone(gone) => &gone.name,
+        }
+    }
+}
+
+impl Gone {
+    /// Takes a release away because somebody asked for that.
+    pub(in crate::cli) fn by_command(
+        name: ReleaseName,
+        store: Store,
+        record: Installed,
+        heirs: Heirs,
+        timeout: Option<SignedDuration>,
+    ) -> Self {
+        Self {
+            name,
+            store,
+            record,
+            removal: Removal {
+                // What may be handed over is not deleted.
+                consented: heirs.unread.is_empty().then(Consented::by_command),
+                heirs: heirs.known,
+            },
+            timeout,
+            by_command: true,
+            findings: heirs.unread,
+        }
+    }
+
+    /// What is known of the release without its bundle.
+    fn desired(&self, session: &Session) -> Desired {
+        let memory = self.record.memory.clone().unwrap_or_default();
+        Desired {
+            name: self.name.clone(),
+            store: self.store.clone(),
+            repository: session.loaded.environment.repository.clone(),
+            bundle: self.record.bundle.clone(),
+            version: String::new(),
+            revision: session.loaded.revision.to_string(),
+            namespace: memory.namespace,
+            create_namespace: false,
+            manifests: Vec::new(),
+            runtime_objects: memory.runtime_objects,
+            digests: BTreeMap::new(),
+            findings: self.findings.clone(),
+            ignored: Ignored::default(),
+            terms: Terms {
+                moved_from: None,
+                former_set: None,
+                block_uninstall: memory.block_uninstall,
+                protect: memory.protect,
+                timeout: memory.timeout.map(SignedDuration::from_secs),
+            },
+        }
+    }
+
+    fn policy(&self, session: &Session) -> Policy {
+        let environment = &session.loaded.environment;
+        let is_own = environment.name == self.name.environment;
+        let memory = self.record.memory.clone().unwrap_or_default();
+        let timeout = memory.timeout.map(SignedDuration::from_secs);
+        let mut prune = environment.prune.clone();
+        prune.enabled |= self.by_command;
+        Policy {
+            cluster: session.cluster_id.clone(),
+            adopt: Vec::new(),
+            prune,
+            protect: [environment.protect.clone(), memory.protect].concat(),
+            consent: if is_own {
+                environment.consent.clone()
+            } else {
+                Vec::new()
+            },
+            timeout: self.timeout.or(timeout).unwrap_or(TIMEOUT),
+            wait: true,
+            verify: false,
+            upgrades_from: None,
+            kubernetes: None,
+            direction: None,
+        }
+    }
+}
+
+impl Session {
+    /// Reads what `uninstall` needs: the environment by itself, without its
+    /// bundles. It may be gone from git, or be broken.
+    pub(in crate::cli) async fn for_end(
+        ui: &mut Ui,
+        ctx: &Context,
+        target: &Target,
+        options: Options,
+    ) -> Result<Self, CliError> {
+        let Opened { tree, revision } = ctx.open()?;
+        let name = &target.environment;
+        let mut is_without_file = false;
+        let environment = match repo::outline(&*tree, name, &pleach_version()) {
+            Ok(outline) => {
+                let is_wanted = target
+                    .release
+                    .as_ref()
+                    .is_some_and(|release| outline.releases.contains_key(release));
+                if is_wanted {
+                    ui.notice(format!(
+                        "note: {} has release {target}: the next apply installs it again",
+                        outline.environment.origin.file
+                    ));
+                }
+                outline.environment
+            }
+            Err(findings) => {
+                is_without_file = true;
+                without_file(ui, &*tree, name, findings)?
+            }
+        };
+        drop(tree);
+        let loaded = Loaded {
+            environment,
+            rendered: Vec::new(),
+            others: Vec::new(),
+            revision,
+            findings: Vec::new(),
+        };
+        let mut session = Self::over(ctx, loaded, options, None).await?;
+        session.is_without_file = is_without_file;
+        Ok(session)
+    }
+
+    /// What plans are made for: the releases of the target, then those that git
+    /// has no more, which go last.
+    pub(in crate::cli) async fn subjects(
+        &self,
+        ui: &mut Ui,
+        ctx: &Context,
+        target: &Target,
+    ) -> Result<Vec<Subject<'_>>, CliError> {
+        let mut subjects: Vec<Subject<'_>> = self
+            .releases()
+            .iter()
+            .map(|(release, rendered)| Subject::Wanted(release, rendered))
+            .collect();
+        let gone = self.gone(ui, ctx, target).await?;
+        subjects.extend(gone.into_iter().map(|gone| Subject::Gone(Box::new(gone))));
+        Ok(subjects)
+    }
+
+    /// Makes the plan for a subject. The errors are those of [`Session::plan`].
+    pub(in crate::cli) async fn plan_for(
+        &self,
+        ui: &mut Ui,
+        subject: &Subject<'_>,
+    ) -> Result<Result<Planned, CliError>, CliError> {
+        match subject {
+            Subject::Wanted(release, rendered) => self.plan(ui, release, rendered).await,
+            Subject::Gone(gone) => self.plan_end(ui, gone).await,
+        }
+    }
+
+    /// What the environment and the flags allow a subject.
+    pub(in crate::cli) fn policy_for(&self, subject: &Subject<'_>) -> Policy {
+        match subject {
+            Subject::Wanted(release, _) => self.policy(release),
+            Subject::Gone(gone) => gone.policy(self),
+        }
+    }
+
+    /// Observes and plans the end of a release.
+    pub(in crate::cli) async fn plan_end(
+        &self,
+        ui: &mut Ui,
+        gone: &Gone,
+    ) -> Result<Result<Planned, CliError>, CliError> {
+        let mut desired = gone.desired(self);
+        let cluster = self.cluster_for(&gone.name);
+        let policy = gone.policy(self);
+        let planning = async {
+            let mut observation = observe(&cluster, &mut desired, &policy).await?;
+            let observed = &mut observation.observed;
+            if let Some(named) = &self.cluster_id {
+                recognize(&cluster, &desired.store, observed, named).await?;
+            }
+            if gone.removal.consented.is_some() {
+                let findings = review_end(&cluster, &desired, observed).await;
+                desired.findings.extend(findings);
+            }
+            let mut plan = plan::remove(&desired, &gone.removal, observed, &policy);
+            if look_into_namespaces(&cluster, observed, &plan).await {
+                plan = plan::remove(&desired, &gone.removal, observed, &policy);
+            }
+            if self.options.review {
+                observed.access = review_access(&cluster, &desired, observed, &plan).await?;
+                if !observed.access.missing.is_empty() {
+                    plan = plan::remove(&desired, &gone.removal, observed, &policy);
+                }
+            }
+            Ok::<_, SyncError>((observation, plan))
+        };
+        let planned = finish(&self.cancel, Box::pin(planning)).await?;
+        self.planned(ui, &gone.name, desired, planned)
+    }
+
+    /// The releases of this environment that the cluster has and git has not,
+    /// and those elsewhere whose objects come over to the target.
+    async fn gone(
+        &self,
+        ui: &mut Ui,
+        ctx: &Context,
+        target: &Target,
+    ) -> Result<Vec<Gone>, CliError> {
+        let environment = &self.loaded.environment;
+        let formers: BTreeSet<&ReleaseName> = self
+            .releases()
+            .iter()
+            .filter_map(|(release, _)| release.moved_from.as_ref())
+            .collect();
+        let is_whole = target.release.is_none();
+        if !is_whole && formers.is_empty() {
+            return Ok(Vec::new());
+        }
+        let Some(installed) = self.installed(ui).await? else {
+            return Ok(Vec::new());
+        };
+        let is_wanted = |name: &ReleaseName| {
+            let mut releases = environment.releases.iter();
+            releases.any(|release| release.name == *name)
+        };
+        let candidates: Vec<(ReleaseName, Store, Installed)> = installed
+            .into_iter()
+            .filter(|(name, _, record)| {
+                let is_here = is_whole && name.environment == environment.name;
+                (is_here || formers.contains(name))
+                    && record.repository == environment.repository
+                    && !is_wanted(name)
+            })
+            .collect();
+        if candidates.is_empty() {
+            return Ok(Vec::new());
+        }
+        let tree = ctx.open()?.tree;
+        let mut gone = Vec::new();
+        // The last one first: what came later may need what came before.
+        for (name, store, record) in candidates.into_iter().rev() {
+            let is_here = name.environment == environment.name;
+            if !is_here && !is_gone_elsewhere(&*tree, &name) {
+                continue;
+            }
+            let heirs = self.heirs(&*tree, &name);
+            let consented = Consented::in_git(&environment.consent, &name.release)
+                .filter(|_| is_here && heirs.unread.is_empty());
+            gone.push(Gone {
+                name,
+                store,
+                record,
+                removal: Removal {
+                    consented,
+                    heirs: heirs.known,
+                },
+                timeout: None,
+                by_command: false,
+                findings: heirs.unread,
+            });
+        }
+        Ok(gone)
+    }
+
+    /// Every release whose record can be read, where this environment keeps
+    /// them; none where we may not ask.
+    async fn installed(
+        &self,
+        ui: &mut Ui,
+    ) -> Result<Option<Vec<(ReleaseName, Store, Installed)>>, CliError> {
+        let search = self.search();
+        match finish(&self.cancel, state::releases(&self.cluster, &search)).await? {
+            Ok(records) => Ok(Some(
+                records
+                    .releases
+                    .into_iter()
+                    .filter_map(|release| Some((release.name, release.store, release.record.ok()?)))
+                    .collect(),
+            )),
+            Err(error) if error.class() == Some(&Class::Forbidden) => {
+                ui.detail("releases may not be listed: one that left git is not noticed");
+                Ok(None)
+            }
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Where the records of the environment are; anywhere, when it is gone.
+    pub(in crate::cli) fn search(&self) -> Search {
+        if self.is_without_file {
+            Search::Everywhere
+        } else {
+            Search::In(self.loaded.environment.store.clone())
+        }
+    }
+
+    /// Who takes over objects of a release, in any environment of the repository.
+    pub(in crate::cli) fn heirs(&self, tree: &dyn FileTree, former: &ReleaseName) -> Heirs {
+        let mut heirs = Heirs::default();
+        let is_heir = |release: &ResolvedRelease| release.moved_from.as_ref() == Some(former);
+        for name in repo::environments(tree) {
+            let is_loaded = name == self.loaded.environment.name
+                && self.releases().len() == self.loaded.environment.releases.len()
+                && !self.releases().is_empty();
+            let loaded;
+            let releases = if is_loaded {
+                self.releases()
+            } else {
+                let Ok(Outline { releases, .. }) = repo::outline(tree, &name, &pleach_version())
+                else {
+                    heirs.unread.push(unread(&name, former));
+                    continue;
+                };
+                if !releases.values().flatten().any(|from| from == former) {
+                    continue;
+                }
+                let target = Target {
+                    environment: name.clone(),
+                    release: None,
+                };
+                match load::read(tree, self.loaded.revision.clone(), &target) {
+                    Ok(read) if !read.findings.iter().any(Finding::is_error) => loaded = read,
+                    Ok(_) | Err(_) => {
+                        heirs.unread.push(unread(&name, former));
+                        continue;
+                    }
+                }
+                &loaded.rendered
+            };
+            heirs
+                .known
+                .extend(releases.iter().filter(|(release, _)| is_heir(release)).map(
+                    |(release, rendered)| {
+                        Heir {
+                            name: release.name.clone(),
+                            apply_set: release.store.apply_set(&release.name),
+                            wants: rendered
+                                .manifests
+                                .iter()
+                                .map(|manifest| manifest.id().clone())
+                                .collect(),
+                        }
+                    },
+                ));
+        }
+        heirs
+    }
+}
+
+/// Who takes over objects of a release.
+#[derive(Default)]
+pub(in crate::cli) struct Heirs {
+    known: Vec<Heir>,
+    /// Environments that cannot be read: they may take over anything.
+    unread: Vec<Finding>,
+}
+
+fn unread(environment: &str, former: &ReleaseName) -> Finding {
+    Finding::warning(
+        finding::Kind::Repository,
+        "heirs-unknown",
+        format!(
+            "environment {environment} cannot be read, and may take over objects of {former}: nothing of it is deleted"
+        ),
+    )
+    .hint(format!("see `pleach render {environment}`"))
+}
+
+/// Whether git has a release of another environment no more. An environment
+/// that cannot be read says nothing.
+fn is_gone_elsewhere(tree: &dyn FileTree, name: &ReleaseName) -> bool {
+    match repo::outline(tree, &name.environment, &pleach_version()) {
+        Ok(outline) => !outline.releases.contains_key(&name.release),
+        Err(findings) => is_unknown(&findings),
+    }
+}
+
+fn is_unknown(findings: &[Finding]) -> bool {
+    findings
+        .iter()
+        .any(|finding| finding.code == "unknown-environment")
+}
+
+/// What is left of an environment whose file is gone or cannot be read.
+fn without_file(
+    ui: &mut Ui,
+    tree: &dyn FileTree,
+    name: &str,
+    findings: Vec<Finding>,
+) -> Result<ResolvedEnvironment, CliError> {
+    let repository = repo::repository_id(tree, &pleach_version())
+        .map_err(|findings| CliError::from_findings("the repository is invalid", findings))?;
+    if !is_unknown(&findings) {
+        return Err(CliError::from_findings(
+            format!("environment {name} cannot be read, and may protect what would be deleted"),
+            findings,
+        ));
+    }
+    ui.notice(format!(
+        "note: environment {name} is not in git: what is protected is known from the record alone"
+    ));
+    Ok(ResolvedEnvironment {
+        repository,
+        name: name.to_owned(),
+        origin: pleach_domain::object::Origin::new(format!("environments/{name}.yaml"), 0),
+        cluster: ClusterRef::default(),
+        store: Store::Release,
+        prune: PrunePolicy::default(),
+        protect: Vec::new(),
+        consent: Vec::new(),
+        releases: Vec::new(),
+        findings: Vec::new(),
+    })
+}
+
+/// An environment that git does not have is suspended: adds what the cluster
+/// has of it, where the cluster answers.
+pub(super) async fn suspended(ctx: &Context, target: &Target, error: CliError) -> CliError {
+    if !is_unknown(error.findings()) {
+        return error;
+    }
+    let Ok(Ok(repository)) = ctx
+        .open()
+        .map(|Opened { tree, .. }| repo::repository_id(&*tree, &pleach_version()))
+    else {
+        return error;
+    };
+    let settings = &ctx.settings;
+    let connecting = connect(settings.kubeconfig.clone(), settings.context.clone());
+    let Ok(Ok(cluster)) = finish(&ctx.cancel, connecting).await else {
+        return error;
+    };
+    let cluster = cluster.with_retry(Retry::within(PATIENCE));
+    let Ok(Ok(releases)) =
+        finish(&ctx.cancel, state::releases(&cluster, &Search::Everywhere)).await
+    else {
+        return error;
+    };
+    let names: Vec<String> = releases
+        .releases
+        .iter()
+        .filter(|release| {
+            release.name.environment == target.environment
+                && release
+                    .record
+                    .as_ref()
+                    .is_ok_and(|record| record.repository == repository)
+        })
+        .map(ReleaseSummary::target)
+        .collect();
+    let Some(first) = names.first() else {
+        return error;
+    };
+    error.hint(format!(
+        "{} has {} of it: without its file it is suspended, nothing is applied and nothing deleted; `pleach uninstall {first}` takes a release away",
+        cluster.server(),
+        names.join(", ")
+    ))
+}
+
+/// A release that nobody can uninstall: it is not there.
+pub(in crate::cli) fn not_installed(target: &Target, server: &str) -> CliError {
+    CliError::new(
+        Kind::Failed,
+        format!("release {target} is not installed in {server}"),
+    )
+    .hint("`pleach status` names what is; a lost record comes back with `pleach recover`")
+}

@@ -1,0 +1,152 @@
+//! `pleach uninstall`.
+
+use jiff::SignedDuration;
+use pleach_domain::inventory::ReleaseName;
+use pleach_domain::plan::{Action, Plan};
+
+use super::apply::{ApplyOutput, Outcome, show};
+use super::error::{CliError, Kind};
+use super::session::{Gone, Options, Planned, Session, not_installed};
+use super::{Context, Exit, Target, Ui};
+use crate::engine::sync::state;
+
+/// Rounds after which somebody has to look why registrations come back.
+const ROUNDS: usize = 5;
+
+/// Take a release away
+///
+/// Deletes what the release has in the cluster, in the reverse order of an
+/// apply: custom resources while their controllers still run, then
+/// registrations, workloads, services, configuration, rights. Protected kinds
+/// (namespaces, definitions, volumes, load balancers) stay unless the
+/// environment file consents to each; they are named at the end. Shows the
+/// plan and asks. Works when the bundle is gone from git, and goes on where an
+/// earlier run was interrupted.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  pleach uninstall production/web         after asking
+  pleach uninstall production/web --yes   without asking")]
+pub(crate) struct UninstallArgs {
+    /// The release
+    #[arg(value_name = "ENV/RELEASE")]
+    target: Target,
+
+    /// Do not ask
+    #[arg(short, long)]
+    yes: bool,
+
+    /// Deadline of each wait, such as 90s or 10m [default: the release's]
+    #[arg(long, value_name = "TIME")]
+    timeout: Option<SignedDuration>,
+
+    /// Format of the output
+    #[arg(short, long, value_name = "FORMAT", default_value = "text")]
+    output: ApplyOutput,
+}
+
+pub(crate) async fn run(ui: &mut Ui, ctx: &Context, args: UninstallArgs) -> Result<Exit, CliError> {
+    let target = &args.target;
+    let Some(release) = target.release.clone() else {
+        return Err(CliError::usage(format!(
+            "uninstall takes one release away: write {target}/RELEASE"
+        )));
+    };
+    let name = ReleaseName {
+        environment: target.environment.clone(),
+        release,
+    };
+    let options = Options {
+        verify: false,
+        wait: true,
+        review: true,
+    };
+    let session = Session::for_end(ui, ctx, target, options).await?;
+    let cluster = session.cluster_for(&name);
+    let mut outcome = Outcome::new(args.output);
+    let mut shown: Option<Plan> = None;
+    for _ in 0..ROUNDS {
+        let found = state::release(&cluster, &name, &session.search()).await?;
+        let Some(summary) = found.into_iter().next() else {
+            return Err(not_installed(target, cluster.server()));
+        };
+        let store = summary.store.clone();
+        let record = summary
+            .record
+            .map_err(|why| CliError::new(Kind::Cluster, why))?;
+        let heirs = session.heirs(&*ctx.open()?.tree, &name);
+        let gone = Gone::by_command(name.clone(), store, record, heirs, args.timeout);
+        let planned = match session.plan_end(ui, &gone).await? {
+            Ok(planned) => planned,
+            Err(error) => {
+                outcome.unplanned(&name, &error);
+                return Ok(outcome.finish(ui));
+            }
+        };
+        show(ui, args.output, args.yes, [&planned].into_iter());
+        if outcome.refuses(ui, [&planned].into_iter()) {
+            return Ok(outcome.finish(ui));
+        }
+        if shown.is_none() {
+            confirm(ui, ctx, &args, &session, &planned).await?;
+        }
+        shown = Some(planned.plan.clone());
+        let unseen = incomplete(&planned.plan);
+        match Box::pin(outcome.carry_out(ui, ctx, &cluster, planned)).await {
+            // What its pods made anew before they ended goes in another round.
+            Some("removed") if outcome.exit == Exit::DONE && unseen == Exit::DONE => {}
+            Some("removed") => {
+                outcome.exit = outcome.exit.and(unseen);
+                break;
+            }
+            _ => break,
+        }
+        let is_stuck = shown.as_ref().is_some_and(|plan| !plan.has_steps());
+        if is_stuck || ctx.cancel.is_cancelled() {
+            // The report says what stays, and why.
+            outcome.exit = outcome.exit.and(Exit::POLICY);
+            break;
+        }
+    }
+    Ok(outcome.finish(ui))
+}
+
+async fn confirm(
+    ui: &mut Ui,
+    ctx: &Context,
+    args: &UninstallArgs,
+    session: &Session,
+    planned: &Planned,
+) -> Result<(), CliError> {
+    let id = &planned.observation.observed.cluster;
+    let place = format!("{} (cluster {id})", session.cluster.server());
+    let question = match planned.plan.count(Action::Delete) {
+        0 => format!(
+            "No object is deleted; forget release {} in {place}?",
+            args.target
+        ),
+        1 => format!("Delete 1 object of release {} from {place}?", args.target),
+        many => format!(
+            "Delete {many} objects of release {} from {place}?",
+            args.target
+        ),
+    };
+    if ui.confirm(&question, args.yes, &ctx.cancel).await? {
+        Ok(())
+    } else {
+        Err(CliError::new(Kind::Failed, "declined; nothing was deleted"))
+    }
+}
+
+/// A release of which not everything could be seen does not end.
+fn incomplete(plan: &Plan) -> Exit {
+    let is_incomplete = plan
+        .findings
+        .iter()
+        .any(|finding| finding.code == "incomplete-view");
+    if is_incomplete {
+        Exit::CLUSTER
+    } else {
+        Exit::DONE
+    }
+}

@@ -1,0 +1,281 @@
+//! Rebuilds the record of a release from what its objects say of themselves.
+//!
+//! Looks over every kind that the server lists; deletes nothing, and writes
+//! nothing but the record. What cannot be listed is said, and found by a later
+//! run.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use futures::stream::{self, StreamExt as _};
+use pleach_domain::inventory::{Found, Installed, Rebuilt, ReleaseName, Store, rebuild};
+use pleach_domain::object::{GroupKind, Manifest, ObjectId, labels};
+use pleach_domain::observe::{Discovery, LiveMeta};
+use pleach_domain::plan::Desired;
+
+use crate::engine::sync::SyncError;
+use crate::engine::sync::state::{Salvaged, State};
+use crate::io::cluster::{Class, Cluster, ClusterError, ResourcePath, Selector};
+
+/// Requests at a time.
+const CONCURRENCY: usize = 16;
+
+/// What was found out about one release.
+#[derive(Debug)]
+pub struct Examined {
+    /// Environment and release.
+    pub name: ReleaseName,
+    /// The record as it is; none when it is gone.
+    pub installed: Option<Installed>,
+    /// What of the record is missing, in words.
+    pub lost: Vec<String>,
+    /// The inventory that can be put together.
+    pub rebuilt: Rebuilt,
+    /// What could not be looked at.
+    pub gaps: Vec<String>,
+    state: State,
+}
+
+impl Examined {
+    /// Whether there is something to write.
+    pub fn is_needed(&self) -> bool {
+        let Rebuilt {
+            inventory,
+            found,
+            unlabelled,
+            ..
+        } = &self.rebuilt;
+        let has_members = self.installed.is_some() || !inventory.entries.is_empty();
+        has_members && !(self.lost.is_empty() && found.is_empty() && unlabelled.is_empty())
+    }
+
+    /// Writes the record, with everything that it needs. The release is not
+    /// ready afterwards: the next apply compares and verifies all of it.
+    pub async fn write(&mut self, desired: Option<&Desired>) -> Result<(), SyncError> {
+        self.state.prepare().await?;
+        let message = format!(
+            "the record was rebuilt with {} objects",
+            self.rebuilt.inventory.entries.len()
+        );
+        let change = |record: &mut Installed| {
+            record.ready = false;
+            if let Some(desired) = desired {
+                record.repository.clone_from(&desired.repository);
+                record.bundle.clone_from(&desired.bundle);
+                record.memory = Some(desired.memory());
+            }
+        };
+        self.state
+            .commit(&self.rebuilt.inventory, change, "Recovered", &message)
+            .await
+    }
+}
+
+/// Looks for everything that is a release's. `desired` is what git wants of it;
+/// none for a release that git has no more.
+pub async fn examine(
+    cluster: &Cluster,
+    name: &ReleaseName,
+    store: &Store,
+    desired: Option<&Desired>,
+) -> Result<Examined, SyncError> {
+    let discovery = cluster.discover().await?;
+    let Salvaged {
+        state,
+        installed,
+        inventory,
+        lost,
+    } = State::salvage(cluster, name, store, &discovery).await?;
+    let manager = name.field_manager();
+    let manifests = desired.map_or(&[][..], |desired| &desired.manifests);
+    let wanted: BTreeSet<ObjectId> = manifests.iter().map(|one| one.id().clone()).collect();
+    let mut gaps: Vec<String> = discovery
+        .stale()
+        .iter()
+        .map(|version| format!("the server behind {version} does not answer"))
+        .collect();
+    // Who may not list a kind everywhere may do so where the release lies.
+    let namespaces: BTreeSet<&str> = manifests
+        .iter()
+        .filter_map(|manifest| manifest.id().namespace.as_deref())
+        .chain(
+            inventory
+                .entries
+                .keys()
+                .filter_map(|id| id.namespace.as_deref()),
+        )
+        .collect();
+    let label = format!("{}={}", labels::PART_OF, store.apply_set(name));
+    let search = Sweep {
+        cluster,
+        manager: &manager,
+        label: &label,
+        namespaces: &namespaces,
+    };
+    let mut found = search.all(&discovery, &mut gaps).await?;
+    let unseen = manifests
+        .iter()
+        .filter(|manifest| !found.contains_key(manifest.id()));
+    let by_name = by_name(cluster, &discovery, unseen, &manager, &mut gaps).await?;
+    found.extend(by_name);
+    gaps.sort();
+    gaps.dedup();
+    let rebuilt = rebuild(inventory, &found, &wanted, &store.apply_set(name));
+    Ok(Examined {
+        name: name.clone(),
+        installed,
+        lost,
+        rebuilt,
+        gaps,
+        state,
+    })
+}
+
+/// Looks for everything with the label of the release, over all kinds.
+struct Sweep<'a> {
+    cluster: &'a Cluster,
+    manager: &'a str,
+    label: &'a str,
+    /// Where a kind is listed that may not be listed everywhere.
+    namespaces: &'a BTreeSet<&'a str>,
+}
+
+impl Sweep<'_> {
+    async fn all(
+        &self,
+        discovery: &Discovery,
+        gaps: &mut Vec<String>,
+    ) -> Result<BTreeMap<ObjectId, Found>, SyncError> {
+        let lists: Vec<_> = stream::iter(kinds(discovery))
+            .map(|path| async move {
+                let list = self.kind(&path).await;
+                (path, list)
+            })
+            .buffer_unordered(CONCURRENCY)
+            .collect()
+            .await;
+        let mut found = BTreeMap::new();
+        for (path, list) in lists {
+            match list {
+                Ok(list) => found.extend(list.into_iter().map(|(id, meta)| {
+                    let api_version = path.api_version.to_string();
+                    (id, Found { api_version, meta })
+                })),
+                Err(error) => gaps.push(gap(&path, error)?),
+            }
+        }
+        Ok(found)
+    }
+
+    async fn kind(&self, path: &ResourcePath) -> Result<Vec<(ObjectId, LiveMeta)>, ClusterError> {
+        let everywhere = match self.list(path, None).await {
+            Err(error) if error.class() == Some(&Class::Forbidden) && path.namespaced => error,
+            other => return other,
+        };
+        if self.namespaces.is_empty() {
+            return Err(everywhere);
+        }
+        let mut found = Vec::new();
+        for namespace in self.namespaces {
+            found.extend(self.list(path, Some(namespace)).await?);
+        }
+        Ok(found)
+    }
+
+    async fn list(
+        &self,
+        path: &ResourcePath,
+        namespace: Option<&str>,
+    ) -> Result<Vec<(ObjectId, LiveMeta)>, ClusterError> {
+        let selector = Selector {
+            namespace,
+            labels: Some(self.label),
+            ..Selector::default()
+        };
+        let list = self
+            .cluster
+            .list_metadata(path, &selector, self.manager)
+            .await?;
+        Ok(list.items)
+    }
+}
+
+/// Objects that git wants and that lost their label.
+async fn by_name<'a>(
+    cluster: &Cluster,
+    discovery: &Discovery,
+    manifests: impl Iterator<Item = &'a Manifest>,
+    manager: &str,
+    gaps: &mut Vec<String>,
+) -> Result<BTreeMap<ObjectId, Found>, SyncError> {
+    let questions: Vec<(ObjectId, ResourcePath)> = manifests
+        .filter_map(|manifest| {
+            let path = ResourcePath::of(discovery, &manifest.gvk())?;
+            Some((manifest.id().clone(), path))
+        })
+        .collect();
+    let answers: Vec<_> = stream::iter(questions)
+        .map(|(id, path)| async move {
+            let read = cluster.get_id(&path, &id).await;
+            (id, path, read)
+        })
+        .buffer_unordered(CONCURRENCY)
+        .collect()
+        .await;
+    let mut found = BTreeMap::new();
+    for (id, path, read) in answers {
+        match read {
+            Ok(Some(value)) => {
+                let meta = LiveMeta::read(&value["metadata"], manager);
+                let api_version = path.api_version.to_string();
+                found.insert(id, Found { api_version, meta });
+            }
+            Ok(None) => {}
+            Err(error) => gaps.push(gap(&path, error)?),
+        }
+    }
+    Ok(found)
+}
+
+/// What could not be looked at; a cluster that does not answer at all ends it.
+fn gap(path: &ResourcePath, error: ClusterError) -> Result<String, SyncError> {
+    let Some(api) = error.api() else {
+        return Err(error.into());
+    };
+    if matches!(
+        api.class,
+        Class::Unreachable
+            | Class::Tls
+            | Class::Credentials
+            | Class::Unauthorized
+            | Class::NotKubernetes
+    ) {
+        return Err(error.into());
+    }
+    let kind = path.group_kind();
+    Ok(format!(
+        "objects of kind {kind} cannot be listed: {}",
+        api.message
+    ))
+}
+
+/// Every kind whose objects are kept, once, where the server prefers it.
+fn kinds(discovery: &Discovery) -> Vec<ResourcePath> {
+    let mut kinds = BTreeMap::new();
+    for (group, served) in &discovery.groups {
+        let resources = served
+            .versions
+            .iter()
+            .flat_map(|version| &version.resources);
+        for resource in resources {
+            // What cannot be deleted is computed, not kept.
+            if !resource.verbs.contains("list") || !resource.verbs.contains("delete") {
+                continue;
+            }
+            let kind = GroupKind::new(group.clone(), resource.kind.clone());
+            if let Some(path) = ResourcePath::preferred(discovery, &kind) {
+                kinds.insert(kind, path);
+            }
+        }
+    }
+    kinds.into_values().collect()
+}

@@ -1,0 +1,274 @@
+//! A release that goes as a whole: its steps, its record, and the record's end.
+
+use std::collections::BTreeSet;
+use std::sync::{Arc, PoisonError};
+
+use pleach_domain::finding::{Finding, Kind};
+use pleach_domain::inventory::{AttemptResult, EntryState, Installed, Inventory};
+use pleach_domain::object::{ObjectId, ServiceRef};
+use pleach_domain::observe::Observed;
+use pleach_domain::plan::{Desired, Op, Outgoing, Plan};
+use pleach_domain::repo::format::BlockUninstall;
+use tokio_util::sync::CancellationToken;
+
+use super::error::SyncError;
+use super::events::{EventKind, Events, Outcome, Verb};
+use super::report::SyncResult;
+use super::state::State;
+use super::{CONCURRENCY, Observation, operator, record, scheduler};
+use crate::io::cluster::{Cluster, ResourcePath, Selector};
+
+/// Carries out the plan of a release that goes as a whole.
+///
+/// The record shrinks after confirmed deletions, and ends when it has no
+/// members any more: until then it can be gone on with.
+pub(super) async fn carry_out(
+    cluster: &Cluster,
+    desired: &Desired,
+    observation: Observation,
+    plan: &Plan,
+    outgoing: &Outgoing,
+    events: &Events,
+    cancel: &CancellationToken,
+) -> Result<SyncResult, SyncError> {
+    let Observation {
+        observed,
+        mut state,
+    } = observation;
+    if state.record().uid.is_empty() {
+        // There is no record, so there are no members.
+        return Ok(ended(SyncResult::default(), "uninstalled"));
+    }
+    let before = record::superset(desired, &observed, plan);
+    if plan.steps.is_empty() {
+        if !writes(desired, &observed, plan, outgoing) {
+            return Ok(ended(SyncResult::default(), "removed"));
+        }
+        let result = SyncResult::default();
+        let inventory = without_released(before, outgoing, plan, &result);
+        return finish(&mut state, plan, outgoing, &inventory, result, events).await;
+    }
+    events.send(EventKind::Phase(Verb::Apply));
+    let begin = |record: &mut Installed| {
+        record.removed = true;
+        record.ready = false;
+    };
+    let message = "the release is being taken away";
+    state
+        .commit(&before, begin, "Uninstalling", message)
+        .await?;
+    let operator = operator(cluster, desired, &observed, plan, events, before);
+    let result = scheduler::run(plan, &operator, events, CONCURRENCY, cancel).await;
+    let inventory = operator
+        .inventory
+        .into_inner()
+        .unwrap_or_else(PoisonError::into_inner);
+    events.send(EventKind::Phase(Verb::Report));
+    let mut inventory = without_released(inventory, outgoing, plan, &result);
+    if result.is_success() && inventory.entries.is_empty() {
+        keep_returned(cluster, desired, &observed, plan, &mut inventory).await?;
+    }
+    finish(&mut state, plan, outgoing, &inventory, result, events).await
+}
+
+/// Pods may have made their registrations anew before they ended. What points
+/// at a Service of the release and was not there when the plan was made keeps
+/// that Service among the members, by which the next plan finds it.
+async fn keep_returned(
+    cluster: &Cluster,
+    desired: &Desired,
+    observed: &Observed,
+    plan: &Plan,
+    inventory: &mut Inventory,
+) -> Result<(), SyncError> {
+    let deleted: BTreeSet<&ObjectId> = plan
+        .steps
+        .iter()
+        .filter(|step| matches!(step.op, Op::Delete(_)) && step.object.is("", "Service"))
+        .map(|step| &step.object)
+        .collect();
+    if deleted.is_empty() {
+        return Ok(());
+    }
+    let known: BTreeSet<&str> = observed
+        .registrations
+        .iter()
+        .map(|registration| registration.meta.uid.as_str())
+        .collect();
+    for list in cluster.registrations(&desired.name.field_manager()).await {
+        // What may not be listed was said to be none of our concern.
+        let Ok(found) = list.found else { continue };
+        let returned = found
+            .iter()
+            .filter(|registration| !known.contains(registration.meta.uid.as_str()))
+            .flat_map(|registration| &registration.services);
+        for service in returned.map(ServiceRef::id) {
+            let entry = observed.inventory.entries.get(&service);
+            if let Some(entry) = entry.filter(|_| deleted.contains(&service)) {
+                inventory.entries.insert(service, entry.clone());
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Whether carrying out the plan would write something, be it only the record.
+pub(super) fn writes(
+    desired: &Desired,
+    observed: &Observed,
+    plan: &Plan,
+    outgoing: &Outgoing,
+) -> bool {
+    let Some(record) = &observed.installed else {
+        return false;
+    };
+    let before = record::superset(desired, observed, plan);
+    let after = without_released(before, outgoing, plan, &SyncResult::default());
+    let is_over = outgoing.ends && after.entries.is_empty();
+    let is_said = record.removed && !record.ready && after == observed.inventory;
+    !plan.steps.is_empty() || is_over || !is_said
+}
+
+fn ended(result: SyncResult, ending: &'static str) -> SyncResult {
+    SyncResult { ending, ..result }
+}
+
+/// What stays is no member any more, once its marks are off.
+fn without_released(
+    mut inventory: Inventory,
+    outgoing: &Outgoing,
+    plan: &Plan,
+    result: &SyncResult,
+) -> Inventory {
+    for id in &outgoing.released {
+        let is_done = plan
+            .steps
+            .iter()
+            .filter(|step| step.object == *id)
+            .all(|step| result.outcomes.get(&step.id) == Some(&Outcome::Done));
+        if is_done {
+            inventory.entries.remove(id);
+        }
+    }
+    inventory
+}
+
+/// Writes what is left, or ends the record when nothing is.
+async fn finish(
+    state: &mut State,
+    plan: &Plan,
+    outgoing: &Outgoing,
+    inventory: &Inventory,
+    mut result: SyncResult,
+    events: &Events,
+) -> Result<SyncResult, SyncError> {
+    let is_over = outgoing.ends && result.is_success() && inventory.entries.is_empty();
+    let (written, ending) = if is_over {
+        (state.end().await, "uninstalled")
+    } else {
+        let (name, reason) = if result.interrupted {
+            ("interrupted", "Interrupted")
+        } else if result.is_success() {
+            ("removed", "Removed")
+        } else {
+            ("failed", "Failed")
+        };
+        let message = message(plan, &result, inventory);
+        let had_effects = plan.has_steps();
+        let change = |record: &mut Installed| {
+            record.removed = true;
+            record.ready = false;
+            if had_effects {
+                let last = record.installed.as_ref().or(record.applying.as_ref());
+                let (version, revision) = last.map_or_else(Default::default, |last| {
+                    (last.version.clone(), last.revision.clone())
+                });
+                record.push(AttemptResult {
+                    version,
+                    revision,
+                    result: name.to_owned(),
+                    at: jiff::Timestamp::now(),
+                    message: message.clone(),
+                });
+            }
+        };
+        (
+            state.commit(inventory, change, reason, &message).await,
+            name,
+        )
+    };
+    // What was done is reported even if it could not be recorded.
+    result.unrecorded = written.err().map(Arc::new);
+    result.ending = if result.unrecorded.is_some() {
+        "failed"
+    } else {
+        ending
+    };
+    events.send(EventKind::Finished(result.clone()));
+    Ok(result)
+}
+
+fn message(plan: &Plan, result: &SyncResult, inventory: &Inventory) -> String {
+    let problem = record::first_problem(plan, result);
+    problem.map_or_else(
+        || {
+            format!(
+                "git no longer has it; {} objects stay",
+                inventory.entries.len()
+            )
+        },
+        |problem| record::bounded(&problem),
+    )
+}
+
+/// What forbids the end of a release: objects that its bundle says must be gone
+/// before. One that cannot be looked for forbids it too.
+pub async fn review_end(cluster: &Cluster, desired: &Desired, observed: &Observed) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    for rule in &desired.terms.block_uninstall {
+        findings.extend(blocks(cluster, observed, rule).await);
+    }
+    findings
+}
+
+async fn blocks(cluster: &Cluster, observed: &Observed, rule: &BlockUninstall) -> Option<Finding> {
+    let selector = &rule.for_each;
+    let kind = selector.group_kind()?;
+    let unknown = |why: String| {
+        let message = format!("whether there are objects of kind {kind} cannot be told: {why}");
+        Some(Finding::error(Kind::Cluster, "uninstall-unknown", message))
+    };
+    if observed.discovery.is_stale(&kind.group) {
+        return unknown(format!(
+            "the server behind the group {} does not answer",
+            kind.group
+        ));
+    }
+    // A kind that nobody serves has no objects that anybody could use.
+    let path = ResourcePath::preferred(&observed.discovery, &kind)?;
+    let list = match cluster.list_metadata(&path, &Selector::default(), "").await {
+        Ok(list) => list,
+        Err(error) => return unknown(super::op::failure(&error).message),
+    };
+    let matcher = selector.matcher();
+    let is_member = |id: &ObjectId| {
+        let entry = observed.inventory.entries.get(id);
+        entry.is_some_and(|entry| entry.state == EntryState::Applied)
+    };
+    let blocking: Vec<&ObjectId> = list
+        .items
+        .iter()
+        .filter(|(id, meta)| matcher.matches(id, &meta.labels) && !is_member(id))
+        .map(|(id, _)| id)
+        .collect();
+    let first = blocking.first()?;
+    let more = match blocking.len() - 1 {
+        0 => String::new(),
+        more => format!(" and {more} more"),
+    };
+    let message = format!("{}: {first}{more}", rule.message);
+    Some(
+        Finding::error(Kind::Policy, "uninstall-blocked", message)
+            .hint("the bundle says so (`blockUninstall`); remove them first"),
+    )
+}

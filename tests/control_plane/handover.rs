@@ -1,0 +1,208 @@
+//! Objects that change hands between releases (`movedFrom`).
+
+use pleach_testkit::faults::Moment;
+use rstest::rstest;
+
+use crate::fleet::{Fleet, object_writes, owners};
+use crate::{kill, samples};
+
+/// Three ConfigMaps and a Deployment, of which the new release wants all but one.
+fn manifests(names: &[&str]) -> String {
+    let maps = names.iter().map(|name| samples::config_map(name, "v"));
+    maps.chain([samples::deployment("shop")])
+        .collect::<Vec<_>>()
+        .join("---\n")
+}
+
+fn old(environment: &str) -> String {
+    format!("  - {{name: old, bundle: shop, namespace: {environment}}}\n")
+}
+
+fn new(environment: &str, from: &str) -> String {
+    format!(
+        "  - {{name: new, bundle: next, namespace: {environment}, movedFrom: {{environment: {from}, release: old}}}}\n"
+    )
+}
+
+fn fleet(environment: &'static str) -> Fleet {
+    Fleet::new(
+        environment,
+        &old(environment),
+        &[
+            ("manifests/shop/bundle.yaml", samples::BUNDLE),
+            ("manifests/shop/all.yaml", &manifests(&["a", "b", "c"])),
+            ("manifests/next/bundle.yaml", samples::BUNDLE),
+            ("manifests/next/all.yaml", &manifests(&["a", "b"])),
+        ],
+    )
+}
+
+fn uids(fleet: &Fleet) -> Vec<String> {
+    ["cm/a", "cm/b", "deployment/shop"]
+        .map(|object| fleet.field(&["-n", fleet.environment, object], "{.metadata.uid}"))
+        .into()
+}
+
+/// Everything of the old release is the new one's, and nothing was made anew.
+fn assert_handed_over(fleet: &Fleet, uids_before: &[String]) {
+    assert_eq!(uids(fleet), uids_before);
+    let environment = fleet.environment;
+    let set = fleet.field(
+        &["release", &format!("{environment}.new")],
+        r"{.metadata.labels.applyset\.kubernetes\.io/id}",
+    );
+    for object in ["cm/a", "cm/b", "deployment/shop"] {
+        let label = r"{.metadata.labels.applyset\.kubernetes\.io/part-of}";
+        assert_eq!(
+            fleet.field(&["-n", environment, object], label),
+            set,
+            "{object}"
+        );
+        let object = fleet.get(&["-n", environment, object]).unwrap();
+        let owners = owners(&object);
+        let ours = format!("pleach/{environment}.new Apply");
+        assert!(owners.contains(&ours), "{owners:?}");
+        let theirs = format!("pleach/{environment}.old Apply");
+        assert!(!owners.contains(&theirs), "{owners:?}");
+    }
+}
+
+#[test]
+fn objects_are_handed_over_instead_of_deleted() {
+    let fleet = fleet("moves");
+    fleet.applied();
+    let uids = uids(&fleet);
+    fleet.edit_environment(&old("moves"), &new("moves", "moves"));
+    fleet.commit();
+    fleet
+        .diff()
+        .ended_with(10)
+        .says("it exists and is taken over from pleach/moves.old")
+        .says("ConfigMap/moves/c: no longer in git");
+
+    // Nothing is deleted: the last object waits for its consent.
+    let (run, events) = fleet.watched(Fleet::applied);
+    run.says("release moves.new")
+        .says("3 adopted")
+        .says("release moves.old");
+    assert!(
+        object_writes(&events)
+            .iter()
+            .all(|line| !line.starts_with("delete")),
+        "{events:?}"
+    );
+    assert_handed_over(&fleet, &uids);
+    assert!(fleet.exists(&["-n", "moves", "cm/c"]));
+    let (_, events) = fleet.watched(Fleet::applied);
+    assert_eq!(events.writes().to_string(), "");
+
+    // With consent only what nobody took over goes, and the record with it.
+    fleet.extend_environment("consent: [{action: uninstall, release: old}]\n");
+    fleet.commit();
+    let (_, events) = fleet.watched(Fleet::applied);
+    let deleted: Vec<String> = object_writes(&events)
+        .into_iter()
+        .filter(|line| line.starts_with("delete"))
+        .collect();
+    assert_eq!(deleted, ["delete configmaps moves/c 200"]);
+    assert!(!fleet.exists(&["release", "moves.old"]));
+    assert_handed_over(&fleet, &uids);
+    fleet.writes_nothing(Fleet::applied);
+}
+
+#[test]
+fn objects_are_handed_over_with_the_consent_in_the_same_commit() {
+    let fleet = fleet("moves-now");
+    fleet.applied();
+    let uids = uids(&fleet);
+    fleet.edit_environment(&old("moves-now"), &new("moves-now", "moves-now"));
+    fleet.extend_environment("consent: [{action: uninstall, release: old}]\n");
+    fleet.commit();
+    // The plan is shown before anything is handed over, and says so.
+    fleet
+        .diff()
+        .ended_with(10)
+        .says("3 to adopt")
+        .says("1 to delete");
+    fleet.applied();
+    assert_handed_over(&fleet, &uids);
+    assert!(!fleet.exists(&["-n", "moves-now", "cm/c"]));
+    fleet.applied();
+    assert!(!fleet.exists(&["release", "moves-now.old"]));
+}
+
+#[test]
+fn objects_are_handed_over_to_another_environment() {
+    let fleet = fleet("moves-from");
+    fleet.applied();
+    let uids = uids(&fleet);
+    let id = fleet.cluster_id();
+    fleet.write(
+        "environments/moves-to.yaml",
+        &format!(
+            "apiVersion: pleach.dev/v1alpha1\nkind: Environment\ncluster: {{id: {id}}}\nreleases:\n{}",
+            new("moves-from", "moves-from")
+        ),
+    );
+    fleet.edit_environment(&old("moves-from"), "");
+    fleet.edit_environment("releases:\n", "releases: []\n");
+    fleet.extend_environment("consent: [{action: uninstall, release: old}]\n");
+    fleet.commit();
+    // Whichever comes first: what is to be handed over is not deleted.
+    let (run, events) = fleet.watched(Fleet::applied);
+    run.says("it is handed over to release moves-to.new");
+    let deleted: Vec<String> = object_writes(&events)
+        .into_iter()
+        .filter(|line| line.starts_with("delete"))
+        .collect();
+    assert_eq!(deleted, ["delete configmaps moves-from/c 200"]);
+    assert!(fleet.exists(&["release", "moves-from.old"]));
+    fleet
+        .run(&["apply", "moves-to", "--yes"])
+        .ended_with(0)
+        .says("3 adopted");
+    assert_eq!(uids, self::uids(&fleet));
+    // Its environment gave the consent, and nothing is left of it.
+    fleet.applied();
+    assert!(!fleet.exists(&["release", "moves-from.old"]));
+    assert_eq!(uids, self::uids(&fleet));
+    // Nobody else may take objects of a release without naming it.
+    let (_, events) =
+        fleet.watched(|fleet| fleet.run(&["apply", "moves-to", "--yes"]).ended_with(0));
+    assert_eq!(events.writes().to_string(), "");
+}
+
+#[test]
+fn objects_of_another_release_are_refused_without_being_named() {
+    let fleet = fleet("grabs");
+    fleet.applied();
+    let moved = new("grabs", "grabs").replace("release: old", "release: older");
+    fleet.edit_environment(&old("grabs"), &moved);
+    fleet.commit();
+    fleet
+        .writes_nothing(|fleet| fleet.apply().ended_with(7))
+        .says("it is part of another ApplySet");
+}
+
+#[rstest]
+#[case("cut-before", Moment::BeforeForwarding)]
+#[case("cut-after", Moment::AfterForwarding)]
+fn a_handover_that_is_killed_is_gone_on_with(
+    #[case] environment: &'static str,
+    #[case] moment: Moment,
+) {
+    let mut fleet = fleet(environment);
+    fleet.applied();
+    let uids = uids(&fleet);
+    fleet.edit_environment(&old(environment), &new(environment, environment));
+    fleet.extend_environment("consent: [{action: uninstall, release: old}]\n");
+    fleet.commit();
+    kill::at_every_write(&mut fleet, &["apply", environment, "--yes"], moment);
+    fleet.applied();
+    assert_handed_over(&fleet, &uids);
+    assert!(!fleet.exists(&["-n", environment, "cm/c"]));
+    fleet.applied();
+    assert!(!fleet.exists(&["release", &format!("{environment}.old")]));
+    let (_, events) = fleet.watched(Fleet::applied);
+    assert_eq!(events.writes().to_string(), "");
+}

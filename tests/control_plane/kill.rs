@@ -1,0 +1,51 @@
+//! The program killed in the middle of what it does.
+
+use std::process::{Child, Stdio};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use pleach_testkit::faults::{Fault, FaultProxy, Moment, Rule};
+
+use crate::fleet::Fleet;
+use crate::shared;
+
+/// Runs a command line, and kills it at a moment of its nth write. Says whether
+/// it came to that.
+pub(crate) fn at_write(fleet: &mut Fleet, args: &[&str], moment: Moment, nth: usize) -> bool {
+    let proxy = FaultProxy::start(shared().kubeconfig()).unwrap();
+    let child: Arc<Mutex<Option<Child>>> = Arc::default();
+    let victim = Arc::clone(&child);
+    let kill = Fault::hook(moment, move || {
+        if let Some(child) = victim.lock().unwrap().as_mut() {
+            drop(child.kill());
+        }
+    });
+    proxy.add(Rule::on_writes(kill).nth(nth));
+    fleet.through(proxy.kubeconfig());
+    let spawned = fleet
+        .command(args)
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    *child.lock().unwrap() = Some(spawned);
+    let status = loop {
+        if let Some(status) = child.lock().unwrap().as_mut().unwrap().try_wait().unwrap() {
+            break status;
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    };
+    fleet.through(shared().kubeconfig().to_owned());
+    status.code().is_none()
+}
+
+/// Runs a command line again and again, killed at its first write, its second
+/// and so on, until it gets through.
+pub(crate) fn at_every_write(fleet: &mut Fleet, args: &[&str], moment: Moment) {
+    for nth in 1..100 {
+        if !at_write(fleet, args, moment, nth) {
+            return;
+        }
+    }
+    panic!("{args:?} never gets through");
+}

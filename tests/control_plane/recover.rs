@@ -1,0 +1,182 @@
+//! Lost records, rebuilt from what objects say of themselves.
+
+use rstest::rstest;
+
+use crate::fleet::{Fleet, object_writes};
+use crate::{kubectl, samples};
+
+fn fleet(environment: &'static str) -> Fleet {
+    let group = format!("{environment}.example.org");
+    let secret =
+        "apiVersion: v1\nkind: Secret\nmetadata: {name: token}\nstringData: {k: Xq7hush9vB2}\n";
+    let manifests = [
+        samples::config_map("settings", "v"),
+        samples::config_map("unlabelled", "v"),
+        samples::deployment("shop"),
+        samples::gears(&group),
+        samples::gear(&group),
+        secret.to_owned(),
+    ]
+    .join("---\n");
+    Fleet::new(
+        environment,
+        &format!("  - {{name: shop, bundle: shop, namespace: {environment}}}\n"),
+        &[
+            ("manifests/shop/bundle.yaml", samples::BUNDLE),
+            ("manifests/shop/all.yaml", &manifests),
+        ],
+    )
+}
+
+/// Names of the shards of the release.
+fn shards(fleet: &Fleet) -> Vec<String> {
+    let label = format!("pleach.dev/release={}.shop", fleet.environment);
+    let names = fleet.kubectl(&[
+        "-n",
+        "pleach-system",
+        "get",
+        "cm",
+        "-l",
+        &label,
+        "-o",
+        "name",
+    ]);
+    names.lines().map(str::to_owned).collect()
+}
+
+fn lose_release(fleet: &Fleet) {
+    kubectl::admin(&["delete", "release", &format!("{}.shop", fleet.environment)]);
+}
+
+fn lose_shard(fleet: &Fleet) {
+    for shard in shards(fleet) {
+        kubectl::admin(&["-n", "pleach-system", "delete", &shard]);
+    }
+}
+
+fn tamper(fleet: &Fleet) {
+    for shard in shards(fleet) {
+        let patch = r#"--patch={"binaryData":{"entries":"aGVsbG8="}}"#;
+        kubectl::admin(&[
+            "-n",
+            "pleach-system",
+            "patch",
+            &shard,
+            "--type=merge",
+            patch,
+        ]);
+    }
+}
+
+fn lose_both(fleet: &Fleet) {
+    lose_shard(fleet);
+    lose_release(fleet);
+}
+
+fn lose_nothing(_: &Fleet) {}
+
+#[rstest]
+#[case::the_release("lost-release", lose_release, "the record and its inventory")]
+#[case::a_shard(
+    "lost-shard",
+    lose_shard,
+    "ConfigMap pleach-system/lost-shard.shop.inventory."
+)]
+#[case::a_shard_that_was_changed(
+    "tampered",
+    tamper,
+    "ConfigMap pleach-system/tampered.shop.inventory."
+)]
+#[case::both("lost-both", lose_both, "the record and its inventory")]
+#[case::nothing("lost-nothing", lose_nothing, "")]
+fn a_lost_record_is_rebuilt_and_nothing_is_deleted(
+    #[case] environment: &'static str,
+    #[case] lose: fn(&Fleet),
+    #[case] what: &str,
+) {
+    let fleet = fleet(environment);
+    fleet.applied();
+    let group = format!("{environment}.example.org");
+    // Somebody copied the label, and somebody took it off.
+    let set = fleet.field(
+        &["release", &format!("{environment}.shop")],
+        r"{.metadata.labels.applyset\.kubernetes\.io/id}",
+    );
+    let label = format!("applyset.kubernetes.io/part-of={set}");
+    kubectl::admin(&["-n", environment, "create", "cm", "copied"]);
+    kubectl::admin(&["-n", environment, "label", "cm/copied", &label]);
+    kubectl::admin(&[
+        "-n",
+        environment,
+        "label",
+        "cm/unlabelled",
+        "applyset.kubernetes.io/part-of-",
+    ]);
+    lose(&fleet);
+    let (run, events) =
+        fleet.watched(|fleet| fleet.run(&["recover", environment, "--yes"]).ended_with(0));
+    assert_eq!(object_writes(&events), [""; 0]);
+    if what.is_empty() {
+        run.says("nothing is lost");
+        assert_eq!(events.writes().to_string(), "");
+        return;
+    }
+    run.says(&format!("lost: {what}"))
+        .says(&format!("found: ConfigMap/{environment}/settings"))
+        .says(&format!("found: Gear.{group}/{environment}/first"))
+        .says(&format!("found by git, without its label: ConfigMap/{environment}/unlabelled"))
+        .says(&format!("left out: it has the label, but pleach did not apply it: ConfigMap/{environment}/copied"))
+        .says("recovered with 7 objects");
+    let ready = "{.status.conditions[0].status} {.status.conditions[0].reason}";
+    let release = format!("{environment}.shop");
+    assert_eq!(
+        fleet.field(&["release", &release], ready),
+        "False Recovered"
+    );
+
+    // The next apply is possible, and a further one has nothing to do.
+    fleet.applied().says("deployed");
+    let (_, events) = fleet.watched(Fleet::applied);
+    assert_eq!(events.writes().to_string(), "");
+    // What was rebuilt is a member again: it goes when git drops it.
+    fleet.edit(
+        "manifests/shop/all.yaml",
+        &samples::config_map("settings", "v"),
+        &samples::config_map("other", "v"),
+    );
+    fleet.commit();
+    fleet.applied().says("1 created, 1 deleted");
+    assert!(!fleet.exists(&["-n", environment, "cm/settings"]));
+    assert!(fleet.exists(&["-n", environment, "cm/copied"]));
+}
+
+#[test]
+fn a_lost_record_stops_everything_until_it_is_rebuilt() {
+    let fleet = fleet("stopped");
+    fleet.applied();
+    lose_shard(&fleet);
+    let (run, events) = fleet.watched(Fleet::apply);
+    run.ended_with(4).says("`pleach recover stopped/shop`");
+    assert_eq!(events.writes().to_string(), "");
+    // It asks, and a shown plan is as far as it goes without an answer.
+    fleet
+        .writes_nothing(|fleet| fleet.run(&["recover", "stopped/shop"]).ended_with(2))
+        .says("--yes");
+    let report = fleet.run(&["recover", "stopped/shop", "--yes", "-o", "json"]);
+    let report = report.ended_with(0).json();
+    assert_eq!(report["releases"][0]["result"], "recovered");
+    assert_eq!(report["releases"][0]["objects"], 7);
+    fleet.applied();
+}
+
+#[test]
+fn a_record_of_another_repository_is_not_written_over() {
+    let fleet = fleet("theirs");
+    fleet.applied();
+    lose_shard(&fleet);
+    fleet.edit("pleach.yaml", "id: theirs", "id: another");
+    fleet.commit();
+    fleet
+        .writes_nothing(|fleet| fleet.run(&["recover", "theirs", "--yes"]).ended_with(7))
+        .says("belongs to the repository `theirs`, not to `another`");
+}
