@@ -123,7 +123,7 @@ fn what_only_changes_its_name_is_one_entry_with_what_else_changes() {
 
 #[test]
 fn items_that_move_are_no_change_of_their_content() {
-    let fleet = fleet("order");
+    let fleet = fleet("reorder");
     fleet.applied();
     fleet.edit(
         "manifests/app/app.yaml",

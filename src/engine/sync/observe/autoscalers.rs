@@ -56,7 +56,13 @@ pub(super) async fn list(
     let mut found = Vec::new();
     let everywhere = [None];
     let each: Vec<Option<&str>> = namespaces.into_iter().map(Some).collect();
-    for scope in [&everywhere[..], &each] {
+    // An autoscaler lies beside what it scales: one namespace is asked alone.
+    let scopes: &[&[Option<&str>]] = if each.len() == 1 {
+        &[&each]
+    } else {
+        &[&everywhere, &each]
+    };
+    for scope in scopes {
         found.clear();
         match list_in(cluster, &path, scope, &mut found).await {
             Ok(()) => return Ok(Autoscalers::Found(found)),
