@@ -10,7 +10,7 @@ use super::patch::labels;
 use super::source::Place;
 use crate::finding::{Finding, Kind};
 use crate::object::{ObjectId, SecretField};
-use crate::repo::{FileTree, Matcher, ResolvedRelease, SecretRule};
+use crate::repo::{FileTree, Matcher, ResolvedRelease, SecretRule, TreeError};
 use crate::values::SecretValues;
 
 /// The schema of a release's values, beside its manifests.
@@ -32,8 +32,13 @@ pub(super) fn values(
     release: &ResolvedRelease,
 ) -> Result<Option<SecretValues>, Box<Finding>> {
     let file = schema_file(release);
-    let Ok(bytes) = tree.read(&file) else {
-        return Ok(None);
+    let bytes = match tree.read(&file) {
+        Ok(bytes) => bytes,
+        Err(TreeError::Missing { .. }) => return Ok(None),
+        Err(error) => {
+            let finding = Finding::error(Kind::Repository, "values-schema", error.to_string());
+            return Err(Box::new(finding));
+        }
     };
     let schema: Value = serde_json::from_slice(&bytes).map_err(|error| {
         let place = crate::object::Origin::new(&*file, error.line());

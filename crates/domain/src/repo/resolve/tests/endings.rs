@@ -58,7 +58,7 @@ fn what_forbids_an_end_is_of_a_known_kind(#[case] rule: &str, #[case] expected: 
 fn the_consents_to_an_end_name_no_version_that_is_gone_to() {
     let environment = resolved(&[(
         PROD,
-        "consent: [{action: uninstall, release: old}, {action: delete, kind: Namespace, name: n, release: old, from: v1},\n  {action: uninstall, release: web}, {action: delete, kind: Namespace, name: n, release: web, from: v1}]\nreleases: [{bundle: web, version: v1.0.0}]",
+        "consent: [{action: uninstall, release: old}, {action: delete, kind: Namespace, name: web, release: old, from: v1},\n  {action: uninstall, release: web}, {action: delete, kind: Namespace, name: web, release: web, from: v1}]\nreleases: [{bundle: web, version: v1.0.0}]",
     )]);
     assert_eq!(environment.findings, []);
 }
