@@ -88,8 +88,9 @@ fn killed_at(fleet: &Fleet, proxy: &FaultProxy, moment: Moment, nth: usize) -> b
     let killed = Arc::new(Mutex::new(false));
     let note = killed.clone();
     let kill = Fault::hook(moment, move || {
-        victim.lock().unwrap().as_mut().unwrap().kill().unwrap();
+        // Noted before it is done: who waits for the end must find the note.
         *note.lock().unwrap() = true;
+        victim.lock().unwrap().as_mut().unwrap().kill().unwrap();
     });
     proxy.reset();
     proxy.add(Rule::on_writes(kill).nth(nth));

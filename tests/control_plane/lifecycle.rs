@@ -96,7 +96,7 @@ spec:
 );
 
 /// Kinds of the release's objects.
-const KINDS: usize = 10;
+const KINDS: usize = 11;
 
 fn fleet(environment: &'static str) -> Fleet {
     let releases =

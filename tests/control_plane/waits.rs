@@ -116,13 +116,13 @@ fn the_waits_for_an_end_end() {
     fleet
         .apply()
         .ended_with(6)
-        .says("ConfigMap/wait-absent/pruned: not ready after 3 s: it waits for example.org/pruned")
+        .says("ConfigMap/wait-absent/pruned: not gone after 3 s: it waits for example.org/pruned")
         .says("it waits for example.org/ended");
     fleet.write("manifests/web/web.yaml", &files.join("---\n"));
     fleet.commit();
     fleet
         .apply()
         .ended_with(6)
-        .says("ConfigMap/wait-absent/ended: not ready after 3 s: it waits for example.org/ended")
-        .says("the release's `timeout` in the environment file says how long to wait");
+        .says("ConfigMap/wait-absent/ended: not gone after 3 s: it waits for example.org/ended")
+        .says("the controller that set example.org/ended has to take it off");
 }
