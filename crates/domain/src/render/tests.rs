@@ -309,7 +309,7 @@ fn every_file_is_read_once_and_shared_templates_too() {
     assert_eq!(origins, names);
     let mut reads = counting.reads.into_inner();
     // The schema is looked for, and these values have none.
-    let schema = reads.remove(&super::hide::schema_file(&release));
+    let schema = reads.remove(&hide::schema_file(&release));
     assert_eq!(schema, Some(1));
     assert_eq!(reads.len(), 101);
     assert!(reads.values().all(|count| *count == 1), "{reads:?}");
