@@ -10,6 +10,7 @@ pub mod target;
 pub mod ui;
 
 mod apply;
+mod claim;
 mod compare;
 mod completion;
 mod diff;

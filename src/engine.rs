@@ -6,6 +6,7 @@
 pub mod doctor;
 pub mod lease;
 pub mod recover;
+pub mod stop;
 pub mod sync;
 
 use std::error::Error;

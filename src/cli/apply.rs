@@ -8,13 +8,15 @@ use pleach_domain::inventory::ReleaseName;
 use pleach_domain::plan::{Action, Plan};
 use serde_json::Value;
 
+use super::claim::LockArgs;
 use super::error::{CliError, Kind};
 use super::format::report::Report;
 use super::session::{self, Options, Planned, Session, Subject};
 use super::{Context, Exit, Target, Ui, format, plan_file};
+use crate::engine::stop::Cause;
 use crate::engine::sync::events::Events;
 use crate::engine::sync::report::{FailureKind, SyncResult};
-use crate::engine::sync::{self, SyncError};
+use crate::engine::sync::{self, Claim, Run, SyncError};
 use crate::io::cluster::Cluster;
 
 /// Make the cluster equal to git
@@ -62,6 +64,9 @@ pub(crate) struct ApplyArgs {
     #[arg(long, value_name = "ID")]
     pub(crate) cluster_id: Option<String>,
 
+    #[command(flatten)]
+    pub(crate) lock: LockArgs,
+
     /// Format of the output
     #[arg(short, long, value_name = "FORMAT", default_value = "text")]
     pub(crate) output: ApplyOutput,
@@ -94,6 +99,7 @@ struct Reviewed<'a> {
 /// What the command ends with, release by release.
 pub(super) struct Outcome {
     output: ApplyOutput,
+    claim: Claim,
     pub(super) exit: Exit,
     reports: Vec<Value>,
 }
@@ -114,7 +120,7 @@ pub(crate) async fn run(ui: &mut Ui, ctx: &Context, mut args: ApplyArgs) -> Resu
         review: true,
     };
     let session = Session::open(ui, ctx, &args.target, options, args.cluster_id.clone()).await?;
-    let mut outcome = Outcome::new(args.output);
+    let mut outcome = Outcome::new(args.output, args.lock.claim());
     let mut reviewed = Vec::new();
     for subject in session.subjects(ui, ctx, &args.target).await? {
         match session.plan_for(ui, &subject).await? {
@@ -286,9 +292,10 @@ async fn replan(
 }
 
 impl Outcome {
-    pub(super) fn new(output: ApplyOutput) -> Self {
+    pub(super) fn new(output: ApplyOutput, claim: Claim) -> Self {
         Self {
             output,
+            claim,
             exit: Exit::DONE,
             reports: Vec::new(),
         }
@@ -368,7 +375,7 @@ impl Outcome {
         planned: Planned,
     ) -> Option<&'static str> {
         self.exit = self.exit.and(planned.blocks());
-        let (plan, result) = carry_out(ui, ctx, cluster, planned).await;
+        let (plan, result) = Box::pin(carry_out(ui, ctx, cluster, &self.claim, planned)).await;
         let (result, error) = match result {
             Ok(result) => {
                 // What was done is reported all the same.
@@ -421,6 +428,7 @@ async fn carry_out(
     ui: &mut Ui,
     ctx: &Context,
     cluster: &Cluster,
+    claim: &Claim,
     planned: Planned,
 ) -> (Plan, Result<SyncResult, SyncError>) {
     let Planned {
@@ -432,14 +440,13 @@ async fn carry_out(
     let events = Events::new(desired.name.clone(), sender);
     let mut progress = format::progress::Progress::new(ui, &plan);
     let result = {
-        let sync = sync::carry_out(
+        let run = Run {
             cluster,
-            &mut desired,
-            observation,
-            &plan,
-            &events,
-            &ctx.cancel,
-        );
+            claim,
+            events: &events,
+            stop: &ctx.stop(),
+        };
+        let sync = sync::carry_out(&run, &mut desired, observation, &plan);
         tokio::pin!(sync);
         loop {
             tokio::select! {
@@ -468,10 +475,10 @@ fn exit_of(plan: &Plan, result: &SyncResult) -> Exit {
             FailureKind::Other => Exit::FAILED,
         })
         .fold(Exit::DONE, Exit::and);
-    if result.interrupted {
-        failures.and(Exit::INTERRUPTED)
-    } else {
-        failures
+    match result.stopped {
+        Some(Cause::Interrupted) => failures.and(Exit::INTERRUPTED),
+        Some(Cause::Superseded) => failures.and(Exit::CONFLICT),
+        None => failures,
     }
 }
 

@@ -14,6 +14,7 @@ use tokio_util::sync::CancellationToken;
 use super::Target;
 use super::error::{CliError, Kind};
 use super::format::findings;
+use crate::engine::stop::{Cause, Stop};
 use crate::io::files;
 use crate::io::git::{Revision, Source};
 
@@ -72,6 +73,11 @@ impl Context {
             settings,
             cancel: CancellationToken::new(),
         }
+    }
+
+    /// What ends a run at its next safe point.
+    pub fn stop(&self) -> Stop {
+        Stop::on(Cause::Interrupted, self.cancel.clone())
     }
 
     /// Opens the repository.

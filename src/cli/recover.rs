@@ -5,9 +5,11 @@ use pleach_domain::inventory::{ReleaseName, Store};
 use pleach_domain::plan::Desired;
 use serde_json::Value;
 
+use super::claim::LockArgs;
 use super::error::{CliError, Kind};
 use super::session::{self, Options, Session};
 use super::{Context, Exit, Target, Ui, format};
+use crate::engine::lease::Holder;
 use crate::engine::recover::{Examined, examine};
 use crate::engine::sync::state::{self, Search};
 use crate::engine::sync::{cluster_id, is_cluster};
@@ -37,6 +39,9 @@ pub(crate) struct RecoverArgs {
     /// Needed with --yes where the environment does not name its cluster.
     #[arg(long, value_name = "ID")]
     cluster_id: Option<String>,
+
+    #[command(flatten)]
+    lock: LockArgs,
 
     /// Format of the output
     #[arg(short, long, value_name = "FORMAT", default_value = "text")]
@@ -107,6 +112,7 @@ pub(crate) async fn run(ui: &mut Ui, ctx: &Context, args: RecoverArgs) -> Result
             return Err(CliError::new(Kind::Failed, "declined; nothing was written"));
         }
     }
+    let claim = args.lock.claim();
     let mut documents: Vec<Value> = Vec::new();
     for Release {
         mut examined,
@@ -116,8 +122,17 @@ pub(crate) async fn run(ui: &mut Ui, ctx: &Context, args: RecoverArgs) -> Result
         let mut word = "complete";
         if examined.is_needed() {
             word = "recovered";
-            if let Err(error) = examined.write(desired.as_ref()).await {
-                let error = session::failed("recover", &examined.name, error);
+            let name = examined.name.clone();
+            let waiting = |holder: &Holder| ui.status(format::progress::queued(&name, holder));
+            let written = examined
+                .write(desired.as_ref(), &claim, &ctx.stop(), waiting)
+                .await;
+            let failed = match written {
+                Ok(Ok(())) => None,
+                Ok(Err(_)) => Some(CliError::interrupted()),
+                Err(error) => Some(session::failed("recover", &name, error)),
+            };
+            if let Some(error) = failed {
                 ui.error(&error);
                 exit = exit.and(error.exit());
                 word = "failed";

@@ -5,6 +5,7 @@ use pleach_domain::inventory::ReleaseName;
 use pleach_domain::plan::{Action, Plan};
 
 use super::apply::{ApplyOutput, Outcome, show};
+use super::claim::LockArgs;
 use super::error::{CliError, Kind};
 use super::session::{Gone, Options, Planned, Session, not_installed};
 use super::{Context, Exit, Target, Ui};
@@ -40,6 +41,9 @@ pub(crate) struct UninstallArgs {
     #[arg(long, value_name = "TIME")]
     timeout: Option<SignedDuration>,
 
+    #[command(flatten)]
+    lock: LockArgs,
+
     /// Format of the output
     #[arg(short, long, value_name = "FORMAT", default_value = "text")]
     output: ApplyOutput,
@@ -63,7 +67,7 @@ pub(crate) async fn run(ui: &mut Ui, ctx: &Context, args: UninstallArgs) -> Resu
     };
     let session = Session::for_end(ui, ctx, target, options).await?;
     let cluster = session.cluster_for(&name);
-    let mut outcome = Outcome::new(args.output);
+    let mut outcome = Outcome::new(args.output, args.lock.claim());
     let mut shown: Option<Plan> = None;
     for _ in 0..ROUNDS {
         let found = state::release(&cluster, &name, &session.search()).await?;

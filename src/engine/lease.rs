@@ -8,6 +8,7 @@
 //! never compared. A holder that could not renew for two thirds of the duration
 //! stops by itself, before anybody may take over.
 
+use std::fmt;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -18,6 +19,7 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+use super::stop::{Cause, Stop};
 use crate::io::cluster::{
     ApplyOptions, Class, Cluster, ClusterError, DeleteOptions, Patch, PatchOptions, Propagation,
     ResourcePath, Retry,
@@ -62,7 +64,17 @@ pub struct Holder {
     /// Name of the holder.
     pub identity: String,
     /// Since when, by the holder's clock.
-    pub since: String,
+    pub since: Option<Timestamp>,
+}
+
+impl fmt::Display for Holder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.identity)?;
+        match self.since {
+            Some(since) => write!(f, " since {since:.0}"),
+            None => Ok(()),
+        }
+    }
 }
 
 /// Why a Lease was not got.
@@ -72,13 +84,25 @@ pub enum LeaseError {
     #[error(transparent)]
     Cluster(#[from] ClusterError),
     /// Somebody else holds it and goes on renewing it.
-    #[error("{} holds Lease {lease} since {}", .holder.identity, .holder.since)]
+    #[error("{holder} holds {lease}")]
     Held {
         /// The Lease.
         lease: ObjectId,
         /// Who has it.
         holder: Holder,
     },
+    /// We were asked to stop while somebody else had it.
+    #[error("stopped while waiting for a Lease")]
+    Stopped(Cause),
+}
+
+/// How long somebody else who holds a Lease is waited for.
+#[derive(Debug, Clone, Copy)]
+pub struct Patience<'a> {
+    /// At most this long.
+    pub limit: Duration,
+    /// Ends the wait too.
+    pub stop: &'a Stop,
 }
 
 /// A Lease that is ours. Dropping it stops the renewals and leaves the Lease to
@@ -87,7 +111,7 @@ pub enum LeaseError {
 pub struct Lease {
     cluster: Cluster,
     id: ObjectId,
-    uid: String,
+    identity: String,
     lost: CancellationToken,
     renewals: JoinSet<()>,
 }
@@ -101,53 +125,66 @@ impl Lease {
         id: &ObjectId,
         identity: &str,
         terms: Terms,
-        patience: Duration,
+        patience: Patience<'_>,
         mut waiting: impl FnMut(&Holder),
     ) -> Result<Self, LeaseError> {
-        let give_up = Instant::now() + patience;
+        let give_up = Instant::now() + patience.limit;
         let mut seen: Option<(Value, Instant)> = None;
         let mut told: Option<Holder> = None;
         loop {
+            // Nobody has it, as a rule: then this is the only request.
             let attempted = Instant::now();
-            let Some(live) = cluster.get_id(&leases(), id).await? else {
-                match create(cluster, id, identity, terms).await {
-                    Ok(live) => return Ok(Self::held(cluster, id, &live, terms, attempted)),
-                    Err(error) if is_race(&error) => continue,
-                    Err(error) => return Err(error.into()),
+            match create(cluster, id, identity, terms).await {
+                Ok(live) => return Ok(Self::held(cluster, id, &live, terms, attempted)),
+                Err(error) if matches!(error.class(), Some(Class::AlreadyExists { .. })) => {}
+                Err(error) => return Err(error.into()),
+            }
+            // Until it is gone.
+            loop {
+                let attempted = Instant::now();
+                let Some(live) = cluster.get_id(&leases(), id).await? else {
+                    break;
+                };
+                let spec = &live["spec"];
+                let holder = spec["holderIdentity"].as_str().unwrap_or_default();
+                // An attempt of ours whose answer was lost.
+                if holder == identity {
+                    return Ok(Self::held(cluster, id, &live, terms, attempted));
                 }
-            };
-            let spec = &live["spec"];
-            let holder = spec["holderIdentity"].as_str().unwrap_or_default();
-            // An attempt of ours whose answer was lost.
-            if holder == identity {
-                return Ok(Self::held(cluster, id, &live, terms, attempted));
-            }
-            if seen.as_ref().is_none_or(|(last, _)| last != spec) {
-                seen = Some((spec.clone(), attempted));
-            }
-            let unchanged_for = seen.as_ref().map_or(Duration::ZERO, |(_, at)| at.elapsed());
-            if holder.is_empty() || unchanged_for >= duration_of(spec, terms) {
-                match take(cluster, id, &live, identity, terms).await {
-                    Ok(live) => return Ok(Self::held(cluster, id, &live, terms, attempted)),
-                    Err(error) if is_race(&error) => continue,
-                    Err(error) => return Err(error.into()),
+                if seen.as_ref().is_none_or(|(last, _)| last != spec) {
+                    seen = Some((spec.clone(), attempted));
+                }
+                let unchanged_for = seen.as_ref().map_or(Duration::ZERO, |(_, at)| at.elapsed());
+                if holder.is_empty() || unchanged_for >= duration_of(spec, terms) {
+                    match take(cluster, id, &live, identity, terms).await {
+                        Ok(live) => return Ok(Self::held(cluster, id, &live, terms, attempted)),
+                        Err(error) if is_race(&error) => continue,
+                        Err(error) => return Err(error.into()),
+                    }
+                }
+                let holder = Holder {
+                    identity: holder.to_owned(),
+                    since: spec["acquireTime"]
+                        .as_str()
+                        .and_then(|since| since.parse().ok()),
+                };
+                if Instant::now() + terms.retry > give_up {
+                    return Err(LeaseError::Held {
+                        lease: id.clone(),
+                        holder,
+                    });
+                }
+                if told.as_ref() != Some(&holder) {
+                    waiting(&holder);
+                    told = Some(holder);
+                }
+                // Between two requests, so that none is left behind.
+                tokio::select! {
+                    biased;
+                    cause = patience.stop.wait() => return Err(LeaseError::Stopped(cause)),
+                    () = tokio::time::sleep(terms.retry) => {}
                 }
             }
-            let holder = Holder {
-                identity: holder.to_owned(),
-                since: spec["acquireTime"].as_str().unwrap_or_default().to_owned(),
-            };
-            if Instant::now() + terms.retry > give_up {
-                return Err(LeaseError::Held {
-                    lease: id.clone(),
-                    holder,
-                });
-            }
-            if told.as_ref() != Some(&holder) {
-                waiting(&holder);
-                told = Some(holder);
-            }
-            tokio::time::sleep(terms.retry).await;
         }
     }
 
@@ -158,15 +195,15 @@ impl Lease {
         terms: Terms,
         renewed: Instant,
     ) -> Self {
-        let metadata = &live["metadata"];
+        let identity = text(&live["spec"]["holderIdentity"]);
         let lost = CancellationToken::new();
         let mut renewals = JoinSet::new();
         renewals.spawn(keep(
             Renewal {
                 cluster: cluster.clone().with_retry(Retry::never()),
                 id: id.clone(),
-                identity: text(&live["spec"]["holderIdentity"]),
-                version: text(&metadata["resourceVersion"]),
+                identity: identity.clone(),
+                version: text(&live["metadata"]["resourceVersion"]),
                 terms,
             },
             renewed,
@@ -175,7 +212,7 @@ impl Lease {
         Self {
             cluster: cluster.clone(),
             id: id.clone(),
-            uid: text(&metadata["uid"]),
+            identity,
             lost,
             renewals,
         }
@@ -189,20 +226,34 @@ impl Lease {
     /// Gives the Lease back by deleting it, if it is still ours. What fails is
     /// left to expire.
     pub async fn release(mut self) {
+        let was_lost = self.lost.is_cancelled();
         self.renewals.shutdown().await;
-        if self.lost.is_cancelled() {
+        if was_lost {
             return;
         }
+        if let Err(error) = self.delete().await {
+            tracing::debug!(lease = %self.id, %error, "the lease could not be given back");
+        }
+    }
+
+    /// The last renewal may have come too late, or may have lost its answer: what
+    /// is deleted is what was seen to be ours.
+    async fn delete(&self) -> Result<(), ClusterError> {
+        let cluster = self.cluster.clone().with_retry(Retry::never());
+        let Some(live) = cluster.get_id(&leases(), &self.id).await? else {
+            return Ok(());
+        };
+        if live["spec"]["holderIdentity"] != self.identity.as_str() {
+            return Ok(());
+        }
         let options = DeleteOptions {
-            uid: Some(&self.uid),
-            resource_version: None,
+            uid: live["metadata"]["uid"].as_str(),
+            resource_version: live["metadata"]["resourceVersion"].as_str(),
             propagation: Propagation::Background,
             dry_run: false,
         };
-        let cluster = self.cluster.clone().with_retry(Retry::never());
-        if let Err(error) = cluster.delete(&leases(), &self.id, &options).await {
-            tracing::debug!(lease = %self.id, %error, "the lease could not be given back");
-        }
+        cluster.delete(&leases(), &self.id, &options).await?;
+        Ok(())
     }
 }
 
@@ -227,6 +278,8 @@ enum Renewed {
 /// Renews until the Lease is lost, by others or because nobody could be asked
 /// for too long.
 async fn keep(mut renewal: Renewal, mut renewed: Instant, lost: CancellationToken) {
+    // However this ends, nobody renews from then on.
+    let _lost = lost.drop_guard();
     let terms = renewal.terms;
     let mut next = renewed + terms.renew;
     loop {
@@ -245,7 +298,6 @@ async fn keep(mut renewal: Renewal, mut renewed: Instant, lost: CancellationToke
             Ok(Renewed::Lost) | Err(_) => break,
         }
     }
-    lost.cancel();
 }
 
 impl Renewal {

@@ -12,8 +12,10 @@ use pleach_domain::object::{GroupKind, Manifest, ObjectId, labels};
 use pleach_domain::observe::{Discovery, LiveMeta};
 use pleach_domain::plan::Desired;
 
-use crate::engine::sync::SyncError;
+use crate::engine::lease::Holder;
+use crate::engine::stop::{Cause, Stop};
 use crate::engine::sync::state::{Salvaged, State};
+use crate::engine::sync::{Claim, SyncError, in_turn};
 use crate::io::cluster::{Class, Cluster, ClusterError, ResourcePath, Selector};
 
 /// Requests at a time.
@@ -48,13 +50,22 @@ impl Examined {
         has_members && !(self.lost.is_empty() && found.is_empty() && unlabelled.is_empty())
     }
 
-    /// Writes the record, with everything that it needs. The release is not
-    /// ready afterwards: the next apply compares and verifies all of it.
-    pub async fn write(&mut self, desired: Option<&Desired>) -> Result<(), SyncError> {
+    /// Writes the record, with everything that it needs, when nobody else is
+    /// carrying out a plan. The release is not ready afterwards: the next apply
+    /// compares and verifies all of it. The inner error says that we were asked
+    /// to stop before anything was written.
+    pub async fn write(
+        &mut self,
+        desired: Option<&Desired>,
+        claim: &Claim,
+        stop: &Stop,
+        waiting: impl FnMut(&Holder),
+    ) -> Result<Result<(), Cause>, SyncError> {
         self.state.prepare().await?;
+        let inventory = &self.rebuilt.inventory;
         let message = format!(
             "the record was rebuilt with {} objects",
-            self.rebuilt.inventory.entries.len()
+            inventory.entries.len()
         );
         let change = |record: &mut Installed| {
             record.ready = false;
@@ -64,9 +75,9 @@ impl Examined {
                 record.memory = Some(desired.memory());
             }
         };
-        self.state
-            .commit(&self.rebuilt.inventory, change, "Recovered", &message)
-            .await
+        let work =
+            async |state: &mut State| state.commit(inventory, change, "Recovered", &message).await;
+        in_turn(claim, &mut self.state, stop, waiting, work).await
     }
 }
 

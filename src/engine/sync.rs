@@ -16,27 +16,32 @@ mod removal;
 pub mod report;
 mod scheduler;
 pub mod state;
+mod turn;
 mod wait;
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use pleach_domain::inventory::Inventory;
+use pleach_domain::inventory::{Attempt, Installed, Inventory};
 use pleach_domain::object::labels;
 use pleach_domain::observe::{DesiredDigest, Grants, Observed};
 use pleach_domain::order::StageName;
 use pleach_domain::plan::{Desired, Plan};
 use tokio::sync::Semaphore;
-use tokio_util::sync::CancellationToken;
 
 pub use contents::look_into_namespaces;
 pub use error::SyncError;
 pub use observe::{Observation, cluster_id, is_cluster, observe, recognize};
 pub use removal::review_end;
+pub use turn::Claim;
+pub(in crate::engine) use turn::in_turn;
 
+use super::lease::Holder;
+use super::stop::Stop;
 use crate::io::cluster::Cluster;
 use events::{EventKind, Events, Verb};
 use report::SyncResult;
+use state::State;
 
 /// Requests in flight.
 const CONCURRENCY: usize = 32;
@@ -56,90 +61,133 @@ pub async fn review_access(
     Ok(access::review(cluster, desired, observed, plan, &paths).await?)
 }
 
+/// What every run has beside its plan.
+#[derive(Debug)]
+pub struct Run<'a> {
+    /// Where it writes.
+    pub cluster: &'a Cluster,
+    /// Who it is, and how long it waits for others.
+    pub claim: &'a Claim,
+    /// Who hears of it.
+    pub events: &'a Events,
+    /// What ends it at the next safe point.
+    pub stop: &'a Stop,
+}
+
 /// Carries out a plan that was made from this observation, and records it.
 ///
-/// Nothing is written for a plan without steps whose record is up to date. The
+/// Nothing is written for a plan without steps whose record is up to date. A
+/// plan that changes something is carried out in turn: under the Lease of the
+/// release, and only if the record is still the one it was made from. The
 /// superset of the inventory is written before the first change it describes,
 /// and shrunk after confirmed deletions.
 pub async fn carry_out(
-    cluster: &Cluster,
+    run: &Run<'_>,
     desired: &mut Desired,
     observation: Observation,
     plan: &Plan,
-    events: &Events,
-    cancel: &CancellationToken,
 ) -> Result<SyncResult, SyncError> {
     if let Some(outgoing) = &plan.removal {
-        let removing = removal::carry_out(
-            cluster,
-            desired,
-            observation,
-            plan,
-            outgoing,
-            events,
-            cancel,
-        );
+        let removing = removal::carry_out(run, desired, observation, plan, outgoing);
         return Box::pin(removing).await;
     }
     let Observation {
         observed,
         mut state,
     } = observation;
-    let was_ready = state.record().ready;
     if !record::writes(desired, &observed, plan) {
         return Ok(SyncResult {
-            ending: record::Ending::of_nothing(plan, was_ready),
+            ending: record::Ending::of_nothing(plan, state.record().ready),
             ..SyncResult::default()
         });
     }
-    events.send(EventKind::Phase(Verb::Apply));
+    run.events.send(EventKind::Phase(Verb::Apply));
     state.prepare().await?;
     desired.digest_with(state.key());
-    let attempt = record::attempt(desired);
-    let superset = record::superset(desired, &observed, plan);
+    let desired = &*desired;
+    run.in_turn(plan, &mut state, async |state| {
+        let superset = record::superset(desired, &observed, plan);
+        let begun = begin(state, desired, plan, &superset).await?;
+        let reached = run.steps(desired, &observed, plan, superset).await;
+        Ok(settle(run, state, desired, &observed, plan, begun, reached).await)
+    })
+    .await
+}
+
+/// A run that was begun.
+struct Begun {
+    attempt: Attempt,
+    was_ready: bool,
+}
+
+/// Writes down what is about to be done, before the first change.
+async fn begin(
+    state: &mut State,
+    desired: &Desired,
+    plan: &Plan,
+    superset: &Inventory,
+) -> Result<Begun, SyncError> {
+    let begun = Begun {
+        attempt: record::attempt(desired),
+        was_ready: state.record().ready,
+    };
     if plan.has_steps() {
-        let begun = attempt.clone();
-        let (repository, bundle) = (desired.repository.clone(), desired.bundle.clone());
-        let memory = desired.memory();
+        let change = |installed: &mut Installed| {
+            installed.repository.clone_from(&desired.repository);
+            installed.bundle.clone_from(&desired.bundle);
+            installed.applying = Some(begun.attempt.clone());
+            installed.memory = Some(desired.memory());
+            installed.removed = false;
+            installed.ready = false;
+        };
+        let message = "a plan is being carried out";
         state
-            .commit(
-                &superset,
-                |installed| {
-                    installed.repository = repository;
-                    installed.bundle = bundle;
-                    installed.applying = Some(begun);
-                    installed.memory = Some(memory);
-                    installed.removed = false;
-                    installed.ready = false;
-                },
-                "Reconciling",
-                "a plan is being carried out",
-            )
+            .commit(superset, change, "Reconciling", message)
             .await?;
     }
-    let desired = &*desired;
-    let operator = operator(cluster, desired, &observed, plan, events, superset);
-    let mut result = scheduler::run(plan, &operator, events, CONCURRENCY, cancel).await;
-    let mut inventory = operator
-        .inventory
-        .into_inner()
-        .unwrap_or_else(PoisonError::into_inner);
-    events.send(EventKind::Phase(Verb::Report));
+    Ok(begun)
+}
+
+/// How far the steps got.
+struct Reached {
+    result: SyncResult,
+    /// The inventory in step with the answers.
+    inventory: Inventory,
+}
+
+/// What every run ends with that was begun, whether all of its steps were
+/// carried out, one of them failed, or it was stopped: the one way out. Only a
+/// run that lost its Lease does not come here, for it may write nothing.
+async fn settle(
+    run: &Run<'_>,
+    state: &mut State,
+    desired: &Desired,
+    observed: &Observed,
+    plan: &Plan,
+    begun: Begun,
+    reached: Reached,
+) -> SyncResult {
+    let Reached {
+        mut result,
+        mut inventory,
+    } = reached;
+    run.events.send(EventKind::Phase(Verb::Report));
     // What cannot be recorded makes the release unfinished: the next run tries again.
     let recorded = if result.is_success() && plan.verifies() {
-        record::record_run_time_objects(cluster, desired, &observed, &mut inventory).await
+        record::record_run_time_objects(run.cluster, desired, observed, &mut inventory).await
     } else {
         Ok(())
     };
+    let was_ready = begun.was_ready;
     let ending = record::Ending::of(plan, &result, was_ready, recorded.as_ref().err());
     let corrected = record::corrected(plan, &result);
     let finished = record::finish(
-        &mut state,
+        state,
         desired,
         &ending,
         (plan.has_steps(), &corrected),
         &inventory,
-        attempt,
+        begun.attempt,
     )
     .await;
     // What was done is reported even if it could not be recorded.
@@ -149,8 +197,81 @@ pub async fn carry_out(
     } else {
         ending.word(plan, was_ready)
     };
-    events.send(EventKind::Finished(result.clone()));
-    Ok(result)
+    run.events.send(EventKind::Finished(result.clone()));
+    result
+}
+
+impl Run<'_> {
+    /// Does something in turn, if the plan changes anything. A run that only
+    /// looks and records needs no Lease: its one write is fenced.
+    async fn in_turn(
+        &self,
+        plan: &Plan,
+        state: &mut State,
+        work: impl AsyncFnOnce(&mut State) -> Result<SyncResult, SyncError>,
+    ) -> Result<SyncResult, SyncError> {
+        if !plan.has_steps() {
+            return work(state).await;
+        }
+        let waiting = |holder: &Holder| self.events.send(EventKind::Queued(holder.clone()));
+        let done = in_turn(self.claim, state, self.stop, waiting, work).await?;
+        Ok(done.unwrap_or_else(|cause| SyncResult::not_begun(plan, cause)))
+    }
+
+    /// Carries out the steps; `superset` is the inventory that was written before
+    /// the first of them.
+    async fn steps(
+        &self,
+        desired: &Desired,
+        observed: &Observed,
+        plan: &Plan,
+        superset: Inventory,
+    ) -> Reached {
+        let operator = self.operator(desired, observed, plan, superset);
+        let result = scheduler::run(plan, &operator, self.events, CONCURRENCY, self.stop).await;
+        let inventory = operator
+            .inventory
+            .into_inner()
+            .unwrap_or_else(PoisonError::into_inner);
+        Reached { result, inventory }
+    }
+
+    fn operator<'a>(
+        &'a self,
+        desired: &'a Desired,
+        observed: &Observed,
+        plan: &'a Plan,
+        superset: Inventory,
+    ) -> op::Operator<'a> {
+        op::Operator {
+            cluster: self.cluster,
+            plan,
+            grants: plan
+                .steps
+                .iter()
+                .any(|step| step.stage == StageName::Access),
+            desired,
+            manifests: desired
+                .manifests
+                .iter()
+                .map(|manifest| (manifest.id(), manifest))
+                .collect(),
+            manager: desired.name.field_manager(),
+            paths: paths::Paths::new(&observed.discovery, &desired.manifests),
+            hub: hub::Hub::new(
+                self.cluster.clone(),
+                format!("{}={}", labels::PART_OF, desired.apply_set()),
+                reach::Reach::of(observed),
+                plan,
+            ),
+            events: self.events,
+            stop: self.stop,
+            inventory: Mutex::new(superset),
+            gone: Mutex::default(),
+            places: Semaphore::new(CONCURRENCY),
+            begun: Mutex::new(BTreeMap::new()),
+        }
+    }
 }
 
 impl Observation {
@@ -160,45 +281,6 @@ impl Observation {
             Some(outgoing) => removal::writes(desired, &self.observed, plan, outgoing),
             None => record::writes(desired, &self.observed, plan),
         }
-    }
-}
-
-/// What carries out the steps of a plan; `superset` is the inventory that was
-/// written before the first of them.
-fn operator<'a>(
-    cluster: &'a Cluster,
-    desired: &'a Desired,
-    observed: &Observed,
-    plan: &'a Plan,
-    events: &'a Events,
-    superset: Inventory,
-) -> op::Operator<'a> {
-    op::Operator {
-        cluster,
-        plan,
-        grants: plan
-            .steps
-            .iter()
-            .any(|step| step.stage == StageName::Access),
-        desired,
-        manifests: desired
-            .manifests
-            .iter()
-            .map(|manifest| (manifest.id(), manifest))
-            .collect(),
-        manager: desired.name.field_manager(),
-        paths: paths::Paths::new(&observed.discovery, &desired.manifests),
-        hub: hub::Hub::new(
-            cluster.clone(),
-            format!("{}={}", labels::PART_OF, desired.apply_set()),
-            reach::Reach::of(observed),
-            plan,
-        ),
-        events,
-        inventory: Mutex::new(superset),
-        gone: Mutex::default(),
-        places: Semaphore::new(CONCURRENCY),
-        begun: Mutex::new(BTreeMap::new()),
     }
 }
 

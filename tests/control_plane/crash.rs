@@ -105,6 +105,9 @@ fn killed_at(fleet: &Fleet, proxy: &FaultProxy, moment: Moment, nth: usize) -> b
         if let Some(status) = ended {
             let killed = *killed.lock().unwrap();
             assert!(killed || status.success(), "{status}");
+            if killed {
+                fleet.forget_killed_runs();
+            }
             return killed;
         }
         std::thread::sleep(std::time::Duration::from_millis(5));

@@ -43,6 +43,20 @@ impl Run {
         )
     }
 
+    /// Nothing that no run may ever print.
+    #[track_caller]
+    pub(crate) fn sound(self, args: &[&str]) -> Self {
+        assert!(
+            !self.stderr.contains("panicked"),
+            "{args:?}\n{}",
+            self.shown()
+        );
+        let printed = format!("{}{}", self.stdout, self.stderr);
+        let leaks = leaks(&printed);
+        assert_eq!(leaks, None, "{args:?} printed a secret: {}", self.shown());
+        self
+    }
+
     #[track_caller]
     pub(crate) fn ended_with(self, code: i32) -> Self {
         assert_eq!(self.code, code, "{}", self.shown());
@@ -203,15 +217,7 @@ impl Fleet {
             "killed after {LONGEST_RUN:?}: {args:?}\n{}",
             run.shown()
         );
-        assert!(
-            !run.stderr.contains("panicked"),
-            "{args:?}\n{}",
-            run.shown()
-        );
-        let printed = format!("{}{}", run.stdout, run.stderr);
-        let leaks = leaks(&printed);
-        assert_eq!(leaks, None, "{args:?} printed a secret: {}", run.shown());
-        run
+        run.sound(args)
     }
 
     /// Runs a command line in another folder.
@@ -302,6 +308,14 @@ impl Fleet {
         done
     }
 
+    /// Something was done, and no object was written by it.
+    #[track_caller]
+    pub(crate) fn writes_objects_nowhere<T>(&self, act: impl FnOnce(&Self) -> T) -> T {
+        let (done, events) = self.watched(act);
+        assert_eq!(object_writes(&events), [""; 0]);
+        done
+    }
+
     /// kubectl as administrator, past all proxies.
     #[track_caller]
     pub(crate) fn kubectl(&self, args: &[&str]) -> String {
@@ -350,6 +364,28 @@ impl Fleet {
         self.kubectl(&[&["get"], args, &[path.as_str()]].concat())
     }
 
+    /// Takes away the Leases of runs that were killed: what waiting for the end
+    /// of their duration does, without the wait.
+    #[track_caller]
+    pub(crate) fn forget_killed_runs(&self) {
+        let path =
+            "-o=jsonpath={range .items[*]}{.metadata.namespace} {.metadata.name}{\"\\n\"}{end}";
+        let leases = self.kubectl(&["get", "leases", "-A", path]);
+        let start = format!("{}.", self.environment);
+        for (namespace, name) in leases.lines().filter_map(|line| line.split_once(' ')) {
+            if name.starts_with(&start) {
+                self.kubectl(&[
+                    "delete",
+                    "lease",
+                    "-n",
+                    namespace,
+                    name,
+                    "--ignore-not-found",
+                ]);
+            }
+        }
+    }
+
     /// Writes a file beside the repository, for kubectl.
     #[expect(clippy::disallowed_methods, reason = "a folder of its own")]
     pub(crate) fn file(&self, name: &str, text: &str) -> String {
@@ -375,6 +411,7 @@ fn is_state(event: &Event) -> bool {
     event.object_ref.as_ref().is_some_and(|object| {
         object.namespace == "pleach-system"
             || object.name == "pleach-system"
+            || object.resource == "leases"
             || (object.resource == "configmaps" && object.name.contains(".inventory."))
             || object.api_group == "pleach.dev"
             || object.name == "releases.pleach.dev"

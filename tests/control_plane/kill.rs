@@ -4,7 +4,7 @@ use std::process::{Child, Stdio};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use pleach_testkit::faults::{Fault, FaultProxy, Moment, Rule};
+use pleach_testkit::faults::{Fault, FaultProxy, Moment, Rule, Seen};
 
 use crate::fleet::Fleet;
 use crate::shared;
@@ -12,6 +12,25 @@ use crate::shared;
 /// Runs a command line, and kills it at a moment of its nth write. Says whether
 /// it came to that.
 pub(crate) fn at_write(fleet: &mut Fleet, args: &[&str], moment: Moment, nth: usize) -> bool {
+    let killed = run(fleet, args, moment, |kill| Rule::on_writes(kill).nth(nth));
+    if killed {
+        fleet.forget_killed_runs();
+    }
+    killed
+}
+
+/// Runs a command line, and kills it at a moment of the first request like
+/// that. Says whether it came to that. Its Lease stays.
+pub(crate) fn at(
+    fleet: &mut Fleet,
+    args: &[&str],
+    moment: Moment,
+    is_about: impl Fn(&Seen) -> bool + Send + Sync + 'static,
+) -> bool {
+    run(fleet, args, moment, |kill| Rule::on(is_about, kill))
+}
+
+fn run(fleet: &mut Fleet, args: &[&str], moment: Moment, rule: impl FnOnce(Fault) -> Rule) -> bool {
     let proxy = FaultProxy::start(shared().kubeconfig()).unwrap();
     let child: Arc<Mutex<Option<Child>>> = Arc::default();
     let victim = Arc::clone(&child);
@@ -20,7 +39,7 @@ pub(crate) fn at_write(fleet: &mut Fleet, args: &[&str], moment: Moment, nth: us
             drop(child.kill());
         }
     });
-    proxy.add(Rule::on_writes(kill).nth(nth));
+    proxy.add(rule(kill));
     fleet.through(proxy.kubeconfig());
     let spawned = fleet
         .command(args)

@@ -2,10 +2,12 @@
 
 use std::collections::BTreeMap;
 
+use pleach_domain::inventory::ReleaseName;
 use pleach_domain::plan::{Op, Plan, StepId};
 
 use super::findings::plain;
 use crate::cli::Ui;
+use crate::engine::lease::Holder;
 use crate::engine::sync::events::{EventKind, Outcome, SyncEvent, Verb};
 
 /// Consumes the events of one release.
@@ -29,6 +31,7 @@ impl<'a> Progress<'a> {
     /// Shows one event.
     pub(crate) fn show(&mut self, ui: &mut Ui, event: &SyncEvent) {
         match &event.kind {
+            EventKind::Queued(holder) => ui.status(queued(&event.release, holder)),
             EventKind::Done(id, outcome) => self.done(ui, *id, outcome),
             EventKind::Waiting(id, state) => {
                 let waited = state.since.as_secs();
@@ -82,9 +85,17 @@ impl<'a> Progress<'a> {
                     plain(&failure.message)
                 ));
             }
-            Outcome::Skipped { .. } | Outcome::Interrupted => {}
+            Outcome::Skipped { .. } | Outcome::Stopped => {}
         }
     }
+}
+
+/// Says that somebody else is waited for.
+pub(crate) fn queued(release: &ReleaseName, holder: &Holder) -> String {
+    format!(
+        "waiting for {}, who applies release {release}",
+        plain(&holder.to_string())
+    )
 }
 
 fn past(op: &Op) -> &'static str {

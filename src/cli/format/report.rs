@@ -125,11 +125,12 @@ fn outcomes(text: &mut String, plan: &Plan, result: &SyncResult) {
     if skipped > 0 {
         let _ = writeln!(text, "{skipped} steps were not carried out because of that");
     }
-    let left = count(result, |outcome| *outcome == Outcome::Interrupted);
-    if result.interrupted {
+    let left = count(result, |outcome| *outcome == Outcome::Stopped);
+    if let Some(cause) = result.stopped {
         let _ = writeln!(
             text,
-            "interrupted: {left} steps were not carried out; running `pleach apply` again goes on from there"
+            "{}: {left} steps were not carried out; running `pleach apply` again goes on from there",
+            cause.word()
         );
     }
     for change in plan

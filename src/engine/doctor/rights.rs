@@ -56,6 +56,13 @@ const OF_PLEACH: &[Needed] = &[
         true,
     ),
     ("", "Secret", "secrets", &["get", "create"], true),
+    (
+        "coordination.k8s.io",
+        "Lease",
+        "leases",
+        &["get", "create", "patch", "delete"],
+        true,
+    ),
     ("", "Service", "services", &["get"], false),
     (
         "discovery.k8s.io",
@@ -97,6 +104,13 @@ const OF_ONE_NAMESPACE: &[Needed] = &[
         true,
     ),
     ("", "Secret", "secrets", &["get", "create"], true),
+    (
+        "coordination.k8s.io",
+        "Lease",
+        "leases",
+        &["get", "create", "patch", "delete"],
+        true,
+    ),
     ("", "Namespace", "namespaces", &["get"], true),
 ];
 

@@ -117,7 +117,11 @@ fn id() -> ObjectId {
 }
 
 async fn acquire(store: &Store, identity: &str, patience: u64) -> Result<Lease, LeaseError> {
-    let patience = Duration::from_secs(patience);
+    let stop = Stop::never();
+    let patience = Patience {
+        limit: Duration::from_secs(patience),
+        stop: &stop,
+    };
     let terms = Terms::default();
     Lease::acquire(&store.cluster(), &id(), identity, terms, patience, |_| {}).await
 }
@@ -146,19 +150,48 @@ async fn a_holder_that_renews_keeps_it_and_is_named() {
     let store = Store::default();
     let _held = acquire(&store, "desk of ann", 0).await.unwrap();
     let mut told = Vec::new();
-    let (terms, patience) = (Terms::default(), Duration::from_mins(2));
+    let terms = Terms::default();
+    let patience = Patience {
+        limit: Duration::from_mins(2),
+        stop: &Stop::never(),
+    };
     let refused = Lease::acquire(&store.cluster(), &id(), "b", terms, patience, |holder| {
         told.push(holder.identity.clone());
     })
     .await;
     let error = refused.unwrap_err();
     assert!(
-        error.to_string().starts_with("desk of ann holds Lease"),
+        error.to_string().starts_with("desk of ann since 20")
+            && error
+                .to_string()
+                .ends_with("Z holds Lease.coordination.k8s.io/pleach-system/dev.web"),
         "{error}"
     );
     // Said once, not at every look.
     assert_eq!(told, ["desk of ann"]);
     assert_eq!(store.holder(), "desk of ann");
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_waits_can_be_stopped() {
+    let store = Store::default();
+    let _held = acquire(&store, "a", 0).await.unwrap();
+    let token = CancellationToken::new();
+    let patience = Patience {
+        limit: Duration::from_hours(1),
+        stop: &Stop::on(Cause::Superseded, token.clone()),
+    };
+    let cluster = store.cluster();
+    let id = id();
+    // Told when somebody else is waited for.
+    let waiting = |_: &Holder| token.cancel();
+    let terms = Terms::default();
+    let stopped = Lease::acquire(&cluster, &id, "b", terms, patience, waiting).await;
+    assert!(matches!(
+        stopped,
+        Err(LeaseError::Stopped(Cause::Superseded))
+    ));
+    assert_eq!(store.holder(), "a");
 }
 
 #[tokio::test(start_paused = true)]

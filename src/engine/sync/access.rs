@@ -120,12 +120,14 @@ fn of_the_record(store: &Store, observed: &Observed, plan: &Plan) -> Vec<Right> 
         kind: GroupKind::new(group, kind),
         resource: resource.to_owned(),
         subresource,
-        namespace: group.is_empty().then(|| store.namespace().to_owned()),
+        namespace: (kind != "Release").then(|| store.namespace().to_owned()),
     };
     let mut rights: Vec<Right> = ["create", "patch", "delete"]
         .into_iter()
         .map(|verb| right(verb, "ConfigMap", "", "configmaps", None))
         .collect();
+    let lease = |verb| right(verb, "Lease", "coordination.k8s.io", "leases", None);
+    rights.extend(["get", "create", "patch", "delete"].map(lease));
     if is_new {
         rights.push(right("create", "Secret", "", "secrets", None));
     }

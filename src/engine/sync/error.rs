@@ -1,8 +1,12 @@
 //! Errors that end a sync before, or instead of, its steps.
 
+use std::time::Duration;
+
 use pleach_domain::finding::Kind;
 use pleach_domain::inventory::{RecordError, ShardError, Store};
+use pleach_domain::object::ObjectId;
 
+use crate::engine::lease::{Holder, Terms};
 use crate::io::cluster::ClusterError;
 
 /// Why a sync could not be begun, or could not be recorded.
@@ -55,11 +59,33 @@ pub enum SyncError {
         #[source]
         source: Option<Box<ClusterError>>,
     },
+    /// Somebody else carries out a plan of the same release.
+    #[error("release {release} is being applied by {holder}; waited {patience:?} for it")]
+    Held {
+        /// Environment and release.
+        release: String,
+        /// What keeps two from writing at once.
+        lease: Box<ObjectId>,
+        /// Who has it.
+        holder: Box<Holder>,
+        /// How long it was waited for.
+        patience: Duration,
+    },
+    /// It was not our turn any more.
+    #[error(
+        "release {release} may be applied by somebody else now: {lease} was lost, and nothing was written from then on"
+    )]
+    LeaseLost {
+        /// Environment and release.
+        release: String,
+        /// What keeps two from writing at once.
+        lease: Box<ObjectId>,
+    },
     /// The definition of Release did not become available.
     #[error(
         "the cluster does not serve releases.pleach.dev {0:?} after its definition was applied"
     )]
-    Definition(std::time::Duration),
+    Definition(Duration),
     /// The operating system gave no random bytes for the digest key.
     #[error("failed to get random bytes from the operating system")]
     Random,
@@ -83,7 +109,7 @@ impl SyncError {
             Self::Record { .. } | Self::Inventory { .. } | Self::Definition(_) | Self::Random => {
                 Kind::Cluster
             }
-            Self::Contended { .. } => Kind::Conflict,
+            Self::Contended { .. } | Self::Held { .. } | Self::LeaseLost { .. } => Kind::Conflict,
         }
     }
 
@@ -114,6 +140,13 @@ impl SyncError {
                 "`kubectl create namespace {namespace}`, or name another one in `state` of the environment file"
             )),
             Self::Contended { .. } => Some("run the command again".to_owned()),
+            Self::Held { lease, .. } => Some(format!(
+                "run the command again when it has ended, or wait longer with --lock-timeout; {lease} of a process that is gone ends by itself {} s after it was last renewed",
+                Terms::default().duration.as_secs()
+            )),
+            Self::LeaseLost { .. } => Some(
+                "see `pleach status`, and run the command again: it goes on from there".to_owned(),
+            ),
         }
     }
 }

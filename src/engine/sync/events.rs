@@ -10,6 +10,7 @@ use serde::Serialize;
 use tokio::sync::mpsc::UnboundedSender;
 
 use super::report::{Failure, SyncResult};
+use crate::engine::lease::Holder;
 
 /// One thing that happened, in the release it happened in.
 #[derive(Debug, Clone)]
@@ -49,6 +50,8 @@ pub enum Verb {
 pub enum EventKind {
     /// A phase begins.
     Phase(Verb),
+    /// Somebody else carries out a plan of the release, and is waited for.
+    Queued(Holder),
     /// A step begins.
     Started(StepId),
     /// A step waits; sent when what it waits for changes.
@@ -86,8 +89,8 @@ pub enum Outcome {
         /// That step.
         because: StepId,
     },
-    /// Not started, or its wait was broken off: the sync was interrupted.
-    Interrupted,
+    /// Not started, or its wait was broken off: the sync was stopped.
+    Stopped,
 }
 
 /// Where events go. Sending never blocks and never fails: a consumer that went

@@ -24,6 +24,7 @@ use super::paths::Paths;
 use super::report::{Failure, FailureKind};
 use super::scheduler::Executor;
 use super::wait::{Since, Waiter};
+use crate::engine::stop::Stop;
 use crate::io::cluster::{Class, Cluster, ClusterError, Retry};
 
 /// How long a 403 right after granting rights may be passing: the authorizer
@@ -42,6 +43,8 @@ pub(super) struct Operator<'a> {
     pub(super) paths: Paths,
     pub(super) hub: Hub,
     pub(super) events: &'a Events,
+    /// After which nothing that failed is tried again.
+    pub(super) stop: &'a Stop,
     pub(super) inventory: Mutex<Inventory>,
     /// When each step began, and what its write gave back.
     /// Deletions that the server confirmed at once.
@@ -139,6 +142,7 @@ impl Operator<'_> {
                 .is_some_and(|manifest| self.paths.is_registered(manifest.api_version()));
         let grants = self.grants;
         let events = self.events.clone();
+        let asked = self.stop.clone();
         let id = step.id;
         let retry = Retry::until(deadline)
             .also(move |class| match class {
@@ -151,6 +155,12 @@ impl Operator<'_> {
             })
             .notify(move |retrying| {
                 events.send(EventKind::Retrying(id, retrying.error.message.clone()));
+            })
+            .unless(move || {
+                let asked = asked.clone();
+                async move {
+                    asked.wait().await;
+                }
             });
         self.cluster.clone().with_retry(retry)
     }

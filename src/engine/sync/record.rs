@@ -296,7 +296,7 @@ fn remember(
 /// How a sync ended, in the words of the record.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Ending {
-    /// `deployed`, `failed`, `interrupted` or `unverified`.
+    /// `deployed`, `failed`, `interrupted`, `superseded` or `unverified`.
     pub(super) result: &'static str,
     /// Reason of the condition Ready.
     reason: &'static str,
@@ -327,8 +327,8 @@ impl Ending {
         unrecorded: Option<&SyncError>,
     ) -> Self {
         let verified = plan.verifies();
-        let (name, reason) = if result.interrupted {
-            ("interrupted", "Interrupted")
+        let (name, reason) = if let Some(cause) = result.stopped {
+            (cause.word(), cause.reason())
         } else if !result.is_success() || unrecorded.is_some() {
             ("failed", "Failed")
         } else if plan.count(Action::Blocked) > 0 {

@@ -1,7 +1,7 @@
 //! A release that goes as a whole: its steps, its record, and the record's end.
 
 use std::collections::BTreeSet;
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 
 use pleach_domain::finding::{Finding, Kind};
 use pleach_domain::inventory::{AttemptResult, EntryState, Installed, Inventory};
@@ -9,13 +9,12 @@ use pleach_domain::object::{ObjectId, ServiceRef};
 use pleach_domain::observe::Observed;
 use pleach_domain::plan::{Desired, Op, Outgoing, Plan};
 use pleach_domain::repo::format::BlockUninstall;
-use tokio_util::sync::CancellationToken;
 
 use super::error::SyncError;
 use super::events::{EventKind, Events, Outcome, Verb};
 use super::report::SyncResult;
 use super::state::State;
-use super::{CONCURRENCY, Observation, operator, record, scheduler};
+use super::{Observation, Reached, Run, record};
 use crate::io::cluster::{Cluster, ResourcePath, Selector};
 
 /// Carries out the plan of a release that goes as a whole.
@@ -23,13 +22,11 @@ use crate::io::cluster::{Cluster, ResourcePath, Selector};
 /// The record shrinks after confirmed deletions, and ends when it has no
 /// members any more: until then it can be gone on with.
 pub(super) async fn carry_out(
-    cluster: &Cluster,
+    run: &Run<'_>,
     desired: &Desired,
     observation: Observation,
     plan: &Plan,
     outgoing: &Outgoing,
-    events: &Events,
-    cancel: &CancellationToken,
 ) -> Result<SyncResult, SyncError> {
     let Observation {
         observed,
@@ -39,36 +36,55 @@ pub(super) async fn carry_out(
         // There is no record, so there are no members.
         return Ok(ended(SyncResult::default(), "uninstalled"));
     }
-    let before = record::superset(desired, &observed, plan);
-    if plan.steps.is_empty() {
-        if !writes(desired, &observed, plan, outgoing) {
-            return Ok(ended(SyncResult::default(), "removed"));
-        }
-        let result = SyncResult::default();
-        let inventory = without_released(before, outgoing, plan, &result);
-        return finish(&mut state, plan, outgoing, &inventory, result, events).await;
+    if plan.steps.is_empty() && !writes(desired, &observed, plan, outgoing) {
+        return Ok(ended(SyncResult::default(), "removed"));
     }
-    events.send(EventKind::Phase(Verb::Apply));
-    let begin = |record: &mut Installed| {
+    let before = record::superset(desired, &observed, plan);
+    run.in_turn(plan, &mut state, async |state| {
+        let reached = if plan.steps.is_empty() {
+            Reached {
+                result: SyncResult::default(),
+                inventory: before,
+            }
+        } else {
+            begin(run, state, &before).await?;
+            run.steps(desired, &observed, plan, before).await
+        };
+        settle(run, state, desired, &observed, plan, outgoing, reached).await
+    })
+    .await
+}
+
+/// Writes down what is about to be done, before the first deletion.
+async fn begin(run: &Run<'_>, state: &mut State, before: &Inventory) -> Result<(), SyncError> {
+    run.events.send(EventKind::Phase(Verb::Apply));
+    let change = |record: &mut Installed| {
         record.removed = true;
         record.ready = false;
     };
     let message = "the release is being taken away";
-    state
-        .commit(&before, begin, "Uninstalling", message)
-        .await?;
-    let operator = operator(cluster, desired, &observed, plan, events, before);
-    let result = scheduler::run(plan, &operator, events, CONCURRENCY, cancel).await;
-    let inventory = operator
-        .inventory
-        .into_inner()
-        .unwrap_or_else(PoisonError::into_inner);
-    events.send(EventKind::Phase(Verb::Report));
-    let mut inventory = without_released(inventory, outgoing, plan, &result);
-    if result.is_success() && inventory.entries.is_empty() {
-        keep_returned(cluster, desired, &observed, plan, &mut inventory).await?;
+    state.commit(before, change, "Uninstalling", message).await
+}
+
+/// What every run ends with that was begun, however far it got.
+async fn settle(
+    run: &Run<'_>,
+    state: &mut State,
+    desired: &Desired,
+    observed: &Observed,
+    plan: &Plan,
+    outgoing: &Outgoing,
+    reached: Reached,
+) -> Result<SyncResult, SyncError> {
+    let Reached { result, inventory } = reached;
+    if !plan.steps.is_empty() {
+        run.events.send(EventKind::Phase(Verb::Report));
     }
-    finish(&mut state, plan, outgoing, &inventory, result, events).await
+    let mut inventory = without_released(inventory, outgoing, plan, &result);
+    if plan.has_steps() && result.is_success() && inventory.entries.is_empty() {
+        keep_returned(run.cluster, desired, observed, plan, &mut inventory).await?;
+    }
+    finish(state, plan, outgoing, &inventory, result, run.events).await
 }
 
 /// Pods may have made their registrations anew before they ended. What points
@@ -166,8 +182,8 @@ async fn finish(
     let (written, ending) = if is_over {
         (state.end().await, "uninstalled")
     } else {
-        let (name, reason) = if result.interrupted {
-            ("interrupted", "Interrupted")
+        let (name, reason) = if let Some(cause) = result.stopped {
+            (cause.word(), cause.reason())
         } else if result.is_success() {
             ("removed", "Removed")
         } else {

@@ -9,6 +9,7 @@ use serde::Serialize;
 
 use super::error::SyncError;
 use super::events::Outcome;
+use crate::engine::stop::Cause;
 
 /// Why a step failed; decides the exit code.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
@@ -56,18 +57,29 @@ impl Failure {
 pub struct SyncResult {
     /// By step.
     pub outcomes: BTreeMap<StepId, Outcome>,
-    /// Whether it was interrupted.
-    pub interrupted: bool,
-    /// `deployed`, `unchanged`, `failed`, `interrupted` or `unverified`.
+    /// Why it ended before its plan did.
+    pub stopped: Option<Cause>,
+    /// `deployed`, `unchanged`, `failed`, `interrupted`, `superseded` or `unverified`.
     pub ending: &'static str,
     /// Why the result could not be recorded in the cluster, if it could not.
     pub unrecorded: Option<Arc<SyncError>>,
 }
 
 impl SyncResult {
+    /// A plan of which nothing was begun.
+    pub(super) fn not_begun(plan: &Plan, cause: Cause) -> Self {
+        let outcomes = plan.steps.iter();
+        Self {
+            outcomes: outcomes.map(|step| (step.id, Outcome::Stopped)).collect(),
+            stopped: Some(cause),
+            ending: cause.word(),
+            unrecorded: None,
+        }
+    }
+
     /// Whether every step ended well.
     pub fn is_success(&self) -> bool {
-        !self.interrupted
+        self.stopped.is_none()
             && self.unrecorded.is_none()
             && self
                 .outcomes
@@ -84,7 +96,7 @@ impl SyncResult {
             .iter()
             .filter_map(|(id, outcome)| match outcome {
                 Outcome::Failed(failure) => Some((&plan.steps[id.0].object, failure)),
-                Outcome::Done | Outcome::Skipped { .. } | Outcome::Interrupted => None,
+                Outcome::Done | Outcome::Skipped { .. } | Outcome::Stopped => None,
             })
     }
 }

@@ -10,10 +10,10 @@ use std::future::Future;
 use futures::future::{BoxFuture, FutureExt as _};
 use futures::stream::{FuturesUnordered, StreamExt as _};
 use pleach_domain::plan::{Need, Plan, Step, StepId};
-use tokio_util::sync::CancellationToken;
 
 use super::events::{EventKind, Events, Outcome};
 use super::report::{Failure, SyncResult};
+use crate::engine::stop::Stop;
 
 /// What carries out single steps.
 pub(super) trait Executor: Sync {
@@ -59,40 +59,41 @@ struct Run<'a, E> {
     outcomes: BTreeMap<StepId, Outcome>,
 }
 
-/// Carries out a plan with at most `limit` operations at a time. When `cancel`
-/// fires, running operations are finished, waits are broken off and nothing new
-/// is started.
+/// Carries out a plan with at most `limit` operations at a time. When it is asked
+/// to stop, running operations are finished, waits are broken off and nothing
+/// new is started.
 pub(super) async fn run<E: Executor>(
     plan: &Plan,
     executor: &E,
     events: &Events,
     limit: usize,
-    cancel: &CancellationToken,
+    stop: &Stop,
 ) -> SyncResult {
     let mut run = Run::new(plan, executor, events);
+    let mut asked = stop.asked();
     loop {
-        if !cancel.is_cancelled() {
-            run.start(limit);
-        }
-        if cancel.is_cancelled() && run.in_flight == 0 {
-            break;
+        match asked {
+            None => run.start(limit),
+            Some(_) if run.in_flight == 0 => break,
+            Some(_) => {}
         }
         tokio::select! {
             biased;
-            () = cancel.cancelled(), if !cancel.is_cancelled() => {}
+            cause = stop.wait(), if asked.is_none() => asked = Some(cause),
             ended = run.running.next() => match ended {
                 Some((id, ended)) => run.ended(id, ended),
                 None => break,
             },
         }
     }
-    let interrupted = cancel.is_cancelled() && run.outcomes.len() < plan.steps.len();
+    // Who is asked after the last step has nothing to stop.
+    let stopped = asked.filter(|_| run.outcomes.len() < plan.steps.len());
     for step in &plan.steps {
-        run.outcomes.entry(step.id).or_insert(Outcome::Interrupted);
+        run.outcomes.entry(step.id).or_insert(Outcome::Stopped);
     }
     SyncResult {
         outcomes: run.outcomes,
-        interrupted,
+        stopped,
         ..SyncResult::default()
     }
 }

@@ -147,6 +147,46 @@ impl State {
         &self.record
     }
 
+    /// Where it is written.
+    pub fn cluster(&self) -> &Cluster {
+        &self.cluster
+    }
+
+    /// Environment and release.
+    pub fn name(&self) -> &ReleaseName {
+        &self.name
+    }
+
+    /// The namespace that the inventory lies in.
+    pub fn namespace(&self) -> &str {
+        self.store.namespace()
+    }
+
+    /// Reads the record once more: a plan that was made from another one is
+    /// not carried out. The names of its shards are those of their contents, so
+    /// this is about the inventory too.
+    pub async fn ensure_unmoved(&mut self) -> Result<(), SyncError> {
+        let now = self.read_record().await?;
+        let was = self.live.as_ref().map(Installed::from_object).transpose();
+        let was = was.map_err(|source| self.unreadable(source))?;
+        let same = match (&was, &now) {
+            (None, None) => true,
+            (Some(was), Some((now, _))) => {
+                comparable(was) == comparable(now)
+                    && (was.uid == now.uid && was.tooling == now.tooling)
+            }
+            (None, Some(_)) | (Some(_), None) => false,
+        };
+        if !same {
+            return Err(self.contended(None));
+        }
+        self.live = now.map(|(_, live)| live);
+        if let Some(live) = &self.live {
+            fence(&mut self.record, live);
+        }
+        Ok(())
+    }
+
     async fn read_key(&self) -> Result<Option<DigestKey>, SyncError> {
         let secret = self
             .cluster
@@ -224,12 +264,6 @@ impl State {
         let Some((installed, live)) = self.read_record().await? else {
             return Ok(false);
         };
-        let comparable = |record: &Installed| Installed {
-            resource_version: String::new(),
-            tooling: String::new(),
-            uid: String::new(),
-            ..record.clone()
-        };
         let untouched = installed.tooling.starts_with("pleach/")
             && comparable(&installed) == comparable(&self.record);
         if untouched {
@@ -270,6 +304,16 @@ impl State {
         };
         let body = Bytes::from(canonical_json(object));
         Ok(self.cluster.apply(path, id, body, &options).await?)
+    }
+}
+
+/// A record without what every write of its object changes.
+fn comparable(record: &Installed) -> Installed {
+    Installed {
+        resource_version: String::new(),
+        tooling: String::new(),
+        uid: String::new(),
+        ..record.clone()
     }
 }
 

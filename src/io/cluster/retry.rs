@@ -5,6 +5,7 @@ use std::hash::{BuildHasher as _, RandomState};
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures::future::{BoxFuture, FutureExt as _};
 use tokio::time::Instant;
 
 use super::{ApiError, Class};
@@ -28,12 +29,16 @@ type Passing = dyn Fn(&Class) -> bool + Send + Sync;
 /// Who hears of repetitions.
 type Listener = dyn Fn(Retrying) + Send + Sync;
 
+/// What ends the repetitions.
+type Ending = dyn Fn() -> BoxFuture<'static, ()> + Send + Sync;
+
 /// Until when failed requests are repeated.
 #[derive(Clone)]
 pub struct Retry {
     limit: Limit,
     also: Option<Arc<Passing>>,
     notify: Option<Arc<Listener>>,
+    ending: Option<Arc<Ending>>,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -54,6 +59,7 @@ impl Retry {
             limit: Limit::Within(duration),
             also: None,
             notify: None,
+            ending: None,
         }
     }
 
@@ -63,6 +69,7 @@ impl Retry {
             limit: Limit::Until(deadline),
             also: None,
             notify: None,
+            ending: None,
         }
     }
 
@@ -79,6 +86,30 @@ impl Retry {
     pub fn notify(mut self, listener: impl Fn(Retrying) + Send + Sync + 'static) -> Self {
         self.notify = Some(Arc::new(listener));
         self
+    }
+
+    /// Repeats nothing any more once such a future is ready; what is under way
+    /// then comes to its end.
+    #[must_use]
+    pub fn unless<F>(mut self, ending: impl Fn() -> F + Send + Sync + 'static) -> Self
+    where
+        F: Future<Output = ()> + Send + 'static,
+    {
+        self.ending = Some(Arc::new(move || ending().boxed()));
+        self
+    }
+
+    /// Waits before the next attempt; false when there shall be none.
+    pub(super) async fn pause(&self, pause: Duration) -> bool {
+        let Some(ending) = &self.ending else {
+            tokio::time::sleep(pause).await;
+            return true;
+        };
+        tokio::select! {
+            biased;
+            () = ending() => false,
+            () = tokio::time::sleep(pause) => true,
+        }
     }
 
     /// When a request that starts now is given up.

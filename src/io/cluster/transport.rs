@@ -168,7 +168,9 @@ impl Cluster {
                 "request failed and is repeated"
             );
             self.retry.tell(&error, pause);
-            tokio::time::sleep(pause).await;
+            if !self.retry.pause(pause).await {
+                return Err(error);
+            }
             attempt += 1;
         }
     }

@@ -130,7 +130,7 @@ pub struct AttemptResult {
     pub version: String,
     /// Revision that was wanted.
     pub revision: String,
-    /// `deployed`, `failed`, `interrupted` or `unverified`.
+    /// `deployed`, `failed`, `interrupted`, `superseded` or `unverified`.
     pub result: String,
     /// When it ended.
     pub at: Timestamp,

@@ -114,6 +114,7 @@ impl Operator<'_> {
             if path.is_some()
                 || !self.paths.is_registered(&gvk.api_version)
                 || Instant::now() + DISCOVERY_PAUSE > deadline
+                || self.stop.asked().is_some()
             {
                 return path;
             }

@@ -8,6 +8,7 @@ use rstest::rstest;
 
 use super::super::report::{Failure, FailureKind};
 use super::*;
+use crate::engine::stop::Cause;
 
 /// A plan that does this to ConfigMaps, with one step for each that changes.
 fn plan(actions: &[Action]) -> Plan {
@@ -218,6 +219,6 @@ fn failures_and_interruptions_win() {
     let failure = Failure::new(FailureKind::Policy, "field is immutable");
     result.outcomes.insert(StepId(0), Outcome::Failed(failure));
     assert_eq!(words(&plan, &result, true), ["failed", "failed"]);
-    result.interrupted = true;
+    result.stopped = Some(Cause::Interrupted);
     assert_eq!(words(&plan, &result, true), ["interrupted", "interrupted"]);
 }

@@ -10,7 +10,10 @@ use pleach_domain::order::StageName;
 use pleach_domain::plan::{Direction, Edge, EdgeReason, Op, Until};
 use proptest::prelude::*;
 
+use tokio_util::sync::CancellationToken;
+
 use super::*;
+use crate::engine::stop::Cause;
 use crate::engine::sync::report::FailureKind;
 
 fn release() -> ReleaseName {
@@ -134,11 +137,11 @@ impl Executor for Checker {
 }
 
 async fn carry_out(plan: &Plan, checker: &Checker, limit: usize) -> SyncResult {
-    let cancel = checker
-        .cancel
-        .as_ref()
-        .map_or_else(CancellationToken::new, |(_, token)| token.clone());
-    run(plan, checker, &Events::silent(release()), limit, &cancel).await
+    let stop = match &checker.cancel {
+        Some((_, token)) => Stop::on(Cause::Superseded, token.clone()),
+        None => Stop::never(),
+    };
+    run(plan, checker, &Events::silent(release()), limit, &stop).await
 }
 
 fn block_on<T>(future: impl Future<Output = T>) -> T {
@@ -222,18 +225,19 @@ proptest! {
     }
 
     #[test]
-    fn an_interrupt_starts_nothing_new(steps in graphs(), at in any::<prop::sample::Index>()) {
+    fn who_is_asked_to_stop_starts_nothing_new(steps in graphs(), at in any::<prop::sample::Index>()) {
         let at = at.index(steps.len());
         let token = CancellationToken::new();
         let mut checker = Checker::new(steps.len());
         checker.cancel = Some((at, token));
         let plan = plan(steps);
         let result = block_on(carry_out(&plan, &checker, 1));
-        // One at a time: what started before the interrupt is done, nothing after it.
+        // One at a time: what started before that is done, nothing after it.
         let started = checker.reached.lock().unwrap().iter().filter(|reached| **reached != Reached::Nothing).count();
         let ended = result.outcomes.values().filter(|outcome| **outcome == Outcome::Done).count();
         prop_assert!(ended <= started);
-        prop_assert_eq!(result.interrupted, ended < plan.steps.len());
+        let stopped = (ended < plan.steps.len()).then_some(Cause::Superseded);
+        prop_assert_eq!(result.stopped, stopped);
         prop_assert_eq!(result.outcomes.len(), plan.steps.len());
     }
 }

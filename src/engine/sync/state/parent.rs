@@ -43,7 +43,7 @@ impl State {
         }
     }
 
-    fn unreadable(&self, source: RecordError) -> SyncError {
+    pub(super) fn unreadable(&self, source: RecordError) -> SyncError {
         SyncError::Record {
             release: self.name.to_string(),
             source,

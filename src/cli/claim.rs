@@ -1,0 +1,60 @@
+//! Who we are for others who want to write, and how long we wait for them.
+
+use jiff::SignedDuration;
+
+use crate::engine::sync::Claim;
+
+/// Options of commands that write to a release.
+#[derive(Debug, clap::Args)]
+pub(crate) struct LockArgs {
+    /// How long to wait for somebody else who applies the same release, such as 30s or 10m
+    ///
+    /// 0s does not wait. Whoever was killed is waited for too, at most 15 s.
+    #[arg(long, value_name = "TIME", default_value = "1m")]
+    lock_timeout: SignedDuration,
+}
+
+impl LockArgs {
+    /// The claim of this process.
+    pub(super) fn claim(&self) -> Claim {
+        Claim {
+            who: who(),
+            // What is negative does not wait either.
+            patience: self.lock_timeout.try_into().unwrap_or_default(),
+        }
+    }
+}
+
+/// User, host and process, as far as they have names.
+fn who() -> String {
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "the command line reads the environment"
+    )]
+    let user = ["USER", "LOGNAME"]
+        .iter()
+        .find_map(|name| std::env::var(name).ok())
+        .filter(|user| !user.is_empty())
+        .map(|user| format!("{user}@"))
+        .unwrap_or_default();
+    let host = rustix::system::uname();
+    let host = host.nodename().to_string_lossy();
+    format!("{user}{host} (pid {})", std::process::id())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn others_are_told_which_process_on_which_host() {
+        let claim = LockArgs {
+            lock_timeout: "-1s".parse().unwrap(),
+        }
+        .claim();
+        let end = format!(" (pid {})", std::process::id());
+        let host = claim.who.strip_suffix(&end).unwrap();
+        assert!(!host.is_empty() && !host.ends_with('@'), "{host}");
+        assert_eq!(claim.patience, std::time::Duration::ZERO);
+    }
+}

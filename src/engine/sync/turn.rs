@@ -1,0 +1,121 @@
+//! Whose turn it is: a plan with steps is carried out under the Lease of its
+//! release, which the desk and the loop share.
+
+use std::fmt::Write as _;
+use std::time::Duration;
+
+use pleach_domain::object::ObjectId;
+
+use super::error::SyncError;
+use super::state::State;
+use crate::engine::lease::{Holder, Lease, LeaseError, Patience, Terms};
+use crate::engine::stop::{Cause, Stop};
+
+/// Who carries plans out, and how long others are waited for.
+#[derive(Debug, Clone)]
+pub struct Claim {
+    /// Who it is, for others who wait: a user on a host, a pod.
+    pub who: String,
+    /// How long somebody else who carries out a plan is waited for.
+    pub patience: Duration,
+}
+
+/// Does something while the Lease of a release is ours, and the record is still
+/// what it was when the plan was made. The Lease is given back whatever comes of
+/// it. When it is lost, the work is dropped where it stands: nothing more is
+/// written.
+///
+/// The inner error says that we were asked to stop before it was our turn.
+pub(in crate::engine) async fn in_turn<T>(
+    claim: &Claim,
+    state: &mut State,
+    stop: &Stop,
+    waiting: impl FnMut(&Holder),
+    work: impl AsyncFnOnce(&mut State) -> Result<T, SyncError>,
+) -> Result<Result<T, Cause>, SyncError> {
+    let id = state.lease();
+    let identity = identity(&claim.who)?;
+    let patience = Patience {
+        limit: claim.patience,
+        stop,
+    };
+    let acquired = Lease::acquire(
+        state.cluster(),
+        &id,
+        &identity,
+        Terms::default(),
+        patience,
+        waiting,
+    )
+    .await;
+    let lease = match acquired {
+        Ok(lease) => lease,
+        Err(LeaseError::Stopped(cause)) => return Ok(Err(cause)),
+        Err(LeaseError::Cluster(error)) => return Err(error.into()),
+        Err(LeaseError::Held { lease, holder }) => {
+            return Err(SyncError::Held {
+                release: state.name().to_string(),
+                lease: Box::new(lease),
+                holder: Box::new(holder),
+                patience: claim.patience,
+            });
+        }
+    };
+    let lost = lease.lost().clone();
+    let checked = async {
+        state.ensure_unmoved().await?;
+        work(state).await
+    };
+    let done = lost.run_until_cancelled(checked).await;
+    lease.release().await;
+    match done {
+        Some(result) => result.map(Ok),
+        None => Err(SyncError::LeaseLost {
+            release: state.name().to_string(),
+            lease: Box::new(id),
+        }),
+    }
+}
+
+/// The name of one attempt: who it is, and what tells two attempts of the same
+/// process apart.
+fn identity(who: &str) -> Result<String, SyncError> {
+    let mut random = [0; 4];
+    rustls::crypto::ring::default_provider()
+        .secure_random
+        .fill(&mut random)
+        .map_err(|_| SyncError::Random)?;
+    let mut identity = format!("{who} ");
+    for byte in random {
+        // Writing to a String cannot fail.
+        let _ = write!(identity, "{byte:02x}");
+    }
+    Ok(identity)
+}
+
+impl State {
+    /// The Lease of the release.
+    fn lease(&self) -> ObjectId {
+        ObjectId::new(
+            "coordination.k8s.io",
+            "Lease",
+            Some(self.namespace()),
+            &self.name().to_string(),
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn two_attempts_never_have_the_same_name() {
+        let names = [identity("ann@desk").unwrap(), identity("ann@desk").unwrap()];
+        assert_ne!(names[0], names[1]);
+        for name in names {
+            let (who, random) = name.split_once(' ').unwrap();
+            assert_eq!((who, random.len()), ("ann@desk", 8));
+        }
+    }
+}

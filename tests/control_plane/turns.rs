@@ -1,0 +1,334 @@
+//! One writer per release at a time: the Lease, and what happens when its holder
+//! is busy, dead, or somebody else all of a sudden. The audit log is the referee.
+
+use std::time::Duration;
+
+use pleach_testkit::audit::Events;
+use pleach_testkit::faults::{Fault, FaultProxy, Kind, Moment, Rule, Seen};
+use serde_json::Value;
+
+use crate::fleet::{Fleet, Run, object_writes};
+use crate::samples::{BUNDLE, config_map, deployment};
+use crate::{kill, shared};
+
+/// A release of ConfigMaps and a Deployment, in a namespace that is there.
+fn fleet(environment: &'static str) -> Fleet {
+    let release = format!("  - {{name: web, bundle: web, namespace: {environment}}}\n");
+    let files = [config_map("a", "old"), deployment("app")].join("---\n");
+    let fleet = Fleet::new(
+        environment,
+        &release,
+        &[
+            ("manifests/web/bundle.yaml", BUNDLE),
+            ("manifests/web/web.yaml", files.as_str()),
+        ],
+    );
+    fleet.kubectl(&["create", "namespace", environment]);
+    fleet
+}
+
+/// Pods that no node will ever run: the apply waits for them.
+fn never_ready(fleet: &Fleet) {
+    fleet.edit("manifests/web/web.yaml", "replicas: 0", "replicas: 1");
+    fleet.commit();
+}
+
+fn apply<'a>(fleet: &Fleet, more: &[&'a str]) -> Vec<&'a str> {
+    [&["apply", fleet.environment, "--yes"], more].concat()
+}
+
+fn lease(fleet: &Fleet) -> Option<Value> {
+    let name = format!("{}.web", fleet.environment);
+    fleet.get(&["lease", "-n", "pleach-system", &name])
+}
+
+/// A Lease that somebody on another machine holds for an hour.
+fn held_by_somebody(fleet: &Fleet) {
+    let file = fleet.file(
+        "lease.yaml",
+        &format!(
+            "apiVersion: coordination.k8s.io/v1\nkind: Lease\n\
+             metadata: {{name: {}.web, namespace: pleach-system}}\n\
+             spec:\n  holderIdentity: ann@desk (pid 7)\n  leaseDurationSeconds: 3600\n  \
+             acquireTime: 2026-01-02T03:04:05.678901Z\n  renewTime: 2026-01-02T03:04:05.678901Z\n",
+            fleet.environment
+        ),
+    );
+    fleet.kubectl(&["apply", "-f", &file]);
+}
+
+/// What was done to Leases and objects, in its order.
+fn turns(events: &Events) -> Vec<String> {
+    let done = events.writes().filter(|event| {
+        let object = event.object_ref.as_ref();
+        let is_renewal = event.verb == "patch" && object.is_some_and(|o| o.resource == "leases");
+        event.code() < 400 && !is_renewal
+    });
+    let about = |line: &&str| line.contains(" leases ") || !line.contains("pleach");
+    done.to_string()
+        .lines()
+        .filter(about)
+        .map(str::to_owned)
+        .collect()
+}
+
+#[test]
+fn a_plan_with_steps_has_the_lease_and_gives_it_back() {
+    let fleet = fleet("turn-plain");
+    let (_, events) = fleet.watched(Fleet::applied);
+    let turns = turns(&events);
+    let lease_of = |verb: &str| {
+        let line = turns.iter().position(|line| {
+            line.starts_with(&format!("{verb} coordination.k8s.io leases pleach-system"))
+        });
+        line.unwrap_or_else(|| panic!("{verb}: {turns:?}"))
+    };
+    assert_eq!(
+        (lease_of("create"), lease_of("delete")),
+        (0, turns.len() - 1)
+    );
+    assert_eq!(turns.len(), 4, "{turns:?}");
+    assert_eq!(lease(&fleet), None);
+
+    // Who only looks takes none, nor does who only records another revision.
+    let leases = |events: &Events| {
+        let events = events.filter(|event| {
+            let object = event.object_ref.as_ref();
+            object.is_some_and(|object| object.resource == "leases")
+        });
+        events.to_string()
+    };
+    let (_, events) = fleet.watched(|fleet| fleet.diff().ended_with(0));
+    assert_eq!(leases(&events), "");
+    fleet.write("README.md", "words\n");
+    fleet.commit();
+    let (_, events) = fleet.watched(Fleet::applied);
+    assert_eq!(leases(&events), "");
+    assert_eq!(object_writes(&events), [""; 0]);
+
+    // The end of a release ends with its Lease.
+    let uninstall = ["uninstall", "turn-plain/web", "--yes"];
+    let (_, events) = fleet.watched(|fleet| fleet.run(&uninstall).ended_with(0));
+    let last = events.writes().to_string();
+    let last = last.lines().last().unwrap_or_default();
+    assert_eq!(
+        last,
+        "delete coordination.k8s.io leases pleach-system/turn-plain.web 200"
+    );
+    assert_eq!(lease(&fleet), None);
+
+    // So does a run that fails.
+    fleet.write("manifests/web/web.yaml", &config_map("a", "new"));
+    fleet.commit();
+    fleet.applied();
+    fleet.write(
+        "manifests/web/web.yaml",
+        &format!("{}---\n{}", config_map("a", "newer"), deployment("app")),
+    );
+    never_ready(&fleet);
+    fleet.edit_environment("namespace:", "timeout: 2s, namespace:");
+    fleet.commit();
+    fleet.apply().ended_with(6);
+    assert_eq!(lease(&fleet), None);
+}
+
+#[test]
+fn the_second_of_two_waits_and_sees_that_the_first_was_there() {
+    let mut fleet = fleet("turn-two");
+    fleet.applied();
+    fleet.edit("manifests/web/web.yaml", "k: old", "k: new");
+    fleet.commit();
+    // The first one is slow to change the object.
+    let proxy = FaultProxy::start(shared().kubeconfig()).unwrap();
+    let is_change = |seen: &Seen| seen.kind == Kind::Write && seen.path.ends_with("/configmaps/a");
+    proxy.add(Rule::on(is_change, Fault::Delay(Duration::from_secs(5))).nth(1));
+    let args = apply(&fleet, &[]);
+    let ((first, second), events) = {
+        fleet.through(proxy.kubeconfig());
+        let first = fleet.start(&args);
+        fleet.through(shared().kubeconfig().to_owned());
+        fleet.until("the lease of the first", lease);
+        fleet.watched(|fleet| {
+            let mut second = fleet.start(&args);
+            second.until_says("waiting for ");
+            (first.ended(), second.ended())
+        })
+    };
+    first.ended_with(0).says("1 updated");
+    let second = second.ended_with(5);
+    second
+        .says(", who applies release turn-two.web")
+        .says("the record of release turn-two.web was changed by somebody else in the meantime")
+        .says("run the command again");
+    // The first one's write and end, then the turn of the second, who does nothing.
+    assert_eq!(
+        turns(&events),
+        [
+            "patch configmaps turn-two/a 200",
+            "delete coordination.k8s.io leases pleach-system/turn-two.web 200",
+            "create coordination.k8s.io leases pleach-system/turn-two.web 201",
+            "delete coordination.k8s.io leases pleach-system/turn-two.web 200",
+        ]
+    );
+    let run = fleet.applied();
+    run.says("unchanged");
+}
+
+#[test]
+fn who_is_busy_is_named_and_others_are_not_held_up() {
+    let fleet = fleet("turn-busy");
+    fleet.applied();
+    fleet.edit("manifests/web/web.yaml", "k: old", "k: new");
+    fleet.commit();
+    held_by_somebody(&fleet);
+    let (run, events) = fleet.watched(|fleet| {
+        fleet
+            .run(&apply(fleet, &["--lock-timeout", "2s"]))
+            .ended_with(5)
+    });
+    assert_eq!(object_writes(&events), [""; 0]);
+    let shown = run.shown();
+    run.says("waiting for ann@desk (pid 7) since 2026-01-02T03:04:05Z, who applies release turn-busy.web")
+        .says("release turn-busy.web is being applied by ann@desk (pid 7) since 2026-01-02T03:04:05Z; waited 2s for it")
+        .says("run the command again when it has ended, or wait longer with --lock-timeout");
+    assert_eq!(shown.matches("waiting for ann").count(), 1, "{shown}");
+    let record = fleet.field(
+        &["release", "turn-busy.web"],
+        "{.status.conditions[0].reason}",
+    );
+    assert_eq!(record, "Deployed");
+
+    // So is one who would rebuild the record or take the release away.
+    let stopped = |args: &[&str]| -> Run {
+        fleet.writes_objects_nowhere(|fleet| {
+            fleet
+                .run(&[args, &["--yes", "--lock-timeout", "0s"]].concat())
+                .ended_with(5)
+                .says("is being applied by ann@desk")
+        })
+    };
+    stopped(&["uninstall", "turn-busy/web"]);
+    fleet.kubectl(&[
+        "label",
+        "configmap",
+        "a",
+        "-n",
+        "turn-busy",
+        "applyset.kubernetes.io/part-of-",
+    ]);
+    fleet.kubectl(&[
+        "delete",
+        "configmaps",
+        "-n",
+        "pleach-system",
+        "-l",
+        "pleach.dev/release=turn-busy.web",
+    ]);
+    stopped(&["recover", "turn-busy"]);
+
+    // Another release of the same environment is.
+    fleet.set_environment(&format!(
+        "cluster: {{id: {}}}\nreleases:\n  - {{name: other, bundle: web, namespace: default}}\n",
+        fleet.cluster_id()
+    ));
+    fleet.commit();
+    let run = fleet
+        .run(&["apply", "turn-busy/other", "--yes"])
+        .ended_with(0);
+    assert!(!run.stderr.contains("waiting for ann"), "{}", run.shown());
+}
+
+#[test]
+fn a_killed_run_is_followed_when_its_lease_has_run_out() {
+    let mut fleet = fleet("turn-dead");
+    fleet.applied();
+    fleet.edit("manifests/web/web.yaml", "k: old", "k: new");
+    fleet.commit();
+    let args = apply(&fleet, &[]);
+    // The writes before are the review of rights, the Lease, and the record.
+    assert!(kill::at(
+        &mut fleet,
+        &args,
+        Moment::BeforeForwarding,
+        |seen| seen.kind == Kind::Write && seen.path.ends_with("/configmaps/a")
+    ));
+    let dead = lease(&fleet).unwrap();
+    let run = fleet.run(&args).ended_with(0);
+    // By our clock, from our first look; the holder's clock is nobody's concern.
+    let took = run.took.as_secs();
+    assert!((14..25).contains(&took), "{took} s\n{}", run.shown());
+    run.says("waiting for ").says("1 updated");
+    assert!(
+        dead["spec"]["holderIdentity"]
+            .as_str()
+            .unwrap()
+            .contains("(pid ")
+    );
+    assert_eq!(lease(&fleet), None);
+}
+
+#[test]
+fn who_loses_the_lease_writes_nothing_more() {
+    let fleet = fleet("turn-lost");
+    fleet.applied();
+    fleet.edit("manifests/web/web.yaml", "k: old", "k: new");
+    never_ready(&fleet);
+    let run = fleet.start(&apply(&fleet, &[]));
+    fleet.until("the change of the Deployment", |fleet| {
+        let app = ["deployment/app", "-n", "turn-lost"];
+        (fleet.field(&app, "{.spec.replicas}") == "1").then_some(())
+    });
+    let stolen = r#"{"spec":{"holderIdentity":"bob@desk"}}"#;
+    fleet.kubectl(&[
+        "patch",
+        "lease",
+        "turn-lost.web",
+        "-n",
+        "pleach-system",
+        "--type=merge",
+        "-p",
+        stolen,
+    ]);
+    let (run, events) = fleet.watched(|_| run.ended());
+    run.ended_with(5)
+        .says("release turn-lost.web may be applied by somebody else now")
+        .says("nothing was written from then on")
+        .says("it goes on from there");
+    let written = events.writes().filter(|event| event.code() < 400);
+    assert_eq!(written.to_string(), "");
+    // The record says what it said when the run began; the Lease is bob's.
+    let record = fleet.get(&["release", "turn-lost.web"]).unwrap();
+    assert_eq!(record["status"]["conditions"][0]["reason"], "Reconciling");
+    assert_eq!(lease(&fleet).unwrap()["spec"]["holderIdentity"], "bob@desk");
+
+    // Whoever goes on finds everything.
+    fleet.kubectl(&["delete", "lease", "turn-lost.web", "-n", "pleach-system"]);
+    fleet.edit("manifests/web/web.yaml", "replicas: 1", "replicas: 0");
+    fleet.commit();
+    fleet.applied();
+    fleet.diff().ended_with(0);
+}
+
+#[test]
+fn who_waits_for_their_turn_can_be_interrupted() {
+    let fleet = fleet("turn-stop");
+    fleet.applied();
+    fleet.edit("manifests/web/web.yaml", "k: old", "k: new");
+    fleet.commit();
+    held_by_somebody(&fleet);
+    let (run, events) = fleet.watched(|fleet| {
+        let mut run = fleet.start(&apply(fleet, &["--lock-timeout", "10m"]));
+        run.until_says("waiting for ann@desk");
+        run.signal("INT");
+        run.ended()
+    });
+    run.ended_with(130)
+        .says("stopping at the next safe point")
+        .says("interrupted: 3 steps were not carried out");
+    let written = events.writes().filter(|event| event.code() < 400);
+    assert_eq!(written.to_string(), "");
+    assert_eq!(
+        lease(&fleet).unwrap()["spec"]["holderIdentity"],
+        "ann@desk (pid 7)"
+    );
+}
