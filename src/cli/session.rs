@@ -272,9 +272,7 @@ pub(super) fn policy(
         timeout: release.timeout,
         wait: options.wait,
         verify: options.verify,
-        upgrades_from: release.upgrades_from.clone(),
-        kubernetes: release.kubernetes.clone(),
-        direction: release.direction,
+        versions: release.versions.clone(),
     }
 }
 

@@ -112,9 +112,7 @@ impl Release {
             timeout: self.resolved.timeout,
             wait: true,
             verify: false,
-            upgrades_from: self.resolved.upgrades_from.clone(),
-            kubernetes: self.resolved.kubernetes.clone(),
-            direction: self.resolved.direction,
+            versions: self.resolved.versions.clone(),
         }
     }
 }

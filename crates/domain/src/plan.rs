@@ -38,6 +38,7 @@ mod removal;
 #[cfg(test)]
 mod tests;
 mod verify;
+mod version;
 pub mod view;
 
 pub use deletion::{Deletion, Grant, Propagation};
@@ -64,7 +65,7 @@ pub fn plan(desired: &Desired, observed: &Observed, policy: &Policy) -> Plan {
     let direction = preflight::run(&ctx, &mut draft);
     changes::run(&ctx, &mut draft);
     namespace::run(&ctx, &mut draft);
-    edges::run(&ctx, &mut draft);
+    edges::run(&ctx, &mut draft, direction);
     prune::decide(&ctx, &mut draft);
     leftover::run(&ctx, &mut draft);
     verify::run(&ctx, &mut draft);

@@ -14,8 +14,10 @@ mod selector;
 mod suggest;
 mod tree;
 mod unsupported;
+mod versions;
 
 pub use environment::environments;
+pub(crate) use environment::release_name;
 pub use outline::{outline, repository_id};
 pub use policy::{
     Consent, ConsentAction, Propagation, Protect, PruneMax, PrunePolicy, RuntimeObject, Selector,
@@ -28,3 +30,4 @@ pub use resolved::{
 pub use selector::{Matcher, well_known_group};
 pub(crate) use suggest::{did_you_mean, nearest};
 pub use tree::{FileTree, MemoryTree, TreeEntry, TreeError, TreeKind};
+pub use versions::{KnownVersion, VersionPolicy, can_upgrade, semantic};

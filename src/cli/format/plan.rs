@@ -203,7 +203,7 @@ fn why(reason: &EdgeReason) -> &'static str {
         EdgeReason::After => "annotation pleach.dev/after",
         EdgeReason::Barrier => "a barrier between stages",
         EdgeReason::SameObject => "an earlier step on the same object",
-        EdgeReason::Reverse => "deletions go in reverse",
+        EdgeReason::Reverse => "deletions and rollbacks go in reverse",
         EdgeReason::Leftover => "a dead registration goes first",
     }
 }

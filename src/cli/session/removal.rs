@@ -11,6 +11,7 @@ use pleach_domain::plan::{self, Consented, Desired, Heir, Policy, Removal, Terms
 use pleach_domain::render::Rendered;
 use pleach_domain::repo::{
     self, ClusterRef, FileTree, Outline, PrunePolicy, ResolvedEnvironment, ResolvedRelease,
+    VersionPolicy,
 };
 
 use super::{Options, Planned, Session, connect, finish};
@@ -129,9 +130,7 @@ impl Gone {
             timeout: self.timeout.or(timeout).unwrap_or(TIMEOUT),
             wait: true,
             verify: false,
-            upgrades_from: None,
-            kubernetes: None,
-            direction: None,
+            versions: VersionPolicy::default(),
         }
     }
 }

@@ -2,7 +2,7 @@
 
 /// Every code of a finding about files, values, templates or manifests, sorted.
 /// docs/lint.md says what each means; a test compares.
-pub const CODES: [&str; 63] = [
+pub const CODES: [&str; 64] = [
     "annotation",
     "api-not-served",
     "autoscaled-field",
@@ -61,6 +61,7 @@ pub const CODES: [&str; 63] = [
     "unknown-version",
     "unreadable-file",
     "unused-consent",
+    "unused-rollback",
     "values-refused",
     "values-schema",
     "wrong-kind",

@@ -3,7 +3,8 @@
 
 use super::Scene;
 use crate::finding::{Finding, Kind};
-use crate::repo::{Consent, ConsentAction};
+use crate::object::Origin;
+use crate::repo::{Consent, ConsentAction, ResolvedRelease, release_name};
 
 pub(super) fn check(scene: &Scene<'_>, findings: &mut Vec<Finding>) {
     for (index, consent) in scene.environment.consent.iter().enumerate() {
@@ -11,6 +12,45 @@ pub(super) fn check(scene: &Scene<'_>, findings: &mut Vec<Finding>) {
             findings.push(finding.at(scene.own_place("consent", index)));
         }
     }
+    for release in &scene.environment.releases {
+        findings.extend(rollback_left_over(scene, release));
+    }
+}
+
+/// An entry for another version than the one that is wanted is for a way that
+/// was gone already, or that nobody goes.
+fn rollback_left_over(scene: &Scene<'_>, release: &ResolvedRelease) -> Option<Finding> {
+    let rollback = release.versions.rollback.as_ref()?;
+    let (message, hint) = match &release.version {
+        None => (
+            "`rollback` is between versions, and the version of this release is the git revision"
+                .to_owned(),
+            "take it out; to go back, revert the commit",
+        ),
+        Some(version) if *version != rollback.to => (
+            format!(
+                "the rollback is to {}, and release {} is at {version}",
+                rollback.to, release.name.release
+            ),
+            "take it out when the way back is gone",
+        ),
+        Some(_) => return None,
+    };
+    let place = scene
+        .own
+        .as_ref()
+        .and_then(|file| file.get("releases"))
+        .and_then(|releases| {
+            let mut items = releases.items().iter();
+            items.find(|item| release_name(item) == Some(&release.name.release))
+        })
+        .and_then(|item| item.entry("rollback"))
+        .map_or_else(
+            || release.origin.clone(),
+            |entry| Origin::new(&*entry.value.file, entry.line),
+        );
+    let finding = Finding::warning(Kind::Repository, "unused-rollback", message);
+    Some(finding.at(place).hint(hint))
 }
 
 fn consent_left_over(scene: &Scene<'_>, consent: &Consent) -> Option<Finding> {

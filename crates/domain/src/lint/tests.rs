@@ -20,7 +20,7 @@ fn lint_with(environment: &str, bundle: &str, manifests: &[(&str, &str)]) -> Lin
             format!(
                 "apiVersion: pleach.dev/v1alpha1\nkind: Environment\n\
                  cluster: {{id: c1, kubernetes: \"1.36\"}}\n\
-                 releases:\n  - {{bundle: web, version: v1.0.0, namespace: shop}}\n{environment}"
+                 releases:\n  - bundle: web\n    version: v1.0.0\n    namespace: shop\n{environment}"
             ),
         ),
         (
@@ -379,10 +379,29 @@ consent:
         [
             "dev.yaml:5 kubernetes-range: bundle web is for Kubernetes >=1.37, and the cluster \
              has 1.36 (apply refuses to install it there)",
-            "dev.yaml:7 unused-consent: the consent is to delete Deployment.apps/shop/web, which \
+            "dev.yaml:9 unused-consent: the consent is to delete Deployment.apps/shop/web, which \
              release web has (take it out, or take the object out of the manifests)",
-            "dev.yaml:8 unused-consent: the consent is for v0.9.0, and release web is at v1.0.0 \
+            "dev.yaml:10 unused-consent: the consent is for v0.9.0, and release web is at v1.0.0 \
              (take it out when that upgrade is done)",
+        ]
+    );
+}
+
+#[test]
+fn a_rollback_to_another_version_than_the_wanted_one_is_left_over() {
+    let found = |entry: &str| {
+        shown(&lint_with(
+            &format!("    rollback: {entry}\n"),
+            "",
+            &[("a.yaml", DEPLOYMENT)],
+        ))
+    };
+    assert_eq!(found("{from: v1.1.0, to: v1.0.0}"), [""; 0]);
+    assert_eq!(
+        found("{from: v1.0.0, to: v0.9.0}"),
+        [
+            "dev.yaml:8 unused-rollback: the rollback is to v0.9.0, and release web is at v1.0.0 \
+             (take it out when the way back is gone)"
         ]
     );
 }

@@ -13,7 +13,7 @@ pub(super) fn check(scene: &Scene<'_>, findings: &mut Vec<Finding>) {
         return;
     };
     for release in &scene.environment.releases {
-        let Some(range) = &release.kubernetes else {
+        let Some(range) = &release.versions.kubernetes else {
             continue;
         };
         if !range.matches(&version) {

@@ -5,8 +5,9 @@ use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
 
 use super::FORMAT;
 use super::draft::{Ctx, Draft};
-use super::model::{Direction, Edge, Op, Plan, Stage, Step, StepId};
+use super::model::{Action, Change, Direction, Edge, Op, Plan, Stage, Step, StepId};
 use crate::finding::{Finding, Kind};
+use crate::object::ObjectId;
 use crate::order::{StageName, kind_rank};
 
 /// Turns the draft into the plan.
@@ -18,7 +19,11 @@ pub(super) fn run(ctx: &Ctx<'_>, draft: Draft, direction: Direction) -> Plan {
         dropped,
         ..
     } = draft;
-    let steps = number(in_order(without(steps, &dropped)));
+    let steps = without(steps, &dropped);
+    let steps = number(match direction {
+        Direction::Forward => in_order(steps),
+        Direction::Reverse => in_reverse_order(steps, &changes),
+    });
     findings.extend(find_cycle(&steps));
     findings.sort_by(|a, b| {
         (b.severity, &a.place, &a.object, &a.code, &a.message)
@@ -94,6 +99,65 @@ fn in_order(mut steps: Vec<Step>) -> Vec<Step> {
         .collect();
     placed.sort_by(|a, b| (&a.0, a.1).cmp(&(&b.0, b.1)));
     placed.into_iter().map(|(_, _, step)| step).collect()
+}
+
+/// The steps of the way back: stage by stage in an order of its own, and what
+/// needs another step after it, whichever stage that is in.
+fn in_reverse_order(steps: Vec<Step>, changes: &BTreeMap<ObjectId, Change>) -> Vec<Step> {
+    let mut placed: Vec<(usize, Step)> = steps
+        .into_iter()
+        .map(|step| {
+            let change = changes.get(&step.object);
+            let exists = change.is_some_and(|change| change.action == Action::Update);
+            (turn(&step, exists), step)
+        })
+        .collect();
+    placed.sort_by_cached_key(|(turn, step)| (*turn, sort_key(step)));
+    let steps: Vec<Step> = placed.into_iter().map(|(_, step)| step).collect();
+    let positions: BTreeMap<StepId, usize> = steps
+        .iter()
+        .enumerate()
+        .map(|(position, step)| (step.id, position))
+        .collect();
+    let mut graph = Graph::new(steps.len());
+    for (to, step) in steps.iter().enumerate() {
+        for edge in &step.needs {
+            graph.edge(positions[&edge.from], to);
+        }
+    }
+    let (order, cyclic) = graph.sorted();
+    let mut steps: Vec<Option<Step>> = steps.into_iter().map(Some).collect();
+    order
+        .into_iter()
+        .chain(cyclic)
+        .filter_map(|position| steps[position].take())
+        .collect()
+}
+
+/// When it is a step's turn on the way back. What is created is needed by the
+/// rest; what exists goes back in the reverse of the order it came in.
+fn turn(step: &Step, exists: bool) -> usize {
+    let is_definition = step
+        .object
+        .is("apiextensions.k8s.io", "CustomResourceDefinition");
+    match (&step.stage, exists) {
+        (StageName::Preflight, _) => 0,
+        (StageName::Gates, _) => 1,
+        (StageName::Definitions, true) if is_definition => 9,
+        (StageName::Definitions, _) => 2,
+        (StageName::Access, _) => 3,
+        (StageName::Config, _) => 4,
+        (StageName::Services, _) => 5,
+        (StageName::Resources, true) => 6,
+        (StageName::Registrations, true) => 7,
+        (StageName::Workloads, _) => 8,
+        (StageName::Registrations, false) => 10,
+        (StageName::Resources, false) => 11,
+        (StageName::Verify, _) => 12,
+        (StageName::Ungate, _) => 13,
+        (StageName::Prune, _) => 14,
+        (StageName::Shrink, _) => 15,
+    }
 }
 
 /// Kind order, namespace, name; of one object deletion, wait, patch, apply.

@@ -2,28 +2,44 @@
 
 mod dependencies;
 mod endpoints;
+mod reverse;
 
 use std::collections::{BTreeMap, VecDeque};
 
 use super::changes::until;
 use super::draft::{Ctx, Draft};
-use super::model::{Action, EdgeReason, StepId, Until};
+use super::model::{Action, Direction, EdgeReason, Need, StepId, Until};
 use crate::object::ObjectId;
 use crate::observe::Served;
 use dependencies::{Dependency, dependencies};
+use reverse::{Turned, turn};
 
 /// Turns what objects say about each other into edges, and blocks what needs a
 /// blocked object (I10: and nothing else).
-pub(super) fn run(ctx: &Ctx<'_>, draft: &mut Draft) {
+pub(super) fn run(ctx: &Ctx<'_>, draft: &mut Draft, direction: Direction) {
     let dependencies = dependencies(ctx, &mut draft.findings);
     block_descendants(draft, &dependencies);
-    for Dependency {
-        from,
-        to,
-        need,
-        why,
-    } in dependencies
-    {
+    let turned = match direction {
+        Direction::Forward => Turned::default(),
+        Direction::Reverse => turn(ctx, draft, &dependencies),
+    };
+    for (position, dependency) in dependencies.into_iter().enumerate() {
+        let Dependency {
+            from,
+            to,
+            need,
+            why,
+        } = dependency;
+        if turned.holds(position) {
+            // What must be ready in one direction must be ready in the other;
+            // of the rest it is enough that it is written.
+            let need = match why {
+                EdgeReason::After => Need::Ready,
+                _ => Need::Applied,
+            };
+            back(draft, to, need, from);
+            continue;
+        }
         let Some(to) = draft.done_by.get(to).copied() else {
             continue;
         };
@@ -32,7 +48,19 @@ pub(super) fn run(ctx: &Ctx<'_>, draft: &mut Draft) {
             draft.edge(from, need, first, why);
         }
     }
-    endpoints::run(ctx, draft);
+    for (workload, definition) in &turned.after_workloads {
+        back(draft, workload, Need::Ready, definition);
+    }
+    endpoints::run(ctx, draft, &turned);
+}
+
+/// Makes what is needed go back after what needs it.
+fn back(draft: &mut Draft, earlier: &ObjectId, need: Need, later: &ObjectId) {
+    let steps = (draft.done_by.get(earlier), draft.done_by.get(later));
+    if let (Some(&earlier), Some(&later)) = steps {
+        let first = first_step_of(draft, later);
+        draft.edge(earlier, need, first, EdgeReason::Reverse);
+    }
 }
 
 /// The step after which an object may be relied on. One to which nothing is

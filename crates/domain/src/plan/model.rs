@@ -8,7 +8,6 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use jiff::SignedDuration;
-use semver::VersionReq;
 use serde::{Deserialize, Serialize};
 
 use crate::finding::Finding;
@@ -18,7 +17,7 @@ use crate::object::{Digest, DigestKey, FieldPath, GroupKind, Gvk, Manifest, Obje
 use crate::observe::{ClusterId, DesiredDigest};
 use crate::order::StageName;
 use crate::repo::format::BlockUninstall;
-use crate::repo::{Consent, Protect, PrunePolicy, RuntimeObject};
+use crate::repo::{Consent, Protect, PrunePolicy, RuntimeObject, VersionPolicy};
 
 /// What git wants of one release, rendered.
 #[derive(Debug, Clone)]
@@ -156,12 +155,8 @@ pub struct Policy {
     pub wait: bool,
     /// Whether every object goes through read and dry run.
     pub verify: bool,
-    /// Installed versions from which the wanted one can be gone to.
-    pub upgrades_from: Option<VersionReq>,
-    /// Kubernetes versions that the bundle is for.
-    pub kubernetes: Option<VersionReq>,
-    /// Which way the change goes, where versions cannot be compared.
-    pub direction: Option<Direction>,
+    /// Which versions can be gone to from which.
+    pub versions: VersionPolicy,
 }
 
 /// An ordered, reviewed set of steps, and what it does to every object.
@@ -428,7 +423,8 @@ pub enum EdgeReason {
     Barrier,
     /// Earlier on the same object.
     SameObject,
-    /// Deletions go in reverse.
+    /// What comes first on the way up goes last on the way back, and when
+    /// everything is deleted.
     Reverse,
     /// A dead registration goes before what it would break or crash.
     Leftover,

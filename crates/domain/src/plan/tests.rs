@@ -14,6 +14,7 @@ mod prune;
 mod recreate;
 mod removal;
 mod rendered;
+mod reverse;
 mod scene;
 mod server;
 mod verify;

@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use crate::inventory::{ReleaseName, Store};
 use crate::object::Origin;
-use crate::repo::{ClusterRef, PrunePolicy, ResolvedEnvironment, ResolvedRelease};
+use crate::repo::{ClusterRef, PrunePolicy, ResolvedEnvironment, ResolvedRelease, VersionPolicy};
 use crate::values::Values;
 
 /// Environment `test` for Kubernetes 1.36.
@@ -58,8 +58,6 @@ pub(super) fn release(name: &str, files: &[&str], values: Value) -> ResolvedRele
         runtime_objects: Vec::new(),
         moved_from: None,
         block_uninstall: Vec::new(),
-        kubernetes: None,
-        upgrades_from: None,
-        direction: None,
+        versions: VersionPolicy::default(),
     }
 }

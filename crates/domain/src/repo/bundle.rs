@@ -2,11 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use semver::Version;
-
 use super::decode::decode;
 use super::own::{Header, header, read_own, read_text};
 use super::suggest::nearest;
+use super::versions::{KnownVersion, semantic};
 use super::{FileTree, TreeEntry, TreeError, TreeKind, format, unsupported};
 use crate::finding::{Finding, Kind};
 use crate::object::Origin;
@@ -131,11 +130,6 @@ fn versions(tree: &dyn FileTree, folder: &str, entries: &[TreeEntry]) -> Vec<Str
     versions
 }
 
-/// A version with or without `v`.
-pub(super) fn semantic(text: &str) -> Option<Version> {
-    Version::parse(text.strip_prefix('v').unwrap_or(text)).ok()
-}
-
 /// Whether `version.yaml` is ours, or a manifest that is named so. A broken one
 /// counts as ours: the error is reported when it is read.
 fn is_ours(tree: &dyn FileTree, path: &str) -> bool {
@@ -240,6 +234,29 @@ impl Found {
                 special.as_ref().and_then(values),
             ],
         })
+    }
+
+    /// All versions, with what each says of where it can be gone to from. A
+    /// file that cannot be read says nothing here: the version that is wanted
+    /// is read for itself.
+    pub(super) fn known(&self, tree: &dyn FileTree) -> Vec<KnownVersion> {
+        self.versions
+            .iter()
+            .map(|name| {
+                let path = format!("{}/{name}/version.yaml", self.folder);
+                let special = is_ours(tree, &path)
+                    .then(|| read_own(tree, &path, "BundleVersion", &mut Vec::new()))
+                    .flatten();
+                let entry = special
+                    .as_ref()
+                    .and_then(|node| node.entry("upgradesFrom"))
+                    .or_else(|| self.node.entry("upgradesFrom"));
+                KnownVersion {
+                    name: name.clone(),
+                    upgrades_from: entry.and_then(|entry| entry.value.as_str()?.parse().ok()),
+                }
+            })
+            .collect()
     }
 
     /// The version folder, none for a bundle without versions.

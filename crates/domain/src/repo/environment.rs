@@ -219,7 +219,7 @@ fn extendable(tree: &dyn FileTree) -> Vec<String> {
 }
 
 /// Name of a release: its own, or its bundle's.
-pub(super) fn release_name(item: &Node) -> Option<&str> {
+pub(crate) fn release_name(item: &Node) -> Option<&str> {
     item.get("name")
         .filter(|name| !name.is_null())
         .or_else(|| item.get("bundle"))

@@ -15,6 +15,7 @@ use super::environment::{self, Merged, release_name};
 use super::own::read_own;
 use super::policy::{Consent, ConsentAction, Propagation, RuntimeObject, Selector};
 use super::suggest::did_you_mean;
+use super::versions::VersionPolicy;
 use super::{
     ClusterRef, FileTree, Patch, PatchChange, ResolvedEnvironment, ResolvedRelease, format,
 };
@@ -295,7 +296,7 @@ impl Merged {
             origin: node.origin(),
             bundle: bundle.clone(),
             version: release.version.clone(),
-            bundle_folder: found.folder,
+            bundle_folder: found.folder.clone(),
             folder: source.folder,
             files: source.files,
             namespace: release.namespace.clone(),
@@ -313,9 +314,13 @@ impl Merged {
             runtime_objects,
             moved_from,
             block_uninstall,
-            kubernetes: source.body.kubernetes.map(|range| range.0),
-            upgrades_from: source.body.upgrades_from.map(|range| range.0),
-            direction: source.body.direction,
+            versions: VersionPolicy {
+                upgrades_from: source.body.upgrades_from.map(|range| range.0),
+                kubernetes: source.body.kubernetes.map(|range| range.0),
+                direction: source.body.direction,
+                known: found.known(tree),
+                rollback: release.rollback.clone(),
+            },
             name,
         })
     }

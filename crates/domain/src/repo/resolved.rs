@@ -3,16 +3,15 @@
 use std::collections::BTreeMap;
 
 use jiff::SignedDuration;
-use semver::VersionReq;
 use serde_json::Value;
 
 use super::format::BlockUninstall;
 use super::policy::{Consent, Protect, PrunePolicy, RuntimeObject, Selector};
+use super::versions::VersionPolicy;
 use crate::finding::{Finding, Kind};
 use crate::ignore::IgnoreRule;
 use crate::inventory::{ReleaseName, Store};
 use crate::object::{Origin, SecretField};
-use crate::plan::Direction;
 use crate::values::Values;
 
 /// An environment file merged with what it extends, and its releases.
@@ -131,12 +130,8 @@ pub struct ResolvedRelease {
     pub moved_from: Option<ReleaseName>,
     /// What forbids its end.
     pub block_uninstall: Vec<BlockUninstall>,
-    /// Kubernetes versions the bundle is for.
-    pub kubernetes: Option<VersionReq>,
-    /// Versions it can be upgraded from, where the bundle says so.
-    pub upgrades_from: Option<VersionReq>,
-    /// Which way the change goes, where versions cannot be compared.
-    pub direction: Option<Direction>,
+    /// Which versions can be gone to from which.
+    pub versions: VersionPolicy,
 }
 
 /// Fields of some objects that may not be shown.

@@ -8,7 +8,7 @@ use crate::object::yaml::{Content, Entry, Node};
 const ENVIRONMENT: [&str; 1] = ["sync"];
 
 /// Fields of a release.
-const RELEASE: [&str; 3] = ["versionFrom", "dependsOn", "rollback"];
+const RELEASE: [&str; 2] = ["versionFrom", "dependsOn"];
 
 /// Fields of a bundle or version.
 const BUNDLE: [&str; 7] = [

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 
 use super::dependencies::is_definition;
 use super::first_step_of;
+use super::reverse::Turned;
 use crate::object::{ObjectId, ServiceRef};
 use crate::order::StageName;
 use crate::plan::draft::{Ctx, Draft};
@@ -12,7 +13,7 @@ use crate::plan::model::{EdgeReason, Need, StepId, Until};
 
 /// Makes every registration that is written wait for the endpoints of its
 /// Services, as far as they and their workloads are part of the release.
-pub(super) fn run(ctx: &Ctx<'_>, draft: &mut Draft) {
+pub(super) fn run(ctx: &Ctx<'_>, draft: &mut Draft, turned: &Turned<'_>) {
     let mut waits: BTreeMap<&ServiceRef, Option<StepId>> = BTreeMap::new();
     for (registration, facts) in &ctx.facts {
         if facts.services.is_empty() || is_definition(registration) {
@@ -23,6 +24,10 @@ pub(super) fn run(ctx: &Ctx<'_>, draft: &mut Draft) {
         };
         let first = first_step_of(draft, step);
         for service in &facts.services {
+            let goes_first = |needed: &ObjectId| turned.has(needed, registration);
+            if goes_first(&service.id()) || ctx.backends(service).into_iter().any(goes_first) {
+                continue;
+            }
             let wait = *waits
                 .entry(service)
                 .or_insert_with(|| wait_for(ctx, draft, service));

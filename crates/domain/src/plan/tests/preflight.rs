@@ -8,6 +8,24 @@ use crate::finding::Kind;
 use crate::object::GroupKind;
 use crate::observe::{ClusterId, MissingGrant};
 use crate::plan::Direction;
+use crate::repo::KnownVersion;
+use crate::repo::format::Rollback;
+
+const CRD: &str = "CustomResourceDefinition.apiextensions.k8s.io/widgets.example.org: {spec: {group: example.org, names: {kind: Widget, plural: widgets}, versions: [{name: v1, served: true}]}}";
+
+fn rollback(from: &str, to: &str) -> Rollback {
+    Rollback {
+        from: from.to_owned(),
+        to: to.to_owned(),
+    }
+}
+
+/// A bundle with a definition that does not say where it can be gone to from.
+fn by_default() -> Scene {
+    Scene::new()
+        .git(CRD)
+        .policy(|policy| policy.versions.upgrades_from = None)
+}
 
 fn range(text: &str) -> VersionReq {
     text.parse().unwrap()
@@ -23,14 +41,29 @@ fn range(text: &str) -> VersionReq {
 #[case::rights(Scene::new().cluster(|observed| observed.access.missing.push(MissingGrant {
         verb: "patch".to_owned(), kind: GroupKind::new("", "ConfigMap"), resource: "configmaps".to_owned(), namespace: Some("web".to_owned()) })),
     Kind::Cluster, "missing-right", "may not patch configmaps in namespace web")]
-#[case::kubernetes(Scene::new().policy(|policy| policy.kubernetes = Some(range(">=1.37"))), Kind::Policy, "kubernetes-version",
+#[case::kubernetes(Scene::new().policy(|policy| policy.versions.kubernetes = Some(range(">=1.37"))), Kind::Policy, "kubernetes-version",
     "web v2.0.0 is for Kubernetes >=1.37, and the server is 1.36.0")]
-#[case::path(Scene::new().version("v0.9.0").policy(|policy| policy.upgrades_from = Some(range(">=1.0, <2.0"))), Kind::Policy, "version-path",
+#[case::path(Scene::new().version("v0.9.0").policy(|policy| policy.versions.upgrades_from = Some(range(">=1.0, <2.0"))), Kind::Policy, "version-path",
     "v2.0.0 can be gone to from >=1.0, <2.0 only, and v0.9.0 is installed")]
-#[case::path_of_the_half_done(Scene::new().version("v1.0.0").unfinished("v0.9.0").policy(|policy| policy.upgrades_from = Some(range(">=1.0, <2.0"))),
+#[case::path_of_the_half_done(Scene::new().version("v1.0.0").unfinished("v0.9.0").policy(|policy| policy.versions.upgrades_from = Some(range(">=1.0, <2.0"))),
     Kind::Policy, "version-path", "v2.0.0 can be gone to from >=1.0, <2.0 only, and v0.9.0 was begun and not finished")]
-#[case::path_from_a_name(Scene::new().version("spring").policy(|policy| { policy.upgrades_from = Some(range(">=1.0")); policy.direction = Some(Direction::Forward); }),
+#[case::path_from_a_name(Scene::new().version("spring").policy(|policy| { policy.versions.upgrades_from = Some(range(">=1.0")); policy.versions.direction = Some(Direction::Forward); }),
     Kind::Policy, "version-path", "v2.0.0 can be gone to from >=1.0 only, and spring is installed")]
+#[case::path_by_default(by_default().wants(|desired| desired.version = "v1.3.0".to_owned()).version("v1.0.0"),
+    Kind::Policy, "version-path", "v1.3.0 can be gone to from the minors 1.2 and 1.3 only, and v1.0.0 is installed")]
+#[case::path_to_a_major(by_default().version("v1.9.0"),
+    Kind::Policy, "version-path", "v2.0.0 can be gone to from the minor 2.0 only, and v1.9.0 is installed")]
+#[case::path_of_what_failed(Scene::new().version("v1.9.0").failed("v1.1.0").policy(|policy| policy.versions.upgrades_from = Some(range(">=1.5"))),
+    Kind::Policy, "version-path", "v2.0.0 can be gone to from >=1.5 only, and v1.1.0 was begun and not finished")]
+#[case::older(Scene::new().version("v2.1.0"), Kind::Policy, "older-version", "v2.0.0 is older than v2.1.0, which is installed")]
+#[case::older_than_the_half_done(Scene::new().version("v2.0.0").unfinished("v2.1.0"), Kind::Policy, "older-version",
+    "v2.0.0 is older than v2.1.0, which was begun and not finished")]
+#[case::older_than_what_failed(Scene::new().version("v2.0.0").failed("v2.1.0"), Kind::Policy, "older-version",
+    "v2.0.0 is older than v2.1.0, which was begun and not finished")]
+#[case::older_and_said_for_another(Scene::new().version("v2.1.0").policy(|policy| policy.versions.rollback = Some(rollback("v2.2.0", "v2.0.0"))),
+    Kind::Policy, "older-version", "v2.0.0 is older than v2.1.0, which is installed")]
+#[case::older_by_name(Scene::new().version("spring").policy(|policy| policy.versions.direction = Some(Direction::Reverse)),
+    Kind::Policy, "older-version", "v2.0.0 is older than spring, which is installed")]
 #[case::direction(Scene::new().version("spring"), Kind::Policy, "direction-unknown", "the versions spring and v2.0.0 cannot be compared")]
 fn is_refused(#[case] scene: Scene, #[case] kind: Kind, #[case] code: &str, #[case] message: &str) {
     let plan = scene.git("ConfigMap/web/c: {}").plan();
@@ -55,9 +88,14 @@ fn is_refused(#[case] scene: Scene, #[case] kind: Kind, #[case] code: &str, #[ca
 #[rstest]
 #[case::right_cluster(Scene::new().policy(|policy| policy.cluster = Some(ClusterId("cluster".to_owned()))))]
 #[case::our_tooling(Scene::new().version("v2.0.0").cluster(|observed| observed.installed.as_mut().unwrap().tooling = "pleach/0.1.0".to_owned()))]
-#[case::path(Scene::new().version("v1.5.0").policy(|policy| policy.upgrades_from = Some(range(">=1.0, <2.0"))))]
-#[case::no_upgrade(Scene::new().version("v2.0.0").policy(|policy| policy.upgrades_from = Some(range(">=1.0, <2.0"))))]
-#[case::distribution(Scene::new().cluster(|observed| observed.server_version = "v1.36.4-eks-1a2b3c".to_owned()).policy(|policy| policy.kubernetes = Some(range(">=1.36.4"))))]
+#[case::path(Scene::new().version("v1.5.0").policy(|policy| policy.versions.upgrades_from = Some(range(">=1.0, <2.0"))))]
+#[case::no_upgrade(Scene::new().version("v2.0.0").policy(|policy| policy.versions.upgrades_from = Some(range(">=1.0, <2.0"))))]
+#[case::distribution(Scene::new().cluster(|observed| observed.server_version = "v1.36.4-eks-1a2b3c".to_owned()).policy(|policy| policy.versions.kubernetes = Some(range(">=1.36.4"))))]
+#[case::path_by_default(by_default().wants(|desired| desired.version = "v1.3.0".to_owned()).version("v1.2.7"))]
+#[case::patch_by_default(by_default().version("v2.0.0-rc.1"))]
+#[case::any_by_default(by_default().wants(|desired| desired.manifests.clear()).version("v0.3.0"))]
+#[case::older_and_said(Scene::new().version("v2.1.0").policy(|policy| policy.versions.rollback = Some(rollback("v2.1.0", "v2.0.0"))))]
+#[case::older_half_done_and_said(Scene::new().version("v1.0.0").unfinished("v2.1.0").policy(|policy| policy.versions.rollback = Some(rollback("v2.1.0", "v2.0.0"))))]
 #[case::revisions(Scene::new().version("0123abc").wants(|desired| desired.version = "abc".to_owned()))]
 fn is_allowed(#[case] scene: Scene) {
     let plan = scene.git("ConfigMap/web/c: {}").plan();
@@ -69,7 +107,7 @@ fn is_allowed(#[case] scene: Scene) {
 #[case::upgrade(Scene::new().version("v1.9.0"), Some("v1.9.0"), Direction::Forward)]
 #[case::numbers_not_letters(Scene::new().version("v10.0.0"), Some("v10.0.0"), Direction::Reverse)]
 #[case::back_from_half_done(Scene::new().version("v1.0.0").unfinished("v3.0.0"), Some("v1.0.0"), Direction::Reverse)]
-#[case::said(Scene::new().version("spring").policy(|policy| policy.direction = Some(Direction::Reverse)), Some("spring"), Direction::Reverse)]
+#[case::said(Scene::new().version("spring").policy(|policy| policy.versions.direction = Some(Direction::Reverse)), Some("spring"), Direction::Reverse)]
 fn which_way_it_goes(
     #[case] scene: Scene,
     #[case] from: Option<&str>,
@@ -82,13 +120,77 @@ fn which_way_it_goes(
     );
 }
 
+/// A way that does not lead through one version leads through several.
+#[test]
+fn the_versions_to_go_through_are_named() {
+    let known = |name: &str| KnownVersion {
+        name: name.to_owned(),
+        upgrades_from: None,
+    };
+    let scene = by_default()
+        .version("v1.0.0")
+        .wants(|desired| desired.version = "v1.3.0".to_owned());
+    let hint = |versions: &[&str]| {
+        let scene = scene.clone().policy(|policy| {
+            policy.versions.known = versions.iter().map(|name| known(name)).collect();
+        });
+        scene.plan().findings[0].hint.clone().unwrap()
+    };
+    let through = hint(&["v1.1.0", "v1.2.0", "v1.2.1", "v1.3.0"]);
+    assert!(
+        through.starts_with(
+            "go through v1.1.0, then v1.2.1 first; that is so for a bundle with definitions"
+        ),
+        "{through}"
+    );
+    let nowhere = hint(&["v1.2.0", "v1.3.0"]);
+    assert!(
+        nowhere.starts_with(
+            "no way leads there from v1.0.0 through the versions of manifests/web: v1.2.0, v1.3.0;"
+        ),
+        "{nowhere}"
+    );
+}
+
+#[test]
+fn the_entry_that_allows_going_back_can_be_copied() {
+    let plan = Scene::new().version("v2.1.0").plan();
+    assert_eq!(
+        plan.findings[0].hint.as_deref(),
+        Some(
+            "if going back is meant, say so at release r in environments/e.yaml: `rollback: {from: v2.1.0, to: v2.0.0}`"
+        )
+    );
+}
+
+/// What is installed runs on this Kubernetes already.
+#[test]
+fn a_version_that_is_installed_is_not_refused_for_its_kubernetes() {
+    let scene = Scene::new()
+        .version("v2.0.0")
+        .policy(|policy| policy.versions.kubernetes = Some(range(">=1.37")));
+    let plan = scene.plan();
+    assert_eq!(plan.findings[0].code, "kubernetes-version");
+    assert!(!plan.findings[0].is_error());
+}
+
+#[test]
+fn an_entry_that_did_its_work_is_pointed_out() {
+    let plan = Scene::new()
+        .version("v2.0.0")
+        .policy(|policy| policy.versions.rollback = Some(rollback("v2.1.0", "v2.0.0")))
+        .plan();
+    assert_eq!(plan.findings[0].code, "rollback-used");
+    assert!(!plan.findings[0].is_error());
+}
+
 #[test]
 fn everything_that_is_wrong_is_said_at_once() {
     let plan = Scene::new()
         .version("spring")
         .policy(|policy| {
             policy.cluster = Some(ClusterId("other".to_owned()));
-            policy.kubernetes = Some(range(">=1.37"));
+            policy.versions.kubernetes = Some(range(">=1.37"));
         })
         .plan();
     let codes: Vec<&str> = plan

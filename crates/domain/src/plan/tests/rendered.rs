@@ -165,7 +165,7 @@ fn versions_are_checked_as_for_a_cluster() {
     "v1.0.0".clone_into(&mut base.version);
     let head = revision("ConfigMap/web/a: {}");
     let mut policy = policy();
-    policy.upgrades_from = Some(">=1.5.0".parse().unwrap());
+    policy.versions.upgrades_from = Some(">=1.5.0".parse().unwrap());
     let plan = plan(&head, &observed(Some(&base), &[], &head), &policy);
     assert_eq!(plan.from.as_deref(), Some("v1.0.0"));
     assert_eq!(plan.findings[0].code, "version-path");

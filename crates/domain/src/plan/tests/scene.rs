@@ -9,12 +9,13 @@ mod observing;
 use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::{SignedDuration, Timestamp};
+use semver::VersionReq;
 use serde_json::{Value, json};
 
 use super::server;
 use crate::deployer::{KnownOwner, Owner, OwnerState};
 use crate::ignore::Ignored;
-use crate::inventory::{Attempt, Entry, EntryState, ReleaseName, Store};
+use crate::inventory::{Attempt, AttemptResult, Entry, EntryState, ReleaseName, Store};
 use crate::object::{
     ApiVersion, Digest, GroupKind, Manifest, ObjectId, Origin, ServiceRef, annotations, labels,
     yaml,
@@ -23,7 +24,7 @@ use crate::observe::{
     Backend, ClusterId, DesiredDigest, Discovery, Listing, LiveMeta, Observed, Prediction,
 };
 use crate::plan::{Desired, Plan, Policy, Removal, Terms, plan, remove};
-use crate::repo::{Consent, Protect, PrunePolicy, RuntimeObject};
+use crate::repo::{Consent, Protect, PrunePolicy, RuntimeObject, VersionPolicy};
 
 pub(super) const MANAGER: &str = "pleach/e.r";
 
@@ -111,9 +112,11 @@ impl Scene {
                 timeout: SignedDuration::from_secs(60),
                 wait: true,
                 verify: false,
-                upgrades_from: None,
-                kubernetes: None,
-                direction: None,
+                // Scenes go from v1.0.0 to v2.0.0.
+                versions: VersionPolicy {
+                    upgrades_from: Some(VersionReq::STAR),
+                    ..VersionPolicy::default()
+                },
             },
             live: BTreeMap::new(),
             unserved: BTreeSet::new(),
@@ -309,6 +312,19 @@ impl Scene {
 
     pub(super) fn cluster(mut self, change: impl FnOnce(&mut Observed)) -> Self {
         change(&mut self.observed);
+        self
+    }
+
+    /// A result of a former sync that did not end well, as the last one.
+    pub(super) fn failed(mut self, version: &str) -> Self {
+        let installed = self.observed.installed.get_or_insert_default();
+        installed.push(AttemptResult {
+            version: version.to_owned(),
+            revision: "abc".to_owned(),
+            result: "failed".to_owned(),
+            at: Timestamp::UNIX_EPOCH,
+            message: String::new(),
+        });
         self
     }
 

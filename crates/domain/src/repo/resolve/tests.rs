@@ -184,13 +184,14 @@ releases:
     assert_eq!(site.runtime_objects.len(), 1);
     assert_eq!(site.runtime_objects[0].name.as_deref(), Some("certs"));
     assert!(
-        site.kubernetes
+        site.versions
+            .kubernetes
             .as_ref()
             .unwrap()
             .matches(&Version::new(1, 36, 0))
     );
-    assert!(site.upgrades_from.is_some());
-    assert!(site.direction.is_some());
+    assert!(site.versions.upgrades_from.is_some());
+    assert!(site.versions.direction.is_some());
 
     assert_eq!(app.name.release, "app");
     assert_eq!(app.version, None);

@@ -19,10 +19,6 @@ use super::*;
     "3: `releases[0].dependsOn`"
 )]
 #[case(
-    "releases: [{bundle: app, rollback: {from: a, to: b}}]",
-    "3: `releases[0].rollback`"
-)]
-#[case(
     "releases: [{bundle: app, restartOnConfigChange: true}]",
     "3: `releases[0].restartOnConfigChange`"
 )]

@@ -1,0 +1,140 @@
+//! The way back: what an upgrade does first, a rollback does last.
+//!
+//! While old and new run side by side, the new definitions know both, and the
+//! new backend answers what the old registrations ask. So custom resources go
+//! back first, then registrations, then workloads, then definitions. What must
+//! exist before something else can run (a namespace, rights, configuration)
+//! comes first whichever way it goes, and so does everything that is created.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::dependencies::{Dependency, is_definition};
+use crate::object::ObjectId;
+use crate::observe::Served;
+use crate::plan::draft::{Ctx, Draft};
+use crate::plan::model::{Action, EdgeReason};
+
+/// What is done in the other order.
+#[derive(Default)]
+pub(super) struct Turned<'a> {
+    /// Positions of the dependencies whose object that is needed goes last.
+    dependencies: BTreeSet<usize>,
+    /// The same as pairs of what is needed and what needs it.
+    pairs: BTreeSet<(&'a ObjectId, &'a ObjectId)>,
+    /// Workloads that are ready before a definition goes back.
+    pub(super) after_workloads: Vec<(&'a ObjectId, &'a ObjectId)>,
+}
+
+impl Turned<'_> {
+    /// Whether a dependency, by its position, holds the other way round.
+    pub(super) fn holds(&self, position: usize) -> bool {
+        self.dependencies.contains(&position)
+    }
+
+    /// Whether what needs an object is done before it.
+    pub(super) fn has(&self, needed: &ObjectId, by: &ObjectId) -> bool {
+        self.pairs.contains(&(needed, by))
+    }
+}
+
+/// Decides which dependencies are turned round. One that would close a circle
+/// with others stays as it is.
+pub(super) fn turn<'a>(
+    ctx: &Ctx<'a>,
+    draft: &Draft,
+    dependencies: &[Dependency<'a>],
+) -> Turned<'a> {
+    let mut order = Order::default();
+    let mut candidates = Vec::new();
+    for (position, dependency) in dependencies.iter().enumerate() {
+        if can_turn(ctx, draft, dependency) {
+            candidates.push((position, dependency));
+        } else {
+            order.add(dependency.from, dependency.to);
+        }
+    }
+    let mut turned = Turned::default();
+    for (position, dependency) in candidates {
+        let (from, to) = (dependency.from, dependency.to);
+        if order.leads(from, to) {
+            order.add(from, to);
+        } else {
+            order.add(to, from);
+            turned.dependencies.insert(position);
+            turned.pairs.insert((from, to));
+        }
+    }
+    for &definition in ctx.manifests.keys().filter(|id| is_definition(id)) {
+        if !goes_back(draft, definition) || !is_served(ctx, definition) {
+            continue;
+        }
+        for &workload in ctx.manifests.keys().filter(|id| is_workload(ctx, id)) {
+            if draft.done_by.contains_key(workload) && !order.leads(definition, workload) {
+                order.add(workload, definition);
+                turned.after_workloads.push((workload, definition));
+            }
+        }
+    }
+    turned
+}
+
+fn is_workload(ctx: &Ctx<'_>, id: &ObjectId) -> bool {
+    ctx.stage_of(id) == crate::order::StageName::Workloads
+}
+
+/// Whether an object is there and becomes what it was.
+fn goes_back(draft: &Draft, id: &ObjectId) -> bool {
+    draft.action(id) == Some(Action::Update)
+}
+
+/// Whether both are there, and either may go back first.
+fn can_turn(ctx: &Ctx<'_>, draft: &Draft, dependency: &Dependency<'_>) -> bool {
+    let may = match dependency.why {
+        EdgeReason::Definition => is_served(ctx, dependency.from),
+        EdgeReason::Backend | EdgeReason::Intercepts | EdgeReason::After => true,
+        _ => false,
+    };
+    may && goes_back(draft, dependency.from) && goes_back(draft, dependency.to)
+}
+
+/// Whether the definition that is there serves all that the wanted one serves:
+/// what relies on the wanted one can be there before it.
+fn is_served(ctx: &Ctx<'_>, definition: &ObjectId) -> bool {
+    let facts = ctx.facts.get(definition);
+    facts
+        .and_then(|facts| facts.defines.as_ref())
+        .is_some_and(|defines| {
+            let discovery = &ctx.observed.discovery;
+            let served = |gvk| matches!(discovery.served(gvk), Served::Current(_));
+            defines.served.iter().all(served)
+        })
+}
+
+/// Who comes before whom.
+#[derive(Default)]
+struct Order<'a> {
+    later: BTreeMap<&'a ObjectId, BTreeSet<&'a ObjectId>>,
+}
+
+impl<'a> Order<'a> {
+    fn add(&mut self, earlier: &'a ObjectId, later: &'a ObjectId) {
+        self.later.entry(earlier).or_default().insert(later);
+    }
+
+    /// Whether one comes before the other, directly or not.
+    fn leads(&self, from: &'a ObjectId, to: &'a ObjectId) -> bool {
+        let mut seen = BTreeSet::from([from]);
+        let mut open = vec![from];
+        while let Some(at) = open.pop() {
+            if at == to {
+                return true;
+            }
+            for &next in self.later.get(at).into_iter().flatten() {
+                if seen.insert(next) {
+                    open.push(next);
+                }
+            }
+        }
+        false
+    }
+}

@@ -1,0 +1,249 @@
+//! May the wanted version be gone to from what is there, and which way is that?
+
+use std::collections::BTreeSet;
+
+use super::draft::{Ctx, Draft};
+use super::model::Direction;
+use crate::finding::{Finding, Kind};
+use crate::inventory::AttemptResult;
+use crate::repo::{can_upgrade, semantic};
+
+/// Objects that others call, or whose shape others rely on.
+const APIS: [(&str, &str); 4] = [
+    ("apiextensions.k8s.io", "CustomResourceDefinition"),
+    ("apiregistration.k8s.io", "APIService"),
+    (
+        "admissionregistration.k8s.io",
+        "MutatingWebhookConfiguration",
+    ),
+    (
+        "admissionregistration.k8s.io",
+        "ValidatingWebhookConfiguration",
+    ),
+];
+
+/// Compares the wanted version with what is installed, and with what was begun
+/// since and is half there.
+pub(super) fn check(ctx: &Ctx<'_>, draft: &mut Draft) -> Direction {
+    check_kubernetes(ctx, draft);
+    let mut left = None;
+    for (from, state) in there(ctx) {
+        match way(ctx, from) {
+            Some(Direction::Forward) => check_upgrade(ctx, draft, from, state),
+            Some(Direction::Reverse) => left = Some((from, state)),
+            None => draft.findings.push(
+                Finding::error(
+                    Kind::Policy,
+                    "direction-unknown",
+                    format!(
+                        "the versions {from} and {} cannot be compared",
+                        ctx.desired.version
+                    ),
+                )
+                .hint("say `direction: forward` or `direction: reverse` in bundle.yaml or version.yaml"),
+            ),
+        }
+    }
+    match left {
+        Some((from, state)) => {
+            check_rollback(ctx, draft, from, state);
+            Direction::Reverse
+        }
+        None => {
+            point_out_used(ctx, draft);
+            Direction::Forward
+        }
+    }
+}
+
+/// The versions of which something may be in the cluster, but for the wanted
+/// one: the installed one first, the one that was begun last at the end.
+fn there<'c>(ctx: &'c Ctx<'_>) -> Vec<(&'c str, &'static str)> {
+    let Some(record) = &ctx.observed.installed else {
+        return Vec::new();
+    };
+    let begun = "was begun and not finished";
+    // What was begun since a version was deployed, the oldest first.
+    let since: Vec<&AttemptResult> = record
+        .history
+        .iter()
+        .take_while(|past| past.result != "deployed")
+        .collect();
+    let attempts = record
+        .installed
+        .iter()
+        .map(|attempt| (&attempt.version, "is installed"))
+        .chain(since.iter().rev().map(|past| (&past.version, begun)))
+        .chain(
+            record
+                .applying
+                .iter()
+                .map(|attempt| (&attempt.version, begun)),
+        );
+    let mut seen = BTreeSet::new();
+    attempts
+        .map(|(version, state)| (version.as_str(), state))
+        .filter(|(version, _)| *version != ctx.desired.version && seen.insert(*version))
+        .collect()
+}
+
+/// Which way it goes from a version to the wanted one; none where nobody says.
+fn way(ctx: &Ctx<'_>, from: &str) -> Option<Direction> {
+    if has_no_versions(ctx) {
+        return Some(Direction::Forward);
+    }
+    match (semantic(from), semantic(&ctx.desired.version)) {
+        (Some(from), Some(to)) if to < from => Some(Direction::Reverse),
+        (Some(_), Some(_)) => Some(Direction::Forward),
+        _ => ctx.policy.versions.direction,
+    }
+}
+
+/// Whether the version is the git revision: that of a bundle without version
+/// folders. The newest one is what is wanted, and none is within a range.
+fn has_no_versions(ctx: &Ctx<'_>) -> bool {
+    ctx.desired.version == ctx.desired.revision
+}
+
+fn check_upgrade(ctx: &Ctx<'_>, draft: &mut Draft, from: &str, state: &str) {
+    if has_no_versions(ctx) {
+        return;
+    }
+    let versions = &ctx.policy.versions;
+    let range = versions.upgrades_from.as_ref();
+    let wanted = &ctx.desired.version;
+    let brings_apis = brings_apis(ctx);
+    let allowed = match (semantic(from), semantic(wanted)) {
+        (Some(from), Some(to)) => can_upgrade(range, &from, &to, brings_apis),
+        // The bundle compares them, by `direction`; a version that is no number
+        // is within no range.
+        (Some(from), None) => range.is_none_or(|range| range.matches(&from)),
+        (None, _) => range.is_none(),
+    };
+    if allowed {
+        return;
+    }
+    let only = match (range, semantic(wanted)) {
+        (None, Some(to)) if to.minor > 0 => {
+            format!(
+                "the minors {}.{} and {}.{}",
+                to.major,
+                to.minor - 1,
+                to.major,
+                to.minor
+            )
+        }
+        (None, Some(to)) => format!("the minor {}.{}", to.major, to.minor),
+        (Some(range), _) => range.to_string(),
+        (None, None) => return,
+    };
+    let folder = format!("manifests/{}", ctx.desired.bundle);
+    let way = match versions.way_up(from, wanted, brings_apis) {
+        Some(way) if !way.is_empty() => format!("go through {} first", way.join(", then ")),
+        _ => format!(
+            "no way leads there from {from} through the versions of {folder}: {}",
+            versions
+                .known
+                .iter()
+                .map(|known| known.name.as_str())
+                .collect::<Vec<_>>()
+                .join(", ")
+        ),
+    };
+    let default = if range.is_none() {
+        "; that is so for a bundle with definitions, APIServices or webhook configurations that does not say `upgradesFrom`"
+    } else {
+        ""
+    };
+    draft.findings.push(
+        Finding::error(
+            Kind::Policy,
+            "version-path",
+            format!("{wanted} can be gone to from {only} only, and {from} {state}"),
+        )
+        .hint(format!("{way}{default}")),
+    );
+}
+
+/// Whether the release brings APIs with it.
+fn brings_apis(ctx: &Ctx<'_>) -> bool {
+    ctx.manifests
+        .keys()
+        .any(|id| APIS.iter().any(|(group, kind)| id.is(group, kind)))
+}
+
+/// Going down needs an entry that names both versions: a branch that was set
+/// back by accident takes nothing back.
+fn check_rollback(ctx: &Ctx<'_>, draft: &mut Draft, from: &str, state: &str) {
+    let to = &ctx.desired.version;
+    let entry = ctx.policy.versions.rollback.as_ref();
+    if entry.is_some_and(|entry| entry.from == from && entry.to == *to) {
+        return;
+    }
+    let but = entry.map_or_else(String::new, |entry| {
+        format!(
+            "; the entry there is for going from {} to {}",
+            entry.from, entry.to
+        )
+    });
+    draft.findings.push(
+        Finding::error(
+            Kind::Policy,
+            "older-version",
+            format!("{to} is older than {from}, which {state}"),
+        )
+        .hint(format!(
+            "if going back is meant, say so at release {} in {}: `rollback: {{from: {from}, to: {to}}}`{but}",
+            ctx.desired.name.release,
+            ctx.environment_file()
+        )),
+    );
+}
+
+/// An entry that has done its work allows the same again, some day.
+fn point_out_used(ctx: &Ctx<'_>, draft: &mut Draft) {
+    let Some(entry) = &ctx.policy.versions.rollback else {
+        return;
+    };
+    let installed = ctx.observed.installed.as_ref();
+    let installed = installed.and_then(|record| record.installed.as_ref());
+    if installed.is_some_and(|attempt| attempt.version == entry.to) {
+        draft.findings.push(
+            Finding::note(
+                Kind::Policy,
+                "rollback-used",
+                format!(
+                    "release {} went from {} to {}, as its `rollback` says",
+                    ctx.desired.name, entry.from, entry.to
+                ),
+            )
+            .hint(format!("take the entry out of {}", ctx.environment_file())),
+        );
+    }
+}
+
+/// A version that is to be installed must be for this Kubernetes; one that is
+/// installed already runs on it, whatever its bundle says.
+fn check_kubernetes(ctx: &Ctx<'_>, draft: &mut Draft) {
+    let range = ctx.policy.versions.kubernetes.as_ref();
+    let (Some(range), Some(server)) = (range, semantic(&ctx.observed.server_version)) else {
+        return;
+    };
+    // Builds of distributions carry suffixes that are no pre-releases.
+    let server = semver::Version::new(server.major, server.minor, server.patch);
+    if range.matches(&server) {
+        return;
+    }
+    let message = format!(
+        "{} {} is for Kubernetes {range}, and the server is {server}",
+        ctx.desired.bundle, ctx.desired.version
+    );
+    let installed = ctx.observed.installed.as_ref();
+    let installed = installed.and_then(|record| record.installed.as_ref());
+    let is_new = installed.is_none_or(|attempt| attempt.version != ctx.desired.version);
+    draft.findings.push(if is_new {
+        Finding::error(Kind::Policy, "kubernetes-version", message)
+    } else {
+        Finding::warning(Kind::Policy, "kubernetes-version", message)
+    });
+}
