@@ -95,10 +95,17 @@ async fn the_example_moves_and_leaves_nothing_behind() {
     fleet.scene.world.stop().await.unwrap();
 }
 
-/// By the pin it goes back too; the namespace that the upgrade made stays, and
+/// By the pin it goes back too, once it is said to be meant; the namespace that the upgrade made stays, and
 /// the report says so.
 async fn goes_back(fleet: &Fleet) {
     fleet.edit(NEW, OLD);
+    let run = fleet.apply().await.ended_with(7).unwrap();
+    let meant = "rollback: {from: v0.12.0, to: v0.11.0}";
+    check_says(
+        &run,
+        &["v0.11.0 is older than v0.12.0, which is installed", meant],
+    );
+    fleet.edit(OLD, &format!("{OLD}\n    {meant}"));
     let run = fleet.apply().await.ended_with(0).unwrap();
     let lines = [
         "release demo.kubevirt v0.12.0 -> v0.11.0",
