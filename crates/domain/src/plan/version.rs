@@ -44,16 +44,12 @@ pub(super) fn check(ctx: &Ctx<'_>, draft: &mut Draft) -> Direction {
             ),
         }
     }
-    match left {
-        Some((from, state)) => {
-            check_rollback(ctx, draft, from, state);
-            Direction::Reverse
-        }
-        None => {
-            point_out_used(ctx, draft);
-            Direction::Forward
-        }
+    if let Some((from, state)) = left {
+        check_rollback(ctx, draft, from, state);
+        return Direction::Reverse;
     }
+    point_out_used(ctx, draft);
+    Direction::Forward
 }
 
 /// The versions of which something may be in the cluster, but for the wanted
