@@ -22,7 +22,7 @@ use pleach_domain::observe::{
 use pleach_domain::plan::view::Drawing;
 use pleach_domain::plan::{self, Desired, Policy};
 use pleach_domain::render;
-use pleach_domain::repo::{self, MemoryTree, PrunePolicy, ResolvedEnvironment};
+use pleach_domain::repo::{self, MemoryTree, PrunePolicy, ResolvedEnvironment, VersionPolicy};
 use pleach_testkit::bench::workload::{Content, File, TEMPLATE_VALUES, Workload};
 use serde_json::{Value, json};
 
@@ -180,9 +180,7 @@ impl Scene {
                 timeout: SignedDuration::from_secs(60),
                 wait: true,
                 verify: false,
-                upgrades_from: None,
-                kubernetes: None,
-                direction: None,
+                versions: VersionPolicy::default(),
             },
         }
     }
