@@ -100,6 +100,8 @@ struct Reviewed<'a> {
 pub(super) struct Outcome {
     output: ApplyOutput,
     claim: Claim,
+    /// The command that is carried out.
+    command: &'static str,
     pub(super) exit: Exit,
     reports: Vec<Value>,
 }
@@ -120,7 +122,7 @@ pub(crate) async fn run(ui: &mut Ui, ctx: &Context, mut args: ApplyArgs) -> Resu
         review: true,
     };
     let session = Session::open(ui, ctx, &args.target, options, args.cluster_id.clone()).await?;
-    let mut outcome = Outcome::new(args.output, args.lock.claim());
+    let mut outcome = Outcome::new("apply", args.output, args.lock.claim());
     let mut reviewed = Vec::new();
     for subject in session.subjects(ui, ctx, &args.target).await? {
         match session.plan_for(ui, &subject).await? {
@@ -292,10 +294,11 @@ async fn replan(
 }
 
 impl Outcome {
-    pub(super) fn new(output: ApplyOutput, claim: Claim) -> Self {
+    pub(super) fn new(command: &'static str, output: ApplyOutput, claim: Claim) -> Self {
         Self {
             output,
             claim,
+            command,
             exit: Exit::DONE,
             reports: Vec::new(),
         }
@@ -305,6 +308,20 @@ impl Outcome {
     pub(super) fn unplanned(&mut self, release: &ReleaseName, error: &CliError) {
         self.exit = self.exit.and(error.exit());
         self.reports.push(format::report::unplanned(release, error));
+    }
+
+    /// The command that goes on where this one was stopped.
+    fn go_on(&self, plan: &Plan) -> String {
+        let ReleaseName {
+            environment,
+            release,
+        } = &plan.release;
+        // What git no longer has is no target by itself.
+        if plan.removal.is_some() && self.command == "apply" {
+            format!("pleach apply {environment}")
+        } else {
+            format!("pleach {} {environment}/{release}", self.command)
+        }
     }
 
     /// Shows what forbids to apply anything, of all releases at once.
@@ -333,6 +350,7 @@ impl Outcome {
                 plan: &planned.plan,
                 result: Err(word),
                 error: error.as_ref(),
+                go_on: &self.go_on(&planned.plan),
             };
             // People have seen the reason, and that nothing was written.
             if self.output == ApplyOutput::Json {
@@ -362,6 +380,7 @@ impl Outcome {
             plan: &planned.plan,
             result: Err(word),
             error: Some(error),
+            go_on: &self.go_on(&planned.plan),
         };
         self.report(ui, &report);
     }
@@ -401,6 +420,7 @@ impl Outcome {
             plan: &plan,
             result: result.as_ref().map_err(|word| *word),
             error: error.as_ref(),
+            go_on: &self.go_on(&plan),
         };
         self.report(ui, &report);
         result.ok().map(|result| result.ending)

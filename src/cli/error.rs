@@ -90,6 +90,12 @@ impl CliError {
         Self::new(Kind::Interrupted, "interrupted")
     }
 
+    /// Whoever asked would not wait for what was under way.
+    pub fn interrupted_at_once() -> Self {
+        Self::new(Kind::Interrupted, "interrupted at once")
+            .hint("what was under way may be done or not; the next run finds out how far it got")
+    }
+
     /// Stops because of findings, errors among them; all of them are shown.
     /// The message says what they stop.
     pub fn from_findings(message: impl Into<String>, findings: Vec<Finding>) -> Self {

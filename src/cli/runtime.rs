@@ -45,7 +45,7 @@ pub(super) fn block_on<T>(
         ui::write_notice("stopping at the next safe point; once more stops at once");
         tokio::select! {
             result = &mut command => result,
-            () = signaled() => Err(CliError::interrupted()),
+            () = signaled() => Err(CliError::interrupted_at_once()),
         }
     });
     // A thread that waits for an answer on the terminal cannot be joined.

@@ -315,6 +315,10 @@ pub(super) fn write_panic(panic: &std::panic::PanicHookInfo<'_>) {
         .location()
         .map(|location| format!(" at {}:{}", location.file(), location.line()))
         .unwrap_or_default();
+    if io::stderr().is_terminal() {
+        // A bar may stand where this goes.
+        Stream::new(io::stderr()).write_now("\r\u{1b}[2K");
+    }
     write_notice(&format!(
         "{ERROR}internal error{ERROR:#}{place}: {}\n  {HINT}hint{HINT:#}: this is a bug in pleach {}; please report it",
         findings::plain(message),

@@ -67,7 +67,7 @@ pub(crate) async fn run(ui: &mut Ui, ctx: &Context, args: UninstallArgs) -> Resu
     };
     let session = Session::for_end(ui, ctx, target, options).await?;
     let cluster = session.cluster_for(&name);
-    let mut outcome = Outcome::new(args.output, args.lock.claim());
+    let mut outcome = Outcome::new("uninstall", args.output, args.lock.claim());
     let mut shown: Option<Plan> = None;
     for _ in 0..ROUNDS {
         let found = state::release(&cluster, &name, &session.search()).await?;

@@ -12,6 +12,7 @@ mod op;
 mod paths;
 mod reach;
 mod record;
+pub mod remainder;
 mod removal;
 pub mod report;
 mod scheduler;

@@ -23,6 +23,7 @@ mod faults;
 mod fleet;
 mod handover;
 mod ignore;
+mod interrupts;
 mod kill;
 mod kubectl;
 mod lifecycle;

@@ -324,7 +324,9 @@ fn who_waits_for_their_turn_can_be_interrupted() {
     });
     run.ended_with(130)
         .says("stopping at the next safe point")
-        .says("interrupted: 3 steps were not carried out");
+        .says("interrupted: none of 1 changes is made")
+        .says("left: update ConfigMap/turn-stop/a")
+        .says("`pleach apply turn-stop/web` goes on from there");
     let written = events.writes().filter(|event| event.code() < 400);
     assert_eq!(written.to_string(), "");
     assert_eq!(

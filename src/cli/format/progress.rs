@@ -85,7 +85,7 @@ impl<'a> Progress<'a> {
                     plain(&failure.message)
                 ));
             }
-            Outcome::Skipped { .. } | Outcome::Stopped => {}
+            Outcome::Skipped { .. } | Outcome::Stopped { .. } => {}
         }
     }
 }

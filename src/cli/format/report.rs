@@ -9,8 +9,13 @@ use serde_json::{Value, json};
 use super::findings::plain;
 use super::style;
 use crate::cli::CliError;
+use crate::engine::stop::Cause;
 use crate::engine::sync::events::Outcome;
+use crate::engine::sync::remainder::Remainder;
 use crate::engine::sync::report::SyncResult;
+
+/// Objects that are named one by one.
+const LINES: usize = 10;
 
 /// What became of the plan of one release.
 pub(crate) struct Report<'a> {
@@ -20,6 +25,8 @@ pub(crate) struct Report<'a> {
     pub(crate) result: Result<&'a SyncResult, &'static str>,
     /// Why it was not begun, or could not be recorded.
     pub(crate) error: Option<&'a CliError>,
+    /// The command that goes on where this one was stopped.
+    pub(crate) go_on: &'a str,
 }
 
 impl Report<'_> {
@@ -36,7 +43,7 @@ impl Report<'_> {
     pub(crate) fn text(&self) -> String {
         let mut text = String::new();
         if let Ok(result) = self.result {
-            outcomes(&mut text, self.plan, result);
+            outcomes(&mut text, self.plan, result, self.go_on);
         }
         let _ = write!(
             text,
@@ -77,6 +84,7 @@ impl Report<'_> {
             "result": self.verdict(),
             "error": self.error.map(reason),
             "failures": failures,
+            "stopped": self.result.ok().and_then(|result| stopped(self.plan, result, self.go_on)),
             "changes": self.plan.changes,
             "released": self.plan.removal.as_ref().map(|outgoing| &outgoing.released),
             "findings": self.plan.findings,
@@ -101,7 +109,50 @@ fn reason(error: &CliError) -> Value {
     })
 }
 
-fn outcomes(text: &mut String, plan: &Plan, result: &SyncResult) {
+/// How far a run got that was stopped, for programs.
+fn stopped(plan: &Plan, result: &SyncResult, go_on: &str) -> Option<Value> {
+    let cause = result.stopped?;
+    let remainder = Remainder::of(plan, result);
+    let left: Vec<Value> = remainder
+        .left
+        .iter()
+        .map(|left| json!({ "object": left.object, "action": left.action, "begun": left.begun }))
+        .collect();
+    Some(json!({
+        "cause": cause.word(),
+        "made": remainder.made,
+        "unsettled": remainder.unsettled,
+        "left": left,
+        "goOn": go_on,
+    }))
+}
+
+/// The same in words.
+fn how_far(text: &mut String, plan: &Plan, result: &SyncResult, cause: Cause, go_on: &str) {
+    let remainder = Remainder::of(plan, result);
+    let _ = writeln!(text, "{}: {}", cause.word(), remainder.summary());
+    let unsettled = remainder.unsettled.iter().map(|id| plain(&id.to_string()));
+    some_of(text, "not waited for", unsettled);
+    let left = remainder.left.iter().map(|left| {
+        let begun = if left.begun { " (begun)" } else { "" };
+        format!("{} {}{begun}", left.action, plain(&left.object.to_string()))
+    });
+    some_of(text, "left", left);
+    let _ = writeln!(text, "`{go_on}` goes on from there");
+}
+
+/// The first lines of many.
+fn some_of(text: &mut String, what: &str, lines: impl ExactSizeIterator<Item = String>) {
+    let more = lines.len().saturating_sub(LINES);
+    for line in lines.take(LINES) {
+        let _ = writeln!(text, "{what}: {line}");
+    }
+    if more > 0 {
+        let _ = writeln!(text, "{what}: {more} more");
+    }
+}
+
+fn outcomes(text: &mut String, plan: &Plan, result: &SyncResult, go_on: &str) {
     for (object, failure) in result.failures(plan) {
         let _ = writeln!(
             text,
@@ -125,13 +176,8 @@ fn outcomes(text: &mut String, plan: &Plan, result: &SyncResult) {
     if skipped > 0 {
         let _ = writeln!(text, "{skipped} steps were not carried out because of that");
     }
-    let left = count(result, |outcome| *outcome == Outcome::Stopped);
     if let Some(cause) = result.stopped {
-        let _ = writeln!(
-            text,
-            "{}: {left} steps were not carried out; running `pleach apply` again goes on from there",
-            cause.word()
-        );
+        how_far(text, plan, result, cause, go_on);
     }
     for change in plan
         .changes
@@ -175,6 +221,7 @@ mod tests {
             plan: &plan,
             result: Err("failed"),
             error: Some(&error),
+            go_on: "pleach apply dev/web",
         };
         assert_eq!(
             report.text(),

@@ -90,7 +90,10 @@ pub enum Outcome {
         because: StepId,
     },
     /// Not started, or its wait was broken off: the sync was stopped.
-    Stopped,
+    Stopped {
+        /// Its operation was carried out.
+        applied: bool,
+    },
 }
 
 /// Where events go. Sending never blocks and never fails: a consumer that went

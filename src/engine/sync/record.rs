@@ -14,6 +14,7 @@ use serde_json::{Value, json};
 use super::error::SyncError;
 use super::events::Outcome;
 use super::paths::Paths;
+use super::remainder::Remainder;
 use super::report::SyncResult;
 use super::state::State;
 use crate::io::cluster::{Cluster, ResourcePath, Selector};
@@ -340,6 +341,7 @@ impl Ending {
         };
         let message = first_problem(plan, result)
             .or_else(|| unrecorded.map(ToString::to_string))
+            .or_else(|| how_far(plan, result))
             .map(|message| bounded(&message))
             .unwrap_or_default();
         let stage = plan
@@ -438,6 +440,12 @@ pub(super) fn bounded(message: &str) -> String {
         Some((end, _)) => format!("{}…", &line[..end]),
         None => line,
     }
+}
+
+/// How far a run got that was stopped, in one line.
+pub(super) fn how_far(plan: &Plan, result: &SyncResult) -> Option<String> {
+    result.stopped?;
+    Some(Remainder::of(plan, result).summary())
 }
 
 pub(super) fn first_problem(plan: &Plan, result: &SyncResult) -> Option<String> {

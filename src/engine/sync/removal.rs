@@ -225,7 +225,7 @@ async fn finish(
 }
 
 fn message(plan: &Plan, result: &SyncResult, inventory: &Inventory) -> String {
-    let problem = record::first_problem(plan, result);
+    let problem = record::first_problem(plan, result).or_else(|| record::how_far(plan, result));
     problem.map_or_else(
         || {
             format!(

@@ -70,7 +70,9 @@ impl SyncResult {
     pub(super) fn not_begun(plan: &Plan, cause: Cause) -> Self {
         let outcomes = plan.steps.iter();
         Self {
-            outcomes: outcomes.map(|step| (step.id, Outcome::Stopped)).collect(),
+            outcomes: outcomes
+                .map(|step| (step.id, Outcome::Stopped { applied: false }))
+                .collect(),
             stopped: Some(cause),
             ending: cause.word(),
             unrecorded: None,
@@ -96,7 +98,7 @@ impl SyncResult {
             .iter()
             .filter_map(|(id, outcome)| match outcome {
                 Outcome::Failed(failure) => Some((&plan.steps[id.0].object, failure)),
-                Outcome::Done | Outcome::Skipped { .. } | Outcome::Stopped => None,
+                Outcome::Done | Outcome::Skipped { .. } | Outcome::Stopped { .. } => None,
             })
     }
 }

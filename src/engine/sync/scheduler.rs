@@ -89,7 +89,9 @@ pub(super) async fn run<E: Executor>(
     // Who is asked after the last step has nothing to stop.
     let stopped = asked.filter(|_| run.outcomes.len() < plan.steps.len());
     for step in &plan.steps {
-        run.outcomes.entry(step.id).or_insert(Outcome::Stopped);
+        let applied = run.reached[step.id.0] >= Reached::Applied;
+        let stopped = Outcome::Stopped { applied };
+        run.outcomes.entry(step.id).or_insert(stopped);
     }
     SyncResult {
         outcomes: run.outcomes,

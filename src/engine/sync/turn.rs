@@ -33,6 +33,9 @@ pub(in crate::engine) async fn in_turn<T>(
     waiting: impl FnMut(&Holder),
     work: impl AsyncFnOnce(&mut State) -> Result<T, SyncError>,
 ) -> Result<Result<T, Cause>, SyncError> {
+    if let Some(cause) = stop.asked() {
+        return Ok(Err(cause));
+    }
     let id = state.lease();
     let identity = identity(&claim.who)?;
     let patience = Patience {

@@ -1,0 +1,238 @@
+//! How far a run got that was stopped.
+
+use std::collections::BTreeMap;
+
+use pleach_domain::object::ObjectId;
+use pleach_domain::plan::{Op, Plan, Step};
+
+use super::events::Outcome;
+use super::report::SyncResult;
+
+/// What a stopped run did, and what it left, object by object in the order of
+/// the plan.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Remainder<'a> {
+    /// Changed, and as it shall be.
+    pub made: Vec<&'a ObjectId>,
+    /// Changed; that it became ready, or went, was not waited for.
+    pub unsettled: Vec<&'a ObjectId>,
+    /// Not changed, or not all of it.
+    pub left: Vec<Left<'a>>,
+}
+
+/// What is left to do to an object.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Left<'a> {
+    /// The object.
+    pub object: &'a ObjectId,
+    /// What is to be done to it, in one word.
+    pub action: String,
+    /// Some of its steps were carried out.
+    pub begun: bool,
+}
+
+impl<'a> Remainder<'a> {
+    /// Compares a plan with what became of its steps.
+    pub fn of(plan: &'a Plan, result: &SyncResult) -> Self {
+        let mut remainder = Self {
+            made: Vec::new(),
+            unsettled: Vec::new(),
+            left: Vec::new(),
+        };
+        let actions: BTreeMap<&ObjectId, String> = plan
+            .changes
+            .iter()
+            .map(|change| (&change.object, change.action.to_string()))
+            .collect();
+        let mut seen: BTreeMap<&ObjectId, Vec<&'a Step>> = BTreeMap::new();
+        let mut order = Vec::new();
+        for step in &plan.steps {
+            if matches!(step.op, Op::Wait) {
+                continue;
+            }
+            let steps = seen.entry(&step.object).or_default();
+            if steps.is_empty() {
+                order.push(&step.object);
+            }
+            steps.push(step);
+        }
+        for object in order {
+            let steps = &seen[object];
+            let reached = |step: &&Step| match result.outcomes.get(&step.id) {
+                Some(Outcome::Done) => Some(true),
+                Some(Outcome::Stopped { applied: true }) => Some(false),
+                Some(
+                    Outcome::Stopped { applied: false }
+                    | Outcome::Failed(_)
+                    | Outcome::Skipped { .. },
+                )
+                | None => None,
+            };
+            let reached: Vec<Option<bool>> = steps.iter().map(reached).collect();
+            if reached.iter().all(|one| *one == Some(true)) {
+                remainder.made.push(object);
+            } else if reached.iter().all(Option::is_some) {
+                remainder.unsettled.push(object);
+            } else {
+                remainder.left.push(Left {
+                    object,
+                    action: actions
+                        .get(object)
+                        .cloned()
+                        .unwrap_or_else(|| steps[0].op.verb().to_owned()),
+                    begun: reached.iter().any(Option::is_some),
+                });
+            }
+        }
+        remainder
+    }
+
+    /// Number of objects that were changed.
+    pub fn changed(&self) -> usize {
+        self.made.len() + self.unsettled.len()
+    }
+
+    /// Number of objects that were to be changed.
+    pub fn planned(&self) -> usize {
+        self.changed() + self.left.len()
+    }
+
+    /// In a few words: `2 of 5 changes are made, 1 of them was not waited for`.
+    pub fn summary(&self) -> String {
+        let (changed, planned) = (self.changed(), self.planned());
+        let made = match (changed, planned) {
+            (_, 0) => "nothing was to be changed; readiness was not waited for".to_owned(),
+            (0, planned) => format!("none of {planned} changes is made"),
+            (1, planned) => format!("1 of {planned} changes is made"),
+            (changed, planned) => format!("{changed} of {planned} changes are made"),
+        };
+        match self.unsettled.len() {
+            0 => made,
+            1 => format!("{made}, 1 of them was not waited for"),
+            many => format!("{made}, {many} of them were not waited for"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use jiff::SignedDuration;
+    use pleach_domain::inventory::ReleaseName;
+    use pleach_domain::order::StageName;
+    use pleach_domain::plan::{Direction, NonSecret, StepId, Until};
+    use serde_json::json;
+
+    use super::*;
+    use crate::engine::stop::Cause;
+    use crate::engine::sync::report::{Failure, FailureKind};
+
+    /// One patch of each object, and a wait at the end; the last object has two.
+    fn plan(objects: &[&str]) -> Plan {
+        let step = |(position, name): (usize, &&str)| Step {
+            id: StepId(position),
+            stage: StageName::Config,
+            object: ObjectId::new("", "ConfigMap", Some("web"), name),
+            op: Op::Patch {
+                patch: NonSecret(json!([])),
+                subresource: None,
+            },
+            needs: Vec::new(),
+            require: Vec::new(),
+            until: Some(Until::Absent { pods: None }),
+            deadline: SignedDuration::from_secs(1),
+            overlay: None,
+            reason: String::new(),
+        };
+        let mut steps: Vec<Step> = objects.iter().enumerate().map(step).collect();
+        let mut wait = step((objects.len(), &"waited"));
+        wait.op = Op::Wait;
+        steps.push(wait);
+        Plan {
+            format: 1,
+            release: ReleaseName {
+                environment: "dev".to_owned(),
+                release: "web".to_owned(),
+            },
+            from: None,
+            to: "v1".to_owned(),
+            direction: Direction::Forward,
+            changes: Vec::new(),
+            stages: Vec::new(),
+            steps,
+            overlays: Vec::new(),
+            removal: None,
+            findings: Vec::new(),
+        }
+    }
+
+    fn check(objects: &[&str], outcomes: &[Outcome], expected: &str) {
+        let plan = plan(objects);
+        let result = SyncResult {
+            outcomes: plan
+                .steps
+                .iter()
+                .map(|step| step.id)
+                .zip(outcomes.iter().cloned())
+                .collect(),
+            stopped: Some(Cause::Interrupted),
+            ..SyncResult::default()
+        };
+        let remainder = Remainder::of(&plan, &result);
+        let names = |ids: &[&ObjectId]| -> String { ids.iter().map(|id| &id.name[..]).collect() };
+        let mut left = String::new();
+        for one in &remainder.left {
+            left.push_str(&one.object.name);
+            left.push_str(if one.begun { "+" } else { "" });
+        }
+        let found = format!(
+            "{}|{}|{left}: {}",
+            names(&remainder.made),
+            names(&remainder.unsettled),
+            remainder.summary()
+        );
+        assert_eq!(found, expected);
+    }
+
+    const APPLIED: Outcome = Outcome::Stopped { applied: true };
+    const UNTOUCHED: Outcome = Outcome::Stopped { applied: false };
+
+    #[test]
+    fn objects_are_counted_by_what_was_done_to_them() {
+        check(
+            &["a", "b", "c"],
+            &[Outcome::Done, APPLIED, UNTOUCHED, UNTOUCHED],
+            "a|b|c: 2 of 3 changes are made, 1 of them was not waited for",
+        );
+        check(
+            &["a"],
+            &[UNTOUCHED, UNTOUCHED],
+            "||a: none of 1 changes is made",
+        );
+        check(
+            &[],
+            &[UNTOUCHED],
+            "||: nothing was to be changed; readiness was not waited for",
+        );
+    }
+
+    #[test]
+    fn an_object_with_several_steps_is_made_when_all_of_them_are() {
+        let failed = Outcome::Failed(Failure::new(FailureKind::Other, "no"));
+        let done = Outcome::Done;
+        check(
+            &["a", "a"],
+            &[done.clone(), done.clone(), done.clone()],
+            "a||: 1 of 1 changes is made",
+        );
+        check(
+            &["a", "a"],
+            &[done.clone(), UNTOUCHED, UNTOUCHED],
+            "||a+: none of 1 changes is made",
+        );
+        check(
+            &["a", "b"],
+            &[done, failed, UNTOUCHED],
+            "a||b: 1 of 2 changes is made",
+        );
+    }
+}

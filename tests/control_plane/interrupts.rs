@@ -1,0 +1,441 @@
+//! A run that is stopped by a signal: what it says is what is there, and the
+//! next one finishes.
+
+use std::collections::BTreeMap;
+use std::process::Stdio;
+use std::time::Duration;
+
+use http::{Method, StatusCode};
+use pleach_testkit::faults::{Answer, Fault, FaultProxy, Kind, Rule, Seen};
+use rstest::rstest;
+use serde_json::Value;
+
+use crate::fleet::{Fleet, Run};
+use crate::samples::{BUNDLE, config_map, deployment, gear, gears};
+use crate::shared;
+
+/// An object of every standard stage that has steps. Each of them says which
+/// version of the bundle it is of; one is only in the first.
+fn manifests(environment: &str, version: &str) -> String {
+    let group = format!("{environment}.example.org");
+    let label = |text: String| {
+        let labels = format!("metadata: {{labels: {{of: {version}}}, name: ");
+        text.replacen("metadata: {name: ", &labels, 1)
+    };
+    let mut all = vec![
+        label(gears(&group)),
+        label("apiVersion: v1\nkind: ServiceAccount\nmetadata: {name: app}\n".to_owned()),
+        label(config_map("settings", "v")),
+        label(
+            "apiVersion: v1\nkind: Service\nmetadata: {name: app}\n\
+             spec: {selector: {app: app}, ports: [{port: 80}]}\n"
+                .to_owned(),
+        ),
+        label(deployment("app")),
+        label(format!(
+            "apiVersion: admissionregistration.k8s.io/v1\nkind: ValidatingWebhookConfiguration\n\
+             metadata: {{name: {environment}}}\nwebhooks: []\n"
+        )),
+        label(gear(&group)),
+    ];
+    if version == "v1.0.0" {
+        all.push(label(config_map("old", "v")));
+    }
+    all.join("---\n")
+}
+
+/// The first version is installed, and git has the second.
+fn fleet(environment: &'static str) -> Fleet {
+    let release =
+        format!("  - {{name: web, bundle: web, version: v1.0.0, namespace: {environment}}}\n");
+    let first = manifests(environment, "v1.0.0");
+    let second = manifests(environment, "v1.1.0");
+    let fleet = Fleet::new(
+        environment,
+        &release,
+        &[
+            ("manifests/web/bundle.yaml", BUNDLE),
+            ("manifests/web/v1.0.0/all.yaml", first.as_str()),
+            ("manifests/web/v1.1.0/all.yaml", second.as_str()),
+        ],
+    );
+    fleet.kubectl(&["create", "namespace", environment]);
+    fleet.applied();
+    fleet.edit_environment("v1.0.0", "v1.1.0");
+    fleet.commit();
+    fleet
+}
+
+/// The version that each object is of; an object that is gone has none.
+fn versions(fleet: &Fleet) -> BTreeMap<String, String> {
+    let environment = fleet.environment;
+    let objects = [
+        (
+            "CustomResourceDefinition.apiextensions.k8s.io/gears.",
+            "crd",
+        ),
+        ("ServiceAccount/", "serviceaccount/app"),
+        ("ConfigMap/", "configmap/settings"),
+        ("Service/", "service/app"),
+        ("Deployment.apps/", "deployment/app"),
+        (
+            "ValidatingWebhookConfiguration.admissionregistration.k8s.io/",
+            "validatingwebhookconfiguration",
+        ),
+        ("Gear.", "gear"),
+        ("ConfigMap/", "configmap/old"),
+    ];
+    objects
+        .into_iter()
+        .map(|(kind, address)| {
+            let (id, address) = match address {
+                "crd" => (
+                    format!("{kind}{environment}.example.org"),
+                    format!("crd/gears.{environment}.example.org"),
+                ),
+                "validatingwebhookconfiguration" => (
+                    format!("{kind}{environment}"),
+                    format!("{address}/{environment}"),
+                ),
+                "gear" => (
+                    format!("{kind}{environment}.example.org/{environment}/first"),
+                    format!("gears.{environment}.example.org/first"),
+                ),
+                address => {
+                    let name = address.split_once('/').unwrap().1;
+                    (format!("{kind}{environment}/{name}"), address.to_owned())
+                }
+            };
+            let live = fleet.get(&[&address, "-n", environment]);
+            let version = live.map_or_else(String::new, |live| {
+                live["metadata"]["labels"]["of"]
+                    .as_str()
+                    .unwrap()
+                    .to_owned()
+            });
+            (id, version)
+        })
+        .collect()
+}
+
+/// The names in a list of the report.
+fn names(list: &Value) -> Vec<String> {
+    let list = list.as_array().unwrap();
+    list.iter()
+        .map(|one| {
+            let id = if one["object"].is_null() {
+                one
+            } else {
+                &one["object"]
+            };
+            id.as_str().unwrap().to_owned()
+        })
+        .collect()
+}
+
+/// Holds a request, sends a signal while it is under way, and waits for the end.
+fn stopped_at(
+    fleet: &mut Fleet,
+    signal: &str,
+    args: &[&str],
+    is_held: impl Fn(&Seen) -> bool + Send + Sync + 'static,
+) -> Run {
+    let proxy = FaultProxy::start(shared().kubeconfig()).unwrap();
+    let held = Fault::Delay(Duration::from_millis(1500));
+    let is_held = move |seen: &Seen| seen.kind == Kind::Write && is_held(seen);
+    proxy.add(Rule::on(is_held, held).nth(1));
+    fleet.through(proxy.kubeconfig());
+    let run = fleet.start(args);
+    fleet.until("the request", |_| {
+        let log = proxy.log();
+        log.requests
+            .iter()
+            .any(|seen| seen.fault.is_some())
+            .then_some(())
+    });
+    run.signal(signal);
+    let run = run.ended();
+    fleet.through(shared().kubeconfig().to_owned());
+    run
+}
+
+/// What the report of a stopped run says is what is there, in the cluster and
+/// in the record; the next run finishes.
+fn check(fleet: &Fleet, run: Run) -> Value {
+    let run = run.ended_with(130);
+    let report = run.json()["releases"][0].clone();
+    assert_eq!(report["result"], "interrupted", "{report}");
+    let stopped = &report["stopped"];
+    assert_eq!(stopped["cause"], "interrupted");
+    let release = format!("{}/web", fleet.environment);
+    assert_eq!(stopped["goOn"], format!("pleach apply {release}"));
+    let changed = [names(&stopped["made"]), names(&stopped["unsettled"])].concat();
+    let left = names(&stopped["left"]);
+    let live = versions(fleet);
+    for (id, version) in &live {
+        let (expected, list) = match (id.ends_with("/old"), version.as_str()) {
+            (true, "") | (false, "v1.1.0") => ("changed", &changed),
+            _ => ("left", &left),
+        };
+        assert!(list.contains(id), "{id} is {expected}: {stopped}");
+    }
+    assert_eq!(changed.len() + left.len(), live.len(), "{stopped}");
+
+    let name = format!("{}.web", fleet.environment);
+    let record = fleet.get(&["release", &name]).unwrap();
+    let condition = &record["status"]["conditions"][0];
+    assert_eq!(condition["status"], "False");
+    assert_eq!(condition["reason"], "Interrupted");
+    let said = condition["message"].as_str().unwrap();
+    let count = format!("{} of {} changes", changed.len(), live.len());
+    let none = changed.is_empty() && said.starts_with("none of");
+    assert!(said.starts_with(&count) || none, "{said}: {stopped}");
+    let record = &record["status"]["record"];
+    assert_eq!(record["history"][0]["result"], "interrupted");
+    // What is installed is what was verified last.
+    assert_eq!(record["installed"]["version"], "v1.0.0");
+    assert_eq!(record["applying"]["version"], "v1.1.0");
+    assert!(!fleet.exists(&["lease", "-n", "pleach-system", &name]));
+    fleet
+        .run(&["status", fleet.environment])
+        .ended_with(0)
+        .says("v1.0.0 -> v1.1.0")
+        .says("Interrupted: ");
+    stopped.clone()
+}
+
+fn finishes(fleet: &Fleet) {
+    fleet.applied();
+    for (id, version) in versions(fleet) {
+        let expected = if id.ends_with("/old") { "" } else { "v1.1.0" };
+        assert_eq!(version, expected, "{id}");
+    }
+    fleet.diff().ended_with(0);
+    let name = format!("{}.web", fleet.environment);
+    let record = fleet.get(&["release", &name]).unwrap();
+    let record = &record["status"]["record"];
+    assert_eq!(record["installed"]["version"], "v1.1.0");
+    assert_eq!(record["applying"], Value::Null);
+}
+
+#[rstest]
+#[case::definitions(
+    "stop-definitions",
+    "INT",
+    Method::PATCH,
+    "/customresourcedefinitions/gears.stop-definitions.example.org"
+)]
+#[case::access("stop-access", "TERM", Method::PATCH, "/serviceaccounts/app")]
+#[case::config("stop-config", "INT", Method::PATCH, "/configmaps/settings")]
+#[case::services("stop-services", "TERM", Method::PATCH, "/services/app")]
+#[case::workloads("stop-workloads", "INT", Method::PATCH, "/deployments/app")]
+#[case::registrations(
+    "stop-registrations",
+    "TERM",
+    Method::PATCH,
+    "/validatingwebhookconfigurations/stop-registrations"
+)]
+#[case::resources("stop-resources", "INT", Method::PATCH, "/gears/first")]
+#[case::prune("stop-prune", "TERM", Method::DELETE, "/configmaps/old")]
+fn a_signal_in_any_stage_leaves_what_the_report_says(
+    #[case] environment: &'static str,
+    #[case] signal: &str,
+    #[case] method: Method,
+    #[case] path: &'static str,
+) {
+    let mut fleet = fleet(environment);
+    let args = ["apply", environment, "--yes", "-o", "json"];
+    let run = stopped_at(&mut fleet, signal, &args, move |seen| {
+        seen.method == method && seen.path.ends_with(path)
+    });
+    let run = run.says("stopping at the next safe point; once more stops at once");
+    let stopped = check(&fleet, run);
+    // What was under way came to its end: only what had not begun is left.
+    let held = path.rsplit('/').next().unwrap();
+    let left = names(&stopped["left"]);
+    assert!(!left.iter().any(|id| id.ends_with(held)), "{stopped}");
+    finishes(&fleet);
+}
+
+#[test]
+fn a_signal_while_readiness_is_waited_for_leaves_everything_but_the_prune() {
+    let environment = "stop-verify";
+    let fleet = fleet(environment);
+    // Pods that no node will ever run.
+    fleet.edit(
+        "manifests/web/v1.1.0/all.yaml",
+        "replicas: 0",
+        "replicas: 1",
+    );
+    fleet.commit();
+    let run = fleet.start(&["apply", environment, "--yes", "-o", "json"]);
+    fleet.until("the last object", |fleet| {
+        let versions = versions(fleet);
+        let done = versions.values().filter(|version| *version == "v1.1.0");
+        (done.count() == 7).then_some(())
+    });
+    run.signal("INT");
+    let stopped = check(&fleet, run.ended());
+    assert!(
+        names(&stopped["unsettled"]).contains(&format!("Deployment.apps/{environment}/app")),
+        "{stopped}"
+    );
+    assert_eq!(
+        names(&stopped["left"]),
+        [format!("ConfigMap/{environment}/old")]
+    );
+    fleet.edit(
+        "manifests/web/v1.1.0/all.yaml",
+        "replicas: 1",
+        "replicas: 0",
+    );
+    fleet.commit();
+    finishes(&fleet);
+}
+
+#[test]
+fn people_are_told_what_is_left_and_how_to_go_on() {
+    let mut fleet = fleet("stop-words");
+    let args = ["apply", "stop-words/web", "--yes"];
+    stopped_at(&mut fleet, "INT", &args, |seen| {
+        seen.method == Method::DELETE && seen.path.ends_with("/configmaps/old")
+    })
+    .ended_with(130)
+    .says("interrupted: 8 of 8 changes are made, 1 of them was not waited for\n")
+    .says("not waited for: ConfigMap/stop-words/old\n")
+    .says("`pleach apply stop-words/web` goes on from there");
+    finishes(&fleet);
+
+    // An uninstall names its own command.
+    let args = ["uninstall", "stop-words/web", "--yes"];
+    let run = stopped_at(&mut fleet, "INT", &args, |seen| {
+        seen.method == Method::DELETE && seen.path.ends_with("/deployments/app")
+    });
+    run.ended_with(130)
+        .says("left: delete ConfigMap/stop-words/settings")
+        .says("`pleach uninstall stop-words/web` goes on from there");
+    assert!(fleet.exists(&["configmap/settings", "-n", "stop-words"]));
+    assert!(!fleet.exists(&["deployment/app", "-n", "stop-words"]));
+    fleet.run(&args).says("uninstalled");
+    assert!(!fleet.exists(&["configmap/settings", "-n", "stop-words"]));
+}
+
+#[test]
+fn what_fails_again_and_again_is_not_tried_again_after_a_signal() {
+    let mut fleet = fleet("stop-retry");
+    let proxy = FaultProxy::start(shared().kubeconfig()).unwrap();
+    let busy = Answer::plain(StatusCode::SERVICE_UNAVAILABLE, "busy").retry_after(60);
+    let is_change = |seen: &Seen| seen.kind == Kind::Write && seen.path.ends_with("/settings");
+    proxy.add(Rule::on(is_change, Fault::Answer(busy)));
+    fleet.through(proxy.kubeconfig());
+    let mut run = fleet.start(&["apply", "stop-retry", "--yes"]);
+    run.until_says("retrying ConfigMap/stop-retry/settings: busy");
+    run.signal("INT");
+    let run = run.ended().ended_with(130);
+    assert!(run.took < Duration::from_secs(20), "{:?}", run.took);
+    run.says("failed ConfigMap/stop-retry/settings: busy")
+        .says("left: update ConfigMap/stop-retry/settings");
+    fleet.through(shared().kubeconfig().to_owned());
+    finishes(&fleet);
+}
+
+#[test]
+fn the_second_signal_stops_at_once() {
+    let mut fleet = fleet("stop-twice");
+    let proxy = FaultProxy::start(shared().kubeconfig()).unwrap();
+    let is_change = |seen: &Seen| seen.kind == Kind::Write && seen.path.ends_with("/settings");
+    proxy.add(Rule::on(is_change, Fault::Delay(Duration::from_secs(20))).nth(1));
+    fleet.through(proxy.kubeconfig());
+    let mut run = fleet.start(&["apply", "stop-twice", "--yes"]);
+    fleet.until("the request", |_| {
+        let log = proxy.log();
+        log.requests
+            .iter()
+            .any(|seen| seen.fault.is_some())
+            .then_some(())
+    });
+    run.signal("INT");
+    run.until_says("stopping at the next safe point");
+    run.signal("INT");
+    let run = run.ended().ended_with(130);
+    assert!(run.took < Duration::from_secs(15), "{:?}", run.took);
+    run.says("interrupted at once")
+        .says("the next run finds out how far it got");
+    // Its Lease is left to run out, and the next run waits for that.
+    drop(proxy);
+    fleet.through(shared().kubeconfig().to_owned());
+    fleet.forget_killed_runs();
+    finishes(&fleet);
+}
+
+#[test]
+fn a_reader_that_goes_away_is_no_reason_to_stop() {
+    let fleet = fleet("stop-pipe");
+    let mut command = fleet.command(&["apply", "stop-pipe", "--yes"]);
+    let mut child = command
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    drop(child.stdout.take());
+    drop(child.stderr.take());
+    let status = child.wait().unwrap();
+    assert_eq!(status.code(), Some(0));
+    finishes(&fleet);
+}
+
+#[test]
+fn another_revision_takes_over_from_what_is_live() {
+    let mut fleet = fleet("stop-newer");
+    let args = ["apply", "stop-newer", "--yes", "-o", "json"];
+    let run = stopped_at(&mut fleet, "INT", &args, |seen| {
+        seen.method == Method::PATCH && seen.path.ends_with("/configmaps/settings")
+    });
+    check(&fleet, run);
+    fleet.write(
+        "manifests/web/v1.1.1/all.yaml",
+        &manifests("stop-newer", "v1.1.1"),
+    );
+    fleet.edit_environment("v1.1.0", "v1.1.1");
+    fleet.commit();
+    let record = || {
+        let record = fleet.get(&["release", "stop-newer.web"]).unwrap();
+        record["status"]["record"].clone()
+    };
+    // What is on its way is the newer one; what is installed is what was
+    // verified, and not what was begun in between.
+    fleet
+        .run(&["apply", "stop-newer", "--yes", "--wait=none"])
+        .ended_with(0);
+    assert_eq!(record()["installed"]["version"], "v1.0.0");
+    assert_eq!(record()["applying"]["version"], "v1.1.1");
+    fleet
+        .run(&["status", "stop-newer"])
+        .says("v1.0.0 -> v1.1.1");
+    fleet.applied();
+    assert_eq!(record()["installed"]["version"], "v1.1.1");
+    assert_eq!(record()["applying"], Value::Null);
+    let results: Vec<String> = record()["history"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|one| format!("{} {}", text(&one["version"]), text(&one["result"])))
+        .collect();
+    assert_eq!(
+        results,
+        [
+            "v1.1.1 deployed",
+            "v1.1.1 unverified",
+            "v1.1.0 interrupted",
+            "v1.0.0 deployed"
+        ]
+    );
+    for (id, version) in versions(&fleet) {
+        let expected = if id.ends_with("/old") { "" } else { "v1.1.1" };
+        assert_eq!(version, expected, "{id}");
+    }
+}
+
+fn text(value: &Value) -> &str {
+    value.as_str().unwrap_or_default()
+}
