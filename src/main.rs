@@ -4,7 +4,13 @@
 use std::panic;
 use std::process::ExitCode;
 
+use mimalloc::MiMalloc;
 use pleach::cli::{self, Cli, Exit};
+
+/// Objects are trees of small strings: much of what render and diff do is to
+/// allocate them.
+#[global_allocator]
+static ALLOCATOR: MiMalloc = MiMalloc;
 
 fn main() -> ExitCode {
     panic::set_hook(Box::new(cli::report_panic));

@@ -6,13 +6,14 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, OnceLock};
 
+use rayon::prelude::*;
 use serde_json::Value;
 
 use super::engine::{Engine, Library};
 use super::hide;
 use super::lines::Lines;
 use crate::finding::{Finding, Kind};
-use crate::object::yaml::{self, Node, YamlError};
+use crate::object::yaml::{self, Document, Node, YamlError};
 use crate::object::{Manifest, ObjectId, Origin};
 use crate::repo::{FileTree, ResolvedEnvironment, ResolvedRelease};
 use crate::values::SecretValues;
@@ -191,33 +192,29 @@ impl<'a> Loader<'a> {
             Ok(None) => {}
             Err(finding) => loaded.findings.push(*finding),
         }
-        let mut engine = None;
-        for file in &release.files {
-            loaded.inputs.insert(file.clone());
-            let result = read(self.tree, file).and_then(|text| {
-                if !is_template(file) {
-                    return Ok(Text {
-                        file: file.clone(),
-                        content: text,
-                        lines: None,
-                        nodes: OnceLock::new(),
-                    });
-                }
-                let engine = engine.get_or_insert_with(|| {
-                    let library = self.library.get_or_insert_with(|| Library::read(self.tree));
-                    Engine::new(library, self.environment, release)
-                });
-                let output = engine.render(file, &text)?;
-                Ok(Text {
-                    file: file.clone(),
-                    content: output.text,
-                    lines: Some(output.lines),
-                    nodes: OnceLock::new(),
-                })
-            });
-            match result {
-                Ok(text) => loaded.parse(text),
-                Err(finding) => loaded.findings.push(*finding),
+        loaded.inputs.extend(release.files.iter().cloned());
+        let texts: Vec<(&String, Result<String, Box<Finding>>)> = release
+            .files
+            .iter()
+            .map(|file| (file, read(self.tree, file)))
+            .collect();
+        let engine = release.files.iter().any(|file| is_template(file)).then(|| {
+            let library = self.library.get_or_insert_with(|| Library::read(self.tree));
+            Engine::new(library, self.environment, release)
+        });
+        // What a file holds depends on no other file.
+        let parsed: Vec<Result<Parsed, Vec<Finding>>> = texts
+            .into_par_iter()
+            .map(|(file, text)| {
+                let text = text.map_err(|finding| vec![*finding])?;
+                let templates = engine.as_ref().filter(|_| is_template(file));
+                Parsed::read(file, text, templates)
+            })
+            .collect();
+        for file in parsed {
+            match file {
+                Ok(parsed) => loaded.add(parsed),
+                Err(findings) => loaded.findings.extend(findings),
             }
         }
         if let Some(engine) = engine {
@@ -235,14 +232,12 @@ pub(super) fn load_plain(tree: &dyn FileTree, release: &ResolvedRelease) -> Load
             continue;
         }
         loaded.inputs.insert(file.clone());
-        match read(tree, file) {
-            Ok(text) => loaded.parse(Text {
-                file: file.clone(),
-                content: text,
-                lines: None,
-                nodes: OnceLock::new(),
-            }),
-            Err(finding) => loaded.findings.push(*finding),
+        let parsed = read(tree, file)
+            .map_err(|finding| vec![*finding])
+            .and_then(|text| Parsed::read(file, text, None));
+        match parsed {
+            Ok(parsed) => loaded.add(parsed),
+            Err(findings) => loaded.findings.extend(findings),
         }
     }
     loaded
@@ -258,17 +253,43 @@ fn read(tree: &dyn FileTree, file: &str) -> Result<String, Box<Finding>> {
     String::from_utf8(bytes.into()).map_err(|_| error("the file is not UTF-8".to_owned()))
 }
 
-impl Loaded {
-    fn parse(&mut self, text: Text) {
-        let text = Arc::new(text);
-        let documents = match yaml::parse_documents(&text.content) {
-            Ok(documents) => documents,
-            Err(errors) => {
-                self.findings
-                    .extend(errors.iter().map(|error| yaml_finding(&text, error)));
-                return;
+/// A file and its documents.
+struct Parsed {
+    text: Arc<Text>,
+    documents: Vec<Document>,
+}
+
+impl Parsed {
+    /// Fails with the error of its template, or the first one of each document.
+    fn read(file: &str, content: String, templates: Option<&Engine>) -> Result<Self, Vec<Finding>> {
+        let (content, lines) = match templates {
+            None => (content, None),
+            Some(engine) => {
+                let output = engine.render(file, &content).map_err(|e| vec![*e])?;
+                (output.text, Some(output.lines))
             }
         };
+        let text = Text {
+            file: file.to_owned(),
+            content,
+            lines,
+            nodes: OnceLock::new(),
+        };
+        match yaml::parse_documents(&text.content) {
+            Ok(documents) => Ok(Self {
+                text: Arc::new(text),
+                documents,
+            }),
+            Err(errors) => Err(errors
+                .iter()
+                .map(|error| yaml_finding(&text, error))
+                .collect()),
+        }
+    }
+}
+
+impl Loaded {
+    fn add(&mut self, Parsed { text, documents }: Parsed) {
         for document in documents {
             let place = Place {
                 text: Arc::clone(&text),
