@@ -8,6 +8,7 @@
     reason = "clippy lets tests do this, but not their helpers"
 )]
 
+mod access;
 mod adoption;
 mod aggregated;
 mod apply_set;

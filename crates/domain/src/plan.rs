@@ -6,19 +6,22 @@
 //!
 //! 1. `preflight`: may anything be written at all?
 //! 2. `changes`: what happens to every desired object, and the steps for it.
-//! 3. `namespace`: the release's namespace, when no manifest has it.
-//! 4. `edges`: what one step needs of another.
-//! 5. `prune::decide`: what git no longer has and may go.
-//! 6. `leftover`: registrations whose Service goes.
-//! 7. `verify`: readiness of everything, run-time objects too.
-//! 8. `prune::steps`: the deletions, in order, after that.
-//! 9. `needless`: without `--wait`, no wait that no other step needs.
+//! 3. `access::widen`: what running pods may need stays for now.
+//! 4. `namespace`: the release's namespace, when no manifest has it.
+//! 5. `edges`: what one step needs of another.
+//! 6. `prune::decide`: what git no longer has and may go.
+//! 7. `leftover`: registrations whose Service goes.
+//! 8. `verify`: readiness of everything, run-time objects too.
+//! 9. `prune::steps`: the deletions, in order, after that.
+//! 10. `access::shrink`: access reduced to what git has, after all of it.
+//! 11. `needless`: without `--wait`, no wait that no other step needs.
 //!
 //! `arrange` sorts the steps and refuses cycles.
 //!
 //! [`remove`] is the same for a release that goes as a whole: there is nothing
 //! desired, so only the passes that take away are left.
 
+mod access;
 mod arrange;
 mod changes;
 mod deletion;
@@ -64,12 +67,14 @@ pub fn plan(desired: &Desired, observed: &Observed, policy: &Policy) -> Plan {
     draft.findings.extend(desired.findings.iter().cloned());
     let direction = preflight::run(&ctx, &mut draft);
     changes::run(&ctx, &mut draft);
+    access::widen(&ctx, &mut draft);
     namespace::run(&ctx, &mut draft);
     edges::run(&ctx, &mut draft, direction);
     prune::decide(&ctx, &mut draft);
     leftover::run(&ctx, &mut draft);
     verify::run(&ctx, &mut draft);
     prune::steps(&ctx, &mut draft);
+    access::shrink(&ctx, &mut draft);
     needless::run(&ctx, &mut draft);
     arrange::run(&ctx, draft, direction)
 }

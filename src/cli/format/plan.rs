@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 use pleach_domain::object::ObjectId;
-use pleach_domain::plan::{Action, Change, Edge, EdgeReason, Need, Op, Plan, Step, Until};
+use pleach_domain::order::StageName;
+use pleach_domain::plan::{Action, Body, Change, Edge, EdgeReason, Need, Op, Plan, Step, Until};
 
 use super::findings::plain;
 use super::style;
@@ -109,9 +110,25 @@ fn line(changes: &BTreeMap<&ObjectId, &Change>, step: &Step) -> String {
 fn because(step: &Step) -> String {
     match &step.op {
         Op::Delete(_) | Op::Patch { .. } => format!("  ({})", plain(&step.reason)),
+        // One object in two steps: what each of them does.
+        Op::Apply { .. } if step.stage == StageName::Shrink || is_widened(step) => {
+            format!("  ({})", plain(&step.reason))
+        }
         Op::Wait if step.until.is_none() => format!("  ({})", plain(&step.reason)),
         _ => String::new(),
     }
+}
+
+/// Whether more access is given than git has, for the time being.
+fn is_widened(step: &Step) -> bool {
+    let is_ours = matches!(
+        &step.op,
+        Op::Apply {
+            body: Body::Inline(_),
+            ..
+        }
+    );
+    is_ours && step.stage == StageName::Access
 }
 
 fn waits_for(id: &str, until: &Until) -> String {

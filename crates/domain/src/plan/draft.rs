@@ -169,6 +169,18 @@ pub(super) struct Draft {
     pub(super) leaving: BTreeSet<ServiceRef>,
     /// The barrier after which things may be pruned.
     pub(super) verified: Option<StepId>,
+    /// Access that is reduced at the end.
+    pub(super) narrowings: Vec<Narrowing>,
+}
+
+/// A role or binding that gives less in git than it does now.
+pub(super) struct Narrowing {
+    pub(super) id: ObjectId,
+    /// What reduces it, and what must hold then.
+    pub(super) op: Op,
+    pub(super) require: Vec<Precondition>,
+    /// The step that gives what is new before; none where nothing is.
+    pub(super) before: Option<StepId>,
 }
 
 /// An object that goes.

@@ -1,6 +1,7 @@
 //! What the planner decides, told as scenes: what git has, what the cluster
 //! has, what is recorded.
 
+mod access;
 mod changes;
 mod contended;
 mod edges;

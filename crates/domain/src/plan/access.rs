@@ -1,0 +1,221 @@
+//! Access that gets narrower: what the version that still runs may need is
+//! taken away last.
+//!
+//! While both versions run, a role has the rules of both, and a binding the
+//! service accounts of both: one full list, because the server keeps one owner
+//! for it. It is reduced in stage `shrink`, when everything is ready and what
+//! git no longer has is gone. A run that ends before leaves the wider list,
+//! and the next one that gets to its end reduces it: its digest is not that of
+//! the manifest.
+
+mod cover;
+
+use serde_json::Value;
+
+use super::draft::{Ctx, Draft, Narrowing};
+use super::model::{Action, Body, Cause, Change, EdgeReason, Need, NonSecret, Op, StepId};
+use crate::finding::{Finding, Kind};
+use crate::object::ObjectId;
+use crate::order::StageName;
+
+const RBAC: &str = "rbac.authorization.k8s.io";
+
+/// What access is made of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum List {
+    Rules,
+    Subjects,
+}
+
+impl List {
+    fn of(id: &ObjectId) -> Option<Self> {
+        match id.kind.as_str() {
+            _ if id.group != RBAC => None,
+            "Role" | "ClusterRole" => Some(Self::Rules),
+            "RoleBinding" | "ClusterRoleBinding" => Some(Self::Subjects),
+            _ => None,
+        }
+    }
+
+    fn field(self) -> &'static str {
+        match self {
+            Self::Rules => "rules",
+            Self::Subjects => "subjects",
+        }
+    }
+
+    fn items(self, object: &Value) -> &[Value] {
+        object[self.field()].as_array().map_or(&[], Vec::as_slice)
+    }
+
+    /// The items of `held` that `other` does not give.
+    fn missing<'a>(self, held: &'a [Value], other: &[Value]) -> Vec<&'a Value> {
+        held.iter()
+            .filter(|item| match self {
+                Self::Rules => !cover::is_covered(item, other),
+                Self::Subjects => !other.iter().any(|one| cover::is_same_subject(item, one)),
+            })
+            .collect()
+    }
+
+    /// Whether pods may need an item. People who lose access lose it at once.
+    fn is_of_pods(self, item: &Value) -> bool {
+        match self {
+            Self::Rules => true,
+            Self::Subjects => item["kind"] == "ServiceAccount",
+        }
+    }
+}
+
+/// Keeps what the running pods may need in the steps that would take it away.
+pub(super) fn widen(ctx: &Ctx<'_>, draft: &mut Draft) {
+    if !may_pods_be_exchanged(ctx, draft) {
+        return;
+    }
+    let narrower: Vec<ObjectId> = draft
+        .changes
+        .values()
+        .filter(|change| List::of(&change.object).is_some() && is_of_git(change))
+        .map(|change| change.object.clone())
+        .collect();
+    for id in narrower {
+        keep_for_now(ctx, draft, &id);
+    }
+}
+
+/// Whether pods of two versions may run at the same time: workloads change, or
+/// a run that changed them did not get to its end.
+fn may_pods_be_exchanged(ctx: &Ctx<'_>, draft: &Draft) -> bool {
+    let is_left = |id: &ObjectId| !ctx.is_desired(id) && ctx.stage_of(id) == StageName::Workloads;
+    ctx.observed
+        .installed
+        .as_ref()
+        .is_none_or(|installed| !installed.ready)
+        || !draft.workloads().is_empty()
+        || ctx.observed.inventory.entries.keys().any(is_left)
+}
+
+/// What others added by hand is taken back at once.
+fn is_of_git(change: &Change) -> bool {
+    matches!(change.action, Action::Update | Action::Adopt)
+        && !matches!(change.cause, Some(Cause::Drift { .. } | Cause::Ownership))
+}
+
+fn keep_for_now(ctx: &Ctx<'_>, draft: &mut Draft, id: &ObjectId) {
+    let (Some(list), Some(manifest), Some(live), Some(step)) = (
+        List::of(id),
+        ctx.manifests.get(id),
+        ctx.observed.full.get(id),
+        draft.done_by.get(id).copied(),
+    ) else {
+        return;
+    };
+    let mut wider = ctx.desired.ignored.lean(manifest).value();
+    // The controller-manager writes the rules of an aggregated role.
+    if !wider["aggregationRule"].is_null() || !live.value()["aggregationRule"].is_null() {
+        return;
+    }
+    let held = list.items(live.value());
+    let kept: Vec<Value> = list
+        .missing(held, list.items(&wider))
+        .into_iter()
+        .filter(|item| list.is_of_pods(item))
+        .cloned()
+        .collect();
+    if kept.is_empty() {
+        return;
+    }
+    let adds = !list.missing(list.items(&wider), held).is_empty();
+    let planned = draft.at(step);
+    let op = planned.op.clone();
+    let require = planned.require.clone();
+    // Its record of owners changes before.
+    let is_prepared = planned
+        .needs
+        .iter()
+        .any(|edge| edge.why == EdgeReason::SameObject);
+    let before = if adds || is_prepared {
+        let mut items = list.items(&wider).to_vec();
+        items.extend(kept);
+        wider[list.field()] = Value::Array(items);
+        let planned = draft.at(step);
+        if let Op::Apply { body, .. } = &mut planned.op {
+            *body = Body::Inline(NonSecret(wider));
+        }
+        planned.reason = format!(
+            "{}; what the version that still runs may need stays until the end",
+            planned.reason
+        );
+        Some(step)
+    } else {
+        draft.dropped.insert(step);
+        draft.done_by.remove(id);
+        None
+    };
+    draft.narrowings.push(Narrowing {
+        id: id.clone(),
+        op,
+        require,
+        before,
+    });
+}
+
+/// Reduces access to what git has, after everything else.
+pub(super) fn shrink(ctx: &Ctx<'_>, draft: &mut Draft) {
+    let mut narrowings = std::mem::take(&mut draft.narrowings);
+    narrowings.retain(|one| draft.action(&one.id) != Some(Action::Blocked));
+    if narrowings.is_empty() {
+        return;
+    }
+    let Some(verified) = draft.verified else {
+        return stays_wide(draft, &narrowings);
+    };
+    let removals: Vec<(StepId, Need)> = draft
+        .steps
+        .iter()
+        .filter(|step| step.stage == StageName::Prune && matches!(step.op, Op::Delete(_)))
+        .map(|step| (step.id, Need::Absent))
+        .collect();
+    let mut steps = Vec::with_capacity(narrowings.len());
+    for Narrowing {
+        id,
+        op,
+        require,
+        before,
+    } in narrowings
+    {
+        if before.is_none()
+            && let Some(change) = draft.changes.get_mut(&id)
+        {
+            change.stage = Some(StageName::Shrink);
+        }
+        let reason = "nothing of the former version needs the rest any more";
+        let step = draft.step(ctx, StageName::Shrink, id, op, reason);
+        draft.at(step).require = require;
+        draft.edge(verified, Need::Applied, step, EdgeReason::Barrier);
+        if let Some(before) = before {
+            draft.edge(before, Need::Applied, step, EdgeReason::SameObject);
+        }
+        steps.push(step);
+    }
+    let reason = "access is reduced when nothing of the former version is left";
+    let why = EdgeReason::Barrier;
+    draft.all_before(ctx, StageName::Shrink, &removals, &steps, &why, reason);
+}
+
+/// Without verify nobody knows whether the former version still runs.
+fn stays_wide(draft: &mut Draft, narrowings: &[Narrowing]) {
+    let reason = "access is reduced once everything is ready, which this run does not look at";
+    for one in narrowings.iter().filter(|one| one.before.is_none()) {
+        if let Some(change) = draft.changes.get_mut(&one.id) {
+            change.action = Action::Skip;
+            change.stage = None;
+            reason.clone_into(&mut change.reason);
+        }
+    }
+    let names: Vec<String> = narrowings.iter().map(|one| one.id.to_string()).collect();
+    let message = format!("{reason}: {}", names.join(", "));
+    draft
+        .findings
+        .push(Finding::note(Kind::Policy, "access-not-reduced", message));
+}
