@@ -81,7 +81,7 @@ impl Upgrade {
 
     /// What the old version registered goes before the new component that
     /// registers comes; whatever lies in the old namespace goes last, when the
-    /// new version is ready and has registered.
+    /// new version is ready and has registered; then its rights go.
     pub fn is_in_order(&self, api: &str) -> anyhow::Result<()> {
         let deleted = |event: &Event| event.verb == "delete";
         let registrations = self.places(|event| deleted(event) && is_registration(event));
@@ -94,7 +94,16 @@ impl Upgrade {
             let object = event.object_ref.as_ref();
             deleted(event) && object.is_some_and(|object| object.namespace == self.from)
         });
-        let applied = self.places(|event| event.verb == "patch");
+        let reduced = |event: &Event| {
+            let object = event.object_ref.as_ref();
+            event.verb == "patch"
+                && object.is_some_and(|object| object.api_group.starts_with("rbac."))
+        };
+        let last = pruned.last().copied().unwrap_or_default();
+        let (shrunk, applied): (Vec<usize>, Vec<usize>) = self
+            .places(|event| event.verb == "patch")
+            .into_iter()
+            .partition(|place| *place > last && reduced(&self.writes.0[*place]));
         let orders = [
             (
                 "registrations go, then the workload comes",
@@ -104,8 +113,9 @@ impl Upgrade {
             (
                 "everything is applied, then the old one goes",
                 applied,
-                pruned,
+                pruned.clone(),
             ),
+            ("the old one goes, then access is reduced", pruned, shrunk),
         ];
         for (order, first, then) in orders {
             ensure!(
