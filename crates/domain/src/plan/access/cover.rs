@@ -42,9 +42,8 @@ pub(super) fn is_covered(rule: &Value, others: &[Value]) -> bool {
 }
 
 fn gives(rule: &Value, (verb, group, resource, name): (&str, &str, &str, Option<&str>)) -> bool {
-    let names = texts(rule, "resourceNames");
-    let named = names.is_empty() || name.is_some_and(|name| names.contains(&name));
-    named
+    let only = texts(rule, "resourceNames");
+    (only.is_empty() || name.is_some_and(|name| only.contains(&name)))
         && allows(&texts(rule, "verbs"), verb)
         && allows(&texts(rule, "apiGroups"), group)
         && texts(rule, "resources").iter().any(|given| {
