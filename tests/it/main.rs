@@ -14,5 +14,6 @@ mod docs;
 mod git;
 mod golden;
 mod plan;
+mod records;
 mod render;
 mod yaml;

@@ -4,7 +4,7 @@
 //! JSON text under `status`, beside what people look for.
 
 use std::borrow::Cow;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 use jiff::Timestamp;
@@ -14,9 +14,13 @@ use serde_json::{Value, json};
 use super::{Correction, Inventory, Memory, Store};
 use crate::object::{Digest, labels};
 
-/// Version of the status format. An older pleach refuses to write a newer one.
-/// Format 1 had neither `removed` nor `memory`.
-pub const RECORD_FORMAT: u32 = 2;
+/// Version of the status format. Format 1 had neither `removed` nor `memory`,
+/// format 2 no `oldestWriter`.
+pub const RECORD_FORMAT: u32 = 3;
+
+/// The oldest format whose pleach may write a record of this one: what it does
+/// not know it leaves as it is, and what it writes means the same.
+const OLDEST_WRITER: u32 = 3;
 
 /// Results that are kept.
 const HISTORY: usize = 10;
@@ -70,6 +74,9 @@ pub struct Installed {
     pub tooling: String,
     /// Version of this record; none before the first status write.
     pub format: u32,
+    /// A pleach that writes this format, or a newer one, may write the record;
+    /// any other refuses. None in records before format 3: their own format.
+    pub oldest_writer: u32,
     /// Id of the repository that owns the release.
     pub repository: String,
     /// The bundle.
@@ -97,6 +104,9 @@ pub struct Installed {
     pub history: Vec<AttemptResult>,
     /// Fields that were taken back lately, so that nobody fights without end.
     pub corrections: Vec<Correction>,
+    /// What a newer pleach keeps here, and lets us write around.
+    #[serde(flatten)]
+    pub unknown: BTreeMap<String, Value>,
 }
 
 /// A shard that the record commits to.
@@ -178,7 +188,11 @@ impl Installed {
             Value::Null => Self::default(),
             record => serde_json::from_value(record.clone()).map_err(failed)?,
         };
-        if record.format > RECORD_FORMAT {
+        record.oldest_writer = match record.oldest_writer {
+            0 => record.format,
+            said => said,
+        };
+        if record.oldest_writer > RECORD_FORMAT {
             return Err(RecordError::Newer {
                 name,
                 format: record.format,
@@ -203,7 +217,9 @@ impl Installed {
             uid: String::new(),
             resource_version: String::new(),
             tooling: String::new(),
-            format: RECORD_FORMAT,
+            // A newer one stays newer: what it added is still in it.
+            format: self.format.max(RECORD_FORMAT),
+            oldest_writer: self.oldest_writer.max(OLDEST_WRITER),
             ..self.clone()
         };
         let shown = self.applying.as_ref().or(self.installed.as_ref());
@@ -334,6 +350,7 @@ mod tests {
             resource_version: "7".to_owned(),
             tooling: "pleach/0.1.0".to_owned(),
             format: RECORD_FORMAT,
+            oldest_writer: OLDEST_WRITER,
             repository: "fleet".to_owned(),
             installed: Some(attempt),
             ready: true,
@@ -382,6 +399,25 @@ mod tests {
         let status = record.status("Deployed", "", Timestamp::UNIX_EPOCH);
         assert_eq!(status["record"]["format"], RECORD_FORMAT);
         assert_eq!(status["record"]["memory"], Value::Null);
+    }
+
+    /// A newer pleach says who may still write; what it added survives that.
+    #[test]
+    fn a_newer_record_is_written_around_or_refused() {
+        let newer = |oldest: u32| {
+            json!({
+                "metadata": {"name": "e.r", "uid": "u", "resourceVersion": "7"},
+                "status": {"record": {"format": RECORD_FORMAT + 1, "oldestWriter": oldest,
+                                      "repository": "fleet", "later": {"a": [1]}}},
+            })
+        };
+        let record = Installed::from_object(&newer(RECORD_FORMAT)).unwrap();
+        let status = record.status("Deployed", "", Timestamp::UNIX_EPOCH);
+        assert_eq!(status["record"]["format"], RECORD_FORMAT + 1);
+        assert_eq!(status["record"]["oldestWriter"], RECORD_FORMAT);
+        assert_eq!(status["record"]["later"], json!({"a": [1]}));
+        let error = Installed::from_object(&newer(RECORD_FORMAT + 1)).unwrap_err();
+        assert!(matches!(error, RecordError::Newer { format, .. } if format == RECORD_FORMAT + 1));
     }
 
     #[test]

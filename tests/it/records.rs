@@ -1,0 +1,52 @@
+//! Records in the cluster outlive the pleach that wrote them: the bytes of every
+//! format that was ever written are kept here, and read.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use jiff::Timestamp;
+use pleach_domain::inventory::{Installed, RECORD_FORMAT, config_map_data};
+use serde_json::Value;
+
+fn fixture(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("tests/fixtures/records")
+        .join(name)
+}
+
+fn read(name: &str) -> Value {
+    serde_json::from_str(&fs::read_to_string(fixture(name)).unwrap()).unwrap()
+}
+
+#[test]
+fn records_of_every_format_are_read() {
+    for format in 1..=RECORD_FORMAT {
+        let record = Installed::from_object(&read(&format!("release-{format}.json"))).unwrap();
+        assert_eq!((record.format, record.oldest_writer), (format, format));
+        assert_eq!(record.repository, "fleet");
+        assert_eq!(record.installed.as_ref().unwrap().version, "v1");
+        assert_eq!(record.history.len(), 1);
+        assert_eq!(record.shards.len(), 1);
+        assert!(record.ready);
+        // Only what was written has been read.
+        assert!(record.unknown.is_empty(), "{:?}", record.unknown);
+    }
+}
+
+/// What is written now is what the newest fixture holds, byte for byte. When
+/// this fails, raise `RECORD_FORMAT`, leave the fixture of the former format as
+/// it is, and add one of the new format.
+#[test]
+fn the_bytes_of_a_record_change_with_their_format_only() {
+    let name = format!("release-{RECORD_FORMAT}.json");
+    let object = read(&name);
+    let record = Installed::from_object(&object).unwrap();
+    let mut written = object.clone();
+    written["status"] = record.status("Deployed", "", Timestamp::UNIX_EPOCH);
+    let text = serde_json::to_string_pretty(&written).unwrap() + "\n";
+    assert_eq!(text, fs::read_to_string(fixture(&name)).unwrap());
+    // The same record in a ConfigMap.
+    let mut map = serde_json::json!({"kind": "ConfigMap", "metadata": object["metadata"]});
+    map["data"] = config_map_data(&written["status"]);
+    assert_eq!(Installed::from_object(&map).unwrap(), record);
+}
