@@ -14,6 +14,28 @@ fn wanted(value: &Value) -> i64 {
     value["spec"]["replicas"].as_i64().unwrap_or(1)
 }
 
+/// Whether what is said of progress was said before the manifest was applied
+/// last. The controller takes it back only when the new rollout gets on, so
+/// that going back from a version that is stuck would fail at once.
+fn is_of_a_former_rollout(value: &Value) -> bool {
+    let conditions = value["status"]["conditions"].as_array();
+    let said = conditions
+        .into_iter()
+        .flatten()
+        .find(|condition| condition["type"] == "Progressing")
+        .and_then(|condition| condition["lastUpdateTime"].as_str());
+    let entries = value["metadata"]["managedFields"].as_array();
+    let applied = entries
+        .into_iter()
+        .flatten()
+        .filter(|entry| entry["operation"] == "Apply" && entry["subresource"].is_null())
+        .filter_map(|entry| entry["time"].as_str())
+        .max();
+    // Both are RFC 3339 in UTC with whole seconds: the order of the texts is
+    // that of the times.
+    matches!((said, applied), (Some(said), Some(applied)) if said <= applied)
+}
+
 pub(super) fn deployment(value: &Value) -> Assessment {
     if let Some(lag) = unobserved(value) {
         return lag;
@@ -21,6 +43,7 @@ pub(super) fn deployment(value: &Value) -> Assessment {
     let progressing = condition(value, "Progressing");
     if let Some(progressing) =
         progressing.filter(|condition| condition.reason() == "ProgressDeadlineExceeded")
+        && !is_of_a_former_rollout(value)
     {
         return Assessment::failed(progressing.line());
     }
@@ -210,6 +233,17 @@ mod tests {
             {"type": "Progressing", "status": "False", "reason": "ProgressDeadlineExceeded",
              "message": "ReplicaSet \"web-5d8\" has timed out progressing."}]}}),
         Failed, "Progressing=False (ProgressDeadlineExceeded): ReplicaSet \"web-5d8\" has timed out progressing.")]
+    #[case::deadline_after_the_apply(json!({"metadata": {"generation": 1, "managedFields": [
+            {"manager": "pleach/e.r", "operation": "Apply", "time": "2026-01-01T00:00:00Z"},
+            {"manager": "kube-controller-manager", "operation": "Update", "subresource": "status", "time": "2026-01-01T00:00:09Z"}]},
+        "spec": {"replicas": 1}, "status": {"observedGeneration": 1, "replicas": 1, "updatedReplicas": 1, "unavailableReplicas": 1,
+        "conditions": [{"type": "Progressing", "status": "False", "reason": "ProgressDeadlineExceeded", "lastUpdateTime": "2026-01-01T00:00:09Z", "message": "late"}]}}),
+        Failed, "Progressing=False (ProgressDeadlineExceeded): late")]
+    #[case::deadline_of_a_former_rollout(json!({"metadata": {"generation": 2, "managedFields": [
+            {"manager": "pleach/e.r", "operation": "Apply", "time": "2026-01-01T00:01:00Z"}]},
+        "spec": {"replicas": 2}, "status": {"observedGeneration": 2, "replicas": 2, "updatedReplicas": 1, "readyReplicas": 2, "availableReplicas": 2,
+        "conditions": [{"type": "Progressing", "status": "False", "reason": "ProgressDeadlineExceeded", "lastUpdateTime": "2026-01-01T00:00:09Z", "message": "late"}]}}),
+        InProgress, "1 of 2 replicas updated")]
     #[case::quota(json!({"metadata": {"generation": 1}, "spec": {"replicas": 1}, "status": {
         "observedGeneration": 1, "unavailableReplicas": 1,
         "conditions": [{"type": "ReplicaFailure", "status": "True", "reason": "FailedCreate", "message": "pods \"web-\" is forbidden: exceeded quota: q"}]}}),
