@@ -24,6 +24,7 @@ mod plan;
 mod plan_file;
 mod recover;
 mod render;
+mod rollback;
 mod runtime;
 mod session;
 mod status;
@@ -141,6 +142,7 @@ enum Command {
     Status(status::StatusArgs),
     History(history::HistoryArgs),
     Doctor(doctor::DoctorArgs),
+    Rollback(rollback::RollbackArgs),
     Uninstall(uninstall::UninstallArgs),
     Recover(recover::RecoverArgs),
     Completion(completion::CompletionArgs),
@@ -185,6 +187,7 @@ impl Cli {
             | Command::Apply(_)
             | Command::Status(_)
             | Command::History(_)
+            | Command::Rollback(_)
             | Command::Doctor(_)
             | Command::Uninstall(_)
             | Command::Recover(_) => true,
@@ -234,6 +237,7 @@ fn dispatch(cli: Cli, ui: &mut Ui) -> Result<Exit, CliError> {
         Command::Status(args) => runtime::block_on(&cancel, status::run(ui, &context, args)),
         Command::History(args) => runtime::block_on(&cancel, history::run(ui, &context, args)),
         Command::Doctor(args) => runtime::block_on(&cancel, doctor::run(ui, &context, args)),
+        Command::Rollback(args) => runtime::block_on(&cancel, rollback::run(ui, &context, args)),
         Command::Uninstall(args) => runtime::block_on(&cancel, uninstall::run(ui, &context, args)),
         Command::Recover(args) => runtime::block_on(&cancel, recover::run(ui, &context, args)),
         Command::Completion(args) => Ok(completion::run(ui, &args)),

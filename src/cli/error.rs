@@ -183,7 +183,14 @@ impl From<FileError> for CliError {
 impl From<GitError> for CliError {
     fn from(error: GitError) -> Self {
         let hint = error.hint();
-        let error = Self::new(Kind::Repository, error);
+        let kind = if error.is_conflict() {
+            Kind::Conflict
+        } else if error.is_about_writing() {
+            Kind::Failed
+        } else {
+            Kind::Repository
+        };
+        let error = Self::new(kind, error);
         match hint {
             Some(hint) => error.hint(hint),
             None => error,

@@ -85,6 +85,11 @@ impl Context {
         self.open_at(self.settings.revision.as_deref())
     }
 
+    /// The folder of the repository, with the git repository around it.
+    pub(super) fn source(&self) -> Result<Source, CliError> {
+        Ok(Source::open(&self.folder()?)?)
+    }
+
     /// Opens the repository at a revision, or its working tree.
     pub fn open_at(&self, revision: Option<&str>) -> Result<Opened, CliError> {
         let folder = self.folder()?;

@@ -130,6 +130,17 @@ pub fn canonical(path: &Path) -> Result<PathBuf, FileError> {
     std::fs::canonicalize(path).map_err(FileError::read(path))
 }
 
+/// A folder of its own for files that nobody else reads; gone with the value.
+pub fn temporary_folder() -> Result<TempDir, FileError> {
+    Builder::new()
+        .prefix(STAGING)
+        .tempdir()
+        .map_err(|source| FileError::Write {
+            path: std::env::temp_dir(),
+            source,
+        })
+}
+
 /// Whether a path is a folder; links are followed.
 #[expect(clippy::disallowed_methods, reason = "the home of std::fs")]
 pub fn is_folder(path: &Path) -> Result<bool, FileError> {

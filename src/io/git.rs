@@ -1,7 +1,8 @@
 //! git on this machine: which revision a folder is at, and the files of any
-//! other revision. No network, no writing, no checkout.
+//! other revision, read without a checkout. [`write`] adds commits to a branch.
 
 mod tree;
+mod write;
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -12,6 +13,7 @@ use pleach_domain::repo::TreeError;
 use super::files::{self, FileError, WorkingTree};
 
 pub use tree::GitTree;
+pub use write::{Branch, Upstream};
 
 /// What pleach reads of a repository; changes elsewhere do not make it dirty.
 const RELEVANT: [&str; 4] = ["pleach.yaml", "environments", "manifests", "templates"];
@@ -81,6 +83,65 @@ pub enum GitError {
         #[source]
         source: TreeError,
     },
+    /// No commit can be added here.
+    #[error("{} {what}", path.display())]
+    NoBranch {
+        /// The folder.
+        path: PathBuf,
+        /// Why.
+        what: String,
+    },
+    /// The branch is pushed nowhere.
+    #[error("branch {branch} has no upstream to push to")]
+    NoUpstream {
+        /// Its name.
+        branch: String,
+    },
+    /// Other commits would be pushed along.
+    #[error("branch {branch} has {commits} commits that are not pushed; they would go along")]
+    Ahead {
+        /// Its name.
+        branch: String,
+        /// How many.
+        commits: String,
+    },
+    /// Somebody committed meanwhile.
+    #[error("branch {branch} moved meanwhile; nothing was committed")]
+    Moved {
+        /// Its name.
+        branch: String,
+    },
+    /// The remote has commits that this clone has not.
+    #[error("{remote} has commits on the branch that {branch} lacks; nothing was pushed")]
+    Rejected {
+        /// The branch here.
+        branch: String,
+        /// The remote.
+        remote: String,
+    },
+    /// There is no git to run.
+    #[error("failed to run git")]
+    NoProgram {
+        /// Why.
+        #[source]
+        source: std::io::Error,
+    },
+    /// git did not come to an end.
+    #[error("git did not {what} within {after:?}")]
+    TimedOut {
+        /// What it was to do.
+        what: &'static str,
+        /// For how long it was waited for.
+        after: std::time::Duration,
+    },
+    /// git refused.
+    #[error("git did not {what}: {said}")]
+    Program {
+        /// What it was to do.
+        what: &'static str,
+        /// What it said.
+        said: String,
+    },
     /// The state of the working tree could not be read.
     #[error("failed to compare {} with its commit", path.display())]
     ReadStatus {
@@ -110,8 +171,40 @@ impl GitError {
             Self::UnknownRevision { .. } => {
                 Some("name a branch, a tag or a commit; a branch of a remote is origin/NAME".into())
             }
+            Self::NoBranch { .. } => {
+                Some("check out the branch that the environment is deployed from".into())
+            }
+            Self::NoUpstream { branch } => Some(format!(
+                "leave --push out, or set one: git push --set-upstream origin {branch}"
+            )),
+            Self::Ahead { .. } => {
+                Some("push them, or leave --push out and push when they may go".into())
+            }
+            Self::Moved { .. } => Some("run it again".into()),
+            Self::Rejected { .. } => {
+                Some("the commit is on your branch: git pull --rebase, then git push".into())
+            }
+            Self::NoProgram { .. } => Some("install git; commits are made by it".into()),
             _ => None,
         }
+    }
+
+    /// Whether somebody else was faster.
+    pub fn is_conflict(&self) -> bool {
+        matches!(self, Self::Moved { .. } | Self::Rejected { .. })
+    }
+
+    /// Whether it is about writing: the repository itself is sound.
+    pub fn is_about_writing(&self) -> bool {
+        matches!(
+            self,
+            Self::NoUpstream { .. }
+                | Self::Ahead { .. }
+                | Self::NoBranch { .. }
+                | Self::NoProgram { .. }
+                | Self::TimedOut { .. }
+                | Self::Program { .. }
+        )
     }
 }
 

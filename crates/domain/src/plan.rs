@@ -53,6 +53,7 @@ pub use model::{
 };
 pub use ownership::{is_foreign, owners_of};
 pub use removal::{Consented, Heir, Removal};
+pub use version::version_left;
 
 use crate::observe::Observed;
 use draft::{Ctx, Draft};

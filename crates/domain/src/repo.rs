@@ -2,14 +2,17 @@
 
 mod bundle;
 mod decode;
+pub mod edit;
 mod environment;
 pub mod format;
 mod outline;
 mod own;
+mod patched;
 mod policy;
 mod recording;
 mod resolve;
 mod resolved;
+pub mod restore;
 mod selector;
 mod suggest;
 mod tree;
@@ -19,6 +22,7 @@ mod versions;
 pub use environment::environments;
 pub(crate) use environment::release_name;
 pub use outline::{outline, repository_id};
+pub use patched::{FileChanges, PatchedTree};
 pub use policy::{
     Consent, ConsentAction, Propagation, Protect, PruneMax, PrunePolicy, RuntimeObject, Selector,
 };

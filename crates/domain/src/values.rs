@@ -7,6 +7,7 @@ mod merge;
 mod schema;
 mod secret;
 
+pub(crate) use merge::dotted;
 pub use merge::{Layer, Source, ValueRow, Values};
 pub use schema::ValuesSchema;
 pub use secret::SecretValues;

@@ -16,6 +16,7 @@ use super::Folder;
 #[case("doctor", &["doctor"])]
 #[case("uninstall", &["uninstall"])]
 #[case("recover", &["recover"])]
+#[case("rollback", &["rollback"])]
 #[case("completion", &["completion"])]
 #[case("version", &["version"])]
 fn help_of(#[case] name: &str, #[case] command: &[&str]) {
@@ -24,7 +25,7 @@ fn help_of(#[case] name: &str, #[case] command: &[&str]) {
     assert_eq!((run.code, run.stderr.as_str()), (0, ""));
     assert_snapshot!(format!("help_{name}"), run.stdout);
     // What is built later is not promised.
-    for later in ["suspend", "rollback", "rehearse"] {
+    for later in ["suspend", "rehearse", "promote"] {
         assert!(!run.stdout.contains(later), "{later}");
     }
 }

@@ -38,6 +38,15 @@ pub fn attach(tree: &dyn FileTree, findings: &mut [Finding]) {
     }
 }
 
+/// Every line of a file as it may be shown, in the order of the text; none for
+/// one that may not be shown at all.
+pub fn lines(file: &str, text: &str) -> Vec<Option<String>> {
+    let source = Source::new(text.to_owned(), is_own(file));
+    (1..=text.lines().count())
+        .map(|number| source.line(number))
+        .collect()
+}
+
 /// Whether a file is one of ours by its path: it may be too broken to say so.
 fn is_own(file: &str) -> bool {
     let name = file.rsplit('/').next().unwrap_or_default();

@@ -2,7 +2,7 @@
 
 /// Every code of a finding about files, values, templates or manifests, sorted.
 /// docs/lint.md says what each means; a test compares.
-pub const CODES: [&str; 64] = [
+pub const CODES: [&str; 65] = [
     "annotation",
     "api-not-served",
     "autoscaled-field",
@@ -33,6 +33,7 @@ pub const CODES: [&str; 64] = [
     "not-a-file",
     "not-a-manifest",
     "not-a-string",
+    "not-editable",
     "not-rendered",
     "not-supported-yet",
     "not-text",

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use super::draft::{Ctx, Draft};
 use super::model::Direction;
 use crate::finding::{Finding, Kind};
-use crate::inventory::AttemptResult;
+use crate::inventory::{AttemptResult, Installed};
 use crate::repo::{can_upgrade, semantic};
 
 /// Objects that others call, or whose shape others rely on.
@@ -27,7 +27,9 @@ const APIS: [(&str, &str); 4] = [
 pub(super) fn check(ctx: &Ctx<'_>, draft: &mut Draft) -> Direction {
     check_kubernetes(ctx, draft);
     let mut left = None;
-    for (from, state) in there(ctx) {
+    let record = ctx.observed.installed.as_ref();
+    let there = record.map_or_else(Vec::new, |record| there(record, &ctx.desired.version));
+    for (from, state) in there {
         match way(ctx, from) {
             Some(Direction::Forward) => check_upgrade(ctx, draft, from, state),
             Some(Direction::Reverse) => left = Some((from, state)),
@@ -54,10 +56,7 @@ pub(super) fn check(ctx: &Ctx<'_>, draft: &mut Draft) -> Direction {
 
 /// The versions of which something may be in the cluster, but for the wanted
 /// one: the installed one first, the one that was begun last at the end.
-fn there<'c>(ctx: &'c Ctx<'_>) -> Vec<(&'c str, &'static str)> {
-    let Some(record) = &ctx.observed.installed else {
-        return Vec::new();
-    };
+fn there<'r>(record: &'r Installed, wanted: &str) -> Vec<(&'r str, &'static str)> {
     let begun = "was begun and not finished";
     // What was begun since a version was deployed, the oldest first.
     let since: Vec<&AttemptResult> = record
@@ -79,7 +78,7 @@ fn there<'c>(ctx: &'c Ctx<'_>) -> Vec<(&'c str, &'static str)> {
     let mut seen = BTreeSet::new();
     attempts
         .map(|(version, state)| (version.as_str(), state))
-        .filter(|(version, _)| *version != ctx.desired.version && seen.insert(*version))
+        .filter(|(version, _)| *version != wanted && seen.insert(*version))
         .collect()
 }
 
@@ -88,11 +87,24 @@ fn way(ctx: &Ctx<'_>, from: &str) -> Option<Direction> {
     if has_no_versions(ctx) {
         return Some(Direction::Forward);
     }
-    match (semantic(from), semantic(&ctx.desired.version)) {
+    compare(from, &ctx.desired.version, ctx.policy.versions.direction)
+}
+
+fn compare(from: &str, to: &str, said: Option<Direction>) -> Option<Direction> {
+    match (semantic(from), semantic(to)) {
         (Some(from), Some(to)) if to < from => Some(Direction::Reverse),
         (Some(_), Some(_)) => Some(Direction::Forward),
-        _ => ctx.policy.versions.direction,
+        _ => said,
     }
+}
+
+/// The version that is left when a release goes to another one, if that is a
+/// way back: what `rollback` has to name. `said` is the bundle's `direction`.
+pub fn version_left(record: &Installed, to: &str, said: Option<Direction>) -> Option<String> {
+    let mut there = there(record, to).into_iter().rev();
+    there
+        .find(|(from, _)| compare(from, to, said) == Some(Direction::Reverse))
+        .map(|(from, _)| from.to_owned())
 }
 
 /// Whether the version is the git revision: that of a bundle without version

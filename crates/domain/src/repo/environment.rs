@@ -73,6 +73,11 @@ pub(super) fn read(tree: &dyn FileTree, name: &str, findings: &mut Vec<Finding>)
 }
 
 impl Merged {
+    /// The environment's own file.
+    pub(super) fn own(&self) -> &Node {
+        self.chain.last().unwrap_or(&self.node)
+    }
+
     /// The layers of values for a release, lowest first: those of the
     /// environment files, then those of the release in each of them.
     pub(super) fn layers(&self, release: &str) -> Vec<Layer> {

@@ -397,7 +397,7 @@ impl Merged {
 
 impl Source {
     /// The lowest layers of values.
-    fn layers(&self) -> Vec<Layer> {
+    pub(super) fn layers(&self) -> Vec<Layer> {
         let names = ["bundle", "version"];
         self.values
             .iter()

@@ -148,7 +148,7 @@ fn forget(origins: &mut BTreeMap<String, Source>, pointer: &str) {
 }
 
 /// A JSON pointer as people write paths: `/image/tag` is `image.tag`.
-pub(super) fn dotted(pointer: &str) -> String {
+pub(crate) fn dotted(pointer: &str) -> String {
     let mut path = String::new();
     for step in pointer.split('/').skip(1) {
         let key = step.replace("~1", "/").replace("~0", "~");

@@ -1,0 +1,320 @@
+//! `pleach rollback`.
+
+mod choice;
+
+use pleach_domain::finding::Finding;
+use pleach_domain::inventory::{Installed, ReleaseName};
+use pleach_domain::plan::{Direction, version_left};
+use pleach_domain::repo::restore::{Restoration, Wish, pinned, restore, unified};
+use pleach_domain::repo::{self, FileTree, Outline, PatchedTree};
+
+use super::error::{CliError, Kind};
+use super::load::{Loaded, pleach_version, read_all, refused};
+use super::status::cluster_of;
+use super::{Context, Exit, Target, Ui};
+use crate::engine::sync::is_cluster;
+use crate::engine::sync::state::{self, Search};
+use crate::io::cluster::Cluster;
+use crate::io::git::{Branch, Revision, Source};
+use choice::{Chosen, choose};
+
+/// Take a release back in git
+///
+/// Writes a commit that restores version, values and patches of the release as
+/// they were in its last successful result before the present one, and the
+/// folder of the version where git has it no more. Comments, everything else in
+/// the files, and what is staged or edited stay as they are. What the release
+/// shares with others is not restored; it is named where it differs. `pleach
+/// apply` then carries the way back out, in reverse order.
+///
+/// Of an environment, the releases go back whose last result was no success;
+/// with --to all of them.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  pleach rollback production/web --dry-run     see what would be committed
+  pleach rollback production/web               commit it
+  pleach rollback production/web --to v1.4.0   to the last result of a version
+  pleach rollback production --to HEAD~3       all releases, to a revision
+  pleach rollback production/web --push        and push the branch")]
+pub(crate) struct RollbackArgs {
+    /// Environment, or one release of it
+    #[arg(value_name = "ENV[/RELEASE]")]
+    target: Target,
+
+    /// Revision, or a version that the history has
+    #[arg(long, value_name = "REV-OR-VERSION")]
+    to: Option<String>,
+
+    /// Why; goes into the commit message
+    #[arg(long, value_name = "TEXT")]
+    reason: Option<String>,
+
+    /// Push the branch; never overwrites what others pushed
+    #[arg(long, conflicts_with = "dry_run")]
+    push: bool,
+
+    /// Show what would be committed, and commit nothing
+    #[arg(long)]
+    dry_run: bool,
+
+    /// Show values and patches in the differences of --dry-run
+    #[arg(long, requires = "dry_run")]
+    show_secrets: bool,
+}
+
+/// A release that goes back, and what is known of it.
+struct Back {
+    release: String,
+    record: Installed,
+    chosen: Chosen,
+    /// The version it goes to; none for a bundle without versions.
+    to: Option<String>,
+}
+
+pub(crate) async fn run(ui: &mut Ui, ctx: &Context, args: RollbackArgs) -> Result<Exit, CliError> {
+    if ctx.settings.revision.is_some() {
+        return Err(CliError::usage(
+            "rollback commits to the branch that is checked out: leave --revision out",
+        ));
+    }
+    let source = ctx.source()?;
+    let branch = source.branch()?;
+    let now = source.tree(&branch.head)?;
+    let target = &args.target;
+    let outline = repo::outline(&now, &target.environment, &pleach_version())
+        .map_err(|findings| refused(target, findings))?;
+    let cluster = cluster_of(ctx, Some(&outline.environment)).await?;
+    ensure_meant(&cluster, &outline).await?;
+    let upstream = if args.push {
+        Some(branch.upstream().await?)
+    } else {
+        None
+    };
+    let backs = backs(ui, &source, &now, &cluster, &outline, &args).await?;
+    let restoration = restored(&now, target, &backs)?;
+    ui.findings(&restoration.findings);
+    if restoration.files.is_empty() {
+        ui.status(format_args!(
+            "nothing to commit: {target} is at that state in git already"
+        ));
+        return Ok(Exit::DONE);
+    }
+    check(&now, &restoration, target)?;
+    if args.dry_run {
+        ui.print(unified(&now, &restoration.files, args.show_secrets).trim_end());
+        return Ok(Exit::DONE);
+    }
+    ensure_clean(&branch, &restoration).await?;
+    let message = message(target, &backs, &restoration, args.reason.as_deref());
+    let commit = branch.commit(&restoration.files, &message).await?;
+    let subject = message.lines().next().unwrap_or_default();
+    ui.print(format_args!("{} {subject}", &commit[..7.min(commit.len())]));
+    if let Some(upstream) = upstream {
+        branch.push(&upstream).await?;
+        ui.status(format_args!(
+            "pushed {} to {}",
+            branch.name, upstream.remote
+        ));
+    }
+    ui.status(format_args!("`pleach apply {target}` carries it out"));
+    Ok(Exit::DONE)
+}
+
+/// The results of another cluster say nothing about this environment.
+async fn ensure_meant(cluster: &Cluster, outline: &Outline) -> Result<(), CliError> {
+    let environment = &outline.environment;
+    let Some(named) = &environment.cluster.id else {
+        return Ok(());
+    };
+    if is_cluster(cluster, &environment.store, named).await == Some(false) {
+        return Err(CliError::new(
+            Kind::Policy,
+            format!(
+                "{} is another cluster than {named}, which the environment names",
+                cluster.server()
+            ),
+        )
+        .hint("choose the right --context"));
+    }
+    Ok(())
+}
+
+/// The releases that go back, each with where it goes.
+async fn backs(
+    ui: &mut Ui,
+    source: &Source,
+    now: &dyn FileTree,
+    cluster: &Cluster,
+    outline: &Outline,
+    args: &RollbackArgs,
+) -> Result<Vec<Back>, CliError> {
+    let environment = &args.target.environment;
+    let search = Search::In(outline.environment.store.clone());
+    let names: Vec<&String> = match &args.target.release {
+        Some(release) => vec![release],
+        None => outline.releases.keys().collect(),
+    };
+    let mut backs = Vec::new();
+    for release in names {
+        let name = ReleaseName {
+            environment: environment.clone(),
+            release: release.clone(),
+        };
+        let found = state::release(cluster, &name, &search).await?;
+        let Some(summary) = found.into_iter().next() else {
+            if args.target.release.is_none() {
+                ui.status(format_args!("{name} is not installed"));
+                continue;
+            }
+            return Err(super::session::not_installed(
+                &args.target,
+                cluster.server(),
+            ));
+        };
+        let record = summary
+            .record
+            .map_err(|why| CliError::new(Kind::Cluster, why))?;
+        let is_well = record
+            .history
+            .first()
+            .is_none_or(|last| last.result == "deployed");
+        if args.target.release.is_none() && args.to.is_none() && is_well {
+            continue;
+        }
+        let chosen = choose(source, now, &name, &record, args.to.as_deref())?;
+        let version = pinned(&chosen.tree, environment, release)
+            .map_err(|findings| unreadable(&chosen, findings))?;
+        backs.push(Back {
+            release: release.clone(),
+            record,
+            chosen,
+            to: version,
+        });
+    }
+    if backs.is_empty() {
+        return Err(CliError::usage(format!(
+            "the last result of every release of {environment} is a success"
+        ))
+        .hint("name a release, or say --to where all of them are to go"));
+    }
+    Ok(backs)
+}
+
+fn unreadable(chosen: &Chosen, findings: Vec<Finding>) -> CliError {
+    CliError::from_findings(
+        format!("the files of revision {} cannot be read", chosen.revision),
+        findings,
+    )
+}
+
+/// What going back does to the files. Whether versions that are no numbers go
+/// back is said by the bundle as it is then.
+fn restored(now: &dyn FileTree, target: &Target, backs: &[Back]) -> Result<Restoration, CliError> {
+    let environment = &target.environment;
+    let put_back = |said: &dyn Fn(&str) -> Option<Direction>| {
+        let wishes: Vec<Wish<'_>> = backs
+            .iter()
+            .map(|back| Wish {
+                release: &back.release,
+                then: &back.chosen.tree,
+                leaves: back
+                    .to
+                    .as_deref()
+                    .and_then(|to| version_left(&back.record, to, said(&back.release))),
+            })
+            .collect();
+        restore(now, environment, &wishes).map_err(|findings| {
+            CliError::from_findings(format!("{target} cannot go back"), findings)
+        })
+    };
+    let first = put_back(&|_| None)?;
+    let tree = PatchedTree::new(now, &first.files);
+    let Ok(resolved) = repo::resolve(&tree, environment, &pleach_version()) else {
+        return Ok(first);
+    };
+    put_back(&|release| {
+        let mut releases = resolved.releases.iter();
+        let found = releases.find(|one| one.name.release == release)?;
+        found.versions.direction
+    })
+}
+
+/// What is committed must render.
+fn check(now: &dyn FileTree, done: &Restoration, target: &Target) -> Result<(), CliError> {
+    let tree = PatchedTree::new(now, &done.files);
+    let loaded: Loaded = read_all(&tree, Revision::None, &target.environment)
+        .map_err(|findings| refused(target, findings))?;
+    loaded.sound(target).map(drop).map_err(|error| {
+        error.hint(
+            "nothing was committed: what was restored does not fit what it shares with others",
+        )
+    })
+}
+
+async fn ensure_clean(branch: &Branch, done: &Restoration) -> Result<(), CliError> {
+    let edited = branch.edited(&done.files).await?;
+    if edited.is_empty() {
+        return Ok(());
+    }
+    Err(CliError::new(
+        Kind::Conflict,
+        format!(
+            "there are changes that are not committed in {}",
+            edited.join(", ")
+        ),
+    )
+    .hint("commit them, or put them aside with git stash; other files may stay as they are"))
+}
+
+/// What is done, and why, for those who read the log of the branch.
+fn message(target: &Target, backs: &[Back], done: &Restoration, reason: Option<&str>) -> String {
+    let subject = match backs {
+        [one] => format!(
+            "Roll back {}/{} to {}",
+            target.environment,
+            one.release,
+            one.to.as_deref().unwrap_or(&one.chosen.short()),
+        ),
+        _ => format!(
+            "Roll back {} releases of {}",
+            backs.len(),
+            target.environment
+        ),
+    };
+    let mut parts = vec![subject];
+    parts.extend(reason.map(str::to_owned));
+    for (back, restored) in backs.iter().zip(&done.restored) {
+        let what = if restored.is_empty() {
+            "nothing differs".to_owned()
+        } else {
+            restored.join(", ")
+        };
+        let last = back
+            .record
+            .history
+            .first()
+            .map_or_else(String::new, |last| {
+                let why = match last.message.as_str() {
+                    "" => String::new(),
+                    message => format!(": {message}"),
+                };
+                format!(
+                    "\nThe last result was {} of {}{why}.",
+                    last.result, last.version
+                )
+            });
+        parts.push(format!(
+            "{}/{} as in {}{}: {what}.{last}",
+            target.environment,
+            back.release,
+            back.chosen.short(),
+            back.chosen.said(),
+        ));
+    }
+    let findings: Vec<String> = done.findings.iter().map(ToString::to_string).collect();
+    if !findings.is_empty() {
+        parts.push(findings.join("\n"));
+    }
+    parts.join("\n\n") + "\n"
+}
