@@ -18,7 +18,7 @@ use super::{Git, GitError, Source};
 use crate::io::files;
 
 /// Deadline of what only reads and writes this machine.
-const LOCAL: Duration = Duration::from_secs(60);
+const LOCAL: Duration = Duration::from_mins(1);
 
 /// Deadline of a commit: hooks may take their time, people type passphrases.
 const COMMIT: Duration = Duration::from_mins(10);
