@@ -498,6 +498,7 @@ mod tests {
     fn a_config_map_holds_the_same_record() {
         let record = Installed {
             format: RECORD_FORMAT,
+            oldest_writer: OLDEST_WRITER,
             repository: "fleet".to_owned(),
             ready: true,
             ..Installed::default()
