@@ -46,6 +46,7 @@ pub use source::{Sources, Spot};
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
+use rayon::prelude::*;
 use serde_json::Value;
 
 use crate::finding::{self, Finding, Kind};
@@ -56,8 +57,9 @@ use crate::object::{Manifest, ObjectId, Origin};
 use crate::order;
 use crate::repo::{FileTree, ResolvedEnvironment, ResolvedRelease};
 use crate::values::SecretValues;
+use post::{Outcome, Work};
 use scope::Kinds;
-use source::{Loaded, Loader};
+use source::{Loaded, Loader, Written};
 
 /// What a release renders to.
 #[derive(Debug, Clone)]
@@ -105,8 +107,9 @@ pub fn parsed_objects(
     let loaded = source::load_plain(tree, release);
     if loaded.findings.is_empty() {
         Ok(loaded
-            .objects
+            .files
             .into_iter()
+            .flatten()
             .map(|object| ParsedObject {
                 origin: object.place.origin(),
                 value: object.value,
@@ -128,19 +131,19 @@ pub fn render(
     table: &KindTable,
 ) -> Rendered {
     let mut files = Loader::new(tree, environment);
-    let mut loaded = files.load(release);
     let mut kinds = Kinds::new(table);
-    if !kinds.cover(&loaded.objects) {
+    let mut started = Started::new(&mut files, release, &kinds, false);
+    if !kinds.cover(started.written()) {
         for other in &environment.releases {
             if other.name != release.name {
-                let other = files.load(other);
-                kinds.define(&other.objects);
-                loaded.inputs.extend(other.inputs);
+                let other = files.load(other, |objects| objects);
+                kinds.define(other.files.iter().flatten());
+                started.inputs.extend(other.inputs);
             }
         }
     }
-    kinds.define(&loaded.objects);
-    finish(loaded, release, &kinds, None)
+    kinds.define(started.written());
+    started.finish(&kinds).0
 }
 
 /// Renders every release of an environment, in the order of the environment.
@@ -175,68 +178,128 @@ fn all(
     with_sources: bool,
 ) -> Vec<(Rendered, Sources)> {
     let mut files = Loader::new(tree, environment);
-    let mut loaded: Vec<Loaded> = environment
+    let mut kinds = Kinds::new(table);
+    let mut started: Vec<Started<'_>> = environment
         .releases
         .iter()
-        .map(|release| files.load(release))
+        .map(|release| Started::new(&mut files, release, &kinds, with_sources))
         .collect();
-    let mut kinds = Kinds::new(table);
-    let everything: BTreeSet<String> = loaded
+    let everything: BTreeSet<String> = started
         .iter()
         .flat_map(|release| release.inputs.iter().cloned())
         .collect();
-    for release in &mut loaded {
-        if !kinds.cover(&release.objects) {
+    for release in &mut started {
+        if !kinds.cover(release.written()) {
             release.inputs.clone_from(&everything);
         }
     }
-    for release in &loaded {
-        kinds.define(&release.objects);
+    for release in &started {
+        kinds.define(release.written());
     }
-    let mut rendered: Vec<(Rendered, Sources)> = loaded
+    let mut rendered: Vec<(Rendered, Sources)> = started
         .into_iter()
-        .zip(&environment.releases)
-        .map(|(loaded, release)| {
-            let mut sources = Sources::default();
-            let wanted = with_sources.then_some(&mut sources);
-            (finish(loaded, release, &kinds, wanted), sources)
-        })
+        .map(|release| release.finish(&kinds))
         .collect();
     refuse_shared(rendered.iter_mut().map(|(rendered, _)| rendered));
     rendered
 }
 
-fn finish(
-    loaded: Loaded,
-    release: &ResolvedRelease,
-    kinds: &Kinds<'_>,
-    sources: Option<&mut Sources>,
-) -> Rendered {
-    let Loaded {
-        objects,
-        mut findings,
-        inputs,
-        secret_values,
-    } = loaded;
-    let mut manifests = post::process(
-        objects,
-        release,
-        kinds,
-        &secret_values,
-        &mut findings,
-        sources,
-    );
-    manifests = refuse_repeated(manifests, &mut findings);
-    order::sort(&mut manifests);
-    let ignored = ignore::resolve(&release.ignore, &manifests, &mut findings);
-    finding::sort(&mut findings);
-    Rendered {
-        release: release.name.clone(),
-        manifests,
-        ignored,
-        findings,
-        inputs: inputs.into_iter().collect(),
-        secret_values,
+/// A release whose files are read. Objects become bytes as early as can be:
+/// trees are several times as large.
+struct Started<'a> {
+    release: &'a ResolvedRelease,
+    work: Work<'a>,
+    files: Vec<Part>,
+    findings: Vec<Finding>,
+    inputs: BTreeSet<String>,
+}
+
+/// How far a file is.
+enum Part {
+    /// Its objects wait until all definitions of the environment are known.
+    Written(Vec<Written>),
+    Processed(Outcome),
+}
+
+impl<'a> Started<'a> {
+    fn new(
+        files: &mut Loader<'_>,
+        release: &'a ResolvedRelease,
+        kinds: &Kinds<'_>,
+        with_sources: bool,
+    ) -> Self {
+        let secret = hide::values(files.tree(), release);
+        let (values, unreadable) = match secret {
+            Ok(values) => (values, None),
+            Err(finding) => (None, Some(*finding)),
+        };
+        let has_schema = values.is_some();
+        let work = Work::new(release, values.unwrap_or_default(), with_sources);
+        let loaded = files.load(release, |objects| {
+            if work.can_start(&objects, kinds) {
+                Part::Processed(work.process(objects, kinds))
+            } else {
+                Part::Written(objects)
+            }
+        });
+        let Loaded {
+            files,
+            mut findings,
+            mut inputs,
+        } = loaded;
+        findings.extend(unreadable);
+        if has_schema {
+            inputs.insert(hide::schema_file(release));
+        }
+        Self {
+            release,
+            work,
+            files,
+            findings,
+            inputs,
+        }
+    }
+
+    /// The objects that wait.
+    fn written(&self) -> impl Iterator<Item = &Written> + Clone {
+        self.files
+            .iter()
+            .filter_map(|part| match part {
+                Part::Written(objects) => Some(objects),
+                Part::Processed(_) => None,
+            })
+            .flatten()
+    }
+
+    fn finish(self, kinds: &Kinds<'_>) -> (Rendered, Sources) {
+        let Self {
+            release,
+            work,
+            files,
+            mut findings,
+            inputs,
+        } = self;
+        let outcomes = files
+            .into_par_iter()
+            .map(|part| match part {
+                Part::Written(objects) => work.process(objects, kinds),
+                Part::Processed(outcome) => outcome,
+            })
+            .collect();
+        let product = work.conclude(outcomes, kinds.minor(), &mut findings);
+        let mut manifests = refuse_repeated(product.manifests, &mut findings);
+        order::sort(&mut manifests);
+        let ignored = ignore::resolve(&release.ignore, &manifests, &mut findings);
+        finding::sort(&mut findings);
+        let rendered = Rendered {
+            release: release.name.clone(),
+            manifests,
+            ignored,
+            findings,
+            inputs: inputs.into_iter().collect(),
+            secret_values: product.secret_values,
+        };
+        (rendered, product.sources)
     }
 }
 

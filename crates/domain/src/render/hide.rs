@@ -4,6 +4,8 @@
 //! `secretFields` say so, and where a value got that `values.schema.json` marks
 //! `writeOnly`.
 
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use serde_json::Value;
 
 use super::patch::labels;
@@ -52,25 +54,25 @@ pub(super) fn values(
 /// Finds what is secret in the objects of a release.
 pub(super) struct Hiding<'a> {
     rules: Vec<Rule<'a>>,
-    values: &'a SecretValues,
+    values: SecretValues,
 }
 
 struct Rule<'a> {
     said: &'a SecretRule,
     matcher: Matcher,
     /// Whether an object was meant.
-    met: bool,
+    met: AtomicBool,
     /// For each field, whether an object has it.
-    found: Vec<bool>,
+    found: Vec<AtomicBool>,
 }
 
 impl<'a> Hiding<'a> {
-    pub(super) fn new(release: &'a ResolvedRelease, values: &'a SecretValues) -> Self {
+    pub(super) fn new(release: &'a ResolvedRelease, values: SecretValues) -> Self {
         let rules = release.secret_fields.iter().map(|rule| Rule {
             said: rule,
             matcher: rule.target.matcher(),
-            met: false,
-            found: vec![false; rule.fields.len()],
+            met: AtomicBool::new(false),
+            found: rule.fields.iter().map(|_| AtomicBool::new(false)).collect(),
         });
         Self {
             rules: rules.collect(),
@@ -79,15 +81,17 @@ impl<'a> Hiding<'a> {
     }
 
     /// The secret fields of an object.
-    pub(super) fn fields(&mut self, id: &ObjectId, value: &Value) -> Vec<SecretField> {
+    pub(super) fn fields(&self, id: &ObjectId, value: &Value) -> Vec<SecretField> {
         let mut fields = Vec::new();
-        for rule in &mut self.rules {
+        for rule in &self.rules {
             if !rule.matcher.matches(id, &labels(value)) {
                 continue;
             }
-            rule.met = true;
-            for (field, found) in rule.said.fields.iter().zip(&mut rule.found) {
-                *found |= field.is_in(value);
+            rule.met.store(true, Ordering::Relaxed);
+            for (field, found) in rule.said.fields.iter().zip(&rule.found) {
+                if field.is_in(value) {
+                    found.store(true, Ordering::Relaxed);
+                }
                 fields.push(field.clone());
             }
         }
@@ -135,24 +139,30 @@ impl<'a> Hiding<'a> {
         )
     }
 
+    /// The values that may not be shown.
+    pub(super) fn into_values(self) -> SecretValues {
+        self.values
+    }
+
     /// Rules that hide nothing are probably misspelled.
-    pub(super) fn unused(self) -> Vec<Finding> {
+    pub(super) fn unused(&self) -> Vec<Finding> {
         let mut findings = Vec::new();
         for Rule {
             said, met, found, ..
-        } in self.rules
+        } in &self.rules
         {
             let warn = |message: String| {
                 Finding::warning(Kind::Repository, "secret-field-unused", message)
                     .at(said.origin.clone())
             };
-            if !met {
+            if !met.load(Ordering::Relaxed) {
                 findings.push(warn(
                     "secretFields: no object of the release is meant".to_owned(),
                 ));
                 continue;
             }
-            for (field, _) in said.fields.iter().zip(found).filter(|(_, found)| !found) {
+            let fields = said.fields.iter().zip(found);
+            for (field, _) in fields.filter(|(_, found)| !found.load(Ordering::Relaxed)) {
                 let message = format!("secretFields: no object that is meant has {field}");
                 findings.push(warn(message));
             }

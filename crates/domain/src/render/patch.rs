@@ -1,6 +1,7 @@
 //! Patches of bundles and releases, so that upstream files stay verbatim.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use serde_json::Value;
 
@@ -13,7 +14,7 @@ pub(super) struct Target<'a> {
     patch: &'a Patch,
     matcher: Matcher,
     /// Whether an object was meant.
-    pub(super) met: bool,
+    met: AtomicBool,
 }
 
 impl<'a> Target<'a> {
@@ -21,7 +22,7 @@ impl<'a> Target<'a> {
         Self {
             patch,
             matcher: patch.target.matcher(),
-            met: false,
+            met: AtomicBool::new(false),
         }
     }
 
@@ -30,15 +31,22 @@ impl<'a> Target<'a> {
     }
 
     /// Whether the patch is for an object.
-    pub(super) fn meets(&mut self, id: &ObjectId, value: &Value) -> bool {
+    pub(super) fn meets(&self, id: &ObjectId, value: &Value) -> bool {
         let labels = if self.patch.target.labels.is_empty() {
             BTreeMap::new()
         } else {
             labels(value)
         };
         let meets = self.matcher.matches(id, &labels);
-        self.met |= meets;
+        if meets {
+            self.met.store(true, Ordering::Relaxed);
+        }
         meets
+    }
+
+    /// Whether it was for any object.
+    pub(super) fn is_met(&self) -> bool {
+        self.met.load(Ordering::Relaxed)
     }
 }
 
@@ -143,16 +151,16 @@ mod tests {
             origin: Origin::new("x", 1),
         };
         let id = ObjectId::new("apps", "Deployment", Some("shop"), "web");
-        let mut target = Target::new(&patch);
+        let target = Target::new(&patch);
         assert!(!target.meets(&id, &json!({"metadata": {"labels": {"tier": "back"}}})));
         assert!(!target.meets(&id, &json!({"metadata": {}})));
-        assert!(!target.met);
+        assert!(!target.is_met());
         assert!(target.meets(
             &id,
             &json!({"metadata": {"labels": {"tier": "front", "n": 1}}})
         ));
         assert!(!target.meets(&id, &json!({"metadata": {}})));
-        assert!(target.met);
+        assert!(target.is_met());
     }
 
     #[test]

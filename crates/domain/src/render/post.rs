@@ -40,52 +40,139 @@ struct Draft {
     place: Place,
 }
 
-/// Turns the objects of a release into manifests, in the order of the files.
-pub(super) fn process(
-    objects: Vec<Written>,
-    release: &ResolvedRelease,
-    kinds: &Kinds<'_>,
-    secret_values: &SecretValues,
-    findings: &mut Vec<Finding>,
-    sources: Option<&mut Sources>,
-) -> Vec<Manifest> {
-    let mut pass = Pass {
-        release,
-        part_of: release.store.apply_set(&release.name),
-        kinds,
-        hiding: Hiding::new(release, secret_values),
-        findings,
-        sources,
-        unknown: BTreeMap::new(),
-        dropped: BTreeMap::new(),
-    };
-    let mut drafts: Vec<Draft> = objects
-        .into_iter()
-        .filter_map(|object| pass.settle(object.value, object.place))
-        .collect();
-    drafts = pass.patch(drafts);
-    let manifests = drafts
-        .into_iter()
-        .filter_map(|draft| pass.finish(draft))
-        .collect();
-    pass.report();
-    manifests
-}
-
-struct Pass<'a> {
+/// What is done to the objects of a release, whatever file they are in.
+pub(super) struct Work<'a> {
     release: &'a ResolvedRelease,
     /// The id of the release's set.
     part_of: String,
-    kinds: &'a Kinds<'a>,
     hiding: Hiding<'a>,
-    findings: &'a mut Vec<Finding>,
-    /// Where objects are written, for those who want to know.
-    sources: Option<&'a mut Sources>,
+    patches: Vec<Target<'a>>,
+    /// Whether somebody wants to know where objects are written.
+    with_places: bool,
+}
+
+/// What became of the objects of one file.
+#[derive(Default)]
+pub(super) struct Outcome {
+    manifests: Vec<Manifest>,
+    findings: Vec<Finding>,
+    places: Vec<(ObjectId, Place)>,
+    /// Whether it is known which objects the file has.
+    is_complete: bool,
     /// Unknown kinds with the place of their first object.
     unknown: BTreeMap<GroupKind, Origin>,
-    /// Fields that were left out, by file: the first place, the fields, the
-    /// number of objects. One note per file; exported manifests are full of them.
-    dropped: BTreeMap<String, (Origin, BTreeSet<String>, usize)>,
+    /// Fields that were left out: the first place, the fields, the number of
+    /// objects. One note per file; exported manifests are full of them.
+    dropped: Option<(Origin, BTreeSet<String>, usize)>,
+}
+
+/// The objects of a release as they are sent.
+pub(super) struct Product {
+    /// In the order of the files.
+    pub(super) manifests: Vec<Manifest>,
+    pub(super) sources: Sources,
+    pub(super) secret_values: SecretValues,
+}
+
+impl<'a> Work<'a> {
+    pub(super) fn new(
+        release: &'a ResolvedRelease,
+        secret_values: SecretValues,
+        with_places: bool,
+    ) -> Self {
+        Self {
+            release,
+            part_of: release.store.apply_set(&release.name),
+            hiding: Hiding::new(release, secret_values),
+            patches: release.patches.iter().map(Target::new).collect(),
+            with_places,
+        }
+    }
+
+    /// Whether nothing that other files hold can matter for these objects.
+    pub(super) fn can_start(&self, objects: &[Written], kinds: &Kinds<'_>) -> bool {
+        // A patch may make another kind of an object.
+        self.patches.is_empty() && objects.iter().all(|object| kinds.is_settled(object))
+    }
+
+    /// Turns the objects of a file into manifests.
+    pub(super) fn process(&self, objects: Vec<Written>, kinds: &Kinds<'_>) -> Outcome {
+        let mut pass = Pass {
+            work: self,
+            kinds,
+            outcome: Outcome::default(),
+        };
+        let mut drafts: Vec<Draft> = objects
+            .into_iter()
+            .filter_map(|object| pass.settle(object.value, object.place))
+            .collect();
+        pass.outcome.is_complete = !pass.outcome.findings.iter().any(Finding::is_error);
+        drafts = pass.patch(drafts);
+        for draft in drafts {
+            pass.finish(draft);
+        }
+        pass.outcome
+    }
+
+    /// Puts together what became of all files, and says what only all of them
+    /// can tell.
+    pub(super) fn conclude(
+        self,
+        outcomes: Vec<Outcome>,
+        minor: &str,
+        findings: &mut Vec<Finding>,
+    ) -> Product {
+        // An object that a broken file should have had says nothing of a patch.
+        let is_complete = !findings.iter().any(Finding::is_error)
+            && outcomes.iter().all(|outcome| outcome.is_complete);
+        if is_complete {
+            let unused = self.patches.iter().filter(|target| !target.is_met());
+            findings.extend(unused.map(|target| patch::unused(target.patch())));
+        }
+        findings.extend(self.hiding.unused());
+        let mut product = Product {
+            manifests: Vec::with_capacity(outcomes.iter().map(|one| one.manifests.len()).sum()),
+            sources: Sources::default(),
+            secret_values: self.hiding.into_values(),
+        };
+        let mut unknown = BTreeMap::new();
+        for outcome in outcomes {
+            product.manifests.extend(outcome.manifests);
+            findings.extend(outcome.findings);
+            for (id, place) in outcome.places {
+                product.sources.add(id, place);
+            }
+            for (kind, place) in outcome.unknown {
+                unknown.entry(kind).or_insert(place);
+            }
+            findings.extend(outcome.dropped.map(left_out));
+        }
+        findings.extend(unknown.into_iter().map(|(kind, place)| {
+            let message = format!(
+                "{kind} is neither a kind of Kubernetes {minor} nor defined by a release of the \
+                 environment; it is taken for namespaced"
+            );
+            Finding::warning(Kind::Repository, "kind-unknown", message).at(place)
+        }));
+        product
+    }
+}
+
+fn left_out((place, fields, count): (Origin, BTreeSet<String>, usize)) -> Finding {
+    let fields: Vec<String> = fields.into_iter().collect();
+    let objects = if count == 1 { "object" } else { "objects" };
+    let message = format!(
+        "what only the server writes is left out of {count} {objects}: {}",
+        fields.join(", ")
+    );
+    Finding::note(Kind::Repository, "server-fields", message).at(place)
+}
+
+/// The way of one file.
+struct Pass<'a> {
+    work: &'a Work<'a>,
+    kinds: &'a Kinds<'a>,
+    outcome: Outcome,
 }
 
 impl Pass<'_> {
@@ -93,7 +180,7 @@ impl Pass<'_> {
         let identity = match identify(&value, &place) {
             Ok(identity) => identity,
             Err(findings) => {
-                self.findings.extend(findings);
+                self.outcome.findings.extend(findings);
                 return None;
             }
         };
@@ -102,7 +189,7 @@ impl Pass<'_> {
             Scope::Cluster => {
                 if let Some(namespace) = &identity.namespace {
                     let id = identity.id(None);
-                    self.findings.push(
+                    self.outcome.findings.push(
                         Finding::note(
                             Kind::Repository,
                             "namespace-ignored",
@@ -121,9 +208,9 @@ impl Pass<'_> {
                 let namespace = identity
                     .namespace
                     .clone()
-                    .or_else(|| self.release.namespace.clone());
+                    .or_else(|| self.work.release.namespace.clone());
                 let Some(namespace) = namespace else {
-                    self.findings.push(
+                    self.outcome.findings.push(
                         Finding::error(
                             Kind::Repository,
                             "namespace-missing",
@@ -135,7 +222,7 @@ impl Pass<'_> {
                         .at(place.origin())
                         .hint(format!(
                             "say `namespace` in release {}",
-                            self.release.name.release
+                            self.work.release.name.release
                         )),
                     );
                     return None;
@@ -157,7 +244,8 @@ impl Pass<'_> {
         match self.kinds.known(&identity.gvk) {
             Known::Served(scope) => Some(scope),
             Known::Unknown => {
-                self.unknown
+                self.outcome
+                    .unknown
                     .entry(identity.gvk.group_kind())
                     .or_insert_with(|| place.origin());
                 Some(Scope::Namespaced)
@@ -186,7 +274,7 @@ impl Pass<'_> {
                     ),
                 )
                 .at(place.field("/apiVersion"));
-                self.findings.push(if instead.is_empty() {
+                self.outcome.findings.push(if instead.is_empty() {
                     finding.hint("the kind was removed, and no other took its place by that name")
                 } else {
                     finding.hint(format!(
@@ -203,20 +291,16 @@ impl Pass<'_> {
     /// Applies the patches in their order. A selector sees the labels as the
     /// patches before have left them, and the object under its first name.
     fn patch(&mut self, drafts: Vec<Draft>) -> Vec<Draft> {
-        let release = self.release;
-        // An object that a broken file should have had says nothing of a patch.
-        let complete = !self.findings.iter().any(Finding::is_error);
-        let mut targets: Vec<Target<'_>> = release.patches.iter().map(Target::new).collect();
         let mut patched = Vec::with_capacity(drafts.len());
         for mut draft in drafts {
             let mut changed = false;
-            for target in &mut targets {
+            for target in &self.work.patches {
                 if !target.meets(&draft.id, &draft.value) {
                     continue;
                 }
                 match patch::apply(target.patch(), &draft.id, &mut draft.value) {
                     Ok(()) => changed = true,
-                    Err(finding) => self.findings.push(*finding),
+                    Err(finding) => self.outcome.findings.push(*finding),
                 }
             }
             if changed {
@@ -225,15 +309,10 @@ impl Pass<'_> {
                 patched.push(draft);
             }
         }
-        for target in targets {
-            if !target.met && complete {
-                self.findings.push(patch::unused(target.patch()));
-            }
-        }
         patched
     }
 
-    fn finish(&mut self, draft: Draft) -> Option<Manifest> {
+    fn finish(&mut self, draft: Draft) {
         let Draft {
             gvk,
             id,
@@ -247,20 +326,24 @@ impl Pass<'_> {
             problems.extend(secret::fold(&mut value, &id, &place));
         }
         if !problems.is_empty() {
-            self.findings.extend(problems);
-            return None;
+            self.outcome.findings.extend(problems);
+            return;
         }
         self.label(&mut value);
-        if let Some(finding) = self.hiding.refuse_names(&id, &value, &place) {
-            self.findings.push(finding);
-            return None;
+        let hiding = &self.work.hiding;
+        if let Some(finding) = hiding.refuse_names(&id, &value, &place) {
+            self.outcome.findings.push(finding);
+            return;
         }
-        let secret = self.hiding.fields(&id, &value);
+        let secret = hiding.fields(&id, &value);
         let origin = place.origin();
-        if let Some(sources) = &mut self.sources {
-            sources.add(id.clone(), place);
+        if self.work.with_places {
+            self.outcome.places.push((id.clone(), place));
         }
-        Some(Manifest::new(id, gvk.api_version, origin, &value, false).with_secret_fields(secret))
+        let manifest = Manifest::new(id, gvk.api_version, origin, &value, false);
+        self.outcome
+            .manifests
+            .push(manifest.with_secret_fields(secret));
     }
 
     fn drop_server_fields(&mut self, value: &mut Value, place: &Place) {
@@ -288,10 +371,8 @@ impl Pass<'_> {
             fields.push("status".to_owned());
         }
         if !fields.is_empty() {
-            let (_, known, count) = self
-                .dropped
-                .entry(place.file().to_owned())
-                .or_insert_with(|| (place.origin(), BTreeSet::new(), 0));
+            let first = || (place.origin(), BTreeSet::new(), 0);
+            let (_, known, count) = self.outcome.dropped.get_or_insert_with(first);
             known.extend(fields);
             *count += 1;
         }
@@ -309,42 +390,12 @@ impl Pass<'_> {
             *set = Value::Object(Map::new());
         }
         let Value::Object(set) = set else { return };
-        set.insert(labels::PART_OF.to_owned(), self.part_of.as_str().into());
+        set.insert(
+            labels::PART_OF.to_owned(),
+            self.work.part_of.as_str().into(),
+        );
         set.entry(labels::MANAGED_BY)
             .or_insert_with(|| MANAGED_BY.into());
-    }
-
-    fn report(self) {
-        for (kind, place) in self.unknown {
-            self.findings.push(
-                Finding::warning(
-                    Kind::Repository,
-                    "kind-unknown",
-                    format!(
-                        "{kind} is neither a kind of Kubernetes {} nor defined by a release of \
-                         the environment; it is taken for namespaced",
-                        self.kinds.minor()
-                    ),
-                )
-                .at(place),
-            );
-        }
-        self.findings.extend(self.hiding.unused());
-        for (place, fields, count) in self.dropped.into_values() {
-            let fields: Vec<String> = fields.into_iter().collect();
-            let objects = if count == 1 { "object" } else { "objects" };
-            self.findings.push(
-                Finding::note(
-                    Kind::Repository,
-                    "server-fields",
-                    format!(
-                        "what only the server writes is left out of {count} {objects}: {}",
-                        fields.join(", ")
-                    ),
-                )
-                .at(place),
-            );
-        }
     }
 }
 

@@ -44,7 +44,7 @@ impl<'a> Kinds<'a> {
     }
 
     /// Adds the kinds that the definitions among some objects define.
-    pub(super) fn define(&mut self, objects: &[Written]) {
+    pub(super) fn define<'o>(&mut self, objects: impl IntoIterator<Item = &'o Written>) {
         for object in objects {
             if let Some((kind, custom)) = definition(&object.value) {
                 self.custom.insert(kind, custom);
@@ -54,13 +54,20 @@ impl<'a> Kinds<'a> {
 
     /// Whether every kind of some objects is one of Kubernetes or defined by
     /// them, so that the definitions of other releases change nothing.
-    pub(super) fn cover(&self, objects: &[Written]) -> bool {
+    pub(super) fn cover<'o>(&self, objects: impl Iterator<Item = &'o Written> + Clone) -> bool {
         let mut own = self.clone();
-        own.define(objects);
-        objects.iter().all(|object| {
-            let text = |key: &str| object.value[key].as_str().unwrap_or_default();
-            own.known(&Gvk::new(text("apiVersion"), text("kind"))) != Known::Unknown
-        })
+        own.define(objects.clone());
+        objects
+            .into_iter()
+            .all(|object| own.known(&gvk(object)) != Known::Unknown)
+    }
+
+    /// Whether an object is of a kind of Kubernetes, whatever definitions say,
+    /// and defines none itself.
+    pub(super) fn is_settled(&self, object: &Written) -> bool {
+        let gvk = gvk(object);
+        let kind = gvk.group_kind();
+        self.table.scope(&kind).is_some() && self.table.served(&gvk) && !is_definition(&kind)
     }
 
     /// The Kubernetes minor.
@@ -70,6 +77,9 @@ impl<'a> Kinds<'a> {
 
     pub(super) fn known(&self, gvk: &Gvk) -> Known {
         let kind = gvk.group_kind();
+        if let Some(scope) = self.table.scope(&kind).filter(|_| self.table.served(gvk)) {
+            return Known::Served(scope);
+        }
         if let Some(custom) = self.custom.get(&kind) {
             return if custom.versions.contains(&gvk.api_version.version) {
                 Known::Served(custom.scope)
@@ -81,7 +91,6 @@ impl<'a> Kinds<'a> {
             };
         }
         match self.table.scope(&kind) {
-            Some(scope) if self.table.served(gvk) => Known::Served(scope),
             Some(_) => Known::NotServed {
                 instead: named(&kind.group, self.table.versions(&kind)),
                 custom: false,
@@ -93,6 +102,15 @@ impl<'a> Kinds<'a> {
             None => Known::Unknown,
         }
     }
+}
+
+fn gvk(object: &Written) -> Gvk {
+    let text = |key: &str| object.value[key].as_str().unwrap_or_default();
+    Gvk::new(text("apiVersion"), text("kind"))
+}
+
+fn is_definition(kind: &GroupKind) -> bool {
+    kind.is("apiextensions.k8s.io", "CustomResourceDefinition")
 }
 
 fn named(group: &str, versions: &[String]) -> Vec<String> {

@@ -10,13 +10,11 @@ use rayon::prelude::*;
 use serde_json::Value;
 
 use super::engine::{Engine, Library};
-use super::hide;
 use super::lines::Lines;
 use crate::finding::{Finding, Kind};
-use crate::object::yaml::{self, Document, Node, YamlError};
+use crate::object::yaml::{self, Node, YamlError};
 use crate::object::{Manifest, ObjectId, Origin};
 use crate::repo::{FileTree, ResolvedEnvironment, ResolvedRelease};
-use crate::values::SecretValues;
 
 /// Whether a file is a template.
 pub(super) fn is_template(file: &str) -> bool {
@@ -120,11 +118,6 @@ impl Place {
             None => self.origin(),
         }
     }
-
-    /// The file.
-    pub(super) fn file(&self) -> &str {
-        &self.text.file
-    }
 }
 
 /// Where the objects of a release are written.
@@ -154,14 +147,14 @@ impl Sources {
     }
 }
 
-/// The objects of a release with what was wrong and which files were read.
-#[derive(Debug, Default)]
-pub(super) struct Loaded {
-    pub(super) objects: Vec<Written>,
+/// What became of the files of a release, what was wrong, and which files were
+/// read.
+#[derive(Debug)]
+pub(super) struct Loaded<T> {
+    /// In the order of the files; broken ones are not among them.
+    pub(super) files: Vec<T>,
     pub(super) findings: Vec<Finding>,
     pub(super) inputs: BTreeSet<String>,
-    /// The values that may not be shown.
-    pub(super) secret_values: SecretValues,
 }
 
 /// Reads environments; the shared templates only when a template is met.
@@ -180,63 +173,65 @@ impl<'a> Loader<'a> {
         }
     }
 
-    /// Reads and renders every file of a release.
-    pub(super) fn load(&mut self, release: &ResolvedRelease) -> Loaded {
-        let mut loaded = Loaded::default();
-        loaded.inputs.extend(release.values.files.iter().cloned());
-        match hide::values(self.tree, release) {
-            Ok(Some(values)) => {
-                loaded.inputs.insert(hide::schema_file(release));
-                loaded.secret_values = values;
-            }
-            Ok(None) => {}
-            Err(finding) => loaded.findings.push(*finding),
-        }
-        loaded.inputs.extend(release.files.iter().cloned());
+    /// The files.
+    pub(super) fn tree(&self) -> &'a dyn FileTree {
+        self.tree
+    }
+
+    /// Reads and renders every file of a release, and makes of its objects what
+    /// `each` does.
+    pub(super) fn load<T: Send>(
+        &mut self,
+        release: &ResolvedRelease,
+        each: impl Fn(Vec<Written>) -> T + Sync,
+    ) -> Loaded<T> {
+        let mut inputs: BTreeSet<String> = release.values.files.iter().cloned().collect();
+        inputs.extend(release.files.iter().cloned());
         let texts: Vec<(&String, Result<String, Box<Finding>>)> = release
             .files
             .iter()
             .map(|file| (file, read(self.tree, file)))
             .collect();
-        let engine = release.files.iter().any(|file| is_template(file)).then(|| {
+        let has_templates = release.files.iter().any(|file| is_template(file));
+        let engine = has_templates.then(|| {
             let library = self.library.get_or_insert_with(|| Library::read(self.tree));
             Engine::new(library, self.environment, release)
         });
         // What a file holds depends on no other file.
-        let parsed: Vec<Result<Parsed, Vec<Finding>>> = texts
+        let files: Vec<Result<T, Vec<Finding>>> = texts
             .into_par_iter()
             .map(|(file, text)| {
                 let text = text.map_err(|finding| vec![*finding])?;
                 let templates = engine.as_ref().filter(|_| is_template(file));
-                Parsed::read(file, text, templates)
+                objects(file, text, templates).map(&each)
             })
             .collect();
-        for file in parsed {
-            match file {
-                Ok(parsed) => loaded.add(parsed),
-                Err(findings) => loaded.findings.extend(findings),
-            }
-        }
         if let Some(engine) = engine {
-            loaded.inputs.extend(engine.asked());
+            inputs.extend(engine.asked());
         }
-        loaded
+        collect(files, inputs)
     }
 }
 
 /// Reads the plain files of a release, not its templates.
-pub(super) fn load_plain(tree: &dyn FileTree, release: &ResolvedRelease) -> Loaded {
-    let mut loaded = Loaded::default();
-    for file in &release.files {
-        if is_template(file) {
-            continue;
-        }
-        loaded.inputs.insert(file.clone());
-        let parsed = read(tree, file)
-            .map_err(|finding| vec![*finding])
-            .and_then(|text| Parsed::read(file, text, None));
-        match parsed {
-            Ok(parsed) => loaded.add(parsed),
+pub(super) fn load_plain(tree: &dyn FileTree, release: &ResolvedRelease) -> Loaded<Vec<Written>> {
+    let plain = || release.files.iter().filter(|file| !is_template(file));
+    let files = plain().map(|file| {
+        let text = read(tree, file).map_err(|finding| vec![*finding])?;
+        objects(file, text, None)
+    });
+    collect(files.collect(), plain().cloned().collect())
+}
+
+fn collect<T>(files: Vec<Result<T, Vec<Finding>>>, inputs: BTreeSet<String>) -> Loaded<T> {
+    let mut loaded = Loaded {
+        files: Vec::with_capacity(files.len()),
+        findings: Vec::new(),
+        inputs,
+    };
+    for file in files {
+        match file {
+            Ok(file) => loaded.files.push(file),
             Err(findings) => loaded.findings.extend(findings),
         }
     }
@@ -253,83 +248,76 @@ fn read(tree: &dyn FileTree, file: &str) -> Result<String, Box<Finding>> {
     String::from_utf8(bytes.into()).map_err(|_| error("the file is not UTF-8".to_owned()))
 }
 
-/// A file and its documents.
-struct Parsed {
-    text: Arc<Text>,
-    documents: Vec<Document>,
+/// The objects of a file; fails with the error of its template, or the first
+/// one of each document.
+fn objects(
+    file: &str,
+    content: String,
+    templates: Option<&Engine>,
+) -> Result<Vec<Written>, Vec<Finding>> {
+    let (content, lines) = match templates {
+        None => (content, None),
+        Some(engine) => {
+            let output = engine.render(file, &content).map_err(|e| vec![*e])?;
+            (output.text, Some(output.lines))
+        }
+    };
+    let text = Arc::new(Text {
+        file: file.to_owned(),
+        content,
+        lines,
+        nodes: OnceLock::new(),
+    });
+    let documents = yaml::parse_documents(&text.content).map_err(|errors| {
+        let findings = errors.iter().map(|error| yaml_finding(&text, error));
+        findings.collect::<Vec<Finding>>()
+    })?;
+    let mut objects = Vec::with_capacity(documents.len());
+    for document in documents {
+        let place = Place {
+            text: Arc::clone(&text),
+            document: document.line,
+            line: document.line,
+            pointer: String::new(),
+        };
+        expand(document.value, place, None, &mut objects);
+    }
+    Ok(objects)
 }
 
-impl Parsed {
-    /// Fails with the error of its template, or the first one of each document.
-    fn read(file: &str, content: String, templates: Option<&Engine>) -> Result<Self, Vec<Finding>> {
-        let (content, lines) = match templates {
-            None => (content, None),
-            Some(engine) => {
-                let output = engine.render(file, &content).map_err(|e| vec![*e])?;
-                (output.text, Some(output.lines))
-            }
-        };
-        let text = Text {
-            file: file.to_owned(),
-            content,
-            lines,
-            nodes: OnceLock::new(),
-        };
-        match yaml::parse_documents(&text.content) {
-            Ok(documents) => Ok(Self {
-                text: Arc::new(text),
-                documents,
-            }),
-            Err(errors) => Err(errors
-                .iter()
-                .map(|error| yaml_finding(&text, error))
-                .collect()),
-        }
+/// Adds an object, or the items of a list as kubectl does: items that name
+/// no kind take that of the list.
+fn expand(
+    mut value: Value,
+    place: Place,
+    inherited: Option<(&str, &str)>,
+    objects: &mut Vec<Written>,
+) {
+    if let (Some((api_version, kind)), Value::Object(object)) = (inherited, &mut value)
+        && !object.contains_key("apiVersion")
+        && !object.contains_key("kind")
+    {
+        object.insert("apiVersion".to_owned(), api_version.into());
+        object.insert("kind".to_owned(), kind.into());
     }
-}
-
-impl Loaded {
-    fn add(&mut self, Parsed { text, documents }: Parsed) {
-        for document in documents {
-            let place = Place {
-                text: Arc::clone(&text),
-                document: document.line,
-                line: document.line,
-                pointer: String::new(),
-            };
-            self.expand(document.value, place, None);
-        }
-    }
-
-    /// Adds an object, or the items of a list as kubectl does: items that name
-    /// no kind take that of the list.
-    fn expand(&mut self, mut value: Value, place: Place, inherited: Option<(&str, &str)>) {
-        if let (Some((api_version, kind)), Value::Object(object)) = (inherited, &mut value)
-            && !object.contains_key("apiVersion")
-            && !object.contains_key("kind")
-        {
-            object.insert("apiVersion".to_owned(), api_version.into());
-            object.insert("kind".to_owned(), kind.into());
-        }
-        let Some(items) = take_items(&mut value) else {
-            self.objects.push(Written { value, place });
-            return;
+    let Some(items) = take_items(&mut value) else {
+        objects.push(Written { value, place });
+        return;
+    };
+    let text = |key: &str| value.get(key).and_then(Value::as_str).unwrap_or_default();
+    let api_version = text("apiVersion").to_owned();
+    let kind = text("kind");
+    let item_kind = kind.strip_suffix("List").unwrap_or(kind).to_owned();
+    let inherited = (!item_kind.is_empty()).then_some((&*api_version, &*item_kind));
+    let lines = item_lines(&place);
+    for (index, item) in items.into_iter().enumerate() {
+        let pointer = format!("{}/items/{index}", place.pointer);
+        let place = Place {
+            line: lines.get(&pointer).copied().unwrap_or(place.line),
+            pointer,
+            ..place.clone()
         };
-        let text = |key: &str| value.get(key).and_then(Value::as_str).unwrap_or_default();
-        let api_version = text("apiVersion").to_owned();
-        let kind = text("kind");
-        let item_kind = kind.strip_suffix("List").unwrap_or(kind).to_owned();
-        let inherited = (!item_kind.is_empty()).then_some((&*api_version, &*item_kind));
-        let lines = item_lines(&place);
-        for (index, item) in items.into_iter().enumerate() {
-            let pointer = format!("{}/items/{index}", place.pointer);
-            let place = Place {
-                line: lines.get(&pointer).copied().unwrap_or(place.line),
-                pointer,
-                ..place.clone()
-            };
-            self.expand(item, place, inherited);
-        }
+        expand(item, place, inherited, objects);
     }
 }
 
