@@ -22,7 +22,8 @@ use crate::io::cluster::{Cluster, Deleted};
 /// warnings.
 ///
 /// With --fix it removes one `APIService` or webhook configuration whose Service
-/// does not exist, after looking again and asking. What somebody else owns is
+/// does not exist, or one gate of an upgrade that nobody carries out, after
+/// looking again and asking. What somebody else owns is
 /// only removed with --yes, and what has an owner reference never.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
@@ -33,7 +34,7 @@ Examples:
                                     for who may see that namespace only
   pleach doctor --fix APIService.apiregistration.k8s.io/v1beta1.metrics.example.org")]
 pub(crate) struct DoctorArgs {
-    /// Remove this dead registration: Kind.group/name
+    /// Remove this dead registration or gate: Kind.group/name
     #[arg(long, value_name = "ID")]
     fix: Option<ObjectId>,
 
@@ -63,7 +64,7 @@ pub(crate) async fn run(ui: &mut Ui, ctx: &Context, args: DoctorArgs) -> Result<
         && !doctor::is_fixable_kind(id)
     {
         return Err(CliError::usage(format!(
-            "--fix removes APIServices and webhook configurations only, not {id}"
+            "--fix removes APIServices, webhook configurations and gates only, not {id}"
         ))
         .hint("write Kind.group/name, as `pleach doctor` shows it"));
     }
@@ -118,6 +119,10 @@ async fn fix(
         )
         .hint("run the command again"));
     }
+    for (id, deletion) in again.deletions_before() {
+        doctor::remove(cluster, &id, &deletion).await?;
+        ui.status(format!("deleted {id}"));
+    }
     let deleted = doctor::remove(cluster, id, &decided).await?;
     let reason = decided.explain();
     let text = match &deleted {
@@ -146,7 +151,7 @@ async fn fix(
 
 /// What is wrong with one registration, as it is now.
 async fn look_at(ui: &mut Ui, cluster: &Cluster, id: &ObjectId) -> Result<Diagnosis, CliError> {
-    let Some(observations) = doctor::examine_registration(cluster, id).await? else {
+    let Some(observations) = doctor::examine_one(cluster, id).await? else {
         return Err(CliError::new(
             Kind::Failed,
             format!("there is no {id} in {}", cluster.server()),
@@ -165,7 +170,7 @@ async fn look_at(ui: &mut Ui, cluster: &Cluster, id: &ObjectId) -> Result<Diagno
         .ok_or_else(|| {
             CliError::new(
                 Kind::Policy,
-                format!("{id} is left alone: nothing says that its Service does not exist"),
+                format!("{id} is left alone: nothing says that its Service does not exist, or that nobody needs it"),
             )
         })
 }
@@ -174,7 +179,7 @@ fn refused(id: &ObjectId, refusal: &Refusal) -> CliError {
     let error = CliError::new(Kind::Policy, format!("{id} is left alone: {refusal}"));
     match refusal {
         Refusal::NotDead(_) => {
-            error.hint("only what points at nothing but Services that do not exist is removed")
+            error.hint("only what points at nothing but Services that do not exist is removed, and gates of upgrades that nobody carries out")
         }
         Refusal::Owned(_) => error,
         Refusal::Foreign { suspend, .. } => {

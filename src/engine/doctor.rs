@@ -3,6 +3,8 @@
 //! What cannot be read is a gap in the view and never an absence; only
 //! discovery has to answer. Decides nothing: that is [`pleach_domain::doctor`].
 
+mod controllers;
+mod gates;
 mod rights;
 mod sweep;
 
@@ -11,7 +13,7 @@ use std::time::Duration;
 
 use futures::stream::{self, StreamExt as _};
 use jiff::Timestamp;
-use pleach_domain::doctor::{Definition, Gap, Leaving, Observations, Registered};
+use pleach_domain::doctor::{Definition, Gap, Gate, Leaving, Observations, Registered};
 use pleach_domain::inventory::Store;
 use pleach_domain::object::{ObjectId, ServiceRef};
 use pleach_domain::observe::Backend;
@@ -78,17 +80,19 @@ async fn examine_all(cluster: &Cluster, search: &Search, observations: &mut Obse
         .unwrap_or_default();
     observations.take_releases(releases);
     backends(cluster, observations).await;
+    gates::all(cluster, observations).await;
     let kinds = definitions.iter().map(Definition::kind).collect();
     sweep::objects(cluster, kinds, observations).await;
+    controllers::look_for(cluster, observations).await;
 }
 
-/// Reads what is needed to judge one registration: the object, what stands
-/// behind it, and whose it is. None when it does not exist.
-pub async fn examine_registration(
+/// Reads what is needed to judge one registration or gate: the object, what
+/// stands behind it, and whose it is. None when it does not exist.
+pub async fn examine_one(
     cluster: &Cluster,
     id: &ObjectId,
 ) -> Result<Option<Observations>, ClusterError> {
-    let Some((path, read)) = fixable_path(id) else {
+    let Some(path) = fixable_path(id) else {
         return Ok(None);
     };
     let Some(value) = cluster.get_id(&path, id).await? else {
@@ -96,11 +100,19 @@ pub async fn examine_registration(
     };
     let mut observations = Observations {
         at: Timestamp::now(),
-        registrations: read(&value).into_iter().collect(),
         ..Observations::default()
     };
     observations.take_releases(state::inventories(cluster, &Search::Everywhere).await);
-    backends(cluster, &mut observations).await;
+    let registration = registration_kinds()
+        .into_iter()
+        .find(|(path, _)| path.group_kind() == id.group_kind());
+    if let Some((_, read)) = registration {
+        observations.registrations = read(&value).into_iter().collect();
+        backends(cluster, &mut observations).await;
+    } else {
+        let gates = Gate::read(&value).into_iter().collect();
+        gates::complete(cluster, gates, &mut observations).await;
+    }
     Ok(Some(observations))
 }
 
@@ -109,16 +121,19 @@ pub fn is_fixable_kind(id: &ObjectId) -> bool {
     fixable_path(id).is_some()
 }
 
-/// Deletes a registration, if it is still the one that was looked at.
+/// Deletes an object, if it is still the one that was looked at.
 pub async fn remove(
     cluster: &Cluster,
     id: &ObjectId,
     deletion: &Deletion,
 ) -> Result<Deleted, ClusterError> {
-    let (path, _) = fixable_path(id).ok_or_else(|| ClusterError::Address {
-        what: id.to_string(),
-        why: "only registrations are removed",
-    })?;
+    let binding = gates::bindings();
+    let path = fixable_path(id)
+        .or_else(|| (binding.group_kind() == id.group_kind()).then_some(binding))
+        .ok_or_else(|| ClusterError::Address {
+            what: id.to_string(),
+            why: "only registrations and gates are removed",
+        })?;
     let options = DeleteOptions {
         uid: Some(deletion.uid()),
         resource_version: deletion.resource_version(),
@@ -155,10 +170,12 @@ fn registration_kinds() -> [(ResourcePath, Read); 3] {
     ]
 }
 
-fn fixable_path(id: &ObjectId) -> Option<(ResourcePath, Read)> {
+fn fixable_path(id: &ObjectId) -> Option<ResourcePath> {
     registration_kinds()
         .into_iter()
-        .find(|(path, _)| path.group_kind() == id.group_kind() && id.namespace.is_none())
+        .map(|(path, _)| path)
+        .chain([gates::policies()])
+        .find(|path| path.group_kind() == id.group_kind() && id.namespace.is_none())
 }
 
 async fn registrations(

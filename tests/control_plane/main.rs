@@ -8,6 +8,7 @@
     reason = "clippy lets tests do this, but not their helpers"
 )]
 
+mod abandoned;
 mod access;
 mod adoption;
 mod aggregated;

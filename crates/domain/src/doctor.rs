@@ -6,9 +6,11 @@
 //! and changes nothing; what `--fix` may delete is decided here too, by
 //! [`Diagnosis::deletion`], which takes the evidence of the diagnosis.
 
+mod absence;
 mod dead;
 mod effect;
 mod evidence;
+mod gate;
 mod limits;
 mod membership;
 mod namespace;
@@ -29,7 +31,9 @@ use crate::inventory::{Inventory, ReleaseSummary};
 use crate::object::{ObjectId, ServiceRef};
 use crate::observe::{Backend, Discovery, MissingGrant};
 
-pub use evidence::{Evidence, Refusal};
+pub use absence::{Workload, waits_for_controller};
+pub use evidence::{Evidence, Proof, Refusal};
+pub use gate::{Gate, Holding};
 pub use namespace::{Leaving, Remaining};
 pub use registration::{Definition, Registered, Role, Rule, Webhook};
 pub use subject::{Deployer, Owner, Subject, Write};
@@ -45,11 +49,16 @@ pub struct Observations {
     pub registrations: Vec<Registered>,
     /// What stands behind those Services; one that could not be read is not in it.
     pub backends: BTreeMap<ServiceRef, Backend>,
+    /// Admission policies of pleach that close something.
+    pub gates: Vec<Gate>,
     /// Namespaces that are being deleted.
     pub namespaces: Vec<Leaving>,
     /// Objects that are being deleted, and those that claim to be members of a
     /// release and are in no inventory that could be read.
     pub objects: Vec<Subject>,
+    /// The workloads of the cluster, where some of those objects wait for a
+    /// controller; none where they were not looked at, or not all of them.
+    pub workloads: Option<Vec<Workload>>,
     /// The releases of pleach, and their members where those could be read.
     pub releases: Vec<KnownRelease>,
     /// Whether [`Observations::releases`] is all there is.
@@ -128,6 +137,8 @@ pub enum Code {
     ServiceWithoutEndpoints,
     /// An aggregated API is not available for another reason.
     ApiUnavailable,
+    /// A gate of an upgrade that nobody carries out any more.
+    GateAbandoned,
     /// Discovery of a group-version is stale, and no `APIService` says why.
     DiscoveryStale,
     /// The deletion of a namespace does not get on.
@@ -150,10 +161,11 @@ pub enum Code {
 
 impl Code {
     /// Every code.
-    pub const ALL: [Self; 12] = [
+    pub const ALL: [Self; 13] = [
         Self::ServiceMissing,
         Self::ServiceWithoutEndpoints,
         Self::ApiUnavailable,
+        Self::GateAbandoned,
         Self::DiscoveryStale,
         Self::NamespaceStuck,
         Self::ObjectStuck,
@@ -172,6 +184,7 @@ impl fmt::Display for Code {
             Self::ServiceMissing => "service-missing",
             Self::ServiceWithoutEndpoints => "service-without-endpoints",
             Self::ApiUnavailable => "api-unavailable",
+            Self::GateAbandoned => "gate-abandoned",
             Self::DiscoveryStale => "discovery-stale",
             Self::NamespaceStuck => "namespace-stuck",
             Self::ObjectStuck => "object-stuck",
@@ -223,6 +236,7 @@ pub fn diagnose(observations: &Observations) -> Vec<Diagnosis> {
     let mut diagnoses = Vec::new();
     dead::registrations(observations, &mut diagnoses);
     dead::discovery(observations, &mut diagnoses);
+    gate::gates(observations, &mut diagnoses);
     stuck::namespaces(observations, &mut diagnoses);
     stuck::objects(observations, &mut diagnoses);
     membership::orphans(observations, &mut diagnoses);

@@ -3,6 +3,8 @@
 //! Finalizers are never taken off by pleach: whoever set one has something to
 //! clean up. So what a deletion waits for is named, with who set it.
 
+use std::fmt;
+
 use serde_json::Value;
 
 use crate::diff::ownership;
@@ -32,13 +34,67 @@ const WELL_KNOWN: &[(&str, &str)] = &[
     ),
 ];
 
+/// Something that has to be done before an object goes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Finalizer {
+    /// How it is written on the object.
+    pub name: String,
+    /// The field managers that wrote it there.
+    pub set_by: Vec<String>,
+}
+
+impl Finalizer {
+    /// The finalizers of an object, from its metadata.
+    pub fn all(metadata: &Value) -> Vec<Self> {
+        let names = metadata["finalizers"].as_array().into_iter().flatten();
+        names
+            .filter_map(Value::as_str)
+            .map(|name| Self {
+                name: name.to_owned(),
+                set_by: setters(metadata, name),
+            })
+            .collect()
+    }
+
+    /// What a finalizer of Kubernetes itself waits for; none for any other.
+    pub fn meaning(&self) -> Option<&'static str> {
+        let mut known = WELL_KNOWN.iter();
+        known
+            .find(|(known, _)| *known == self.name)
+            .map(|(_, why)| *why)
+    }
+}
+
+impl fmt::Display for Finalizer {
+    /// With what it means, or with who set it.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.name)?;
+        match self.meaning() {
+            Some(why) => write!(f, " ({why})"),
+            None if self.set_by.is_empty() => Ok(()),
+            None => write!(f, " (set by {})", self.set_by.join(", ")),
+        }
+    }
+}
+
+fn setters(metadata: &Value, finalizer: &str) -> Vec<String> {
+    let key = format!("v:{}", Value::from(finalizer));
+    ownership::entries(metadata)
+        .iter()
+        .filter(|entry| !entry["fieldsV1"]["f:metadata"]["f:finalizers"][key.as_str()].is_null())
+        .filter_map(|entry| entry["manager"].as_str())
+        .map(str::to_owned)
+        .collect()
+}
+
 /// What an object that is being deleted waits for, in one line.
 pub fn explain(value: &Value) -> String {
     if let Some(cause) = namespace(value).or_else(|| definition(value)) {
         return cause;
     }
-    let finalizers: Vec<String> = finalizers(value)
-        .map(|finalizer| reason(value, finalizer))
+    let finalizers: Vec<String> = Finalizer::all(&value["metadata"])
+        .iter()
+        .map(ToString::to_string)
         .collect();
     match finalizers.as_slice() {
         [] if value["metadata"]["deletionTimestamp"].is_string() => {
@@ -51,14 +107,14 @@ pub fn explain(value: &Value) -> String {
 
 /// What to do when an end does not come; none where only time can help.
 pub fn advice(id: &ObjectId, value: &Value) -> Option<String> {
-    let foreign: Vec<&str> = finalizers(value)
-        .filter(|finalizer| !WELL_KNOWN.iter().any(|(known, _)| known == finalizer))
-        .collect();
+    let mut foreign = Finalizer::all(&value["metadata"]);
+    foreign.retain(|finalizer| finalizer.meaning().is_none());
     if foreign.is_empty() {
         return id
             .is("", "Namespace")
             .then(|| "`pleach doctor` says what keeps namespaces from ending".to_owned());
     }
+    let names: Vec<&str> = foreign.iter().map(|one| one.name.as_str()).collect();
     let kind = id.group_kind().to_string().to_lowercase();
     let option = id
         .namespace
@@ -67,35 +123,9 @@ pub fn advice(id: &ObjectId, value: &Value) -> Option<String> {
         .unwrap_or_default();
     Some(format!(
         "the controller that set {} has to take it off; pleach never does. Only if that controller is gone for good: kubectl patch {kind} {}{option} --type=merge -p '{{\"metadata\":{{\"finalizers\":null}}}}'",
-        foreign.join(", "),
+        names.join(", "),
         id.name
     ))
-}
-
-fn finalizers(value: &Value) -> impl Iterator<Item = &str> {
-    value["metadata"]["finalizers"]
-        .as_array()
-        .into_iter()
-        .flatten()
-        .filter_map(Value::as_str)
-}
-
-/// A finalizer with what it means, or with who set it.
-fn reason(value: &Value, finalizer: &str) -> String {
-    if let Some((_, why)) = WELL_KNOWN.iter().find(|(known, _)| *known == finalizer) {
-        return format!("{finalizer} ({why})");
-    }
-    let key = format!("v:{}", Value::from(finalizer));
-    let setters: Vec<&str> = ownership::entries(&value["metadata"])
-        .iter()
-        .filter(|entry| !entry["fieldsV1"]["f:metadata"]["f:finalizers"][key.as_str()].is_null())
-        .filter_map(|entry| entry["manager"].as_str())
-        .collect();
-    if setters.is_empty() {
-        finalizer.to_owned()
-    } else {
-        format!("{finalizer} (set by {})", setters.join(", "))
-    }
 }
 
 /// A namespace says itself why it does not get on.

@@ -162,11 +162,8 @@ fn evidence(registered: &Registered, missing: &BTreeSet<&ServiceRef>) -> Option<
     };
     let subject = &registered.subject;
     (may_go && subject.references.is_empty() && subject.deleting_since.is_none()).then(|| {
-        Evidence::new(
-            &subject.uid,
-            &subject.resource_version,
-            missing.iter().copied().cloned().collect(),
-        )
+        let services = missing.iter().copied().cloned().collect();
+        Evidence::of_services(subject, services)
     })
 }
 
@@ -238,10 +235,12 @@ fn repair_by_hand(
         );
     }
     if registered.subject.deleting_since.is_some() {
+        let finalizers = registered.subject.finalizers.iter();
+        let waits: Vec<String> = finalizers.map(ToString::to_string).collect();
         return (
             format!(
                 "it is being deleted already and waits for {}",
-                registered.subject.finalizers.join(", ")
+                waits.join(", ")
             ),
             None,
         );

@@ -91,7 +91,7 @@ fn of_webhook(webhook: &Webhook) -> Vec<String> {
     effects
 }
 
-fn operations(rule: &Rule) -> String {
+pub(super) fn operations(rule: &Rule) -> String {
     if rule.operations.iter().any(|operation| operation == "*") {
         return "every write".to_owned();
     }
@@ -105,7 +105,7 @@ fn deletes(rule: &Rule) -> bool {
 }
 
 /// Every resource with its group, as kubectl takes it.
-fn resources(rule: &Rule) -> String {
+pub(super) fn resources(rule: &Rule) -> String {
     let mut all: Vec<String> = Vec::new();
     for group in &rule.api_groups {
         for resource in &rule.resources {

@@ -1,16 +1,26 @@
-//! What entitles `--fix` to delete a registration.
+//! What entitles `--fix` to delete a registration or a gate.
 
-use super::{Diagnosis, Owner};
-use crate::object::ServiceRef;
+use super::{Diagnosis, Gate, Owner, Subject};
+use crate::object::{ObjectId, ServiceRef};
 use crate::plan::Deletion;
 
-/// A registration whose every Service does not exist, as it was seen. Made by
-/// the diagnosis only.
+/// An object that may be deleted, as it was seen. Made by the diagnosis only.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Evidence {
     uid: String,
     resource_version: String,
-    services: Vec<ServiceRef>,
+    proof: Proof,
+    /// What goes before it, with the same proof.
+    first: Vec<(ObjectId, Self)>,
+}
+
+/// Why it may be deleted.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Proof {
+    /// Every Service that it points at does not exist: these.
+    DeadServices(Vec<ServiceRef>),
+    /// It is a gate of this release's upgrade, which nobody carries out.
+    AbandonedGate(String),
 }
 
 /// Why `--fix` leaves an object alone.
@@ -33,11 +43,28 @@ pub enum Refusal {
 }
 
 impl Evidence {
-    pub(super) fn new(uid: &str, resource_version: &str, services: Vec<ServiceRef>) -> Self {
+    pub(super) fn of_services(registered: &Subject, services: Vec<ServiceRef>) -> Self {
+        Self::new(registered, Proof::DeadServices(services))
+    }
+
+    /// The bindings go before the policy.
+    pub(super) fn of_gate(gate: &Gate) -> Self {
+        let proof = Proof::AbandonedGate(gate.owner.clone());
+        let first = gate.bindings.iter();
         Self {
-            uid: uid.to_owned(),
-            resource_version: resource_version.to_owned(),
-            services,
+            first: first
+                .map(|binding| (binding.id.clone(), Self::new(binding, proof.clone())))
+                .collect(),
+            ..Self::new(&gate.policy, proof.clone())
+        }
+    }
+
+    fn new(subject: &Subject, proof: Proof) -> Self {
+        Self {
+            uid: subject.uid.clone(),
+            resource_version: subject.resource_version.clone(),
+            proof,
+            first: Vec::new(),
         }
     }
 
@@ -51,9 +78,9 @@ impl Evidence {
         &self.resource_version
     }
 
-    /// The Services that do not exist.
-    pub fn services(&self) -> &[ServiceRef] {
-        &self.services
+    /// Why it may be deleted.
+    pub fn proof(&self) -> &Proof {
+        &self.proof
     }
 }
 
@@ -75,6 +102,17 @@ impl Diagnosis {
             });
         }
         Ok(Deletion::of_diagnosis(evidence))
+    }
+}
+
+impl Diagnosis {
+    /// What is deleted before the object itself, where that may be deleted.
+    pub fn deletions_before(&self) -> Vec<(ObjectId, Deletion)> {
+        let evidence = self.evidence.iter();
+        evidence
+            .flat_map(|evidence| &evidence.first)
+            .map(|(id, evidence)| (id.clone(), Deletion::of_diagnosis(evidence)))
+            .collect()
     }
 }
 

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 
 use jiff::{SignedDuration, Timestamp};
 
+use super::absence;
 use super::registration::Role;
 use super::{Code, Diagnosis, Leaving, Observations, Subject};
 use crate::age::age;
@@ -13,6 +14,8 @@ use crate::object::ObjectId;
 /// A namespace goes within seconds when nothing is in the way; the namespace
 /// controller alone takes five.
 const NAMESPACE_PATIENCE: SignedDuration = SignedDuration::from_secs(60);
+/// Where nobody is seen who could take the finalizer away, waiting is of no use.
+const CERTAIN_PATIENCE: SignedDuration = SignedDuration::from_secs(10);
 /// Finalizers may have real work to do.
 const OBJECT_PATIENCE: SignedDuration = SignedDuration::from_secs(300);
 
@@ -129,7 +132,7 @@ fn by_content(observations: &Observations, namespace: &Leaving, message: &str) -
     diagnosis.related = held.iter().map(|object| object.id.clone()).collect();
     let finalizers: BTreeSet<&str> = held
         .iter()
-        .flat_map(|object| object.finalizers.iter().map(String::as_str))
+        .flat_map(|object| object.finalizers.iter().map(|one| one.name.as_str()))
         .collect();
     let finalizers: Vec<&str> = finalizers.into_iter().collect();
     diagnosis.hint = Some(match finalizers.as_slice() {
@@ -139,6 +142,7 @@ fn by_content(observations: &Observations, namespace: &Leaving, message: &str) -
             finalizers.join(", ")
         ),
     });
+    absence::of_controllers(observations, &held).tell(&mut diagnosis);
     diagnosis.command = Some(match namespace.remaining().first() {
         Some(remaining) if remaining.group.is_empty() => {
             format!("kubectl get {} -n {}", remaining.plural, namespace.name)
@@ -184,27 +188,41 @@ pub(super) fn objects(observations: &Observations, found: &mut Vec<Diagnosis>) {
         let Some(since) = object.deleting_since else {
             continue;
         };
-        if object.finalizers.is_empty()
-            || named.contains(&object.id)
-            || !is_late(since, observations.at, OBJECT_PATIENCE)
-        {
+        if object.finalizers.is_empty() || named.contains(&object.id) {
             continue;
         }
-        let finalizers = object.finalizers.join(", ");
+        let absence = absence::of_controllers(observations, &[object]);
+        let patience = if absence.is_seen() {
+            CERTAIN_PATIENCE
+        } else {
+            OBJECT_PATIENCE
+        };
+        if !is_late(since, observations.at, patience) {
+            continue;
+        }
+        let waits: Vec<String> = object.finalizers.iter().map(ToString::to_string).collect();
+        let names: Vec<&str> = object
+            .finalizers
+            .iter()
+            .map(|one| one.name.as_str())
+            .collect();
         let mut diagnosis = Diagnosis::new(
             Code::ObjectStuck,
             Severity::Warning,
             Some(object.id.clone()),
             format!(
-                "has been terminating for {}: waits for {finalizers}",
-                age(since, observations.at)
+                "has been terminating for {}: waits for {}",
+                age(since, observations.at),
+                waits.join(", ")
             ),
         );
         diagnosis.owner = Some(object.owner());
         diagnosis.hint = Some(format!(
-            "the controller that takes away {finalizers} has to do so; bring it back if it is gone"
+            "the controller that takes away {} has to do so; bring it back if it is gone",
+            names.join(", ")
         ));
         diagnosis.command = Some(format!("kubectl get {} -o yaml", address(&object.id)));
+        absence.tell(&mut diagnosis);
         found.push(diagnosis);
     }
 }

@@ -8,6 +8,7 @@ use serde_json::Value;
 
 use crate::deployer;
 use crate::diff::ownership;
+use crate::ending::Finalizer;
 use crate::object::{ObjectId, annotations, labels};
 
 /// An object as far as its metadata goes.
@@ -22,7 +23,7 @@ pub struct Subject {
     /// Since when a deletion waits for finalizers.
     pub deleting_since: Option<Timestamp>,
     /// What it waits for.
-    pub finalizers: Vec<String>,
+    pub finalizers: Vec<Finalizer>,
     /// The ApplySet that it says it belongs to.
     pub apply_set: Option<String>,
     /// Whether pleach applied it, or something it was copied from.
@@ -84,18 +85,18 @@ impl Subject {
     /// Reads the `metadata` of an object.
     pub fn read(id: ObjectId, metadata: &Value) -> Self {
         let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
-        let items = |key: &str| metadata[key].as_array().into_iter().flatten();
+        let references = metadata["ownerReferences"].as_array().into_iter().flatten();
         Self {
             id,
             uid: text(&metadata["uid"]),
             resource_version: text(&metadata["resourceVersion"]),
             deleting_since: time(&metadata["deletionTimestamp"]),
-            finalizers: items("finalizers").map(text).collect(),
+            finalizers: Finalizer::all(metadata),
             apply_set: metadata["labels"][labels::PART_OF]
                 .as_str()
                 .map(str::to_owned),
             has_digest: metadata["annotations"][annotations::DESIRED].is_string(),
-            references: items("ownerReferences")
+            references: references
                 .map(|owner| format!("{}/{}", text(&owner["kind"]), text(&owner["name"])))
                 .collect(),
             deployer: deployer(metadata),

@@ -1,5 +1,6 @@
 //! What is made of a broken cluster.
 
+mod gates;
 mod members;
 mod registrations;
 mod waiting;
@@ -10,7 +11,7 @@ use serde_json::{Value, json};
 use super::*;
 use crate::inventory::{Entry, EntryState};
 use crate::object::GroupKind;
-use crate::observe::{Freshness, ServedGroup, ServedVersion};
+use crate::observe::{Freshness, Resource, ServedGroup, ServedVersion};
 use crate::plan::Grant;
 
 const NOW: &str = "2026-07-01T10:10:00Z";

@@ -35,6 +35,9 @@ pub mod annotations {
     pub const RUN: &str = "pleach.dev/run";
     /// `none`, `warn` or `require`: how readiness of this object counts.
     pub const READY: &str = "pleach.dev/ready";
+    /// On an admission policy that closes something during an upgrade, and on
+    /// its binding: whose gate it is, `<environment>.<release>`.
+    pub const GATE: &str = "pleach.dev/gate";
     /// What client-side `kubectl apply` leaves behind.
     pub const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
 }

@@ -7,7 +7,7 @@
 use serde::Serialize;
 
 use super::removal::Consented as Ended;
-use crate::doctor::Evidence;
+use crate::doctor::{Evidence, Proof};
 use crate::inventory::{Entry, EntryState};
 use crate::object::{FieldPath, ServiceRef};
 use crate::observe::{LiveMeta, Registration};
@@ -59,6 +59,12 @@ pub enum Grant {
     Doctor {
         /// The Services that do not exist.
         services: Vec<ServiceRef>,
+    },
+    /// A gate of an upgrade that nobody carries out, and that somebody asked to
+    /// remove.
+    Gate {
+        /// The release: `<environment>.<release>`.
+        release: String,
     },
 }
 
@@ -177,15 +183,16 @@ impl Deletion {
         })
     }
 
-    /// A registration that points at nothing; any write to it since it was
+    /// What `--fix` removes: any write to it since it was
     /// looked at makes the deletion fail.
     pub(crate) fn of_diagnosis(evidence: &Evidence) -> Self {
         Self {
             uid: evidence.uid().to_owned(),
             resource_version: Some(evidence.resource_version().to_owned()),
             propagation: Propagation::Background,
-            because: Grant::Doctor {
-                services: evidence.services().to_vec(),
+            because: match evidence.proof().clone() {
+                Proof::DeadServices(services) => Grant::Doctor { services },
+                Proof::AbandonedGate(release) => Grant::Gate { release },
             },
         }
     }
@@ -230,6 +237,9 @@ impl Deletion {
             }
             Grant::DeadRegistration { service } => {
                 format!("no longer wanted, and nothing answers behind Service {service}")
+            }
+            Grant::Gate { release } => {
+                format!("was a gate of an upgrade of {release}, which nobody carries out")
             }
             Grant::Registration { service } => format!("points at Service {service}, which goes"),
             Grant::Doctor { services } => {

@@ -151,3 +151,111 @@ fn objects_that_wait_long_for_a_finalizer_are_told(
         );
     }
 }
+
+/// An object that a controller called `gears` has to clean up after.
+fn held() -> Subject {
+    let fields = json!({"f:metadata": {"f:finalizers": {"v:\"ex.io/keep\"": {}}}});
+    object(
+        "Thing.ex.io/web/a",
+        &json!({"deletionTimestamp": "2026-07-01T10:09:30Z", "finalizers": ["ex.io/keep"],
+            "managedFields": [{"manager": "gears", "operation": "Update", "fieldsV1": fields}]}),
+    )
+}
+
+fn workload(kind: &str, container: &Value, status: &Value) -> Workload {
+    let spec = json!({"template": {"spec": {"containers": [container]}}});
+    let metadata = json!({"name": "operator", "namespace": "gears-system"});
+    let value = json!({"metadata": metadata, "spec": spec, "status": status});
+    Workload::read(kind, &value).unwrap()
+}
+
+const NOBODY: &str = "no Deployment, StatefulSet or DaemonSet is called gears, nor a container, image or command of one";
+const IDLE: &str = "Deployment.apps/gears-system/operator has no ready pods";
+
+#[rstest]
+#[case::not_looked_at(None, None)]
+#[case::nobody(Some(vec![]), Some(NOBODY))]
+#[case::others(Some(vec![workload("Deployment", &json!({"name": "web"}), &json!({"readyReplicas": 1}))]), Some(NOBODY))]
+#[case::scaled_to_zero(Some(vec![workload("Deployment", &json!({"name": "gears"}), &json!({"replicas": 0}))]), Some(IDLE))]
+#[case::by_image(Some(vec![workload("DaemonSet", &json!({"image": "ex.io/team/gears:v1@sha256:0"}), &json!({"numberReady": 2}))]), None)]
+#[case::by_command(Some(vec![workload("StatefulSet", &json!({"command": ["/bin/gears", "-v"]}), &json!({"readyReplicas": 1}))]), None)]
+fn a_finalizer_whose_controller_is_gone_is_told_at_once(
+    #[case] workloads: Option<Vec<Workload>>,
+    #[case] cause: Option<&str>,
+) {
+    assert!(waits_for_controller(&held()));
+    let found = diagnose(&Observations {
+        objects: vec![held()],
+        workloads,
+        ..cluster()
+    });
+    let Some(cause) = cause else {
+        // The controller may be busy.
+        assert_eq!(found, []);
+        return;
+    };
+    assert_eq!(found[0].code, Code::ObjectStuck);
+    assert_eq!(
+        found[0].message,
+        format!("has been terminating for 30s: waits for ex.io/keep (set by gears); {cause}")
+    );
+    let idle: Vec<ObjectId> = (cause == IDLE)
+        .then(|| "Deployment.apps/gears-system/operator".parse().unwrap())
+        .into_iter()
+        .collect();
+    assert_eq!(found[0].related, idle);
+}
+
+#[rstest]
+#[case("kubectl-edit")]
+#[case("kube-controller-manager")]
+#[case("pleach/production.web")]
+fn those_who_write_for_others_are_no_controllers(#[case] manager: &str) {
+    let mut object = held();
+    object.finalizers[0].set_by = vec![manager.to_owned()];
+    assert!(!waits_for_controller(&object));
+}
+
+#[rstest]
+#[case::dead("api", "Fail", &["UPDATE"], true)]
+#[case::answers("live", "Fail", &["UPDATE"], false)]
+#[case::need_not_answer("api", "Ignore", &["UPDATE"], false)]
+#[case::is_not_asked("api", "Fail", &["CREATE"], false)]
+fn a_webhook_that_keeps_a_finalizer_in_place_is_named(
+    #[case] service: &str,
+    #[case] policy: &str,
+    #[case] operations: &[&str],
+    #[case] named: bool,
+) {
+    let resource = Resource {
+        kind: "Thing".to_owned(),
+        plural: "things".to_owned(),
+        namespaced: true,
+        verbs: [].into(),
+    };
+    let version = ServedVersion {
+        version: "v1".to_owned(),
+        freshness: Freshness::Current,
+        resources: vec![resource],
+    };
+    let versions = vec![version];
+    let kind = "ValidatingWebhookConfiguration";
+    let mut observations = Observations {
+        registrations: vec![webhooks(kind, &[webhook(service, policy, operations)])],
+        objects: vec![held()],
+        ..cluster()
+    };
+    let groups = &mut observations.discovery.groups;
+    groups.insert("ex.io".to_owned(), ServedGroup { versions });
+    let found = diagnose(&observations);
+    let stuck = found.iter().find(|found| found.code == Code::ObjectStuck);
+    assert_eq!(stuck.is_some(), named, "{found:#?}");
+    if let Some(stuck) = stuck {
+        assert_eq!(
+            stuck.message,
+            "has been terminating for 30s: waits for ex.io/keep (set by gears); webhook create.ex.io is asked before a finalizer is taken away, and nothing answers"
+        );
+        let id = format!("{kind}.admissionregistration.k8s.io/w");
+        assert_eq!(stuck.related, [id.parse::<ObjectId>().unwrap()]);
+    }
+}

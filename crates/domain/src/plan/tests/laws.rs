@@ -293,9 +293,7 @@ fn check_end(scene: &Scene) {
             Grant::Registration { service } => {
                 assert!(observed.inventory.entries.contains_key(&service.id()));
             }
-            Grant::Inventory | Grant::Recreate { .. } | Grant::Doctor { .. } => {
-                panic!("not in this plan: {id}")
-            }
+            _ => panic!("not in this plan: {id}"),
         }
     }
     // What is let go of is never deleted, nor the other way round.

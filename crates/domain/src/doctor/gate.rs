@@ -1,0 +1,148 @@
+//! Gates: admission policies that close something while a release is upgraded.
+//!
+//! A gate belongs to a run, and goes with it. One whose run is gone (no Release,
+//! or nobody who renews the Lease of it) keeps everybody out for nothing.
+
+use serde::Deserialize as _;
+use serde_json::Value;
+
+use super::effect::{operations, resources};
+use super::registration::Rule;
+use super::{Code, Diagnosis, Evidence, Observations, Subject};
+use crate::finding::Severity;
+use crate::object::{ObjectId, annotations};
+
+const GROUP: &str = "admissionregistration.k8s.io";
+/// The kind that closes.
+const POLICY: &str = "ValidatingAdmissionPolicy";
+/// The kind that puts it in force.
+const BINDING: &str = "ValidatingAdmissionPolicyBinding";
+
+/// An admission policy of pleach.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Gate {
+    /// The policy.
+    pub policy: Subject,
+    /// The bindings that put it in force.
+    pub bindings: Vec<Subject>,
+    /// The release whose upgrade it belongs to: `<environment>.<release>`.
+    pub owner: String,
+    /// The writes that it refuses.
+    rules: Vec<Rule>,
+    /// Whether somebody carries out that upgrade.
+    pub holding: Holding,
+}
+
+/// Whether somebody holds the Lease of a release. Of several Leases the least
+/// counts: that of somebody who is at it, then one that nothing is known of.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Holding {
+    /// Its holder renews it.
+    Held,
+    /// It was not looked at, or could not be read.
+    #[default]
+    Unknown,
+    /// It has a holder that does not renew it any more.
+    Expired,
+    /// Nobody holds it.
+    Free,
+}
+
+impl Gate {
+    /// Reads a policy; none for one that is no gate of pleach, by its annotation
+    /// and its name, `<environment>.<release>.<name>`.
+    pub fn read(value: &Value) -> Option<Self> {
+        let metadata = &value["metadata"];
+        let name = metadata["name"].as_str()?;
+        let owner = metadata["annotations"][annotations::GATE].as_str()?;
+        let (environment, release) = owner.split_once('.')?;
+        let is_ours = name
+            .strip_prefix(owner)
+            .is_some_and(|rest| rest.len() > 1 && rest.starts_with('.'));
+        if environment.is_empty() || release.is_empty() || !is_ours {
+            return None;
+        }
+        // A rule for single names is the probe by which the gate is seen closed.
+        let rules = value["spec"]["matchConstraints"]["resourceRules"]
+            .as_array()
+            .into_iter()
+            .flatten()
+            .filter(|rule| rule["resourceNames"].as_array().is_none_or(Vec::is_empty))
+            .filter_map(|rule| Rule::deserialize(rule).ok())
+            .collect();
+        Some(Self {
+            policy: Subject::read(ObjectId::new(GROUP, POLICY, None, name), metadata),
+            bindings: Vec::new(),
+            owner: owner.to_owned(),
+            rules,
+            holding: Holding::default(),
+        })
+    }
+
+    /// Takes a binding that puts this policy in force.
+    pub fn bind(&mut self, value: &Value) {
+        if value["spec"]["policyName"] != self.policy.id.name.as_str() {
+            return;
+        }
+        if let Some(name) = value["metadata"]["name"].as_str() {
+            let id = ObjectId::new(GROUP, BINDING, None, name);
+            let binding = Subject::read(id, &value["metadata"]);
+            self.bindings.push(binding);
+        }
+    }
+}
+
+/// Every gate that nobody will lift.
+pub(super) fn gates(observations: &Observations, found: &mut Vec<Diagnosis>) {
+    for gate in &observations.gates {
+        found.extend(abandoned(observations, gate));
+    }
+}
+
+fn abandoned(observations: &Observations, gate: &Gate) -> Option<Diagnosis> {
+    let owner = gate.owner.replacen('.', "/", 1);
+    let exists = observations
+        .releases
+        .iter()
+        .any(|release| release.summary.target() == owner);
+    let why = match gate.holding {
+        Holding::Held | Holding::Unknown => return None,
+        _ if !exists && observations.releases_are_complete => {
+            "whose Release does not exist".to_owned()
+        }
+        Holding::Expired => "whose holder does not renew its Lease any more".to_owned(),
+        Holding::Free => "which nobody is carrying out".to_owned(),
+    };
+    let id = &gate.policy.id;
+    let mut diagnosis = Diagnosis::new(
+        Code::GateAbandoned,
+        Severity::Error,
+        Some(id.clone()),
+        format!("is a gate of an upgrade of {owner}, {why}"),
+    );
+    diagnosis.breaks = gate
+        .rules
+        .iter()
+        .map(|rule| {
+            format!(
+                "{} of {} is refused, except for those who are exempt",
+                operations(rule),
+                resources(rule)
+            )
+        })
+        .collect();
+    diagnosis.owner = Some(gate.policy.owner());
+    diagnosis.related = gate.bindings.iter().map(|one| one.id.clone()).collect();
+    diagnosis.hint = Some(if exists {
+        format!(
+            "`pleach apply {owner}` goes on with the upgrade; only where that is not wanted, lift the gate"
+        )
+    } else {
+        "nothing will lift it: remove it".to_owned()
+    });
+    if gate.policy.references.is_empty() && gate.policy.deleting_since.is_none() {
+        diagnosis.evidence = Some(Evidence::of_gate(gate));
+        diagnosis.command = Some(format!("pleach doctor --fix {id}"));
+    }
+    Some(diagnosis)
+}

@@ -1,0 +1,42 @@
+//! The workloads of a cluster, where something waits for a controller.
+
+use pleach_domain::doctor::{Observations, Workload, waits_for_controller};
+use serde_json::Value;
+
+use super::Take as _;
+use crate::io::cluster::{Cluster, Depth, ResourcePath, Selector};
+
+/// Kinds that controllers run as.
+const KINDS: [(&str, &str); 3] = [
+    ("Deployment", "deployments"),
+    ("StatefulSet", "statefulsets"),
+    ("DaemonSet", "daemonsets"),
+];
+
+/// Reads the workloads if the end of some object waits for a controller.
+pub(super) async fn look_for(cluster: &Cluster, observations: &mut Observations) {
+    if !observations.objects.iter().any(waits_for_controller) {
+        return;
+    }
+    let lists = KINDS.map(|(kind, plural)| async move {
+        let path = ResourcePath::namespaced("apps/v1", kind, plural);
+        let read = |value: Value| Workload::read(kind, &value);
+        cluster
+            .pick(&path, &Selector::default(), Depth::Full, read)
+            .await
+    });
+    let mut all = Some(Vec::new());
+    for (listed, (_, plural)) in futures::future::join_all(lists)
+        .await
+        .into_iter()
+        .zip(KINDS)
+    {
+        let found = observations.take(&format!("the {plural}"), listed);
+        // A part of them proves nothing about who is not there.
+        all = all.zip(found).map(|(mut all, found)| {
+            all.extend(found);
+            all
+        });
+    }
+    observations.workloads = all;
+}

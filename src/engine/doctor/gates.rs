@@ -1,0 +1,131 @@
+//! Gates of upgrades, and whether anybody carries out those upgrades.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use pleach_domain::doctor::{Gate, Holding, Observations};
+use pleach_domain::inventory::STATE_NAMESPACE;
+use serde_json::Value;
+use tokio::time::Instant;
+
+use super::Take as _;
+use crate::io::cluster::{Cluster, ClusterError, Depth, ResourcePath, Selector};
+
+/// The longest Lease that is watched; pleach's own are much shorter.
+const LONGEST_LEASE: Duration = Duration::from_mins(1);
+/// Pause between two looks at a Lease.
+const PAUSE: Duration = Duration::from_secs(1);
+
+/// Policies, which `--fix` may delete.
+pub(super) fn policies() -> ResourcePath {
+    ResourcePath::cluster_scoped(
+        "admissionregistration.k8s.io/v1",
+        "ValidatingAdmissionPolicy",
+        "validatingadmissionpolicies",
+    )
+}
+
+/// Bindings, which go with their policy.
+pub(super) fn bindings() -> ResourcePath {
+    ResourcePath::cluster_scoped(
+        "admissionregistration.k8s.io/v1",
+        "ValidatingAdmissionPolicyBinding",
+        "validatingadmissionpolicybindings",
+    )
+}
+
+/// Reads all gates.
+pub(super) async fn all(cluster: &Cluster, observations: &mut Observations) {
+    let read = |value: Value| Gate::read(&value);
+    let listed = cluster
+        .pick(&policies(), &Selector::default(), Depth::Full, read)
+        .await;
+    let gates = observations.take("the admission policies", listed);
+    complete(cluster, gates.unwrap_or_default(), observations).await;
+}
+
+/// Adds what puts gates in force, and whether anybody holds them.
+pub(super) async fn complete(
+    cluster: &Cluster,
+    mut gates: Vec<Gate>,
+    observations: &mut Observations,
+) {
+    if gates.is_empty() {
+        return;
+    }
+    let listed = cluster
+        .pick(&bindings(), &Selector::default(), Depth::Full, Some)
+        .await;
+    let bindings: Vec<Value> = observations
+        .take("the bindings of admission policies", listed)
+        .unwrap_or_default();
+    for gate in &mut gates {
+        for binding in &bindings {
+            gate.bind(binding);
+        }
+    }
+    let holdings = gates.iter().map(|gate| async {
+        let namespaces = lease_namespaces(observations, &gate.owner);
+        let leases = namespaces
+            .iter()
+            .map(|namespace| holding(cluster, namespace, &gate.owner));
+        futures::future::join_all(leases).await
+    });
+    let holdings = futures::future::join_all(holdings).await;
+    for (gate, holdings) in gates.iter_mut().zip(holdings) {
+        let what = format!("the Lease of {}", gate.owner);
+        let seen = holdings
+            .into_iter()
+            .map(|holding| observations.take(&what, holding).unwrap_or_default());
+        gate.holding = seen.min().unwrap_or_default();
+    }
+    observations.gates = gates;
+}
+
+/// Where a Lease of this release may be: where its record is kept. There may be
+/// releases of one name in several namespaces. None where a record may be that
+/// we did not see.
+fn lease_namespaces(observations: &Observations, owner: &str) -> BTreeSet<String> {
+    let known = observations
+        .releases
+        .iter()
+        .map(|release| &release.summary)
+        .filter(|summary| summary.name.to_string() == owner)
+        .map(|summary| summary.store.namespace().to_owned());
+    let mut namespaces: BTreeSet<String> = known.collect();
+    if namespaces.is_empty() && observations.releases_are_complete {
+        namespaces.insert(STATE_NAMESPACE.to_owned());
+    }
+    namespaces
+}
+
+/// Whether the Lease of a release is renewed. Clocks of two machines are never
+/// compared: it is looked at until its `renewTime` has changed, or has had the
+/// time to.
+async fn holding(cluster: &Cluster, namespace: &str, owner: &str) -> Result<Holding, ClusterError> {
+    let path = ResourcePath::namespaced("coordination.k8s.io/v1", "Lease", "leases");
+    let began = Instant::now();
+    let mut first: Option<Value> = None;
+    loop {
+        let lease = cluster.get(&path, Some(namespace), owner).await?;
+        let Some(spec) = lease.map(|lease| lease["spec"].clone()) else {
+            return Ok(Holding::Free);
+        };
+        if spec["holderIdentity"].as_str().is_none_or(str::is_empty) {
+            return Ok(Holding::Free);
+        }
+        let before = first.get_or_insert_with(|| spec.clone());
+        if before["renewTime"] != spec["renewTime"] {
+            return Ok(Holding::Held);
+        }
+        let duration = spec["leaseDurationSeconds"].as_u64().unwrap_or(15);
+        let duration = Duration::from_secs(duration);
+        if duration > LONGEST_LEASE {
+            return Ok(Holding::Unknown);
+        }
+        if began.elapsed() > duration {
+            return Ok(Holding::Expired);
+        }
+        tokio::time::sleep(PAUSE).await;
+    }
+}

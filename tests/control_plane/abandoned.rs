@@ -1,0 +1,173 @@
+//! What only somebody who is gone would end: gates of upgrades that nobody
+//! carries out, finalizers without a controller.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+use crate::fleet::Fleet;
+use crate::samples::{BUNDLE, config_map};
+
+const ID: &str = "ValidatingAdmissionPolicy.admissionregistration.k8s.io/gated.web.handover";
+
+/// A gate as an upgrade makes it, and the Lease of that upgrade.
+const GATE: &str = "\
+apiVersion: admissionregistration.k8s.io/v1
+kind: ValidatingAdmissionPolicy
+metadata: {name: gated.web.handover, annotations: {pleach.dev/gate: gated.web}}
+spec:
+  failurePolicy: Fail
+  matchConstraints:
+    resourceRules: [{apiGroups: [gated.example.org], apiVersions: ['*'], operations: [CREATE, UPDATE], resources: ['*/*']}]
+  validations: [{expression: 'false', message: closed during an upgrade, reason: Forbidden}]
+---
+apiVersion: admissionregistration.k8s.io/v1
+kind: ValidatingAdmissionPolicyBinding
+metadata: {name: gated.web.handover, annotations: {pleach.dev/gate: gated.web}}
+spec: {policyName: gated.web.handover, validationActions: [Deny]}
+---
+apiVersion: coordination.k8s.io/v1
+kind: Lease
+metadata: {name: gated.web, namespace: pleach-system}
+spec: {holderIdentity: desk, leaseDurationSeconds: 3, renewTime: '2026-01-01T00:00:00.000000Z'}
+";
+
+/// What the doctor says about the gate.
+fn diagnosis(fleet: &Fleet) -> Option<Value> {
+    let run = fleet.run(&["doctor", "-o", "json"]);
+    let all = run.json()["diagnoses"].as_array().unwrap().clone();
+    all.into_iter().find(|found| found["object"] == ID)
+}
+
+#[test]
+fn a_gate_that_nobody_will_lift_is_found_and_lifted() {
+    let release = "  - {name: web, bundle: web, namespace: gated}\n";
+    let files = [
+        ("manifests/web/bundle.yaml", BUNDLE.to_owned()),
+        ("manifests/web/a.yaml", config_map("a", "v")),
+    ];
+    let fleet = Fleet::new("gated", release, &files);
+    fleet.applied();
+    let file = fleet.file("gate.yaml", GATE);
+    fleet.kubectl(&["apply", "-f", &file]);
+    let fix = ["doctor", "--fix", ID, "--yes"];
+
+    // Somebody is at it.
+    let done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut second = 0;
+            while !done.load(Ordering::Relaxed) {
+                second = (second + 1) % 60;
+                let patch =
+                    format!(r#"{{"spec":{{"renewTime":"2026-01-01T00:00:{second:02}.000000Z"}}}}"#);
+                fleet.kubectl(&[
+                    "patch",
+                    "lease",
+                    "gated.web",
+                    "-n=pleach-system",
+                    "--type=merge",
+                    "-p",
+                    &patch,
+                ]);
+                std::thread::sleep(Duration::from_millis(300));
+            }
+        });
+        let found = diagnosis(&fleet);
+        let refused = fleet.run(&fix);
+        done.store(true, Ordering::Relaxed);
+        assert_eq!(found, None);
+        refused.ended_with(7).says("is left alone");
+    });
+    assert!(fleet.exists(&["validatingadmissionpolicy", "gated.web.handover"]));
+
+    // Nobody renews the Lease any more.
+    let found = diagnosis(&fleet).unwrap();
+    assert_eq!(found["code"], "gate-abandoned");
+    assert_eq!(
+        found["message"],
+        "is a gate of an upgrade of gated/web, whose holder does not renew its Lease any more"
+    );
+    assert_eq!(
+        found["breaks"][0],
+        "CREATE, UPDATE of everything of gated.example.org is refused, except for those who are exempt"
+    );
+    assert_eq!(found["command"], format!("pleach doctor --fix {ID}"));
+    assert_eq!(found["fixable"], true);
+
+    let run = fleet.run(&fix).ended_with(0);
+    run.says(&format!(
+        "deleted {ID}: it was a gate of an upgrade of gated.web, which nobody carries out"
+    ));
+    for kind in [
+        "validatingadmissionpolicy",
+        "validatingadmissionpolicybinding",
+    ] {
+        assert!(!fleet.exists(&[kind, "gated.web.handover"]), "{kind}");
+    }
+    assert_eq!(diagnosis(&fleet), None);
+}
+
+#[test]
+fn an_object_whose_controller_is_gone_is_named_with_it() {
+    let release = "  - {name: web, bundle: web, namespace: keeps}\n";
+    let files = [
+        ("manifests/web/bundle.yaml", BUNDLE.to_owned()),
+        ("manifests/web/a.yaml", config_map("a", "v")),
+    ];
+    let fleet = Fleet::new("keeps", release, &files);
+    fleet.applied();
+    let patch = r#"{"metadata": {"finalizers": ["gears.example.org/clean"]}}"#;
+    fleet.kubectl(&[
+        "create",
+        "configmap",
+        "gear",
+        "-n=keeps",
+        "--from-literal=a=b",
+    ]);
+    fleet.kubectl(&[
+        "patch",
+        "configmap",
+        "gear",
+        "-n=keeps",
+        "--type=merge",
+        "--field-manager=gear-controller",
+        "-p",
+        patch,
+    ]);
+    fleet.kubectl(&["delete", "configmap", "gear", "-n=keeps", "--wait=false"]);
+
+    let began = Instant::now();
+    let found = loop {
+        let run = fleet.run(&["doctor", "-o", "json"]);
+        let all = run.json()["diagnoses"].as_array().unwrap().clone();
+        let found = all
+            .into_iter()
+            .find(|found| found["object"] == "ConfigMap/keeps/gear");
+        if let Some(found) = found {
+            break found;
+        }
+        let live = fleet.get(&["configmap", "gear", "-n=keeps"]);
+        assert!(began.elapsed() < Duration::from_secs(30), "{live:?}");
+        std::thread::sleep(Duration::from_secs(2));
+    };
+    assert_eq!(found["code"], "object-stuck");
+    let message = found["message"].as_str().unwrap();
+    assert!(
+        message.ends_with(
+            ": waits for gears.example.org/clean (set by gear-controller); no Deployment, StatefulSet or DaemonSet is called gear-controller, nor a container, image or command of one"
+        ),
+        "{message}"
+    );
+    let free = r#"{"metadata": {"finalizers": null}}"#;
+    fleet.kubectl(&[
+        "patch",
+        "configmap",
+        "gear",
+        "-n=keeps",
+        "--type=merge",
+        "-p",
+        free,
+    ]);
+}
