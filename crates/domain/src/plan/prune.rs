@@ -59,7 +59,7 @@ pub(super) fn decide(ctx: &Ctx<'_>, draft: &mut Draft) {
         carry_out(draft, id, verdict, &mut pruned);
     }
     if pruned.is_empty() && draft.leaving.is_empty() {
-        return;
+        return say_unlisted(ctx, draft);
     }
     if let Some(why) = hold(ctx, draft) {
         for one in pruned {
@@ -114,8 +114,34 @@ pub(super) fn service_ref(id: &ObjectId) -> Option<ServiceRef> {
     })
 }
 
+/// Nothing goes this time. That registrations could not be listed is said all
+/// the same: dead ones are not seen, and the next plan may not prune.
+fn say_unlisted(ctx: &Ctx<'_>, draft: &mut Draft) {
+    for (group, kind) in REGISTRATIONS {
+        let key = ListingKey {
+            kind: GroupKind::new(*group, *kind),
+            namespace: None,
+        };
+        if let Some(Listing::Failed(why)) = ctx.observed.listings.get(&key) {
+            let message = format!(
+                "objects of kind {kind} could not be listed: {why}; nothing could be pruned, as they may need what goes"
+            );
+            let finding = Finding::warning(Kind::Cluster, "incomplete-view", message);
+            draft.findings.push(finding);
+        }
+    }
+}
+
 /// Why nothing may be pruned at all.
 fn hold(ctx: &Ctx<'_>, draft: &mut Draft) -> Option<String> {
+    let unseen = unseen_registrations(ctx, draft);
+    if let Some((kind, why)) = &unseen {
+        draft.findings.push(Finding::warning(
+            Kind::Cluster,
+            "incomplete-view",
+            format!("nothing is pruned: objects of kind {kind} may need what goes, and could not be listed: {why}"),
+        ));
+    }
     if draft.is_blocked() {
         return Some("objects are blocked".to_owned());
     }
@@ -125,13 +151,7 @@ fn hold(ctx: &Ctx<'_>, draft: &mut Draft) -> Option<String> {
     if !ctx.policy.prune.enabled {
         return Some("pruning is disabled in the environment file".to_owned());
     }
-    let (kind, why) = unseen_registrations(ctx, draft)?;
-    draft.findings.push(Finding::warning(
-        Kind::Cluster,
-        "incomplete-view",
-        format!("nothing is pruned: objects of kind {kind} may need what goes, and could not be listed: {why}"),
-    ));
-    Some(format!("objects of kind {kind} could not be listed"))
+    unseen.map(|(kind, _)| format!("objects of kind {kind} could not be listed"))
 }
 
 /// The kinds that point at Services.

@@ -319,3 +319,24 @@ fn registrations_may_be_none_of_our_concern(#[case] git: &str, #[case] pruned: b
         plan.findings
     );
 }
+
+#[rstest]
+#[case::nothing_goes(Scene::new().installed("ConfigMap/web/c: {}"))]
+#[case::something_goes(old())]
+#[case::it_would_not_anyway(old().policy(|policy| policy.wait = false))]
+fn registrations_that_could_not_be_listed_are_told(#[case] scene: Scene) {
+    let plan = scene
+        .git("ConfigMap/web/c: {}")
+        .incomplete("MutatingWebhookConfiguration.admissionregistration.k8s.io")
+        .plan();
+    assert_eq!(deleted(&plan), [""; 0]);
+    let mut told = plan.findings.iter().filter(|finding| {
+        finding.code == "incomplete-view"
+            && finding.message.contains("MutatingWebhookConfiguration")
+    });
+    assert!(
+        told.next().is_some() && told.next().is_none(),
+        "{:?}",
+        plan.findings
+    );
+}
