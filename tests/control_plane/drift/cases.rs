@@ -123,20 +123,16 @@ pub(super) const CASES: &[Case] = &[
         drift(&[".metadata.labels.tier"], &["kubectl-label"]),
         |hand, name| hand.label(name, "tier=back"),
     ),
-    // Who wrote the same value again holds it beside us: it conflicts with nobody.
-    Case {
-        others: &["kubectl-label"],
-        shared: &[".metadata.labels.tier"],
-        ..case(
-            "label-removed-and-added",
-            ConfigMap,
-            Ownership,
-            |hand, name| {
-                hand.label(name, "tier-");
-                hand.label(name, "tier=front");
-            },
-        )
-    },
+    // Who took a value and wrote it back as it was holds it alone: it comes back.
+    case(
+        "label-removed-and-added",
+        ConfigMap,
+        Ownership,
+        |hand, name| {
+            hand.label(name, "tier-");
+            hand.label(name, "tier=front");
+        },
+    ),
     case(
         "set-label-removed",
         ConfigMap,
@@ -251,20 +247,16 @@ pub(super) const CASES: &[Case] = &[
         drift(&[".data.color"], &["other-team"]),
         |hand, name| hand.apply_as("other-team", name, "{color: blue}"),
     ),
-    // Who wrote the same value again holds it beside us: it conflicts with nobody.
-    Case {
-        others: &["other-team"],
-        shared: &[".data.color"],
-        ..case(
-            "applied-by-others-and-back",
-            ConfigMap,
-            Ownership,
-            |hand, name| {
-                hand.apply_as("other-team", name, "{color: blue}");
-                hand.apply_as("other-team", name, "{color: red}");
-            },
-        )
-    },
+    case(
+        "applied-by-others-and-back",
+        ConfigMap,
+        Ownership,
+        |hand, name| {
+            hand.apply_as("other-team", name, "{color: blue}");
+            hand.apply_as("other-team", name, "{color: red}");
+        },
+    ),
+    // Nothing was taken from us: who applies the same value holds it beside us.
     Case {
         others: &["other-team"],
         shared: &[".data.color"],
@@ -278,13 +270,9 @@ pub(super) const CASES: &[Case] = &[
     case("deleted", ConfigMap, Gone, |hand, name| {
         drop(hand.kubectl(&["delete", "configmap", name]));
     }),
+    // It keeps the maps around our fields, and no field.
     Case {
         others: &["kubectl-create"],
-        shared: &[
-            ".data.color",
-            r#".metadata.annotations["example.org/team"]"#,
-            ".metadata.labels.tier",
-        ],
         ..case(
             "recreated",
             ConfigMap,
@@ -306,6 +294,10 @@ pub(super) const CASES: &[Case] = &[
             },
         )
     },
+    case("scaled-and-back", Deployment, Ownership, |hand, name| {
+        hand.kubectl(&["scale", "deployment", name, "--replicas=2"]);
+        hand.kubectl(&["scale", "deployment", name, "--replicas=0"]);
+    }),
     Case {
         kept: &["/metadata/annotations/example.org~1note"],
         others: &["kubectl-annotate"],

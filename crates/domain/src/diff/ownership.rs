@@ -107,6 +107,13 @@ pub fn applied_by(metadata: &Value, manager: &str) -> FieldSet {
     })
 }
 
+/// The fields that anybody else holds, but for those of the status.
+pub fn held_by_others(metadata: &Value, ours: &str) -> FieldSet {
+    collect(metadata, |entry| {
+        entry["manager"] != ours && entry["subresource"] != "status"
+    })
+}
+
 fn collect(metadata: &Value, wanted: impl Fn(&Value) -> bool) -> FieldSet {
     entries(metadata)
         .iter()

@@ -3,7 +3,7 @@
 use super::draft::Ctx;
 use super::model::{Own, Policy};
 use crate::deployer::{self, Deployer, MADE_UP_MANAGER, OwnerKind, OwnerState, Tool};
-use crate::diff::ownership::Transfer;
+use crate::diff::ownership::{FieldSet, Transfer};
 use crate::finding::{Finding, Kind};
 use crate::ignore::FieldPattern;
 use crate::inventory::{Entry, EntryState};
@@ -257,6 +257,8 @@ pub(super) fn may_take_over(ctx: &Ctx<'_>, manager: &str) -> bool {
 pub(super) struct Change<'a> {
     /// The managers whose fields become ours.
     pub(super) from: &'a dyn Fn(&str) -> bool,
+    /// Fields that come back to us alone.
+    pub(super) take_back: FieldSet,
     /// Labels and annotations that are taken off.
     pub(super) strip: Vec<FieldPath>,
 }
@@ -275,6 +277,7 @@ pub(super) fn own(
         ours: &ctx.manager,
         api_version: &api_version,
         from: change.from,
+        take_back: &change.take_back,
         give_up,
         strip: &change.strip,
     }
@@ -286,6 +289,7 @@ pub(super) fn own(
             .filter(|manager| (change.from)(manager) && **manager != ctx.manager)
             .cloned()
             .collect(),
+        take_back: change.take_back,
         give_up: give_up.to_vec(),
         strip: change.strip,
         fields: Digest::of(&canonical_json(&transferred.fields.to_json())),

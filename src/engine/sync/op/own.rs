@@ -69,6 +69,7 @@ impl Operator<'_> {
             ours: &self.manager,
             api_version: &own.api_version,
             from: &|manager| own.from.iter().any(|known| known == manager),
+            take_back: &own.take_back,
             give_up: &own.give_up,
             strip: &own.strip,
         }

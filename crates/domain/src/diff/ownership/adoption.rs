@@ -27,6 +27,26 @@ fn is_our_apply(entry: &Value, ours: &str) -> bool {
     is_main_resource(entry) && manager_of(entry) == ours && entry["operation"] == "Apply"
 }
 
+/// Whether an entry may hold what an apply sends: the status has owners of its own.
+fn is_about_content(entry: &Value) -> bool {
+    entry["subresource"] != "status"
+}
+
+/// An entry of somebody else without what was taken back; none when nothing
+/// is left of it but the maps and lists around that.
+fn give_back(entry: &Value, theirs: &FieldSet, taken: &FieldSet) -> Option<Value> {
+    if theirs.intersection(taken).is_empty() {
+        return Some(entry.clone());
+    }
+    let rest = theirs.difference(taken);
+    if rest.leaves().iter().all(|path| taken.holds_below(path)) {
+        return None;
+    }
+    let mut entry = entry.clone();
+    entry["fieldsV1"] = rest.to_json();
+    Some(entry)
+}
+
 /// Whether the server keeps an entry: one without fields it drops.
 fn has_fields(entry: &Value) -> bool {
     !FieldSet::parse(&entry["fieldsV1"]).is_empty()
@@ -57,6 +77,8 @@ pub struct Transfer<'a> {
     pub api_version: &'a str,
     /// The managers whose fields become ours.
     pub from: &'a dyn Fn(&str) -> bool,
+    /// Fields that come back to us alone, whoever else holds them.
+    pub take_back: &'a FieldSet,
     /// Fields that are left to others from now on.
     pub give_up: &'a [FieldPattern],
     /// Labels and annotations that are taken off.
@@ -81,6 +103,9 @@ impl Transfer<'_> {
     /// all others stay as they are. The last-applied annotation goes with them,
     /// its path too, and so does what is stripped.
     ///
+    /// What is taken back leaves the entries of all others and joins ours, where
+    /// both name fields by the same version; the values stay as they are.
+    ///
     /// An object whose entries were wiped gets an entry of ours that names one
     /// field which the next apply sends: enough for the server not to make up an
     /// owner. What git dropped in the meantime then has no owner and stays.
@@ -96,6 +121,24 @@ impl Transfer<'_> {
         let owned = merged.iter().fold(FieldSet::default(), |fields, entry| {
             fields.union(&FieldSet::parse(&entry["fieldsV1"]))
         });
+        // The newest entry names the version that its writer last used.
+        let version = merged
+            .iter()
+            .filter(|entry| entry["apiVersion"].is_string())
+            .max_by_key(|entry| entry["time"].as_str().unwrap_or_default())
+            .and_then(|entry| entry["apiVersion"].as_str())
+            .unwrap_or(self.api_version);
+        let others: Vec<(&Value, FieldSet)> = all
+            .iter()
+            .filter(|entry| !is_merged(entry) && has_fields(entry))
+            .map(|entry| (entry, FieldSet::parse(&entry["fieldsV1"])))
+            .collect();
+        let taken = others
+            .iter()
+            .filter(|(entry, _)| entry["apiVersion"] == version && is_about_content(entry))
+            .fold(FieldSet::default(), |taken, (_, fields)| {
+                taken.union(&fields.intersection(self.take_back))
+            });
         let mut fields = ignore::give_up(self.give_up, &owned, object);
         let mut removed: Vec<FieldPath> = self
             .strip
@@ -103,9 +146,10 @@ impl Transfer<'_> {
             .filter(|path| locate::find(object, path).is_some())
             .cloned()
             .collect();
-        if !moved && fields == owned && removed.is_empty() {
+        if !moved && fields == owned && removed.is_empty() && taken.is_empty() {
             return None;
         }
+        fields = fields.union(&taken);
         if moved && metadata["annotations"][annotations::LAST_APPLIED].is_string() {
             removed.push(last_applied_path());
         }
@@ -116,17 +160,15 @@ impl Transfer<'_> {
             fields = FieldSet::parse(&json!({"f:metadata": {"f:annotations": {
                 (format!("f:{}", annotations::DESIRED)): {}}}}));
         }
-        // The newest entry names the version that its writer last used.
-        let version = merged
-            .iter()
-            .filter(|entry| entry["apiVersion"].is_string())
-            .max_by_key(|entry| entry["time"].as_str().unwrap_or_default())
-            .and_then(|entry| entry["apiVersion"].as_str())
-            .unwrap_or(self.api_version);
-        let mut kept: Vec<Value> = all
-            .iter()
-            .filter(|entry| !is_merged(entry) && has_fields(entry))
-            .cloned()
+        let mut kept: Vec<Value> = others
+            .into_iter()
+            .filter_map(|(entry, theirs)| {
+                if entry["apiVersion"] == version && is_about_content(entry) {
+                    give_back(entry, &theirs, &taken)
+                } else {
+                    Some(entry.clone())
+                }
+            })
             .collect();
         let mut entry = json!({
             "manager": self.ours,
@@ -298,6 +340,7 @@ mod tests {
             ours,
             api_version,
             from,
+            take_back: &FieldSet::default(),
             give_up: &[],
             strip: &[],
         };
@@ -366,6 +409,7 @@ mod tests {
             ours: OURS,
             api_version: "v1",
             from: &adopt_kubectl,
+            take_back: &FieldSet::default(),
             give_up: &give_up,
             strip: &strip,
         };
@@ -437,6 +481,57 @@ mod tests {
         assert_eq!(patch[1]["value"].as_array().unwrap().len(), 1);
         let metadata = json!({"resourceVersion": "1", "managedFields": [made_up]});
         assert_eq!(merge_entries(&metadata, "v1", OURS, &|_| false), None);
+    }
+
+    #[test]
+    fn what_was_taken_comes_back_to_us_alone() {
+        let entry = |manager: &str, version: &str, fields: Value| {
+            json!({"manager": manager, "operation": "Update",
+            "apiVersion": version, "fieldsType": "FieldsV1", "fieldsV1": fields})
+        };
+        let mut ours = entry(OURS, "v1", json!({"f:data": {"f:a": {}}}));
+        ours["operation"] = json!("Apply");
+        let mut scale = entry("scaler", "v1", json!({"f:data": {"f:b": {}}}));
+        scale["subresource"] = json!("scale");
+        let mut status = entry("kubelet", "v1", json!({"f:data": {"f:b": {}}}));
+        status["subresource"] = json!("status");
+        let object = json!({"metadata": {"resourceVersion": "1", "managedFields": [
+            ours,
+            entry("editor", "v1", json!({"f:data": {".": {}, "f:b": {}, "f:more": {}}})),
+            entry("labeler", "v1", json!({"f:data": {".": {}, "f:b": {}}})),
+            scale,
+            status,
+            entry("older", "v1beta1", json!({"f:data": {"f:b": {}}}))]}});
+        let take_back = FieldSet::parse(&json!({"f:data": {"f:b": {}, "f:c": {}}}));
+        let transfer = Transfer {
+            ours: OURS,
+            api_version: "v1",
+            from: &|_| false,
+            take_back: &take_back,
+            give_up: &[],
+            strip: &[],
+        };
+        let transferred = transfer.of(&object).unwrap();
+        let object = patched(object, transferred.patch);
+        let left: Vec<(&str, &Value)> = entries(&object["metadata"])
+            .iter()
+            .map(|entry| {
+                (
+                    entry["manager"].as_str().unwrap(),
+                    &entry["fieldsV1"]["f:data"],
+                )
+            })
+            .collect();
+        assert_eq!(
+            left,
+            [
+                (OURS, &json!({"f:a": {}, "f:b": {}})),
+                ("editor", &json!({".": {}, "f:more": {}})),
+                ("kubelet", &json!({"f:b": {}})),
+                ("older", &json!({"f:b": {}}))
+            ]
+        );
+        assert_eq!(transfer.of(&object), None, "once is enough");
     }
 
     #[test]

@@ -6,6 +6,7 @@
 
 use std::collections::BTreeMap;
 
+use serde::{Serialize, Serializer};
 use serde_json::{Map, Value};
 
 use crate::diff::locate;
@@ -19,6 +20,13 @@ pub struct FieldSet {
     pub(super) itself: bool,
     /// By the server's text of the step; no child is empty.
     pub(super) below: BTreeMap<String, Self>,
+}
+
+impl Serialize for FieldSet {
+    /// As `fieldsV1`.
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        self.to_json().serialize(serializer)
+    }
 }
 
 impl FieldSet {
@@ -197,6 +205,18 @@ impl FieldSet {
             }
         }
         !node.is_empty()
+    }
+
+    /// Whether members lie below a field.
+    pub(super) fn holds_below(&self, path: &FieldPath) -> bool {
+        let mut node = self;
+        for segment in &path.0 {
+            match node.child(segment) {
+                Some(child) => node = child,
+                None => return false,
+            }
+        }
+        !node.below.is_empty()
     }
 
     /// What the set says below one step.

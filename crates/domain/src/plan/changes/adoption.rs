@@ -3,6 +3,7 @@
 use super::emit::{Manner, apply_after, block, change};
 use super::member::holders_of;
 use super::refusal;
+use crate::diff::ownership::FieldSet;
 use crate::object::Manifest;
 use crate::observe::{FieldConflict, LiveMeta, Prediction};
 use crate::plan::draft::{Ctx, Draft};
@@ -64,7 +65,11 @@ pub(super) fn decide(ctx: &Ctx<'_>, draft: &mut Draft, manifest: &Manifest, live
         ctx,
         manifest,
         before,
-        ownership::Change { from: &from, strip },
+        ownership::Change {
+            from: &from,
+            take_back: FieldSet::default(),
+            strip,
+        },
     );
     if let Some(finding) = ownership::helm_remains(ctx, live) {
         draft.findings.push(finding);

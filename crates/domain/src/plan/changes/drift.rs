@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 
 use super::member::Sides;
 use crate::diff::locate;
-use crate::diff::ownership::{applied_by, owners};
+use crate::diff::ownership::{FieldSet, applied_by, held_by_others, owners};
 use crate::finding::{Finding, Kind};
 use crate::object::{FieldPath, Manifest};
 use crate::observe::Live;
@@ -38,6 +38,25 @@ pub(super) fn taken(ctx: &Ctx<'_>, Sides { before, after }: Sides<'_>) -> Vec<Ta
         }
     }
     taken.into_iter().collect()
+}
+
+/// What of this others would still hold beside us after an apply: they wrote
+/// it back as it was, so it conflicts with nobody, and would stay when git
+/// drops it.
+pub(super) fn shared(
+    ctx: &Ctx<'_>,
+    Sides { before, after }: Sides<'_>,
+    contended: &[Taken],
+) -> FieldSet {
+    if !before.meta().has_managed_fields {
+        return FieldSet::default();
+    }
+    let ours = |live: &Live| applied_by(&live.value()["metadata"], &ctx.manager);
+    let lost = ours(after).difference(&ours(before));
+    let lost = contended
+        .iter()
+        .fold(lost, |lost, one| lost.without(&one.field));
+    lost.intersection(&held_by_others(&after.value()["metadata"], &ctx.manager))
 }
 
 /// What of this is not taken back any more.

@@ -7,7 +7,7 @@ use super::emit::{Manner, apply_after, block, change, unchanged};
 use super::{recreate, refusal};
 use crate::diff::normalize::normalized;
 use crate::diff::ownership::{
-    applied_by, fingerprint_with, holders, owned_by, same_entry, survivors,
+    FieldSet, applied_by, fingerprint_with, holders, owned_by, same_entry, survivors,
 };
 use crate::finding::{Finding, Kind};
 use crate::ignore;
@@ -72,7 +72,7 @@ pub(super) fn decide(ctx: &Ctx<'_>, draft: &mut Draft, manifest: &Manifest, live
         }
         Some(Prediction::Unverified(why)) => {
             let reason = "it could not be compared";
-            let own = own(ctx, manifest, before);
+            let own = own(ctx, manifest, before, FieldSet::default());
             let change = change(ctx, draft, manifest, Action::Update, reason);
             change.unverified = Some(why.to_string());
             change.cause = git.then_some(Cause::Git);
@@ -112,7 +112,7 @@ fn compare(
         return unchanged(ctx, draft, manifest, "as wanted; the record is refreshed");
     }
     let taken = drift::taken(ctx, sides);
-    let contended = if git || !differs {
+    let contended = if git {
         // What git says anew is written, whoever holds it.
         Vec::new()
     } else {
@@ -131,8 +131,14 @@ fn compare(
             }
         }
     }
+    let shared = if git || !has_drifted(ctx, manifest, before) {
+        // Nothing says that it was ours alone.
+        FieldSet::default()
+    } else {
+        drift::shared(ctx, sides, &contended)
+    };
     let (cause, reason) = cause(ctx, manifest, sides, (git, differs), conflicts);
-    let corrects = corrects(&cause, taken, &contended);
+    let corrects = corrects(&cause, taken, &contended, &shared);
     let change = change(ctx, draft, manifest, Action::Update, &reason);
     change.cause = Some(cause);
     change.corrects = corrects;
@@ -160,7 +166,7 @@ fn compare(
         );
     }
     let own = if after.meta().has_managed_fields {
-        own(ctx, manifest, before)
+        own(ctx, manifest, before, shared)
     } else {
         // Its server keeps no record of owners.
         None
@@ -218,7 +224,12 @@ fn has_drifted(ctx: &Ctx<'_>, manifest: &Manifest, before: &Live) -> bool {
 }
 
 /// The fields that the apply takes back, for the record.
-fn corrects(cause: &Cause, taken: Vec<Taken>, contended: &[Taken]) -> Vec<Taken> {
+fn corrects(
+    cause: &Cause,
+    taken: Vec<Taken>,
+    contended: &[Taken],
+    shared: &FieldSet,
+) -> Vec<Taken> {
     match cause {
         Cause::Drift { .. } => taken
             .into_iter()
@@ -229,7 +240,12 @@ fn corrects(cause: &Cause, taken: Vec<Taken>, contended: &[Taken]) -> Vec<Taken>
             .into_iter()
             .filter(|one| !one.manager.is_empty())
             .collect(),
-        Cause::Git | Cause::Ownership => Vec::new(),
+        // The values are as wanted; who holds them is not.
+        Cause::Ownership => taken
+            .into_iter()
+            .filter(|one| shared.touches(&one.field))
+            .collect(),
+        Cause::Git => Vec::new(),
     }
 }
 
@@ -253,16 +269,24 @@ fn has_second_entry(ctx: &Ctx<'_>, before: &Live) -> bool {
 }
 
 /// The change of the record of owners that comes before the apply, and why.
-fn own(ctx: &Ctx<'_>, manifest: &Manifest, before: &Live) -> Option<(Own, &'static str)> {
+fn own(
+    ctx: &Ctx<'_>,
+    manifest: &Manifest,
+    before: &Live,
+    take_back: FieldSet,
+) -> Option<(Own, &'static str)> {
     let why = if !before.meta().has_managed_fields {
         "its record of owners was wiped"
     } else if needs_repair(ctx, before) {
         "the fields of our other managers become ours"
+    } else if !take_back.is_empty() {
+        "what others took from us is ours alone again"
     } else {
         "the ignored fields are given up, or they would go with the apply"
     };
     let change = ownership::Change {
         from: &ownership::is_our_other,
+        take_back,
         strip: Vec::new(),
     };
     ownership::own(ctx, manifest, before, change).map(|own| (own, why))

@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use crate::diff::ownership::FieldSet;
 use crate::ignore::FieldPattern;
 use crate::object::{Digest, FieldPath, ObjectId, canonical_json};
 use crate::observe::DesiredDigest;
@@ -117,6 +118,9 @@ pub struct Own {
     pub api_version: String,
     /// Managers whose fields become ours.
     pub from: Vec<String>,
+    /// Fields that come back to us alone, as `fieldsV1`.
+    #[serde(skip_serializing_if = "FieldSet::is_empty")]
+    pub take_back: FieldSet,
     /// Fields that are left to others from now on.
     pub give_up: Vec<FieldPattern>,
     /// Labels and annotations that are taken off: marks of former deployers.
@@ -134,7 +138,10 @@ fn as_texts<S: serde::Serializer>(paths: &[FieldPath], serializer: S) -> Result<
 impl Own {
     fn effect(&self) -> Value {
         let strip: Vec<String> = self.strip.iter().map(ToString::to_string).collect();
-        serde_json::json!([self.from, self.give_up, strip])
+        if self.take_back.is_empty() {
+            return serde_json::json!([self.from, self.give_up, strip]);
+        }
+        serde_json::json!([self.from, self.give_up, strip, self.take_back])
     }
 }
 

@@ -1,9 +1,10 @@
 //! Fields that somebody keeps writing to.
 
 use jiff::Timestamp;
+use serde_json::json;
 
 use super::scene::Scene;
-use crate::plan::{Action, Op, Plan};
+use crate::plan::{Action, Cause, Op, Plan};
 
 const KEY: &str = "ConfigMap/web/c";
 const GIT: &str = "ConfigMap/web/c: {data: {k: v, l: w}}";
@@ -98,4 +99,54 @@ fn another_writer_is_another_matter() {
         .corrected(KEY, ".data.k", "other", 2)
         .plan();
     assert_eq!(plan.count(Action::Update), 1);
+}
+
+/// A value that somebody took and wrote back as it was.
+fn taken_and_written_back(times: i64) -> Scene {
+    fought(times)
+        .edited("other", "ConfigMap/web/c: {data: {k: v}}")
+        .cluster(later(10))
+}
+
+#[test]
+fn what_was_taken_and_written_back_as_it_was_is_ours_alone_again() {
+    let plan = taken_and_written_back(2).plan();
+    let change = &plan.changes[0];
+    assert_eq!(change.cause, Some(Cause::Ownership));
+    let taken: Vec<String> = change
+        .corrects
+        .iter()
+        .map(|taken| format!("{} from {}", taken.field, taken.manager))
+        .collect();
+    assert_eq!(taken, [".data.k from other"]);
+    let Op::Own(own) = &plan.steps[0].op else {
+        panic!("{:?}", plan.steps[0])
+    };
+    assert_eq!(own.take_back.to_json(), json!({"f:data": {"f:k": {}}}));
+    assert!(own.from.is_empty(), "what else they hold stays theirs");
+    assert_eq!(
+        plan.steps[0].reason,
+        "what others took from us is ours alone again"
+    );
+    assert!(matches!(plan.steps[1].op, Op::Apply { .. }));
+
+    // Whoever does that again and again is left alone too.
+    let plan = taken_and_written_back(3).plan();
+    assert_eq!(
+        (plan.count(Action::Skip), codes(&plan)),
+        (1, vec!["contended"])
+    );
+    assert!(!plan.has_steps());
+}
+
+#[test]
+fn what_git_says_anew_and_others_hold_already_stays_theirs_too() {
+    let plan = Scene::new()
+        .installed(GIT)
+        .git("ConfigMap/web/c: {data: {k: v, l: w, more: x}}")
+        .edited("other", "ConfigMap/web/c: {data: {more: x}}")
+        .plan();
+    assert_eq!(plan.changes[0].cause, Some(Cause::Git));
+    let owns = plan.steps.iter().any(|step| matches!(step.op, Op::Own(_)));
+    assert!(!owns, "{:?}", plan.steps);
 }
