@@ -1,7 +1,11 @@
 //! Whose an object and its fields are: refused, adopted, in conflict.
 
+use std::time::Duration;
+
+use pleach_testkit::faults::{Fault, FaultProxy, Kind, Moment, Rule};
+
 use crate::fleet::{Fleet, object_writes, owners};
-use crate::samples;
+use crate::{kubectl, samples, shared};
 
 const BUNDLE: (&str, &str) = ("manifests/web/bundle.yaml", samples::BUNDLE);
 
@@ -307,4 +311,55 @@ fn a_field_that_somebody_keeps_writing_to_is_left_alone_after_three_times() {
     fleet.commit();
     fleet.applied();
     assert_eq!(color(), "green");
+}
+
+#[test]
+fn an_object_that_somebody_created_meanwhile_is_kept_and_stops() {
+    let one = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: NAME}\ndata: {color: red}\n";
+    let both = ["first", "second"].map(|name| one.replace("NAME", name));
+    let mut fleet = fleet("meanwhile", &both.join("---\n"));
+    // With other fields it is merged, with another value it is a conflict.
+    let proxy = FaultProxy::start(shared().kubeconfig()).unwrap();
+    for (name, literal) in [("first", "more=x"), ("second", "color=blue")] {
+        let path = format!("/configmaps/{name}");
+        let literal = format!("--from-literal={literal}");
+        proxy.add(
+            Rule::on(
+                move |seen| seen.kind == Kind::Write && seen.path.ends_with(&path),
+                Fault::hook(Moment::BeforeForwarding, move || {
+                    kubectl::admin(&["-n", "meanwhile", "create", "cm", name, &literal]);
+                    // The hook cuts the connection, so the request is sent again.
+                    // The server keeps times by the second.
+                    std::thread::sleep(Duration::from_millis(1100));
+                }),
+            )
+            .nth(1),
+        );
+    }
+    fleet.through(proxy.kubeconfig());
+    let run = fleet.apply().ended_with(5);
+    assert_eq!(proxy.log().faults().count(), 2, "{}", run.shown());
+    run.says("it was created by kubectl-create after the plan was made")
+        .says("conflict with \"kubectl-create\"");
+    let data = |name: &str| fleet.field(&["-n", "meanwhile", name], "{.data}");
+    assert_eq!(data("cm/first"), r#"{"color":"red","more":"x"}"#);
+    assert_eq!(data("cm/second"), r#"{"color":"blue"}"#);
+
+    // The next plan names whose they are.
+    fleet.through(shared().kubeconfig().to_owned());
+    fleet
+        .diff()
+        .says("its fields are held by kubectl-create")
+        .says("add `adopt: [kubectl]`");
+
+    // Neither is pruned when git drops them.
+    fleet.write(
+        "manifests/web/web.yaml",
+        "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: other}\ndata: {a: b}\n",
+    );
+    fleet.commit();
+    fleet.applied();
+    for name in ["first", "second"] {
+        assert!(fleet.exists(&["-n", "meanwhile", "cm", name]), "{name}");
+    }
 }
