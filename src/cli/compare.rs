@@ -2,23 +2,24 @@
 //!
 //! The same planner as for a cluster, on what would be observed had the base
 //! just been applied ([`Observed::from_rendered`]). Releases are paired by
-//! name: one that only the head has is new, one that only the base has is
-//! removed.
+//! name: one that only the head has is new, one that only the base has comes to
+//! its end, or hands over its objects.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use pleach_domain::diff::masking::Masker;
 use pleach_domain::finding::{Finding, Kind};
+use pleach_domain::inventory::ReleaseName;
 use pleach_domain::kinds::{Catalog, Definitions, KindTable};
 use pleach_domain::object::DigestKey;
 use pleach_domain::observe::{Base, Observed};
-use pleach_domain::plan::{self, Action, Desired, Plan, Policy};
+use pleach_domain::plan::{self, Action, Consented, Desired, Plan, Policy};
 use pleach_domain::render::Rendered;
-use pleach_domain::repo::{PruneMax, ResolvedEnvironment, ResolvedRelease};
+use pleach_domain::repo::{FileTree, ResolvedEnvironment, ResolvedRelease};
 
 use super::error::CliError;
 use super::load::{self, Loaded, Opened};
-use super::session::{Options, desired, policy};
+use super::session::{Heirs, Options, desired, policy};
 use super::{Context, Target, mask};
 use crate::io::git::Revision;
 
@@ -132,7 +133,7 @@ pub(super) fn revisions(
             head_commit: head.revision.to_string(),
         },
         kinds: Kinds::of(&head.environment, everything),
-        releases: pair(target, before.as_ref(), &head, key),
+        releases: pair(&*tree, target, before.as_ref(), &head, key),
         findings: head.findings,
         masker,
     })
@@ -171,7 +172,14 @@ fn read_base(
     }
 }
 
-fn pair(target: &Target, before: Option<&Loaded>, head: &Loaded, key: &DigestKey) -> Vec<Compared> {
+/// Plans every release that either revision has.
+fn pair(
+    tree: &dyn FileTree,
+    target: &Target,
+    before: Option<&Loaded>,
+    head: &Loaded,
+    key: &DigestKey,
+) -> Vec<Compared> {
     let (kinds, _) = KindTable::nearest(head.environment.cluster.kubernetes.as_deref());
     let wanted = |loaded: &Loaded, release: &ResolvedRelease, rendered: &Rendered| {
         let mut desired = desired(loaded, release, rendered);
@@ -183,7 +191,7 @@ fn pair(target: &Target, before: Option<&Loaded>, head: &Loaded, key: &DigestKey
         .flat_map(|loaded| loaded.rendered.iter().map(move |one| (loaded, one)))
         .map(|(loaded, (release, rendered))| (release, wanted(loaded, release, rendered)))
         .collect();
-    let compare = |desired: Desired, policy: Policy| {
+    let observe = |desired: &Desired| {
         let (own, others): (Vec<_>, Vec<_>) = former
             .iter()
             .map(|(_, one)| one.clone())
@@ -193,52 +201,62 @@ fn pair(target: &Target, before: Option<&Loaded>, head: &Loaded, key: &DigestKey
             others: &others,
             kinds: &kinds,
         };
-        let observed = Observed::from_rendered(base, &desired);
+        Observed::from_rendered(base, desired)
+    };
+    let of_head = head.rendered.iter().map(|(release, rendered)| {
+        let mut desired = wanted(head, release, rendered);
+        let from = desired.terms.moved_from.as_ref();
+        let from = former.iter().find(|(former, _)| Some(&former.name) == from);
+        desired.terms.former_set = from.map(|(_, former)| former.apply_set());
+        let observed = observe(&desired);
+        let policy = policy(&head.environment, release, None, OPTIONS);
         let mut plan = plan::plan(&desired, &observed, &policy);
-        let unknown = own
-            .first()
-            .and_then(|base| unknown_registrations(base, &plan));
-        plan.findings.extend(unknown);
+        let base = former.iter().find(|(base, _)| base.name == release.name);
+        plan.findings
+            .extend(base.and_then(|(_, base)| unknown_registrations(base, &plan)));
         Compared {
             desired,
             observed,
             policy,
             plan,
         }
-    };
-    let of_head = head.rendered.iter().map(|(release, rendered)| {
-        let policy = policy(&head.environment, release, None, OPTIONS);
-        compare(wanted(head, release, rendered), policy)
     });
-    let is_kept = |name: &str| {
-        head.environment
-            .releases
-            .iter()
-            .any(|release| release.name.release == name)
+    let is_kept = |name: &ReleaseName| {
+        let mut kept = head.environment.releases.iter();
+        kept.any(|release| release.name == *name)
     };
-    let is_asked_for = |name: &str| {
-        target
-            .release
-            .as_deref()
-            .is_none_or(|wanted| wanted == name)
+    let is_asked_for = |name: &ReleaseName| {
+        let asked = target.release.as_ref();
+        asked.is_none_or(|asked| *asked == name.release)
     };
+    // The last one first, as an apply would.
     let removed = former
         .iter()
-        .filter(|(release, _)| {
-            let name = &release.name.release;
-            is_asked_for(name) && !is_kept(name)
-        })
-        .map(|(release, desired)| {
-            let mut policy = policy(&head.environment, release, None, OPTIONS);
-            // The cap is for what goes by accident; a release goes as a whole.
-            policy.prune.max = PruneMax::Count(usize::MAX);
-            let nothing = Desired {
+        .rev()
+        .filter(|(release, _)| is_asked_for(&release.name) && !is_kept(&release.name))
+        .map(|(release, base)| {
+            let environment = &head.environment;
+            let heirs = Heirs::of(&release.name, tree, head);
+            let consented = Consented::in_git(&environment.consent, &release.name.release);
+            let (removal, findings) = heirs.removal(consented);
+            let desired = Desired {
+                version: String::new(),
                 manifests: Vec::new(),
-                runtime_objects: Vec::new(),
-                digests: std::collections::BTreeMap::new(),
-                ..desired.clone()
+                digests: BTreeMap::new(),
+                findings,
+                ..base.clone()
             };
-            compare(nothing, policy)
+            let mut policy = policy(environment, release, None, OPTIONS);
+            policy.protect.extend(base.terms.protect.iter().cloned());
+            let observed = observe(&desired);
+            let mut plan = plan::remove(&desired, &removal, &observed, &policy);
+            plan.findings.extend(unknown_registrations(base, &plan));
+            Compared {
+                desired,
+                observed,
+                policy,
+                plan,
+            }
         });
     of_head.chain(removed).collect()
 }

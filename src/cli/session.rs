@@ -14,9 +14,13 @@ use pleach_domain::render::Rendered;
 use pleach_domain::repo::{ResolvedEnvironment, ResolvedRelease};
 use tokio_util::sync::CancellationToken;
 
+mod absent;
+mod heirs;
 mod removal;
 
-pub(super) use removal::{Gone, Subject, not_installed};
+pub(super) use absent::not_installed;
+pub(super) use heirs::Heirs;
+pub(super) use removal::{Gone, Subject};
 
 use super::error::{CliError, Kind};
 use super::verdict::Verdict;
@@ -66,7 +70,7 @@ impl Session {
     ) -> Result<Self, CliError> {
         let loaded = match ctx.load(target) {
             Ok(loaded) => loaded,
-            Err(error) => return Err(removal::suspended(ctx, target, error).await),
+            Err(error) => return Err(absent::suspended(ctx, target, error).await),
         };
         ui.findings(&loaded.findings);
         Self::over(ctx, loaded, options, cluster_id).await

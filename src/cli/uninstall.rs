@@ -7,7 +7,7 @@ use pleach_domain::plan::{Action, Plan};
 use super::apply::{ApplyOutput, Outcome, show};
 use super::claim::LockArgs;
 use super::error::{CliError, Kind};
-use super::session::{Gone, Options, Planned, Session, not_installed};
+use super::session::{Gone, Heirs, Options, Planned, Session, not_installed};
 use super::{Context, Exit, Target, Ui};
 use crate::engine::sync::state;
 
@@ -78,7 +78,7 @@ pub(crate) async fn run(ui: &mut Ui, ctx: &Context, args: UninstallArgs) -> Resu
         let record = summary
             .record
             .map_err(|why| CliError::new(Kind::Cluster, why))?;
-        let heirs = session.heirs(&*ctx.open()?.tree, &name);
+        let heirs = Heirs::of(&name, &*ctx.open()?.tree, &session.loaded);
         let gone = Gone::by_command(name.clone(), store, record, heirs, args.timeout);
         let planned = match session.plan_end(ui, &gone).await? {
             Ok(planned) => planned,

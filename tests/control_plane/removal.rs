@@ -311,6 +311,12 @@ fn parts_that_were_deleted_by_hand_are_no_obstacle() {
         &["deployment/shop", "service/shop", "cm/settings"],
         &["sa/shop"],
         &["crd/gears.NAME.example.org", "sa/shop", "service/shop"],
+        &["namespace/NAME"],
+        &[
+            "deployment/shop",
+            "namespace/NAME",
+            "crd/gears.NAME.example.org",
+        ],
     ]
     .into_iter()
     .enumerate()

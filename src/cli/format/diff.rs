@@ -82,6 +82,8 @@ pub(crate) fn summary(diffs: &[ReleaseDiff]) -> String {
 
 fn versions(diff: &ReleaseDiff) -> String {
     match &diff.from {
+        // It comes to its end.
+        Some(from) if diff.to.is_empty() => format!("{} -> gone", short(from)),
         Some(from) if *from != diff.to => format!("{} -> {}", short(from), short(&diff.to)),
         _ => short(&diff.to).to_owned(),
     }

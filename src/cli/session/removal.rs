@@ -1,32 +1,27 @@
 //! Releases that the cluster has and git has not.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::time::Duration;
 
 use jiff::SignedDuration;
-use pleach_domain::finding::{self, Finding};
+use pleach_domain::finding::Finding;
 use pleach_domain::ignore::Ignored;
-use pleach_domain::inventory::{Installed, ReleaseName, ReleaseSummary, Store};
-use pleach_domain::plan::{self, Consented, Desired, Heir, Policy, Removal, Terms};
+use pleach_domain::inventory::{Installed, ReleaseName, Store};
+use pleach_domain::plan::{self, Consented, Desired, Policy, Removal, Terms};
 use pleach_domain::render::Rendered;
-use pleach_domain::repo::{
-    self, ClusterRef, FileTree, Outline, PrunePolicy, ResolvedEnvironment, ResolvedRelease,
-    VersionPolicy,
-};
+use pleach_domain::repo::{self, FileTree, ResolvedRelease, VersionPolicy};
 
-use super::{Options, Planned, Session, connect, finish};
-use crate::cli::error::{CliError, Kind};
-use crate::cli::load::{self, Opened, pleach_version};
-use crate::cli::{Context, Loaded, Target, Ui};
+use super::absent::is_unknown;
+use super::{Heirs, Planned, Session, finish};
+use crate::cli::error::CliError;
+use crate::cli::load::pleach_version;
+use crate::cli::{Context, Target, Ui};
 use crate::engine::sync::SyncError;
 use crate::engine::sync::state::{self, Search};
 use crate::engine::sync::{look_into_namespaces, observe, recognize, review_access, review_end};
-use crate::io::cluster::{Class, Retry};
+use crate::io::cluster::Class;
 
 /// Deadline of each wait where the record does not say another.
 const TIMEOUT: SignedDuration = SignedDuration::from_mins(10);
-/// How long a cluster that only adds a hint is asked.
-const PATIENCE: Duration = Duration::from_secs(2);
 
 /// What a plan is made for.
 pub(in crate::cli) enum Subject<'a> {
@@ -68,18 +63,15 @@ impl Gone {
         heirs: Heirs,
         timeout: Option<SignedDuration>,
     ) -> Self {
+        let (removal, findings) = heirs.removal(Some(Consented::by_command()));
         Self {
             name,
             store,
             record,
-            removal: Removal {
-                // What may be handed over is not deleted.
-                consented: heirs.unread.is_empty().then(Consented::by_command),
-                heirs: heirs.known,
-            },
+            removal,
             timeout,
             by_command: true,
-            findings: heirs.unread,
+            findings,
         }
     }
 
@@ -136,49 +128,6 @@ impl Gone {
 }
 
 impl Session {
-    /// Reads what `uninstall` needs: the environment by itself, without its
-    /// bundles. It may be gone from git, or be broken.
-    pub(in crate::cli) async fn for_end(
-        ui: &mut Ui,
-        ctx: &Context,
-        target: &Target,
-        options: Options,
-    ) -> Result<Self, CliError> {
-        let Opened { tree, revision } = ctx.open()?;
-        let name = &target.environment;
-        let mut is_without_file = false;
-        let environment = match repo::outline(&*tree, name, &pleach_version()) {
-            Ok(outline) => {
-                let is_wanted = target
-                    .release
-                    .as_ref()
-                    .is_some_and(|release| outline.releases.contains_key(release));
-                if is_wanted {
-                    ui.notice(format!(
-                        "note: {} has release {target}: the next apply installs it again",
-                        outline.environment.origin.file
-                    ));
-                }
-                outline.environment
-            }
-            Err(findings) => {
-                is_without_file = true;
-                without_file(ui, &*tree, name, findings)?
-            }
-        };
-        drop(tree);
-        let loaded = Loaded {
-            environment,
-            rendered: Vec::new(),
-            others: Vec::new(),
-            revision,
-            findings: Vec::new(),
-        };
-        let mut session = Self::over(ctx, loaded, options, None).await?;
-        session.is_without_file = is_without_file;
-        Ok(session)
-    }
-
     /// What plans are made for: the releases of the target, then those that git
     /// has no more, which go last.
     pub(in crate::cli) async fn subjects(
@@ -297,20 +246,17 @@ impl Session {
             if !is_here && !is_gone_elsewhere(&*tree, &name) {
                 continue;
             }
-            let heirs = self.heirs(&*tree, &name);
-            let consented = Consented::in_git(&environment.consent, &name.release)
-                .filter(|_| is_here && heirs.unread.is_empty());
+            let heirs = Heirs::of(&name, &*tree, &self.loaded);
+            let consented = Consented::in_git(&environment.consent, &name.release);
+            let (removal, findings) = heirs.removal(consented.filter(|_| is_here));
             gone.push(Gone {
                 name,
                 store,
                 record,
-                removal: Removal {
-                    consented,
-                    heirs: heirs.known,
-                },
+                removal,
                 timeout: None,
                 by_command: false,
-                findings: heirs.unread,
+                findings,
             });
         }
         Ok(gone)
@@ -347,77 +293,6 @@ impl Session {
             Search::In(self.loaded.environment.store.clone())
         }
     }
-
-    /// Who takes over objects of a release, in any environment of the repository.
-    pub(in crate::cli) fn heirs(&self, tree: &dyn FileTree, former: &ReleaseName) -> Heirs {
-        let mut heirs = Heirs::default();
-        let is_heir = |release: &ResolvedRelease| release.moved_from.as_ref() == Some(former);
-        for name in repo::environments(tree) {
-            let is_loaded = name == self.loaded.environment.name
-                && self.releases().len() == self.loaded.environment.releases.len()
-                && !self.releases().is_empty();
-            let loaded;
-            let releases = if is_loaded {
-                self.releases()
-            } else {
-                let Ok(Outline { releases, .. }) = repo::outline(tree, &name, &pleach_version())
-                else {
-                    heirs.unread.push(unread(&name, former));
-                    continue;
-                };
-                if !releases.values().flatten().any(|from| from == former) {
-                    continue;
-                }
-                let target = Target {
-                    environment: name.clone(),
-                    release: None,
-                };
-                match load::read(tree, self.loaded.revision.clone(), &target) {
-                    Ok(read) if !read.findings.iter().any(Finding::is_error) => loaded = read,
-                    Ok(_) | Err(_) => {
-                        heirs.unread.push(unread(&name, former));
-                        continue;
-                    }
-                }
-                &loaded.rendered
-            };
-            heirs
-                .known
-                .extend(releases.iter().filter(|(release, _)| is_heir(release)).map(
-                    |(release, rendered)| {
-                        Heir {
-                            name: release.name.clone(),
-                            apply_set: release.store.apply_set(&release.name),
-                            wants: rendered
-                                .manifests
-                                .iter()
-                                .map(|manifest| manifest.id().clone())
-                                .collect(),
-                        }
-                    },
-                ));
-        }
-        heirs
-    }
-}
-
-/// Who takes over objects of a release.
-#[derive(Default)]
-pub(in crate::cli) struct Heirs {
-    known: Vec<Heir>,
-    /// Environments that cannot be read: they may take over anything.
-    unread: Vec<Finding>,
-}
-
-fn unread(environment: &str, former: &ReleaseName) -> Finding {
-    Finding::warning(
-        finding::Kind::Repository,
-        "heirs-unknown",
-        format!(
-            "environment {environment} cannot be read, and may take over objects of {former}: nothing of it is deleted"
-        ),
-    )
-    .hint(format!("see `pleach render {environment}`"))
 }
 
 /// Whether git has a release of another environment no more. An environment
@@ -427,96 +302,4 @@ fn is_gone_elsewhere(tree: &dyn FileTree, name: &ReleaseName) -> bool {
         Ok(outline) => !outline.releases.contains_key(&name.release),
         Err(findings) => is_unknown(&findings),
     }
-}
-
-fn is_unknown(findings: &[Finding]) -> bool {
-    findings
-        .iter()
-        .any(|finding| finding.code == "unknown-environment")
-}
-
-/// What is left of an environment whose file is gone or cannot be read.
-fn without_file(
-    ui: &mut Ui,
-    tree: &dyn FileTree,
-    name: &str,
-    findings: Vec<Finding>,
-) -> Result<ResolvedEnvironment, CliError> {
-    let repository = repo::repository_id(tree, &pleach_version())
-        .map_err(|findings| CliError::from_findings("the repository is invalid", findings))?;
-    if !is_unknown(&findings) {
-        return Err(CliError::from_findings(
-            format!("environment {name} cannot be read, and may protect what would be deleted"),
-            findings,
-        ));
-    }
-    ui.notice(format!(
-        "note: environment {name} is not in git: what is protected is known from the record alone"
-    ));
-    Ok(ResolvedEnvironment {
-        repository,
-        name: name.to_owned(),
-        origin: pleach_domain::object::Origin::new(format!("environments/{name}.yaml"), 0),
-        cluster: ClusterRef::default(),
-        store: Store::Release,
-        prune: PrunePolicy::default(),
-        protect: Vec::new(),
-        consent: Vec::new(),
-        releases: Vec::new(),
-        findings: Vec::new(),
-    })
-}
-
-/// An environment that git does not have is suspended: adds what the cluster
-/// has of it, where the cluster answers.
-pub(super) async fn suspended(ctx: &Context, target: &Target, error: CliError) -> CliError {
-    if !is_unknown(error.findings()) {
-        return error;
-    }
-    let Ok(Ok(repository)) = ctx
-        .open()
-        .map(|Opened { tree, .. }| repo::repository_id(&*tree, &pleach_version()))
-    else {
-        return error;
-    };
-    let settings = &ctx.settings;
-    let connecting = connect(settings.kubeconfig.clone(), settings.context.clone());
-    let Ok(Ok(cluster)) = finish(&ctx.cancel, connecting).await else {
-        return error;
-    };
-    let cluster = cluster.with_retry(Retry::within(PATIENCE));
-    let Ok(Ok(releases)) =
-        finish(&ctx.cancel, state::releases(&cluster, &Search::Everywhere)).await
-    else {
-        return error;
-    };
-    let names: Vec<String> = releases
-        .releases
-        .iter()
-        .filter(|release| {
-            release.name.environment == target.environment
-                && release
-                    .record
-                    .as_ref()
-                    .is_ok_and(|record| record.repository == repository)
-        })
-        .map(ReleaseSummary::target)
-        .collect();
-    let Some(first) = names.first() else {
-        return error;
-    };
-    error.hint(format!(
-        "{} has {} of it: without its file it is suspended, nothing is applied and nothing deleted; `pleach uninstall {first}` takes a release away",
-        cluster.server(),
-        names.join(", ")
-    ))
-}
-
-/// A release that nobody can uninstall: it is not there.
-pub(in crate::cli) fn not_installed(target: &Target, server: &str) -> CliError {
-    CliError::new(
-        Kind::Failed,
-        format!("release {target} is not installed in {server}"),
-    )
-    .hint("`pleach status` names what is; a lost record comes back with `pleach recover`")
 }

@@ -90,7 +90,7 @@ fn repository() -> Folder {
     folder
 }
 
-fn commit(folder: &Folder) {
+pub(super) fn commit(folder: &Folder) {
     for arguments in [
         &["init", "--quiet", "--initial-branch=main"][..],
         &["add", "--all"],
@@ -123,7 +123,8 @@ fn changed() -> Folder {
             "  - {name: old, bundle: old, namespace: old}",
             "  - {name: new, bundle: old, namespace: fresh}",
         );
-    folder.write("environments/dev.yaml", &environment);
+    let consent = "consent: [{action: uninstall, release: old}]\n";
+    folder.write("environments/dev.yaml", &(environment + consent));
     let web = WEB
         .replace("conf-5h2mk8gt9b", "conf-7f2tm6dk4c")
         .replace("d: '4'", "d: '5'")
@@ -202,6 +203,69 @@ fn one_release_is_compared_alone_also_one_that_is_removed() {
     let run = folder.run(&["diff", "dev/none", "--base", "main"]);
     assert_eq!(run.code, 3);
     assert!(run.stderr.contains("has no release none"), "{}", run.stderr);
+}
+
+#[test]
+fn a_release_that_left_git_waits_for_its_consent() {
+    let folder = repository();
+    let left = ENVIRONMENT.replace("  - {name: old, bundle: old, namespace: old}\n", "");
+    folder.write("environments/dev.yaml", &left);
+    let run = folder.run(&["diff", "dev", "--base", "main", "--exit-code"]);
+    assert_eq!(run.code, 0, "{}", run.shown());
+    assert!(!run.stdout.contains("delete"), "{}", run.stdout);
+    for words in [
+        "release dev.old is no longer in git; its 2 objects stay until that is consented to",
+        "{action: uninstall, release: old}",
+    ] {
+        assert!(run.stderr.contains(words), "{}", run.stderr);
+    }
+    // The environment file may forbid what it consents to in general.
+    let protected = "consent: [{action: uninstall, release: old}]\nprotect: [{kind: ConfigMap}]\n";
+    folder.write("environments/dev.yaml", &format!("{left}{protected}"));
+    let run = folder.run(&["diff", "dev", "--base", "main"]);
+    assert!(!run.stdout.contains("delete ConfigMap"), "{}", run.stdout);
+    assert!(
+        run.stderr.contains("action: delete, kind: ConfigMap"),
+        "{}",
+        run.stderr
+    );
+}
+
+#[test]
+fn objects_that_change_hands_are_neither_deleted_nor_created() {
+    let folder = repository();
+    let moved = ENVIRONMENT.replace(
+        "{name: old, bundle: old, namespace: old}",
+        "{name: new, bundle: old, namespace: old, movedFrom: {environment: dev, release: old}}",
+    );
+    folder.write("environments/dev.yaml", &moved);
+    let run = folder.run(&["diff", "dev", "--base", "main"]);
+    assert_eq!(run.code, 0, "{}", run.shown());
+    assert!(
+        run.stdout.contains("adopt ConfigMap/old/a"),
+        "{}",
+        run.shown()
+    );
+    for word in ["delete", "create"] {
+        assert!(!run.stdout.contains(word), "{}", run.stdout);
+    }
+    // Another environment may take them over too, also while it cannot be read.
+    folder.write(
+        "environments/dev.yaml",
+        &ENVIRONMENT.replace(
+            "  - {name: old, bundle: old, namespace: old}\n",
+            "consent: [{action: uninstall, release: old}]\n",
+        ),
+    );
+    folder.write("environments/next.yaml", "nonsense: [");
+    let run = folder.run(&["diff", "dev", "--base", "main"]);
+    assert!(!run.stdout.contains("delete"), "{}", run.stdout);
+    assert!(
+        run.stderr
+            .contains("environment next cannot be read, and may take over objects of dev.old"),
+        "{}",
+        run.stderr
+    );
 }
 
 #[test]

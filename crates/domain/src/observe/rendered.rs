@@ -79,6 +79,9 @@ impl Observed {
             head.manifests.iter().map(|one| (one.id(), one)).collect();
         for other in base.others {
             exist(&mut observed, other, &head.name);
+            if head.terms.moved_from.as_ref() == Some(&other.name) {
+                hand_over(&mut observed, other, head, &wanted);
+            }
         }
         if let Some(release) = base.release {
             exist(&mut observed, release, &head.name);
@@ -281,6 +284,32 @@ fn remember(
     };
     observed.full.insert(id.clone(), before);
     if let Some(after) = after {
+        observed
+            .predicted
+            .insert(id.clone(), Prediction::Answer(after));
+    }
+}
+
+/// What the head takes over from a release is looked at in full.
+fn hand_over(
+    observed: &mut Observed,
+    former: &Desired,
+    head: &Desired,
+    wanted: &BTreeMap<&ObjectId, &Manifest>,
+) {
+    let manager = head.name.field_manager();
+    let owner = former.name.field_manager();
+    for manifest in &former.manifests {
+        let id = manifest.id();
+        let Some(wanted) = wanted.get(id) else {
+            continue;
+        };
+        let before = live(manifest, &owner, former.digests.get(id));
+        let before = Live::new(before, &manager).hiding(&manifest.secrecy());
+        let after = live(wanted, &manager, head.digests.get(id));
+        let after = Live::new(after, &manager).hiding(&wanted.secrecy());
+        observed.full.insert(id.clone(), before);
+        observed.adopted.insert(id.clone(), after.clone());
         observed
             .predicted
             .insert(id.clone(), Prediction::Answer(after));

@@ -1,0 +1,155 @@
+//! Environments that git does not have, and releases that nobody has.
+
+use std::time::Duration;
+
+use pleach_domain::finding::Finding;
+use pleach_domain::inventory::{ReleaseSummary, Store};
+use pleach_domain::repo::{self, ClusterRef, FileTree, PrunePolicy, ResolvedEnvironment};
+
+use super::{Options, Session, connect, finish};
+use crate::cli::error::{CliError, Kind};
+use crate::cli::load::{Opened, pleach_version};
+use crate::cli::{Context, Loaded, Target, Ui};
+use crate::engine::sync::state::{self, Search};
+use crate::io::cluster::Retry;
+
+/// How long a cluster that only adds a hint is asked.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+impl Session {
+    /// Reads what `uninstall` needs: the environment by itself, without its
+    /// bundles. It may be gone from git, or be broken.
+    pub(in crate::cli) async fn for_end(
+        ui: &mut Ui,
+        ctx: &Context,
+        target: &Target,
+        options: Options,
+    ) -> Result<Self, CliError> {
+        let Opened { tree, revision } = ctx.open()?;
+        let name = &target.environment;
+        let mut is_without_file = false;
+        let environment = match repo::outline(&*tree, name, &pleach_version()) {
+            Ok(outline) => {
+                let is_wanted = target
+                    .release
+                    .as_ref()
+                    .is_some_and(|release| outline.releases.contains_key(release));
+                if is_wanted {
+                    ui.notice(format!(
+                        "note: {} has release {target}: the next apply installs it again",
+                        outline.environment.origin.file
+                    ));
+                }
+                outline.environment
+            }
+            Err(findings) => {
+                is_without_file = true;
+                without_file(ui, &*tree, name, findings)?
+            }
+        };
+        drop(tree);
+        let loaded = Loaded {
+            environment,
+            rendered: Vec::new(),
+            others: Vec::new(),
+            revision,
+            findings: Vec::new(),
+        };
+        let mut session = Self::over(ctx, loaded, options, None).await?;
+        session.is_without_file = is_without_file;
+        Ok(session)
+    }
+}
+
+/// Whether git does not have the environment at all.
+pub(super) fn is_unknown(findings: &[Finding]) -> bool {
+    findings
+        .iter()
+        .any(|finding| finding.code == "unknown-environment")
+}
+
+/// What is left of an environment whose file is gone or cannot be read.
+fn without_file(
+    ui: &mut Ui,
+    tree: &dyn FileTree,
+    name: &str,
+    findings: Vec<Finding>,
+) -> Result<ResolvedEnvironment, CliError> {
+    let repository = repo::repository_id(tree, &pleach_version())
+        .map_err(|findings| CliError::from_findings("the repository is invalid", findings))?;
+    if !is_unknown(&findings) {
+        return Err(CliError::from_findings(
+            format!("environment {name} cannot be read, and may protect what would be deleted"),
+            findings,
+        ));
+    }
+    ui.notice(format!(
+        "note: environment {name} is not in git: what is protected is known from the record alone"
+    ));
+    Ok(ResolvedEnvironment {
+        repository,
+        name: name.to_owned(),
+        origin: pleach_domain::object::Origin::new(format!("environments/{name}.yaml"), 0),
+        cluster: ClusterRef::default(),
+        store: Store::Release,
+        prune: PrunePolicy::default(),
+        protect: Vec::new(),
+        consent: Vec::new(),
+        releases: Vec::new(),
+        findings: Vec::new(),
+    })
+}
+
+/// An environment that git does not have is suspended: adds what the cluster
+/// has of it, where the cluster answers.
+pub(super) async fn suspended(ctx: &Context, target: &Target, error: CliError) -> CliError {
+    if !is_unknown(error.findings()) {
+        return error;
+    }
+    let Ok(Ok(repository)) = ctx
+        .open()
+        .map(|Opened { tree, .. }| repo::repository_id(&*tree, &pleach_version()))
+    else {
+        return error;
+    };
+    let settings = &ctx.settings;
+    let connecting = connect(settings.kubeconfig.clone(), settings.context.clone());
+    let Ok(Ok(cluster)) = finish(&ctx.cancel, connecting).await else {
+        return error;
+    };
+    let cluster = cluster.with_retry(Retry::within(PATIENCE));
+    let Ok(Ok(releases)) =
+        finish(&ctx.cancel, state::releases(&cluster, &Search::Everywhere)).await
+    else {
+        return error;
+    };
+    let names: Vec<String> = releases
+        .releases
+        .iter()
+        .filter(|release| {
+            release.name.environment == target.environment
+                && release
+                    .record
+                    .as_ref()
+                    .is_ok_and(|record| record.repository == repository)
+        })
+        .map(ReleaseSummary::target)
+        .collect();
+    let Some(first) = names.first() else {
+        return error;
+    };
+    error.hint(format!(
+        "{} has {} of it: without its file it is suspended, nothing is applied and nothing deleted; `pleach uninstall {first}` takes a release away",
+        cluster.server(),
+        names.join(", ")
+    ))
+}
+
+/// A release that nobody can uninstall: it is not there.
+pub(in crate::cli) fn not_installed(target: &Target, server: &str) -> CliError {
+    CliError::new(
+        Kind::Failed,
+        format!("release {target} is not installed in {server}"),
+    )
+    .hint("`pleach status` names what is; a lost record comes back with `pleach recover`")
+}

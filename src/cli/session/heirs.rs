@@ -1,0 +1,92 @@
+//! Who takes over the objects of a release (`movedFrom`).
+
+use pleach_domain::finding::{Finding, Kind};
+use pleach_domain::inventory::ReleaseName;
+use pleach_domain::plan::{Consented, Heir, Removal};
+use pleach_domain::repo::{self, FileTree, Outline, ResolvedRelease};
+
+use crate::cli::Target;
+use crate::cli::load::{self, Loaded, pleach_version};
+
+/// Who takes over objects of a release.
+#[derive(Default)]
+pub(in crate::cli) struct Heirs {
+    known: Vec<Heir>,
+    /// Environments that cannot be read: they may take over anything.
+    unread: Vec<Finding>,
+}
+
+impl Heirs {
+    /// Those in any environment of the repository; `loaded` is one of them.
+    pub(in crate::cli) fn of(former: &ReleaseName, tree: &dyn FileTree, loaded: &Loaded) -> Self {
+        let mut heirs = Self::default();
+        let is_heir = |release: &ResolvedRelease| release.moved_from.as_ref() == Some(former);
+        for name in repo::environments(tree) {
+            let is_loaded = name == loaded.environment.name
+                && loaded.rendered.len() == loaded.environment.releases.len()
+                && !loaded.rendered.is_empty();
+            let read_in;
+            let releases = if is_loaded {
+                &loaded.rendered
+            } else {
+                let Ok(Outline { releases, .. }) = repo::outline(tree, &name, &pleach_version())
+                else {
+                    heirs.unread.push(unread(&name, former));
+                    continue;
+                };
+                if !releases.values().flatten().any(|from| from == former) {
+                    continue;
+                }
+                let target = Target {
+                    environment: name.clone(),
+                    release: None,
+                };
+                match load::read(tree, loaded.revision.clone(), &target) {
+                    Ok(read) if !read.findings.iter().any(Finding::is_error) => read_in = read,
+                    Ok(_) | Err(_) => {
+                        heirs.unread.push(unread(&name, former));
+                        continue;
+                    }
+                }
+                &read_in.rendered
+            };
+            heirs
+                .known
+                .extend(releases.iter().filter(|(release, _)| is_heir(release)).map(
+                    |(release, rendered)| {
+                        Heir {
+                            name: release.name.clone(),
+                            apply_set: release.store.apply_set(&release.name),
+                            wants: rendered
+                                .manifests
+                                .iter()
+                                .map(|manifest| manifest.id().clone())
+                                .collect(),
+                        }
+                    },
+                ));
+        }
+        heirs
+    }
+
+    /// What becomes of the release. What may be handed over is not deleted: a
+    /// consent counts where all who may take something are known.
+    pub(in crate::cli) fn removal(self, consented: Option<Consented>) -> (Removal, Vec<Finding>) {
+        let removal = Removal {
+            consented: consented.filter(|_| self.unread.is_empty()),
+            heirs: self.known,
+        };
+        (removal, self.unread)
+    }
+}
+
+fn unread(environment: &str, former: &ReleaseName) -> Finding {
+    Finding::warning(
+        Kind::Repository,
+        "heirs-unknown",
+        format!(
+            "environment {environment} cannot be read, and may take over objects of {former}: nothing of it is deleted"
+        ),
+    )
+    .hint(format!("see `pleach render {environment}`"))
+}
