@@ -158,6 +158,19 @@ fn from_helm_whose_record_is_named() {
             &record,
         ]);
     }
+    // HELM_DRIVER=configmap
+    let record = fleet.file(
+        "record.yaml",
+        "apiVersion: v1\nkind: ConfigMap\nmetadata:\n  name: sh.helm.release.v1.shop.v3\n  labels: {name: shop, owner: helm, status: deployed, version: \"3\"}\ndata: {release: H4sIAAAA}\n",
+    );
+    fleet.kubectl(&[
+        "-n",
+        "fromhelm",
+        "create",
+        "--field-manager=helm",
+        "-f",
+        &record,
+    ]);
     fleet
         .writes_nothing(|fleet| fleet.apply().ended_with(7))
         .says("Helm (release fromhelm/shop) installed it")
@@ -166,8 +179,8 @@ fn from_helm_whose_record_is_named() {
         );
     adopt(&fleet, "helm");
     taken_over(&fleet, "meta.helm.sh")
-        .says("Helm still has release fromhelm/shop on record (Secret sh.helm.release.v1.shop.v1, sh.helm.release.v1.shop.v2 in namespace fromhelm)")
-        .says("`kubectl -n fromhelm delete secret sh.helm.release.v1.shop.v1 sh.helm.release.v1.shop.v2`");
+        .says("Helm still has release fromhelm/shop on record (secret/sh.helm.release.v1.shop.v1, secret/sh.helm.release.v1.shop.v2, configmap/sh.helm.release.v1.shop.v3 in namespace fromhelm)")
+        .says("`kubectl -n fromhelm delete secret/sh.helm.release.v1.shop.v1 secret/sh.helm.release.v1.shop.v2 configmap/sh.helm.release.v1.shop.v3`");
 }
 
 /// The definition of an owner's kind, as far as it matters here.

@@ -109,12 +109,12 @@ pub enum OwnerState {
     Suspended,
     /// It does not exist.
     Absent,
-    /// Helm has it on record in these Secrets.
+    /// Helm has it on record in these Secrets or ConfigMaps.
     Recorded {
         /// Their namespace.
         namespace: String,
-        /// Their names.
-        secrets: Vec<String>,
+        /// As kubectl names them, such as `secret/sh.helm.release.v1.web.v1`.
+        records: Vec<String>,
     },
     /// It could not be read; why.
     Unknown(String),
@@ -380,14 +380,10 @@ impl Owner {
 }
 
 /// The command that removes what Helm has on record of a release.
-pub fn forget_helm(namespace: &str, secrets: &[String]) -> Option<String> {
-    let names = secrets.iter().map(String::as_str);
-    (is_name(namespace) && names.clone().all(is_name)).then(|| {
-        format!(
-            "kubectl -n {namespace} delete secret {}",
-            names.collect::<Vec<_>>().join(" ")
-        )
-    })
+pub fn forget_helm(namespace: &str, records: &[String]) -> Option<String> {
+    let mut names = records.iter().flat_map(|record| record.split('/'));
+    (is_name(namespace) && names.all(is_name))
+        .then(|| format!("kubectl -n {namespace} delete {}", records.join(" ")))
 }
 
 /// Whether a text may stand in a command as it is.
@@ -477,8 +473,8 @@ mod tests {
     fn only_names_go_into_commands() {
         let one = |name: &str| [name.to_owned()];
         assert_eq!(
-            forget_helm("web", &one("sh.helm.release.v1.web.v3")).as_deref(),
-            Some("kubectl -n web delete secret sh.helm.release.v1.web.v3")
+            forget_helm("web", &one("secret/sh.helm.release.v1.web.v3")).as_deref(),
+            Some("kubectl -n web delete secret/sh.helm.release.v1.web.v3")
         );
         assert_eq!(forget_helm("web; rm", &one("a")), None);
         assert_eq!(forget_helm("web", &one("$(rm)")), None);

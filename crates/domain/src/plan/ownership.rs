@@ -147,12 +147,12 @@ pub(super) fn helm_remains(ctx: &Ctx<'_>, live: &LiveMeta) -> Option<Finding> {
     let finding = |message: String| Finding::warning(Kind::Policy, "helm-release-remains", message);
     let name = &owner.name;
     match &known.state {
-        OwnerState::Recorded { namespace, secrets } => {
-            let names = secrets.join(", ");
+        OwnerState::Recorded { namespace, records } => {
+            let names = records.join(", ");
             let message = format!(
-                "Helm still has {owner} on record (Secret {names} in namespace {namespace}): `helm uninstall {name}` would delete the objects that are taken over"
+                "Helm still has {owner} on record ({names} in namespace {namespace}): `helm uninstall {name}` would delete the objects that are taken over"
             );
-            let hint = deployer::forget_helm(namespace, secrets)
+            let hint = deployer::forget_helm(namespace, records)
                 .map(|command| format!("when this apply is done, delete the record: `{command}`"));
             Some(match hint {
                 Some(hint) => finding(message).hint(hint),
@@ -164,7 +164,7 @@ pub(super) fn helm_remains(ctx: &Ctx<'_>, live: &LiveMeta) -> Option<Finding> {
                 "whether Helm still has {owner} on record cannot be told: {why}"
             ))
             .hint(format!(
-                "delete its Secrets sh.helm.release.v1.{name}.v*, or `helm uninstall {name}` deletes the objects that are taken over"
+                "delete its Secrets or ConfigMaps sh.helm.release.v1.{name}.v*, or `helm uninstall {name}` deletes the objects that are taken over"
             )),
         ),
         OwnerState::Active { .. } | OwnerState::Suspended | OwnerState::Absent => None,

@@ -115,33 +115,54 @@ impl Reader<'_> {
             .unwrap_or(OwnerState::Absent))
     }
 
-    /// Helm keeps each revision of a release in a Secret.
+    /// Helm keeps each revision of a release in a Secret, or in a ConfigMap for
+    /// who asked for that.
     async fn look_up_helm(&self, owner: &Owner) -> Result<OwnerState, ClusterError> {
         let Some(namespace) = &owner.namespace else {
             return Ok(OwnerState::Unknown(
                 "its namespace is not on the object".to_owned(),
             ));
         };
-        let path = ResourcePath::namespaced("v1", "Secret", "secrets");
         let labels = format!("owner=helm,name={}", owner.name);
         let selector = Selector {
             namespace: Some(namespace),
             labels: Some(&labels),
             ..Selector::default()
         };
-        let list = self
-            .cluster
-            .list_metadata(&path, &selector, &self.manager)
-            .await?;
-        let secrets: Vec<String> = list.items.into_iter().map(|(id, _)| id.name).collect();
-        Ok(if secrets.is_empty() {
-            OwnerState::Absent
-        } else {
-            OwnerState::Recorded {
-                namespace: namespace.clone(),
-                secrets,
+        let kinds = [("Secret", "secrets"), ("ConfigMap", "configmaps")];
+        let lists = kinds.map(|(kind, plural)| {
+            let path = ResourcePath::namespaced("v1", kind, plural);
+            let selector = &selector;
+            async move {
+                self.cluster
+                    .list_metadata(&path, selector, &self.manager)
+                    .await
             }
-        })
+        });
+        let mut records = Vec::new();
+        let mut unseen = None;
+        for (listed, (kind, _)) in futures::future::join_all(lists)
+            .await
+            .into_iter()
+            .zip(kinds)
+        {
+            match listed {
+                Ok(list) => records.extend(
+                    list.items
+                        .into_iter()
+                        .map(|(id, _)| format!("{}/{}", kind.to_lowercase(), id.name)),
+                ),
+                Err(error) => unseen = unseen.or(Some(error)),
+            }
+        }
+        match unseen {
+            _ if !records.is_empty() => Ok(OwnerState::Recorded {
+                namespace: namespace.clone(),
+                records,
+            }),
+            Some(error) => Err(error),
+            None => Ok(OwnerState::Absent),
+        }
     }
 
     /// What the server makes of an object from which everything is gone that

@@ -196,7 +196,7 @@ fn marks_of_former_deployers_are_taken_off_unless_git_has_them() {
 fn what_helm_has_on_record_is_named_with_the_command_that_removes_it() {
     let recorded = OwnerState::Recorded {
         namespace: "web".to_owned(),
-        secrets: vec!["sh.helm.release.v1.x.v1".to_owned()],
+        records: vec!["configmap/sh.helm.release.v1.x.v1".to_owned()],
     };
     let plan = of_helm()
         .adopt("helm")
@@ -207,12 +207,12 @@ fn what_helm_has_on_record_is_named_with_the_command_that_removes_it() {
     assert!(
         finding
             .message
-            .contains("Secret sh.helm.release.v1.x.v1 in namespace web")
+            .contains("(configmap/sh.helm.release.v1.x.v1 in namespace web)")
     );
     assert_eq!(
         finding.hint.as_deref(),
         Some(
-            "when this apply is done, delete the record: `kubectl -n web delete secret sh.helm.release.v1.x.v1`"
+            "when this apply is done, delete the record: `kubectl -n web delete configmap/sh.helm.release.v1.x.v1`"
         )
     );
     assert!(!finding.is_error());
