@@ -11,6 +11,7 @@ pub(crate) mod recover;
 pub(crate) mod report;
 #[cfg(test)]
 pub(crate) mod samples;
+pub(crate) mod sarif;
 pub(crate) mod status;
 pub(crate) mod style;
 mod table;

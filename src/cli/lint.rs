@@ -8,7 +8,7 @@ use pleach_domain::repo::{self, FileTree};
 use serde_json::json;
 
 use super::error::CliError;
-use super::format::findings;
+use super::format::{self, findings, sarif};
 use super::load::pleach_version;
 use super::{Context, Exit, Target, Ui};
 
@@ -27,7 +27,8 @@ Examples:
   pleach lint                         all environments
   pleach lint production staging      two of them
   pleach lint --revision v1.4.0       as it was at a tag
-  pleach lint -o json                 for programs")]
+  pleach lint -o json                 for programs
+  pleach lint -o sarif > pleach.sarif for code hosts, which show it beside the line")]
 pub(crate) struct LintArgs {
     /// Environments [default: all]
     #[arg(value_name = "ENV")]
@@ -42,6 +43,7 @@ pub(crate) struct LintArgs {
 enum Output {
     Text,
     Json,
+    Sarif,
 }
 
 pub(crate) fn run(ui: &mut Ui, context: &Context, args: &LintArgs) -> Result<Exit, CliError> {
@@ -87,6 +89,7 @@ pub(crate) fn run(ui: &mut Ui, context: &Context, args: &LintArgs) -> Result<Exi
             });
             ui.print(format_args!("{report:#}"));
         }
+        Output::Sarif => ui.print(format::json(&json!(sarif::log(&found)))),
     }
     Ok(if found.iter().any(Finding::is_error) {
         Exit::REPOSITORY

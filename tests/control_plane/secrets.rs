@@ -292,6 +292,65 @@ fn fields_that_a_bundle_names_are_as_secret_as_secrets() {
     fleet.applied();
 }
 
+/// A value that the schema marks gets into all that is no Secret.
+const MARKED: &str = "\
+apiVersion: v1
+kind: ConfigMap
+metadata: {name: marked, annotations: {note: 'pw {{ values.password }}'}}
+data:
+  url: 'postgres://web:{{ values.password }}@db'
+  encoded: {{ values.password | b64encode | quote }}
+  level: low
+";
+
+#[test]
+fn values_that_the_schema_marks_are_as_secret_as_secrets() {
+    let fleet = fleet("marked");
+    fleet.write(
+        "manifests/web/v1.0.0/values.schema.json",
+        r#"{"properties": {"password": {"type": "string", "writeOnly": true}}}"#,
+    );
+    let template = "manifests/web/v1.0.0/marked.yaml.j2";
+    fleet.write(template, MARKED);
+    fleet.commit();
+    say_everything(&fleet);
+    fleet.applied();
+    let live = || fleet.get(&["-n", "marked", "cm/marked"]).unwrap();
+    assert!(leaks(&live()["data"].to_string()).is_some(), "it got there");
+    let digest = &live()["metadata"]["annotations"]["pleach.dev/desired"];
+    assert!(digest.as_str().unwrap().contains("hmac"), "{digest}");
+
+    // Git changes it, and the cluster drifts.
+    fleet.edit_environment("pw-Xq7hush9vB2", "new-Xq7hush9vB2");
+    fleet.edit(template, "level: low", "level: high");
+    fleet.commit();
+    say_everything(&fleet);
+    fleet.diff().ended_with(10).says("+  level: high");
+    fleet.applied();
+    let drift = format!(r#"{{"data":{{"url":"other-{PLANTED}"}}}}"#);
+    fleet.kubectl(&[
+        "-n",
+        "marked",
+        "patch",
+        "cm/marked",
+        "--type=merge",
+        "-p",
+        &drift,
+    ]);
+    say_everything(&fleet);
+    fleet.applied();
+
+    // The server refuses the object, and quotes it.
+    fleet.edit(
+        template,
+        "  level: high",
+        "  level: [\"{{ values.password }}\"]",
+    );
+    fleet.commit();
+    say_everything(&fleet);
+    assert_ne!(fleet.apply().code, 0);
+}
+
 #[test]
 fn secrets_of_kubectl_are_adopted_in_silence() {
     let fleet = fleet("adopted");

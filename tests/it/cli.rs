@@ -11,6 +11,7 @@ mod lint;
 mod render;
 mod status;
 mod version;
+mod write_only;
 
 use std::fs;
 use std::path::Path;

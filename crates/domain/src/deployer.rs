@@ -292,6 +292,11 @@ pub fn family(manager: &str) -> Option<&'static str> {
         .map(|(name, _)| *name)
 }
 
+/// The names of all families.
+pub fn families() -> impl Iterator<Item = &'static str> {
+    FAMILIES.iter().map(|(name, _)| *name)
+}
+
 /// The labels and annotations of an object that are marks of a deployer.
 pub fn marks(metadata: &Value) -> Vec<FieldPath> {
     let is_flux = |key: &str| key.starts_with(FLUX_KUSTOMIZE) || key.starts_with(FLUX_HELM);

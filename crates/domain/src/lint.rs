@@ -19,7 +19,7 @@ mod tests;
 mod versions;
 
 pub use claims::across;
-pub use codes::CODES;
+pub use codes::{CODES, Code, meaning};
 
 use std::collections::{BTreeMap, BTreeSet};
 

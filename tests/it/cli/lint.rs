@@ -111,6 +111,81 @@ fn json_is_for_programs() {
 }
 
 #[test]
+fn sarif_is_for_code_hosts() {
+    let folder = folder();
+    folder.write("manifests/web/v1.0.0/a file.yaml", "kind: [\n");
+    let run = folder.run(&["lint", "-o", "sarif"]);
+    assert_eq!((run.code, run.stderr.as_str()), (3, ""));
+    assert!(!run.stdout.contains("hunter2"));
+    let log: Value = serde_json::from_str(&run.stdout).unwrap();
+    let schema: Value = serde_json::from_str(include_str!("sarif.schema.json")).unwrap();
+    let errors: Vec<String> = jsonschema::validator_for(&schema)
+        .unwrap()
+        .iter_errors(&log)
+        .map(|error| format!("{}: {error}", error.instance_path()))
+        .collect();
+    assert_eq!(errors, Vec::<String>::new());
+
+    let found = &log["runs"][0];
+    let results = found["results"].as_array().unwrap();
+    for result in results {
+        let index = usize::try_from(result["ruleIndex"].as_u64().unwrap()).unwrap();
+        let rule = &found["tool"]["driver"]["rules"][index];
+        assert_eq!(rule["id"], result["ruleId"]);
+    }
+    let of = |file: &str| -> Vec<String> {
+        results
+            .iter()
+            .filter(|result| {
+                let place = &result["locations"][0]["physicalLocation"];
+                place["artifactLocation"]["uri"]
+                    .as_str()
+                    .unwrap()
+                    .ends_with(file)
+            })
+            .map(|result| {
+                let region = &result["locations"][0]["physicalLocation"]["region"];
+                format!(
+                    "{}:{} {} {}: {}",
+                    region["startLine"],
+                    region["startColumn"],
+                    result["level"].as_str().unwrap(),
+                    result["ruleId"].as_str().unwrap(),
+                    result["message"]["text"].as_str().unwrap()
+                )
+            })
+            .collect()
+    };
+    assert!(
+        of("v1.0.0/web.yaml").contains(
+            &"6:3 error unknown-field: Deployment.apps/web/web: `spec.replicsa` is no field of \
+              Deployment\nhint: did you mean `replicas`?"
+                .to_owned()
+        ),
+        "{}",
+        run.stdout
+    );
+    assert_eq!(of("v1.0.0/a%20file.yaml").len(), 1, "{}", run.stdout);
+}
+
+#[test]
+fn what_has_no_place_is_shown_at_the_repository() {
+    let folder = Folder::with(&[(
+        "pleach.yaml",
+        "apiVersion: pleach.dev/v1alpha1\nkind: Repository\nid: fleet\n",
+    )]);
+    let run = folder.run(&["lint", "-o", "sarif"]);
+    assert_eq!(run.code, 3);
+    let log: Value = serde_json::from_str(&run.stdout).unwrap();
+    let result = &log["runs"][0]["results"][0];
+    assert_eq!(result["ruleId"], "unknown-environment");
+    assert_eq!(
+        result["locations"][0]["physicalLocation"]["artifactLocation"]["uri"],
+        "pleach.yaml"
+    );
+}
+
+#[test]
 fn one_cluster_has_one_environment_for_an_object() {
     let folder = folder();
     let green = folder

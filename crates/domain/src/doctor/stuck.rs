@@ -179,7 +179,7 @@ fn show(namespace: &Leaving) -> String {
 /// Objects whose finalizers nobody takes away; those of a namespace that is
 /// explained already are named there.
 pub(super) fn objects(observations: &Observations, found: &mut Vec<Diagnosis>) {
-    let named: BTreeSet<ObjectId> = found
+    let told: BTreeSet<ObjectId> = found
         .iter()
         .filter(|diagnosis| diagnosis.code == Code::NamespaceStuck)
         .flat_map(|diagnosis| diagnosis.related.clone())
@@ -188,7 +188,7 @@ pub(super) fn objects(observations: &Observations, found: &mut Vec<Diagnosis>) {
         let Some(since) = object.deleting_since else {
             continue;
         };
-        if object.finalizers.is_empty() || named.contains(&object.id) {
+        if object.finalizers.is_empty() || told.contains(&object.id) {
             continue;
         }
         let absence = absence::of_controllers(observations, &[object]);
@@ -200,12 +200,9 @@ pub(super) fn objects(observations: &Observations, found: &mut Vec<Diagnosis>) {
         if !is_late(since, observations.at, patience) {
             continue;
         }
-        let waits: Vec<String> = object.finalizers.iter().map(ToString::to_string).collect();
-        let names: Vec<&str> = object
-            .finalizers
-            .iter()
-            .map(|one| one.name.as_str())
-            .collect();
+        let finalizers = || object.finalizers.iter();
+        let waits: Vec<String> = finalizers().map(ToString::to_string).collect();
+        let names: Vec<&str> = finalizers().map(|one| one.name.as_str()).collect();
         let mut diagnosis = Diagnosis::new(
             Code::ObjectStuck,
             Severity::Warning,

@@ -1,79 +1,243 @@
 //! The stable names of what can be wrong with a repository.
 
-/// Every code of a finding about files, values, templates or manifests, sorted.
-/// docs/lint.md says what each means; a test compares.
-pub const CODES: [&str; 65] = [
-    "annotation",
-    "api-not-served",
-    "autoscaled-field",
-    "claimed-twice",
-    "duplicate-item",
-    "duplicate-object",
-    "duplicate-release",
-    "extends-cycle",
-    "file-unreadable",
-    "generate-name",
-    "helm-chart",
-    "ignore-matches-nothing",
-    "invalid-extends",
-    "invalid-name",
-    "invalid-value",
-    "invalid-yaml",
-    "kind-unknown",
-    "kubernetes-range",
-    "kubernetes-unknown",
-    "kustomization",
-    "lfs-pointer",
-    "missing-field",
-    "missing-file",
-    "name",
-    "namespace-ignored",
-    "namespace-missing",
-    "namespace-not-made",
-    "not-a-file",
-    "not-a-manifest",
-    "not-a-string",
-    "not-editable",
-    "not-rendered",
-    "not-supported-yet",
-    "not-text",
-    "nothing-to-render",
-    "object",
-    "patch-failed",
-    "patch-without-target",
-    "reference-not-made",
-    "registration-without-service",
-    "requires",
-    "reserved-annotation",
-    "reserved-label",
-    "secret",
-    "secret-field-unused",
-    "secret-in-name",
-    "server-fields",
-    "template-failed",
-    "template-limit",
-    "template-missing",
-    "template-syntax",
-    "template-undefined",
-    "unknown-bundle",
-    "unknown-environment",
-    "unknown-field",
-    "unknown-release",
-    "unknown-version",
-    "unreadable-file",
-    "unused-consent",
-    "unused-rollback",
-    "values-refused",
-    "values-schema",
-    "wrong-kind",
-    "wrong-type",
-    "yaml",
+/// What a finding about files, values, templates or manifests is about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Code {
+    /// Its name in findings.
+    pub name: &'static str,
+    /// One or two sentences, as docs/lint.md has them.
+    pub meaning: &'static str,
+}
+
+const fn code(name: &'static str, meaning: &'static str) -> Code {
+    Code { name, meaning }
+}
+
+/// Every code, sorted by name. A test compares it with docs/lint.md.
+pub const CODES: [Code; 66] = [
+    code(
+        "annotation",
+        "An annotation of pleach with a value that it cannot have, or that it does not know.",
+    ),
+    code(
+        "api-not-served",
+        "The declared Kubernetes, or the definition, does not serve that version of a kind. Says when it was removed, since when it is there, and what is served instead.",
+    ),
+    code(
+        "autoscaled-field",
+        "`spec.replicas` of an object that a HorizontalPodAutoscaler of the environment scales: it is sent once and then left to it.",
+    ),
+    code(
+        "claimed-twice",
+        "Two environments with the same `cluster.id` have the same object.",
+    ),
+    code(
+        "duplicate-item",
+        "Two items of a list have the same keys, such as a port and its protocol, or the name of a variable. Server-side apply refuses that.",
+    ),
+    code(
+        "duplicate-object",
+        "The same object twice in an environment.",
+    ),
+    code("duplicate-release", "Two releases with one name."),
+    code("extends-cycle", "Environments that extend each other."),
+    code(
+        "file-unreadable",
+        "A manifest that cannot be read, or is not UTF-8.",
+    ),
+    code(
+        "generate-name",
+        "`generateName`: each apply would make another object.",
+    ),
+    code("helm-chart", "A Chart.yaml. Render the chart beforehand."),
+    code(
+        "ignore-matches-nothing",
+        "An ignore rule of a release names no object, or a field that none of its objects has.",
+    ),
+    code(
+        "invalid-extends",
+        "`extends` names something else than a file of environments/.",
+    ),
+    code(
+        "invalid-name",
+        "A name that is no DNS label, or is too long.",
+    ),
+    code(
+        "invalid-value",
+        "A value that a field cannot have: of our own files, or of a kind whose schema lists what is allowed.",
+    ),
+    code("invalid-yaml", "A file of our own is not YAML."),
+    code(
+        "kind-unknown",
+        "A kind that neither Kubernetes nor a definition of the environment has. It is taken for namespaced and not checked.",
+    ),
+    code(
+        "kubernetes-range",
+        "The bundle is not for the declared Kubernetes.",
+    ),
+    code(
+        "kubernetes-unknown",
+        "The declared Kubernetes is not built in; the nearest is used.",
+    ),
+    code("kustomization", "A kustomization. Render it beforehand."),
+    code("lfs-pointer", "A pointer of git LFS instead of the file."),
+    code(
+        "missing-field",
+        "A field that is required: of our own files, by a definition, or to tell the items of a list apart.",
+    ),
+    code("missing-file", "A file or folder that is not there."),
+    code("name", "A name that the server does not take."),
+    code(
+        "namespace-ignored",
+        "A cluster-scoped object with a namespace; it is left out.",
+    ),
+    code(
+        "namespace-missing",
+        "A namespaced object without a namespace, in a release without a default.",
+    ),
+    code(
+        "namespace-not-made",
+        "An object lies in a namespace that no manifest has and that is no release's: it has to exist.",
+    ),
+    code("not-a-file", "A link or a submodule; neither is followed."),
+    code(
+        "not-a-manifest",
+        "A file of pleach's own among the manifests.",
+    ),
+    code(
+        "not-a-string",
+        "A label or annotation that is no text: `on` and `1` need quotes.",
+    ),
+    code(
+        "not-editable",
+        "An environment file that `pleach rollback` cannot change without changing more than it should: anchors, maps in brackets with comments in them. Not said by lint.",
+    ),
+    code(
+        "not-rendered",
+        "A file that is not rendered, or not read, where it lies.",
+    ),
+    code(
+        "not-supported-yet",
+        "A field of our own files whose feature is not built yet.",
+    ),
+    code("not-text", "A file that is not UTF-8."),
+    code("nothing-to-render", "A version without manifests."),
+    code(
+        "object",
+        "A document that is no object, or lacks apiVersion, kind or name.",
+    ),
+    code(
+        "patch-failed",
+        "An operation of a patch that cannot be carried out.",
+    ),
+    code(
+        "patch-without-target",
+        "A patch that is for no object of the release.",
+    ),
+    code(
+        "reference-not-made",
+        "Pods need a ConfigMap, Secret, claim, class or ServiceAccount that no manifest has.",
+    ),
+    code(
+        "registration-without-service",
+        "An APIService, webhook configuration or conversion points at a Service that no manifest has.",
+    ),
+    code(
+        "requires",
+        "The repository requires another version of pleach.",
+    ),
+    code(
+        "reserved-annotation",
+        "An annotation that is pleach's own to set.",
+    ),
+    code("reserved-label", "A label that is pleach's own to set."),
+    code(
+        "secret",
+        "A Secret whose data is no map of texts, or not base64.",
+    ),
+    code(
+        "secret-field-unused",
+        "An entry of `secretFields` that is for no object, or whose object does not have the field.",
+    ),
+    code(
+        "secret-in-name",
+        "A value that values.schema.json marks `writeOnly` is part of a name, where it cannot be hidden.",
+    ),
+    code(
+        "server-fields",
+        "Fields that only the server writes; they are left out.",
+    ),
+    code(
+        "template-failed",
+        "An expression that fails with these values.",
+    ),
+    code("template-limit", "A template that runs or writes too long."),
+    code(
+        "template-missing",
+        "An import of a template that is not there.",
+    ),
+    code("template-syntax", "A template that cannot be parsed."),
+    code("template-undefined", "A value that is not defined."),
+    code("unknown-bundle", "A bundle that is not there."),
+    code(
+        "unknown-environment",
+        "An environment that is not there, or none at all.",
+    ),
+    code(
+        "unknown-field",
+        "A field that the format or the kind does not have. Suggests the name that was meant, or the place where the field belongs.",
+    ),
+    code(
+        "unknown-release",
+        "A release that the environment does not have.",
+    ),
+    code(
+        "unknown-version",
+        "A version that the bundle does not have.",
+    ),
+    code("unreadable-file", "A file that cannot be read."),
+    code(
+        "unused-adopt",
+        "An item of `adopt` that says nothing more than another one, that is pleach's own anyway, or that nearly is the name of a family.",
+    ),
+    code(
+        "unused-consent",
+        "A consent for a release that is not there, for another version than the release is at, to delete what is still in the manifests, or to recreate what is in none.",
+    ),
+    code(
+        "unused-rollback",
+        "A `rollback` to another version than the release is at, or of a bundle without versions.",
+    ),
+    code(
+        "values-refused",
+        "A value that values.schema.json does not allow, or that it requires.",
+    ),
+    code(
+        "values-schema",
+        "values.schema.json is not JSON, is no JSON Schema, or refers to something outside of itself.",
+    ),
+    code(
+        "wrong-kind",
+        "A file that does not begin with the apiVersion and kind of its place.",
+    ),
+    code(
+        "wrong-type",
+        "A value of another type: of our own files, or of a kind.",
+    ),
+    code("yaml", "A manifest, or what a template wrote, is not YAML."),
 ];
+
+/// What a code means.
+pub fn meaning(name: &str) -> Option<&'static str> {
+    let found = CODES.binary_search_by_key(&name, |code| code.name).ok()?;
+    Some(CODES[found].meaning)
+}
 
 /// Those that say what is nowhere: not to be trusted while a file that may
 /// have it cannot be read.
-pub(super) const NEED_ALL_OBJECTS: [&str; 3] = [
+pub(super) const NEED_ALL_OBJECTS: [&str; 4] = [
     "namespace-not-made",
     "reference-not-made",
     "registration-without-service",
+    "unused-consent",
 ];

@@ -2,6 +2,7 @@
 //! what they were for.
 
 use super::Scene;
+use crate::deployer;
 use crate::finding::{Finding, Kind};
 use crate::object::Origin;
 use crate::repo::{Consent, ConsentAction, ResolvedRelease, release_name};
@@ -14,6 +15,16 @@ pub(super) fn check(scene: &Scene<'_>, findings: &mut Vec<Finding>) {
     }
     for release in &scene.environment.releases {
         findings.extend(rollback_left_over(scene, release));
+        for item in &release.adopt {
+            if let Some((message, hint)) = adopts_nothing(item, &release.adopt) {
+                let message = format!("release {}: {message}", release.name.release);
+                findings.push(
+                    Finding::warning(Kind::Repository, "unused-adopt", message)
+                        .at(release.origin.clone())
+                        .hint(hint),
+                );
+            }
+        }
     }
 }
 
@@ -53,6 +64,45 @@ fn rollback_left_over(scene: &Scene<'_>, release: &ResolvedRelease) -> Option<Fi
     Some(finding.at(place).hint(hint))
 }
 
+/// Why an item of `adopt` takes over nothing, as far as can be told without a
+/// cluster: any name may be that of a field manager.
+fn adopts_nothing(item: &str, all: &[String]) -> Option<(String, String)> {
+    let take_out = || "take it out".to_owned();
+    if all.iter().filter(|other| *other == item).count() > 1 {
+        return Some((format!("`adopt` has {item} more than once"), take_out()));
+    }
+    if item == "pleach" || item.starts_with("pleach/") || item.starts_with("pleach-") {
+        let message = format!("`adopt` has {item}: what pleach itself holds needs no consent");
+        return Some((message, take_out()));
+    }
+    match deployer::family(item) {
+        Some(family) if family != item && all.iter().any(|other| other == family) => {
+            let message = format!("`adopt` has {item}, which {family} covers");
+            Some((message, take_out()))
+        }
+        Some(_) => None,
+        None => {
+            let hint = deployer::families().find(|family| is_misspelled(item, family))?;
+            let message = format!("`adopt` has {item}, which is no family of field managers");
+            Some((message, format!("did you mean `{hint}`?")))
+        }
+    }
+}
+
+/// One letter off, or another way to write it. Names of real managers are near
+/// each other, so nothing else counts.
+fn is_misspelled(item: &str, family: &str) -> bool {
+    let plain: String = item
+        .chars()
+        .filter(char::is_ascii_alphanumeric)
+        .map(|letter| letter.to_ascii_lowercase())
+        .collect();
+    let short = plain.strip_suffix("cd").unwrap_or(&plain);
+    [plain.as_str(), short]
+        .iter()
+        .any(|text| strsim::osa_distance(text, family) <= 1)
+}
+
 fn consent_left_over(scene: &Scene<'_>, consent: &Consent) -> Option<Finding> {
     // Resolving has said that the release is not there.
     let release = scene
@@ -76,10 +126,7 @@ fn consent_left_over(scene: &Scene<'_>, consent: &Consent) -> Option<Finding> {
             .hint("take it out when that upgrade is done"),
         );
     }
-    if consent.action != ConsentAction::Delete {
-        return None;
-    }
-    let kept = scene.objects.iter().find(|object| {
+    let named = scene.objects.iter().find(|object| {
         let id = object.id();
         object.release.name == release.name
             && consent.kind.as_ref() == Some(&id.kind)
@@ -89,17 +136,26 @@ fn consent_left_over(scene: &Scene<'_>, consent: &Consent) -> Option<Finding> {
                 .as_ref()
                 .is_none_or(|group| *group == id.group)
             && (consent.namespace.is_none() || consent.namespace == id.namespace)
-    })?;
-    Some(
-        Finding::warning(
-            Kind::Repository,
-            "unused-consent",
-            format!(
+    });
+    let unused = |message: String| Finding::warning(Kind::Repository, "unused-consent", message);
+    match (consent.action, named) {
+        (ConsentAction::Delete, Some(kept)) => Some(
+            unused(format!(
                 "the consent is to delete {}, which release {} has",
                 kept.id(),
                 consent.release
-            ),
-        )
-        .hint("take it out, or take the object out of the manifests"),
-    )
+            ))
+            .hint("take it out, or take the object out of the manifests"),
+        ),
+        (ConsentAction::Recreate, None) => Some(
+            unused(format!(
+                "the consent is to recreate {} {}, which no manifest of release {} has",
+                consent.kind.as_deref().unwrap_or_default(),
+                consent.name.as_deref().unwrap_or_default(),
+                consent.release
+            ))
+            .hint("correct the name, or take it out"),
+        ),
+        _ => None,
+    }
 }

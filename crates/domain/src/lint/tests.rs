@@ -1,3 +1,4 @@
+use rstest::rstest;
 use semver::Version;
 
 use super::*;
@@ -52,7 +53,7 @@ fn shown(linted: &Linted) -> Vec<String> {
                 .hint
                 .as_ref()
                 .map_or_else(String::new, |hint| format!(" ({hint})"));
-            assert!(CODES.contains(&finding.code.as_str()), "{}", finding.code);
+            assert!(meaning(&finding.code).is_some(), "{}", finding.code);
             format!(
                 "{file}:{}{column} {}: {}{hint}",
                 place.line, finding.code, finding.message
@@ -370,6 +371,8 @@ fn entries_that_are_about_nothing_are_found() {
 consent:
   - {action: delete, kind: Deployment, name: web, release: web, from: v0.9.0, to: v1.0.0}
   - {action: prune, count: 9, release: web, from: v0.8.0, to: v0.9.0}
+  - {action: recreate, kind: StatefulSet, name: db, release: web, from: v0.9.0, to: v1.0.0, propagation: Orphan}
+  - {action: recreate, kind: Deployment, name: web, release: web, from: v0.9.0, to: v1.0.0}
 ",
         "kubernetes: '>=1.37'\n",
         &[("a.yaml", DEPLOYMENT)],
@@ -383,7 +386,47 @@ consent:
              release web has (take it out, or take the object out of the manifests)",
             "dev.yaml:10 unused-consent: the consent is for v0.9.0, and release web is at v1.0.0 \
              (take it out when that upgrade is done)",
+            "dev.yaml:11 unused-consent: the consent is to recreate StatefulSet db, which no \
+             manifest of release web has (correct the name, or take it out)",
         ]
+    );
+}
+
+#[rstest]
+#[case::misspelled(
+    "kubctl",
+    Some("which is no family of field managers (did you mean `kubectl`?)")
+)]
+#[case::spelled_otherwise(
+    "Argo-CD",
+    Some("which is no family of field managers (did you mean `argocd`?)")
+)]
+#[case::with_its_surname(
+    "FluxCD",
+    Some("which is no family of field managers (did you mean `flux`?)")
+)]
+#[case::covered("kubectl, kubectl-edit", Some("which kubectl covers (take it out)"))]
+#[case::our_own(
+    "pleach-overlay",
+    Some("what pleach itself holds needs no consent (take it out)")
+)]
+#[case::twice("flux, flux", Some("more than once (take it out)"))]
+#[case::a_manager("kubelet", None)]
+#[case::a_program_of_a_family("helm-controller", None)]
+#[case::a_family("Helm, argocd", None)]
+fn what_may_be_adopted_can_exist(#[case] adopt: &str, #[case] told: Option<&str>) {
+    let release = format!(
+        "  - {{name: two, bundle: web, version: v1.0.0, namespace: two, adopt: [{adopt}]}}\n"
+    );
+    let mut found = shown(&lint_with(&release, "", &[("a.yaml", DEPLOYMENT)]));
+    found.retain(|line| line.contains("unused-adopt"));
+    assert_eq!(found.is_empty(), told.is_none(), "{found:?}");
+    let told = told.unwrap_or_default();
+    assert!(
+        found
+            .iter()
+            .all(|line| line.starts_with("dev.yaml:8 ") && line.ends_with(told)),
+        "{found:?}"
     );
 }
 
