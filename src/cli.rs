@@ -20,6 +20,7 @@ mod history;
 mod init;
 mod lint;
 mod mask;
+mod orders;
 mod plan;
 mod plan_file;
 mod recover;
@@ -143,6 +144,9 @@ enum Command {
     History(history::HistoryArgs),
     Doctor(doctor::DoctorArgs),
     Rollback(rollback::RollbackArgs),
+    Suspend(orders::SuspendArgs),
+    Resume(orders::ResumeArgs),
+    Sync(orders::SyncArgs),
     Uninstall(uninstall::UninstallArgs),
     Recover(recover::RecoverArgs),
     Completion(completion::CompletionArgs),
@@ -189,6 +193,9 @@ impl Cli {
             | Command::History(_)
             | Command::Rollback(_)
             | Command::Doctor(_)
+            | Command::Suspend(_)
+            | Command::Resume(_)
+            | Command::Sync(_)
             | Command::Uninstall(_)
             | Command::Recover(_) => true,
             Command::Init(_)
@@ -238,6 +245,9 @@ fn dispatch(cli: Cli, ui: &mut Ui) -> Result<Exit, CliError> {
         Command::History(args) => runtime::block_on(&cancel, history::run(ui, &context, args)),
         Command::Doctor(args) => runtime::block_on(&cancel, doctor::run(ui, &context, args)),
         Command::Rollback(args) => runtime::block_on(&cancel, rollback::run(ui, &context, args)),
+        Command::Suspend(args) => runtime::block_on(&cancel, orders::suspend(ui, &context, args)),
+        Command::Resume(args) => runtime::block_on(&cancel, orders::resume(ui, &context, args)),
+        Command::Sync(args) => runtime::block_on(&cancel, orders::sync(ui, &context, args)),
         Command::Uninstall(args) => runtime::block_on(&cancel, uninstall::run(ui, &context, args)),
         Command::Recover(args) => runtime::block_on(&cancel, recover::run(ui, &context, args)),
         Command::Completion(args) => Ok(completion::run(ui, &args)),

@@ -18,15 +18,15 @@ impl LockArgs {
     /// The claim of this process.
     pub(super) fn claim(&self) -> Claim {
         Claim {
-            who: who(),
+            who: format!("{} (pid {})", person(), std::process::id()),
             // What is negative does not wait either.
             patience: self.lock_timeout.try_into().unwrap_or_default(),
         }
     }
 }
 
-/// User, host and process, as far as they have names.
-fn who() -> String {
+/// User and host, as far as they have names.
+pub(super) fn person() -> String {
     #[expect(
         clippy::disallowed_methods,
         reason = "the command line reads the environment"
@@ -39,7 +39,7 @@ fn who() -> String {
         .unwrap_or_default();
     let host = rustix::system::uname();
     let host = host.nodename().to_string_lossy();
-    format!("{user}{host} (pid {})", std::process::id())
+    format!("{user}{host}")
 }
 
 #[cfg(test)]

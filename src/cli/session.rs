@@ -5,7 +5,7 @@ use std::future::Future;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use pleach_domain::finding::Finding;
+use pleach_domain::finding::{self, Finding};
 use pleach_domain::ignore::{Ignored, scale_target};
 use pleach_domain::inventory::ReleaseName;
 use pleach_domain::observe::ClusterId;
@@ -156,6 +156,9 @@ impl Session {
                 let finding = declared.other_version(&observation.observed.server_version);
                 desired.findings.extend(finding);
             }
+            desired
+                .findings
+                .extend(suspended(&release.name, &observation));
             if let Some(named) = &self.cluster_id {
                 let observed = &mut observation.observed;
                 recognize(&cluster, &desired.store, observed, named).await?;
@@ -368,6 +371,20 @@ pub(super) fn failed(what: &'static str, release: &ReleaseName, source: SyncErro
     }
 }
 
+/// A suspension holds the loop; who acts from the desk is told.
+fn suspended(release: &ReleaseName, observation: &Observation) -> Option<Finding> {
+    let orders = observation.orders();
+    let suspension = orders.suspended(observation.observed.at)?;
+    Some(
+        Finding::warning(
+            finding::Kind::Policy,
+            "suspended",
+            format!("release {release} is {}", suspension.words()),
+        )
+        .hint("that holds the loop and nobody else; `pleach resume` ends it"),
+    )
+}
+
 /// Connects for a command; an empty context is the kubeconfig's current one.
 pub(super) async fn connect(
     kubeconfig: Option<PathBuf>,
@@ -377,7 +394,7 @@ pub(super) async fn connect(
 }
 
 /// What audit logs call us, acting for a release or for none.
-fn agent(release: Option<&ReleaseName>) -> String {
+pub(super) fn agent(release: Option<&ReleaseName>) -> String {
     let version = env!("CARGO_PKG_VERSION");
     match release {
         Some(release) => format!("pleach/{version} {release}"),

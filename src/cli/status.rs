@@ -150,13 +150,13 @@ impl View {
     }
 
     fn show(&self, releases: &[ReleaseSummary]) -> String {
-        let wanted = self.wanted.as_ref();
+        let (wanted, now) = (self.wanted.as_ref(), Timestamp::now());
         match self.args.output {
-            StatusOutput::Text => format::status::text(releases, wanted, Timestamp::now()),
+            StatusOutput::Text => format::status::text(releases, wanted, now),
             StatusOutput::Json if self.args.watch => {
-                format::status::json(releases, wanted).to_string()
+                format::status::json(releases, wanted, now).to_string()
             }
-            StatusOutput::Json => format::json(&format::status::json(releases, wanted)),
+            StatusOutput::Json => format::json(&format::status::json(releases, wanted, now)),
         }
     }
 

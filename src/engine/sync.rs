@@ -23,7 +23,7 @@ mod wait;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use pleach_domain::inventory::{Attempt, Installed, Inventory};
+use pleach_domain::inventory::{Attempt, Installed, Inventory, Orders};
 use pleach_domain::object::labels;
 use pleach_domain::observe::{DesiredDigest, Grants, Observed};
 use pleach_domain::order::StageName;
@@ -276,6 +276,11 @@ impl Run<'_> {
 }
 
 impl Observation {
+    /// What people say of the release without git.
+    pub fn orders(&self) -> Orders {
+        self.state.orders()
+    }
+
     /// Whether carrying out a plan would write something, be it only the record.
     pub fn writes(&self, desired: &Desired, plan: &Plan) -> bool {
         match &plan.removal {

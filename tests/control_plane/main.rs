@@ -49,6 +49,7 @@ mod several;
 mod skew;
 mod start;
 mod status;
+mod suspensions;
 mod turns;
 mod unwaited;
 mod upgrade;

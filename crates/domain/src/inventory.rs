@@ -4,6 +4,7 @@ mod applyset;
 mod corrections;
 mod entry;
 mod memory;
+mod orders;
 mod rebuild;
 mod release;
 mod shards;
@@ -14,6 +15,7 @@ pub use applyset::apply_set_id;
 pub use corrections::Correction;
 pub use entry::{Entry, EntryState, Inventory};
 pub use memory::Memory;
+pub use orders::{Orders, Suspension, SyncRequest};
 pub use rebuild::{Found, Rebuilt, rebuild};
 pub use release::{
     Attempt, AttemptResult, Installed, Journal, RECORD_FORMAT, RecordError, ReleaseName, ShardRef,

@@ -2,7 +2,7 @@
 
 use jiff::Timestamp;
 use pleach_domain::age::age;
-use pleach_domain::inventory::{Attempt, Installed, ReleaseSummary};
+use pleach_domain::inventory::{Attempt, Installed, ReleaseSummary, Suspension};
 use serde_json::{Value, json};
 
 use super::style::{ERROR, WARNING};
@@ -42,6 +42,13 @@ pub(crate) fn text(releases: &[ReleaseSummary], wanted: Option<&Wanted>, now: Ti
         if let Some(trouble) = trouble(release) {
             let target = release.target();
             lines.push(format!("{ERROR}{target}{ERROR:#}: {}", one_line(&trouble)));
+        }
+        for order in orders(release, now) {
+            let target = release.target();
+            lines.push(format!(
+                "{WARNING}{target}{WARNING:#}: {}",
+                one_line(&order)
+            ));
         }
     }
     for difference in wanted
@@ -145,6 +152,19 @@ fn trouble(release: &ReleaseSummary) -> Option<String> {
     })
 }
 
+/// What people say of a release without git.
+fn orders(release: &ReleaseSummary, now: Timestamp) -> Vec<String> {
+    let suspended = release.orders.suspended(now).map(Suspension::words);
+    let sync = release.orders.sync.as_ref().map(|sync| {
+        format!(
+            "a sync is requested by {} since {}, and no loop has taken it up",
+            sync.by,
+            age(sync.at, now)
+        )
+    });
+    suspended.into_iter().chain(sync).collect()
+}
+
 impl Wanted {
     /// The releases that git has and were asked for.
     fn asked(&self) -> impl Iterator<Item = &(String, Option<String>)> {
@@ -212,10 +232,10 @@ impl Wanted {
 }
 
 /// The same for programs.
-pub(crate) fn json(releases: &[ReleaseSummary], wanted: Option<&Wanted>) -> Value {
+pub(crate) fn json(releases: &[ReleaseSummary], wanted: Option<&Wanted>, now: Timestamp) -> Value {
     let mut value = json!({
         "format": 1,
-        "releases": releases.iter().map(|release| one(release, wanted)).collect::<Vec<_>>(),
+        "releases": releases.iter().map(|release| one(release, wanted, now)).collect::<Vec<_>>(),
     });
     if let Some(wanted) = wanted {
         value["notInstalled"] = wanted
@@ -227,7 +247,7 @@ pub(crate) fn json(releases: &[ReleaseSummary], wanted: Option<&Wanted>) -> Valu
     value
 }
 
-fn one(release: &ReleaseSummary, wanted: Option<&Wanted>) -> Value {
+fn one(release: &ReleaseSummary, wanted: Option<&Wanted>, now: Timestamp) -> Value {
     let mut value = json!({
         "environment": release.name.environment,
         "release": release.name.release,
@@ -236,6 +256,11 @@ fn one(release: &ReleaseSummary, wanted: Option<&Wanted>) -> Value {
         "message": release.message,
         "since": release.since,
         "state": release.store,
+        "orders": {
+            "suspended": release.orders.suspended(now).is_some(),
+            "suspend": release.orders.suspend,
+            "sync": release.orders.sync,
+        },
     });
     match &release.record {
         Ok(record) => {

@@ -177,6 +177,8 @@ impl Session {
         let policy = gone.policy(self);
         let planning = async {
             let mut observation = observe(&cluster, &mut desired, &policy).await?;
+            let suspension = super::suspended(&gone.name, &observation);
+            desired.findings.extend(suspension);
             let observed = &mut observation.observed;
             if let Some(named) = &self.cluster_id {
                 recognize(&cluster, &desired.store, observed, named).await?;

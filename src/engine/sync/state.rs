@@ -10,6 +10,7 @@
 mod all;
 mod crd;
 mod end;
+mod orders;
 mod parent;
 mod salvage;
 mod setup;
@@ -20,7 +21,7 @@ use std::collections::BTreeSet;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
-use pleach_domain::inventory::{Installed, Inventory, Journal, ReleaseName, Store};
+use pleach_domain::inventory::{Installed, Inventory, Journal, Orders, ReleaseName, Store};
 use pleach_domain::object::Gvk;
 use pleach_domain::object::{DigestKey, ObjectId, annotations, canonical_json};
 use pleach_domain::observe::{Discovery, Served};
@@ -30,6 +31,7 @@ use super::error::SyncError;
 use crate::io::cluster::{Applied, ApplyOptions, Class, Cluster, ClusterError, ResourcePath};
 
 pub use all::{Inventories, Records, Search, follow_releases, inventories, release, releases};
+pub use orders::order;
 pub use salvage::Salvaged;
 
 /// The Secret that holds the key of digests.
@@ -145,6 +147,11 @@ impl State {
     /// The record as it was last read or written.
     pub fn record(&self) -> &Installed {
         &self.record
+    }
+
+    /// What people say of the release without git, as it was last read.
+    pub fn orders(&self) -> Orders {
+        self.live.as_ref().map(Orders::read).unwrap_or_default()
     }
 
     /// Where it is written.

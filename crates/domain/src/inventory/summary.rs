@@ -4,7 +4,7 @@ use jiff::Timestamp;
 use serde_json::Value;
 
 use super::release::status_of;
-use super::{Installed, ReleaseName, Store};
+use super::{Installed, Orders, ReleaseName, Store};
 use crate::object::ObjectId;
 
 /// What the object that holds a record says, also where the record cannot be read.
@@ -16,6 +16,8 @@ pub struct ReleaseSummary {
     pub store: Store,
     /// The record, or why it cannot be read.
     pub record: Result<Installed, String>,
+    /// What people say of it without git.
+    pub orders: Orders,
     /// Condition Ready; none before the first status write.
     pub ready: Option<bool>,
     /// Reason of the condition.
@@ -48,6 +50,7 @@ impl ReleaseSummary {
                 let cause = std::error::Error::source(&error);
                 cause.map_or_else(|| error.to_string(), |cause| format!("{error}: {cause}"))
             }),
+            orders: Orders::read(value),
             ready: condition["status"].as_str().map(|status| status == "True"),
             reason: text("reason"),
             message: text("message"),

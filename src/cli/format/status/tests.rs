@@ -49,9 +49,12 @@ fn wanted() -> Wanted {
     }
 }
 
+fn now() -> Timestamp {
+    "2026-07-01T10:05:00Z".parse().unwrap()
+}
+
 fn check(releases: &[ReleaseSummary], wanted: Option<&Wanted>) -> String {
-    let now = "2026-07-01T10:05:00Z".parse().unwrap();
-    let shown = text(releases, wanted, now);
+    let shown = text(releases, wanted, now());
     anstream::adapter::strip_str(&shown).to_string()
 }
 
@@ -77,14 +80,14 @@ fn releases_are_a_table_with_their_trouble_below() {
 #[test]
 fn without_git_nothing_is_compared() {
     assert_eq!(check(&[], None), "no releases are installed");
-    let value = json(&releases(), None);
+    let value = json(&releases(), None, now());
     assert_eq!(value.get("notInstalled"), None);
     assert_eq!(value["releases"][0].get("git"), None);
 }
 
 #[test]
 fn programs_get_the_same() {
-    let value = json(&releases(), Some(&wanted()));
+    let value = json(&releases(), Some(&wanted()), now());
     assert_eq!(
         value["notInstalled"],
         json!([{"release": "cache", "version": "v3"}])
@@ -114,4 +117,35 @@ fn one_release_is_compared_alone() {
     };
     let shown = check(&releases()[4..], Some(&only));
     assert!(!shown.contains("cache"), "{shown}");
+}
+
+#[test]
+fn what_people_said_stands_below_the_table() {
+    let spec = json!({
+        "suspend": {"until": "2026-07-01T12:00:00Z", "by": "ann@desk", "reason": "the database\nmoves"},
+        "sync": {"at": "2026-07-01T10:00:00Z", "by": "bob@desk"},
+    });
+    let release = |spec: &Value| {
+        let metadata = json!({"name": "prod.api"});
+        ReleaseSummary::read(&json!({"metadata": metadata, "spec": spec})).unwrap()
+    };
+    let shown = check(&[release(&spec)], None);
+    assert!(
+        shown.ends_with(
+            "prod/api: suspended by ann@desk until 2026-07-01T12:00:00Z: the database moves\n\
+             prod/api: a sync is requested by bob@desk since 5m, and no loop has taken it up"
+        ),
+        "{shown}"
+    );
+    let value = json(&[release(&spec)], None, now());
+    let orders = &value["releases"][0]["orders"];
+    assert_eq!(orders["suspended"], true);
+    assert_eq!(orders["suspend"]["by"], "ann@desk");
+    assert_eq!(orders["sync"]["by"], "bob@desk");
+
+    // One that is over is said no more.
+    let over = json!({"suspend": {"until": "2026-07-01T10:04:59Z"}});
+    assert!(!check(&[release(&over)], None).contains("suspended"));
+    let value = json(&[release(&over)], None, now());
+    assert_eq!(value["releases"][0]["orders"]["suspended"], false);
 }

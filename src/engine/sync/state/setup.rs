@@ -58,7 +58,7 @@ impl State {
     }
 
     /// Installs the definition of Release, or a newer one; never an older.
-    async fn ensure_definition(&self) -> Result<(), SyncError> {
+    pub(super) async fn ensure_definition(&self) -> Result<(), SyncError> {
         let path = ResourcePath::cluster_scoped(
             "apiextensions.k8s.io/v1",
             "CustomResourceDefinition",

@@ -1,0 +1,190 @@
+//! What people say of a release without git: beside its record, and kept by
+//! every write of the record.
+
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+
+/// What was asked for by commands: in the spec of a Release, or as JSON text
+/// under `orders` in the ConfigMap in its place.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Orders {
+    /// The loop leaves the release alone.
+    pub suspend: Option<Suspension>,
+    /// The loop is to sync the release now, and not when its time comes.
+    pub sync: Option<SyncRequest>,
+}
+
+/// Somebody holds the loop.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Suspension {
+    /// Until when; none until it is resumed.
+    #[serde(default)]
+    pub until: Option<Timestamp>,
+    /// Why.
+    #[serde(default)]
+    pub reason: String,
+    /// Who asked for it.
+    #[serde(default)]
+    pub by: String,
+    /// Since when.
+    #[serde(default)]
+    pub at: Option<Timestamp>,
+}
+
+/// Somebody wants a sync now.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct SyncRequest {
+    /// When it was asked for: a sync that began later has taken it up.
+    pub at: Timestamp,
+    /// Who asked for it.
+    #[serde(default)]
+    pub by: String,
+    /// Whether it may run outside of the windows of its environment.
+    #[serde(default)]
+    pub override_window: bool,
+}
+
+impl Orders {
+    /// Reads the object that holds a record. Orders that cannot be read hold the
+    /// loop: somebody meant something by them.
+    pub fn read(parent: &Value) -> Self {
+        let read = match (parent["kind"] == "ConfigMap", &parent["data"]["orders"]) {
+            (true, Value::String(text)) => serde_json::from_str(text),
+            (true, _) => Ok(Self::default()),
+            (false, _) if parent["spec"].is_null() => Ok(Self::default()),
+            (false, _) => serde_json::from_value(parent["spec"].clone()),
+        };
+        read.unwrap_or_else(|error| Self {
+            suspend: Some(Suspension {
+                until: None,
+                reason: format!("what was asked for cannot be read: {error}"),
+                by: String::new(),
+                at: None,
+            }),
+            sync: None,
+        })
+    }
+
+    /// The change that writes them to the object that holds a record: a merge
+    /// patch, in which what is not asked for is null.
+    pub fn patch(&self, parent: &Value) -> Value {
+        let mut change = json!({
+            "metadata": { "resourceVersion": parent["metadata"]["resourceVersion"] },
+        });
+        if parent["kind"] == "ConfigMap" {
+            change["data"] = json!({ "orders": json!(self).to_string() });
+        } else {
+            change["spec"] = json!(self);
+        }
+        change
+    }
+
+    /// The suspension that holds at a moment.
+    pub fn suspended(&self, now: Timestamp) -> Option<&Suspension> {
+        self.suspend
+            .as_ref()
+            .filter(|suspension| suspension.until.is_none_or(|until| now < until))
+    }
+}
+
+impl Suspension {
+    /// Who, until when and why, in one line.
+    pub fn words(&self) -> String {
+        let by = match self.by.as_str() {
+            "" => String::new(),
+            by => format!(" by {by}"),
+        };
+        let until = match self.until {
+            Some(until) => format!(" until {until:.0}"),
+            None => " until it is resumed".to_owned(),
+        };
+        let reason = match self.reason.as_str() {
+            "" => String::new(),
+            reason => format!(": {reason}"),
+        };
+        format!("suspended{by}{until}{reason}")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(second: i64) -> Timestamp {
+        Timestamp::from_second(second).unwrap()
+    }
+
+    fn orders() -> Orders {
+        Orders {
+            suspend: Some(Suspension {
+                until: Some(at(7200)),
+                reason: "the database moves".to_owned(),
+                by: "ann@desk".to_owned(),
+                at: Some(at(0)),
+            }),
+            sync: Some(SyncRequest {
+                at: at(60),
+                by: "bob@desk".to_owned(),
+                override_window: true,
+            }),
+        }
+    }
+
+    #[test]
+    fn orders_round_trip_through_both_kinds_of_record() {
+        for kind in ["Release", "ConfigMap"] {
+            let parent = json!({"kind": kind, "metadata": {"resourceVersion": "7"}});
+            assert_eq!(Orders::read(&parent), Orders::default());
+            for orders in [orders(), Orders::default()] {
+                let mut written = orders.patch(&parent);
+                assert_eq!(written["metadata"]["resourceVersion"], "7");
+                written["kind"] = json!(kind);
+                assert_eq!(Orders::read(&written), orders);
+            }
+        }
+        // A merge patch takes away only what it names.
+        let parent = json!({"kind": "Release"});
+        let change = Orders::default().patch(&parent);
+        assert_eq!(change["spec"], json!({"suspend": null, "sync": null}));
+    }
+
+    #[test]
+    fn other_fields_of_the_spec_are_none_of_its_concern() {
+        let parent = json!({"kind": "Release", "spec": {"environment": "e", "release": "r"}});
+        assert_eq!(Orders::read(&parent), Orders::default());
+    }
+
+    #[test]
+    fn a_suspension_ends_by_itself() {
+        let orders = orders();
+        assert!(orders.suspended(at(7199)).is_some());
+        assert!(orders.suspended(at(7200)).is_none());
+        assert_eq!(
+            orders.suspend.unwrap().words(),
+            "suspended by ann@desk until 1970-01-01T02:00:00Z: the database moves"
+        );
+        let endless: Suspension = serde_json::from_value(json!({})).unwrap();
+        assert_eq!(endless.words(), "suspended until it is resumed");
+        let orders = Orders {
+            suspend: Some(endless),
+            sync: None,
+        };
+        assert!(orders.suspended(at(1 << 33)).is_some());
+    }
+
+    #[test]
+    fn what_cannot_be_read_holds_the_loop() {
+        for parent in [
+            json!({"kind": "Release", "spec": {"suspend": {"until": "soon"}}}),
+            json!({"kind": "ConfigMap", "data": {"orders": "{"}}),
+        ] {
+            let orders = Orders::read(&parent);
+            let words = orders.suspended(at(0)).unwrap().words();
+            assert!(words.contains("cannot be read"), "{words}");
+        }
+    }
+}

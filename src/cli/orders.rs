@@ -1,0 +1,214 @@
+//! `pleach suspend`, `pleach resume` and `pleach sync`: what people say of
+//! releases without git.
+
+use jiff::{SignedDuration, Timestamp};
+use pleach_domain::inventory::{Orders, ReleaseSummary, Suspension, SyncRequest};
+
+use super::claim::person;
+use super::error::{CliError, Kind};
+use super::session::failed;
+use super::status::{StatePlace, cluster_of, environment, nowhere};
+use super::{Context, Exit, Target, Ui};
+use crate::engine::sync::is_cluster;
+use crate::engine::sync::state;
+use crate::io::cluster::Cluster;
+
+/// Hold the loop: it leaves releases alone
+///
+/// Writes who asked for it, why, and until when beside the record in the
+/// cluster. Needs no repository and no commit. What is suspended is not synced
+/// and its drift is not corrected, until the time is over or `pleach resume`
+/// ends it; `pleach status` shows it. An apply from the desk still goes ahead,
+/// with a warning.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  pleach suspend production/web --for 2h --reason \"the database moves\"
+  pleach suspend production                      every release, until it is resumed")]
+pub(crate) struct SuspendArgs {
+    /// Environment, or one release of it
+    #[arg(value_name = "ENV[/RELEASE]")]
+    target: Target,
+
+    /// For how long, such as 30m or 2h [default: until it is resumed]
+    #[arg(long = "for", value_name = "TIME")]
+    duration: Option<SignedDuration>,
+
+    /// Why, for those who find it suspended
+    #[arg(long, value_name = "TEXT")]
+    reason: Option<String>,
+
+    #[command(flatten)]
+    place: StatePlace,
+}
+
+/// End what `pleach suspend` began
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  pleach resume production/web
+  pleach resume production")]
+pub(crate) struct ResumeArgs {
+    /// Environment, or one release of it
+    #[arg(value_name = "ENV[/RELEASE]")]
+    target: Target,
+
+    #[command(flatten)]
+    place: StatePlace,
+}
+
+/// Ask the loop to sync now
+///
+/// Writes a request beside the record in the cluster, with who asked and when.
+/// Nothing in this version of pleach takes requests up yet: the loop comes
+/// later. `pleach apply` does the same from here.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  pleach sync production/web
+  pleach sync production --override-window")]
+pub(crate) struct SyncArgs {
+    /// Environment, or one release of it
+    #[arg(value_name = "ENV[/RELEASE]")]
+    target: Target,
+
+    /// Also outside of the times at which the environment file allows a sync; this is recorded
+    #[arg(long)]
+    override_window: bool,
+
+    #[command(flatten)]
+    place: StatePlace,
+}
+
+pub(crate) async fn suspend(
+    ui: &mut Ui,
+    ctx: &Context,
+    args: SuspendArgs,
+) -> Result<Exit, CliError> {
+    let now = Timestamp::now();
+    let until = match args.duration {
+        Some(duration) if !duration.is_positive() => {
+            return Err(CliError::usage("--for needs a time that is not over yet"));
+        }
+        Some(duration) => Some(
+            now.checked_add(duration)
+                .map_err(|_| CliError::usage("--for is longer than time goes on"))?,
+        ),
+        None => None,
+    };
+    let suspension = Suspension {
+        until,
+        reason: args.reason.unwrap_or_default(),
+        by: person(),
+        at: Some(now),
+    };
+    let words = suspension.words();
+    let change = |orders: &mut Orders| orders.suspend = Some(suspension.clone());
+    let say = |ui: &mut Ui, release: &ReleaseSummary| {
+        ui.print(format!("{}: {words}", release.target()));
+    };
+    each(ui, ctx, &args.target, &args.place, change, say).await
+}
+
+pub(crate) async fn resume(ui: &mut Ui, ctx: &Context, args: ResumeArgs) -> Result<Exit, CliError> {
+    let change = |orders: &mut Orders| orders.suspend = None;
+    let say = |ui: &mut Ui, release: &ReleaseSummary| {
+        let was = release.orders.suspended(Timestamp::now());
+        let was = was.map_or_else(
+            || "was not suspended".to_owned(),
+            |was| format!("resumed; it was {}", was.words()),
+        );
+        ui.print(format!("{}: {was}", release.target()));
+    };
+    each(ui, ctx, &args.target, &args.place, change, say).await
+}
+
+pub(crate) async fn sync(ui: &mut Ui, ctx: &Context, args: SyncArgs) -> Result<Exit, CliError> {
+    let request = SyncRequest {
+        at: Timestamp::now(),
+        by: person(),
+        override_window: args.override_window,
+    };
+    let change = |orders: &mut Orders| orders.sync = Some(request.clone());
+    let say = |ui: &mut Ui, release: &ReleaseSummary| {
+        let target = release.target();
+        ui.print(format!("{target}: a sync is requested"));
+        if let Some(suspension) = release.orders.suspended(Timestamp::now()) {
+            ui.notice(format!(
+                "warning: {target} is {}: the request waits for its end",
+                suspension.words()
+            ));
+        }
+    };
+    let exit = each(ui, ctx, &args.target, &args.place, change, say).await?;
+    ui.notice(format!(
+        "warning: no loop watches these releases, so nothing happens until one does; `pleach apply {}` applies from here",
+        args.target
+    ));
+    Ok(exit)
+}
+
+/// Changes what is asked of every release of a target, and says so.
+async fn each(
+    ui: &mut Ui,
+    ctx: &Context,
+    target: &Target,
+    place: &StatePlace,
+    change: impl Fn(&mut Orders),
+    say: impl Fn(&mut Ui, &ReleaseSummary),
+) -> Result<Exit, CliError> {
+    let environment = environment(ui, ctx, target)?;
+    let cluster = cluster_of(ctx, environment.as_ref()).await?;
+    if let Some(environment) = &environment
+        && let Some(named) = &environment.cluster.id
+        && is_cluster(&cluster, &environment.store, named).await == Some(false)
+    {
+        return Err(CliError::new(
+            Kind::Policy,
+            format!(
+                "{} is another cluster than {named}, which the environment names",
+                cluster.server()
+            ),
+        )
+        .hint("choose the right --context, or correct cluster.id in the environment file"));
+    }
+    let search = place.search(environment.as_ref());
+    let found = state::releases(&cluster, &search)
+        .await
+        .map_err(|error| nowhere(error, &search))?;
+    let mut releases = found.releases;
+    releases.retain(|release| {
+        let is_wanted = |wanted: &String| *wanted == release.name.release;
+        release.name.environment == target.environment
+            && target.release.as_ref().is_none_or(is_wanted)
+    });
+    if releases.is_empty() {
+        return Err(none(target, &cluster));
+    }
+    let mut exit = Exit::DONE;
+    for release in releases {
+        let cluster = cluster
+            .clone()
+            .with_user_agent(&super::session::agent(Some(&release.name)));
+        let written = state::order(&cluster, &release.name, &release.store, &change).await;
+        let error = match written {
+            Ok(Some(_)) => {
+                say(ui, &release);
+                continue;
+            }
+            Ok(None) => none(target, &cluster),
+            Err(error) => failed("write the orders of", &release.name, error),
+        };
+        ui.error(&error);
+        exit = exit.and(error.exit());
+    }
+    Ok(exit)
+}
+
+fn none(target: &Target, cluster: &Cluster) -> CliError {
+    CliError::new(
+        Kind::Failed,
+        format!("nothing of {target} is installed in {}", cluster.server()),
+    )
+    .hint("`pleach status` names what is")
+}

@@ -1,0 +1,69 @@
+//! What people say of a release without git: written beside its record.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use pleach_domain::finding::Kind;
+use pleach_domain::inventory::{Installed, Orders, ReleaseName, Store};
+
+use super::parent::path;
+use super::{MANAGER, State, is_contended};
+use crate::engine::sync::error::SyncError;
+use crate::io::cluster::{Cluster, Patch, PatchOptions};
+
+/// Writes of others between our read and our write after which we give up.
+const ATTEMPTS: usize = 10;
+/// Pause after a definition was applied.
+const PAUSE: Duration = Duration::from_millis(200);
+
+/// Changes what is asked of a release, and gives what is asked then; none when
+/// there is no such release. Whatever else was said meanwhile is kept.
+pub async fn order(
+    cluster: &Cluster,
+    name: &ReleaseName,
+    store: &Store,
+    give: impl Fn(&mut Orders),
+) -> Result<Option<Orders>, SyncError> {
+    let (path, id) = (path(store), store.parent(name));
+    let options = PatchOptions {
+        manager: MANAGER,
+        dry_run: false,
+        subresource: None,
+    };
+    let mut refused = None;
+    for _ in 0..ATTEMPTS {
+        let Some(live) = cluster.get_id(&path, &id).await? else {
+            return Ok(None);
+        };
+        let mut orders = Orders::read(&live);
+        give(&mut orders);
+        let change = Patch::Merge(orders.patch(&live));
+        match cluster.patch(&path, &id, &change, &options).await {
+            Ok(_) => return Ok(Some(orders)),
+            Err(error) if is_contended(&error) => {
+                refused = Some(state(cluster, name, store).contended(Some(Box::new(error))));
+            }
+            // The definition of Release may be that of a pleach that knew no
+            // orders; the server serves a newer one within moments.
+            Err(error) if *store == Store::Release && error.kind() == Kind::Repository => {
+                state(cluster, name, store).ensure_definition().await?;
+                tokio::time::sleep(PAUSE).await;
+                refused = Some(error.into());
+            }
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Err(refused.unwrap_or_else(|| state(cluster, name, store).contended(None)))
+}
+
+fn state(cluster: &Cluster, name: &ReleaseName, store: &Store) -> State {
+    State {
+        cluster: cluster.clone(),
+        name: name.clone(),
+        store: store.clone(),
+        key: None,
+        record: Installed::default(),
+        live: None,
+        unlisted: BTreeSet::new(),
+    }
+}

@@ -1,0 +1,153 @@
+//! What people say of releases without git: suspend, resume, sync.
+
+use crate::fleet::{Fleet, object_writes};
+use crate::samples::{BUNDLE, config_map};
+
+/// Two releases, installed; where their records are kept is in the lines.
+fn fleet(environment: &'static str, lines: &str) -> Fleet {
+    let release =
+        |name: &str| format!("  - {{name: {name}, bundle: {name}, namespace: {environment}}}\n");
+    let fleet = Fleet::new(
+        environment,
+        &[release("web"), release("api")].concat(),
+        &[
+            ("manifests/web/bundle.yaml", BUNDLE),
+            ("manifests/web/web.yaml", &config_map("web", "old")),
+            ("manifests/api/bundle.yaml", BUNDLE),
+            ("manifests/api/api.yaml", &config_map("api", "old")),
+        ],
+    );
+    fleet.extend_environment(lines);
+    fleet.commit();
+    fleet.kubectl(&["create", "namespace", environment]);
+    fleet.applied();
+    fleet
+}
+
+/// The story of a suspended release; `args` say where its record is.
+fn check(environment: &'static str, lines: &str, args: &[&str]) {
+    let fleet = fleet(environment, lines);
+    let web = format!("{environment}/web");
+    // Neither needs a repository.
+    let away = tempfile::tempdir().unwrap();
+    let run = |words: &[&str]| fleet.run_in(away.path(), &[words, args].concat());
+    let suspend = [
+        "suspend",
+        &web,
+        "--for",
+        "2h",
+        "--reason",
+        "the database moves",
+    ];
+    let (done, events) = fleet.watched(|_| run(&suspend).ended_with(0));
+    done.says(&format!("{web}: suspended by "))
+        .says("Z: the database moves");
+    // The ConfigMap that holds a record looks like any other.
+    let record = format!("/{environment}.web 200");
+    let others: Vec<String> = object_writes(&events);
+    assert!(
+        others.iter().all(|line| line.ends_with(&record)),
+        "{others:?}"
+    );
+    let status = run(&["status", environment]).ended_with(0);
+    let shown = status.shown();
+    assert_eq!(shown.matches("suspended by ").count(), 1, "{shown}");
+    let json = run(&["status", environment, "-o", "json"]).json();
+    let of = |name: &str| {
+        let releases = json["releases"].as_array().unwrap();
+        let one = releases.iter().find(|one| one["release"] == name);
+        one.unwrap()["orders"].clone()
+    };
+    assert_eq!(of("web")["suspend"]["reason"], "the database moves");
+    assert_eq!(of("web")["suspended"], true);
+    assert_eq!(of("api")["suspended"], false);
+
+    // It holds the loop; who applies from the desk is told, and what was said
+    // is still said afterwards.
+    fleet.edit("manifests/web/web.yaml", "k: old", "k: new");
+    fleet.commit();
+    fleet
+        .run(&["plan", environment])
+        .ended_with(0)
+        .says(&format!("release {environment}.web is suspended by "));
+    fleet
+        .applied()
+        .says(&format!("release {environment}.web is suspended by "))
+        .says("1 updated");
+    run(&["status", environment]).says("the database moves");
+    fleet.diff().ended_with(0);
+
+    // Asked again in other words, and ended.
+    run(&["suspend", environment])
+        .ended_with(0)
+        .says("until it is resumed");
+    run(&["resume", &web])
+        .ended_with(0)
+        .says("resumed; it was suspended by ");
+    run(&["resume", &web])
+        .ended_with(0)
+        .says("was not suspended");
+    let json = run(&["status", environment, "-o", "json"]).json();
+    let suspended: Vec<bool> = json["releases"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|one| one["orders"]["suspended"].as_bool().unwrap())
+        .collect();
+    assert_eq!(suspended, [true, false]);
+
+    // A request is recorded, and nobody is told that anything will happen.
+    run(&["sync", environment, "--override-window"])
+        .ended_with(0)
+        .says(&format!("{web}: a sync is requested"))
+        .says(&format!("{environment}/api is suspended by "))
+        .says("no loop watches these releases, so nothing happens until one does");
+    let json = run(&["status", environment, "-o", "json"]).json();
+    for one in json["releases"].as_array().unwrap() {
+        assert_eq!(one["orders"]["sync"]["overrideWindow"], true);
+        assert!(one["orders"]["sync"]["by"].is_string());
+    }
+    run(&["status", environment]).says("a sync is requested");
+    // It is not what makes a release current.
+    let (_, events) = fleet.watched(Fleet::applied);
+    assert_eq!(events.writes().to_string(), "");
+}
+
+#[test]
+fn what_is_said_is_kept_in_the_release() {
+    check("said", "", &[]);
+    // The definition that former versions made refuses what it does not know.
+    let fleet = fleet("said-former", "");
+    fleet.kubectl(&[
+        "patch", "crd", "releases.pleach.dev", "--type=json", "-p",
+        r#"[{"op": "remove", "path": "/spec/versions/0/schema/openAPIV3Schema/properties/spec/properties/suspend"},
+            {"op": "replace", "path": "/metadata/annotations/pleach.dev~1definition-revision", "value": "1"}]"#,
+    ]);
+    fleet.run(&["suspend", "said-former"]).ended_with(0);
+    fleet
+        .run(&["status", "said-former"])
+        .says("said-former/web: suspended by ");
+}
+
+#[test]
+fn what_is_said_is_kept_in_a_config_map() {
+    let state = "state: {kind: ConfigMap, namespace: said-map}\n";
+    check("said-map", state, &["--state-namespace", "said-map"]);
+}
+
+#[test]
+fn only_what_is_installed_in_the_right_cluster_is_suspended() {
+    let fleet = fleet("said-where", "");
+    fleet
+        .run(&["suspend", "said-where/nothing"])
+        .ended_with(1)
+        .says("nothing of said-where/nothing is installed");
+    fleet
+        .run(&["suspend", "said-where", "--for", "0s"])
+        .ended_with(2);
+    let id = fleet.cluster_id();
+    fleet.edit_environment(&id, "00000000-0000-0000-0000-000000000000");
+    let (run, events) = fleet.watched(|fleet| fleet.run(&["suspend", "said-where"]));
+    run.ended_with(7).says("is another cluster than");
+    assert_eq!(events.writes().to_string(), "");
+}
