@@ -170,6 +170,7 @@ impl Scene {
                 ignored: pleach_domain::ignore::Ignored::default(),
                 findings: Vec::new(),
                 terms: plan::Terms::default(),
+                sequence: repo::Sequence::default(),
             },
             policy: Policy {
                 cluster: None,

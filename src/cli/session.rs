@@ -243,6 +243,7 @@ pub(super) fn desired(loaded: &Loaded, release: &ResolvedRelease, rendered: &Ren
             protect: loaded.environment.protect.clone(),
             timeout: Some(release.timeout),
         },
+        sequence: release.sequence.clone(),
     };
     // An autoscaler may be in another release than what it scales.
     let releases = loaded.rendered.iter().chain(&loaded.others);

@@ -120,7 +120,7 @@ pub(crate) async fn run(ui: &mut Ui, ctx: &Context, args: StatusArgs) -> Result<
     {
         ui.findings(&[hidden(unseen)]);
     }
-    let releases = view.select(found.releases);
+    let releases = view.look(&cluster, found.releases).await;
     if !view.args.watch {
         ui.print(view.show(&releases));
         return Ok(Exit::DONE);
@@ -146,6 +146,13 @@ impl View {
                         .is_none_or(|wanted| *wanted == release.name.release)
             })
         });
+        releases
+    }
+
+    /// The same, with what their last runs left to do.
+    async fn look(&self, cluster: &Cluster, releases: Vec<ReleaseSummary>) -> Vec<ReleaseSummary> {
+        let mut releases = self.select(releases);
+        state::read_journals(cluster, &mut releases).await;
         releases
     }
 
@@ -179,7 +186,7 @@ impl View {
             };
             match change {
                 Some(Ok(releases)) => {
-                    let releases = self.select(releases);
+                    let releases = self.look(cluster, releases).await;
                     if releases != shown {
                         shown = releases;
                         ui.redraw(self.show(&shown));

@@ -7,6 +7,7 @@ mod contents;
 mod error;
 pub mod events;
 mod hub;
+mod ledger;
 mod observe;
 mod op;
 mod paths;
@@ -41,6 +42,7 @@ use super::lease::Holder;
 use super::stop::Stop;
 use crate::io::cluster::Cluster;
 use events::{EventKind, Events, Verb};
+use ledger::Ledger;
 use report::SyncResult;
 use state::State;
 
@@ -109,7 +111,10 @@ pub async fn carry_out(
     run.in_turn(plan, &mut state, async |state| {
         let superset = record::superset(desired, &observed, plan);
         let begun = begin(state, desired, plan, &superset).await?;
-        let reached = run.steps(desired, &observed, plan, superset).await;
+        let journal = observed.journal.clone();
+        let ledger = state.ledger(journal, begun.attempt.clone(), plan.effects());
+        let steps = run.steps(desired, &observed, plan, (superset, ledger));
+        let reached = Box::pin(steps).await;
         Ok(settle(run, state, desired, &observed, plan, begun, reached).await)
     })
     .await
@@ -219,17 +224,19 @@ impl Run<'_> {
         Ok(done.unwrap_or_else(|cause| SyncResult::not_begun(plan, cause)))
     }
 
-    /// Carries out the steps; `superset` is the inventory that was written before
-    /// the first of them.
+    /// Carries out the steps, and applies the rules of what is only for a while
+    /// where they did not come to their end. `superset` is the inventory that was
+    /// written before the first of them, `ledger` the journal.
     async fn steps(
         &self,
         desired: &Desired,
         observed: &Observed,
         plan: &Plan,
-        superset: Inventory,
+        (superset, ledger): (Inventory, Ledger),
     ) -> Reached {
-        let operator = self.operator(desired, observed, plan, superset);
-        let result = scheduler::run(plan, &operator, self.events, CONCURRENCY, self.stop).await;
+        let operator = self.operator(desired, observed, plan, (superset, ledger));
+        let mut result = scheduler::run(plan, &operator, self.events, CONCURRENCY, self.stop).await;
+        result.standing = Box::pin(operator.settle(&result)).await;
         let inventory = operator
             .inventory
             .into_inner()
@@ -242,7 +249,7 @@ impl Run<'_> {
         desired: &'a Desired,
         observed: &Observed,
         plan: &'a Plan,
-        superset: Inventory,
+        (superset, ledger): (Inventory, Ledger),
     ) -> op::Operator<'a> {
         op::Operator {
             cluster: self.cluster,
@@ -267,6 +274,7 @@ impl Run<'_> {
             ),
             events: self.events,
             stop: self.stop,
+            ledger,
             inventory: Mutex::new(superset),
             gone: Mutex::default(),
             places: Semaphore::new(CONCURRENCY),

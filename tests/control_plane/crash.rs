@@ -15,7 +15,7 @@ use crate::samples::{BUNDLE, config_map, deployment};
 use crate::shared;
 
 /// No apply of these tests writes more often than this.
-const MOST_WRITES: usize = 40;
+const MOST_WRITES: usize = 60;
 
 /// What git has in one of the two states that the release goes back and forth
 /// between: each has an object that the other lacks.
@@ -32,6 +32,16 @@ fn write(fleet: &Fleet, name: &str) {
     fleet.write("manifests/web/web.yaml", &files.join("---\n"));
     fleet.commit();
 }
+
+/// A bundle that wants much to be different while a change lasts.
+const TEMPORARY: &str = "\
+overlays:
+  - {name: hold, target: {kind: ConfigMap, name: theirs}, patch: {data: {mode: slow, extra: x}}, from: preflight, until: verify}
+  - {name: own, target: {kind: ConfigMap, name: settings}, patch: {data: {k: meanwhile, other: x}}, from: gates, until: registrations}
+  - {name: pause, target: {kind: Deployment, name: app}, patch: {spec: {paused: true}}}
+stages:
+  - {name: again, restart: [{kind: Deployment, name: app}], after: [resources]}
+";
 
 /// Every object of the release, and the records that pleach keeps of it.
 fn state(fleet: &Fleet) -> BTreeMap<String, Value> {
@@ -55,11 +65,10 @@ fn state(fleet: &Fleet) -> BTreeMap<String, Value> {
             object["kind"].as_str().unwrap(),
             object["metadata"]["name"].as_str().unwrap()
         );
-        assert_eq!(
-            owners(object),
-            [format!("pleach/{release} Apply")],
-            "{object}"
-        );
+        let mut owners = owners(object);
+        // A restart stays.
+        owners.retain(|owner| owner != "pleach-restart Update");
+        assert_eq!(owners, [format!("pleach/{release} Apply")], "{object}");
         let mut value = normalized(object, false);
         if let Some(metadata) = value["metadata"].as_object_mut() {
             // The number of roll-outs is not part of it.
@@ -72,6 +81,25 @@ fn state(fleet: &Fleet) -> BTreeMap<String, Value> {
     all.insert("ready".to_owned(), condition["status"].clone());
     all.insert("reason".to_owned(), condition["reason"].clone());
     all
+}
+
+/// An object of somebody else with its owners, without what moves with every write.
+fn theirs(fleet: &Fleet) -> Value {
+    let mut value = fleet
+        .get(&["configmap", "theirs", "-n", fleet.environment])
+        .unwrap();
+    let metadata = value["metadata"].as_object_mut().unwrap();
+    metadata.shift_remove("resourceVersion");
+    for entry in metadata["managedFields"].as_array_mut().unwrap() {
+        entry.as_object_mut().unwrap().shift_remove("time");
+    }
+    value
+}
+
+/// Whether a run left its journal.
+fn journal(fleet: &Fleet) -> Option<Value> {
+    let name = format!("{}.web.journal", fleet.environment);
+    fleet.get(&["configmap", &name, "-n", "pleach-system"])
 }
 
 /// Shards of the inventory, also those that no record names any more.
@@ -162,6 +190,74 @@ fn a_kill_at_any_write_changes_nothing_about_the_end(
     assert!((8..MOST_WRITES - 1).contains(&kills), "{kills}");
     // What no record names is removed by the next run that writes one.
     assert_eq!(shards(&fleet), usual);
+}
+
+#[rstest]
+#[case::before("while-before", Moment::BeforeForwarding)]
+#[case::unanswered("while-unanswered", Moment::AfterForwarding)]
+#[case::answered("while-answered", Moment::AfterAnswer)]
+fn a_kill_while_things_are_different_leaves_nothing_different(
+    #[case] environment: &'static str,
+    #[case] moment: Moment,
+) {
+    let release = format!("  - {{name: web, bundle: web, namespace: {environment}}}\n");
+    let bundle = format!("{BUNDLE}{TEMPORARY}");
+    let mut fleet = Fleet::new(
+        environment,
+        &release,
+        &[("manifests/web/bundle.yaml", bundle.as_str())],
+    );
+    fleet.kubectl(&["create", "namespace", environment]);
+    let file = fleet.file(
+        "theirs.yaml",
+        "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: theirs}\ndata: {mode: fast, more: z}\n",
+    );
+    fleet.kubectl(&[
+        "apply",
+        "--server-side",
+        "--field-manager=helm",
+        "-n",
+        environment,
+        "-f",
+        &file,
+    ]);
+    let untouched = theirs(&fleet);
+    let proxy = FaultProxy::start(shared().kubeconfig()).unwrap();
+    fleet.through(proxy.kubeconfig());
+    let names = ["red", "blue"];
+    let mut expected = Vec::new();
+    // Once more than there are sides: a restart mark is there from the second time on.
+    for name in ["blue", names[0], names[1]] {
+        write(&fleet, name);
+        fleet.applied();
+        expected.push(state(&fleet));
+        assert_eq!(theirs(&fleet), untouched);
+        assert_eq!(journal(&fleet), None);
+    }
+    let expected = expected.split_off(1);
+    let (mut kills, mut current) = (0, 1);
+    for nth in 1..MOST_WRITES {
+        let side = 1 - current;
+        write(&fleet, names[side]);
+        if !killed_at(&fleet, &proxy, moment, nth) {
+            break;
+        }
+        kills += 1;
+        proxy.reset();
+        // Every other time a newer revision comes before the run that goes on.
+        let side = if nth % 2 == 1 { side } else { current };
+        current = side;
+        write(&fleet, names[side]);
+        fleet.applied();
+        let mut state = state(&fleet);
+        state.retain(|name, value| expected[side].get(name) != Some(value));
+        assert!(state.is_empty(), "killed at write {nth}: {state:#?}");
+        assert_eq!(theirs(&fleet), untouched, "killed at write {nth}");
+        assert_eq!(journal(&fleet), None, "killed at write {nth}");
+        let (_, events) = fleet.watched(Fleet::applied);
+        assert_eq!(events.writes().to_string(), "", "killed at write {nth}");
+    }
+    assert!((20..MOST_WRITES - 1).contains(&kills), "{kills}");
 }
 
 #[rstest]

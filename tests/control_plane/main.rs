@@ -30,6 +30,7 @@ mod kill;
 mod kubectl;
 mod lifecycle;
 mod lint;
+mod overlays;
 mod ownership;
 mod plan_files;
 mod prune;

@@ -99,6 +99,7 @@ impl Release {
             ignored: Ignored::default(),
             findings: Vec::new(),
             terms: Terms::default(),
+            sequence: pleach_domain::repo::Sequence::default(),
         }
     }
 

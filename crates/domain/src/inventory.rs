@@ -3,6 +3,7 @@
 mod applyset;
 mod corrections;
 mod entry;
+mod journal;
 mod memory;
 mod orders;
 mod rebuild;
@@ -14,11 +15,12 @@ mod summary;
 pub use applyset::apply_set_id;
 pub use corrections::Correction;
 pub use entry::{Entry, EntryState, Inventory};
+pub use journal::{JOURNAL_FORMAT, JOURNAL_LIMIT, Journal, JournalError, Outcome, Run};
 pub use memory::Memory;
 pub use orders::{Orders, Suspension, SyncRequest};
 pub use rebuild::{Found, Rebuilt, rebuild};
 pub use release::{
-    Attempt, AttemptResult, Installed, Journal, RECORD_FORMAT, RecordError, ReleaseName, ShardRef,
+    Attempt, AttemptResult, Installed, RECORD_FORMAT, RecordError, ReleaseName, ShardRef,
     config_map_data, parent_object,
 };
 pub use shards::{SHARD_LIMIT, Shard, ShardError, read_shards, write_shards};

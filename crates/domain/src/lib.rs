@@ -8,7 +8,7 @@
 //! [`render`] (manifests) → [`observe`] (what the cluster says) → [`diff`] →
 //! [`order`] → [`plan`]; [`doctor`] looks at a whole cluster instead of a
 //! release. [`deployer`] knows who else may own an object, [`ignore`] which
-//! fields are left to others. [`object`] is what all of them speak of,
+//! fields are left to others, [`overlay`] what is changed for a while only. [`object`] is what all of them speak of,
 //! [`inventory`] what outlives a run, [`readiness`] what "done" means.
 
 pub mod age;
@@ -24,6 +24,7 @@ pub mod lint;
 pub mod object;
 pub mod observe;
 pub mod order;
+pub mod overlay;
 pub mod plan;
 pub mod readiness;
 pub mod render;

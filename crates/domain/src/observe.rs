@@ -80,6 +80,11 @@ pub struct Observed {
     pub inventory: Inventory,
     /// What a former run left to do.
     pub journal: Journal,
+    /// Objects that are changed for a while or restarted, of the release or of
+    /// others; read only where a change of the release is on its way, or a
+    /// former run left something.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub targets: BTreeMap<ObjectId, Live>,
 }
 
 /// What a LIST covered: a kind, in all namespaces or in one.
@@ -278,6 +283,7 @@ impl Observed {
             installed: None,
             inventory: Inventory::default(),
             journal: Journal::default(),
+            targets: BTreeMap::new(),
         }
     }
 

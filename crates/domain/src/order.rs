@@ -8,4 +8,4 @@ pub use facts::{Definition, Facts, Interception, registered_api, registered_serv
 pub use kinds::{
     DeletionClass, defined_kinds, deletion_class, is_builtin_group, kind_rank, sort, stage_of,
 };
-pub use stage::StageName;
+pub use stage::{DeclaredStage, StageName};

@@ -11,10 +11,12 @@
 //! 5. `edges`: what one step needs of another.
 //! 6. `prune::decide`: what git no longer has and may go.
 //! 7. `leftover`: registrations whose Service goes.
-//! 8. `verify`: readiness of everything, run-time objects too.
-//! 9. `prune::steps`: the deletions, in order, after that.
-//! 10. `access::shrink`: access reduced to what git has, after all of it.
-//! 11. `needless`: without `--wait`, no wait that no other step needs.
+//! 8. `overlays`: what is different for a while, and declared stages.
+//! 9. `verify`: readiness of everything, run-time objects too.
+//! 10. `overlays` again: what ends after that.
+//! 11. `prune::steps`: the deletions, in order, after that.
+//! 12. `access::shrink`: access reduced to what git has, after all of it.
+//! 13. `needless`: without `--wait`, no wait that no other step needs.
 //!
 //! `arrange` sorts the steps and refuses cycles.
 //!
@@ -33,6 +35,7 @@ mod leftover;
 mod model;
 mod namespace;
 mod needless;
+mod overlays;
 mod ownership;
 mod preflight;
 mod protection;
@@ -47,13 +50,15 @@ pub mod view;
 pub use deletion::{Deletion, Grant, Propagation};
 pub use file::{PLAN_FILE_FORMAT, PlanFile, PlanFileError, ReviewedObject, ReviewedRelease};
 pub use model::{
-    Action, Body, Cause, Change, Desired, Direction, Edge, EdgeReason, Need, NonSecret, Op,
-    Outgoing, Overlay, OverlayId, Own, Plan, Policy, Precondition, Stage, Step, StepId, Taken,
-    Terms, Until, is_protected_kind,
+    Action, Body, Cause, Change, Course, Desired, Direction, Edge, EdgeReason, Need, NonSecret, Op,
+    Outgoing, Overlay, Own, Plan, Policy, Precondition, Stage, Step, StepId, Taken, Terms, Until,
+    is_protected_kind,
 };
 pub use ownership::{is_foreign, owners_of};
 pub use removal::{Consented, Heir, Removal};
 pub use version::version_left;
+
+pub use crate::overlay::OverlayId;
 
 use crate::observe::Observed;
 use draft::{Ctx, Draft};
@@ -73,7 +78,9 @@ pub fn plan(desired: &Desired, observed: &Observed, policy: &Policy) -> Plan {
     edges::run(&ctx, &mut draft, direction);
     prune::decide(&ctx, &mut draft);
     leftover::run(&ctx, &mut draft);
+    overlays::run(&ctx, &mut draft);
     verify::run(&ctx, &mut draft);
+    overlays::finish(&ctx, &mut draft);
     prune::steps(&ctx, &mut draft);
     access::shrink(&ctx, &mut draft);
     needless::run(&ctx, &mut draft);
@@ -89,6 +96,7 @@ pub fn remove(desired: &Desired, removal: &Removal, observed: &Observed, policy:
     draft.findings.extend(desired.findings.iter().cloned());
     preflight::before_removal(&ctx, &mut draft);
     let outgoing = removal::run(&ctx, &mut draft);
+    overlays::before_removal(&ctx, &mut draft);
     let mut plan = arrange::run(&ctx, draft, Direction::Reverse);
     plan.removal = Some(outgoing);
     plan

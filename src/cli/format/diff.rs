@@ -3,9 +3,13 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
+use pleach_domain::diff::locate;
 use pleach_domain::diff::text::{self, ObjectDiff, Tag};
-use pleach_domain::plan::view::ReleaseDiff;
-use pleach_domain::plan::{Action, Cause};
+use pleach_domain::object::FieldPath;
+use pleach_domain::overlay;
+use pleach_domain::plan::view::{ReleaseDiff, Temporary};
+use pleach_domain::plan::{Action, Cause, Course};
+use serde_json::Value;
 
 use super::findings::plain;
 use super::style;
@@ -53,7 +57,48 @@ pub(crate) fn text(diff: &ReleaseDiff, counts: bool) -> String {
             let _ = writeln!(text, "  {}", plain(&remark));
         }
     }
+    for temporary in &diff.overlays {
+        for line in meanwhile(temporary) {
+            let _ = writeln!(text, "{}", plain(&line));
+        }
+    }
     text
+}
+
+/// What is different for a while, field by field.
+fn meanwhile(temporary: &Temporary) -> Vec<String> {
+    let Temporary {
+        object,
+        overlay,
+        until,
+        ..
+    } = temporary;
+    let headline = match temporary.course {
+        Course::Made => format!("{object} is different until {until} (overlay {overlay})"),
+        Course::Kept => format!(
+            "{object} was left different by a former run, until {until} (overlay {overlay})"
+        ),
+        Course::Dropped => {
+            format!(
+                "{object} was left different by a former run and is put back (overlay {overlay})"
+            )
+        }
+    };
+    let shown = |value: &Value, field: &FieldPath| match locate::find(value, field) {
+        None | Some(Value::Null) => "nothing".to_owned(),
+        Some(value) => value.to_string(),
+    };
+    let fields = overlay::fields(&temporary.patch.0)
+        .into_iter()
+        .map(|field| {
+            let (original, patch) = (&temporary.original.0, &temporary.patch.0);
+            format!(
+                "  {field}: {} -> {}",
+                shown(original, &field),
+                shown(patch, &field)
+            )
+        });
+    std::iter::once(headline).chain(fields).collect()
 }
 
 /// What ends a diff: what nobody checked, then how many objects get which action.
@@ -310,6 +355,7 @@ mod tests {
             summary: String::new(),
             counts,
             objects,
+            overlays: Vec::new(),
             findings: Vec::new(),
         };
         diff.summary = summary(std::slice::from_ref(&diff));

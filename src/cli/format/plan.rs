@@ -93,6 +93,7 @@ fn line(changes: &BTreeMap<&ObjectId, &Change>, step: &Step) -> String {
             None => format!("{:<9} for all steps before", "wait"),
         },
         Op::Own(_) | Op::Patch { .. } => format!("{:<9} {id}", "patch"),
+        op @ (Op::Set { .. } | Op::Lift | Op::Restart { .. }) => format!("{:<9} {id}", op.verb()),
         op @ (Op::Apply { .. } | Op::Create { .. }) => match changes.get(&step.object) {
             Some(change) => {
                 let action = change.action.to_string();
@@ -109,7 +110,9 @@ fn line(changes: &BTreeMap<&ObjectId, &Change>, step: &Step) -> String {
 
 fn because(step: &Step) -> String {
     match &step.op {
-        Op::Delete(_) | Op::Patch { .. } => format!("  ({})", plain(&step.reason)),
+        Op::Delete(_) | Op::Patch { .. } | Op::Set { .. } | Op::Lift | Op::Restart { .. } => {
+            format!("  ({})", plain(&step.reason))
+        }
         // One object in two steps: what each of them does.
         Op::Apply { .. } if step.stage == StageName::Shrink || is_widened(step) => {
             format!("  ({})", plain(&step.reason))
@@ -135,6 +138,7 @@ fn waits_for(id: &str, until: &Until) -> String {
     match until {
         Until::Ready { .. } => format!("{id} ready"),
         Until::Absent { .. } => format!("{id} gone"),
+        Until::Emptied { .. } => format!("{id} without pods"),
         Until::Served(gvk) => format!("{} served", gvk.group_kind()),
         Until::Endpoints { service, ready } => {
             format!("Service {service} with {ready} ready endpoints")
@@ -222,6 +226,8 @@ fn why(reason: &EdgeReason) -> &'static str {
         EdgeReason::SameObject => "an earlier step on the same object",
         EdgeReason::Reverse => "deletions and rollbacks go in reverse",
         EdgeReason::Leftover => "a dead registration goes first",
+        EdgeReason::Overlay => "a temporary change lasts from its first stage to its last",
+        EdgeReason::Stage => "a stage of the bundle's own",
     }
 }
 

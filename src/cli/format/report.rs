@@ -85,6 +85,7 @@ impl Report<'_> {
             "error": self.error.map(reason),
             "failures": failures,
             "stopped": self.result.ok().and_then(|result| stopped(self.plan, result, self.go_on)),
+            "standing": self.result.map_or(&[][..], |result| result.standing.as_slice()),
             "changes": self.plan.changes,
             "released": self.plan.removal.as_ref().map(|outgoing| &outgoing.released),
             "findings": self.plan.findings,
@@ -178,6 +179,15 @@ fn outcomes(text: &mut String, plan: &Plan, result: &SyncResult, go_on: &str) {
     }
     if let Some(cause) = result.stopped {
         how_far(text, plan, result, cause, go_on);
+    }
+    for standing in &result.standing {
+        let _ = writeln!(
+            text,
+            "still changed for a while: {} (overlay {}: {})",
+            plain(&standing.object.to_string()),
+            standing.overlay,
+            plain(standing.trouble.as_ref().unwrap_or(&standing.rule))
+        );
     }
     for change in plan
         .changes

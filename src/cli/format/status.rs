@@ -51,6 +51,9 @@ pub(crate) fn text(releases: &[ReleaseSummary], wanted: Option<&Wanted>, now: Ti
             ));
         }
     }
+    for release in releases {
+        lines.extend(standing(release, now).iter().map(|line| one_line(line)));
+    }
     for difference in wanted
         .map(|wanted| wanted.differences(releases))
         .unwrap_or_default()
@@ -97,6 +100,25 @@ fn row(release: &ReleaseSummary, now: Timestamp) -> [String; 7] {
             .map(|result| age(result.at, now))
             .unwrap_or_default(),
     ]
+}
+
+/// What is different for a while: since when, by which attempt, how it ends.
+fn standing(release: &ReleaseSummary, now: Timestamp) -> Vec<String> {
+    let overlays = release.journal.iter().flat_map(|journal| &journal.overlays);
+    overlays
+        .map(|(id, one)| {
+            format!(
+                "{}: {} is different since {} (overlay {id} of {}, until {}; {}); `pleach apply {}` goes on, or takes it back where git no longer wants it",
+                release.target(),
+                one.object,
+                age(one.since, now),
+                one.attempt,
+                one.until,
+                one.on_failure.explain(),
+                release.target(),
+            )
+        })
+        .collect()
 }
 
 /// The version that is installed, and the one on its way.
@@ -273,6 +295,23 @@ fn one(release: &ReleaseSummary, wanted: Option<&Wanted>, now: Timestamp) -> Val
             value["last"] = json!(record.history.first());
         }
         Err(why) => value["unreadable"] = json!(why),
+    }
+    if let Some(journal) = &release.journal {
+        value["overlays"] = journal
+            .overlays
+            .iter()
+            .map(|(id, one)| {
+                json!({
+                    "overlay": id.name(),
+                    "object": one.object,
+                    "since": one.since,
+                    "attempt": one.attempt,
+                    "until": one.until,
+                    "original": one.original,
+                    "onFailure": one.on_failure.explain(),
+                })
+            })
+            .collect();
     }
     if let Some(wanted) = wanted {
         let pinned = wanted.version_of(&release.name.release);

@@ -8,7 +8,7 @@ use pleach_domain::ignore::Ignored;
 use pleach_domain::inventory::{Installed, ReleaseName, Store};
 use pleach_domain::plan::{self, Consented, Desired, Policy, Removal, Terms};
 use pleach_domain::render::Rendered;
-use pleach_domain::repo::{self, FileTree, ResolvedRelease, VersionPolicy};
+use pleach_domain::repo::{self, FileTree, ResolvedRelease, Sequence, VersionPolicy};
 
 use super::absent::is_unknown;
 use super::{Heirs, Planned, Session, finish};
@@ -99,6 +99,7 @@ impl Gone {
                 protect: memory.protect,
                 timeout: memory.timeout.map(SignedDuration::from_secs),
             },
+            sequence: Sequence::default(),
         }
     }
 

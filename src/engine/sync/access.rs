@@ -87,13 +87,22 @@ fn needed(plan: &Plan, paths: &Paths) -> BTreeSet<Right> {
             Op::Apply { .. } if step.require.contains(&Precondition::Absent) => {
                 &["create", "patch"]
             }
-            Op::Own(_) => &["get", "patch"],
-            Op::Apply { .. } | Op::Patch { .. } => &["patch"],
+            Op::Own(_) | Op::Set { .. } | Op::Lift => &["get", "patch"],
+            Op::Apply { .. } | Op::Patch { .. } | Op::Restart { .. } => &["patch"],
             Op::Create { .. } => &["create"],
             Op::Delete(_) => &["delete"],
             Op::Copy { .. } | Op::Migrate { .. } | Op::Wait => continue,
         };
         let watches = matches!(step.until, Some(Until::Ready { .. })).then_some("watch");
+        if matches!(step.until, Some(Until::Emptied { .. })) {
+            needed.insert(Right {
+                verb: "list",
+                kind: GroupKind::new("", "Pod"),
+                resource: "pods".to_owned(),
+                subresource: None,
+                namespace: step.object.namespace.clone(),
+            });
+        }
         let kind = step.object.group_kind();
         // A kind that the release itself defines is asked for by its plural too.
         let Some(path) = paths.of_kind(&kind) else {

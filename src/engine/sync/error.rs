@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use pleach_domain::finding::Kind;
-use pleach_domain::inventory::{RecordError, ShardError, Store};
+use pleach_domain::inventory::{Journal, JournalError, RecordError, ShardError, Store};
 use pleach_domain::object::ObjectId;
 
 use crate::engine::lease::{Holder, Terms};
@@ -50,6 +50,9 @@ pub enum SyncError {
     /// State is to be kept in a namespace that does not exist.
     #[error("namespace {0}, in which state is to be kept, does not exist")]
     NoStateNamespace(String),
+    /// The journal cannot be read or written.
+    #[error(transparent)]
+    Journal(#[from] JournalError),
     /// Somebody else wrote the record in the meantime.
     #[error("the record of release {release} was changed by somebody else in the meantime")]
     Contended {
@@ -105,10 +108,13 @@ impl SyncError {
                 ..
             }
             | Self::KeptElsewhere { .. }
+            | Self::Journal(JournalError::Newer { .. } | JournalError::TooLarge { .. })
             | Self::NoStateNamespace(_) => Kind::Policy,
-            Self::Record { .. } | Self::Inventory { .. } | Self::Definition(_) | Self::Random => {
-                Kind::Cluster
-            }
+            Self::Record { .. }
+            | Self::Inventory { .. }
+            | Self::Journal(JournalError::Parse { .. })
+            | Self::Definition(_)
+            | Self::Random => Kind::Cluster,
             Self::Contended { .. } | Self::Held { .. } | Self::LeaseLost { .. } => Kind::Conflict,
         }
     }
@@ -124,7 +130,15 @@ impl SyncError {
             | Self::Inventory {
                 source: Some(ShardError::Newer { .. }),
                 ..
-            } => Some("use a newer pleach".to_owned()),
+            }
+            | Self::Journal(JournalError::Newer { .. }) => Some("use a newer pleach".to_owned()),
+            Self::Journal(JournalError::TooLarge { .. }) => {
+                Some("change fewer objects, or smaller fields, for a while".to_owned())
+            }
+            Self::Journal(JournalError::Parse { name, .. }) => Some(format!(
+                "somebody changed the ConfigMap {}: what it says of temporary changes has to be taken back by hand before it is deleted",
+                Journal::name(name)
+            )),
             Self::Record { .. } | Self::Definition(_) | Self::Random => None,
             Self::Inventory {
                 release, namespace, ..

@@ -9,6 +9,7 @@ mod autoscalers;
 mod identity;
 mod members;
 mod predict;
+mod targets;
 
 use std::collections::{BTreeSet, HashSet};
 
@@ -133,6 +134,7 @@ pub async fn observe(
     reader.predict(desired, &readings, &mut observed).await?;
     reader.read_foreign(desired, policy, &mut observed).await?;
     reader.read_leaving(desired, &mut observed).await?;
+    reader.read_targets(desired, &mut observed).await?;
     Ok(Observation { observed, state })
 }
 

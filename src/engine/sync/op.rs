@@ -3,6 +3,7 @@
 mod apply;
 mod contents;
 mod delete;
+mod overlay;
 mod own;
 mod patch;
 
@@ -20,6 +21,7 @@ use tokio::time::Instant;
 
 use super::events::{EventKind, Events};
 use super::hub::Hub;
+use super::ledger::Ledger;
 use super::paths::Paths;
 use super::report::{Failure, FailureKind};
 use super::scheduler::Executor;
@@ -45,6 +47,7 @@ pub(super) struct Operator<'a> {
     pub(super) events: &'a Events,
     /// After which nothing that failed is tried again.
     pub(super) stop: &'a Stop,
+    pub(super) ledger: Ledger,
     pub(super) inventory: Mutex<Inventory>,
     /// When each step began, and what its write gave back.
     /// Deletions that the server confirmed at once.
@@ -69,6 +72,12 @@ impl Executor for Operator<'_> {
                 self.patch(step, patch, subresource.as_deref(), started)
                     .await
             }
+            Op::Set { patch } => self.set(step, patch, started).await,
+            Op::Lift => match &step.overlay {
+                Some(id) => self.lift(step, id, started).await,
+                None => Ok(()),
+            },
+            Op::Restart { key, mark } => self.restart(step, (key, mark), started).await,
             Op::Delete(deletion) => self.delete(step, deletion, started).await,
             Op::Wait => Ok(()),
             // No pass of the planner makes these yet.
@@ -97,7 +106,7 @@ impl Executor for Operator<'_> {
             .contains(&step.id)
         {
             self.forget(&step.object);
-            return Ok(());
+            return self.forget_overlays(&step.object).await;
         }
         let waiter = Waiter {
             cluster: self.cluster,
@@ -108,8 +117,13 @@ impl Executor for Operator<'_> {
         };
         let seen = waiter.wait(step, until, &since, started).await?;
         match (until, &step.op) {
-            (Until::Absent { .. }, Op::Delete(_)) => self.forget(&step.object),
-            (Until::Ready { .. }, Op::Apply { .. }) => self.refresh(&step.object, seen.as_ref()),
+            (Until::Absent { .. }, Op::Delete(_)) => {
+                self.forget(&step.object);
+                self.forget_overlays(&step.object).await?;
+            }
+            (Until::Ready { .. }, Op::Apply { .. } | Op::Lift) => {
+                self.refresh(&step.object, seen.as_ref());
+            }
             _ => {}
         }
         Ok(())
@@ -187,6 +201,33 @@ impl Operator<'_> {
         if untouched {
             entry.resource_version = metadata["resourceVersion"].as_str().map(str::to_owned);
         }
+    }
+
+    /// Takes over what a restart of ours changed: the rest of the object is as it
+    /// was recorded.
+    fn restarted(&self, step: &Step, answer: &Value, started: Instant) {
+        let metadata = &answer["metadata"];
+        let text = |key: &str| metadata[key].as_str().unwrap_or_default().to_owned();
+        let since = Since {
+            uid: text("uid"),
+            resource_version: text("resourceVersion"),
+            generation: metadata["generation"].as_i64(),
+        };
+        let mut inventory = self
+            .inventory
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        if let Some(entry) = inventory.entries.get_mut(&step.object)
+            && entry.uid.as_deref() == Some(&since.uid)
+            && entry.fingerprint.is_some()
+            && entry.fingerprint
+                == pleach_domain::diff::ownership::fingerprint(metadata, &self.manager)
+        {
+            entry.generation = since.generation;
+            entry.resource_version = Some(since.resource_version.clone());
+        }
+        drop(inventory);
+        self.record(step, started, since);
     }
 
     /// Whether nobody else has fields of the object itself: then every write

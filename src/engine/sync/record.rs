@@ -4,12 +4,12 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::Timestamp;
 use pleach_domain::inventory::{Attempt, AttemptResult, Entry, EntryState, Installed, Inventory};
-use pleach_domain::object::{Digest, Manifest, ObjectId, ServiceRef, canonical_json};
+use pleach_domain::object::{Manifest, ObjectId, ServiceRef};
 use pleach_domain::observe::{DesiredDigest, Observed};
 use pleach_domain::order::stage_of;
 use pleach_domain::order::{defined_kinds, registered_services};
 use pleach_domain::plan::{Action, Body, Desired, Op, Plan, Precondition, Taken};
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use super::error::SyncError;
 use super::events::Outcome;
@@ -19,29 +19,12 @@ use super::report::SyncResult;
 use super::state::State;
 use crate::io::cluster::{Cluster, ResourcePath, Selector};
 
-/// Digest of everything that is desired of a release.
-fn desired_digest(desired: &Desired) -> Digest {
-    let objects: Vec<_> = desired
-        .digests
-        .iter()
-        .map(|(id, digest)| match digest {
-            DesiredDigest::Known(digest) => json!([id.to_string(), digest.to_string()]),
-            DesiredDigest::Unkeyed => json!([id.to_string(), null]),
-        })
-        .collect();
-    Digest::of(&canonical_json(&json!([
-        desired.bundle,
-        desired.version,
-        objects
-    ])))
-}
-
 /// The attempt that begins now.
 pub(super) fn attempt(desired: &Desired) -> Attempt {
     Attempt {
         version: desired.version.clone(),
         revision: desired.revision.clone(),
-        digest: desired_digest(desired),
+        digest: desired.digest(),
         at: Timestamp::now(),
     }
 }
@@ -61,7 +44,7 @@ fn is_current(desired: &Desired, observed: &Observed, plan: &Plan) -> bool {
         attempt.as_ref().is_some_and(|attempt| {
             attempt.version == desired.version
                 && attempt.revision == desired.revision
-                && attempt.digest == desired_digest(desired)
+                && attempt.digest == desired.digest()
         })
     };
     let is_said = if record.ready {

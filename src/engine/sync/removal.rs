@@ -48,7 +48,9 @@ pub(super) async fn carry_out(
             }
         } else {
             begin(run, state, &before).await?;
-            run.steps(desired, &observed, plan, before).await
+            let journal = observed.journal.clone();
+            let ledger = state.ledger(journal, record::attempt(desired), plan.effects());
+            Box::pin(run.steps(desired, &observed, plan, (before, ledger))).await
         };
         settle(run, state, desired, &observed, plan, outgoing, reached).await
     })

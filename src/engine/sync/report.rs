@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use pleach_domain::object::ObjectId;
+use pleach_domain::overlay::OverlayId;
 use pleach_domain::plan::{Plan, StepId};
 use serde::Serialize;
 
@@ -52,6 +53,20 @@ impl Failure {
     }
 }
 
+/// A temporary change that is still on after a run.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Standing {
+    /// Its name.
+    pub overlay: OverlayId,
+    /// What it changes.
+    pub object: ObjectId,
+    /// When it is taken back.
+    pub rule: String,
+    /// Why it could not be taken back now, where it should have been.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub trouble: Option<String>,
+}
+
 /// How a sync ended, step by step.
 #[derive(Debug, Clone, Default)]
 pub struct SyncResult {
@@ -61,6 +76,8 @@ pub struct SyncResult {
     pub stopped: Option<Cause>,
     /// `deployed`, `unchanged`, `failed`, `interrupted`, `superseded` or `unverified`.
     pub ending: &'static str,
+    /// Temporary changes that are still on.
+    pub standing: Vec<Standing>,
     /// Why the result could not be recorded in the cluster, if it could not.
     pub unrecorded: Option<Arc<SyncError>>,
 }
@@ -75,7 +92,7 @@ impl SyncResult {
                 .collect(),
             stopped: Some(cause),
             ending: cause.word(),
-            unrecorded: None,
+            ..Self::default()
         }
     }
 

@@ -10,6 +10,7 @@
 mod all;
 mod crd;
 mod end;
+mod journals;
 mod orders;
 mod parent;
 mod salvage;
@@ -21,16 +22,20 @@ use std::collections::BTreeSet;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
-use pleach_domain::inventory::{Installed, Inventory, Journal, Orders, ReleaseName, Store};
+use pleach_domain::inventory::{
+    Attempt, Installed, Inventory, Journal, Orders, ReleaseName, Store,
+};
 use pleach_domain::object::Gvk;
-use pleach_domain::object::{DigestKey, ObjectId, annotations, canonical_json};
+use pleach_domain::object::{Digest, DigestKey, ObjectId, annotations, canonical_json};
 use pleach_domain::observe::{Discovery, Served};
 use serde_json::Value;
 
 use super::error::SyncError;
+use super::ledger::Ledger;
 use crate::io::cluster::{Applied, ApplyOptions, Class, Cluster, ClusterError, ResourcePath};
 
 pub use all::{Inventories, Records, Search, follow_releases, inventories, release, releases};
+pub use journals::read_journals;
 pub use orders::order;
 pub use salvage::Salvaged;
 
@@ -49,6 +54,8 @@ pub struct State {
     record: Installed,
     /// The object that holds the record, as it was last read or written.
     live: Option<Value>,
+    /// The object that holds the journal, as it was read.
+    journal: Option<Value>,
     /// Shards that a former run wrote and did not commit, or did not remove.
     unlisted: BTreeSet<String>,
 }
@@ -97,6 +104,7 @@ impl State {
             key: None,
             record: Installed::default(),
             live: None,
+            journal: None,
             unlisted: BTreeSet::new(),
         };
         let served = match store {
@@ -129,14 +137,26 @@ impl State {
         };
         state.record = installed.clone();
         state.live = Some(live);
+        let journal = match &state.journal {
+            Some(value) => Journal::from_object(value, name)?,
+            None => Journal::default(),
+        };
         Ok((
             state,
             Recorded {
                 installed: Some(installed),
                 inventory,
-                journal: Journal::default(),
+                journal,
             },
         ))
+    }
+
+    /// The journal, for an attempt whose plan has these effects; `journal` is
+    /// what was read of it. Writes nothing.
+    pub(super) fn ledger(&self, journal: Journal, attempt: Attempt, plan: Digest) -> Ledger {
+        let live = self.journal.clone();
+        let of = (&self.name, &self.store);
+        Ledger::new(&self.cluster, of, (journal, live), (attempt, plan))
     }
 
     /// The key of digests; none before the first apply in this cluster.

@@ -1,5 +1,6 @@
 //! Waiting: every wait has a deadline and can say at any moment what it waits for (I4).
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use futures::future::BoxFuture;
@@ -120,6 +121,12 @@ impl Waiter<'_> {
                 let path = self.paths.of_kind(&step.object.group_kind());
                 self.poll(deadline, progress, || {
                     Box::pin(self.look_absent(path.as_ref(), &step.object, uid))
+                })
+                .await
+            }
+            Until::Emptied { pods } => {
+                self.poll(deadline, progress, || {
+                    Box::pin(self.look_emptied(&step.object, pods))
                 })
                 .await
             }
@@ -337,6 +344,39 @@ impl Waiter<'_> {
         Ok(Look::Stays {
             message: ending::explain(&value),
             advice: ending::advice(id, &value),
+        })
+    }
+
+    /// Whether a workload has no pods any more: its own count leaves out those
+    /// that are still ending.
+    async fn look_emptied(
+        &self,
+        workload: &ObjectId,
+        pods: &BTreeMap<String, String>,
+    ) -> Result<Look, ClusterError> {
+        if pods.is_empty() {
+            return Ok(Look::Never("its selector names no labels".to_owned()));
+        }
+        let path = ResourcePath::namespaced("v1", "Pod", "pods");
+        let labels: Vec<String> = pods
+            .iter()
+            .map(|(key, value)| format!("{key}={value}"))
+            .collect();
+        let labels = labels.join(",");
+        let selector = Selector {
+            namespace: workload.namespace.as_deref(),
+            labels: Some(&labels),
+            ..Selector::default()
+        };
+        let left = self
+            .cluster
+            .list_metadata(&path, &selector, "")
+            .await?
+            .items
+            .len();
+        Ok(match left {
+            0 => Look::Done,
+            left => Look::NotYet(format!("{left} of its pods are still there")),
         })
     }
 

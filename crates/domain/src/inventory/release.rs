@@ -323,14 +323,6 @@ pub fn config_map_data(status: &Value) -> Value {
     })
 }
 
-/// What a former run left to do. Overlays are recorded here before they are made.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub struct Journal {
-    /// Digest of the effects of the plan that was being carried out.
-    pub plan: Option<Digest>,
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -4,7 +4,7 @@ use jiff::Timestamp;
 use serde_json::Value;
 
 use super::release::status_of;
-use super::{Installed, Orders, ReleaseName, Store};
+use super::{Installed, Journal, Orders, ReleaseName, Store};
 use crate::object::ObjectId;
 
 /// What the object that holds a record says, also where the record cannot be read.
@@ -26,6 +26,8 @@ pub struct ReleaseSummary {
     pub message: String,
     /// Since when the condition is what it is.
     pub since: Option<Timestamp>,
+    /// What its last run left to do, where that was looked up.
+    pub journal: Option<Journal>,
 }
 
 impl ReleaseSummary {
@@ -55,6 +57,7 @@ impl ReleaseSummary {
             reason: text("reason"),
             message: text("message"),
             since: text("lastTransitionTime").parse().ok(),
+            journal: None,
         })
     }
 

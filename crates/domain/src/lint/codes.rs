@@ -14,7 +14,7 @@ const fn code(name: &'static str, meaning: &'static str) -> Code {
 }
 
 /// Every code, sorted by name. A test compares it with docs/lint.md.
-pub const CODES: [Code; 66] = [
+pub const CODES: [Code; 67] = [
     code(
         "annotation",
         "An annotation of pleach with a value that it cannot have, or that it does not know.",
@@ -190,6 +190,10 @@ pub const CODES: [Code; 66] = [
     code(
         "unknown-release",
         "A release that the environment does not have.",
+    ),
+    code(
+        "unknown-stage",
+        "A stage that is neither a standard one nor one of the bundle.",
     ),
     code(
         "unknown-version",

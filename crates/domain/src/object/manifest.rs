@@ -16,6 +16,8 @@ pub mod labels {
     pub const MANAGED_BY: &str = "app.kubernetes.io/managed-by";
     /// Marks state objects of a release: `<environment>.<release>`.
     pub const RELEASE: &str = "pleach.dev/release";
+    /// `true` on the journal of a release.
+    pub const JOURNAL: &str = "pleach.dev/journal";
 }
 
 /// Annotations that pleach reads and writes.
@@ -38,6 +40,11 @@ pub mod annotations {
     /// On an admission policy that closes something during an upgrade, and on
     /// its binding: whose gate it is, `<environment>.<release>`.
     pub const GATE: &str = "pleach.dev/gate";
+    /// On a pod template: the change for which a stage replaced the pods.
+    pub fn restarted(stage: &str) -> String {
+        format!("restarted.pleach.dev/{stage}")
+    }
+
     /// What client-side `kubectl apply` leaves behind.
     pub const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
 }

@@ -5,7 +5,7 @@ use std::str::FromStr;
 
 use serde_json::Value;
 
-use super::{KeyValue, ObjectId, PathSegment, annotations};
+use super::{FieldPath, KeyValue, ObjectId, PathSegment, annotations};
 
 /// Names values of an object that are secret, with everything below them.
 ///
@@ -54,6 +54,21 @@ impl SecretField {
         found.sort();
         found.dedup();
         found
+    }
+
+    /// Whether a merge patch changes such a field, something below it, or a map
+    /// or list that holds it.
+    pub fn meets(&self, patch: &Value) -> bool {
+        fn reaches(patch: &Value, steps: &[Step]) -> bool {
+            match (steps.split_first(), patch) {
+                (Some((Step::Key(key), rest)), Value::Object(map)) => {
+                    map.get(key).is_some_and(|below| reaches(below, rest))
+                }
+                // The whole of it, or a list that is replaced.
+                _ => true,
+            }
+        }
+        reaches(patch, &self.steps)
     }
 
     /// Whether an object has such a field.
@@ -276,6 +291,18 @@ impl Secrecy {
             }
         }
         self
+    }
+
+    /// Whether a field is secret, or holds something that is.
+    pub fn hides(&self, field: &FieldPath) -> bool {
+        let mut at = self.root();
+        for segment in &field.0 {
+            at = at.step(segment);
+            if at.secret.is_some() {
+                return true;
+            }
+        }
+        !at.fields.is_empty()
     }
 
     /// Whether any value is secret, beside the copy that kubectl may have left.

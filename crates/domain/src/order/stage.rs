@@ -1,11 +1,12 @@
 //! Stages of a plan.
 
+use std::cmp::Ordering;
 use std::fmt;
 
 use serde::{Serialize, Serializer};
 
 /// A stage: one of the standard ones, or one that a bundle declares.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum StageName {
     /// Checks; no steps.
     Preflight,
@@ -33,6 +34,18 @@ pub enum StageName {
     Prune,
     /// Access reduced to what the new version needs.
     Shrink,
+    /// One that a bundle declares.
+    Declared(DeclaredStage),
+}
+
+/// Where a stage of a bundle's own stands.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct DeclaredStage {
+    name: String,
+    /// Position of the standard stage that it follows.
+    slot: usize,
+    /// Its place among those that follow the same one.
+    order: usize,
 }
 
 impl StageName {
@@ -53,6 +66,22 @@ impl StageName {
         Self::Shrink,
     ];
 
+    /// The standard stage with a name.
+    pub fn standard(name: &str) -> Option<Self> {
+        let mut all = Self::STANDARD.into_iter();
+        all.find(|stage| stage.as_str() == name)
+    }
+
+    /// A stage of a bundle's own that follows a standard one; `order` is its
+    /// place among those that follow the same.
+    pub fn declared(name: &str, after: &Self, order: usize) -> Self {
+        Self::Declared(DeclaredStage {
+            name: name.to_owned(),
+            slot: after.position().0,
+            order,
+        })
+    }
+
     /// The name as bundles and reports write it.
     pub fn as_str(&self) -> &str {
         match self {
@@ -69,7 +98,29 @@ impl StageName {
             Self::Ungate => "ungate",
             Self::Prune => "prune",
             Self::Shrink => "shrink",
+            Self::Declared(declared) => &declared.name,
         }
+    }
+
+    /// A standard stage comes before those that follow it.
+    fn position(&self) -> (usize, usize, &str) {
+        if let Self::Declared(declared) = self {
+            return (declared.slot, declared.order + 1, &declared.name);
+        }
+        let position = Self::STANDARD.iter().position(|stage| stage == self);
+        (position.unwrap_or_default(), 0, "")
+    }
+}
+
+impl Ord for StageName {
+    fn cmp(&self, other: &Self) -> Ordering {
+        self.position().cmp(&other.position())
+    }
+}
+
+impl PartialOrd for StageName {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
     }
 }
 
@@ -82,5 +133,22 @@ impl fmt::Display for StageName {
 impl Serialize for StageName {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_str(self)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_declared_stage_stands_behind_the_one_it_follows() {
+        let first = StageName::declared("stop", &StageName::Services, 0);
+        let second = StageName::declared("hold", &StageName::Services, 1);
+        let mut stages = vec![second.clone(), StageName::Workloads, first.clone()];
+        stages.extend([StageName::Services, StageName::Shrink]);
+        stages.sort();
+        let names: Vec<&str> = stages.iter().map(StageName::as_str).collect();
+        assert_eq!(names, ["services", "stop", "hold", "workloads", "shrink"]);
+        assert!(StageName::STANDARD.is_sorted());
     }
 }

@@ -17,6 +17,7 @@ pub(super) fn run(ctx: &Ctx<'_>, draft: Draft, direction: Direction) -> Plan {
         steps,
         mut findings,
         dropped,
+        overlays,
         ..
     } = draft;
     let steps = without(steps, &dropped);
@@ -44,7 +45,7 @@ pub(super) fn run(ctx: &Ctx<'_>, draft: Draft, direction: Direction) -> Plan {
         changes: changes.into_values().collect(),
         stages: stages(&steps),
         steps,
-        overlays: Vec::new(),
+        overlays,
         removal: None,
         findings,
     }
@@ -150,7 +151,7 @@ fn turn(step: &Step, exists: bool) -> usize {
         (StageName::Services, _) => 5,
         (StageName::Resources, true) => 6,
         (StageName::Registrations, true) => 7,
-        (StageName::Workloads, _) => 8,
+        (StageName::Workloads | StageName::Declared(_), _) => 8,
         (StageName::Registrations, false) => 10,
         (StageName::Resources, false) => 11,
         (StageName::Verify, _) => 12,
@@ -177,8 +178,10 @@ fn sort_key(
         Op::Delete(_) => 0,
         Op::Wait => 1,
         Op::Own(_) | Op::Patch { .. } => 2,
-        Op::Create { .. } | Op::Copy { .. } | Op::Migrate { .. } => 3,
+        Op::Create { .. } | Op::Copy { .. } | Op::Migrate { .. } | Op::Set { .. } => 3,
         Op::Apply { .. } => 4,
+        Op::Restart { .. } => 5,
+        Op::Lift => 6,
     };
     (
         step.stage.clone(),

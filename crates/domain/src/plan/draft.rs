@@ -3,8 +3,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::model::{
-    Action, Change, Desired, Edge, EdgeReason, Need, Op, Policy, Precondition, Step, StepId, Until,
+    Action, Change, Desired, Edge, EdgeReason, Need, Op, Overlay, Policy, Precondition, Step,
+    StepId, Until,
 };
+use super::overlays::Late;
 use super::{Deletion, Removal};
 use crate::finding::Finding;
 use crate::object::{ApiVersion, GroupKind, Manifest, ObjectId, ServiceRef};
@@ -169,6 +171,10 @@ pub(super) struct Draft {
     pub(super) leaving: BTreeSet<ServiceRef>,
     /// The barrier after which things may be pruned.
     pub(super) verified: Option<StepId>,
+    /// Temporary changes.
+    pub(super) overlays: Vec<Overlay>,
+    /// Those of them that end after verify.
+    pub(super) late: Vec<Late>,
     /// Access that is reduced at the end.
     pub(super) narrowings: Vec<Narrowing>,
 }

@@ -9,15 +9,19 @@ use std::fmt;
 
 use jiff::SignedDuration;
 use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
 
 use crate::finding::Finding;
 use crate::ignore::{FieldPattern, Ignored};
-use crate::inventory::{Memory, ReleaseName, Store};
-use crate::object::{Digest, DigestKey, FieldPath, GroupKind, Gvk, Manifest, ObjectId, ServiceRef};
+use crate::inventory::{Attempt, Memory, ReleaseName, Store};
+use crate::object::{
+    Digest, DigestKey, FieldPath, GroupKind, Gvk, Manifest, ObjectId, ServiceRef, canonical_json,
+};
 use crate::observe::{ClusterId, DesiredDigest};
 use crate::order::StageName;
+use crate::overlay::{OnFailure, OverlayId};
 use crate::repo::format::BlockUninstall;
-use crate::repo::{Consent, Protect, PrunePolicy, RuntimeObject, VersionPolicy};
+use crate::repo::{Consent, Protect, PrunePolicy, RuntimeObject, Sequence, VersionPolicy};
 
 /// What git wants of one release, rendered.
 #[derive(Debug, Clone)]
@@ -51,6 +55,8 @@ pub struct Desired {
     pub findings: Vec<Finding>,
     /// Where it comes from and how it may end.
     pub terms: Terms,
+    /// What its bundle says about the course of a change.
+    pub sequence: Sequence,
 }
 
 /// What git says of the origin and the end of a release.
@@ -86,6 +92,49 @@ impl Desired {
     /// The id of the release's ApplySet: what its members carry as part-of label.
     pub fn apply_set(&self) -> String {
         self.store.apply_set(&self.name)
+    }
+
+    /// Digest of everything that is wanted: what an attempt is told by.
+    pub fn digest(&self) -> Digest {
+        self.digest_at(&self.version)
+    }
+
+    /// Digest of the same objects as another version. A bundle without versions
+    /// has revisions for versions, which move with every commit.
+    fn digest_at(&self, version: &str) -> Digest {
+        let objects: Vec<Value> = self
+            .digests
+            .iter()
+            .map(|(id, digest)| match digest {
+                DesiredDigest::Known(digest) => json!([id.to_string(), digest.to_string()]),
+                DesiredDigest::Unkeyed => json!([id.to_string(), null]),
+            })
+            .collect();
+        Digest::of(&canonical_json(&json!([self.bundle, version, objects])))
+    }
+
+    fn has_version(&self) -> bool {
+        self.version != self.revision
+    }
+
+    /// Whether an attempt was for what is wanted now.
+    pub(in crate::plan) fn is_of(&self, attempt: &Attempt) -> bool {
+        let version = if self.has_version() {
+            &self.version
+        } else {
+            &attempt.version
+        };
+        attempt.digest == self.digest_at(version)
+    }
+
+    /// Names what is wanted, whatever the commit that wants it.
+    pub(in crate::plan) fn mark(&self) -> String {
+        let version = if self.has_version() {
+            &self.version
+        } else {
+            ""
+        };
+        self.digest_at(version).short()
     }
 
     /// Fills in what gets written as `pleach.dev/desired`, of objects with
@@ -199,7 +248,7 @@ impl Plan {
     pub fn verifies(&self) -> bool {
         self.steps
             .iter()
-            .any(|step| step.object.is("pleach.dev", "Release"))
+            .any(|step| step.stage == StageName::Verify && step.object.is("pleach.dev", "Release"))
     }
 
     /// Whether something was planned and nothing of it can be done.
@@ -331,6 +380,8 @@ pub enum Cause {
     },
     /// Neither: no value changes, only the server's record of who owns it.
     Ownership,
+    /// A temporary change of ours is taken back.
+    Overlay,
 }
 
 /// A named group of steps; not a lock.
@@ -428,6 +479,10 @@ pub enum EdgeReason {
     Reverse,
     /// A dead registration goes before what it would break or crash.
     Leftover,
+    /// A temporary change comes before what it is for, and ends after it.
+    Overlay,
+    /// A stage that the bundle declares.
+    Stage,
 }
 
 /// What must hold when a step is carried out.
@@ -460,6 +515,11 @@ pub enum Until {
     },
     /// The kind is served and answers a LIST.
     Served(Gvk),
+    /// No pod with these labels is left in the namespace of the object.
+    Emptied {
+        /// Labels of the pods.
+        pods: BTreeMap<String, String>,
+    },
     /// The Service has as many ready endpoints as its workload has replicas.
     Endpoints {
         /// The Service.
@@ -482,23 +542,41 @@ pub enum Until {
     },
 }
 
-/// Names an overlay within a release.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(transparent)]
-pub struct OverlayId(pub String);
-
-/// A temporary change with its undo. No pass makes one yet.
+/// A temporary change with its undo, as a plan has it.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Overlay {
-    /// Its name.
+    /// Its name, and its object.
     pub id: OverlayId,
     /// What it changes.
     pub object: ObjectId,
-    /// What was there before.
-    pub original: Option<NonSecret>,
+    /// The change, as a merge patch.
+    pub patch: NonSecret,
+    /// What was there before, as a merge patch that brings it back.
+    pub original: NonSecret,
+    /// What this plan does about it.
+    pub course: Course,
+    /// The stage it begins with; none where a former run began it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub from: Option<StageName>,
+    /// The stage it ends with.
+    pub until: StageName,
     /// How it is taken back.
     pub undo: Vec<Op>,
+    /// What becomes of it when the plan is not carried out to its end.
+    pub on_failure: OnFailure,
+}
+
+/// What a plan does about a temporary change.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Course {
+    /// It is made, and taken back.
+    Made,
+    /// A former run made it; it is taken back later.
+    Kept,
+    /// A former run made it, and it is not wanted any more.
+    Dropped,
 }
 
 impl fmt::Display for Action {

@@ -9,6 +9,7 @@ mod ignore;
 mod laws;
 mod leftover;
 mod namespace;
+mod overlays;
 mod ownership;
 mod preflight;
 mod prune;
@@ -44,6 +45,7 @@ fn line(step: &Step) -> String {
         None => String::new(),
         Some(Until::Ready { .. }) => " until ready".to_owned(),
         Some(Until::Absent { .. }) => " until gone".to_owned(),
+        Some(Until::Emptied { .. }) => " until it has no pods".to_owned(),
         Some(Until::Served(gvk)) => format!(" until {gvk} is served"),
         Some(Until::Endpoints { service, ready }) => format!(" until {service} has {ready}"),
         Some(Until::Registered { kind, service }) => format!(" until {kind} points at {service}"),

@@ -37,7 +37,7 @@ pub(super) fn run(ctx: &Ctx<'_>, draft: &mut Draft) {
 }
 
 /// The most that a step reaches.
-fn reached(step: &Step) -> (StepId, Need) {
+pub(super) fn reached(step: &Step) -> (StepId, Need) {
     let need = match (&step.op, &step.until) {
         (_, None) => Need::Applied,
         (Op::Delete(_), _) => Need::Absent,

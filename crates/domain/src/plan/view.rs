@@ -5,7 +5,9 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 use serde_json::Value;
 
-use super::model::{Action, Cause, Change, Desired, Plan, Policy, StepId};
+use super::model::{
+    Action, Cause, Change, Course, Desired, NonSecret, Overlay, Plan, Policy, StepId,
+};
 use crate::diff::masking::Masker;
 use crate::diff::ownership::{self, FieldSet};
 use crate::diff::pairing::{self, Former, Moved};
@@ -34,8 +36,45 @@ pub struct ReleaseDiff {
     /// Every object to which something happens, in the order of the steps; then
     /// those that cannot be brought about, and those that are kept on purpose.
     pub objects: Vec<ObjectDiff>,
+    /// What is different while the change lasts.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub overlays: Vec<Temporary>,
     /// What there is to say.
     pub findings: Vec<Finding>,
+}
+
+/// What is different for a while.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Temporary {
+    /// Name of the overlay, or of the stage.
+    pub overlay: String,
+    /// The object.
+    pub object: ObjectId,
+    /// What the plan does about it.
+    pub course: Course,
+    /// The stage it ends with.
+    pub until: String,
+    /// The change, as a merge patch.
+    pub patch: NonSecret,
+    /// What was there before, as one that brings it back.
+    pub original: NonSecret,
+    /// What becomes of it when the plan is not carried out to its end.
+    pub on_failure: String,
+}
+
+impl Temporary {
+    fn of(overlay: &Overlay) -> Self {
+        Self {
+            overlay: overlay.id.name().to_owned(),
+            object: overlay.object.clone(),
+            course: overlay.course,
+            until: overlay.until.to_string(),
+            patch: overlay.patch.clone(),
+            original: overlay.original.clone(),
+            on_failure: overlay.on_failure.explain(),
+        }
+    }
 }
 
 /// What differences are made of, beside the plan.
@@ -68,6 +107,7 @@ impl Drawing<'_> {
             summary: text::summary(plan.changes.iter().map(|change| change.action)),
             counts,
             objects: self.objects(plan, masker),
+            overlays: plan.overlays.iter().map(Temporary::of).collect(),
             findings: plan.findings.clone(),
         }
     }
@@ -258,7 +298,7 @@ impl<'a> Side<'a> {
         let metadata = &old["metadata"];
         match cause? {
             Cause::Git => Some(Cause::Git),
-            Cause::Ownership => None,
+            Cause::Ownership | Cause::Overlay => None,
             Cause::Drift { .. } | Cause::Both { .. } => {
                 let mut managers = ownership::owners(metadata, path);
                 let is_ours = managers.contains(&self.manager);

@@ -59,5 +59,6 @@ pub(super) fn release(name: &str, files: &[&str], values: Value) -> ResolvedRele
         moved_from: None,
         block_uninstall: Vec::new(),
         versions: VersionPolicy::default(),
+        sequence: crate::repo::Sequence::default(),
     }
 }

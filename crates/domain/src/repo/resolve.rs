@@ -2,6 +2,7 @@
 
 pub(super) mod endings;
 mod secrets;
+mod sequence;
 mod store;
 
 use std::collections::BTreeMap;
@@ -283,6 +284,7 @@ impl Merged {
         ));
         let runtime_objects = runtime_objects(&source, findings);
         let secret_fields = secrets::secret_fields(&source, findings);
+        let sequence = sequence::sequence(&source, &secret_fields, findings);
         let block_uninstall = endings::block_uninstall(&source, findings);
         let moved_from = endings::origin(release, &name, &place("movedFrom"), findings);
         let mut layers = source.layers();
@@ -321,6 +323,7 @@ impl Merged {
                 known: found.known(tree),
                 rollback: release.rollback.clone(),
             },
+            sequence,
             name,
         })
     }

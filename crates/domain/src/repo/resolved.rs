@@ -7,6 +7,7 @@ use serde_json::Value;
 
 use super::format::BlockUninstall;
 use super::policy::{Consent, Protect, PrunePolicy, RuntimeObject, Selector};
+use super::sequence::Sequence;
 use super::versions::VersionPolicy;
 use crate::finding::{Finding, Kind};
 use crate::ignore::IgnoreRule;
@@ -132,6 +133,8 @@ pub struct ResolvedRelease {
     pub block_uninstall: Vec<BlockUninstall>,
     /// Which versions can be gone to from which.
     pub versions: VersionPolicy,
+    /// What its bundle says about the course of a change.
+    pub sequence: Sequence,
 }
 
 /// Fields of some objects that may not be shown.

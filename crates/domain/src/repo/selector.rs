@@ -82,6 +82,18 @@ impl Selector {
         }
     }
 
+    /// The same, where no namespace means this one.
+    #[must_use]
+    pub fn within(&self, namespace: Option<&str>) -> Self {
+        Self {
+            namespace: self
+                .namespace
+                .clone()
+                .or_else(|| namespace.map(str::to_owned)),
+            ..self.clone()
+        }
+    }
+
     /// Whether it is about an object. For many objects use [`Self::matcher`].
     pub fn matches(&self, id: &ObjectId, labels: &BTreeMap<String, String>) -> bool {
         self.matcher().matches(id, labels)

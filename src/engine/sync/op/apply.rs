@@ -57,8 +57,9 @@ impl Operator<'_> {
                 for field in leave {
                     locate::take(&mut value, field);
                 }
+                let is_overlaid = self.overlaid(step, &mut value).await;
                 // An object with fields that are not as wanted is looked at again.
-                let recorded = leave.is_empty().then_some(digest);
+                let recorded = (leave.is_empty() && !is_overlaid).then_some(digest);
                 (
                     path,
                     body::compose(value, digest, require),

@@ -9,6 +9,7 @@ use rstest::rstest;
 use super::super::report::{Failure, FailureKind};
 use super::*;
 use crate::engine::stop::Cause;
+use pleach_domain::object::Digest;
 
 /// A plan that does this to ConfigMaps, with one step for each that changes.
 fn plan(actions: &[Action]) -> Plan {
@@ -111,6 +112,7 @@ fn desired() -> Desired {
         ignored: pleach_domain::ignore::Ignored::default(),
         findings: Vec::new(),
         terms: Terms::default(),
+        sequence: pleach_domain::repo::Sequence::default(),
     }
 }
 
@@ -118,7 +120,7 @@ fn attempt(revision: &str) -> Attempt {
     Attempt {
         version: "v1.0.0".to_owned(),
         revision: revision.to_owned(),
-        digest: desired_digest(&desired()),
+        digest: desired().digest(),
         at: Timestamp::UNIX_EPOCH,
     }
 }

@@ -2,6 +2,8 @@
 
 use std::collections::BTreeSet;
 
+use pleach_domain::inventory::Journal;
+
 use super::parent::path;
 use super::{State, is_contended};
 use crate::engine::sync::error::SyncError;
@@ -32,6 +34,9 @@ impl State {
                 self.live = Some(live);
                 return Err(error.into());
             }
+        }
+        if self.journal.take().is_some() {
+            self.unlisted.insert(Journal::name(&self.name));
         }
         let shards: BTreeSet<String> = self
             .record

@@ -64,6 +64,7 @@ fn state(cluster: &Cluster, name: &ReleaseName, store: &Store) -> State {
         key: None,
         record: Installed::default(),
         live: None,
+        journal: None,
         unlisted: BTreeSet::new(),
     }
 }

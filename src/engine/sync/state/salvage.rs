@@ -83,6 +83,7 @@ impl State {
             key: None,
             record: Installed::default(),
             live: None,
+            journal: None,
             unlisted: std::collections::BTreeSet::new(),
         };
         state.key = state.read_key().await?;

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use pleach_domain::inventory::{
-    Installed, Inventory, ReleaseName, ShardRef, Store, read_shards, write_shards,
+    Installed, Inventory, Journal, ReleaseName, ShardRef, Store, read_shards, write_shards,
 };
 use pleach_domain::object::{ObjectId, labels};
 use serde_json::{Value, json};
@@ -31,6 +31,12 @@ impl State {
             .iter()
             .map(|shard| shard.name.as_str())
             .collect();
+        let journal = Journal::name(&self.name);
+        self.journal = list
+            .items
+            .iter()
+            .find(|item| item["metadata"]["name"] == journal.as_str())
+            .cloned();
         self.unlisted = list
             .items
             .iter()

@@ -111,7 +111,10 @@ fn compare(
         // Only the record is refreshed, without a write.
         return unchanged(ctx, draft, manifest, "as wanted; the record is refreshed");
     }
-    let taken = drift::taken(ctx, sides);
+    let mut taken = drift::taken(ctx, sides);
+    if is_overlaid(ctx, manifest) {
+        taken.retain(|one| !ownership::is_our_other(&one.manager));
+    }
     let contended = if git {
         // What git says anew is written, whoever holds it.
         Vec::new()
@@ -178,6 +181,12 @@ fn compare(
     apply_after(ctx, draft, manifest, own, manner, before.meta(), &reason);
 }
 
+/// Whether a former run left a temporary change on the object.
+fn is_overlaid(ctx: &Ctx<'_>, manifest: &Manifest) -> bool {
+    let mut overlays = ctx.observed.journal.overlays_of(manifest.id());
+    overlays.next().is_some()
+}
+
 /// Whose change it is, with the reason in words.
 fn cause(
     ctx: &Ctx<'_>,
@@ -186,14 +195,24 @@ fn cause(
     (git, differs): (bool, bool),
     conflicts: &[FieldConflict],
 ) -> (Cause, String) {
-    let managers = writers(ctx, sides, conflicts);
-    let drifted = git && has_drifted(ctx, manifest, sides.before);
+    let mut managers = writers(ctx, sides, conflicts);
+    let overlaid = is_overlaid(ctx, manifest);
+    if overlaid {
+        managers.retain(|manager| !ownership::is_our_other(manager));
+    }
+    // What a former run changed for a while is no drift.
+    let is_drift = !overlaid || !managers.is_empty();
+    let drifted = git && is_drift && has_drifted(ctx, manifest, sides.before);
     match (git, drifted) {
         (true, true) => {
             let reason = drift_reason("git changed and ", &managers);
             (Cause::Both { managers }, reason)
         }
         (true, false) => (Cause::Git, "git changed".to_owned()),
+        (false, _) if differs && !is_drift => {
+            let reason = "a temporary change of a former run is taken back".to_owned();
+            (Cause::Overlay, reason)
+        }
         (false, _) if differs => {
             let reason = drift_reason("", &managers);
             (Cause::Drift { managers }, reason)
@@ -245,7 +264,7 @@ fn corrects(
             .into_iter()
             .filter(|one| shared.touches(&one.field))
             .collect(),
-        Cause::Git => Vec::new(),
+        Cause::Git | Cause::Overlay => Vec::new(),
     }
 }
 

@@ -40,6 +40,21 @@ pub enum Op {
         /// Subresource, such as `scale`.
         subresource: Option<String>,
     },
+    /// Makes a temporary change: the patch of the step's overlay, after what it
+    /// replaces was written down.
+    Set {
+        /// A merge patch.
+        patch: NonSecret,
+    },
+    /// Takes a temporary change back, as far as it still is ours.
+    Lift,
+    /// Replaces the pods of a workload, unless that was done for this mark.
+    Restart {
+        /// The annotation of the pod template that holds the mark.
+        key: String,
+        /// What it is done for.
+        mark: String,
+    },
     /// A deletion.
     Delete(Deletion),
     /// Read at run time and created elsewhere: no secret in a plan.
@@ -83,6 +98,10 @@ impl Op {
             Self::Create { body, .. } => serde_json::json!(["create", digest(body)]),
             // Patches carry resourceVersions; what they do shows in the apply that follows.
             Self::Patch { subresource, .. } => serde_json::json!(["patch", subresource]),
+            Self::Set { patch } => serde_json::json!(["set", patch]),
+            Self::Lift => serde_json::json!(["lift"]),
+            // The mark moves with every change of the release.
+            Self::Restart { .. } => serde_json::json!(["restart"]),
             Self::Delete(_) => serde_json::json!(["delete"]),
             Self::Copy { from, .. } => serde_json::json!(["copy", from.to_string()]),
             Self::Migrate { crd, to } => serde_json::json!(["migrate", crd.to_string(), to]),
@@ -101,6 +120,9 @@ impl Op {
             Self::Apply { .. } => "apply",
             Self::Create { .. } => "create",
             Self::Own(_) | Self::Patch { .. } => "patch",
+            Self::Set { .. } => "set",
+            Self::Lift => "lift",
+            Self::Restart { .. } => "restart",
             Self::Delete(_) => "delete",
             Self::Copy { .. } => "copy",
             Self::Migrate { .. } => "migrate",

@@ -3,12 +3,15 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use proptest::prelude::*;
+use serde_json::json;
 
 use super::scene::Scene;
 use crate::inventory::EntryState;
 use crate::object::ObjectId;
+use crate::observe::Observed;
 use crate::order::StageName;
-use crate::plan::{Consented, Grant, Op, Plan, Removal, StepId, is_protected_kind};
+use crate::overlay::OverlayId;
+use crate::plan::{Consented, Course, Grant, Op, Plan, Removal, Step, StepId, is_protected_kind};
 
 /// Objects that refer to each other: `#` is their number, `@` another one.
 const OBJECTS: &[&str] = &[
@@ -59,6 +62,12 @@ struct World {
     dead: Vec<u8>,
     ready: bool,
     wait: bool,
+    /// Temporary changes of one kind: from a stage until another one.
+    overlays: Vec<(usize, usize, usize)>,
+    /// Declared stages: behind which one, and whether it scales or restarts.
+    stages: Vec<(usize, bool)>,
+    /// What a former run left changed.
+    left: Vec<(usize, bool)>,
 }
 
 fn world() -> impl Strategy<Value = World> {
@@ -66,16 +75,26 @@ fn world() -> impl Strategy<Value = World> {
     let unlisted = prop::collection::vec(0..OBJECTS.len(), 0..2);
     let dead = prop::collection::vec(0..4_u8, 0..3);
     let wait = prop::bool::weighted(0.8);
-    (parts, unlisted, dead, any::<bool>(), wait).prop_map(|(parts, unlisted, dead, ready, wait)| {
-        World {
+    let overlays = prop::collection::vec((0..OBJECTS.len(), 0..10_usize, 0..11_usize), 0..4);
+    let stages = prop::collection::vec((1..9_usize, any::<bool>()), 0..3);
+    let left = prop::collection::vec((0..30_usize, any::<bool>()), 0..2);
+    let world = (parts, unlisted, dead, any::<bool>(), wait);
+    (world, overlays, stages, left).prop_map(
+        |((parts, unlisted, dead, ready, wait), overlays, stages, left)| World {
             parts,
             unlisted,
             dead,
             ready,
             wait,
-        }
-    })
+            overlays,
+            stages,
+            left,
+        },
+    )
 }
+
+/// What random temporary changes change.
+const PATCH: &str = "{metadata: {labels: {temporary: yes1}}, spec: {replicas: 0, hold: true}}";
 
 impl World {
     fn scene(&self) -> Scene {
@@ -99,6 +118,35 @@ impl World {
         } else {
             scene.unfinished("v1.0.0")
         };
+        for (number, (object, from, until)) in self.overlays.iter().enumerate() {
+            let (kind, _) = OBJECTS[*object].split_once('/').unwrap();
+            let kind = kind.replace(['#', '@'], "1");
+            let (kind, group) = kind.split_once('.').unwrap_or((&kind, "\"\""));
+            let stage = |number: usize| StageName::STANDARD[number].as_str().to_owned();
+            let (from, until) = (stage(*from.min(until)), stage(*from.max(until)));
+            scene = scene.overlay(&format!(
+                "{{name: o{number}, target: {{kind: {kind}, group: {group}, namespace: '*'}}, patch: {PATCH}, from: {from}, until: {until}}}"
+            ));
+        }
+        for (number, (after, scales)) in self.stages.iter().enumerate() {
+            let after = &StageName::STANDARD[*after];
+            let (scale, restart): (&[(&str, u32)], &[&str]) = if *scales {
+                (&[("*", 0)], &[])
+            } else {
+                (&[], &["*"])
+            };
+            scene = scene.stage(&format!("s{number}"), after, scale, restart);
+        }
+        for (part, wanted) in &self.left {
+            let Some(Part { text, state }) = self.parts.get(*part) else {
+                continue;
+            };
+            let (key, _) = text.split_once(": ").unwrap();
+            if (20..=29).contains(state) && !key.starts_with("Secret") {
+                let name = if *wanted { "o0" } else { "former" };
+                scene = scene.left_on(name, key, &json!({"spec": {"hold": true}}));
+            }
+        }
         scene.policy(|policy| {
             policy.wait = self.wait;
             policy.prune.max = crate::repo::PruneMax::Percent(100);
@@ -254,12 +302,92 @@ fn check(scene: &Scene) {
         );
     }
 
-    // The same plan whatever the order of its input.
+    check_overlays(&plan, &observed, &ancestors);
+
+    check_order(scene, &plan);
+}
+
+/// The same plan whatever the order of its input.
+fn check_order(scene: &Scene, plan: &Plan) {
     let mut shuffled = scene.clone();
     shuffled.desired.manifests.reverse();
     let text = |plan: &Plan| serde_json::to_string(plan).unwrap();
-    assert_eq!(text(&shuffled.plan()), text(&plan));
+    assert_eq!(text(&shuffled.plan()), text(plan));
     assert_eq!(shuffled.plan().effects(), plan.effects());
+}
+
+/// The laws of what is only for a while (I5).
+fn check_overlays(plan: &Plan, observed: &Observed, ancestors: &[BTreeSet<StepId>]) {
+    let known: BTreeSet<&OverlayId> = plan.overlays.iter().map(|one| &one.id).collect();
+    assert_eq!(known.len(), plan.overlays.len());
+    for id in observed.journal.overlays.keys() {
+        assert!(known.contains(id), "{id:?} is forgotten");
+    }
+    for step in &plan.steps {
+        let is_temporary = matches!(step.op, Op::Set { .. } | Op::Lift);
+        assert_eq!(step.overlay.is_some(), is_temporary);
+        if let Some(id) = &step.overlay {
+            // Nothing outside of the targets is touched.
+            let overlay = plan.overlays.iter().find(|one| one.id == *id).unwrap();
+            assert_eq!(overlay.object, step.object);
+            let is_target = observed.targets.contains_key(&step.object);
+            assert!(is_target || overlay.course == Course::Dropped);
+        }
+    }
+    for overlay in &plan.overlays {
+        assert_eq!(overlay.undo, [Op::Lift]);
+        let with = |is: fn(&Op) -> bool| -> Vec<&Step> {
+            let steps = plan.steps.iter();
+            steps
+                .filter(|step| step.overlay.as_ref() == Some(&overlay.id) && is(&step.op))
+                .collect()
+        };
+        let sets = with(|op| matches!(op, Op::Set { .. }));
+        let lifts = with(|op| matches!(op, Op::Lift));
+        assert_eq!(sets.len(), usize::from(overlay.course == Course::Made));
+        let goes = plan
+            .steps
+            .iter()
+            .any(|step| step.object == overlay.object && matches!(step.op, Op::Delete(_)));
+        assert!(lifts.len() == 1 || goes && lifts.is_empty(), "{overlay:?}");
+        for lift in &lifts {
+            for set in &sets {
+                assert!(ancestors[lift.id.0].contains(&set.id));
+            }
+            if overlay.course == Course::Dropped {
+                continue;
+            }
+            // The undo never precedes the end of its last stage. What scales
+            // ends once its object was applied.
+            let own = |step: &&Step| step.object == overlay.object;
+            let scales = overlay.id.name().starts_with('s');
+            let applies = plan
+                .steps
+                .iter()
+                .filter(|step| step.op.applies() && step.stage <= StageName::Ungate);
+            for step in applies.filter(|step| {
+                if scales {
+                    own(step)
+                } else {
+                    step.stage <= overlay.until
+                }
+            }) {
+                assert!(
+                    ancestors[lift.id.0].contains(&step.id),
+                    "{} before {}",
+                    lift.object,
+                    step.object
+                );
+            }
+        }
+        for set in &sets {
+            let from = overlay.from.as_ref().unwrap();
+            for step in plan.steps.iter().filter(|step| step.op.applies()) {
+                let comes_after = step.stage > *from;
+                assert!(!comes_after || ancestors[step.id.0].contains(&set.id));
+            }
+        }
+    }
 }
 
 /// The laws of the end of a release.
@@ -273,7 +401,10 @@ fn check_end(scene: &Scene) {
     let observed = scene.observed();
     for step in &plan.steps {
         let Op::Delete(deletion) = &step.op else {
-            assert!(matches!(step.op, Op::Patch { .. } | Op::Wait), "{step:?}");
+            assert!(
+                matches!(step.op, Op::Patch { .. } | Op::Wait | Op::Lift),
+                "{step:?}"
+            );
             continue;
         };
         let id = &step.object;

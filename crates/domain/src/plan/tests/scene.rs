@@ -23,8 +23,16 @@ use crate::object::{
 use crate::observe::{
     Backend, ClusterId, DesiredDigest, Discovery, Listing, LiveMeta, Observed, Prediction,
 };
-use crate::plan::{Desired, Plan, Policy, Removal, Terms, plan, remove};
-use crate::repo::{Consent, Protect, PrunePolicy, RuntimeObject, VersionPolicy};
+use crate::order::StageName;
+use crate::overlay::{
+    Journaled, MANAGER as MANAGER_OF_OVERLAYS, OnFailure, OverlayId, State, project,
+};
+use crate::plan::{Desired, NonSecret, Plan, Policy, Removal, Terms, plan, remove};
+use crate::repo::format::Overlay;
+use crate::repo::{
+    Consent, OverlayRule, Protect, PrunePolicy, RuntimeObject, ScaleRule, Selector, StageRule,
+    VersionPolicy,
+};
 
 pub(super) const MANAGER: &str = "pleach/e.r";
 
@@ -96,6 +104,7 @@ impl Scene {
                 ignored: Ignored::default(),
                 findings: Vec::new(),
                 terms: Terms::default(),
+                sequence: crate::repo::Sequence::default(),
             },
             observed: Observed::of(
                 ClusterId("cluster".to_owned()),
@@ -297,6 +306,77 @@ impl Scene {
         let at = Timestamp::from_second(seconds).unwrap();
         let installed = self.observed.installed.get_or_insert_default();
         installed.correct(&id(key), field, manager, at);
+        self
+    }
+
+    /// A temporary change that the bundle asks for, as it is written there.
+    pub(super) fn overlay(mut self, text: &str) -> Self {
+        let overlay: Overlay = parse(text);
+        let stage = |name: &Option<String>, default: &str| {
+            let name = name.as_deref().unwrap_or(default);
+            StageName::standard(name).unwrap()
+        };
+        self.desired.sequence.overlays.push(OverlayRule {
+            name: overlay.name,
+            target: overlay.target,
+            patch: NonSecret(overlay.patch),
+            from: stage(&overlay.from, "gates"),
+            until: stage(&overlay.until, "ungate"),
+            origin: Origin::new("bundle.yaml", 1),
+        });
+        self
+    }
+
+    /// A stage of the bundle's own, behind a standard one. `scale` and
+    /// `restart` name Deployments.
+    pub(super) fn stage(
+        mut self,
+        name: &str,
+        after: &StageName,
+        scale: &[(&str, u32)],
+        restart: &[&str],
+    ) -> Self {
+        let target = |name: &str| Selector {
+            kind: "Deployment".to_owned(),
+            name: Some(name.to_owned()),
+            ..Selector::default()
+        };
+        let order = self.desired.sequence.stages.len();
+        self.desired.sequence.stages.push(StageRule {
+            stage: StageName::declared(name, after, order),
+            scale: scale
+                .iter()
+                .map(|(name, replicas)| ScaleRule {
+                    target: target(name),
+                    replicas: *replicas,
+                })
+                .collect(),
+            restart: restart.iter().map(|name| target(name)).collect(),
+            timeout: None,
+            origin: Origin::new("bundle.yaml", 1),
+        });
+        self
+    }
+
+    /// A temporary change that a former run made and did not take back.
+    pub(super) fn left_on(mut self, name: &str, key: &str, patch: &Value) -> Self {
+        let object = id(key);
+        let live = self.live.get_mut(&object).unwrap();
+        let journaled = Journaled {
+            object: object.clone(),
+            uid: live["metadata"]["uid"].as_str().unwrap().to_owned(),
+            state: State::On,
+            set: NonSecret(patch.clone()),
+            original: NonSecret(project(patch, live)),
+            owners: Vec::new(),
+            on_failure: OnFailure::Keep { max_age: None },
+            until: "ungate".to_owned(),
+            since: Timestamp::UNIX_EPOCH,
+            attempt: "v2.0.0".to_owned(),
+        };
+        server::write(live, MANAGER_OF_OVERLAYS, patch);
+        let overlays = &mut self.observed.journal.overlays;
+        overlays.insert(OverlayId::new(name, &object, patch), journaled);
         self
     }
 

@@ -177,7 +177,8 @@ pub struct Overlay {
     /// The object.
     pub target: Selector,
     /// A merge patch.
-    pub patch: AnyMap,
+    #[schemars(with = "AnyMap")]
+    pub patch: Value,
     /// Stage it begins with.
     pub from: Option<String>,
     /// Stage it ends with.

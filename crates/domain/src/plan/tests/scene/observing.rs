@@ -22,6 +22,12 @@ impl Scene {
             digests.entry(manifest.id().clone()).or_insert(digest);
         }
         self.discover();
+        self.observed.targets = self
+            .live
+            .iter()
+            .filter(|(id, _)| self.is_target(id))
+            .map(|(id, value)| (id.clone(), Live::new(value.clone(), MANAGER)))
+            .collect();
         for (id, value) in &self.live {
             let meta = LiveMeta::read(&value["metadata"], MANAGER);
             let services = registered_services(&id.group_kind(), value);
@@ -42,6 +48,13 @@ impl Scene {
         for manifest in self.desired.manifests.clone() {
             self.ask(&manifest);
         }
+    }
+
+    fn is_target(&self, id: &ObjectId) -> bool {
+        let mut selectors = self.desired.sequence.targets();
+        let mut journaled = self.observed.journal.overlays.values();
+        selectors.any(|selector| selector.group_kind() == Some(id.group_kind()))
+            || journaled.any(|one| one.object == *id)
     }
 
     fn ask(&mut self, manifest: &Manifest) {

@@ -1,0 +1,213 @@
+//! Temporary changes: what is replaced, and how it comes back.
+//!
+//! A temporary change is a merge patch. What was there before is written down
+//! before the patch is sent, so that whoever comes next can take it back, also
+//! after a crash. Taken back is only what still is as we left it: somebody who
+//! changed a value in the meantime keeps theirs.
+//!
+//! ```
+//! use pleach_domain::overlay::project;
+//! use serde_json::json;
+//! let patch = json!({"spec": {"paused": true}});
+//! let live = json!({"spec": {"replicas": 2}});
+//! assert_eq!(project(&patch, &live), json!({"spec": {"paused": null}}));
+//! ```
+
+mod owners;
+mod take_back;
+
+use std::fmt;
+
+use jiff::{SignedDuration, Timestamp};
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+use crate::object::{Digest, FieldPath, ObjectId, PathSegment, canonical_json};
+use crate::plan::NonSecret;
+
+pub use owners::{Held, give_back, held};
+pub use take_back::{Taken, take_back};
+
+/// Field manager of temporary changes; what it holds is taken over by the next apply.
+pub const MANAGER: &str = "pleach-overlay";
+
+/// Names an overlay within a release: its own name and the object it changes.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct OverlayId(pub String);
+
+impl OverlayId {
+    /// The overlay of a bundle with this name, on one of its objects. With
+    /// another patch it is another one.
+    pub fn new(name: &str, object: &ObjectId, patch: &Value) -> Self {
+        let patch = Digest::of(&canonical_json(patch)).short();
+        Self(format!("{name} {object} {patch}"))
+    }
+
+    /// The name in the bundle.
+    pub fn name(&self) -> &str {
+        self.0.split(' ').next().unwrap_or_default()
+    }
+}
+
+impl fmt::Display for OverlayId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// What becomes of a temporary change when its run does not converge: the same
+/// for failure, interruption and crash.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum OnFailure {
+    /// It is taken back.
+    Undo,
+    /// It is taken back, unless this object has taken over and is ready.
+    UndoUnless {
+        /// What takes over.
+        ready: ObjectId,
+    },
+    /// It stays until a run converges, or until git no longer has it.
+    #[serde(rename_all = "camelCase")]
+    Keep {
+        /// After this long the next run takes it back all the same.
+        max_age: Option<SignedDuration>,
+    },
+}
+
+impl OnFailure {
+    /// One sentence fragment for people.
+    pub fn explain(&self) -> String {
+        match self {
+            Self::Undo => "taken back when the run fails".to_owned(),
+            Self::UndoUnless { ready } => {
+                format!("taken back when the run fails before {ready} is ready")
+            }
+            Self::Keep { max_age: None } => {
+                "stays when the run fails, until one succeeds or git no longer has it".to_owned()
+            }
+            Self::Keep { max_age: Some(age) } => {
+                format!("stays when the run fails, for at most {age:#}")
+            }
+        }
+    }
+}
+
+/// A temporary change as the journal has it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Journaled {
+    /// What it changes.
+    pub object: ObjectId,
+    /// The incarnation of that object.
+    pub uid: String,
+    /// How far it is.
+    pub state: State,
+    /// What is at its places now, as far as it is ours.
+    pub set: NonSecret,
+    /// What was there before; null where nothing was.
+    pub original: NonSecret,
+    /// Who held the fields before.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub owners: Vec<Held>,
+    /// What becomes of it when its run does not converge.
+    pub on_failure: OnFailure,
+    /// The stage with which it ends.
+    pub until: String,
+    /// When it was begun.
+    pub since: Timestamp,
+    /// The version whose attempt made it.
+    pub attempt: String,
+}
+
+/// How far a temporary change is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum State {
+    /// About to be made: it may be there or not.
+    Intended,
+    /// It was made, and the server's answer was seen.
+    On,
+}
+
+/// What an object has at the places that a merge patch names, as a merge patch
+/// that brings it back; null where there is nothing.
+pub fn project(patch: &Value, live: &Value) -> Value {
+    let Value::Object(patch) = patch else {
+        return live.clone();
+    };
+    let mut found = Map::new();
+    for (key, change) in patch {
+        let value = match (change, live.get(key)) {
+            (Value::Object(_), Some(below @ Value::Object(_))) => project(change, below),
+            (_, Some(value)) => value.clone(),
+            (_, None) => Value::Null,
+        };
+        found.insert(key.clone(), value);
+    }
+    Value::Object(found)
+}
+
+/// The fields that a merge patch sets or removes. Lists are one field.
+pub fn fields(patch: &Value) -> Vec<FieldPath> {
+    fn walk(value: &Value, at: &FieldPath, found: &mut Vec<FieldPath>) {
+        match value {
+            Value::Object(map) if !map.is_empty() => {
+                for (key, below) in map {
+                    walk(below, &at.join(PathSegment::Key(key.clone())), found);
+                }
+            }
+            _ => found.push(at.clone()),
+        }
+    }
+    let mut found = Vec::new();
+    walk(patch, &FieldPath::default(), &mut found);
+    found
+}
+
+/// Merges a patch into an object.
+pub fn merge(object: &mut Value, patch: &Value) {
+    json_patch::merge(object, patch);
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn what_is_replaced_brings_itself_back() {
+        let live = json!({"spec": {"replicas": 2, "methods": ["a", "b"], "map": {"x": 1}}});
+        for patch in [
+            json!({"spec": {"replicas": 0, "paused": true}}),
+            json!({"spec": {"methods": []}}),
+            json!({"spec": {"methods": null, "map": null}}),
+            json!({"spec": {"map": {"y": 2}}, "metadata": {"annotations": {"a": "b"}}}),
+        ] {
+            let original = project(&patch, &live);
+            let mut changed = live.clone();
+            merge(&mut changed, &patch);
+            assert_ne!(changed, live);
+            merge(&mut changed, &original);
+            assert_eq!(changed, live, "{patch}");
+        }
+    }
+
+    #[test]
+    fn the_fields_of_a_patch_are_its_leaves() {
+        let patch = json!({"spec": {"a": {"b": 1, "c": null}, "d": [1]}});
+        let fields: Vec<String> = fields(&patch).iter().map(ToString::to_string).collect();
+        assert_eq!(fields, [".spec.a.b", ".spec.a.c", ".spec.d"]);
+    }
+
+    #[test]
+    fn the_name_of_an_overlay_is_that_of_the_bundle() {
+        let object = ObjectId::new("apps", "Deployment", Some("web"), "api");
+        let id = OverlayId::new("pause", &object, &json!({"a": 1}));
+        assert!(id.0.starts_with("pause Deployment.apps/web/api "));
+        assert_ne!(id, OverlayId::new("pause", &object, &json!({"a": 2})));
+        assert_eq!(id.to_string(), "pause");
+    }
+}

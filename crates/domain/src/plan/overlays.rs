@@ -1,0 +1,390 @@
+//! Temporary changes, and the stages that a bundle declares.
+//!
+//! A change that git asks for may want things to be different while it lasts.
+//! Each such difference is made before the stage it begins with and taken back
+//! after the stage it ends with; what a former run left on is kept while it is
+//! still wanted, and taken back first where it is not. Drift is corrected
+//! without any of this.
+
+mod between;
+mod wanted;
+
+use std::collections::BTreeMap;
+
+use super::changes::until;
+use super::draft::{Ctx, Draft};
+use super::model::{
+    Action, Course, Desired, EdgeReason, Need, NonSecret, Op, Overlay, Precondition, StepId, Until,
+};
+use super::verify::reached;
+use crate::finding::{Finding, Kind};
+use crate::inventory::Installed;
+use crate::object::ObjectId;
+use crate::order::StageName;
+use crate::overlay::{Journaled, OnFailure, project};
+use between::Place;
+use wanted::{End, Wanted, wanted};
+
+/// How far a change of the release is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Progress {
+    /// Git asks for something that is not installed yet.
+    pub(super) fresh: bool,
+    /// What git asks for is not installed and verified yet.
+    pub(super) unfinished: bool,
+}
+
+impl Progress {
+    fn of(desired: &Desired, record: Option<&Installed>) -> Self {
+        let Some(record) = record else {
+            return Self {
+                fresh: true,
+                unfinished: true,
+            };
+        };
+        let installed = record.installed.as_ref();
+        let applying = record.applying.as_ref();
+        let fresh = installed.is_none_or(|attempt| !desired.is_of(attempt))
+            || applying.is_some_and(|attempt| !desired.is_of(attempt));
+        Self {
+            fresh,
+            unfinished: fresh || !record.ready || applying.is_some(),
+        }
+    }
+}
+
+impl Desired {
+    /// Whether the objects have to be read that its bundle wants to be
+    /// different while a change lasts.
+    pub fn needs_targets(&self, record: Option<&Installed>) -> bool {
+        self.sequence.targets().next().is_some() && Progress::of(self, record).unfinished
+    }
+}
+
+/// A temporary change whose end is after verify.
+pub(super) struct Late {
+    overlay: usize,
+    set: Option<StepId>,
+}
+
+/// Adds what comes before verify.
+pub(super) fn run(ctx: &Ctx<'_>, draft: &mut Draft) {
+    let progress = Progress::of(ctx.desired, ctx.observed.installed.as_ref());
+    let has_effects = draft.has_effects() || !draft.pruned.is_empty();
+    let all = if progress.unfinished {
+        wanted(ctx, draft)
+    } else {
+        Vec::new()
+    };
+    let dropped = drop_unwanted(ctx, draft, &all);
+    let mut groups: BTreeMap<(StageName, Place), Vec<StepId>> = BTreeMap::new();
+    let mut early: BTreeMap<StageName, Vec<StepId>> = BTreeMap::new();
+    for one in all {
+        let journaled = ctx.observed.journal.overlays.get(&one.id);
+        let is_new = journaled.is_none() && progress.fresh && has_effects;
+        if journaled.is_none() && !is_new {
+            continue;
+        }
+        let Some((index, set)) = begin(ctx, draft, &one, journaled) else {
+            continue;
+        };
+        if let Some(set) = set {
+            for (object, lift) in &dropped {
+                if *object == one.object {
+                    draft.edge(*lift, Need::Applied, set, EdgeReason::SameObject);
+                }
+            }
+            let place = if one.declared {
+                Place::In
+            } else {
+                Place::Before
+            };
+            groups
+                .entry((one.from.clone(), place))
+                .or_default()
+                .push(set);
+        }
+        let apply = draft.done_by.get(&one.object).copied();
+        // What goes is not brought back before.
+        if draft.pruned.iter().any(|pruned| pruned.id == one.object) {
+            continue;
+        }
+        match (&one.end, apply) {
+            (End::Apply, Some(apply)) if draft.steps[apply.0].stage > one.from => {
+                let lift = lift(ctx, draft, index, set, draft.steps[apply.0].stage.clone());
+                draft.edge(apply, Need::Applied, lift, EdgeReason::SameObject);
+                hand_over(draft, apply, lift);
+                draft.done_by.insert(one.object.clone(), lift);
+            }
+            (End::Stage(stage), _) if *stage < StageName::Verify => {
+                let lift = lift(ctx, draft, index, set, stage.clone());
+                early.entry(stage.clone()).or_default().push(lift);
+            }
+            _ => draft.late.push(Late {
+                overlay: index,
+                set,
+            }),
+        }
+    }
+    restarts(ctx, draft, progress, &mut groups);
+    for ((stage, place), steps) in groups {
+        between::place(ctx, draft, &steps, &stage, place);
+    }
+    for (stage, steps) in early {
+        between::place(ctx, draft, &steps, &stage, Place::After);
+    }
+}
+
+/// Adds what comes after verify: it ends before anything is pruned.
+pub(super) fn finish(ctx: &Ctx<'_>, draft: &mut Draft) {
+    let late = std::mem::take(&mut draft.late);
+    if late.is_empty() {
+        return;
+    }
+    let before: Vec<(StepId, Need)> = match draft.verified {
+        Some(verified) => vec![(verified, Need::Applied)],
+        None => draft.steps.iter().map(reached).collect(),
+    };
+    let lifts: Vec<StepId> = late
+        .into_iter()
+        .map(|late| lift(ctx, draft, late.overlay, late.set, StageName::Ungate))
+        .collect();
+    let why = EdgeReason::Overlay;
+    let reason = "temporary changes stay until everything before is done";
+    draft.all_before(ctx, StageName::Ungate, &before, &lifts, &why, reason);
+    if draft.verified.is_some() {
+        let reason = "temporary changes are taken back before anything is pruned";
+        let done = draft.wait(ctx, StageName::Ungate, ctx.release(), None, reason);
+        for lift in lifts {
+            let (from, need) = reached(&draft.steps[lift.0]);
+            draft.edge(from, need, done, EdgeReason::Overlay);
+        }
+        draft.verified = Some(done);
+    }
+}
+
+/// Takes back first what former runs left on a release that goes as a whole.
+pub(super) fn before_removal(ctx: &Ctx<'_>, draft: &mut Draft) {
+    if !draft.steps.is_empty() {
+        drop_unwanted(ctx, draft, &[]);
+    }
+}
+
+/// Takes back first what a former run left on and nobody wants any more.
+fn drop_unwanted(
+    ctx: &Ctx<'_>,
+    draft: &mut Draft,
+    wanted: &[Wanted<'_>],
+) -> Vec<(ObjectId, StepId)> {
+    let mut dropped = Vec::new();
+    for (id, journaled) in &ctx.observed.journal.overlays {
+        let live = ctx.observed.targets.get(&journaled.object);
+        let is_there = live.is_some_and(|live| live.meta().uid == journaled.uid);
+        let is_wanted = wanted.iter().any(|one| one.id == *id);
+        if is_wanted && is_there && !has_expired(ctx, journaled) {
+            continue;
+        }
+        if !is_there {
+            let message = format!(
+                "overlay {id}: what a former run changed for a while is gone; there is nothing to take back"
+            );
+            let finding = Finding::note(Kind::Cluster, "overlay-gone", message);
+            draft.findings.push(finding.on(journaled.object.clone()));
+        }
+        draft.overlays.push(Overlay {
+            id: id.clone(),
+            object: journaled.object.clone(),
+            patch: journaled.set.clone(),
+            original: journaled.original.clone(),
+            course: Course::Dropped,
+            from: None,
+            until: StageName::Preflight,
+            undo: vec![Op::Lift],
+            on_failure: journaled.on_failure.clone(),
+        });
+        let index = draft.overlays.len() - 1;
+        let own: Vec<StepId> = draft
+            .steps
+            .iter()
+            .filter(|step| step.object == journaled.object && !matches!(step.op, Op::Wait))
+            .map(|step| step.id)
+            .collect();
+        let step = lift(ctx, draft, index, None, StageName::Preflight);
+        for later in own {
+            draft.edge(step, Need::Applied, later, EdgeReason::SameObject);
+        }
+        dropped.push((journaled.object.clone(), step));
+    }
+    dropped
+}
+
+fn has_expired(ctx: &Ctx<'_>, journaled: &Journaled) -> bool {
+    match journaled.on_failure {
+        OnFailure::Keep { max_age: Some(age) } => {
+            ctx.observed.at.duration_since(journaled.since) > age
+        }
+        _ => false,
+    }
+}
+
+/// Records a temporary change, with the step that makes it where it is not made.
+fn begin(
+    ctx: &Ctx<'_>,
+    draft: &mut Draft,
+    one: &Wanted<'_>,
+    journaled: Option<&Journaled>,
+) -> Option<(usize, Option<StepId>)> {
+    let object = &one.object;
+    let live = one.live.value();
+    let now = project(&one.patch.0, live);
+    if journaled.is_none() {
+        if now == one.patch.0 {
+            // It is like that already: there is nothing to change or to take back.
+            return None;
+        }
+        if matches!(
+            draft.action(object),
+            Some(Action::Create | Action::Recreate)
+        ) {
+            let message = format!(
+                "overlay {}: the object is made anew by this plan, and not changed for a while",
+                one.id
+            );
+            let finding = Finding::note(Kind::Repository, "overlay-of-new-object", message);
+            draft.findings.push(finding.on(object.clone()));
+            return None;
+        }
+    }
+    let original = journaled.map_or_else(|| NonSecret(now.clone()), |one| one.original.clone());
+    draft.overlays.push(Overlay {
+        id: one.id.clone(),
+        object: object.clone(),
+        patch: one.patch.clone(),
+        original,
+        course: if journaled.is_some() {
+            Course::Kept
+        } else {
+            Course::Made
+        },
+        from: journaled.is_none().then(|| one.from.clone()),
+        until: one.until(),
+        undo: vec![Op::Lift],
+        on_failure: one.on_failure.clone(),
+    });
+    if one.stops_pods() && ctx.is_desired(object) {
+        // It gets ready only once that is taken back.
+        if let Some(apply) = draft.done_by.get(object).copied() {
+            draft.at(apply).until = None;
+        }
+    }
+    let index = draft.overlays.len() - 1;
+    if journaled.is_some_and(|journaled| now == journaled.set.0) {
+        return Some((index, None));
+    }
+    let op = Op::Set {
+        patch: one.patch.clone(),
+    };
+    let set = draft.step(ctx, one.from.clone(), object.clone(), op, &one.reason);
+    let step = draft.at(set);
+    step.overlay = Some(one.id.clone());
+    step.require = vec![Precondition::Uid(one.live.meta().uid.clone())];
+    step.until.clone_from(&one.ready);
+    if let Some(deadline) = one.deadline {
+        step.deadline = deadline;
+    }
+    Some((index, Some(set)))
+}
+
+/// Adds the step that takes a temporary change back.
+fn lift(
+    ctx: &Ctx<'_>,
+    draft: &mut Draft,
+    overlay: usize,
+    set: Option<StepId>,
+    stage: StageName,
+) -> StepId {
+    let Overlay { id, object, .. } = draft.overlays[overlay].clone();
+    let reason = match draft.overlays[overlay].course {
+        Course::Dropped => format!("overlay {id} of a former run is not wanted any more"),
+        Course::Made | Course::Kept => format!("overlay {id} ends"),
+    };
+    let step = draft.step(ctx, stage, object.clone(), Op::Lift, &reason);
+    draft.at(step).overlay = Some(id);
+    // Whether it is ready is ours to know of our own objects only.
+    if ctx.is_desired(&object) && ctx.policy.wait {
+        draft.at(step).until =
+            until(ctx, &object).filter(|until| matches!(until, Until::Ready { .. }));
+    }
+    if let Some(set) = set {
+        let (from, need) = reached(&draft.steps[set.0]);
+        draft.edge(from, need, step, EdgeReason::Overlay);
+    }
+    step
+}
+
+/// Who needs the object ready needs it after the temporary change.
+fn hand_over(draft: &mut Draft, apply: StepId, lift: StepId) {
+    for step in &mut draft.steps {
+        if step.id == lift {
+            continue;
+        }
+        for edge in &mut step.needs {
+            if edge.from == apply && edge.state == Need::Ready {
+                edge.from = lift;
+            }
+        }
+    }
+}
+
+/// Adds the restarts of declared stages that were not done for this change yet.
+fn restarts(
+    ctx: &Ctx<'_>,
+    draft: &mut Draft,
+    progress: Progress,
+    groups: &mut BTreeMap<(StageName, Place), Vec<StepId>>,
+) {
+    if !progress.fresh {
+        return;
+    }
+    let mark = ctx.desired.mark();
+    for rule in &ctx.desired.sequence.stages {
+        for (object, live) in rule
+            .restart
+            .iter()
+            .flat_map(|selector| wanted::matching(ctx, selector))
+        {
+            let is_new = matches!(
+                draft.action(object),
+                Some(Action::Create | Action::Recreate)
+            );
+            let goes = draft.pruned.iter().any(|pruned| pruned.id == *object);
+            let name = rule.stage.as_str();
+            let key = crate::object::annotations::restarted(name);
+            let done = &live.value()["spec"]["template"]["metadata"]["annotations"][&key];
+            if is_new || goes || done == mark.as_str() {
+                continue;
+            }
+            let op = Op::Restart {
+                key,
+                mark: mark.clone(),
+            };
+            let reason = format!("stage {name} restarts it");
+            let step = draft.step(ctx, rule.stage.clone(), object.clone(), op, &reason);
+            draft.at(step).require = vec![Precondition::Uid(live.meta().uid.clone())];
+            draft.at(step).until = Some(Until::Ready {
+                stable_for: jiff::SignedDuration::ZERO,
+            });
+            if let Some(deadline) = rule.timeout {
+                draft.at(step).deadline = deadline;
+            }
+            if let Some(done) = draft.done_by.get(object).copied() {
+                let (from, need) = reached(&draft.steps[done.0]);
+                draft.edge(from, need, step, EdgeReason::SameObject);
+            }
+            groups
+                .entry((rule.stage.clone(), Place::In))
+                .or_default()
+                .push(step);
+        }
+    }
+}

@@ -1,0 +1,110 @@
+//! Puts steps between the stages: after everything before, before everything
+//! after. What is before in name and after in fact is left where it is.
+
+use std::collections::BTreeSet;
+
+use crate::order::StageName;
+use crate::plan::draft::{Ctx, Draft};
+use crate::plan::model::{EdgeReason, Need, Op, StepId};
+use crate::plan::verify::reached;
+
+/// Where steps stand, seen from a stage.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Place {
+    /// Before everything else in it.
+    Before,
+    /// They are the stage.
+    In,
+    /// After everything else in it.
+    After,
+}
+
+impl Place {
+    fn comes_before(self, step: &StageName, stage: &StageName) -> bool {
+        step < stage || self == Self::After && step == stage
+    }
+
+    fn comes_after(self, step: &StageName, stage: &StageName) -> bool {
+        step > stage || self == Self::Before && step == stage
+    }
+
+    fn why(self) -> EdgeReason {
+        match self {
+            Self::In => EdgeReason::Stage,
+            Self::Before | Self::After => EdgeReason::Overlay,
+        }
+    }
+}
+
+/// Adds the edges that put `group` at a place.
+pub(super) fn place(
+    ctx: &Ctx<'_>,
+    draft: &mut Draft,
+    group: &[StepId],
+    stage: &StageName,
+    place: Place,
+) {
+    let is_other = |id: StepId| !group.contains(&id) && !draft.dropped.contains(&id);
+    let later: Vec<StepId> = draft
+        .steps
+        .iter()
+        .filter(|step| is_other(step.id) && place.comes_after(&step.stage, stage))
+        // What is taken back is taken back before it is made again, and what
+        // begins with the same stage does so at the same time.
+        .filter(|step| step.stage > *stage || !matches!(step.op, Op::Lift | Op::Set { .. }))
+        .map(|step| step.id)
+        .collect();
+    let behind = descendants(draft, later.iter().chain(group).copied().collect());
+    let later: Vec<StepId> = {
+        let above = ancestors(draft, group);
+        later.into_iter().filter(|id| !above.contains(id)).collect()
+    };
+    let earlier: Vec<(StepId, Need)> = draft
+        .steps
+        .iter()
+        .filter(|step| is_other(step.id) && place.comes_before(&step.stage, stage))
+        .filter(|step| !behind.contains(&step.id))
+        .map(reached)
+        .collect();
+    let why = place.why();
+    let reason = match place {
+        Place::Before => format!("temporary changes come before stage {stage}"),
+        Place::In => format!("stage {stage} is a stage of the bundle's own"),
+        Place::After => format!("temporary changes end with stage {stage}"),
+    };
+    draft.all_before(ctx, stage.clone(), &earlier, group, &why, &reason);
+    let done: Vec<(StepId, Need)> = group.iter().map(|id| reached(&draft.steps[id.0])).collect();
+    draft.all_before(ctx, stage.clone(), &done, &later, &why, &reason);
+}
+
+/// These steps, and everything that needs them.
+fn descendants(draft: &Draft, of: Vec<StepId>) -> BTreeSet<StepId> {
+    let mut dependents: Vec<Vec<StepId>> = vec![Vec::new(); draft.steps.len()];
+    for step in &draft.steps {
+        for edge in &step.needs {
+            dependents[edge.from.0].push(step.id);
+        }
+    }
+    let mut found = BTreeSet::new();
+    let mut open = of;
+    while let Some(step) = open.pop() {
+        if found.insert(step) {
+            open.extend(&dependents[step.0]);
+        }
+    }
+    found
+}
+
+/// Everything that these steps need.
+fn ancestors(draft: &Draft, of: &[StepId]) -> BTreeSet<StepId> {
+    let mut found = BTreeSet::new();
+    let mut open = of.to_vec();
+    while let Some(step) = open.pop() {
+        for edge in &draft.steps[step.0].needs {
+            if found.insert(edge.from) {
+                open.push(edge.from);
+            }
+        }
+    }
+    found
+}

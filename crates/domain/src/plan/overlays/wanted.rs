@@ -1,0 +1,210 @@
+//! What the bundle wants to be different while a change lasts, object by object.
+
+use std::collections::BTreeMap;
+
+use jiff::SignedDuration;
+use serde_json::{Value, json};
+
+use crate::finding::{Finding, Kind};
+use crate::object::{Manifest, ObjectId};
+use crate::observe::Live;
+use crate::order::StageName;
+use crate::overlay::{OnFailure, OverlayId, fields};
+use crate::plan::draft::{Ctx, Draft};
+use crate::plan::model::{NonSecret, Until};
+use crate::repo::{OverlayRule, ScaleRule, Selector, StageRule};
+
+/// When a temporary change ends.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum End {
+    /// With a stage.
+    Stage(StageName),
+    /// Once the object itself was applied.
+    Apply,
+}
+
+/// One temporary change of one object.
+pub(super) struct Wanted<'a> {
+    pub(super) id: OverlayId,
+    pub(super) object: ObjectId,
+    pub(super) live: &'a Live,
+    pub(super) patch: NonSecret,
+    pub(super) from: StageName,
+    /// Whether `from` is a stage of the bundle's own.
+    pub(super) declared: bool,
+    pub(super) end: End,
+    pub(super) on_failure: OnFailure,
+    pub(super) reason: String,
+    /// What completes it.
+    pub(super) ready: Option<Until>,
+    pub(super) deadline: Option<SignedDuration>,
+}
+
+impl Wanted<'_> {
+    /// The stage with which it ends at the latest.
+    pub(super) fn until(&self) -> StageName {
+        match &self.end {
+            End::Stage(stage) => stage.clone(),
+            End::Apply => StageName::Ungate,
+        }
+    }
+
+    /// Whether it keeps a workload from having the pods that it should have.
+    pub(super) fn stops_pods(&self) -> bool {
+        stops_pods(&self.object, &self.patch.0)
+    }
+}
+
+fn stops_pods(object: &ObjectId, patch: &Value) -> bool {
+    let spec = &patch["spec"];
+    object.group == "apps" && (spec["paused"] == true || spec["replicas"].is_u64())
+}
+
+/// Everything that the bundle wants of objects that exist.
+pub(super) fn wanted<'a>(ctx: &Ctx<'a>, draft: &mut Draft) -> Vec<Wanted<'a>> {
+    let mut all = Vec::new();
+    for rule in &ctx.desired.sequence.overlays {
+        let before = all.len();
+        for (object, live) in matching(ctx, &rule.target) {
+            if let Some(finding) = secret(ctx, rule, object, live) {
+                draft.findings.push(finding);
+            } else {
+                all.push(overlay(ctx, rule, object, live));
+            }
+        }
+        if all.len() == before
+            && !draft
+                .findings
+                .iter()
+                .any(|one| one.code == "overlay-of-secret")
+        {
+            let message = format!(
+                "overlay {}: there is no such {}",
+                rule.name, rule.target.kind
+            );
+            let finding = Finding::note(Kind::Repository, "overlay-without-object", message);
+            draft.findings.push(finding.at(rule.origin.clone()));
+        }
+    }
+    for stage in &ctx.desired.sequence.stages {
+        for scale in &stage.scale {
+            for (object, live) in matching(ctx, &scale.target) {
+                all.push(scaled(ctx, stage, scale, object, live));
+            }
+        }
+    }
+    all
+}
+
+/// The objects that were read and that a selector names. Without a namespace
+/// it means that of the release.
+pub(super) fn matching<'a>(ctx: &Ctx<'a>, selector: &Selector) -> Vec<(&'a ObjectId, &'a Live)> {
+    let kind = selector.group_kind();
+    let anywhere = selector.matcher();
+    let within = selector.within(ctx.desired.namespace.as_deref()).matcher();
+    let targets = ctx.observed.targets.iter();
+    targets
+        .filter(|(id, live)| {
+            let matcher = if id.namespace.is_some() {
+                &within
+            } else {
+                &anywhere
+            };
+            Some(id.group_kind()) == kind
+                && !live.meta().deleting
+                && matcher.matches(id, &live.meta().labels)
+        })
+        .collect()
+}
+
+/// A field that may not be written down is not changed for a while.
+fn secret(ctx: &Ctx<'_>, rule: &OverlayRule, object: &ObjectId, live: &Live) -> Option<Finding> {
+    let ours = ctx
+        .manifests
+        .get(object)
+        .map(|manifest| Manifest::secrecy(manifest));
+    let secrecy = ours.map_or_else(|| live.secrecy(), |ours| live.secrecy().and(&ours));
+    let field = fields(&rule.patch.0)
+        .into_iter()
+        .find(|field| secrecy.hides(field))?;
+    let message = format!("overlay {}: {field} is secret", rule.name);
+    Some(
+        Finding::error(Kind::Repository, "overlay-of-secret", message)
+            .at(rule.origin.clone())
+            .on(object.clone())
+            .hint("what was there before is written down, and a secret must not be"),
+    )
+}
+
+fn overlay<'a>(ctx: &Ctx<'_>, rule: &OverlayRule, object: &ObjectId, live: &'a Live) -> Wanted<'a> {
+    let on_failure = if stops_pods(object, &rule.patch.0) {
+        stopping(ctx, object)
+    } else {
+        OnFailure::Keep { max_age: None }
+    };
+    Wanted {
+        id: OverlayId::new(&rule.name, object, &rule.patch.0),
+        object: object.clone(),
+        live,
+        patch: rule.patch.clone(),
+        from: rule.from.clone(),
+        declared: false,
+        end: End::Stage(rule.until.clone()),
+        on_failure,
+        reason: format!("overlay {} until {}", rule.name, rule.until),
+        ready: None,
+        deadline: None,
+    }
+}
+
+fn scaled<'a>(
+    ctx: &Ctx<'_>,
+    stage: &StageRule,
+    scale: &ScaleRule,
+    object: &ObjectId,
+    live: &'a Live,
+) -> Wanted<'a> {
+    let patch = json!({"spec": {"replicas": scale.replicas}});
+    let labels = live.value()["spec"]["selector"]["matchLabels"].as_object();
+    let pods: BTreeMap<String, String> = labels
+        .into_iter()
+        .flatten()
+        .filter_map(|(key, value)| Some((key.clone(), value.as_str()?.to_owned())))
+        .collect();
+    let ready = if scale.replicas == 0 {
+        Until::Emptied { pods }
+    } else {
+        Until::Ready {
+            stable_for: SignedDuration::ZERO,
+        }
+    };
+    let name = stage.stage.as_str();
+    Wanted {
+        id: OverlayId::new(name, object, &patch),
+        object: object.clone(),
+        live,
+        patch: NonSecret(patch),
+        from: stage.stage.clone(),
+        declared: true,
+        end: End::Apply,
+        on_failure: stopping(ctx, object),
+        reason: format!("stage {name} scales it to {}", scale.replicas),
+        ready: Some(ready),
+        deadline: stage.timeout,
+    }
+}
+
+/// A workload that was stopped runs again after a failure, unless what takes
+/// over from it in another namespace does.
+fn stopping(ctx: &Ctx<'_>, object: &ObjectId) -> OnFailure {
+    let successor = ctx
+        .named(&object.kind, &object.name)
+        .iter()
+        .find(|other| other.group == object.group && other.namespace != object.namespace);
+    match successor {
+        Some(successor) if !ctx.is_desired(object) => OnFailure::UndoUnless {
+            ready: (*successor).clone(),
+        },
+        _ => OnFailure::Undo,
+    }
+}

@@ -1,0 +1,150 @@
+//! Temporary changes and declared stages of a bundle.
+
+use rstest::rstest;
+
+use super::*;
+use crate::repo::Sequence;
+
+const RELEASE: &str = "releases: [{bundle: app, namespace: web}]";
+
+fn sequence(bundle: &str) -> Sequence {
+    let mut environment = resolved(&[(PROD, RELEASE), ("manifests/app/bundle.yaml", bundle)]);
+    environment.releases.remove(0).sequence
+}
+
+fn refused(bundle: &str) -> Vec<String> {
+    errors(&[(PROD, RELEASE), ("manifests/app/bundle.yaml", bundle)])
+}
+
+#[test]
+fn overlays_begin_with_gates_and_end_with_ungate_unless_said_otherwise() {
+    let sequence = sequence(
+        "overlays:\n- {name: a, target: {kind: Deployment, name: b}, patch: {spec: {paused: true}}}\n- {name: c, target: {kind: Gear, group: g.org, name: d}, patch: {spec: {x: null}}, from: preflight, until: own}\nstages: [{name: own, restart: [{kind: DaemonSet, name: e}], before: [workloads]}]\n",
+    );
+    let stages: Vec<(String, String)> = sequence
+        .overlays
+        .iter()
+        .map(|rule| (rule.from.to_string(), rule.until.to_string()))
+        .collect();
+    let pair = |from: &str, until: &str| (from.to_owned(), until.to_owned());
+    assert_eq!(stages, [pair("gates", "ungate"), pair("preflight", "own")]);
+    assert_eq!(sequence.targets().count(), 3);
+}
+
+#[test]
+fn declared_stages_stand_where_they_say() {
+    let sequence = sequence(
+        "stages:\n- {name: last, restart: [{kind: Deployment}], after: [registrations]}\n- {name: third, restart: [{kind: Deployment}], after: [second]}\n- {name: plain, scale: [{kind: Deployment, name: a, replicas: 0}], timeout: 1m}\n- {name: second, restart: [{kind: Deployment}], after: [first], before: [workloads]}\n- {name: first, restart: [{kind: Deployment}], after: [config]}\n",
+    );
+    let mut all = crate::order::StageName::STANDARD.to_vec();
+    all.extend(sequence.stages.iter().map(|rule| rule.stage.clone()));
+    all.sort();
+    let names: Vec<String> = all.iter().map(ToString::to_string).collect();
+    assert_eq!(
+        names[4..12],
+        [
+            "config",
+            "first",
+            "services",
+            "second",
+            "third",
+            "workloads",
+            "plain",
+            "registrations"
+        ]
+    );
+    assert_eq!(names[12], "last");
+}
+
+#[rstest]
+#[case(
+    "{name: a, target: {kind: Secret, name: b}, patch: {data: {c: d}}}",
+    "a Secret cannot be changed for a while"
+)]
+#[case(
+    "{name: a, target: {kind: Gear, name: b}, patch: {spec: {c: d}}}",
+    "the group of Gear is not known"
+)]
+#[case(
+    "{name: a, target: {kind: \"*\", group: g}, patch: {spec: {c: d}}}",
+    "the group of * is not known"
+)]
+#[case(
+    "{name: a, target: {kind: Pod, name: b}, patch: {}}",
+    "`patch` is a map with at least one field"
+)]
+#[case(
+    "{name: a, target: {kind: Pod, name: b}, patch: {status: {}}}",
+    "`patch.status` cannot be changed"
+)]
+#[case(
+    "{name: a, target: {kind: Pod, name: b}, patch: {metadata: {name: c}}}",
+    "`patch.metadata.name` cannot be changed"
+)]
+#[case(
+    "{name: a, target: {kind: Pod, name: b}, patch: {metadata: {labels: {pleach.dev/x: c}}}}",
+    "`pleach.dev/x` is not changed for a while"
+)]
+#[case(
+    "{name: a, target: {kind: Pod, name: b}, patch: {spec: {}}, from: verfy}",
+    "there is no stage `verfy` (did you mean `verify`?)"
+)]
+#[case(
+    "{name: a, target: {kind: Pod, name: b}, patch: {spec: {}}, from: verify, until: gates}",
+    "`from: verify` comes after `until: gates`"
+)]
+#[case(
+    "{name: a, target: {kind: Pod, name: b}, patch: {spec: {}}, until: prune}",
+    "`until: prune`: it ends with `ungate` at the latest"
+)]
+#[case(
+    "{name: A, target: {kind: Pod, name: b}, patch: {spec: {}}}",
+    "`A` cannot be the name of an overlay"
+)]
+#[case(
+    "{name: a, target: {kind: ConfigMap, name: b}, patch: {data: {hidden: c}}}",
+    "the patch changes data.hidden, which is secret"
+)]
+#[case(
+    "{name: a, target: {kind: ConfigMap, name: b}, patch: {data: null}}",
+    "the patch changes data.hidden, which is secret"
+)]
+fn overlays_are_checked(#[case] overlay: &str, #[case] expected: &str) {
+    let secret = "secretFields: [{kind: ConfigMap, fields: [data.hidden]}]";
+    let found = refused(&format!("{secret}\noverlays: [{overlay}]\n"));
+    let start = format!("manifests/app/bundle.yaml:4: {expected}");
+    assert!(found.iter().any(|one| one.starts_with(&start)), "{found:?}");
+}
+
+#[rstest]
+#[case("[{name: a}]", "stage `a` does nothing")]
+#[case(
+    "[{name: gates, restart: [{kind: Deployment}]}]",
+    "there is a stage `gates` already"
+)]
+#[case("[{name: a, restart: [{kind: Pod}]}]", "a Pod cannot be restarted")]
+#[case(
+    "[{name: a, scale: [{kind: DaemonSet, replicas: 0}]}]",
+    "a DaemonSet cannot be scaled"
+)]
+#[case(
+    "[{name: a, restart: [{kind: Deployment}], after: [b]}]",
+    "there is no stage `b`"
+)]
+#[case(
+    "[{name: a, restart: [{kind: Deployment}], after: [verify]}]",
+    "stage `a` comes after `verify`"
+)]
+#[case(
+    "[{name: a, restart: [{kind: Deployment}], after: [b]}, {name: b, restart: [{kind: Deployment}], after: [a]}]",
+    "these stages wait for each other: a, b"
+)]
+#[case(
+    "[{name: a, restart: [{kind: Deployment}], after: [workloads], before: [config]}]",
+    "these stages wait for each other: a"
+)]
+fn stages_are_checked(#[case] stages: &str, #[case] expected: &str) {
+    let found = refused(&format!("stages: {stages}\n"));
+    let start = format!("manifests/app/bundle.yaml:3: {expected}");
+    assert!(found.iter().any(|one| one.starts_with(&start)), "{found:?}");
+}

@@ -1,0 +1,215 @@
+//! The journal while a plan is carried out: written before what it describes,
+//! one write at a time, fenced by the version that was read.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use pleach_domain::inventory::{Attempt, Journal, ReleaseName, Store};
+use pleach_domain::object::{Digest, ObjectId, canonical_json, labels};
+use serde_json::{Value, json};
+use tokio::sync::Mutex;
+
+use super::error::SyncError;
+use crate::io::cluster::{
+    ApplyOptions, Class, Cluster, ClusterError, DeleteOptions, Patch, PatchOptions, Propagation,
+    ResourcePath,
+};
+
+/// Field manager of state objects.
+const MANAGER: &str = "pleach-state";
+
+/// The journal of one release.
+#[derive(Debug)]
+pub(super) struct Ledger {
+    cluster: Cluster,
+    name: ReleaseName,
+    store: Store,
+    attempt: Attempt,
+    plan: Digest,
+    kept: Mutex<Kept>,
+}
+
+/// What the journal says, and the object that says it.
+#[derive(Debug)]
+struct Kept {
+    journal: Arc<Journal>,
+    live: Option<Value>,
+}
+
+impl Ledger {
+    /// The journal as it was read, for one attempt. Writes nothing.
+    pub(super) fn new(
+        cluster: &Cluster,
+        (name, store): (&ReleaseName, &Store),
+        (journal, live): (Journal, Option<Value>),
+        (attempt, plan): (Attempt, Digest),
+    ) -> Self {
+        Self {
+            cluster: cluster.clone(),
+            name: name.clone(),
+            store: store.clone(),
+            attempt,
+            plan,
+            kept: Mutex::new(Kept {
+                journal: Arc::new(journal),
+                live,
+            }),
+        }
+    }
+
+    /// What it says now.
+    pub(super) async fn journal(&self) -> Arc<Journal> {
+        Arc::clone(&self.kept.lock().await.journal)
+    }
+
+    /// The version that is gone to.
+    pub(super) fn version(&self) -> &str {
+        &self.attempt.version
+    }
+
+    /// Writes a change of it. When this returns well, the cluster has it.
+    pub(super) async fn record(
+        &self,
+        change: impl FnOnce(&mut Journal) + Send,
+    ) -> Result<(), SyncError> {
+        let mut kept = self.kept.lock().await;
+        let mut next = Journal::clone(&kept.journal);
+        change(&mut next);
+        if next == *kept.journal {
+            return Ok(());
+        }
+        next.attempt = Some(self.attempt.clone());
+        next.plan = Some(self.plan);
+        let live = if next.is_empty() {
+            self.end(kept.live.as_ref()).await?;
+            None
+        } else {
+            Some(self.write(kept.live.as_ref(), &next).await?)
+        };
+        kept.live = live;
+        kept.journal = Arc::new(next);
+        Ok(())
+    }
+
+    fn id(&self) -> ObjectId {
+        let name = Journal::name(&self.name);
+        ObjectId::new("", "ConfigMap", Some(self.store.namespace()), &name)
+    }
+
+    async fn write(&self, live: Option<&Value>, next: &Journal) -> Result<Value, SyncError> {
+        let text = next.to_text(&self.name)?;
+        let written = match live {
+            None => self.create(&text).await,
+            Some(live) => self.patch(live, &text).await,
+        };
+        match written {
+            Ok(value) => Ok(value),
+            Err(error) if is_race(&error) => {
+                // A write of ours whose answer was lost, or a label of somebody.
+                let Some(found) = self.cluster.get_id(&config_maps(), &self.id()).await? else {
+                    return Err(self.contended(error));
+                };
+                let said = |value: &Value| value["data"]["journal"].clone();
+                if said(&found) == text.as_str() {
+                    Ok(found)
+                } else if live.is_some_and(|live| said(live) == said(&found)) {
+                    self.patch(&found, &text)
+                        .await
+                        .map_err(|error| self.refused(error))
+                } else {
+                    Err(self.contended(error))
+                }
+            }
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    async fn create(&self, text: &str) -> Result<Value, ClusterError> {
+        let id = self.id();
+        let object = json!({
+            "apiVersion": "v1", "kind": "ConfigMap",
+            "metadata": {
+                "name": id.name, "namespace": id.namespace,
+                "labels": {
+                    labels::RELEASE: self.name.label(),
+                    labels::JOURNAL: "true",
+                    labels::MANAGED_BY: "pleach",
+                },
+            },
+            "data": { "journal": text },
+        });
+        let body = Bytes::from(canonical_json(&object));
+        let options = ApplyOptions::new(MANAGER);
+        let path = config_maps();
+        Ok(self.cluster.create(&path, &id, body, &options).await?.value)
+    }
+
+    async fn patch(&self, live: &Value, text: &str) -> Result<Value, ClusterError> {
+        let change = json!({
+            "metadata": {
+                "uid": live["metadata"]["uid"],
+                "resourceVersion": live["metadata"]["resourceVersion"],
+            },
+            "data": { "journal": text },
+        });
+        let options = PatchOptions {
+            manager: MANAGER,
+            dry_run: false,
+            subresource: None,
+        };
+        let (id, patch) = (self.id(), Patch::Merge(change));
+        let maps = config_maps();
+        Ok(self
+            .cluster
+            .patch(&maps, &id, &patch, &options)
+            .await?
+            .value)
+    }
+
+    /// Removes it when it says nothing any more.
+    async fn end(&self, live: Option<&Value>) -> Result<(), SyncError> {
+        let Some(live) = live else { return Ok(()) };
+        let options = DeleteOptions {
+            uid: live["metadata"]["uid"].as_str(),
+            resource_version: live["metadata"]["resourceVersion"].as_str(),
+            propagation: Propagation::Background,
+            dry_run: false,
+        };
+        let (path, id) = (config_maps(), self.id());
+        let deleted = self.cluster.delete(&path, &id, &options).await;
+        deleted.map(drop).map_err(|error| self.refused(error))
+    }
+
+    fn refused(&self, error: ClusterError) -> SyncError {
+        if is_race(&error) {
+            self.contended(error)
+        } else {
+            error.into()
+        }
+    }
+
+    fn contended(&self, error: ClusterError) -> SyncError {
+        SyncError::Contended {
+            release: self.name.to_string(),
+            source: Some(Box::new(error)),
+        }
+    }
+}
+
+/// Whether somebody else wrote it, or we did and did not hear of it.
+fn is_race(error: &ClusterError) -> bool {
+    matches!(
+        error.class(),
+        Some(
+            Class::AlreadyExists { .. }
+                | Class::StaleResourceVersion
+                | Class::Conflict
+                | Class::NotFound
+                | Class::PreconditionFailed(_)
+        )
+    )
+}
+
+fn config_maps() -> ResourcePath {
+    ResourcePath::namespaced("v1", "ConfigMap", "configmaps")
+}

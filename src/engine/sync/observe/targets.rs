@@ -1,0 +1,101 @@
+//! Objects that are changed for a while or restarted: of the release, or of others.
+
+use std::collections::BTreeSet;
+
+use pleach_domain::finding::{Finding, Kind};
+use pleach_domain::object::ObjectId;
+use pleach_domain::observe::{Live, Observed};
+use pleach_domain::plan::Desired;
+use pleach_domain::repo::Selector;
+
+use super::{Reader, ends_observation};
+use crate::engine::sync::error::SyncError;
+use crate::io::cluster::{ClusterError, ResourcePath, Selector as List};
+
+impl Reader<'_> {
+    /// Reads in full what a former run left changed, and, where a change is on
+    /// its way, what the bundle wants to be different meanwhile. What cannot be
+    /// read is an error of the plan: going on without it is not what was asked for.
+    pub(super) async fn read_targets(
+        &self,
+        desired: &mut Desired,
+        observed: &mut Observed,
+    ) -> Result<(), SyncError> {
+        let journaled: BTreeSet<ObjectId> = observed
+            .journal
+            .overlays
+            .values()
+            .map(|journaled| journaled.object.clone())
+            .collect();
+        for id in journaled {
+            let Some(path) = ResourcePath::preferred(&observed.discovery, &id.group_kind()) else {
+                continue;
+            };
+            match self.cluster.get_id(&path, &id).await {
+                Ok(Some(value)) => self.found(observed, value),
+                Ok(None) => {}
+                Err(error) => unread(desired, &id.to_string(), error)?,
+            }
+        }
+        if !desired.needs_targets(observed.installed.as_ref()) {
+            return Ok(());
+        }
+        let selectors: Vec<Selector> = desired.sequence.targets().cloned().collect();
+        for selector in selectors {
+            let kind = selector.group_kind();
+            let path = kind.and_then(|kind| ResourcePath::preferred(&observed.discovery, &kind));
+            // A kind that is not served has no objects yet.
+            let Some(path) = path else { continue };
+            match self.look_for(&selector, &path, desired).await {
+                Ok(values) => {
+                    for value in values {
+                        self.found(observed, value);
+                    }
+                }
+                Err(error) => unread(desired, &selector.kind, error)?,
+            }
+        }
+        Ok(())
+    }
+
+    async fn look_for(
+        &self,
+        selector: &Selector,
+        path: &ResourcePath,
+        desired: &Desired,
+    ) -> Result<Vec<serde_json::Value>, ClusterError> {
+        let is_one = |text: &Option<String>| text.clone().filter(|text| !text.contains(['*', '?']));
+        let wanted = selector.within(desired.namespace.as_deref());
+        let namespace = is_one(&wanted.namespace).filter(|_| path.namespaced);
+        if let Some(name) = is_one(&wanted.name)
+            && (namespace.is_some() || !path.namespaced)
+        {
+            let found = self.cluster.get(path, namespace.as_deref(), &name).await?;
+            return Ok(found.into_iter().collect());
+        }
+        let selector = List::namespace(namespace.as_deref());
+        let mut values = self.cluster.list(path, &selector).await?.items;
+        for value in &mut values {
+            // Items of a list do not say what they are.
+            value["apiVersion"] = path.api_version.to_string().into();
+            value["kind"] = path.kind.clone().into();
+        }
+        Ok(values)
+    }
+
+    fn found(&self, observed: &mut Observed, value: serde_json::Value) {
+        let live = Live::new(value, &self.manager);
+        observed.targets.insert(live.id(), live);
+    }
+}
+
+fn unread(desired: &mut Desired, what: &str, error: ClusterError) -> Result<(), SyncError> {
+    if ends_observation(&error) {
+        return Err(error.into());
+    }
+    let message = format!("what is to be changed for a while cannot be read: {what}: {error}");
+    let mut finding = Finding::error(Kind::Cluster, "overlay-unread", message);
+    finding.hint = error.hint();
+    desired.findings.push(finding);
+    Ok(())
+}

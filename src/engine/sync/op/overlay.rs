@@ -1,0 +1,428 @@
+//! Temporary changes: written down, made, taken back.
+
+use std::collections::BTreeSet;
+
+use jiff::Timestamp;
+use pleach_domain::diff::{locate, ownership};
+use pleach_domain::finding::{Finding, Kind};
+use pleach_domain::object::{FieldPath, ObjectId, annotations};
+use pleach_domain::observe::DesiredDigest;
+use pleach_domain::overlay::{
+    Journaled, MANAGER, OnFailure, OverlayId, State, fields, give_back, held, project, take_back,
+};
+use pleach_domain::plan::{Body, NonSecret, Op, Overlay, Precondition, Step};
+use serde_json::{Value, json};
+use tokio::time::Instant;
+
+use super::{Operator, failure, required_uid};
+use crate::engine::sync::error::SyncError;
+use crate::engine::sync::events::{EventKind, Outcome};
+use crate::engine::sync::report::{Failure, FailureKind, Standing, SyncResult};
+use crate::io::cluster::{Class, Cluster, ClusterError, Failed, Patch, PatchOptions, ResourcePath};
+
+/// Writes by others between our read and our patch after which we give up.
+const ATTEMPTS: usize = 10;
+
+/// Field manager of restarts. It is none of those whose fields are taken over:
+/// a restart that is taken back would be another one.
+const RESTART_MANAGER: &str = "pleach-restart";
+
+impl Operator<'_> {
+    /// Makes a temporary change. What it replaces is in the journal before.
+    pub(super) async fn set(
+        &self,
+        step: &Step,
+        patch: &NonSecret,
+        started: Instant,
+    ) -> Result<(), Failure> {
+        let overlay = self.overlay_of(step)?;
+        let (place, cluster) = self.place_of(step, started)?;
+        let id = &step.object;
+        for attempt in 1.. {
+            let live = cluster.get_id(&place, id).await;
+            let live = live
+                .map_err(|error| failure(&error))?
+                .filter(|live| required_uid(step).is_none_or(|uid| live["metadata"]["uid"] == uid))
+                .ok_or_else(moved)?;
+            let now = project(&patch.0, &live);
+            let known = self.ledger.journal().await;
+            let known = known.overlays.get(&overlay.id);
+            if known.is_some_and(|known| known.state == State::On && known.set.0 == now) {
+                return Ok(());
+            }
+            if known.is_none() {
+                self.begin(overlay, &live, now.clone()).await?;
+            }
+            let written = if now == patch.0 {
+                // Our own write, whose answer was lost.
+                Ok(live)
+            } else {
+                let mut change = patch.0.clone();
+                fence(&mut change, &live);
+                self.send(&cluster, &place, id, &Patch::Merge(change)).await
+            };
+            match written {
+                Ok(answer) => {
+                    let set = NonSecret(project(&patch.0, &answer));
+                    let recorded = self.ledger.record(|journal| {
+                        if let Some(journaled) = journal.overlays.get_mut(&overlay.id) {
+                            journaled.state = State::On;
+                            journaled.set = set;
+                        }
+                    });
+                    return recorded.await.map_err(|error| unrecorded(&error));
+                }
+                Err(error) if is_stale(&error) && attempt < ATTEMPTS => {}
+                Err(error) => return Err(failure(&error)),
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes down what is about to be changed, and what is there now.
+    async fn begin(&self, overlay: &Overlay, live: &Value, now: Value) -> Result<(), Failure> {
+        let metadata = &live["metadata"];
+        let journaled = Journaled {
+            object: overlay.object.clone(),
+            uid: metadata["uid"].as_str().unwrap_or_default().to_owned(),
+            state: State::Intended,
+            set: overlay.patch.clone(),
+            original: NonSecret(now),
+            owners: held(metadata, &fields(&overlay.patch.0)),
+            on_failure: overlay.on_failure.clone(),
+            until: overlay.until.to_string(),
+            since: Timestamp::now(),
+            attempt: self.ledger.version().to_owned(),
+        };
+        let id = overlay.id.clone();
+        self.ledger
+            .record(|journal| drop(journal.overlays.insert(id, journaled)))
+            .await
+            .map_err(|error| unrecorded(&error))
+    }
+
+    /// Takes a temporary change back as far as it still is ours: the values that
+    /// were there before, and their owners. An object of ours whose new manifest
+    /// is applied already gets what the manifest says instead.
+    pub(super) async fn lift(
+        &self,
+        step: &Step,
+        id: &OverlayId,
+        started: Instant,
+    ) -> Result<(), Failure> {
+        let known = self.ledger.journal().await;
+        let Some(journaled) = known.overlays.get(id) else {
+            // It was never made.
+            return Ok(());
+        };
+        let (place, cluster) = self.place_of(step, started)?;
+        for attempt in 1.. {
+            let live = cluster.get_id(&place, &journaled.object).await;
+            let live = live.map_err(|error| failure(&error))?.filter(|live| {
+                let metadata = &live["metadata"];
+                metadata["uid"] == journaled.uid.as_str()
+                    && !metadata["deletionTimestamp"].is_string()
+            });
+            let Some(live) = live else {
+                self.warn(
+                    step,
+                    "overlay-gone",
+                    "what was changed for a while is gone; there is nothing to take back",
+                );
+                break;
+            };
+            match self
+                .take_back(step, journaled, (&cluster, &place), &live)
+                .await
+            {
+                Ok(is_ours) => {
+                    if is_ours {
+                        self.apply_again(step, id, journaled, started).await?;
+                    }
+                    break;
+                }
+                Err(error) if is_stale(&error) && attempt < ATTEMPTS => {}
+                Err(error) => return Err(failure(&error)),
+            }
+        }
+        self.ledger
+            .record(|journal| drop(journal.overlays.remove(id)))
+            .await
+            .map_err(|error| unrecorded(&error))
+    }
+
+    /// Writes values and owners back. Says whether the object is one of ours
+    /// whose new manifest is applied already.
+    async fn take_back(
+        &self,
+        step: &Step,
+        journaled: &Journaled,
+        (cluster, place): (&Cluster, &ResourcePath),
+        live: &Value,
+    ) -> Result<bool, ClusterError> {
+        let id = &journaled.object;
+        let wanted = self.wanted(id, live);
+        let owned = ownership::owned_by(&live["metadata"], MANAGER);
+        let keeps = |field: &FieldPath| {
+            let wanted = wanted.as_ref();
+            wanted.is_some_and(|wanted| locate::find(wanted, field).is_some())
+        };
+        let mut taken = take_back(journaled, live, &owned, &keeps);
+        let mut now = live.clone();
+        if taken.patch != json!({}) {
+            fence(&mut taken.patch, live);
+            let patch = Patch::Merge(taken.patch);
+            now = self.send(cluster, place, id, &patch).await?;
+        }
+        let adopted = self.adopted(id);
+        let owners: Vec<_> = journaled
+            .owners
+            .iter()
+            .filter(|owner| wanted.is_none() || !adopted.contains(owner.manager.as_str()))
+            .cloned()
+            .collect();
+        if let Some(entries) = give_back(&now["metadata"], &taken.fields, &owners) {
+            let patch = json!([
+                {"op": "test", "path": "/metadata/resourceVersion", "value": now["metadata"]["resourceVersion"]},
+                {"op": "replace", "path": "/metadata/managedFields", "value": entries},
+            ]);
+            self.send(cluster, place, id, &Patch::Json(patch)).await?;
+        }
+        if !taken.moved.is_empty() {
+            let fields: Vec<String> = taken.moved.iter().map(ToString::to_string).collect();
+            let message = format!(
+                "{} was changed by somebody else in the meantime, and stays",
+                fields.join(", ")
+            );
+            self.warn(step, "overlay-moved", &message);
+        }
+        Ok(wanted.is_some())
+    }
+
+    /// The manifest of an object of ours that was applied to it already.
+    fn wanted(&self, id: &ObjectId, live: &Value) -> Option<Value> {
+        let manifest = self.manifests.get(id)?;
+        let Some(DesiredDigest::Known(digest)) = self.desired.digests.get(id) else {
+            return None;
+        };
+        let applied = &live["metadata"]["annotations"][annotations::DESIRED];
+        (*applied == digest.to_string()).then(|| self.desired.ignored.lean(manifest).value())
+    }
+
+    /// The managers whose fields become ours by this plan.
+    fn adopted(&self, id: &ObjectId) -> BTreeSet<&str> {
+        let steps = self.plan.steps.iter();
+        steps
+            .filter(|step| step.object == *id)
+            .filter_map(|step| match &step.op {
+                Op::Own(own) => Some(own.from.iter().map(String::as_str)),
+                _ => None,
+            })
+            .flatten()
+            .collect()
+    }
+
+    /// Sends the manifest without the temporary change.
+    async fn apply_again(
+        &self,
+        step: &Step,
+        id: &OverlayId,
+        journaled: &Journaled,
+        started: Instant,
+    ) -> Result<(), Failure> {
+        let digest = self.desired.digests.get(&step.object).copied();
+        let body = Body::Rendered(digest.unwrap_or(DesiredDigest::Unkeyed));
+        let apply = Step {
+            require: vec![Precondition::Uid(journaled.uid.clone())],
+            overlay: Some(id.clone()),
+            ..step.clone()
+        };
+        self.apply(&apply, &body, (&[MANAGER.to_owned()], &[]), started)
+            .await
+    }
+
+    /// What temporary changes put into an object while they are on.
+    pub(super) async fn overlaid(&self, step: &Step, value: &mut Value) -> bool {
+        let journal = self.ledger.journal().await;
+        let mut is_overlaid = false;
+        for (id, journaled) in journal.overlays_of(&step.object) {
+            if step.overlay.as_ref() != Some(id) {
+                pleach_domain::overlay::merge(value, &journaled.set.0);
+                is_overlaid = true;
+            }
+        }
+        is_overlaid
+    }
+
+    /// Forgets the temporary changes of an object that is gone.
+    pub(super) async fn forget_overlays(&self, id: &ObjectId) -> Result<(), Failure> {
+        self.ledger
+            .record(|journal| journal.overlays.retain(|_, one| one.object != *id))
+            .await
+            .map_err(|error| unrecorded(&error))
+    }
+
+    /// Replaces the pods of a workload, unless that was done for this mark.
+    pub(super) async fn restart(
+        &self,
+        step: &Step,
+        (key, mark): (&str, &str),
+        started: Instant,
+    ) -> Result<(), Failure> {
+        let (place, cluster) = self.place_of(step, started)?;
+        let change = json!({
+            "metadata": { "uid": required_uid(step) },
+            "spec": { "template": { "metadata": { "annotations": { key: mark } } } },
+        });
+        let options = PatchOptions {
+            manager: RESTART_MANAGER,
+            dry_run: false,
+            subresource: None,
+        };
+        let patch = Patch::Merge(change);
+        let patched = cluster.patch(&place, &step.object, &patch, &options).await;
+        let answer = patched.map_err(|error| failure(&error))?.value;
+        self.restarted(step, &answer, started);
+        Ok(())
+    }
+
+    /// Applies the rules of the temporary changes that are still on after a run
+    /// that did not come to its end, and says what stays.
+    pub(in crate::engine::sync) async fn settle(&self, result: &SyncResult) -> Vec<Standing> {
+        let journal = self.ledger.journal().await;
+        let mut standing = Vec::new();
+        for (id, journaled) in &journal.overlays {
+            let stays = match &journaled.on_failure {
+                OnFailure::Keep { .. } => true,
+                OnFailure::Undo => false,
+                OnFailure::UndoUnless { ready } => self.is_done(ready, result),
+            };
+            let mut trouble = None;
+            if !stays {
+                match self.lift_now(id, journaled).await {
+                    Ok(()) => continue,
+                    Err(failure) => trouble = Some(failure.message),
+                }
+            }
+            standing.push(Standing {
+                overlay: id.clone(),
+                object: journaled.object.clone(),
+                rule: journaled.on_failure.explain(),
+                trouble,
+            });
+        }
+        standing
+    }
+
+    /// Whether an object was applied and became ready in this run.
+    fn is_done(&self, id: &ObjectId, result: &SyncResult) -> bool {
+        let mut applies = self
+            .plan
+            .steps
+            .iter()
+            .filter(|step| step.object == *id && matches!(step.op, Op::Apply { .. }))
+            .peekable();
+        applies.peek().is_some()
+            && applies.all(|step| result.outcomes.get(&step.id) == Some(&Outcome::Done))
+    }
+
+    async fn lift_now(&self, id: &OverlayId, journaled: &Journaled) -> Result<(), Failure> {
+        let mut steps = self.plan.steps.iter();
+        let own = steps.clone().find(|step| step.overlay.as_ref() == Some(id));
+        let Some(step) = own.or_else(|| steps.find(|step| step.object == journaled.object)) else {
+            return Err(Failure::new(
+                FailureKind::Other,
+                "the plan says nothing of it",
+            ));
+        };
+        let step = Step {
+            op: Op::Lift,
+            overlay: Some(id.clone()),
+            require: Vec::new(),
+            until: None,
+            ..step.clone()
+        };
+        self.lift(&step, id, Instant::now()).await
+    }
+
+    fn overlay_of(&self, step: &Step) -> Result<&Overlay, Failure> {
+        let mut overlays = self.plan.overlays.iter();
+        overlays
+            .find(|overlay| Some(&overlay.id) == step.overlay.as_ref())
+            .ok_or_else(|| Failure::new(FailureKind::Other, "the plan has no such overlay"))
+    }
+
+    fn place_of(&self, step: &Step, started: Instant) -> Result<(ResourcePath, Cluster), Failure> {
+        let kind = step.object.group_kind();
+        let place = self.paths.of_kind(&kind).ok_or_else(|| {
+            Failure::new(
+                FailureKind::Cluster,
+                format!("{kind} is not served by the cluster"),
+            )
+        })?;
+        Ok((place, self.cluster_for(step, started)))
+    }
+
+    async fn send(
+        &self,
+        cluster: &Cluster,
+        place: &ResourcePath,
+        id: &ObjectId,
+        patch: &Patch,
+    ) -> Result<Value, ClusterError> {
+        let options = PatchOptions {
+            manager: MANAGER,
+            dry_run: false,
+            subresource: None,
+        };
+        Ok(cluster.patch(place, id, patch, &options).await?.value)
+    }
+
+    fn warn(&self, step: &Step, code: &str, message: &str) {
+        let finding = Finding::warning(Kind::Cluster, code, message);
+        self.events
+            .send(EventKind::Warning(finding.on(step.object.clone())));
+    }
+}
+
+/// Makes a merge patch one of the object as it was read, and of no other.
+fn fence(patch: &mut Value, live: &Value) {
+    for key in ["uid", "resourceVersion"] {
+        patch["metadata"][key] = live["metadata"][key].clone();
+    }
+}
+
+/// Whether somebody wrote between our read and our patch.
+fn is_stale(error: &ClusterError) -> bool {
+    matches!(
+        error.class(),
+        Some(
+            Class::PreconditionFailed(Failed::Test | Failed::ResourceVersion)
+                | Class::StaleResourceVersion
+                | Class::Conflict
+        )
+    )
+}
+
+fn moved() -> Failure {
+    Failure {
+        kind: FailureKind::Conflict,
+        message: "it is not the object any more that the plan was made for".to_owned(),
+        hint: Some("run the command again to see what it is now".to_owned()),
+    }
+}
+
+/// A journal that could not be written: what it would describe is not done.
+pub(super) fn unrecorded(error: &SyncError) -> Failure {
+    let kind = match error.kind() {
+        Kind::Cluster => FailureKind::Cluster,
+        Kind::Conflict => FailureKind::Conflict,
+        Kind::Policy => FailureKind::Policy,
+        Kind::Repository => FailureKind::Refused,
+    };
+    Failure {
+        kind,
+        message: format!("the journal could not be written: {error}"),
+        hint: error.hint(),
+    }
+}

@@ -1,0 +1,38 @@
+//! The journals of several releases, for those who only look.
+
+use std::collections::BTreeSet;
+
+use pleach_domain::inventory::{Journal, ReleaseSummary};
+use pleach_domain::object::labels;
+
+use super::config_maps;
+use crate::io::cluster::{Cluster, Selector};
+
+/// Fills in what the last runs of releases left to do. Where journals may not be
+/// read, it is not known.
+pub async fn read_journals(cluster: &Cluster, releases: &mut [ReleaseSummary]) {
+    let namespaces: BTreeSet<String> = releases
+        .iter()
+        .map(|release| release.store.namespace().to_owned())
+        .collect();
+    for namespace in namespaces {
+        let selector = Selector {
+            namespace: Some(&namespace),
+            labels: Some(labels::JOURNAL),
+            ..Selector::default()
+        };
+        let Ok(list) = cluster.list(&config_maps(), &selector).await else {
+            continue;
+        };
+        for release in releases.iter_mut() {
+            if release.store.namespace() != namespace {
+                continue;
+            }
+            let name = Journal::name(&release.name);
+            let mut items = list.items.iter();
+            release.journal = items
+                .find(|item| item["metadata"]["name"] == name.as_str())
+                .and_then(|item| Journal::from_object(item, &release.name).ok());
+        }
+    }
+}

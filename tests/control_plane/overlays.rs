@@ -1,0 +1,201 @@
+//! What is different while a change lasts: on a real server, with the owners of
+//! the fields, and with what is left when the change fails.
+
+use serde_json::{Value, json};
+
+use crate::fleet::{Fleet, owners};
+use crate::samples::{BUNDLE, config_map, deployment};
+
+/// A release `web` in a namespace that exists, with what its bundle says.
+fn fleet(environment: &'static str, timeout: &str, sequence: &str) -> Fleet {
+    let release =
+        format!("  - {{name: web, bundle: web, namespace: {environment}, timeout: {timeout}}}\n");
+    let bundle = format!("{BUNDLE}{sequence}");
+    let fleet = Fleet::new(
+        environment,
+        &release,
+        &[("manifests/web/bundle.yaml", bundle.as_str())],
+    );
+    fleet.kubectl(&["create", "namespace", environment]);
+    fleet
+}
+
+fn journal(fleet: &Fleet) -> Option<Value> {
+    let name = format!("{}.web.journal", fleet.environment);
+    let object = fleet.get(&["configmap", &name, "-n", "pleach-system"])?;
+    Some(serde_json::from_str(object["data"]["journal"].as_str().unwrap()).unwrap())
+}
+
+fn deploy(fleet: &Fleet, app: &str) {
+    let files = [config_map("settings", "v"), app.to_owned()];
+    fleet.write("manifests/web/web.yaml", &files.join("---\n"));
+    fleet.commit();
+}
+
+const HOLD: &str = "\
+overlays:
+  - {name: hold, target: {kind: ConfigMap, name: theirs}, patch: {data: {mode: slow, extra: x}}, from: preflight, until: verify}
+";
+
+fn plant_theirs(fleet: &Fleet) {
+    let file = fleet.file(
+        "theirs.yaml",
+        "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: theirs}\ndata: {mode: fast, more: z}\n",
+    );
+    let namespace = fleet.environment;
+    fleet.kubectl(&[
+        "apply",
+        "--server-side",
+        "--field-manager=helm",
+        "-n",
+        namespace,
+        "-f",
+        &file,
+    ]);
+}
+
+fn theirs(fleet: &Fleet) -> Value {
+    fleet
+        .get(&["configmap", "theirs", "-n", fleet.environment])
+        .unwrap()
+}
+
+#[test]
+fn what_others_have_is_different_while_a_change_lasts_and_theirs_again_after_it() {
+    let fleet = fleet("overlay-theirs", "1m", HOLD);
+    plant_theirs(&fleet);
+    let before = theirs(&fleet);
+    deploy(&fleet, &deployment("app"));
+    let plan = fleet.run(&["plan", fleet.environment]).ended_with(0);
+    let plan = plan.says("set       ConfigMap/overlay-theirs/theirs  (overlay hold until verify)");
+    plan.says("lift      ConfigMap/overlay-theirs/theirs  (overlay hold ends)");
+    fleet
+        .run(&["diff", fleet.environment])
+        .ended_with(0)
+        .says("ConfigMap/overlay-theirs/theirs is different until verify (overlay hold)");
+    let (_, events) = fleet.watched(Fleet::applied);
+    let writes = events.writes().to_string();
+    let journaled = writes.find("overlay-theirs.web.journal").unwrap();
+    let changed = writes.find("configmaps overlay-theirs/theirs").unwrap();
+    assert!(journaled < changed, "{writes}");
+    let after = theirs(&fleet);
+    assert_eq!(after["data"], before["data"]);
+    assert_eq!(owners(&after), ["helm Apply"]);
+    assert_eq!(journal(&fleet), None);
+    // Nothing is different for a change that does not come from git.
+    fleet.kubectl(&["delete", "configmap", "settings", "-n", fleet.environment]);
+    let (_, events) = fleet.watched(Fleet::applied);
+    assert!(
+        !events.writes().to_string().contains("theirs "),
+        "{}",
+        events.writes()
+    );
+    fleet.writes_nothing(Fleet::applied);
+}
+
+#[test]
+fn what_somebody_changed_in_the_meantime_is_theirs() {
+    // The Deployment never gets ready without nodes: the change fails, and the
+    // overlay stays.
+    let fleet = fleet("overlay-moved", "2s", HOLD);
+    plant_theirs(&fleet);
+    let never = deployment("app").replace("replicas: 0", "replicas: 1");
+    deploy(&fleet, &never);
+    let failed = fleet.apply().ended_with(6);
+    failed.says("still changed for a while: ConfigMap/overlay-moved/theirs (overlay hold: stays when the run fails");
+    assert_eq!(theirs(&fleet)["data"]["mode"], "slow");
+    let left = journal(&fleet).unwrap();
+    let one = left["overlays"]
+        .as_object()
+        .unwrap()
+        .values()
+        .next()
+        .unwrap();
+    assert_eq!(one["state"], "on");
+    assert_eq!(
+        one["original"],
+        json!({"data": {"mode": "fast", "extra": null}})
+    );
+    fleet
+        .run(&["status"])
+        .ended_with(0)
+        .says("ConfigMap/overlay-moved/theirs is different since");
+    // Somebody changes one of its fields; the other is put back.
+    fleet.kubectl(&[
+        "patch",
+        "configmap",
+        "theirs",
+        "-n",
+        fleet.environment,
+        "--type=merge",
+        "--field-manager=hand",
+        "-p",
+        r#"{"data":{"mode":"off"}}"#,
+    ]);
+    // The bundle does not want it any more: it is taken back first.
+    fleet.write("manifests/web/bundle.yaml", BUNDLE);
+    deploy(&fleet, &deployment("app"));
+    fleet
+        .applied()
+        .says(".data.mode was changed by somebody else in the meantime, and stays");
+    let after = theirs(&fleet);
+    assert_eq!(after["data"], json!({"mode": "off", "more": "z"}));
+    assert_eq!(owners(&after), ["hand Update", "helm Apply"]);
+    assert_eq!(journal(&fleet), None);
+}
+
+#[test]
+fn what_was_stopped_runs_again_when_the_change_fails() {
+    let stop = "stages:\n  - {name: stop, scale: [{kind: Deployment, name: app, replicas: 0}], before: [config]}\n";
+    let fleet = fleet("overlay-stop", "2s", stop);
+    deploy(&fleet, &deployment("app"));
+    fleet.applied();
+    let deployed = |replicas: &str| deployment("app").replace("replicas: 0", replicas);
+    // Three pods that never come; another way to wait is not needed.
+    deploy(&fleet, &deployed("replicas: 3"));
+    fleet.apply().ended_with(6);
+    let app = || {
+        fleet
+            .get(&["deployment", "app", "-n", fleet.environment])
+            .unwrap()
+    };
+    assert_eq!(app()["spec"]["replicas"], 3);
+    // Another object fails before the workload is reached: the old one runs again.
+    let broken = "---\napiVersion: v1\nkind: PersistentVolumeClaim\nmetadata: {name: never}\nspec: {accessModes: [ReadWriteOnce], resources: {requests: {storage: 1Gi}}, storageClassName: none, volumeName: none}\n---\napiVersion: v1\nkind: ConfigMap\nmetadata: {name: late, annotations: {pleach.dev/after: PersistentVolumeClaim/never}}\n";
+    let pods = "volumes: [{name: c, configMap: {name: late}}], containers:";
+    let waits = deployed("replicas: 2").replace("containers:", pods);
+    deploy(&fleet, &format!("{waits}{broken}"));
+    fleet.apply().ended_with(6);
+    let after = app();
+    assert_eq!(after["spec"]["replicas"], 3, "{after:#}");
+    let manager = format!("pleach/{}.web Apply", fleet.environment);
+    assert!(
+        !owners(&after)
+            .iter()
+            .any(|owner| owner.starts_with("pleach-overlay"))
+    );
+    assert!(owners(&after).contains(&manager));
+    assert_eq!(journal(&fleet), None);
+}
+
+#[test]
+fn a_stage_restarts_a_workload_once_for_a_change() {
+    let again = "stages:\n  - {name: again, restart: [{kind: Deployment, name: app}], after: [workloads]}\n";
+    let fleet = fleet("overlay-restart", "1m", again);
+    deploy(&fleet, &deployment("app"));
+    fleet.applied();
+    let mark = || {
+        fleet.field(
+            &["deployment", "app", "-n", fleet.environment],
+            r"{.spec.template.metadata.annotations.restarted\.pleach\.dev/again}",
+        )
+    };
+    assert_eq!(mark(), "");
+    fleet.edit("manifests/web/web.yaml", "data: {k: v}", "data: {k: w}");
+    fleet.commit();
+    fleet.applied();
+    let first = mark();
+    assert_ne!(first, "");
+    fleet.writes_nothing(Fleet::applied);
+    assert_eq!(mark(), first);
+}
