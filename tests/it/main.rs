@@ -10,6 +10,7 @@
 mod architecture;
 mod cli;
 mod cluster;
+mod commit;
 mod docs;
 mod git;
 mod golden;
