@@ -96,9 +96,14 @@ async fn without_a_repository_the_cluster_is_shown() {
         run.stdout
     );
     assert!(lines[2].starts_with("stage/web  v1"), "{}", run.stdout);
-    // Nothing else may be needed; records in ConfigMaps may be closed to us.
+    // Nothing else may be needed; records in ConfigMaps and journals may be
+    // closed to us.
     paths.sort();
-    assert_eq!(paths, ["/api/v1/configmaps", RELEASES, "/version"]);
+    let journals = "/api/v1/namespaces/pleach-system/configmaps";
+    assert_eq!(
+        paths,
+        ["/api/v1/configmaps", journals, RELEASES, "/version"]
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]

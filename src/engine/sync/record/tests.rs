@@ -73,7 +73,9 @@ fn step(position: usize, object: ObjectId, op: Op) -> Step {
 /// The same plan, which waits until everything is ready.
 fn verifying(mut plan: Plan) -> Plan {
     let barrier = ObjectId::new("pleach.dev", "Release", None, "dev.web");
-    plan.steps.push(step(plan.steps.len(), barrier, Op::Wait));
+    let mut barrier = step(plan.steps.len(), barrier, Op::Wait);
+    barrier.stage = StageName::Verify;
+    plan.steps.push(barrier);
     plan
 }
 

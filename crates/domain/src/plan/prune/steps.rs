@@ -14,11 +14,14 @@ pub(in crate::plan) fn run(ctx: &Ctx<'_>, draft: &mut Draft) {
         return;
     }
     let others: Vec<StepId> = draft.steps.iter().map(|step| step.id).collect();
+    // Temporary changes may come before the gates; these come before them too.
+    let stages = draft.steps.iter().map(|step| &step.stage);
+    let first = stages.fold(&StageName::Gates, Ord::min).clone();
     let mut dead = Vec::new();
     let mut by_class: BTreeMap<DeletionClass, Vec<StepId>> = BTreeMap::new();
     for one in pruned {
         if one.dead {
-            let step = delete(ctx, draft, StageName::Gates, one);
+            let step = delete(ctx, draft, first.clone(), one);
             dead.push((step, Need::Absent));
         } else {
             let class = deletion_class(&one.id.group_kind());
@@ -31,11 +34,11 @@ pub(in crate::plan) fn run(ctx: &Ctx<'_>, draft: &mut Draft) {
     }
     let reason = "nothing answers behind these registrations: they go before everything";
     let why = EdgeReason::Leftover;
-    draft.all_before(ctx, StageName::Gates, &dead, &others, &why, reason);
-    if let Some(first) = by_class.values().next().filter(|_| ctx.removal.is_some()) {
+    draft.all_before(ctx, first.clone(), &dead, &others, &why, reason);
+    if let Some(next) = by_class.values().next().filter(|_| ctx.removal.is_some()) {
         // Nothing else stands between them and what they would break.
-        let first = first.clone();
-        draft.all_before(ctx, StageName::Gates, &dead, &first, &why, reason);
+        let next = next.clone();
+        draft.all_before(ctx, first, &dead, &next, &why, reason);
     }
     let classes: Vec<Vec<StepId>> = by_class.into_values().collect();
     for pair in classes.windows(2) {

@@ -138,10 +138,13 @@ impl World {
             scene = scene.stage(&format!("s{number}"), after, scale, restart);
         }
         for (part, wanted) in &self.left {
-            let Some(Part { text, state }) = self.parts.get(*part) else {
+            let Some(Part { text, .. }) = self.parts.get(*part) else {
                 continue;
             };
             let (key, _) = text.split_once(": ").unwrap();
+            // Of several parts with a key the first one is in the scene.
+            let is_it = |one: &&Part| one.text.split_once(": ").unwrap().0 == key;
+            let Part { state, .. } = self.parts.iter().find(is_it).unwrap();
             if (20..=29).contains(state) && !key.starts_with("Secret") {
                 let name = if *wanted { "o0" } else { "former" };
                 scene = scene.left_on(name, key, &json!({"spec": {"hold": true}}));
