@@ -33,10 +33,11 @@ unit: ## Run all tests that need no control plane
 	cargo test --workspace --lib --bins --test it
 	cargo test --workspace --doc
 
+# Tests on the control plane wait for it most of the time: more run than there are cores.
 test: controlplane ## Check and test everything
 	@$(MAKE) --no-print-directory lint
 	@$(MAKE) --no-print-directory unit
-	cargo test --test control_plane
+	RUST_TEST_THREADS=$${RUST_TEST_THREADS:-4} cargo test --test control_plane
 
 demo: controlplane build ## Show an upgrade on a throw-away control plane
 	cargo run -p pleach-testkit --bin pleach-demo

@@ -236,7 +236,7 @@ apiVersion: rbac.authorization.k8s.io/v1
 kind: ClusterRole
 metadata: {name: partly-blind}
 rules:
-  - {apiGroups: ['', apps, apiextensions.k8s.io, apiregistration.k8s.io, admissionregistration.k8s.io, pleach.dev, discovery.k8s.io], resources: ['*'], verbs: ['*']}
+  - {apiGroups: ['', apps, apiextensions.k8s.io, apiregistration.k8s.io, admissionregistration.k8s.io, pleach.dev, discovery.k8s.io, coordination.k8s.io], resources: ['*'], verbs: ['*']}
 ---
 apiVersion: rbac.authorization.k8s.io/v1
 kind: ClusterRoleBinding
