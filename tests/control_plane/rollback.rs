@@ -209,7 +209,7 @@ fn a_release_goes_back_by_a_commit_and_in_reverse() {
 
 #[test]
 fn a_version_that_git_has_no_more_comes_back_and_is_pushed() {
-    let fleet = upgraded("gone");
+    let fleet = upgraded("fetched");
     let remote = tempfile::tempdir().unwrap();
     let place = remote.path().to_str().unwrap().to_owned();
     rollback(&fleet, &["--push"])
@@ -245,10 +245,12 @@ fn a_version_that_git_has_no_more_comes_back_and_is_pushed() {
         fleet.repo.git(&["ls-remote", "origin", "main"]).unwrap(),
         format!("{head}\trefs/heads/main")
     );
-    let app = APP.replace("ENV", "gone").replace("LEVEL", "v1.0.0");
+    let app = APP.replace("ENV", "fetched").replace("LEVEL", "v1.0.0");
     assert_eq!(fleet.read("manifests/shop/v1.0.0/app.yaml"), app);
     assert_eq!(fleet.repo.git(&["status", "--porcelain"]).unwrap(), "");
-    fleet.applied().says("release gone.shop v1.0.0: deployed");
+    fleet
+        .applied()
+        .says("release fetched.shop v1.0.0: deployed");
 
     // Somebody else was faster: the commit stays here, theirs stays there.
     let theirs = fleet
