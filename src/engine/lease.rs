@@ -158,7 +158,7 @@ impl Lease {
                 if holder.is_empty() || unchanged_for >= duration_of(spec, terms) {
                     match take(cluster, id, &live, identity, terms).await {
                         Ok(live) => return Ok(Self::held(cluster, id, &live, terms, attempted)),
-                        Err(error) if is_race(&error) => continue,
+                        Err(error) if error.is_race() => continue,
                         Err(error) => return Err(error.into()),
                     }
                 }
@@ -311,7 +311,7 @@ impl Renewal {
                 self.version = text(&live["metadata"]["resourceVersion"]);
                 Renewed::Yes
             }
-            Err(error) if is_race(&error) => match self.cluster.get_id(&leases(), &self.id).await {
+            Err(error) if error.is_race() => match self.cluster.get_id(&leases(), &self.id).await {
                 // Somebody labelled it, or a renewal of ours lost its answer.
                 Ok(Some(live)) if live["spec"]["holderIdentity"] == self.identity.as_str() => {
                     self.version = text(&live["metadata"]["resourceVersion"]);
@@ -391,20 +391,6 @@ fn duration_of(spec: &Value, terms: Terms) -> Duration {
     spec["leaseDurationSeconds"]
         .as_u64()
         .map_or(terms.duration, Duration::from_secs)
-}
-
-/// Whether somebody else was faster.
-fn is_race(error: &ClusterError) -> bool {
-    matches!(
-        error.class(),
-        Some(
-            Class::AlreadyExists { .. }
-                | Class::StaleResourceVersion
-                | Class::Conflict
-                | Class::NotFound
-                | Class::PreconditionFailed(_)
-        )
-    )
 }
 
 fn leases() -> ResourcePath {

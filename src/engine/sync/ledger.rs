@@ -11,7 +11,7 @@ use tokio::sync::Mutex;
 
 use super::error::SyncError;
 use crate::io::cluster::{
-    ApplyOptions, Class, Cluster, ClusterError, DeleteOptions, Patch, PatchOptions, Propagation,
+    ApplyOptions, Cluster, ClusterError, DeleteOptions, Patch, PatchOptions, Propagation,
     ResourcePath,
 };
 
@@ -104,7 +104,7 @@ impl Ledger {
         };
         match written {
             Ok(value) => Ok(value),
-            Err(error) if is_race(&error) => {
+            Err(error) if error.is_race() => {
                 // A write of ours whose answer was lost, or a label of somebody.
                 let Some(found) = self.cluster.get_id(&config_maps(), &self.id()).await? else {
                     return Err(self.contended(error));
@@ -181,7 +181,7 @@ impl Ledger {
     }
 
     fn refused(&self, error: ClusterError) -> SyncError {
-        if is_race(&error) {
+        if error.is_race() {
             self.contended(error)
         } else {
             error.into()
@@ -194,20 +194,6 @@ impl Ledger {
             source: Some(Box::new(error)),
         }
     }
-}
-
-/// Whether somebody else wrote it, or we did and did not hear of it.
-fn is_race(error: &ClusterError) -> bool {
-    matches!(
-        error.class(),
-        Some(
-            Class::AlreadyExists { .. }
-                | Class::StaleResourceVersion
-                | Class::Conflict
-                | Class::NotFound
-                | Class::PreconditionFailed(_)
-        )
-    )
 }
 
 fn config_maps() -> ResourcePath {

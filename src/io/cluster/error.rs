@@ -228,6 +228,20 @@ impl ClusterError {
         self.api().map(|api| &api.class)
     }
 
+    /// Whether somebody else was faster, or we were and did not hear of it.
+    pub fn is_race(&self) -> bool {
+        matches!(
+            self.class(),
+            Some(
+                Class::AlreadyExists { .. }
+                    | Class::StaleResourceVersion
+                    | Class::Conflict
+                    | Class::NotFound
+                    | Class::PreconditionFailed(_)
+            )
+        )
+    }
+
     /// The object it is about.
     pub fn object(&self) -> Option<&ObjectId> {
         match self {

@@ -98,7 +98,10 @@ fn may_pods_be_exchanged(ctx: &Ctx<'_>, draft: &Draft) -> bool {
 /// What others added by hand is taken back at once.
 fn is_of_git(change: &Change) -> bool {
     matches!(change.action, Action::Update | Action::Adopt)
-        && !matches!(change.cause, Some(Cause::Drift { .. } | Cause::Ownership))
+        && !matches!(
+            change.cause,
+            Some(Cause::Drift { .. } | Cause::Ownership | Cause::Overlay)
+        )
 }
 
 fn keep_for_now(ctx: &Ctx<'_>, draft: &mut Draft, id: &ObjectId) {

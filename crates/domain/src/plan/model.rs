@@ -1,212 +1,23 @@
 //! What a plan is made of.
 
 mod op;
+mod wanted;
 
 pub use op::{Body, NonSecret, Op, Own};
+pub use wanted::{Desired, Policy, Terms};
 
 use std::collections::BTreeMap;
 use std::fmt;
 
 use jiff::SignedDuration;
 use serde::{Deserialize, Serialize};
-use serde_json::{Value, json};
 
 use crate::finding::Finding;
-use crate::ignore::{FieldPattern, Ignored};
-use crate::inventory::{Attempt, Memory, ReleaseName, Store};
-use crate::object::{
-    Digest, DigestKey, FieldPath, GroupKind, Gvk, Manifest, ObjectId, ServiceRef, canonical_json,
-};
-use crate::observe::{ClusterId, DesiredDigest};
+use crate::inventory::ReleaseName;
+use crate::object::{Digest, FieldPath, GroupKind, Gvk, ObjectId, ServiceRef};
+use crate::observe::DesiredDigest;
 use crate::order::StageName;
 use crate::overlay::{OnFailure, OverlayId};
-use crate::repo::format::BlockUninstall;
-use crate::repo::{Consent, Protect, PrunePolicy, RuntimeObject, Sequence, VersionPolicy};
-
-/// What git wants of one release, rendered.
-#[derive(Debug, Clone)]
-pub struct Desired {
-    /// Environment and release.
-    pub name: ReleaseName,
-    /// Where its record is kept.
-    pub store: Store,
-    /// Id of the repository (I11).
-    pub repository: String,
-    /// The bundle.
-    pub bundle: String,
-    /// Its version; the revision for bundles without versions.
-    pub version: String,
-    /// git commit, `<commit>-dirty` or `none`.
-    pub revision: String,
-    /// Default namespace of the release.
-    pub namespace: Option<String>,
-    /// Whether that namespace may be created when no manifest has it.
-    pub create_namespace: bool,
-    /// Rendered objects, sorted by stage, kind order, namespace, name.
-    pub manifests: Vec<Manifest>,
-    /// Objects that the workloads make.
-    pub runtime_objects: Vec<RuntimeObject>,
-    /// What gets written as `pleach.dev/desired`, by id: of the objects without
-    /// their ignored fields.
-    pub digests: BTreeMap<ObjectId, DesiredDigest>,
-    /// Fields that are left to others.
-    pub ignored: Ignored,
-    /// What render had to say.
-    pub findings: Vec<Finding>,
-    /// Where it comes from and how it may end.
-    pub terms: Terms,
-    /// What its bundle says about the course of a change.
-    pub sequence: Sequence,
-}
-
-/// What git says of the origin and the end of a release.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Terms {
-    /// The release whose objects are handed over to it.
-    pub moved_from: Option<ReleaseName>,
-    /// The ApplySet of that release, as its record says; filled in when the
-    /// cluster is observed.
-    pub former_set: Option<String>,
-    /// What forbids its end.
-    pub block_uninstall: Vec<BlockUninstall>,
-    /// Kinds that its environment protects beside the built-in ones.
-    pub protect: Vec<Protect>,
-    /// Deadline of each wait.
-    pub timeout: Option<SignedDuration>,
-}
-
-impl Desired {
-    /// What is recorded for the end of the release.
-    pub fn memory(&self) -> Memory {
-        Memory {
-            namespace: self.namespace.clone(),
-            runtime_objects: self.runtime_objects.clone(),
-            block_uninstall: self.terms.block_uninstall.clone(),
-            protect: self.terms.protect.clone(),
-            timeout: self.terms.timeout.map(|timeout| timeout.as_secs()),
-        }
-    }
-}
-
-impl Desired {
-    /// The id of the release's ApplySet: what its members carry as part-of label.
-    pub fn apply_set(&self) -> String {
-        self.store.apply_set(&self.name)
-    }
-
-    /// Digest of everything that is wanted: what an attempt is told by.
-    pub fn digest(&self) -> Digest {
-        self.digest_at(&self.version)
-    }
-
-    /// Digest of the same objects as another version. A bundle without versions
-    /// has revisions for versions, which move with every commit.
-    fn digest_at(&self, version: &str) -> Digest {
-        let objects: Vec<Value> = self
-            .digests
-            .iter()
-            .map(|(id, digest)| match digest {
-                DesiredDigest::Known(digest) => json!([id.to_string(), digest.to_string()]),
-                DesiredDigest::Unkeyed => json!([id.to_string(), null]),
-            })
-            .collect();
-        Digest::of(&canonical_json(&json!([self.bundle, version, objects])))
-    }
-
-    fn has_version(&self) -> bool {
-        self.version != self.revision
-    }
-
-    /// Whether an attempt was for what is wanted now.
-    pub(in crate::plan) fn is_of(&self, attempt: &Attempt) -> bool {
-        let version = if self.has_version() {
-            &self.version
-        } else {
-            &attempt.version
-        };
-        attempt.digest == self.digest_at(version)
-    }
-
-    /// Names what is wanted, whatever the commit that wants it.
-    pub(in crate::plan) fn mark(&self) -> String {
-        let version = if self.has_version() {
-            &self.version
-        } else {
-            ""
-        };
-        self.digest_at(version).short()
-    }
-
-    /// Fills in what gets written as `pleach.dev/desired`, of objects with
-    /// ignored fields without them; `key` is for the objects that hold secrets.
-    pub fn digest_with(&mut self, key: Option<&DigestKey>) {
-        self.digests = self
-            .manifests
-            .iter()
-            .map(|manifest| {
-                let lean = self.ignored.lean(manifest);
-                (manifest.id().clone(), DesiredDigest::of(lean, key))
-            })
-            .collect();
-        let full: BTreeMap<ObjectId, DesiredDigest> = self
-            .manifests
-            .iter()
-            .filter(|manifest| !self.ignored.of(manifest.id()).is_empty())
-            .map(|manifest| (manifest.id().clone(), DesiredDigest::of(manifest, key)))
-            .collect();
-        for (id, ignored) in self.ignored.iter_mut() {
-            if let Some(digest) = full.get(id) {
-                ignored.initial = *digest;
-            }
-        }
-    }
-
-    /// Leaves the replicas of the manifests that an autoscaler scales to it.
-    pub fn leave_replicas(&mut self, target: &ObjectId, autoscaler: &ObjectId) {
-        let replicas = FieldPattern::replicas();
-        let manifests = &self.manifests;
-        let Some(manifest) = manifests.iter().find(|manifest| manifest.id() == target) else {
-            return;
-        };
-        if self.ignored.of(target).contains(&replicas) {
-            return;
-        }
-        self.ignored.add(manifest, &[replicas]);
-        if self.ignored.of(target).is_empty() {
-            return;
-        }
-        let message = format!("spec.replicas is left to {autoscaler}, which scales it");
-        self.findings.push(
-            Finding::note(crate::finding::Kind::Repository, "autoscaled", message)
-                .at(manifest.origin().clone())
-                .on(target.clone())
-                .hint("leave replicas out of the manifest"),
-        );
-    }
-}
-
-/// What the environment file and the flags allow.
-#[derive(Debug, Clone)]
-pub struct Policy {
-    /// Id of the cluster that the environment names.
-    pub cluster: Option<ClusterId>,
-    /// Field managers whose objects may be taken over.
-    pub adopt: Vec<String>,
-    /// Whether and how much may be pruned.
-    pub prune: PrunePolicy,
-    /// Kinds that are protected beside the built-in ones.
-    pub protect: Vec<Protect>,
-    /// Destructive steps allowed in git.
-    pub consent: Vec<Consent>,
-    /// Deadline of each wait.
-    pub timeout: SignedDuration,
-    /// Whether readiness is waited for; without it nothing is verified or pruned.
-    pub wait: bool,
-    /// Whether every object goes through read and dry run.
-    pub verify: bool,
-    /// Which versions can be gone to from which.
-    pub versions: VersionPolicy,
-}
 
 /// An ordered, reviewed set of steps, and what it does to every object.
 #[derive(Debug, Clone, Serialize)]
