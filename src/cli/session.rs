@@ -242,6 +242,7 @@ pub(super) fn desired(loaded: &Loaded, release: &ResolvedRelease, rendered: &Ren
             block_uninstall: release.block_uninstall.clone(),
             protect: loaded.environment.protect.clone(),
             timeout: Some(release.timeout),
+            restart_on_config_change: release.restart_on_config_change,
         },
         sequence: release.sequence.clone(),
     };

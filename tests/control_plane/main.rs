@@ -39,6 +39,7 @@ mod recreate;
 mod refusals;
 mod removal;
 mod requests;
+mod restarts;
 mod rights;
 mod robustness;
 mod rollback;

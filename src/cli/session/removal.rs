@@ -98,6 +98,7 @@ impl Gone {
                 block_uninstall: memory.block_uninstall,
                 protect: memory.protect,
                 timeout: memory.timeout.map(SignedDuration::from_secs),
+                restart_on_config_change: false,
             },
             sequence: Sequence::default(),
         }

@@ -1,5 +1,6 @@
 //! What a plan is made of.
 
+mod configuration;
 mod op;
 mod wanted;
 

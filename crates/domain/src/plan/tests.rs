@@ -3,6 +3,7 @@
 
 mod access;
 mod changes;
+mod configuration;
 mod contended;
 mod edges;
 mod ignore;

@@ -118,6 +118,22 @@ pub(super) fn repository(
     Some(repository.id)
 }
 
+/// Environment and release together are what their objects are owned by.
+fn check_release_name(name: &ReleaseName, place: &Origin, findings: &mut Vec<Finding>) {
+    check_label("release", &name.release, Some(place), findings);
+    let manager = name.field_manager();
+    if manager.len() > LONGEST_MANAGER {
+        let message = format!(
+            "`{manager}` is longer than {LONGEST_MANAGER} characters: it is the field manager of the release"
+        );
+        findings.push(
+            Finding::error(Kind::Repository, "invalid-name", message)
+                .at(place.clone())
+                .hint("shorten the name of the environment or of the release"),
+        );
+    }
+}
+
 /// Names of environments and releases become names of objects.
 fn check_label(what: &str, name: &str, place: Option<&Origin>, findings: &mut Vec<Finding>) {
     let valid = (1..=63).contains(&name.len())
@@ -236,21 +252,7 @@ impl Merged {
             environment: environment.to_owned(),
             release: release_name(node)?.to_owned(),
         };
-        check_label("release", &name.release, Some(&place("name")), findings);
-        let manager = name.field_manager();
-        if manager.len() > LONGEST_MANAGER {
-            findings.push(
-                Finding::error(
-                    Kind::Repository,
-                    "invalid-name",
-                    format!(
-                        "`{manager}` is longer than {LONGEST_MANAGER} characters: it is the field manager of the release"
-                    ),
-                )
-                .at(place("name"))
-                .hint("shorten the name of the environment or of the release"),
-            );
-        }
+        check_release_name(&name, &place("name"), findings);
         if let Some(namespace) = &release.namespace {
             check_label("namespace", namespace, Some(&place("namespace")), findings);
         }
@@ -303,6 +305,7 @@ impl Merged {
             files: source.files,
             namespace: release.namespace.clone(),
             create_namespace: release.create_namespace.unwrap_or(true),
+            restart_on_config_change: release.restart_on_config_change.unwrap_or(false),
             values,
             patches,
             secret_fields,

@@ -24,11 +24,6 @@ pub(super) fn in_environment(root: &Node, findings: &mut Vec<Finding>) {
         let path = format!("releases[{index}].");
         fields(release, &path, &RELEASE, findings);
         patches(release, &path, findings);
-        if let Some(entry) = release.entry("restartOnConfigChange")
-            && !is_scalar(&entry.value, &false.into())
-        {
-            findings.push(refuse(entry, &format!("{path}restartOnConfigChange")));
-        }
     }
     let consents = root.get("consent").map_or(&[][..], Node::items);
     for (index, consent) in consents.iter().enumerate() {
@@ -88,10 +83,6 @@ fn patches(node: &Node, path: &str, findings: &mut Vec<Finding>) {
 /// An empty list and nothing at all ask for nothing.
 fn asks_for_something(node: &Node) -> bool {
     !node.is_null() && !matches!(&node.content, Content::List(items) if items.is_empty())
-}
-
-fn is_scalar(node: &Node, wanted: &serde_json::Value) -> bool {
-    node.is_null() || matches!(&node.content, Content::Scalar(value) if value == wanted)
 }
 
 fn refuse(entry: &Entry, what: &str) -> Finding {

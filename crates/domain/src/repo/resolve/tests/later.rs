@@ -19,10 +19,6 @@ use super::*;
     "3: `releases[0].dependsOn`"
 )]
 #[case(
-    "releases: [{bundle: app, restartOnConfigChange: true}]",
-    "3: `releases[0].restartOnConfigChange`"
-)]
-#[case(
     "releases: [{bundle: app, patches: [{target: {kind: A, service: b}, merge: {}}]}]",
     "3: `releases[0].patches[0].target.service`"
 )]
@@ -100,6 +96,6 @@ fn what_is_not_supported_is_checked_for_typos_all_the_same() {
 
 #[test]
 fn what_asks_for_nothing_is_allowed() {
-    let text = "state: {kind: Release}\nreleases: [{bundle: app, ignore: [], patches: [], restartOnConfigChange: false}]";
+    let text = "state: {kind: Release}\nreleases: [{bundle: app, ignore: [], patches: []}]";
     assert_eq!(resolved(&[(PROD, text)]).releases.len(), 1);
 }
