@@ -26,6 +26,7 @@ pub mod observe;
 pub mod order;
 pub mod overlay;
 pub mod plan;
+pub mod preview;
 pub mod readiness;
 pub mod render;
 pub mod repo;
