@@ -26,7 +26,8 @@ use super::error::{CliError, Kind};
 use super::verdict::Verdict;
 use super::{Context, Exit, Loaded, Target, Ui};
 use crate::engine::sync::{
-    Observation, SyncError, look_into_namespaces, observe, recognize, review_access,
+    Observation, SyncError, look_at_checked, look_into_namespaces, observe, recognize,
+    review_access,
 };
 use crate::io::cluster::{Cluster, ClusterError, Connection};
 
@@ -165,6 +166,9 @@ impl Session {
             }
             let mut plan = plan::plan(&desired, &observation.observed, &policy);
             if look_into_namespaces(&cluster, &mut observation.observed, &plan).await {
+                plan = plan::plan(&desired, &observation.observed, &policy);
+            }
+            if look_at_checked(&cluster, &desired, &mut observation.observed, &plan).await {
                 plan = plan::plan(&desired, &observation.observed, &policy);
             }
             if self.options.review {

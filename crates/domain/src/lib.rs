@@ -9,9 +9,12 @@
 //! [`order`] → [`plan`]; [`doctor`] looks at a whole cluster instead of a
 //! release. [`deployer`] knows who else may own an object, [`ignore`] which
 //! fields are left to others, [`overlay`] what is changed for a while only. [`object`] is what all of them speak of,
-//! [`inventory`] what outlives a run, [`readiness`] what "done" means.
+//! [`inventory`] what outlives a run, [`readiness`] what "done" means, [`check`] what people say must
+//! hold, in [`cel`].
 
 pub mod age;
+pub mod cel;
+pub mod check;
 pub mod deployer;
 pub mod diff;
 pub mod doctor;

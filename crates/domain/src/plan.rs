@@ -4,14 +4,16 @@
 //! deterministic. It runs passes over a [`draft::Draft`]; a pass emits changes,
 //! steps, edges and findings and reads what earlier passes left:
 //!
-//! 1. `preflight`: may anything be written at all?
+//! 1. `preflight`: may anything be written at all? `checks`: does everything
+//!    hold that the bundle asks for?
 //! 2. `changes`: what happens to every desired object, and the steps for it.
 //! 3. `access::widen`: what running pods may need stays for now.
 //! 4. `namespace`: the release's namespace, when no manifest has it.
 //! 5. `edges`: what one step needs of another.
 //! 6. `prune::decide`: what git no longer has and may go.
 //! 7. `leftover`: registrations whose Service goes.
-//! 8. `overlays`: what is different for a while, and declared stages.
+//! 8. `overlays`: what is different for a while, and declared stages; `checks`
+//!    again before each of these.
 //! 9. `verify`: readiness of everything, run-time objects too.
 //! 10. `overlays` again: what ends after that.
 //! 11. `prune::steps`: the deletions, in order, after that.
@@ -26,6 +28,7 @@
 mod access;
 mod arrange;
 mod changes;
+mod checks;
 mod deletion;
 mod draft;
 mod edges;
@@ -72,6 +75,7 @@ pub fn plan(desired: &Desired, observed: &Observed, policy: &Policy) -> Plan {
     let mut draft = Draft::default();
     draft.findings.extend(desired.findings.iter().cloned());
     let direction = preflight::run(&ctx, &mut draft);
+    checks::run(&ctx, &mut draft);
     changes::run(&ctx, &mut draft);
     access::widen(&ctx, &mut draft);
     namespace::run(&ctx, &mut draft);
@@ -79,6 +83,7 @@ pub fn plan(desired: &Desired, observed: &Observed, policy: &Policy) -> Plan {
     prune::decide(&ctx, &mut draft);
     leftover::run(&ctx, &mut draft);
     overlays::run(&ctx, &mut draft);
+    checks::before_stages(&ctx, &mut draft);
     verify::run(&ctx, &mut draft);
     overlays::finish(&ctx, &mut draft);
     prune::steps(&ctx, &mut draft);

@@ -144,6 +144,7 @@ fn waits_for(id: &str, until: &Until) -> String {
             format!("Service {service} with {ready} ready endpoints")
         }
         Until::Registered { kind, service } => format!("{kind} that points at Service {service}"),
+        Until::Holds { check } => format!("check {check} holds"),
         Until::Exists { any_of } => {
             let names: Vec<String> = any_of.iter().map(ToString::to_string).collect();
             format!("{} exists", names.join(" or "))
@@ -228,6 +229,7 @@ fn why(reason: &EdgeReason) -> &'static str {
         EdgeReason::Leftover => "a dead registration goes first",
         EdgeReason::Overlay => "a temporary change lasts from its first stage to its last",
         EdgeReason::Stage => "a stage of the bundle's own",
+        EdgeReason::Check => "checks hold before a stage of the bundle's own",
     }
 }
 

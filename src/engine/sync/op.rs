@@ -110,6 +110,7 @@ impl Executor for Operator<'_> {
         }
         let waiter = Waiter {
             cluster: self.cluster,
+            desired: self.desired,
             paths: &self.paths,
             hub: &self.hub,
             events: self.events,

@@ -18,6 +18,7 @@ pub(super) fn run(ctx: &Ctx<'_>, draft: Draft, direction: Direction) -> Plan {
         mut findings,
         dropped,
         overlays,
+        overrides,
         ..
     } = draft;
     let steps = without(steps, &dropped);
@@ -46,6 +47,7 @@ pub(super) fn run(ctx: &Ctx<'_>, draft: Draft, direction: Direction) -> Plan {
         stages: stages(&steps),
         steps,
         overlays,
+        overrides,
         removal: None,
         findings,
     }

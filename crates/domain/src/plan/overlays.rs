@@ -23,6 +23,7 @@ use crate::object::ObjectId;
 use crate::order::StageName;
 use crate::overlay::{Journaled, OnFailure, project};
 use between::Place;
+pub(super) use between::descendants;
 use wanted::{End, Wanted, wanted};
 
 /// How far a change of the release is.
@@ -35,7 +36,7 @@ pub(super) struct Progress {
 }
 
 impl Progress {
-    fn of(desired: &Desired, record: Option<&Installed>) -> Self {
+    pub(super) fn of(desired: &Desired, record: Option<&Installed>) -> Self {
         let Some(record) = record else {
             return Self {
                 fresh: true,

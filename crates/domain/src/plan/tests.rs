@@ -4,6 +4,7 @@
 mod access;
 mod changes;
 mod configuration;
+mod checks;
 mod contended;
 mod edges;
 mod ignore;
@@ -50,6 +51,7 @@ fn line(step: &Step) -> String {
         Some(Until::Served(gvk)) => format!(" until {gvk} is served"),
         Some(Until::Endpoints { service, ready }) => format!(" until {service} has {ready}"),
         Some(Until::Registered { kind, service }) => format!(" until {kind} points at {service}"),
+        Some(Until::Holds { check }) => format!(" until {check} holds"),
         Some(Until::Exists { any_of }) => {
             let names: Vec<String> = any_of.iter().map(ToString::to_string).collect();
             format!(" until {} exists", names.join(" or "))

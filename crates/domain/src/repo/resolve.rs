@@ -1,6 +1,7 @@
 //! From files to a [`ResolvedEnvironment`].
 
 pub(super) mod endings;
+mod rules;
 mod secrets;
 mod sequence;
 mod store;
@@ -357,9 +358,12 @@ impl Merged {
                     missing.extend(consent.name.is_none().then_some("name"));
                     findings.extend(check_propagation(consent, node));
                 }
-                // The first is refused as not supported yet, before this; the
-                // other binds to the release alone, and is over when that is.
-                ConsentAction::Override | ConsentAction::Uninstall => {}
+                ConsentAction::Override => {
+                    missing.extend(consent.check.is_none().then_some("check"));
+                    missing.extend(consent.reason.is_none().then_some("reason"));
+                }
+                // It binds to the release alone, and is over when that is.
+                ConsentAction::Uninstall => {}
             }
             let ends = ends(&consent.release);
             match releases.get(&consent.release) {
@@ -369,7 +373,9 @@ impl Merged {
                 // longer has waits for such a consent.
                 Some((_, true)) | None if ends => {}
                 Some((_, true)) => {
-                    missing.extend(consent.from.is_none().then_some("from"));
+                    // A check may stand in the way of the first version too.
+                    let is_check = consent.action == ConsentAction::Override;
+                    missing.extend((consent.from.is_none() && !is_check).then_some("from"));
                     missing.extend(consent.to.is_none().then_some("to"));
                 }
                 None => {

@@ -1,20 +1,27 @@
 //! What a bundle says about the course of a change: what is different while it
-//! lasts, and steps of its own between the standard ones.
+//! lasts, steps of its own between the standard ones, what must hold before
+//! them, and what is waited for.
 
 use jiff::SignedDuration;
 
 use super::policy::Selector;
+use crate::check::Check;
 use crate::object::Origin;
 use crate::order::StageName;
 use crate::plan::NonSecret;
+use crate::readiness::Rules;
 
-/// Temporary changes and declared stages, in the order of the bundle.
+/// Temporary changes, declared stages and checks, in the order of the bundle.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Sequence {
     /// Temporary changes.
     pub overlays: Vec<OverlayRule>,
     /// Stages of its own.
     pub stages: Vec<StageRule>,
+    /// What must hold before a change, and before each declared stage.
+    pub checks: Vec<Check>,
+    /// What "ready" means for some kinds.
+    pub readiness: Rules,
 }
 
 impl Sequence {

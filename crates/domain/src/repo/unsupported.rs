@@ -11,10 +11,7 @@ const ENVIRONMENT: [&str; 1] = ["sync"];
 const RELEASE: [&str; 2] = ["versionFrom", "dependsOn"];
 
 /// Fields of a bundle or version.
-const BUNDLE: [&str; 5] = ["gates", "checks", "readiness", "moves", "migrate"];
-
-/// Actions of a consent.
-const CONSENT: [&str; 1] = ["override"];
+const BUNDLE: [&str; 3] = ["gates", "moves", "migrate"];
 
 /// Refuses what an environment file uses and pleach does not have.
 pub(super) fn in_environment(root: &Node, findings: &mut Vec<Finding>) {
@@ -24,15 +21,6 @@ pub(super) fn in_environment(root: &Node, findings: &mut Vec<Finding>) {
         let path = format!("releases[{index}].");
         fields(release, &path, &RELEASE, findings);
         patches(release, &path, findings);
-    }
-    let consents = root.get("consent").map_or(&[][..], Node::items);
-    for (index, consent) in consents.iter().enumerate() {
-        if let Some(entry) = consent.entry("action")
-            && let Some(action) = entry.value.as_str()
-            && CONSENT.contains(&action)
-        {
-            findings.push(refuse(entry, &format!("consent[{index}].action: {action}")));
-        }
     }
 }
 

@@ -74,6 +74,7 @@ impl Desired {
             namespace: self.namespace.clone(),
             runtime_objects: self.runtime_objects.clone(),
             block_uninstall: self.terms.block_uninstall.clone(),
+            readiness: self.sequence.readiness.sources(),
             protect: self.terms.protect.clone(),
             timeout: self.terms.timeout.map(|timeout| timeout.as_secs()),
         }

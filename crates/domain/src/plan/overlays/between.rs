@@ -78,7 +78,7 @@ pub(super) fn place(
 }
 
 /// These steps, and everything that needs them.
-fn descendants(draft: &Draft, of: Vec<StepId>) -> BTreeSet<StepId> {
+pub(in crate::plan) fn descendants(draft: &Draft, of: Vec<StepId>) -> BTreeSet<StepId> {
     let mut dependents: Vec<Vec<StepId>> = vec![Vec::new(); draft.steps.len()];
     for step in &draft.steps {
         for edge in &step.needs {

@@ -136,6 +136,9 @@ impl World {
                 (&[], &["*"])
             };
             scene = scene.stage(&format!("s{number}"), after, scale, restart);
+            scene = scene.check(&format!(
+                "{{name: c{number}, forEach: {{kind: Pod}}, require: item.status.ok}}"
+            ));
         }
         for (part, wanted) in &self.left {
             let Some(Part { text, .. }) = self.parts.get(*part) else {

@@ -13,6 +13,7 @@ use semver::VersionReq;
 use serde_json::{Value, json};
 
 use super::server;
+use crate::check::{Check, Looked};
 use crate::deployer::{KnownOwner, Owner, OwnerState};
 use crate::ignore::Ignored;
 use crate::inventory::{Attempt, AttemptResult, Entry, EntryState, ReleaseName, Store};
@@ -358,6 +359,20 @@ impl Scene {
         self
     }
 
+    /// A check of the bundle, as it is written there.
+    pub(super) fn check(mut self, text: &str) -> Self {
+        let check: crate::repo::format::Check = parse(text);
+        let check = Check::read(&check, &[], Origin::new("bundle.yaml", 1)).unwrap();
+        self.desired.sequence.checks.push(check);
+        self
+    }
+
+    /// What a look at the objects of a check brought.
+    pub(super) fn looked(mut self, check: &str, looked: Looked) -> Self {
+        self.observed.checked.insert(check.to_owned(), looked);
+        self
+    }
+
     /// A temporary change that a former run made and did not take back.
     pub(super) fn left_on(mut self, name: &str, key: &str, patch: &Value) -> Self {
         let object = id(key);
@@ -404,6 +419,7 @@ impl Scene {
             result: "failed".to_owned(),
             at: Timestamp::UNIX_EPOCH,
             message: String::new(),
+            overridden: Vec::new(),
         });
         self
     }

@@ -207,13 +207,19 @@ pub struct Check {
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct ReadinessRule {
     /// API group.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub group: Option<String>,
     /// Kind.
     pub kind: String,
     /// CEL: it is ready.
-    pub current: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub current: Option<String>,
     /// CEL: it will not get ready.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub failed: Option<String>,
+    /// How long it must stay ready.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub stable_for: Option<Timeout>,
 }
 
 /// A move between namespaces.
@@ -314,6 +320,9 @@ impl TryFrom<JsonOperationFields> for JsonOperation {
 pub struct BlockUninstall {
     /// While one of these exists.
     pub for_each: Selector,
+    /// CEL: which of them.
+    #[serde(rename = "where", default, skip_serializing_if = "Option::is_none")]
+    pub condition: Option<String>,
     /// What is said then.
     pub message: String,
 }

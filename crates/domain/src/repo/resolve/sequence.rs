@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::Value;
 
-use super::Source;
+use super::{Source, rules};
 use crate::finding::{Finding, Kind};
 use crate::object::yaml::Node;
 use crate::object::{SecretField, annotations, labels};
@@ -33,7 +33,7 @@ pub(super) fn sequence(
     let overlays = source.body.overlays.as_deref().unwrap_or_default();
     let stages = Declared::read(stages, nodes("stages"), findings).placed(findings);
     let mut names = BTreeSet::new();
-    let overlays = overlays
+    let overlays: Vec<OverlayRule> = overlays
         .iter()
         .zip(nodes("overlays"))
         .filter_map(|(overlay, node)| {
@@ -47,7 +47,12 @@ pub(super) fn sequence(
             (findings.len() == before).then_some(rule)
         })
         .collect();
-    Sequence { overlays, stages }
+    Sequence {
+        overlays,
+        stages,
+        checks: rules::checks(source, secret, findings),
+        readiness: rules::readiness(source, findings),
+    }
 }
 
 fn invalid(node: &Node, message: impl Into<String>) -> Finding {
@@ -104,7 +109,7 @@ fn overlay_rule(
     }
 }
 
-fn check_name(what: &str, name: &str, node: &Node, findings: &mut Vec<Finding>) {
+pub(super) fn check_name(what: &str, name: &str, node: &Node, findings: &mut Vec<Finding>) {
     let valid = (1..=63).contains(&name.len())
         && name
             .bytes()

@@ -7,10 +7,6 @@ use super::*;
 #[rstest]
 #[case("sync: {interval: 5m, drift: correct}", "3: `sync`")]
 #[case(
-    "consent: [{action: override, check: a, release: c, reason: d}]",
-    "3: `consent[0].action: override`"
-)]
-#[case(
     "releases: [{bundle: web, versionFrom: app}]",
     "3: `releases[0].versionFrom`"
 )]
@@ -36,11 +32,6 @@ fn what_an_environment_cannot_have_yet_is_refused(#[case] text: &str, #[case] ex
     "gates: [{name: a, groups: [b], resources: [\"*\"], operations: [CREATE, UPDATE], from: api, exempt: [{serviceAccount: a/b}], maxDuration: 1h}]",
     "gates"
 )]
-#[case(
-    "checks: [{name: a, forEach: {group: g, kind: V, namespace: ns}, where: x, require: z, message: m}]",
-    "checks"
-)]
-#[case("readiness: [{group: g, kind: K, current: a, failed: b}]", "readiness")]
 #[case(
     "moves: [{from: a, to: b, copy: [{kind: ConfigMap, name: c}]}]",
     "moves"
