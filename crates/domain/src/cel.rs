@@ -28,7 +28,8 @@ use std::sync::Arc;
 
 use kube_cel::KubeCelExt as _;
 use kube_cel::cel::objects::{Key, Map};
-use kube_cel::cel::{Context, ExecutionError, IdedExpr, Program, Value};
+use kube_cel::cel::parser::Parser;
+use kube_cel::cel::{Context, ExecutionError, IdedExpr, Value};
 
 pub use template::Template;
 
@@ -168,9 +169,13 @@ impl Expression {
             return Err(CompileError(vec![message]));
         }
         stacker::grow(STACK, || {
-            let program = Program::compile(text)
+            // Its own limit of depth is off: it is not counted right, and what
+            // it is to prevent cannot happen in so few characters.
+            let parser = Parser::new().max_recursion_depth(u16::MAX);
+            let tree = parser
+                .parse(text)
                 .map_err(|errors| CompileError(errors.errors.iter().map(said).collect()))?;
-            let checked = check::check(program.expression().clone(), names)?;
+            let checked = check::check(tree, names)?;
             Ok(Self {
                 text: text.to_owned(),
                 tree: Arc::new(checked.tree),

@@ -2,7 +2,7 @@
 
 use futures::stream::{self, StreamExt as _};
 use pleach_domain::check::{Check, Looked, Objection};
-use pleach_domain::object::{ObjectId, Secrecy};
+use pleach_domain::object::{Manifest, ObjectId, Secrecy};
 use pleach_domain::observe::Observed;
 use pleach_domain::plan::{Desired, Plan};
 use serde_json::{Map, Value, json};
@@ -51,7 +51,7 @@ pub async fn look_at_checked(
 pub(super) fn secrecy_of(desired: &Desired, id: &ObjectId) -> Secrecy {
     let mut manifests = desired.manifests.iter();
     let manifest = manifests.find(|manifest| manifest.id() == id);
-    manifest.map_or_else(Secrecy::default, |manifest| manifest.secrecy())
+    manifest.map_or_else(Secrecy::default, Manifest::secrecy)
 }
 
 /// Looks at every object of a check; `of` says what is secret of it, and none

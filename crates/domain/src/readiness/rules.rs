@@ -71,7 +71,7 @@ impl Rules {
                             index,
                             field,
                             error,
-                        })
+                        });
                     })
                     .ok()
             };

@@ -111,7 +111,7 @@ mod tests {
 
     use super::*;
 
-    fn pod(name: &str, created: &str, status: Value) -> PodState {
+    fn pod(name: &str, created: &str, status: &Value) -> PodState {
         PodState::of(&json!({
             "metadata": {"name": name, "uid": format!("uid of {name}"), "creationTimestamp": created},
             "status": status,
@@ -145,14 +145,14 @@ mod tests {
             pod(
                 "old",
                 "2026-01-01T00:00:00Z",
-                waiting("CrashLoopBackOff", ""),
+                &waiting("CrashLoopBackOff", ""),
             ),
             pod(
                 "new",
                 "2026-01-01T00:01:00Z",
-                waiting("ImagePullBackOff", "not found"),
+                &waiting("ImagePullBackOff", "not found"),
             ),
-            pod("fine", "2026-01-01T00:02:00Z", json!({"phase": "Running"})),
+            pod("fine", "2026-01-01T00:02:00Z", &json!({"phase": "Running"})),
         ];
         assert_eq!(
             of_pods(&pods).as_deref(),
@@ -164,10 +164,10 @@ mod tests {
 
     #[test]
     fn pods_that_leave_or_start_are_no_trouble() {
-        let mut leaving = pod("a", "1", waiting("ErrImagePull", "x"));
+        let mut leaving = pod("a", "1", &waiting("ErrImagePull", "x"));
         leaving.leaving = true;
-        let starting = pod("b", "1", waiting("ContainerCreating", ""));
-        let youngest = pod("c", "2", json!({"phase": "Pending"}));
+        let starting = pod("b", "1", &waiting("ContainerCreating", ""));
+        let youngest = pod("c", "2", &json!({"phase": "Pending"}));
         let pods = [leaving, starting, youngest];
         assert_eq!(of_pods(&pods), None);
         assert_eq!(pending(&pods), Some("uid of c"));
@@ -179,7 +179,7 @@ mod tests {
         let failed = pod(
             "job-1",
             "1",
-            json!({"phase": "Failed", "reason": "Evicted", "message": "low on memory"}),
+            &json!({"phase": "Failed", "reason": "Evicted", "message": "low on memory"}),
         );
         assert_eq!(
             of_pods(&[failed]).as_deref(),

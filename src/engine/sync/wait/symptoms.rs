@@ -13,6 +13,8 @@ use crate::io::cluster::{Class, Cluster, ClusterError, Depth, ResourcePath, Sele
 
 /// When it is looked for the first time: most objects are ready by then.
 const FIRST: Duration = Duration::from_secs(2);
+/// Longest time for a look: what it is about has its own deadline.
+const PATIENCE: Duration = Duration::from_secs(5);
 /// Longest pause between two looks.
 const LONGEST: Duration = Duration::from_secs(10);
 
@@ -78,9 +80,10 @@ impl<'a> Symptoms<'a> {
         self.pause = (self.pause * 2).min(LONGEST);
         self.next = Instant::now() + self.pause;
         let _place = self.places.acquire().await;
-        match self.find(value).await {
-            Ok(seen) => self.last = seen,
-            Err(error) => self.closed = error.class() == Some(&Class::Forbidden),
+        match tokio::time::timeout(PATIENCE, self.find(value)).await {
+            Ok(Ok(seen)) => self.last = seen,
+            Ok(Err(error)) => self.closed = error.class() == Some(&Class::Forbidden),
+            Err(_) => {}
         }
     }
 
