@@ -40,6 +40,10 @@ pub mod annotations {
     /// On an admission policy that closes something during an upgrade, and on
     /// its binding: whose gate it is, `<environment>.<release>`.
     pub const GATE: &str = "pleach.dev/gate";
+    /// On the same: when it was closed.
+    pub const GATE_SINCE: &str = "pleach.dev/gate-since";
+    /// On the same: the command that lifts it, should nobody carry out the change.
+    pub const GATE_LIFT: &str = "pleach.dev/gate-lift";
     /// On a pod template: the change for which a stage replaced the pods.
     pub fn restarted(stage: &str) -> String {
         format!("restarted.pleach.dev/{stage}")

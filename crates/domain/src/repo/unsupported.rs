@@ -11,7 +11,7 @@ const ENVIRONMENT: [&str; 1] = ["sync"];
 const RELEASE: [&str; 2] = ["versionFrom", "dependsOn"];
 
 /// Fields of a bundle or version.
-const BUNDLE: [&str; 5] = ["gates", "checks", "readiness", "moves", "migrate"];
+const BUNDLE: [&str; 4] = ["checks", "readiness", "moves", "migrate"];
 
 /// Actions of a consent.
 const CONSENT: [&str; 1] = ["override"];

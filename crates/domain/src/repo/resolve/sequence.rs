@@ -1,4 +1,6 @@
-//! Temporary changes and declared stages, checked and put into their order.
+//! Temporary changes, gates and declared stages, checked and put into their order.
+
+mod gates;
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -47,7 +49,13 @@ pub(super) fn sequence(
             (findings.len() == before).then_some(rule)
         })
         .collect();
-    Sequence { overlays, stages }
+    let declared = source.body.gates.as_deref().unwrap_or_default();
+    let gates = gates::gates(declared, nodes("gates"), &stages, findings);
+    Sequence {
+        overlays,
+        stages,
+        gates,
+    }
 }
 
 fn invalid(node: &Node, message: impl Into<String>) -> Finding {

@@ -37,10 +37,6 @@ fn what_an_environment_cannot_have_yet_is_refused(#[case] text: &str, #[case] ex
 
 #[rstest]
 #[case(
-    "gates: [{name: a, groups: [b], resources: [\"*\"], operations: [CREATE, UPDATE], from: api, exempt: [{serviceAccount: a/b}], maxDuration: 1h}]",
-    "gates"
-)]
-#[case(
     "checks: [{name: a, forEach: {group: g, kind: V, namespace: ns}, where: x, require: z, message: m}]",
     "checks"
 )]
