@@ -24,6 +24,7 @@ mod drift;
 mod facts;
 mod faults;
 mod fleet;
+mod gates;
 mod handover;
 mod ignore;
 mod interrupts;

@@ -12,8 +12,8 @@
 //! 5. `edges`: what one step needs of another.
 //! 6. `prune::decide`: what git no longer has and may go.
 //! 7. `leftover`: registrations whose Service goes.
-//! 8. `overlays`: what is different for a while, and declared stages; `checks`
-//!    again before each of these.
+//! 8. `overlays`: what is different or closed for a while, and declared stages;
+//!    `checks` again before each of these.
 //! 9. `verify`: readiness of everything, run-time objects too.
 //! 10. `overlays` again: what ends after that.
 //! 11. `prune::steps`: the deletions, in order, after that.
@@ -34,6 +34,7 @@ mod draft;
 mod edges;
 mod effects;
 mod file;
+mod gate;
 mod leftover;
 mod model;
 mod namespace;

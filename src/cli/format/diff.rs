@@ -5,6 +5,7 @@ use std::fmt::Write as _;
 
 use pleach_domain::diff::locate;
 use pleach_domain::diff::text::{self, ObjectDiff, Tag};
+use pleach_domain::gate::{Gate, is_policy};
 use pleach_domain::object::FieldPath;
 use pleach_domain::overlay;
 use pleach_domain::plan::view::{ReleaseDiff, Temporary};
@@ -73,6 +74,20 @@ fn meanwhile(temporary: &Temporary) -> Vec<String> {
         until,
         ..
     } = temporary;
+    if let Ok(gate) = serde_json::from_value::<Gate>(temporary.patch.0.clone())
+        && is_policy(object)
+    {
+        let closed = gate.explain();
+        return vec![match temporary.course {
+            Course::Made => format!("{closed} is closed until {until} (gate {overlay})"),
+            Course::Kept => {
+                format!("{closed} was left closed by a former run, until {until} (gate {overlay})")
+            }
+            Course::Dropped => {
+                format!("{closed} was left closed by a former run and is opened (gate {overlay})")
+            }
+        }];
+    }
     let headline = match temporary.course {
         Course::Made => format!("{object} is different until {until} (overlay {overlay})"),
         Course::Kept => format!(

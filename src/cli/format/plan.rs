@@ -93,7 +93,9 @@ fn line(changes: &BTreeMap<&ObjectId, &Change>, step: &Step) -> String {
             None => format!("{:<9} for all steps before", "wait"),
         },
         Op::Own(_) | Op::Patch { .. } => format!("{:<9} {id}", "patch"),
-        op @ (Op::Set { .. } | Op::Lift | Op::Restart { .. }) => format!("{:<9} {id}", op.verb()),
+        op @ (Op::Set { .. } | Op::Close { .. } | Op::Lift | Op::Restart { .. }) => {
+            format!("{:<9} {id}", op.verb())
+        }
         op @ (Op::Apply { .. } | Op::Create { .. }) => match changes.get(&step.object) {
             Some(change) => {
                 let action = change.action.to_string();
@@ -110,9 +112,12 @@ fn line(changes: &BTreeMap<&ObjectId, &Change>, step: &Step) -> String {
 
 fn because(step: &Step) -> String {
     match &step.op {
-        Op::Delete(_) | Op::Patch { .. } | Op::Set { .. } | Op::Lift | Op::Restart { .. } => {
-            format!("  ({})", plain(&step.reason))
-        }
+        Op::Delete(_)
+        | Op::Patch { .. }
+        | Op::Set { .. }
+        | Op::Close { .. }
+        | Op::Lift
+        | Op::Restart { .. } => format!("  ({})", plain(&step.reason)),
         // One object in two steps: what each of them does.
         Op::Apply { .. } if step.stage == StageName::Shrink || is_widened(step) => {
             format!("  ({})", plain(&step.reason))
@@ -139,6 +144,8 @@ fn waits_for(id: &str, until: &Until) -> String {
         Until::Ready { .. } => format!("{id} ready"),
         Until::Absent { .. } => format!("{id} gone"),
         Until::Emptied { .. } => format!("{id} without pods"),
+        Until::Probe { denied: true, .. } => format!("{id} in force"),
+        Until::Probe { denied: false, .. } => format!("{id} in force no more"),
         Until::Served(gvk) => format!("{} served", gvk.group_kind()),
         Until::Endpoints { service, ready } => {
             format!("Service {service} with {ready} ready endpoints")

@@ -3,6 +3,7 @@
 mod apply;
 mod contents;
 mod delete;
+mod gate;
 mod overlay;
 mod own;
 mod patch;
@@ -73,6 +74,7 @@ impl Executor for Operator<'_> {
                     .await
             }
             Op::Set { patch } => self.set(step, patch, started).await,
+            Op::Close { gate } => self.close(step, gate, started).await,
             Op::Lift => match &step.overlay {
                 Some(id) => self.lift(step, id, started).await,
                 None => Ok(()),

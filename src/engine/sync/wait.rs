@@ -6,11 +6,14 @@ mod symptoms;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use bytes::Bytes;
 use futures::future::BoxFuture;
 use jiff::SignedDuration;
 use pleach_domain::ending;
-use pleach_domain::object::{GroupKind, Gvk, ObjectId, ServiceRef};
+use pleach_domain::gate::probed;
+use pleach_domain::object::{GroupKind, Gvk, ObjectId, ServiceRef, canonical_json};
 use pleach_domain::order::registered_services;
+use pleach_domain::overlay::MANAGER;
 use pleach_domain::plan::{Desired, Precondition, Step, Until};
 use pleach_domain::readiness::{Assessment, Readiness};
 use serde_json::Value;
@@ -23,7 +26,7 @@ use super::events::{EventKind, Events, WaitState};
 use super::hub::{Hub, describe};
 use super::paths::Paths;
 use super::report::{Failure, FailureKind};
-use crate::io::cluster::{Class, Cluster, ClusterError, ResourcePath, Selector};
+use crate::io::cluster::{ApplyOptions, Class, Cluster, ClusterError, ResourcePath, Selector};
 
 /// First pause between two looks at something that cannot be watched.
 const SHORTEST: Duration = Duration::from_millis(100);
@@ -140,6 +143,16 @@ impl Waiter<'_> {
                     Box::pin(self.look_emptied(&step.object, pods))
                 })
                 .await
+            }
+            Until::Probe {
+                object,
+                denied,
+                settle,
+            } => {
+                let look = || -> BoxFuture<'_, _> { Box::pin(self.look_probe(object, *denied)) };
+                self.poll(deadline, progress, look).await?;
+                tokio::time::sleep(duration(*settle)).await;
+                Ok(None)
             }
             Until::Served(gvk) => {
                 self.poll(deadline, progress, || {
@@ -273,6 +286,40 @@ impl Waiter<'_> {
         Ok(match left {
             0 => Look::Done,
             left => Look::NotYet(format!("{left} of its pods are still there")),
+        })
+    }
+
+    /// Whether the gate behind a probe answers as wanted. Nothing is created:
+    /// it is a dry run either way.
+    async fn look_probe(&self, probe: &ObjectId, denied: bool) -> Result<Look, ClusterError> {
+        let path = ResourcePath::namespaced("v1", "ConfigMap", "configmaps");
+        let body = serde_json::json!({
+            "apiVersion": "v1",
+            "kind": "ConfigMap",
+            "metadata": { "name": probe.name, "namespace": probe.namespace },
+        });
+        let options = ApplyOptions {
+            dry_run: true,
+            ..ApplyOptions::new(MANAGER)
+        };
+        let body = Bytes::from(canonical_json(&body));
+        let is_denied = match self.cluster.create(&path, probe, body, &options).await {
+            Ok(_) => false,
+            Err(error) => match error.class() {
+                Some(Class::PolicyDenied { policy, .. })
+                    if Some(policy.as_str()) == probed(probe) =>
+                {
+                    true
+                }
+                // Policies are asked before it is looked whether it exists.
+                Some(Class::AlreadyExists { .. }) => false,
+                _ => return Err(error),
+            },
+        };
+        Ok(match (denied, is_denied) {
+            (true, false) => Look::NotYet("the gate is not in force yet".to_owned()),
+            (false, true) => Look::NotYet("the gate is still in force".to_owned()),
+            (true, true) | (false, false) => Look::Done,
         })
     }
 

@@ -10,13 +10,8 @@ use super::effect::{operations, resources};
 use super::registration::Rule;
 use super::{Code, Diagnosis, Evidence, Observations, Subject};
 use crate::finding::Severity;
+use crate::gate::{BINDING, GROUP, POLICY, lifted_by};
 use crate::object::{ObjectId, annotations};
-
-const GROUP: &str = "admissionregistration.k8s.io";
-/// The kind that closes.
-const POLICY: &str = "ValidatingAdmissionPolicy";
-/// The kind that puts it in force.
-const BINDING: &str = "ValidatingAdmissionPolicyBinding";
 
 /// An admission policy of pleach.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -142,7 +137,7 @@ fn abandoned(observations: &Observations, gate: &Gate) -> Option<Diagnosis> {
     });
     if gate.policy.references.is_empty() && gate.policy.deleting_since.is_none() {
         diagnosis.evidence = Some(Evidence::of_gate(gate));
-        diagnosis.command = Some(format!("pleach doctor --fix {id}"));
+        diagnosis.command = Some(lifted_by(id));
     }
     Some(diagnosis)
 }

@@ -43,6 +43,10 @@ pub mod annotations {
     /// On a pod template: digest of the `ConfigMaps` and Secrets that the pods
     /// read, where they are to be replaced when these change.
     pub const CONFIGURATION: &str = "pleach.dev/configuration";
+    /// On a gate: when it was closed.
+    pub const GATE_SINCE: &str = "pleach.dev/gate-since";
+    /// On a gate: the command that lifts it, should nobody carry out the change.
+    pub const GATE_LIFT: &str = "pleach.dev/gate-lift";
     /// On a pod template: the change for which a stage replaced the pods.
     pub fn restarted(stage: &str) -> String {
         format!("restarted.pleach.dev/{stage}")

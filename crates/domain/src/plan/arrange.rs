@@ -180,7 +180,11 @@ fn sort_key(
         Op::Delete(_) => 0,
         Op::Wait => 1,
         Op::Own(_) | Op::Patch { .. } => 2,
-        Op::Create { .. } | Op::Copy { .. } | Op::Migrate { .. } | Op::Set { .. } => 3,
+        Op::Create { .. }
+        | Op::Copy { .. }
+        | Op::Migrate { .. }
+        | Op::Set { .. }
+        | Op::Close { .. } => 3,
         Op::Apply { .. } => 4,
         Op::Restart { .. } => 5,
         Op::Lift => 6,

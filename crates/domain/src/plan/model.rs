@@ -330,6 +330,16 @@ pub enum Until {
         /// Labels of the pods.
         pods: Option<BTreeMap<String, String>>,
     },
+    /// The dry run of a probe is denied by the gate behind it, or is not any
+    /// more; some time later all API servers do as the one that was asked.
+    Probe {
+        /// What would be created.
+        object: ObjectId,
+        /// Whether it is to be denied.
+        denied: bool,
+        /// How long the other API servers are given.
+        settle: SignedDuration,
+    },
     /// The kind is served and answers a LIST.
     Served(Gvk),
     /// No pod with these labels is left in the namespace of the object.

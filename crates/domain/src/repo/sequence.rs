@@ -6,6 +6,7 @@ use jiff::SignedDuration;
 
 use super::policy::Selector;
 use crate::check::Check;
+use crate::gate::{Closed, Operation};
 use crate::object::Origin;
 use crate::order::StageName;
 use crate::plan::NonSecret;
@@ -22,6 +23,8 @@ pub struct Sequence {
     pub checks: Vec<Check>,
     /// What "ready" means for some kinds.
     pub readiness: Rules,
+    /// What nobody else may create or change for a while.
+    pub gates: Vec<GateRule>,
 }
 
 impl Sequence {
@@ -48,6 +51,27 @@ pub struct OverlayRule {
     pub from: StageName,
     /// The stage it ends with.
     pub until: StageName,
+    /// Where it is written.
+    pub origin: Origin,
+}
+
+/// What nobody else may create or change for a while.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct GateRule {
+    /// Its name.
+    pub name: String,
+    /// What is closed.
+    pub closed: Closed,
+    /// Which writes of it.
+    pub operations: Vec<Operation>,
+    /// User names of those who are not stopped.
+    pub exempt: Vec<String>,
+    /// The stage it begins with.
+    pub from: StageName,
+    /// The stage it ends with.
+    pub until: StageName,
+    /// How long it may stay at most.
+    pub max_age: SignedDuration,
     /// Where it is written.
     pub origin: Origin,
 }

@@ -136,10 +136,10 @@ pub struct Gate {
     pub name: String,
     /// API groups.
     pub groups: Vec<String>,
-    /// Resources, `*` for all.
-    pub resources: Vec<String>,
-    /// What is closed.
-    pub operations: Vec<Operation>,
+    /// Resources, `*` for all (the default).
+    pub resources: Option<Vec<String>>,
+    /// What is closed; `[CREATE, UPDATE]` by default.
+    pub operations: Option<Vec<Operation>>,
     /// Stage it begins with.
     pub from: Option<String>,
     /// Stage it ends with.
@@ -158,6 +158,16 @@ pub enum Operation {
     Create,
     /// Changing.
     Update,
+}
+
+impl Operation {
+    /// As bundles and the API server write it.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Create => "CREATE",
+            Self::Update => "UPDATE",
+        }
+    }
 }
 
 /// Who is not stopped by a gate.

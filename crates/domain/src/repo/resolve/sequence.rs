@@ -1,4 +1,6 @@
-//! Temporary changes and declared stages, checked and put into their order.
+//! Temporary changes, gates and declared stages, checked and put into their order.
+
+mod gates;
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -47,9 +49,12 @@ pub(super) fn sequence(
             (findings.len() == before).then_some(rule)
         })
         .collect();
+    let declared = source.body.gates.as_deref().unwrap_or_default();
+    let gates = gates::gates(declared, nodes("gates"), &stages, findings);
     Sequence {
         overlays,
         stages,
+        gates,
         checks: rules::checks(source, secret, findings),
         readiness: rules::readiness(source, findings),
     }

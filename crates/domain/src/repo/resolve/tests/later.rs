@@ -29,9 +29,6 @@ fn what_an_environment_cannot_have_yet_is_refused(#[case] text: &str, #[case] ex
 
 #[rstest]
 #[case(
-    "gates: [{name: a, groups: [b], resources: [\"*\"], operations: [CREATE, UPDATE], from: api, exempt: [{serviceAccount: a/b}], maxDuration: 1h}]",
-    "gates"
-)]
 #[case(
     "moves: [{from: a, to: b, copy: [{kind: ConfigMap, name: c}]}]",
     "moves"
