@@ -29,7 +29,6 @@ fn what_an_environment_cannot_have_yet_is_refused(#[case] text: &str, #[case] ex
 
 #[rstest]
 #[case(
-#[case(
     "moves: [{from: a, to: b, copy: [{kind: ConfigMap, name: c}]}]",
     "moves"
 )]
