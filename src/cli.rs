@@ -24,6 +24,7 @@ mod orders;
 mod plan;
 mod plan_file;
 mod preview;
+mod promote;
 mod recover;
 mod render;
 mod rollback;
@@ -146,6 +147,7 @@ enum Command {
     History(history::HistoryArgs),
     Doctor(doctor::DoctorArgs),
     Rollback(rollback::RollbackArgs),
+    Promote(promote::PromoteArgs),
     Suspend(orders::SuspendArgs),
     Resume(orders::ResumeArgs),
     Sync(orders::SyncArgs),
@@ -204,6 +206,7 @@ impl Cli {
             | Command::Render(_)
             | Command::Lint(_)
             | Command::Preview(_)
+            | Command::Promote(_)
             | Command::Completion(_)
             | Command::Version(_) => false,
         }
@@ -249,6 +252,7 @@ fn dispatch(cli: Cli, ui: &mut Ui) -> Result<Exit, CliError> {
         Command::History(args) => runtime::block_on(&cancel, history::run(ui, &context, args)),
         Command::Doctor(args) => runtime::block_on(&cancel, doctor::run(ui, &context, args)),
         Command::Rollback(args) => runtime::block_on(&cancel, rollback::run(ui, &context, args)),
+        Command::Promote(args) => runtime::block_on(&cancel, promote::run(ui, &context, args)),
         Command::Suspend(args) => runtime::block_on(&cancel, orders::suspend(ui, &context, args)),
         Command::Resume(args) => runtime::block_on(&cancel, orders::resume(ui, &context, args)),
         Command::Sync(args) => runtime::block_on(&cancel, orders::sync(ui, &context, args)),

@@ -3,12 +3,14 @@
 mod bundle;
 mod decode;
 pub mod edit;
+mod entry;
 mod environment;
 pub mod format;
 mod outline;
 mod own;
 mod patched;
 mod policy;
+pub mod promote;
 mod recording;
 mod resolve;
 mod resolved;

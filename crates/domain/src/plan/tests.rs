@@ -3,8 +3,8 @@
 
 mod access;
 mod changes;
-mod configuration;
 mod checks;
+mod configuration;
 mod contended;
 mod edges;
 mod gates;
