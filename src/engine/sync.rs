@@ -4,6 +4,7 @@ mod absent;
 mod access;
 mod body;
 mod contents;
+mod daemon;
 mod error;
 pub mod events;
 mod hub;

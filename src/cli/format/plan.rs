@@ -93,7 +93,9 @@ fn line(changes: &BTreeMap<&ObjectId, &Change>, step: &Step) -> String {
             None => format!("{:<9} for all steps before", "wait"),
         },
         Op::Own(_) | Op::Patch { .. } => format!("{:<9} {id}", "patch"),
-        op @ (Op::Set { .. } | Op::Lift | Op::Restart { .. }) => format!("{:<9} {id}", op.verb()),
+        op @ (Op::Set { .. } | Op::Lift | Op::Restart { .. } | Op::Replace { .. }) => {
+            format!("{:<9} {id}", op.verb())
+        }
         op @ (Op::Apply { .. } | Op::Create { .. }) => match changes.get(&step.object) {
             Some(change) => {
                 let action = change.action.to_string();
@@ -110,14 +112,21 @@ fn line(changes: &BTreeMap<&ObjectId, &Change>, step: &Step) -> String {
 
 fn because(step: &Step) -> String {
     match &step.op {
-        Op::Delete(_) | Op::Patch { .. } | Op::Set { .. } | Op::Lift | Op::Restart { .. } => {
+        Op::Delete(_)
+        | Op::Patch { .. }
+        | Op::Set { .. }
+        | Op::Lift
+        | Op::Restart { .. }
+        | Op::Replace { .. } => {
             format!("  ({})", plain(&step.reason))
         }
         // One object in two steps: what each of them does.
         Op::Apply { .. } if step.stage == StageName::Shrink || is_widened(step) => {
             format!("  ({})", plain(&step.reason))
         }
-        Op::Wait if step.until.is_none() => format!("  ({})", plain(&step.reason)),
+        Op::Wait if matches!(step.until, None | Some(Until::Finished)) => {
+            format!("  ({})", plain(&step.reason))
+        }
         _ => String::new(),
     }
 }
@@ -138,6 +147,11 @@ fn waits_for(id: &str, until: &Until) -> String {
     match until {
         Until::Ready { .. } => format!("{id} ready"),
         Until::Absent { .. } => format!("{id} gone"),
+        Until::Finished => format!("{id} ended"),
+        Until::RolledOut {
+            pods: Some(pods), ..
+        } => format!("{pods} new pods of {id} ready"),
+        Until::RolledOut { pods: None, .. } => format!("{id} rolled out"),
         Until::Emptied { .. } => format!("{id} without pods"),
         Until::Served(gvk) => format!("{} served", gvk.group_kind()),
         Until::Endpoints { service, ready } => {
@@ -228,6 +242,7 @@ fn why(reason: &EdgeReason) -> &'static str {
         EdgeReason::Leftover => "a dead registration goes first",
         EdgeReason::Overlay => "a temporary change lasts from its first stage to its last",
         EdgeReason::Stage => "a stage of the bundle's own",
+        EdgeReason::Once => "a Job that runs once comes before what comes after it",
     }
 }
 
