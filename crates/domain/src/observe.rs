@@ -23,6 +23,7 @@ use std::fmt;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
+use crate::check::Looked;
 use crate::deployer::KnownOwner;
 use crate::inventory::{Installed, Inventory, Journal};
 use crate::object::{Digest, DigestKey, FieldPath, GroupKind, Manifest, ObjectId, ServiceRef};
@@ -72,6 +73,10 @@ pub struct Observed {
     /// only when there are such.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub contents: BTreeMap<String, Contents>,
+    /// What speaks against the checks of the bundle, by their names; read only
+    /// where a change of the release is on its way.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub checked: BTreeMap<String, Looked>,
     /// What pleach itself may do; empty when it was not asked.
     pub access: Grants,
     /// What the Release object says; none on first use.
@@ -279,6 +284,7 @@ impl Observed {
             registrations: Vec::new(),
             backends: BTreeMap::new(),
             contents: BTreeMap::new(),
+            checked: BTreeMap::new(),
             access: Grants::default(),
             installed: None,
             inventory: Inventory::default(),

@@ -44,6 +44,12 @@ impl OverlayId {
         Self(format!("{name} {object} {patch}"))
     }
 
+    /// The gate with this name, by its policy. What it closes may change while
+    /// it is on.
+    pub fn of_gate(name: &str, policy: &ObjectId) -> Self {
+        Self(format!("{name} {policy}"))
+    }
+
     /// The name in the bundle.
     pub fn name(&self) -> &str {
         self.0.split(' ').next().unwrap_or_default()

@@ -4,16 +4,17 @@
 //! deterministic. It runs passes over a [`draft::Draft`]; a pass emits changes,
 //! steps, edges and findings and reads what earlier passes left:
 //!
-//! 1. `preflight`: may anything be written at all?
+//! 1. `preflight`: may anything be written at all? `checks`: does everything
+//!    hold that the bundle asks for?
 //! 2. `changes`: what happens to every desired object, and the steps for it.
 //! 3. `access::widen`: what running pods may need stays for now.
 //! 4. `namespace`: the release's namespace, when no manifest has it.
 //! 5. `edges`: what one step needs of another.
 //! 6. `prune::decide`: what git no longer has and may go.
 //! 7. `leftover`: registrations whose Service goes.
-//! 8. `once`: what comes after Jobs that run once; `stages`: what the bundle
-//!    assigns to stages of its own; `overlays`: what is different for a while,
-//!    and the barriers around declared stages.
+//! 8. `once`: what comes after Jobs that run once; `overlays`: what is different
+//!    or closed for a while, and declared stages with what `stages` assigns to
+//!    them; `checks` again before each of these.
 //! 9. `verify`: readiness of everything, run-time objects too.
 //! 10. `overlays` again: what ends after that.
 //! 11. `prune::steps`: the deletions, in order, after that.
@@ -28,11 +29,13 @@
 mod access;
 mod arrange;
 mod changes;
+mod checks;
 mod deletion;
 mod draft;
 mod edges;
 mod effects;
 mod file;
+mod gate;
 mod leftover;
 mod model;
 mod namespace;
@@ -78,6 +81,7 @@ pub fn plan(desired: &Desired, observed: &Observed, policy: &Policy) -> Plan {
     draft.findings.extend(desired.findings.iter().cloned());
     let direction = preflight::run(&ctx, &mut draft);
     stages::turn(&mut ctx, direction);
+    checks::run(&ctx, &mut draft);
     changes::run(&ctx, &mut draft);
     access::widen(&ctx, &mut draft);
     namespace::run(&ctx, &mut draft);
@@ -86,6 +90,7 @@ pub fn plan(desired: &Desired, observed: &Observed, policy: &Policy) -> Plan {
     leftover::run(&ctx, &mut draft);
     once::run_before(&ctx, &mut draft);
     overlays::run(&ctx, &mut draft);
+    checks::before_stages(&ctx, &mut draft);
     verify::run(&ctx, &mut draft);
     overlays::finish(&ctx, &mut draft);
     prune::steps(&ctx, &mut draft);

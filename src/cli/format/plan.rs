@@ -93,7 +93,11 @@ fn line(changes: &BTreeMap<&ObjectId, &Change>, step: &Step) -> String {
             None => format!("{:<9} for all steps before", "wait"),
         },
         Op::Own(_) | Op::Patch { .. } => format!("{:<9} {id}", "patch"),
-        op @ (Op::Set { .. } | Op::Lift | Op::Restart { .. } | Op::Replace { .. }) => {
+        op @ (Op::Set { .. }
+        | Op::Close { .. }
+        | Op::Lift
+        | Op::Restart { .. }
+        | Op::Replace { .. }) => {
             format!("{:<9} {id}", op.verb())
         }
         op @ (Op::Apply { .. } | Op::Create { .. }) => match changes.get(&step.object) {
@@ -115,11 +119,10 @@ fn because(step: &Step) -> String {
         Op::Delete(_)
         | Op::Patch { .. }
         | Op::Set { .. }
+        | Op::Close { .. }
         | Op::Lift
         | Op::Restart { .. }
-        | Op::Replace { .. } => {
-            format!("  ({})", plain(&step.reason))
-        }
+        | Op::Replace { .. } => format!("  ({})", plain(&step.reason)),
         // One object in two steps: what each of them does.
         Op::Apply { .. } if step.stage == StageName::Shrink || is_widened(step) => {
             format!("  ({})", plain(&step.reason))
@@ -153,11 +156,14 @@ fn waits_for(id: &str, until: &Until) -> String {
         } => format!("{pods} new pods of {id} ready"),
         Until::RolledOut { pods: None, .. } => format!("{id} rolled out"),
         Until::Emptied { .. } => format!("{id} without pods"),
+        Until::Probe { denied: true, .. } => format!("{id} in force"),
+        Until::Probe { denied: false, .. } => format!("{id} in force no more"),
         Until::Served(gvk) => format!("{} served", gvk.group_kind()),
         Until::Endpoints { service, ready } => {
             format!("Service {service} with {ready} ready endpoints")
         }
         Until::Registered { kind, service } => format!("{kind} that points at Service {service}"),
+        Until::Holds { check } => format!("check {check} holds"),
         Until::Exists { any_of } => {
             let names: Vec<String> = any_of.iter().map(ToString::to_string).collect();
             format!("{} exists", names.join(" or "))
@@ -243,6 +249,7 @@ fn why(reason: &EdgeReason) -> &'static str {
         EdgeReason::Overlay => "a temporary change lasts from its first stage to its last",
         EdgeReason::Stage => "a stage of the bundle's own",
         EdgeReason::Once => "a Job that runs once comes before what comes after it",
+        EdgeReason::Check => "checks hold before a stage of the bundle's own",
     }
 }
 

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use futures::stream::{self, StreamExt as _};
+use pleach_domain::gate::{binding, is_policy};
 use pleach_domain::inventory::Store;
 use pleach_domain::object::GroupKind;
 use pleach_domain::observe::{Grants, MissingGrant, Observed};
@@ -83,12 +84,18 @@ pub(super) async fn review(
 fn needed(plan: &Plan, paths: &Paths) -> BTreeSet<Right> {
     let mut needed = BTreeSet::new();
     for step in &plan.steps {
+        if is_policy(&step.object) {
+            needed.extend(of_a_gate(step, paths));
+            continue;
+        }
         let verbs: &[&'static str] = match &step.op {
             Op::Apply { .. } if step.require.contains(&Precondition::Absent) => {
                 &["create", "patch"]
             }
             Op::Own(_) | Op::Set { .. } | Op::Lift => &["get", "patch"],
             Op::Replace { .. } => &["get"],
+            // Of policies, which are not asked for here.
+            Op::Close { .. } => continue,
             Op::Apply { .. } | Op::Patch { .. } | Op::Restart { .. } => &["patch"],
             Op::Create { .. } => &["create", "patch"],
             Op::Delete(_) => &["delete"],
@@ -140,6 +147,29 @@ fn beside(step: &Step) -> Vec<(&'static str, GroupKind, &'static str)> {
         rights.push(pods("delete"));
     }
     rights
+}
+
+/// The rights that closing or lifting a gate needs: the policy's and the
+/// binding's. The probe lies where the record does.
+fn of_a_gate(step: &Step, paths: &Paths) -> Vec<Right> {
+    let verbs: &[&'static str] = match &step.op {
+        Op::Close { .. } => &["create", "get", "patch"],
+        _ => &["get", "delete"],
+    };
+    let kinds = [step.object.group_kind(), binding(&step.object).group_kind()];
+    kinds
+        .into_iter()
+        .filter_map(|kind| Some((paths.of_kind(&kind)?, kind)))
+        .flat_map(|(path, kind)| {
+            verbs.iter().map(move |verb| Right {
+                verb,
+                kind: kind.clone(),
+                resource: path.plural.clone(),
+                subresource: None,
+                namespace: None,
+            })
+        })
+        .collect()
 }
 
 /// The rights that writing the record needs.

@@ -55,6 +55,10 @@ pub const CODES: [Code; 68] = [
         "An ignore rule of a release names no object, or a field that none of its objects has.",
     ),
     code(
+        "invalid-expression",
+        "A check, a readiness rule or what forbids an uninstall is no expression in CEL, or names what there is not.",
+    ),
+    code(
         "invalid-extends",
         "`extends` names something else than a file of environments/.",
     ),

@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::draft::{Ctx, Draft};
-use super::model::{Direction, EdgeReason, Need, Op, Step, StepId};
+use super::model::{Direction, EdgeReason, Need, Op, Step, StepId, Until};
 use super::verify::reached;
 use crate::finding::{Finding, Kind};
 use crate::object::{Manifest, ObjectId};
@@ -127,11 +127,15 @@ pub(super) fn turn(ctx: &mut Ctx<'_>, direction: Direction) {
         rename(&mut rule.stage);
     }
     ctx.sequence.stages.sort_by(|a, b| a.stage.cmp(&b.stage));
-    for overlay in &mut ctx.sequence.overlays {
-        rename(&mut overlay.from);
-        rename(&mut overlay.until);
-        if overlay.from > overlay.until {
-            std::mem::swap(&mut overlay.from, &mut overlay.until);
+    let overlays = ctx.sequence.overlays.iter_mut();
+    let overlays = overlays.map(|overlay| (&mut overlay.from, &mut overlay.until));
+    let gates = ctx.sequence.gates.iter_mut();
+    let gates = gates.map(|gate| (&mut gate.from, &mut gate.until));
+    for (from, until) in overlays.chain(gates) {
+        rename(from);
+        rename(until);
+        if from > until {
+            std::mem::swap(from, until);
         }
     }
     ctx.assigned.values_mut().for_each(rename);
@@ -224,8 +228,9 @@ pub(super) fn at_barrier(ctx: &Ctx<'_>, step: &Step) -> (StepId, Need) {
             is_builtin_group(&step.object.group) && !step.object.is("", "PersistentVolumeClaim")
         }
     };
-    match need {
-        Need::Ready if !is_awaited && !runs_once => (id, Need::Applied),
-        need => (id, need),
+    let is_readiness = matches!(step.until, Some(Until::Ready { .. }));
+    if need == Need::Ready && is_readiness && !is_awaited && !runs_once {
+        return (id, Need::Applied);
     }
+    (id, need)
 }

@@ -155,6 +155,20 @@ impl Consent {
             && self.is_for(release, from, to)
     }
 
+    /// Whether it allows to go on although a check does not hold, when a release
+    /// goes from one version to another.
+    pub fn allows_override(
+        &self,
+        check: &str,
+        release: &str,
+        from: Option<&str>,
+        to: &str,
+    ) -> bool {
+        self.action == ConsentAction::Override
+            && self.check.as_deref() == Some(check)
+            && self.is_for(release, from, to)
+    }
+
     fn is_about(&self, id: &ObjectId) -> bool {
         self.kind.as_ref() == Some(&id.kind)
             && self.name.as_ref() == Some(&id.name)

@@ -11,10 +11,7 @@ const ENVIRONMENT: [&str; 1] = ["sync"];
 const RELEASE: [&str; 2] = ["versionFrom", "dependsOn"];
 
 /// Fields of a bundle or version.
-const BUNDLE: [&str; 5] = ["gates", "checks", "readiness", "moves", "migrate"];
-
-/// Actions of a consent.
-const CONSENT: [&str; 1] = ["override"];
+const BUNDLE: [&str; 2] = ["moves", "migrate"];
 
 /// Refuses what an environment file uses and pleach does not have.
 pub(super) fn in_environment(root: &Node, findings: &mut Vec<Finding>) {
@@ -24,20 +21,6 @@ pub(super) fn in_environment(root: &Node, findings: &mut Vec<Finding>) {
         let path = format!("releases[{index}].");
         fields(release, &path, &RELEASE, findings);
         patches(release, &path, findings);
-        if let Some(entry) = release.entry("restartOnConfigChange")
-            && !is_scalar(&entry.value, &false.into())
-        {
-            findings.push(refuse(entry, &format!("{path}restartOnConfigChange")));
-        }
-    }
-    let consents = root.get("consent").map_or(&[][..], Node::items);
-    for (index, consent) in consents.iter().enumerate() {
-        if let Some(entry) = consent.entry("action")
-            && let Some(action) = entry.value.as_str()
-            && CONSENT.contains(&action)
-        {
-            findings.push(refuse(entry, &format!("consent[{index}].action: {action}")));
-        }
     }
 }
 
@@ -88,10 +71,6 @@ fn patches(node: &Node, path: &str, findings: &mut Vec<Finding>) {
 /// An empty list and nothing at all ask for nothing.
 fn asks_for_something(node: &Node) -> bool {
     !node.is_null() && !matches!(&node.content, Content::List(items) if items.is_empty())
-}
-
-fn is_scalar(node: &Node, wanted: &serde_json::Value) -> bool {
-    node.is_null() || matches!(&node.content, Content::Scalar(value) if value == wanted)
 }
 
 fn refuse(entry: &Entry, what: &str) -> Finding {

@@ -1,4 +1,6 @@
-//! Temporary changes and declared stages, checked and put into their order.
+//! Temporary changes, gates and declared stages, checked and put into their order.
+
+mod gates;
 
 mod declared;
 
@@ -6,7 +8,7 @@ use std::collections::BTreeSet;
 
 use serde_json::Value;
 
-use super::Source;
+use super::{Source, rules};
 use crate::finding::{Finding, Kind};
 use crate::object::yaml::Node;
 use crate::object::{SecretField, annotations, labels};
@@ -31,7 +33,7 @@ pub(super) fn sequence(
     let declared = Declared::read(source, stages, nodes("stages"), findings);
     let stages = declared.placed(findings);
     let mut names = BTreeSet::new();
-    let overlays = overlays
+    let overlays: Vec<OverlayRule> = overlays
         .iter()
         .zip(nodes("overlays"))
         .filter_map(|(overlay, node)| {
@@ -45,7 +47,15 @@ pub(super) fn sequence(
             (findings.len() == before).then_some(rule)
         })
         .collect();
-    Sequence { overlays, stages }
+    let declared = source.body.gates.as_deref().unwrap_or_default();
+    let gates = gates::gates(declared, nodes("gates"), &stages, findings);
+    Sequence {
+        overlays,
+        stages,
+        gates,
+        checks: rules::checks(source, secret, findings),
+        readiness: rules::readiness(source, findings),
+    }
 }
 
 fn invalid(node: &Node, message: impl Into<String>) -> Finding {
@@ -102,7 +112,7 @@ fn overlay_rule(
     }
 }
 
-fn check_name(what: &str, name: &str, node: &Node, findings: &mut Vec<Finding>) {
+pub(super) fn check_name(what: &str, name: &str, node: &Node, findings: &mut Vec<Finding>) {
     let valid = (1..=63).contains(&name.len())
         && name
             .bytes()

@@ -5,6 +5,7 @@ mod endings;
 mod environments;
 mod later;
 mod reading;
+mod rules;
 mod sequence;
 
 use serde_json::json;
