@@ -159,7 +159,7 @@ pub(super) fn run(ctx: &Ctx<'_>, draft: &mut Draft) {
     let is_new = progress.fresh && has_effects;
     close(ctx, draft, gates, is_new, (&mut groups, &mut early));
     restarts(ctx, draft, progress, &mut groups);
-    gather(ctx, draft, &mut groups, &early);
+    gather(ctx, draft, &mut groups, &early, progress);
     for ((stage, place), steps) in groups {
         between::place(ctx, draft, &steps, &stage, place);
     }
@@ -212,6 +212,7 @@ fn gather(
     draft: &mut Draft,
     groups: &mut Groups,
     early: &BTreeMap<StageName, Vec<StepId>>,
+    progress: Progress,
 ) {
     let before = groups
         .iter()
@@ -222,7 +223,7 @@ fn gather(
         .flatten()
         .copied()
         .collect();
-    super::stages::run(ctx, draft, &around);
+    super::stages::run(ctx, draft, &around, progress.unfinished);
     for step in &draft.steps {
         let is_declared = matches!(step.stage, StageName::Declared(_));
         if !is_declared || around.contains(&step.id) || draft.dropped.contains(&step.id) {

@@ -3,6 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use super::checks;
 use super::draft::{Ctx, Draft};
 use super::model::{Direction, EdgeReason, Need, Op, Step, StepId, Until};
 use super::verify::reached;
@@ -161,8 +162,8 @@ fn applied_after(ctx: &Ctx<'_>, rule: &StageRule, places: &[StageName]) -> Optio
 
 /// Adds what a declared stage wants of its steps: the deadline of its waits, and
 /// that what verifies it comes last. `around` are steps that come before the
-/// stage, or after it.
-pub(super) fn run(ctx: &Ctx<'_>, draft: &mut Draft, around: &BTreeSet<StepId>) {
+/// stage, or after it. While a change is not `unfinished`, no check is asked for.
+pub(super) fn run(ctx: &Ctx<'_>, draft: &mut Draft, around: &BTreeSet<StepId>, unfinished: bool) {
     for rule in &ctx.sequence.stages {
         point_out_unused(ctx, draft, rule);
         let steps: Vec<StepId> = draft
@@ -172,11 +173,14 @@ pub(super) fn run(ctx: &Ctx<'_>, draft: &mut Draft, around: &BTreeSet<StepId>) {
             .map(|step| step.id)
             .filter(|id| !draft.dropped.contains(id) && !around.contains(id))
             .collect();
-        let (verifying, others): (Vec<StepId>, Vec<StepId>) = steps
+        let (mut verifying, others): (Vec<StepId>, Vec<StepId>) = steps
             .iter()
             .partition(|id| is_verified_by(ctx, rule, &draft.steps[id.0].object));
+        if unfinished {
+            verifying.extend(checks::of_stage(ctx, draft, rule));
+        }
         if let Some(timeout) = rule.timeout {
-            for id in &steps {
+            for id in verifying.iter().chain(&others) {
                 draft.at(*id).deadline = timeout;
             }
         }

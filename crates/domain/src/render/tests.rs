@@ -79,6 +79,7 @@ fn staged(text: &str) -> Rendered {
         applied_only: false,
         rollout: None,
         verify: vec!["test.yaml".to_owned()],
+        checks: Vec::new(),
         scale: Vec::new(),
         restart: Vec::new(),
         timeout: None,

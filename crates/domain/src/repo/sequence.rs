@@ -46,6 +46,12 @@ impl Sequence {
         stages.find(|stage| stage.verify.iter().any(|one| one == file))
     }
 
+    /// Whether a check is for the end of a stage, and for nothing else.
+    pub fn is_of_a_stage(&self, check: &str) -> bool {
+        let mut named = self.stages.iter().flat_map(|stage| &stage.checks);
+        named.any(|name| name == check)
+    }
+
     /// The stage with a name, where objects can be applied.
     pub fn stage(&self, name: &str) -> Option<StageName> {
         let mut own = self.stages.iter().map(|rule| &rule.stage);
@@ -109,6 +115,8 @@ pub struct StageRule {
     pub rollout: Option<RolloutRule>,
     /// Files of the Jobs that must succeed at its end.
     pub verify: Vec<String>,
+    /// Names of the checks that must hold at its end.
+    pub checks: Vec<String>,
     /// Workloads that are scaled, until they are applied.
     pub scale: Vec<ScaleRule>,
     /// Workloads whose pods are replaced.

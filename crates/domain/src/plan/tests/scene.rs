@@ -411,6 +411,7 @@ impl Scene {
             applied_only: false,
             rollout: None,
             verify: Vec::new(),
+            checks: Vec::new(),
             scale: scale
                 .iter()
                 .map(|(name, replicas)| ScaleRule {

@@ -255,6 +255,41 @@ fn a_stage_is_verified_once_for_each_version() {
     assert!(!verified(scene("v2.0.1")));
 }
 
+#[test]
+fn a_check_of_a_stage_holds_at_its_end_and_is_asked_for_nowhere_else() {
+    let scene = |installed: &str| {
+        Scene::new()
+            .installed(&format!("{installed}\n{INGRESS}"))
+            .git(&[AGENT, INGRESS].join("\n").replace("OLD", "NEW"))
+            .check("{name: report, forEach: {kind: Pod}, require: item.status.ok}")
+            .looked("report", crate::check::Looked::Unknown("later".to_owned()))
+            .applies_in("agents", &["{kind: DaemonSet, name: agent}"], |rule| {
+                rule.checks = vec!["report".to_owned()];
+            })
+            .unfinished("v2.0.0")
+    };
+    let holds = |plan: &Plan| -> Vec<StepId> {
+        let until = Some(Until::Holds {
+            check: "report".to_owned(),
+        });
+        let waits = plan.steps.iter().filter(|step| step.until == until);
+        waits.map(|step| step.id).collect()
+    };
+    let plan = scene(AGENT).plan();
+    assert!(plan.findings.is_empty(), "{:?}", plan.findings);
+    let [check] = holds(&plan)[..] else {
+        panic!("{:#?}", lines(&plan));
+    };
+    assert!(ancestors(&plan, check).contains(&find(&plan, "apply", "agent")));
+    assert!(ancestors(&plan, find(&plan, "apply", "i")).contains(&check));
+    // A run that goes on does not pass it by, whatever is left of the stage.
+    let plan = scene(&AGENT.replace("OLD", "NEW")).plan();
+    let [check] = holds(&plan)[..] else {
+        panic!("{:#?}", lines(&plan));
+    };
+    assert!(ancestors(&plan, find(&plan, "apply", "i")).contains(&check));
+}
+
 fn rolled_out(first: Option<Count>, then: Option<Count>) -> impl FnOnce(&mut StageRule) {
     move |rule| {
         rule.rollout = Some(RolloutRule {

@@ -47,7 +47,7 @@ impl<'a> Declared<'a> {
             check_contents(stage, node, index, findings);
             check_steps(stage, node, findings);
             check_rollout(stage, node, findings);
-            check_verify(source, stage, node, index, findings);
+            check_verify(source, stage, node, findings);
             if findings.len() == before {
                 all.push((stage, node));
             }
@@ -273,20 +273,11 @@ fn count(value: &Value) -> Option<Count> {
     }
 }
 
-fn check_verify(
-    source: &Source,
-    stage: &Stage,
-    node: &Node,
-    index: usize,
-    findings: &mut Vec<Finding>,
-) {
+fn check_verify(source: &Source, stage: &Stage, node: &Node, findings: &mut Vec<Finding>) {
     for verify in stage.verify.iter().flatten() {
         match (&verify.job, &verify.check) {
             (Some(_), None) => {}
-            (None, Some(_)) => {
-                let what = format!("stages[{index}].verify.check");
-                findings.push(unsupported::at(node.origin(), &what));
-            }
+            (None, Some(check)) => check_known(source, check, node, findings),
             _ => findings.push(invalid(
                 node,
                 "`verify` names one `job` or one `check` each",
@@ -305,6 +296,17 @@ fn check_verify(
                     })),
             );
         }
+    }
+}
+
+fn check_known(source: &Source, name: &str, node: &Node, findings: &mut Vec<Finding>) {
+    let checks = source.body.checks.iter().flatten();
+    let known: Vec<&str> = checks.map(|check| check.name.as_str()).collect();
+    if !known.contains(&name) {
+        let finding = invalid(node, format!("there is no check `{name}`"));
+        findings.push(finding.hint(
+            did_you_mean(name, &known).unwrap_or_else(|| "declare it with `checks`".to_owned()),
+        ));
     }
 }
 
@@ -357,7 +359,7 @@ fn selector(scale: &Scale) -> Selector {
 }
 
 fn rule(source: &Source, stage: &Stage, node: &Node, name: StageName) -> StageRule {
-    let jobs = stage.verify.iter().flatten();
+    let verify = || stage.verify.iter().flatten();
     StageRule {
         stage: name,
         select: stage.select.clone().unwrap_or_default(),
@@ -369,10 +371,11 @@ fn rule(source: &Source, stage: &Stage, node: &Node, name: StageName) -> StageRu
                 .abort_on_restart
                 .unwrap_or_else(|| rollout.first.is_some()),
         }),
-        verify: jobs
+        verify: verify()
             .filter_map(|verify| verify.job.as_deref())
             .map(|job| verified_file(source, job))
             .collect(),
+        checks: verify().filter_map(|verify| verify.check.clone()).collect(),
         scale: stage
             .scale
             .iter()

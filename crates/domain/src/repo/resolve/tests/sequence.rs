@@ -208,6 +208,7 @@ fn gates_are_checked(#[case] gates: &str, #[case] expected: &str) {
     "[{name: a, verify: [{job: none.yaml}]}]",
     "stage `a`: there is no manifest manifests/app/none.yaml"
 )]
+#[case("[{name: a, verify: [{check: b}]}]", "there is no check `b`")]
 #[case(
     "[{name: a, verify: [{job: none.yaml, check: b}]}]",
     "`verify` names one `job` or one `check` each"
