@@ -5,6 +5,7 @@ mod access;
 mod body;
 mod checks;
 mod contents;
+mod daemon;
 mod error;
 pub mod events;
 mod hub;

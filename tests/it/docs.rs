@@ -53,7 +53,12 @@ fn every_filter_is_documented() {
 #[test]
 fn the_annotations_are_documented() {
     let page = page("formats.md");
-    for annotation in [annotations::AFTER, annotations::PRUNE] {
+    for annotation in [
+        annotations::AFTER,
+        annotations::PRUNE,
+        annotations::RUN,
+        annotations::STAGE,
+    ] {
         assert!(
             page.contains(&format!("\n| `{annotation}: ")),
             "{annotation}"

@@ -12,8 +12,9 @@
 //! 5. `edges`: what one step needs of another.
 //! 6. `prune::decide`: what git no longer has and may go.
 //! 7. `leftover`: registrations whose Service goes.
-//! 8. `overlays`: what is different or closed for a while, and declared stages;
-//!    `checks` again before each of these.
+//! 8. `once`: what comes after Jobs that run once; `overlays`: what is different
+//!    or closed for a while, and declared stages with what `stages` assigns to
+//!    them; `checks` again before each of these.
 //! 9. `verify`: readiness of everything, run-time objects too.
 //! 10. `overlays` again: what ends after that.
 //! 11. `prune::steps`: the deletions, in order, after that.
@@ -39,12 +40,14 @@ mod leftover;
 mod model;
 mod namespace;
 mod needless;
+mod once;
 mod overlays;
 mod ownership;
 mod preflight;
 mod protection;
 mod prune;
 mod removal;
+mod stages;
 #[cfg(test)]
 mod tests;
 mod verify;
@@ -58,6 +61,7 @@ pub use model::{
     Outgoing, Overlay, Own, Plan, Policy, Precondition, Stage, Step, StepId, Taken, Terms, Until,
     is_protected_kind,
 };
+pub use once::runs_once;
 pub use ownership::{is_foreign, owners_of};
 pub use removal::{Consented, Heir, Removal};
 pub use version::version_left;
@@ -72,10 +76,11 @@ pub const FORMAT: u32 = 1;
 
 /// Makes the plan that brings `observed` to `desired` within `policy`.
 pub fn plan(desired: &Desired, observed: &Observed, policy: &Policy) -> Plan {
-    let ctx = Ctx::new(desired, observed, policy);
+    let mut ctx = Ctx::new(desired, observed, policy);
     let mut draft = Draft::default();
     draft.findings.extend(desired.findings.iter().cloned());
     let direction = preflight::run(&ctx, &mut draft);
+    stages::turn(&mut ctx, direction);
     checks::run(&ctx, &mut draft);
     changes::run(&ctx, &mut draft);
     access::widen(&ctx, &mut draft);
@@ -83,6 +88,7 @@ pub fn plan(desired: &Desired, observed: &Observed, policy: &Policy) -> Plan {
     edges::run(&ctx, &mut draft, direction);
     prune::decide(&ctx, &mut draft);
     leftover::run(&ctx, &mut draft);
+    once::run_before(&ctx, &mut draft);
     overlays::run(&ctx, &mut draft);
     checks::before_stages(&ctx, &mut draft);
     verify::run(&ctx, &mut draft);

@@ -104,6 +104,7 @@ fn line(changes: &BTreeMap<&ObjectId, &Change>, step: &Step) -> String {
         | Op::Close { .. }
         | Op::Lift
         | Op::Restart { .. }
+        | Op::Replace { .. }
         | Op::Delete(_)
         | Op::Copy { .. }
         | Op::Migrate { .. }) => {
@@ -120,12 +121,15 @@ fn because(step: &Step) -> String {
         | Op::Set { .. }
         | Op::Close { .. }
         | Op::Lift
-        | Op::Restart { .. } => format!("  ({})", plain(&step.reason)),
+        | Op::Restart { .. }
+        | Op::Replace { .. } => format!("  ({})", plain(&step.reason)),
         // One object in two steps: what each of them does.
         Op::Apply { .. } if step.stage == StageName::Shrink || is_widened(step) => {
             format!("  ({})", plain(&step.reason))
         }
-        Op::Wait if step.until.is_none() => format!("  ({})", plain(&step.reason)),
+        Op::Wait if matches!(step.until, None | Some(Until::Finished)) => {
+            format!("  ({})", plain(&step.reason))
+        }
         _ => String::new(),
     }
 }
@@ -146,6 +150,11 @@ fn waits_for(id: &str, until: &Until) -> String {
     match until {
         Until::Ready { .. } => format!("{id} ready"),
         Until::Absent { .. } => format!("{id} gone"),
+        Until::Finished => format!("{id} ended"),
+        Until::RolledOut {
+            pods: Some(pods), ..
+        } => format!("{pods} new pods of {id} ready"),
+        Until::RolledOut { pods: None, .. } => format!("{id} rolled out"),
         Until::Emptied { .. } => format!("{id} without pods"),
         Until::Probe { denied: true, .. } => format!("{id} in force"),
         Until::Probe { denied: false, .. } => format!("{id} in force no more"),
@@ -239,6 +248,7 @@ fn why(reason: &EdgeReason) -> &'static str {
         EdgeReason::Leftover => "a dead registration goes first",
         EdgeReason::Overlay => "a temporary change lasts from its first stage to its last",
         EdgeReason::Stage => "a stage of the bundle's own",
+        EdgeReason::Once => "a Job that runs once comes before what comes after it",
         EdgeReason::Check => "checks hold before a stage of the bundle's own",
     }
 }

@@ -93,18 +93,19 @@ fn needed(plan: &Plan, paths: &Paths) -> BTreeSet<Right> {
                 &["create", "patch"]
             }
             Op::Own(_) | Op::Set { .. } | Op::Lift => &["get", "patch"],
+            Op::Replace { .. } => &["get"],
             Op::Apply { .. } | Op::Patch { .. } | Op::Restart { .. } => &["patch"],
-            Op::Create { .. } => &["create"],
+            Op::Create { .. } => &["create", "patch"],
             Op::Delete(_) => &["delete"],
             // What closing needs is asked for on its own.
             Op::Close { .. } | Op::Copy { .. } | Op::Migrate { .. } | Op::Wait => continue,
         };
         let watches = matches!(step.until, Some(Until::Ready { .. })).then_some("watch");
-        if matches!(step.until, Some(Until::Emptied { .. })) {
+        for (verb, kind, resource) in beside(step) {
             needed.insert(Right {
-                verb: "list",
-                kind: GroupKind::new("", "Pod"),
-                resource: "pods".to_owned(),
+                verb,
+                kind,
+                resource: resource.to_owned(),
                 subresource: None,
                 namespace: step.object.namespace.clone(),
             });
@@ -125,6 +126,26 @@ fn needed(plan: &Plan, paths: &Paths) -> BTreeSet<Right> {
         }
     }
     needed
+}
+
+/// What a step needs beside the rights on its object: those on its pods.
+fn beside(step: &Step) -> Vec<(&'static str, GroupKind, &'static str)> {
+    let pods = |verb| (verb, GroupKind::new("", "Pod"), "pods");
+    let mut rights = Vec::new();
+    if matches!(
+        step.until,
+        Some(Until::Emptied { .. } | Until::RolledOut { .. })
+    ) {
+        rights.push(pods("list"));
+    }
+    if matches!(step.until, Some(Until::RolledOut { .. })) {
+        let revision = GroupKind::new("apps", "ControllerRevision");
+        rights.push(("list", revision, "controllerrevisions"));
+    }
+    if matches!(step.op, Op::Replace { .. }) {
+        rights.push(pods("delete"));
+    }
+    rights
 }
 
 /// The rights that closing or lifting a gate needs: the policy's and the

@@ -1,6 +1,7 @@
 //! Objects: read, list, apply, create, patch, delete.
 
 mod list;
+mod log;
 mod page;
 mod write;
 

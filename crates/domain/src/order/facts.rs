@@ -32,6 +32,8 @@ pub struct Facts {
     /// Annotation `pleach.dev/after`, as `(kind, name)` pairs; without a name
     /// where it is not written as such.
     pub after: Vec<(String, String)>,
+    /// Annotation `pleach.dev/stage`.
+    pub stage: Option<String>,
 }
 
 /// The kind that a CRD defines.
@@ -62,6 +64,9 @@ impl Facts {
         let namespace = id.namespace.as_deref();
         let mut facts = Self {
             after: after(&value),
+            stage: value["metadata"]["annotations"][annotations::STAGE]
+                .as_str()
+                .map(str::to_owned),
             ..Self::default()
         };
         if let Some(pod) = pod_template(id, &value) {

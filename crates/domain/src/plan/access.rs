@@ -86,12 +86,13 @@ pub(super) fn widen(ctx: &Ctx<'_>, draft: &mut Draft) {
 /// Whether pods of two versions may run at the same time: workloads change, or
 /// a run that changed them did not get to its end.
 fn may_pods_be_exchanged(ctx: &Ctx<'_>, draft: &Draft) -> bool {
-    let is_left = |id: &ObjectId| !ctx.is_desired(id) && ctx.stage_of(id) == StageName::Workloads;
+    let is_left =
+        |id: &ObjectId| !ctx.is_desired(id) && ctx.stage_of_kind(id) == StageName::Workloads;
     ctx.observed
         .installed
         .as_ref()
         .is_none_or(|installed| !installed.ready)
-        || !draft.workloads().is_empty()
+        || !draft.workloads(ctx).is_empty()
         || ctx.observed.inventory.entries.keys().any(is_left)
 }
 

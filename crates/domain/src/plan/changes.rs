@@ -5,9 +5,9 @@ mod drift;
 mod emit;
 mod member;
 mod recreate;
-mod refusal;
+pub(super) mod refusal;
 
-pub(super) use emit::until;
+pub(super) use emit::{block, change, until};
 
 use super::draft::{Ctx, Draft};
 use super::model::{Action, EdgeReason, Need};
@@ -15,7 +15,7 @@ use super::ownership::{self, Claim};
 use crate::inventory::EntryState;
 use crate::object::Manifest;
 use crate::observe::{LiveMeta, Prediction, Served, Unverified};
-use emit::{block, change, create};
+use emit::create;
 
 /// Decides about every desired object.
 pub(super) fn run(ctx: &Ctx<'_>, draft: &mut Draft) {
@@ -40,6 +40,9 @@ fn decide(ctx: &Ctx<'_>, draft: &mut Draft, manifest: &Manifest) {
     }
     if let Some(Prediction::Unverified(Unverified::ApiStale)) = ctx.observed.predicted.get(id) {
         return block(ctx, draft, manifest, refusal::api_stale(manifest));
+    }
+    if super::once::runs_once(manifest) {
+        return super::once::decide(ctx, draft, manifest);
     }
     let in_ending_namespace = id
         .namespace

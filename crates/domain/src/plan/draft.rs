@@ -13,6 +13,7 @@ use crate::inventory::Override;
 use crate::object::{ApiVersion, GroupKind, Manifest, ObjectId, ServiceRef};
 use crate::observe::Observed;
 use crate::order::{Definition, Facts, StageName, defined_kinds, stage_of};
+use crate::repo::Sequence;
 
 /// What every pass may read.
 pub(super) struct Ctx<'a> {
@@ -37,6 +38,10 @@ pub(super) struct Ctx<'a> {
     definitions: BTreeMap<GroupKind, &'a ObjectId>,
     /// The APIServices of the release by what they register.
     apis: BTreeMap<ApiVersion, &'a ObjectId>,
+    /// What the bundle says of the course of a change, in the order of this plan.
+    pub(super) sequence: Sequence,
+    /// Objects that the bundle assigns to a stage.
+    pub(super) assigned: BTreeMap<&'a ObjectId, StageName>,
 }
 
 impl<'a> Ctx<'a> {
@@ -55,6 +60,8 @@ impl<'a> Ctx<'a> {
             workloads: BTreeMap::new(),
             definitions: BTreeMap::new(),
             apis: BTreeMap::new(),
+            sequence: desired.sequence.clone(),
+            assigned: BTreeMap::new(),
         };
         for manifest in &desired.manifests {
             ctx.manifests.insert(manifest.id(), manifest);
@@ -78,11 +85,19 @@ impl<'a> Ctx<'a> {
                 ctx.apis.insert(api.clone(), id);
             }
         }
+        ctx.assigned = super::stages::assign(&ctx);
         ctx
     }
 
-    /// The stage in which an object of this kind is applied.
+    /// The stage in which an object is applied.
     pub(super) fn stage_of(&self, id: &ObjectId) -> StageName {
+        let assigned = self.assigned.get(id).cloned();
+        assigned.unwrap_or_else(|| self.stage_of_kind(id))
+    }
+
+    /// The stage in which objects of its kind are applied by default: what they
+    /// are to others does not depend on when they are.
+    pub(super) fn stage_of_kind(&self, id: &ObjectId) -> StageName {
         stage_of(&id.group_kind(), &self.defined)
     }
 
@@ -334,10 +349,11 @@ impl Draft {
     }
 
     /// The applies of workloads.
-    pub(super) fn workloads(&self) -> Vec<StepId> {
+    pub(super) fn workloads(&self, ctx: &Ctx<'_>) -> Vec<StepId> {
+        let is_workload = |id| ctx.stage_of_kind(id) == StageName::Workloads;
         self.steps
             .iter()
-            .filter(|step| step.stage == StageName::Workloads && step.op.applies())
+            .filter(|step| step.op.applies() && is_workload(&step.object))
             .map(|step| step.id)
             .collect()
     }

@@ -70,6 +70,9 @@ fn reached_by(ctx: &Ctx<'_>, draft: &mut Draft, id: &ObjectId, why: &EdgeReason)
     if let Some(step) = draft.done_by.get(id).or_else(|| draft.awaited.get(id)) {
         return Some(*step);
     }
+    if ctx.desired.has_run(id, &ctx.observed.journal) {
+        return None;
+    }
     let until = until(ctx, id).filter(|until| match (why, until) {
         (EdgeReason::Definition, Until::Served(gvk)) => {
             ctx.observed.discovery.served(gvk) == Served::Absent

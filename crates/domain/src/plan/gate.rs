@@ -41,7 +41,7 @@ pub(super) struct Wanted {
 pub(super) fn wanted(ctx: &Ctx<'_>, draft: &mut Draft) -> Vec<Wanted> {
     let aggregated = aggregated(ctx);
     let mut all = Vec::new();
-    for rule in &ctx.desired.sequence.gates {
+    for rule in &ctx.sequence.gates {
         let open = rule.closed.groups.iter();
         let open: Vec<Finding> = open
             .filter_map(|group| Some(cannot_be_closed(rule, group, aggregated.get(group)?)))
@@ -52,7 +52,7 @@ pub(super) fn wanted(ctx: &Ctx<'_>, draft: &mut Draft) -> Vec<Wanted> {
         draft.findings.extend(open);
     }
     let is_declared = |name: &str| {
-        let mut rules = ctx.desired.sequence.gates.iter();
+        let mut rules = ctx.sequence.gates.iter();
         rules.any(|rule| rule.name == name)
     };
     if !is_declared(NEW_KINDS) {

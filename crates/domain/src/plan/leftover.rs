@@ -24,7 +24,7 @@ pub(super) fn run(ctx: &Ctx<'_>, draft: &mut Draft) {
     if draft.leaving.is_empty() {
         return;
     }
-    let workloads = draft.workloads();
+    let workloads = draft.workloads(ctx);
     let needs = needs_of(draft, &workloads);
     let mut deletions = Vec::new();
     for (registration, deletion) in found(ctx, draft) {

@@ -19,6 +19,7 @@ use crate::object::{Digest, FieldPath, GroupKind, Gvk, ObjectId, ServiceRef};
 use crate::observe::DesiredDigest;
 use crate::order::StageName;
 use crate::overlay::{OnFailure, OverlayId};
+use crate::repo::Count;
 
 /// An ordered, reviewed set of steps, and what it does to every object.
 #[derive(Debug, Clone, Serialize)]
@@ -298,6 +299,8 @@ pub enum EdgeReason {
     Overlay,
     /// A stage that the bundle declares.
     Stage,
+    /// A Job that runs once comes before what comes after it.
+    Once,
     /// A check of the bundle holds before it.
     Check,
 }
@@ -342,6 +345,19 @@ pub enum Until {
     },
     /// The kind is served and answers a LIST.
     Served(Gvk),
+    /// The Job has ended, well or not.
+    Finished,
+    /// So many pods of the `DaemonSet` run what it says now and stay ready; all
+    /// of them and no other one, where no number is said.
+    #[serde(rename_all = "camelCase")]
+    RolledOut {
+        /// How many.
+        pods: Option<Count>,
+        /// Whether a restart of one of them ends it.
+        abort_on_restart: bool,
+        /// How long it must stay so.
+        stable_for: SignedDuration,
+    },
     /// No pod with these labels is left in the namespace of the object.
     Emptied {
         /// Labels of the pods.

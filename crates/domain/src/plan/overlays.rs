@@ -7,6 +7,7 @@
 //! without any of this.
 
 mod between;
+mod rollout;
 mod wanted;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -25,7 +26,8 @@ use crate::object::ObjectId;
 use crate::order::StageName;
 use crate::overlay::{Journaled, OverlayId, project};
 use between::Place;
-pub(super) use between::descendants;
+pub(super) use between::{before_later, descendants};
+use rollout::Rollout;
 use wanted::{End, Wanted, wanted};
 
 /// How far a change of the release is.
@@ -90,11 +92,14 @@ pub(super) fn run(ctx: &Ctx<'_>, draft: &mut Draft) {
         .cloned()
         .collect();
     let dropped = drop_unwanted(ctx, draft, &names);
-    let mut groups: BTreeMap<(StageName, Place), Vec<StepId>> = BTreeMap::new();
+    let mut groups = Groups::new();
     let mut early: BTreeMap<StageName, Vec<StepId>> = BTreeMap::new();
+    let mut rollouts: BTreeMap<ObjectId, Rollout> = BTreeMap::new();
     for one in all {
         let journaled = ctx.observed.journal.overlays.get(&one.id);
-        let is_new = journaled.is_none() && progress.fresh && has_effects;
+        let apply = draft.done_by.get(&one.object).copied();
+        let is_due = progress.fresh && !rollout::is_let_go(ctx, &one);
+        let is_new = journaled.is_none() && is_due && has_effects;
         if journaled.is_none() && !is_new {
             continue;
         }
@@ -117,7 +122,11 @@ pub(super) fn run(ctx: &Ctx<'_>, draft: &mut Draft) {
                 .or_default()
                 .push(set);
         }
-        let apply = draft.done_by.get(&one.object).copied();
+        if let End::Rollout(role) = one.end {
+            let rollout = rollouts.entry(one.object).or_default();
+            rollout.add(role, index, set);
+            continue;
+        }
         // What goes is not brought back before.
         if draft.pruned.iter().any(|pruned| pruned.id == one.object) {
             continue;
@@ -129,6 +138,11 @@ pub(super) fn run(ctx: &Ctx<'_>, draft: &mut Draft) {
                 hand_over(draft, apply, lift);
                 draft.done_by.insert(one.object.clone(), lift);
             }
+            (End::Apply, None) if is_applied_later(ctx, &one) => {
+                let stage = ctx.stage_of(&one.object);
+                draft.overlays[index].until = stage.clone();
+                lift(ctx, draft, index, set, stage);
+            }
             (End::Stage(stage), _) if *stage < StageName::Verify => {
                 let lift = lift(ctx, draft, index, set, stage.clone());
                 early.entry(stage.clone()).or_default().push(lift);
@@ -139,7 +153,29 @@ pub(super) fn run(ctx: &Ctx<'_>, draft: &mut Draft) {
             }),
         }
     }
+    for (object, rollout) in rollouts {
+        rollout.plan(ctx, draft, &object);
+    }
     let is_new = progress.fresh && has_effects;
+    close(ctx, draft, gates, is_new, (&mut groups, &mut early));
+    restarts(ctx, draft, progress, &mut groups);
+    gather(ctx, draft, &mut groups, &early, progress);
+    for ((stage, place), steps) in groups {
+        between::place(ctx, draft, &steps, &stage, place);
+    }
+    for (stage, steps) in early {
+        between::place(ctx, draft, &steps, &stage, Place::After);
+    }
+}
+
+/// Closes what a gate keeps closed, and opens it again.
+fn close(
+    ctx: &Ctx<'_>,
+    draft: &mut Draft,
+    gates: Vec<gate::Wanted>,
+    is_new: bool,
+    (groups, early): (&mut Groups, &mut BTreeMap<StageName, Vec<StepId>>),
+) {
     for one in gates {
         let journaled = ctx.observed.journal.overlays.get(&one.id);
         if journaled.is_none() && !is_new {
@@ -164,13 +200,47 @@ pub(super) fn run(ctx: &Ctx<'_>, draft: &mut Draft) {
             });
         }
     }
-    restarts(ctx, draft, progress, &mut groups);
-    for ((stage, place), steps) in groups {
-        between::place(ctx, draft, &steps, &stage, place);
+}
+
+/// Steps by the stage that they stand in, before or after.
+type Groups = BTreeMap<(StageName, Place), Vec<StepId>>;
+
+/// Makes every step of a declared stage part of its barrier, except those that
+/// come before the stage or after it.
+fn gather(
+    ctx: &Ctx<'_>,
+    draft: &mut Draft,
+    groups: &mut Groups,
+    early: &BTreeMap<StageName, Vec<StepId>>,
+    progress: Progress,
+) {
+    let before = groups
+        .iter()
+        .filter(|((_, place), _)| *place == Place::Before);
+    let around: BTreeSet<StepId> = before
+        .map(|(_, steps)| steps)
+        .chain(early.values())
+        .flatten()
+        .copied()
+        .collect();
+    super::stages::run(ctx, draft, &around, progress.unfinished);
+    for step in &draft.steps {
+        let is_declared = matches!(step.stage, StageName::Declared(_));
+        if !is_declared || around.contains(&step.id) || draft.dropped.contains(&step.id) {
+            continue;
+        }
+        let group = groups.entry((step.stage.clone(), Place::In)).or_default();
+        if !group.contains(&step.id) {
+            group.push(step.id);
+        }
     }
-    for (stage, steps) in early {
-        between::place(ctx, draft, &steps, &stage, Place::After);
-    }
+}
+
+/// Whether an object that is as wanted already has a stage of its own later on:
+/// there it would be applied.
+fn is_applied_later(ctx: &Ctx<'_>, one: &Wanted<'_>) -> bool {
+    let stage = ctx.stage_of(&one.object);
+    stage > one.from && ctx.is_desired(&one.object) && ctx.declared(&stage).is_some()
 }
 
 /// Adds what comes after verify: it ends before anything is pruned.
@@ -248,11 +318,21 @@ fn drop_unwanted(
             .filter(|step| step.object == journaled.object && !matches!(step.op, Op::Wait))
             .map(|step| step.id)
             .collect();
-        let step = lift(ctx, draft, index, None, StageName::Preflight);
-        for later in own {
-            draft.edge(step, Need::Applied, later, EdgeReason::SameObject);
+        let apply = draft.done_by.get(&journaled.object).copied();
+        if let Some(apply) = apply.filter(|_| rollout::holds(&journaled.set.0)) {
+            // Let go before, what nobody wants any more would be rolled out.
+            let stage = draft.steps[apply.0].stage.clone();
+            let step = lift(ctx, draft, index, None, stage);
+            draft.edge(apply, Need::Applied, step, EdgeReason::SameObject);
+            hand_over(draft, apply, step);
+            draft.done_by.insert(journaled.object.clone(), step);
+        } else {
+            let step = lift(ctx, draft, index, None, StageName::Preflight);
+            for later in own {
+                draft.edge(step, Need::Applied, later, EdgeReason::SameObject);
+            }
+            dropped.push((journaled.object.clone(), step));
         }
-        dropped.push((journaled.object.clone(), step));
     }
     dropped
 }
@@ -268,7 +348,7 @@ fn begin(
     let live = one.live.value();
     let now = project(&one.patch.0, live);
     if journaled.is_none() {
-        if now == one.patch.0 {
+        if now == one.patch.0 && !one.is_always_made() {
             // It is like that already: there is nothing to change or to take back.
             return None;
         }
@@ -375,17 +455,12 @@ fn hand_over(draft: &mut Draft, apply: StepId, lift: StepId) {
 }
 
 /// Adds the restarts of declared stages that were not done for this change yet.
-fn restarts(
-    ctx: &Ctx<'_>,
-    draft: &mut Draft,
-    progress: Progress,
-    groups: &mut BTreeMap<(StageName, Place), Vec<StepId>>,
-) {
+fn restarts(ctx: &Ctx<'_>, draft: &mut Draft, progress: Progress, groups: &mut Groups) {
     if !progress.fresh {
         return;
     }
     let mark = ctx.desired.mark();
-    for rule in &ctx.desired.sequence.stages {
+    for rule in &ctx.sequence.stages {
         for (object, live) in rule
             .restart
             .iter()

@@ -12,6 +12,7 @@ mod ignore;
 mod laws;
 mod leftover;
 mod namespace;
+mod once;
 mod overlays;
 mod ownership;
 mod preflight;
@@ -22,6 +23,7 @@ mod rendered;
 mod reverse;
 mod scene;
 mod server;
+mod stages;
 mod verify;
 
 use rstest::rstest;
@@ -48,6 +50,11 @@ fn line(step: &Step) -> String {
         None => String::new(),
         Some(Until::Ready { .. }) => " until ready".to_owned(),
         Some(Until::Absent { .. }) => " until gone".to_owned(),
+        Some(Until::Finished) => " until it ended".to_owned(),
+        Some(Until::RolledOut { pods: None, .. }) => " until rolled out".to_owned(),
+        Some(Until::RolledOut {
+            pods: Some(pods), ..
+        }) => format!(" until {pods} rolled out"),
         Some(Until::Emptied { .. }) => " until it has no pods".to_owned(),
         Some(Until::Probe { object, denied, .. }) => {
             let answer = if *denied { "denied" } else { "let through" };

@@ -293,6 +293,15 @@ impl Operator<'_> {
     /// Applies the rules of the temporary changes that are still on after a run
     /// that did not come to its end, and says what stays.
     pub(in crate::engine::sync) async fn settle(&self, result: &SyncResult) -> Vec<Standing> {
+        if result.is_success() {
+            // What git no longer has does not run again. The next run tells too.
+            let forgotten = self.ledger.record(|journal| {
+                journal.runs.retain(|id, _| self.manifests.contains_key(id));
+            });
+            if let Err(error) = forgotten.await {
+                tracing::debug!(%error, "runs of Jobs that are gone stay in the journal");
+            }
+        }
         let journal = self.ledger.journal().await;
         let mut standing = Vec::new();
         for (id, journaled) in &journal.overlays {

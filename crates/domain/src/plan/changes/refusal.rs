@@ -105,7 +105,7 @@ pub(super) fn refused_anew(fields: &[FieldPath], refusal: &ApiRefusal) -> Findin
 /// a definition between its versions did not answer.
 const CONVERSION_FAILED: &str = "conversion webhook for ";
 
-pub(super) fn refused(refusal: &ApiRefusal) -> Finding {
+pub(in crate::plan) fn refused(refusal: &ApiRefusal) -> Finding {
     let (kind, code) = match refusal.code {
         401 | 403 => (Kind::Cluster, "forbidden"),
         409 => (Kind::Conflict, "refused"),

@@ -65,6 +65,10 @@ pub(super) fn dependencies<'a>(ctx: &Ctx<'a>, findings: &mut Vec<Finding>) -> Ve
         if !is_definition(id) {
             for service in &facts.services {
                 need(&service.id(), Need::Applied, EdgeReason::Backend);
+                // Its stage may want it before anything answers it.
+                if ctx.is_applied_only(&ctx.stage_of(id)) {
+                    continue;
+                }
                 for workload in ctx.backends(service) {
                     need(workload, Need::Ready, EdgeReason::Backend);
                 }

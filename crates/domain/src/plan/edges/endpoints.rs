@@ -16,7 +16,10 @@ use crate::plan::model::{EdgeReason, Need, StepId, Until};
 pub(super) fn run(ctx: &Ctx<'_>, draft: &mut Draft, turned: &Turned<'_>) {
     let mut waits: BTreeMap<&ServiceRef, Option<StepId>> = BTreeMap::new();
     for (registration, facts) in &ctx.facts {
-        if facts.services.is_empty() || is_definition(registration) {
+        if facts.services.is_empty()
+            || is_definition(registration)
+            || ctx.is_applied_only(&ctx.stage_of(registration))
+        {
             continue;
         }
         let Some(step) = draft.done_by.get(*registration).copied() else {

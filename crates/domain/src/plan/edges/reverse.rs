@@ -68,6 +68,10 @@ pub(super) fn turn<'a>(
         if !goes_back(draft, definition) || !is_served(ctx, definition) {
             continue;
         }
+        // A stage of the bundle's own says when it goes back.
+        if ctx.declared(&ctx.stage_of(definition)).is_some() {
+            continue;
+        }
         for &workload in ctx.manifests.keys().filter(|id| is_workload(ctx, id)) {
             if draft.done_by.contains_key(workload) && !order.leads(definition, workload) {
                 order.add(workload, definition);
@@ -79,7 +83,7 @@ pub(super) fn turn<'a>(
 }
 
 fn is_workload(ctx: &Ctx<'_>, id: &ObjectId) -> bool {
-    ctx.stage_of(id) == crate::order::StageName::Workloads
+    ctx.stage_of_kind(id) == crate::order::StageName::Workloads
 }
 
 /// Whether an object is there and becomes what it was.

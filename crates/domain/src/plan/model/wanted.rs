@@ -106,7 +106,7 @@ impl Desired {
         Digest::of(&canonical_json(&json!([self.bundle, version, objects])))
     }
 
-    fn has_version(&self) -> bool {
+    pub(in crate::plan) fn has_version(&self) -> bool {
         self.version != self.revision
     }
 

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use jiff::SignedDuration;
 use serde_json::{Value, json};
 
+use super::rollout;
 use crate::finding::{Finding, Kind};
 use crate::object::{Manifest, ObjectId};
 use crate::observe::Live;
@@ -21,6 +22,17 @@ pub(super) enum End {
     Stage(StageName),
     /// Once the object itself was applied.
     Apply,
+    /// When the object's pods are exchanged as far as its role says.
+    Rollout(Role),
+}
+
+/// What a temporary change does in a roll-out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Role {
+    /// No pod is replaced but by us.
+    Hold,
+    /// So many are replaced at a time.
+    Pace,
 }
 
 /// One temporary change of one object.
@@ -46,7 +58,14 @@ impl Wanted<'_> {
         match &self.end {
             End::Stage(stage) => stage.clone(),
             End::Apply => StageName::Ungate,
+            End::Rollout(_) => self.from.clone(),
         }
+    }
+
+    /// Whether it is on also where nothing looks different for now: what is
+    /// applied meanwhile may say otherwise.
+    pub(super) fn is_always_made(&self) -> bool {
+        matches!(self.end, End::Rollout(_))
     }
 
     /// Whether it keeps a workload from having the pods that it should have.
@@ -63,7 +82,7 @@ fn stops_pods(object: &ObjectId, patch: &Value) -> bool {
 /// Everything that the bundle wants of objects that exist.
 pub(super) fn wanted<'a>(ctx: &Ctx<'a>, draft: &mut Draft) -> Vec<Wanted<'a>> {
     let mut all = Vec::new();
-    for rule in &ctx.desired.sequence.overlays {
+    for rule in &ctx.sequence.overlays {
         let before = all.len();
         for (object, live) in matching(ctx, &rule.target) {
             if let Some(finding) = secret(ctx, rule, object, live) {
@@ -86,13 +105,14 @@ pub(super) fn wanted<'a>(ctx: &Ctx<'a>, draft: &mut Draft) -> Vec<Wanted<'a>> {
             draft.findings.push(finding.at(rule.origin.clone()));
         }
     }
-    for stage in &ctx.desired.sequence.stages {
+    for stage in &ctx.sequence.stages {
         for scale in &stage.scale {
             for (object, live) in matching(ctx, &scale.target) {
                 all.push(scaled(ctx, stage, scale, object, live));
             }
         }
     }
+    all.extend(rollout::wanted(ctx, draft));
     all
 }
 

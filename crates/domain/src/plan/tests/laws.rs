@@ -68,8 +68,8 @@ struct World {
     wait: bool,
     /// Temporary changes of one kind: from a stage until another one.
     overlays: Vec<(usize, usize, usize)>,
-    /// Declared stages: behind which one, and whether it scales or restarts.
-    stages: Vec<(usize, bool)>,
+    /// Declared stages: behind which one, what they do, and what they select.
+    stages: Vec<(usize, u8, usize)>,
     /// What a former run left changed.
     left: Vec<(usize, bool)>,
     /// Gates: from a stage until another one.
@@ -84,7 +84,7 @@ fn world() -> impl Strategy<Value = World> {
     let dead = prop::collection::vec(0..4_u8, 0..3);
     let wait = prop::bool::weighted(0.8);
     let overlays = prop::collection::vec((0..OBJECTS.len(), 0..10_usize, 0..11_usize), 0..4);
-    let stages = prop::collection::vec((1..9_usize, any::<bool>()), 0..3);
+    let stages = prop::collection::vec((1..9_usize, 0..4_u8, 0..OBJECTS.len()), 0..4);
     let left = prop::collection::vec((0..30_usize, any::<bool>()), 0..2);
     let gates = prop::collection::vec((0..10_usize, 0..11_usize), 0..2);
     let closed = (prop::bool::weighted(0.1), prop::bool::weighted(0.1));
@@ -140,14 +140,25 @@ impl World {
                 "{{name: o{number}, target: {{kind: {kind}, group: {group}, namespace: '*'}}, patch: {PATCH}, from: {from}, until: {until}}}"
             ));
         }
-        for (number, (after, scales)) in self.stages.iter().enumerate() {
+        for (number, (after, does, object)) in self.stages.iter().enumerate() {
             let after = &StageName::STANDARD[*after];
-            let (scale, restart): (&[(&str, u32)], &[&str]) = if *scales {
-                (&[("*", 0)], &[])
-            } else {
-                (&[], &["*"])
+            let (scale, restart): (&[(&str, u32)], &[&str]) = match does {
+                0 => (&[("*", 0)], &[]),
+                1 => (&[], &["*"]),
+                _ => (&[], &[]),
             };
             scene = scene.stage(&format!("s{number}"), after, scale, restart);
+            if *does > 1 {
+                let (kind, _) = OBJECTS[*object].split_once('/').unwrap();
+                let kind = kind.replace(['#', '@'], "1");
+                let (kind, _) = kind.split_once('.').unwrap_or((&kind, ""));
+                let rule = scene.desired.sequence.stages.last_mut().unwrap();
+                rule.select.push(crate::repo::Selector {
+                    kind: kind.to_owned(),
+                    ..crate::repo::Selector::default()
+                });
+                rule.applied_only = *does == 3;
+            }
             scene = scene.check(&format!(
                 "{{name: c{number}, forEach: {{kind: Pod}}, require: item.status.ok}}"
             ));

@@ -39,7 +39,7 @@ impl Scene {
                     available: None,
                 });
             }
-            if id.is("", "Service") {
+            if id.is("", "Service") || id.is("batch", "Job") {
                 let live = Live::new(value.clone(), MANAGER);
                 self.observed.full.insert(id.clone(), live);
             }

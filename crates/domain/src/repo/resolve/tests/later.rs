@@ -47,20 +47,16 @@ fn what_a_bundle_cannot_have_yet_is_refused(#[case] text: &str, #[case] field: &
 }
 
 #[test]
-fn of_declared_stages_only_those_that_restart_or_scale_are_supported() {
-    let text = "stages:\n- {name: a, select: [{kind: DaemonSet}], rollout: {first: 1}, verify: [{check: b}]}\n- {name: b, restart: [{kind: DaemonSet}], ready: applied}\n";
+fn a_stage_cannot_select_by_service_yet() {
+    let text =
+        "stages:\n- {name: a, select: [{kind: DaemonSet, service: b}], rollout: {first: 1}}\n";
     let found = errors(&[
         (PROD, "releases: [{bundle: app}]"),
         ("manifests/app/bundle.yaml", text),
     ]);
     assert_eq!(
         found,
-        [
-            "manifests/app/bundle.yaml:4: `stages[0].rollout` is not supported yet",
-            "manifests/app/bundle.yaml:4: `stages[0].select` is not supported yet",
-            "manifests/app/bundle.yaml:4: `stages[0].verify` is not supported yet",
-            "manifests/app/bundle.yaml:5: `stages[1].ready` is not supported yet",
-        ]
+        ["manifests/app/bundle.yaml:4: `stages[0].select.service` is not supported yet"]
     );
 }
 

@@ -180,7 +180,39 @@ fn gates_are_checked(#[case] gates: &str, #[case] expected: &str) {
 }
 
 #[rstest]
-#[case("[{name: a}]", "stage `a` does nothing")]
+#[case(
+    "[{name: a, select: [{kind: Deployment}], rollout: {first: 1}}]",
+    "stage `a`: `rollout` is about a DaemonSet"
+)]
+#[case(
+    "[{name: a, select: [{kind: DaemonSet}], rollout: {}}]",
+    "stage `a`: `rollout` says nothing"
+)]
+#[case(
+    "[{name: a, select: [{kind: DaemonSet}], rollout: {first: 0}}]",
+    "stage `a`: `rollout.first` is a number from 1, or a percentage"
+)]
+#[case(
+    "[{name: a, select: [{kind: DaemonSet}], rollout: {first: 1, then: 101%}}]",
+    "stage `a`: `rollout.then` is a number from 1, or a percentage"
+)]
+#[case(
+    "[{name: a, select: [{kind: DaemonSet}], rollout: {then: 2, abortOnRestart: true}}]",
+    "stage `a`: `abortOnRestart` is about the first pods"
+)]
+#[case(
+    "[{name: a, restart: [{kind: Deployment}], ready: applied}]",
+    "stage `a`: `ready` is about what it applies"
+)]
+#[case(
+    "[{name: a, verify: [{job: none.yaml}]}]",
+    "stage `a`: there is no manifest manifests/app/none.yaml"
+)]
+#[case("[{name: a, verify: [{check: b}]}]", "there is no check `b`")]
+#[case(
+    "[{name: a, verify: [{job: none.yaml, check: b}]}]",
+    "`verify` names one `job` or one `check` each"
+)]
 #[case(
     "[{name: gates, restart: [{kind: Deployment}]}]",
     "there is a stage `gates` already"
@@ -210,4 +242,53 @@ fn stages_are_checked(#[case] stages: &str, #[case] expected: &str) {
     let found = refused(&format!("stages: {stages}\n"));
     let start = format!("manifests/app/bundle.yaml:3: {expected}");
     assert!(found.iter().any(|one| one.starts_with(&start)), "{found:?}");
+}
+
+#[test]
+fn a_stage_says_what_is_applied_in_it_and_how_it_is_verified() {
+    let stages = "stages:\n- {name: agents, select: [{kind: DaemonSet, name: agent}], rollout: {first: 2, then: 10%}, ready: applied, verify: [{job: jobs/test.yaml}]}\n- {name: plain}\n";
+    let job = "apiVersion: batch/v1\nkind: Job\nmetadata: {name: test}\n";
+    let mut environment = resolved(&[
+        (PROD, RELEASE),
+        ("manifests/app/bundle.yaml", stages),
+        ("manifests/app/jobs/test.yaml", job),
+    ]);
+    let sequence = environment.releases.remove(0).sequence;
+    let [agents, plain] = sequence.stages.as_slice() else {
+        panic!("{sequence:?}");
+    };
+    let rollout = crate::repo::RolloutRule {
+        first: Some(crate::repo::Count::Pods(2)),
+        then: Some(crate::repo::Count::Percent(10)),
+        abort_on_restart: true,
+    };
+    assert_eq!(agents.rollout, Some(rollout));
+    assert_eq!((agents.select.len(), agents.applied_only), (1, true));
+    assert_eq!(agents.verify, ["manifests/app/jobs/test.yaml"]);
+    assert!(plain.select.is_empty() && !plain.applied_only);
+    let known = |name: &str| sequence.stage(name).map(|stage| stage.to_string());
+    assert_eq!(known("agents").as_deref(), Some("agents"));
+    assert_eq!(known("config").as_deref(), Some("config"));
+    assert_eq!((known("prune"), known("gates")), (None, None));
+    let file = "manifests/app/jobs/test.yaml";
+    assert_eq!(sequence.verified_with(file), Some(agents));
+    assert_eq!(sequence.verified_with("manifests/app/other.yaml"), None);
+}
+
+#[test]
+fn a_job_verifies_one_stage() {
+    let job = "apiVersion: batch/v1\nkind: Job\nmetadata: {name: test}\n";
+    let stages =
+        "stages: [{name: a, verify: [{job: test.yaml}]}, {name: b, verify: [{job: test.yaml}]}]\n";
+    let found = errors(&[
+        (PROD, RELEASE),
+        ("manifests/app/bundle.yaml", stages),
+        ("manifests/app/test.yaml", job),
+    ]);
+    assert_eq!(
+        found,
+        [
+            "manifests/app/bundle.yaml:3: test.yaml verifies stage `a` already (give each stage a Job of its own)"
+        ]
+    );
 }
