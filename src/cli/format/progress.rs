@@ -108,7 +108,7 @@ fn past(op: &Op) -> &'static str {
         Op::Lift => "took back the change of",
         Op::Restart { .. } => "restarted",
         Op::Delete(_) => "deleted",
-        Op::Copy { .. } => "copied",
+        Op::Copy { .. } => "saw to the copy",
         Op::Migrate { .. } => "migrated",
         Op::Wait => "waited for",
     }

@@ -2,6 +2,7 @@
 
 mod apply;
 mod contents;
+mod copy;
 mod delete;
 mod gate;
 mod overlay;
@@ -82,8 +83,9 @@ impl Executor for Operator<'_> {
             Op::Restart { key, mark } => self.restart(step, (key, mark), started).await,
             Op::Delete(deletion) => self.delete(step, deletion, started).await,
             Op::Wait => Ok(()),
+            Op::Copy { from, to } => self.copy(step, (from, to), started).await,
             // No pass of the planner makes these yet.
-            Op::Create { .. } | Op::Copy { .. } | Op::Migrate { .. } => Err(Failure::new(
+            Op::Create { .. } | Op::Migrate { .. } => Err(Failure::new(
                 FailureKind::Other,
                 format!("{} steps are not supported yet", step.op.verb()),
             )),

@@ -14,6 +14,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::changes::until;
 use super::draft::{Ctx, Draft};
 use super::gate;
+use super::handover;
 use super::model::{
     Action, Course, Desired, EdgeReason, Need, NonSecret, Op, Overlay, Precondition, StepId, Until,
 };
@@ -23,10 +24,11 @@ use crate::gate::is_policy;
 use crate::inventory::Installed;
 use crate::object::ObjectId;
 use crate::order::StageName;
-use crate::overlay::{Journaled, OverlayId, project};
+use crate::overlay::{Journaled, OnFailure, OverlayId, project};
 use between::Place;
 pub(super) use between::descendants;
-use wanted::{End, Wanted, wanted};
+use wanted::wanted;
+pub(super) use wanted::{Begin, End, Wanted};
 
 /// How far a change of the release is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -74,11 +76,11 @@ pub(super) struct Late {
 pub(super) fn run(ctx: &Ctx<'_>, draft: &mut Draft) {
     let progress = Progress::of(ctx.desired, ctx.observed.installed.as_ref());
     let has_effects = draft.has_effects() || !draft.pruned.is_empty();
-    let all = if progress.unfinished {
-        wanted(ctx, draft)
-    } else {
-        Vec::new()
-    };
+    let mut all = Vec::new();
+    if progress.unfinished {
+        all.extend(wanted(ctx, draft));
+        all.extend(handover::wanted(ctx, draft));
+    }
     let gates = if progress.unfinished {
         gate::wanted(ctx, draft)
     } else {
@@ -92,6 +94,7 @@ pub(super) fn run(ctx: &Ctx<'_>, draft: &mut Draft) {
     let dropped = drop_unwanted(ctx, draft, &names);
     let mut groups: BTreeMap<(StageName, Place), Vec<StepId>> = BTreeMap::new();
     let mut early: BTreeMap<StageName, Vec<StepId>> = BTreeMap::new();
+    let mut emptied: Vec<(ObjectId, StepId)> = Vec::new();
     for one in all {
         let journaled = ctx.observed.journal.overlays.get(&one.id);
         let is_new = journaled.is_none() && progress.fresh && has_effects;
@@ -107,15 +110,26 @@ pub(super) fn run(ctx: &Ctx<'_>, draft: &mut Draft) {
                     draft.edge(*lift, Need::Applied, set, EdgeReason::SameObject);
                 }
             }
-            let place = if one.declared {
-                Place::In
-            } else {
-                Place::Before
-            };
-            groups
-                .entry((one.from.clone(), place))
-                .or_default()
-                .push(set);
+        }
+        let place = match &one.begin {
+            Begin::Stage => Place::Before,
+            Begin::Declared => Place::In,
+            Begin::Steps { after, before } => {
+                let set = set.unwrap_or_else(|| emptied_before(ctx, draft, &one));
+                for &(step, need) in after {
+                    draft.edge(step, need, set, EdgeReason::Overlay);
+                }
+                for &step in before {
+                    draft.edge(set, Need::Ready, step, EdgeReason::Overlay);
+                }
+                comes_back_after(draft, &dropped, &one, set);
+                emptied.push((one.object.clone(), set));
+                continue;
+            }
+        };
+        if let Some(set) = set {
+            let group = groups.entry((one.from.clone(), place)).or_default();
+            group.push(set);
         }
         let apply = draft.done_by.get(&one.object).copied();
         // What goes is not brought back before.
@@ -139,14 +153,17 @@ pub(super) fn run(ctx: &Ctx<'_>, draft: &mut Draft) {
             }),
         }
     }
+    handover::look_again(ctx, draft, &emptied);
+    handover::restart(ctx, draft, &emptied);
     let is_new = progress.fresh && has_effects;
-    for one in gates {
+    for mut one in gates {
+        one.guard_also(emptied.iter().map(|(_, set)| *set));
         let journaled = ctx.observed.journal.overlays.get(&one.id);
         if journaled.is_none() && !is_new {
             continue;
         }
         let (index, close) = gate::close(ctx, draft, &one, journaled);
-        if one.before.is_none() {
+        if one.is_of_stage() {
             let place = (one.from.clone(), Place::Before);
             groups.entry(place).or_default().push(close);
         }
@@ -323,6 +340,32 @@ fn begin(
         step.deadline = deadline;
     }
     Some((index, Some(set)))
+}
+
+/// What a former run emptied may still have pods.
+fn emptied_before(ctx: &Ctx<'_>, draft: &mut Draft, one: &Wanted<'_>) -> StepId {
+    let reason = "a former run emptied it, for what takes over";
+    let (object, until) = (one.object.clone(), one.ready.clone());
+    draft.wait(ctx, one.from.clone(), object, until, reason)
+}
+
+/// What a former run emptied runs again only when what was to take over from it
+/// is emptied itself: the change goes back.
+fn comes_back_after(
+    draft: &mut Draft,
+    dropped: &[(ObjectId, StepId)],
+    one: &Wanted<'_>,
+    emptied: StepId,
+) {
+    let OnFailure::UndoUnless { ready } = &one.on_failure else {
+        return;
+    };
+    for (object, lift) in dropped {
+        if object == ready {
+            draft.at(*lift).stage = one.from.clone();
+            draft.edge(emptied, Need::Ready, *lift, EdgeReason::Overlay);
+        }
+    }
 }
 
 /// Adds the step that takes a temporary change back.

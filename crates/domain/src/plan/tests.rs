@@ -3,11 +3,12 @@
 
 mod access;
 mod changes;
-mod configuration;
 mod checks;
+mod configuration;
 mod contended;
 mod edges;
 mod gates;
+mod handover;
 mod ignore;
 mod laws;
 mod leftover;
