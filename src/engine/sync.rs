@@ -238,7 +238,10 @@ impl Run<'_> {
         (superset, ledger): (Inventory, Ledger),
     ) -> Reached {
         let operator = self.operator(desired, observed, plan, (superset, ledger));
-        let mut result = scheduler::run(plan, &operator, self.events, CONCURRENCY, self.stop).await;
+        let mut result = tokio::select! {
+            result = scheduler::run(plan, &operator, self.events, CONCURRENCY, self.stop) => result,
+            never = operator.lift_expired() => match never {},
+        };
         result.standing = Box::pin(operator.settle(&result)).await;
         let inventory = operator
             .inventory

@@ -27,6 +27,7 @@ use crate::check::Looked;
 use crate::deployer::KnownOwner;
 use crate::inventory::{Installed, Inventory, Journal};
 use crate::object::{Digest, DigestKey, FieldPath, GroupKind, Manifest, ObjectId, ServiceRef};
+use crate::order::Interception;
 
 /// Which cluster: the uid of its namespace `kube-system`; where state is kept in
 /// ConfigMaps, that of their namespace.
@@ -249,6 +250,9 @@ pub struct Registration {
     pub meta: LiveMeta,
     /// The Services it points at, without doubles.
     pub services: Vec<ServiceRef>,
+    /// Webhook configurations only: what they intercept.
+    #[serde(default)]
+    pub intercepts: Vec<Interception>,
     /// APIServices only: condition Available, with its message when it is not.
     pub available: Option<Result<(), String>>,
 }

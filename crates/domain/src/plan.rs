@@ -7,14 +7,16 @@
 //! 1. `preflight`: may anything be written at all? `checks`: does everything
 //!    hold that the bundle asks for?
 //! 2. `changes`: what happens to every desired object, and the steps for it.
-//! 3. `access::widen`: what running pods may need stays for now.
+//! 3. `access::widen`, `trust::widen`: what running pods may need stays for now,
+//!    and who trusts them.
 //! 4. `namespace`: the release's namespace, when no manifest has it.
 //! 5. `edges`: what one step needs of another.
 //! 6. `prune::decide`: what git no longer has and may go.
 //! 7. `leftover`: registrations whose Service goes.
-//! 8. `once`: what comes after Jobs that run once; `overlays`: what is different
-//!    or closed for a while, and declared stages with what `stages` assigns to
-//!    them; `checks` again before each of these.
+//! 8. `handover`: what moves to another namespace; `once`: what comes after Jobs
+//!    that run once; `overlays`: what is different or closed for a while, and
+//!    declared stages with what `stages` assigns to them; `checks` again before
+//!    each of these.
 //! 9. `verify`: readiness of everything, run-time objects too.
 //! 10. `overlays` again: what ends after that.
 //! 11. `prune::steps`: the deletions, in order, after that.
@@ -36,6 +38,7 @@ mod edges;
 mod effects;
 mod file;
 mod gate;
+mod handover;
 mod leftover;
 mod model;
 mod namespace;
@@ -50,6 +53,7 @@ mod removal;
 mod stages;
 #[cfg(test)]
 mod tests;
+mod trust;
 mod verify;
 mod version;
 pub mod view;
@@ -84,10 +88,12 @@ pub fn plan(desired: &Desired, observed: &Observed, policy: &Policy) -> Plan {
     checks::run(&ctx, &mut draft);
     changes::run(&ctx, &mut draft);
     access::widen(&ctx, &mut draft);
+    trust::widen(&ctx, &mut draft);
     namespace::run(&ctx, &mut draft);
     edges::run(&ctx, &mut draft, direction);
     prune::decide(&ctx, &mut draft);
     leftover::run(&ctx, &mut draft);
+    handover::run(&ctx, &mut draft);
     once::run_before(&ctx, &mut draft);
     overlays::run(&ctx, &mut draft);
     checks::before_stages(&ctx, &mut draft);

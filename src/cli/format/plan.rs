@@ -117,6 +117,7 @@ fn line(changes: &BTreeMap<&ObjectId, &Change>, step: &Step) -> String {
 fn because(step: &Step) -> String {
     match &step.op {
         Op::Delete(_)
+        | Op::Copy { .. }
         | Op::Patch { .. }
         | Op::Set { .. }
         | Op::Close { .. }

@@ -109,7 +109,7 @@ fn past(op: &Op) -> &'static str {
         Op::Restart { .. } => "restarted",
         Op::Replace { .. } => "replaced pods of",
         Op::Delete(_) => "deleted",
-        Op::Copy { .. } => "copied",
+        Op::Copy { .. } => "saw to the copy",
         Op::Migrate { .. } => "migrated",
         Op::Wait => "waited for",
     }

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use futures::stream::{self, StreamExt as _};
 use pleach_domain::gate::{binding, is_policy};
 use pleach_domain::inventory::Store;
-use pleach_domain::object::GroupKind;
+use pleach_domain::object::{GroupKind, ObjectId};
 use pleach_domain::observe::{Grants, MissingGrant, Observed};
 use pleach_domain::plan::{Desired, Op, Plan, Precondition, Step, Until};
 
@@ -97,8 +97,12 @@ fn needed(plan: &Plan, paths: &Paths) -> BTreeSet<Right> {
             Op::Apply { .. } | Op::Patch { .. } | Op::Restart { .. } => &["patch"],
             Op::Create { .. } => &["create", "patch"],
             Op::Delete(_) => &["delete"],
+            Op::Copy { from, to } => {
+                needed.extend(of_a_copy(from, to, paths));
+                continue;
+            }
             // What closing needs is asked for on its own.
-            Op::Close { .. } | Op::Copy { .. } | Op::Migrate { .. } | Op::Wait => continue,
+            Op::Close { .. } | Op::Migrate { .. } | Op::Wait => continue,
         };
         let watches = matches!(step.until, Some(Until::Ready { .. })).then_some("watch");
         for (verb, kind, resource) in beside(step) {
@@ -146,6 +150,23 @@ fn beside(step: &Step) -> Vec<(&'static str, GroupKind, &'static str)> {
         rights.push(pods("delete"));
     }
     rights
+}
+
+/// The rights that a copy needs: reading it there, creating it here.
+fn of_a_copy(from: &ObjectId, to: &ObjectId, paths: &Paths) -> Vec<Right> {
+    let kind = to.group_kind();
+    let Some(path) = paths.of_kind(&kind) else {
+        return Vec::new();
+    };
+    [("get", from), ("create", to)]
+        .map(|(verb, id)| Right {
+            verb,
+            kind: kind.clone(),
+            resource: path.plural.clone(),
+            subresource: None,
+            namespace: id.namespace.clone(),
+        })
+        .into()
 }
 
 /// The rights that closing or lifting a gate needs: the policy's and the

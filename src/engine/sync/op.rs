@@ -2,6 +2,7 @@
 
 mod apply;
 mod contents;
+mod copy;
 mod delete;
 mod gate;
 mod once;
@@ -86,8 +87,9 @@ impl Executor for Operator<'_> {
             Op::Delete(deletion) => self.delete(step, deletion, started).await,
             Op::Wait => Ok(()),
             Op::Create { body, .. } => self.run_once(step, body, started).await,
+            Op::Copy { from, to } => self.copy(step, (from, to), started).await,
             // No pass of the planner makes these yet.
-            Op::Copy { .. } | Op::Migrate { .. } => Err(Failure::new(
+            Op::Migrate { .. } => Err(Failure::new(
                 FailureKind::Other,
                 format!("{} steps are not supported yet", step.op.verb()),
             )),

@@ -23,7 +23,7 @@ use crate::object::{
     ApiVersion, Digest, GroupKind, Gvk, Manifest, ObjectId, ServiceRef, annotations, labels,
 };
 use crate::observe::DesiredDigest;
-use crate::order::{Facts, registered_services};
+use crate::order::{Facts, interceptions, registered_services};
 use crate::plan::{Desired, runs_once};
 use crate::repo::RuntimeObject;
 
@@ -209,6 +209,7 @@ fn exist(observed: &mut Observed, release: &Desired, reader: &ReleaseName) {
                 id: id.clone(),
                 meta: meta.clone(),
                 services,
+                intercepts: interceptions(&live),
                 available: (id.kind == "APIService").then_some(Ok(())),
             });
         }

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::object::{ApiVersion, GroupKind, Gvk, Manifest, ObjectId, ServiceRef, annotations};
@@ -48,7 +49,7 @@ pub struct Definition {
 }
 
 /// One rule of a webhook.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Interception {
     /// API group, or `*`.
     pub group: String,
@@ -309,7 +310,8 @@ fn definition(value: &Value) -> Option<Definition> {
     })
 }
 
-fn interceptions(value: &Value) -> Vec<Interception> {
+/// What a webhook configuration intercepts.
+pub fn interceptions(value: &Value) -> Vec<Interception> {
     let mut found = Vec::new();
     for rule in items(&value["webhooks"]).flat_map(|webhook| items(&webhook["rules"])) {
         for group in items(&rule["apiGroups"]).filter_map(Value::as_str) {

@@ -85,7 +85,7 @@ pub(super) fn widen(ctx: &Ctx<'_>, draft: &mut Draft) {
 
 /// Whether pods of two versions may run at the same time: workloads change, or
 /// a run that changed them did not get to its end.
-fn may_pods_be_exchanged(ctx: &Ctx<'_>, draft: &Draft) -> bool {
+pub(super) fn may_pods_be_exchanged(ctx: &Ctx<'_>, draft: &Draft) -> bool {
     let is_left =
         |id: &ObjectId| !ctx.is_desired(id) && ctx.stage_of_kind(id) == StageName::Workloads;
     ctx.observed
@@ -97,7 +97,7 @@ fn may_pods_be_exchanged(ctx: &Ctx<'_>, draft: &Draft) -> bool {
 }
 
 /// What others added by hand is taken back at once.
-fn is_of_git(change: &Change) -> bool {
+pub(super) fn is_of_git(change: &Change) -> bool {
     matches!(change.action, Action::Update | Action::Adopt)
         && !matches!(
             change.cause,

@@ -97,7 +97,7 @@ fn found<'a>(ctx: &Ctx<'a>, draft: &mut Draft) -> Vec<(&'a Registration, Deletio
 
 /// What has to be there before any of the workloads can be applied, without
 /// what itself comes after a workload.
-fn needs_of(draft: &Draft, workloads: &[StepId]) -> Vec<(StepId, Need)> {
+pub(super) fn needs_of(draft: &Draft, workloads: &[StepId]) -> Vec<(StepId, Need)> {
     let mut dependents: Vec<Vec<StepId>> = vec![Vec::new(); draft.steps.len()];
     for step in &draft.steps {
         for edge in &step.needs {

@@ -15,6 +15,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::changes::until;
 use super::draft::{Ctx, Draft};
 use super::gate;
+use super::handover;
 use super::model::{
     Action, Course, Desired, EdgeReason, Need, NonSecret, Op, Overlay, Precondition, StepId, Until,
 };
@@ -24,11 +25,12 @@ use crate::gate::is_policy;
 use crate::inventory::Installed;
 use crate::object::ObjectId;
 use crate::order::StageName;
-use crate::overlay::{Journaled, OverlayId, project};
+use crate::overlay::{Journaled, OnFailure, OverlayId, project};
 use between::Place;
 pub(super) use between::{before_later, descendants};
 use rollout::Rollout;
-use wanted::{End, Wanted, wanted};
+use wanted::wanted;
+pub(super) use wanted::{Begin, End, Wanted};
 
 /// How far a change of the release is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -76,12 +78,12 @@ pub(super) struct Late {
 pub(super) fn run(ctx: &Ctx<'_>, draft: &mut Draft) {
     let progress = Progress::of(ctx.desired, ctx.observed.installed.as_ref());
     let has_effects = draft.has_effects() || !draft.pruned.is_empty();
-    let all = if progress.unfinished {
-        wanted(ctx, draft)
-    } else {
-        Vec::new()
-    };
-    let gates = if progress.unfinished {
+    let mut all = Vec::new();
+    if progress.unfinished {
+        all.extend(wanted(ctx, draft));
+        all.extend(handover::wanted(ctx, draft));
+    }
+    let mut gates = if progress.unfinished {
         gate::wanted(ctx, draft)
     } else {
         Vec::new()
@@ -95,6 +97,7 @@ pub(super) fn run(ctx: &Ctx<'_>, draft: &mut Draft) {
     let mut groups = Groups::new();
     let mut early: BTreeMap<StageName, Vec<StepId>> = BTreeMap::new();
     let mut rollouts: BTreeMap<ObjectId, Rollout> = BTreeMap::new();
+    let mut emptied: Vec<(ObjectId, StepId)> = Vec::new();
     for one in all {
         let journaled = ctx.observed.journal.overlays.get(&one.id);
         let apply = draft.done_by.get(&one.object).copied();
@@ -112,15 +115,26 @@ pub(super) fn run(ctx: &Ctx<'_>, draft: &mut Draft) {
                     draft.edge(*lift, Need::Applied, set, EdgeReason::SameObject);
                 }
             }
-            let place = if one.declared {
-                Place::In
-            } else {
-                Place::Before
-            };
-            groups
-                .entry((one.from.clone(), place))
-                .or_default()
-                .push(set);
+        }
+        let place = match &one.begin {
+            Begin::Stage => Place::Before,
+            Begin::Declared => Place::In,
+            Begin::Steps { after, before } => {
+                let set = set.unwrap_or_else(|| emptied_before(ctx, draft, &one));
+                for &(step, need) in after {
+                    draft.edge(step, need, set, EdgeReason::Overlay);
+                }
+                for &step in before {
+                    draft.edge(set, Need::Ready, step, EdgeReason::Overlay);
+                }
+                comes_back_after(draft, &dropped, &one, set);
+                emptied.push((one.object.clone(), set));
+                continue;
+            }
+        };
+        if let Some(set) = set {
+            let group = groups.entry((one.from.clone(), place)).or_default();
+            group.push(set);
         }
         if let End::Rollout(role) = one.end {
             let rollout = rollouts.entry(one.object).or_default();
@@ -156,7 +170,12 @@ pub(super) fn run(ctx: &Ctx<'_>, draft: &mut Draft) {
     for (object, rollout) in rollouts {
         rollout.plan(ctx, draft, &object);
     }
+    handover::look_again(ctx, draft, &emptied);
+    handover::restart(ctx, draft, &emptied);
     let is_new = progress.fresh && has_effects;
+    for one in &mut gates {
+        one.guard_also(emptied.iter().map(|(_, set)| *set));
+    }
     close(ctx, draft, gates, is_new, (&mut groups, &mut early));
     restarts(ctx, draft, progress, &mut groups);
     gather(ctx, draft, &mut groups, &early, progress);
@@ -182,7 +201,7 @@ fn close(
             continue;
         }
         let (index, close) = gate::close(ctx, draft, &one, journaled);
-        if one.before.is_none() {
+        if one.is_of_stage() {
             let place = (one.from.clone(), Place::Before);
             groups.entry(place).or_default().push(close);
         }
@@ -403,6 +422,32 @@ fn begin(
         step.deadline = deadline;
     }
     Some((index, Some(set)))
+}
+
+/// What a former run emptied may still have pods.
+fn emptied_before(ctx: &Ctx<'_>, draft: &mut Draft, one: &Wanted<'_>) -> StepId {
+    let reason = "a former run emptied it, for what takes over";
+    let (object, until) = (one.object.clone(), one.ready.clone());
+    draft.wait(ctx, one.from.clone(), object, until, reason)
+}
+
+/// What a former run emptied runs again only when what was to take over from it
+/// is emptied itself: the change goes back.
+fn comes_back_after(
+    draft: &mut Draft,
+    dropped: &[(ObjectId, StepId)],
+    one: &Wanted<'_>,
+    emptied: StepId,
+) {
+    let OnFailure::UndoUnless { ready } = &one.on_failure else {
+        return;
+    };
+    for (object, lift) in dropped {
+        if object == ready {
+            draft.at(*lift).stage = one.from.clone();
+            draft.edge(emptied, Need::Ready, *lift, EdgeReason::Overlay);
+        }
+    }
 }
 
 /// Adds the step that takes a temporary change back.

@@ -8,6 +8,7 @@ mod configuration;
 mod contended;
 mod edges;
 mod gates;
+mod handover;
 mod ignore;
 mod laws;
 mod leftover;

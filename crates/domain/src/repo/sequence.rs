@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use super::policy::Selector;
 use crate::check::Check;
 use crate::gate::{Closed, Operation};
-use crate::object::Origin;
+use crate::object::{GroupKind, Origin};
 use crate::order::StageName;
 use crate::plan::NonSecret;
 use crate::readiness::Rules;
@@ -28,6 +28,8 @@ pub struct Sequence {
     pub readiness: Rules,
     /// What nobody else may create or change for a while.
     pub gates: Vec<GateRule>,
+    /// Namespaces that the product moves between.
+    pub moves: Vec<MoveRule>,
 }
 
 impl Sequence {
@@ -99,6 +101,28 @@ pub struct GateRule {
     pub max_age: SignedDuration,
     /// Where it is written.
     pub origin: Origin,
+}
+
+/// A move from one namespace to another.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MoveRule {
+    /// The former namespace.
+    pub from: String,
+    /// The new one.
+    pub to: String,
+    /// What users keep there that comes along.
+    pub copy: Vec<CopyRule>,
+    /// Where it is written.
+    pub origin: Origin,
+}
+
+/// One object that comes along.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CopyRule {
+    /// Its kind.
+    pub kind: GroupKind,
+    /// Its name.
+    pub name: String,
 }
 
 /// A stage of a bundle's own.

@@ -11,7 +11,7 @@ const ENVIRONMENT: [&str; 1] = ["sync"];
 const RELEASE: [&str; 2] = ["versionFrom", "dependsOn"];
 
 /// Fields of a bundle or version.
-const BUNDLE: [&str; 2] = ["moves", "migrate"];
+const BUNDLE: [&str; 1] = ["migrate"];
 
 /// Refuses what an environment file uses and pleach does not have.
 pub(super) fn in_environment(root: &Node, findings: &mut Vec<Finding>) {

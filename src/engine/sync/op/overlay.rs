@@ -17,8 +17,8 @@ use tokio::time::Instant;
 
 use super::{Operator, failure, required_uid};
 use crate::engine::sync::error::SyncError;
-use crate::engine::sync::events::{EventKind, Outcome};
-use crate::engine::sync::report::{Failure, FailureKind, Standing, SyncResult};
+use crate::engine::sync::events::EventKind;
+use crate::engine::sync::report::{Failure, FailureKind, Standing};
 use crate::io::cluster::{Class, Cluster, ClusterError, Failed, Patch, PatchOptions, ResourcePath};
 
 /// Writes by others between our read and our patch after which we give up.
@@ -308,7 +308,7 @@ impl Operator<'_> {
             let stays = match &journaled.on_failure {
                 OnFailure::Keep { .. } => true,
                 OnFailure::Undo => false,
-                OnFailure::UndoUnless { ready } => self.is_done(ready, result),
+                OnFailure::UndoUnless { ready } => self.has_taken_over(ready).await,
             };
             let mut trouble = None;
             if !stays {
@@ -327,16 +327,15 @@ impl Operator<'_> {
         standing
     }
 
-    /// Whether an object was applied and became ready in this run.
-    fn is_done(&self, id: &ObjectId, result: &SyncResult) -> bool {
-        let mut applies = self
-            .plan
-            .steps
-            .iter()
-            .filter(|step| step.object == *id && matches!(step.op, Op::Apply { .. }))
-            .peekable();
-        applies.peek().is_some()
-            && applies.all(|step| result.outcomes.get(&step.id) == Some(&Outcome::Done))
+    /// Whether an object has taken over, in this run or in a former one: it is
+    /// there and ready. One that cannot be read has not.
+    async fn has_taken_over(&self, id: &ObjectId) -> bool {
+        let Ok(place) = self.place_of_kind(id) else {
+            return false;
+        };
+        let live = self.cluster.get_id(&place, id).await.ok().flatten();
+        let rules = &self.desired.sequence.readiness;
+        live.is_some_and(|live| rules.assess(&live).is_current())
     }
 
     async fn lift_now(&self, id: &OverlayId, journaled: &Journaled) -> Result<(), Failure> {

@@ -9,7 +9,7 @@
 use jiff::SignedDuration;
 use serde_json::{Value, json};
 
-use super::wanted::{End, Role, Wanted};
+use super::wanted::{Begin, End, Role, Wanted};
 use super::{hand_over, lift};
 use crate::finding::{Finding, Kind};
 use crate::object::ObjectId;
@@ -58,7 +58,7 @@ pub(super) fn wanted<'a>(ctx: &Ctx<'a>, draft: &mut Draft) -> Vec<Wanted<'a>> {
             live,
             patch: NonSecret(patch),
             from: stage.stage.clone(),
-            declared: true,
+            begin: Begin::Declared,
             end: End::Rollout(role),
             on_failure: OnFailure::Keep { max_age: None },
             reason: format!("stage {} {reason}", stage.stage),

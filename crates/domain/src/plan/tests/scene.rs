@@ -32,8 +32,8 @@ use crate::overlay::{
 use crate::plan::{Desired, NonSecret, Plan, Policy, Removal, Terms, plan, remove};
 use crate::repo::format::{Gate, Overlay};
 use crate::repo::{
-    Consent, GateRule, OverlayRule, Protect, PrunePolicy, RuntimeObject, ScaleRule, Selector,
-    StageRule, VersionPolicy,
+    Consent, CopyRule, GateRule, MoveRule, OverlayRule, Protect, PrunePolicy, RuntimeObject,
+    ScaleRule, Selector, StageRule, VersionPolicy,
 };
 
 pub(super) const MANAGER: &str = "pleach/e.r";
@@ -352,6 +352,23 @@ impl Scene {
             from: stage(&gate.from, "gates"),
             until: stage(&gate.until, "ungate"),
             max_age: SignedDuration::from_hours(1),
+            origin: Origin::new("bundle.yaml", 1),
+        });
+        self
+    }
+
+    /// A move that the bundle declares, with the `ConfigMaps` that come along.
+    pub(super) fn moves(mut self, from: &str, to: &str, copy: &[&str]) -> Self {
+        self.desired.sequence.moves.push(MoveRule {
+            from: from.to_owned(),
+            to: to.to_owned(),
+            copy: copy
+                .iter()
+                .map(|name| CopyRule {
+                    kind: GroupKind::new("", "ConfigMap"),
+                    name: (*name).to_owned(),
+                })
+                .collect(),
             origin: Origin::new("bundle.yaml", 1),
         });
         self

@@ -1,6 +1,7 @@
 //! Temporary changes, gates and declared stages, checked and put into their order.
 
 mod gates;
+mod moves;
 
 mod declared;
 
@@ -49,10 +50,13 @@ pub(super) fn sequence(
         .collect();
     let declared = source.body.gates.as_deref().unwrap_or_default();
     let gates = gates::gates(declared, nodes("gates"), &stages, findings);
+    let declared = source.body.moves.as_deref().unwrap_or_default();
+    let moves = moves::moves(declared, nodes("moves"), findings);
     Sequence {
         overlays,
         stages,
         gates,
+        moves,
         checks: rules::checks(source, secret, findings),
         readiness: rules::readiness(source, findings),
     }

@@ -9,7 +9,7 @@ use crate::observe::{
     DesiredDigest, Freshness, Listing, ListingKey, Live, LiveMeta, Prediction, Registration,
     Resource, ServedGroup, ServedVersion, Unverified, is_unchanged,
 };
-use crate::order::registered_services;
+use crate::order::{interceptions, registered_services};
 use crate::plan::tests::server;
 
 impl Scene {
@@ -36,6 +36,7 @@ impl Scene {
                     id: id.clone(),
                     meta: meta.clone(),
                     services,
+                    intercepts: interceptions(value),
                     available: None,
                 });
             }
@@ -53,6 +54,11 @@ impl Scene {
     fn is_target(&self, id: &ObjectId) -> bool {
         let mut selectors = self.desired.sequence.targets();
         let mut journaled = self.observed.journal.overlays.values();
+        let record = self.observed.installed.as_ref();
+        let inventory = &self.observed.inventory;
+        if self.desired.counterparts(record, inventory).contains(id) {
+            return true;
+        }
         selectors.any(|selector| selector.group_kind() == Some(id.group_kind()))
             || journaled.any(|one| one.object == *id)
     }

@@ -28,10 +28,6 @@ fn what_an_environment_cannot_have_yet_is_refused(#[case] text: &str, #[case] ex
 }
 
 #[rstest]
-#[case(
-    "moves: [{from: a, to: b, copy: [{kind: ConfigMap, name: c}]}]",
-    "moves"
-)]
 #[case("migrate: [{crd: a.b, from: v1, to: v2}]", "migrate")]
 fn what_a_bundle_cannot_have_yet_is_refused(#[case] text: &str, #[case] field: &str) {
     let expected = format!(":3: `{field}` is not supported yet");

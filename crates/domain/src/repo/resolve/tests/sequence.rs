@@ -179,6 +179,43 @@ fn gates_are_checked(#[case] gates: &str, #[case] expected: &str) {
     assert!(found.iter().any(|one| one.contains(expected)), "{found:?}");
 }
 
+#[test]
+fn moves_name_two_namespaces_and_what_comes_along() {
+    let sequence = sequence(
+        "moves: [{from: old, to: new, copy: [{kind: ConfigMap, name: settings}]}, {from: a, to: b}]\n",
+    );
+    let [first, second] = sequence.moves.as_slice() else {
+        panic!("{sequence:?}");
+    };
+    assert_eq!((first.from.as_str(), first.to.as_str()), ("old", "new"));
+    assert_eq!(first.copy[0].name, "settings");
+    assert!(second.copy.is_empty());
+}
+
+#[rstest]
+#[case("{from: a, to: a}", "`from` and `to` are the same namespace")]
+#[case("{from: a/b, to: c}", "`from: a/b` is no namespace")]
+#[case(
+    "{from: a, to: b, copy: [{kind: Gear, name: c}]}",
+    "the group of Gear is not known"
+)]
+#[case(
+    "{from: a, to: b, copy: [{kind: Secret, name: c, namespace: a}]}",
+    "what is copied lies in the namespace `from`"
+)]
+#[case(
+    "{from: a, to: b, copy: [{kind: ConfigMap, name: \"c-*\"}]}",
+    "`moves[].copy without one exact name` is not supported yet"
+)]
+#[case(
+    "{from: a, to: b, copy: [{kind: ConfigMap}]}",
+    "`moves[].copy without one exact name` is not supported yet"
+)]
+fn moves_are_checked(#[case] moves: &str, #[case] expected: &str) {
+    let found = refused(&format!("moves: [{moves}]\n"));
+    assert!(found.iter().any(|one| one.contains(expected)), "{found:?}");
+}
+
 #[rstest]
 #[case(
     "[{name: a, select: [{kind: Deployment}], rollout: {first: 1}}]",
