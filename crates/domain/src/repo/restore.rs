@@ -115,6 +115,11 @@ fn version(item: &Node) -> Option<&str> {
     item.get("version")?.as_str()
 }
 
+/// Whether its version is that of another release.
+fn follows(item: &Node) -> bool {
+    item.get("versionFrom").is_some_and(|node| !node.is_null())
+}
+
 fn bundle(item: &Node) -> Option<&str> {
     item.get("bundle")?.as_str()
 }
@@ -152,6 +157,10 @@ fn one(
     if bundle(present) != bundle(former) {
         let what = format!("release {release} was of another bundle at that revision");
         return Err(refuse(&now, what, "revert the commit that changed it"));
+    }
+    if follows(present) || follows(former) {
+        let what = format!("release {release} follows the version of another one");
+        return Err(refuse(&now, what, "roll that one back"));
     }
     let mut text = Own::read(&tree, wish.then, &now, &then, release)?;
     let mut restored = Vec::new();

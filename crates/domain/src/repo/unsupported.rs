@@ -8,13 +8,16 @@ use crate::object::yaml::{Content, Entry, Node};
 const ENVIRONMENT: [&str; 1] = ["sync"];
 
 /// Fields of a release.
-const RELEASE: [&str; 2] = ["versionFrom", "dependsOn"];
+const RELEASE: [&str; 1] = ["dependsOn"];
 
 /// Fields of a bundle or version.
-const BUNDLE: [&str; 5] = ["gates", "checks", "readiness", "moves", "migrate"];
+const BUNDLE: [&str; 4] = ["gates", "checks", "readiness", "moves"];
 
 /// Actions of a consent.
 const CONSENT: [&str; 1] = ["override"];
+
+/// Checks that can be overridden: those that pleach makes by itself.
+const CHECKS: [&str; 1] = ["field-in-use"];
 
 /// Refuses what an environment file uses and pleach does not have.
 pub(super) fn in_environment(root: &Node, findings: &mut Vec<Finding>) {
@@ -35,6 +38,10 @@ pub(super) fn in_environment(root: &Node, findings: &mut Vec<Finding>) {
         if let Some(entry) = consent.entry("action")
             && let Some(action) = entry.value.as_str()
             && CONSENT.contains(&action)
+            && !consent
+                .get("check")
+                .and_then(Node::as_str)
+                .is_some_and(|check| CHECKS.contains(&check))
         {
             findings.push(refuse(entry, &format!("consent[{index}].action: {action}")));
         }

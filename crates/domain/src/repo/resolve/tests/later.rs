@@ -11,10 +11,6 @@ use super::*;
     "3: `consent[0].action: override`"
 )]
 #[case(
-    "releases: [{bundle: web, versionFrom: app}]",
-    "3: `releases[0].versionFrom`"
-)]
-#[case(
     "releases: [{bundle: app, dependsOn: [web, {kind: A, name: b}]}]",
     "3: `releases[0].dependsOn`"
 )]
@@ -49,7 +45,6 @@ fn what_an_environment_cannot_have_yet_is_refused(#[case] text: &str, #[case] ex
     "moves: [{from: a, to: b, copy: [{kind: ConfigMap, name: c}]}]",
     "moves"
 )]
-#[case("migrate: [{crd: a.b, from: v1, to: v2}]", "migrate")]
 fn what_a_bundle_cannot_have_yet_is_refused(#[case] text: &str, #[case] field: &str) {
     let expected = format!(":3: `{field}` is not supported yet");
     let release = (PROD, "releases: [{bundle: web, version: v1.0.0}]");
