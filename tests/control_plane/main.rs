@@ -16,6 +16,7 @@ mod apply_set;
 mod audit;
 mod cluster;
 mod crash;
+mod definitions;
 mod degraded;
 mod differences;
 mod doctor;

@@ -7,11 +7,13 @@
 //! Reading order follows the data: [`repo`] (what git says) → [`values`] →
 //! [`render`] (manifests) → [`observe`] (what the cluster says) → [`diff`] →
 //! [`order`] → [`plan`]; [`doctor`] looks at a whole cluster instead of a
-//! release. [`deployer`] knows who else may own an object, [`ignore`] which
+//! release. [`definition`] knows what the change of a
+//! `CustomResourceDefinition` does to live objects, [`deployer`] who else may own an object, [`ignore`] which
 //! fields are left to others, [`overlay`] what is changed for a while only. [`object`] is what all of them speak of,
 //! [`inventory`] what outlives a run, [`readiness`] what "done" means.
 
 pub mod age;
+pub mod definition;
 pub mod deployer;
 pub mod diff;
 pub mod doctor;

@@ -121,6 +121,13 @@ pub struct Journaled {
     pub attempt: String,
 }
 
+impl Journaled {
+    /// Whether the object as a whole is there for a while only.
+    pub fn is_made(&self) -> bool {
+        self.original.0.is_null()
+    }
+}
+
 /// How far a temporary change is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]

@@ -4,19 +4,22 @@
 //! deterministic. It runs passes over a [`draft::Draft`]; a pass emits changes,
 //! steps, edges and findings and reads what earlier passes left:
 //!
-//! 1. `preflight`: may anything be written at all?
+//! 1. `preflight`: may anything be written at all? With `access::operators`:
+//!    could those who write roles still do so?
 //! 2. `changes`: what happens to every desired object, and the steps for it.
 //! 3. `access::widen`: what running pods may need stays for now.
-//! 4. `namespace`: the release's namespace, when no manifest has it.
-//! 5. `edges`: what one step needs of another.
-//! 6. `prune::decide`: what git no longer has and may go.
-//! 7. `leftover`: registrations whose Service goes.
-//! 8. `overlays`: what is different for a while, and declared stages.
-//! 9. `verify`: readiness of everything, run-time objects too.
-//! 10. `overlays` again: what ends after that.
-//! 11. `prune::steps`: the deletions, in order, after that.
-//! 12. `access::shrink`: access reduced to what git has, after all of it.
-//! 13. `needless`: without `--wait`, no wait that no other step needs.
+//! 4. `definitions::stage`: what of a definition can only be had later.
+//! 5. `namespace`: the release's namespace, when no manifest has it.
+//! 6. `edges`: what one step needs of another.
+//! 7. `prune::decide`: what git no longer has and may go.
+//! 8. `leftover`: registrations whose Service goes.
+//! 9. `overlays`: what is different for a while, and declared stages.
+//! 10. `verify`: readiness of everything, run-time objects too.
+//! 11. `overlays` again: what ends after that.
+//! 12. `prune::steps`: the deletions, in order, after that.
+//! 13. `access::shrink`, `definitions::finish`: access reduced to what git has,
+//!     stored objects rewritten, after all of it.
+//! 14. `needless`: without `--wait`, no wait that no other step needs.
 //!
 //! `arrange` sorts the steps and refuses cycles.
 //!
@@ -26,6 +29,7 @@
 mod access;
 mod arrange;
 mod changes;
+mod definitions;
 mod deletion;
 mod draft;
 mod edges;
@@ -41,6 +45,7 @@ mod preflight;
 mod protection;
 mod prune;
 mod removal;
+mod shrink;
 #[cfg(test)]
 mod tests;
 mod verify;
@@ -72,8 +77,10 @@ pub fn plan(desired: &Desired, observed: &Observed, policy: &Policy) -> Plan {
     let mut draft = Draft::default();
     draft.findings.extend(desired.findings.iter().cloned());
     let direction = preflight::run(&ctx, &mut draft);
+    access::operators::check(&ctx, &mut draft);
     changes::run(&ctx, &mut draft);
     access::widen(&ctx, &mut draft);
+    definitions::stage(&ctx, &mut draft, direction);
     namespace::run(&ctx, &mut draft);
     edges::run(&ctx, &mut draft, direction);
     prune::decide(&ctx, &mut draft);
@@ -83,6 +90,7 @@ pub fn plan(desired: &Desired, observed: &Observed, policy: &Policy) -> Plan {
     overlays::finish(&ctx, &mut draft);
     prune::steps(&ctx, &mut draft);
     access::shrink(&ctx, &mut draft);
+    definitions::finish(&ctx, &mut draft);
     needless::run(&ctx, &mut draft);
     arrange::run(&ctx, draft, direction)
 }

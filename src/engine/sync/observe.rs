@@ -6,6 +6,7 @@
 
 mod adoption;
 mod autoscalers;
+mod definitions;
 mod identity;
 mod members;
 mod predict;
@@ -132,6 +133,7 @@ pub async fn observe(
         verify: policy.verify,
     });
     reader.predict(desired, &readings, &mut observed).await?;
+    reader.read_definitions(desired, &mut observed).await?;
     reader.read_foreign(desired, policy, &mut observed).await?;
     reader.read_leaving(desired, &mut observed).await?;
     reader.read_targets(desired, &mut observed).await?;

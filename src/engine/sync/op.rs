@@ -3,9 +3,11 @@
 mod apply;
 mod contents;
 mod delete;
+mod migrate;
 mod overlay;
 mod own;
 mod patch;
+mod stand_in;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, PoisonError};
@@ -80,8 +82,9 @@ impl Executor for Operator<'_> {
             Op::Restart { key, mark } => self.restart(step, (key, mark), started).await,
             Op::Delete(deletion) => self.delete(step, deletion, started).await,
             Op::Wait => Ok(()),
+            Op::Migrate { crd, from, to } => self.migrate(step, (crd, from, to), started).await,
             // No pass of the planner makes these yet.
-            Op::Create { .. } | Op::Copy { .. } | Op::Migrate { .. } => Err(Failure::new(
+            Op::Create { .. } | Op::Copy { .. } => Err(Failure::new(
                 FailureKind::Other,
                 format!("{} steps are not supported yet", step.op.verb()),
             )),

@@ -1,6 +1,7 @@
 //! What happens to every desired object, and the steps that do it.
 
 mod adoption;
+mod definition;
 mod drift;
 mod emit;
 mod member;
@@ -10,11 +11,12 @@ mod refusal;
 pub(super) use emit::until;
 
 use super::draft::{Ctx, Draft};
-use super::model::{Action, EdgeReason, Need};
+use super::model::{Action, Cause, EdgeReason, Need};
 use super::ownership::{self, Claim};
 use crate::inventory::EntryState;
 use crate::object::Manifest;
 use crate::observe::{LiveMeta, Prediction, Served, Unverified};
+use definition::Guarded;
 use emit::{block, change, create};
 
 /// Decides about every desired object.
@@ -50,8 +52,19 @@ fn decide(ctx: &Ctx<'_>, draft: &mut Draft, manifest: &Manifest) {
         Some(live) if live.deleting || in_ending_namespace => ending(ctx, draft, manifest, live),
         Some(_) if just_deleted(ctx, manifest) => absent(ctx, draft, manifest),
         Some(live) => match ownership::claim(ctx, id, live) {
-            Claim::Ours => member::decide(ctx, draft, manifest, live),
-            Claim::Adopt => adoption::decide(ctx, draft, manifest, live),
+            Claim::Ours => match definition::guard(ctx, draft, manifest) {
+                Guarded::Free => member::decide(ctx, draft, manifest, live),
+                Guarded::Refused => {}
+                Guarded::Anew(fields) => {
+                    let cause = Some(Cause::Git);
+                    recreate::decide(ctx, draft, manifest, live, (&fields, None), cause);
+                }
+            },
+            Claim::Adopt => match definition::guard(ctx, draft, manifest) {
+                // What others applied is never recreated; the server has the word.
+                Guarded::Free | Guarded::Anew(_) => adoption::decide(ctx, draft, manifest, live),
+                Guarded::Refused => {}
+            },
             Claim::Refused(finding) => block(ctx, draft, manifest, *finding),
         },
     }

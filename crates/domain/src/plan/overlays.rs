@@ -59,6 +59,17 @@ impl Desired {
     pub fn needs_targets(&self, record: Option<&Installed>) -> bool {
         self.sequence.targets().next().is_some() && Progress::of(self, record).unfinished
     }
+
+    /// Whether what git asks for is not installed and verified yet.
+    pub(in crate::plan) fn is_unfinished(&self, record: Option<&Installed>) -> bool {
+        Progress::of(self, record).unfinished
+    }
+
+    /// Whether the definitions have to be read whose stored objects its bundle
+    /// wants rewritten.
+    pub fn needs_migrated(&self, record: Option<&Installed>) -> bool {
+        !self.sequence.migrations.is_empty() && Progress::of(self, record).unfinished
+    }
 }
 
 /// A temporary change whose end is after verify.
@@ -76,7 +87,8 @@ pub(super) fn run(ctx: &Ctx<'_>, draft: &mut Draft) {
     } else {
         Vec::new()
     };
-    let dropped = drop_unwanted(ctx, draft, &all);
+    // A binding that stands in for another one goes with the rest of access.
+    let dropped = drop_unwanted(ctx, draft, &all, &|journaled| !journaled.is_made());
     let mut groups: BTreeMap<(StageName, Place), Vec<StepId>> = BTreeMap::new();
     let mut early: BTreeMap<StageName, Vec<StepId>> = BTreeMap::new();
     for one in all {
@@ -166,7 +178,7 @@ pub(super) fn finish(ctx: &Ctx<'_>, draft: &mut Draft) {
 /// Takes back first what former runs left on a release that goes as a whole.
 pub(super) fn before_removal(ctx: &Ctx<'_>, draft: &mut Draft) {
     if !draft.steps.is_empty() {
-        drop_unwanted(ctx, draft, &[]);
+        drop_unwanted(ctx, draft, &[], &|_| true);
     }
 }
 
@@ -175,9 +187,11 @@ fn drop_unwanted(
     ctx: &Ctx<'_>,
     draft: &mut Draft,
     wanted: &[Wanted<'_>],
+    which: &dyn Fn(&Journaled) -> bool,
 ) -> Vec<(ObjectId, StepId)> {
     let mut dropped = Vec::new();
-    for (id, journaled) in &ctx.observed.journal.overlays {
+    let journaled = ctx.observed.journal.overlays.iter();
+    for (id, journaled) in journaled.filter(|(_, journaled)| which(journaled)) {
         let live = ctx.observed.targets.get(&journaled.object);
         let is_there = live.is_some_and(|live| live.meta().uid == journaled.uid);
         let is_wanted = wanted.iter().any(|one| one.id == *id);
@@ -296,7 +310,7 @@ fn begin(
 }
 
 /// Adds the step that takes a temporary change back.
-fn lift(
+pub(super) fn lift(
     ctx: &Ctx<'_>,
     draft: &mut Draft,
     overlay: usize,

@@ -4,11 +4,13 @@
 mod access;
 mod changes;
 mod contended;
+mod definitions;
 mod edges;
 mod ignore;
 mod laws;
 mod leftover;
 mod namespace;
+mod operators;
 mod overlays;
 mod ownership;
 mod preflight;
@@ -19,6 +21,7 @@ mod rendered;
 mod reverse;
 mod scene;
 mod server;
+mod stand_in;
 mod verify;
 
 use rstest::rstest;

@@ -155,6 +155,22 @@ impl Consent {
             && self.is_for(release, from, to)
     }
 
+    /// Whether it allows to go on although a check of an object does not hold,
+    /// when a release goes from one version to another.
+    pub fn overrides(
+        &self,
+        check: &str,
+        id: &ObjectId,
+        release: &str,
+        from: Option<&str>,
+        to: &str,
+    ) -> bool {
+        self.action == ConsentAction::Override
+            && self.check.as_deref() == Some(check)
+            && self.is_about(id)
+            && self.is_for(release, from, to)
+    }
+
     fn is_about(&self, id: &ObjectId) -> bool {
         self.kind.as_ref() == Some(&id.kind)
             && self.name.as_ref() == Some(&id.name)

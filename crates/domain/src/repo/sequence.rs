@@ -15,6 +15,8 @@ pub struct Sequence {
     pub overlays: Vec<OverlayRule>,
     /// Stages of its own.
     pub stages: Vec<StageRule>,
+    /// Stored objects that are rewritten.
+    pub migrations: Vec<MigrationRule>,
 }
 
 impl Sequence {
@@ -56,6 +58,20 @@ pub struct StageRule {
     pub restart: Vec<Selector>,
     /// Deadline of its waits.
     pub timeout: Option<SignedDuration>,
+    /// Where it is written.
+    pub origin: Origin,
+}
+
+/// Objects that are stored in one version of their definition and are
+/// rewritten in another.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MigrationRule {
+    /// Name of the definition.
+    pub crd: String,
+    /// The stored version that goes.
+    pub from: String,
+    /// The version that is stored from then on.
+    pub to: String,
     /// Where it is written.
     pub origin: Origin,
 }

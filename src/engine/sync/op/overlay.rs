@@ -36,6 +36,9 @@ impl Operator<'_> {
         started: Instant,
     ) -> Result<(), Failure> {
         let overlay = self.overlay_of(step)?;
+        if overlay.original.0.is_null() {
+            return self.make(step, overlay, started).await;
+        }
         let (place, cluster) = self.place_of(step, started)?;
         let id = &step.object;
         for attempt in 1.. {
@@ -115,6 +118,9 @@ impl Operator<'_> {
             // It was never made.
             return Ok(());
         };
+        if journaled.is_made() {
+            return self.unmake(step, (id, journaled), started).await;
+        }
         let (place, cluster) = self.place_of(step, started)?;
         for attempt in 1.. {
             let live = cluster.get_id(&place, &journaled.object).await;
@@ -352,7 +358,11 @@ impl Operator<'_> {
             .ok_or_else(|| Failure::new(FailureKind::Other, "the plan has no such overlay"))
     }
 
-    fn place_of(&self, step: &Step, started: Instant) -> Result<(ResourcePath, Cluster), Failure> {
+    pub(super) fn place_of(
+        &self,
+        step: &Step,
+        started: Instant,
+    ) -> Result<(ResourcePath, Cluster), Failure> {
         let kind = step.object.group_kind();
         let place = self.paths.of_kind(&kind).ok_or_else(|| {
             Failure::new(

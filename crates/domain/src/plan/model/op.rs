@@ -68,6 +68,9 @@ pub enum Op {
     Migrate {
         /// The definition.
         crd: ObjectId,
+        /// The versions that nothing is stored in afterwards, and that nothing
+        /// records.
+        from: Vec<String>,
         /// The version to store.
         to: String,
     },
@@ -104,7 +107,9 @@ impl Op {
             Self::Restart { .. } => serde_json::json!(["restart"]),
             Self::Delete(_) => serde_json::json!(["delete"]),
             Self::Copy { from, .. } => serde_json::json!(["copy", from.to_string()]),
-            Self::Migrate { crd, to } => serde_json::json!(["migrate", crd.to_string(), to]),
+            Self::Migrate { crd, from, to } => {
+                serde_json::json!(["migrate", crd.to_string(), from, to])
+            }
             Self::Wait => serde_json::json!(["wait"]),
         }
     }

@@ -53,8 +53,10 @@ impl Scene {
     fn is_target(&self, id: &ObjectId) -> bool {
         let mut selectors = self.desired.sequence.targets();
         let mut journaled = self.observed.journal.overlays.values();
+        let given = self.desired.given_roles(self.observed.installed.as_ref());
         selectors.any(|selector| selector.group_kind() == Some(id.group_kind()))
             || journaled.any(|one| one.object == *id)
+            || given.contains(id)
     }
 
     fn ask(&mut self, manifest: &Manifest) {
