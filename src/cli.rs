@@ -23,6 +23,7 @@ mod mask;
 mod orders;
 mod plan;
 mod plan_file;
+mod preview;
 mod recover;
 mod render;
 mod rollback;
@@ -140,6 +141,7 @@ enum Command {
     Diff(diff::DiffArgs),
     Plan(plan::PlanArgs),
     Apply(apply::ApplyArgs),
+    Preview(preview::PreviewArgs),
     Status(status::StatusArgs),
     History(history::HistoryArgs),
     Doctor(doctor::DoctorArgs),
@@ -201,6 +203,7 @@ impl Cli {
             Command::Init(_)
             | Command::Render(_)
             | Command::Lint(_)
+            | Command::Preview(_)
             | Command::Completion(_)
             | Command::Version(_) => false,
         }
@@ -241,6 +244,7 @@ fn dispatch(cli: Cli, ui: &mut Ui) -> Result<Exit, CliError> {
         Command::Diff(args) => runtime::block_on(&cancel, diff::run(ui, &context, args)),
         Command::Plan(args) => runtime::block_on(&cancel, plan::run(ui, &context, args)),
         Command::Apply(args) => runtime::block_on(&cancel, apply::run(ui, &context, args)),
+        Command::Preview(args) => preview::run(ui, &context, &args),
         Command::Status(args) => runtime::block_on(&cancel, status::run(ui, &context, args)),
         Command::History(args) => runtime::block_on(&cancel, history::run(ui, &context, args)),
         Command::Doctor(args) => runtime::block_on(&cancel, doctor::run(ui, &context, args)),

@@ -93,22 +93,49 @@ pub(super) struct Compared {
     pub(super) plan: Plan,
 }
 
+/// One of the two revisions.
+pub(super) struct End {
+    /// As people call it.
+    pub(super) name: String,
+    pub(super) opened: Opened,
+}
+
+impl End {
+    /// A revision, or the working tree.
+    pub(super) fn open(ctx: &Context, revision: Option<&str>) -> Result<Self, CliError> {
+        Ok(Self {
+            name: revision.unwrap_or("working tree").to_owned(),
+            opened: ctx.open_at(revision)?,
+        })
+    }
+
+    /// With as much of the commit as people read.
+    pub(super) fn label(&self) -> String {
+        let revision = match &self.opened.revision {
+            Revision::Commit(id) => id.chars().take(7).collect(),
+            other => other.to_string(),
+        };
+        format!("{} ({revision})", self.name)
+    }
+}
+
 /// Renders a target at both revisions and plans the way from one to the other.
 /// `key` digests what is secret; it must not outlive the run.
 pub(super) fn revisions(
-    ctx: &Context,
     target: &Target,
-    base: &str,
+    base: &End,
+    head: &End,
     key: &DigestKey,
 ) -> Result<Comparison, CliError> {
-    let Opened { tree, revision } = ctx.open()?;
-    let head = load::read_all(&*tree, revision, &target.environment)
+    let Opened { tree, revision } = &head.opened;
+    let (tree, base_end, head_end) = (&**tree, base, head);
+    let head = load::read_all(tree, revision.clone(), &target.environment)
         .map_err(|findings| load::refused(target, findings))?;
-    let before = read_base(ctx, target, base)?;
+    let before = read_base(target, base)?;
     if let Some(wanted) = &target.release {
         let names = head.names();
         let was_there = |base: &Loaded| base.names().contains(&wanted.as_str());
-        if !names.contains(&wanted.as_str()) && !before.1.as_ref().is_some_and(was_there) {
+        if !names.contains(&wanted.as_str()) && !before.as_ref().is_some_and(was_there) {
             return Err(load::no_release(&head.environment, wanted, &names));
         }
     }
@@ -117,23 +144,17 @@ pub(super) fn revisions(
         None => head,
     };
     let head = head.sound(target)?;
-    let (revision, before) = before;
     let everything: Vec<&Rendered> = before.iter().chain([&head]).flat_map(Loaded::all).collect();
     let masker = mask::masker(key, everything.iter().copied());
-    let short = |revision: &Revision| match revision {
-        Revision::Commit(id) => id.chars().take(7).collect(),
-        other => other.to_string(),
-    };
-    let head_name = ctx.settings.revision.as_deref().unwrap_or("working tree");
     Ok(Comparison {
         revisions: Revisions {
-            base: format!("{base} ({})", short(&revision)),
-            head: format!("{head_name} ({})", short(&head.revision)),
-            base_commit: revision.to_string(),
-            head_commit: head.revision.to_string(),
+            base: base_end.label(),
+            head: head_end.label(),
+            base_commit: base_end.opened.revision.to_string(),
+            head_commit: head_end.opened.revision.to_string(),
         },
         kinds: Kinds::of(&head.environment, everything),
-        releases: pair(&*tree, target, before.as_ref(), &head, key),
+        releases: pair(tree, target, before.as_ref(), &head, key),
         findings: head.findings,
         masker,
     })
@@ -141,12 +162,8 @@ pub(super) fn revisions(
 
 /// The base, whose errors are told from those of the head. None where it does
 /// not have the environment.
-fn read_base(
-    ctx: &Context,
-    target: &Target,
-    name: &str,
-) -> Result<(Revision, Option<Loaded>), CliError> {
-    let Opened { tree, revision } = ctx.open_at(Some(name))?;
+fn read_base(target: &Target, base: &End) -> Result<Option<Loaded>, CliError> {
+    let End { name, opened } = base;
     let refuse = |findings: Vec<Finding>| {
         let findings = findings.into_iter().map(|mut finding| {
             if let Some(place) = &mut finding.place {
@@ -157,17 +174,16 @@ fn read_base(
         load::refused(&format!("base {name} of {target}"), findings.collect())
             .hint("name a base that can be rendered")
     };
-    match load::read_all(&*tree, revision.clone(), &target.environment) {
+    let revision = opened.revision.clone();
+    match load::read_all(&*opened.tree, revision, &target.environment) {
         Ok(loaded) => {
             // All of it: what any release of it has exists.
             if loaded.findings.iter().any(Finding::is_error) {
                 return Err(refuse(loaded.findings));
             }
-            Ok((revision, Some(loaded)))
+            Ok(Some(loaded))
         }
-        Err(findings) if findings.iter().any(|one| one.code == "unknown-environment") => {
-            Ok((revision, None))
-        }
+        Err(findings) if findings.iter().any(|one| one.code == "unknown-environment") => Ok(None),
         Err(findings) => Err(refuse(findings)),
     }
 }

@@ -8,7 +8,7 @@ use pleach_domain::diff::text::View;
 use pleach_domain::plan::Plan;
 use pleach_domain::plan::view::{Drawing, ReleaseDiff};
 
-use super::compare::{Kinds, Revisions};
+use super::compare::{End, Kinds, Revisions};
 use super::error::CliError;
 use super::session::{Options, Session};
 use super::verdict::Verdict;
@@ -79,7 +79,9 @@ pub(crate) async fn run(ui: &mut Ui, ctx: &Context, args: DiffArgs) -> Result<Ex
         full_deletes: args.all,
     };
     if let Some(base) = &args.base {
-        let comparison = compare::revisions(ctx, &args.target, base, &key)?;
+        let base = End::open(ctx, Some(base))?;
+        let head = End::open(ctx, ctx.settings.revision.as_deref())?;
+        let comparison = compare::revisions(&args.target, &base, &head, &key)?;
         ui.findings(&comparison.findings);
         let mut report = Report::new(&args, comparison.masker, comparison.releases.len());
         report.revisions = Some(comparison.revisions);

@@ -6,6 +6,7 @@ pub(crate) mod findings;
 pub(crate) mod history;
 pub(crate) mod manifests;
 pub(crate) mod plan;
+pub(crate) mod preview;
 pub(crate) mod progress;
 pub(crate) mod recover;
 pub(crate) mod report;

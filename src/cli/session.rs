@@ -26,7 +26,8 @@ use super::error::{CliError, Kind};
 use super::verdict::Verdict;
 use super::{Context, Exit, Loaded, Target, Ui};
 use crate::engine::sync::{
-    Observation, SyncError, look_into_namespaces, observe, recognize, review_access,
+    Observation, SyncError, look_at_checked, look_into_namespaces, observe, recognize,
+    review_access,
 };
 use crate::io::cluster::{Cluster, ClusterError, Connection};
 
@@ -167,6 +168,9 @@ impl Session {
             if look_into_namespaces(&cluster, &mut observation.observed, &plan).await {
                 plan = plan::plan(&desired, &observation.observed, &policy);
             }
+            if look_at_checked(&cluster, &desired, &mut observation.observed, &plan).await {
+                plan = plan::plan(&desired, &observation.observed, &policy);
+            }
             if self.options.review {
                 let observed = &mut observation.observed;
                 observed.access = review_access(&cluster, &desired, observed, &plan).await?;
@@ -242,6 +246,7 @@ pub(super) fn desired(loaded: &Loaded, release: &ResolvedRelease, rendered: &Ren
             block_uninstall: release.block_uninstall.clone(),
             protect: loaded.environment.protect.clone(),
             timeout: Some(release.timeout),
+            restart_on_config_change: release.restart_on_config_change,
         },
         sequence: release.sequence.clone(),
     };

@@ -5,6 +5,7 @@
 
 mod controllers;
 mod gates;
+mod journals;
 mod rights;
 mod sweep;
 
@@ -47,6 +48,7 @@ pub async fn examine(cluster: &Cluster, search: &Search) -> Result<Observations,
         Search::In(Store::ConfigMap { namespace }) => {
             let releases = state::inventories(cluster, search).await;
             observations.take_releases(releases);
+            journals::all(cluster, Some(namespace), &mut observations).await;
             sweep::namespaces(cluster, namespace, &mut observations).await;
         }
         Search::Everywhere | Search::In(Store::Release) => {
@@ -81,6 +83,7 @@ async fn examine_all(cluster: &Cluster, search: &Search, observations: &mut Obse
     observations.take_releases(releases);
     backends(cluster, observations).await;
     gates::all(cluster, observations).await;
+    journals::all(cluster, None, observations).await;
     let kinds = definitions.iter().map(Definition::kind).collect();
     sweep::objects(cluster, kinds, observations).await;
     controllers::look_for(cluster, observations).await;

@@ -43,11 +43,14 @@ impl Examined {
         let Rebuilt {
             inventory,
             found,
+            kept,
             unlabelled,
             ..
         } = &self.rebuilt;
+        let is_whole =
+            self.lost.is_empty() && found.is_empty() && kept.is_empty() && unlabelled.is_empty();
         let has_members = self.installed.is_some() || !inventory.entries.is_empty();
-        has_members && !(self.lost.is_empty() && found.is_empty() && unlabelled.is_empty())
+        has_members && !is_whole
     }
 
     /// Writes the record, with everything that it needs, when nobody else is

@@ -3,6 +3,7 @@
 mod absent;
 mod access;
 mod body;
+mod checks;
 mod contents;
 mod error;
 pub mod events;
@@ -31,6 +32,7 @@ use pleach_domain::order::StageName;
 use pleach_domain::plan::{Desired, Plan};
 use tokio::sync::Semaphore;
 
+pub use checks::look_at_checked;
 pub use contents::look_into_namespaces;
 pub use error::SyncError;
 pub use observe::{Observation, cluster_id, is_cluster, observe, recognize};

@@ -1,6 +1,7 @@
 //! git on this machine: which revision a folder is at, and the files of any
 //! other revision, read without a checkout. [`write`] adds commits to a branch.
 
+mod history;
 mod tree;
 mod write;
 
@@ -82,6 +83,27 @@ pub enum GitError {
         /// Why it cannot be read.
         #[source]
         source: TreeError,
+    },
+    /// Two revisions without a common ancestor.
+    #[error("{base} and {head} have no commit in common")]
+    Unrelated {
+        /// The one that is compared with.
+        base: String,
+        /// The other.
+        head: String,
+        /// Whether the clone lacks commits.
+        shallow: bool,
+    },
+    /// Two revisions could not be compared.
+    #[error("failed to compare {base} with {head}")]
+    Compare {
+        /// The one that is compared with.
+        base: String,
+        /// The other.
+        head: String,
+        /// Why.
+        #[source]
+        source: git2::Error,
     },
     /// No commit can be added here.
     #[error("{} {what}", path.display())]
@@ -171,6 +193,10 @@ impl GitError {
             Self::UnknownRevision { .. } => {
                 Some("name a branch, a tag or a commit; a branch of a remote is origin/NAME".into())
             }
+            Self::Unrelated { shallow: true, .. } => Some(
+                "this is a shallow clone; fetch what is between them: git fetch --unshallow".into(),
+            ),
+            Self::Unrelated { .. } => Some("compare them as they are: --direct".into()),
             Self::NoBranch { .. } => {
                 Some("check out the branch that the environment is deployed from".into())
             }

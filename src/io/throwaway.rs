@@ -77,21 +77,31 @@ pub enum Network {
     Namespace,
 }
 
+/// A part of a control plane that can crash.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Component {
+    /// Keeps the objects.
+    Etcd,
+    /// Answers requests.
+    ApiServer,
+}
+
 /// A running control plane, which ends when this is dropped.
 #[derive(Debug)]
 pub struct ControlPlane {
     // Declared first, dropped first: a folder can only be removed when nobody
     // writes into it.
-    _processes: Processes,
+    processes: Processes,
     folder: Folder,
     binaries: Binaries,
-    kubectl: PathBuf,
+    programs: Programs,
     kubeconfig: PathBuf,
     audit_log: PathBuf,
     server_url: String,
     ca: Authority,
     ca_pem: String,
     users: AtomicUsize,
+    port_number: u16,
     _port: tokio::net::TcpSocket,
 }
 
@@ -156,15 +166,16 @@ impl ControlPlane {
 
         Ok(Self {
             audit_log: path.join(components::AUDIT_LOG),
-            _processes: processes,
+            processes,
             folder,
             binaries: options.binaries,
-            kubectl: programs.kubectl,
+            programs,
             kubeconfig,
             server_url,
             ca,
             ca_pem,
             users: AtomicUsize::new(0),
+            port_number,
             _port: port,
         })
     }
@@ -191,7 +202,22 @@ impl ControlPlane {
 
     /// Returns the path of kubectl, of the same version as the API server.
     pub fn kubectl(&self) -> &Path {
-        &self.kubectl
+        &self.programs.kubectl
+    }
+
+    /// Kills a part as a crash would, and starts it again. Does not wait until
+    /// it answers.
+    pub fn restart(&self, component: Component) -> Result<(), ThrowawayError> {
+        let (programs, path) = (&self.programs, self.folder.path());
+        let (name, command) = match component {
+            Component::Etcd => ("etcd", components::etcd(&programs.etcd, path)),
+            Component::ApiServer => (
+                "kube-apiserver",
+                components::kube_apiserver(&programs.kube_apiserver, path, self.port_number),
+            ),
+        };
+        self.processes.kill(name);
+        start_process(&self.processes, &self.folder, name, command)
     }
 
     /// Returns the folder, where every program has a log named after it.
@@ -227,6 +253,7 @@ impl ControlPlane {
 }
 
 /// Paths of the programs that the options ask for.
+#[derive(Debug)]
 struct Programs {
     etcd: PathBuf,
     kube_apiserver: PathBuf,

@@ -1,12 +1,14 @@
-//! What only somebody who is gone would end: gates of upgrades that nobody
-//! carries out, finalizers without a controller.
+//! What only somebody who is gone would end: gates and temporary changes of
+//! upgrades that nobody carries out, finalizers without a controller.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use pleach_testkit::faults::{Kind, Moment, Seen};
 use serde_json::Value;
 
 use crate::fleet::Fleet;
+use crate::kill;
 use crate::samples::{BUNDLE, config_map};
 
 const ID: &str = "ValidatingAdmissionPolicy.admissionregistration.k8s.io/gated.web.handover";
@@ -33,11 +35,87 @@ metadata: {name: gated.web, namespace: pleach-system}
 spec: {holderIdentity: desk, leaseDurationSeconds: 3, renewTime: '2026-01-01T00:00:00.000000Z'}
 ";
 
-/// What the doctor says about the gate.
-fn diagnosis(fleet: &Fleet) -> Option<Value> {
+/// What the doctor says about an object.
+fn diagnosis_of(fleet: &Fleet, id: &str) -> Option<Value> {
     let run = fleet.run(&["doctor", "-o", "json"]);
     let all = run.json()["diagnoses"].as_array().unwrap().clone();
-    all.into_iter().find(|found| found["object"] == ID)
+    all.into_iter().find(|found| found["object"] == id)
+}
+
+/// What the doctor says about the gate.
+fn diagnosis(fleet: &Fleet) -> Option<Value> {
+    diagnosis_of(fleet, ID)
+}
+
+#[test]
+fn what_a_killed_upgrade_left_different_is_found_with_what_ends_it() {
+    let release = "  - {name: web, bundle: web, namespace: differs}\n";
+    let overlay = "overlays:\n  - {name: hold, target: {kind: ConfigMap, name: theirs}, patch: {data: {mode: slow}}, from: preflight, until: verify}\n";
+    let files = [
+        ("manifests/web/bundle.yaml", format!("{BUNDLE}{overlay}")),
+        ("manifests/web/a.yaml", config_map("a", "v")),
+    ];
+    let mut fleet = Fleet::new("differs", release, &files);
+    fleet.applied();
+    let theirs = ["configmap", "theirs", "-n=differs"];
+    fleet.kubectl(&[
+        "create",
+        theirs[0],
+        theirs[1],
+        theirs[2],
+        "--from-literal=mode=fast",
+    ]);
+    fleet.write("manifests/web/a.yaml", &config_map("a", "w"));
+    fleet.commit();
+    let apply = ["apply", "differs", "--yes"];
+    let is_change = |seen: &Seen| seen.kind == Kind::Write && seen.path.ends_with("/configmaps/a");
+    assert!(kill::at(
+        &mut fleet,
+        &apply,
+        Moment::BeforeForwarding,
+        is_change
+    ));
+    fleet.forget_killed_runs();
+
+    let id = "ConfigMap/differs/theirs";
+    let found = diagnosis_of(&fleet, id).unwrap();
+    assert_eq!(found["code"], "overlay-abandoned");
+    assert_eq!(found["severity"], "warning");
+    let message = found["message"].as_str().unwrap();
+    assert!(
+        message.contains(r#"data.mode is "slow" and was "fast"; overlay hold of"#)
+            && message.ends_with("which nobody is carrying out"),
+        "{message}"
+    );
+    assert_eq!(found["command"], "pleach apply differs/web");
+
+    // Without the Release no run finds it; the command puts it back.
+    fleet.kubectl(&["delete", "release", "differs.web"]);
+    let found = diagnosis_of(&fleet, id).unwrap();
+    assert_eq!(found["severity"], "error");
+    let command = found["command"].as_str().unwrap();
+    let rest = command.strip_prefix("kubectl patch configmap theirs -n differs --type=merge -p ");
+    let patch = rest.unwrap().trim_matches('\'');
+    fleet.kubectl(&[
+        "patch",
+        theirs[0],
+        theirs[1],
+        theirs[2],
+        "--type=merge",
+        "-p",
+        patch,
+    ]);
+    assert_eq!(fleet.field(&theirs, "{.data.mode}"), "fast");
+    let hint = found["hint"].as_str().unwrap();
+    let record = "kubectl delete configmap differs.web.journal -n pleach-system";
+    assert!(hint.contains(record), "{hint}");
+    fleet.kubectl(&[
+        "delete",
+        "configmap",
+        "differs.web.journal",
+        "-n=pleach-system",
+    ]);
+    assert_eq!(diagnosis_of(&fleet, id), None);
 }
 
 #[test]

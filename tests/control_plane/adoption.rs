@@ -5,11 +5,6 @@ use pleach_testkit::faults::{Answer, Fault, FaultProxy, Kind, Rule};
 use crate::fleet::{Fleet, Run, owners};
 use crate::shared;
 
-const BUNDLE: (&str, &str) = (
-    "manifests/web/bundle.yaml",
-    "apiVersion: pleach.dev/v1alpha1\nkind: Bundle\n",
-);
-
 /// What git wants; with `MARKS`, what a deployer installed.
 const APP: &str = "\
 apiVersion: v1
@@ -39,10 +34,7 @@ const OBJECTS: [&str; 3] = ["cm/settings", "service/web", "deployment/web"];
 
 /// A release of what others have installed in its namespace.
 fn fleet(environment: &'static str) -> Fleet {
-    let release = format!("  - {{name: web, bundle: web, namespace: {environment}}}\n");
-    let wanted = APP.replace(", MARKS", "");
-    let files = [BUNDLE, ("manifests/web/web.yaml", wanted.as_str())];
-    let fleet = Fleet::new(environment, &release, &files);
+    let fleet = Fleet::web(environment, &APP.replace(", MARKS", ""));
     fleet.kubectl(&["create", "namespace", environment]);
     fleet
 }

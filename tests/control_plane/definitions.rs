@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use pleach_testkit::faults::{Answer, Fault, FaultProxy, Moment, Rule};
+use pleach_testkit::faults::{Answer, Fault, FaultProxy, Moment, Rule, Seen};
 use serde_json::Value;
 
 use crate::fleet::{Fleet, object_writes};
@@ -252,7 +252,7 @@ fn fields_that_objects_use_go_with_consent_only() {
 }
 
 /// Writes of Gears, by number.
-fn is_rewrite(seen: &pleach_testkit::faults::Seen) -> bool {
+fn is_rewrite(seen: &Seen) -> bool {
     seen.method == "PATCH" && seen.path.contains("/gears/") && seen.query.contains("pleach-overlay")
 }
 
@@ -300,7 +300,16 @@ fn a_thousand_objects_are_rewritten_across_a_kill() {
     assert_eq!(live["spec"]["versions"][1]["served"], false);
     assert_eq!(names(&live["status"]["storedVersions"]), ["v1beta1", "v1"]);
 
+    // The server forgets the list in the middle of it.
+    let proxy = FaultProxy::start(shared().kubeconfig()).unwrap();
+    let is_later_page =
+        |seen: &Seen| seen.path.ends_with("/gears") && seen.query.contains("continue=");
+    let expired = Answer::status(http::StatusCode::GONE, "Expired", "the list is too old");
+    proxy.add(Rule::on(is_later_page, Fault::Answer(expired)).nth(1));
+    fleet.through(proxy.kubeconfig());
     fleet.applied();
+    assert_eq!(proxy.log().faults().count(), 1);
+    fleet.through(shared().kubeconfig().to_owned());
     let live = crd(&fleet);
     assert_eq!(names(&live["spec"]["versions"]), ["v1"]);
     assert_eq!(names(&live["status"]["storedVersions"]), ["v1"]);

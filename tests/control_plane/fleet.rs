@@ -17,6 +17,7 @@ use pleach_testkit::repository::TestRepo;
 use serde_json::Value;
 use tempfile::TempDir;
 
+use crate::samples::BUNDLE;
 use crate::shared;
 
 /// Part of every secret value that a test deploys; never to be printed.
@@ -79,6 +80,9 @@ impl Run {
     }
 }
 
+/// The file of [`Fleet::web`].
+pub(crate) const WEB: &str = "manifests/web/web.yaml";
+
 /// A repository with one environment, deployed to a control plane.
 pub(crate) struct Fleet {
     pub(crate) environment: &'static str,
@@ -96,6 +100,13 @@ impl Fleet {
         files: &[(&str, impl AsRef<str>)],
     ) -> Self {
         Self::on(shared(), environment, releases, files)
+    }
+
+    /// A release `web` of one file, in the namespace of its environment.
+    pub(crate) fn web(environment: &'static str, manifests: &str) -> Self {
+        let release = format!("  - {{name: web, bundle: web, namespace: {environment}}}\n");
+        let files = [("manifests/web/bundle.yaml", BUNDLE), (WEB, manifests)];
+        Self::new(environment, &release, &files)
     }
 
     /// A repository for a control plane. The environment names its id.

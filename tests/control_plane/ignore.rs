@@ -2,18 +2,7 @@
 
 use serde_json::Value;
 
-use crate::fleet::{Fleet, object_writes, owners};
-
-const BUNDLE: (&str, &str) = (
-    "manifests/web/bundle.yaml",
-    "apiVersion: pleach.dev/v1alpha1\nkind: Bundle\n",
-);
-const FILE: &str = "manifests/web/web.yaml";
-
-fn fleet(environment: &'static str, manifests: &str) -> Fleet {
-    let release = format!("  - {{name: web, bundle: web, namespace: {environment}}}\n");
-    Fleet::new(environment, &release, &[BUNDLE, (FILE, manifests)])
-}
+use crate::fleet::{Fleet, WEB, object_writes, owners};
 
 /// What we own of an object through our applies.
 fn ours(fleet: &Fleet, args: &[&str]) -> Value {
@@ -46,7 +35,7 @@ spec:
 
 #[test]
 fn a_rule_comes_lives_and_goes() {
-    let fleet = fleet("ignoring", CONFIG);
+    let fleet = Fleet::web("ignoring", CONFIG);
     fleet.applied();
     let write = |value: &str| {
         let patch = format!(r#"{{"data":{{"mode":"{value}"}}}}"#);
@@ -93,9 +82,9 @@ fn a_rule_comes_lives_and_goes() {
     fleet.diff().ended_with(0);
     let (_, events) = fleet.watched(Fleet::applied);
     assert_eq!(object_writes(&events), Vec::<String>::new());
-    fleet.edit(FILE, "mode: fast", "mode: odd");
-    fleet.edit(FILE, "image: \"side:1\"", "image: \"side:2\"");
-    fleet.edit(FILE, "other: x", "other: z");
+    fleet.edit(WEB, "mode: fast", "mode: odd");
+    fleet.edit(WEB, "image: \"side:1\"", "image: \"side:2\"");
+    fleet.edit(WEB, "other: x", "other: z");
     fleet.commit();
     let run = fleet.diff().ended_with(10);
     assert!(
@@ -145,7 +134,7 @@ fn a_rule_comes_lives_and_goes() {
 
 #[test]
 fn an_ignored_field_is_sent_when_its_object_is_created() {
-    let fleet = fleet("initial", CONFIG);
+    let fleet = Fleet::web("initial", CONFIG);
     fleet.edit_environment(
         "bundle: web,",
         "bundle: web, ignore: [{kind: ConfigMap, fields: [data.mode, data.typo]}, {kind: ConfigMap, name: setting, fields: [data.x]}],",
@@ -212,7 +201,7 @@ fn replicas_that_an_autoscaler_sets_are_not_fought_over() {
         autoscaler("idle"),
     ]
     .join("---\n");
-    let fleet = fleet("scaling", &manifests);
+    let fleet = Fleet::web("scaling", &manifests);
     // No pod ever runs here, so nothing is waited for.
     let apply = |fleet: &Fleet| {
         fleet
@@ -253,7 +242,7 @@ fn replicas_that_an_autoscaler_sets_are_not_fought_over() {
         let (_, events) = fleet.watched(apply);
         assert_eq!(object_writes(&events), Vec::<String>::new());
     }
-    fleet.edit(FILE, "image: \"web:1\"", "image: \"web:2\"");
+    fleet.edit(WEB, "image: \"web:1\"", "image: \"web:2\"");
     fleet.commit();
     let run = fleet.diff().ended_with(10);
     assert!(!run.stdout.contains("replicas: 1\n"), "{}", run.shown());

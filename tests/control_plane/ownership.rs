@@ -5,9 +5,7 @@ use std::time::Duration;
 use pleach_testkit::faults::{Fault, FaultProxy, Kind, Moment, Rule};
 
 use crate::fleet::{Fleet, object_writes, owners};
-use crate::{kubectl, samples, shared};
-
-const BUNDLE: (&str, &str) = ("manifests/web/bundle.yaml", samples::BUNDLE);
+use crate::{kubectl, shared};
 
 /// What lies in the cluster before pleach comes.
 const LIVE: &str = "\
@@ -52,12 +50,7 @@ data: {k: v}
 
 /// A namespace that is there already, and a release for it.
 fn fleet(environment: &'static str, manifests: &str) -> Fleet {
-    let release = format!("  - {{name: web, bundle: web, namespace: {environment}}}\n");
-    let fleet = Fleet::new(
-        environment,
-        &release,
-        &[BUNDLE, ("manifests/web/web.yaml", manifests)],
-    );
+    let fleet = Fleet::web(environment, manifests);
     fleet.kubectl(&["create", "namespace", environment]);
     fleet
 }

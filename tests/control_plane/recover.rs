@@ -1,9 +1,12 @@
 //! Lost records, rebuilt from what objects say of themselves.
 
+use std::time::Duration;
+
+use pleach_testkit::faults::{Fault, FaultProxy, Kind, Rule, Seen};
 use rstest::rstest;
 
 use crate::fleet::{Fleet, object_writes};
-use crate::{kubectl, samples};
+use crate::{kubectl, samples, shared};
 
 fn fleet(environment: &'static str) -> Fleet {
     let group = format!("{environment}.example.org");
@@ -148,6 +151,59 @@ fn a_lost_record_is_rebuilt_and_nothing_is_deleted(
     fleet.applied().says("1 created, 1 deleted");
     assert!(!fleet.exists(&["-n", environment, "cm/settings"]));
     assert!(fleet.exists(&["-n", environment, "cm/copied"]));
+}
+
+/// Somebody creates an object between the plan and its apply, which fails then;
+/// also after the record was lost the object is theirs.
+#[test]
+fn what_somebody_else_made_stays_theirs_when_the_record_is_lost() {
+    let mut fleet = fleet("lost-kept");
+    fleet.applied();
+    let manifests = "manifests/shop/all.yaml";
+    let with = format!(
+        "{}---\n{}",
+        fleet.read(manifests),
+        samples::config_map("late", "v")
+    );
+    fleet.write(manifests, &with);
+    fleet.commit();
+    let proxy = FaultProxy::start(shared().kubeconfig()).unwrap();
+    let is_about =
+        |seen: &Seen| seen.kind == Kind::Write && seen.path.ends_with("/configmaps/late");
+    proxy.add(Rule::on(is_about, Fault::Delay(Duration::from_millis(2500))).nth(1));
+    fleet.through(proxy.kubeconfig());
+    let run = fleet.start(&["apply", "lost-kept", "--yes"]);
+    fleet.until("the request", |_| proxy.log().faults().next().map(drop));
+    kubectl::admin(&[
+        "-n",
+        "lost-kept",
+        "create",
+        "cm",
+        "late",
+        "--from-literal=k=v",
+    ]);
+    run.ended()
+        .ended_with(5)
+        .says("it was created by kubectl-create");
+    fleet.through(shared().kubeconfig().to_owned());
+
+    lose_both(&fleet);
+    fleet
+        .run(&["recover", "lost-kept", "--yes"])
+        .ended_with(0)
+        .says("never to be deleted, as somebody else made it: ConfigMap/lost-kept/late")
+        .says("found: ConfigMap/lost-kept/settings");
+    // Git drops it, and it stays.
+    fleet.edit(
+        manifests,
+        &samples::config_map("late", "v"),
+        &samples::config_map("else", "v"),
+    );
+    fleet.commit();
+    fleet.applied().says(
+        "kept ConfigMap/lost-kept/late: no longer in git; stays because others hold fields of it",
+    );
+    assert!(fleet.exists(&["-n", "lost-kept", "cm/late"]));
 }
 
 #[test]

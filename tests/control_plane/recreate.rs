@@ -1,17 +1,6 @@
 //! Fields that cannot change: the object is deleted and created anew.
 
-use crate::fleet::Fleet;
-
-const BUNDLE: (&str, &str) = (
-    "manifests/web/bundle.yaml",
-    "apiVersion: pleach.dev/v1alpha1\nkind: Bundle\n",
-);
-const FILE: &str = "manifests/web/web.yaml";
-
-fn fleet(environment: &'static str, manifests: &str) -> Fleet {
-    let release = format!("  - {{name: web, bundle: web, namespace: {environment}}}\n");
-    Fleet::new(environment, &release, &[BUNDLE, (FILE, manifests)])
-}
+use crate::fleet::{Fleet, WEB};
 
 fn uid(fleet: &Fleet, args: &[&str]) -> String {
     fleet.field(args, "{.metadata.uid}")
@@ -51,7 +40,7 @@ data: {k: v}
 
 #[test]
 fn what_is_not_protected_is_planned_shown_and_created_anew() {
-    let fleet = fleet("anew", WORKLOADS);
+    let fleet = Fleet::web("anew", WORKLOADS);
     let apply = |fleet: &Fleet| {
         fleet
             .run(&["apply", "anew", "--yes", "--wait=none"])
@@ -67,10 +56,10 @@ fn what_is_not_protected_is_planned_shown_and_created_anew() {
     let uids = || objects.map(|object| uid(&fleet, &["-n", "anew", object]));
     let before = uids();
 
-    fleet.edit(FILE, "app: web", "app: other");
-    fleet.edit(FILE, "once:1", "once:2");
-    fleet.edit(FILE, "name: view", "name: edit");
-    fleet.edit(FILE, "{k: v}", "{k: w}");
+    fleet.edit(WEB, "app: web", "app: other");
+    fleet.edit(WEB, "once:1", "once:2");
+    fleet.edit(WEB, "name: view", "name: edit");
+    fleet.edit(WEB, "{k: v}", "{k: w}");
     fleet.commit();
     let run = fleet.writes_nothing(|fleet| fleet.diff().ended_with(10));
     assert!(
@@ -103,14 +92,14 @@ fn what_is_not_protected_is_planned_shown_and_created_anew() {
 
 #[test]
 fn nothing_is_deleted_for_what_the_server_would_refuse() {
-    let fleet = fleet("invalid", WORKLOADS);
+    let fleet = Fleet::web("invalid", WORKLOADS);
     fleet
         .run(&["apply", "invalid", "--yes", "--wait=none"])
         .ended_with(0);
     let before = uid(&fleet, &["-n", "invalid", "job/once"]);
     // Immutable, and no Job may have it either.
     fleet.edit(
-        FILE,
+        WEB,
         "restartPolicy: Never, containers: [{name: once,",
         "restartPolicy: Never, containers: [{name: UPPER,",
     );
@@ -151,16 +140,16 @@ data: {greeting: hello}
 
 #[test]
 fn immutable_fields_are_refused_before_anything_is_written() {
-    let fleet = fleet("stiff", STATEFUL);
+    let fleet = Fleet::web("stiff", STATEFUL);
     let args = ["apply", "stiff", "--yes", "--wait=none"];
     fleet.run(&args).ended_with(0);
     let claim = uid(&fleet, &["-n", "stiff", "pvc/data"]);
     fleet.edit(
-        FILE,
+        WEB,
         "storageClassName: none-such",
         "storageClassName: other",
     );
-    fleet.edit(FILE, "greeting: hello", "greeting: welcome");
+    fleet.edit(WEB, "greeting: hello", "greeting: welcome");
     fleet.commit();
     fleet
         .writes_nothing(|fleet| fleet.run(&args).ended_with(7))
@@ -177,7 +166,7 @@ fn immutable_fields_are_refused_before_anything_is_written() {
 
 #[test]
 fn a_stateful_set_is_created_anew_and_adopts_its_pods() {
-    let fleet = fleet("orphans", STATEFUL);
+    let fleet = Fleet::web("orphans", STATEFUL);
     let args = ["apply", "orphans", "--yes", "--wait=none"];
     fleet.run(&args).ended_with(0);
     fleet.kubectl(&[
@@ -190,7 +179,7 @@ fn a_stateful_set_is_created_anew_and_adopts_its_pods() {
     ]);
     let pods = || ["pod/db-0", "pod/db-1"].map(|pod| uid(&fleet, &["-n", "orphans", pod]));
     let (before, set) = (pods(), uid(&fleet, &["-n", "orphans", "statefulset/db"]));
-    fleet.edit(FILE, "serviceName: db", "serviceName: db-other");
+    fleet.edit(WEB, "serviceName: db", "serviceName: db-other");
     fleet.commit();
     let run = fleet.writes_nothing(|fleet| fleet.run(&args).ended_with(7));
     // The line that it prints is the one that is needed.

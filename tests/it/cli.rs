@@ -8,6 +8,7 @@ mod errors;
 mod help;
 mod init;
 mod lint;
+mod preview;
 mod render;
 mod status;
 mod version;

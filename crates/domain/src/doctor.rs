@@ -15,6 +15,7 @@ mod limits;
 mod membership;
 mod namespace;
 mod registration;
+mod standing;
 mod stuck;
 mod subject;
 #[cfg(test)]
@@ -36,6 +37,7 @@ pub use evidence::{Evidence, Proof, Refusal};
 pub use gate::{Gate, Holding};
 pub use namespace::{Leaving, Remaining};
 pub use registration::{Definition, Registered, Role, Rule, Webhook};
+pub use standing::Standing;
 pub use subject::{Deployer, Owner, Subject, Write};
 
 /// Everything that the doctor knows of a cluster.
@@ -51,6 +53,8 @@ pub struct Observations {
     pub backends: BTreeMap<ServiceRef, Backend>,
     /// Admission policies of pleach that close something.
     pub gates: Vec<Gate>,
+    /// Temporary changes that releases have on record.
+    pub standing: Vec<Standing>,
     /// Namespaces that are being deleted.
     pub namespaces: Vec<Leaving>,
     /// Objects that are being deleted, and those that claim to be members of a
@@ -139,6 +143,8 @@ pub enum Code {
     ApiUnavailable,
     /// A gate of an upgrade that nobody carries out any more.
     GateAbandoned,
+    /// A temporary change of an upgrade that nobody carries out any more.
+    OverlayAbandoned,
     /// Discovery of a group-version is stale, and no `APIService` says why.
     DiscoveryStale,
     /// The deletion of a namespace does not get on.
@@ -161,11 +167,12 @@ pub enum Code {
 
 impl Code {
     /// Every code.
-    pub const ALL: [Self; 13] = [
+    pub const ALL: [Self; 14] = [
         Self::ServiceMissing,
         Self::ServiceWithoutEndpoints,
         Self::ApiUnavailable,
         Self::GateAbandoned,
+        Self::OverlayAbandoned,
         Self::DiscoveryStale,
         Self::NamespaceStuck,
         Self::ObjectStuck,
@@ -185,6 +192,7 @@ impl fmt::Display for Code {
             Self::ServiceWithoutEndpoints => "service-without-endpoints",
             Self::ApiUnavailable => "api-unavailable",
             Self::GateAbandoned => "gate-abandoned",
+            Self::OverlayAbandoned => "overlay-abandoned",
             Self::DiscoveryStale => "discovery-stale",
             Self::NamespaceStuck => "namespace-stuck",
             Self::ObjectStuck => "object-stuck",
@@ -237,6 +245,7 @@ pub fn diagnose(observations: &Observations) -> Vec<Diagnosis> {
     dead::registrations(observations, &mut diagnoses);
     dead::discovery(observations, &mut diagnoses);
     gate::gates(observations, &mut diagnoses);
+    standing::overlays(observations, &mut diagnoses);
     stuck::namespaces(observations, &mut diagnoses);
     stuck::objects(observations, &mut diagnoses);
     membership::orphans(observations, &mut diagnoses);

@@ -111,16 +111,7 @@ fn lean(manifest: &Manifest, patterns: &[FieldPattern]) -> Option<Manifest> {
     for pattern in patterns {
         removed |= pattern.remove(&mut value);
     }
-    removed.then(|| {
-        Manifest::new(
-            manifest.id().clone(),
-            manifest.api_version().clone(),
-            manifest.origin().clone(),
-            &value,
-            manifest.is_secret(),
-        )
-        .with_secret_fields(manifest.secret_fields().to_vec())
-    })
+    removed.then(|| manifest.with_content(&value))
 }
 
 /// The set without the fields that the patterns name.

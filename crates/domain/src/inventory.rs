@@ -20,7 +20,7 @@ pub use memory::Memory;
 pub use orders::{Orders, Suspension, SyncRequest};
 pub use rebuild::{Found, Rebuilt, rebuild};
 pub use release::{
-    Attempt, AttemptResult, Installed, RECORD_FORMAT, RecordError, ReleaseName, ShardRef,
+    Attempt, AttemptResult, Installed, Override, RECORD_FORMAT, RecordError, ReleaseName, ShardRef,
     config_map_data, parent_object,
 };
 pub use shards::{SHARD_LIMIT, Shard, ShardError, read_shards, write_shards};

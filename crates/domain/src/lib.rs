@@ -9,16 +9,20 @@
 //! [`order`] → [`plan`]; [`doctor`] looks at a whole cluster instead of a
 //! release. [`definition`] knows what the change of a
 //! `CustomResourceDefinition` does to live objects, [`deployer`] who else may own an object, [`ignore`] which
-//! fields are left to others, [`overlay`] what is changed for a while only. [`object`] is what all of them speak of,
-//! [`inventory`] what outlives a run, [`readiness`] what "done" means.
+//! fields are left to others, [`overlay`] what is changed for a while only, [`gate`] what is closed
+//! meanwhile. [`object`] is what all of them speak of, [`inventory`] what outlives a run,
+//! [`readiness`] what "done" means, [`check`] what people say must hold, in [`cel`].
 
 pub mod age;
+pub mod cel;
+pub mod check;
 pub mod definition;
 pub mod deployer;
 pub mod diff;
 pub mod doctor;
 pub mod ending;
 pub mod finding;
+pub mod gate;
 pub mod ignore;
 pub mod inventory;
 pub mod kinds;
@@ -28,6 +32,7 @@ pub mod observe;
 pub mod order;
 pub mod overlay;
 pub mod plan;
+pub mod preview;
 pub mod readiness;
 pub mod render;
 pub mod repo;

@@ -25,6 +25,7 @@ use std::fmt;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
+use crate::check::Looked;
 use crate::definition::Instances;
 use crate::deployer::KnownOwner;
 use crate::inventory::{Installed, Inventory, Journal};
@@ -79,6 +80,10 @@ pub struct Observed {
     /// could be lost.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub instances: BTreeMap<ObjectId, Instances>,
+    /// What speaks against the checks of the bundle, by their names; read only
+    /// where a change of the release is on its way.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub checked: BTreeMap<String, Looked>,
     /// What pleach itself may do; empty when it was not asked.
     pub access: Grants,
     /// What the Release object says; none on first use.
@@ -287,6 +292,7 @@ impl Observed {
             backends: BTreeMap::new(),
             contents: BTreeMap::new(),
             instances: BTreeMap::new(),
+            checked: BTreeMap::new(),
             access: Grants::default(),
             installed: None,
             inventory: Inventory::default(),

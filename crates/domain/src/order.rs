@@ -4,7 +4,9 @@ mod facts;
 mod kinds;
 mod stage;
 
-pub use facts::{Definition, Facts, Interception, registered_api, registered_services};
+pub use facts::{
+    Definition, Facts, Interception, configuration, registered_api, registered_services,
+};
 pub use kinds::{
     DeletionClass, defined_kinds, deletion_class, is_builtin_group, kind_rank, sort, stage_of,
 };

@@ -22,6 +22,7 @@ use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
+use crate::gate::is_policy;
 use crate::object::{Digest, FieldPath, ObjectId, PathSegment, canonical_json};
 use crate::plan::NonSecret;
 
@@ -42,6 +43,12 @@ impl OverlayId {
     pub fn new(name: &str, object: &ObjectId, patch: &Value) -> Self {
         let patch = Digest::of(&canonical_json(patch)).short();
         Self(format!("{name} {object} {patch}"))
+    }
+
+    /// The gate with this name, by its policy. What it closes may change while
+    /// it is on.
+    pub fn of_gate(name: &str, policy: &ObjectId) -> Self {
+        Self(format!("{name} {policy}"))
     }
 
     /// The name in the bundle.
@@ -124,7 +131,7 @@ pub struct Journaled {
 impl Journaled {
     /// Whether the object as a whole is there for a while only.
     pub fn is_made(&self) -> bool {
-        self.original.0.is_null()
+        self.original.0.is_null() && !is_policy(&self.object)
     }
 }
 

@@ -5,7 +5,8 @@
 //! steps, edges and findings and reads what earlier passes left:
 //!
 //! 1. `preflight`: may anything be written at all? With `access::operators`:
-//!    could those who write roles still do so?
+//!    could those who write roles still do so? `checks`: does everything hold
+//!    that the bundle asks for?
 //! 2. `changes`: what happens to every desired object, and the steps for it.
 //! 3. `access::widen`: what running pods may need stays for now.
 //! 4. `definitions::stage`: what of a definition can only be had later.
@@ -13,7 +14,8 @@
 //! 6. `edges`: what one step needs of another.
 //! 7. `prune::decide`: what git no longer has and may go.
 //! 8. `leftover`: registrations whose Service goes.
-//! 9. `overlays`: what is different for a while, and declared stages.
+//! 9. `overlays`: what is different or closed for a while, and declared stages;
+//!    `checks` again before each of these.
 //! 10. `verify`: readiness of everything, run-time objects too.
 //! 11. `overlays` again: what ends after that.
 //! 12. `prune::steps`: the deletions, in order, after that.
@@ -29,12 +31,14 @@
 mod access;
 mod arrange;
 mod changes;
+mod checks;
 mod definitions;
 mod deletion;
 mod draft;
 mod edges;
 mod effects;
 mod file;
+mod gate;
 mod leftover;
 mod model;
 mod namespace;
@@ -78,6 +82,7 @@ pub fn plan(desired: &Desired, observed: &Observed, policy: &Policy) -> Plan {
     draft.findings.extend(desired.findings.iter().cloned());
     let direction = preflight::run(&ctx, &mut draft);
     access::operators::check(&ctx, &mut draft);
+    checks::run(&ctx, &mut draft);
     changes::run(&ctx, &mut draft);
     access::widen(&ctx, &mut draft);
     definitions::stage(&ctx, &mut draft, direction);
@@ -86,6 +91,7 @@ pub fn plan(desired: &Desired, observed: &Observed, policy: &Policy) -> Plan {
     prune::decide(&ctx, &mut draft);
     leftover::run(&ctx, &mut draft);
     overlays::run(&ctx, &mut draft);
+    checks::before_stages(&ctx, &mut draft);
     verify::run(&ctx, &mut draft);
     overlays::finish(&ctx, &mut draft);
     prune::steps(&ctx, &mut draft);

@@ -27,7 +27,9 @@ mod namespaces;
 mod network;
 mod pods;
 mod policies;
+mod rules;
 mod storage;
+pub mod symptoms;
 mod workloads;
 
 use std::fmt;
@@ -39,6 +41,7 @@ use crate::object::{ApiVersion, GroupKind};
 use crate::order::is_builtin_group;
 
 pub use pods::failure_hint;
+pub use rules::{BrokenRule, Rules};
 
 /// How far an object is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -206,7 +209,7 @@ pub fn assess(value: &Value) -> Assessment {
         Some(family) => (family.rule)(value),
         // A built-in kind without a rule has no status that says whether it is ready.
         None if is_builtin_group(&kind.group) => Assessment::current(),
-        None => conditions::generic(value),
+        None => rules::assess_custom(value),
     }
 }
 

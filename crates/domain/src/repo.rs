@@ -33,7 +33,7 @@ pub use resolved::{
     ClusterRef, Outline, Patch, PatchChange, ResolvedEnvironment, ResolvedRelease, SecretRule,
 };
 pub use selector::{Matcher, well_known_group};
-pub use sequence::{MigrationRule, OverlayRule, ScaleRule, Sequence, StageRule};
+pub use sequence::{GateRule, MigrationRule, OverlayRule, ScaleRule, Sequence, StageRule};
 pub(crate) use suggest::{did_you_mean, nearest};
 pub use tree::{FileTree, MemoryTree, TreeEntry, TreeError, TreeKind};
 pub use versions::{KnownVersion, VersionPolicy, can_upgrade, semantic};

@@ -5,6 +5,7 @@ use std::fmt::Write as _;
 
 use pleach_domain::diff::locate;
 use pleach_domain::diff::text::{self, ObjectDiff, Tag};
+use pleach_domain::gate::{Gate, is_policy};
 use pleach_domain::object::FieldPath;
 use pleach_domain::overlay;
 use pleach_domain::plan::view::{ReleaseDiff, Temporary};
@@ -73,6 +74,29 @@ fn meanwhile(temporary: &Temporary) -> Vec<String> {
         until,
         ..
     } = temporary;
+    if let Ok(gate) = serde_json::from_value::<Gate>(temporary.patch.0.clone())
+        && is_policy(object)
+    {
+        let closed = gate.explain();
+        return vec![match temporary.course {
+            Course::Made => format!("{closed} is closed until {until} (gate {overlay})"),
+            Course::Kept => {
+                format!("{closed} was left closed by a former run, until {until} (gate {overlay})")
+            }
+            Course::Dropped => {
+                format!("{closed} was left closed by a former run and is opened (gate {overlay})")
+            }
+        }];
+    }
+    if temporary.original.0.is_null() {
+        return vec![match temporary.course {
+            Course::Made => format!("{object} is there until {until} ({overlay})"),
+            Course::Kept => {
+                format!("{object} was left by a former run, until {until} ({overlay})")
+            }
+            Course::Dropped => format!("{object} was left by a former run and goes ({overlay})"),
+        }];
+    }
     let headline = match temporary.course {
         Course::Made => format!("{object} is different until {until} (overlay {overlay})"),
         Course::Kept => format!(
@@ -117,15 +141,16 @@ pub(crate) fn end(diffs: &[ReleaseDiff]) -> String {
 }
 
 /// How many objects of all releases get which action.
-pub(crate) fn summary(diffs: &[ReleaseDiff]) -> String {
-    text::summary(diffs.iter().flat_map(|diff| {
+pub(crate) fn summary<'a>(diffs: impl IntoIterator<Item = &'a ReleaseDiff>) -> String {
+    text::summary(diffs.into_iter().flat_map(|diff| {
         diff.counts
             .iter()
             .flat_map(|(action, count)| std::iter::repeat_n(*action, *count))
     }))
 }
 
-fn versions(diff: &ReleaseDiff) -> String {
+/// Which version follows which.
+pub(crate) fn versions(diff: &ReleaseDiff) -> String {
     match &diff.from {
         // It comes to its end.
         Some(from) if diff.to.is_empty() => format!("{} -> gone", short(from)),
@@ -171,7 +196,7 @@ fn note(diff: &ObjectDiff) -> String {
 }
 
 /// What the lines do not show.
-fn remarks(diff: &ObjectDiff) -> Vec<String> {
+pub(crate) fn remarks(diff: &ObjectDiff) -> Vec<String> {
     let mut remarks: Vec<String> = diff
         .reordered()
         .map(|change| format!("only the order of {} changes", change.path))
@@ -208,8 +233,7 @@ fn style_of(action: Action) -> anstyle::Style {
 }
 
 /// The same as markdown. What has lines to look at is folded away below its
-/// name; the rest is a list. The fence is longer than any run of backticks in
-/// the text, so that no manifest can break out of it.
+/// name; the rest is a list.
 pub(crate) fn markdown(diff: &ReleaseDiff) -> String {
     let mut text = format!(
         "### Release {} {}\n\n{}\n",
@@ -222,41 +246,76 @@ pub(crate) fn markdown(diff: &ReleaseDiff) -> String {
         .iter()
         .partition(|object| !object.hunks.is_empty());
     for object in drawn {
-        let body = object.unified();
-        let longest = body
-            .split(|character| character != '`')
-            .map(str::len)
-            .max()
-            .unwrap_or(0);
-        let fence = "`".repeat(longest.max(2) + 1);
-        let mut about: Vec<String> = remarks(object);
-        if let Some(why) = &object.note.unverified {
-            about.push(format!("not verified by the server: {why}"));
-        }
-        let mut list = String::new();
-        for remark in &about {
-            let _ = writeln!(list, "- {}", escaped(remark));
-        }
-        if !list.is_empty() {
-            list.push('\n');
-        }
-        let _ = write!(
-            text,
-            "\n<details><summary>{}</summary>\n\n{list}{fence}diff\n{}{fence}\n\n</details>\n",
-            heading(object),
-            plain_lines(&body),
-        );
+        text.push('\n');
+        text.push_str(&drawn_object(object, object.hunks.len()));
     }
     if !listed.is_empty() {
         text.push('\n');
     }
     for object in listed {
-        let _ = writeln!(text, "- {}", heading(object));
-        for remark in remarks(object) {
-            let _ = writeln!(text, "  - {}", escaped(&remark));
-        }
+        text.push_str(&listed_object(object));
     }
     text
+}
+
+/// An object as markdown, folded away below its name, with the first places
+/// that change. The fence is longer than any run of backticks in the text, so
+/// that no manifest can break out of it.
+pub(crate) fn drawn_object(object: &ObjectDiff, places: usize) -> String {
+    let hunks = object.hunks.get(..places).unwrap_or(&object.hunks);
+    let body = plain_lines(&text::unified(hunks));
+    let longest = body
+        .split(|character| character != '`')
+        .map(str::len)
+        .max()
+        .unwrap_or(0);
+    let fence = "`".repeat(longest.max(2) + 1);
+    let mut about: Vec<String> = remarks(object);
+    if let Some(why) = &object.note.unverified {
+        about.push(format!("not verified by the server: {why}"));
+    }
+    if hunks.len() < object.hunks.len() {
+        let all = object.hunks.len();
+        about.push(format!(
+            "{} of {all} places that change are shown",
+            hunks.len()
+        ));
+    }
+    let mut list = String::new();
+    for remark in &about {
+        let _ = writeln!(list, "- {}", escaped(remark));
+    }
+    if !list.is_empty() {
+        list.push('\n');
+    }
+    format!(
+        "<details><summary>{}</summary>\n\n{list}{fence}diff\n{body}{fence}\n\n</details>\n",
+        heading(object),
+    )
+}
+
+/// An object as an item of a markdown list, without the lines that change.
+pub(crate) fn listed_object(object: &ObjectDiff) -> String {
+    let mut text = format!("- {}\n", heading(object));
+    for remark in remarks(object) {
+        let _ = writeln!(text, "  - {}", escaped(&remark));
+    }
+    text
+}
+
+/// What is different for a while, as a markdown list.
+pub(crate) fn meanwhile_list(diff: &ReleaseDiff) -> String {
+    let lines = diff.overlays.iter().flat_map(meanwhile);
+    lines.fold(String::new(), |mut text, line| {
+        let indent = if line.starts_with(' ') { "  " } else { "" };
+        let _ = writeln!(text, "{indent}- {}", escaped(line.trim_start()));
+        text
+    })
+}
+
+/// What happens to which object, and why.
+pub(crate) fn title(object: &ObjectDiff) -> String {
+    format!("{}{}", name(object), note(object))
 }
 
 fn heading(diff: &ObjectDiff) -> String {

@@ -147,11 +147,22 @@ pub(crate) fn plain(text: &str) -> String {
     for character in text.trim_end().chars() {
         match character {
             '\n' | '\t' => plain.push(character),
-            _ if character.is_control() => plain.extend(character.escape_unicode()),
+            _ if character.is_control() || turns(character) => {
+                plain.extend(character.escape_unicode());
+            }
             _ => plain.push(character),
         }
     }
     plain
+}
+
+/// Whether what follows may be shown in another order than it is written in
+/// (CVE-2021-42574).
+fn turns(character: char) -> bool {
+    matches!(
+        character,
+        '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}'
+    )
 }
 
 #[cfg(test)]

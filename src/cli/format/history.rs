@@ -1,6 +1,6 @@
 //! Recorded results in words and for programs.
 
-use pleach_domain::inventory::{Installed, ReleaseSummary};
+use pleach_domain::inventory::{AttemptResult, Installed, ReleaseSummary};
 use serde_json::{Value, json};
 
 use super::status::short;
@@ -18,7 +18,7 @@ pub(crate) fn text(installed: &Installed) -> String {
                 result.version.clone(),
                 short(&result.revision),
                 result.result.clone(),
-                result.message.clone(),
+                remarks(result),
             ]
         })
         .collect();
@@ -26,6 +26,18 @@ pub(crate) fn text(installed: &Installed) -> String {
         return "no results yet".to_owned();
     }
     table(["AT", "VERSION", "REVISION", "RESULT", "MESSAGE"], &rows).join("\n")
+}
+
+/// What is worth knowing of a result: what failed, and what was overridden.
+fn remarks(result: &AttemptResult) -> String {
+    let overridden = result.overridden.iter();
+    let overridden =
+        overridden.map(|one| format!("check {} overridden: {}", one.check, one.reason));
+    let said = (!result.message.is_empty()).then(|| result.message.clone());
+    said.into_iter()
+        .chain(overridden)
+        .collect::<Vec<_>>()
+        .join("; ")
 }
 
 /// The same for programs, with whole revisions.

@@ -94,7 +94,6 @@ fn line(changes: &BTreeMap<&ObjectId, &Change>, step: &Step) -> String {
             None => format!("{:<9} for all steps before", "wait"),
         },
         Op::Own(_) | Op::Patch { .. } => format!("{:<9} {id}", "patch"),
-        op @ (Op::Set { .. } | Op::Lift | Op::Restart { .. }) => format!("{:<9} {id}", op.verb()),
         op @ (Op::Apply { .. } | Op::Create { .. }) => match changes.get(&step.object) {
             Some(change) => {
                 let action = change.action.to_string();
@@ -102,7 +101,13 @@ fn line(changes: &BTreeMap<&ObjectId, &Change>, step: &Step) -> String {
             }
             None => format!("{:<9} {id}", op.verb()),
         },
-        op @ (Op::Delete(_) | Op::Copy { .. } | Op::Migrate { .. }) => {
+        op @ (Op::Set { .. }
+        | Op::Close { .. }
+        | Op::Lift
+        | Op::Restart { .. }
+        | Op::Delete(_)
+        | Op::Copy { .. }
+        | Op::Migrate { .. }) => {
             format!("{:<9} {id}", op.verb())
         }
     };
@@ -114,11 +119,10 @@ fn because(step: &Step) -> String {
         Op::Delete(_)
         | Op::Patch { .. }
         | Op::Set { .. }
+        | Op::Close { .. }
         | Op::Lift
         | Op::Restart { .. }
-        | Op::Migrate { .. } => {
-            format!("  ({})", plain(&step.reason))
-        }
+        | Op::Migrate { .. } => format!("  ({})", plain(&step.reason)),
         // One object in two steps: what each of them does.
         Op::Apply { .. } if is_a_part(step) => {
             format!("  ({})", plain(&step.reason))
@@ -148,11 +152,14 @@ fn waits_for(id: &str, until: &Until) -> String {
         Until::Ready { .. } => format!("{id} ready"),
         Until::Absent { .. } => format!("{id} gone"),
         Until::Emptied { .. } => format!("{id} without pods"),
+        Until::Probe { denied: true, .. } => format!("{id} in force"),
+        Until::Probe { denied: false, .. } => format!("{id} in force no more"),
         Until::Served(gvk) => format!("{} served", gvk.group_kind()),
         Until::Endpoints { service, ready } => {
             format!("Service {service} with {ready} ready endpoints")
         }
         Until::Registered { kind, service } => format!("{kind} that points at Service {service}"),
+        Until::Holds { check } => format!("check {check} holds"),
         Until::Exists { any_of } => {
             let names: Vec<String> = any_of.iter().map(ToString::to_string).collect();
             format!("{} exists", names.join(" or "))
@@ -237,6 +244,7 @@ fn why(reason: &EdgeReason) -> &'static str {
         EdgeReason::Leftover => "a dead registration goes first",
         EdgeReason::Overlay => "a temporary change lasts from its first stage to its last",
         EdgeReason::Stage => "a stage of the bundle's own",
+        EdgeReason::Check => "checks hold before a stage of the bundle's own",
     }
 }
 

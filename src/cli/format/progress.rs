@@ -104,6 +104,7 @@ fn past(op: &Op) -> &'static str {
         Op::Create { .. } => "created",
         Op::Own(_) | Op::Patch { .. } => "patched",
         Op::Set { .. } => "changed for a while",
+        Op::Close { .. } => "closed",
         Op::Lift => "took back the change of",
         Op::Restart { .. } => "restarted",
         Op::Delete(_) => "deleted",

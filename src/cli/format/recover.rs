@@ -25,6 +25,8 @@ pub(crate) fn text(examined: &Examined) -> String {
         let _ = write!(text, "\n  the record still has {} objects", rebuilt.known);
     }
     list(&mut text, "found", &rebuilt.found);
+    let what = "found, and never to be deleted, as somebody else made it";
+    list(&mut text, what, &rebuilt.kept);
     let what = "found by git, without its label";
     list(&mut text, what, &rebuilt.unlabelled);
     let what = "left out: it has the label, but pleach did not apply it";
@@ -73,6 +75,7 @@ pub(crate) fn json(examined: &Examined, word: &str) -> Value {
         "lost": examined.lost,
         "known": rebuilt.known,
         "found": rebuilt.found,
+        "kept": rebuilt.kept,
         "unlabelled": rebuilt.unlabelled,
         "leftOut": rebuilt.left_out,
         "gaps": examined.gaps,

@@ -2,6 +2,7 @@
 
 use std::fmt::Write as _;
 
+use pleach_domain::gate::is_policy;
 use pleach_domain::inventory::ReleaseName;
 use pleach_domain::plan::{Action, Plan};
 use serde_json::{Value, json};
@@ -181,9 +182,14 @@ fn outcomes(text: &mut String, plan: &Plan, result: &SyncResult, go_on: &str) {
         how_far(text, plan, result, cause, go_on);
     }
     for standing in &result.standing {
+        let (state, what) = if is_policy(&standing.object) {
+            ("still closed", "gate")
+        } else {
+            ("still changed for a while", "overlay")
+        };
         let _ = writeln!(
             text,
-            "still changed for a while: {} (overlay {}: {})",
+            "{state}: {} ({what} {}: {})",
             plain(&standing.object.to_string()),
             standing.overlay,
             plain(standing.trouble.as_ref().unwrap_or(&standing.rule))

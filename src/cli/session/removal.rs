@@ -7,6 +7,7 @@ use pleach_domain::finding::Finding;
 use pleach_domain::ignore::Ignored;
 use pleach_domain::inventory::{Installed, ReleaseName, Store};
 use pleach_domain::plan::{self, Consented, Desired, Policy, Removal, Terms};
+use pleach_domain::readiness::Rules;
 use pleach_domain::render::Rendered;
 use pleach_domain::repo::{self, FileTree, ResolvedRelease, Sequence, VersionPolicy};
 
@@ -98,8 +99,13 @@ impl Gone {
                 block_uninstall: memory.block_uninstall,
                 protect: memory.protect,
                 timeout: memory.timeout.map(SignedDuration::from_secs),
+                restart_on_config_change: false,
             },
-            sequence: Sequence::default(),
+            sequence: Sequence {
+                // A rule of a newer pleach is one it can do without: nothing is made.
+                readiness: Rules::read(&memory.readiness).unwrap_or_default(),
+                ..Sequence::default()
+            },
         }
     }
 

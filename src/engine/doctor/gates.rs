@@ -102,7 +102,11 @@ fn lease_namespaces(observations: &Observations, owner: &str) -> BTreeSet<String
 /// Whether the Lease of a release is renewed. Clocks of two machines are never
 /// compared: it is looked at until its `renewTime` has changed, or has had the
 /// time to.
-async fn holding(cluster: &Cluster, namespace: &str, owner: &str) -> Result<Holding, ClusterError> {
+pub(super) async fn holding(
+    cluster: &Cluster,
+    namespace: &str,
+    owner: &str,
+) -> Result<Holding, ClusterError> {
     let path = ResourcePath::namespaced("coordination.k8s.io/v1", "Lease", "leases");
     let began = Instant::now();
     let mut first: Option<Value> = None;

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use bytes::Bytes;
 use futures::stream::{self, StreamExt as _};
+use pleach_domain::gate::{binding, is_policy};
 use pleach_domain::inventory::Store;
 use pleach_domain::object::{GroupKind, ObjectId, canonical_json};
 use pleach_domain::observe::{Escalation, Grants, MissingGrant, Observed};
@@ -135,6 +136,10 @@ async fn escalations(
 fn needed(plan: &Plan, paths: &Paths) -> BTreeSet<Right> {
     let mut needed = BTreeSet::new();
     for step in &plan.steps {
+        if is_policy(&step.object) {
+            needed.extend(of_a_gate(step, paths));
+            continue;
+        }
         let verbs: &[&'static str] = match &step.op {
             Op::Apply { .. } if step.require.contains(&Precondition::Absent) => {
                 &["create", "patch"]
@@ -148,7 +153,8 @@ fn needed(plan: &Plan, paths: &Paths) -> BTreeSet<Right> {
                 needed.extend(of_a_migration(crd, paths));
                 continue;
             }
-            Op::Copy { .. } | Op::Wait => continue,
+            // What closing needs is asked for on its own.
+            Op::Close { .. } | Op::Copy { .. } | Op::Wait => continue,
         };
         let watches = matches!(step.until, Some(Until::Ready { .. })).then_some("watch");
         if matches!(step.until, Some(Until::Emptied { .. })) {
@@ -208,6 +214,29 @@ fn of_a_migration(crd: &ObjectId, paths: &Paths) -> Vec<Right> {
         rights.extend(["get", "list", "patch"].map(|verb| right(verb, &kind, plural, None)));
     }
     rights
+}
+
+/// The rights that closing or lifting a gate needs: the policy's and the
+/// binding's. The probe lies where the record does.
+fn of_a_gate(step: &Step, paths: &Paths) -> Vec<Right> {
+    let verbs: &[&'static str] = match &step.op {
+        Op::Close { .. } => &["create", "get", "patch"],
+        _ => &["get", "delete"],
+    };
+    let kinds = [step.object.group_kind(), binding(&step.object).group_kind()];
+    kinds
+        .into_iter()
+        .filter_map(|kind| Some((paths.of_kind(&kind)?, kind)))
+        .flat_map(|(path, kind)| {
+            verbs.iter().map(move |verb| Right {
+                verb,
+                kind: kind.clone(),
+                resource: path.plural.clone(),
+                subresource: None,
+                namespace: None,
+            })
+        })
+        .collect()
 }
 
 /// The rights that writing the record needs.

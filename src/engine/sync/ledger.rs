@@ -10,9 +10,9 @@ use serde_json::{Value, json};
 use tokio::sync::Mutex;
 
 use super::error::SyncError;
+use super::state::config_maps;
 use crate::io::cluster::{
     ApplyOptions, Cluster, ClusterError, DeleteOptions, Patch, PatchOptions, Propagation,
-    ResourcePath,
 };
 
 /// Field manager of state objects.
@@ -194,8 +194,4 @@ impl Ledger {
             source: Some(Box::new(error)),
         }
     }
-}
-
-fn config_maps() -> ResourcePath {
-    ResourcePath::namespaced("v1", "ConfigMap", "configmaps")
 }

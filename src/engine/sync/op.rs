@@ -3,6 +3,7 @@
 mod apply;
 mod contents;
 mod delete;
+mod gate;
 mod migrate;
 mod overlay;
 mod own;
@@ -75,6 +76,7 @@ impl Executor for Operator<'_> {
                     .await
             }
             Op::Set { patch } => self.set(step, patch, started).await,
+            Op::Close { gate } => self.close(step, gate, started).await,
             Op::Lift => match &step.overlay {
                 Some(id) => self.lift(step, id, started).await,
                 None => Ok(()),
@@ -113,6 +115,7 @@ impl Executor for Operator<'_> {
         }
         let waiter = Waiter {
             cluster: self.cluster,
+            desired: self.desired,
             paths: &self.paths,
             hub: &self.hub,
             events: self.events,

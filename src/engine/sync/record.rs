@@ -3,7 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::Timestamp;
-use pleach_domain::inventory::{Attempt, AttemptResult, Entry, EntryState, Installed, Inventory};
+use pleach_domain::inventory::{
+    Attempt, AttemptResult, Entry, EntryState, Installed, Inventory, Override,
+};
 use pleach_domain::object::{Manifest, ObjectId, ServiceRef};
 use pleach_domain::observe::{DesiredDigest, Observed};
 use pleach_domain::order::stage_of;
@@ -288,6 +290,8 @@ pub(super) struct Ending {
     message: String,
     /// The last stage in which a step was carried out.
     stage: String,
+    /// Checks that did not hold and did not matter.
+    overridden: Vec<Override>,
 }
 
 impl Ending {
@@ -339,6 +343,7 @@ impl Ending {
             reason,
             message,
             stage,
+            overridden: plan.overrides.clone(),
         }
     }
 }
@@ -402,6 +407,7 @@ pub(super) async fn finish(
                 result: ending.result.to_owned(),
                 at: Timestamp::now(),
                 message: ending.message.clone(),
+                overridden: ending.overridden.clone(),
             });
         }
         if deployed {

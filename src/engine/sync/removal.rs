@@ -3,19 +3,21 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use pleach_domain::check::{Check, Looked};
 use pleach_domain::finding::{Finding, Kind};
 use pleach_domain::inventory::{AttemptResult, EntryState, Installed, Inventory};
-use pleach_domain::object::{ObjectId, ServiceRef};
+use pleach_domain::object::{ObjectId, Origin, Secrecy, ServiceRef};
 use pleach_domain::observe::Observed;
 use pleach_domain::plan::{Desired, Op, Outgoing, Plan};
 use pleach_domain::repo::format::BlockUninstall;
 
+use super::checks;
 use super::error::SyncError;
 use super::events::{EventKind, Events, Outcome, Verb};
 use super::report::SyncResult;
 use super::state::State;
 use super::{Observation, Reached, Run, record};
-use crate::io::cluster::{Cluster, ResourcePath, Selector};
+use crate::io::cluster::{Cluster, ResourcePath};
 
 /// Carries out the plan of a release that goes as a whole.
 ///
@@ -207,6 +209,7 @@ async fn finish(
                     result: name.to_owned(),
                     at: jiff::Timestamp::now(),
                     message: message.clone(),
+                    overridden: Vec::new(),
                 });
             }
         };
@@ -250,8 +253,7 @@ pub async fn review_end(cluster: &Cluster, desired: &Desired, observed: &Observe
 }
 
 async fn blocks(cluster: &Cluster, observed: &Observed, rule: &BlockUninstall) -> Option<Finding> {
-    let selector = &rule.for_each;
-    let kind = selector.group_kind()?;
+    let kind = rule.for_each.group_kind()?;
     let unknown = |why: String| {
         let message = format!("whether there are objects of kind {kind} cannot be told: {why}");
         Some(Finding::error(Kind::Cluster, "uninstall-unknown", message))
@@ -262,29 +264,28 @@ async fn blocks(cluster: &Cluster, observed: &Observed, rule: &BlockUninstall) -
             kind.group
         ));
     }
+    let Ok(check) = Check::of_end(rule, Origin::new("", 0)) else {
+        return unknown("a newer pleach wrote down how".to_owned());
+    };
     // A kind that nobody serves has no objects that anybody could use.
     let path = ResourcePath::preferred(&observed.discovery, &kind)?;
-    let list = match cluster.list_metadata(&path, &Selector::default(), "").await {
-        Ok(list) => list,
-        Err(error) => return unknown(super::op::failure(&error).message),
-    };
-    let matcher = selector.matcher();
     let is_member = |id: &ObjectId| {
         let entry = observed.inventory.entries.get(id);
         entry.is_some_and(|entry| entry.state == EntryState::Applied)
     };
-    let blocking: Vec<&ObjectId> = list
-        .items
-        .iter()
-        .filter(|(id, meta)| matcher.matches(id, &meta.labels) && !is_member(id))
-        .map(|(id, _)| id)
-        .collect();
-    let first = blocking.first()?;
-    let more = match blocking.len() - 1 {
-        0 => String::new(),
-        more => format!(" and {more} more"),
+    let of = |id: &ObjectId| (!is_member(id)).then(Secrecy::default);
+    let looked = checks::look(cluster, Some(&path), &check, &of).await;
+    let message = match looked {
+        Looked::Unknown(why) => return unknown(why),
+        Looked::Seen { objections, more } => {
+            let first = objections.first()?;
+            let more = match objections.len() - 1 + more {
+                0 => String::new(),
+                more => format!(" and {more} more"),
+            };
+            format!("{}: {}{more}", first.message, first.object)
+        }
     };
-    let message = format!("{}: {first}{more}", rule.message);
     Some(
         Finding::error(Kind::Policy, "uninstall-blocked", message)
             .hint("the bundle says so (`blockUninstall`); remove them first"),

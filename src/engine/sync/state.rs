@@ -71,7 +71,7 @@ pub struct Recorded {
     pub journal: Journal,
 }
 
-fn config_maps() -> ResourcePath {
+pub(super) fn config_maps() -> ResourcePath {
     ResourcePath::namespaced("v1", "ConfigMap", "configmaps")
 }
 

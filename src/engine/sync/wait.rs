@@ -1,25 +1,32 @@
 //! Waiting: every wait has a deadline and can say at any moment what it waits for (I4).
 
+mod ready;
+mod symptoms;
+
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use bytes::Bytes;
 use futures::future::BoxFuture;
 use jiff::SignedDuration;
 use pleach_domain::ending;
-use pleach_domain::object::{GroupKind, Gvk, ObjectId, ServiceRef};
+use pleach_domain::gate::probed;
+use pleach_domain::object::{GroupKind, Gvk, ObjectId, ServiceRef, canonical_json};
 use pleach_domain::order::registered_services;
-use pleach_domain::plan::{Precondition, Step, Until};
-use pleach_domain::readiness::{Readiness, assess};
+use pleach_domain::overlay::MANAGER;
+use pleach_domain::plan::{Desired, Precondition, Step, Until};
+use pleach_domain::readiness::{Assessment, Readiness};
 use serde_json::Value;
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
 
 use super::absent::confirmed_absent;
+use super::checks::{self, secrecy_of};
 use super::events::{EventKind, Events, WaitState};
-use super::hub::{Hub, Seen, describe};
+use super::hub::{Hub, describe};
 use super::paths::Paths;
 use super::report::{Failure, FailureKind};
-use crate::io::cluster::{Class, Cluster, ClusterError, ResourcePath, Selector};
+use crate::io::cluster::{ApplyOptions, Class, Cluster, ClusterError, ResourcePath, Selector};
 
 /// First pause between two looks at something that cannot be watched.
 const SHORTEST: Duration = Duration::from_millis(100);
@@ -64,6 +71,8 @@ impl Since {
 /// What waits are made with.
 pub(super) struct Waiter<'a> {
     pub(super) cluster: &'a Cluster,
+    /// What git wants, and what it says that "ready" means.
+    pub(super) desired: &'a Desired,
     pub(super) paths: &'a Paths,
     pub(super) hub: &'a Hub,
     pub(super) events: &'a Events,
@@ -89,6 +98,11 @@ enum Look {
 }
 
 impl Waiter<'_> {
+    /// How far an object is, by what the bundle says of its kind.
+    fn assess(&self, value: &Value) -> Assessment {
+        self.desired.sequence.readiness.assess(value)
+    }
+
     /// Waits for what completes a step, until its deadline.
     pub(super) async fn wait(
         &self,
@@ -130,6 +144,16 @@ impl Waiter<'_> {
                 })
                 .await
             }
+            Until::Probe {
+                object,
+                denied,
+                settle,
+            } => {
+                let look = || -> BoxFuture<'_, _> { Box::pin(self.look_probe(object, *denied)) };
+                self.poll(deadline, progress, look).await?;
+                tokio::time::sleep(duration(*settle)).await;
+                Ok(None)
+            }
             Until::Served(gvk) => {
                 self.poll(deadline, progress, || {
                     Box::pin(self.look_served(gvk, &step.object))
@@ -147,6 +171,10 @@ impl Waiter<'_> {
                     Box::pin(self.look_registered(kind, service))
                 })
                 .await
+            }
+            Until::Holds { check } => {
+                self.poll(deadline, progress, || Box::pin(self.look_holds(check)))
+                    .await
             }
             Until::Exists { any_of } => {
                 self.poll(deadline, progress, || Box::pin(self.look_exists(any_of)))
@@ -187,125 +215,6 @@ impl Waiter<'_> {
             // The last look is at the deadline, however long the pauses are by then.
             tokio::time::sleep(pause.min(deadline - now)).await;
             pause = (pause * 2).min(LONGEST);
-        }
-    }
-
-    /// Waits by watch until the object is ready and stays so.
-    async fn wait_ready(
-        &self,
-        id: &ObjectId,
-        since: &Since,
-        stable_for: Duration,
-        deadline: Instant,
-        mut progress: Progress<'_>,
-    ) -> Result<Value, Failure> {
-        let path = self.paths.of_kind(&id.group_kind()).ok_or_else(|| {
-            Failure::new(
-                FailureKind::Cluster,
-                format!("{} is not served by the cluster", id.group_kind()),
-            )
-        })?;
-        let mut seen = self.hub.follow(&path, id).ok_or_else(|| {
-            Failure::new(FailureKind::Other, "the plan does not wait for this object")
-        })?;
-        let mut ready_since: Option<Instant> = None;
-        loop {
-            let now = seen.borrow_and_update().clone();
-            let mut wake = deadline.min(Instant::now() + REMINDER);
-            match now {
-                Seen::Present(value) if since.is_reached(&value) => {
-                    let assessment = assess(&value);
-                    match assessment.readiness {
-                        Readiness::Current => {
-                            let at = *ready_since.get_or_insert_with(Instant::now);
-                            if at.elapsed() >= stable_for {
-                                return Ok(Value::clone(&value));
-                            }
-                            wake = wake.min(at + stable_for);
-                        }
-                        Readiness::Failed => {
-                            return Err(Failure::new(FailureKind::NotReady, assessment.message));
-                        }
-                        _ if self.waits_for_consumer(id, &value).await => {
-                            return Ok(Value::clone(&value));
-                        }
-                        _ => {
-                            ready_since = None;
-                            progress.tell(assessment.message);
-                        }
-                    }
-                }
-                Seen::Present(_) => {
-                    progress.tell("the server has not seen the change yet".to_owned());
-                }
-                Seen::Unselected => {
-                    ready_since = None;
-                    // Somebody may have taken its label off: it is read by name.
-                    match self.look_ready(&path, id, since).await? {
-                        Ok(value) => return Ok(value),
-                        Err(message) => progress.tell(message),
-                    }
-                    wake = wake.min(Instant::now() + LONGEST);
-                }
-                Seen::Failing(trouble) if trouble.permanent => {
-                    return Err(Failure::new(FailureKind::Cluster, trouble.message));
-                }
-                Seen::Failing(trouble) => progress.tell(trouble.message),
-                Seen::Unknown => {}
-            }
-            tokio::select! {
-                changed = seen.changed() => if changed.is_err() {
-                    return Err(Failure::new(FailureKind::Other, "the watch ended"));
-                },
-                () = tokio::time::sleep_until(wake) => if Instant::now() >= deadline {
-                    return Err(progress.timed_out());
-                },
-            }
-        }
-    }
-
-    /// Whether a claim is pending because its class binds on first use, which
-    /// only the class tells: no pod may want it yet.
-    async fn waits_for_consumer(&self, id: &ObjectId, value: &Value) -> bool {
-        let class = match value["spec"]["storageClassName"].as_str() {
-            Some(class)
-                if id.is("", "PersistentVolumeClaim") && value["status"]["phase"] == "Pending" =>
-            {
-                class
-            }
-            _ => return false,
-        };
-        let path =
-            ResourcePath::cluster_scoped("storage.k8s.io/v1", "StorageClass", "storageclasses");
-        let class = self.cluster.get(&path, None, class).await;
-        class.is_ok_and(|class| {
-            class.is_some_and(|class| class["volumeBindingMode"] == "WaitForFirstConsumer")
-        })
-    }
-
-    /// Reads one object that the watch does not see; in words what is missing.
-    async fn look_ready(
-        &self,
-        path: &ResourcePath,
-        id: &ObjectId,
-        since: &Since,
-    ) -> Result<Result<Value, String>, Failure> {
-        let _place = self.places.acquire().await;
-        match self.cluster.get_id(path, id).await {
-            Ok(Some(value)) if since.is_reached(&value) => {
-                let assessment = assess(&value);
-                match assessment.readiness {
-                    Readiness::Current => Ok(Ok(value)),
-                    Readiness::Failed => {
-                        Err(Failure::new(FailureKind::NotReady, assessment.message))
-                    }
-                    _ => Ok(Err(assessment.message)),
-                }
-            }
-            Ok(Some(_)) => Ok(Err("the server has not seen the change yet".to_owned())),
-            Ok(None) => Ok(Err("it is not there".to_owned())),
-            Err(error) if error.is_retryable() => Ok(Err(describe(&error))),
-            Err(error) => Err(super::op::failure(&error)),
         }
     }
 
@@ -380,6 +289,40 @@ impl Waiter<'_> {
         })
     }
 
+    /// Whether the gate behind a probe answers as wanted. Nothing is created:
+    /// it is a dry run either way.
+    async fn look_probe(&self, probe: &ObjectId, denied: bool) -> Result<Look, ClusterError> {
+        let path = ResourcePath::namespaced("v1", "ConfigMap", "configmaps");
+        let body = serde_json::json!({
+            "apiVersion": "v1",
+            "kind": "ConfigMap",
+            "metadata": { "name": probe.name, "namespace": probe.namespace },
+        });
+        let options = ApplyOptions {
+            dry_run: true,
+            ..ApplyOptions::new(MANAGER)
+        };
+        let body = Bytes::from(canonical_json(&body));
+        let is_denied = match self.cluster.create(&path, probe, body, &options).await {
+            Ok(_) => false,
+            Err(error) => match error.class() {
+                Some(Class::PolicyDenied { policy, .. })
+                    if Some(policy.as_str()) == probed(probe) =>
+                {
+                    true
+                }
+                // Policies are asked before it is looked whether it exists.
+                Some(Class::AlreadyExists { .. }) => false,
+                _ => return Err(error),
+            },
+        };
+        Ok(match (denied, is_denied) {
+            (true, false) => Look::NotYet("the gate is not in force yet".to_owned()),
+            (false, true) => Look::NotYet("the gate is still in force".to_owned()),
+            (true, true) | (false, false) => Look::Done,
+        })
+    }
+
     async fn look_served(&self, gvk: &Gvk, definition: &ObjectId) -> Result<Look, ClusterError> {
         let Some(path) = self.paths.of(gvk) else {
             return Ok(Look::Never(format!("nothing defines {gvk}")));
@@ -409,7 +352,7 @@ impl Waiter<'_> {
             return Ok(Look::NotYet("it is not served yet".to_owned()));
         };
         let value = self.cluster.get_id(&path, definition).await?;
-        Ok(match value.map(|value| assess(&value)) {
+        Ok(match value.map(|value| self.assess(&value)) {
             Some(assessment) if assessment.readiness == Readiness::Failed => {
                 Look::Never(assessment.message)
             }
@@ -454,13 +397,27 @@ impl Waiter<'_> {
         Ok(match found {
             None => Look::NotYet(format!("no {} points at Service {service} yet", kind.kind)),
             Some(value) => {
-                let assessment = assess(value);
+                let assessment = self.assess(value);
                 if assessment.is_current() {
                     Look::Done
                 } else {
                     Look::NotYet(assessment.message)
                 }
             }
+        })
+    }
+
+    async fn look_holds(&self, name: &str) -> Result<Look, ClusterError> {
+        let mut checks = self.desired.sequence.checks.iter();
+        let Some(check) = checks.find(|check| check.name == name) else {
+            return Ok(Look::Never(format!("there is no check `{name}`")));
+        };
+        let path = check.kind().and_then(|kind| self.paths.of_kind(&kind));
+        let of = |id: &ObjectId| Some(secrecy_of(self.desired, id));
+        let looked = checks::look(self.cluster, path.as_ref(), check, &of).await;
+        Ok(match looked.explain() {
+            None => Look::Done,
+            Some(why) => Look::NotYet(format!("check {name} does not hold: {why}")),
         })
     }
 

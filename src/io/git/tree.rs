@@ -165,7 +165,7 @@ impl FileTree for GitTree {
 }
 
 /// The commit that a revision names, and its tree.
-fn resolve(repository: &Repository, revision: &str) -> Result<(Oid, Oid), GitError> {
+pub(super) fn resolve(repository: &Repository, revision: &str) -> Result<(Oid, Oid), GitError> {
     let object = repository
         .revparse_single(revision)
         .map_err(|error| match error.code() {

@@ -74,10 +74,14 @@ impl Folder {
         }
     }
 
-    /// Opens the log of a program for its output.
+    /// Opens the log of a program for its output, after what it holds already.
     pub(super) fn log(&self, program: &str) -> Result<fs::File, ThrowawayError> {
         let path = self.path.join(format!("{program}.log"));
-        fs::File::create(&path).map_err(|source| ThrowawayError::WriteFile { path, source })
+        let mut options = fs::File::options();
+        options.create(true).append(true);
+        options
+            .open(&path)
+            .map_err(|source| ThrowawayError::WriteFile { path, source })
     }
 
     /// Returns the end of a program's log, for error texts.

@@ -49,6 +49,7 @@ pub(super) fn die_with_parent(command: &mut Command) {
 
 enum Order {
     Start(&'static str, Box<Command>, SyncSender<io::Result<u32>>),
+    Kill(&'static str, SyncSender<()>),
     FindEnded(SyncSender<Option<(&'static str, ExitStatus)>>),
 }
 
@@ -75,6 +76,12 @@ impl Processes {
     pub(super) fn start(&self, name: &'static str, command: Command) -> io::Result<u32> {
         self.order(|answer| Order::Start(name, Box::new(command), answer))
             .unwrap_or_else(|| Err(io::Error::from(io::ErrorKind::BrokenPipe)))
+    }
+
+    /// Kills the processes of this name and waits for their end.
+    pub(super) fn kill(&self, name: &'static str) {
+        // Without the thread there are none any more.
+        let _ended = self.order(|answer| Order::Kill(name, answer));
     }
 
     /// Returns a process that has ended by itself, if any.
@@ -116,6 +123,13 @@ fn serve(inbox: &Receiver<Order>) {
                 });
                 let _lost = answer.send(started);
             }
+            Order::Kill(name, answer) => {
+                let (killed, others): (Vec<_>, Vec<_>) =
+                    children.into_iter().partition(|(known, _)| *known == name);
+                children = others;
+                end(killed);
+                let _lost = answer.send(());
+            }
             Order::FindEnded(answer) => {
                 let _lost = answer.send(children.iter_mut().find_map(|(name, child)| {
                     let status = child.try_wait().ok()??;
@@ -125,6 +139,11 @@ fn serve(inbox: &Receiver<Order>) {
         }
     }
     // The data are thrown away, so nobody has to end in good order.
+    end(children);
+}
+
+/// Kills children and waits for their end.
+fn end(mut children: Vec<(&'static str, Child)>) {
     for (name, child) in &mut children {
         if let Err(error) = child.kill() {
             tracing::debug!(%name, %error, "process was gone already");
@@ -167,6 +186,18 @@ mod tests {
         std::thread::scope(|scope| {
             scope.spawn(|| processes.start("sleep", sleeper()).unwrap());
         });
+        assert_eq!(processes.find_ended(), None);
+    }
+
+    #[test]
+    fn processes_are_killed_by_their_name() {
+        let processes = Processes::new().unwrap();
+        let alive = |id: u32| PathBuf::from(format!("/proc/{id}")).exists();
+        let one = processes.start("one", sleeper()).unwrap();
+        let other = processes.start("other", sleeper()).unwrap();
+        processes.kill("one");
+        assert!(!alive(one) && alive(other));
+        // It ended, but not by itself.
         assert_eq!(processes.find_ended(), None);
     }
 

@@ -68,7 +68,7 @@ kind: Bundle
 secretFields: [{kind: ConfigMap, name: legacy, fields: [data.password]}]
 ";
 
-fn repository() -> Folder {
+pub(super) fn repository() -> Folder {
     let folder = Folder::with(&[
         (
             "pleach.yaml",
@@ -91,31 +91,32 @@ fn repository() -> Folder {
 }
 
 pub(super) fn commit(folder: &Folder) {
-    for arguments in [
-        &["init", "--quiet", "--initial-branch=main"][..],
-        &["add", "--all"],
-        &["commit", "--quiet", "--message", "x"],
-    ] {
-        let mut command = Command::new("git");
-        for role in ["AUTHOR", "COMMITTER"] {
-            command
-                .env(format!("GIT_{role}_NAME"), "tester")
-                .env(format!("GIT_{role}_EMAIL"), "tester@example.org")
-                .env(format!("GIT_{role}_DATE"), "2026-01-01T00:00:00Z");
-        }
-        let output = command
-            .env("GIT_CONFIG_GLOBAL", "/dev/null")
-            .env("GIT_CONFIG_NOSYSTEM", "1")
-            .current_dir(folder.path())
-            .args(arguments)
-            .output()
-            .unwrap();
-        assert!(output.status.success(), "{output:?}");
+    git(folder, &["init", "--quiet", "--initial-branch=main"]);
+    git(folder, &["add", "--all"]);
+    git(folder, &["commit", "--quiet", "--message", "x"]);
+}
+
+/// Runs git as somebody without a configuration.
+pub(super) fn git(folder: &Folder, arguments: &[&str]) {
+    let mut command = Command::new("git");
+    for role in ["AUTHOR", "COMMITTER"] {
+        command
+            .env(format!("GIT_{role}_NAME"), "tester")
+            .env(format!("GIT_{role}_EMAIL"), "tester@example.org")
+            .env(format!("GIT_{role}_DATE"), "2026-01-01T00:00:00Z");
     }
+    let output = command
+        .env("GIT_CONFIG_GLOBAL", "/dev/null")
+        .env("GIT_CONFIG_NOSYSTEM", "1")
+        .current_dir(folder.path())
+        .args(arguments)
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{output:?}");
 }
 
 /// What a pull request may do, all at once.
-fn changed() -> Folder {
+pub(super) fn changed() -> Folder {
     let folder = repository();
     let environment = ENVIRONMENT
         .replace("former-staple-battery", PASSWORDS[0])
@@ -141,7 +142,7 @@ fn changed() -> Folder {
 }
 
 /// Fails when a planted value is in a text, as it is or in base64.
-fn check_secret(text: &str) {
+pub(super) fn check_secret(text: &str) {
     for password in PASSWORDS {
         assert!(!text.contains(password), "{text}");
         for padding in ["", "x", "xx"] {
@@ -369,10 +370,16 @@ fn a_secret_field_that_nothing_has_is_pointed_out() {
     );
 }
 
+/// What docs/schemas says of a document.
+pub(super) fn schema(name: &str) -> Value {
+    let file = format!("docs/schemas/{name}.schema.json");
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(file);
+    serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap()
+}
+
 /// Fails where a document is not what docs/schemas says of it.
 fn check_schema(document: &Value) {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/schemas/diff.schema.json");
-    let schema: Value = serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap();
+    let schema = schema("diff");
     let validator = jsonschema::validator_for(&schema).unwrap();
     let errors: Vec<String> = validator
         .iter_errors(document)

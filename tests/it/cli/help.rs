@@ -11,6 +11,7 @@ use super::Folder;
 #[case("diff", &["diff"])]
 #[case("plan", &["plan"])]
 #[case("apply", &["apply"])]
+#[case("preview", &["preview"])]
 #[case("status", &["status"])]
 #[case("history", &["history"])]
 #[case("doctor", &["doctor"])]

@@ -95,6 +95,31 @@ pub fn managers(metadata: &Value) -> Vec<String> {
     managers
 }
 
+/// Whether somebody else made an object that we applied later: an entry of
+/// another manager is as old as the object, ours is not, and both hold the same
+/// fields. Controllers and people who add to what we made hold others.
+pub fn made_by_others(metadata: &Value, ours: &str) -> bool {
+    let created = &metadata["creationTimestamp"];
+    let Some(entry) = apply_entry(metadata, ours) else {
+        return false;
+    };
+    if !created.is_string() || entry["time"] == *created {
+        return false;
+    }
+    let fields = FieldSet::parse(&entry["fieldsV1"]);
+    entries(metadata).iter().any(|other| {
+        let manager = manager_of(other);
+        is_main_resource(other)
+            && manager != ours
+            && !manager.starts_with("pleach/")
+            && !manager.starts_with("pleach-")
+            && other["time"] == *created
+            && !FieldSet::parse(&other["fieldsV1"])
+                .intersection(&fields)
+                .is_empty()
+    })
+}
+
 /// The main-resource fields of a manager, whatever the operation.
 pub fn owned_by(metadata: &Value, manager: &str) -> FieldSet {
     collect(metadata, |entry| {
@@ -249,6 +274,27 @@ mod tests {
             json!({"f:spec": {"f:paused": {}, "f:strategy": {}, "f:template": {}}})
         );
         assert!(owned_by(&json!({}), "pleach/a.b").is_empty());
+    }
+
+    #[test]
+    fn who_made_an_object_is_told_by_times_and_common_fields() {
+        let ours = json!({"f:data": {"f:a": {}}, "f:metadata": {"f:labels": {"f:x": {}}}});
+        let check = |(time, manager, fields): (&str, &str, Value), ours_at: &str| {
+            let metadata = json!({"creationTimestamp": "1", "managedFields": [
+                {"manager": "pleach/a.b", "operation": "Apply", "time": ours_at, "fieldsV1": ours},
+                {"manager": manager, "operation": "Update", "time": time, "fieldsV1": fields}]});
+            made_by_others(&metadata, "pleach/a.b")
+        };
+        let same = || json!({"f:data": {".": {}, "f:a": {}, "f:c": {}}});
+        assert!(check(("1", "kubectl-create", same()), "2"));
+        // It came later, or we are as old as the object.
+        assert!(!check(("2", "kubectl-edit", same()), "3"));
+        assert!(!check(("1", "kubectl-edit", same()), "1"));
+        // What only adds to it, and what is ours too.
+        let other = json!({"f:metadata": {"f:labels": {".": {}, "f:y": {}}}});
+        assert!(!check(("1", "kube-controller-manager", other), "2"));
+        assert!(!check(("1", "pleach-copy", same()), "2"));
+        assert!(!made_by_others(&json!({}), "pleach/a.b"));
     }
 
     #[test]

@@ -205,16 +205,21 @@ impl ObjectDiff {
 
     /// The hunks as a unified diff, without a header, without color.
     pub fn unified(&self) -> String {
-        let mut text = String::new();
-        for hunk in &self.hunks {
-            // Writing to a String cannot fail.
-            let _ = writeln!(text, "{}", hunk.header());
-            for line in &hunk.lines {
-                let _ = writeln!(text, "{}{}", line.tag.sign(), line.text);
-            }
-        }
-        text
+        unified(&self.hunks)
     }
+}
+
+/// Places that change, as `diff -u` shows them.
+pub fn unified(hunks: &[Hunk]) -> String {
+    let mut text = String::new();
+    for hunk in hunks {
+        // Writing to a String cannot fail.
+        let _ = writeln!(text, "{}", hunk.header());
+        for line in &hunk.lines {
+            let _ = writeln!(text, "{}{}", line.tag.sign(), line.text);
+        }
+    }
+    text
 }
 
 impl Hunk {

@@ -10,13 +10,8 @@ use super::effect::{operations, resources};
 use super::registration::Rule;
 use super::{Code, Diagnosis, Evidence, Observations, Subject};
 use crate::finding::Severity;
+use crate::gate::{BINDING, GROUP, POLICY, lifted_by};
 use crate::object::{ObjectId, annotations};
-
-const GROUP: &str = "admissionregistration.k8s.io";
-/// The kind that closes.
-const POLICY: &str = "ValidatingAdmissionPolicy";
-/// The kind that puts it in force.
-const BINDING: &str = "ValidatingAdmissionPolicyBinding";
 
 /// An admission policy of pleach.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -99,26 +94,46 @@ pub(super) fn gates(observations: &Observations, found: &mut Vec<Diagnosis>) {
     }
 }
 
-fn abandoned(observations: &Observations, gate: &Gate) -> Option<Diagnosis> {
-    let owner = gate.owner.replacen('.', "/", 1);
-    let exists = observations
-        .releases
-        .iter()
-        .any(|release| release.summary.target() == owner);
-    let why = match gate.holding {
+/// Why nobody ends what a run of a release began.
+pub(super) struct Abandonment {
+    /// Whether there is a Release whose next run would do it, as far as is known.
+    pub(super) release_exists: bool,
+    /// In words, about an upgrade.
+    pub(super) words: &'static str,
+}
+
+/// Whether an upgrade of a release, `<environment>.<release>`, is given up; none
+/// where somebody may be at it.
+pub(super) fn abandoned_by(
+    observations: &Observations,
+    owner: &str,
+    holding: Holding,
+) -> Option<Abandonment> {
+    let owner = owner.replacen('.', "/", 1);
+    let mut releases = observations.releases.iter();
+    let is_known = releases.any(|release| release.summary.target() == owner);
+    let release_exists = is_known || !observations.releases_are_complete;
+    let words = match holding {
         Holding::Held | Holding::Unknown => return None,
-        _ if !exists && observations.releases_are_complete => {
-            "whose Release does not exist".to_owned()
-        }
-        Holding::Expired => "whose holder does not renew its Lease any more".to_owned(),
-        Holding::Free => "which nobody is carrying out".to_owned(),
+        _ if !release_exists => "whose Release does not exist",
+        Holding::Expired => "whose holder does not renew its Lease any more",
+        Holding::Free => "which nobody is carrying out",
     };
+    Some(Abandonment {
+        release_exists,
+        words,
+    })
+}
+
+fn abandoned(observations: &Observations, gate: &Gate) -> Option<Diagnosis> {
+    let why = abandoned_by(observations, &gate.owner, gate.holding)?;
+    let owner = gate.owner.replacen('.', "/", 1);
     let id = &gate.policy.id;
     let mut diagnosis = Diagnosis::new(
         Code::GateAbandoned,
         Severity::Error,
         Some(id.clone()),
-        format!("is a gate of an upgrade of {owner}, {why}"),
+        format!("is a gate of an upgrade of {owner}, {}", why.words),
     );
     diagnosis.breaks = gate
         .rules
@@ -133,7 +148,7 @@ fn abandoned(observations: &Observations, gate: &Gate) -> Option<Diagnosis> {
         .collect();
     diagnosis.owner = Some(gate.policy.owner());
     diagnosis.related = gate.bindings.iter().map(|one| one.id.clone()).collect();
-    diagnosis.hint = Some(if exists {
+    diagnosis.hint = Some(if why.release_exists {
         format!(
             "`pleach apply {owner}` goes on with the upgrade; only where that is not wanted, lift the gate"
         )
@@ -142,7 +157,7 @@ fn abandoned(observations: &Observations, gate: &Gate) -> Option<Diagnosis> {
     });
     if gate.policy.references.is_empty() && gate.policy.deleting_since.is_none() {
         diagnosis.evidence = Some(Evidence::of_gate(gate));
-        diagnosis.command = Some(format!("pleach doctor --fix {id}"));
+        diagnosis.command = Some(lifted_by(id));
     }
     Some(diagnosis)
 }

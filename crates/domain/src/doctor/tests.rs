@@ -3,6 +3,7 @@
 mod gates;
 mod members;
 mod registrations;
+mod standing;
 mod waiting;
 
 use serde::Deserialize as _;

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::repo::format::BlockUninstall;
+use crate::repo::format::{BlockUninstall, ReadinessRule};
 use crate::repo::{Protect, RuntimeObject};
 
 /// What taking a release away needs to know of it when git no longer has its
@@ -19,6 +19,8 @@ pub struct Memory {
     pub runtime_objects: Vec<RuntimeObject>,
     /// What forbids its end.
     pub block_uninstall: Vec<BlockUninstall>,
+    /// What "ready" means for some kinds.
+    pub readiness: Vec<ReadinessRule>,
     /// Kinds that its environment protects beside the built-in ones.
     pub protect: Vec<Protect>,
     /// Deadline of each wait, in seconds.

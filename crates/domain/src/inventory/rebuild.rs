@@ -3,7 +3,9 @@
 //! Membership is proved by two marks: the label of the release, which
 //! controllers copy and people remove, and the release's own Apply entry, which
 //! only the server writes. With both an object is a member. With the entry
-//! alone it is one if git wants it. With the label alone it never is.
+//! alone it is one if git wants it. With the label alone it never is. One that
+//! somebody else made, and holds fields of, is a member that is kept: it was
+//! applied by mistake, and never to be deleted.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -29,6 +31,8 @@ pub struct Rebuilt {
     pub known: usize,
     /// Members that were found by their label and their Apply entry.
     pub found: Vec<ObjectId>,
+    /// Members of both marks that somebody else made: they are never deleted.
+    pub kept: Vec<ObjectId>,
     /// Members that git wants, which lost their label and have the entry.
     pub unlabelled: Vec<ObjectId>,
     /// What has the label and not the entry: copies, and what somebody made.
@@ -58,6 +62,7 @@ pub fn rebuild(
         }
         let has_label = meta.part_of() == Some(apply_set);
         match (has_label, meta.fingerprint.is_some()) {
+            (true, true) if meta.made_by_others => rebuilt.kept.push(id.clone()),
             (true, true) => rebuilt.found.push(id.clone()),
             (false, true) if meta.part_of().is_none() && wanted.contains(id) => {
                 rebuilt.unlabelled.push(id.clone());
@@ -78,7 +83,11 @@ pub fn rebuild(
 fn member(id: &ObjectId, api_version: &str, meta: &LiveMeta) -> Entry {
     let is_namespace = id.is("", "Namespace");
     Entry {
-        state: EntryState::Applied,
+        state: if meta.made_by_others {
+            EntryState::Kept
+        } else {
+            EntryState::Applied
+        },
         api_version: api_version.to_owned(),
         uid: Some(meta.uid.clone()),
         desired: meta.desired(),
@@ -115,6 +124,8 @@ mod tests {
     #[test]
     fn members_are_known_by_both_marks_or_by_one_and_git() {
         let namespace = ObjectId::new("", "Namespace", None, "web");
+        let mut taken = found(Some("set"), true);
+        taken.meta.made_by_others = true;
         let objects = BTreeMap::from([
             (id("both"), found(Some("set"), true)),
             (id("copied-label"), found(Some("set"), false)),
@@ -123,6 +134,7 @@ mod tests {
             (id("of-others"), found(Some("other"), true)),
             (id("recorded"), found(Some("set"), true)),
             (id("reborn"), found(Some("set"), true)),
+            (id("taken"), taken),
             (namespace.clone(), found(Some("set"), true)),
         ]);
         let recorded = |uid: &str| Entry {
@@ -143,10 +155,13 @@ mod tests {
         let rebuilt = rebuild(rest, &objects, &wanted, "set");
         assert_eq!(rebuilt.known, 3);
         assert_eq!(rebuilt.found, [id("both"), id("reborn"), namespace.clone()]);
+        assert_eq!(rebuilt.kept, [id("taken")]);
         assert_eq!(rebuilt.unlabelled, [id("lost-label")]);
         assert_eq!(rebuilt.left_out, [id("copied-label")]);
         let entries = &rebuilt.inventory.entries;
-        assert_eq!(entries.len(), 6);
+        assert_eq!(entries.len(), 7);
+        assert_eq!(entries[&id("taken")].state, EntryState::Kept);
+        assert_eq!(entries[&id("both")].state, EntryState::Applied);
         // What the record still has is better than what can be seen.
         assert!(entries[&id("recorded")].protected);
         assert!(!entries[&id("both")].protected);

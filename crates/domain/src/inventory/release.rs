@@ -147,6 +147,19 @@ pub struct AttemptResult {
     /// One line: the first failure.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub message: String,
+    /// Checks that did not hold and were overridden in git.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub overridden: Vec<Override>,
+}
+
+/// A check that did not hold and was overridden in git.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Override {
+    /// The check.
+    pub check: String,
+    /// Why, in the words of whoever said so.
+    pub reason: String,
 }
 
 /// A record that cannot be read.
@@ -360,6 +373,7 @@ mod tests {
                 result: "deployed".to_owned(),
                 at: Timestamp::UNIX_EPOCH,
                 message: String::new(),
+                overridden: Vec::new(),
             });
         }
         let object = json!({
@@ -417,7 +431,8 @@ mod tests {
         let memory = json!({
             "namespace": null,
             "runtimeObjects": [{"kind": "APIService", "service": "api"}],
-            "blockUninstall": [{"forEach": {"kind": "V", "group": "g"}, "message": "m"}],
+            "blockUninstall": [{"forEach": {"kind": "V", "group": "g"}, "where": "item.a", "message": "m"}],
+            "readiness": [{"kind": "V", "group": "g", "current": "status.a", "stableFor": "PT10S"}],
             "protect": [{"kind": "*", "group": "g"}],
             "timeout": 90,
         });
@@ -425,7 +440,7 @@ mod tests {
         assert_eq!(serde_json::to_value(&read).unwrap(), memory);
         // Every field is written, or a merge patch would keep what is over.
         let empty = serde_json::to_value(Memory::default()).unwrap();
-        assert_eq!(empty.as_object().unwrap().len(), 5);
+        assert_eq!(empty.as_object().unwrap().len(), 6);
     }
 
     #[test]

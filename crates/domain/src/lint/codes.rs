@@ -14,7 +14,7 @@ const fn code(name: &'static str, meaning: &'static str) -> Code {
 }
 
 /// Every code, sorted by name. A test compares it with docs/lint.md.
-pub const CODES: [Code; 67] = [
+pub const CODES: [Code; 68] = [
     code(
         "annotation",
         "An annotation of pleach with a value that it cannot have, or that it does not know.",
@@ -53,6 +53,10 @@ pub const CODES: [Code; 67] = [
     code(
         "ignore-matches-nothing",
         "An ignore rule of a release names no object, or a field that none of its objects has.",
+    ),
+    code(
+        "invalid-expression",
+        "A check, a readiness rule or what forbids an uninstall is no expression in CEL, or names what there is not.",
     ),
     code(
         "invalid-extends",

@@ -40,6 +40,13 @@ pub mod annotations {
     /// On an admission policy that closes something during an upgrade, and on
     /// its binding: whose gate it is, `<environment>.<release>`.
     pub const GATE: &str = "pleach.dev/gate";
+    /// On a pod template: digest of the `ConfigMaps` and Secrets that the pods
+    /// read, where they are to be replaced when these change.
+    pub const CONFIGURATION: &str = "pleach.dev/configuration";
+    /// On a gate: when it was closed.
+    pub const GATE_SINCE: &str = "pleach.dev/gate-since";
+    /// On a gate: the command that lifts it, should nobody carry out the change.
+    pub const GATE_LIFT: &str = "pleach.dev/gate-lift";
     /// On a pod template: the change for which a stage replaced the pods.
     pub fn restarted(stage: &str) -> String {
         format!("restarted.pleach.dev/{stage}")
@@ -113,6 +120,19 @@ impl Manifest {
             secret,
             secret_fields: Vec::new(),
         }
+    }
+
+    /// The same object with another content.
+    #[must_use]
+    pub fn with_content(&self, value: &Value) -> Self {
+        Self::new(
+            self.id.clone(),
+            self.api_version.clone(),
+            self.origin.clone(),
+            value,
+            self.secret,
+        )
+        .with_secret_fields(self.secret_fields.clone())
     }
 
     /// Says which of its values are secret, beside those of kind Secret.

@@ -34,6 +34,9 @@ pub struct LiveMeta {
     pub annotations: BTreeMap<String, String>,
     /// Managers of main-resource fields, ours too, without doubles.
     pub managers: Vec<String>,
+    /// Whether somebody else made it, and we applied it later.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub made_by_others: bool,
     /// Whether the server keeps track of owners at all (aggregated servers may not).
     pub has_managed_fields: bool,
     /// uids of its owners.
@@ -73,6 +76,7 @@ impl LiveMeta {
             labels: map("labels"),
             annotations,
             managers: ownership::managers(metadata),
+            made_by_others: ownership::made_by_others(metadata, manager),
             has_managed_fields: !entries.is_empty(),
             owners: metadata["ownerReferences"]
                 .as_array()

@@ -1,6 +1,6 @@
 //! What an object says about others: the raw material of edges.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::Value;
 
@@ -178,24 +178,38 @@ fn pod_template<'a>(id: &ObjectId, value: &'a Value) -> Option<&'a Value> {
     }
 }
 
-fn pod_references(spec: &Value, namespace: Option<&str>) -> Vec<ObjectId> {
-    let mut references = Vec::new();
+/// The `ConfigMaps` and Secrets that the pods of a Deployment, `StatefulSet` or
+/// `DaemonSet` read, also optional ones.
+pub fn configuration(id: &ObjectId, value: &Value) -> BTreeSet<ObjectId> {
+    if !matches!(id.kind.as_str(), "Deployment" | "StatefulSet" | "DaemonSet") {
+        return BTreeSet::new();
+    }
+    let spec = pod_template(id, value).map(|template| &template["spec"]);
+    spec.into_iter()
+        .flat_map(|spec| read_by_pods(spec, id.namespace.as_deref()))
+        .map(|read| read.id)
+        .collect()
+}
+
+/// A `ConfigMap` or Secret that a pod reads.
+struct Read {
+    id: ObjectId,
+    optional: bool,
+}
+
+fn read_by_pods(spec: &Value, namespace: Option<&str>) -> Vec<Read> {
+    let mut found = Vec::new();
     let mut add = |kind: &str, source: &Value, key: &str| {
-        if source["optional"] != true
-            && let Some(name) = source[key].as_str()
-        {
-            references.push(ObjectId::new("", kind, namespace, name));
+        if let Some(name) = source[key].as_str() {
+            found.push(Read {
+                id: ObjectId::new("", kind, namespace, name),
+                optional: source["optional"] == true,
+            });
         }
     };
     for volume in items(&spec["volumes"]) {
         add("ConfigMap", &volume["configMap"], "name");
         add("Secret", &volume["secret"], "secretName");
-        add("Secret", &volume["csi"]["nodePublishSecretRef"], "name");
-        add(
-            "PersistentVolumeClaim",
-            &volume["persistentVolumeClaim"],
-            "claimName",
-        );
         for source in items(&volume["projected"]["sources"]) {
             add("ConfigMap", &source["configMap"], "name");
             add("Secret", &source["secret"], "name");
@@ -211,8 +225,27 @@ fn pod_references(spec: &Value, namespace: Option<&str>) -> Vec<ObjectId> {
             add("Secret", &source["secretRef"], "name");
         }
     }
+    found
+}
+
+fn pod_references(spec: &Value, namespace: Option<&str>) -> Vec<ObjectId> {
+    let mut references: Vec<ObjectId> = read_by_pods(spec, namespace)
+        .into_iter()
+        .filter(|read| !read.optional)
+        .map(|read| read.id)
+        .collect();
+    let mut add = |kind: &str, name: &Value| {
+        if let Some(name) = name.as_str() {
+            references.push(ObjectId::new("", kind, namespace, name));
+        }
+    };
+    for volume in items(&spec["volumes"]) {
+        let claim = &volume["persistentVolumeClaim"]["claimName"];
+        add("PersistentVolumeClaim", claim);
+        add("Secret", &volume["csi"]["nodePublishSecretRef"]["name"]);
+    }
     for secret in items(&spec["imagePullSecrets"]) {
-        add("Secret", secret, "name");
+        add("Secret", &secret["name"]);
     }
     if let Some(name) = spec["priorityClassName"].as_str() {
         references.push(ObjectId::new(

@@ -18,6 +18,7 @@ pub(super) fn run(ctx: &Ctx<'_>, draft: Draft, direction: Direction) -> Plan {
         mut findings,
         dropped,
         overlays,
+        overrides,
         ..
     } = draft;
     let steps = without(steps, &dropped);
@@ -46,6 +47,7 @@ pub(super) fn run(ctx: &Ctx<'_>, draft: Draft, direction: Direction) -> Plan {
         stages: stages(&steps),
         steps,
         overlays,
+        overrides,
         removal: None,
         findings,
     }
@@ -178,7 +180,11 @@ fn sort_key(
         Op::Delete(_) => 0,
         Op::Wait => 1,
         Op::Own(_) | Op::Patch { .. } => 2,
-        Op::Create { .. } | Op::Copy { .. } | Op::Migrate { .. } | Op::Set { .. } => 3,
+        Op::Create { .. }
+        | Op::Copy { .. }
+        | Op::Migrate { .. }
+        | Op::Set { .. }
+        | Op::Close { .. } => 3,
         Op::Apply { .. } => 4,
         Op::Restart { .. } => 5,
         Op::Lift => 6,

@@ -8,6 +8,7 @@ mod member;
 mod recreate;
 mod refusal;
 
+pub(super) use definition::FIELD_IN_USE;
 pub(super) use emit::until;
 
 use super::draft::{Ctx, Draft};

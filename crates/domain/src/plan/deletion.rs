@@ -5,12 +5,15 @@
 //! deserializable on purpose: no file can make one.
 
 use serde::Serialize;
+use serde_json::Value;
 
 use super::removal::Consented as Ended;
 use crate::doctor::{Evidence, Proof};
-use crate::inventory::{Entry, EntryState};
+use crate::gate;
+use crate::inventory::{Entry, EntryState, ReleaseName};
 use crate::object::{FieldPath, ServiceRef};
 use crate::observe::{LiveMeta, Registration};
+use crate::overlay::{Journaled, OverlayId};
 use crate::repo::Propagation as Consented;
 
 /// A deletion that was decided, with what proves that it is allowed.
@@ -59,6 +62,11 @@ pub enum Grant {
     Doctor {
         /// The Services that do not exist.
         services: Vec<ServiceRef>,
+    },
+    /// Half of a gate that the journal names: it ends with the change.
+    Overlay {
+        /// The gate.
+        overlay: OverlayId,
     },
     /// A gate of an upgrade that nobody carries out, and that somebody asked to
     /// remove.
@@ -183,6 +191,27 @@ impl Deletion {
         })
     }
 
+    /// The policy or the binding of a gate. None unless the journal has that
+    /// gate, and the live object says itself that it is this release's.
+    pub fn of_gate(
+        (overlay, journaled): (&OverlayId, &Journaled),
+        release: &ReleaseName,
+        live: &Value,
+    ) -> Option<Self> {
+        let metadata = &live["metadata"];
+        let is_it = gate::is_policy(&journaled.object)
+            && metadata["name"] == journaled.object.name.as_str()
+            && gate::is_of(live, release);
+        is_it.then_some(Self {
+            uid: metadata["uid"].as_str()?.to_owned(),
+            resource_version: None,
+            propagation: Propagation::Background,
+            because: Grant::Overlay {
+                overlay: overlay.clone(),
+            },
+        })
+    }
+
     /// What `--fix` removes: any write to it since it was
     /// looked at makes the deletion fail.
     pub(crate) fn of_diagnosis(evidence: &Evidence) -> Self {
@@ -238,6 +267,7 @@ impl Deletion {
             Grant::DeadRegistration { service } => {
                 format!("no longer wanted, and nothing answers behind Service {service}")
             }
+            Grant::Overlay { overlay } => format!("was there for a while only (gate {overlay})"),
             Grant::Gate { release } => {
                 format!("was a gate of an upgrade of {release}, which nobody carries out")
             }

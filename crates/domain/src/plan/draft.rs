@@ -12,6 +12,7 @@ use super::model::{
 use super::overlays::Late;
 use super::{Deletion, Removal};
 use crate::finding::Finding;
+use crate::inventory::Override;
 use crate::object::{ApiVersion, GroupKind, Gvk, Manifest, ObjectId, ServiceRef};
 use crate::observe::Observed;
 use crate::order::{Definition, Facts, StageName, defined_kinds, stage_of};
@@ -178,6 +179,8 @@ pub(super) struct Draft {
     pub(super) overlays: Vec<Overlay>,
     /// Those of them that end after verify.
     pub(super) late: Vec<Late>,
+    /// Checks that do not hold and do not matter this once.
+    pub(super) overrides: Vec<Override>,
     /// Access that is reduced at the end.
     pub(super) narrowings: Vec<Narrowing>,
     /// Bindings that stand in for others until the end.

@@ -1,5 +1,6 @@
 //! What a plan is made of.
 
+mod configuration;
 mod op;
 mod wanted;
 
@@ -13,7 +14,7 @@ use jiff::SignedDuration;
 use serde::{Deserialize, Serialize};
 
 use crate::finding::Finding;
-use crate::inventory::ReleaseName;
+use crate::inventory::{Override, ReleaseName};
 use crate::object::{Digest, FieldPath, GroupKind, Gvk, ObjectId, ServiceRef};
 use crate::observe::DesiredDigest;
 use crate::order::StageName;
@@ -41,6 +42,9 @@ pub struct Plan {
     pub steps: Vec<Step>,
     /// Temporary changes.
     pub overlays: Vec<Overlay>,
+    /// Checks that do not hold and do not matter this once.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub overrides: Vec<Override>,
     /// Set where the release goes as a whole.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub removal: Option<Outgoing>,
@@ -294,6 +298,8 @@ pub enum EdgeReason {
     Overlay,
     /// A stage that the bundle declares.
     Stage,
+    /// A check of the bundle holds before it.
+    Check,
 }
 
 /// What must hold when a step is carried out.
@@ -324,6 +330,16 @@ pub enum Until {
         /// Labels of the pods.
         pods: Option<BTreeMap<String, String>>,
     },
+    /// The dry run of a probe is denied by the gate behind it, or is not any
+    /// more; some time later all API servers do as the one that was asked.
+    Probe {
+        /// What would be created.
+        object: ObjectId,
+        /// Whether it is to be denied.
+        denied: bool,
+        /// How long the other API servers are given.
+        settle: SignedDuration,
+    },
     /// The kind is served and answers a LIST.
     Served(Gvk),
     /// No pod with these labels is left in the namespace of the object.
@@ -345,6 +361,11 @@ pub enum Until {
         kind: GroupKind,
         /// The Service it must point at.
         service: ServiceRef,
+    },
+    /// A check of the bundle holds.
+    Holds {
+        /// Its name.
+        check: String,
     },
     /// One of these objects exists: workloads make it themselves.
     Exists {

@@ -9,20 +9,23 @@
 mod between;
 mod wanted;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::changes::until;
 use super::draft::{Ctx, Draft};
+use super::gate;
 use super::model::{
     Action, Course, Desired, EdgeReason, Need, NonSecret, Op, Overlay, Precondition, StepId, Until,
 };
 use super::verify::reached;
 use crate::finding::{Finding, Kind};
+use crate::gate::is_policy;
 use crate::inventory::Installed;
 use crate::object::ObjectId;
 use crate::order::StageName;
-use crate::overlay::{Journaled, OnFailure, project};
+use crate::overlay::{Journaled, OverlayId, project};
 use between::Place;
+pub(super) use between::descendants;
 use wanted::{End, Wanted, wanted};
 
 /// How far a change of the release is.
@@ -35,7 +38,7 @@ pub(super) struct Progress {
 }
 
 impl Progress {
-    fn of(desired: &Desired, record: Option<&Installed>) -> Self {
+    pub(super) fn of(desired: &Desired, record: Option<&Installed>) -> Self {
         let Some(record) = record else {
             return Self {
                 fresh: true,
@@ -87,8 +90,18 @@ pub(super) fn run(ctx: &Ctx<'_>, draft: &mut Draft) {
     } else {
         Vec::new()
     };
+    let gates = if progress.unfinished {
+        gate::wanted(ctx, draft)
+    } else {
+        Vec::new()
+    };
+    let names = all.iter().map(|one| &one.id);
+    let names: BTreeSet<OverlayId> = names
+        .chain(gates.iter().map(|one| &one.id))
+        .cloned()
+        .collect();
     // A binding that stands in for another one goes with the rest of access.
-    let dropped = drop_unwanted(ctx, draft, &all, &|journaled| !journaled.is_made());
+    let dropped = drop_unwanted(ctx, draft, &names, &|journaled| !journaled.is_made());
     let mut groups: BTreeMap<(StageName, Place), Vec<StepId>> = BTreeMap::new();
     let mut early: BTreeMap<StageName, Vec<StepId>> = BTreeMap::new();
     for one in all {
@@ -138,6 +151,31 @@ pub(super) fn run(ctx: &Ctx<'_>, draft: &mut Draft) {
             }),
         }
     }
+    let is_new = progress.fresh && has_effects;
+    for one in gates {
+        let journaled = ctx.observed.journal.overlays.get(&one.id);
+        if journaled.is_none() && !is_new {
+            continue;
+        }
+        let (index, close) = gate::close(ctx, draft, &one, journaled);
+        if one.before.is_none() {
+            let place = (one.from.clone(), Place::Before);
+            groups.entry(place).or_default().push(close);
+        }
+        // What is half done stays closed.
+        if draft.is_blocked() {
+            continue;
+        }
+        if one.until < StageName::Verify {
+            let lift = lift(ctx, draft, index, Some(close), one.until.clone());
+            early.entry(one.until).or_default().push(lift);
+        } else {
+            draft.late.push(Late {
+                overlay: index,
+                set: Some(close),
+            });
+        }
+    }
     restarts(ctx, draft, progress, &mut groups);
     for ((stage, place), steps) in groups {
         between::place(ctx, draft, &steps, &stage, place);
@@ -178,7 +216,7 @@ pub(super) fn finish(ctx: &Ctx<'_>, draft: &mut Draft) {
 /// Takes back first what former runs left on a release that goes as a whole.
 pub(super) fn before_removal(ctx: &Ctx<'_>, draft: &mut Draft) {
     if !draft.steps.is_empty() {
-        drop_unwanted(ctx, draft, &[], &|_| true);
+        drop_unwanted(ctx, draft, &BTreeSet::new(), &|_| true);
     }
 }
 
@@ -186,16 +224,17 @@ pub(super) fn before_removal(ctx: &Ctx<'_>, draft: &mut Draft) {
 fn drop_unwanted(
     ctx: &Ctx<'_>,
     draft: &mut Draft,
-    wanted: &[Wanted<'_>],
+    wanted: &BTreeSet<OverlayId>,
     which: &dyn Fn(&Journaled) -> bool,
 ) -> Vec<(ObjectId, StepId)> {
     let mut dropped = Vec::new();
     let journaled = ctx.observed.journal.overlays.iter();
     for (id, journaled) in journaled.filter(|(_, journaled)| which(journaled)) {
         let live = ctx.observed.targets.get(&journaled.object);
-        let is_there = live.is_some_and(|live| live.meta().uid == journaled.uid);
-        let is_wanted = wanted.iter().any(|one| one.id == *id);
-        if is_wanted && is_there && !has_expired(ctx, journaled) {
+        // Whether a gate is there is seen when it is closed or lifted.
+        let is_there = is_policy(&journaled.object)
+            || live.is_some_and(|live| live.meta().uid == journaled.uid);
+        if wanted.contains(id) && is_there {
             continue;
         }
         if !is_there {
@@ -230,15 +269,6 @@ fn drop_unwanted(
         dropped.push((journaled.object.clone(), step));
     }
     dropped
-}
-
-fn has_expired(ctx: &Ctx<'_>, journaled: &Journaled) -> bool {
-    match journaled.on_failure {
-        OnFailure::Keep { max_age: Some(age) } => {
-            ctx.observed.at.duration_since(journaled.since) > age
-        }
-        _ => false,
-    }
 }
 
 /// Records a temporary change, with the step that makes it where it is not made.
@@ -318,12 +348,20 @@ pub(super) fn lift(
     stage: StageName,
 ) -> StepId {
     let Overlay { id, object, .. } = draft.overlays[overlay].clone();
+    let what = if is_policy(&object) {
+        "gate"
+    } else {
+        "overlay"
+    };
     let reason = match draft.overlays[overlay].course {
-        Course::Dropped => format!("overlay {id} of a former run is not wanted any more"),
-        Course::Made | Course::Kept => format!("overlay {id} ends"),
+        Course::Dropped => format!("{what} {id} of a former run is not wanted any more"),
+        Course::Made | Course::Kept => format!("{what} {id} ends"),
     };
     let step = draft.step(ctx, stage, object.clone(), Op::Lift, &reason);
     draft.at(step).overlay = Some(id);
+    if is_policy(&object) {
+        draft.at(step).until = Some(gate::probed(ctx, &object, false));
+    }
     // Whether it is ready is ours to know of our own objects only.
     if ctx.is_desired(&object) && ctx.policy.wait {
         draft.at(step).until =

@@ -3,9 +3,12 @@
 
 mod access;
 mod changes;
+mod checks;
+mod configuration;
 mod contended;
 mod definitions;
 mod edges;
+mod gates;
 mod ignore;
 mod laws;
 mod leftover;
@@ -49,15 +52,30 @@ fn line(step: &Step) -> String {
         Some(Until::Ready { .. }) => " until ready".to_owned(),
         Some(Until::Absent { .. }) => " until gone".to_owned(),
         Some(Until::Emptied { .. }) => " until it has no pods".to_owned(),
+        Some(Until::Probe { object, denied, .. }) => {
+            let answer = if *denied { "denied" } else { "let through" };
+            let gate = crate::gate::probed(object).unwrap_or_default();
+            format!(" until the probe of {gate} is {answer}")
+        }
         Some(Until::Served(gvk)) => format!(" until {gvk} is served"),
         Some(Until::Endpoints { service, ready }) => format!(" until {service} has {ready}"),
         Some(Until::Registered { kind, service }) => format!(" until {kind} points at {service}"),
+        Some(Until::Holds { check }) => format!(" until {check} holds"),
         Some(Until::Exists { any_of }) => {
             let names: Vec<String> = any_of.iter().map(ToString::to_string).collect();
             format!(" until {} exists", names.join(" or "))
         }
     };
     format!("{}: {} {}{until}", step.stage, step.op.verb(), step.object)
+}
+
+/// The step that applies an object.
+fn step_of<'a>(plan: &'a Plan, id: &str) -> &'a Step {
+    let mut steps = plan.steps.iter();
+    let is_it = |step: &&Step| step.op.applies() && step.object.to_string() == id;
+    steps
+        .find(is_it)
+        .unwrap_or_else(|| panic!("{id} is not applied: {:?}", lines(plan)))
 }
 
 /// The edges of a plan.

@@ -87,6 +87,30 @@ fn lag(generation: i64, observed: Option<i64>) -> Assessment {
     })
 }
 
+/// What is said while a status is one of a former spec; a status that never
+/// says which spec it is of gets the benefit of the doubt.
+pub(super) fn lagging(value: &Value) -> Option<Assessment> {
+    value["status"]["observedGeneration"].as_i64()?;
+    unobserved(value)
+}
+
+/// Conditions that are good when they are true, and those that are bad then.
+const GOOD: [&str; 4] = ["Ready", "Available", "Healthy", "Synced"];
+const BAD: [&str; 3] = ["Stalled", "Failed", "Degraded"];
+
+/// The condition that says what is wrong, if one does.
+pub(super) fn trouble(value: &Value) -> Option<String> {
+    let conditions = value["status"]["conditions"].as_array()?;
+    let mut conditions = conditions.iter().map(Condition);
+    conditions
+        .find(|condition| {
+            let name = condition.text("type");
+            (BAD.contains(&name) && condition.is_true())
+                || (GOOD.contains(&name) && !condition.is_true())
+        })
+        .map(Condition::line)
+}
+
 /// The rules of kstatus for kinds that are not built in.
 pub(super) fn generic(value: &Value) -> Assessment {
     let generation = value["metadata"]["generation"].as_i64();

@@ -45,6 +45,7 @@ pub(super) fn release(name: &str, files: &[&str], values: Value) -> ResolvedRele
         files: files.iter().map(|&file| file.to_owned()).collect(),
         namespace: Some("shop".to_owned()),
         create_namespace: true,
+        restart_on_config_change: false,
         values: Values {
             merged: values,
             origins: BTreeMap::new(),

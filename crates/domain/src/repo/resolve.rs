@@ -2,6 +2,7 @@
 
 pub(super) mod endings;
 mod following;
+mod rules;
 mod secrets;
 mod sequence;
 mod store;
@@ -117,6 +118,22 @@ pub(super) fn repository(
         }
     }
     Some(repository.id)
+}
+
+/// Environment and release together are what their objects are owned by.
+fn check_release_name(name: &ReleaseName, place: &Origin, findings: &mut Vec<Finding>) {
+    check_label("release", &name.release, Some(place), findings);
+    let manager = name.field_manager();
+    if manager.len() > LONGEST_MANAGER {
+        let message = format!(
+            "`{manager}` is longer than {LONGEST_MANAGER} characters: it is the field manager of the release"
+        );
+        findings.push(
+            Finding::error(Kind::Repository, "invalid-name", message)
+                .at(place.clone())
+                .hint("shorten the name of the environment or of the release"),
+        );
+    }
 }
 
 /// Names of environments and releases become names of objects.
@@ -238,21 +255,7 @@ impl Merged {
             environment: environment.to_owned(),
             release: release_name(node)?.to_owned(),
         };
-        check_label("release", &name.release, Some(&place("name")), findings);
-        let manager = name.field_manager();
-        if manager.len() > LONGEST_MANAGER {
-            findings.push(
-                Finding::error(
-                    Kind::Repository,
-                    "invalid-name",
-                    format!(
-                        "`{manager}` is longer than {LONGEST_MANAGER} characters: it is the field manager of the release"
-                    ),
-                )
-                .at(place("name"))
-                .hint("shorten the name of the environment or of the release"),
-            );
-        }
+        check_release_name(&name, &place("name"), findings);
         if let Some(namespace) = &release.namespace {
             check_label("namespace", namespace, Some(&place("namespace")), findings);
         }
@@ -307,6 +310,7 @@ impl Merged {
             files: source.files,
             namespace: release.namespace.clone(),
             create_namespace: release.create_namespace.unwrap_or(true),
+            restart_on_config_change: release.restart_on_config_change.unwrap_or(false),
             values,
             patches,
             secret_fields,
@@ -358,10 +362,8 @@ impl Merged {
                     missing.extend(consent.name.is_none().then_some("name"));
                     findings.extend(check_propagation(consent, node));
                 }
-                // Other checks are refused as not supported yet, before this.
                 ConsentAction::Override => {
-                    missing.extend(consent.kind.is_none().then_some("kind"));
-                    missing.extend(consent.name.is_none().then_some("name"));
+                    missing.extend(consent.check.is_none().then_some("check"));
                     missing.extend(consent.reason.is_none().then_some("reason"));
                 }
                 // It binds to the release alone, and is over when that is.
@@ -375,7 +377,9 @@ impl Merged {
                 // longer has waits for such a consent.
                 Some((_, true)) | None if ends => {}
                 Some((_, true)) => {
-                    missing.extend(consent.from.is_none().then_some("from"));
+                    // A check may stand in the way of the first version too.
+                    let is_check = consent.action == ConsentAction::Override;
+                    missing.extend((consent.from.is_none() && !is_check).then_some("from"));
                     missing.extend(consent.to.is_none().then_some("to"));
                 }
                 None => {

@@ -113,6 +113,8 @@ pub struct ResolvedRelease {
     pub namespace: Option<String>,
     /// Whether that namespace may be created when no manifest has it.
     pub create_namespace: bool,
+    /// Whether pods are replaced when what they read changes.
+    pub restart_on_config_change: bool,
     /// Merged values with their origins.
     pub values: Values,
     /// The version's (or bundle's) patches, then the release's.

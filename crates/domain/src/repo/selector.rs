@@ -155,20 +155,29 @@ impl Consent {
             && self.is_for(release, from, to)
     }
 
-    /// Whether it allows to go on although a check of an object does not hold,
-    /// when a release goes from one version to another.
-    pub fn overrides(
+    /// Whether it allows to go on although a check does not hold, when a release
+    /// goes from one version to another.
+    pub fn allows_override(
         &self,
         check: &str,
-        id: &ObjectId,
         release: &str,
         from: Option<&str>,
         to: &str,
     ) -> bool {
         self.action == ConsentAction::Override
             && self.check.as_deref() == Some(check)
-            && self.is_about(id)
             && self.is_for(release, from, to)
+    }
+
+    /// The same for a check of one object.
+    pub fn allows_override_for(
+        &self,
+        (check, id): (&str, &ObjectId),
+        release: &str,
+        from: Option<&str>,
+        to: &str,
+    ) -> bool {
+        self.allows_override(check, release, from, to) && self.is_about(id)
     }
 
     fn is_about(&self, id: &ObjectId) -> bool {

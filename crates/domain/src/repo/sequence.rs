@@ -1,14 +1,18 @@
 //! What a bundle says about the course of a change: what is different while it
-//! lasts, and steps of its own between the standard ones.
+//! lasts, steps of its own between the standard ones, what must hold before
+//! them, and what is waited for.
 
 use jiff::SignedDuration;
 
 use super::policy::Selector;
+use crate::check::Check;
+use crate::gate::{Closed, Operation};
 use crate::object::Origin;
 use crate::order::StageName;
 use crate::plan::NonSecret;
+use crate::readiness::Rules;
 
-/// Temporary changes and declared stages, in the order of the bundle.
+/// Temporary changes, declared stages and checks, in the order of the bundle.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Sequence {
     /// Temporary changes.
@@ -17,6 +21,12 @@ pub struct Sequence {
     pub stages: Vec<StageRule>,
     /// Stored objects that are rewritten.
     pub migrations: Vec<MigrationRule>,
+    /// What must hold before a change, and before each declared stage.
+    pub checks: Vec<Check>,
+    /// What "ready" means for some kinds.
+    pub readiness: Rules,
+    /// What nobody else may create or change for a while.
+    pub gates: Vec<GateRule>,
 }
 
 impl Sequence {
@@ -43,6 +53,27 @@ pub struct OverlayRule {
     pub from: StageName,
     /// The stage it ends with.
     pub until: StageName,
+    /// Where it is written.
+    pub origin: Origin,
+}
+
+/// What nobody else may create or change for a while.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct GateRule {
+    /// Its name.
+    pub name: String,
+    /// What is closed.
+    pub closed: Closed,
+    /// Which writes of it.
+    pub operations: Vec<Operation>,
+    /// User names of those who are not stopped.
+    pub exempt: Vec<String>,
+    /// The stage it begins with.
+    pub from: StageName,
+    /// The stage it ends with.
+    pub until: StageName,
+    /// How long it may stay at most.
+    pub max_age: SignedDuration,
     /// Where it is written.
     pub origin: Origin,
 }

@@ -11,13 +11,7 @@ const ENVIRONMENT: [&str; 1] = ["sync"];
 const RELEASE: [&str; 1] = ["dependsOn"];
 
 /// Fields of a bundle or version.
-const BUNDLE: [&str; 4] = ["gates", "checks", "readiness", "moves"];
-
-/// Actions of a consent.
-const CONSENT: [&str; 1] = ["override"];
-
-/// Checks that can be overridden: those that pleach makes by itself.
-const CHECKS: [&str; 1] = ["field-in-use"];
+const BUNDLE: [&str; 1] = ["moves"];
 
 /// Refuses what an environment file uses and pleach does not have.
 pub(super) fn in_environment(root: &Node, findings: &mut Vec<Finding>) {
@@ -27,24 +21,6 @@ pub(super) fn in_environment(root: &Node, findings: &mut Vec<Finding>) {
         let path = format!("releases[{index}].");
         fields(release, &path, &RELEASE, findings);
         patches(release, &path, findings);
-        if let Some(entry) = release.entry("restartOnConfigChange")
-            && !is_scalar(&entry.value, &false.into())
-        {
-            findings.push(refuse(entry, &format!("{path}restartOnConfigChange")));
-        }
-    }
-    let consents = root.get("consent").map_or(&[][..], Node::items);
-    for (index, consent) in consents.iter().enumerate() {
-        if let Some(entry) = consent.entry("action")
-            && let Some(action) = entry.value.as_str()
-            && CONSENT.contains(&action)
-            && !consent
-                .get("check")
-                .and_then(Node::as_str)
-                .is_some_and(|check| CHECKS.contains(&check))
-        {
-            findings.push(refuse(entry, &format!("consent[{index}].action: {action}")));
-        }
     }
 }
 
@@ -95,10 +71,6 @@ fn patches(node: &Node, path: &str, findings: &mut Vec<Finding>) {
 /// An empty list and nothing at all ask for nothing.
 fn asks_for_something(node: &Node) -> bool {
     !node.is_null() && !matches!(&node.content, Content::List(items) if items.is_empty())
-}
-
-fn is_scalar(node: &Node, wanted: &serde_json::Value) -> bool {
-    node.is_null() || matches!(&node.content, Content::Scalar(value) if value == wanted)
 }
 
 fn refuse(entry: &Entry, what: &str) -> Finding {

@@ -15,8 +15,8 @@ use crate::io::cluster::{ClusterError, ResourcePath, Selector as List};
 impl Reader<'_> {
     /// Reads in full what a former run left changed, and, where a change is on
     /// its way, the roles that workloads make and what the bundle wants to be
-    /// different meanwhile. What cannot be
-    /// read is an error of the plan: going on without it is not what was asked for.
+    /// different meanwhile. What cannot be read of the latter is an error of the
+    /// plan: going on without it is not what was asked for.
     pub(super) async fn read_targets(
         &self,
         desired: &mut Desired,

@@ -102,12 +102,17 @@ impl Operator<'_> {
                 .metadata_page(&rewriting.path, &Selector::default(), token.as_deref())
                 .await;
             let page = match page {
-                // The list is too old to go on with. What was written stays so.
-                Err(error) if token.is_some() && is_expired(&error) => {
-                    token = None;
-                    continue;
-                }
-                page => page.map_err(|error| failure(&error))?,
+                Ok(page) => page,
+                Err(error) => match error.class() {
+                    // The server does not keep the list any longer, but goes on
+                    // where we are: what is new since then is stored as it
+                    // should be. Without a place to go on from it begins anew.
+                    Some(Class::Expired { continue_token }) if token.is_some() => {
+                        token.clone_from(continue_token);
+                        continue;
+                    }
+                    _ => return Err(failure(&error)),
+                },
             };
             let objects = page.items.into_iter();
             let due = objects.filter(|metadata| all || rewriting.is_recorded(metadata));
@@ -238,10 +243,6 @@ fn definitions() -> ResourcePath {
 /// between, or nobody knows whether our write arrived, which does no harm twice.
 fn is_passing(error: &ClusterError) -> bool {
     is_stale(error) || error.class().is_some_and(Class::is_unclear)
-}
-
-fn is_expired(error: &ClusterError) -> bool {
-    matches!(error.class(), Some(Class::Expired { .. }))
 }
 
 /// What the objects are, and what of them has to change.

@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use jiff::Timestamp;
 use pleach_domain::diff::{locate, ownership};
 use pleach_domain::finding::{Finding, Kind};
+use pleach_domain::gate::{is_policy, lifted_by};
 use pleach_domain::object::{FieldPath, ObjectId, annotations};
 use pleach_domain::observe::DesiredDigest;
 use pleach_domain::overlay::{
@@ -118,6 +119,9 @@ impl Operator<'_> {
             // It was never made.
             return Ok(());
         };
+        if is_policy(&journaled.object) {
+            return self.open(step, (id, journaled), started).await;
+        }
         if journaled.is_made() {
             return self.unmake(step, (id, journaled), started).await;
         }
@@ -313,7 +317,7 @@ impl Operator<'_> {
             standing.push(Standing {
                 overlay: id.clone(),
                 object: journaled.object.clone(),
-                rule: journaled.on_failure.explain(),
+                rule: rule(journaled),
                 trouble,
             });
         }
@@ -351,7 +355,7 @@ impl Operator<'_> {
         self.lift(&step, id, Instant::now()).await
     }
 
-    fn overlay_of(&self, step: &Step) -> Result<&Overlay, Failure> {
+    pub(super) fn overlay_of(&self, step: &Step) -> Result<&Overlay, Failure> {
         let mut overlays = self.plan.overlays.iter();
         overlays
             .find(|overlay| Some(&overlay.id) == step.overlay.as_ref())
@@ -363,14 +367,17 @@ impl Operator<'_> {
         step: &Step,
         started: Instant,
     ) -> Result<(ResourcePath, Cluster), Failure> {
-        let kind = step.object.group_kind();
-        let place = self.paths.of_kind(&kind).ok_or_else(|| {
-            Failure::new(
-                FailureKind::Cluster,
-                format!("{kind} is not served by the cluster"),
-            )
-        })?;
+        let place = self.place_of_kind(&step.object)?;
         Ok((place, self.cluster_for(step, started)))
+    }
+
+    /// Where objects of the same kind are.
+    pub(super) fn place_of_kind(&self, id: &ObjectId) -> Result<ResourcePath, Failure> {
+        let kind = id.group_kind();
+        self.paths.of_kind(&kind).ok_or_else(|| {
+            let message = format!("{kind} is not served by the cluster");
+            Failure::new(FailureKind::Cluster, message)
+        })
     }
 
     async fn send(
@@ -388,11 +395,20 @@ impl Operator<'_> {
         Ok(cluster.patch(place, id, patch, &options).await?.value)
     }
 
-    fn warn(&self, step: &Step, code: &str, message: &str) {
+    pub(super) fn warn(&self, step: &Step, code: &str, message: &str) {
         let finding = Finding::warning(Kind::Cluster, code, message);
         self.events
             .send(EventKind::Warning(finding.on(step.object.clone())));
     }
+}
+
+/// When it is taken back, and what does it at once where that can be done alone.
+fn rule(journaled: &Journaled) -> String {
+    let rule = journaled.on_failure.explain();
+    if is_policy(&journaled.object) {
+        return format!("{rule}; `{}` lifts it now", lifted_by(&journaled.object));
+    }
+    rule
 }
 
 /// Makes a merge patch one of the object as it was read, and of no other.

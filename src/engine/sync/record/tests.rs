@@ -50,6 +50,7 @@ fn plan(actions: &[Action]) -> Plan {
         stages: Vec::new(),
         steps,
         overlays: Vec::new(),
+        overrides: Vec::new(),
         removal: None,
         findings: Vec::new(),
     }

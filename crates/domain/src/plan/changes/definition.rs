@@ -12,7 +12,7 @@ use serde_json::Value;
 
 /// The guard that a consent `override` may name: whoever gives it wants the
 /// objects as the new schema leaves them.
-const FIELD_IN_USE: &str = "field-in-use";
+pub(in crate::plan) const FIELD_IN_USE: &str = "field-in-use";
 
 /// What is to become of a definition.
 pub(super) enum Guarded {
@@ -240,7 +240,7 @@ impl Guard<'_> {
         let to = &self.ctx.desired.version;
         let id = self.manifest.id();
         let mut consents = self.ctx.policy.consent.iter();
-        consents.any(|consent| consent.overrides(FIELD_IN_USE, id, release, from, to))
+        consents.any(|consent| consent.allows_override_for((FIELD_IN_USE, id), release, from, to))
     }
 
     fn anew(&self) -> String {

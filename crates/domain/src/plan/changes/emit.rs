@@ -8,7 +8,6 @@ use crate::plan::draft::{Ctx, Draft};
 use crate::plan::model::{
     Action, Body, Change, EdgeReason, Need, Op, Own, Precondition, StepId, Until,
 };
-use crate::readiness;
 
 /// Records what happens to a desired object.
 pub(super) fn change<'d>(
@@ -143,7 +142,9 @@ pub(in crate::plan) fn until(ctx: &Ctx<'_>, id: &ObjectId) -> Option<Until> {
     if let Some(served) = definition.and_then(|definition| definition.served.first()) {
         return Some(Until::Served(served.clone()));
     }
-    readiness::has_rules(&id.group_kind()).then_some(Until::Ready {
-        stable_for: jiff::SignedDuration::ZERO,
+    let kind = id.group_kind();
+    let rules = &ctx.desired.sequence.readiness;
+    rules.waits_for(&kind).then(|| Until::Ready {
+        stable_for: rules.stable_for(&kind),
     })
 }

@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::diff::ownership::FieldSet;
+use crate::gate::Gate;
 use crate::ignore::FieldPattern;
 use crate::object::{Digest, FieldPath, ObjectId, canonical_json};
 use crate::observe::DesiredDigest;
@@ -46,7 +47,13 @@ pub enum Op {
         /// A merge patch.
         patch: NonSecret,
     },
-    /// Takes a temporary change back, as far as it still is ours.
+    /// Closes a gate, after it was written down; one that is closed already
+    /// becomes as it is here.
+    Close {
+        /// What is closed, and for whom it is not.
+        gate: Gate,
+    },
+    /// Takes a temporary change back, as far as it still is ours; lifts a gate.
     Lift,
     /// Replaces the pods of a workload, unless that was done for this mark.
     Restart {
@@ -102,6 +109,7 @@ impl Op {
             // Patches carry resourceVersions; what they do shows in the apply that follows.
             Self::Patch { subresource, .. } => serde_json::json!(["patch", subresource]),
             Self::Set { patch } => serde_json::json!(["set", patch]),
+            Self::Close { gate } => serde_json::json!(["close", gate]),
             Self::Lift => serde_json::json!(["lift"]),
             // The mark moves with every change of the release.
             Self::Restart { .. } => serde_json::json!(["restart"]),
@@ -126,6 +134,7 @@ impl Op {
             Self::Create { .. } => "create",
             Self::Own(_) | Self::Patch { .. } => "patch",
             Self::Set { .. } => "set",
+            Self::Close { .. } => "close",
             Self::Lift => "lift",
             Self::Restart { .. } => "restart",
             Self::Delete(_) => "delete",

@@ -63,6 +63,8 @@ pub struct Terms {
     pub protect: Vec<Protect>,
     /// Deadline of each wait.
     pub timeout: Option<SignedDuration>,
+    /// Whether pods are replaced when what they read changes.
+    pub restart_on_config_change: bool,
 }
 
 impl Desired {
@@ -72,6 +74,7 @@ impl Desired {
             namespace: self.namespace.clone(),
             runtime_objects: self.runtime_objects.clone(),
             block_uninstall: self.terms.block_uninstall.clone(),
+            readiness: self.sequence.readiness.sources(),
             protect: self.terms.protect.clone(),
             timeout: self.terms.timeout.map(|timeout| timeout.as_secs()),
         }
@@ -129,13 +132,21 @@ impl Desired {
 
     /// Fills in what gets written as `pleach.dev/desired`, of objects with
     /// ignored fields without them; `key` is for the objects that hold secrets.
+    /// Where pods are to be replaced when what they read changes, their
+    /// templates get the digest of that.
     pub fn digest_with(&mut self, key: Option<&DigestKey>) {
+        let unkeyed = self.stamp_pods(key);
         self.digests = self
             .manifests
             .iter()
             .map(|manifest| {
-                let lean = self.ignored.lean(manifest);
-                (manifest.id().clone(), DesiredDigest::of(lean, key))
+                let id = manifest.id();
+                let digest = if unkeyed.contains(id) {
+                    DesiredDigest::Unkeyed
+                } else {
+                    DesiredDigest::of(self.ignored.lean(manifest), key)
+                };
+                (id.clone(), digest)
             })
             .collect();
         let full: BTreeMap<ObjectId, DesiredDigest> = self

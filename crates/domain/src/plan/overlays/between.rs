@@ -5,7 +5,8 @@ use std::collections::BTreeSet;
 
 use crate::order::StageName;
 use crate::plan::draft::{Ctx, Draft};
-use crate::plan::model::{EdgeReason, Need, Op, StepId};
+use crate::plan::gate::is_temporary;
+use crate::plan::model::{EdgeReason, Need, StepId};
 use crate::plan::verify::reached;
 
 /// Where steps stand, seen from a stage.
@@ -51,7 +52,7 @@ pub(super) fn place(
         .filter(|step| is_other(step.id) && place.comes_after(&step.stage, stage))
         // What is taken back is taken back before it is made again, and what
         // begins with the same stage does so at the same time.
-        .filter(|step| step.stage > *stage || !matches!(step.op, Op::Lift | Op::Set { .. }))
+        .filter(|step| step.stage > *stage || !is_temporary(step))
         .map(|step| step.id)
         .collect();
     let behind = descendants(draft, later.iter().chain(group).copied().collect());
@@ -78,7 +79,7 @@ pub(super) fn place(
 }
 
 /// These steps, and everything that needs them.
-fn descendants(draft: &Draft, of: Vec<StepId>) -> BTreeSet<StepId> {
+pub(in crate::plan) fn descendants(draft: &Draft, of: Vec<StepId>) -> BTreeSet<StepId> {
     let mut dependents: Vec<Vec<StepId>> = vec![Vec::new(); draft.steps.len()];
     for step in &draft.steps {
         for edge in &step.needs {

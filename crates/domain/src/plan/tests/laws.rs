@@ -6,12 +6,16 @@ use proptest::prelude::*;
 use serde_json::json;
 
 use super::scene::Scene;
+use crate::gate::is_policy;
 use crate::inventory::EntryState;
 use crate::object::ObjectId;
 use crate::observe::Observed;
 use crate::order::StageName;
 use crate::overlay::OverlayId;
-use crate::plan::{Consented, Course, Grant, Op, Plan, Removal, Step, StepId, is_protected_kind};
+use crate::plan::{
+    Action, Consented, Course, Grant, Op, Overlay, Plan, Removal, Step, StepId, Until,
+    is_protected_kind,
+};
 
 /// Objects that refer to each other: `#` is their number, `@` another one.
 const OBJECTS: &[&str] = &[
@@ -68,6 +72,10 @@ struct World {
     stages: Vec<(usize, bool)>,
     /// What a former run left changed.
     left: Vec<(usize, bool)>,
+    /// Gates: from a stage until another one.
+    gates: Vec<(usize, usize)>,
+    /// Whether a former run left gates closed: one that is wanted, one that is not.
+    closed: (bool, bool),
 }
 
 fn world() -> impl Strategy<Value = World> {
@@ -78,9 +86,11 @@ fn world() -> impl Strategy<Value = World> {
     let overlays = prop::collection::vec((0..OBJECTS.len(), 0..10_usize, 0..11_usize), 0..4);
     let stages = prop::collection::vec((1..9_usize, any::<bool>()), 0..3);
     let left = prop::collection::vec((0..30_usize, any::<bool>()), 0..2);
+    let gates = prop::collection::vec((0..10_usize, 0..11_usize), 0..2);
+    let closed = (prop::bool::weighted(0.1), prop::bool::weighted(0.1));
     let world = (parts, unlisted, dead, any::<bool>(), wait);
-    (world, overlays, stages, left).prop_map(
-        |((parts, unlisted, dead, ready, wait), overlays, stages, left)| World {
+    (world, overlays, stages, left, gates, closed).prop_map(
+        |((parts, unlisted, dead, ready, wait), overlays, stages, left, gates, closed)| World {
             parts,
             unlisted,
             dead,
@@ -89,6 +99,8 @@ fn world() -> impl Strategy<Value = World> {
             overlays,
             stages,
             left,
+            gates,
+            closed,
         },
     )
 }
@@ -136,6 +148,23 @@ impl World {
                 (&[], &["*"])
             };
             scene = scene.stage(&format!("s{number}"), after, scale, restart);
+            scene = scene.check(&format!(
+                "{{name: c{number}, forEach: {{kind: Pod}}, require: item.status.ok}}"
+            ));
+        }
+        for (number, (from, until)) in self.gates.iter().enumerate() {
+            let stage = |number: usize| StageName::STANDARD[number].as_str().to_owned();
+            let (from, until) = (stage(*from.min(until)), stage(*from.max(until)));
+            scene = scene.gate(&format!(
+                "{{name: g{number}, groups: [x.org], from: {from}, until: {until}}}"
+            ));
+        }
+        let (wanted, unwanted) = self.closed;
+        for name in [wanted.then_some("g0"), unwanted.then_some("former")] {
+            scene = match name {
+                Some(name) => scene.left_closed(name, "x.org", "k1s"),
+                None => scene,
+            };
         }
         for (part, wanted) in &self.left {
             let Some(Part { text, .. }) = self.parts.get(*part) else {
@@ -327,18 +356,23 @@ fn check_overlays(plan: &Plan, observed: &Observed, ancestors: &[BTreeSet<StepId
         assert!(known.contains(id), "{id:?} is forgotten");
     }
     for step in &plan.steps {
-        let is_temporary = matches!(step.op, Op::Set { .. } | Op::Lift);
+        let is_temporary = matches!(step.op, Op::Set { .. } | Op::Close { .. } | Op::Lift);
         assert_eq!(step.overlay.is_some(), is_temporary);
         if let Some(id) = &step.overlay {
             // Nothing outside of the targets is touched.
             let overlay = plan.overlays.iter().find(|one| one.id == *id).unwrap();
             assert_eq!(overlay.object, step.object);
             let is_target = observed.targets.contains_key(&step.object);
-            assert!(is_target || overlay.course == Course::Dropped);
+            let is_gate = is_policy(&step.object);
+            assert!(is_target || is_gate || overlay.course == Course::Dropped);
         }
     }
     for overlay in &plan.overlays {
         assert_eq!(overlay.undo, [Op::Lift]);
+        if is_policy(&overlay.object) {
+            check_gate(plan, overlay, ancestors);
+            continue;
+        }
         let with = |is: fn(&Op) -> bool| -> Vec<&Step> {
             let steps = plan.steps.iter();
             steps
@@ -388,6 +422,46 @@ fn check_overlays(plan: &Plan, observed: &Observed, ancestors: &[BTreeSet<StepId
             for step in plan.steps.iter().filter(|step| step.op.applies()) {
                 let comes_after = step.stage > *from;
                 assert!(!comes_after || ancestors[step.id.0].contains(&set.id));
+            }
+        }
+    }
+}
+
+/// What a gate guards is done between its closing and its lifting; what is
+/// half done stays closed.
+fn check_gate(plan: &Plan, overlay: &Overlay, ancestors: &[BTreeSet<StepId>]) {
+    let steps = plan.steps.iter();
+    let (closes, lifts): (Vec<&Step>, Vec<&Step>) = steps
+        .filter(|step| step.overlay.as_ref() == Some(&overlay.id))
+        .partition(|step| matches!(step.op, Op::Close { .. }));
+    let is_dropped = overlay.course == Course::Dropped;
+    assert_eq!(closes.len(), usize::from(!is_dropped));
+    let is_blocked = plan.count(Action::Blocked) > 0;
+    assert_eq!(lifts.len(), usize::from(is_dropped || !is_blocked));
+    for step in closes.iter().chain(&lifts) {
+        assert!(matches!(step.until, Some(Until::Probe { .. })));
+    }
+    let applies = || {
+        let steps = plan.steps.iter();
+        steps.filter(|step| step.op.applies() && step.stage <= StageName::Ungate)
+    };
+    for close in &closes {
+        let is_declared = overlay.id.name().starts_with('g');
+        for step in applies() {
+            let is_guarded = if is_declared {
+                overlay.from.as_ref().is_some_and(|from| step.stage > *from)
+            } else {
+                step.object.kind == "CustomResourceDefinition"
+                    && plan.changes.iter().any(|change| {
+                        change.object == step.object && change.action == Action::Create
+                    })
+            };
+            assert!(!is_guarded || ancestors[step.id.0].contains(&close.id));
+        }
+        for lift in &lifts {
+            assert!(ancestors[lift.id.0].contains(&close.id));
+            for step in applies().filter(|step| step.stage <= overlay.until) {
+                assert!(ancestors[lift.id.0].contains(&step.id));
             }
         }
     }

@@ -13,7 +13,9 @@ use semver::VersionReq;
 use serde_json::{Value, json};
 
 use super::server;
+use crate::check::{Check, Looked};
 use crate::deployer::{KnownOwner, Owner, OwnerState};
+use crate::gate::{self, Closed, Operation};
 use crate::ignore::Ignored;
 use crate::inventory::{Attempt, AttemptResult, Entry, EntryState, ReleaseName, Store};
 use crate::object::{
@@ -28,10 +30,10 @@ use crate::overlay::{
     Journaled, MANAGER as MANAGER_OF_OVERLAYS, OnFailure, OverlayId, State, project,
 };
 use crate::plan::{Desired, NonSecret, Plan, Policy, Removal, Terms, plan, remove};
-use crate::repo::format::Overlay;
+use crate::repo::format::{Gate, Overlay};
 use crate::repo::{
-    Consent, OverlayRule, Protect, PrunePolicy, RuntimeObject, ScaleRule, Selector, StageRule,
-    VersionPolicy,
+    Consent, GateRule, OverlayRule, Protect, PrunePolicy, RuntimeObject, ScaleRule, Selector,
+    StageRule, VersionPolicy,
 };
 
 pub(super) const MANAGER: &str = "pleach/e.r";
@@ -327,6 +329,62 @@ impl Scene {
         self
     }
 
+    /// A gate that the bundle asks for, as it is written there.
+    pub(super) fn gate(mut self, text: &str) -> Self {
+        let gate: Gate = parse(text);
+        let stage = |name: &Option<String>, default: &str| {
+            let name = name.as_deref().unwrap_or(default);
+            StageName::standard(name).unwrap()
+        };
+        self.desired.sequence.gates.push(GateRule {
+            name: gate.name,
+            closed: Closed {
+                groups: gate.groups,
+                resources: gate.resources.unwrap_or_else(|| vec!["*".to_owned()]),
+            },
+            operations: vec![Operation::Create, Operation::Update],
+            exempt: Vec::new(),
+            from: stage(&gate.from, "gates"),
+            until: stage(&gate.until, "ungate"),
+            max_age: SignedDuration::from_hours(1),
+            origin: Origin::new("bundle.yaml", 1),
+        });
+        self
+    }
+
+    /// A gate that a former run closed and did not lift.
+    pub(super) fn left_closed(mut self, name: &str, group: &str, plural: &str) -> Self {
+        let gate = gate::Gate {
+            release: self.desired.name.clone(),
+            name: name.to_owned(),
+            version: "v2.0.0".to_owned(),
+            closed: vec![Closed {
+                groups: vec![group.to_owned()],
+                resources: vec![plural.to_owned()],
+            }],
+            operations: vec![Operation::Create],
+            exempt: Vec::new(),
+            state: "pleach-system".to_owned(),
+        };
+        let journaled = Journaled {
+            object: gate.id(),
+            uid: "gate".to_owned(),
+            state: State::On,
+            set: NonSecret(serde_json::to_value(&gate).unwrap()),
+            original: NonSecret(Value::Null),
+            owners: Vec::new(),
+            on_failure: OnFailure::Keep {
+                max_age: Some(SignedDuration::from_hours(1)),
+            },
+            until: "ungate".to_owned(),
+            since: Timestamp::UNIX_EPOCH,
+            attempt: "v2.0.0".to_owned(),
+        };
+        let overlays = &mut self.observed.journal.overlays;
+        overlays.insert(OverlayId::of_gate(name, &gate.id()), journaled);
+        self
+    }
+
     /// A stage of the bundle's own, behind a standard one. `scale` and
     /// `restart` name Deployments.
     pub(super) fn stage(
@@ -355,6 +413,20 @@ impl Scene {
             timeout: None,
             origin: Origin::new("bundle.yaml", 1),
         });
+        self
+    }
+
+    /// A check of the bundle, as it is written there.
+    pub(super) fn check(mut self, text: &str) -> Self {
+        let check: crate::repo::format::Check = parse(text);
+        let check = Check::read(&check, &[], Origin::new("bundle.yaml", 1)).unwrap();
+        self.desired.sequence.checks.push(check);
+        self
+    }
+
+    /// What a look at the objects of a check brought.
+    pub(super) fn looked(mut self, check: &str, looked: Looked) -> Self {
+        self.observed.checked.insert(check.to_owned(), looked);
         self
     }
 
@@ -404,6 +476,7 @@ impl Scene {
             result: "failed".to_owned(),
             at: Timestamp::UNIX_EPOCH,
             message: String::new(),
+            overridden: Vec::new(),
         });
         self
     }

@@ -93,10 +93,12 @@ impl Text<'_> {
                 };
                 Some(self.with(start, end, &new))
             }
-            // So does one behind the key.
+            // So does one behind the key. A text of several lines begins there.
             Some((start, end)) if !is_one_line && !in_line && start == end => {
-                let body = entry.split_once('\n')?.1;
-                Some(self.with(first, span.end, body))
+                let (line, body) = entry.split_once('\n')?;
+                let begin = &line.trim()[head.len()..];
+                let new = format!("{begin}{}{body}", &self.text[end..first]);
+                Some(self.with(start, span.end, &new))
             }
             _ => {
                 let indent = span.column;

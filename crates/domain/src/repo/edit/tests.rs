@@ -52,6 +52,8 @@ releases:
     "      logLevel: 2      # quiet\n\n      lines: |\n        # not a comment\n        text\n", "      b:\n        c: 1\n")]
 #[case::scalar_for_map("releases.0.values", json!(null),
     "values:            # of the release\n      logLevel: 2      # quiet\n\n      lines: |\n        # not a comment\n        text\n", "values: null\n")]
+#[case::lines_for_map("releases.0.values", json!("two\nlines\n"),
+    "values:            # of the release\n      logLevel: 2      # quiet\n\n      lines: |\n        # not a comment\n        text\n", "values: |            # of the release\n      two\n      lines\n")]
 #[case::map_for_scalar("releases.0.version", json!({"a": 1}), "version: v1.1.0    # pinned\n", "version:\n      a: 1\n")]
 #[case::new_key("releases.0.patches", json!([{"a": 1}]), "        text\n", "        text\n    patches:\n    - a: 1\n")]
 #[case::new_key_of_the_last_item("releases.2.version", json!("v1"), "  - bundle: app\n", "  - bundle: app\n    version: v1\n")]

@@ -136,10 +136,10 @@ pub struct Gate {
     pub name: String,
     /// API groups.
     pub groups: Vec<String>,
-    /// Resources, `*` for all.
-    pub resources: Vec<String>,
-    /// What is closed.
-    pub operations: Vec<Operation>,
+    /// Resources, `*` for all (the default).
+    pub resources: Option<Vec<String>>,
+    /// What is closed; `[CREATE, UPDATE]` by default.
+    pub operations: Option<Vec<Operation>>,
     /// Stage it begins with.
     pub from: Option<String>,
     /// Stage it ends with.
@@ -158,6 +158,16 @@ pub enum Operation {
     Create,
     /// Changing.
     Update,
+}
+
+impl Operation {
+    /// As bundles and the API server write it.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Create => "CREATE",
+            Self::Update => "UPDATE",
+        }
+    }
 }
 
 /// Who is not stopped by a gate.
@@ -207,13 +217,19 @@ pub struct Check {
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct ReadinessRule {
     /// API group.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub group: Option<String>,
     /// Kind.
     pub kind: String,
     /// CEL: it is ready.
-    pub current: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub current: Option<String>,
     /// CEL: it will not get ready.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub failed: Option<String>,
+    /// How long it must stay ready.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub stable_for: Option<Timeout>,
 }
 
 /// A move between namespaces.
@@ -314,6 +330,9 @@ impl TryFrom<JsonOperationFields> for JsonOperation {
 pub struct BlockUninstall {
     /// While one of these exists.
     pub for_each: Selector,
+    /// CEL: which of them.
+    #[serde(rename = "where", default, skip_serializing_if = "Option::is_none")]
+    pub condition: Option<String>,
     /// What is said then.
     pub message: String,
 }

@@ -84,7 +84,8 @@ pub struct Release {
     pub rollback: Option<Rollback>,
     /// Deadline of each wait.
     pub timeout: Option<Timeout>,
-    /// Whether pods restart when referenced configuration changes.
+    /// Whether pods are replaced when a `ConfigMap` or Secret of the release that
+    /// they read changes; without it they are not.
     pub restart_on_config_change: Option<bool>,
 }
 

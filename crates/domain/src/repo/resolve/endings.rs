@@ -1,6 +1,8 @@
 //! Where a release comes from, and what forbids its end.
 
+use super::rules::{check_objects, expression};
 use super::{Source, check_label};
+use crate::check::Check;
 use crate::finding::{Finding, Kind};
 use crate::inventory::ReleaseName;
 use crate::object::Origin;
@@ -50,23 +52,12 @@ pub(super) fn block_uninstall(
         .get("blockUninstall")
         .map_or(&[][..], Node::items);
     for (rule, node) in rules.iter().zip(nodes) {
-        let selector = &rule.for_each;
-        let mut error = |message: String, hint: &str| {
-            findings.push(
-                Finding::error(Kind::Repository, "invalid-value", message)
-                    .at(node.origin())
-                    .hint(hint),
-            );
-        };
-        if selector.kind == "*" || selector.service.is_some() {
-            error(
-                "`forEach` names one kind".to_owned(),
-                "write kind and group",
-            );
-        } else if selector.group_kind().is_none() {
-            error(
-                format!("the group of {} is not known", selector.kind),
-                "say it with `group`",
+        check_objects(&rule.for_each, node, findings);
+        if let Err(broken) = Check::of_end(rule, node.origin()) {
+            findings.extend(
+                broken
+                    .iter()
+                    .map(|broken| expression(node, broken.field, &broken.error)),
             );
         }
     }

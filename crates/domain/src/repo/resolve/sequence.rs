@@ -1,10 +1,12 @@
-//! Temporary changes and declared stages, checked and put into their order.
+//! Temporary changes, gates and declared stages, checked and put into their order.
+
+mod gates;
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::Value;
 
-use super::Source;
+use super::{Source, rules};
 use crate::finding::{Finding, Kind};
 use crate::object::yaml::Node;
 use crate::object::{SecretField, annotations, labels};
@@ -33,7 +35,7 @@ pub(super) fn sequence(
     let overlays = source.body.overlays.as_deref().unwrap_or_default();
     let stages = Declared::read(stages, nodes("stages"), findings).placed(findings);
     let mut names = BTreeSet::new();
-    let overlays = overlays
+    let overlays: Vec<OverlayRule> = overlays
         .iter()
         .zip(nodes("overlays"))
         .filter_map(|(overlay, node)| {
@@ -53,10 +55,15 @@ pub(super) fn sequence(
         .zip(nodes("migrate"))
         .map(|(migration, node)| migration_rule(migration, node, findings))
         .collect();
+    let declared = source.body.gates.as_deref().unwrap_or_default();
+    let gates = gates::gates(declared, nodes("gates"), &stages, findings);
     Sequence {
         overlays,
         stages,
+        gates,
         migrations: without_doubles(migrations, findings),
+        checks: rules::checks(source, secret, findings),
+        readiness: rules::readiness(source, findings),
     }
 }
 
@@ -166,7 +173,7 @@ fn overlay_rule(
     }
 }
 
-fn check_name(what: &str, name: &str, node: &Node, findings: &mut Vec<Finding>) {
+pub(super) fn check_name(what: &str, name: &str, node: &Node, findings: &mut Vec<Finding>) {
     let valid = (1..=63).contains(&name.len())
         && name
             .bytes()

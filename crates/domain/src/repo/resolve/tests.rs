@@ -6,6 +6,7 @@ mod environments;
 mod following;
 mod later;
 mod reading;
+mod rules;
 mod sequence;
 
 use serde_json::json;

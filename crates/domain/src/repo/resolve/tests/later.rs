@@ -7,16 +7,8 @@ use super::*;
 #[rstest]
 #[case("sync: {interval: 5m, drift: correct}", "3: `sync`")]
 #[case(
-    "consent: [{action: override, check: a, release: c, reason: d}]",
-    "3: `consent[0].action: override`"
-)]
-#[case(
     "releases: [{bundle: app, dependsOn: [web, {kind: A, name: b}]}]",
     "3: `releases[0].dependsOn`"
-)]
-#[case(
-    "releases: [{bundle: app, restartOnConfigChange: true}]",
-    "3: `releases[0].restartOnConfigChange`"
 )]
 #[case(
     "releases: [{bundle: app, patches: [{target: {kind: A, service: b}, merge: {}}]}]",
@@ -32,15 +24,6 @@ fn what_an_environment_cannot_have_yet_is_refused(#[case] text: &str, #[case] ex
 }
 
 #[rstest]
-#[case(
-    "gates: [{name: a, groups: [b], resources: [\"*\"], operations: [CREATE, UPDATE], from: api, exempt: [{serviceAccount: a/b}], maxDuration: 1h}]",
-    "gates"
-)]
-#[case(
-    "checks: [{name: a, forEach: {group: g, kind: V, namespace: ns}, where: x, require: z, message: m}]",
-    "checks"
-)]
-#[case("readiness: [{group: g, kind: K, current: a, failed: b}]", "readiness")]
 #[case(
     "moves: [{from: a, to: b, copy: [{kind: ConfigMap, name: c}]}]",
     "moves"
@@ -95,6 +78,6 @@ fn what_is_not_supported_is_checked_for_typos_all_the_same() {
 
 #[test]
 fn what_asks_for_nothing_is_allowed() {
-    let text = "state: {kind: Release}\nreleases: [{bundle: app, ignore: [], patches: [], restartOnConfigChange: false}]";
+    let text = "state: {kind: Release}\nreleases: [{bundle: app, ignore: [], patches: []}]";
     assert_eq!(resolved(&[(PROD, text)]).releases.len(), 1);
 }

@@ -116,6 +116,69 @@ fn overlays_are_checked(#[case] overlay: &str, #[case] expected: &str) {
     assert!(found.iter().any(|one| one.starts_with(&start)), "{found:?}");
 }
 
+#[test]
+fn gates_close_everything_of_their_groups_unless_said_otherwise() {
+    let sequence = sequence(
+        "gates:\n- {name: a, groups: [x.org]}\n- {name: b, groups: [x.org, y.org], resources: [gears], operations: [CREATE], from: own, until: verify, exempt: [{serviceAccount: ns/name}], maxDuration: 5m}\nstages: [{name: own, restart: [{kind: DaemonSet, name: e}], before: [workloads]}]\n",
+    );
+    let [a, b] = sequence.gates.as_slice() else {
+        panic!("{sequence:?}");
+    };
+    assert_eq!(a.closed.to_string(), "*.x.org");
+    assert_eq!(a.operations.len(), 2);
+    assert_eq!((a.from.as_str(), a.until.as_str()), ("gates", "ungate"));
+    assert_eq!(a.max_age, SignedDuration::from_hours(1));
+    assert_eq!(b.closed.to_string(), "gears.x.org, gears.y.org");
+    assert_eq!(b.exempt, ["system:serviceaccount:ns:name"]);
+    assert_eq!((b.from.as_str(), b.until.as_str()), ("own", "verify"));
+    assert_eq!(b.max_age, SignedDuration::from_mins(5));
+}
+
+#[rstest]
+#[case("{name: a, groups: []}", "`groups` names nothing that is closed")]
+#[case(
+    "{name: a, groups: [\"*\"]}",
+    "`*` would close what is not the bundle's"
+)]
+#[case(
+    "{name: a, groups: [x.org], resources: [gears/status]}",
+    "`gears/status` is not the plural of a kind"
+)]
+#[case(
+    "{name: a, groups: [x.org], resources: []}",
+    "`resources` names nothing that is closed"
+)]
+#[case(
+    "{name: a, groups: [x.org], operations: []}",
+    "`operations` names nothing that is closed"
+)]
+#[case(
+    "{name: a, groups: [x.org], exempt: [{serviceAccount: velero}]}",
+    "`velero` is no service account"
+)]
+#[case("{name: a, groups: [x.org], from: api}", "there is no stage `api`")]
+#[case(
+    "{name: a, groups: [x.org], from: verify, until: gates}",
+    "`from: verify` comes after `until: gates`"
+)]
+#[case(
+    "{name: a, groups: [x.org], until: prune}",
+    "`until: prune`: it ends with `ungate` at the latest"
+)]
+#[case("{name: A, groups: [x.org]}", "`A` cannot be the name of a gate")]
+#[case(
+    "{name: -a, groups: [x.org]}",
+    "a gate's name begins and ends with no -"
+)]
+#[case(
+    "{name: b, groups: [x.org]}, {name: b, groups: [x.org]}",
+    "a second gate `b`"
+)]
+fn gates_are_checked(#[case] gates: &str, #[case] expected: &str) {
+    let found = refused(&format!("gates: [{gates}]\n"));
+    assert!(found.iter().any(|one| one.contains(expected)), "{found:?}");
+}
+
 #[rstest]
 #[case("[{name: a}]", "stage `a` does nothing")]
 #[case(

@@ -1,0 +1,101 @@
+//! Messages with expressions in them.
+
+use kube_cel::cel::Value;
+use kube_cel::cel::objects::Key;
+
+use super::{CompileError, Expression, Subject};
+
+/// A text in which `{{ item.metadata.name }}` stands for what it says of an
+/// object.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Template {
+    text: String,
+    parts: Vec<Part>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Part {
+    Text(String),
+    Expression(Expression),
+}
+
+impl Template {
+    /// Reads a template whose expressions may use these names.
+    pub fn compile(text: &str, names: &[&str]) -> Result<Self, CompileError> {
+        let mut parts = Vec::new();
+        let mut problems = Vec::new();
+        let mut rest = text;
+        while let Some((before, inner)) = rest.split_once("{{") {
+            parts.push(Part::Text(before.to_owned()));
+            let Some((inside, after)) = inner.split_once("}}") else {
+                problems.push("`{{` without `}}`".to_owned());
+                rest = "";
+                break;
+            };
+            match Expression::compile(inside.trim(), names) {
+                Ok(expression) => parts.push(Part::Expression(expression)),
+                Err(CompileError(found)) => problems.extend(found),
+            }
+            rest = after;
+        }
+        parts.push(Part::Text(rest.to_owned()));
+        if problems.is_empty() {
+            let text = text.to_owned();
+            Ok(Self { text, parts })
+        } else {
+            Err(CompileError(problems))
+        }
+    }
+
+    /// As it was written.
+    pub fn text(&self) -> &str {
+        &self.text
+    }
+
+    /// Whether it asks anything of the object.
+    pub fn asks(&self) -> bool {
+        let mut parts = self.parts.iter();
+        parts.any(|part| matches!(part, Part::Expression(_)))
+    }
+
+    /// The message for an object. What cannot be told is said to be unknown.
+    pub fn render(&self, subject: &Subject) -> String {
+        let mut message = String::new();
+        for part in &self.parts {
+            match part {
+                Part::Text(text) => message.push_str(text),
+                Part::Expression(expression) => match expression.evaluate(subject) {
+                    Ok(value) => message.push_str(&words(&value)),
+                    Err(_) => message.push_str("(unknown)"),
+                },
+            }
+        }
+        message
+    }
+}
+
+/// A value as people would write it.
+fn words(value: &Value) -> String {
+    match value {
+        Value::String(text) => String::clone(text),
+        Value::Int(number) => number.to_string(),
+        Value::UInt(number) => number.to_string(),
+        Value::Float(number) => number.to_string(),
+        Value::Bool(value) => value.to_string(),
+        Value::Null => "null".to_owned(),
+        Value::List(items) => {
+            let items: Vec<String> = items.iter().map(words).collect();
+            format!("[{}]", items.join(", "))
+        }
+        Value::Map(map) => {
+            let mut entries: Vec<(&Key, &Value)> = map.map.iter().collect();
+            entries.sort_by_key(|(key, _)| *key);
+            let entries: Vec<String> = entries
+                .into_iter()
+                .map(|(key, value)| format!("{key}: {}", words(value)))
+                .collect();
+            format!("{{{}}}", entries.join(", "))
+        }
+        other => format!("({})", other.type_of()),
+    }
+}

@@ -1,0 +1,362 @@
+//! What must hold of live objects, in the words of a bundle.
+//!
+//! A [`Check`] looks at every object that a selector names, one at a time, and
+//! says what speaks against going on: `checks` of a bundle before a change,
+//! `blockUninstall` before the end of a release. Values that may not be shown
+//! never get into its messages.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::cel::{CompileError, Expression, Subject, Template, Unevaluable};
+use crate::diff::masking::Masker;
+use crate::object::{DigestKey, GroupKind, ObjectId, Origin, Secrecy};
+use crate::repo::format::{self, BlockUninstall};
+use crate::repo::{SecretRule, Selector};
+
+/// What the expressions of a check may name.
+const NAMES: &[&str] = &["item"];
+
+/// How many objects are named one by one.
+const NAMED: usize = 20;
+
+/// Longest message, in characters.
+const LONGEST: usize = 400;
+
+/// What must hold of every object that it is about.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Check {
+    /// Its name; empty for what forbids the end of a release.
+    pub name: String,
+    /// The objects; without a namespace those in all of them.
+    pub target: Selector,
+    /// Where it is written.
+    pub origin: Origin,
+    /// Which of them.
+    condition: Option<Expression>,
+    /// What must hold; none where there must be no such object at all.
+    require: Option<Expression>,
+    message: Option<Template>,
+    secret: Vec<SecretRule>,
+}
+
+/// A part of a check that cannot be read.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct BrokenCheck {
+    /// The field it is written in.
+    pub field: &'static str,
+    /// What is wrong.
+    pub error: CompileError,
+}
+
+/// What one look at the objects of a check brought.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Looked {
+    /// Every object was seen.
+    Seen {
+        /// What speaks against it: the first of them, by their ids.
+        objections: Vec<Objection>,
+        /// How many more there are.
+        more: usize,
+    },
+    /// Not every object could be seen: nothing may be concluded.
+    Unknown(String),
+}
+
+/// An object for which a check does not hold.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Objection {
+    /// The object.
+    pub object: ObjectId,
+    /// What is wrong with it, in one line.
+    pub message: String,
+}
+
+impl Check {
+    /// Reads a check of a bundle; says everything that is wrong with it.
+    pub fn read(
+        check: &format::Check,
+        secret: &[SecretRule],
+        origin: Origin,
+    ) -> Result<Self, Vec<BrokenCheck>> {
+        let mut broken = Vec::new();
+        let read = Self {
+            name: check.name.clone(),
+            target: check.for_each.clone(),
+            origin,
+            condition: expression("where", check.condition.as_deref(), &mut broken),
+            require: expression("require", Some(&check.require), &mut broken),
+            message: template(check.message.as_deref(), &mut broken),
+            secret: secret.to_vec(),
+        };
+        if broken.is_empty() {
+            Ok(read)
+        } else {
+            Err(broken)
+        }
+    }
+
+    /// Reads what forbids the end of a release.
+    pub fn of_end(rule: &BlockUninstall, origin: Origin) -> Result<Self, Vec<BrokenCheck>> {
+        let mut broken = Vec::new();
+        let read = Self {
+            name: String::new(),
+            target: rule.for_each.clone(),
+            origin,
+            condition: expression("where", rule.condition.as_deref(), &mut broken),
+            require: None,
+            message: template(Some(&rule.message), &mut broken),
+            secret: Vec::new(),
+        };
+        if broken.is_empty() {
+            Ok(read)
+        } else {
+            Err(broken)
+        }
+    }
+
+    /// The kind of its objects; one whose group is not known was refused when
+    /// the bundle was read.
+    pub fn kind(&self) -> Option<GroupKind> {
+        self.target.group_kind()
+    }
+
+    /// What speaks against an object that the selector names; none when the
+    /// check holds, or is not about it. `secrecy` is what is known to be secret
+    /// of it beside what its kind and the bundle say.
+    pub fn object_to(&self, id: &ObjectId, value: &Value, secrecy: &Secrecy) -> Option<String> {
+        let subject = Subject::of(value);
+        let unclear = match self.condition.as_ref().map(|one| one.test(&subject)) {
+            None | Some(Ok(true)) => None,
+            // What is not there is not what is looked for.
+            Some(Ok(false) | Err(Unevaluable::Missing(_))) => return None,
+            Some(Err(why)) => Some(("where", why)),
+        };
+        let unclear = match self.require.as_ref().map(|one| one.test(&subject)) {
+            Some(Ok(true)) if unclear.is_none() => return None,
+            Some(Err(why)) => unclear.or(Some(("require", why))),
+            _ => unclear,
+        };
+        let message = match (&self.message, &self.require) {
+            (Some(message), _) => message.render(&self.shown(id, value, secrecy)),
+            (None, Some(require)) => format!("`{}` does not hold", require.text()),
+            (None, None) => "it exists".to_owned(),
+        };
+        Some(one_line(&match unclear {
+            Some((field, why)) => format!("{message} (`{field}`: {why})"),
+            None => message,
+        }))
+    }
+
+    /// Whether it asks for more of an object than that it exists.
+    pub fn sees_everything(&self) -> bool {
+        let says = self.message.as_ref().is_some_and(Template::asks);
+        self.condition.is_some() || self.require.is_some() || says
+    }
+
+    /// The labels of a live object.
+    pub fn labels(value: &Value) -> BTreeMap<String, String> {
+        let labels = value["metadata"]["labels"].as_object();
+        labels
+            .into_iter()
+            .flatten()
+            .filter_map(|(key, value)| Some((key.clone(), value.as_str()?.to_owned())))
+            .collect()
+    }
+
+    /// The object as messages may show it.
+    fn shown(&self, id: &ObjectId, value: &Value, secrecy: &Secrecy) -> Subject {
+        let labels = Self::labels(value);
+        let fields: Vec<_> = self
+            .secret
+            .iter()
+            .filter(|rule| rule.target.matches(id, &labels))
+            .flat_map(|rule| rule.fields.iter().cloned())
+            .collect();
+        let secrecy = Secrecy::of(id, &fields).and(secrecy);
+        // The key lives as long as this one object: only its numbers get out.
+        let masked = Masker::new(DigestKey::new(Vec::new())).object(value, &secrecy);
+        Subject::of(&masked)
+    }
+}
+
+impl Looked {
+    /// Every object was seen, and these are what speaks against it.
+    pub fn seen(mut objections: Vec<Objection>) -> Self {
+        objections.sort();
+        let more = objections.len().saturating_sub(NAMED);
+        objections.truncate(NAMED);
+        Self::Seen { objections, more }
+    }
+
+    /// Nothing speaks against it.
+    pub fn holds(&self) -> bool {
+        matches!(self, Self::Seen { objections, .. } if objections.is_empty())
+    }
+
+    /// In one line what speaks against it; none when nothing does.
+    pub fn explain(&self) -> Option<String> {
+        match self {
+            Self::Unknown(why) => Some(format!("cannot be told: {why}")),
+            Self::Seen { objections, more } => {
+                let first = objections.first()?;
+                let more = objections.len() - 1 + more;
+                let Objection { object, message } = first;
+                Some(match more {
+                    0 => format!("{object}: {message}"),
+                    more => format!("{object}: {message}; and {more} more"),
+                })
+            }
+        }
+    }
+}
+
+fn expression(
+    field: &'static str,
+    text: Option<&str>,
+    broken: &mut Vec<BrokenCheck>,
+) -> Option<Expression> {
+    Expression::compile(text?, NAMES)
+        .map_err(|error| broken.push(BrokenCheck { field, error }))
+        .ok()
+}
+
+fn template(text: Option<&str>, broken: &mut Vec<BrokenCheck>) -> Option<Template> {
+    let field = "message";
+    Template::compile(text?, NAMES)
+        .map_err(|error| broken.push(BrokenCheck { field, error }))
+        .ok()
+}
+
+fn one_line(text: &str) -> String {
+    let line = text.split_whitespace().collect::<Vec<_>>().join(" ");
+    if line.chars().count() <= LONGEST {
+        return line;
+    }
+    let mut cut: String = line.chars().take(LONGEST - 1).collect();
+    cut.push('…');
+    cut
+}
+
+#[cfg(test)]
+mod tests {
+    use rstest::rstest;
+    use serde_json::json;
+
+    use super::*;
+
+    fn check(condition: Option<&str>, require: &str, message: Option<&str>) -> Check {
+        let check = format::Check {
+            name: "volumes-healthy".to_owned(),
+            for_each: Selector {
+                kind: "Volume".to_owned(),
+                group: Some("example.org".to_owned()),
+                ..Selector::default()
+            },
+            condition: condition.map(str::to_owned),
+            require: require.to_owned(),
+            message: message.map(str::to_owned),
+        };
+        let secret = SecretRule {
+            target: check.for_each.clone(),
+            fields: vec!["spec.key".parse().unwrap()],
+            origin: Origin::new("bundle.yaml", 1),
+        };
+        Check::read(&check, &[secret], Origin::new("bundle.yaml", 3)).unwrap()
+    }
+
+    fn object_to(check: &Check, value: &Value) -> Option<String> {
+        let id: ObjectId = "Volume.example.org/storage/a".parse().unwrap();
+        check.object_to(&id, value, &Secrecy::default())
+    }
+
+    #[rstest]
+    #[case::holds(json!({"spec": {"replicas": 1}, "status": {"robustness": "healthy"}}), None)]
+    #[case::not_about_it(json!({"spec": {"replicas": 3}, "status": {"robustness": "degraded"}}), None)]
+    #[case::nothing_to_tell_by(json!({"status": {"robustness": "degraded"}}), None)]
+    #[case::broken(json!({"metadata": {"name": "a"}, "spec": {"replicas": 1}, "status": {"robustness": "degraded"}}),
+        Some("volume a is degraded"))]
+    #[case::not_known_yet(json!({"metadata": {"name": "a"}, "spec": {"replicas": 1}}),
+        Some("volume a is (unknown) (`require`: there is no `status`)"))]
+    #[case::of_another_type(json!({"metadata": {"name": "a"}, "spec": {"replicas": "1"}, "status": {"robustness": "healthy"}}),
+        Some("volume a is healthy (`where`: it uses a value of another type than it thinks)"))]
+    fn what_speaks_against_an_object(#[case] value: Value, #[case] expected: Option<&str>) {
+        let check = check(
+            Some("item.spec.replicas < 2"),
+            "item.status.robustness == 'healthy'",
+            Some("volume {{ item.metadata.name }} is {{ item.status.robustness }}"),
+        );
+        assert_eq!(object_to(&check, &value).as_deref(), expected);
+    }
+
+    #[test]
+    fn a_check_without_a_message_says_what_it_requires() {
+        let check = check(None, "item.status.ok", None);
+        assert_eq!(
+            object_to(&check, &json!({"status": {"ok": false}})).as_deref(),
+            Some("`item.status.ok` does not hold")
+        );
+    }
+
+    #[test]
+    fn messages_hold_no_secret_and_one_line() {
+        let text = "key {{ item.spec.key }}\n{{ item.spec.keys }} {{ item.data }}";
+        let check = check(None, "item.spec.key == 'x'", Some(text));
+        let value = json!({"spec": {"key": "s3cr3t", "keys": 1}, "data": {"a": "shown"}});
+        let message = object_to(&check, &value).unwrap();
+        assert_eq!(message, "key <secret 1> 1 {a: shown}");
+        let secret: ObjectId = "Secret/web/a".parse().unwrap();
+        let message = check.object_to(&secret, &value, &Secrecy::default());
+        assert_eq!(
+            message.unwrap(),
+            "key <secret 1> <secret 2> {a: <secret 3>}"
+        );
+        let id: ObjectId = "Volume.example.org/storage/a".parse().unwrap();
+        let message = check.object_to(&id, &value, &Secrecy::everything());
+        assert!(!message.unwrap().contains("shown"));
+    }
+
+    #[test]
+    fn what_forbids_an_end_is_that_there_is_such_an_object() {
+        let rule = |condition: Option<&str>| BlockUninstall {
+            for_each: Selector::default(),
+            condition: condition.map(str::to_owned),
+            message: "machine {{ item.metadata.name }} runs".to_owned(),
+        };
+        let origin = Origin::new("bundle.yaml", 1);
+        let any = Check::of_end(&rule(None), origin.clone()).unwrap();
+        let value = json!({"metadata": {"name": "a"}, "status": {"phase": "Running"}});
+        assert_eq!(object_to(&any, &value).as_deref(), Some("machine a runs"));
+        let running = rule(Some("item.status.phase == 'Running'"));
+        let running = Check::of_end(&running, origin.clone()).unwrap();
+        assert!(object_to(&running, &value).is_some());
+        let stopped = json!({"status": {"phase": "Stopped"}});
+        assert_eq!(object_to(&running, &stopped), None);
+        let broken = Check::of_end(&rule(Some("it.x")), origin).unwrap_err();
+        assert_eq!(broken[0].field, "where");
+    }
+
+    #[test]
+    fn a_look_names_the_first_and_counts_the_rest() {
+        let objection = |n: usize| Objection {
+            object: format!("Volume.example.org/v{n:02}").parse().unwrap(),
+            message: "is degraded".to_owned(),
+        };
+        let looked = Looked::seen((0..30).rev().map(objection).collect());
+        assert!(!looked.holds());
+        assert_eq!(
+            looked.explain().as_deref(),
+            Some("Volume.example.org/v00: is degraded; and 29 more")
+        );
+        let Looked::Seen { objections, more } = looked else {
+            panic!("{looked:?}");
+        };
+        assert_eq!((objections.len(), more), (NAMED, 10));
+        assert!(Looked::seen(Vec::new()).holds());
+        assert!(!Looked::Unknown("forbidden".to_owned()).holds());
+    }
+}

@@ -1,0 +1,105 @@
+//! Temporary changes that nobody will end.
+
+use rstest::rstest;
+
+use super::*;
+use crate::doctor::{Holding, Standing};
+
+const OBJECT: &str = "Deployment.apps/web/api";
+
+fn standing(holding: Holding, state: &str) -> Standing {
+    let overlays = json!({"stop Deployment.apps/web/api": {
+        "object": OBJECT, "uid": "u", "state": state,
+        "set": {"spec": {"replicas": 0, "note": "it's"}},
+        "original": {"spec": {"replicas": 2, "note": null}},
+        "onFailure": "undo", "until": "verify", "since": "2026-07-01T10:00:00Z", "attempt": "v2"}});
+    let journal = json!({"format": 1, "oldestReader": 1, "overlays": overlays}).to_string();
+    let value = json!({"metadata": {"name": "production.web.journal", "namespace": "pleach-system"},
+        "data": {"journal": journal}});
+    Standing {
+        holding,
+        ..Standing::read(&value).unwrap().unwrap()
+    }
+}
+
+fn diagnoses(standing: Standing, has_release: bool) -> Vec<Diagnosis> {
+    let releases = has_release.then(|| release("production.web", &[]));
+    diagnose(&Observations {
+        standing: vec![standing],
+        releases: releases.into_iter().collect(),
+        ..cluster()
+    })
+}
+
+#[rstest]
+#[case::in_use(Holding::Held)]
+#[case::not_known(Holding::Unknown)]
+fn what_somebody_may_be_at_is_nothing_wrong(#[case] holding: Holding) {
+    for has_release in [true, false] {
+        assert_eq!(diagnoses(standing(holding, "on"), has_release), []);
+    }
+}
+
+#[rstest]
+#[case::given_up(
+    Holding::Expired,
+    "on",
+    "is",
+    "whose holder does not renew its Lease any more"
+)]
+#[case::left(Holding::Free, "on", "is", "which nobody is carrying out")]
+#[case::begun(Holding::Free, "intended", "may be", "which nobody is carrying out")]
+fn what_a_run_left_is_told_with_the_command_that_ends_it(
+    #[case] holding: Holding,
+    #[case] state: &str,
+    #[case] is: &str,
+    #[case] why: &str,
+) {
+    let found = diagnoses(standing(holding, state), true);
+    let [found] = &found[..] else {
+        panic!("{found:#?}");
+    };
+    assert_eq!(found.code, Code::OverlayAbandoned);
+    assert_eq!(found.severity, Severity::Warning);
+    assert_eq!(found.object.as_ref().unwrap().to_string(), OBJECT);
+    assert_eq!(
+        found.message,
+        format!(
+            "{is} different for a while, for 10m now: .spec.replicas is 0 and was 2, .spec.note is \"it's\" and was absent; overlay stop of an upgrade of production/web to v2, {why}"
+        )
+    );
+    assert_eq!(
+        found.command.as_deref(),
+        Some("pleach apply production/web")
+    );
+    assert!(!found.is_fixable());
+}
+
+#[test]
+fn what_no_run_finds_any_more_is_put_back_by_hand() {
+    let found = diagnoses(standing(Holding::Free, "on"), false);
+    let [found] = &found[..] else {
+        panic!("{found:#?}");
+    };
+    assert_eq!(found.severity, Severity::Error);
+    assert!(found.message.ends_with("whose Release does not exist"));
+    assert_eq!(
+        found.command.as_deref(),
+        Some(
+            r#"kubectl patch deployment.apps api -n web --type=merge -p '{"spec":{"replicas":2,"note":null}}'"#
+        )
+    );
+    let hint = found.hint.as_deref().unwrap();
+    assert!(
+        hint.contains("`kubectl delete configmap production.web.journal -n pleach-system`"),
+        "{hint}"
+    );
+}
+
+#[test]
+fn other_config_maps_are_no_journals_and_broken_ones_are_told() {
+    let named = |name: &str| json!({"metadata": {"name": name}, "data": {"journal": "["}});
+    assert!(Standing::read(&named("a.b.inventory.0")).is_none());
+    assert!(Standing::read(&named("b.journal")).is_none());
+    assert!(Standing::read(&named("a.b.journal")).unwrap().is_err());
+}

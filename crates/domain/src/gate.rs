@@ -1,0 +1,382 @@
+//! Gates: what nobody else may create or change while a release changes.
+//!
+//! A gate is a `ValidatingAdmissionPolicy` with a binding of the same name,
+//! `<environment>.<release>.<name>`. It stops everybody but a list: whoever
+//! closes it, the accounts of the release, nodes and the cluster's own
+//! controllers, and whom the bundle exempts. A second rule of the same policy,
+//! from which nobody is exempt, refuses one name of a `ConfigMap`: by a dry run
+//! of that it is seen whether the gate is in force.
+//!
+//! ```
+//! use pleach_domain::gate::{Closed, Gate, Operation};
+//! use pleach_domain::inventory::ReleaseName;
+//! let gate = Gate {
+//!     release: ReleaseName { environment: "e".into(), release: "r".into() },
+//!     name: "handover".into(),
+//!     version: "v2".into(),
+//!     closed: vec![Closed { groups: vec!["example.org".into()], resources: vec!["*".into()] }],
+//!     operations: vec![Operation::Create, Operation::Update],
+//!     exempt: vec![],
+//!     state: "pleach-system".into(),
+//! };
+//! assert_eq!(gate.id().name, "e.r.handover");
+//! assert_eq!(gate.explain(), "CREATE and UPDATE of *.example.org");
+//! ```
+
+use std::fmt;
+
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+
+use crate::inventory::ReleaseName;
+use crate::object::{ObjectId, annotations, labels};
+
+pub use crate::repo::format::Operation;
+
+/// API group of policies and their bindings.
+pub const GROUP: &str = "admissionregistration.k8s.io";
+/// The kind that closes.
+pub const POLICY: &str = "ValidatingAdmissionPolicy";
+/// The kind that puts it in force.
+pub const BINDING: &str = "ValidatingAdmissionPolicyBinding";
+
+/// What every probe's name starts with; the gate's name follows.
+const PROBE: &str = "pleach-gate-probe-";
+
+/// Users of the cluster's own components, which go on working.
+const COMPONENTS: [&str; 3] = [
+    "system:apiserver",
+    "system:kube-controller-manager",
+    "system:kube-scheduler",
+];
+
+/// Groups that are exempt: nodes, and the controllers of the cluster.
+const GROUPS: [&str; 2] = ["system:nodes", "system:serviceaccounts:kube-system"];
+
+/// A gate as a plan has it: everything but who closes it, and when.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Gate {
+    /// The release whose change it belongs to.
+    pub release: ReleaseName,
+    /// Its name in the bundle.
+    pub name: String,
+    /// The version that is gone to.
+    pub version: String,
+    /// What is closed.
+    pub closed: Vec<Closed>,
+    /// Which writes of it.
+    pub operations: Vec<Operation>,
+    /// Users who are exempt, beside whoever closes it and the cluster itself.
+    pub exempt: Vec<String>,
+    /// Where state is kept: the probe would lie there.
+    pub state: String,
+}
+
+/// Resources that are closed.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Closed {
+    /// API groups.
+    pub groups: Vec<String>,
+    /// Plurals, each with its subresources; `*` for all of the groups.
+    pub resources: Vec<String>,
+}
+
+impl Closed {
+    /// As rules name them: a plural means its subresources too.
+    fn rule(&self) -> Vec<String> {
+        if self.resources.iter().any(|resource| resource == "*") {
+            return vec!["*/*".to_owned()];
+        }
+        let both = |plural: &String| [plural.clone(), format!("{plural}/*")];
+        self.resources.iter().flat_map(both).collect()
+    }
+}
+
+impl fmt::Display for Closed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut first = true;
+        for group in &self.groups {
+            for resource in &self.resources {
+                let separator = if first { "" } else { ", " };
+                first = false;
+                if group.is_empty() {
+                    write!(f, "{separator}{resource}")?;
+                } else {
+                    write!(f, "{separator}{resource}.{group}")?;
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The user name of a service account.
+pub fn account(namespace: &str, name: &str) -> String {
+    format!("system:serviceaccount:{namespace}:{name}")
+}
+
+/// Whether an object is a policy: of what a release changes for a while only
+/// its gates are.
+pub fn is_policy(id: &ObjectId) -> bool {
+    id.is(GROUP, POLICY)
+}
+
+/// The policy behind the probe of a gate.
+pub fn probed(probe: &ObjectId) -> Option<&str> {
+    probe.name.strip_prefix(PROBE)
+}
+
+/// The command that lifts a gate which nobody will lift.
+pub fn lifted_by(policy: &ObjectId) -> String {
+    format!("pleach doctor --fix {policy}")
+}
+
+/// The probe of a gate, by its policy. `state` is the namespace it would lie in.
+pub fn probe(policy: &ObjectId, state: &str) -> ObjectId {
+    let name = format!("{PROBE}{}", policy.name);
+    ObjectId::new("", "ConfigMap", Some(state), &name)
+}
+
+/// The binding of a gate, by its policy.
+pub fn binding(policy: &ObjectId) -> ObjectId {
+    ObjectId::new(GROUP, BINDING, None, &policy.name)
+}
+
+/// Whether a live policy or binding is the gate of a release that its name and
+/// its annotation say.
+pub fn is_of(live: &Value, release: &ReleaseName) -> bool {
+    let metadata = &live["metadata"];
+    let owner = release.to_string();
+    let name = metadata["name"].as_str().unwrap_or_default();
+    metadata["annotations"][annotations::GATE] == owner.as_str()
+        && name
+            .strip_prefix(&owner)
+            .is_some_and(|rest| rest.len() > 1 && rest.starts_with('.'))
+}
+
+impl Gate {
+    /// The policy.
+    pub fn id(&self) -> ObjectId {
+        let name = format!("{}.{}", self.release, self.name);
+        ObjectId::new(GROUP, POLICY, None, &name)
+    }
+
+    /// What is closed, in words.
+    pub fn explain(&self) -> String {
+        let operations: Vec<&str> = self.operations.iter().map(|one| one.as_str()).collect();
+        let closed: Vec<String> = self.closed.iter().map(ToString::to_string).collect();
+        format!("{} of {}", operations.join(" and "), closed.join(", "))
+    }
+
+    /// The policy as it is created by a user at a time.
+    pub fn policy(&self, by: &str, since: Timestamp) -> Value {
+        let probe = probe(&self.id(), &self.state);
+        let mut rules: Vec<Value> = self
+            .closed
+            .iter()
+            .map(|closed| {
+                json!({
+                    "apiGroups": closed.groups,
+                    "apiVersions": ["*"],
+                    "operations": self.operations,
+                    "resources": closed.rule(),
+                })
+            })
+            .collect();
+        rules.push(json!({
+            "apiGroups": [""],
+            "apiVersions": ["*"],
+            "operations": ["CREATE"],
+            "resources": ["configmaps"],
+            "resourceNames": [probe.name],
+        }));
+        json!({
+            "apiVersion": format!("{GROUP}/v1"),
+            "kind": POLICY,
+            "metadata": self.metadata(since),
+            "spec": {
+                "failurePolicy": "Fail",
+                "matchConstraints": { "resourceRules": rules },
+                "matchConditions": [{
+                    "name": "not-exempt",
+                    "expression": self.condition(by, &probe),
+                }],
+                "validations": [{
+                    "expression": "false",
+                    "message": self.message(since),
+                    "reason": "Forbidden",
+                }],
+            },
+        })
+    }
+
+    /// The binding that puts the policy in force.
+    pub fn binding(&self, since: Timestamp) -> Value {
+        json!({
+            "apiVersion": format!("{GROUP}/v1"),
+            "kind": BINDING,
+            "metadata": self.metadata(since),
+            "spec": { "policyName": self.id().name, "validationActions": ["Deny"] },
+        })
+    }
+
+    fn metadata(&self, since: Timestamp) -> Value {
+        let id = self.id();
+        json!({
+            "name": id.name,
+            "labels": { labels::MANAGED_BY: "pleach" },
+            "annotations": {
+                annotations::GATE: self.release.to_string(),
+                annotations::GATE_SINCE: second(since),
+                annotations::GATE_LIFT: lifted_by(&id),
+            },
+        })
+    }
+
+    /// What those read who are stopped.
+    fn message(&self, since: Timestamp) -> String {
+        let ReleaseName {
+            environment,
+            release,
+        } = &self.release;
+        format!(
+            "{environment}/{release} is being changed to {} (gate {}, since {}); try again when that is done. If nobody carries it out any more: {}",
+            self.version,
+            self.name,
+            second(since),
+            lifted_by(&self.id())
+        )
+    }
+
+    /// Who is stopped: the probe always, of everything else all but those exempt.
+    fn condition(&self, by: &str, probe: &ObjectId) -> String {
+        // JSON text is CEL text.
+        let text = |text: &str| Value::from(text).to_string();
+        let mut users: Vec<&str> = COMPONENTS.to_vec();
+        users.push(by);
+        users.extend(self.exempt.iter().map(String::as_str));
+        users.sort_unstable();
+        users.dedup();
+        let users: Vec<String> = users.into_iter().map(text).collect();
+        let groups: Vec<String> = GROUPS.into_iter().map(text).collect();
+        // A request without a name has no such field.
+        format!(
+            "(request.resource.group == '' && request.resource.resource == 'configmaps' && request.namespace == {} && has(request.name) && request.name == {}) || !(request.userInfo.username in [{}] || (has(request.userInfo.groups) && request.userInfo.groups.exists(group, group in [{}])))",
+            text(&self.state),
+            text(&probe.name),
+            users.join(", "),
+            groups.join(", ")
+        )
+    }
+}
+
+fn second(time: Timestamp) -> String {
+    // Always a time: a timestamp has seconds.
+    time.round(jiff::Unit::Second).unwrap_or(time).to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::doctor;
+
+    fn gate(closed: &[(&str, &str)]) -> Gate {
+        Gate {
+            release: ReleaseName {
+                environment: "production".to_owned(),
+                release: "web".to_owned(),
+            },
+            name: "handover".to_owned(),
+            version: "v2.0.0".to_owned(),
+            closed: closed
+                .iter()
+                .map(|(group, resource)| Closed {
+                    groups: vec![(*group).to_owned()],
+                    resources: vec![(*resource).to_owned()],
+                })
+                .collect(),
+            operations: vec![Operation::Create, Operation::Update],
+            exempt: vec![account("web", "api")],
+            state: "pleach-system".to_owned(),
+        }
+    }
+
+    #[test]
+    fn a_gate_closes_all_of_its_groups_or_single_plurals_with_their_subresources() {
+        let policy = gate(&[("a.example.org", "*"), ("b.example.org", "gears")])
+            .policy("ops", Timestamp::UNIX_EPOCH);
+        let rules = &policy["spec"]["matchConstraints"]["resourceRules"];
+        assert_eq!(rules[0]["resources"], json!(["*/*"]));
+        assert_eq!(rules[0]["operations"], json!(["CREATE", "UPDATE"]));
+        assert_eq!(rules[1]["resources"], json!(["gears", "gears/*"]));
+        assert_eq!(
+            rules[2]["resourceNames"],
+            json!(["pleach-gate-probe-production.web.handover"])
+        );
+        assert_eq!(rules.as_array().unwrap().len(), 3);
+    }
+
+    #[test]
+    fn those_who_are_exempt_are_a_list_of_names() {
+        let policy = gate(&[("a.example.org", "*")]).policy("ops\"x", Timestamp::UNIX_EPOCH);
+        let condition = policy["spec"]["matchConditions"][0]["expression"]
+            .as_str()
+            .unwrap();
+        for name in [
+            r#""ops\"x""#,
+            r#""system:serviceaccount:web:api""#,
+            r#""system:kube-controller-manager""#,
+            r#""system:nodes""#,
+            r#""system:serviceaccounts:kube-system""#,
+        ] {
+            assert!(condition.contains(name), "{name} in {condition}");
+        }
+        assert!(!condition.contains("startsWith"), "{condition}");
+    }
+
+    /// What the doctor finds gates by is what is written.
+    #[test]
+    fn the_doctor_knows_a_gate_and_its_binding() {
+        let gate = gate(&[("a.example.org", "*")]);
+        let policy = gate.policy("ops", Timestamp::UNIX_EPOCH);
+        let mut found = doctor::Gate::read(&policy).unwrap();
+        assert_eq!(found.owner, "production.web");
+        assert_eq!(found.policy.id, gate.id());
+        found.bind(&gate.binding(Timestamp::UNIX_EPOCH));
+        assert_eq!(found.bindings.len(), 1);
+        assert_eq!(found.bindings[0].id, binding(&gate.id()));
+        assert!(is_of(&policy, &gate.release));
+        let other = ReleaseName {
+            environment: "production".to_owned(),
+            release: "we".to_owned(),
+        };
+        assert!(!is_of(&policy, &other));
+    }
+
+    #[test]
+    fn who_is_stopped_reads_why_since_when_and_what_ends_it() {
+        let policy = gate(&[("a.example.org", "*")]).policy("ops", Timestamp::UNIX_EPOCH);
+        assert_eq!(
+            policy["spec"]["validations"][0]["message"],
+            "production/web is being changed to v2.0.0 (gate handover, since 1970-01-01T00:00:00Z); try again when that is done. If nobody carries it out any more: pleach doctor --fix ValidatingAdmissionPolicy.admissionregistration.k8s.io/production.web.handover"
+        );
+        let metadata = &policy["metadata"]["annotations"];
+        assert_eq!(metadata[annotations::GATE_SINCE], "1970-01-01T00:00:00Z");
+        assert!(
+            metadata[annotations::GATE_LIFT]
+                .as_str()
+                .unwrap()
+                .starts_with("pleach doctor --fix ")
+        );
+    }
+
+    #[test]
+    fn a_probe_tells_the_policy_behind_it() {
+        let policy = gate(&[]).id();
+        let probe = probe(&policy, "state");
+        assert_eq!(probed(&probe), Some("production.web.handover"));
+        assert_eq!(probe.namespace.as_deref(), Some("state"));
+    }
+}

@@ -1,0 +1,253 @@
+//! Gates: what is closed while a change lasts, and for whom it is not.
+//!
+//! A bundle declares gates; and the kinds that an upgrade brings are closed by
+//! themselves from before they exist until they are served for good: a webhook
+//! that guards them may come later than their definition.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use jiff::SignedDuration;
+
+use super::draft::{Ctx, Draft};
+use super::model::{Action, Course, EdgeReason, Need, NonSecret, Op, Overlay, Step, StepId, Until};
+use crate::finding::{Finding, Kind};
+use crate::gate::{Closed, Gate, Operation, account, probe};
+use crate::object::ObjectId;
+use crate::order::StageName;
+use crate::overlay::{Journaled, OnFailure, OverlayId};
+use crate::repo::GateRule;
+
+/// Name of the gate of what an upgrade brings.
+const NEW_KINDS: &str = "new-apis";
+
+/// How long a gate stays at most that nobody declared.
+const MAX_AGE: SignedDuration = SignedDuration::from_hours(1);
+
+/// What other API servers are given after one of them answered as wanted.
+const SETTLE: SignedDuration = SignedDuration::from_secs(2);
+
+/// One gate of the change.
+pub(super) struct Wanted {
+    pub(super) id: OverlayId,
+    gate: Gate,
+    pub(super) from: StageName,
+    pub(super) until: StageName,
+    max_age: SignedDuration,
+    /// The steps before which it is closed; none where it is all of the stage.
+    pub(super) before: Option<Vec<StepId>>,
+}
+
+/// Every gate that the change wants.
+pub(super) fn wanted(ctx: &Ctx<'_>, draft: &mut Draft) -> Vec<Wanted> {
+    let aggregated = aggregated(ctx);
+    let mut all = Vec::new();
+    for rule in &ctx.desired.sequence.gates {
+        let open = rule.closed.groups.iter();
+        let open: Vec<Finding> = open
+            .filter_map(|group| Some(cannot_be_closed(rule, group, aggregated.get(group)?)))
+            .collect();
+        if open.is_empty() {
+            all.push(declared(ctx, rule));
+        }
+        draft.findings.extend(open);
+    }
+    let is_declared = |name: &str| {
+        let mut rules = ctx.desired.sequence.gates.iter();
+        rules.any(|rule| rule.name == name)
+    };
+    if !is_declared(NEW_KINDS) {
+        all.extend(new_kinds(ctx, draft));
+    }
+    all
+}
+
+fn declared(ctx: &Ctx<'_>, rule: &GateRule) -> Wanted {
+    let mut gate = gate(ctx, &rule.name, vec![rule.closed.clone()]);
+    gate.operations.clone_from(&rule.operations);
+    gate.exempt.extend(rule.exempt.iter().cloned());
+    gate.exempt.sort();
+    gate.exempt.dedup();
+    Wanted {
+        id: OverlayId::of_gate(&rule.name, &gate.id()),
+        gate,
+        from: rule.from.clone(),
+        until: rule.until.clone(),
+        max_age: rule.max_age,
+        before: None,
+    }
+}
+
+fn gate(ctx: &Ctx<'_>, name: &str, closed: Vec<Closed>) -> Gate {
+    Gate {
+        release: ctx.desired.name.clone(),
+        name: name.to_owned(),
+        version: ctx.desired.version.clone(),
+        closed,
+        operations: vec![Operation::Create, Operation::Update],
+        exempt: accounts(ctx),
+        state: ctx.desired.store.namespace().to_owned(),
+    }
+}
+
+/// The accounts of both versions: those that git has, those that are members,
+/// and those that pods run as.
+fn accounts(ctx: &Ctx<'_>) -> Vec<String> {
+    let members = ctx.observed.inventory.entries.keys();
+    let used = ctx.facts.values();
+    let used = used.filter_map(|facts| facts.service_account.as_ref());
+    let accounts: BTreeSet<String> = ctx
+        .manifests
+        .keys()
+        .copied()
+        .chain(members)
+        .chain(used)
+        .filter(|id| id.is("", "ServiceAccount"))
+        .filter_map(|id| Some(account(id.namespace.as_deref()?, &id.name)))
+        .collect();
+    accounts.into_iter().collect()
+}
+
+/// The definitions that an upgrade creates, or that a former run of it created
+/// behind a gate which is still closed.
+fn new_kinds(ctx: &Ctx<'_>, draft: &Draft) -> Option<Wanted> {
+    let record = ctx.observed.installed.as_ref()?;
+    record.installed.as_ref()?;
+    let created: Vec<&ObjectId> = ctx
+        .facts
+        .iter()
+        .filter(|(id, facts)| facts.defines.is_some() && draft.action(id) == Some(Action::Create))
+        .map(|(id, _)| *id)
+        .collect();
+    let mut plurals: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+    for id in &created {
+        let Some(defined) = &ctx.facts.get(id)?.defines else {
+            continue;
+        };
+        let of_group = plurals.entry(defined.kind.group.clone()).or_default();
+        of_group.insert(defined.plural.clone());
+    }
+    let mut gate = gate(ctx, NEW_KINDS, Vec::new());
+    let id = OverlayId::of_gate(NEW_KINDS, &gate.id());
+    let journaled = ctx.observed.journal.overlays.get(&id);
+    for closed in journaled.map(still_closed).unwrap_or_default() {
+        for group in closed.groups {
+            let of_group = plurals.entry(group).or_default();
+            of_group.extend(closed.resources.iter().cloned());
+        }
+    }
+    if plurals.is_empty() {
+        return None;
+    }
+    gate.closed = plurals
+        .into_iter()
+        .map(|(group, plurals)| Closed {
+            groups: vec![group],
+            resources: plurals.into_iter().collect(),
+        })
+        .collect();
+    let before = draft.steps.iter();
+    let before = before
+        .filter(|step| created.contains(&&step.object))
+        .map(|step| step.id)
+        .collect();
+    Some(Wanted {
+        id,
+        gate,
+        from: StageName::Gates,
+        until: StageName::Ungate,
+        max_age: MAX_AGE,
+        before: Some(before),
+    })
+}
+
+/// What a gate of a former run closed.
+fn still_closed(journaled: &Journaled) -> Vec<Closed> {
+    let gate: Option<Gate> = serde_json::from_value(journaled.set.0.clone()).ok();
+    gate.map(|gate| gate.closed).unwrap_or_default()
+}
+
+/// API groups behind which another server stands, which asks no policy of ours;
+/// each with the APIService that says so.
+fn aggregated(ctx: &Ctx<'_>) -> BTreeMap<String, ObjectId> {
+    let registered = ctx.observed.registrations.iter().map(|one| &one.id);
+    let registered = registered
+        .filter(|id| id.is("apiregistration.k8s.io", "APIService"))
+        // Its name is `<version>.<group>`.
+        .filter_map(|id| Some((id.name.split_once('.')?.1.to_owned(), id.clone())));
+    let shipped = ctx.facts.iter();
+    let shipped = shipped.filter_map(|(id, facts)| {
+        let api = facts.registers.as_ref()?;
+        Some((api.group.clone(), (*id).clone()))
+    });
+    registered.chain(shipped).collect()
+}
+
+fn cannot_be_closed(rule: &GateRule, group: &str, by: &ObjectId) -> Finding {
+    let message = format!(
+        "gate {}: group {group} is served behind {by}, and the server there asks no admission policy",
+        rule.name
+    );
+    Finding::error(Kind::Repository, "gate-of-aggregated-api", message)
+        .at(rule.origin.clone())
+        .hint("close the groups of custom resources; take this one out of the gate")
+}
+
+/// Records a gate, with the step that closes it.
+pub(super) fn close(
+    ctx: &Ctx<'_>,
+    draft: &mut Draft,
+    one: &Wanted,
+    journaled: Option<&Journaled>,
+) -> (usize, StepId) {
+    let policy = one.gate.id();
+    // Of types of our own this cannot fail.
+    let closed = serde_json::to_value(&one.gate).unwrap_or_default();
+    draft.overlays.push(Overlay {
+        id: one.id.clone(),
+        object: policy.clone(),
+        patch: NonSecret(closed),
+        original: NonSecret(serde_json::Value::Null),
+        course: if journaled.is_some() {
+            Course::Kept
+        } else {
+            Course::Made
+        },
+        from: journaled.is_none().then(|| one.from.clone()),
+        until: one.until.clone(),
+        undo: vec![Op::Lift],
+        on_failure: OnFailure::Keep {
+            max_age: Some(one.max_age),
+        },
+    });
+    let index = draft.overlays.len() - 1;
+    let reason = format!(
+        "gate {} until {}: {}",
+        one.gate.name,
+        one.until,
+        one.gate.explain()
+    );
+    let op = Op::Close {
+        gate: one.gate.clone(),
+    };
+    let step = draft.step(ctx, one.from.clone(), policy.clone(), op, &reason);
+    draft.at(step).overlay = Some(one.id.clone());
+    draft.at(step).until = Some(probed(ctx, &policy, true));
+    for &later in one.before.iter().flatten() {
+        draft.edge(step, Need::Ready, later, EdgeReason::Overlay);
+    }
+    (index, step)
+}
+
+/// What tells that a gate is in force, or not any more.
+pub(super) fn probed(ctx: &Ctx<'_>, policy: &ObjectId, denied: bool) -> Until {
+    Until::Probe {
+        object: probe(policy, ctx.desired.store.namespace()),
+        denied,
+        settle: SETTLE,
+    }
+}
+
+/// Whether a step is of what is only for a while.
+pub(super) fn is_temporary(step: &Step) -> bool {
+    matches!(step.op, Op::Set { .. } | Op::Close { .. } | Op::Lift)
+}

@@ -1,0 +1,245 @@
+//! Gates: when they are closed, for whom they are not, and when they are lifted.
+
+use std::collections::BTreeSet;
+
+use super::scene::Scene;
+use super::{lines, step_of};
+use crate::gate::Gate;
+use crate::object::ObjectId;
+use crate::overlay::OnFailure;
+use crate::plan::{Course, Op, Plan, Step, StepId, Until};
+
+const POLICY: &str = "ValidatingAdmissionPolicy.admissionregistration.k8s.io";
+const ACCOUNT: &str = "ServiceAccount/web/app: {}";
+const OLD_ACCOUNT: &str = "ServiceAccount/old/app: {}";
+const API: &str = "Deployment.apps/web/api: {spec: {template: {metadata: {labels: {app: api}}, spec: {serviceAccountName: other}, image: a}}}";
+const NEW_API: &str = "Deployment.apps/web/api: {spec: {template: {metadata: {labels: {app: api}}, spec: {serviceAccountName: other}, image: b}}}";
+const GEARS: &str = "CustomResourceDefinition.apiextensions.k8s.io/gears.x.org: {spec: {group: x.org, names: {kind: Gear, plural: gears}, versions: [{name: v1, served: true}]}}";
+const GEAR: &str = "Gear.x.org/web/one: {spec: {a: b}}";
+
+fn upgrade() -> Scene {
+    Scene::new()
+        .installed(API)
+        .installed(OLD_ACCOUNT)
+        .version("v1.0.0")
+        .git(&format!("{ACCOUNT}\n{NEW_API}"))
+}
+
+fn close(plan: &Plan) -> (&Step, &Gate) {
+    let closes: Vec<_> = plan
+        .steps
+        .iter()
+        .filter_map(|step| match &step.op {
+            Op::Close { gate } => Some((step, gate)),
+            _ => None,
+        })
+        .collect();
+    let [one] = closes.as_slice() else {
+        panic!("{:?}", lines(plan));
+    };
+    *one
+}
+
+fn lift(plan: &Plan) -> &Step {
+    plan.steps.iter().find(|step| step.op == Op::Lift).unwrap()
+}
+
+fn before(plan: &Plan, of: &Step) -> BTreeSet<StepId> {
+    let mut found = BTreeSet::new();
+    let mut open = vec![of.id];
+    while let Some(step) = open.pop() {
+        for edge in &plan.steps[step.0].needs {
+            if found.insert(edge.from) {
+                open.push(edge.from);
+            }
+        }
+    }
+    found
+}
+
+#[test]
+fn a_gate_is_closed_before_its_first_stage_and_lifted_after_its_last() {
+    let plan = upgrade()
+        .gate("{name: hold, groups: [x.org], from: workloads}")
+        .plan();
+    let (close, gate) = close(&plan);
+    assert_eq!(
+        gate.explain(),
+        "CREATE and UPDATE of *.x.org",
+        "{:?}",
+        lines(&plan)
+    );
+    let api = step_of(&plan, "Deployment.apps/web/api");
+    assert!(before(&plan, api).contains(&close.id));
+    let account = step_of(&plan, "ServiceAccount/web/app");
+    assert!(before(&plan, close).contains(&account.id));
+    let lift = lift(&plan);
+    assert!(before(&plan, lift).contains(&api.id));
+    for (step, expected) in [(close, true), (lift, false)] {
+        let Some(Until::Probe { object, denied, .. }) = &step.until else {
+            panic!("{:?}", step.until);
+        };
+        assert_eq!(
+            object.to_string(),
+            "ConfigMap/pleach-system/pleach-gate-probe-e.r.hold"
+        );
+        assert_eq!(*denied, expected);
+    }
+    let [overlay] = plan.overlays.as_slice() else {
+        panic!("{:?}", plan.overlays);
+    };
+    assert_eq!(overlay.object.to_string(), format!("{POLICY}/e.r.hold"));
+    assert!(matches!(
+        overlay.on_failure,
+        OnFailure::Keep { max_age: Some(_) }
+    ));
+}
+
+#[test]
+fn the_accounts_of_both_versions_are_exempt() {
+    let plan = upgrade().gate("{name: hold, groups: [x.org]}").plan();
+    assert_eq!(
+        close(&plan).1.exempt,
+        [
+            "system:serviceaccount:old:app",
+            "system:serviceaccount:web:app",
+            "system:serviceaccount:web:other"
+        ]
+    );
+}
+
+#[test]
+fn drift_is_corrected_without_a_gate() {
+    let scene = Scene::new()
+        .installed(API)
+        .version("v1.0.0")
+        .git(API)
+        .gate("{name: hold, groups: [x.org]}");
+    let mut desired = scene.desired.clone();
+    desired.digest_with(None);
+    let digest = desired.digest();
+    let plan = scene
+        .edited("kubectl", "Deployment.apps/web/api: {spec: {replicas: 5}}")
+        .cluster(|observed| {
+            let record = observed.installed.as_mut().unwrap();
+            record.installed.as_mut().unwrap().digest = digest;
+        })
+        .plan();
+    assert!(plan.overlays.is_empty(), "{:?}", lines(&plan));
+}
+
+#[test]
+fn a_gate_of_a_former_run_is_kept_while_it_is_wanted() {
+    let plan = upgrade()
+        .unfinished("v2.0.0")
+        .gate("{name: hold, groups: [x.org]}")
+        .left_closed("hold", "x.org", "*")
+        .plan();
+    // It is closed again, as it may not be as it is wanted now.
+    let (step, _) = close(&plan);
+    assert!(before(&plan, lift(&plan)).contains(&step.id));
+    assert_eq!(plan.overlays.len(), 1);
+    assert_eq!(plan.overlays[0].course, Course::Kept);
+}
+
+#[test]
+fn a_gate_of_a_former_run_that_nobody_wants_is_lifted_first() {
+    let plan = upgrade()
+        .unfinished("v2.0.0")
+        .left_closed("hold", "x.org", "*")
+        .plan();
+    let step = lift(&plan);
+    assert_eq!(step.stage, crate::order::StageName::Preflight);
+    assert!(matches!(
+        step.until,
+        Some(Until::Probe { denied: false, .. })
+    ));
+    assert_eq!(plan.overlays[0].course, Course::Dropped);
+    // Also when nothing else is left to do.
+    let plan = Scene::new()
+        .installed(API)
+        .git(API)
+        .version("v1.0.0")
+        .left_closed("hold", "x.org", "*")
+        .plan();
+    assert_eq!(
+        lines(&plan)[0],
+        format!("preflight: lift {POLICY}/e.r.hold until the probe of e.r.hold is let through")
+    );
+}
+
+#[test]
+fn what_is_half_done_stays_closed() {
+    let plan = upgrade()
+        .unfinished("v2.0.0")
+        .git("ConfigMap/web/theirs: {}")
+        .live("ConfigMap/web/theirs: {}")
+        .gate("{name: hold, groups: [x.org]}")
+        .left_closed("hold", "x.org", "*")
+        .plan();
+    assert!(plan.steps.iter().all(|step| step.op != Op::Lift));
+    close(&plan);
+}
+
+#[test]
+fn kinds_that_an_upgrade_brings_are_closed_before_they_exist() {
+    let plan = upgrade().git(&format!("{GEARS}\n{GEAR}")).plan();
+    let (step, gate) = close(&plan);
+    assert_eq!(step.object.name, "e.r.new-apis");
+    assert_eq!(gate.explain(), "CREATE and UPDATE of gears.x.org");
+    let definition = step_of(
+        &plan,
+        "CustomResourceDefinition.apiextensions.k8s.io/gears.x.org",
+    );
+    assert!(before(&plan, definition).contains(&step.id));
+    // Nothing else waits for it.
+    assert_eq!(before(&plan, step), BTreeSet::new());
+    let account = step_of(&plan, "ServiceAccount/web/app");
+    assert!(!before(&plan, account).contains(&step.id));
+    let gear = step_of(&plan, "Gear.x.org/web/one");
+    assert!(before(&plan, lift(&plan)).contains(&gear.id));
+}
+
+#[test]
+fn kinds_that_a_failed_run_brought_stay_closed_until_one_converges() {
+    let plan = upgrade()
+        .unfinished("v2.0.0")
+        .installed(GEARS)
+        .git(GEARS)
+        .left_closed("new-apis", "x.org", "gears")
+        .plan();
+    let (_, gate) = close(&plan);
+    assert_eq!(gate.explain(), "CREATE and UPDATE of gears.x.org");
+    assert_eq!(plan.overlays[0].course, Course::Kept);
+}
+
+#[test]
+fn a_first_installation_closes_nothing_by_itself() {
+    let plan = Scene::new().git(&format!("{GEARS}\n{NEW_API}")).plan();
+    assert!(plan.overlays.is_empty());
+}
+
+#[test]
+fn a_group_that_another_server_serves_cannot_be_closed() {
+    let api = "APIService.apiregistration.k8s.io/v1.sub.x.org: {spec: {group: sub.x.org, version: v1, service: {namespace: web, name: api}}}";
+    for scene in [upgrade().git(api), upgrade().live(api)] {
+        let plan = scene
+            .gate("{name: hold, groups: [x.org, sub.x.org]}")
+            .plan();
+        let finding = plan.findings.iter().find(|one| one.is_error()).unwrap();
+        assert_eq!(finding.code, "gate-of-aggregated-api");
+        assert_eq!(finding.kind, crate::finding::Kind::Repository);
+        assert!(finding.message.contains("sub.x.org"), "{finding:?}");
+        assert!(plan.overlays.is_empty());
+    }
+}
+
+#[test]
+fn a_gate_is_part_of_what_is_approved() {
+    let effects = |text: &str| upgrade().gate(text).plan().effects();
+    let one = effects("{name: hold, groups: [x.org]}");
+    assert_eq!(one, effects("{name: hold, groups: [x.org]}"));
+    assert_ne!(one, effects("{name: hold, groups: [x.org, y.org]}"));
+    let policy: ObjectId = format!("{POLICY}/e.r.hold").parse().unwrap();
+    assert_eq!(policy.name, "e.r.hold");
+}

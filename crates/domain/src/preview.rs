@@ -1,0 +1,228 @@
+//! What a change in git does, for whoever reviews it: which environments and
+//! releases it touches, what is risky about it, and the differences, the most
+//! dangerous first.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde::Serialize;
+
+use crate::diff::text::ObjectDiff;
+use crate::finding::Finding;
+use crate::object::{FieldPath, GroupKind};
+use crate::plan::view::ReleaseDiff;
+use crate::plan::{Action, Plan, Stage};
+use crate::repo::ResolvedEnvironment;
+
+/// What a change does to a repository's environments.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Preview {
+    /// Version of this format.
+    pub format: u32,
+    /// The commit that is compared with.
+    pub base: String,
+    /// The revision that is previewed: a commit, `<commit>-dirty` or `none`.
+    pub head: String,
+    /// How many objects of all releases get which action, in words.
+    pub summary: String,
+    /// The environments to which something happens, and those that cannot be
+    /// previewed.
+    pub environments: Vec<EnvironmentPreview>,
+    /// The environments to which nothing happens.
+    pub unchanged: Vec<String>,
+}
+
+/// What a change does to one environment.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct EnvironmentPreview {
+    /// Its name.
+    pub environment: String,
+    /// The releases to which something happens.
+    pub releases: Vec<ReleasePreview>,
+    /// The releases to which nothing happens.
+    pub unchanged: Vec<String>,
+    /// What there is to say about its files; errors mean that there is no more
+    /// to know.
+    pub findings: Vec<Finding>,
+}
+
+/// What a change does to one release.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ReleasePreview {
+    /// The differences, the most dangerous first.
+    #[serde(flatten)]
+    pub diff: ReleaseDiff,
+    /// What a reviewer should look at.
+    pub risks: BTreeMap<Risk, usize>,
+    /// The stages of the plan, in order.
+    pub stages: Vec<Stage>,
+}
+
+/// What makes a change risky, the worst first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Risk {
+    /// Findings that forbid to apply it: versions, consent, guards.
+    Refused,
+    /// Objects that cannot be brought about.
+    Blocked,
+    /// Objects that are deleted and created anew.
+    Recreated,
+    /// Objects that go.
+    Deleted,
+    /// Custom resource definitions that change.
+    Definitions,
+    /// APIServices and webhook configurations that come, go or change.
+    Registrations,
+    /// Roles and bindings that come, go or change.
+    Access,
+    /// Workloads whose pods are replaced.
+    Restarted,
+    /// Objects that get another name or namespace.
+    Moved,
+}
+
+impl Risk {
+    /// How many of it there are, as people say it.
+    fn words(self, count: usize) -> String {
+        let (one, many) = match self {
+            Self::Refused => ("refusal", "refusals"),
+            Self::Blocked => ("blocked", "blocked"),
+            Self::Recreated => ("recreated", "recreated"),
+            Self::Deleted => ("deleted", "deleted"),
+            Self::Definitions => ("definition changes", "definitions change"),
+            Self::Registrations => ("registration", "registrations"),
+            Self::Access => ("role or binding", "roles and bindings"),
+            Self::Restarted => ("workload restarted", "workloads restarted"),
+            Self::Moved => ("moved", "moved"),
+        };
+        format!("{count} {}", if count == 1 { one } else { many })
+    }
+}
+
+impl ReleasePreview {
+    /// Of a plan and what it does; none where nothing happens and nothing has
+    /// to be said.
+    pub fn of(plan: &Plan, mut diff: ReleaseDiff) -> Option<Self> {
+        let says_something = diff.findings.iter().any(Finding::is_error);
+        let happens = plan
+            .changes
+            .iter()
+            .any(|change| !matches!(change.action, Action::Unchanged | Action::Skip));
+        if !happens && !says_something && diff.overlays.is_empty() {
+            return None;
+        }
+        let mut risks = BTreeMap::new();
+        let refused = diff
+            .findings
+            .iter()
+            .filter(|finding| finding.is_error())
+            .count();
+        if refused > 0 {
+            risks.insert(Risk::Refused, refused);
+        }
+        for risk in diff.objects.iter().flat_map(risks_of) {
+            *risks.entry(risk).or_default() += 1;
+        }
+        // Stable: what is equally dangerous stays in the order of the steps.
+        diff.objects.sort_by_key(|object| {
+            let worst = risks_of(object).into_iter().min();
+            (worst.is_none(), worst, calm(object.action))
+        });
+        Some(Self {
+            diff,
+            risks,
+            stages: plan.stages.clone(),
+        })
+    }
+
+    /// The risks in one line; empty where there are none.
+    pub fn risk_line(&self) -> String {
+        let parts = self.risks.iter().map(|(risk, count)| risk.words(*count));
+        parts.collect::<Vec<_>>().join(", ")
+    }
+}
+
+/// The order of what is not risky.
+fn calm(action: Action) -> usize {
+    match action {
+        Action::Adopt => 0,
+        Action::Update => 1,
+        Action::Create => 2,
+        Action::Blocked | Action::Recreate | Action::Delete => 3,
+        Action::Skip | Action::Unchanged => 4,
+    }
+}
+
+fn risks_of(object: &ObjectDiff) -> BTreeSet<Risk> {
+    let mut risks = BTreeSet::new();
+    let kind = object.object.group_kind();
+    match object.action {
+        Action::Blocked => drop(risks.insert(Risk::Blocked)),
+        Action::Recreate => drop(risks.insert(Risk::Recreated)),
+        Action::Delete => drop(risks.insert(Risk::Deleted)),
+        Action::Skip | Action::Unchanged => return risks,
+        Action::Create | Action::Update | Action::Adopt => {}
+    }
+    if object.former.is_some() {
+        risks.insert(Risk::Moved);
+    }
+    // A definition that is new breaks nobody.
+    if kind.is("apiextensions.k8s.io", "CustomResourceDefinition")
+        && object.action != Action::Create
+    {
+        risks.insert(Risk::Definitions);
+    }
+    if is_registration(&kind) {
+        risks.insert(Risk::Registrations);
+    }
+    if kind.group == "rbac.authorization.k8s.io" {
+        risks.insert(Risk::Access);
+    }
+    if replaces_pods(object, &kind) {
+        risks.insert(Risk::Restarted);
+    }
+    risks
+}
+
+fn is_registration(kind: &GroupKind) -> bool {
+    kind.is("apiregistration.k8s.io", "APIService")
+        || (kind.group == "admissionregistration.k8s.io"
+            && kind.kind.ends_with("WebhookConfiguration"))
+}
+
+fn replaces_pods(object: &ObjectDiff, kind: &GroupKind) -> bool {
+    let is_workload =
+        kind.group == "apps" && matches!(&*kind.kind, "Deployment" | "StatefulSet" | "DaemonSet");
+    let template = FieldPath::default().key("spec").key("template");
+    let is_replaced = match object.action {
+        Action::Update | Action::Adopt => object
+            .fields
+            .iter()
+            .any(|field| template.contains(&field.path)),
+        Action::Recreate => true,
+        _ => object.former.is_some(),
+    };
+    is_workload && is_replaced
+}
+
+/// Whether files that changed may touch an environment: its own file and those
+/// that it may extend, its bundles, and what all bundles share. A release that
+/// is touched may still render to the same.
+pub fn may_touch(environment: &ResolvedEnvironment, changed: &BTreeSet<String>) -> bool {
+    changed.iter().any(|path| {
+        *path == environment.origin.file
+            || path == "pleach.yaml"
+            || path.starts_with("templates/")
+            || path.starts_with("environments/_")
+            || environment.releases.iter().any(|release| {
+                path.strip_prefix(&*release.bundle_folder)
+                    .is_some_and(|rest| rest.starts_with('/'))
+            })
+    })
+}
+
+#[cfg(test)]
+mod tests;

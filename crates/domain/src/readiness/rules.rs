@@ -1,0 +1,367 @@
+//! What people say that "ready" means: bundles, and the table of kinds that
+//! many clusters have.
+
+use std::sync::LazyLock;
+
+use jiff::SignedDuration;
+use serde_json::Value;
+
+use super::{Assessment, assess, conditions, has_rules, kind_of, terminating};
+use crate::cel::{CompileError, Expression, Subject, Unevaluable};
+use crate::object::GroupKind;
+use crate::repo::format::ReadinessRule;
+use crate::repo::well_known_group;
+
+/// What rules may name: the object by its fields, and as a whole.
+const NAMES: &[&str] = &[
+    "item",
+    "apiVersion",
+    "kind",
+    "metadata",
+    "spec",
+    "status",
+    "data",
+];
+
+/// Kinds of others with a status that conditions alone do not tell.
+const KINDS: &str = include_str!("kinds.json");
+
+/// What ready means for some kinds, before the built-in rules.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Rules(Vec<Rule>);
+
+#[derive(Debug, Clone, PartialEq)]
+struct Rule {
+    kind: GroupKind,
+    current: Option<Expression>,
+    failed: Option<Expression>,
+    stable_for: SignedDuration,
+    source: ReadinessRule,
+}
+
+/// A part of a rule that cannot be read.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct BrokenRule {
+    /// Which rule.
+    pub index: usize,
+    /// The field it is written in.
+    pub field: &'static str,
+    /// What is wrong.
+    pub error: CompileError,
+}
+
+static KNOWN: LazyLock<Rules> = LazyLock::new(known);
+
+/// The built-in table; a test reads all of it.
+fn known() -> Rules {
+    let rules: Vec<ReadinessRule> = serde_json::from_str(KINDS).unwrap_or_default();
+    Rules::read(&rules).unwrap_or_default()
+}
+
+impl Rules {
+    /// Reads rules; says everything that is wrong with them.
+    pub fn read(rules: &[ReadinessRule]) -> Result<Self, Vec<BrokenRule>> {
+        let mut broken = Vec::new();
+        let mut read = Vec::new();
+        for (index, rule) in rules.iter().enumerate() {
+            let mut expression = |field, text: Option<&String>| {
+                Expression::compile(text?, NAMES)
+                    .map_err(|error| {
+                        broken.push(BrokenRule {
+                            index,
+                            field,
+                            error,
+                        });
+                    })
+                    .ok()
+            };
+            let current = expression("current", rule.current.as_ref());
+            let failed = expression("failed", rule.failed.as_ref());
+            read.push(Rule {
+                kind: group_kind(rule),
+                current,
+                failed,
+                stable_for: rule.stable_for.map_or(SignedDuration::ZERO, |time| time.0),
+                source: rule.clone(),
+            });
+        }
+        if broken.is_empty() {
+            Ok(Self(read))
+        } else {
+            Err(broken)
+        }
+    }
+
+    /// The rules as they were written: what is recorded of them.
+    pub fn sources(&self) -> Vec<ReadinessRule> {
+        self.0.iter().map(|rule| rule.source.clone()).collect()
+    }
+
+    fn of(&self, kind: &GroupKind) -> Option<&Rule> {
+        self.0.iter().find(|rule| rule.kind == *kind)
+    }
+
+    /// Judges a live object, read in full: by these rules, else by the built-in
+    /// ones.
+    pub fn assess(&self, value: &Value) -> Assessment {
+        let rule = self.of(&kind_of(value));
+        let judged = rule.filter(|rule| rule.current.is_some() || rule.failed.is_some());
+        judged.map_or_else(|| assess(value), |rule| rule.assess(value, assess))
+    }
+
+    /// Whether objects of a kind can be anything but current while they exist.
+    pub fn waits_for(&self, kind: &GroupKind) -> bool {
+        self.of(kind).is_some() || has_rules(kind)
+    }
+
+    /// How long an object of a kind must stay ready.
+    pub fn stable_for(&self, kind: &GroupKind) -> SignedDuration {
+        self.of(kind)
+            .map_or(SignedDuration::ZERO, |rule| rule.stable_for)
+    }
+}
+
+/// Group and kind of a rule; the core group for a kind that is not well known.
+fn group_kind(rule: &ReadinessRule) -> GroupKind {
+    let group = rule
+        .group
+        .as_deref()
+        .or_else(|| well_known_group(&rule.kind));
+    GroupKind::new(group.unwrap_or_default(), rule.kind.clone())
+}
+
+/// Judges an object of a kind that is not built in: by the table, else by its
+/// conditions.
+pub(super) fn assess_custom(value: &Value) -> Assessment {
+    let rule = KNOWN.of(&kind_of(value));
+    rule.map_or_else(
+        || conditions::generic(value),
+        |rule| rule.assess(value, conditions::generic),
+    )
+}
+
+impl Rule {
+    /// Judges by the rule; `otherwise` where it only says what has failed.
+    fn assess(&self, value: &Value, otherwise: fn(&Value) -> Assessment) -> Assessment {
+        if let Some(terminating) = terminating(value) {
+            return terminating;
+        }
+        // What a status says of a former spec is no answer.
+        if let Some(lag) = conditions::lagging(value) {
+            return lag;
+        }
+        let subject = Subject::of(value);
+        if let Some(failed) = &self.failed
+            && failed.test(&subject) == Ok(true)
+        {
+            let holds = format!("`{}` holds", failed.text());
+            return Assessment::failed(told(value, holds));
+        }
+        let Some(current) = &self.current else {
+            return otherwise(value);
+        };
+        match current.test(&subject) {
+            Ok(true) => Assessment::current(),
+            Ok(false) | Err(Unevaluable::Missing(_)) => {
+                let missing = format!("`{}` does not hold yet", current.text());
+                Assessment::in_progress(told(value, missing))
+            }
+            Err(why) => Assessment::in_progress(format!("`{}`: {why}", current.text())),
+        }
+    }
+}
+
+/// What a condition of the object says is worth more than the rule.
+fn told(value: &Value, rule: String) -> String {
+    conditions::trouble(value).unwrap_or(rule)
+}
+
+#[cfg(test)]
+mod tests {
+    use rstest::rstest;
+    use serde_json::json;
+
+    use super::super::Readiness::{self, Current, Failed, InProgress, Terminating};
+    use super::*;
+
+    fn rule(
+        group: Option<&str>,
+        kind: &str,
+        current: Option<&str>,
+        failed: Option<&str>,
+    ) -> ReadinessRule {
+        ReadinessRule {
+            group: group.map(str::to_owned),
+            kind: kind.to_owned(),
+            current: current.map(str::to_owned),
+            failed: failed.map(str::to_owned),
+            stable_for: None,
+        }
+    }
+
+    fn rules() -> Rules {
+        Rules::read(&[
+            rule(
+                Some("example.org"),
+                "Widget",
+                Some("status.phase == 'Deployed' && status.observed == status.target"),
+                Some("status.phase == 'Broken'"),
+            ),
+            rule(None, "ConfigMap", Some("data.ready == 'yes'"), None),
+            rule(Some("example.org"), "Gear", None, Some("status.teeth < 3")),
+            rule(None, "Deployment", Some("status.readyReplicas > 0"), None),
+        ])
+        .unwrap()
+    }
+
+    #[rstest]
+    #[case::no_status(json!({}), InProgress, "`status.phase == 'Deployed' && status.observed == status.target` does not hold yet")]
+    #[case::deployed(json!({"status": {"phase": "Deployed", "observed": "1", "target": "1"}}), Current, "")]
+    #[case::another_version(json!({"status": {"phase": "Deployed", "observed": "1", "target": "2"}}), InProgress,
+        "`status.phase == 'Deployed' && status.observed == status.target` does not hold yet")]
+    #[case::conditions_say_more(json!({"status": {"phase": "Deploying", "conditions": [
+            {"type": "Available", "status": "False", "reason": "Pods", "message": "1 of 2"}]}}), InProgress,
+        "Available=False (Pods): 1 of 2")]
+    #[case::ready_by_its_condition_is_not_enough(json!({"status": {"conditions": [{"type": "Ready", "status": "True"}]}}),
+        InProgress, "`status.phase == 'Deployed' && status.observed == status.target` does not hold yet")]
+    #[case::broken(json!({"status": {"phase": "Broken"}}), Failed, "`status.phase == 'Broken'` holds")]
+    #[case::lag(json!({"metadata": {"generation": 2}, "status": {"observedGeneration": 1, "phase": "Broken"}}), InProgress,
+        "its controller has seen generation 1, not 2 yet")]
+    #[case::of_another_type(json!({"status": {"phase": "Deployed", "observed": [], "target": 1}}), InProgress,
+        "`status.phase == 'Deployed' && status.observed == status.target` does not hold yet")]
+    #[case::terminating(json!({"metadata": {"deletionTimestamp": "2026-07-01T10:00:00Z"}, "status": {"phase": "Broken"}}),
+        Terminating, "is being deleted")]
+    fn a_rule_of_a_bundle_decides(
+        #[case] rest: Value,
+        #[case] readiness: Readiness,
+        #[case] message: &str,
+    ) {
+        let mut value = json!({"apiVersion": "example.org/v1", "kind": "Widget"});
+        for (key, field) in rest.as_object().unwrap() {
+            value[key] = field.clone();
+        }
+        let found = rules().assess(&value);
+        assert_eq!(
+            (found.readiness, found.message.as_str()),
+            (readiness, message)
+        );
+    }
+
+    #[test]
+    fn rules_come_before_the_built_in_ones_and_only_for_their_kind() {
+        let rules = rules();
+        let map = json!({"apiVersion": "v1", "kind": "ConfigMap", "data": {"ready": "no"}});
+        assert_eq!(rules.assess(&map).readiness, InProgress);
+        let deployment = json!({"apiVersion": "apps/v1", "kind": "Deployment", "spec": {"replicas": 3},
+            "status": {"readyReplicas": 1}});
+        assert_eq!(rules.assess(&deployment).readiness, Current);
+        let gear = |status: Value| json!({"apiVersion": "example.org/v1", "kind": "Gear", "status": status});
+        assert_eq!(rules.assess(&gear(json!({"teeth": 2}))).readiness, Failed);
+        let condition = json!({"conditions": [{"type": "Ready", "status": "False"}]});
+        assert_eq!(rules.assess(&gear(condition)).readiness, InProgress);
+        let other = json!({"apiVersion": "other.org/v1", "kind": "Widget"});
+        assert_eq!(rules.assess(&other).readiness, Current);
+        for (group, kind, waits) in [
+            ("", "ConfigMap", true),
+            ("", "Secret", false),
+            ("example.org", "Widget", true),
+        ] {
+            assert_eq!(
+                rules.waits_for(&GroupKind::new(group, kind)),
+                waits,
+                "{kind}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_rule_may_only_say_for_how_long() {
+        let mut slow = rule(None, "Deployment", None, None);
+        slow.stable_for = Some("30s".to_owned().try_into().unwrap());
+        let rules = Rules::read(&[slow.clone()]).unwrap();
+        let kind = GroupKind::new("apps", "Deployment");
+        assert_eq!(rules.stable_for(&kind), SignedDuration::from_secs(30));
+        let other = GroupKind::new("apps", "DaemonSet");
+        assert_eq!(rules.stable_for(&other), SignedDuration::ZERO);
+        let value =
+            json!({"apiVersion": "apps/v1", "kind": "Deployment", "spec": {}, "status": {}});
+        assert_eq!(rules.assess(&value), assess(&value));
+        // What is recorded of it says the same when it is read again.
+        let text = serde_json::to_string(&rules.sources()).unwrap();
+        let read: Vec<ReadinessRule> = serde_json::from_str(&text).unwrap();
+        assert_eq!(read, [slow]);
+    }
+
+    #[test]
+    fn everything_that_is_wrong_with_rules_is_said() {
+        let broken = Rules::read(&[
+            rule(None, "Pod", Some("statu.phase == 'x'"), Some("(")),
+            rule(None, "Job", Some("true"), None),
+        ])
+        .unwrap_err();
+        let fields: Vec<_> = broken.iter().map(|one| (one.index, one.field)).collect();
+        assert_eq!(fields, [(0, "current"), (0, "failed")]);
+    }
+
+    #[test]
+    fn every_rule_of_the_table_can_be_read() {
+        let rules: Vec<ReadinessRule> = serde_json::from_str(KINDS).unwrap();
+        assert!(rules.len() > 20);
+        let read = Rules::read(&rules).unwrap_or_else(|broken| panic!("{broken:?}"));
+        for rule in &read.0 {
+            // No status is not ready, whatever the kind; nulls break nothing.
+            for status in [json!(null), json!({}), json!({"conditions": null})] {
+                let value = json!({"apiVersion": format!("{}/v1", rule.kind.group), "kind": rule.kind.kind, "status": status});
+                let found = assess(&value);
+                assert_eq!(
+                    found.readiness, InProgress,
+                    "{}: {}",
+                    rule.kind, found.message
+                );
+                assert!(
+                    found.message.ends_with("does not hold yet") || found.message.ends_with('…'),
+                    "{}",
+                    found.message
+                );
+            }
+        }
+        let mut kinds: Vec<&GroupKind> = read.0.iter().map(|rule| &rule.kind).collect();
+        let count = kinds.len();
+        kinds.sort();
+        kinds.dedup();
+        assert_eq!(kinds.len(), count, "a kind is there twice");
+    }
+
+    #[rstest]
+    #[case("cert-manager.io", "Certificate", json!({"conditions": [{"type": "Ready", "status": "True"}]}), Current)]
+    #[case("cert-manager.io", "Certificate", json!({"conditions": [{"type": "Ready", "status": "False", "reason": "Issuing"}]}), InProgress)]
+    #[case("cert-manager.io", "CertificateRequest", json!({"conditions": [{"type": "Denied", "status": "True"}]}), Failed)]
+    #[case("gateway.networking.k8s.io", "Gateway", json!({"conditions": [{"type": "Accepted", "status": "True"}]}), InProgress)]
+    #[case("gateway.networking.k8s.io", "Gateway", json!({"conditions": [{"type": "Programmed", "status": "True"}]}), Current)]
+    #[case("gateway.networking.k8s.io", "HTTPRoute", json!({"parents": []}), InProgress)]
+    #[case("gateway.networking.k8s.io", "HTTPRoute", json!({"parents": [{"conditions": [
+        {"type": "Accepted", "status": "True"}, {"type": "ResolvedRefs", "status": "True"}]}]}), Current)]
+    #[case("gateway.networking.k8s.io", "HTTPRoute", json!({"parents": [{"conditions": [
+        {"type": "Accepted", "status": "True"}, {"type": "ResolvedRefs", "status": "False"}]}]}), InProgress)]
+    #[case("argoproj.io", "Application", json!({"sync": {"status": "Synced"}, "health": {"status": "Healthy"}}), Current)]
+    #[case("argoproj.io", "Application", json!({"sync": {"status": "OutOfSync"}, "health": {"status": "Healthy"}}), InProgress)]
+    #[case("argoproj.io", "Application", json!({"operationState": {"phase": "Failed"}}), Failed)]
+    #[case("kustomize.toolkit.fluxcd.io", "Kustomization", json!({"conditions": [{"type": "Stalled", "status": "True"}]}), Failed)]
+    #[case("pkg.crossplane.io", "Provider", json!({"conditions": [{"type": "Installed", "status": "True"}]}), InProgress)]
+    #[case("snapshot.storage.k8s.io", "VolumeSnapshot", json!({"readyToUse": true}), Current)]
+    #[case("velero.io", "Backup", json!({"phase": "PartiallyFailed"}), Failed)]
+    fn kinds_that_many_clusters_have(
+        #[case] group: &str,
+        #[case] kind: &str,
+        #[case] status: Value,
+        #[case] expected: Readiness,
+    ) {
+        let value = json!({"apiVersion": format!("{group}/v1"), "kind": kind, "status": status});
+        assert_eq!(
+            assess(&value).readiness,
+            expected,
+            "{}",
+            assess(&value).message
+        );
+    }
+}

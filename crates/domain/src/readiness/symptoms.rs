@@ -1,0 +1,209 @@
+//! What keeps a workload from getting ready that its own status does not say:
+//! what its pods wait for, and what the cluster complains about.
+
+use serde_json::Value;
+
+use super::conditions::one_line;
+use super::pods;
+use crate::object::ObjectId;
+
+/// What one pod says.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct PodState {
+    /// When it was made, as the server writes it.
+    created: String,
+    name: String,
+    uid: String,
+    /// What keeps it from running, where its status says so.
+    trouble: Option<String>,
+    /// Whether it has not started yet.
+    pending: bool,
+    /// Whether it is on its way out.
+    leaving: bool,
+}
+
+impl PodState {
+    /// Reads a pod.
+    pub fn of(pod: &Value) -> Self {
+        let metadata = &pod["metadata"];
+        let text = |key: &str| metadata[key].as_str().unwrap_or_default().to_owned();
+        let phase = pod["status"]["phase"].as_str().unwrap_or_default();
+        let trouble = match phase {
+            "Failed" => Some(pods::pod(pod).message),
+            _ => pods::failure_hint(pod),
+        };
+        Self {
+            created: text("creationTimestamp"),
+            name: text("name"),
+            uid: text("uid"),
+            trouble,
+            pending: phase.is_empty() || phase == "Pending",
+            leaving: metadata["deletionTimestamp"].is_string(),
+        }
+    }
+}
+
+/// The label selector of the pods of a workload; none for what has no pods.
+pub fn pod_selector(id: &ObjectId, workload: &Value) -> Option<String> {
+    let selector = &workload["spec"]["selector"];
+    let labels = match (id.group.as_str(), id.kind.as_str()) {
+        ("apps", "DaemonSet" | "Deployment" | "ReplicaSet" | "StatefulSet") | ("batch", "Job") => {
+            selector["matchLabels"].as_object()?
+        }
+        ("", "ReplicationController") => selector.as_object()?,
+        _ => return None,
+    };
+    let labels: Vec<String> = labels
+        .iter()
+        .filter_map(|(key, value)| Some(format!("{key}={}", value.as_str()?)))
+        .collect();
+    (!labels.is_empty()).then(|| labels.join(","))
+}
+
+/// What is wrong with the pods of a workload, in one line: the youngest one
+/// that says so, which is one of the version that is waited for.
+pub fn of_pods(pods: &[PodState]) -> Option<String> {
+    let mut troubled: Vec<&PodState> = pods
+        .iter()
+        .filter(|pod| pod.trouble.is_some() && !pod.leaving)
+        .collect();
+    troubled.sort_by(|a, b| (&b.created, &a.name).cmp(&(&a.created, &b.name)));
+    let first = troubled.first()?;
+    let trouble = first.trouble.as_deref().unwrap_or_default();
+    let more = match troubled.len() - 1 {
+        0 => String::new(),
+        1 => " (and 1 more pod)".to_owned(),
+        more => format!(" (and {more} more pods)"),
+    };
+    Some(format!("pod {}: {trouble}{more}", first.name))
+}
+
+/// The youngest pod that has not started, by its uid: events say why.
+pub fn pending(pods: &[PodState]) -> Option<&str> {
+    let waiting = pods.iter().filter(|pod| pod.pending && !pod.leaving);
+    let youngest = waiting.max_by(|a, b| (&a.created, &b.name).cmp(&(&b.created, &a.name)))?;
+    Some(&youngest.uid)
+}
+
+/// What was complained about last, in one line.
+pub fn newest(events: &[Value]) -> Option<String> {
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    let when = |event: &Value| {
+        let times = ["lastTimestamp", "eventTime", "firstTimestamp"];
+        let series = text(&event["series"]["lastObservedTime"]);
+        let said = times.into_iter().map(|key| text(&event[key]));
+        said.chain([series]).max().unwrap_or_default()
+    };
+    let event = events.iter().max_by_key(|event| when(event))?;
+    let object = &event["involvedObject"];
+    let (kind, name) = (text(&object["kind"]), text(&object["name"]));
+    let (reason, message) = (text(&event["reason"]), text(&event["message"]));
+    Some(one_line(&format!(
+        "{} {name}: {reason}: {message}",
+        kind.to_lowercase()
+    )))
+}
+
+#[cfg(test)]
+mod tests {
+    use rstest::rstest;
+    use serde_json::json;
+
+    use super::*;
+
+    fn pod(name: &str, created: &str, status: &Value) -> PodState {
+        PodState::of(&json!({
+            "metadata": {"name": name, "uid": format!("uid of {name}"), "creationTimestamp": created},
+            "status": status,
+        }))
+    }
+
+    fn waiting(reason: &str, message: &str) -> Value {
+        json!({"phase": "Pending", "containerStatuses": [
+            {"name": "app", "state": {"waiting": {"reason": reason, "message": message}}}]})
+    }
+
+    #[rstest]
+    #[case("Deployment.apps/a/b", json!({"spec": {"selector": {"matchLabels": {"app": "a", "b": "c"}}}}), Some("app=a,b=c"))]
+    #[case("Job.batch/a/b", json!({"spec": {"selector": {"matchLabels": {"x": "y"}}}}), Some("x=y"))]
+    #[case("ReplicationController/a/b", json!({"spec": {"selector": {"x": "y"}}}), Some("x=y"))]
+    #[case("Deployment.apps/a/b", json!({"spec": {"selector": {"matchLabels": {}}}}), None)]
+    #[case("Deployment.apps/a/b", json!({"spec": {}}), None)]
+    #[case("Service/a/b", json!({"spec": {"selector": {"x": "y"}}}), None)]
+    fn which_pods_are_of_a_workload(
+        #[case] id: &str,
+        #[case] workload: Value,
+        #[case] expected: Option<&str>,
+    ) {
+        let id: ObjectId = id.parse().unwrap();
+        assert_eq!(pod_selector(&id, &workload).as_deref(), expected);
+    }
+
+    #[test]
+    fn the_youngest_pod_in_trouble_speaks_for_all() {
+        let pods = [
+            pod(
+                "old",
+                "2026-01-01T00:00:00Z",
+                &waiting("CrashLoopBackOff", ""),
+            ),
+            pod(
+                "new",
+                "2026-01-01T00:01:00Z",
+                &waiting("ImagePullBackOff", "not found"),
+            ),
+            pod("fine", "2026-01-01T00:02:00Z", &json!({"phase": "Running"})),
+        ];
+        assert_eq!(
+            of_pods(&pods).as_deref(),
+            Some("pod new: container app: ImagePullBackOff: not found (and 1 more pod)")
+        );
+        assert_eq!(of_pods(&pods[2..]), None);
+        assert_eq!(of_pods(&[]), None);
+    }
+
+    #[test]
+    fn pods_that_leave_or_start_are_no_trouble() {
+        let mut leaving = pod("a", "1", &waiting("ErrImagePull", "x"));
+        leaving.leaving = true;
+        let starting = pod("b", "1", &waiting("ContainerCreating", ""));
+        let youngest = pod("c", "2", &json!({"phase": "Pending"}));
+        let pods = [leaving, starting, youngest];
+        assert_eq!(of_pods(&pods), None);
+        assert_eq!(pending(&pods), Some("uid of c"));
+        assert_eq!(pending(&[]), None);
+    }
+
+    #[test]
+    fn pods_of_jobs_that_failed_say_how() {
+        let failed = pod(
+            "job-1",
+            "1",
+            &json!({"phase": "Failed", "reason": "Evicted", "message": "low on memory"}),
+        );
+        assert_eq!(
+            of_pods(&[failed]).as_deref(),
+            Some("pod job-1: phase Failed (Evicted): low on memory")
+        );
+    }
+
+    #[test]
+    fn the_last_complaint_counts() {
+        let event = |time: Value, reason: &str| {
+            json!({"lastTimestamp": time, "reason": reason, "message": "a\n b",
+                "involvedObject": {"kind": "StatefulSet", "name": "db"}})
+        };
+        let mut micro = event(json!(null), "FailedMount");
+        micro["eventTime"] = json!("2026-01-01T00:00:02.000000Z");
+        let events = [event(json!("2026-01-01T00:00:01Z"), "FailedCreate"), micro];
+        assert_eq!(
+            newest(&events).as_deref(),
+            Some("statefulset db: FailedMount: a b")
+        );
+        assert_eq!(
+            newest(&events[..1]).as_deref(),
+            Some("statefulset db: FailedCreate: a b")
+        );
+        assert_eq!(newest(&[]), None);
+    }
+}

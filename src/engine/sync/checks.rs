@@ -1,0 +1,114 @@
+//! Looks at live objects for what a bundle says must hold of them.
+
+use futures::stream::{self, StreamExt as _};
+use pleach_domain::check::{Check, Looked, Objection};
+use pleach_domain::object::{Manifest, ObjectId, Secrecy};
+use pleach_domain::observe::Observed;
+use pleach_domain::plan::{Desired, Plan};
+use serde_json::{Map, Value, json};
+
+use super::CONCURRENCY;
+use crate::io::cluster::{Class, Cluster, Depth, ResourcePath, Selector};
+
+/// Looks at the objects of the checks before a plan is carried out that changes
+/// the release. Says whether there are any: then the plan has to be made again.
+pub async fn look_at_checked(
+    cluster: &Cluster,
+    desired: &Desired,
+    observed: &mut Observed,
+    plan: &Plan,
+) -> bool {
+    if !plan.has_steps() || !desired.needs_checks(observed.installed.as_ref()) {
+        return false;
+    }
+    let discovery = &observed.discovery;
+    let checked: Vec<(String, Looked)> = stream::iter(&desired.sequence.checks)
+        .map(|check| async move {
+            let kind = check.kind();
+            let is_stale = kind
+                .as_ref()
+                .is_some_and(|kind| discovery.is_stale(&kind.group));
+            let path = kind.and_then(|kind| ResourcePath::preferred(discovery, &kind));
+            let looked = match path {
+                None if is_stale => {
+                    Looked::Unknown("the server behind its group does not answer".to_owned())
+                }
+                path => {
+                    let of = |id: &ObjectId| Some(secrecy_of(desired, id));
+                    look(cluster, path.as_ref(), check, &of).await
+                }
+            };
+            (check.name.clone(), looked)
+        })
+        .buffered(CONCURRENCY)
+        .collect()
+        .await;
+    observed.checked.extend(checked);
+    true
+}
+
+/// What git says is secret of an object, beside what its kind says.
+pub(super) fn secrecy_of(desired: &Desired, id: &ObjectId) -> Secrecy {
+    let mut manifests = desired.manifests.iter();
+    let manifest = manifests.find(|manifest| manifest.id() == id);
+    manifest.map_or_else(Secrecy::default, Manifest::secrecy)
+}
+
+/// Looks at every object of a check; `of` says what is secret of it, and none
+/// for one that does not count. A kind that nobody serves has no objects; a
+/// list that is not complete says nothing.
+pub(super) async fn look(
+    cluster: &Cluster,
+    path: Option<&ResourcePath>,
+    check: &Check,
+    of: &(dyn Fn(&ObjectId) -> Option<Secrecy> + Sync),
+) -> Looked {
+    let Some(path) = path else {
+        return Looked::seen(Vec::new());
+    };
+    let matcher = check.target.matcher();
+    let is_one = |text: &&String| !text.contains(['*', '?']);
+    let namespace = check.target.namespace.as_ref().filter(is_one);
+    let labels: Vec<String> = check
+        .target
+        .labels
+        .iter()
+        .map(|(key, value)| format!("{key}={value}"))
+        .collect();
+    let labels = labels.join(",");
+    let selector = Selector {
+        namespace: namespace.filter(|_| path.namespaced).map(String::as_str),
+        labels: (!labels.is_empty()).then_some(labels.as_str()),
+        ..Selector::default()
+    };
+    let depth = if check.sees_everything() {
+        Depth::Full
+    } else {
+        Depth::Metadata
+    };
+    let found = cluster
+        .pick(path, &selector, depth, |mut item: Map<String, Value>| {
+            item.insert("apiVersion".to_owned(), json!(path.api_version.to_string()));
+            item.insert("kind".to_owned(), json!(path.kind));
+            let value = Value::Object(item);
+            let metadata = &value["metadata"];
+            let object = path.id(
+                metadata["namespace"].as_str(),
+                metadata["name"].as_str().unwrap_or_default(),
+            );
+            if !matcher.matches(&object, &Check::labels(&value)) {
+                return None;
+            }
+            let message = check.object_to(&object, &value, &of(&object)?)?;
+            Some(Objection { object, message })
+        })
+        .await;
+    match found {
+        Ok(objections) => Looked::seen(objections),
+        // Its definition is on its way, or went.
+        Err(error) if matches!(error.class(), Some(Class::KindNotServed | Class::NotFound)) => {
+            Looked::seen(Vec::new())
+        }
+        Err(error) => Looked::Unknown(super::op::failure(&error).message),
+    }
+}

@@ -1,0 +1,156 @@
+//! Gates: written down, closed, lifted.
+
+use bytes::Bytes;
+use jiff::Timestamp;
+use pleach_domain::gate::{Gate, binding, is_of};
+use pleach_domain::object::{ObjectId, canonical_json};
+use pleach_domain::overlay::{Journaled, MANAGER, OverlayId, State};
+use pleach_domain::plan::{Deletion, NonSecret, Step};
+use serde_json::{Value, json};
+use tokio::time::Instant;
+
+use super::{Operator, failure, overlay::unrecorded};
+use crate::engine::sync::report::{Failure, FailureKind};
+use crate::io::cluster::{
+    ApplyOptions, Class, Cluster, ClusterError, DeleteOptions, Patch, PatchOptions,
+};
+
+impl Operator<'_> {
+    /// Closes a gate: the journal first, then the policy, then the binding that
+    /// puts it in force. One that is there already becomes as it is wanted, and
+    /// its time begins anew.
+    pub(super) async fn close(
+        &self,
+        step: &Step,
+        gate: &Gate,
+        started: Instant,
+    ) -> Result<(), Failure> {
+        let overlay = self.overlay_of(step)?;
+        let cluster = self.cluster_for(step, started);
+        let us = cluster.whoami().await.map_err(|error| failure(&error))?;
+        let since = Timestamp::now();
+        let id = &overlay.id;
+        self.ledger
+            .record(|journal| {
+                let journaled = journal
+                    .overlays
+                    .entry(id.clone())
+                    .or_insert_with(|| Journaled {
+                        object: overlay.object.clone(),
+                        uid: String::new(),
+                        state: State::Intended,
+                        set: overlay.patch.clone(),
+                        original: NonSecret(Value::Null),
+                        owners: Vec::new(),
+                        on_failure: overlay.on_failure.clone(),
+                        until: overlay.until.to_string(),
+                        since,
+                        attempt: self.ledger.version().to_owned(),
+                    });
+                journaled.set = overlay.patch.clone();
+                journaled.on_failure = overlay.on_failure.clone();
+                journaled.until = overlay.until.to_string();
+                journaled.since = since;
+                self.ledger.version().clone_into(&mut journaled.attempt);
+            })
+            .await
+            .map_err(|error| unrecorded(&error))?;
+        let policy = gate.policy(&us.username, since);
+        let policy = self.make(&cluster, gate, (&gate.id(), &policy)).await?;
+        let uid = policy["metadata"]["uid"].as_str().unwrap_or_default();
+        self.ledger
+            .record(|journal| {
+                if let Some(journaled) = journal.overlays.get_mut(id) {
+                    uid.clone_into(&mut journaled.uid);
+                    journaled.state = State::On;
+                }
+            })
+            .await
+            .map_err(|error| unrecorded(&error))?;
+        let body = gate.binding(since);
+        let bound = binding(&gate.id());
+        self.make(&cluster, gate, (&bound, &body)).await?;
+        Ok(())
+    }
+
+    /// Creates one half of a gate, or makes it what it is to be.
+    async fn make(
+        &self,
+        cluster: &Cluster,
+        gate: &Gate,
+        (id, wanted): (&ObjectId, &Value),
+    ) -> Result<Value, Failure> {
+        let place = self.place_of_kind(id)?;
+        let body = Bytes::from(canonical_json(wanted));
+        let created = cluster
+            .create(&place, id, body, &ApplyOptions::new(MANAGER))
+            .await;
+        match created {
+            Ok(created) => return Ok(created.value),
+            Err(error) if matches!(error.class(), Some(Class::AlreadyExists { .. })) => {}
+            Err(error) => return Err(failure(&error)),
+        }
+        let live = cluster.get_id(&place, id).await;
+        let live = live.map_err(|error| failure(&error))?;
+        let Some(live) = live.filter(|live| is_of(live, &gate.release)) else {
+            return Err(Failure {
+                kind: FailureKind::Conflict,
+                message: format!("{id} exists and is not a gate of this release"),
+                hint: Some("remove it if nobody needs it".to_owned()),
+            });
+        };
+        let change = json!({
+            "metadata": {
+                "uid": live["metadata"]["uid"],
+                "resourceVersion": live["metadata"]["resourceVersion"],
+                "annotations": wanted["metadata"]["annotations"],
+            },
+            "spec": wanted["spec"],
+        });
+        let options = PatchOptions {
+            manager: MANAGER,
+            dry_run: false,
+            subresource: None,
+        };
+        let patched = cluster
+            .patch(&place, id, &Patch::Merge(change), &options)
+            .await;
+        Ok(patched.map_err(|error| failure(&error))?.value)
+    }
+
+    /// Lifts a gate: what puts it in force first. What does not say itself that
+    /// it is this release's is left alone.
+    pub(super) async fn open(
+        &self,
+        step: &Step,
+        (overlay, journaled): (&OverlayId, &Journaled),
+        started: Instant,
+    ) -> Result<(), Failure> {
+        let cluster = self.cluster_for(step, started);
+        for id in [binding(&journaled.object), journaled.object.clone()] {
+            let place = self.place_of_kind(&id)?;
+            let live = cluster.get_id(&place, &id).await;
+            let Some(live) = live.map_err(|error| failure(&error))? else {
+                continue;
+            };
+            let release = &self.desired.name;
+            let Some(deletion) = Deletion::of_gate((overlay, journaled), release, &live) else {
+                let message = format!("{id} is not the gate any more that was closed, and stays");
+                self.warn(step, "gate-moved", &message);
+                continue;
+            };
+            let options = DeleteOptions {
+                uid: Some(deletion.uid()),
+                resource_version: deletion.resource_version(),
+                propagation: deletion.propagation(),
+                dry_run: false,
+            };
+            let deleted: Result<_, ClusterError> = cluster.delete(&place, &id, &options).await;
+            deleted.map_err(|error| failure(&error))?;
+        }
+        self.ledger
+            .record(|journal| drop(journal.overlays.remove(overlay)))
+            .await
+            .map_err(|error| unrecorded(&error))
+    }
+}

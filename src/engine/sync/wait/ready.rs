@@ -1,0 +1,141 @@
+//! Waiting until an object is ready and stays so, by watch.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use pleach_domain::object::ObjectId;
+use pleach_domain::readiness::Readiness;
+use serde_json::Value;
+use tokio::time::Instant;
+
+use super::symptoms::Symptoms;
+use super::{LONGEST, Progress, REMINDER, Since, Waiter};
+use crate::engine::sync::hub::{Seen, describe};
+use crate::engine::sync::op;
+use crate::engine::sync::report::{Failure, FailureKind};
+use crate::io::cluster::ResourcePath;
+
+impl Waiter<'_> {
+    /// Waits by watch until the object is ready and stays so.
+    pub(super) async fn wait_ready(
+        &self,
+        id: &ObjectId,
+        since: &Since,
+        stable_for: Duration,
+        deadline: Instant,
+        mut progress: Progress<'_>,
+    ) -> Result<Value, Failure> {
+        let path = self.paths.of_kind(&id.group_kind()).ok_or_else(|| {
+            Failure::new(
+                FailureKind::Cluster,
+                format!("{} is not served by the cluster", id.group_kind()),
+            )
+        })?;
+        let mut seen = self.hub.follow(&path, id).ok_or_else(|| {
+            Failure::new(FailureKind::Other, "the plan does not wait for this object")
+        })?;
+        let mut ready_since: Option<Instant> = None;
+        let mut symptoms = Symptoms::new(self.cluster, self.places, id);
+        loop {
+            let now = seen.borrow_and_update().clone();
+            let mut wake = deadline.min(Instant::now() + REMINDER);
+            let looked = match now {
+                Seen::Present(value) if since.is_reached(&value) => Some(value),
+                Seen::Present(_) => {
+                    progress.tell("the server has not seen the change yet".to_owned());
+                    None
+                }
+                Seen::Unselected => {
+                    wake = wake.min(Instant::now() + LONGEST);
+                    // Somebody may have taken its label off: it is read by name.
+                    match self.read_one(&path, id, since).await? {
+                        Ok(value) => Some(Arc::new(value)),
+                        Err(message) => {
+                            ready_since = None;
+                            progress.tell(message);
+                            None
+                        }
+                    }
+                }
+                Seen::Failing(trouble) if trouble.permanent => {
+                    return Err(Failure::new(FailureKind::Cluster, trouble.message));
+                }
+                Seen::Failing(trouble) => {
+                    progress.tell(trouble.message);
+                    None
+                }
+                Seen::Unknown => None,
+            };
+            if let Some(value) = looked {
+                let assessment = self.assess(&value);
+                match assessment.readiness {
+                    Readiness::Current => {
+                        let at = *ready_since.get_or_insert_with(Instant::now);
+                        if at.elapsed() >= stable_for {
+                            return Ok(Value::clone(&value));
+                        }
+                        let seconds = stable_for.as_secs();
+                        progress.tell(format!("ready, and has to stay so for {seconds} s"));
+                        wake = wake.min(at + stable_for);
+                    }
+                    Readiness::Failed => {
+                        let message = symptoms.at_last(assessment.message, &value).await;
+                        return Err(Failure::new(FailureKind::NotReady, message));
+                    }
+                    _ if self.waits_for_consumer(id, &value).await => {
+                        return Ok(Value::clone(&value));
+                    }
+                    _ => {
+                        ready_since = None;
+                        progress.tell(symptoms.beside(assessment.message, &value).await);
+                        wake = wake.min(symptoms.again());
+                    }
+                }
+            }
+            tokio::select! {
+                changed = seen.changed() => if changed.is_err() {
+                    return Err(Failure::new(FailureKind::Other, "the watch ended"));
+                },
+                () = tokio::time::sleep_until(wake) => if Instant::now() >= deadline {
+                    return Err(progress.timed_out());
+                },
+            }
+        }
+    }
+
+    /// Whether a claim is pending because its class binds on first use, which
+    /// only the class tells: no pod may want it yet.
+    async fn waits_for_consumer(&self, id: &ObjectId, value: &Value) -> bool {
+        let class = match value["spec"]["storageClassName"].as_str() {
+            Some(class)
+                if id.is("", "PersistentVolumeClaim") && value["status"]["phase"] == "Pending" =>
+            {
+                class
+            }
+            _ => return false,
+        };
+        let path =
+            ResourcePath::cluster_scoped("storage.k8s.io/v1", "StorageClass", "storageclasses");
+        let class = self.cluster.get(&path, None, class).await;
+        class.is_ok_and(|class| {
+            class.is_some_and(|class| class["volumeBindingMode"] == "WaitForFirstConsumer")
+        })
+    }
+
+    /// Reads one object that the watch does not see; in words what is missing.
+    async fn read_one(
+        &self,
+        path: &ResourcePath,
+        id: &ObjectId,
+        since: &Since,
+    ) -> Result<Result<Value, String>, Failure> {
+        let _place = self.places.acquire().await;
+        match self.cluster.get_id(path, id).await {
+            Ok(Some(value)) if since.is_reached(&value) => Ok(Ok(value)),
+            Ok(Some(_)) => Ok(Err("the server has not seen the change yet".to_owned())),
+            Ok(None) => Ok(Err("it is not there".to_owned())),
+            Err(error) if error.is_retryable() => Ok(Err(describe(&error))),
+            Err(error) => Err(op::failure(&error)),
+        }
+    }
+}

@@ -1,0 +1,206 @@
+//! What a bundle says must hold, of objects that are really there.
+
+use http::StatusCode;
+use pleach_testkit::faults::{Answer, Fault, FaultProxy, Rule};
+
+use crate::fleet::Fleet;
+use crate::samples::{BUNDLE, config_map, deployment, gears};
+use crate::{kubectl, shared};
+
+const VERSION: &str = "apiVersion: pleach.dev/v1alpha1\nkind: BundleVersion\n";
+
+/// A release of a bundle with two versions and what its bundle says, in a
+/// namespace that exists.
+fn fleet(environment: &'static str, rules: &str) -> Fleet {
+    let release = format!(
+        "  - {{name: web, bundle: web, version: v1.0.0, namespace: {environment}, timeout: 4s}}\n"
+    );
+    let fleet = Fleet::new(
+        environment,
+        &release,
+        &[
+            ("manifests/web/bundle.yaml", &*format!("{BUNDLE}{rules}")),
+            ("manifests/web/v1.0.0/version.yaml", VERSION),
+            (
+                "manifests/web/v1.0.0/web.yaml",
+                &config_map("settings", "old"),
+            ),
+            ("manifests/web/v1.1.0/version.yaml", VERSION),
+            (
+                "manifests/web/v1.1.0/web.yaml",
+                &config_map("settings", "new"),
+            ),
+        ],
+    );
+    fleet.kubectl(&["create", "namespace", environment]);
+    fleet
+}
+
+fn define(fleet: &Fleet, group: &str) {
+    let file = fleet.file("gears.yaml", &gears(group));
+    kubectl::admin(&["apply", "-f", &file]);
+    let name = format!("crd/gears.{group}");
+    kubectl::admin(&[
+        "wait",
+        "--for=condition=Established",
+        &name,
+        "--timeout=30s",
+    ]);
+}
+
+fn plant(fleet: &Fleet, group: &str, name: &str, teeth: u32, state: &str) {
+    let gear = format!(
+        "apiVersion: {group}/v1\nkind: Gear\nmetadata: {{name: {name}}}\nspec: {{teeth: {teeth}}}\nstatus: {{state: {state}}}\n"
+    );
+    let file = fleet.file("gear.yaml", &gear);
+    kubectl::admin(&["-n", fleet.environment, "apply", "-f", &file]);
+}
+
+fn upgrade(fleet: &Fleet) {
+    fleet.edit_environment("version: v1.0.0", "version: v1.1.0");
+    fleet.commit();
+}
+
+const RULES: &str = "\
+checks:
+  - name: gears-turn
+    forEach: {group: GROUP, kind: Gear}
+    where: item.spec.teeth > 3
+    require: item.status.state == 'turning'
+    message: \"gear {{ item.metadata.name }} is {{ item.status.state }}\"
+";
+
+#[test]
+fn what_does_not_hold_refuses_an_upgrade_until_git_says_otherwise() {
+    let group = "checks.example.org";
+    let fleet = fleet("checked", &RULES.replace("GROUP", group));
+    // Of a kind that nobody serves there is nothing that could speak against it.
+    fleet.applied();
+    define(&fleet, group);
+    plant(&fleet, group, "fine", 5, "turning");
+    plant(&fleet, group, "small", 2, "broken");
+    plant(&fleet, group, "bent", 7, "bent");
+    plant(&fleet, group, "rusty", 9, "rusty");
+    upgrade(&fleet);
+    let run = fleet.writes_nothing(|fleet| fleet.apply().ended_with(7));
+    let run = run
+        .says("check gears-turn does not hold: Gear.checks.example.org/checked/bent: gear bent is bent")
+        .says("check gears-turn does not hold: Gear.checks.example.org/checked/rusty: gear rusty is rusty")
+        .says("{action: override, check: gears-turn, release: web, from: v1.0.0, to: v1.1.0, reason: …}");
+    let shown = run.shown();
+    assert!(
+        !shown.contains("gear fine") && !shown.contains("gear small"),
+        "{shown}"
+    );
+
+    fleet.extend_environment(
+        "consent: [{action: override, check: gears-turn, release: web, from: v1.0.0, to: v1.1.0, reason: the gears are changed}]\n",
+    );
+    fleet.commit();
+    fleet
+        .applied()
+        .says("check gears-turn is overridden (the gears are changed)");
+    // It is recorded, and shown.
+    let path = "{.status.record.history[0].overridden[0].reason}";
+    assert_eq!(
+        fleet.field(&["release", "checked.web"], path),
+        "the gears are changed"
+    );
+    fleet
+        .run(&["history", "checked/web"])
+        .ended_with(0)
+        .says("check gears-turn overridden: the gears are changed");
+    // Nothing is on its way any more: drift is corrected whatever they say.
+    let patch = "--patch={\"data\":{\"k\":\"other\"}}";
+    kubectl::admin(&[
+        "-n",
+        "checked",
+        "patch",
+        "cm/settings",
+        "--type=merge",
+        patch,
+    ]);
+    fleet.applied();
+    assert_eq!(
+        fleet.field(&["cm/settings", "-n", "checked"], "{.data.k}"),
+        "new"
+    );
+}
+
+#[test]
+fn an_incomplete_list_is_a_refusal() {
+    let group = "unlisted.example.org";
+    let mut fleet = fleet("unlisted", &RULES.replace("GROUP", group));
+    define(&fleet, group);
+    fleet.applied();
+    upgrade(&fleet);
+    let proxy = FaultProxy::start(shared().kubeconfig()).unwrap();
+    let forbidden = Answer::status(StatusCode::FORBIDDEN, "Forbidden", "gears is forbidden");
+    proxy.add(
+        Rule::on(
+            |seen| seen.method == "GET" && seen.path.ends_with("/gears"),
+            Fault::Answer(forbidden),
+        )
+        .times(1000),
+    );
+    fleet.through(proxy.kubeconfig());
+    fleet
+        .writes_nothing(|fleet| fleet.apply().ended_with(4))
+        .says("check gears-turn cannot be told: ")
+        .says("gears is forbidden");
+}
+
+#[test]
+fn a_stage_of_the_bundles_own_waits_until_its_checks_hold_again() {
+    let rules = "\
+checks: [{name: still-old, forEach: {kind: ConfigMap, name: settings, namespace: staged}, require: item.data.k == 'old'}]
+stages: [{name: again, restart: [{kind: Deployment, name: app}], after: [workloads]}]
+";
+    let fleet = fleet("staged", rules);
+    for (version, value) in [("v1.0.0", "old"), ("v1.1.0", "new")] {
+        let files = [config_map("settings", value), deployment("app")].join("---\n");
+        fleet.write(&format!("manifests/web/{version}/web.yaml"), &files);
+    }
+    fleet.commit();
+    fleet.applied();
+    upgrade(&fleet);
+    // It holds when the upgrade begins, and the upgrade itself changes that.
+    fleet
+        .apply()
+        .ended_with(6)
+        .says("check still-old does not hold: ConfigMap/staged/settings: `item.data.k == 'old'` does not hold");
+    let path = "{.spec.template.metadata.annotations}";
+    let restarted = fleet.field(&["deployment/app", "-n", "staged"], path);
+    assert_eq!(restarted, "");
+}
+
+#[test]
+fn what_forbids_an_end_may_say_which_objects() {
+    let group = "running.example.org";
+    let rules = format!(
+        "blockUninstall: [{{forEach: {{group: {group}, kind: Gear}}, where: item.status.state == 'turning', message: \"gear {{{{ item.metadata.name }}}} turns\"}}]\n"
+    );
+    let fleet = fleet("running", &rules);
+    define(&fleet, group);
+    fleet.applied();
+    plant(&fleet, group, "idle", 5, "stopped");
+    plant(&fleet, group, "busy", 5, "turning");
+    // The rule is remembered when the bundle is gone.
+    fleet.edit_environment(
+        "  - {name: web, bundle: web, version: v1.0.0, namespace: running, timeout: 4s}\n",
+        "",
+    );
+    fleet.remove("manifests/web");
+    fleet.commit();
+    fleet
+        .writes_nothing(|fleet| {
+            fleet
+                .run(&["uninstall", "running/web", "--yes"])
+                .ended_with(7)
+        })
+        .says("gear busy turns: Gear.running.example.org/running/busy");
+    plant(&fleet, group, "busy", 5, "stopped");
+    fleet
+        .run(&["uninstall", "running/web", "--yes"])
+        .ended_with(0);
+}

@@ -1,0 +1,140 @@
+//! What "ready" means to a bundle, and what is said while something is not.
+
+use std::time::{Duration, Instant};
+
+use crate::fleet::Fleet;
+use crate::kubectl;
+use crate::samples::{BUNDLE, config_map, deployment, gear, gears};
+
+/// A release with these files, and what its bundle says.
+fn fleet(environment: &'static str, rules: &str, files: &[String]) -> Fleet {
+    let release =
+        format!("  - {{name: web, bundle: web, namespace: {environment}, timeout: 4s}}\n");
+    let fleet = Fleet::new(
+        environment,
+        &release,
+        &[
+            ("manifests/web/bundle.yaml", format!("{BUNDLE}{rules}")),
+            ("manifests/web/web.yaml", files.join("---\n")),
+        ],
+    );
+    fleet.kubectl(&["create", "namespace", environment]);
+    fleet
+}
+
+#[test]
+fn a_rule_of_the_bundle_says_when_a_custom_resource_is_ready() {
+    let group = "phases.example.org";
+    let rules = format!(
+        "readiness: [{{group: {group}, kind: Gear, current: status.phase == 'Turning', failed: status.phase == 'Broken'}}]\n"
+    );
+    let files = [gears(group), gear(group)];
+    let fleet = fleet("phases", &rules, &files);
+    fleet
+        .apply()
+        .ended_with(6)
+        .says("Gear.phases.example.org/phases/first: not ready after 4 s: `status.phase == 'Turning'` does not hold yet");
+    let phase = |phase: &str| {
+        let patch = format!("--patch={{\"status\":{{\"phase\":\"{phase}\"}}}}");
+        let gear = format!("gears.{group}/first");
+        kubectl::admin(&["-n", "phases", "patch", &gear, "--type=merge", &patch]);
+    };
+    phase("Turning");
+    fleet.applied();
+    // The rule is kept for when its bundle is gone.
+    let path = "{.status.record.memory.readiness[0].current}";
+    let recorded = fleet.field(&["release", "phases.web"], path);
+    assert_eq!(recorded, "status.phase == 'Turning'");
+    // What has failed is not waited for.
+    phase("Broken");
+    let files = [&files[..], &[config_map("more", "v")]].concat();
+    fleet.write("manifests/web/web.yaml", &files.join("---\n"));
+    fleet.commit();
+    fleet
+        .apply()
+        .ended_with(6)
+        .says("Gear.phases.example.org/phases/first: `status.phase == 'Broken'` holds");
+}
+
+#[test]
+fn what_is_ready_has_to_stay_so() {
+    let rules = "readiness: [{kind: Deployment, stableFor: 2s}]\n";
+    let fleet = fleet("stable", rules, &[deployment("app")]);
+    let begun = Instant::now();
+    fleet.applied();
+    assert!(begun.elapsed() > Duration::from_secs(2));
+    // Longer than there is time for is never long enough.
+    fleet.edit(
+        "manifests/web/bundle.yaml",
+        "stableFor: 2s",
+        "stableFor: 1m",
+    );
+    fleet.edit("manifests/web/web.yaml", "app:1", "app:2");
+    fleet.commit();
+    fleet
+        .apply()
+        .ended_with(6)
+        .says("not ready after 4 s: ready, and has to stay so for 60 s");
+}
+
+/// A workload that wants a pod.
+fn wants_one(kind: &str) -> String {
+    let text = deployment("app").replace("replicas: 0", "replicas: 1");
+    if kind == "StatefulSet" {
+        return text
+            .replace("kind: Deployment", "kind: StatefulSet")
+            .replace("  replicas", "  serviceName: app\n  replicas");
+    }
+    text
+}
+
+fn quota(fleet: &Fleet) {
+    let quota = "apiVersion: v1\nkind: ResourceQuota\nmetadata: {name: none}\nspec: {hard: {pods: \"0\"}}\n";
+    let file = fleet.file("quota.yaml", quota);
+    kubectl::admin(&["-n", fleet.environment, "apply", "-f", &file]);
+    let reached = "--for=jsonpath={.status.hard.pods}=0";
+    kubectl::admin(&[
+        "-n",
+        fleet.environment,
+        "wait",
+        reached,
+        "quota/none",
+        "--timeout=30s",
+    ]);
+}
+
+#[test]
+fn a_quota_is_named_by_a_deployment_itself() {
+    let fleet = fleet("quota-one", "", &[wants_one("Deployment")]);
+    quota(&fleet);
+    fleet
+        .apply()
+        .ended_with(6)
+        .says("Deployment.apps/quota-one/app: not ready after 4 s: ")
+        .says("exceeded quota: none");
+}
+
+#[test]
+fn a_quota_is_named_by_the_events_of_a_stateful_set() {
+    let fleet = fleet("quota-two", "", &[wants_one("StatefulSet")]);
+    quota(&fleet);
+    fleet
+        .apply()
+        .ended_with(6)
+        .says("StatefulSet.apps/quota-two/app: not ready after 4 s: 0 of 1")
+        .says("statefulset app: FailedCreate: ")
+        .says("exceeded quota: none");
+}
+
+#[test]
+fn an_image_that_cannot_be_pulled_is_named() {
+    let fleet = fleet("image", "", &[wants_one("Deployment")]);
+    fleet.apply().ended_with(6);
+    // There are no nodes: what a kubelet would say is said for it.
+    let name = fleet.field(&["pods", "-n", "image"], "{.items[0].metadata.name}");
+    let patch = "--patch={\"status\":{\"containerStatuses\":[{\"name\":\"app\",\"image\":\"app:1\",\"imageID\":\"\",\"ready\":false,\"restartCount\":0,\"state\":{\"waiting\":{\"reason\":\"ImagePullBackOff\",\"message\":\"no such image app:1\"}}}]}}";
+    let pod = format!("pod/{name}");
+    kubectl::admin(&["-n", "image", "patch", &pod, "--subresource=status", patch]);
+    let said = format!("pod {name}: container app: ImagePullBackOff: no such image app:1");
+    fleet.apply().ended_with(6).says(&said);
+}

@@ -1,0 +1,93 @@
+//! Pods that are replaced when what they read changes.
+
+use crate::fleet::{Fleet, WEB, object_writes};
+
+const MANIFESTS: &str = "\
+apiVersion: v1
+kind: ConfigMap
+metadata: {name: settings}
+data: {mode: fast}
+---
+apiVersion: v1
+kind: Secret
+metadata: {name: access}
+stringData: {password: first}
+---
+apiVersion: apps/v1
+kind: Deployment
+metadata: {name: web}
+spec:
+  replicas: 0
+  selector: {matchLabels: {app: web}}
+  template:
+    metadata: {labels: {app: web}}
+    spec:
+      containers:
+      - name: web
+        image: web:1
+        envFrom: [{configMapRef: {name: settings}}, {secretRef: {name: access}}]
+---
+apiVersion: apps/v1
+kind: Deployment
+metadata: {name: other}
+spec:
+  replicas: 0
+  selector: {matchLabels: {app: other}}
+  template:
+    metadata: {labels: {app: other}}
+    spec: {containers: [{name: other, image: other:1}]}
+";
+
+fn stamp(fleet: &Fleet, name: &str) -> String {
+    let annotation = r"{.spec.template.metadata.annotations.pleach\.dev/configuration}";
+    let name = format!("deployment/{name}");
+    fleet.field(&["-n", "restarting", &name], annotation)
+}
+
+#[test]
+fn pods_are_replaced_when_git_changes_what_they_read() {
+    let fleet = Fleet::web("restarting", MANIFESTS);
+    fleet.edit_environment("bundle: web,", "bundle: web, restartOnConfigChange: true,");
+    // The key of digests is in that namespace, and made by the first apply.
+    fleet.extend_environment("state: {kind: ConfigMap, namespace: restarting}\n");
+    fleet.kubectl(&["create", "namespace", "restarting"]);
+    fleet.commit();
+    fleet.applied();
+    let first = stamp(&fleet, "web");
+    assert!(!first.is_empty());
+    assert_eq!(stamp(&fleet, "other"), "");
+    fleet.diff().ended_with(0);
+    let (_, events) = fleet.watched(Fleet::applied);
+    assert_eq!(object_writes(&events), Vec::<String>::new());
+
+    for (from, to) in [
+        ("password: first", "password: second"),
+        ("mode: fast", "mode: slow"),
+    ] {
+        let before = stamp(&fleet, "web");
+        fleet.edit(WEB, from, to);
+        fleet.commit();
+        let run = fleet.diff().ended_with(10);
+        assert!(run.stdout.contains("2 to update"), "{}", run.shown());
+        fleet.applied();
+        assert_ne!(stamp(&fleet, "web"), before);
+        fleet.diff().ended_with(0);
+    }
+
+    fleet.edit(
+        WEB,
+        "metadata: {name: settings}",
+        "metadata: {name: settings, labels: {a: b}}",
+    );
+    fleet.commit();
+    let run = fleet.diff().ended_with(10);
+    assert!(run.stdout.contains("1 to update"), "{}", run.shown());
+
+    fleet.edit_environment(
+        "restartOnConfigChange: true",
+        "restartOnConfigChange: false",
+    );
+    fleet.commit();
+    fleet.applied();
+    assert_eq!(stamp(&fleet, "web"), "");
+}

@@ -1,0 +1,235 @@
+//! What a change in git does, told before it is merged.
+
+use insta::assert_snapshot;
+use rstest::rstest;
+use serde_json::Value;
+
+use super::diff::{changed, check_secret, commit, git, schema};
+use super::{Folder, Run};
+
+const REPOSITORY: &str = "apiVersion: pleach.dev/v1alpha1\nkind: Repository\nid: fleet\n";
+const BUNDLE: &str = "apiVersion: pleach.dev/v1alpha1\nkind: Bundle\n";
+
+/// A release `app` of one file in each of some environments.
+fn fleet(environments: &[&str], manifests: &str) -> Folder {
+    let folder = Folder::with(&[
+        ("pleach.yaml", REPOSITORY),
+        ("manifests/app/bundle.yaml", BUNDLE),
+        ("manifests/app/app.yaml", manifests),
+        ("manifests/other/bundle.yaml", BUNDLE),
+        ("manifests/other/other.yaml", &config_map("other", "x")),
+    ]);
+    for environment in environments {
+        let text = "apiVersion: pleach.dev/v1alpha1\nkind: Environment\nreleases:\n  - {name: app, bundle: app, namespace: app}\n  - {name: other, bundle: other, namespace: app}\n";
+        folder.write(&format!("environments/{environment}.yaml"), text);
+    }
+    commit(&folder);
+    folder
+}
+
+fn config_map(name: &str, value: &str) -> String {
+    let value = Value::from(value);
+    format!("apiVersion: v1\nkind: ConfigMap\nmetadata: {{name: {name}}}\ndata: {{a: {value}}}\n")
+}
+
+fn preview(folder: &Folder, arguments: &[&str]) -> Run {
+    folder.run(&[&["preview", "--base", "main"], arguments].concat())
+}
+
+#[rstest]
+#[case("text")]
+#[case("markdown")]
+#[case("html")]
+fn a_pull_request_is_shown_in_every_format(#[case] format: &str) {
+    let run = preview(&changed(), &["-o", format]);
+    check_secret(&run.stdout);
+    check_secret(&run.stderr);
+    assert_snapshot!(format!("preview_{format}"), run.shown());
+}
+
+#[test]
+fn programs_read_what_the_schema_says() {
+    let run = preview(&changed(), &["-o", "json", "--exit-code"]);
+    assert_eq!(run.code, 10, "{}", run.shown());
+    check_secret(&run.stdout);
+    let document: Value = serde_json::from_str(&run.stdout).unwrap();
+    // Nothing is fetched: what it refers to is put in.
+    let text = schema("preview").to_string();
+    let mut whole: Value = serde_json::from_str(&text.replace("diff.schema.json#/", "#/")).unwrap();
+    let shared = schema("diff")["$defs"].take();
+    for (name, one) in shared.as_object().unwrap() {
+        whole["$defs"][name] = one.clone();
+    }
+    let validator = jsonschema::validator_for(&whole).unwrap();
+    let errors = |document: &Value| {
+        let errors = validator.iter_errors(document);
+        errors
+            .map(|error| format!("{}: {error}", error.instance_path()))
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(errors(&document), Vec::<String>::new());
+    let release = &document["environments"][0]["releases"][0];
+    assert!(release["risks"]["restarted"].is_u64(), "{release:#}");
+    let mut wrong = document.clone();
+    wrong["environments"][0]["releases"][0]["risks"]["doom"] = 1.into();
+    assert_ne!(errors(&wrong), Vec::<String>::new());
+}
+
+#[test]
+fn only_what_the_change_touches_is_shown() {
+    let folder = fleet(&["dev", "prod"], &config_map("app", "1"));
+    folder.write("manifests/app/app.yaml", &config_map("app", "2"));
+    let text = folder.read("environments/prod.yaml");
+    folder.write(
+        "environments/prod.yaml",
+        &text.replace(
+            "{name: app, bundle: app, namespace: app}",
+            "{name: app, bundle: app, namespace: shop}",
+        ),
+    );
+    folder.write(
+        "environments/extra.yaml",
+        "apiVersion: pleach.dev/v1alpha1\nkind: Environment\n",
+    );
+    folder.write("README.md", "nothing of ours\n");
+    let run = preview(&folder, &[]);
+    assert_eq!(run.code, 0, "{}", run.shown());
+    for words in [
+        "release dev.app",
+        "release prod.app",
+        "risk: 1 moved",
+        "nothing happens to 2 other releases of these environments",
+        "not touched: extra",
+    ] {
+        assert!(run.stdout.contains(words), "{words}: {}", run.shown());
+    }
+    // One that is asked for is looked at, whatever changed.
+    let run = preview(&folder, &["dev/other"]);
+    assert!(
+        run.stdout.contains("this change does nothing"),
+        "{}",
+        run.shown()
+    );
+    let run = preview(&folder, &["dev"]);
+    assert!(!run.stdout.contains("prod"), "{}", run.shown());
+}
+
+#[test]
+fn a_change_without_effect_is_said_to_be_one() {
+    let folder = fleet(&["dev"], &config_map("app", "1"));
+    let text = folder.read("manifests/app/app.yaml");
+    folder.write("manifests/app/app.yaml", &format!("# a word\n{text}"));
+    for format in ["text", "markdown", "html"] {
+        let run = preview(&folder, &["-o", format, "--exit-code"]);
+        assert_eq!(run.code, 0, "{}", run.shown());
+        assert!(
+            run.stdout
+                .contains("this change does nothing to any environment"),
+            "{}",
+            run.shown()
+        );
+    }
+}
+
+#[test]
+fn the_base_is_where_the_head_left_it() {
+    let folder = fleet(&["dev"], &config_map("app", "1"));
+    let git = |arguments: &[&str]| git(&folder, arguments);
+    git(&["checkout", "--quiet", "-b", "feature"]);
+    folder.write("manifests/other/other.yaml", &config_map("other", "y"));
+    commit(&folder);
+    git(&["checkout", "--quiet", "main"]);
+    folder.write("manifests/app/app.yaml", &config_map("app", "2"));
+    commit(&folder);
+    // What happened on the base in the meantime is not of this change.
+    let run = preview(&folder, &["--head", "feature"]);
+    assert!(run.stdout.contains("dev.other"), "{}", run.shown());
+    assert!(!run.stdout.contains("dev.app"), "{}", run.shown());
+    let run = preview(&folder, &["--head", "feature", "--direct"]);
+    assert!(run.stdout.contains("dev.app"), "{}", run.shown());
+    git(&["checkout", "--quiet", "--orphan", "alone"]);
+    commit(&folder);
+    let run = preview(&folder, &["--head", "alone"]);
+    assert_eq!(run.code, 3, "{}", run.shown());
+    assert!(
+        run.stderr.contains("have no commit in common") && run.stderr.contains("--direct"),
+        "{}",
+        run.shown()
+    );
+}
+
+#[test]
+fn what_cannot_be_rendered_is_told_beside_what_can() {
+    let folder = fleet(&["dev", "prod", "old"], &config_map("app", "1"));
+    folder.write("manifests/app/app.yaml", &config_map("app", "2"));
+    folder.write(
+        "environments/dev.yaml",
+        "apiVersion: pleach.dev/v1alpha1\nkind: Environment\nreleazes: []\n",
+    );
+    std::fs::remove_file(folder.path().join("environments/old.yaml")).unwrap();
+    let run = preview(&folder, &["-o", "markdown"]);
+    assert_eq!(run.code, 3, "{}", run.shown());
+    for words in [
+        "**cannot be previewed: 1 error**",
+        "releazes",
+        "prod.app",
+        "nothing is deleted",
+    ] {
+        assert!(run.stdout.contains(words), "{words}: {}", run.shown());
+    }
+}
+
+#[test]
+fn a_comment_stays_within_its_limit_and_begins_with_what_is_dangerous() {
+    let many = |value: &str| {
+        let objects = (0..300).map(|index| config_map(&format!("c{index:03}"), &value.repeat(40)));
+        let role = "apiVersion: rbac.authorization.k8s.io/v1\nkind: Role\nmetadata: {name: z}\nrules: [{apiGroups: [''], resources: [pods], verbs: [VERB]}]\n".replace("VERB", if value == "1" { "get" } else { "list" });
+        objects.chain([role]).collect::<Vec<_>>().join("---\n")
+    };
+    let folder = fleet(&["dev"], &many("1"));
+    folder.write("manifests/app/app.yaml", &many("2"));
+    for limit in [65_536, 8_000] {
+        let limit_text = limit.to_string();
+        let run = preview(&folder, &["-o", "markdown", "--limit", &limit_text]);
+        assert_eq!(run.code, 0, "{}", run.stderr);
+        assert!(run.stdout.len() <= limit, "{}", run.stdout.len());
+        assert!(run.stdout.contains("301 to update"), "{}", run.stdout);
+        assert!(
+            run.stdout.contains("more objects are not shown"),
+            "{}",
+            run.stdout
+        );
+        let place = |words: &str| {
+            run.stdout
+                .find(words)
+                .unwrap_or_else(|| panic!("{words}: {}", run.stdout))
+        };
+        assert!(place("Role.rbac.authorization.k8s.io/app/z") < place("ConfigMap/app/c000"));
+        let opened = run.stdout.matches("<details>").count();
+        assert_eq!(opened, run.stdout.matches("</details>").count());
+    }
+}
+
+#[test]
+fn no_text_of_a_manifest_takes_effect() {
+    let hostile = "````\n</details><script>alert(1)</script>\n@everyone [x](javascript:y) ![i](//e) \u{202e}x\u{1b}[31mred";
+    let folder = fleet(&["dev"], &config_map("app", "1"));
+    let huge = "A".repeat(10_000_000);
+    let text = [config_map("app", hostile), config_map("huge", &huge)].join("---\n");
+    folder.write("manifests/app/app.yaml", &text);
+    for format in ["text", "markdown", "html"] {
+        let run = preview(&folder, &["-o", format]);
+        assert_eq!(run.code, 0, "{}", run.stderr);
+        for character in ['\u{1b}', '\u{202e}'] {
+            assert!(!run.stdout.contains(character), "{format}");
+        }
+        if format == "html" {
+            assert!(!run.stdout.contains("<script>"), "{format}");
+        }
+        if format == "markdown" {
+            assert!(run.stdout.len() < 65_536);
+            // The fence is longer than what is inside.
+            assert!(run.stdout.contains("`````diff"), "{}", run.stdout);
+        }
+    }
+}
