@@ -174,7 +174,7 @@ impl Session {
             if self.options.review {
                 let observed = &mut observation.observed;
                 observed.access = review_access(&cluster, &desired, observed, &plan).await?;
-                if !observed.access.missing.is_empty() {
+                if !observed.access.is_enough() {
                     plan = plan::plan(&desired, observed, &policy);
                 }
             }

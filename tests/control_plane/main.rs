@@ -17,6 +17,7 @@ mod audit;
 mod checks;
 mod cluster;
 mod crash;
+mod definitions;
 mod degraded;
 mod differences;
 mod doctor;

@@ -5,6 +5,7 @@
 
 mod contents;
 mod discovery;
+mod escalation;
 mod grants;
 mod live;
 mod rendered;
@@ -12,6 +13,7 @@ mod triage;
 
 pub use contents::{Content, Contents};
 pub use discovery::{Discovery, Freshness, Resource, Served, ServedGroup, ServedVersion};
+pub use escalation::Escalation;
 pub use grants::{Grants, MissingGrant, MissingRule, copyable, rules};
 pub use live::{Live, LiveMeta};
 pub use rendered::Base;
@@ -24,6 +26,7 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use crate::check::Looked;
+use crate::definition::Instances;
 use crate::deployer::KnownOwner;
 use crate::inventory::{Installed, Inventory, Journal};
 use crate::object::{Digest, DigestKey, FieldPath, GroupKind, Manifest, ObjectId, ServiceRef};
@@ -74,6 +77,10 @@ pub struct Observed {
     /// only when there are such.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub contents: BTreeMap<String, Contents>,
+    /// The custom resources of definitions that change, where something of them
+    /// could be lost.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub instances: BTreeMap<ObjectId, Instances>,
     /// What speaks against the checks of the bundle, by their names; read only
     /// where a change of the release is on its way.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
@@ -87,7 +94,7 @@ pub struct Observed {
     /// What a former run left to do.
     pub journal: Journal,
     /// Objects that are changed for a while or restarted, of the release or of
-    /// others; read only where a change of the release is on its way, or a
+    /// others, and roles that its workloads make; read only where a change of the release is on its way, or a
     /// former run left something.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub targets: BTreeMap<ObjectId, Live>,
@@ -288,6 +295,7 @@ impl Observed {
             registrations: Vec::new(),
             backends: BTreeMap::new(),
             contents: BTreeMap::new(),
+            instances: BTreeMap::new(),
             checked: BTreeMap::new(),
             access: Grants::default(),
             installed: None,

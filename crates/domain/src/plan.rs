@@ -4,11 +4,13 @@
 //! deterministic. It runs passes over a [`draft::Draft`]; a pass emits changes,
 //! steps, edges and findings and reads what earlier passes left:
 //!
-//! 1. `preflight`: may anything be written at all? `checks`: does everything
-//!    hold that the bundle asks for?
+//! 1. `preflight`: may anything be written at all? With `access::operators`:
+//!    could those who write roles still do so? `checks`: does everything hold
+//!    that the bundle asks for?
 //! 2. `changes`: what happens to every desired object, and the steps for it.
 //! 3. `access::widen`, `trust::widen`: what running pods may need stays for now,
-//!    and who trusts them.
+//!    and who trusts them. `definitions::stage`: what of a definition can only
+//!    be had later.
 //! 4. `namespace`: the release's namespace, when no manifest has it.
 //! 5. `edges`: what one step needs of another.
 //! 6. `prune::decide`: what git no longer has and may go.
@@ -20,7 +22,8 @@
 //! 9. `verify`: readiness of everything, run-time objects too.
 //! 10. `overlays` again: what ends after that.
 //! 11. `prune::steps`: the deletions, in order, after that.
-//! 12. `access::shrink`: access reduced to what git has, after all of it.
+//! 12. `access::shrink`, `definitions::finish`: access reduced to what git has,
+//!     stored objects rewritten, after all of it.
 //! 13. `needless`: without `--wait`, no wait that no other step needs.
 //!
 //! `arrange` sorts the steps and refuses cycles.
@@ -32,6 +35,7 @@ mod access;
 mod arrange;
 mod changes;
 mod checks;
+mod definitions;
 mod deletion;
 mod draft;
 mod edges;
@@ -50,6 +54,7 @@ mod preflight;
 mod protection;
 mod prune;
 mod removal;
+mod shrink;
 mod stages;
 #[cfg(test)]
 mod tests;
@@ -85,10 +90,12 @@ pub fn plan(desired: &Desired, observed: &Observed, policy: &Policy) -> Plan {
     draft.findings.extend(desired.findings.iter().cloned());
     let direction = preflight::run(&ctx, &mut draft);
     stages::turn(&mut ctx, direction);
+    access::operators::check(&ctx, &mut draft);
     checks::run(&ctx, &mut draft);
     changes::run(&ctx, &mut draft);
     access::widen(&ctx, &mut draft);
     trust::widen(&ctx, &mut draft);
+    definitions::stage(&ctx, &mut draft, direction);
     namespace::run(&ctx, &mut draft);
     edges::run(&ctx, &mut draft, direction);
     prune::decide(&ctx, &mut draft);
@@ -101,6 +108,7 @@ pub fn plan(desired: &Desired, observed: &Observed, policy: &Policy) -> Plan {
     overlays::finish(&ctx, &mut draft);
     prune::steps(&ctx, &mut draft);
     access::shrink(&ctx, &mut draft);
+    definitions::finish(&ctx, &mut draft);
     needless::run(&ctx, &mut draft);
     arrange::run(&ctx, draft, direction)
 }

@@ -36,7 +36,8 @@ pub use resolved::{
 };
 pub use selector::{Matcher, well_known_group};
 pub use sequence::{
-    CopyRule, Count, GateRule, MoveRule, OverlayRule, RolloutRule, ScaleRule, Sequence, StageRule,
+    CopyRule, Count, GateRule, MigrationRule, MoveRule, OverlayRule, RolloutRule, ScaleRule,
+    Sequence, StageRule,
 };
 pub(crate) use suggest::{did_you_mean, nearest};
 pub use tree::{FileTree, MemoryTree, TreeEntry, TreeError, TreeKind};

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
+use pleach_domain::definition::is_definition;
 use pleach_domain::object::ObjectId;
 use pleach_domain::order::StageName;
 use pleach_domain::plan::{Action, Body, Change, Edge, EdgeReason, Need, Op, Plan, Step, Until};
@@ -123,9 +124,10 @@ fn because(step: &Step) -> String {
         | Op::Close { .. }
         | Op::Lift
         | Op::Restart { .. }
-        | Op::Replace { .. } => format!("  ({})", plain(&step.reason)),
+        | Op::Replace { .. }
+        | Op::Migrate { .. } => format!("  ({})", plain(&step.reason)),
         // One object in two steps: what each of them does.
-        Op::Apply { .. } if step.stage == StageName::Shrink || is_widened(step) => {
+        Op::Apply { .. } if is_a_part(step) => {
             format!("  ({})", plain(&step.reason))
         }
         Op::Wait if matches!(step.until, None | Some(Until::Finished)) => {
@@ -135,8 +137,9 @@ fn because(step: &Step) -> String {
     }
 }
 
-/// Whether more access is given than git has, for the time being.
-fn is_widened(step: &Step) -> bool {
+/// Whether it is one of several applies of its object: it gives more access
+/// than git has, or keeps of a definition what cannot go yet, or ends that.
+fn is_a_part(step: &Step) -> bool {
     let is_ours = matches!(
         &step.op,
         Op::Apply {
@@ -144,7 +147,9 @@ fn is_widened(step: &Step) -> bool {
             ..
         }
     );
-    is_ours && step.stage == StageName::Access
+    is_ours
+        || step.stage == StageName::Shrink
+        || (step.stage == StageName::Registrations && is_definition(&step.object))
 }
 
 fn waits_for(id: &str, until: &Until) -> String {

@@ -112,8 +112,9 @@ fn standing(release: &ReleaseSummary, now: Timestamp) -> Vec<String> {
             if is_policy(&one.object) {
                 return closed(release, (id, one), now);
             }
+            let what = if one.is_made() { "there" } else { "different" };
             format!(
-                "{}: {} is different since {} (overlay {id} of {}, until {}; {}); `pleach apply {}` goes on, or takes it back where git no longer wants it",
+                "{}: {} is {what} since {} (overlay {id} of {}, until {}; {}); `pleach apply {}` goes on, or takes it back where git no longer wants it",
                 release.target(),
                 one.object,
                 age(one.since, now),

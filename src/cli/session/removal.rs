@@ -200,7 +200,7 @@ impl Session {
             }
             if self.options.review {
                 observed.access = review_access(&cluster, &desired, observed, &plan).await?;
-                if !observed.access.missing.is_empty() {
+                if !observed.access.is_enough() {
                     plan = plan::remove(&desired, &gone.removal, observed, &policy);
                 }
             }

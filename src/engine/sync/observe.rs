@@ -6,6 +6,7 @@
 
 mod adoption;
 mod autoscalers;
+mod definitions;
 mod identity;
 mod members;
 mod predict;
@@ -144,6 +145,7 @@ pub async fn observe(
         }
     }
     reader.predict(desired, &readings, &mut observed).await?;
+    reader.read_definitions(desired, &mut observed).await?;
     reader.read_foreign(desired, policy, &mut observed).await?;
     reader.read_leaving(desired, &mut observed).await?;
     reader.read_targets(desired, &mut observed).await?;

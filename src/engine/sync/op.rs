@@ -5,11 +5,13 @@ mod contents;
 mod copy;
 mod delete;
 mod gate;
+mod migrate;
 mod once;
 mod overlay;
 mod own;
 mod patch;
 mod replace;
+mod stand_in;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, PoisonError};
@@ -88,11 +90,7 @@ impl Executor for Operator<'_> {
             Op::Wait => Ok(()),
             Op::Create { body, .. } => self.run_once(step, body, started).await,
             Op::Copy { from, to } => self.copy(step, (from, to), started).await,
-            // No pass of the planner makes these yet.
-            Op::Migrate { .. } => Err(Failure::new(
-                FailureKind::Other,
-                format!("{} steps are not supported yet", step.op.verb()),
-            )),
+            Op::Migrate { crd, from, to } => self.migrate(step, (crd, from, to), started).await,
         }
     }
 

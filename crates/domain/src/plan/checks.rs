@@ -1,6 +1,7 @@
 //! What the bundle says must hold before a change: in preflight, and once more
 //! before each of its own stages.
 
+use super::changes::FIELD_IN_USE;
 use super::draft::{Ctx, Draft};
 use super::model::{Desired, EdgeReason, Need, StepId, Until};
 use super::overlays::{Progress, descendants};
@@ -124,12 +125,10 @@ fn overridden(ctx: &Ctx<'_>, check: &Check) -> Option<String> {
 
 /// A consent that names no check of the bundle is a mistake.
 fn unused(ctx: &Ctx<'_>, draft: &mut Draft) {
-    let known: Vec<&str> = ctx
-        .desired
-        .sequence
-        .checks
-        .iter()
+    let checks = ctx.desired.sequence.checks.iter();
+    let known: Vec<&str> = checks
         .map(|check| check.name.as_str())
+        .chain([FIELD_IN_USE])
         .collect();
     let from = installed_version(ctx);
     let (release, to) = (&ctx.desired.name.release, &ctx.desired.version);

@@ -2,6 +2,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use serde_json::Value;
+
+use super::access::StandIn;
 use super::model::{
     Action, Change, Desired, Edge, EdgeReason, Need, Op, Overlay, Policy, Precondition, Step,
     StepId, Until,
@@ -10,7 +13,7 @@ use super::overlays::Late;
 use super::{Deletion, Removal};
 use crate::finding::Finding;
 use crate::inventory::Override;
-use crate::object::{ApiVersion, GroupKind, Manifest, ObjectId, ServiceRef};
+use crate::object::{ApiVersion, GroupKind, Gvk, Manifest, ObjectId, ServiceRef};
 use crate::observe::Observed;
 use crate::order::{Definition, Facts, StageName, defined_kinds, stage_of};
 use crate::repo::Sequence;
@@ -195,6 +198,28 @@ pub(super) struct Draft {
     pub(super) overrides: Vec<Override>,
     /// Access that is reduced at the end.
     pub(super) narrowings: Vec<Narrowing>,
+    /// Bindings that stand in for others until the end.
+    pub(super) stand_ins: Vec<StandIn>,
+    /// Stored objects that are rewritten at the end.
+    pub(super) rewrites: Vec<Rewrite>,
+    /// Steps that apply a definition once the Service answers that converts.
+    pub(super) converting: BTreeMap<StepId, ServiceRef>,
+}
+
+/// A definition whose stored objects are rewritten.
+pub(super) struct Rewrite {
+    pub(super) id: ObjectId,
+    /// The versions in which they may be stored.
+    pub(super) from: Vec<String>,
+    /// The version in which they are stored from then on.
+    pub(super) to: String,
+    /// The kind at that version.
+    pub(super) served: Option<Gvk>,
+    /// The step after which the definition stores them so; none where it does.
+    pub(super) before: Option<StepId>,
+    /// Where versions go: the definition that serves them no more, and what
+    /// applies it without them.
+    pub(super) closing: Option<(Value, Op, Vec<Precondition>)>,
 }
 
 /// A role or binding that gives less in git than it does now.
@@ -367,6 +392,6 @@ impl Draft {
 
     /// Whether any step changes something.
     pub(super) fn has_effects(&self) -> bool {
-        self.steps.iter().any(|step| !matches!(step.op, Op::Wait))
+        !self.rewrites.is_empty() || self.steps.iter().any(|step| !matches!(step.op, Op::Wait))
     }
 }

@@ -66,6 +66,17 @@ impl Desired {
     pub fn needs_targets(&self, record: Option<&Installed>) -> bool {
         self.sequence.targets().next().is_some() && Progress::of(self, record).unfinished
     }
+
+    /// Whether what git asks for is not installed and verified yet.
+    pub(in crate::plan) fn is_unfinished(&self, record: Option<&Installed>) -> bool {
+        Progress::of(self, record).unfinished
+    }
+
+    /// Whether the definitions have to be read whose stored objects its bundle
+    /// wants rewritten.
+    pub fn needs_migrated(&self, record: Option<&Installed>) -> bool {
+        !self.sequence.migrations.is_empty() && Progress::of(self, record).unfinished
+    }
 }
 
 /// A temporary change whose end is after verify.
@@ -93,7 +104,8 @@ pub(super) fn run(ctx: &Ctx<'_>, draft: &mut Draft) {
         .chain(gates.iter().map(|one| &one.id))
         .cloned()
         .collect();
-    let dropped = drop_unwanted(ctx, draft, &names);
+    // A binding that stands in for another one goes with the rest of access.
+    let dropped = drop_unwanted(ctx, draft, &names, &|journaled| !journaled.is_made());
     let mut groups = Groups::new();
     let mut early: BTreeMap<StageName, Vec<StepId>> = BTreeMap::new();
     let mut rollouts: BTreeMap<ObjectId, Rollout> = BTreeMap::new();
@@ -293,7 +305,7 @@ pub(super) fn finish(ctx: &Ctx<'_>, draft: &mut Draft) {
 /// Takes back first what former runs left on a release that goes as a whole.
 pub(super) fn before_removal(ctx: &Ctx<'_>, draft: &mut Draft) {
     if !draft.steps.is_empty() {
-        drop_unwanted(ctx, draft, &BTreeSet::new());
+        drop_unwanted(ctx, draft, &BTreeSet::new(), &|_| true);
     }
 }
 
@@ -302,9 +314,11 @@ fn drop_unwanted(
     ctx: &Ctx<'_>,
     draft: &mut Draft,
     wanted: &BTreeSet<OverlayId>,
+    which: &dyn Fn(&Journaled) -> bool,
 ) -> Vec<(ObjectId, StepId)> {
     let mut dropped = Vec::new();
-    for (id, journaled) in &ctx.observed.journal.overlays {
+    let journaled = ctx.observed.journal.overlays.iter();
+    for (id, journaled) in journaled.filter(|(_, journaled)| which(journaled)) {
         let live = ctx.observed.targets.get(&journaled.object);
         // Whether a gate is there is seen when it is closed or lifted.
         let is_there = is_policy(&journaled.object)
@@ -451,7 +465,7 @@ fn comes_back_after(
 }
 
 /// Adds the step that takes a temporary change back.
-fn lift(
+pub(super) fn lift(
     ctx: &Ctx<'_>,
     draft: &mut Draft,
     overlay: usize,

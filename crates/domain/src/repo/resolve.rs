@@ -1,6 +1,7 @@
 //! From files to a [`ResolvedEnvironment`].
 
 pub(super) mod endings;
+mod following;
 mod rules;
 mod secrets;
 mod sequence;
@@ -163,9 +164,10 @@ impl Merged {
         name: &str,
         findings: &mut Vec<Finding>,
     ) -> ResolvedEnvironment {
-        let releases = self.environment.releases.take().unwrap_or_default();
+        let mut releases = self.environment.releases.take().unwrap_or_default();
         let store = self.store(findings);
         let nodes = self.node.get("releases").map_or(&[][..], Node::items);
+        following::follow(&mut releases, nodes, findings);
         let mut resolved = Vec::new();
         let mut places: BTreeMap<String, (Origin, bool)> = BTreeMap::new();
         for (release, node) in releases.into_iter().zip(nodes) {
@@ -269,12 +271,14 @@ impl Merged {
             return None;
         };
         let found = bundle::find(tree, bundle, &place("bundle"), findings)?;
-        let source = found.version(
-            tree,
-            release.version.as_deref(),
-            &place("version"),
-            findings,
-        )?;
+        let pin = if release.version_from.is_some() {
+            // Why it is not known was said already.
+            release.version.as_ref()?;
+            "versionFrom"
+        } else {
+            "version"
+        };
+        let source = found.version(tree, release.version.as_deref(), &place(pin), findings)?;
         let mut patches = patches(
             source.body.patches.as_deref().unwrap_or_default(),
             &source.node,

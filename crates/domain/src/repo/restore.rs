@@ -105,6 +105,11 @@ fn read(tree: &dyn FileTree, environment: &str) -> Result<Merged, Vec<Finding>> 
     environment::read(tree, environment, &mut findings).ok_or(findings)
 }
 
+/// Whether its version is that of another release.
+fn follows(item: &Node) -> bool {
+    item.get("versionFrom").is_some_and(|node| !node.is_null())
+}
+
 fn value(item: &Node, key: &str) -> Option<Value> {
     item.get(key)
         .filter(|value| !value.is_null())
@@ -138,6 +143,10 @@ fn one(
     if bundle(present) != bundle(former) {
         let what = format!("release {release} was of another bundle at that revision");
         return Err(refuse(&now, what, "revert the commit that changed it"));
+    }
+    if follows(present) || follows(former) {
+        let what = format!("release {release} follows the version of another one");
+        return Err(refuse(&now, what, "roll that one back"));
     }
     let mut own = Own::read(&tree, wish.then, &now, &then, release)?;
     let mut restored = Vec::new();

@@ -169,6 +169,17 @@ impl Consent {
             && self.is_for(release, from, to)
     }
 
+    /// The same for a check of one object.
+    pub fn allows_override_for(
+        &self,
+        (check, id): (&str, &ObjectId),
+        release: &str,
+        from: Option<&str>,
+        to: &str,
+    ) -> bool {
+        self.allows_override(check, release, from, to) && self.is_about(id)
+    }
+
     fn is_about(&self, id: &ObjectId) -> bool {
         self.kind.as_ref() == Some(&id.kind)
             && self.name.as_ref() == Some(&id.name)

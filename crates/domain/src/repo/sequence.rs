@@ -22,6 +22,8 @@ pub struct Sequence {
     pub overlays: Vec<OverlayRule>,
     /// Stages of its own.
     pub stages: Vec<StageRule>,
+    /// Stored objects that are rewritten.
+    pub migrations: Vec<MigrationRule>,
     /// What must hold before a change, and before each declared stage.
     pub checks: Vec<Check>,
     /// What "ready" means for some kinds.
@@ -190,6 +192,20 @@ impl fmt::Display for Count {
             Self::Percent(percent) => write!(f, "{percent}%"),
         }
     }
+}
+
+/// Objects that are stored in one version of their definition and are
+/// rewritten in another.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MigrationRule {
+    /// Name of the definition.
+    pub crd: String,
+    /// The stored version that goes.
+    pub from: String,
+    /// The version that is stored from then on.
+    pub to: String,
+    /// Where it is written.
+    pub origin: Origin,
 }
 
 /// Workloads that are scaled.

@@ -8,10 +8,7 @@ use crate::object::yaml::{Content, Entry, Node};
 const ENVIRONMENT: [&str; 1] = ["sync"];
 
 /// Fields of a release.
-const RELEASE: [&str; 2] = ["versionFrom", "dependsOn"];
-
-/// Fields of a bundle or version.
-const BUNDLE: [&str; 1] = ["migrate"];
+const RELEASE: [&str; 1] = ["dependsOn"];
 
 /// Refuses what an environment file uses and pleach does not have.
 pub(super) fn in_environment(root: &Node, findings: &mut Vec<Finding>) {
@@ -26,7 +23,6 @@ pub(super) fn in_environment(root: &Node, findings: &mut Vec<Finding>) {
 
 /// Refuses what a bundle or version file uses and pleach does not have.
 pub(super) fn in_bundle(root: &Node, findings: &mut Vec<Finding>) {
-    fields(root, "", &BUNDLE, findings);
     patches(root, "", findings);
 }
 

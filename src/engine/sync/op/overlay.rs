@@ -37,6 +37,9 @@ impl Operator<'_> {
         started: Instant,
     ) -> Result<(), Failure> {
         let overlay = self.overlay_of(step)?;
+        if overlay.original.0.is_null() {
+            return self.make(step, overlay, started).await;
+        }
         let (place, cluster) = self.place_of(step, started)?;
         let id = &step.object;
         for attempt in 1.. {
@@ -118,6 +121,9 @@ impl Operator<'_> {
         };
         if is_policy(&journaled.object) {
             return self.open(step, (id, journaled), started).await;
+        }
+        if journaled.is_made() {
+            return self.unmake(step, (id, journaled), started).await;
         }
         let (place, cluster) = self.place_of(step, started)?;
         for attempt in 1.. {
@@ -364,7 +370,11 @@ impl Operator<'_> {
             .ok_or_else(|| Failure::new(FailureKind::Other, "the plan has no such overlay"))
     }
 
-    fn place_of(&self, step: &Step, started: Instant) -> Result<(ResourcePath, Cluster), Failure> {
+    pub(super) fn place_of(
+        &self,
+        step: &Step,
+        started: Instant,
+    ) -> Result<(ResourcePath, Cluster), Failure> {
         let place = self.place_of_kind(&step.object)?;
         Ok((place, self.cluster_for(step, started)))
     }

@@ -6,7 +6,7 @@ use crate::finding::{Finding, Kind};
 use crate::ignore::FieldPattern;
 use crate::inventory::EntryState;
 use crate::object::{FieldPath, Gvk, Manifest};
-use crate::observe::{ApiRefusal, FieldConflict, MissingRule, Served};
+use crate::observe::{ApiRefusal, Escalation, FieldConflict, MissingRule, Served};
 use crate::plan::draft::Ctx;
 use crate::repo::well_known_group;
 
@@ -124,7 +124,9 @@ pub(in crate::plan) fn refused(refusal: &ApiRefusal) -> Finding {
             refusal.code, refusal.message
         ),
     );
-    finding.hint = MissingRule::read(&refusal.message).map(|rule| rule.hint());
+    finding.hint = MissingRule::read(&refusal.message)
+        .map(|rule| rule.hint())
+        .or_else(|| Escalation::hint_of(&refusal.message));
     finding
 }
 

@@ -8,7 +8,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::dependencies::{Dependency, is_definition};
+use super::dependencies::Dependency;
+use crate::definition::is_definition;
 use crate::object::ObjectId;
 use crate::observe::Served;
 use crate::plan::draft::{Ctx, Draft};

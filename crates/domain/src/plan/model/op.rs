@@ -82,6 +82,9 @@ pub enum Op {
     Migrate {
         /// The definition.
         crd: ObjectId,
+        /// The versions that nothing is stored in afterwards, and that nothing
+        /// records.
+        from: Vec<String>,
         /// The version to store.
         to: String,
     },
@@ -120,7 +123,9 @@ impl Op {
             Self::Replace { pods } => serde_json::json!(["replace", pods]),
             Self::Delete(_) => serde_json::json!(["delete"]),
             Self::Copy { from, .. } => serde_json::json!(["copy", from.to_string()]),
-            Self::Migrate { crd, to } => serde_json::json!(["migrate", crd.to_string(), to]),
+            Self::Migrate { crd, from, to } => {
+                serde_json::json!(["migrate", crd.to_string(), from, to])
+            }
             Self::Wait => serde_json::json!(["wait"]),
         }
     }

@@ -15,8 +15,8 @@ use crate::object::yaml::Node;
 use crate::object::{SecretField, annotations, labels};
 use crate::order::StageName;
 use crate::plan::NonSecret;
-use crate::repo::format::Overlay;
-use crate::repo::sequence::{OverlayRule, Sequence, StageRule};
+use crate::repo::format::{Migration, Overlay};
+use crate::repo::sequence::{MigrationRule, OverlayRule, Sequence, StageRule};
 use crate::repo::suggest::did_you_mean;
 use crate::repo::{SecretRule, Selector, unsupported};
 use declared::Declared;
@@ -48,6 +48,12 @@ pub(super) fn sequence(
             (findings.len() == before).then_some(rule)
         })
         .collect();
+    let migrations = source.body.migrate.as_deref().unwrap_or_default();
+    let migrations = migrations
+        .iter()
+        .zip(nodes("migrate"))
+        .map(|(migration, node)| migration_rule(migration, node, findings))
+        .collect();
     let declared = source.body.gates.as_deref().unwrap_or_default();
     let gates = gates::gates(declared, nodes("gates"), &stages, findings);
     let declared = source.body.moves.as_deref().unwrap_or_default();
@@ -57,9 +63,62 @@ pub(super) fn sequence(
         stages,
         gates,
         moves,
+        migrations: without_doubles(migrations, findings),
         checks: rules::checks(source, secret, findings),
         readiness: rules::readiness(source, findings),
     }
+}
+
+fn migration_rule(
+    migration: &Migration,
+    node: &Node,
+    findings: &mut Vec<Finding>,
+) -> MigrationRule {
+    let Migration { crd, from, to } = migration;
+    if !crd.contains('.') {
+        findings.push(
+            invalid(
+                node,
+                format!("`crd: {crd}` is not the name of a definition"),
+            )
+            .hint("the plural and the group, such as gears.example.org"),
+        );
+    }
+    if from == to {
+        findings.push(invalid(node, format!("`from` and `to` are both {to}")));
+    }
+    MigrationRule {
+        crd: crd.clone(),
+        from: from.clone(),
+        to: to.clone(),
+        origin: node.origin(),
+    }
+}
+
+/// The objects of a definition are stored in one version, so all its
+/// migrations lead there.
+fn without_doubles(rules: Vec<MigrationRule>, findings: &mut Vec<Finding>) -> Vec<MigrationRule> {
+    let mut kept: Vec<MigrationRule> = Vec::new();
+    for rule in rules {
+        let error = |message: String| {
+            Finding::error(Kind::Repository, "invalid-value", message).at(rule.origin.clone())
+        };
+        let mut others = kept.iter().filter(|other| other.crd == rule.crd);
+        if let Some(other) = others.clone().find(|other| other.to != rule.to) {
+            findings.push(error(format!(
+                "{} is migrated to {} and to {}",
+                rule.crd, other.to, rule.to
+            )));
+        } else if others.any(|other| other.from == rule.from) {
+            findings.push(error(format!(
+                "a second migration of {} from {}",
+                rule.crd, rule.from
+            )));
+        } else {
+            kept.push(rule);
+        }
+    }
+    kept
 }
 
 fn invalid(node: &Node, message: impl Into<String>) -> Finding {

@@ -59,8 +59,10 @@ impl Scene {
         if self.desired.counterparts(record, inventory).contains(id) {
             return true;
         }
+        let given = self.desired.given_roles(record);
         selectors.any(|selector| selector.group_kind() == Some(id.group_kind()))
             || journaled.any(|one| one.object == *id)
+            || given.contains(id)
     }
 
     fn ask(&mut self, manifest: &Manifest) {

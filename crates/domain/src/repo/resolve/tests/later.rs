@@ -7,10 +7,6 @@ use super::*;
 #[rstest]
 #[case("sync: {interval: 5m, drift: correct}", "3: `sync`")]
 #[case(
-    "releases: [{bundle: web, versionFrom: app}]",
-    "3: `releases[0].versionFrom`"
-)]
-#[case(
     "releases: [{bundle: app, dependsOn: [web, {kind: A, name: b}]}]",
     "3: `releases[0].dependsOn`"
 )]
@@ -24,21 +20,6 @@ fn what_an_environment_cannot_have_yet_is_refused(#[case] text: &str, #[case] ex
         [format!(
             "environments/prod.yaml:{expected} is not supported yet"
         )]
-    );
-}
-
-#[rstest]
-#[case("migrate: [{crd: a.b, from: v1, to: v2}]", "migrate")]
-fn what_a_bundle_cannot_have_yet_is_refused(#[case] text: &str, #[case] field: &str) {
-    let expected = format!(":3: `{field}` is not supported yet");
-    let release = (PROD, "releases: [{bundle: web, version: v1.0.0}]");
-    assert_eq!(
-        errors(&[release, ("manifests/web/bundle.yaml", text)]),
-        [format!("manifests/web/bundle.yaml{expected}")]
-    );
-    assert_eq!(
-        errors(&[release, ("manifests/web/v1.0.0/version.yaml", text)]),
-        [format!("manifests/web/v1.0.0/version.yaml{expected}")]
     );
 }
 

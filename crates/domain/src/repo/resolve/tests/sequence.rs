@@ -329,3 +329,38 @@ fn a_job_verifies_one_stage() {
         ]
     );
 }
+
+#[test]
+fn stored_objects_are_migrated_to_one_version() {
+    let sequence = sequence(
+        "migrate:\n- {crd: gears.example.org, from: v1alpha1, to: v1}\n- {crd: gears.example.org, from: v1beta1, to: v1}\n",
+    );
+    let rules: Vec<(&str, &str, usize)> = sequence
+        .migrations
+        .iter()
+        .map(|rule| (rule.from.as_str(), rule.to.as_str(), rule.origin.line))
+        .collect();
+    assert_eq!(rules, [("v1alpha1", "v1", 4), ("v1beta1", "v1", 5)]);
+}
+
+#[rstest]
+#[case(
+    "{crd: gears, from: v1, to: v2}",
+    "`crd: gears` is not the name of a definition (the plural and the group, such as gears.example.org)"
+)]
+#[case(
+    "{crd: gears.example.org, from: v1, to: v1}",
+    "`from` and `to` are both v1"
+)]
+#[case(
+    "{crd: a.b, from: v1, to: v3}, {crd: a.b, from: v2, to: v4}",
+    "a.b is migrated to v3 and to v4"
+)]
+#[case(
+    "{crd: a.b, from: v1, to: v3}, {crd: a.b, from: v1, to: v3}",
+    "a second migration of a.b from v1"
+)]
+fn migrations_are_checked(#[case] rules: &str, #[case] expected: &str) {
+    let found = refused(&format!("migrate: [{rules}]"));
+    assert_eq!(found, [format!("manifests/app/bundle.yaml:3: {expected}")]);
+}
