@@ -175,7 +175,7 @@ pub(super) fn misfits(object: &Value, old: &Value, new: &Value) -> Vec<Misfit> {
             look_into(
                 name,
                 value,
-                (field(old, name), field(new, name)),
+                (&field(old, name), &field(new, name)),
                 1,
                 &mut found,
             );
@@ -187,11 +187,11 @@ pub(super) fn misfits(object: &Value, old: &Value, new: &Value) -> Vec<Misfit> {
 fn look_into(
     path: &str,
     value: &Value,
-    fields: (Field<'_>, Field<'_>),
+    (old, new): (&Field<'_>, &Field<'_>),
     depth: usize,
     found: &mut Vec<Misfit>,
 ) {
-    match fields {
+    match (old, new) {
         // It was not kept before either, or it is kept as it is.
         (Field::Closed, _) | (_, Field::Open) => {}
         (_, Field::Closed) => found.push(Misfit {
@@ -235,10 +235,10 @@ fn walk(
                 } else {
                     field(old, name)
                 };
-                let fields = (before, field(new, name));
+                let after = field(new, name);
                 let path = format!("{path}.{name}");
                 stacker::maybe_grow(64 * 1024, 1024 * 1024, || {
-                    look_into(&path, value, fields, depth + 1, found);
+                    look_into(&path, value, (&before, &after), depth + 1, found);
                 });
             }
         }
@@ -280,6 +280,10 @@ mod tests {
         json!({"type": "string"})
     }
 
+    #[expect(
+        clippy::needless_pass_by_value,
+        reason = "it is written inside of others"
+    )]
     fn object(fields: Value) -> Value {
         json!({"type": "object", "properties": fields})
     }

@@ -168,7 +168,7 @@ fn copy(ctx: &Ctx<'_>, draft: &mut Draft) {
             if let Some(made) = draft.done_by.get(&namespace).copied() {
                 draft.edge(made, Need::Applied, step, EdgeReason::Namespace);
             }
-            for workload in draft.workloads() {
+            for workload in draft.workloads(ctx) {
                 if draft.steps[workload.0].object.namespace.as_ref() == Some(&rule.to) {
                     draft.edge(step, Need::Applied, workload, EdgeReason::Reference);
                 }

@@ -89,16 +89,12 @@ pub(super) struct Late {
 pub(super) fn run(ctx: &Ctx<'_>, draft: &mut Draft) {
     let progress = Progress::of(ctx.desired, ctx.observed.installed.as_ref());
     let has_effects = draft.has_effects() || !draft.pruned.is_empty();
-    let mut all = Vec::new();
+    let (mut all, mut gates) = (Vec::new(), Vec::new());
     if progress.unfinished {
         all.extend(wanted(ctx, draft));
         all.extend(handover::wanted(ctx, draft));
+        gates = gate::wanted(ctx, draft);
     }
-    let mut gates = if progress.unfinished {
-        gate::wanted(ctx, draft)
-    } else {
-        Vec::new()
-    };
     let names = all.iter().map(|one| &one.id);
     let names: BTreeSet<OverlayId> = names
         .chain(gates.iter().map(|one| &one.id))
@@ -133,12 +129,7 @@ pub(super) fn run(ctx: &Ctx<'_>, draft: &mut Draft) {
             Begin::Declared => Place::In,
             Begin::Steps { after, before } => {
                 let set = set.unwrap_or_else(|| emptied_before(ctx, draft, &one));
-                for &(step, need) in after {
-                    draft.edge(step, need, set, EdgeReason::Overlay);
-                }
-                for &step in before {
-                    draft.edge(set, Need::Ready, step, EdgeReason::Overlay);
-                }
+                put_between(draft, (after, before), set);
                 comes_back_after(draft, &dropped, &one, set);
                 emptied.push((one.object.clone(), set));
                 continue;
@@ -436,6 +427,16 @@ fn begin(
         step.deadline = deadline;
     }
     Some((index, Some(set)))
+}
+
+/// Puts a step after some and before others.
+fn put_between(draft: &mut Draft, (after, before): (&[(StepId, Need)], &[StepId]), set: StepId) {
+    for &(step, need) in after {
+        draft.edge(step, need, set, EdgeReason::Overlay);
+    }
+    for &step in before {
+        draft.edge(set, Need::Ready, step, EdgeReason::Overlay);
+    }
 }
 
 /// What a former run emptied may still have pods.

@@ -62,7 +62,9 @@ impl Operator<'_> {
             .await
             .map_err(|error| unrecorded(&error))?;
         let policy = gate.policy(&us.username, since);
-        let policy = self.make(&cluster, gate, (&gate.id(), &policy)).await?;
+        let policy = self
+            .make_half(&cluster, gate, (&gate.id(), &policy))
+            .await?;
         let uid = policy["metadata"]["uid"].as_str().unwrap_or_default();
         self.ledger
             .record(|journal| {
@@ -75,7 +77,7 @@ impl Operator<'_> {
             .map_err(|error| unrecorded(&error))?;
         let body = gate.binding(since);
         let bound = binding(&gate.id());
-        self.make(&cluster, gate, (&bound, &body)).await?;
+        self.make_half(&cluster, gate, (&bound, &body)).await?;
         Ok(())
     }
 
@@ -119,7 +121,7 @@ impl Operator<'_> {
     }
 
     /// Creates one half of a gate, or makes it what it is to be.
-    async fn make(
+    async fn make_half(
         &self,
         cluster: &Cluster,
         gate: &Gate,

@@ -18,7 +18,7 @@ use tokio::time::Instant;
 use super::{Operator, failure, required_uid};
 use crate::engine::sync::error::SyncError;
 use crate::engine::sync::events::EventKind;
-use crate::engine::sync::report::{Failure, FailureKind, Standing};
+use crate::engine::sync::report::{Failure, FailureKind, Standing, SyncResult};
 use crate::io::cluster::{Class, Cluster, ClusterError, Failed, Patch, PatchOptions, ResourcePath};
 
 /// Writes by others between our read and our patch after which we give up.

@@ -112,8 +112,8 @@ fn at(held: &Held, namespace: Option<&str>) -> Vec<Value> {
 fn may(held: &[Value], verbs: &[&str], role: &ObjectId) -> bool {
     let resource = format!("{}s", role.kind.to_lowercase());
     verbs.iter().any(|verb| {
-        let rule = json!({"apiGroups": [RBAC], "resources": [resource], "verbs": [verb],
-                          "resourceNames": [role.name]});
-        cover::is_covered(&rule, held)
+        let needed = json!({"apiGroups": [RBAC], "resources": [resource], "verbs": [verb],
+                            "resourceNames": [role.name]});
+        cover::is_covered(&needed, held)
     })
 }

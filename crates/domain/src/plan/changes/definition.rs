@@ -79,7 +79,7 @@ impl Guard<'_> {
         findings.extend(self.dropped().into_iter().map(|name| self.stored(name)));
         match self.instances {
             None => {}
-            Some(Instances::Unknown(why)) => findings.push(self.unread(why)),
+            Some(Instances::Unknown(why)) => findings.push(unread(why)),
             Some(Instances::Known {
                 recorded, misfits, ..
             }) => {
@@ -224,17 +224,6 @@ impl Guard<'_> {
         ))
     }
 
-    fn unread(&self, why: &str) -> Finding {
-        Finding::error(
-            Kind::Policy,
-            "objects-unread",
-            format!(
-                "what it would do to its objects cannot be told, as they cannot all be read: {why}"
-            ),
-        )
-        .hint("nothing is changed in a definition whose objects are not known; see to it that they can be listed")
-    }
-
     fn overridden(&self) -> bool {
         let (release, from) = (&self.ctx.desired.name.release, installed_version(self.ctx));
         let to = &self.ctx.desired.version;
@@ -253,4 +242,15 @@ impl Guard<'_> {
             self.ctx.desired.version
         )
     }
+}
+
+fn unread(why: &str) -> Finding {
+    Finding::error(
+        Kind::Policy,
+        "objects-unread",
+        format!(
+            "what it would do to its objects cannot be told, as they cannot all be read: {why}"
+        ),
+    )
+    .hint("nothing is changed in a definition whose objects are not known; see to it that they can be listed")
 }

@@ -53,12 +53,12 @@ fn version(
     known: &BTreeMap<&str, usize>,
     names: &[Option<&str>],
     index: usize,
-) -> Result<String, Finding> {
+) -> Result<String, Box<Finding>> {
     let error = |code: &str, message: String| Finding::error(Kind::Repository, code, message);
-    let named = |index: usize| names[index].unwrap_or_default();
+    let name_of = |index: usize| names[index].unwrap_or_default();
     if releases[index].version.is_some() {
         let message = "a release has either `version` or `versionFrom`".to_owned();
-        return Err(error("invalid-value", message));
+        return Err(Box::new(error("invalid-value", message)));
     }
     let mut path = vec![index];
     let mut at = index;
@@ -69,25 +69,27 @@ fn version(
             );
             let mut finding = error("unknown-release", message);
             finding.hint = did_you_mean(followed, &known.keys().copied().collect::<Vec<_>>());
-            return Err(finding);
+            return Err(Box::new(finding));
         };
         if let Some(first) = path.iter().position(|known| *known == next) {
             let circle = path[first..].iter().chain([&next]);
-            let circle: Vec<&str> = circle.map(|index| named(*index)).collect();
+            let circle: Vec<&str> = circle.map(|index| name_of(*index)).collect();
             let message = format!(
                 "these releases follow each other's version: {}",
                 circle.join(" -> ")
             );
-            return Err(error("invalid-value", message).hint("one of them needs `version`"));
+            let finding = error("invalid-value", message).hint("one of them needs `version`");
+            return Err(Box::new(finding));
         }
         path.push(next);
         at = next;
     }
     releases[at].version.clone().ok_or_else(|| {
-        error(
-            "missing-field",
-            format!("release `{}`, whose version is followed, has none", named(at)),
-        )
-        .hint("a bundle without version folders has the git revision for a version: nothing else has to follow it")
+        let message = format!(
+            "release `{}`, whose version is followed, has none",
+            name_of(at)
+        );
+        Box::new(error("missing-field", message)
+        .hint("a bundle without version folders has the git revision for a version: nothing else has to follow it"))
     })
 }
