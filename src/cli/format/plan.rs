@@ -93,13 +93,6 @@ fn line(changes: &BTreeMap<&ObjectId, &Change>, step: &Step) -> String {
             None => format!("{:<9} for all steps before", "wait"),
         },
         Op::Own(_) | Op::Patch { .. } => format!("{:<9} {id}", "patch"),
-        op @ (Op::Set { .. }
-        | Op::Close { .. }
-        | Op::Lift
-        | Op::Restart { .. }
-        | Op::Replace { .. }) => {
-            format!("{:<9} {id}", op.verb())
-        }
         op @ (Op::Apply { .. } | Op::Create { .. }) => match changes.get(&step.object) {
             Some(change) => {
                 let action = change.action.to_string();
@@ -107,7 +100,14 @@ fn line(changes: &BTreeMap<&ObjectId, &Change>, step: &Step) -> String {
             }
             None => format!("{:<9} {id}", op.verb()),
         },
-        op @ (Op::Delete(_) | Op::Copy { .. } | Op::Migrate { .. }) => {
+        op @ (Op::Set { .. }
+        | Op::Close { .. }
+        | Op::Lift
+        | Op::Restart { .. }
+        | Op::Replace { .. }
+        | Op::Delete(_)
+        | Op::Copy { .. }
+        | Op::Migrate { .. }) => {
             format!("{:<9} {id}", op.verb())
         }
     };

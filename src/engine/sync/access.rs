@@ -94,12 +94,11 @@ fn needed(plan: &Plan, paths: &Paths) -> BTreeSet<Right> {
             }
             Op::Own(_) | Op::Set { .. } | Op::Lift => &["get", "patch"],
             Op::Replace { .. } => &["get"],
-            // Of policies, which are not asked for here.
-            Op::Close { .. } => continue,
             Op::Apply { .. } | Op::Patch { .. } | Op::Restart { .. } => &["patch"],
             Op::Create { .. } => &["create", "patch"],
             Op::Delete(_) => &["delete"],
-            Op::Copy { .. } | Op::Migrate { .. } | Op::Wait => continue,
+            // What closing needs is asked for on its own.
+            Op::Close { .. } | Op::Copy { .. } | Op::Migrate { .. } | Op::Wait => continue,
         };
         let watches = matches!(step.until, Some(Until::Ready { .. })).then_some("watch");
         for (verb, kind, resource) in beside(step) {

@@ -16,11 +16,11 @@ use crate::object::{Digest, labels};
 
 /// Version of the status format. Format 1 had neither `removed` nor `memory`,
 /// format 2 no `oldestWriter`.
-pub const RECORD_FORMAT: u32 = 3;
+pub const RECORD_FORMAT: u32 = 4;
 
 /// The oldest format whose pleach may write a record of this one: what it does
 /// not know it leaves as it is, and what it writes means the same.
-const OLDEST_WRITER: u32 = 3;
+const OLDEST_WRITER: u32 = 4;
 
 /// Results that are kept.
 const HISTORY: usize = 10;
