@@ -15,7 +15,7 @@ use super::{Correction, Inventory, Memory, Store};
 use crate::object::{Digest, labels};
 
 /// Version of the status format. Format 1 had neither `removed` nor `memory`,
-/// format 2 no `oldestWriter`.
+/// format 2 no `oldestWriter`, format 3 no `memory.readiness`.
 pub const RECORD_FORMAT: u32 = 4;
 
 /// The oldest format whose pleach may write a record of this one: what it does
