@@ -14,7 +14,7 @@ const fn code(name: &'static str, meaning: &'static str) -> Code {
 }
 
 /// Every code, sorted by name. A test compares it with docs/lint.md.
-pub const CODES: [Code; 68] = [
+pub const CODES: [Code; 69] = [
     code(
         "annotation",
         "An annotation of pleach with a value that it cannot have, or that it does not know.",
