@@ -73,7 +73,9 @@ impl Operator<'_> {
             ));
         };
         self.ledger
-            .record(|journal| drop(journal.runs.insert(id, Run { key, outcome })))
+            .record(|journal| {
+                journal.runs.insert(id, Run { key, outcome });
+            })
             .await
             .map_err(|error| unrecorded(&error))
     }
@@ -157,7 +159,7 @@ fn failed_container(pod: &Value) -> Option<String> {
             code.as_i64().is_some_and(|code| code != 0)
         })
         .map(|status| &status["name"]);
-    let name = failed.unwrap_or(&pod["spec"]["containers"][0]["name"]);
+    let name = failed.unwrap_or_else(|| &pod["spec"]["containers"][0]["name"]);
     name.as_str().map(str::to_owned)
 }
 
