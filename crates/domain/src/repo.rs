@@ -1,6 +1,7 @@
 //! What git says: repository, environments, bundles, versions.
 
 mod bundle;
+pub mod controller;
 mod decode;
 pub mod edit;
 mod environment;
@@ -16,9 +17,11 @@ pub mod restore;
 mod selector;
 mod sequence;
 mod suggest;
+mod sync;
 mod tree;
 mod unsupported;
 mod versions;
+mod window;
 
 pub use environment::environments;
 pub(crate) use environment::release_name;
@@ -35,5 +38,7 @@ pub use resolved::{
 pub use selector::{Matcher, well_known_group};
 pub use sequence::{GateRule, OverlayRule, ScaleRule, Sequence, StageRule};
 pub(crate) use suggest::{did_you_mean, nearest};
+pub use sync::SyncPolicy;
 pub use tree::{FileTree, MemoryTree, TreeEntry, TreeError, TreeKind};
 pub use versions::{KnownVersion, VersionPolicy, can_upgrade, semantic};
+pub use window::Windows;

@@ -6,6 +6,7 @@ pub mod bench;
 pub mod control_plane;
 pub mod demo;
 pub mod faults;
+pub mod git_server;
 pub mod isolated;
 pub mod kubectl;
 pub mod program;
