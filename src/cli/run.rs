@@ -216,7 +216,7 @@ fn from_file(ctx: &Context, path: &Path) -> Result<Plan, CliError> {
             match grant.connection {
                 ConnectionGrant::InCluster => connection.in_cluster = true,
                 ConnectionGrant::Kubeconfig(file) => {
-                    connection.kubeconfig = Some(folder.join(file))
+                    connection.kubeconfig = Some(folder.join(file));
                 }
             }
             Arc::new(Grant {
@@ -302,35 +302,35 @@ async fn branches(
     ui: &mut Ui,
     ctx: &Context,
     remote: &Remote,
-    names: &[String],
+    wanted: &[String],
 ) -> Result<Vec<Branches>, CliError> {
     let pointers = || -> Vec<Branches> {
-        if names.is_empty() {
+        if wanted.is_empty() {
             return Branches::pattern(POINTERS).into_iter().collect();
         }
         let one = |name: &String| Branches::One {
             environment: name.clone(),
             branch: POINTERS.replace('*', name),
         };
-        names.iter().map(one).collect()
+        wanted.iter().map(one).collect()
     };
-    let trunk = |names: &[String], branch: &str| -> Vec<Branches> {
+    let trunk = |wanted: &[String], branch: &str| -> Vec<Branches> {
         let one = |name: &String| Branches::One {
             environment: name.clone(),
             branch: branch.to_owned(),
         };
-        names.iter().map(one).collect()
+        wanted.iter().map(one).collect()
     };
-    let named = ctx.settings.revision.clone();
-    if let Some(branch) = &named
-        && !names.is_empty()
+    let trunk_branch = ctx.settings.revision.clone();
+    if let Some(branch) = &trunk_branch
+        && !wanted.is_empty()
     {
-        return Ok(trunk(names, branch));
+        return Ok(trunk(wanted, branch));
     }
-    let fetched = match look(remote.clone(), named.clone()).await {
+    let fetched = match look(remote.clone(), trunk_branch.clone()).await {
         Ok(fetched) => fetched,
         // It may be reached later.
-        Err(error) if named.is_none() => {
+        Err(error) if trunk_branch.is_none() => {
             ui.notice(format!(
                 "warning: {error}; branches {POINTERS} are taken to hold the environments"
             ));
@@ -342,14 +342,14 @@ async fn branches(
         let mut branches = fetched.branches.iter();
         branches.any(|branch| pattern.environment(branch).is_some())
     });
-    if named.is_none() && is_pointer {
+    if trunk_branch.is_none() && is_pointer {
         return Ok(pointers());
     }
-    let Some(branch) = named.or(fetched.default_branch) else {
+    let Some(branch) = trunk_branch.or(fetched.default_branch) else {
         return Ok(pointers());
     };
-    if !names.is_empty() {
-        return Ok(trunk(names, &branch));
+    if !wanted.is_empty() {
+        return Ok(trunk(wanted, &branch));
     }
     let commit = fetched.heads.get(&branch).ok_or_else(|| {
         CliError::new(

@@ -128,9 +128,9 @@ impl Session {
         ui: &mut Ui,
         subject: &Subject<'_>,
     ) -> Result<Result<Planned, CliError>, CliError> {
-        let planner = self.planner();
-        let planning = planner.plan_for(subject);
-        let planned = finish(&self.cancel, Box::pin(planning)).await?;
+        let plans = self.planner();
+        let making = plans.plan_for(subject);
+        let planned = finish(&self.cancel, Box::pin(making)).await?;
         self.planned(ui, subject.name(), planned)
     }
 
@@ -141,9 +141,9 @@ impl Session {
         ui: &mut Ui,
         gone: &Gone,
     ) -> Result<Result<Planned, CliError>, CliError> {
-        let planner = self.planner();
-        let planning = planner.plan_end(gone);
-        let planned = finish(&self.cancel, Box::pin(planning)).await?;
+        let plans = self.planner();
+        let making = plans.plan_end(gone);
+        let planned = finish(&self.cancel, Box::pin(making)).await?;
         self.planned(ui, gone.name(), planned)
     }
 

@@ -344,7 +344,8 @@ impl Controller {
         stop.cancel();
         let mut ended = ended;
         while let Some(task) = tasks.join_next().await {
-            ended = ended.and(task.map_err(TaskFailed));
+            let task = task.map_err(TaskFailed);
+            ended = ended.and(task);
         }
         ended
     }

@@ -114,8 +114,8 @@ impl Planner<'_> {
     /// Makes the plan for a subject.
     pub async fn plan_for(&self, subject: &Subject<'_>) -> Result<Planned, SyncError> {
         match subject {
-            Subject::Wanted(release, rendered) => self.plan(release, rendered).await,
-            Subject::Gone(gone) => self.plan_end(gone).await,
+            Subject::Wanted(release, rendered) => Box::pin(self.plan(release, rendered)).await,
+            Subject::Gone(gone) => Box::pin(self.plan_end(gone)).await,
         }
     }
 

@@ -33,7 +33,7 @@ pub struct Hook {
 /// What the handler knows.
 #[derive(Debug, Clone)]
 struct Hooks {
-    hooks: Arc<[Hook]>,
+    believed: Arc<[Hook]>,
     trigger: Trigger,
     metrics: Arc<Metrics>,
 }
@@ -44,7 +44,7 @@ pub fn router(hooks: Vec<Hook>, trigger: Trigger, metrics: Arc<Metrics>) -> Rout
         .route("/hooks/{forge}", post(take))
         .layer(DefaultBodyLimit::max(LARGEST))
         .with_state(Hooks {
-            hooks: hooks.into(),
+            believed: hooks.into(),
             trigger,
             metrics,
         })
@@ -69,8 +69,8 @@ async fn take(
 
 impl Hooks {
     fn answer(&self, kind: ForgeKind, headers: &HeaderMap, body: &[u8]) -> StatusCode {
-        let mut believed = false;
-        for hook in self.hooks.iter() {
+        let mut is_signed_by_one = false;
+        for hook in self.believed.iter() {
             if hook.forge.is_some_and(|forge| forge != kind) {
                 continue;
             }
@@ -82,13 +82,13 @@ impl Hooks {
                 }
             };
             if is_signed(kind, headers, body, secret.trim_ascii_end()) {
-                believed = true;
+                is_signed_by_one = true;
                 if is_push(headers) {
                     self.trigger.fetch(hook.repository);
                 }
             }
         }
-        if believed {
+        if is_signed_by_one {
             StatusCode::ACCEPTED
         } else {
             StatusCode::UNAUTHORIZED

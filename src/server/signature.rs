@@ -59,7 +59,7 @@ fn mac(key: &[u8], message: &[u8]) -> Hmac<Sha256> {
 }
 
 fn unhex(text: &[u8]) -> Option<Vec<u8>> {
-    if text.len() % 2 != 0 {
+    if !text.len().is_multiple_of(2) {
         return None;
     }
     let digit = |byte: u8| char::from(byte).to_digit(16);

@@ -203,3 +203,16 @@ fn a_loop_that_starts_while_git_is_away_says_so_and_goes_on_later() {
     fleet.until_value("second");
     running.stopped();
 }
+
+#[test]
+fn a_repository_without_branches_of_environments_is_followed_on_its_default_branch() {
+    let fleet = fleet("loop-trunk", "{interval: 1s}");
+    fleet.repo.git(&["branch", "-D", "env/loop-trunk"]).unwrap();
+    let repo = fleet.repo.path().to_str().unwrap().to_owned();
+    let running = fleet.runs_with(&["--repo", &repo]);
+    fleet.until_value("first");
+    fleet.edit("manifests/web/web.yaml", "k: first", "k: second");
+    fleet.commit();
+    fleet.until_value("second");
+    running.stopped();
+}

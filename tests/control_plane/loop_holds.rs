@@ -235,3 +235,18 @@ fn a_release_that_left_git_goes_with_consent_only() {
     assert_eq!(fleet.value().as_deref(), Some("first"));
     running.stopped();
 }
+
+#[test]
+fn what_is_done_is_done_as_the_service_account_that_is_named() {
+    let fleet = fleet("loop-account", "{interval: 1s}");
+    let url = fleet.repo.path().to_str().unwrap().to_owned();
+    let account = "        serviceAccount: loop-account/deployer\n";
+    let config = fleet.configuration(&url, account);
+    // It may do nothing, whatever the kubeconfig may.
+    let mut running = fleet.runs_with(&["--config", &config]);
+    running
+        .running
+        .until_says("system:serviceaccount:loop-account:deployer");
+    assert_eq!(fleet.value(), None);
+    running.stopped();
+}

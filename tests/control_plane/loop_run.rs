@@ -1,5 +1,6 @@
 //! The loop as it runs: started on a repository, asked over HTTP, stopped.
 
+use std::fmt::Write as _;
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
 use std::time::Duration;
@@ -169,7 +170,7 @@ impl Loop {
         mac.update(b"{}");
         let mut signature = "sha256=".to_owned();
         for byte in mac.finalize().into_bytes() {
-            signature.push_str(&format!("{byte:02x}"));
+            write!(signature, "{byte:02x}").unwrap();
         }
         assert_eq!(self.push_hook(&signature), 202);
     }

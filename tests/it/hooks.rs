@@ -1,5 +1,6 @@
 //! The listeners of the loop: webhooks, probes, metrics.
 
+use std::fmt::Write as _;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -73,8 +74,11 @@ async fn get(router: &Router, path: &str) -> (StatusCode, String) {
 fn signature(body: &[u8], secret: &str) -> String {
     let mut mac = Hmac::<Sha256>::new_from_slice(secret.as_bytes()).unwrap();
     mac.update(body);
-    let bytes = mac.finalize().into_bytes();
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+    let mut hex = String::new();
+    for byte in mac.finalize().into_bytes() {
+        write!(hex, "{byte:02x}").unwrap();
+    }
+    hex
 }
 
 fn post(path: &str, headers: &[(&str, String)], body: &[u8]) -> Request<Body> {

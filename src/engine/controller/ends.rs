@@ -34,7 +34,7 @@ impl Ends {
         loop {
             let (wanted, reader) = self.wanted.borrow_and_update().clone();
             let stop = self.shared.stop.clone();
-            let done = self.end_all(&wanted, reader, &stop).await;
+            let done = Box::pin(self.end_all(&wanted, reader, &stop)).await;
             failures = if done { 0 } else { failures + 1 };
             let sync = &wanted.loaded.environment.sync;
             let pause = if done {
@@ -83,16 +83,15 @@ impl Ends {
             let tree = reader.tree(&commit).map_err(|error| words(&error))?;
             Ok::<_, String>(gone(&loaded, &tree, leaving))
         });
-        let leaving = match reading.await {
-            Ok(Ok(leaving)) => leaving,
-            Ok(Err(_)) | Err(_) => return false,
+        let Ok(Ok(leaving)) = reading.await else {
+            return false;
         };
         let mut done = true;
         for one in leaving {
             if self.wanted.has_changed().unwrap_or(true) || stop.is_cancelled() {
                 return true;
             }
-            done &= self.end(wanted, &one, &releases, stop).await;
+            done &= Box::pin(self.end(wanted, &one, &releases, stop)).await;
         }
         done
     }
@@ -123,13 +122,12 @@ impl Ends {
         if is_suspended || !is_taken_over {
             return is_suspended;
         }
-        let planner = wanted.planner(false);
+        let plans = wanted.planner(false);
         let work = format!("to look at release {}", gone.name());
         let work = self.shared.pulse.work(work, LIMIT);
-        let planning = Box::pin(planner.plan_end(gone));
-        let planned = match stop.run_until_cancelled(planning).await {
-            None => return true,
-            Some(planned) => planned,
+        let making = Box::pin(plans.plan_end(gone));
+        let Some(planned) = stop.run_until_cancelled(making).await else {
+            return true;
         };
         drop(work);
         let (end, message) = match planned {
@@ -137,7 +135,7 @@ impl Ends {
             Ok(planned) => {
                 let refusals = wanted.refusals(&planned);
                 if refusals.is_empty() {
-                    let cluster = planner.cluster_for(gone.name());
+                    let cluster = plans.cluster_for(gone.name());
                     let newer = CancellationToken::new();
                     carry_out(&self.shared, &cluster, planned, newer).await
                 } else {

@@ -64,8 +64,8 @@ impl Assigned {
     /// Whether they mean the same: mirrors are made anew without a change.
     pub(super) fn is_same(&self, other: &Self) -> bool {
         let what = match (&self.what, &other.what) {
-            (Assignment::Follow { commit: a, .. }, Assignment::Follow { commit: b, .. }) => a == b,
-            (Assignment::Held { message: a, .. }, Assignment::Held { message: b, .. }) => a == b,
+            (Assignment::Follow { commit: a, .. }, Assignment::Follow { commit: b, .. })
+            | (Assignment::Held { message: a, .. }, Assignment::Held { message: b, .. }) => a == b,
             (Assignment::Unknown, Assignment::Unknown) => true,
             _ => false,
         };
@@ -115,16 +115,16 @@ struct Running {
     wake: Arc<Notify>,
 }
 
+/// All releases, whenever one of them changes.
+type Releases = BoxStream<'static, Result<Vec<ReleaseSummary>, ClusterError>>;
+
 /// A connection, and what was asked for over it.
 struct Connected {
     grant: Arc<Grant>,
     context: Option<String>,
     cluster: Cluster,
     /// What people ask for, as it comes in.
-    orders: Option<(
-        Store,
-        BoxStream<'static, Result<Vec<ReleaseSummary>, ClusterError>>,
-    )>,
+    orders: Option<(Store, Releases)>,
     known: BTreeMap<ReleaseName, Orders>,
 }
 
@@ -385,14 +385,13 @@ impl Environment {
             && self.hold.is_none()
         {
             let last = (wanted(0), reader.clone());
-            match &self.ends {
-                Some(ends) => drop(ends.send_replace(last)),
-                None => {
-                    let (sender, receiver) = watch::channel(last);
-                    let ends = Ends::new(receiver, self.shared.clone());
-                    self.tasks.spawn_local(ends.run());
-                    self.ends = Some(sender);
-                }
+            if let Some(ends) = &self.ends {
+                drop(ends.send_replace(last));
+            } else {
+                let (sender, receiver) = watch::channel(last);
+                let ends = Ends::new(receiver, self.shared.clone());
+                self.tasks.spawn_local(ends.run());
+                self.ends = Some(sender);
             }
         }
         Ok(())
@@ -483,7 +482,7 @@ impl Environment {
         let Some(connected) = &mut self.connected else {
             return;
         };
-        let is_followed = |(known, _): &(Store, _)| known == store;
+        let is_followed = |(known, _): &(Store, Releases)| known == store;
         if !connected.orders.as_ref().is_some_and(is_followed) {
             let search = Search::In(store.clone());
             let orders = state::follow_releases(cluster, &search).boxed();

@@ -10,7 +10,7 @@ use tokio_util::sync::CancellationToken;
 /// How often the loop shows that its tasks get their turn.
 const BEAT: Duration = Duration::from_secs(1);
 /// How long it may miss that.
-const MISSED: Duration = Duration::from_secs(60);
+const MISSED: Duration = Duration::from_mins(1);
 
 /// What is under way, and until when it has to be done. Clones are the same.
 #[derive(Debug, Clone, Default)]

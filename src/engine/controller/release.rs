@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use pleach_domain::inventory::{Condition, ConditionKind, Installed, Orders, SyncRequest};
-use pleach_domain::plan::{Action, Cause, Plan};
+use pleach_domain::plan::{Action, Cause, Plan, Taken};
 use pleach_domain::repo::format::Drift;
 use tokio::sync::{Notify, watch};
 use tokio::time::{Instant, sleep};
@@ -103,7 +103,7 @@ impl Release {
             let wanted = Arc::clone(&self.wanted.borrow_and_update());
             let started = Instant::now();
             let stop = self.shared.stop.clone();
-            let looked = self.look(&wanted, &stop).await;
+            let looked = Box::pin(self.look(&wanted, &stop)).await;
             let Some(looked) = looked else { return };
             self.shared.listener.tell(LoopEvent::Looked {
                 release: wanted.release().0.name.clone(),
@@ -205,7 +205,7 @@ impl Release {
         }
         // What held it may be over, and this may take long.
         self.say(&wanted, conditions).await;
-        let (end, message) = self.carry_out(&wanted, planned).await;
+        let (end, message) = Box::pin(self.carry_out(&wanted, planned)).await;
         if end != End::Unchanged {
             // The record may be another object now.
             self.told = None;
@@ -344,7 +344,7 @@ fn drift(plan: &Plan) -> String {
         .iter()
         .take(NAMED)
         .map(|change| {
-            let who: BTreeSet<&str> = change.corrects.iter().map(|taken| taken.who()).collect();
+            let who: BTreeSet<&str> = change.corrects.iter().map(Taken::who).collect();
             let who: Vec<&str> = who.into_iter().collect();
             if who.is_empty() {
                 format!("{}: {}", change.object, change.reason)

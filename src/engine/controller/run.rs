@@ -138,7 +138,8 @@ pub(super) async fn carry_out(
         events: &events,
         stop: &stop,
     };
-    let result = sync::carry_out(&run, &mut desired, observation, &plan).await;
+    let running = sync::carry_out(&run, &mut desired, observation, &plan);
+    let result = Box::pin(running).await;
     judge(&plan, result)
 }
 

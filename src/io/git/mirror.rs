@@ -164,8 +164,8 @@ impl Mirror {
         }
         // What was there when it was downloaded may be newer than what was listed.
         let heads = there
-            .into_iter()
-            .filter_map(|(branch, _)| {
+            .into_keys()
+            .filter_map(|branch| {
                 let commit = local(&repository, &branch)?;
                 Some((branch, commit))
             })
