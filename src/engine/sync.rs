@@ -26,7 +26,7 @@ mod wait;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use pleach_domain::inventory::{Attempt, Installed, Inventory, Orders};
+use pleach_domain::inventory::{Attempt, Installed, Inventory, Orders, RECONCILING};
 use pleach_domain::object::labels;
 use pleach_domain::observe::{DesiredDigest, Grants, Observed};
 use pleach_domain::order::StageName;
@@ -150,9 +150,7 @@ async fn begin(
             installed.ready = false;
         };
         let message = "a plan is being carried out";
-        state
-            .commit(superset, change, "Reconciling", message)
-            .await?;
+        state.commit(superset, change, RECONCILING, message).await?;
     }
     Ok(begun)
 }

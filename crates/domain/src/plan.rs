@@ -68,7 +68,7 @@ pub use file::{PLAN_FILE_FORMAT, PlanFile, PlanFileError, ReviewedObject, Review
 pub use model::{
     Action, Body, Cause, Change, Course, Desired, Direction, Edge, EdgeReason, Need, NonSecret, Op,
     Outgoing, Overlay, Own, Plan, Policy, Precondition, Stage, Step, StepId, Taken, Terms, Until,
-    is_protected_kind,
+    is_protected_kind, is_refusal,
 };
 pub use once::runs_once;
 pub use ownership::{is_foreign, owners_of};

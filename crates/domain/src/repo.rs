@@ -1,6 +1,7 @@
 //! What git says: repository, environments, bundles, versions.
 
 mod bundle;
+pub mod controller;
 mod decode;
 pub mod edit;
 mod entry;
@@ -18,9 +19,11 @@ pub mod restore;
 mod selector;
 mod sequence;
 mod suggest;
+mod sync;
 mod tree;
 mod unsupported;
 mod versions;
+mod window;
 
 pub use environment::environments;
 pub(crate) use environment::release_name;
@@ -40,5 +43,7 @@ pub use sequence::{
     Sequence, StageRule,
 };
 pub(crate) use suggest::{did_you_mean, nearest};
+pub use sync::SyncPolicy;
 pub use tree::{FileTree, MemoryTree, TreeEntry, TreeError, TreeKind};
 pub use versions::{KnownVersion, VersionPolicy, can_upgrade, semantic};
+pub use window::Windows;

@@ -9,6 +9,7 @@ pub mod demo;
 pub mod dump;
 pub mod faults;
 pub mod generated;
+pub mod git_server;
 pub mod isolated;
 pub mod kubectl;
 pub mod program;

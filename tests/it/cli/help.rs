@@ -20,6 +20,7 @@ use super::Folder;
 #[case("sync", &["sync"])]
 #[case("uninstall", &["uninstall"])]
 #[case("recover", &["recover"])]
+#[case("run", &["run"])]
 #[case("rollback", &["rollback"])]
 #[case("promote", &["promote"])]
 #[case("completion", &["completion"])]

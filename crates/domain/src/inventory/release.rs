@@ -22,6 +22,9 @@ pub const RECORD_FORMAT: u32 = 4;
 /// not know it leaves as it is, and what it writes means the same.
 const OLDEST_WRITER: u32 = 4;
 
+/// Reason of the condition Ready while a plan is carried out.
+pub const RECONCILING: &str = "Reconciling";
+
 /// Results that are kept.
 const HISTORY: usize = 10;
 
@@ -246,6 +249,9 @@ impl Installed {
             })
         };
         let mut conditions = vec![condition("Ready", self.ready, reason, message)];
+        if reason == RECONCILING {
+            conditions.push(condition("Reconciling", true, reason, message));
+        }
         let contended = self.contended(now);
         if !contended.is_empty() {
             let message = contended.join("; ");

@@ -13,7 +13,7 @@ use std::fmt;
 use jiff::SignedDuration;
 use serde::{Deserialize, Serialize};
 
-use crate::finding::Finding;
+use crate::finding::{Finding, Kind};
 use crate::inventory::{Override, ReleaseName};
 use crate::object::{Digest, FieldPath, GroupKind, Gvk, ObjectId, ServiceRef};
 use crate::observe::DesiredDigest;
@@ -67,6 +67,12 @@ impl Plan {
             .any(|step| step.stage == StageName::Verify && step.object.is("pleach.dev", "Release"))
     }
 
+    /// What forbids to carry it out at all. What only blocks single objects
+    /// (conflicts, an API that does not answer) is not among it.
+    pub fn refusals(&self) -> impl Iterator<Item = &Finding> {
+        self.findings.iter().filter(|finding| is_refusal(finding))
+    }
+
     /// Whether something was planned and nothing of it can be done.
     pub fn is_stuck(&self) -> bool {
         !self.has_steps() && self.count(Action::Blocked) > 0
@@ -79,6 +85,15 @@ impl Plan {
             .filter(|change| change.action == action)
             .count()
     }
+}
+
+/// Whether a finding forbids to carry out the plan that it is of.
+pub fn is_refusal(finding: &Finding) -> bool {
+    let blocks_one = matches!(finding.kind, Kind::Conflict | Kind::Cluster)
+        && finding.object.is_some()
+        // Who may not do all of it had better not begin.
+        && finding.code != "forbidden";
+    finding.is_error() && !blocks_one
 }
 
 /// How a release goes as a whole.

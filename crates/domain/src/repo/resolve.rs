@@ -18,9 +18,11 @@ use super::environment::{self, Merged, release_name};
 use super::own::read_own;
 use super::policy::{Consent, ConsentAction, Propagation, RuntimeObject, Selector};
 use super::suggest::did_you_mean;
+use super::sync;
 use super::versions::VersionPolicy;
 use super::{
-    ClusterRef, FileTree, Patch, PatchChange, ResolvedEnvironment, ResolvedRelease, format,
+    ClusterRef, FileTree, Patch, PatchChange, ResolvedEnvironment, ResolvedRelease, SyncPolicy,
+    format,
 };
 use crate::finding::{Finding, Kind};
 use crate::ignore::{FieldPattern, IgnoreRule};
@@ -166,6 +168,7 @@ impl Merged {
     ) -> ResolvedEnvironment {
         let mut releases = self.environment.releases.take().unwrap_or_default();
         let store = self.store(findings);
+        let sync = sync::resolve(self.environment.sync.take(), &self.node, findings);
         let nodes = self.node.get("releases").map_or(&[][..], Node::items);
         following::follow(&mut releases, nodes, findings);
         let mut resolved = Vec::new();
@@ -201,7 +204,10 @@ impl Merged {
         }
         let consent = self.environment.consent.take().unwrap_or_default();
         self.check_consent(&consent, &places, findings);
-        self.into_resolved(name, store, consent, resolved)
+        ResolvedEnvironment {
+            sync,
+            ..self.into_resolved(name, store, consent, resolved)
+        }
     }
 
     /// Where the records are kept.
@@ -228,6 +234,7 @@ impl Merged {
                 kubernetes: cluster.kubernetes.map(String::from),
             }),
             store,
+            sync: SyncPolicy::default(),
             prune: self.environment.prune.take().unwrap_or_default(),
             protect: self.environment.protect.take().unwrap_or_default(),
             consent,

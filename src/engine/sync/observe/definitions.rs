@@ -23,7 +23,7 @@ impl Reader<'_> {
         desired: &Desired,
         observed: &mut Observed,
     ) -> Result<(), SyncError> {
-        for id in self.migrated(desired, observed) {
+        for id in migrated(desired, observed) {
             let Some(path) = self.paths.of_kind(&id.group_kind()) else {
                 continue;
             };
@@ -57,21 +57,6 @@ impl Reader<'_> {
         Ok(())
     }
 
-    fn migrated(&self, desired: &Desired, observed: &Observed) -> Vec<ObjectId> {
-        if !desired.needs_migrated(observed.installed.as_ref()) {
-            return Vec::new();
-        }
-        let rules = &desired.sequence.migrations;
-        desired
-            .manifests
-            .iter()
-            .map(Manifest::id)
-            .filter(|id| is_definition(id) && rules.iter().any(|rule| rule.crd == id.name))
-            .filter(|id| observed.meta.contains_key(id) && !observed.full.contains_key(id))
-            .cloned()
-            .collect()
-    }
-
     /// Goes through all objects; of each only what it says is kept.
     async fn survey(&self, survey: &Survey) -> Result<Instances, SyncError> {
         let path = ResourcePath {
@@ -99,4 +84,21 @@ impl Reader<'_> {
             }
         }
     }
+}
+
+/// Definitions whose stored objects may have to be rewritten, and that nothing
+/// else had read in full.
+fn migrated(desired: &Desired, observed: &Observed) -> Vec<ObjectId> {
+    if !desired.needs_migrated(observed.installed.as_ref()) {
+        return Vec::new();
+    }
+    let rules = &desired.sequence.migrations;
+    desired
+        .manifests
+        .iter()
+        .map(Manifest::id)
+        .filter(|id| is_definition(id) && rules.iter().any(|rule| rule.crd == id.name))
+        .filter(|id| observed.meta.contains_key(id) && !observed.full.contains_key(id))
+        .cloned()
+        .collect()
 }

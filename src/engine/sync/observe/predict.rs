@@ -74,21 +74,6 @@ impl Reader<'_> {
         Ok(())
     }
 
-    /// The versions of a definition that git dropped and that stay until their
-    /// objects are rewritten: the server would refuse the definition without them.
-    fn kept<'d>(
-        &self,
-        desired: &'d Desired,
-        manifest: &Manifest,
-        live: &Live,
-    ) -> Vec<&'d MigrationRule> {
-        let rules = &desired.sequence.migrations;
-        if rules.is_empty() || !is_definition(manifest.id()) {
-            return Vec::new();
-        }
-        definition::kept(&manifest.value(), live.value(), rules)
-    }
-
     /// An object that the server cannot check at the wanted version: it may
     /// exist all the same, at a version that is served.
     async fn look(&self, manifest: &Manifest, why: Unverified) -> Result<Asked, SyncError> {
@@ -121,7 +106,7 @@ impl Reader<'_> {
             let value = value.unwrap_or_else(|| manifest.value());
             let value = match live {
                 Some(live) => {
-                    let kept = self.kept(desired, manifest, live);
+                    let kept = kept(desired, manifest, live);
                     definition::keeping(value, live.value(), &kept)
                 }
                 None => value,
@@ -144,22 +129,21 @@ impl Reader<'_> {
             // decides adoption.
             read = self.read(&path, id).await?;
             if let Ok(Some(live)) = &read
-                && (!desired.ignored.of(id).is_empty()
-                    || !self.kept(desired, manifest, live).is_empty())
+                && (!desired.ignored.of(id).is_empty() || !kept(desired, manifest, live).is_empty())
             {
                 prediction = self.dry_run(&path, manifest, body(Some(live))).await?;
             }
         }
         if let Ok(Some(live)) = &read {
-            let kept = self.kept(desired, manifest, live);
+            let kept = kept(desired, manifest, live);
             if !kept.is_empty() {
                 // What is shown is what becomes of it in the end.
                 let ended = |answer: &Live| {
                     self.live(manifest, definition::without(answer.value().clone(), &kept))
                 };
                 match &mut prediction {
-                    Prediction::Answer(answer) => *answer = ended(answer),
-                    Prediction::Conflict {
+                    Prediction::Answer(answer)
+                    | Prediction::Conflict {
                         forced: Some(answer),
                         ..
                     } => *answer = ended(answer),
@@ -315,4 +299,14 @@ fn cannot_ask(
             .filter(|namespace| missing.contains(*namespace))
             .map(|namespace| Unverified::NamespaceMissing(namespace.clone())),
     }
+}
+
+/// The versions of a definition that git dropped and that stay until their
+/// objects are rewritten: the server would refuse the definition without them.
+fn kept<'d>(desired: &'d Desired, manifest: &Manifest, live: &Live) -> Vec<&'d MigrationRule> {
+    let rules = &desired.sequence.migrations;
+    if rules.is_empty() || !is_definition(manifest.id()) {
+        return Vec::new();
+    }
+    definition::kept(&manifest.value(), live.value(), rules)
 }

@@ -111,7 +111,7 @@ impl Desired {
     }
 
     /// Whether an attempt was for what is wanted now.
-    pub(in crate::plan) fn is_of(&self, attempt: &Attempt) -> bool {
+    pub fn is_of(&self, attempt: &Attempt) -> bool {
         let version = if self.has_version() {
             &self.version
         } else {

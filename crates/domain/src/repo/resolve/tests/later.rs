@@ -5,7 +5,7 @@ use rstest::rstest;
 use super::*;
 
 #[rstest]
-#[case("sync: {interval: 5m, drift: correct}", "3: `sync`")]
+#[case("sync: {interval: 5m, approval: digest}", "3: `sync.approval: digest`")]
 #[case(
     "releases: [{bundle: app, dependsOn: [web, {kind: A, name: b}]}]",
     "3: `releases[0].dependsOn`"
