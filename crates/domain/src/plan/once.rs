@@ -80,10 +80,12 @@ pub(super) fn decide(ctx: &Ctx<'_>, draft: &mut Draft, manifest: &Manifest) {
         change(ctx, draft, manifest, Action::Unchanged, reason);
         return;
     }
-    if let Some(Prediction::Refused(why)) = ctx.observed.predicted.get(id) {
-        return block(ctx, draft, manifest, refusal::refused(why));
-    }
     let Some(live) = ctx.observed.live_meta(id) else {
+        // Of one that is there the server says that its template cannot change,
+        // and it does not have to: another one is made.
+        if let Some(Prediction::Refused(why)) = ctx.observed.predicted.get(id) {
+            return block(ctx, draft, manifest, refusal::refused(why));
+        }
         return create(ctx, draft, manifest, "it runs once for its content");
     };
     let namespace = id.namespace.as_ref();
