@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use pleach_domain::gate::is_policy;
 use pleach_domain::inventory::ReleaseName;
 use pleach_domain::plan::{Op, Plan, StepId};
 
@@ -75,6 +76,9 @@ impl<'a> Progress<'a> {
         match outcome {
             Outcome::Done => match &step.op {
                 Op::Wait => {}
+                Op::Lift if is_policy(&step.object) => {
+                    ui.status(format!("{}: lifted {}", step.stage, self.object(id)));
+                }
                 op => ui.status(format!("{}: {} {}", step.stage, past(op), self.object(id))),
             },
             Outcome::Failed(failure) => {

@@ -114,7 +114,11 @@ fn refuse_unrecorded(ctx: &Ctx<'_>, draft: &mut Draft) {
     }
     for rule in &ctx.desired.sequence.moves {
         let from = Some(rule.from.as_str());
-        let there = |id: &&ObjectId| has_pods(id) && id.namespace.as_deref() == from;
+        let comes = |id: &ObjectId| {
+            let mut named = ctx.named(&id.kind, &id.name).iter();
+            named.any(|new| new.group == id.group && new.namespace.as_ref() == Some(&rule.to))
+        };
+        let there = |id: &&ObjectId| has_pods(id) && id.namespace.as_deref() == from && comes(id);
         if let Some(id) = observed.targets.keys().find(there) {
             let message = format!(
                 "the bundle moves from {} to {}, and {id} runs there, but nothing of it is recorded",
@@ -165,7 +169,11 @@ fn copy(ctx: &Ctx<'_>, draft: &mut Draft) {
                 to: to.clone(),
             };
             let step = draft.step(ctx, StageName::Config, to, op, &reason);
-            if let Some(made) = draft.done_by.get(&namespace).copied() {
+            // That of the release may be made without a manifest.
+            let made = draft.steps.iter();
+            let made = made.filter(|step| step.op.applies() && step.object == namespace);
+            let made: Vec<StepId> = made.map(|step| step.id).collect();
+            for made in made {
                 draft.edge(made, Need::Applied, step, EdgeReason::Namespace);
             }
             for workload in draft.workloads(ctx) {

@@ -389,6 +389,16 @@ fn what_users_keep_is_copied_before_the_workloads_and_once() {
         step_of(&plan, "Deployment.apps/next/api")
     ));
     assert!(comes_before(&plan, step_of(&plan, "Namespace/next"), copy));
+    // Nor before a namespace that no manifest has.
+    let plan = Scene::new()
+        .installed(OLD)
+        .version("v1.0.0")
+        .git(&NEW.replace("/web/", "/next/"))
+        .moves("old", "next", &["settings"])
+        .wants(|desired| desired.namespace = Some("next".to_owned()))
+        .plan();
+    let copy = find(&plan, "copy", |step| matches!(step.op, Op::Copy { .. }));
+    assert!(comes_before(&plan, step_of(&plan, "Namespace/next"), copy));
     // Not again, not over what the release has itself, and not without a move.
     let copied = scene().installed("ConfigMap/next/settings: {}").entry(
         "ConfigMap/next/settings",
