@@ -26,7 +26,7 @@ use super::error::{CliError, Kind};
 use super::verdict::Verdict;
 use super::{Context, Exit, Loaded, Target, Ui};
 use crate::engine::sync::{
-    Observation, SyncError, look_at_checked, look_into_namespaces, observe, recognize,
+    Observation, SyncError, look_around, look_at_checked, look_into_namespaces, observe, recognize,
     review_access,
 };
 use crate::io::cluster::{Cluster, ClusterError, Connection};
@@ -169,6 +169,11 @@ impl Session {
                 plan = plan::plan(&desired, &observation.observed, &policy);
             }
             if look_at_checked(&cluster, &desired, &mut observation.observed, &plan).await {
+                plan = plan::plan(&desired, &observation.observed, &policy);
+            }
+            if self.options.review
+                && look_around(&cluster, &desired, &mut observation.observed, &plan).await
+            {
                 plan = plan::plan(&desired, &observation.observed, &policy);
             }
             if self.options.review {

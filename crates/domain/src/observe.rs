@@ -8,6 +8,7 @@ mod discovery;
 mod grants;
 mod live;
 mod rendered;
+mod surroundings;
 mod triage;
 
 pub use contents::{Content, Contents};
@@ -15,6 +16,7 @@ pub use discovery::{Discovery, Freshness, Resource, Served, ServedGroup, ServedV
 pub use grants::{Grants, MissingGrant, MissingRule, copyable, rules};
 pub use live::{Live, LiveMeta};
 pub use rendered::Base;
+pub use surroundings::{Budget, Node, Surroundings};
 pub use triage::{Known, Reading, is_unchanged, triage};
 
 use std::collections::BTreeMap;
@@ -77,6 +79,9 @@ pub struct Observed {
     /// where a change of the release is on its way.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub checked: BTreeMap<String, Looked>,
+    /// What stands around workloads; read only before some are written.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub surroundings: Option<Surroundings>,
     /// What pleach itself may do; empty when it was not asked.
     pub access: Grants,
     /// What the Release object says; none on first use.
@@ -285,6 +290,7 @@ impl Observed {
             backends: BTreeMap::new(),
             contents: BTreeMap::new(),
             checked: BTreeMap::new(),
+            surroundings: None,
             access: Grants::default(),
             installed: None,
             inventory: Inventory::default(),

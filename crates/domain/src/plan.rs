@@ -18,7 +18,8 @@
 //! 10. `overlays` again: what ends after that.
 //! 11. `prune::steps`: the deletions, in order, after that.
 //! 12. `access::shrink`: access reduced to what git has, after all of it.
-//! 13. `needless`: without `--wait`, no wait that no other step needs.
+//! 13. `certificates`, `surroundings`: what may be in the way of all that.
+//! 14. `needless`: without `--wait`, no wait that no other step needs.
 //!
 //! `arrange` sorts the steps and refuses cycles.
 //!
@@ -27,6 +28,7 @@
 
 mod access;
 mod arrange;
+mod certificates;
 mod changes;
 mod checks;
 mod deletion;
@@ -45,6 +47,7 @@ mod preflight;
 mod protection;
 mod prune;
 mod removal;
+mod surroundings;
 #[cfg(test)]
 mod tests;
 mod verify;
@@ -89,6 +92,8 @@ pub fn plan(desired: &Desired, observed: &Observed, policy: &Policy) -> Plan {
     overlays::finish(&ctx, &mut draft);
     prune::steps(&ctx, &mut draft);
     access::shrink(&ctx, &mut draft);
+    certificates::run(&ctx, &mut draft);
+    surroundings::run(&ctx, &mut draft);
     needless::run(&ctx, &mut draft);
     arrange::run(&ctx, draft, direction)
 }

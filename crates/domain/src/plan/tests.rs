@@ -2,6 +2,7 @@
 //! has, what is recorded.
 
 mod access;
+mod certificates;
 mod changes;
 mod configuration;
 mod checks;
@@ -22,6 +23,7 @@ mod rendered;
 mod reverse;
 mod scene;
 mod server;
+mod surroundings;
 mod verify;
 
 use rstest::rstest;
