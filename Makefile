@@ -4,7 +4,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help check-tools controlplane build fmt lint unit test demo sandbox test-upstream schemas format-schemas bench clean
+.PHONY: help check-tools controlplane build fmt lint unit test chaos demo sandbox test-upstream schemas format-schemas bench clean
 
 # Folder with manifests of upstream projects, for test-upstream.
 DATA ?=
@@ -38,6 +38,12 @@ test: controlplane ## Check and test everything
 	@$(MAKE) --no-print-directory lint
 	@$(MAKE) --no-print-directory unit
 	RUST_TEST_THREADS=$${RUST_TEST_THREADS:-4} cargo test --test control_plane
+
+# What is played: make chaos CHAOS="--seed 17"
+CHAOS ?=
+
+chaos: controlplane build ## Disturb pleach wherever it can be (hours); CHAOS="--only storm --runs 200" is shorter
+	cargo run -p pleach-testkit --bin pleach-chaos -- $(CHAOS)
 
 demo: controlplane build ## Show an upgrade on a throw-away control plane
 	cargo run -p pleach-testkit --bin pleach-demo

@@ -24,9 +24,11 @@ mod orders;
 mod plan;
 mod plan_file;
 mod preview;
+mod promote;
 mod recover;
 mod render;
 mod rollback;
+mod run;
 mod runtime;
 mod session;
 mod status;
@@ -68,6 +70,7 @@ Examples:
   pleach apply production/web       apply one release, after asking
   pleach status                     see what is installed, and whether it is ready
   pleach doctor                     see what is wrong with the cluster
+  pleach run --repo URL             keep clusters equal to the branches of a repository
 
 Exit codes:
   0  done                           5    conflict
@@ -146,11 +149,13 @@ enum Command {
     History(history::HistoryArgs),
     Doctor(doctor::DoctorArgs),
     Rollback(rollback::RollbackArgs),
+    Promote(promote::PromoteArgs),
     Suspend(orders::SuspendArgs),
     Resume(orders::ResumeArgs),
     Sync(orders::SyncArgs),
     Uninstall(uninstall::UninstallArgs),
     Recover(recover::RecoverArgs),
+    Run(run::RunArgs),
     Completion(completion::CompletionArgs),
     Version(version::VersionArgs),
 }
@@ -199,11 +204,13 @@ impl Cli {
             | Command::Resume(_)
             | Command::Sync(_)
             | Command::Uninstall(_)
-            | Command::Recover(_) => true,
+            | Command::Recover(_)
+            | Command::Run(_) => true,
             Command::Init(_)
             | Command::Render(_)
             | Command::Lint(_)
             | Command::Preview(_)
+            | Command::Promote(_)
             | Command::Completion(_)
             | Command::Version(_) => false,
         }
@@ -212,7 +219,7 @@ impl Cli {
 
 /// Runs a command to its end, and says with which code the process ends.
 pub fn run(cli: Cli, ui: &mut Ui) -> Exit {
-    let result = start_logging(&cli.global).and_then(|()| dispatch(cli, ui));
+    let result = start_logging(&cli).and_then(|()| dispatch(cli, ui));
     let exit = match result {
         Ok(exit) => exit,
         Err(error) => {
@@ -249,33 +256,47 @@ fn dispatch(cli: Cli, ui: &mut Ui) -> Result<Exit, CliError> {
         Command::History(args) => runtime::block_on(&cancel, history::run(ui, &context, args)),
         Command::Doctor(args) => runtime::block_on(&cancel, doctor::run(ui, &context, args)),
         Command::Rollback(args) => runtime::block_on(&cancel, rollback::run(ui, &context, args)),
+        Command::Promote(args) => runtime::block_on(&cancel, promote::run(ui, &context, args)),
         Command::Suspend(args) => runtime::block_on(&cancel, orders::suspend(ui, &context, args)),
         Command::Resume(args) => runtime::block_on(&cancel, orders::resume(ui, &context, args)),
         Command::Sync(args) => runtime::block_on(&cancel, orders::sync(ui, &context, args)),
         Command::Uninstall(args) => runtime::block_on(&cancel, uninstall::run(ui, &context, args)),
         Command::Recover(args) => runtime::block_on(&cancel, recover::run(ui, &context, args)),
+        Command::Run(args) => runtime::block_on(&cancel, run::run(ui, &context, args)),
         Command::Completion(args) => Ok(completion::run(ui, &args)),
         Command::Version(args) => Ok(version::run(ui, &args)),
     }
 }
 
 /// Sends log lines to stderr, if any were asked for.
-fn start_logging(global: &GlobalArgs) -> Result<(), CliError> {
+fn start_logging(cli: &Cli) -> Result<(), CliError> {
+    let global = &cli.global;
+    let format = match &cli.command {
+        Command::Run(args) => Some(args.log_format()),
+        _ => None,
+    };
     let filter = match (&global.log, global.verbose) {
         (Some(filter), _) => filter.as_str(),
+        // Log lines are all that the loop says.
+        (None, 0) if format.is_some() && global.quiet => "error",
+        (None, 0) if format.is_some() => "warn,pleach=info",
         (None, 0) => return Ok(()),
+        (None, 1) if format.is_some() => "info,pleach=debug",
         (None, 1) => "warn,pleach=info",
         (None, 2) => "info,pleach=debug",
         (None, _) => "debug,pleach=trace",
     };
     let filter = tracing_subscriber::EnvFilter::try_new(filter)
         .map_err(|error| CliError::usage(format!("invalid filter of log lines: {error}")))?;
-    tracing_subscriber::fmt()
+    let lines = tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(std::io::stderr)
-        .with_ansi(ui::colors_on_stderr(global.color))
-        .try_init()
-        .map_err(|error| CliError::new(error::Kind::Failed, error))
+        .with_ansi(ui::colors_on_stderr(global.color));
+    let started = match format {
+        Some(run::LogFormat::Json) => lines.json().flatten_event(true).try_init(),
+        _ => lines.try_init(),
+    };
+    started.map_err(|error| CliError::new(error::Kind::Failed, error))
 }
 
 /// What `--color` says, for messages about arguments that do not parse.

@@ -3,8 +3,11 @@
 //! The engine never prints. It emits [`sync::events::SyncEvent`]s; progress
 //! lines, logs and metrics are consumers of that one stream and unknown to it.
 
+pub mod controller;
 pub mod doctor;
 pub mod lease;
+pub mod load;
+pub mod planning;
 pub mod recover;
 pub mod stop;
 pub mod sync;

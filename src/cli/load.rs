@@ -4,16 +4,16 @@
 use std::fmt::Display;
 use std::path::{Path, PathBuf};
 
-use pleach_domain::finding::{Finding, Kind as FindingKind, excerpt};
-use pleach_domain::kinds::KindTable;
-use pleach_domain::render::{self, Rendered};
-use pleach_domain::repo::{self, FileTree, ResolvedEnvironment, ResolvedRelease};
-use semver::Version;
+use pleach_domain::finding::{Finding, Kind as FindingKind};
+use pleach_domain::repo::{self, FileTree, ResolvedEnvironment};
 use tokio_util::sync::CancellationToken;
 
 use super::Target;
 use super::error::{CliError, Kind};
 use super::format::findings;
+pub use crate::engine::load::Loaded;
+use crate::engine::load::with_excerpts;
+pub(super) use crate::engine::load::{pleach_version, read_all};
 use crate::engine::stop::{Cause, Stop};
 use crate::io::files;
 use crate::io::git::{Revision, Source};
@@ -49,21 +49,6 @@ pub struct Opened {
     pub tree: Box<dyn FileTree>,
     /// What they are a revision of.
     pub revision: Revision,
-}
-
-/// An environment and what its releases render to.
-#[derive(Debug)]
-pub struct Loaded {
-    /// The environment with all of its releases, also those not asked for.
-    pub environment: ResolvedEnvironment,
-    /// The releases asked for, in the order of the environment.
-    pub rendered: Vec<(ResolvedRelease, Rendered)>,
-    /// The releases not asked for: what is secret there is secret here too.
-    pub others: Vec<(ResolvedRelease, Rendered)>,
-    /// What the files are a revision of.
-    pub revision: Revision,
-    /// Everything there is to say about the environment and those releases.
-    pub findings: Vec<Finding>,
 }
 
 impl Context {
@@ -177,62 +162,11 @@ impl Context {
 
 impl Loaded {
     /// Refuses to go on when there are errors.
-    pub fn sound(self, target: &Target) -> Result<Self, CliError> {
-        if self.findings.iter().any(Finding::is_error) {
-            return Err(refused(target, self.findings));
-        }
-        Ok(self)
-    }
-
-    /// What all releases render to, also those not asked for.
-    pub(super) fn all(&self) -> impl Iterator<Item = &Rendered> {
-        self.rendered
-            .iter()
-            .chain(&self.others)
-            .map(|(_, rendered)| rendered)
-    }
-
-    /// Names of the releases asked for.
-    pub(super) fn names(&self) -> Vec<&str> {
-        self.rendered
-            .iter()
-            .map(|(release, _)| release.name.release.as_str())
-            .collect()
-    }
-
-    /// Sets the releases but one aside, with what was found in them.
-    pub(super) fn only(mut self, wanted: &str) -> Self {
-        let (rendered, others): (Vec<_>, Vec<_>) = self
-            .rendered
-            .into_iter()
-            .partition(|(release, _)| release.name.release == wanted);
-        for (_, other) in &others {
-            for finding in &other.findings {
-                // Those of the environment have got their line of source.
-                let same = |known: &Finding| {
-                    (&known.code, &known.place, &known.object, &known.message)
-                        == (
-                            &finding.code,
-                            &finding.place,
-                            &finding.object,
-                            &finding.message,
-                        )
-                };
-                if let Some(position) = self.findings.iter().position(same) {
-                    self.findings.remove(position);
-                }
-            }
-        }
-        self.rendered = rendered;
-        self.others.extend(others);
-        self
-    }
-
-    /// The version of a release: the revision for a bundle without versions.
-    pub fn version(&self, release: &ResolvedRelease) -> String {
-        match &release.version {
-            Some(version) => version.clone(),
-            None => self.revision.to_string(),
+    pub(super) fn sound(self, target: &Target) -> Result<Self, CliError> {
+        if self.is_sound() {
+            Ok(self)
+        } else {
+            Err(refused(target, self.findings))
         }
     }
 }
@@ -253,40 +187,6 @@ pub(super) fn read(
         return Err(no_release(&loaded.environment, wanted, &names));
     }
     Ok(loaded.only(wanted))
-}
-
-/// Loads an environment with all of its releases, as far as that is possible.
-pub(super) fn read_all(
-    tree: &dyn FileTree,
-    revision: Revision,
-    environment: &str,
-) -> Result<Loaded, Vec<Finding>> {
-    let environment = repo::resolve(tree, environment, &pleach_version())
-        .map_err(|findings| with_excerpts(tree, findings))?;
-    let (kinds, note) = KindTable::nearest(environment.cluster.kubernetes.as_deref());
-    // All of them, whatever is asked for: releases share kinds, and no two of
-    // them may have the same object.
-    let all = render::render_environment(tree, &environment, &kinds);
-    let findings: Vec<Finding> = environment
-        .findings
-        .iter()
-        .cloned()
-        .chain(note)
-        .chain(all.iter().flat_map(|one| one.findings.iter().cloned()))
-        .collect();
-    let findings = with_excerpts(tree, findings);
-    Ok(Loaded {
-        rendered: environment.releases.iter().cloned().zip(all).collect(),
-        environment,
-        others: Vec::new(),
-        revision,
-        findings,
-    })
-}
-
-fn with_excerpts(tree: &dyn FileTree, mut findings: Vec<Finding>) -> Vec<Finding> {
-    excerpt::attach(tree, &mut findings);
-    findings
 }
 
 pub(super) fn refused(target: &impl Display, findings: Vec<Finding>) -> CliError {
@@ -314,14 +214,4 @@ pub(super) fn no_release(
         release: Some(wanted.to_owned()),
     };
     refused(&target, vec![finding])
-}
-
-/// The version that `requires` in pleach.yaml is compared with.
-pub(super) fn pleach_version() -> Version {
-    let part = |text: &str| text.parse().unwrap_or_default();
-    Version::new(
-        part(env!("CARGO_PKG_VERSION_MAJOR")),
-        part(env!("CARGO_PKG_VERSION_MINOR")),
-        part(env!("CARGO_PKG_VERSION_PATCH")),
-    )
 }

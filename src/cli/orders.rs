@@ -60,8 +60,8 @@ pub(crate) struct ResumeArgs {
 /// Ask the loop to sync now
 ///
 /// Writes a request beside the record in the cluster, with who asked and when.
-/// Nothing in this version of pleach takes requests up yet: the loop comes
-/// later. `pleach apply` does the same from here.
+/// The loop that follows the release takes the request away once it has carried
+/// it out. Where no loop runs, `pleach apply` does the same from here.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -142,7 +142,7 @@ pub(crate) async fn sync(ui: &mut Ui, ctx: &Context, args: SyncArgs) -> Result<E
     };
     let exit = each(ui, ctx, &args.target, &args.place, change, say).await?;
     ui.notice(format!(
-        "warning: no loop watches these releases, so nothing happens until one does; `pleach apply {}` applies from here",
+        "note: a loop that follows these releases carries it out; where none runs, `pleach apply {}` applies from here",
         args.target
     ));
     Ok(exit)

@@ -6,7 +6,7 @@ use pleach_domain::finding::Finding;
 use pleach_domain::inventory::{Installed, ReleaseName};
 use pleach_domain::plan::{Direction, version_left};
 use pleach_domain::repo::restore::{Restoration, Wish, pinned, restore, unified};
-use pleach_domain::repo::{self, FileTree, Outline, PatchedTree};
+use pleach_domain::repo::{self, FileChanges, FileTree, Outline, PatchedTree};
 
 use super::error::{CliError, Kind};
 use super::load::{Loaded, pleach_version, read_all, refused};
@@ -105,7 +105,7 @@ pub(crate) async fn run(ui: &mut Ui, ctx: &Context, args: RollbackArgs) -> Resul
         ui.print(unified(&now, &restoration.files, args.show_secrets).trim_end());
         return Ok(Exit::DONE);
     }
-    ensure_clean(&branch, &restoration).await?;
+    ensure_clean(&branch, &restoration.files).await?;
     let message = message(target, &backs, &restoration, args.reason.as_deref());
     let commit = branch.commit(&restoration.files, &message).await?;
     let subject = message.lines().next().unwrap_or_default();
@@ -252,8 +252,9 @@ fn check(now: &dyn FileTree, done: &Restoration, target: &Target) -> Result<(), 
     })
 }
 
-async fn ensure_clean(branch: &Branch, done: &Restoration) -> Result<(), CliError> {
-    let edited = branch.edited(&done.files).await?;
+/// Refuses to commit files that have other changes.
+pub(super) async fn ensure_clean(branch: &Branch, files: &FileChanges) -> Result<(), CliError> {
+    let edited = branch.edited(files).await?;
     if edited.is_empty() {
         return Ok(());
     }

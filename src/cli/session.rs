@@ -5,42 +5,27 @@ use std::future::Future;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use pleach_domain::finding::{self, Finding};
-use pleach_domain::ignore::{Ignored, scale_target};
+use pleach_domain::finding::Finding;
 use pleach_domain::inventory::ReleaseName;
 use pleach_domain::observe::ClusterId;
-use pleach_domain::plan::{self, Desired, Plan, Policy, Terms};
+use pleach_domain::plan::Policy;
 use pleach_domain::render::Rendered;
-use pleach_domain::repo::{ResolvedEnvironment, ResolvedRelease};
+use pleach_domain::repo::ResolvedRelease;
 use tokio_util::sync::CancellationToken;
 
 mod absent;
-mod heirs;
-mod removal;
+mod gone;
 
 pub(super) use absent::not_installed;
-pub(super) use heirs::Heirs;
-pub(super) use removal::{Gone, Subject};
 
 use super::error::{CliError, Kind};
 use super::verdict::Verdict;
 use super::{Context, Exit, Loaded, Target, Ui};
-use crate::engine::sync::{
-    Observation, SyncError, look_around, look_at_checked, look_into_namespaces, observe, recognize,
-    review_access,
+pub(super) use crate::engine::planning::{
+    Gone, Heirs, Options, Planned, Planner, Subject, agent, desired, policy,
 };
+use crate::engine::sync::SyncError;
 use crate::io::cluster::{Cluster, ClusterError, Connection};
-
-/// How a plan is to be made.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Options {
-    /// Every object goes through read and dry run.
-    pub(super) verify: bool,
-    /// Readiness is waited for, and what git no longer has is pruned.
-    pub(super) wait: bool,
-    /// The rights that the plan needs are asked for.
-    pub(super) review: bool,
-}
 
 /// The releases of a target, and the cluster they are for.
 pub(super) struct Session {
@@ -51,13 +36,6 @@ pub(super) struct Session {
     cluster_id: Option<ClusterId>,
     /// The file of the environment is gone from git.
     is_without_file: bool,
-}
-
-/// One release with the plan that was made for it.
-pub(super) struct Planned {
-    pub(super) desired: Desired,
-    pub(super) observation: Observation,
-    pub(super) plan: Plan,
 }
 
 impl Session {
@@ -117,12 +95,6 @@ impl Session {
         &self.loaded.rendered
     }
 
-    /// Whether this is the release that says what there is to say about all.
-    fn is_first(&self, release: &ResolvedRelease) -> bool {
-        let first = self.loaded.rendered.first();
-        first.is_some_and(|(first, _)| first.name == release.name)
-    }
-
     /// The cluster that is named, in the environment or by an option.
     pub(super) fn cluster_id(&self) -> Option<&ClusterId> {
         self.cluster_id.as_ref()
@@ -135,58 +107,49 @@ impl Session {
 
     /// The client that acts for a release: audit logs are read by its name.
     pub(super) fn cluster_for(&self, release: &ReleaseName) -> Cluster {
-        self.cluster.clone().with_user_agent(&agent(Some(release)))
+        self.planner().cluster_for(release)
+    }
+
+    /// What makes the plans.
+    pub(super) fn planner(&self) -> Planner<'_> {
+        Planner {
+            loaded: &self.loaded,
+            cluster: &self.cluster,
+            cluster_id: self.cluster_id.as_ref(),
+            options: self.options,
+        }
     }
 
     /// Observes and plans one release. A release that cannot be observed costs
     /// only itself: the inner error says why, and has been shown. The outer one
     /// ends the command.
-    pub(super) async fn plan(
+    pub(super) async fn plan_for(
         &self,
         ui: &mut Ui,
-        release: &ResolvedRelease,
-        rendered: &Rendered,
+        subject: &Subject<'_>,
     ) -> Result<Result<Planned, CliError>, CliError> {
-        let mut desired = desired(&self.loaded, release, rendered);
-        let cluster = self.cluster_for(&release.name);
-        let policy = self.policy(release);
-        let planning = async {
-            let mut observation = observe(&cluster, &mut desired, &policy).await?;
-            if self.is_first(release) {
-                let declared = &self.loaded.environment.cluster;
-                let finding = declared.other_version(&observation.observed.server_version);
-                desired.findings.extend(finding);
-            }
-            desired
-                .findings
-                .extend(suspended(&release.name, &observation));
-            if let Some(named) = &self.cluster_id {
-                let observed = &mut observation.observed;
-                recognize(&cluster, &desired.store, observed, named).await?;
-            }
-            let mut plan = plan::plan(&desired, &observation.observed, &policy);
-            if look_into_namespaces(&cluster, &mut observation.observed, &plan).await {
-                plan = plan::plan(&desired, &observation.observed, &policy);
-            }
-            if look_at_checked(&cluster, &desired, &mut observation.observed, &plan).await {
-                plan = plan::plan(&desired, &observation.observed, &policy);
-            }
-            if self.options.review
-                && look_around(&cluster, &desired, &mut observation.observed, &plan).await
-            {
-                plan = plan::plan(&desired, &observation.observed, &policy);
-            }
-            if self.options.review {
-                let observed = &mut observation.observed;
-                observed.access = review_access(&cluster, &desired, observed, &plan).await?;
-                if !observed.access.missing.is_empty() {
-                    plan = plan::plan(&desired, observed, &policy);
-                }
-            }
-            Ok::<_, SyncError>((observation, plan))
-        };
-        let planned = finish(&self.cancel, Box::pin(planning)).await?;
-        self.planned(ui, &release.name, desired, planned)
+        let plans = self.planner();
+        let making = plans.plan_for(subject);
+        let planned = finish(&self.cancel, Box::pin(making)).await?;
+        self.planned(ui, subject.name(), planned)
+    }
+
+    /// Observes and plans the end of a release. The errors are those of
+    /// [`Session::plan_for`].
+    pub(super) async fn plan_end(
+        &self,
+        ui: &mut Ui,
+        gone: &Gone,
+    ) -> Result<Result<Planned, CliError>, CliError> {
+        let plans = self.planner();
+        let making = plans.plan_end(gone);
+        let planned = finish(&self.cancel, Box::pin(making)).await?;
+        self.planned(ui, gone.name(), planned)
+    }
+
+    /// What the environment and the flags allow a subject.
+    pub(super) fn policy_for(&self, subject: &Subject<'_>) -> Policy {
+        self.planner().policy_for(subject)
     }
 
     /// What came of planning; a failure is shown.
@@ -194,103 +157,17 @@ impl Session {
         &self,
         ui: &mut Ui,
         release: &ReleaseName,
-        desired: Desired,
-        planned: Result<(Observation, Plan), SyncError>,
+        planned: Result<Planned, SyncError>,
     ) -> Result<Result<Planned, CliError>, CliError> {
         match planned {
-            Ok((observation, plan)) => {
-                if self.cancel.is_cancelled() {
-                    return Err(CliError::interrupted());
-                }
-                Ok(Ok(Planned {
-                    desired,
-                    observation,
-                    plan,
-                }))
-            }
+            Ok(_) if self.cancel.is_cancelled() => Err(CliError::interrupted()),
+            Ok(planned) => Ok(Ok(planned)),
             Err(source) => {
                 let error = failed("plan", release, source);
                 ui.error(&error);
                 Ok(Err(error))
             }
         }
-    }
-
-    /// What the environment and the flags allow a release.
-    pub(super) fn policy(&self, release: &ResolvedRelease) -> Policy {
-        let cluster = self.cluster_id.clone();
-        policy(&self.loaded.environment, release, cluster, self.options)
-    }
-}
-
-/// What git wants of a release; its digests need the key of whoever compares.
-pub(super) fn desired(loaded: &Loaded, release: &ResolvedRelease, rendered: &Rendered) -> Desired {
-    let mut ignored = Ignored::default();
-    for manifest in &rendered.manifests {
-        if let Some(fields) = rendered.ignored.get(manifest.id()) {
-            ignored.add(manifest, fields);
-        }
-    }
-    let mut desired = Desired {
-        name: release.name.clone(),
-        store: release.store.clone(),
-        repository: loaded.environment.repository.clone(),
-        bundle: release.bundle.clone(),
-        version: loaded.version(release),
-        revision: loaded.revision.to_string(),
-        namespace: release.namespace.clone(),
-        create_namespace: release.create_namespace,
-        manifests: rendered.manifests.clone(),
-        runtime_objects: release.runtime_objects.clone(),
-        digests: std::collections::BTreeMap::new(),
-        ignored,
-        findings: Vec::new(),
-        terms: Terms {
-            moved_from: release.moved_from.clone(),
-            former_set: None,
-            block_uninstall: release.block_uninstall.clone(),
-            protect: loaded.environment.protect.clone(),
-            timeout: Some(release.timeout),
-            restart_on_config_change: release.restart_on_config_change,
-        },
-        sequence: release.sequence.clone(),
-    };
-    // An autoscaler may be in another release than what it scales.
-    let releases = loaded.rendered.iter().chain(&loaded.others);
-    for autoscaler in releases
-        .flat_map(|(_, rendered)| &rendered.manifests)
-        .filter(|manifest| manifest.id().kind == "HorizontalPodAutoscaler")
-    {
-        if let Some(target) = scale_target(autoscaler.id(), &autoscaler.value()) {
-            desired.leave_replicas(&target, autoscaler.id());
-        }
-    }
-    desired
-}
-
-/// What an environment and the flags allow a release.
-pub(super) fn policy(
-    environment: &ResolvedEnvironment,
-    release: &ResolvedRelease,
-    cluster: Option<ClusterId>,
-    options: Options,
-) -> Policy {
-    Policy {
-        cluster,
-        // What the former release holds comes over as well.
-        adopt: release
-            .adopt
-            .iter()
-            .cloned()
-            .chain(release.moved_from.iter().map(ReleaseName::field_manager))
-            .collect(),
-        prune: environment.prune.clone(),
-        protect: environment.protect.clone(),
-        consent: environment.consent.clone(),
-        timeout: release.timeout,
-        wait: options.wait,
-        verify: options.verify,
-        versions: release.versions.clone(),
     }
 }
 
@@ -308,16 +185,6 @@ impl Planned {
     /// Whether anything would change.
     pub(super) fn has_changes(&self) -> bool {
         self.verdict().has_changes()
-    }
-
-    /// Whether carrying it out would write something, be it only the record.
-    pub(super) fn would_write(&self) -> bool {
-        self.observation.writes(&self.desired, &self.plan)
-    }
-
-    /// Whether the release was never applied to this cluster.
-    pub(super) fn is_new(&self) -> bool {
-        self.observation.observed.installed.is_none()
     }
 
     /// Warnings and notes of the plan, and errors that block single objects.
@@ -382,35 +249,12 @@ pub(super) fn failed(what: &'static str, release: &ReleaseName, source: SyncErro
     }
 }
 
-/// A suspension holds the loop; who acts from the desk is told.
-fn suspended(release: &ReleaseName, observation: &Observation) -> Option<Finding> {
-    let orders = observation.orders();
-    let suspension = orders.suspended(observation.observed.at)?;
-    Some(
-        Finding::warning(
-            finding::Kind::Policy,
-            "suspended",
-            format!("release {release} is {}", suspension.words()),
-        )
-        .hint("that holds the loop and nobody else; `pleach resume` ends it"),
-    )
-}
-
 /// Connects for a command; an empty context is the kubeconfig's current one.
 pub(super) async fn connect(
     kubeconfig: Option<PathBuf>,
     context: Option<String>,
 ) -> Result<Cluster, CliError> {
     connect_as(agent(None), kubeconfig, context).await
-}
-
-/// What audit logs call us, acting for a release or for none.
-pub(super) fn agent(release: Option<&ReleaseName>) -> String {
-    let version = env!("CARGO_PKG_VERSION");
-    match release {
-        Some(release) => format!("pleach/{version} {release}"),
-        None => format!("pleach/{version}"),
-    }
 }
 
 async fn connect_as(

@@ -1,8 +1,8 @@
 //! What a plan means for the command that made it: the exit code, what is
 //! said, and whether it may be carried out.
 
-use pleach_domain::finding::{self, Finding, Severity};
-use pleach_domain::plan::{Action, Plan};
+use pleach_domain::finding::{Finding, Severity};
+use pleach_domain::plan::{Action, Plan, is_refusal};
 
 use super::Exit;
 use super::error::{CliError, Kind};
@@ -12,12 +12,6 @@ use super::error::{CliError, Kind};
 pub(super) struct Verdict<'a>(pub(super) &'a Plan);
 
 impl Verdict<'_> {
-    /// What forbids to carry out the plan at all. What only blocks single
-    /// objects (conflicts, an API that does not answer) is not among it.
-    fn refusals(&self) -> impl Iterator<Item = &Finding> {
-        self.0.findings.iter().filter(|finding| is_refusal(finding))
-    }
-
     /// What blocks single objects.
     pub(super) fn blocks(self) -> Exit {
         self.0
@@ -48,7 +42,7 @@ impl Verdict<'_> {
 
     /// Refuses to go on when the plan may not be carried out: all findings at once.
     pub(super) fn ensure_allowed(self) -> Result<(), CliError> {
-        let mut findings: Vec<Finding> = self.refusals().cloned().collect();
+        let mut findings: Vec<Finding> = self.0.refusals().cloned().collect();
         if findings.is_empty() {
             return Ok(());
         }
@@ -67,14 +61,4 @@ impl Verdict<'_> {
             findings,
         ))
     }
-}
-
-fn is_refusal(finding: &Finding) -> bool {
-    let blocks_one = matches!(
-        finding.kind,
-        finding::Kind::Conflict | finding::Kind::Cluster
-    ) && finding.object.is_some()
-        // Who may not do all of it had better not begin.
-        && finding.code != "forbidden";
-    finding.is_error() && !blocks_one
 }

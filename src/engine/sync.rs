@@ -5,6 +5,7 @@ mod access;
 mod body;
 mod checks;
 mod contents;
+mod daemon;
 mod error;
 pub mod events;
 mod hub;
@@ -26,7 +27,7 @@ mod wait;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use pleach_domain::inventory::{Attempt, Installed, Inventory, Orders};
+use pleach_domain::inventory::{Attempt, Installed, Inventory, Orders, RECONCILING};
 use pleach_domain::object::labels;
 use pleach_domain::observe::{DesiredDigest, Grants, Observed};
 use pleach_domain::order::StageName;
@@ -151,9 +152,7 @@ async fn begin(
             installed.ready = false;
         };
         let message = "a plan is being carried out";
-        state
-            .commit(superset, change, "Reconciling", message)
-            .await?;
+        state.commit(superset, change, RECONCILING, message).await?;
     }
     Ok(begun)
 }
@@ -239,7 +238,10 @@ impl Run<'_> {
         (superset, ledger): (Inventory, Ledger),
     ) -> Reached {
         let operator = self.operator(desired, observed, plan, (superset, ledger));
-        let mut result = scheduler::run(plan, &operator, self.events, CONCURRENCY, self.stop).await;
+        let mut result = tokio::select! {
+            result = scheduler::run(plan, &operator, self.events, CONCURRENCY, self.stop) => result,
+            never = operator.lift_expired() => match never {},
+        };
         result.standing = Box::pin(operator.settle(&result)).await;
         let inventory = operator
             .inventory

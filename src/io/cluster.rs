@@ -42,8 +42,8 @@ pub use connect::Connection;
 pub use error::{ApiError, ClusterError};
 pub use identity::{Access, Rights, User};
 pub use objects::{
-    Applied, ApplyOptions, DeleteOptions, Deleted, List, MetaList, Patch, PatchOptions,
-    Propagation, Selector,
+    Applied, ApplyOptions, DeleteOptions, Deleted, List, MetaList, MetadataPage, Patch,
+    PatchOptions, Propagation, Selector,
 };
 pub use path::ResourcePath;
 pub use registrations::RegistrationList;

@@ -1,7 +1,9 @@
 //! git on this machine: which revision a folder is at, and the files of any
-//! other revision, read without a checkout. [`write`] adds commits to a branch.
+//! other revision, read without a checkout. [`write`] adds commits to a branch,
+//! [`mirror`] copies repositories that are elsewhere.
 
 mod history;
+pub mod mirror;
 mod tree;
 mod write;
 
@@ -162,6 +164,14 @@ pub enum GitError {
         /// What it was to do.
         what: &'static str,
         /// What it said.
+        said: String,
+    },
+    /// A repository elsewhere could not be fetched.
+    #[error("failed to fetch {url}: {said}")]
+    Fetch {
+        /// Its URL, without credentials.
+        url: String,
+        /// Why.
         said: String,
     },
     /// The state of the working tree could not be read.
@@ -388,6 +398,27 @@ fn open_error(folder: &Path, error: git2::Error) -> GitError {
     GitError::Owner { path }
 }
 
+/// What git says, without the name and password that a URL in it may have.
+fn without_credentials(said: &str) -> String {
+    let mut out = String::new();
+    let mut rest = said;
+    while let Some(at) = rest.find("://") {
+        let (before, behind) = rest.split_at(at + 3);
+        out.push_str(before);
+        let host = behind
+            .find(|c: char| c == '/' || c.is_whitespace())
+            .unwrap_or(behind.len());
+        rest = match behind[..host].rfind('@') {
+            Some(at) => {
+                out.push('\u{2026}');
+                &behind[at..]
+            }
+            None => behind,
+        };
+    }
+    out + rest
+}
+
 #[cfg(test)]
 mod tests {
     use git2::ErrorClass;
@@ -418,5 +449,16 @@ mod tests {
             error.hint().unwrap(),
             "if you trust it, run: git config --global --add safe.directory /srv/fleet"
         );
+    }
+
+    #[test]
+    fn credentials_in_urls_are_not_repeated() {
+        assert_eq!(
+            without_credentials(
+                "fatal: 'https://me:hunter2@git.example.org/a@b' and ssh://git@x: no"
+            ),
+            "fatal: 'https://\u{2026}@git.example.org/a@b' and ssh://\u{2026}@x: no"
+        );
+        assert_eq!(without_credentials("nothing"), "nothing");
     }
 }

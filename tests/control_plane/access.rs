@@ -89,3 +89,144 @@ fn no_version_lacks_a_right_while_both_run() {
     let (_, events) = fleet.watched(Fleet::applied);
     assert_eq!((events.summary().writes, events.summary().dry_runs), (0, 0));
 }
+
+/// An application whose pods are bound to a role, of two that there are.
+fn bound(role: &str, replicas: usize) -> String {
+    let text = application("app", "get", replicas);
+    let rbac = "rbac.authorization.k8s.io";
+    let text = text.replace(
+        "kind: Role, name: app}",
+        &format!("kind: Role, name: {role}}}"),
+    );
+    format!(
+        "\
+{text}---
+apiVersion: {rbac}/v1
+kind: Role
+metadata: {{name: other}}
+rules: [{{apiGroups: [''], resources: [configmaps], verbs: [list]}}]
+"
+    )
+}
+
+#[test]
+fn a_binding_to_another_role_leaves_nobody_without_rights() {
+    const FILE: &str = "manifests/web/web.yaml";
+    let release = "  - {name: web, bundle: web, namespace: rebound, timeout: 3s}\n";
+    let app = |role: &str, replicas| {
+        bound(role, replicas).replace("namespace: access", "namespace: rebound")
+    };
+    let fleet = Fleet::new(
+        "rebound",
+        release,
+        &[
+            ("manifests/web/bundle.yaml", BUNDLE.to_owned()),
+            (FILE, app("app", 0)),
+        ],
+    );
+    fleet.applied();
+    let may = |verb: &str| {
+        let asked = [
+            "auth",
+            "can-i",
+            verb,
+            "configmaps",
+            "-n",
+            "rebound",
+            "--as=system:serviceaccount:rebound:app",
+        ];
+        fleet.try_kubectl(&asked).status.success()
+    };
+    let former = || fleet.kubectl(&["-n", "rebound", "get", "rolebindings", "-o=name"]);
+    assert!(may("get") && !may("list"));
+
+    // The new version does not get ready: the pods of both have what they need.
+    fleet.write(FILE, &app("other", 1));
+    fleet.commit();
+    fleet
+        .apply()
+        .ended_with(6)
+        .says("what the version that still runs may need stays until the end");
+    assert!(may("get") && may("list"));
+    assert!(
+        former().contains("/app.pleach-former-role."),
+        "{}",
+        former()
+    );
+    fleet.run(&["status", "rebound"]).says("former-role");
+    fleet.apply().ended_with(6);
+    assert!(may("get") && may("list"));
+
+    // It gets ready, and what was there for a while goes.
+    fleet.edit(FILE, "replicas: 1", "replicas: 0");
+    fleet.commit();
+    fleet.applied();
+    assert!(!may("get") && may("list"));
+    assert_eq!(former().trim(), "rolebinding.rbac.authorization.k8s.io/app");
+    let (_, events) = fleet.watched(Fleet::applied);
+    assert_eq!(events.writes().to_string(), "");
+}
+
+/// What somebody may do who writes roles and does not hold all of their rules.
+const DEPLOYER: &str = "\
+apiVersion: rbac.authorization.k8s.io/v1
+kind: ClusterRole
+metadata: {name: deployer-who-may-not-read-secrets}
+rules:
+  - {apiGroups: [''], resources: [configmaps, serviceaccounts, services, namespaces], verbs: ['*']}
+  - {apiGroups: [''], resources: [secrets], resourceNames: [pleach-digest-key], verbs: [get]}
+  - {apiGroups: [apps], resources: [deployments], verbs: ['*']}
+  - {apiGroups: [rbac.authorization.k8s.io], resources: [roles, rolebindings], verbs: [get, list, watch, create, patch, delete]}
+  - {apiGroups: [coordination.k8s.io], resources: [leases], verbs: ['*']}
+  - {apiGroups: [pleach.dev], resources: ['*'], verbs: ['*']}
+  - {apiGroups: [apiextensions.k8s.io, apiregistration.k8s.io, admissionregistration.k8s.io, discovery.k8s.io], resources: ['*'], verbs: [get, list, watch]}
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: ClusterRoleBinding
+metadata: {name: deployer-who-may-not-read-secrets}
+roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: deployer-who-may-not-read-secrets}
+subjects: [{apiGroup: rbac.authorization.k8s.io, kind: User, name: cleo}]
+";
+
+#[test]
+fn what_is_given_for_a_while_must_be_held_before_anything_is_written() {
+    const FILE: &str = "manifests/web/web.yaml";
+    let app = |verbs: &str, replicas| {
+        application("app", verbs, replicas).replace("namespace: access", "namespace: giver")
+    };
+    let mut fleet = Fleet::new(
+        "giver",
+        "  - {name: web, bundle: web, namespace: giver, timeout: 3s}\n",
+        &[
+            ("manifests/web/bundle.yaml", BUNDLE.to_owned()),
+            (FILE, app("get", 0).replace("[configmaps]", "[secrets]")),
+        ],
+    );
+    fleet.applied();
+    let file = fleet.file("deployer.yaml", DEPLOYER);
+    fleet.kubectl(&["apply", "-f", &file]);
+    let groups = ["system:authenticated"];
+    fleet.through(
+        crate::shared()
+            .kubeconfig_for_user("cleo", &groups)
+            .unwrap(),
+    );
+
+    // The role of git is within what she holds, the one that both versions need
+    // is not.
+    fleet.write(FILE, &app("list", 0).replace("app:1", "app:2"));
+    fleet.commit();
+    fleet
+        .writes_nothing(|fleet| fleet.apply().ended_with(4))
+        .says("may not write Role.rbac.authorization.k8s.io/giver/app, which gives rights that pleach does not hold itself")
+        .says(r#"{apiGroups: [""], resources: ["secrets"], verbs: ["get"]}"#)
+        .says("nothing was written");
+    // Nor is one that git has.
+    fleet.write(FILE, &app("get", 0).replace("[configmaps]", "[pods]"));
+    fleet.commit();
+    fleet
+        .writes_nothing(|fleet| fleet.apply().ended_with(4))
+        .says(r#"{apiGroups: [""], resources: ["pods"], verbs: ["get"]}"#);
+    fleet.through(crate::shared().kubeconfig().to_owned());
+    fleet.applied();
+}

@@ -111,14 +111,14 @@ fn what_does_not_hold_refuses_an_upgrade_until_git_says_otherwise() {
         .ended_with(0)
         .says("check gears-turn overridden: the gears are changed");
     // Nothing is on its way any more: drift is corrected whatever they say.
-    let patch = "--patch={\"data\":{\"k\":\"other\"}}";
+    let change = "--patch={\"data\":{\"k\":\"other\"}}";
     kubectl::admin(&[
         "-n",
         "checked",
         "patch",
         "cm/settings",
         "--type=merge",
-        patch,
+        change,
     ]);
     fleet.applied();
     assert_eq!(

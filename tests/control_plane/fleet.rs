@@ -140,6 +140,11 @@ impl Fleet {
         self.kubeconfig = kubeconfig;
     }
 
+    /// The connection to its control plane itself.
+    pub(crate) fn server(&self) -> PathBuf {
+        self.plane.kubeconfig().to_owned()
+    }
+
     pub(crate) fn cluster_id(&self) -> String {
         self.field(&["namespace", "kube-system"], "{.metadata.uid}")
     }
@@ -448,7 +453,7 @@ fn text(value: &Value) -> &str {
 }
 
 /// All events of requests that were answered before this call.
-fn settled(plane: &'static ControlPlane) -> Events {
+pub(crate) fn settled(plane: &'static ControlPlane) -> Events {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()

@@ -167,6 +167,26 @@ fn a_gate_stops_everybody_but_those_exempt_until_the_change_is_done() {
 }
 
 #[test]
+fn a_run_does_not_keep_a_gate_for_longer_than_it_may_be_closed() {
+    let bundle = hold("gate-long").replace("30m", "5s");
+    let fleet = fleet("gate-long", "12s", &bundle);
+    define_gears(&fleet);
+    deploy(&fleet, &never());
+    let failed = fleet
+        .apply()
+        .ended_with(6)
+        .says("gate hold was closed for as long as it may be");
+    assert!(
+        !failed.stdout.contains("still closed"),
+        "{}",
+        failed.shown()
+    );
+    assert!(!is_closed(&fleet, "hold"));
+    assert_eq!(create(&fleet, "eve"), Ok(()));
+    assert_eq!(journal(&fleet), None);
+}
+
+#[test]
 fn a_gate_that_git_does_not_have_any_more_is_lifted_first() {
     let fleet = fleet("gate-drop", "2s", &hold("gate-drop"));
     define_gears(&fleet);

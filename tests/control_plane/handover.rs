@@ -1,4 +1,5 @@
-//! Objects that change hands between releases (`movedFrom`).
+//! Objects that change hands between releases (`movedFrom`), and releases that
+//! move to another namespace (`moves`).
 
 use pleach_testkit::faults::Moment;
 use rstest::rstest;
@@ -205,4 +206,125 @@ fn a_handover_that_is_killed_is_gone_on_with(
     assert!(!fleet.exists(&["release", &format!("{environment}.old")]));
     let (_, events) = fleet.watched(Fleet::applied);
     assert_eq!(events.writes().to_string(), "");
+}
+
+/// A release that lies in one namespace in its first version, and in another
+/// one in its second. Both exist.
+fn moving(environment: &'static str) -> Fleet {
+    let (old, new) = (format!("{environment}-a"), format!("{environment}-b"));
+    let bundle = format!(
+        "{}moves:\n  - {{from: {old}, to: {new}, copy: [{{kind: ConfigMap, name: settings}}]}}\n",
+        samples::BUNDLE
+    );
+    let app = |namespace: &str| {
+        let name = format!("{{name: shop, namespace: {namespace}}}");
+        samples::deployment("shop").replacen("{name: shop}", &name, 1)
+    };
+    let fleet = Fleet::new(
+        environment,
+        "  - {name: shop, bundle: shop, version: v1.0.0}\n",
+        &[
+            ("manifests/shop/bundle.yaml", bundle.as_str()),
+            ("manifests/shop/v1.0.0/app.yaml", &app(&old)),
+            ("manifests/shop/v1.1.0/app.yaml", &app(&new)),
+        ],
+    );
+    for namespace in [&old, &new] {
+        fleet.kubectl(&["create", "namespace", namespace]);
+    }
+    fleet
+}
+
+fn settings(fleet: &Fleet, namespace: &str, value: &str) {
+    let literal = format!("--from-literal=k={value}");
+    fleet.kubectl(&["create", "configmap", "settings", "-n", namespace, &literal]);
+}
+
+#[test]
+fn settings_of_users_come_along_and_are_theirs() {
+    let fleet = moving("move-copy");
+    fleet.applied();
+    settings(&fleet, "move-copy-a", "theirs");
+    fleet.edit_environment("v1.0.0", "v1.1.0");
+    fleet.commit();
+    fleet
+        .run(&["plan", "move-copy"])
+        .ended_with(0)
+        .says("copy      ConfigMap/move-copy-b/settings  (from ConfigMap/move-copy-a/settings, if there is one; what exists stays)");
+    fleet.applied();
+    let copy = ["configmap", "settings", "-n", "move-copy-b"];
+    let object = fleet.get(&copy).unwrap();
+    assert_eq!(object["data"]["k"], "theirs");
+    assert_eq!(owners(&object), ["pleach-copy Update"]);
+    // The source is the user's too; the workload has moved.
+    assert!(fleet.exists(&["configmap", "settings", "-n", "move-copy-a"]));
+    assert!(!fleet.exists(&["deployment", "shop", "-n", "move-copy-a"]));
+    assert!(fleet.exists(&["deployment", "shop", "-n", "move-copy-b"]));
+    fleet.writes_nothing(Fleet::applied).says(
+        "kept ConfigMap/move-copy-b/settings: copied when the product moved; stays because it is the user's",
+    );
+    // Nobody changes it, and nobody deletes it.
+    fleet.kubectl(&[
+        "patch",
+        "configmap",
+        "settings",
+        "-n",
+        "move-copy-b",
+        "--type=merge",
+        "-p",
+        r#"{"data":{"k":"later"}}"#,
+    ]);
+    fleet.writes_nothing(Fleet::applied);
+    fleet
+        .run(&["uninstall", "move-copy/shop", "--yes"])
+        .ended_with(0);
+    assert_eq!(fleet.field(&copy, "{.data.k}"), "later");
+}
+
+#[test]
+fn what_exists_already_is_not_copied_over() {
+    let fleet = moving("move-there");
+    fleet.applied();
+    settings(&fleet, "move-there-a", "former");
+    settings(&fleet, "move-there-b", "here");
+    fleet.edit_environment("v1.0.0", "v1.1.0");
+    fleet.commit();
+    fleet
+        .run(&["apply", "move-there", "--yes", "--verbose"])
+        .ended_with(0)
+        .says("ConfigMap/move-there-b/settings exists already, and stays as it is");
+    let copy = ["configmap", "settings", "-n", "move-there-b"];
+    assert_eq!(fleet.field(&copy, "{.data.k}"), "here");
+    fleet.writes_nothing(Fleet::applied);
+}
+
+#[test]
+fn without_a_source_there_is_nothing_to_copy() {
+    let fleet = moving("move-none");
+    fleet.applied();
+    fleet.edit_environment("v1.0.0", "v1.1.0");
+    fleet.commit();
+    fleet
+        .run(&["apply", "move-none", "--yes", "--verbose"])
+        .ended_with(0)
+        .says("ConfigMap/move-none-a/settings does not exist, and is not copied");
+    assert!(!fleet.exists(&["configmap", "settings", "-n", "move-none-b"]));
+    fleet.writes_nothing(Fleet::applied);
+}
+
+#[test]
+fn a_move_of_what_nobody_recorded_is_refused() {
+    let fleet = moving("move-unknown");
+    let file = fleet.file("app.yaml", &samples::deployment("shop"));
+    fleet.kubectl(&["apply", "-n", "move-unknown-a", "-f", &file]);
+    fleet.edit_environment("v1.0.0", "v1.1.0");
+    fleet.commit();
+    fleet
+        .writes_nothing(|fleet| fleet.apply().ended_with(7))
+        .says("Deployment.apps/move-unknown-a/shop runs there, but nothing of it is recorded")
+        .says("adopt the version that is installed first");
+    // Where nothing runs, nothing moves.
+    fleet.kubectl(&["delete", "deployment", "shop", "-n", "move-unknown-a"]);
+    fleet.applied();
+    assert!(fleet.exists(&["deployment", "shop", "-n", "move-unknown-b"]));
 }

@@ -7,7 +7,6 @@ use std::time::Duration;
 use pleach_testkit::faults::{Fault, FaultProxy, Moment, Rule, Seen};
 
 use crate::fleet::Fleet;
-use crate::shared;
 
 /// Runs a command line, and kills it at a moment of its nth write. Says whether
 /// it came to that.
@@ -31,7 +30,8 @@ pub(crate) fn at(
 }
 
 fn run(fleet: &mut Fleet, args: &[&str], moment: Moment, rule: impl FnOnce(Fault) -> Rule) -> bool {
-    let proxy = FaultProxy::start(shared().kubeconfig()).unwrap();
+    let server = fleet.server();
+    let proxy = FaultProxy::start(&server).unwrap();
     let child: Arc<Mutex<Option<Child>>> = Arc::default();
     let victim = Arc::clone(&child);
     let kill = Fault::hook(moment, move || {
@@ -54,7 +54,7 @@ fn run(fleet: &mut Fleet, args: &[&str], moment: Moment, rule: impl FnOnce(Fault
         }
         std::thread::sleep(Duration::from_millis(20));
     };
-    fleet.through(shared().kubeconfig().to_owned());
+    fleet.through(server);
     status.code().is_none()
 }
 

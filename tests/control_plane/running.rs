@@ -1,6 +1,6 @@
 //! The program while it runs: what it has said so far, and signals.
 
-use std::io::{BufRead as _, BufReader, Read as _};
+use std::io::{BufRead as _, BufReader};
 use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
@@ -17,8 +17,20 @@ pub(crate) struct Running {
     child: Child,
     started: Instant,
     said: Arc<Mutex<String>>,
-    stdout: Option<JoinHandle<String>>,
-    stderr: Option<JoinHandle<()>>,
+    printed: Arc<Mutex<String>>,
+    readers: Vec<JoinHandle<()>>,
+}
+
+/// Collects what comes in, line by line.
+fn read(from: impl std::io::Read + Send + 'static, into: &Arc<Mutex<String>>) -> JoinHandle<()> {
+    let into = Arc::clone(into);
+    std::thread::spawn(move || {
+        for line in BufReader::new(from).lines() {
+            let mut text = into.lock().unwrap();
+            text.push_str(&line.unwrap());
+            text.push('\n');
+        }
+    })
 }
 
 impl Fleet {
@@ -28,27 +40,18 @@ impl Fleet {
         let mut command = self.command(args);
         command.stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn().unwrap();
-        let mut stdout = child.stdout.take().unwrap();
-        let stderr = BufReader::new(child.stderr.take().unwrap());
-        let said = Arc::new(Mutex::new(String::new()));
-        let heard = Arc::clone(&said);
+        let (said, printed) = (Arc::default(), Arc::default());
+        let readers = vec![
+            read(child.stdout.take().unwrap(), &printed),
+            read(child.stderr.take().unwrap(), &said),
+        ];
         Running {
             args: args.iter().map(|arg| (*arg).to_owned()).collect(),
             child,
             started: Instant::now(),
             said,
-            stdout: Some(std::thread::spawn(move || {
-                let mut text = String::new();
-                stdout.read_to_string(&mut text).unwrap();
-                text
-            })),
-            stderr: Some(std::thread::spawn(move || {
-                for line in stderr.lines() {
-                    let mut said = heard.lock().unwrap();
-                    said.push_str(&line.unwrap());
-                    said.push('\n');
-                }
-            })),
+            printed,
+            readers,
         }
     }
 
@@ -70,12 +73,32 @@ impl Running {
     /// Waits until it has said something on stderr.
     #[track_caller]
     pub(crate) fn until_says(&mut self, text: &str) {
+        self.until(text, |running| running.said().contains(text).then_some(()));
+    }
+
+    /// Waits for a line of the result that begins like that, and gives the rest.
+    #[track_caller]
+    pub(crate) fn until_prints(&mut self, start: &str) -> String {
+        self.until(start, |running| {
+            let printed = running.printed.lock().unwrap();
+            let rest = printed.lines().find_map(|line| line.strip_prefix(start));
+            rest.map(str::to_owned)
+        })
+    }
+
+    /// What it has said on stderr so far.
+    pub(crate) fn said(&self) -> String {
+        self.said.lock().unwrap().clone()
+    }
+
+    #[track_caller]
+    fn until<T>(&mut self, text: &str, look: impl Fn(&Self) -> Option<T>) -> T {
         let started = Instant::now();
         loop {
-            let said = self.said.lock().unwrap().clone();
-            if said.contains(text) {
-                return;
+            if let Some(found) = look(self) {
+                return found;
             }
+            let said = self.said();
             let ended = self.child.try_wait().unwrap();
             assert_eq!(ended, None, "it ended and never said {text:?}: {said}");
             assert!(
@@ -97,24 +120,26 @@ impl Running {
     /// Waits for its end. The code is -1 when a signal ended it.
     #[track_caller]
     pub(crate) fn ended(mut self) -> Run {
+        let asked = Instant::now();
         let status = loop {
             if let Some(status) = self.child.try_wait().unwrap() {
                 break status;
             }
             assert!(
-                self.started.elapsed() < 2 * PATIENCE,
+                asked.elapsed() < 2 * PATIENCE,
                 "it never ended: {}",
                 self.said.lock().unwrap()
             );
             std::thread::sleep(Duration::from_millis(10));
         };
-        let stdout = self.stdout.take().unwrap().join().unwrap();
-        self.stderr.take().unwrap().join().unwrap();
+        for reader in self.readers.drain(..) {
+            reader.join().unwrap();
+        }
         let args: Vec<&str> = self.args.iter().map(String::as_str).collect();
         let run = Run {
             code: status.code().unwrap_or(-1),
-            stdout,
-            stderr: self.said.lock().unwrap().clone(),
+            stdout: self.printed.lock().unwrap().clone(),
+            stderr: self.said(),
             took: self.started.elapsed(),
         };
         run.sound(&args)

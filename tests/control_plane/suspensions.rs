@@ -96,12 +96,12 @@ fn check(environment: &'static str, lines: &str, args: &[&str]) {
         .collect();
     assert_eq!(suspended, [true, false]);
 
-    // A request is recorded, and nobody is told that anything will happen.
+    // A request is recorded; without a loop nothing happens.
     run(&["sync", environment, "--override-window"])
         .ended_with(0)
         .says(&format!("{web}: a sync is requested"))
         .says(&format!("{environment}/api is suspended by "))
-        .says("no loop watches these releases, so nothing happens until one does");
+        .says("a loop that follows these releases carries it out");
     let json = run(&["status", environment, "-o", "json"]).json();
     for one in json["releases"].as_array().unwrap() {
         assert_eq!(one["orders"]["sync"]["overrideWindow"], true);

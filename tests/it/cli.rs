@@ -9,6 +9,7 @@ mod help;
 mod init;
 mod lint;
 mod preview;
+mod promote;
 mod render;
 mod status;
 mod version;

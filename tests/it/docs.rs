@@ -53,7 +53,12 @@ fn every_filter_is_documented() {
 #[test]
 fn the_annotations_are_documented() {
     let page = page("formats.md");
-    for annotation in [annotations::AFTER, annotations::PRUNE] {
+    for annotation in [
+        annotations::AFTER,
+        annotations::PRUNE,
+        annotations::RUN,
+        annotations::STAGE,
+    ] {
         assert!(
             page.contains(&format!("\n| `{annotation}: ")),
             "{annotation}"
@@ -182,6 +187,7 @@ fn the_schemas_know_our_files_and_their_mistakes() {
         example(&page, "pleach.yaml"),
         example(&page, "environments/NAME.yaml"),
         example(&page, "manifests/BUNDLE/bundle.yaml"),
+        example(&crate::docs::page("loop.md"), "What is followed"),
         fs::read_to_string(root().join("pleach.yaml")).unwrap(),
     ];
     for folder in ["environments", "manifests"] {
@@ -250,6 +256,21 @@ spec:
     assert_eq!(rendered.findings, []);
     let settings = rendered.manifests[0].value();
     assert_eq!(settings["data"], serde_json::json!({"theme": "dark"}));
+}
+
+#[test]
+fn the_example_of_the_loop_is_a_configuration() {
+    let text = example(&page("loop.md"), "What is followed");
+    let controller = repo::controller::read("loop.md", text.into_bytes()).unwrap();
+    assert_eq!(controller.repositories[0].environments.len(), 2);
+}
+
+#[test]
+fn every_metric_is_described() {
+    let page = page("loop.md");
+    for name in pleach::server::metrics::NAMES {
+        assert!(page.contains(&format!("\n| `{name}")), "{name}");
+    }
 }
 
 #[test]

@@ -14,6 +14,8 @@ mod commit;
 mod docs;
 mod git;
 mod golden;
+mod hooks;
+mod mirror;
 mod plan;
 mod records;
 mod render;

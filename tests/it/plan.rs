@@ -242,6 +242,7 @@ fn install(
             let services = registered_services(&id.group_kind(), &value);
             assert_eq!(services, [service]);
             observed.registrations.push(Registration {
+                intercepts: Vec::new(),
                 id,
                 meta,
                 services,

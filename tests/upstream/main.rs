@@ -11,6 +11,7 @@
 
 mod large;
 mod lint;
+mod narrowing;
 mod parse;
 mod templates;
 mod upgrade;

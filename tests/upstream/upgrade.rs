@@ -91,8 +91,10 @@ async fn the_real_files_move_and_a_loss_of_data_is_refused() {
         "",
         "{run}"
     );
-    let run = run.ended_with(3).unwrap();
+    let run = run.ended_with(7).unwrap();
     assert!(run.says("storedVersions"), "{run}");
+    // What would be lost is named: the user's objects are instances.
+    assert!(run.says("VirtualMachineInstance.kubevirt.io/"), "{run}");
     is_recorded(&scene.kubectl, "test.kubevirt", "v0.12.0", "kube-system").unwrap();
     scene.world.stop().await.unwrap();
 }

@@ -1,6 +1,7 @@
 //! What outlives a run: the members of a release and what is recorded of them.
 
 mod applyset;
+mod conditions;
 mod corrections;
 mod entry;
 mod journal;
@@ -13,6 +14,7 @@ mod store;
 mod summary;
 
 pub use applyset::apply_set_id;
+pub use conditions::{Condition, ConditionKind, carry_over, telling};
 pub use corrections::Correction;
 pub use entry::{Entry, EntryState, Inventory};
 pub use journal::{JOURNAL_FORMAT, JOURNAL_LIMIT, Journal, JournalError, Outcome, Run};
@@ -20,8 +22,8 @@ pub use memory::Memory;
 pub use orders::{Orders, Suspension, SyncRequest};
 pub use rebuild::{Found, Rebuilt, rebuild};
 pub use release::{
-    Attempt, AttemptResult, Installed, Override, RECORD_FORMAT, RecordError, ReleaseName, ShardRef,
-    config_map_data, parent_object,
+    Attempt, AttemptResult, Installed, Override, RECONCILING, RECORD_FORMAT, RecordError,
+    ReleaseName, ShardRef, config_map_data, parent_object,
 };
 pub use shards::{SHARD_LIMIT, Shard, ShardError, read_shards, write_shards};
 pub use store::{STATE_NAMESPACE, Store};

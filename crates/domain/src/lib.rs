@@ -7,7 +7,8 @@
 //! Reading order follows the data: [`repo`] (what git says) → [`values`] →
 //! [`render`] (manifests) → [`observe`] (what the cluster says) → [`diff`] →
 //! [`order`] → [`plan`]; [`doctor`] looks at a whole cluster instead of a
-//! release. [`deployer`] knows who else may own an object, [`ignore`] which
+//! release. [`definition`] knows what the change of a
+//! `CustomResourceDefinition` does to live objects, [`deployer`] who else may own an object, [`ignore`] which
 //! fields are left to others, [`overlay`] what is changed for a while only, [`gate`] what is closed
 //! meanwhile. [`object`] is what all of them speak of, [`inventory`] what outlives a run,
 //! [`readiness`] what "done" means, [`check`] what people say must hold, in [`cel`].
@@ -15,6 +16,7 @@
 pub mod age;
 pub mod cel;
 pub mod check;
+pub mod definition;
 pub mod deployer;
 pub mod diff;
 pub mod doctor;

@@ -5,6 +5,7 @@
 
 mod contents;
 mod discovery;
+mod escalation;
 mod grants;
 mod live;
 mod rendered;
@@ -13,6 +14,7 @@ mod triage;
 
 pub use contents::{Content, Contents};
 pub use discovery::{Discovery, Freshness, Resource, Served, ServedGroup, ServedVersion};
+pub use escalation::Escalation;
 pub use grants::{Grants, MissingGrant, MissingRule, copyable, rules};
 pub use live::{Live, LiveMeta};
 pub use rendered::Base;
@@ -26,9 +28,11 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use crate::check::Looked;
+use crate::definition::Instances;
 use crate::deployer::KnownOwner;
 use crate::inventory::{Installed, Inventory, Journal};
 use crate::object::{Digest, DigestKey, FieldPath, GroupKind, Manifest, ObjectId, ServiceRef};
+use crate::order::Interception;
 
 /// Which cluster: the uid of its namespace `kube-system`; where state is kept in
 /// ConfigMaps, that of their namespace.
@@ -75,6 +79,10 @@ pub struct Observed {
     /// only when there are such.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub contents: BTreeMap<String, Contents>,
+    /// The custom resources of definitions that change, where something of them
+    /// could be lost.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub instances: BTreeMap<ObjectId, Instances>,
     /// What speaks against the checks of the bundle, by their names; read only
     /// where a change of the release is on its way.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
@@ -91,7 +99,7 @@ pub struct Observed {
     /// What a former run left to do.
     pub journal: Journal,
     /// Objects that are changed for a while or restarted, of the release or of
-    /// others; read only where a change of the release is on its way, or a
+    /// others, and roles that its workloads make; read only where a change of the release is on its way, or a
     /// former run left something.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub targets: BTreeMap<ObjectId, Live>,
@@ -254,6 +262,9 @@ pub struct Registration {
     pub meta: LiveMeta,
     /// The Services it points at, without doubles.
     pub services: Vec<ServiceRef>,
+    /// Webhook configurations only: what they intercept.
+    #[serde(default)]
+    pub intercepts: Vec<Interception>,
     /// APIServices only: condition Available, with its message when it is not.
     pub available: Option<Result<(), String>>,
 }
@@ -289,6 +300,7 @@ impl Observed {
             registrations: Vec::new(),
             backends: BTreeMap::new(),
             contents: BTreeMap::new(),
+            instances: BTreeMap::new(),
             checked: BTreeMap::new(),
             surroundings: None,
             access: Grants::default(),

@@ -5,7 +5,8 @@ mod kinds;
 mod stage;
 
 pub use facts::{
-    Definition, Facts, Interception, configuration, registered_api, registered_services,
+    Definition, Facts, Interception, configuration, interceptions, registered_api,
+    registered_services,
 };
 pub use kinds::{
     DeletionClass, defined_kinds, deletion_class, is_builtin_group, kind_rank, sort, stage_of,

@@ -22,6 +22,7 @@ use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
+use crate::gate::is_policy;
 use crate::object::{Digest, FieldPath, ObjectId, PathSegment, canonical_json};
 use crate::plan::NonSecret;
 
@@ -125,6 +126,13 @@ pub struct Journaled {
     pub since: Timestamp,
     /// The version whose attempt made it.
     pub attempt: String,
+}
+
+impl Journaled {
+    /// Whether the object as a whole is there for a while only.
+    pub fn is_made(&self) -> bool {
+        self.original.0.is_null() && !is_policy(&self.object)
+    }
 }
 
 /// How far a temporary change is.

@@ -4,20 +4,26 @@
 //! deterministic. It runs passes over a [`draft::Draft`]; a pass emits changes,
 //! steps, edges and findings and reads what earlier passes left:
 //!
-//! 1. `preflight`: may anything be written at all? `checks`: does everything
-//!    hold that the bundle asks for?
+//! 1. `preflight`: may anything be written at all? With `access::operators`:
+//!    could those who write roles still do so? `checks`: does everything hold
+//!    that the bundle asks for?
 //! 2. `changes`: what happens to every desired object, and the steps for it.
-//! 3. `access::widen`: what running pods may need stays for now.
+//! 3. `access::widen`, `trust::widen`: what running pods may need stays for now,
+//!    and who trusts them. `definitions::stage`: what of a definition can only
+//!    be had later.
 //! 4. `namespace`: the release's namespace, when no manifest has it.
 //! 5. `edges`: what one step needs of another.
 //! 6. `prune::decide`: what git no longer has and may go.
 //! 7. `leftover`: registrations whose Service goes.
-//! 8. `overlays`: what is different or closed for a while, and declared stages;
-//!    `checks` again before each of these.
+//! 8. `handover`: what moves to another namespace; `once`: what comes after Jobs
+//!    that run once; `overlays`: what is different or closed for a while, and
+//!    declared stages with what `stages` assigns to them; `checks` again before
+//!    each of these.
 //! 9. `verify`: readiness of everything, run-time objects too.
 //! 10. `overlays` again: what ends after that.
 //! 11. `prune::steps`: the deletions, in order, after that.
-//! 12. `access::shrink`: access reduced to what git has, after all of it.
+//! 12. `access::shrink`, `definitions::finish`: access reduced to what git has,
+//!     stored objects rewritten, after all of it.
 //! 13. `certificates`, `surroundings`: what may be in the way of all that.
 //! 14. `needless`: without `--wait`, no wait that no other step needs.
 //!
@@ -31,25 +37,31 @@ mod arrange;
 mod certificates;
 mod changes;
 mod checks;
+mod definitions;
 mod deletion;
 mod draft;
 mod edges;
 mod effects;
 mod file;
 mod gate;
+mod handover;
 mod leftover;
 mod model;
 mod namespace;
 mod needless;
+mod once;
 mod overlays;
 mod ownership;
 mod preflight;
 mod protection;
 mod prune;
 mod removal;
+mod shrink;
+mod stages;
 mod surroundings;
 #[cfg(test)]
 mod tests;
+mod trust;
 mod verify;
 mod version;
 pub mod view;
@@ -59,8 +71,9 @@ pub use file::{PLAN_FILE_FORMAT, PlanFile, PlanFileError, ReviewedObject, Review
 pub use model::{
     Action, Body, Cause, Change, Course, Desired, Direction, Edge, EdgeReason, Need, NonSecret, Op,
     Outgoing, Overlay, Own, Plan, Policy, Precondition, Stage, Step, StepId, Taken, Terms, Until,
-    is_protected_kind,
+    is_protected_kind, is_refusal,
 };
+pub use once::runs_once;
 pub use ownership::{is_foreign, owners_of};
 pub use removal::{Consented, Heir, Removal};
 pub use version::version_left;
@@ -75,23 +88,30 @@ pub const FORMAT: u32 = 1;
 
 /// Makes the plan that brings `observed` to `desired` within `policy`.
 pub fn plan(desired: &Desired, observed: &Observed, policy: &Policy) -> Plan {
-    let ctx = Ctx::new(desired, observed, policy);
+    let mut ctx = Ctx::new(desired, observed, policy);
     let mut draft = Draft::default();
     draft.findings.extend(desired.findings.iter().cloned());
     let direction = preflight::run(&ctx, &mut draft);
+    stages::turn(&mut ctx, direction);
+    access::operators::check(&ctx, &mut draft);
     checks::run(&ctx, &mut draft);
     changes::run(&ctx, &mut draft);
     access::widen(&ctx, &mut draft);
+    trust::widen(&ctx, &mut draft);
+    definitions::stage(&ctx, &mut draft, direction);
     namespace::run(&ctx, &mut draft);
     edges::run(&ctx, &mut draft, direction);
     prune::decide(&ctx, &mut draft);
     leftover::run(&ctx, &mut draft);
+    handover::run(&ctx, &mut draft);
+    once::run_before(&ctx, &mut draft);
     overlays::run(&ctx, &mut draft);
     checks::before_stages(&ctx, &mut draft);
     verify::run(&ctx, &mut draft);
     overlays::finish(&ctx, &mut draft);
     prune::steps(&ctx, &mut draft);
     access::shrink(&ctx, &mut draft);
+    definitions::finish(&ctx, &mut draft);
     certificates::run(&ctx, &mut draft);
     surroundings::run(&ctx, &mut draft);
     needless::run(&ctx, &mut draft);

@@ -1,14 +1,17 @@
 //! What git says: repository, environments, bundles, versions.
 
 mod bundle;
+pub mod controller;
 mod decode;
 pub mod edit;
+mod entry;
 mod environment;
 pub mod format;
 mod outline;
 mod own;
 mod patched;
 mod policy;
+pub mod promote;
 mod recording;
 mod resolve;
 mod resolved;
@@ -16,9 +19,11 @@ pub mod restore;
 mod selector;
 mod sequence;
 mod suggest;
+mod sync;
 mod tree;
 mod unsupported;
 mod versions;
+mod window;
 
 pub use environment::environments;
 pub(crate) use environment::release_name;
@@ -33,7 +38,12 @@ pub use resolved::{
     ClusterRef, Outline, Patch, PatchChange, ResolvedEnvironment, ResolvedRelease, SecretRule,
 };
 pub use selector::{Matcher, well_known_group};
-pub use sequence::{GateRule, OverlayRule, ScaleRule, Sequence, StageRule};
+pub use sequence::{
+    CopyRule, Count, GateRule, MigrationRule, MoveRule, OverlayRule, RolloutRule, ScaleRule,
+    Sequence, StageRule,
+};
 pub(crate) use suggest::{did_you_mean, nearest};
+pub use sync::SyncPolicy;
 pub use tree::{FileTree, MemoryTree, TreeEntry, TreeError, TreeKind};
 pub use versions::{KnownVersion, VersionPolicy, can_upgrade, semantic};
+pub use window::Windows;

@@ -1,7 +1,12 @@
 //! Starting control planes from tests.
 
-use std::{env, path::PathBuf};
+use std::{
+    env,
+    path::{Path, PathBuf},
+};
 
+use kube::config::{KubeConfigOptions, Kubeconfig};
+use kube::{Client, Config};
 use pleach::io::throwaway::{Binaries, ControlPlane, Options, ThrowawayError};
 
 /// Returns the places of the programs that the environment names.
@@ -31,4 +36,15 @@ pub fn start(options: Options) -> anyhow::Result<ControlPlane> {
     let started = std::thread::scope(|scope| scope.spawn(start).join());
     let started = started.map_err(|_| anyhow::anyhow!("the start of a control plane panicked"))?;
     Ok(started??)
+}
+
+/// Connects to a control plane as the user of a kubeconfig, past all proxies.
+pub async fn client(kubeconfig: &Path) -> anyhow::Result<Client> {
+    // Fails when a provider is there already, which is as good.
+    drop(rustls::crypto::ring::default_provider().install_default());
+    let kubeconfig = Kubeconfig::read_from(kubeconfig)?;
+    let mut config =
+        Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await?;
+    config.proxy_url = None;
+    Ok(Client::try_from(config)?)
 }

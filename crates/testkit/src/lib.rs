@@ -3,9 +3,13 @@
 pub mod aggregated;
 pub mod audit;
 pub mod bench;
+pub mod chaos;
 pub mod control_plane;
 pub mod demo;
+pub mod dump;
 pub mod faults;
+pub mod generated;
+pub mod git_server;
 pub mod isolated;
 pub mod kubectl;
 pub mod program;

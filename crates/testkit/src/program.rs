@@ -1,15 +1,19 @@
 //! The `pleach` program as a user runs it, with its output kept.
 
 use std::fmt;
+use std::io::{Read as _, Seek as _};
 use std::path::{Path, PathBuf};
-use std::process::Stdio;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, ensure};
-use tokio::process::Command;
 
 /// No command has a reason to take longer.
 const DEADLINE: Duration = Duration::from_mins(3);
+
+/// Exit code of a program that was killed, as shells tell it.
+pub const KILLED: i32 = 137;
 
 /// A program, the repository it runs in and the cluster it reaches.
 #[derive(Debug, Clone)]
@@ -46,20 +50,8 @@ impl Program {
     /// whoever runs the tests.
     pub async fn run(&self, args: &[&str]) -> anyhow::Result<Run> {
         let started = Instant::now();
-        let mut command = Command::new(&self.executable);
-        command
-            .env_clear()
-            .env("PATH", path()?)
-            .env(
-                "HOME",
-                self.kubeconfig.parent().unwrap_or_else(|| Path::new("/")),
-            )
-            .env("KUBECONFIG", &self.kubeconfig)
-            .env("NO_COLOR", "1")
-            .current_dir(&self.repository)
-            .args(args)
-            .stdin(Stdio::null())
-            .kill_on_drop(true);
+        let mut command = tokio::process::Command::from(self.command(args)?);
+        command.kill_on_drop(true);
         let line = args.join(" ");
         let output = tokio::time::timeout(DEADLINE, command.output())
             .await
@@ -74,6 +66,91 @@ impl Program {
             stderr: String::from_utf8(output.stderr)?,
             took: started.elapsed(),
         })
+    }
+
+    /// Runs a command line that somebody may kill on the way. Its code is
+    /// [`KILLED`] then.
+    pub async fn run_until_killed(&self, args: &[&str], victim: &Victim) -> anyhow::Result<Run> {
+        let started = Instant::now();
+        let (mut out, mut err) = (tempfile::tempfile()?, tempfile::tempfile()?);
+        let mut command = self.command(args)?;
+        command.stdout(out.try_clone()?).stderr(err.try_clone()?);
+        victim
+            .start(&mut command)
+            .with_context(|| format!("failed to start {}", self.executable.display()))?;
+        let status = loop {
+            if let Some(status) = victim.status()? {
+                break status;
+            }
+            if started.elapsed() > DEADLINE {
+                victim.kill();
+                let mut said = String::new();
+                err.rewind()?;
+                err.read_to_string(&mut said)?;
+                let line = args.join(" ");
+                anyhow::bail!("`pleach {line}` takes longer than {DEADLINE:?}\n{said}");
+            }
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        };
+        let mut run = Run {
+            code: status.code().unwrap_or(KILLED),
+            stdout: String::new(),
+            stderr: String::new(),
+            took: started.elapsed(),
+        };
+        for (file, text) in [(&mut out, &mut run.stdout), (&mut err, &mut run.stderr)] {
+            file.rewind()?;
+            file.read_to_string(text)?;
+        }
+        Ok(run)
+    }
+
+    fn command(&self, args: &[&str]) -> anyhow::Result<Command> {
+        let mut command = Command::new(&self.executable);
+        command
+            .env_clear()
+            .env("PATH", path()?)
+            .env(
+                "HOME",
+                self.kubeconfig.parent().unwrap_or_else(|| Path::new("/")),
+            )
+            .env("KUBECONFIG", &self.kubeconfig)
+            .env("NO_COLOR", "1")
+            .current_dir(&self.repository)
+            .args(args)
+            .stdin(Stdio::null());
+        Ok(command)
+    }
+}
+
+/// A running program that may be killed, from any thread.
+#[derive(Debug, Clone, Default)]
+pub struct Victim(Arc<Mutex<Option<Child>>>);
+
+impl Victim {
+    /// Kills it as a crash would, if it still runs.
+    pub fn kill(&self) {
+        if let Some(child) = self.child().as_mut() {
+            // It may have ended by itself.
+            drop(child.kill());
+        }
+    }
+
+    fn start(&self, command: &mut Command) -> std::io::Result<()> {
+        // Who wants to kill it waits until it is there.
+        let mut child = self.child();
+        *child = Some(command.spawn()?);
+        Ok(())
+    }
+
+    fn status(&self) -> anyhow::Result<Option<ExitStatus>> {
+        let mut child = self.child();
+        let child = child.as_mut().context("nothing was started")?;
+        Ok(child.try_wait()?)
+    }
+
+    fn child(&self) -> MutexGuard<'_, Option<Child>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

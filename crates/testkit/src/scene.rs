@@ -6,12 +6,11 @@ use std::time::Duration;
 
 use anyhow::{bail, ensure};
 use jiff::Timestamp;
-use kube::config::{KubeConfigOptions, Kubeconfig};
-use kube::{Client, Config};
+use kube::Client;
 use pleach::io::throwaway::{ControlPlane, Network, Options};
 
 use crate::audit::{AuditLog, Events};
-use crate::control_plane::binaries;
+use crate::control_plane::{binaries, client};
 use crate::faults::FaultProxy;
 use crate::kubectl::Kubectl;
 use crate::program::Program;
@@ -75,14 +74,18 @@ impl Scene {
 
     /// The audit log of every request answered until now.
     pub async fn audit(&self) -> anyhow::Result<Events> {
-        let kubeconfig = Kubeconfig::read_from(self.control_plane.kubeconfig())?;
-        let mut config =
-            Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await?;
-        config.proxy_url = None;
-        let client = Client::try_from(config)?;
+        let client = self.client().await?;
+        self.audit_log().settled(&client).await
+    }
+
+    /// The audit log while it is being written.
+    pub fn audit_log(&self) -> AuditLog {
         AuditLog::new(self.control_plane.audit_log())
-            .settled(&client)
-            .await
+    }
+
+    /// A connection as administrator, past the proxy.
+    pub async fn client(&self) -> anyhow::Result<Client> {
+        client(self.control_plane.kubeconfig()).await
     }
 
     /// The user begins to write, and has written a little.

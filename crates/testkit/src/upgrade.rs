@@ -19,6 +19,9 @@ use crate::scene::Scene;
 /// Groups of kinds that point at Services.
 const REGISTRATIONS: [&str; 2] = ["apiregistration.k8s.io", "admissionregistration.k8s.io"];
 
+/// Policies and their bindings, in one of those groups: gates.
+const GATES: &str = "validatingadmissionpolic";
+
 /// What was seen of an upgrade.
 #[derive(Debug)]
 pub struct Upgrade {
@@ -140,7 +143,8 @@ impl Upgrade {
             ensure!(preconditions["uid"].is_string(), "no uid: {seen:?}");
             let is_registration = REGISTRATIONS
                 .iter()
-                .any(|group| seen.path.starts_with(&format!("/apis/{group}/")));
+                .any(|group| seen.path.starts_with(&format!("/apis/{group}/")))
+                && !seen.path.contains(GATES);
             ensure!(
                 !is_registration || preconditions["resourceVersion"].is_string(),
                 "no resourceVersion: {seen:?}"
@@ -198,7 +202,9 @@ fn is_record(event: &Event) -> bool {
 
 fn is_registration(event: &Event) -> bool {
     let object = event.object_ref.as_ref();
-    object.is_some_and(|object| REGISTRATIONS.contains(&object.api_group.as_str()))
+    object.is_some_and(|object| {
+        REGISTRATIONS.contains(&object.api_group.as_str()) && !object.resource.starts_with(GATES)
+    })
 }
 
 /// What stood at a moment.

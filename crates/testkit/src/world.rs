@@ -218,6 +218,12 @@ impl World {
         crashes.unwrap_or_else(PoisonError::into_inner).clone()
     }
 
+    /// Pairs of namespaces in which controllers ran at the same time: the one
+    /// where they ran already, and the one where they came.
+    pub fn controllers_together(&self) -> Vec<(String, String)> {
+        self.shared.controllers.together()
+    }
+
     /// Stops everything, and says what went wrong in the world itself.
     pub async fn stop(mut self) -> anyhow::Result<Report> {
         let ended = self.tasks.try_join_next();

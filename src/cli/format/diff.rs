@@ -88,6 +88,15 @@ fn meanwhile(temporary: &Temporary) -> Vec<String> {
             }
         }];
     }
+    if temporary.original.0.is_null() {
+        return vec![match temporary.course {
+            Course::Made => format!("{object} is there until {until} ({overlay})"),
+            Course::Kept => {
+                format!("{object} was left by a former run, until {until} ({overlay})")
+            }
+            Course::Dropped => format!("{object} was left by a former run and goes ({overlay})"),
+        }];
+    }
     let headline = match temporary.course {
         Course::Made => format!("{object} is different until {until} (overlay {overlay})"),
         Course::Kept => format!(

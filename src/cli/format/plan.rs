@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
+use pleach_domain::definition::is_definition;
 use pleach_domain::object::ObjectId;
 use pleach_domain::order::StageName;
 use pleach_domain::plan::{Action, Body, Change, Edge, EdgeReason, Need, Op, Plan, Step, Until};
@@ -93,9 +94,6 @@ fn line(changes: &BTreeMap<&ObjectId, &Change>, step: &Step) -> String {
             None => format!("{:<9} for all steps before", "wait"),
         },
         Op::Own(_) | Op::Patch { .. } => format!("{:<9} {id}", "patch"),
-        op @ (Op::Set { .. } | Op::Close { .. } | Op::Lift | Op::Restart { .. }) => {
-            format!("{:<9} {id}", op.verb())
-        }
         op @ (Op::Apply { .. } | Op::Create { .. }) => match changes.get(&step.object) {
             Some(change) => {
                 let action = change.action.to_string();
@@ -103,7 +101,14 @@ fn line(changes: &BTreeMap<&ObjectId, &Change>, step: &Step) -> String {
             }
             None => format!("{:<9} {id}", op.verb()),
         },
-        op @ (Op::Delete(_) | Op::Copy { .. } | Op::Migrate { .. }) => {
+        op @ (Op::Set { .. }
+        | Op::Close { .. }
+        | Op::Lift
+        | Op::Restart { .. }
+        | Op::Replace { .. }
+        | Op::Delete(_)
+        | Op::Copy { .. }
+        | Op::Migrate { .. }) => {
             format!("{:<9} {id}", op.verb())
         }
     };
@@ -113,22 +118,28 @@ fn line(changes: &BTreeMap<&ObjectId, &Change>, step: &Step) -> String {
 fn because(step: &Step) -> String {
     match &step.op {
         Op::Delete(_)
+        | Op::Copy { .. }
         | Op::Patch { .. }
         | Op::Set { .. }
         | Op::Close { .. }
         | Op::Lift
-        | Op::Restart { .. } => format!("  ({})", plain(&step.reason)),
+        | Op::Restart { .. }
+        | Op::Replace { .. }
+        | Op::Migrate { .. } => format!("  ({})", plain(&step.reason)),
         // One object in two steps: what each of them does.
-        Op::Apply { .. } if step.stage == StageName::Shrink || is_widened(step) => {
+        Op::Apply { .. } if is_a_part(step) => {
             format!("  ({})", plain(&step.reason))
         }
-        Op::Wait if step.until.is_none() => format!("  ({})", plain(&step.reason)),
+        Op::Wait if matches!(step.until, None | Some(Until::Finished)) => {
+            format!("  ({})", plain(&step.reason))
+        }
         _ => String::new(),
     }
 }
 
-/// Whether more access is given than git has, for the time being.
-fn is_widened(step: &Step) -> bool {
+/// Whether it is one of several applies of its object: it gives more access
+/// than git has, or keeps of a definition what cannot go yet, or ends that.
+fn is_a_part(step: &Step) -> bool {
     let is_ours = matches!(
         &step.op,
         Op::Apply {
@@ -136,13 +147,20 @@ fn is_widened(step: &Step) -> bool {
             ..
         }
     );
-    is_ours && step.stage == StageName::Access
+    is_ours
+        || step.stage == StageName::Shrink
+        || (step.stage == StageName::Registrations && is_definition(&step.object))
 }
 
 fn waits_for(id: &str, until: &Until) -> String {
     match until {
         Until::Ready { .. } => format!("{id} ready"),
         Until::Absent { .. } => format!("{id} gone"),
+        Until::Finished => format!("{id} ended"),
+        Until::RolledOut {
+            pods: Some(pods), ..
+        } => format!("{pods} new pods of {id} ready"),
+        Until::RolledOut { pods: None, .. } => format!("{id} rolled out"),
         Until::Emptied { .. } => format!("{id} without pods"),
         Until::Probe { denied: true, .. } => format!("{id} in force"),
         Until::Probe { denied: false, .. } => format!("{id} in force no more"),
@@ -236,6 +254,7 @@ fn why(reason: &EdgeReason) -> &'static str {
         EdgeReason::Leftover => "a dead registration goes first",
         EdgeReason::Overlay => "a temporary change lasts from its first stage to its last",
         EdgeReason::Stage => "a stage of the bundle's own",
+        EdgeReason::Once => "a Job that runs once comes before what comes after it",
         EdgeReason::Check => "checks hold before a stage of the bundle's own",
     }
 }

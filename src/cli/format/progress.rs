@@ -107,8 +107,9 @@ fn past(op: &Op) -> &'static str {
         Op::Close { .. } => "closed",
         Op::Lift => "took back the change of",
         Op::Restart { .. } => "restarted",
+        Op::Replace { .. } => "replaced pods of",
         Op::Delete(_) => "deleted",
-        Op::Copy { .. } => "copied",
+        Op::Copy { .. } => "saw to the copy",
         Op::Migrate { .. } => "migrated",
         Op::Wait => "waited for",
     }

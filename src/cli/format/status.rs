@@ -45,6 +45,11 @@ pub(crate) fn text(releases: &[ReleaseSummary], wanted: Option<&Wanted>, now: Ti
             let target = release.target();
             lines.push(format!("{ERROR}{target}{ERROR:#}: {}", one_line(&trouble)));
         }
+        for (kind, reason, message) in &release.conditions {
+            let target = release.target();
+            let said = one_line(&format!("{kind}: {reason}: {message}"));
+            lines.push(format!("{WARNING}{target}{WARNING:#}: {said}"));
+        }
         for order in orders(release, now) {
             let target = release.target();
             lines.push(format!(
@@ -112,8 +117,9 @@ fn standing(release: &ReleaseSummary, now: Timestamp) -> Vec<String> {
             if is_policy(&one.object) {
                 return closed(release, (id, one), now);
             }
+            let what = if one.is_made() { "there" } else { "different" };
             format!(
-                "{}: {} is different since {} (overlay {id} of {}, until {}; {}); `pleach apply {}` goes on, or takes it back where git no longer wants it",
+                "{}: {} is {what} since {} (overlay {id} of {}, until {}; {}); `pleach apply {}` goes on, or takes it back where git no longer wants it",
                 release.target(),
                 one.object,
                 age(one.since, now),
@@ -200,7 +206,7 @@ fn orders(release: &ReleaseSummary, now: Timestamp) -> Vec<String> {
     let suspended = release.orders.suspended(now).map(Suspension::words);
     let sync = release.orders.sync.as_ref().map(|sync| {
         format!(
-            "a sync is requested by {} since {}, and no loop has taken it up",
+            "a sync is requested by {} since {}, and no loop has carried it out",
             sync.by,
             age(sync.at, now)
         )
@@ -316,6 +322,14 @@ fn one(release: &ReleaseSummary, wanted: Option<&Wanted>, now: Timestamp) -> Val
             value["last"] = json!(record.history.first());
         }
         Err(why) => value["unreadable"] = json!(why),
+    }
+    if !release.conditions.is_empty() {
+        let conditions = release.conditions.iter();
+        value["conditions"] = conditions
+            .map(|(kind, reason, message)| {
+                json!({ "type": kind, "reason": reason, "message": message })
+            })
+            .collect();
     }
     if let Some(journal) = &release.journal {
         value["overlays"] = journal

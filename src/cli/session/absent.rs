@@ -4,12 +4,15 @@ use std::time::Duration;
 
 use pleach_domain::finding::Finding;
 use pleach_domain::inventory::{ReleaseSummary, Store};
-use pleach_domain::repo::{self, ClusterRef, FileTree, PrunePolicy, ResolvedEnvironment};
+use pleach_domain::repo::{
+    self, ClusterRef, FileTree, PrunePolicy, ResolvedEnvironment, SyncPolicy,
+};
 
 use super::{Options, Session, connect, finish};
 use crate::cli::error::{CliError, Kind};
 use crate::cli::load::{Opened, pleach_version};
 use crate::cli::{Context, Loaded, Target, Ui};
+use crate::engine::load::is_unknown;
 use crate::engine::sync::state::{self, Search};
 use crate::io::cluster::Retry;
 
@@ -61,13 +64,6 @@ impl Session {
     }
 }
 
-/// Whether git does not have the environment at all.
-pub(super) fn is_unknown(findings: &[Finding]) -> bool {
-    findings
-        .iter()
-        .any(|finding| finding.code == "unknown-environment")
-}
-
 /// What is left of an environment whose file is gone or cannot be read.
 fn without_file(
     ui: &mut Ui,
@@ -92,6 +88,7 @@ fn without_file(
         origin: pleach_domain::object::Origin::new(format!("environments/{name}.yaml"), 0),
         cluster: ClusterRef::default(),
         store: Store::Release,
+        sync: SyncPolicy::default(),
         prune: PrunePolicy::default(),
         protect: Vec::new(),
         consent: Vec::new(),

@@ -2,15 +2,17 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use bytes::Bytes;
 use futures::stream::{self, StreamExt as _};
 use pleach_domain::gate::{binding, is_policy};
 use pleach_domain::inventory::Store;
-use pleach_domain::object::GroupKind;
-use pleach_domain::observe::{Grants, MissingGrant, Observed};
-use pleach_domain::plan::{Desired, Op, Plan, Precondition, Step, Until};
+use pleach_domain::object::{GroupKind, ObjectId, canonical_json};
+use pleach_domain::observe::{Escalation, Grants, MissingGrant, Observed};
+use pleach_domain::order::StageName;
+use pleach_domain::plan::{Body, Desired, Op, Plan, Precondition, Step, Until};
 
 use super::paths::Paths;
-use crate::io::cluster::{Access, Cluster, ClusterError};
+use crate::io::cluster::{Access, ApplyOptions, Class, Cluster, ClusterError};
 
 /// Questions at a time.
 const CONCURRENCY: usize = 32;
@@ -77,7 +79,57 @@ pub(super) async fn review(
             namespace: right.namespace,
         })
         .collect();
-    Ok(Grants { missing })
+    let escalations = escalations(cluster, desired, plan, paths).await;
+    Ok(Grants {
+        missing,
+        escalations,
+    })
+}
+
+/// Roles and bindings that give more than git has for a while, and that the
+/// server would not take from us: it wants us to have what we give. Those that
+/// are as git has them were asked about when the cluster was observed.
+async fn escalations(
+    cluster: &Cluster,
+    desired: &Desired,
+    plan: &Plan,
+    paths: &Paths,
+) -> Vec<Escalation> {
+    let manager = desired.name.field_manager();
+    let bodies = plan.steps.iter().filter_map(|step| {
+        let body = match &step.op {
+            Op::Apply {
+                body: Body::Inline(body),
+                ..
+            } if step.stage == StageName::Access => body,
+            Op::Set { patch } if is_made(plan, step) => patch,
+            _ => return None,
+        };
+        let path = paths.of_kind(&step.object.group_kind())?;
+        Some((step, path, Bytes::from(canonical_json(&body.0))))
+    });
+    let bodies: Vec<_> = bodies.collect();
+    let manager = manager.as_str();
+    stream::iter(bodies)
+        .map(|(step, path, body)| async move {
+            let options = ApplyOptions {
+                force: true,
+                dry_run: true,
+                ..ApplyOptions::new(manager)
+            };
+            let asked = cluster.apply(&path, &step.object, body, &options).await;
+            // What else may be wrong shows when it is written.
+            match asked.err()?.class() {
+                Some(Class::RbacEscalation { missing }) => {
+                    Some(Escalation::new(step.object.clone(), missing))
+                }
+                _ => None,
+            }
+        })
+        .buffered(CONCURRENCY)
+        .filter_map(std::future::ready)
+        .collect()
+        .await
 }
 
 /// The rights that the steps need.
@@ -92,20 +144,29 @@ fn needed(plan: &Plan, paths: &Paths) -> BTreeSet<Right> {
             Op::Apply { .. } if step.require.contains(&Precondition::Absent) => {
                 &["create", "patch"]
             }
+            Op::Set { .. } | Op::Lift if is_made(plan, step) => &["get", "create", "delete"],
             Op::Own(_) | Op::Set { .. } | Op::Lift => &["get", "patch"],
-            // Of policies, which are not asked for here.
-            Op::Close { .. } => continue,
+            Op::Replace { .. } => &["get"],
             Op::Apply { .. } | Op::Patch { .. } | Op::Restart { .. } => &["patch"],
-            Op::Create { .. } => &["create"],
+            Op::Create { .. } => &["create", "patch"],
             Op::Delete(_) => &["delete"],
-            Op::Copy { .. } | Op::Migrate { .. } | Op::Wait => continue,
+            Op::Copy { from, to } => {
+                needed.extend(of_a_copy(from, to, paths));
+                continue;
+            }
+            Op::Migrate { crd, .. } => {
+                needed.extend(of_a_migration(crd, paths));
+                continue;
+            }
+            // What closing needs is asked for on its own.
+            Op::Close { .. } | Op::Wait => continue,
         };
         let watches = matches!(step.until, Some(Until::Ready { .. })).then_some("watch");
-        if matches!(step.until, Some(Until::Emptied { .. })) {
+        for (verb, kind, resource) in beside(step) {
             needed.insert(Right {
-                verb: "list",
-                kind: GroupKind::new("", "Pod"),
-                resource: "pods".to_owned(),
+                verb,
+                kind,
+                resource: resource.to_owned(),
                 subresource: None,
                 namespace: step.object.namespace.clone(),
             });
@@ -126,6 +187,75 @@ fn needed(plan: &Plan, paths: &Paths) -> BTreeSet<Right> {
         }
     }
     needed
+}
+
+/// What a step needs beside the rights on its object: those on its pods.
+fn beside(step: &Step) -> Vec<(&'static str, GroupKind, &'static str)> {
+    let pods = |verb| (verb, GroupKind::new("", "Pod"), "pods");
+    let mut rights = Vec::new();
+    if matches!(
+        step.until,
+        Some(Until::Emptied { .. } | Until::RolledOut { .. })
+    ) {
+        rights.push(pods("list"));
+    }
+    if matches!(step.until, Some(Until::RolledOut { .. })) {
+        let revision = GroupKind::new("apps", "ControllerRevision");
+        rights.push(("list", revision, "controllerrevisions"));
+    }
+    if matches!(step.op, Op::Replace { .. }) {
+        rights.push(pods("delete"));
+    }
+    rights
+}
+
+/// Whether a step makes or takes away an object that is there for a while only.
+fn is_made(plan: &Plan, step: &Step) -> bool {
+    let mut overlays = plan.overlays.iter();
+    overlays
+        .any(|overlay| Some(&overlay.id) == step.overlay.as_ref() && overlay.original.0.is_null())
+}
+
+/// The rights that rewriting the objects of a definition needs: its name is
+/// their plural and their group.
+fn of_a_migration(crd: &ObjectId, paths: &Paths) -> Vec<Right> {
+    let right = |verb, kind: &GroupKind, resource: &str, subresource| Right {
+        verb,
+        kind: kind.clone(),
+        resource: resource.to_owned(),
+        subresource,
+        namespace: None,
+    };
+    let definitions = "customresourcedefinitions";
+    let mut rights = vec![
+        right("get", &crd.group_kind(), definitions, None),
+        right("patch", &crd.group_kind(), definitions, Some("status")),
+    ];
+    if let Some((plural, group)) = crd.name.split_once('.') {
+        // The kind is not known here, and nobody is asked about it.
+        let kind = paths
+            .kind_of(group, plural)
+            .unwrap_or_else(|| GroupKind::new(group, plural));
+        rights.extend(["get", "list", "patch"].map(|verb| right(verb, &kind, plural, None)));
+    }
+    rights
+}
+
+/// The rights that a copy needs: reading it there, creating it here.
+fn of_a_copy(from: &ObjectId, to: &ObjectId, paths: &Paths) -> Vec<Right> {
+    let kind = to.group_kind();
+    let Some(path) = paths.of_kind(&kind) else {
+        return Vec::new();
+    };
+    [("get", from), ("create", to)]
+        .map(|(verb, id)| Right {
+            verb,
+            kind: kind.clone(),
+            resource: path.plural.clone(),
+            subresource: None,
+            namespace: id.namespace.clone(),
+        })
+        .into()
 }
 
 /// The rights that closing or lifting a gate needs: the policy's and the

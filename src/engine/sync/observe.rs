@@ -6,6 +6,7 @@
 
 mod adoption;
 mod autoscalers;
+mod definitions;
 mod identity;
 mod members;
 mod predict;
@@ -18,9 +19,9 @@ use jiff::Timestamp;
 use pleach_domain::diff::pairing;
 use pleach_domain::finding::{Finding, Kind};
 use pleach_domain::inventory::{EntryState, Store};
-use pleach_domain::object::{Gvk, Manifest, ObjectId, ServiceRef, labels};
-use pleach_domain::observe::{Backend, Known, Listing, Observed, Served, triage};
-use pleach_domain::plan::{Desired, Policy};
+use pleach_domain::object::{Gvk, Manifest, ObjectId, ServiceRef, annotations, labels};
+use pleach_domain::observe::{Backend, Known, Listing, Observed, Reading, Served, triage};
+use pleach_domain::plan::{Desired, Policy, runs_once};
 
 use super::error::SyncError;
 use super::paths::Paths;
@@ -123,7 +124,7 @@ pub async fn observe(
         })
         .collect();
     desired.findings.extend(dropped);
-    let readings = triage(Known {
+    let mut readings = triage(Known {
         manifests: &desired.manifests,
         digests: &desired.digests,
         ignored: &desired.ignored,
@@ -131,7 +132,20 @@ pub async fn observe(
         meta: &observed.meta,
         verify: policy.verify,
     });
+    for (reading, manifest) in readings.iter_mut().zip(&desired.manifests) {
+        if runs_once(manifest) {
+            // What counts is whether it ran, and not what it looks like.
+            *reading = if desired.has_run(manifest.id(), &observed.journal) {
+                Reading::Nothing
+            } else if observed.meta.contains_key(manifest.id()) {
+                Reading::Full
+            } else {
+                Reading::Predict
+            };
+        }
+    }
     reader.predict(desired, &readings, &mut observed).await?;
+    reader.read_definitions(desired, &mut observed).await?;
     reader.read_foreign(desired, policy, &mut observed).await?;
     reader.read_leaving(desired, &mut observed).await?;
     reader.read_targets(desired, &mut observed).await?;
@@ -167,6 +181,19 @@ impl Reader<'_> {
         {
             let path = ResourcePath::namespaced("v1", "Service", "services");
             if let Ok(Some(live)) = self.read(&path, id).await? {
+                observed.full.insert(id.clone(), live);
+            }
+        }
+        // A Job that runs once is not deleted while it runs.
+        for id in leaving.iter().filter(|id| id.is("batch", "Job")) {
+            let path = ResourcePath::namespaced("batch/v1", "Job", "jobs");
+            let once = observed
+                .meta
+                .get(id)
+                .and_then(|meta| meta.annotations.get(annotations::RUN));
+            if once.is_some()
+                && let Ok(Some(live)) = self.read(&path, id).await?
+            {
                 observed.full.insert(id.clone(), live);
             }
         }

@@ -2,11 +2,16 @@
 
 mod apply;
 mod contents;
+mod copy;
 mod delete;
 mod gate;
+mod migrate;
+mod once;
 mod overlay;
 mod own;
 mod patch;
+mod replace;
+mod stand_in;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, PoisonError};
@@ -80,13 +85,12 @@ impl Executor for Operator<'_> {
                 None => Ok(()),
             },
             Op::Restart { key, mark } => self.restart(step, (key, mark), started).await,
+            Op::Replace { pods } => self.replace(step, *pods, started).await,
             Op::Delete(deletion) => self.delete(step, deletion, started).await,
             Op::Wait => Ok(()),
-            // No pass of the planner makes these yet.
-            Op::Create { .. } | Op::Copy { .. } | Op::Migrate { .. } => Err(Failure::new(
-                FailureKind::Other,
-                format!("{} steps are not supported yet", step.op.verb()),
-            )),
+            Op::Create { body, .. } => self.run_once(step, body, started).await,
+            Op::Copy { from, to } => self.copy(step, (from, to), started).await,
+            Op::Migrate { crd, from, to } => self.migrate(step, (crd, from, to), started).await,
         }
     }
 
@@ -118,13 +122,17 @@ impl Executor for Operator<'_> {
             events: self.events,
             places: &self.places,
         };
-        let seen = waiter.wait(step, until, &since, started).await?;
+        let end = waiter.wait(step, until, &since, started).await;
+        let seen = match &step.op {
+            Op::Create { once: true, .. } => self.ran(step, end).await?,
+            _ => end?,
+        };
         match (until, &step.op) {
             (Until::Absent { .. }, Op::Delete(_)) => {
                 self.forget(&step.object);
                 self.forget_overlays(&step.object).await?;
             }
-            (Until::Ready { .. }, Op::Apply { .. } | Op::Lift) => {
+            (Until::Ready { .. }, Op::Apply { .. } | Op::Create { .. } | Op::Lift) => {
                 self.refresh(&step.object, seen.as_ref());
             }
             _ => {}
@@ -215,6 +223,7 @@ impl Operator<'_> {
             uid: text("uid"),
             resource_version: text("resourceVersion"),
             generation: metadata["generation"].as_i64(),
+            restarts: BTreeMap::new(),
         };
         let mut inventory = self
             .inventory

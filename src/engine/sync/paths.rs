@@ -123,6 +123,14 @@ impl Paths {
             .or_else(|| at(&self.defined.get(kind)?.served))
     }
 
+    /// The kind with a plural in a group, as the server has it today.
+    pub(super) fn kind_of(&self, group: &str, plural: &str) -> Option<GroupKind> {
+        let versions = &self.discovery.groups.get(group)?.versions;
+        let mut resources = versions.iter().flat_map(|version| &version.resources);
+        let resource = resources.find(|resource| resource.plural == plural)?;
+        Some(GroupKind::new(group, resource.kind.clone()))
+    }
+
     /// The CRD of the release that defines a kind.
     pub(super) fn definition(&self, kind: &GroupKind) -> Option<&ObjectId> {
         self.defined.get(kind).map(|definition| &definition.crd)

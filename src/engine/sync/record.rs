@@ -82,7 +82,7 @@ pub(super) fn superset(desired: &Desired, observed: &Observed, plan: &Plan) -> I
         .map(|change| &change.object)
         .collect();
     for step in &plan.steps {
-        let Op::Apply { body, .. } = &step.op else {
+        let (Op::Apply { body, .. } | Op::Create { body, .. }) = &step.op else {
             continue;
         };
         let id = &step.object;
@@ -127,7 +127,9 @@ fn refreshed(
     let wanted: BTreeSet<&ObjectId> = desired.manifests.iter().map(Manifest::id).collect();
     inventory.entries.retain(|id, entry| {
         if wanted.contains(id) {
-            return true;
+            // A Job that ran and is gone by its own rule is nothing to look for.
+            let is_over = desired.has_run(id, &observed.journal);
+            return !is_over || observed.live_meta(id).is_some() || !observed.is_complete(id);
         }
         match (entry.state, observed.live_meta(id)) {
             // Made anew by its workload: the record follows below.

@@ -86,8 +86,10 @@ pub(super) async fn run<E: Executor>(
             },
         }
     }
-    // Who is asked after the last step has nothing to stop.
-    let stopped = asked.filter(|_| run.outcomes.len() < plan.steps.len());
+    // Who is asked after the last step has nothing to stop. A long operation may
+    // break off by itself.
+    let is_done = |id| run.outcomes.get(id) == Some(&Outcome::Done);
+    let stopped = asked.filter(|_| !plan.steps.iter().all(|step| is_done(&step.id)));
     for step in &plan.steps {
         let applied = run.reached[step.id.0] >= Reached::Applied;
         let stopped = Outcome::Stopped { applied };

@@ -1,6 +1,7 @@
 //! Waiting: every wait has a deadline and can say at any moment what it waits for (I4).
 
 mod ready;
+mod rollout;
 mod symptoms;
 
 use std::collections::BTreeMap;
@@ -17,7 +18,7 @@ use pleach_domain::overlay::MANAGER;
 use pleach_domain::plan::{Desired, Precondition, Step, Until};
 use pleach_domain::readiness::{Assessment, Readiness};
 use serde_json::Value;
-use tokio::sync::Semaphore;
+use tokio::sync::{Mutex, Semaphore};
 use tokio::time::Instant;
 
 use super::absent::confirmed_absent;
@@ -42,6 +43,8 @@ pub(super) struct Since {
     pub(super) uid: String,
     pub(super) resource_version: String,
     pub(super) generation: Option<i64>,
+    /// How often its pods had been started again before, by their uid.
+    pub(super) restarts: BTreeMap<String, i64>,
 }
 
 impl Since {
@@ -135,6 +138,29 @@ impl Waiter<'_> {
                 let path = self.paths.of_kind(&step.object.group_kind());
                 self.poll(deadline, progress, || {
                     Box::pin(self.look_absent(path.as_ref(), &step.object, uid))
+                })
+                .await
+            }
+            Until::Finished => {
+                let path = self.paths.of_kind(&step.object.group_kind());
+                self.poll(deadline, progress, || {
+                    Box::pin(self.look_finished(path.as_ref(), &step.object))
+                })
+                .await
+            }
+            Until::RolledOut {
+                pods,
+                abort_on_restart,
+                stable_for,
+            } => {
+                let wanted = rollout::Wanted {
+                    pods: *pods,
+                    abort_on_restart: *abort_on_restart,
+                    stable_for: duration(*stable_for),
+                };
+                let watched = Mutex::new(rollout::Watched::new(since.restarts.clone()));
+                self.poll(deadline, progress, || {
+                    Box::pin(self.look_rolled_out(&step.object, wanted, &watched))
                 })
                 .await
             }
@@ -253,6 +279,28 @@ impl Waiter<'_> {
         Ok(Look::Stays {
             message: ending::explain(&value),
             advice: ending::advice(id, &value),
+        })
+    }
+
+    /// Whether a Job has ended, well or not. One that is gone has.
+    async fn look_finished(
+        &self,
+        path: Option<&ResourcePath>,
+        id: &ObjectId,
+    ) -> Result<Look, ClusterError> {
+        let Some(path) = path else {
+            return Ok(Look::Never(format!(
+                "{} is not served any more",
+                id.group_kind()
+            )));
+        };
+        let Some(value) = self.cluster.get_id(path, id).await? else {
+            return Ok(Look::Done);
+        };
+        let assessment = self.assess(&value);
+        Ok(match assessment.readiness {
+            Readiness::Current | Readiness::Failed => Look::Done,
+            _ => Look::NotYet(assessment.message),
         })
     }
 

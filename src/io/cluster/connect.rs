@@ -22,6 +22,12 @@ pub struct Connection {
     pub kubeconfig: Option<PathBuf>,
     /// The context of the kubeconfig; none for its current one.
     pub context: Option<String>,
+    /// The files of the pod that this runs in, and no kubeconfig.
+    pub in_cluster: bool,
+    /// Whether a kubeconfig may name programs that are run for credentials.
+    pub programs: bool,
+    /// The user that is impersonated.
+    pub user: Option<String>,
     /// Audit logs are read by it: `pleach/<version> <environment>.<release>`.
     pub user_agent: String,
     /// For the connection itself and for the first answer.
@@ -40,6 +46,9 @@ impl Connection {
         Self {
             kubeconfig: None,
             context: None,
+            in_cluster: false,
+            programs: true,
+            user: None,
             user_agent: user_agent.into(),
             connect_timeout: Duration::from_secs(10),
             request_timeout: Duration::from_mins(1),
@@ -54,6 +63,9 @@ impl Cluster {
     /// a server and whether it accepts the credentials.
     pub async fn connect(connection: &Connection) -> Result<Self, ClusterError> {
         let mut config = config(connection).await?;
+        if let Some(user) = &connection.user {
+            config.auth_info.impersonate = Some(user.clone());
+        }
         config.connect_timeout = Some(connection.connect_timeout);
         // kube would repeat 429, 503 and 504 by itself, for six minutes.
         config.default_retry = false;
@@ -104,6 +116,11 @@ fn address(url: &http::Uri) -> String {
 }
 
 async fn config(connection: &Connection) -> Result<Config, ClusterError> {
+    if connection.in_cluster {
+        return Config::incluster().map_err(|pod| ClusterError::NoCluster {
+            message: format!("this is no pod with a service account: {pod}"),
+        });
+    }
     let path = connection.kubeconfig.clone();
     let kubeconfig = match &path {
         Some(path) => Kubeconfig::read_from(path),
@@ -122,6 +139,16 @@ async fn config(connection: &Connection) -> Result<Config, ClusterError> {
             });
         }
     };
+    if !connection.programs
+        && let Some(user) = runs_programs(&kubeconfig)
+    {
+        return Err(ClusterError::ReadKubeconfig {
+            path,
+            message: format!(
+                "user {user} in it runs a program for its credentials (exec or auth-provider), which is not allowed here"
+            ),
+        });
+    }
     let known: Vec<String> = kubeconfig
         .contexts
         .iter()
@@ -152,6 +179,16 @@ async fn config(connection: &Connection) -> Result<Config, ClusterError> {
             message: kubeconfig_message(&error),
         }),
     }
+}
+
+/// A user whose credentials come from a program.
+fn runs_programs(kubeconfig: &Kubeconfig) -> Option<&str> {
+    let mut users = kubeconfig.auth_infos.iter();
+    let user = users.find(|user| {
+        let info = user.auth_info.as_ref();
+        info.is_some_and(|info| info.exec.is_some() || info.auth_provider.is_some())
+    })?;
+    Some(&user.name)
 }
 
 fn in_cluster(connection: &Connection, error: &KubeconfigError) -> Result<Config, ClusterError> {

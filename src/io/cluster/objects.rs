@@ -1,6 +1,7 @@
 //! Objects: read, list, apply, create, patch, delete.
 
 mod list;
+mod log;
 mod page;
 mod write;
 
@@ -8,7 +9,7 @@ use pleach_domain::object::ObjectId;
 use serde_json::Value;
 
 pub(super) use list::with_type;
-pub use list::{List, MetaList, Selector};
+pub use list::{List, MetaList, MetadataPage, Selector};
 pub use write::{Applied, ApplyOptions, DeleteOptions, Deleted, Patch, PatchOptions, Propagation};
 
 use super::classify::Verb;

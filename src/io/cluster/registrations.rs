@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use pleach_domain::object::{GroupKind, ServiceRef};
 use pleach_domain::observe::{Backend, LiveMeta, Registration};
+use pleach_domain::order::interceptions;
 use serde_json::Value;
 use tokio::time::Instant;
 
@@ -139,6 +140,7 @@ fn registration(path: &ResourcePath, value: &Value, manager: &str) -> Option<Reg
         id: path.id(None, name),
         meta: LiveMeta::read(&value["metadata"], manager),
         services: services.into_iter().collect(),
+        intercepts: interceptions(value),
         available: is_api.then(|| available(value)),
     })
 }

@@ -14,7 +14,7 @@ use pleach_domain::repo::FileChanges;
 use tokio::io::AsyncWriteExt as _;
 use tokio::process::Command;
 
-use super::{Git, GitError, Source};
+use super::{Git, GitError, Source, without_credentials};
 use crate::io::files;
 
 /// Deadline of what only reads and writes this machine.
@@ -284,42 +284,5 @@ impl Branch {
             what,
             said: without_credentials(String::from_utf8_lossy(&said).trim()),
         })
-    }
-}
-
-/// What git says, without the name and password that a URL in it may have.
-fn without_credentials(said: &str) -> String {
-    let mut out = String::new();
-    let mut rest = said;
-    while let Some(at) = rest.find("://") {
-        let (before, behind) = rest.split_at(at + 3);
-        out.push_str(before);
-        let host = behind
-            .find(|c: char| c == '/' || c.is_whitespace())
-            .unwrap_or(behind.len());
-        rest = match behind[..host].rfind('@') {
-            Some(at) => {
-                out.push('\u{2026}');
-                &behind[at..]
-            }
-            None => behind,
-        };
-    }
-    out + rest
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn credentials_in_urls_are_not_repeated() {
-        assert_eq!(
-            without_credentials(
-                "fatal: 'https://me:hunter2@git.example.org/a@b' and ssh://git@x: no"
-            ),
-            "fatal: 'https://\u{2026}@git.example.org/a@b' and ssh://\u{2026}@x: no"
-        );
-        assert_eq!(without_credentials("nothing"), "nothing");
     }
 }

@@ -20,7 +20,9 @@ use super::Folder;
 #[case("sync", &["sync"])]
 #[case("uninstall", &["uninstall"])]
 #[case("recover", &["recover"])]
+#[case("run", &["run"])]
 #[case("rollback", &["rollback"])]
+#[case("promote", &["promote"])]
 #[case("completion", &["completion"])]
 #[case("version", &["version"])]
 fn help_of(#[case] name: &str, #[case] command: &[&str]) {
@@ -29,9 +31,7 @@ fn help_of(#[case] name: &str, #[case] command: &[&str]) {
     assert_eq!((run.code, run.stderr.as_str()), (0, ""));
     assert_snapshot!(format!("help_{name}"), run.stdout);
     // What is built later is not promised.
-    for later in ["rehearse", "promote"] {
-        assert!(!run.stdout.contains(later), "{later}");
-    }
+    assert!(!run.stdout.contains("rehearse"));
 }
 
 #[test]

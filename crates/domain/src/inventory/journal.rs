@@ -40,8 +40,7 @@ pub struct Journal {
     /// taken back.
     #[serde(default)]
     pub overlays: BTreeMap<OverlayId, Journaled>,
-    /// What ran once, by its object. Nothing writes it yet; it is kept as it is,
-    /// so that a later pleach does not lose it to this one.
+    /// What ran once, by its object.
     #[serde(default)]
     pub runs: BTreeMap<ObjectId, Run>,
 }

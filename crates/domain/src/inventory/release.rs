@@ -15,12 +15,15 @@ use super::{Correction, Inventory, Memory, Store};
 use crate::object::{Digest, labels};
 
 /// Version of the status format. Format 1 had neither `removed` nor `memory`,
-/// format 2 no `oldestWriter`.
-pub const RECORD_FORMAT: u32 = 3;
+/// format 2 no `oldestWriter`, format 3 no `memory.readiness`.
+pub const RECORD_FORMAT: u32 = 4;
 
 /// The oldest format whose pleach may write a record of this one: what it does
 /// not know it leaves as it is, and what it writes means the same.
-const OLDEST_WRITER: u32 = 3;
+const OLDEST_WRITER: u32 = 4;
+
+/// Reason of the condition Ready while a plan is carried out.
+pub const RECONCILING: &str = "Reconciling";
 
 /// Results that are kept.
 const HISTORY: usize = 10;
@@ -246,6 +249,9 @@ impl Installed {
             })
         };
         let mut conditions = vec![condition("Ready", self.ready, reason, message)];
+        if reason == RECONCILING {
+            conditions.push(condition("Reconciling", true, reason, message));
+        }
         let contended = self.contended(now);
         if !contended.is_empty() {
             let message = contended.join("; ");

@@ -3,6 +3,7 @@
 use jiff::Timestamp;
 use serde_json::Value;
 
+use super::conditions::is_told;
 use super::release::status_of;
 use super::{Installed, Journal, Orders, ReleaseName, Store};
 use crate::object::ObjectId;
@@ -26,6 +27,8 @@ pub struct ReleaseSummary {
     pub message: String,
     /// Since when the condition is what it is.
     pub since: Option<Timestamp>,
+    /// What the loop says of it: type, reason and message.
+    pub conditions: Vec<(String, String, String)>,
     /// What its last run left to do, where that was looked up.
     pub journal: Option<Journal>,
 }
@@ -35,13 +38,23 @@ impl ReleaseSummary {
     pub fn read(value: &Value) -> Option<Self> {
         let (environment, release) = value["metadata"]["name"].as_str()?.split_once('.')?;
         let status = status_of(value).unwrap_or_default();
-        let condition = status["conditions"]
+        let all = status["conditions"]
             .as_array()
-            .into_iter()
-            .flatten()
+            .map_or(&[][..], Vec::as_slice);
+        let condition = all
+            .iter()
             .find(|condition| condition["type"] == "Ready")
             .unwrap_or(&Value::Null);
-        let text = |key: &str| condition[key].as_str().unwrap_or_default().to_owned();
+        let text_of =
+            |condition: &Value, key: &str| condition[key].as_str().unwrap_or_default().to_owned();
+        let text = |key: &str| text_of(condition, key);
+        let others = all.iter().filter(|other| is_told(other)).map(|other| {
+            (
+                text_of(other, "type"),
+                text_of(other, "reason"),
+                text_of(other, "message"),
+            )
+        });
         Some(Self {
             name: ReleaseName {
                 environment: environment.to_owned(),
@@ -57,6 +70,7 @@ impl ReleaseSummary {
             reason: text("reason"),
             message: text("message"),
             since: text("lastTransitionTime").parse().ok(),
+            conditions: others.collect(),
             journal: None,
         })
     }

@@ -14,7 +14,7 @@ const fn code(name: &'static str, meaning: &'static str) -> Code {
 }
 
 /// Every code, sorted by name. A test compares it with docs/lint.md.
-pub const CODES: [Code; 68] = [
+pub const CODES: [Code; 69] = [
     code(
         "annotation",
         "An annotation of pleach with a value that it cannot have, or that it does not know.",
@@ -47,7 +47,7 @@ pub const CODES: [Code; 68] = [
     ),
     code(
         "generate-name",
-        "`generateName`: each apply would make another object.",
+        "`generateName` outside of a Job that runs once: each apply would make another object. Or on one with a secret value in it, which the name would tell of.",
     ),
     code("helm-chart", "A Chart.yaml. Render the chart beforehand."),
     code(
@@ -223,6 +223,10 @@ pub const CODES: [Code; 68] = [
     code(
         "values-schema",
         "values.schema.json is not JSON, is no JSON Schema, or refers to something outside of itself.",
+    ),
+    code(
+        "verify-without-job",
+        "A file that verifies a stage and holds something else than Jobs.",
     ),
     code(
         "wrong-kind",

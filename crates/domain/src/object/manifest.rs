@@ -35,6 +35,8 @@ pub mod annotations {
     pub const AFTER: &str = "pleach.dev/after";
     /// `once`: a Job that runs once per content and inputs.
     pub const RUN: &str = "pleach.dev/run";
+    /// What a Job that runs once ran for.
+    pub const RUN_KEY: &str = "pleach.dev/run-key";
     /// `none`, `warn` or `require`: how readiness of this object counts.
     pub const READY: &str = "pleach.dev/ready";
     /// On an admission policy that closes something during an upgrade, and on

@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::Escalation;
 use crate::object::GroupKind;
 
 /// What pleach itself may do, from SelfSubjectAccessReviews.
@@ -9,6 +10,9 @@ use crate::object::GroupKind;
 pub struct Grants {
     /// What was asked and refused: verb, kind, namespace.
     pub missing: Vec<MissingGrant>,
+    /// Roles and bindings that give more than pleach has.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub escalations: Vec<Escalation>,
 }
 
 /// A right that pleach lacks.
@@ -38,6 +42,11 @@ pub struct MissingRule {
 }
 
 impl Grants {
+    /// Whether nothing is missing.
+    pub fn is_enough(&self) -> bool {
+        self.missing.is_empty() && self.escalations.is_empty()
+    }
+
     /// The missing rights, one rule for each resource and place.
     pub fn rules(&self) -> Vec<MissingRule> {
         rules(&self.missing)

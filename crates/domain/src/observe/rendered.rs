@@ -17,14 +17,14 @@ use super::{
     Prediction, Registration, Resource, ServedVersion,
 };
 use crate::diff::ownership::everything_in;
-use crate::inventory::{Attempt, Entry, EntryState, Installed, ReleaseName};
+use crate::inventory::{Attempt, Entry, EntryState, Installed, Outcome, ReleaseName, Run};
 use crate::kinds::{KindTable, Scope};
 use crate::object::{
     ApiVersion, Digest, GroupKind, Gvk, Manifest, ObjectId, ServiceRef, annotations, labels,
 };
 use crate::observe::DesiredDigest;
-use crate::order::{Facts, registered_services};
-use crate::plan::Desired;
+use crate::order::{Facts, interceptions, registered_services};
+use crate::plan::{Desired, runs_once};
 use crate::repo::RuntimeObject;
 
 /// What a preview starts from: an environment at some revision.
@@ -209,6 +209,7 @@ fn exist(observed: &mut Observed, release: &Desired, reader: &ReleaseName) {
                 id: id.clone(),
                 meta: meta.clone(),
                 services,
+                intercepts: interceptions(&live),
                 available: (id.kind == "APIService").then_some(Ok(())),
             });
         }
@@ -274,8 +275,16 @@ fn remember(
     };
     observed.inventory.entries.insert(id.clone(), entry);
     observed.meta.insert(id.clone(), meta);
+    if let Some(key) = release.run_key(id) {
+        let outcome = Outcome::Succeeded;
+        observed
+            .journal
+            .runs
+            .insert(id.clone(), Run { key, outcome });
+    }
     let after = match wanted.get(id) {
-        Some(wanted) if wanted.json() == manifest.json() => return,
+        // Whether a Job runs again may depend on other objects.
+        Some(wanted) if wanted.json() == manifest.json() && !runs_once(manifest) => return,
         Some(wanted) => {
             let after = live(wanted, &manager, head.digests.get(id));
             Some(Live::new(after, &manager).hiding(&wanted.secrecy()))
@@ -362,5 +371,8 @@ fn live(manifest: &Manifest, manager: &str, digest: Option<&DesiredDigest>) -> V
         "fieldsType": "FieldsV1",
         "fieldsV1": fields,
     }]);
+    if runs_once(manifest) {
+        value["status"] = json!({"conditions": [{"type": "Complete", "status": "True"}]});
+    }
     value
 }

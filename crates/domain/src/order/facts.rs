@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::object::{ApiVersion, GroupKind, Gvk, Manifest, ObjectId, ServiceRef, annotations};
@@ -32,6 +33,8 @@ pub struct Facts {
     /// Annotation `pleach.dev/after`, as `(kind, name)` pairs; without a name
     /// where it is not written as such.
     pub after: Vec<(String, String)>,
+    /// Annotation `pleach.dev/stage`.
+    pub stage: Option<String>,
 }
 
 /// The kind that a CRD defines.
@@ -46,7 +49,7 @@ pub struct Definition {
 }
 
 /// One rule of a webhook.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Interception {
     /// API group, or `*`.
     pub group: String,
@@ -62,6 +65,9 @@ impl Facts {
         let namespace = id.namespace.as_deref();
         let mut facts = Self {
             after: after(&value),
+            stage: value["metadata"]["annotations"][annotations::STAGE]
+                .as_str()
+                .map(str::to_owned),
             ..Self::default()
         };
         if let Some(pod) = pod_template(id, &value) {
@@ -304,7 +310,8 @@ fn definition(value: &Value) -> Option<Definition> {
     })
 }
 
-fn interceptions(value: &Value) -> Vec<Interception> {
+/// What a webhook configuration intercepts.
+pub fn interceptions(value: &Value) -> Vec<Interception> {
     let mut found = Vec::new();
     for rule in items(&value["webhooks"]).flat_map(|webhook| items(&webhook["rules"])) {
         for group in items(&rule["apiGroups"]).filter_map(Value::as_str) {

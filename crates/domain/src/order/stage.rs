@@ -82,6 +82,18 @@ impl StageName {
         })
     }
 
+    /// A declared stage at the place of another one.
+    #[must_use]
+    pub fn moved_to(&self, place: &Self) -> Self {
+        match (self, place) {
+            (Self::Declared(own), Self::Declared(place)) => Self::Declared(DeclaredStage {
+                name: own.name.clone(),
+                ..place.clone()
+            }),
+            _ => self.clone(),
+        }
+    }
+
     /// The name as bundles and reports write it.
     pub fn as_str(&self) -> &str {
         match self {

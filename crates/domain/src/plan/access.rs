@@ -9,11 +9,17 @@
 //! the manifest.
 
 mod cover;
+pub(super) mod operators;
+mod stand_in;
 
 use serde_json::Value;
 
+pub(super) use stand_in::StandIn;
+
 use super::draft::{Ctx, Draft, Narrowing};
-use super::model::{Action, Body, Cause, Change, EdgeReason, Need, NonSecret, Op, StepId};
+use super::model::{Action, Body, Cause, Change, EdgeReason, Need, NonSecret, Op};
+use super::overlays::lift;
+use super::shrink::after_everything;
 use crate::finding::{Finding, Kind};
 use crate::object::ObjectId;
 use crate::order::StageName;
@@ -69,6 +75,7 @@ impl List {
 
 /// Keeps what the running pods may need in the steps that would take it away.
 pub(super) fn widen(ctx: &Ctx<'_>, draft: &mut Draft) {
+    stand_in::keep(ctx, draft);
     if !may_pods_be_exchanged(ctx, draft) {
         return;
     }
@@ -81,22 +88,24 @@ pub(super) fn widen(ctx: &Ctx<'_>, draft: &mut Draft) {
     for id in narrower {
         keep_for_now(ctx, draft, &id);
     }
+    stand_in::add(ctx, draft);
 }
 
 /// Whether pods of two versions may run at the same time: workloads change, or
 /// a run that changed them did not get to its end.
-fn may_pods_be_exchanged(ctx: &Ctx<'_>, draft: &Draft) -> bool {
-    let is_left = |id: &ObjectId| !ctx.is_desired(id) && ctx.stage_of(id) == StageName::Workloads;
+pub(super) fn may_pods_be_exchanged(ctx: &Ctx<'_>, draft: &Draft) -> bool {
+    let is_left =
+        |id: &ObjectId| !ctx.is_desired(id) && ctx.stage_of_kind(id) == StageName::Workloads;
     ctx.observed
         .installed
         .as_ref()
         .is_none_or(|installed| !installed.ready)
-        || !draft.workloads().is_empty()
+        || !draft.workloads(ctx).is_empty()
         || ctx.observed.inventory.entries.keys().any(is_left)
 }
 
 /// What others added by hand is taken back at once.
-fn is_of_git(change: &Change) -> bool {
+pub(super) fn is_of_git(change: &Change) -> bool {
     matches!(change.action, Action::Update | Action::Adopt)
         && !matches!(
             change.cause,
@@ -167,19 +176,17 @@ fn keep_for_now(ctx: &Ctx<'_>, draft: &mut Draft, id: &ObjectId) {
 pub(super) fn shrink(ctx: &Ctx<'_>, draft: &mut Draft) {
     let mut narrowings = std::mem::take(&mut draft.narrowings);
     narrowings.retain(|one| draft.action(&one.id) != Some(Action::Blocked));
-    if narrowings.is_empty() {
+    let stand_ins = std::mem::take(&mut draft.stand_ins);
+    if narrowings.is_empty() && stand_ins.is_empty() {
         return;
     }
     let Some(verified) = draft.verified else {
-        return stays_wide(draft, &narrowings);
+        return stays_wide(draft, &narrowings, &stand_ins);
     };
-    let removals: Vec<(StepId, Need)> = draft
-        .steps
-        .iter()
-        .filter(|step| step.stage == StageName::Prune && matches!(step.op, Op::Delete(_)))
-        .map(|step| (step.id, Need::Absent))
-        .collect();
-    let mut steps = Vec::with_capacity(narrowings.len());
+    let mut steps = Vec::with_capacity(narrowings.len() + stand_ins.len());
+    for StandIn { overlay, made } in stand_ins {
+        steps.push(lift(ctx, draft, overlay, made, StageName::Shrink));
+    }
     for Narrowing {
         id,
         op,
@@ -195,19 +202,17 @@ pub(super) fn shrink(ctx: &Ctx<'_>, draft: &mut Draft) {
         let reason = "nothing of the former version needs the rest any more";
         let step = draft.step(ctx, StageName::Shrink, id, op, reason);
         draft.at(step).require = require;
-        draft.edge(verified, Need::Applied, step, EdgeReason::Barrier);
         if let Some(before) = before {
             draft.edge(before, Need::Applied, step, EdgeReason::SameObject);
         }
         steps.push(step);
     }
     let reason = "access is reduced when nothing of the former version is left";
-    let why = EdgeReason::Barrier;
-    draft.all_before(ctx, StageName::Shrink, &removals, &steps, &why, reason);
+    after_everything(ctx, draft, verified, &steps, reason);
 }
 
 /// Without verify nobody knows whether the former version still runs.
-fn stays_wide(draft: &mut Draft, narrowings: &[Narrowing]) {
+fn stays_wide(draft: &mut Draft, narrowings: &[Narrowing], stand_ins: &[StandIn]) {
     let reason = "access is reduced once everything is ready, which this run does not look at";
     for one in narrowings.iter().filter(|one| one.before.is_none()) {
         if let Some(change) = draft.changes.get_mut(&one.id) {
@@ -216,7 +221,11 @@ fn stays_wide(draft: &mut Draft, narrowings: &[Narrowing]) {
             reason.clone_into(&mut change.reason);
         }
     }
-    let names: Vec<String> = narrowings.iter().map(|one| one.id.to_string()).collect();
+    let stand_ins = stand_ins
+        .iter()
+        .map(|one| &draft.overlays[one.overlay].object);
+    let objects = narrowings.iter().map(|one| &one.id).chain(stand_ins);
+    let names: Vec<String> = objects.map(ToString::to_string).collect();
     let message = format!("{reason}: {}", names.join(", "));
     draft
         .findings

@@ -101,7 +101,22 @@ fn in_order(mut steps: Vec<Step>) -> Vec<Step> {
         .map(|(step, rank)| (step.stage.clone(), rank, step))
         .collect();
     placed.sort_by(|a, b| (&a.0, a.1).cmp(&(&b.0, b.1)));
-    placed.into_iter().map(|(_, _, step)| step).collect()
+    let steps: Vec<Step> = placed.into_iter().map(|(_, _, step)| step).collect();
+    if needs_a_later_stage(&steps) {
+        return by_needs(steps);
+    }
+    steps
+}
+
+/// Whether a step needs one of a later stage: a bundle may assign what others
+/// need to such a one.
+fn needs_a_later_stage(steps: &[Step]) -> bool {
+    let stages: BTreeMap<StepId, &StageName> =
+        steps.iter().map(|step| (step.id, &step.stage)).collect();
+    steps.iter().any(|step| {
+        let mut needs = step.needs.iter();
+        needs.any(|edge| *stages[&edge.from] > step.stage)
+    })
 }
 
 /// The steps of the way back: stage by stage in an order of its own, and what
@@ -116,7 +131,12 @@ fn in_reverse_order(steps: Vec<Step>, changes: &BTreeMap<ObjectId, Change>) -> V
         })
         .collect();
     placed.sort_by_cached_key(|(turn, step)| (*turn, sort_key(step)));
-    let steps: Vec<Step> = placed.into_iter().map(|(_, step)| step).collect();
+    by_needs(placed.into_iter().map(|(_, step)| step).collect())
+}
+
+/// The same steps, and what needs another one after it, whichever stage that
+/// is in.
+fn by_needs(steps: Vec<Step>) -> Vec<Step> {
     let positions: BTreeMap<StepId, usize> = steps
         .iter()
         .enumerate()
@@ -186,7 +206,7 @@ fn sort_key(
         | Op::Set { .. }
         | Op::Close { .. } => 3,
         Op::Apply { .. } => 4,
-        Op::Restart { .. } => 5,
+        Op::Restart { .. } | Op::Replace { .. } => 5,
         Op::Lift => 6,
     };
     (

@@ -1,21 +1,24 @@
 //! What happens to every desired object, and the steps that do it.
 
 mod adoption;
+mod definition;
 mod drift;
 mod emit;
 mod member;
 mod recreate;
-mod refusal;
+pub(super) mod refusal;
 
-pub(super) use emit::until;
+pub(super) use definition::FIELD_IN_USE;
+pub(super) use emit::{block, change, until};
 
 use super::draft::{Ctx, Draft};
-use super::model::{Action, EdgeReason, Need};
+use super::model::{Action, Cause, EdgeReason, Need};
 use super::ownership::{self, Claim};
 use crate::inventory::EntryState;
 use crate::object::Manifest;
 use crate::observe::{LiveMeta, Prediction, Served, Unverified};
-use emit::{block, change, create};
+use definition::Guarded;
+use emit::create;
 
 /// Decides about every desired object.
 pub(super) fn run(ctx: &Ctx<'_>, draft: &mut Draft) {
@@ -41,6 +44,9 @@ fn decide(ctx: &Ctx<'_>, draft: &mut Draft, manifest: &Manifest) {
     if let Some(Prediction::Unverified(Unverified::ApiStale)) = ctx.observed.predicted.get(id) {
         return block(ctx, draft, manifest, refusal::api_stale(manifest));
     }
+    if super::once::runs_once(manifest) {
+        return super::once::decide(ctx, draft, manifest);
+    }
     let in_ending_namespace = id
         .namespace
         .as_ref()
@@ -50,8 +56,19 @@ fn decide(ctx: &Ctx<'_>, draft: &mut Draft, manifest: &Manifest) {
         Some(live) if live.deleting || in_ending_namespace => ending(ctx, draft, manifest, live),
         Some(_) if just_deleted(ctx, manifest) => absent(ctx, draft, manifest),
         Some(live) => match ownership::claim(ctx, id, live) {
-            Claim::Ours => member::decide(ctx, draft, manifest, live),
-            Claim::Adopt => adoption::decide(ctx, draft, manifest, live),
+            Claim::Ours => match definition::guard(ctx, draft, manifest) {
+                Guarded::Free => member::decide(ctx, draft, manifest, live),
+                Guarded::Refused => {}
+                Guarded::Anew(fields) => {
+                    let cause = Some(Cause::Git);
+                    recreate::decide(ctx, draft, manifest, live, (&fields, None), cause);
+                }
+            },
+            Claim::Adopt => match definition::guard(ctx, draft, manifest) {
+                // What others applied is never recreated; the server has the word.
+                Guarded::Free | Guarded::Anew(_) => adoption::decide(ctx, draft, manifest, live),
+                Guarded::Refused => {}
+            },
             Claim::Refused(finding) => block(ctx, draft, manifest, *finding),
         },
     }

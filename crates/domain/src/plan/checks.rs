@@ -1,16 +1,17 @@
 //! What the bundle says must hold before a change: in preflight, and once more
 //! before each of its own stages.
 
+use super::changes::FIELD_IN_USE;
 use super::draft::{Ctx, Draft};
 use super::model::{Desired, EdgeReason, Need, StepId, Until};
 use super::overlays::{Progress, descendants};
 use super::protection::installed_version;
-use super::verify::reached;
+use super::stages::at_barrier;
 use crate::check::{Check, Looked};
 use crate::finding::{Finding, Kind};
 use crate::inventory::{Installed, Override};
 use crate::order::StageName;
-use crate::repo::ConsentAction;
+use crate::repo::{ConsentAction, StageRule};
 
 impl Desired {
     /// Whether the objects that its checks are about have to be seen before a
@@ -22,7 +23,8 @@ impl Desired {
 
 /// Says everything that does not hold now.
 pub(super) fn run(ctx: &Ctx<'_>, draft: &mut Draft) {
-    for check in &ctx.desired.sequence.checks {
+    let checks = ctx.desired.sequence.checks.iter();
+    for check in checks.filter(|check| !ctx.sequence.is_of_a_stage(&check.name)) {
         let Some(looked) = ctx.observed.checked.get(&check.name) else {
             continue;
         };
@@ -31,19 +33,44 @@ pub(super) fn run(ctx: &Ctx<'_>, draft: &mut Draft) {
             Some(_) if looked.holds() => {}
             Some(reason) => {
                 let what = looked.explain().unwrap_or_default();
-                let message = format!("check {} is overridden ({reason}): {what}", check.name);
-                draft.findings.push(
-                    Finding::warning(Kind::Policy, "check-overridden", message)
-                        .at(check.origin.clone()),
-                );
-                draft.overrides.push(Override {
-                    check: check.name.clone(),
-                    reason,
-                });
+                point_out(draft, check, reason, &format!(": {what}"));
             }
         }
     }
     unused(ctx, draft);
+}
+
+/// Says and records that a check does not matter this once.
+fn point_out(draft: &mut Draft, check: &Check, reason: String, what: &str) {
+    let message = format!("check {} is overridden ({reason}){what}", check.name);
+    draft
+        .findings
+        .push(Finding::warning(Kind::Policy, "check-overridden", message).at(check.origin.clone()));
+    draft.overrides.push(Override {
+        check: check.name.clone(),
+        reason,
+    });
+}
+
+/// The waits until the checks hold with which a stage is verified.
+pub(super) fn of_stage(ctx: &Ctx<'_>, draft: &mut Draft, rule: &StageRule) -> Vec<StepId> {
+    let mut waits = Vec::new();
+    for check in &ctx.desired.sequence.checks {
+        if !rule.checks.contains(&check.name) {
+            continue;
+        }
+        if let Some(reason) = overridden(ctx, check) {
+            point_out(draft, check, reason, "");
+            continue;
+        }
+        let until = Until::Holds {
+            check: check.name.clone(),
+        };
+        let reason = format!("check {} verifies stage {}", check.name, rule.stage);
+        let stage = rule.stage.clone();
+        waits.push(draft.wait(ctx, stage, ctx.release(), Some(until), &reason));
+    }
+    waits
 }
 
 fn refuse(ctx: &Ctx<'_>, draft: &mut Draft, check: &Check, looked: &Looked) {
@@ -98,12 +125,10 @@ fn overridden(ctx: &Ctx<'_>, check: &Check) -> Option<String> {
 
 /// A consent that names no check of the bundle is a mistake.
 fn unused(ctx: &Ctx<'_>, draft: &mut Draft) {
-    let known: Vec<&str> = ctx
-        .desired
-        .sequence
-        .checks
-        .iter()
+    let checks = ctx.desired.sequence.checks.iter();
+    let known: Vec<&str> = checks
         .map(|check| check.name.as_str())
+        .chain([FIELD_IN_USE])
         .collect();
     let from = installed_version(ctx);
     let (release, to) = (&ctx.desired.name.release, &ctx.desired.version);
@@ -131,12 +156,12 @@ pub(super) fn before_stages(ctx: &Ctx<'_>, draft: &mut Draft) {
         .checks
         .iter()
         .filter(|check| progress.unfinished && overridden(ctx, check).is_none())
+        .filter(|check| !ctx.sequence.is_of_a_stage(&check.name))
         .collect();
     if checks.is_empty() {
         return;
     }
     let mut stages: Vec<(StageName, Option<jiff::SignedDuration>)> = ctx
-        .desired
         .sequence
         .stages
         .iter()
@@ -159,7 +184,7 @@ pub(super) fn before_stages(ctx: &Ctx<'_>, draft: &mut Draft) {
             .iter()
             .filter(|step| step.stage < stage && !draft.dropped.contains(&step.id))
             .filter(|step| !behind.contains(&step.id))
-            .map(reached)
+            .map(|step| at_barrier(ctx, step))
             .collect();
         let mut waits = Vec::new();
         for check in &checks {

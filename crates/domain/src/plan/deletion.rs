@@ -57,6 +57,8 @@ pub enum Grant {
         #[serde(serialize_with = "as_texts")]
         fields: Vec<FieldPath>,
     },
+    /// An applied Job that runs once, and is made anew for another content.
+    Rerun,
     /// A registration whose Services do not exist, and that somebody asked to
     /// remove.
     Doctor {
@@ -128,6 +130,15 @@ impl Deletion {
     ) -> Option<Self> {
         Self::of_member(entry, live, propagation).map(|deletion| Self {
             because: Grant::Recreate { fields },
+            ..deletion
+        })
+    }
+
+    /// An applied Job that runs again for another content, or after a failure.
+    /// None unless the entry is applied and the live object is the very one.
+    pub(super) fn of_rerun(entry: &Entry, live: &LiveMeta) -> Option<Self> {
+        Self::of_member(entry, live, Propagation::Foreground).map(|deletion| Self {
+            because: Grant::Rerun,
             ..deletion
         })
     }
@@ -256,6 +267,9 @@ impl Deletion {
                     "git changed {}, which cannot change on an existing object",
                     fields.join(", ")
                 )
+            }
+            Grant::Rerun => {
+                "it runs again: it failed, or it or what its pods read changed".to_owned()
             }
             Grant::Uninstall => "its release is taken away".to_owned(),
             Grant::RunTimeObject {

@@ -2,6 +2,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use serde_json::Value;
+
+use super::access::StandIn;
 use super::model::{
     Action, Change, Desired, Edge, EdgeReason, Need, Op, Overlay, Policy, Precondition, Step,
     StepId, Until,
@@ -10,9 +13,10 @@ use super::overlays::Late;
 use super::{Deletion, Removal};
 use crate::finding::Finding;
 use crate::inventory::Override;
-use crate::object::{ApiVersion, GroupKind, Manifest, ObjectId, ServiceRef};
+use crate::object::{ApiVersion, GroupKind, Gvk, Manifest, ObjectId, ServiceRef};
 use crate::observe::Observed;
 use crate::order::{Definition, Facts, StageName, defined_kinds, stage_of};
+use crate::repo::Sequence;
 
 /// What every pass may read.
 pub(super) struct Ctx<'a> {
@@ -37,6 +41,10 @@ pub(super) struct Ctx<'a> {
     definitions: BTreeMap<GroupKind, &'a ObjectId>,
     /// The APIServices of the release by what they register.
     apis: BTreeMap<ApiVersion, &'a ObjectId>,
+    /// What the bundle says of the course of a change, in the order of this plan.
+    pub(super) sequence: Sequence,
+    /// Objects that the bundle assigns to a stage.
+    pub(super) assigned: BTreeMap<&'a ObjectId, StageName>,
 }
 
 impl<'a> Ctx<'a> {
@@ -55,6 +63,8 @@ impl<'a> Ctx<'a> {
             workloads: BTreeMap::new(),
             definitions: BTreeMap::new(),
             apis: BTreeMap::new(),
+            sequence: desired.sequence.clone(),
+            assigned: BTreeMap::new(),
         };
         for manifest in &desired.manifests {
             ctx.manifests.insert(manifest.id(), manifest);
@@ -78,11 +88,19 @@ impl<'a> Ctx<'a> {
                 ctx.apis.insert(api.clone(), id);
             }
         }
+        ctx.assigned = super::stages::assign(&ctx);
         ctx
     }
 
-    /// The stage in which an object of this kind is applied.
+    /// The stage in which an object is applied.
     pub(super) fn stage_of(&self, id: &ObjectId) -> StageName {
+        let assigned = self.assigned.get(id).cloned();
+        assigned.unwrap_or_else(|| self.stage_of_kind(id))
+    }
+
+    /// The stage in which objects of its kind are applied by default: what they
+    /// are to others does not depend on when they are.
+    pub(super) fn stage_of_kind(&self, id: &ObjectId) -> StageName {
         stage_of(&id.group_kind(), &self.defined)
     }
 
@@ -180,6 +198,28 @@ pub(super) struct Draft {
     pub(super) overrides: Vec<Override>,
     /// Access that is reduced at the end.
     pub(super) narrowings: Vec<Narrowing>,
+    /// Bindings that stand in for others until the end.
+    pub(super) stand_ins: Vec<StandIn>,
+    /// Stored objects that are rewritten at the end.
+    pub(super) rewrites: Vec<Rewrite>,
+    /// Steps that apply a definition once the Service answers that converts.
+    pub(super) converting: BTreeMap<StepId, ServiceRef>,
+}
+
+/// A definition whose stored objects are rewritten.
+pub(super) struct Rewrite {
+    pub(super) id: ObjectId,
+    /// The versions in which they may be stored.
+    pub(super) from: Vec<String>,
+    /// The version in which they are stored from then on.
+    pub(super) to: String,
+    /// The kind at that version.
+    pub(super) served: Option<Gvk>,
+    /// The step after which the definition stores them so; none where it does.
+    pub(super) before: Option<StepId>,
+    /// Where versions go: the definition that serves them no more, and what
+    /// applies it without them.
+    pub(super) closing: Option<(Value, Op, Vec<Precondition>)>,
 }
 
 /// A role or binding that gives less in git than it does now.
@@ -334,10 +374,11 @@ impl Draft {
     }
 
     /// The applies of workloads.
-    pub(super) fn workloads(&self) -> Vec<StepId> {
+    pub(super) fn workloads(&self, ctx: &Ctx<'_>) -> Vec<StepId> {
+        let is_workload = |id| ctx.stage_of_kind(id) == StageName::Workloads;
         self.steps
             .iter()
-            .filter(|step| step.stage == StageName::Workloads && step.op.applies())
+            .filter(|step| step.op.applies() && is_workload(&step.object))
             .map(|step| step.id)
             .collect()
     }
@@ -351,6 +392,6 @@ impl Draft {
 
     /// Whether any step changes something.
     pub(super) fn has_effects(&self) -> bool {
-        self.steps.iter().any(|step| !matches!(step.op, Op::Wait))
+        !self.rewrites.is_empty() || self.steps.iter().any(|step| !matches!(step.op, Op::Wait))
     }
 }

@@ -70,6 +70,9 @@ fn reached_by(ctx: &Ctx<'_>, draft: &mut Draft, id: &ObjectId, why: &EdgeReason)
     if let Some(step) = draft.done_by.get(id).or_else(|| draft.awaited.get(id)) {
         return Some(*step);
     }
+    if ctx.desired.has_run(id, &ctx.observed.journal) {
+        return None;
+    }
     let until = until(ctx, id).filter(|until| match (why, until) {
         (EdgeReason::Definition, Until::Served(gvk)) => {
             ctx.observed.discovery.served(gvk) == Served::Absent
@@ -90,14 +93,18 @@ fn reached_by(ctx: &Ctx<'_>, draft: &mut Draft, id: &ObjectId, why: &EdgeReason)
     Some(wait)
 }
 
-/// An object may have steps before its apply (a patch, a wait); what it needs,
-/// the first of them needs.
+/// An object may have steps before its last one (a patch, a wait, a part of
+/// it); what it needs, the first of them needs.
 fn first_step_of(draft: &Draft, step: StepId) -> StepId {
-    draft.steps[step.0]
+    let mut first = step;
+    while let Some(edge) = draft.steps[first.0]
         .needs
         .iter()
         .find(|edge| edge.why == EdgeReason::SameObject)
-        .map_or(step, |edge| edge.from)
+    {
+        first = edge.from;
+    }
+    first
 }
 
 /// What is as wanted needs nothing any more: it is neither blocked nor passes

@@ -2,13 +2,16 @@
 //!
 //! A bundle declares gates; and the kinds that an upgrade brings are closed by
 //! themselves from before they exist until they are served for good: a webhook
-//! that guards them may come later than their definition.
+//! that guards them may come later than their definition. When a product moves
+//! whose pods register themselves, what their webhooks guard is closed from
+//! before those go until their successors are there.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::SignedDuration;
 
 use super::draft::{Ctx, Draft};
+use super::handover::{self, unregistered};
 use super::model::{Action, Course, EdgeReason, Need, NonSecret, Op, Overlay, Step, StepId, Until};
 use crate::finding::{Finding, Kind};
 use crate::gate::{Closed, Gate, Operation, account, probe};
@@ -33,15 +36,42 @@ pub(super) struct Wanted {
     pub(super) from: StageName,
     pub(super) until: StageName,
     max_age: SignedDuration,
-    /// The steps before which it is closed; none where it is all of the stage.
-    pub(super) before: Option<Vec<StepId>>,
+    guard: Guard,
+}
+
+/// What a gate is closed before.
+enum Guard {
+    /// Everything of its first stage.
+    Stage,
+    /// The definitions of what is closed.
+    Definitions(Vec<StepId>),
+    /// The end of what guarded it so far, and of those who ran.
+    Handover {
+        /// What has to be there for those who take over: until then it is open.
+        after: Vec<(StepId, Need)>,
+        before: Vec<StepId>,
+    },
+}
+
+impl Wanted {
+    /// Whether it stands before a stage, and not before single steps.
+    pub(super) fn is_of_stage(&self) -> bool {
+        matches!(self.guard, Guard::Stage)
+    }
+
+    /// Guards the emptying of the former place too, if it guards a handover.
+    pub(super) fn guard_also(&mut self, steps: impl Iterator<Item = StepId>) {
+        if let Guard::Handover { before, .. } = &mut self.guard {
+            before.extend(steps);
+        }
+    }
 }
 
 /// Every gate that the change wants.
 pub(super) fn wanted(ctx: &Ctx<'_>, draft: &mut Draft) -> Vec<Wanted> {
     let aggregated = aggregated(ctx);
     let mut all = Vec::new();
-    for rule in &ctx.desired.sequence.gates {
+    for rule in &ctx.sequence.gates {
         let open = rule.closed.groups.iter();
         let open: Vec<Finding> = open
             .filter_map(|group| Some(cannot_be_closed(rule, group, aggregated.get(group)?)))
@@ -52,11 +82,14 @@ pub(super) fn wanted(ctx: &Ctx<'_>, draft: &mut Draft) -> Vec<Wanted> {
         draft.findings.extend(open);
     }
     let is_declared = |name: &str| {
-        let mut rules = ctx.desired.sequence.gates.iter();
+        let mut rules = ctx.sequence.gates.iter();
         rules.any(|rule| rule.name == name)
     };
     if !is_declared(NEW_KINDS) {
         all.extend(new_kinds(ctx, draft));
+    }
+    if !is_declared(handover::NAME) {
+        all.extend(moving(ctx, draft, &aggregated));
     }
     all
 }
@@ -73,7 +106,7 @@ fn declared(ctx: &Ctx<'_>, rule: &GateRule) -> Wanted {
         from: rule.from.clone(),
         until: rule.until.clone(),
         max_age: rule.max_age,
-        before: None,
+        guard: Guard::Stage,
     }
 }
 
@@ -156,8 +189,73 @@ fn new_kinds(ctx: &Ctx<'_>, draft: &Draft) -> Option<Wanted> {
         from: StageName::Gates,
         until: StageName::Ungate,
         max_age: MAX_AGE,
-        before: Some(before),
+        guard: Guard::Definitions(before),
     })
+}
+
+/// What the registrations guarded that go before their successors come. What a
+/// former run closed stays closed until one converges.
+fn moving(
+    ctx: &Ctx<'_>,
+    draft: &mut Draft,
+    aggregated: &BTreeMap<String, ObjectId>,
+) -> Option<Wanted> {
+    let unregistered: Vec<StepId> = unregistered(draft).iter().map(|one| one.step).collect();
+    let mut groups = BTreeSet::new();
+    let mut open = BTreeSet::new();
+    for step in &unregistered {
+        let object = &draft.steps[step.0].object;
+        let mut registrations = ctx.observed.registrations.iter();
+        let registration = registrations.find(|one| one.id == *object);
+        for rule in registration.iter().flat_map(|one| &one.intercepts) {
+            if is_custom(&rule.group) && !aggregated.contains_key(&rule.group) {
+                groups.insert(rule.group.clone());
+            } else {
+                open.insert((object.clone(), rule.group.clone()));
+            }
+        }
+    }
+    let mut gate = gate(ctx, handover::NAME, Vec::new());
+    let id = OverlayId::of_gate(handover::NAME, &gate.id());
+    let journaled = ctx.observed.journal.overlays.get(&id);
+    let closed = journaled.map(still_closed).unwrap_or_default();
+    groups.extend(closed.into_iter().flat_map(|one| one.groups));
+    for (object, group) in open {
+        let message = format!(
+            "what {object} guards in group `{group}` is not guarded from its removal until its successor is there"
+        );
+        let finding = Finding::note(Kind::Cluster, "not-guarded", message);
+        draft.findings.push(finding.on(object));
+    }
+    if groups.is_empty() {
+        return None;
+    }
+    gate.closed = vec![Closed {
+        groups: groups.into_iter().collect(),
+        resources: vec!["*".to_owned()],
+    }];
+    let after = unregistered.iter();
+    let after = after
+        .flat_map(|step| &draft.steps[step.0].needs)
+        .map(|edge| (edge.from, edge.state))
+        .collect();
+    Some(Wanted {
+        id,
+        gate,
+        from: StageName::Workloads,
+        until: StageName::Ungate,
+        max_age: MAX_AGE,
+        guard: Guard::Handover {
+            after,
+            before: unregistered,
+        },
+    })
+}
+
+/// Whether a group is one of custom resources. To close one of the cluster's
+/// own for everybody would harm more than it guards.
+fn is_custom(group: &str) -> bool {
+    group.contains('.') && !group.contains('*') && !group.ends_with(".k8s.io")
 }
 
 /// What a gate of a former run closed.
@@ -232,7 +330,15 @@ pub(super) fn close(
     let step = draft.step(ctx, one.from.clone(), policy.clone(), op, &reason);
     draft.at(step).overlay = Some(one.id.clone());
     draft.at(step).until = Some(probed(ctx, &policy, true));
-    for &later in one.before.iter().flatten() {
+    let (after, before): (&[_], &[_]) = match &one.guard {
+        Guard::Stage => (&[], &[]),
+        Guard::Definitions(before) => (&[], before),
+        Guard::Handover { after, before } => (after, before),
+    };
+    for &(earlier, need) in after {
+        draft.edge(earlier, need, step, EdgeReason::Overlay);
+    }
+    for &later in before {
         draft.edge(step, Need::Ready, later, EdgeReason::Overlay);
     }
     (index, step)

@@ -24,7 +24,7 @@ pub(super) fn run(ctx: &Ctx<'_>, draft: &mut Draft) {
     if draft.leaving.is_empty() {
         return;
     }
-    let workloads = draft.workloads();
+    let workloads = draft.workloads(ctx);
     let needs = needs_of(draft, &workloads);
     let mut deletions = Vec::new();
     for (registration, deletion) in found(ctx, draft) {
@@ -97,7 +97,7 @@ fn found<'a>(ctx: &Ctx<'a>, draft: &mut Draft) -> Vec<(&'a Registration, Deletio
 
 /// What has to be there before any of the workloads can be applied, without
 /// what itself comes after a workload.
-fn needs_of(draft: &Draft, workloads: &[StepId]) -> Vec<(StepId, Need)> {
+pub(super) fn needs_of(draft: &Draft, workloads: &[StepId]) -> Vec<(StepId, Need)> {
     let mut dependents: Vec<Vec<StepId>> = vec![Vec::new(); draft.steps.len()];
     for step in &draft.steps {
         for edge in &step.needs {

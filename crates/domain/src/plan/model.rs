@@ -13,12 +13,13 @@ use std::fmt;
 use jiff::SignedDuration;
 use serde::{Deserialize, Serialize};
 
-use crate::finding::Finding;
+use crate::finding::{Finding, Kind};
 use crate::inventory::{Override, ReleaseName};
 use crate::object::{Digest, FieldPath, GroupKind, Gvk, ObjectId, ServiceRef};
 use crate::observe::DesiredDigest;
 use crate::order::StageName;
 use crate::overlay::{OnFailure, OverlayId};
+use crate::repo::Count;
 
 /// An ordered, reviewed set of steps, and what it does to every object.
 #[derive(Debug, Clone, Serialize)]
@@ -66,6 +67,12 @@ impl Plan {
             .any(|step| step.stage == StageName::Verify && step.object.is("pleach.dev", "Release"))
     }
 
+    /// What forbids to carry it out at all. What only blocks single objects
+    /// (conflicts, an API that does not answer) is not among it.
+    pub fn refusals(&self) -> impl Iterator<Item = &Finding> {
+        self.findings.iter().filter(|finding| is_refusal(finding))
+    }
+
     /// Whether something was planned and nothing of it can be done.
     pub fn is_stuck(&self) -> bool {
         !self.has_steps() && self.count(Action::Blocked) > 0
@@ -78,6 +85,15 @@ impl Plan {
             .filter(|change| change.action == action)
             .count()
     }
+}
+
+/// Whether a finding forbids to carry out the plan that it is of.
+pub fn is_refusal(finding: &Finding) -> bool {
+    let blocks_one = matches!(finding.kind, Kind::Conflict | Kind::Cluster)
+        && finding.object.is_some()
+        // Who may not do all of it had better not begin.
+        && finding.code != "forbidden";
+    finding.is_error() && !blocks_one
 }
 
 /// How a release goes as a whole.
@@ -298,6 +314,8 @@ pub enum EdgeReason {
     Overlay,
     /// A stage that the bundle declares.
     Stage,
+    /// A Job that runs once comes before what comes after it.
+    Once,
     /// A check of the bundle holds before it.
     Check,
 }
@@ -342,6 +360,19 @@ pub enum Until {
     },
     /// The kind is served and answers a LIST.
     Served(Gvk),
+    /// The Job has ended, well or not.
+    Finished,
+    /// So many pods of the `DaemonSet` run what it says now and stay ready; all
+    /// of them and no other one, where no number is said.
+    #[serde(rename_all = "camelCase")]
+    RolledOut {
+        /// How many.
+        pods: Option<Count>,
+        /// Whether a restart of one of them ends it.
+        abort_on_restart: bool,
+        /// How long it must stay so.
+        stable_for: SignedDuration,
+    },
     /// No pod with these labels is left in the namespace of the object.
     Emptied {
         /// Labels of the pods.

@@ -19,7 +19,7 @@ pub(super) fn run(ctx: &Ctx<'_>, draft: &mut Draft) {
         .map(|edge| edge.from)
         .collect();
     for step in &mut draft.steps {
-        let applies = matches!(step.op, Op::Apply { .. } | Op::Create { .. });
+        let applies = matches!(step.op, Op::Apply { .. });
         let awaited = matches!(step.until, Some(Until::Ready { .. }));
         if applies && awaited && !needed.contains(&step.id) {
             step.until = None;

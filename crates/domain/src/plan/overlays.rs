@@ -7,6 +7,7 @@
 //! without any of this.
 
 mod between;
+mod rollout;
 mod wanted;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -14,6 +15,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::changes::until;
 use super::draft::{Ctx, Draft};
 use super::gate;
+use super::handover;
 use super::model::{
     Action, Course, Desired, EdgeReason, Need, NonSecret, Op, Overlay, Precondition, StepId, Until,
 };
@@ -23,10 +25,12 @@ use crate::gate::is_policy;
 use crate::inventory::Installed;
 use crate::object::ObjectId;
 use crate::order::StageName;
-use crate::overlay::{Journaled, OverlayId, project};
+use crate::overlay::{Journaled, OnFailure, OverlayId, project};
 use between::Place;
-pub(super) use between::descendants;
-use wanted::{End, Wanted, wanted};
+pub(super) use between::{before_later, descendants};
+use rollout::Rollout;
+use wanted::wanted;
+pub(super) use wanted::{Begin, End, Wanted};
 
 /// How far a change of the release is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -62,6 +66,17 @@ impl Desired {
     pub fn needs_targets(&self, record: Option<&Installed>) -> bool {
         self.sequence.targets().next().is_some() && Progress::of(self, record).unfinished
     }
+
+    /// Whether what git asks for is not installed and verified yet.
+    pub(in crate::plan) fn is_unfinished(&self, record: Option<&Installed>) -> bool {
+        Progress::of(self, record).unfinished
+    }
+
+    /// Whether the definitions have to be read whose stored objects its bundle
+    /// wants rewritten.
+    pub fn needs_migrated(&self, record: Option<&Installed>) -> bool {
+        !self.sequence.migrations.is_empty() && Progress::of(self, record).unfinished
+    }
 }
 
 /// A temporary change whose end is after verify.
@@ -74,27 +89,28 @@ pub(super) struct Late {
 pub(super) fn run(ctx: &Ctx<'_>, draft: &mut Draft) {
     let progress = Progress::of(ctx.desired, ctx.observed.installed.as_ref());
     let has_effects = draft.has_effects() || !draft.pruned.is_empty();
-    let all = if progress.unfinished {
-        wanted(ctx, draft)
-    } else {
-        Vec::new()
-    };
-    let gates = if progress.unfinished {
-        gate::wanted(ctx, draft)
-    } else {
-        Vec::new()
-    };
+    let (mut all, mut gates) = (Vec::new(), Vec::new());
+    if progress.unfinished {
+        all.extend(wanted(ctx, draft));
+        all.extend(handover::wanted(ctx, draft));
+        gates = gate::wanted(ctx, draft);
+    }
     let names = all.iter().map(|one| &one.id);
     let names: BTreeSet<OverlayId> = names
         .chain(gates.iter().map(|one| &one.id))
         .cloned()
         .collect();
-    let dropped = drop_unwanted(ctx, draft, &names);
-    let mut groups: BTreeMap<(StageName, Place), Vec<StepId>> = BTreeMap::new();
+    // A binding that stands in for another one goes with the rest of access.
+    let dropped = drop_unwanted(ctx, draft, &names, &|journaled| !journaled.is_made());
+    let mut groups = Groups::new();
     let mut early: BTreeMap<StageName, Vec<StepId>> = BTreeMap::new();
+    let mut rollouts: BTreeMap<ObjectId, Rollout> = BTreeMap::new();
+    let mut emptied: Vec<(ObjectId, StepId)> = Vec::new();
     for one in all {
         let journaled = ctx.observed.journal.overlays.get(&one.id);
-        let is_new = journaled.is_none() && progress.fresh && has_effects;
+        let apply = draft.done_by.get(&one.object).copied();
+        let is_due = progress.fresh && !rollout::is_let_go(ctx, &one);
+        let is_new = journaled.is_none() && is_due && has_effects;
         if journaled.is_none() && !is_new {
             continue;
         }
@@ -107,17 +123,27 @@ pub(super) fn run(ctx: &Ctx<'_>, draft: &mut Draft) {
                     draft.edge(*lift, Need::Applied, set, EdgeReason::SameObject);
                 }
             }
-            let place = if one.declared {
-                Place::In
-            } else {
-                Place::Before
-            };
-            groups
-                .entry((one.from.clone(), place))
-                .or_default()
-                .push(set);
         }
-        let apply = draft.done_by.get(&one.object).copied();
+        let place = match &one.begin {
+            Begin::Stage => Place::Before,
+            Begin::Declared => Place::In,
+            Begin::Steps { after, before } => {
+                let set = set.unwrap_or_else(|| emptied_before(ctx, draft, &one));
+                put_between(draft, (after, before), set);
+                comes_back_after(draft, &dropped, &one, set);
+                emptied.push((one.object.clone(), set));
+                continue;
+            }
+        };
+        if let Some(set) = set {
+            let group = groups.entry((one.from.clone(), place)).or_default();
+            group.push(set);
+        }
+        if let End::Rollout(role) = one.end {
+            let rollout = rollouts.entry(one.object).or_default();
+            rollout.add(role, index, set);
+            continue;
+        }
         // What goes is not brought back before.
         if draft.pruned.iter().any(|pruned| pruned.id == one.object) {
             continue;
@@ -129,6 +155,11 @@ pub(super) fn run(ctx: &Ctx<'_>, draft: &mut Draft) {
                 hand_over(draft, apply, lift);
                 draft.done_by.insert(one.object.clone(), lift);
             }
+            (End::Apply, None) if is_applied_later(ctx, &one) => {
+                let stage = ctx.stage_of(&one.object);
+                draft.overlays[index].until = stage.clone();
+                lift(ctx, draft, index, set, stage);
+            }
             (End::Stage(stage), _) if *stage < StageName::Verify => {
                 let lift = lift(ctx, draft, index, set, stage.clone());
                 early.entry(stage.clone()).or_default().push(lift);
@@ -139,14 +170,41 @@ pub(super) fn run(ctx: &Ctx<'_>, draft: &mut Draft) {
             }),
         }
     }
+    for (object, rollout) in rollouts {
+        rollout.plan(ctx, draft, &object);
+    }
+    handover::look_again(ctx, draft, &emptied);
+    handover::restart(ctx, draft, &emptied);
     let is_new = progress.fresh && has_effects;
+    for one in &mut gates {
+        one.guard_also(emptied.iter().map(|(_, set)| *set));
+    }
+    close(ctx, draft, gates, is_new, (&mut groups, &mut early));
+    restarts(ctx, draft, progress, &mut groups);
+    gather(ctx, draft, &mut groups, &early, progress);
+    for ((stage, place), steps) in groups {
+        between::place(ctx, draft, &steps, &stage, place);
+    }
+    for (stage, steps) in early {
+        between::place(ctx, draft, &steps, &stage, Place::After);
+    }
+}
+
+/// Closes what a gate keeps closed, and opens it again.
+fn close(
+    ctx: &Ctx<'_>,
+    draft: &mut Draft,
+    gates: Vec<gate::Wanted>,
+    is_new: bool,
+    (groups, early): (&mut Groups, &mut BTreeMap<StageName, Vec<StepId>>),
+) {
     for one in gates {
         let journaled = ctx.observed.journal.overlays.get(&one.id);
         if journaled.is_none() && !is_new {
             continue;
         }
         let (index, close) = gate::close(ctx, draft, &one, journaled);
-        if one.before.is_none() {
+        if one.is_of_stage() {
             let place = (one.from.clone(), Place::Before);
             groups.entry(place).or_default().push(close);
         }
@@ -164,13 +222,47 @@ pub(super) fn run(ctx: &Ctx<'_>, draft: &mut Draft) {
             });
         }
     }
-    restarts(ctx, draft, progress, &mut groups);
-    for ((stage, place), steps) in groups {
-        between::place(ctx, draft, &steps, &stage, place);
+}
+
+/// Steps by the stage that they stand in, before or after.
+type Groups = BTreeMap<(StageName, Place), Vec<StepId>>;
+
+/// Makes every step of a declared stage part of its barrier, except those that
+/// come before the stage or after it.
+fn gather(
+    ctx: &Ctx<'_>,
+    draft: &mut Draft,
+    groups: &mut Groups,
+    early: &BTreeMap<StageName, Vec<StepId>>,
+    progress: Progress,
+) {
+    let before = groups
+        .iter()
+        .filter(|((_, place), _)| *place == Place::Before);
+    let around: BTreeSet<StepId> = before
+        .map(|(_, steps)| steps)
+        .chain(early.values())
+        .flatten()
+        .copied()
+        .collect();
+    super::stages::run(ctx, draft, &around, progress.unfinished);
+    for step in &draft.steps {
+        let is_declared = matches!(step.stage, StageName::Declared(_));
+        if !is_declared || around.contains(&step.id) || draft.dropped.contains(&step.id) {
+            continue;
+        }
+        let group = groups.entry((step.stage.clone(), Place::In)).or_default();
+        if !group.contains(&step.id) {
+            group.push(step.id);
+        }
     }
-    for (stage, steps) in early {
-        between::place(ctx, draft, &steps, &stage, Place::After);
-    }
+}
+
+/// Whether an object that is as wanted already has a stage of its own later on:
+/// there it would be applied.
+fn is_applied_later(ctx: &Ctx<'_>, one: &Wanted<'_>) -> bool {
+    let stage = ctx.stage_of(&one.object);
+    stage > one.from && ctx.is_desired(&one.object) && ctx.declared(&stage).is_some()
 }
 
 /// Adds what comes after verify: it ends before anything is pruned.
@@ -204,7 +296,7 @@ pub(super) fn finish(ctx: &Ctx<'_>, draft: &mut Draft) {
 /// Takes back first what former runs left on a release that goes as a whole.
 pub(super) fn before_removal(ctx: &Ctx<'_>, draft: &mut Draft) {
     if !draft.steps.is_empty() {
-        drop_unwanted(ctx, draft, &BTreeSet::new());
+        drop_unwanted(ctx, draft, &BTreeSet::new(), &|_| true);
     }
 }
 
@@ -213,9 +305,11 @@ fn drop_unwanted(
     ctx: &Ctx<'_>,
     draft: &mut Draft,
     wanted: &BTreeSet<OverlayId>,
+    which: &dyn Fn(&Journaled) -> bool,
 ) -> Vec<(ObjectId, StepId)> {
     let mut dropped = Vec::new();
-    for (id, journaled) in &ctx.observed.journal.overlays {
+    let journaled = ctx.observed.journal.overlays.iter();
+    for (id, journaled) in journaled.filter(|(_, journaled)| which(journaled)) {
         let live = ctx.observed.targets.get(&journaled.object);
         // Whether a gate is there is seen when it is closed or lifted.
         let is_there = is_policy(&journaled.object)
@@ -248,11 +342,21 @@ fn drop_unwanted(
             .filter(|step| step.object == journaled.object && !matches!(step.op, Op::Wait))
             .map(|step| step.id)
             .collect();
-        let step = lift(ctx, draft, index, None, StageName::Preflight);
-        for later in own {
-            draft.edge(step, Need::Applied, later, EdgeReason::SameObject);
+        let apply = draft.done_by.get(&journaled.object).copied();
+        if let Some(apply) = apply.filter(|_| rollout::holds(&journaled.set.0)) {
+            // Let go before, what nobody wants any more would be rolled out.
+            let stage = draft.steps[apply.0].stage.clone();
+            let step = lift(ctx, draft, index, None, stage);
+            draft.edge(apply, Need::Applied, step, EdgeReason::SameObject);
+            hand_over(draft, apply, step);
+            draft.done_by.insert(journaled.object.clone(), step);
+        } else {
+            let step = lift(ctx, draft, index, None, StageName::Preflight);
+            for later in own {
+                draft.edge(step, Need::Applied, later, EdgeReason::SameObject);
+            }
+            dropped.push((journaled.object.clone(), step));
         }
-        dropped.push((journaled.object.clone(), step));
     }
     dropped
 }
@@ -268,7 +372,7 @@ fn begin(
     let live = one.live.value();
     let now = project(&one.patch.0, live);
     if journaled.is_none() {
-        if now == one.patch.0 {
+        if now == one.patch.0 && !one.is_always_made() {
             // It is like that already: there is nothing to change or to take back.
             return None;
         }
@@ -325,8 +429,44 @@ fn begin(
     Some((index, Some(set)))
 }
 
+/// Puts a step after some and before others.
+fn put_between(draft: &mut Draft, (after, before): (&[(StepId, Need)], &[StepId]), set: StepId) {
+    for &(step, need) in after {
+        draft.edge(step, need, set, EdgeReason::Overlay);
+    }
+    for &step in before {
+        draft.edge(set, Need::Ready, step, EdgeReason::Overlay);
+    }
+}
+
+/// What a former run emptied may still have pods.
+fn emptied_before(ctx: &Ctx<'_>, draft: &mut Draft, one: &Wanted<'_>) -> StepId {
+    let reason = "a former run emptied it, for what takes over";
+    let (object, until) = (one.object.clone(), one.ready.clone());
+    draft.wait(ctx, one.from.clone(), object, until, reason)
+}
+
+/// What a former run emptied runs again only when what was to take over from it
+/// is emptied itself: the change goes back.
+fn comes_back_after(
+    draft: &mut Draft,
+    dropped: &[(ObjectId, StepId)],
+    one: &Wanted<'_>,
+    emptied: StepId,
+) {
+    let OnFailure::UndoUnless { ready } = &one.on_failure else {
+        return;
+    };
+    for (object, lift) in dropped {
+        if object == ready {
+            draft.at(*lift).stage = one.from.clone();
+            draft.edge(emptied, Need::Ready, *lift, EdgeReason::Overlay);
+        }
+    }
+}
+
 /// Adds the step that takes a temporary change back.
-fn lift(
+pub(super) fn lift(
     ctx: &Ctx<'_>,
     draft: &mut Draft,
     overlay: usize,
@@ -375,17 +515,12 @@ fn hand_over(draft: &mut Draft, apply: StepId, lift: StepId) {
 }
 
 /// Adds the restarts of declared stages that were not done for this change yet.
-fn restarts(
-    ctx: &Ctx<'_>,
-    draft: &mut Draft,
-    progress: Progress,
-    groups: &mut BTreeMap<(StageName, Place), Vec<StepId>>,
-) {
+fn restarts(ctx: &Ctx<'_>, draft: &mut Draft, progress: Progress, groups: &mut Groups) {
     if !progress.fresh {
         return;
     }
     let mark = ctx.desired.mark();
-    for rule in &ctx.desired.sequence.stages {
+    for rule in &ctx.sequence.stages {
         for (object, live) in rule
             .restart
             .iter()

@@ -88,4 +88,9 @@ fn check_grants(ctx: &Ctx<'_>, draft: &mut Draft) {
             .findings
             .push(Finding::error(Kind::Cluster, "missing-right", rule.explain()).hint(rule.hint()));
     }
+    for one in &ctx.observed.access.escalations {
+        draft
+            .findings
+            .push(Finding::error(Kind::Cluster, "missing-right", one.explain()).hint(one.hint()));
+    }
 }

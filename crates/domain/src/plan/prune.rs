@@ -36,6 +36,11 @@ pub(super) fn decide(ctx: &Ctx<'_>, draft: &mut Draft) {
                 id,
                 "no longer in git; its creation was never confirmed, so whatever exists is left alone",
             ),
+            EntryState::Kept if is_copy(ctx, id) => skip(
+                draft,
+                id,
+                "copied when the product moved; stays because it is the user's",
+            ),
             EntryState::Kept => skip(
                 draft,
                 id,
@@ -76,6 +81,16 @@ pub(super) fn decide(ctx: &Ctx<'_>, draft: &mut Draft) {
     }
     check_cap(ctx, draft, counted);
     draft.pruned = pruned;
+}
+
+/// Whether it is what a move of the bundle takes along.
+fn is_copy(ctx: &Ctx<'_>, id: &ObjectId) -> bool {
+    let mut moves = ctx.desired.sequence.moves.iter();
+    moves.any(|rule| {
+        let mut copied = rule.copy.iter();
+        id.namespace.as_ref() == Some(&rule.to)
+            && copied.any(|one| one.kind == id.group_kind() && one.name == id.name)
+    })
 }
 
 fn carry_out(draft: &mut Draft, id: &ObjectId, verdict: Verdict, pruned: &mut Vec<Pruned>) {

@@ -4,15 +4,19 @@
 mod access;
 mod certificates;
 mod changes;
-mod configuration;
 mod checks;
+mod configuration;
 mod contended;
+mod definitions;
 mod edges;
 mod gates;
+mod handover;
 mod ignore;
 mod laws;
 mod leftover;
 mod namespace;
+mod once;
+mod operators;
 mod overlays;
 mod ownership;
 mod preflight;
@@ -23,6 +27,8 @@ mod rendered;
 mod reverse;
 mod scene;
 mod server;
+mod stages;
+mod stand_in;
 mod surroundings;
 mod verify;
 
@@ -50,6 +56,11 @@ fn line(step: &Step) -> String {
         None => String::new(),
         Some(Until::Ready { .. }) => " until ready".to_owned(),
         Some(Until::Absent { .. }) => " until gone".to_owned(),
+        Some(Until::Finished) => " until it ended".to_owned(),
+        Some(Until::RolledOut { pods: None, .. }) => " until rolled out".to_owned(),
+        Some(Until::RolledOut {
+            pods: Some(pods), ..
+        }) => format!(" until {pods} rolled out"),
         Some(Until::Emptied { .. }) => " until it has no pods".to_owned(),
         Some(Until::Probe { object, denied, .. }) => {
             let answer = if *denied { "denied" } else { "let through" };

@@ -53,6 +53,8 @@ fn wait_for_unchanged(ctx: &Ctx<'_>, draft: &mut Draft) {
         .filter(|change| change.action == Action::Unchanged)
         .map(|change| change.object.clone())
         .filter(|id| ctx.is_desired(id) && !draft.awaited.contains_key(id))
+        // It may be gone by now.
+        .filter(|id| !ctx.desired.has_run(id, &ctx.observed.journal))
         .collect();
     for id in unchanged {
         if let Some(until) = until(ctx, &id) {
@@ -65,7 +67,7 @@ fn wait_for_unchanged(ctx: &Ctx<'_>, draft: &mut Draft) {
 /// Waits for what the workloads make, from when they are ready.
 fn wait_for_run_time(ctx: &Ctx<'_>, draft: &mut Draft) {
     let workloads: Vec<(StepId, Need)> = draft
-        .workloads()
+        .workloads(ctx)
         .into_iter()
         .map(|step| reached(&draft.steps[step.0]))
         .collect();

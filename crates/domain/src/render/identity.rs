@@ -4,7 +4,7 @@ use serde_json::Value;
 
 use super::source::Place;
 use crate::finding::{Finding, Kind};
-use crate::object::{ApiVersion, Gvk};
+use crate::object::{ApiVersion, Digest, Gvk, annotations, canonical_json};
 
 /// API group of pleach's own files, which are not sent to a cluster.
 const OWN_GROUP: &str = "pleach.dev";
@@ -14,6 +14,32 @@ const NAME_LENGTH: usize = 253;
 
 /// Longest name of a namespace.
 const NAMESPACE_LENGTH: usize = 63;
+
+/// Longest name of a Job: its pods carry it as a label.
+const JOB_NAME_LENGTH: usize = 63;
+
+/// Gives a Job that runs once and only says how its name begins a name: the same
+/// content has the same one. Says whether it did.
+pub(super) fn name_by_content(value: &mut Value) -> bool {
+    let metadata = &value["metadata"];
+    let is_once = value["kind"] == "Job"
+        && value["apiVersion"] == "batch/v1"
+        && metadata["annotations"][annotations::RUN] == "once";
+    let Some(start) = metadata["generateName"].as_str() else {
+        return false;
+    };
+    if !is_once || start.is_empty() || metadata.get("name").is_some_and(|name| !name.is_null()) {
+        return false;
+    }
+    let content = Digest::of(&canonical_json(value)).short();
+    let room = JOB_NAME_LENGTH - content.len();
+    let start: String = start.chars().take(room).collect();
+    if let Some(metadata) = value["metadata"].as_object_mut() {
+        metadata.shift_remove("generateName");
+        metadata.insert("name".to_owned(), format!("{start}{content}").into());
+    }
+    true
+}
 
 /// Kind and name of an object, before its scope is known.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -54,7 +80,7 @@ pub(super) fn identify(value: &Value, place: &Place) -> Result<Identity, Vec<Fin
     if generated {
         fields.refuse(
             "generate-name",
-            "metadata.generateName makes another object each time it is applied",
+            "metadata.generateName makes another object each time it is applied; only a Job with pleach.dev/run: once may have it",
             "/metadata/generateName",
         );
     }
@@ -188,7 +214,33 @@ fn is_label(name: &str) -> bool {
 mod tests {
     use rstest::rstest;
 
+    use serde_json::json;
+
     use super::*;
+
+    #[test]
+    fn a_job_that_runs_once_is_named_by_its_content() {
+        let job = |command: &str| {
+            json!({"apiVersion": "batch/v1", "kind": "Job",
+                "metadata": {"generateName": "migrate-", "annotations": {"pleach.dev/run": "once"}},
+                "spec": {"command": command}})
+        };
+        let name = |mut value: Value| {
+            let named = name_by_content(&mut value);
+            assert!(!named || value["metadata"].get("generateName").is_none());
+            value["metadata"]["name"].as_str().map(str::to_owned)
+        };
+        let first = name(job("a")).unwrap();
+        assert!(first.starts_with("migrate-") && first.len() == "migrate-".len() + 12);
+        assert_eq!(name(job("a")).unwrap(), first);
+        assert_ne!(name(job("b")).unwrap(), first);
+        let mut long = job("a");
+        long["metadata"]["generateName"] = "x".repeat(200).into();
+        assert_eq!(name(long).unwrap().len(), JOB_NAME_LENGTH);
+        let mut other = job("a");
+        other["metadata"]["annotations"] = json!({});
+        assert_eq!(name(other), None);
+    }
 
     #[rstest]
     #[case("web", "", true)]

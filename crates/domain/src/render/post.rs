@@ -8,14 +8,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde_json::{Map, Value};
 
 use super::hide::Hiding;
-use super::identity::{Identity, article, identify};
+use super::identity::{Identity, article, identify, name_by_content};
 use super::patch::{self, Target};
 use super::scope::{Kinds, Known};
 use super::source::{Place, Sources, Written};
 use super::{reserved, secret};
 use crate::finding::{Finding, Kind};
 use crate::kinds::{History, Scope};
-use crate::object::{GroupKind, Gvk, Manifest, ObjectId, Origin, labels};
+use crate::object::{GroupKind, Gvk, Manifest, ObjectId, Origin, annotations, labels};
 use crate::repo::ResolvedRelease;
 use crate::values::SecretValues;
 
@@ -177,6 +177,11 @@ struct Pass<'a> {
 
 impl Pass<'_> {
     fn settle(&mut self, mut value: Value, place: Place) -> Option<Draft> {
+        if let Err(finding) = self.verify(&mut value, &place) {
+            self.outcome.findings.push(*finding);
+            return None;
+        }
+        let is_generated = name_by_content(&mut value);
         let identity = match identify(&value, &place) {
             Ok(identity) => identity,
             Err(findings) => {
@@ -232,12 +237,59 @@ impl Pass<'_> {
                 Some(namespace)
             }
         };
+        let id = identity.id(namespace.as_deref());
+        if is_generated && !self.work.hiding.fields(&id, &value).is_empty() {
+            self.outcome.findings.push(
+                Finding::error(
+                    Kind::Repository,
+                    "generate-name",
+                    "a name that follows from the content would tell of the secret value in it",
+                )
+                .at(place.field("/metadata/generateName"))
+                .on(id)
+                .hint("give the Job a name: it runs again whenever it changes"),
+            );
+            return None;
+        }
         Some(Draft {
-            id: identity.id(namespace.as_deref()),
+            id,
             gvk: identity.gvk,
             value,
             place,
         })
+    }
+
+    /// What a file of `verify` holds runs once, and is nothing but Jobs.
+    fn verify(&self, value: &mut Value, place: &Place) -> Result<(), Box<Finding>> {
+        let origin = place.origin();
+        let sequence = &self.work.release.sequence;
+        let Some(stage) = sequence.verified_with(&origin.file).map(|rule| &rule.stage) else {
+            return Ok(());
+        };
+        let is_job = value["kind"] == "Job"
+            && value["apiVersion"]
+                .as_str()
+                .is_some_and(|version| version.starts_with("batch/"));
+        if !is_job {
+            let message =
+                format!("stage `{stage}` is verified with this file: it may hold Jobs only");
+            let finding = Finding::error(Kind::Repository, "verify-without-job", message);
+            return Err(Box::new(finding.at(origin)));
+        }
+        let Some(meta) = metadata(value) else {
+            return Ok(());
+        };
+        let written = meta
+            .entry("annotations")
+            .or_insert_with(|| Value::Object(Map::new()));
+        if written.is_null() {
+            *written = Value::Object(Map::new());
+        }
+        if let Value::Object(map) = written {
+            map.insert(annotations::RUN.to_owned(), "once".into());
+            map.insert(annotations::STAGE.to_owned(), stage.as_str().into());
+        }
+        Ok(())
     }
 
     fn scope(&mut self, identity: &Identity, place: &Place) -> Option<Scope> {
@@ -321,7 +373,8 @@ impl Pass<'_> {
         } = draft;
         self.drop_server_fields(&mut value, &place);
         let mut problems = text_maps(&value, &id, &place);
-        problems.extend(reserved::check(&value, &id, &place));
+        let sequence = &self.work.release.sequence;
+        problems.extend(reserved::check(&value, &id, &place, sequence));
         if id.is("", "Secret") {
             problems.extend(secret::fold(&mut value, &id, &place));
         }
@@ -355,15 +408,10 @@ impl Pass<'_> {
             }
         }
         // Of client-side kubectl; server-side apply has managedFields for it.
-        if let Some(Value::Object(annotations)) = meta.get_mut("annotations")
-            && annotations
-                .shift_remove(crate::object::annotations::LAST_APPLIED)
-                .is_some()
+        if let Some(Value::Object(written)) = meta.get_mut("annotations")
+            && written.shift_remove(annotations::LAST_APPLIED).is_some()
         {
-            fields.push(format!(
-                "annotation {}",
-                crate::object::annotations::LAST_APPLIED
-            ));
+            fields.push(format!("annotation {}", annotations::LAST_APPLIED));
         }
         if let Value::Object(object) = value
             && object.shift_remove("status").is_some()

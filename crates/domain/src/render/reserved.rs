@@ -6,21 +6,32 @@ use super::post::escape;
 use super::source::Place;
 use crate::finding::{Finding, Kind};
 use crate::object::{ObjectId, annotations, labels};
+use crate::repo::Sequence;
 
 /// What all of pleach's own annotations start with.
 const PREFIX: &str = "pleach.dev/";
 
 /// Annotations that a manifest may carry.
-const KNOWN: [&str; 2] = [annotations::AFTER, annotations::PRUNE];
+const KNOWN: [&str; 4] = [
+    annotations::AFTER,
+    annotations::PRUNE,
+    annotations::RUN,
+    annotations::STAGE,
+];
 
 /// Annotations whose feature is not built yet.
-const NOT_YET: [&str; 3] = [annotations::STAGE, annotations::RUN, annotations::READY];
+const NOT_YET: [&str; 1] = [annotations::READY];
 
 /// Likeness from which a name is offered for another.
 const LIKENESS: f64 = 0.8;
 
 /// Says which reserved labels and annotations an object may not carry.
-pub(super) fn check(value: &Value, id: &ObjectId, place: &Place) -> Vec<Finding> {
+pub(super) fn check(
+    value: &Value,
+    id: &ObjectId,
+    place: &Place,
+    sequence: &Sequence,
+) -> Vec<Finding> {
     let keys = |map: &str| {
         value["metadata"][map]
             .as_object()
@@ -48,7 +59,7 @@ pub(super) fn check(value: &Value, id: &ObjectId, place: &Place) -> Vec<Finding>
         if !key.starts_with(PREFIX) {
             continue;
         }
-        if let Some((code, message, hint)) = annotation(key, value) {
+        if let Some((code, message, hint)) = annotation(key, value, id, sequence) {
             let finding = Finding::error(Kind::Repository, code, message)
                 .at(at("annotations", key))
                 .on(id.clone());
@@ -62,7 +73,12 @@ pub(super) fn check(value: &Value, id: &ObjectId, place: &Place) -> Vec<Finding>
 }
 
 /// Code, message and hint of an annotation that may not be there.
-fn annotation(key: &str, value: &str) -> Option<(&'static str, String, Option<String>)> {
+fn annotation(
+    key: &str,
+    value: &str,
+    id: &ObjectId,
+    sequence: &Sequence,
+) -> Option<(&'static str, String, Option<String>)> {
     match key {
         annotations::AFTER if !value.trim().is_empty() => None,
         annotations::AFTER => Some((
@@ -76,7 +92,19 @@ fn annotation(key: &str, value: &str) -> Option<(&'static str, String, Option<St
             format!("annotation {key} can only be `disabled`"),
             None,
         )),
-        annotations::DESIRED => Some((
+        annotations::STAGE if sequence.stage(value).is_some() => None,
+        annotations::STAGE => Some((
+            "unknown-stage",
+            format!("annotation {key}: there is no stage `{value}` in which objects are applied"),
+            Some("declare it with `stages` in bundle.yaml or version.yaml".to_owned()),
+        )),
+        annotations::RUN if value == "once" && id.is("batch", "Job") => None,
+        annotations::RUN => Some((
+            "annotation",
+            format!("annotation {key} can only be `once`, and only on a Job"),
+            None,
+        )),
+        annotations::DESIRED | annotations::RUN_KEY => Some((
             "reserved-annotation",
             format!("annotation {key} is pleach's own to set"),
             Some("take it out of the manifest".to_owned()),

@@ -7,7 +7,9 @@ use serde_json::Value;
 
 use crate::inventory::{ReleaseName, Store};
 use crate::object::Origin;
-use crate::repo::{ClusterRef, PrunePolicy, ResolvedEnvironment, ResolvedRelease, VersionPolicy};
+use crate::repo::{
+    ClusterRef, PrunePolicy, ResolvedEnvironment, ResolvedRelease, SyncPolicy, VersionPolicy,
+};
 use crate::values::Values;
 
 /// Environment `test` for Kubernetes 1.36.
@@ -24,6 +26,7 @@ pub(super) fn environment(releases: Vec<ResolvedRelease>) -> ResolvedEnvironment
         protect: Vec::new(),
         consent: Vec::new(),
         store: Store::Release,
+        sync: SyncPolicy::default(),
         releases,
         findings: Vec::new(),
     }

@@ -7,7 +7,8 @@ use serde_json::{Value, json};
 use super::*;
 use crate::inventory::Store;
 use crate::object::labels;
-use crate::repo::{MemoryTree, RecordingTree};
+use crate::order::StageName;
+use crate::repo::{MemoryTree, RecordingTree, StageRule};
 
 fn table() -> KindTable {
     KindTable::for_minor("1.36").unwrap()
@@ -67,6 +68,63 @@ fn objects_carry_the_labels_of_the_release() {
             },
         })
     );
+}
+
+/// A release with a stage that `test.yaml` verifies.
+fn staged(text: &str) -> Rendered {
+    let mut release = samples::release("web", &["test.yaml"], json!({}));
+    release.sequence.stages.push(StageRule {
+        stage: StageName::declared("agents", &StageName::Workloads, 0),
+        select: Vec::new(),
+        applied_only: false,
+        rollout: None,
+        verify: vec!["test.yaml".to_owned()],
+        checks: Vec::new(),
+        scale: Vec::new(),
+        restart: Vec::new(),
+        timeout: None,
+        origin: Origin::new("manifests/web/bundle.yaml", 3),
+    });
+    let environment = samples::environment(vec![release.clone()]);
+    let files = tree(&[("test.yaml", text)]);
+    render(&files, &environment, &release, &table())
+}
+
+#[test]
+fn what_verifies_a_stage_is_a_job_that_runs_once_in_it() {
+    let rendered = staged("{apiVersion: batch/v1, kind: Job, metadata: {name: test}}\n");
+    assert_eq!(messages(&rendered), [""; 0]);
+    let value = rendered.manifests[0].value();
+    assert_eq!(
+        value["metadata"]["annotations"],
+        json!({"pleach.dev/run": "once", "pleach.dev/stage": "agents"})
+    );
+    let other = staged("{apiVersion: v1, kind: ConfigMap, metadata: {name: test}}\n");
+    assert_eq!(
+        messages(&other),
+        ["test.yaml:1: stage `agents` is verified with this file: it may hold Jobs only"]
+    );
+    assert!(other.failed());
+}
+
+#[test]
+fn an_annotation_names_a_stage_that_there_is() {
+    let object = |stage: &str| {
+        let text = format!(
+            "{{apiVersion: v1, kind: ConfigMap, metadata: {{name: a, annotations: {{pleach.dev/stage: {stage}}}}}}}\n"
+        );
+        messages(&render_files(&[("a.yaml", &text)], json!({})))
+    };
+    assert_eq!(object("access"), [""; 0]);
+    for stage in ["prune", "verify", "agents"] {
+        let found = object(stage);
+        assert!(
+            found[0].contains(&format!(
+                "there is no stage `{stage}` in which objects are applied"
+            )),
+            "{found:?}"
+        );
+    }
 }
 
 #[test]

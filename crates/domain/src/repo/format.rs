@@ -5,6 +5,7 @@
 //! checked to be maps here: they are merged from the tree with its lines.
 
 mod bundle;
+mod controller;
 mod environment;
 mod scalar;
 mod schema;
@@ -12,6 +13,11 @@ mod schema;
 pub use bundle::{
     BlockUninstall, Bundle, Check, Exempt, Gate, JsonOperation, Migration, Move, Operation,
     Overlay, Patch, ReadinessRule, Rollout, Scale, SecretFields, Stage, StageReady, Verify,
+};
+pub use controller::{
+    AllowList, Auth, ClusterGrant, Controller, EnvironmentGrant, Forge, ForgeKind, GithubApp,
+    KubeconfigSecret, Metrics, Notification, NotificationCause, NotificationWebhook, SignedCommits,
+    WatchedRepository,
 };
 pub use environment::{
     Approval, Cluster, Dependency, DependencyObject, Drift, Environment, Ignore, MovedFrom,

@@ -1,6 +1,7 @@
 //! From files to a [`ResolvedEnvironment`].
 
 pub(super) mod endings;
+mod following;
 mod rules;
 mod secrets;
 mod sequence;
@@ -17,9 +18,11 @@ use super::environment::{self, Merged, release_name};
 use super::own::read_own;
 use super::policy::{Consent, ConsentAction, Propagation, RuntimeObject, Selector};
 use super::suggest::did_you_mean;
+use super::sync;
 use super::versions::VersionPolicy;
 use super::{
-    ClusterRef, FileTree, Patch, PatchChange, ResolvedEnvironment, ResolvedRelease, format,
+    ClusterRef, FileTree, Patch, PatchChange, ResolvedEnvironment, ResolvedRelease, SyncPolicy,
+    format,
 };
 use crate::finding::{Finding, Kind};
 use crate::ignore::{FieldPattern, IgnoreRule};
@@ -163,9 +166,11 @@ impl Merged {
         name: &str,
         findings: &mut Vec<Finding>,
     ) -> ResolvedEnvironment {
-        let releases = self.environment.releases.take().unwrap_or_default();
+        let mut releases = self.environment.releases.take().unwrap_or_default();
         let store = self.store(findings);
+        let sync = sync::resolve(self.environment.sync.take(), &self.node, findings);
         let nodes = self.node.get("releases").map_or(&[][..], Node::items);
+        following::follow(&mut releases, nodes, findings);
         let mut resolved = Vec::new();
         let mut places: BTreeMap<String, (Origin, bool)> = BTreeMap::new();
         for (release, node) in releases.into_iter().zip(nodes) {
@@ -199,7 +204,10 @@ impl Merged {
         }
         let consent = self.environment.consent.take().unwrap_or_default();
         self.check_consent(&consent, &places, findings);
-        self.into_resolved(name, store, consent, resolved)
+        ResolvedEnvironment {
+            sync,
+            ..self.into_resolved(name, store, consent, resolved)
+        }
     }
 
     /// Where the records are kept.
@@ -226,6 +234,7 @@ impl Merged {
                 kubernetes: cluster.kubernetes.map(String::from),
             }),
             store,
+            sync: SyncPolicy::default(),
             prune: self.environment.prune.take().unwrap_or_default(),
             protect: self.environment.protect.take().unwrap_or_default(),
             consent,
@@ -269,12 +278,14 @@ impl Merged {
             return None;
         };
         let found = bundle::find(tree, bundle, &place("bundle"), findings)?;
-        let source = found.version(
-            tree,
-            release.version.as_deref(),
-            &place("version"),
-            findings,
-        )?;
+        let pin = if release.version_from.is_some() {
+            // Why it is not known was said already.
+            release.version.as_ref()?;
+            "versionFrom"
+        } else {
+            "version"
+        };
+        let source = found.version(tree, release.version.as_deref(), &place(pin), findings)?;
         let mut patches = patches(
             source.body.patches.as_deref().unwrap_or_default(),
             &source.node,

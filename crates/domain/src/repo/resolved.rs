@@ -8,6 +8,7 @@ use serde_json::Value;
 use super::format::BlockUninstall;
 use super::policy::{Consent, Protect, PrunePolicy, RuntimeObject, Selector};
 use super::sequence::Sequence;
+use super::sync::SyncPolicy;
 use super::versions::VersionPolicy;
 use crate::finding::{Finding, Kind};
 use crate::ignore::IgnoreRule;
@@ -28,6 +29,8 @@ pub struct ResolvedEnvironment {
     pub cluster: ClusterRef,
     /// Where the records of its releases are kept.
     pub store: Store,
+    /// When and how the loop syncs it.
+    pub sync: SyncPolicy,
     /// Whether and how much may be pruned.
     pub prune: PrunePolicy,
     /// Kinds protected beside the built-in ones.

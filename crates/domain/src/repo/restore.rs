@@ -7,18 +7,18 @@
 //! named where it is not what it was.
 
 mod diff;
-mod folders;
+pub(super) mod folders;
 mod shared;
 
 use serde_json::Value;
 
 pub use diff::unified;
 
-use super::edit::{self, EditError, Step, Written};
-use super::environment::{self, Merged, release_name};
+use super::edit::{self, Written};
+use super::entry::{self, Entry, bundle, item, version};
+use super::environment::{self, Merged};
 use super::{FileChanges, FileTree, PatchedTree};
 use crate::finding::{Finding, Kind};
-use crate::object::Origin;
 use crate::object::yaml::Node;
 
 /// Keys of a release that are its own to go back.
@@ -105,18 +105,9 @@ fn read(tree: &dyn FileTree, environment: &str) -> Result<Merged, Vec<Finding>> 
     environment::read(tree, environment, &mut findings).ok_or(findings)
 }
 
-/// The entry of a release.
-fn item<'n>(file: &'n Node, release: &str) -> Option<&'n Node> {
-    let mut items = file.get("releases")?.items().iter();
-    items.find(|item| release_name(item) == Some(release))
-}
-
-fn version(item: &Node) -> Option<&str> {
-    item.get("version")?.as_str()
-}
-
-fn bundle(item: &Node) -> Option<&str> {
-    item.get("bundle")?.as_str()
+/// Whether its version is that of another release.
+fn follows(item: &Node) -> bool {
+    item.get("versionFrom").is_some_and(|node| !node.is_null())
 }
 
 fn value(item: &Node, key: &str) -> Option<Value> {
@@ -153,15 +144,20 @@ fn one(
         let what = format!("release {release} was of another bundle at that revision");
         return Err(refuse(&now, what, "revert the commit that changed it"));
     }
-    let mut text = Own::read(&tree, wish.then, &now, &then, release)?;
+    if follows(present) || follows(former) {
+        let what = format!("release {release} follows the version of another one");
+        return Err(refuse(&now, what, "roll that one back"));
+    }
+    let mut own = Own::read(&tree, wish.then, &now, &then, release)?;
     let mut restored = Vec::new();
     for key in KEYS {
-        restored.extend(text.restore(key, present, former)?);
+        restored.extend(own.restore(key, present, former)?);
     }
-    text.mark(wish.leaves.as_deref(), version(former))?;
+    own.mark(wish.leaves.as_deref(), version(former))?;
     let mut files = FileChanges::new();
-    if text.is_changed() {
-        files.insert(text.file.clone(), Some(text.text.clone().into()));
+    if own.entry.is_changed() {
+        let Entry { file, text, .. } = own.entry;
+        files.insert(file, Some(text.into()));
     }
     let mut findings = Vec::new();
     if let Some(bundle) = bundle(former) {
@@ -188,18 +184,11 @@ fn one(
     Ok(restored)
 }
 
-/// The environment's own file, in which releases are put back.
+/// The entry of a release that is put back, and what it was.
 struct Own {
-    file: String,
-    text: String,
-    before: String,
+    entry: Entry,
     former: String,
-    release: String,
-    /// Which item of its releases it is.
-    at: usize,
     former_at: Option<usize>,
-    /// Whether more was done than to make room for it.
-    touched: bool,
 }
 
 impl Own {
@@ -210,69 +199,19 @@ impl Own {
         merged_then: &Merged,
         release: &str,
     ) -> Result<Self, Vec<Finding>> {
-        let file = merged.own().file.to_string();
-        let content = |tree: &dyn FileTree| {
-            let bytes = tree.read(&file).unwrap_or_default();
-            String::from_utf8_lossy(&bytes).into_owned()
-        };
-        let position = |merged: &Merged| {
-            let items = merged.own().get("releases").map_or(&[][..], Node::items);
-            items
-                .iter()
-                .position(|item| release_name(item) == Some(release))
-        };
-        let before = content(now);
-        let mut own = Self {
-            text: before.clone(),
-            before,
-            former: content(then),
-            release: release.to_owned(),
-            at: 0,
-            former_at: position(merged_then),
-            touched: false,
-            file,
-        };
-        match position(merged) {
-            Some(at) => own.at = at,
-            // It is only in a file that is extended: an entry of its own goes
-            // over that.
-            None => own.add(merged)?,
-        }
-        Ok(own)
-    }
-
-    fn add(&mut self, merged: &Merged) -> Result<(), Vec<Finding>> {
-        let entry = serde_json::json!({ "name": self.release });
-        let (path, value) = match merged.own().get("releases").map(Node::items) {
-            Some(items) if !items.is_empty() => {
-                self.at = items.len();
-                (vec!["releases".into(), items.len().into()], entry)
-            }
-            _ => (vec!["releases".into()], serde_json::json!([entry])),
-        };
-        let written = Written { value, text: None };
-        self.text = edit::set(&self.file, &self.text, &path, &written)
-            .map_err(|error| self.by_hand(&error))?;
-        Ok(())
-    }
-
-    fn is_changed(&self) -> bool {
-        self.touched && self.text != self.before
-    }
-
-    fn path(&self, key: &str) -> Vec<Step> {
-        vec!["releases".into(), self.at.into(), key.into()]
+        let entry = Entry::read(now, merged, release)?;
+        Ok(Self {
+            former: entry::text(then, &entry.file),
+            former_at: entry::position(merged_then, release),
+            entry,
+        })
     }
 
     /// What the own entry had of a key at that revision.
     fn former(&self, key: &str) -> Option<Written> {
         let path = ["releases".into(), self.former_at?.into(), key.into()];
-        edit::written(&self.file, &self.former, &path).filter(|written| !written.value.is_null())
-    }
-
-    fn present(&self, key: &str) -> Option<Value> {
-        let written = edit::written(&self.file, &self.text, &self.path(key))?;
-        Some(written.value).filter(|value| !value.is_null())
+        edit::written(&self.entry.file, &self.former, &path)
+            .filter(|written| !written.value.is_null())
     }
 
     /// Puts one key of the entry back; says what was done. Values are merged
@@ -287,30 +226,21 @@ impl Own {
         let own = self.former(key);
         let (now, then) = if key == "values" {
             let former = own.as_ref().map(|written| written.value.clone());
-            (self.present(key), former)
+            (self.entry.present(key), former)
         } else {
             (value(present, key), value(former, key))
         };
         if now == then {
             return Ok(None);
         }
-        let path = self.path(key);
-        let edited = match (own, then) {
-            (Some(own), Some(then)) if own.value == then => {
-                edit::set(&self.file, &self.text, &path, &own)
-            }
-            (_, Some(value)) => {
-                let written = Written { value, text: None };
-                edit::set(&self.file, &self.text, &path, &written)
-            }
+        match (own, then) {
+            (Some(own), Some(then)) if own.value == then => self.entry.set(key, &own)?,
+            (_, Some(value)) => self.entry.set(key, &Written { value, text: None })?,
             (_, None) if self.is_from_below(key, present) => {
-                let written = Written::in_one_line(Value::Null);
-                edit::set(&self.file, &self.text, &path, &written)
+                self.entry.set(key, &Written::in_one_line(Value::Null))?;
             }
-            (_, None) => edit::remove(&self.file, &self.text, &path),
-        };
-        self.text = edited.map_err(|error| self.by_hand(&error))?;
-        self.touched = true;
+            (_, None) => self.entry.remove(key)?,
+        }
         Ok(Some(match (key, version(present), version(former)) {
             ("version", Some(now), Some(then)) => format!("version {now} -> {then}"),
             _ => key.to_owned(),
@@ -321,31 +251,19 @@ impl Own {
     fn is_from_below(&self, key: &str, present: &Node) -> bool {
         present
             .get(key)
-            .is_some_and(|value| *value.file != *self.file)
+            .is_some_and(|value| *value.file != *self.entry.file)
     }
 
     /// Says that going down is meant, or takes away what said it of another way.
     fn mark(&mut self, leaves: Option<&str>, to: Option<&str>) -> Result<(), Vec<Finding>> {
-        let path = self.path("rollback");
-        let edited = match (leaves, to) {
+        match (leaves, to) {
             (Some(from), Some(to)) => {
                 let value = serde_json::json!({"from": from, "to": to});
-                edit::set(&self.file, &self.text, &path, &Written::in_one_line(value))
+                self.entry.set("rollback", &Written::in_one_line(value))
             }
-            _ if self.present("rollback").is_some() => edit::remove(&self.file, &self.text, &path),
-            _ => return Ok(()),
-        };
-        self.text = edited.map_err(|error| self.by_hand(&error))?;
-        self.touched = true;
-        Ok(())
-    }
-
-    fn by_hand(&self, error: &EditError) -> Vec<Finding> {
-        vec![
-            Finding::error(Kind::Repository, "not-editable", error.to_string())
-                .at(Origin::new(self.file.clone(), 0))
-                .hint("write it as plain maps and lists, without anchors, or change it by hand"),
-        ]
+            _ if self.entry.present("rollback").is_some() => self.entry.remove("rollback"),
+            _ => Ok(()),
+        }
     }
 }
 

@@ -31,8 +31,9 @@ impl Matcher {
     }
 }
 
+/// A name, or a pattern of names.
 #[derive(Debug, Clone)]
-enum Pattern {
+pub(crate) enum Pattern {
     Any,
     Exact(String),
     Glob(GlobMatcher),
@@ -40,7 +41,7 @@ enum Pattern {
 
 impl Pattern {
     /// Only `*` and `?` are wild: names may hold brackets.
-    fn new(text: Option<&String>) -> Self {
+    pub(crate) fn new(text: Option<&String>) -> Self {
         let Some(text) = text else { return Self::Any };
         if !text.contains(['*', '?']) {
             return Self::Exact(text.clone());
@@ -61,7 +62,7 @@ impl Pattern {
             )
     }
 
-    fn matches(&self, text: Option<&str>) -> bool {
+    pub(crate) fn matches(&self, text: Option<&str>) -> bool {
         match self {
             Self::Any => true,
             Self::Exact(wanted) => text == Some(wanted),
@@ -167,6 +168,17 @@ impl Consent {
         self.action == ConsentAction::Override
             && self.check.as_deref() == Some(check)
             && self.is_for(release, from, to)
+    }
+
+    /// The same for a check of one object.
+    pub fn allows_override_for(
+        &self,
+        (check, id): (&str, &ObjectId),
+        release: &str,
+        from: Option<&str>,
+        to: &str,
+    ) -> bool {
+        self.allows_override(check, release, from, to) && self.is_about(id)
     }
 
     fn is_about(&self, id: &ObjectId) -> bool {

@@ -1,6 +1,6 @@
 //! Follows the product's pods and acts as what runs in them.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -32,24 +32,47 @@ pub(crate) struct PodRef {
     service_account: String,
 }
 
-/// Pods of the controller component that run, as namespace and name.
+/// Pods of the controller component that run.
 #[derive(Clone, Default)]
-pub(crate) struct Controllers(Arc<Mutex<HashSet<(String, String)>>>);
+pub(crate) struct Controllers(Arc<Mutex<Running>>);
+
+#[derive(Default)]
+struct Running {
+    /// Namespace and name.
+    pods: HashSet<(String, String)>,
+    /// Namespaces in which some ran at the same time.
+    together: BTreeSet<(String, String)>,
+}
 
 impl Controllers {
     /// Whether a pod runs.
     pub(crate) fn contains(&self, namespace: &str, name: &str) -> bool {
         let pods = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        pods.contains(&(namespace.to_owned(), name.to_owned()))
+        pods.pods.contains(&(namespace.to_owned(), name.to_owned()))
+    }
+
+    /// Pairs of namespaces in which controllers ran at the same time.
+    pub(crate) fn together(&self) -> Vec<(String, String)> {
+        let pods = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        pods.together.iter().cloned().collect()
     }
 
     fn set(&self, pod: &PodRef, runs: bool) {
         let mut pods = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let key = (pod.namespace.clone(), pod.name.clone());
         if runs {
-            pods.insert(key);
+            let others = pods.pods.iter().map(|(namespace, _)| namespace);
+            let others: Vec<String> = others
+                .filter(|namespace| **namespace != pod.namespace)
+                .cloned()
+                .collect();
+            let pairs = others
+                .into_iter()
+                .map(|other| (other, pod.namespace.clone()));
+            pods.together.extend(pairs);
+            pods.pods.insert(key);
         } else {
-            pods.remove(&key);
+            pods.pods.remove(&key);
         }
     }
 }

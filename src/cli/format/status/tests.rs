@@ -133,7 +133,7 @@ fn what_people_said_stands_below_the_table() {
     assert!(
         shown.ends_with(
             "prod/api: suspended by ann@desk until 2026-07-01T12:00:00Z: the database moves\n\
-             prod/api: a sync is requested by bob@desk since 5m, and no loop has taken it up"
+             prod/api: a sync is requested by bob@desk since 5m, and no loop has carried it out"
         ),
         "{shown}"
     );

@@ -4,12 +4,14 @@ use std::collections::BTreeSet;
 
 use bytes::Bytes;
 use futures::stream::{self, StreamExt as _, TryStreamExt as _};
+use pleach_domain::definition::{self, is_definition};
 use pleach_domain::diff::ownership;
 use pleach_domain::object::{Manifest, ObjectId};
 use pleach_domain::observe::{
     ApiRefusal, DesiredDigest, Discovery, Live, Observed, Prediction, Reading, Served, Unverified,
 };
 use pleach_domain::plan::Desired;
+use pleach_domain::repo::MigrationRule;
 use serde_json::Value;
 
 use super::{CONCURRENCY, Reader, ends_observation, missing_namespaces};
@@ -102,6 +104,13 @@ impl Reader<'_> {
                 desired.ignored.question(manifest, live.value(), &ours)
             });
             let value = value.unwrap_or_else(|| manifest.value());
+            let value = match live {
+                Some(live) => {
+                    let kept = kept(desired, manifest, live);
+                    definition::keeping(value, live.value(), &kept)
+                }
+                None => value,
+            };
             body::compose(value, digest, Require::default())
         };
         let mut read = match reading {
@@ -120,9 +129,26 @@ impl Reader<'_> {
             // decides adoption.
             read = self.read(&path, id).await?;
             if let Ok(Some(live)) = &read
-                && !desired.ignored.of(id).is_empty()
+                && (!desired.ignored.of(id).is_empty() || !kept(desired, manifest, live).is_empty())
             {
                 prediction = self.dry_run(&path, manifest, body(Some(live))).await?;
+            }
+        }
+        if let Ok(Some(live)) = &read {
+            let kept = kept(desired, manifest, live);
+            if !kept.is_empty() {
+                // What is shown is what becomes of it in the end.
+                let ended = |answer: &Live| {
+                    self.live(manifest, definition::without(answer.value().clone(), &kept))
+                };
+                match &mut prediction {
+                    Prediction::Answer(answer)
+                    | Prediction::Conflict {
+                        forced: Some(answer),
+                        ..
+                    } => *answer = ended(answer),
+                    _ => {}
+                }
             }
         }
         if let Prediction::Immutable { refused, .. } = &mut prediction {
@@ -273,4 +299,14 @@ fn cannot_ask(
             .filter(|namespace| missing.contains(*namespace))
             .map(|namespace| Unverified::NamespaceMissing(namespace.clone())),
     }
+}
+
+/// The versions of a definition that git dropped and that stay until their
+/// objects are rewritten: the server would refuse the definition without them.
+fn kept<'d>(desired: &'d Desired, manifest: &Manifest, live: &Live) -> Vec<&'d MigrationRule> {
+    let rules = &desired.sequence.migrations;
+    if rules.is_empty() || !is_definition(manifest.id()) {
+        return Vec::new();
+    }
+    definition::kept(&manifest.value(), live.value(), rules)
 }

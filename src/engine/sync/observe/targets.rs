@@ -10,12 +10,14 @@ use pleach_domain::repo::Selector;
 
 use super::{Reader, ends_observation};
 use crate::engine::sync::error::SyncError;
-use crate::io::cluster::{ClusterError, ResourcePath, Selector as List};
+use crate::io::cluster::{Class, ClusterError, ResourcePath, Selector as List};
 
 impl Reader<'_> {
     /// Reads in full what a former run left changed, and, where a change is on
-    /// its way, what the bundle wants to be different meanwhile. What cannot be
-    /// read is an error of the plan: going on without it is not what was asked for.
+    /// its way, what something takes over from, the roles that workloads make,
+    /// and what the bundle wants to be different meanwhile. What cannot be read of
+    /// the last is an error of the plan: going on without it is not what was asked
+    /// for.
     pub(super) async fn read_targets(
         &self,
         desired: &mut Desired,
@@ -27,14 +29,28 @@ impl Reader<'_> {
             .values()
             .map(|journaled| journaled.object.clone())
             .collect();
-        for id in journaled {
+        let counterparts = desired.counterparts(observed.installed.as_ref(), &observed.inventory);
+        for id in journaled.iter().chain(counterparts.difference(&journaled)) {
             let Some(path) = ResourcePath::preferred(&observed.discovery, &id.group_kind()) else {
                 continue;
             };
-            match self.cluster.get_id(&path, &id).await {
+            match self.cluster.get_id(&path, id).await {
                 Ok(Some(value)) => self.found(observed, value),
                 Ok(None) => {}
+                // What may not be looked at is not deleted either: then it is
+                // not emptied before.
+                Err(error)
+                    if !journaled.contains(id) && error.class() == Some(&Class::Forbidden) => {}
                 Err(error) => unread(desired, &id.to_string(), error)?,
+            }
+        }
+        for id in desired.given_roles(observed.installed.as_ref()) {
+            let Some(path) = self.paths.of_kind(&id.group_kind()) else {
+                continue;
+            };
+            // One that cannot be read is nothing to compare with.
+            if let Ok(Some(live)) = self.read(&path, &id).await? {
+                observed.targets.insert(id, live);
             }
         }
         if !desired.needs_targets(observed.installed.as_ref()) {

@@ -1,14 +1,15 @@
 //! Server-side apply under the release's manager.
 
+use std::collections::BTreeMap;
 use std::sync::PoisonError;
 use std::time::Duration;
 
 use pleach_domain::diff::{locate, ownership};
 use pleach_domain::finding::{Finding, Kind};
 use pleach_domain::inventory::EntryState;
-use pleach_domain::object::{FieldPath, Gvk};
+use pleach_domain::object::{FieldPath, Gvk, annotations};
 use pleach_domain::observe::DesiredDigest;
-use pleach_domain::plan::{Body, Precondition, Step};
+use pleach_domain::plan::{Body, Op, Precondition, Step};
 use serde_json::Value;
 use tokio::time::Instant;
 
@@ -56,6 +57,11 @@ impl Operator<'_> {
                 let mut value = sent.value();
                 for field in leave {
                     locate::take(&mut value, field);
+                }
+                if let (Op::Create { once: true, .. }, Some(key)) =
+                    (&step.op, self.desired.run_key(id))
+                {
+                    value["metadata"]["annotations"][annotations::RUN_KEY] = key.to_string().into();
                 }
                 let is_overlaid = self.overlaid(step, &mut value).await;
                 // An object with fields that are not as wanted is looked at again.
@@ -156,6 +162,7 @@ impl Operator<'_> {
             uid: text(&metadata["uid"]).unwrap_or_default(),
             resource_version: text(&metadata["resourceVersion"]).unwrap_or_default(),
             generation: metadata["generation"].as_i64(),
+            restarts: BTreeMap::new(),
         };
         {
             let mut inventory = self

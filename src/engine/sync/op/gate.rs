@@ -1,10 +1,13 @@
 //! Gates: written down, closed, lifted.
 
+use std::convert::Infallible;
+use std::time::Duration;
+
 use bytes::Bytes;
 use jiff::Timestamp;
-use pleach_domain::gate::{Gate, binding, is_of};
+use pleach_domain::gate::{Gate, binding, is_of, is_policy};
 use pleach_domain::object::{ObjectId, canonical_json};
-use pleach_domain::overlay::{Journaled, MANAGER, OverlayId, State};
+use pleach_domain::overlay::{Journaled, MANAGER, OnFailure, OverlayId, State};
 use pleach_domain::plan::{Deletion, NonSecret, Step};
 use serde_json::{Value, json};
 use tokio::time::Instant;
@@ -14,6 +17,9 @@ use crate::engine::sync::report::{Failure, FailureKind};
 use crate::io::cluster::{
     ApplyOptions, Class, Cluster, ClusterError, DeleteOptions, Patch, PatchOptions,
 };
+
+/// How often it is looked whether a gate is closed for too long.
+const EXPIRY: Duration = Duration::from_secs(1);
 
 impl Operator<'_> {
     /// Closes a gate: the journal first, then the policy, then the binding that
@@ -56,7 +62,9 @@ impl Operator<'_> {
             .await
             .map_err(|error| unrecorded(&error))?;
         let policy = gate.policy(&us.username, since);
-        let policy = self.make(&cluster, gate, (&gate.id(), &policy)).await?;
+        let policy = self
+            .make_half(&cluster, gate, (&gate.id(), &policy))
+            .await?;
         let uid = policy["metadata"]["uid"].as_str().unwrap_or_default();
         self.ledger
             .record(|journal| {
@@ -69,12 +77,51 @@ impl Operator<'_> {
             .map_err(|error| unrecorded(&error))?;
         let body = gate.binding(since);
         let bound = binding(&gate.id());
-        self.make(&cluster, gate, (&bound, &body)).await?;
+        self.make_half(&cluster, gate, (&bound, &body)).await?;
         Ok(())
     }
 
+    /// Lifts, while the run goes on, what it closed for longer than it may be.
+    /// What a former run closed it closes again, or lifts by its plan. Does not
+    /// end by itself.
+    pub(in crate::engine::sync) async fn lift_expired(&self) -> Infallible {
+        let begun = Timestamp::now();
+        loop {
+            let journal = self.ledger.journal().await;
+            let now = Timestamp::now();
+            for (id, journaled) in &journal.overlays {
+                if journaled.since >= begun
+                    && is_on_for_too_long(journaled, now)
+                    && let Some(step) = self.step_of(id)
+                {
+                    self.lift_late(step, id, journaled).await;
+                }
+            }
+            tokio::time::sleep(EXPIRY).await;
+        }
+    }
+
+    async fn lift_late(&self, step: &Step, id: &OverlayId, journaled: &Journaled) {
+        let message = match self.open(step, (id, journaled), Instant::now()).await {
+            Ok(()) => format!(
+                "gate {id} was closed for as long as it may be, and is lifted before the change is done"
+            ),
+            Err(failure) => format!(
+                "gate {id} is closed for longer than it may be, and could not be lifted: {}",
+                failure.message
+            ),
+        };
+        self.warn(step, "gate-expired", &message);
+    }
+
+    /// A step of the plan for what is only for a while.
+    fn step_of(&self, id: &OverlayId) -> Option<&Step> {
+        let mut steps = self.plan.steps.iter();
+        steps.find(|step| step.overlay.as_ref() == Some(id))
+    }
+
     /// Creates one half of a gate, or makes it what it is to be.
-    async fn make(
+    async fn make_half(
         &self,
         cluster: &Cluster,
         gate: &Gate,
@@ -152,5 +199,14 @@ impl Operator<'_> {
             .record(|journal| drop(journal.overlays.remove(overlay)))
             .await
             .map_err(|error| unrecorded(&error))
+    }
+}
+
+fn is_on_for_too_long(journaled: &Journaled, now: Timestamp) -> bool {
+    match &journaled.on_failure {
+        OnFailure::Keep { max_age: Some(age) } => {
+            is_policy(&journaled.object) && now.duration_since(journaled.since) > *age
+        }
+        OnFailure::Keep { max_age: None } | OnFailure::Undo | OnFailure::UndoUnless { .. } => false,
     }
 }

@@ -17,7 +17,7 @@ use tokio::time::Instant;
 
 use super::{Operator, failure, required_uid};
 use crate::engine::sync::error::SyncError;
-use crate::engine::sync::events::{EventKind, Outcome};
+use crate::engine::sync::events::EventKind;
 use crate::engine::sync::report::{Failure, FailureKind, Standing, SyncResult};
 use crate::io::cluster::{Class, Cluster, ClusterError, Failed, Patch, PatchOptions, ResourcePath};
 
@@ -37,6 +37,9 @@ impl Operator<'_> {
         started: Instant,
     ) -> Result<(), Failure> {
         let overlay = self.overlay_of(step)?;
+        if overlay.original.0.is_null() {
+            return self.make(step, overlay, started).await;
+        }
         let (place, cluster) = self.place_of(step, started)?;
         let id = &step.object;
         for attempt in 1.. {
@@ -118,6 +121,9 @@ impl Operator<'_> {
         };
         if is_policy(&journaled.object) {
             return self.open(step, (id, journaled), started).await;
+        }
+        if journaled.is_made() {
+            return self.unmake(step, (id, journaled), started).await;
         }
         let (place, cluster) = self.place_of(step, started)?;
         for attempt in 1.. {
@@ -293,13 +299,22 @@ impl Operator<'_> {
     /// Applies the rules of the temporary changes that are still on after a run
     /// that did not come to its end, and says what stays.
     pub(in crate::engine::sync) async fn settle(&self, result: &SyncResult) -> Vec<Standing> {
+        if result.is_success() {
+            // What git no longer has does not run again. The next run tells too.
+            let forgotten = self.ledger.record(|journal| {
+                journal.runs.retain(|id, _| self.manifests.contains_key(id));
+            });
+            if let Err(error) = forgotten.await {
+                tracing::debug!(%error, "runs of Jobs that are gone stay in the journal");
+            }
+        }
         let journal = self.ledger.journal().await;
         let mut standing = Vec::new();
         for (id, journaled) in &journal.overlays {
             let stays = match &journaled.on_failure {
                 OnFailure::Keep { .. } => true,
                 OnFailure::Undo => false,
-                OnFailure::UndoUnless { ready } => self.is_done(ready, result),
+                OnFailure::UndoUnless { ready } => self.has_taken_over(ready).await,
             };
             let mut trouble = None;
             if !stays {
@@ -318,16 +333,15 @@ impl Operator<'_> {
         standing
     }
 
-    /// Whether an object was applied and became ready in this run.
-    fn is_done(&self, id: &ObjectId, result: &SyncResult) -> bool {
-        let mut applies = self
-            .plan
-            .steps
-            .iter()
-            .filter(|step| step.object == *id && matches!(step.op, Op::Apply { .. }))
-            .peekable();
-        applies.peek().is_some()
-            && applies.all(|step| result.outcomes.get(&step.id) == Some(&Outcome::Done))
+    /// Whether an object has taken over, in this run or in a former one: it is
+    /// there and ready. One that cannot be read has not.
+    async fn has_taken_over(&self, id: &ObjectId) -> bool {
+        let Ok(place) = self.place_of_kind(id) else {
+            return false;
+        };
+        let live = self.cluster.get_id(&place, id).await.ok().flatten();
+        let rules = &self.desired.sequence.readiness;
+        live.is_some_and(|live| rules.assess(&live).is_current())
     }
 
     async fn lift_now(&self, id: &OverlayId, journaled: &Journaled) -> Result<(), Failure> {
@@ -356,7 +370,11 @@ impl Operator<'_> {
             .ok_or_else(|| Failure::new(FailureKind::Other, "the plan has no such overlay"))
     }
 
-    fn place_of(&self, step: &Step, started: Instant) -> Result<(ResourcePath, Cluster), Failure> {
+    pub(super) fn place_of(
+        &self,
+        step: &Step,
+        started: Instant,
+    ) -> Result<(ResourcePath, Cluster), Failure> {
         let place = self.place_of_kind(&step.object)?;
         Ok((place, self.cluster_for(step, started)))
     }

@@ -82,7 +82,7 @@ impl Operator<'_> {
 }
 
 /// Whether somebody wrote between our read and our patch.
-fn is_stale(error: &ClusterError) -> bool {
+pub(super) fn is_stale(error: &ClusterError) -> bool {
     matches!(
         error.class(),
         Some(

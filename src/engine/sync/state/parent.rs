@@ -7,7 +7,7 @@
 use bytes::Bytes;
 use jiff::Timestamp;
 use pleach_domain::inventory::{
-    Installed, Inventory, RecordError, Store, config_map_data, parent_object,
+    Installed, Inventory, RecordError, Store, carry_over, config_map_data, parent_object,
 };
 use pleach_domain::object::{canonical_json, labels};
 use serde_json::{Value, json};
@@ -133,7 +133,7 @@ impl State {
     ) -> Result<Value, SyncError> {
         let change = json!({
             "metadata": { "resourceVersion": next.resource_version },
-            "status": next.status(reason, message, Timestamp::now()),
+            "status": self.status(next, reason, message),
         });
         self.patch(change, Some("status")).await
     }
@@ -147,7 +147,7 @@ impl State {
         message: &str,
     ) -> Result<Value, SyncError> {
         let mut object = self.parent_object(inventory);
-        object["data"] = config_map_data(&next.status(reason, message, Timestamp::now()));
+        object["data"] = config_map_data(&self.status(next, reason, message));
         if let Some(live) = &self.live {
             for key in ["uid", "resourceVersion"] {
                 object["metadata"][key] = live["metadata"][key].clone();
@@ -170,6 +170,15 @@ impl State {
             }
             Err(error) => Err(error.into()),
         }
+    }
+
+    /// What is written of a record, with what the loop said beside it.
+    fn status(&self, next: &Installed, reason: &str, message: &str) -> Value {
+        let mut status = next.status(reason, message, Timestamp::now());
+        if let Some(live) = &self.live {
+            carry_over(live, &mut status);
+        }
+        status
     }
 
     fn parent_object(&self, inventory: &Inventory) -> Value {

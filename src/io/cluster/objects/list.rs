@@ -12,7 +12,7 @@ use serde::de::DeserializeOwned;
 use serde_json::{Map, Value, json};
 
 use super::brief;
-use super::page::Reading;
+use super::page::{Page, Reading};
 use crate::io::cluster::classify::Verb;
 use crate::io::cluster::path::with_query;
 use crate::io::cluster::transport::{About, Call, JSON};
@@ -84,6 +84,17 @@ pub struct MetaList {
     pub items: Vec<(ObjectId, LiveMeta)>,
     /// Where a watch continues.
     pub resource_version: String,
+}
+
+/// One page of metadata.
+#[derive(Debug, Clone, PartialEq)]
+pub struct MetadataPage {
+    /// The `metadata` of objects, in the server's order.
+    pub items: Vec<Value>,
+    /// What asks for the next page; none on the last one.
+    pub next: Option<String>,
+    /// About how many objects are on later pages, where the server says so.
+    pub remaining: Option<u64>,
 }
 
 /// The metadata of an object; the rest of it is skipped while parsing.
@@ -186,6 +197,30 @@ impl Cluster {
         })
     }
 
+    /// One page of a list of metadata, for who changes what it goes through:
+    /// nothing may be concluded from what is not on the pages.
+    pub async fn metadata_page(
+        &self,
+        path: &ResourcePath,
+        selector: &Selector<'_>,
+        token: Option<&str>,
+    ) -> Result<MetadataPage, ClusterError> {
+        let mut items = Vec::new();
+        let read = |item: Partial| item.metadata;
+        let page = self
+            .one_page(path, selector, (METADATA_LIST, token), &mut items, &read)
+            .await
+            .and_then(|page| page.map_err(|source| failed(path, selector, source)))?;
+        Ok(MetadataPage {
+            items,
+            next: page
+                .metadata
+                .continue_token
+                .filter(|token| !token.is_empty()),
+            remaining: page.metadata.remaining_item_count,
+        })
+    }
+
     /// Collects all pages. A list that expires on the way starts anew, once.
     async fn pages<T: DeserializeOwned, U>(
         &self,
@@ -195,31 +230,14 @@ impl Cluster {
         items: &mut Vec<U>,
         read: impl Fn(T) -> U,
     ) -> Result<String, ClusterError> {
-        let url = path.collection(selector.namespace)?;
-        let failed = |source| ClusterError::List {
-            kind: path.group_kind(),
-            namespace: selector.namespace.map(str::to_owned),
-            source,
-        };
         let mut token: Option<String> = None;
         let mut restarted = false;
         loop {
-            let mut query = selector.query();
-            query.push(("limit", PAGE.to_string()));
-            if let Some(token) = &token {
-                query.push(("continue", token.clone()));
-            }
-            let mut call = Call::read(
-                Verb::List,
-                with_query(url.clone(), &query),
-                About {
-                    kind: &path.kind,
-                    secret: path.kind == "Secret",
-                },
-            );
-            call.accept = accept;
-            let reply = match self.send(call).await {
-                Ok(reply) => reply,
+            let page = self
+                .one_page(path, selector, (accept, token.as_deref()), items, &read)
+                .await?;
+            let page = match page {
+                Ok(page) => page,
                 Err(error)
                     if token.is_some()
                         && !restarted
@@ -232,25 +250,66 @@ impl Cluster {
                     restarted = true;
                     continue;
                 }
-                Err(error) => return Err(failed(error)),
+                Err(error) => return Err(failed(path, selector, error)),
             };
-            let page = reply
-                .json_with(Reading::new(&read, items))
-                .map_err(failed)?;
-            if !page.kind.ends_with("List") {
-                return Err(failed(no_list(&page.kind).into()));
-            }
             token = page
                 .metadata
                 .continue_token
                 .filter(|token| !token.is_empty());
             if token.is_none() {
                 if page.metadata.remaining_item_count.unwrap_or_default() > 0 {
-                    return Err(failed(no_list("a list without its last pages").into()));
+                    let error = no_list("a list without its last pages");
+                    return Err(failed(path, selector, error.into()));
                 }
                 return Ok(page.metadata.resource_version.unwrap_or_default());
             }
         }
+    }
+
+    /// Asks for one page, of which the objects are added to `items`. The inner
+    /// error is the server's answer.
+    async fn one_page<T: DeserializeOwned, U>(
+        &self,
+        path: &ResourcePath,
+        selector: &Selector<'_>,
+        (accept, token): (&'static str, Option<&str>),
+        items: &mut Vec<U>,
+        read: &impl Fn(T) -> U,
+    ) -> Result<Result<Page, Box<ApiError>>, ClusterError> {
+        let mut query = selector.query();
+        query.push(("limit", PAGE.to_string()));
+        if let Some(token) = token {
+            query.push(("continue", token.to_owned()));
+        }
+        let mut call = Call::read(
+            Verb::List,
+            with_query(path.collection(selector.namespace)?, &query),
+            About {
+                kind: &path.kind,
+                secret: path.kind == "Secret",
+            },
+        );
+        call.accept = accept;
+        let reply = match self.send(call).await {
+            Ok(reply) => reply,
+            Err(error) => return Ok(Err(error)),
+        };
+        let page = reply.json_with(Reading::new(read, items));
+        Ok(page.and_then(|page| {
+            if page.kind.ends_with("List") {
+                Ok(page)
+            } else {
+                Err(no_list(&page.kind).into())
+            }
+        }))
+    }
+}
+
+fn failed(path: &ResourcePath, selector: &Selector<'_>, source: Box<ApiError>) -> ClusterError {
+    ClusterError::List {
+        kind: path.group_kind(),
+        namespace: selector.namespace.map(str::to_owned),
+        source,
     }
 }
 

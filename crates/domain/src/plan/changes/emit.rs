@@ -10,7 +10,7 @@ use crate::plan::model::{
 };
 
 /// Records what happens to a desired object.
-pub(super) fn change<'d>(
+pub(in crate::plan) fn change<'d>(
     ctx: &Ctx<'_>,
     draft: &'d mut Draft,
     manifest: &Manifest,
@@ -21,7 +21,7 @@ pub(super) fn change<'d>(
     let stage = ctx.stage_of(id);
     let require = match ctx.observed.live_meta(id) {
         None => vec![Precondition::Absent],
-        Some(live) => as_seen(&stage, live),
+        Some(live) => as_seen(&ctx.stage_of_kind(id), live),
     };
     let change = draft.change(id, action, stage, reason, require);
     change.digest = ctx.desired.digests.get(id).copied();
@@ -47,7 +47,12 @@ pub(super) fn unchanged(ctx: &Ctx<'_>, draft: &mut Draft, manifest: &Manifest, r
 }
 
 /// Records that an object cannot be brought about.
-pub(super) fn block(ctx: &Ctx<'_>, draft: &mut Draft, manifest: &Manifest, finding: Finding) {
+pub(in crate::plan) fn block(
+    ctx: &Ctx<'_>,
+    draft: &mut Draft,
+    manifest: &Manifest,
+    finding: Finding,
+) {
     let finding = finding
         .at(manifest.origin().clone())
         .on(manifest.id().clone());

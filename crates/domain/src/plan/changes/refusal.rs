@@ -6,7 +6,7 @@ use crate::finding::{Finding, Kind};
 use crate::ignore::FieldPattern;
 use crate::inventory::EntryState;
 use crate::object::{FieldPath, Gvk, Manifest};
-use crate::observe::{ApiRefusal, FieldConflict, MissingRule, Served};
+use crate::observe::{ApiRefusal, Escalation, FieldConflict, MissingRule, Served};
 use crate::plan::draft::Ctx;
 use crate::repo::well_known_group;
 
@@ -105,7 +105,7 @@ pub(super) fn refused_anew(fields: &[FieldPath], refusal: &ApiRefusal) -> Findin
 /// a definition between its versions did not answer.
 const CONVERSION_FAILED: &str = "conversion webhook for ";
 
-pub(super) fn refused(refusal: &ApiRefusal) -> Finding {
+pub(in crate::plan) fn refused(refusal: &ApiRefusal) -> Finding {
     let (kind, code) = match refusal.code {
         401 | 403 => (Kind::Cluster, "forbidden"),
         409 => (Kind::Conflict, "refused"),
@@ -124,7 +124,9 @@ pub(super) fn refused(refusal: &ApiRefusal) -> Finding {
             refusal.code, refusal.message
         ),
     );
-    finding.hint = MissingRule::read(&refusal.message).map(|rule| rule.hint());
+    finding.hint = MissingRule::read(&refusal.message)
+        .map(|rule| rule.hint())
+        .or_else(|| Escalation::hint_of(&refusal.message));
     finding
 }
 

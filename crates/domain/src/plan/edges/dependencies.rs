@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use crate::definition::is_definition;
 use crate::finding::{Finding, Kind};
 use crate::object::ObjectId;
 use crate::order::Facts;
@@ -65,6 +66,10 @@ pub(super) fn dependencies<'a>(ctx: &Ctx<'a>, findings: &mut Vec<Finding>) -> Ve
         if !is_definition(id) {
             for service in &facts.services {
                 need(&service.id(), Need::Applied, EdgeReason::Backend);
+                // Its stage may want it before anything answers it.
+                if ctx.is_applied_only(&ctx.stage_of(id)) {
+                    continue;
+                }
                 for workload in ctx.backends(service) {
                     need(workload, Need::Ready, EdgeReason::Backend);
                 }
@@ -79,11 +84,6 @@ pub(super) fn dependencies<'a>(ctx: &Ctx<'a>, findings: &mut Vec<Finding>) -> Ve
     }
     intercept(ctx, &mut found);
     found
-}
-
-/// Whether the object is a CustomResourceDefinition.
-pub(super) fn is_definition(id: &ObjectId) -> bool {
-    id.is("apiextensions.k8s.io", "CustomResourceDefinition")
 }
 
 /// The object of the release that `pleach.dev/after: Kind/name` means: in the

@@ -3,9 +3,9 @@
 
 use std::collections::BTreeMap;
 
-use super::dependencies::is_definition;
 use super::first_step_of;
 use super::reverse::Turned;
+use crate::definition::is_definition;
 use crate::object::{ObjectId, ServiceRef};
 use crate::order::StageName;
 use crate::plan::draft::{Ctx, Draft};
@@ -15,8 +15,20 @@ use crate::plan::model::{EdgeReason, Need, StepId, Until};
 /// Services, as far as they and their workloads are part of the release.
 pub(super) fn run(ctx: &Ctx<'_>, draft: &mut Draft, turned: &Turned<'_>) {
     let mut waits: BTreeMap<&ServiceRef, Option<StepId>> = BTreeMap::new();
+    let converting = draft.converting.clone();
+    for (step, service) in &converting {
+        let wait = *waits
+            .entry(service)
+            .or_insert_with(|| wait_for(ctx, draft, service));
+        if let Some(wait) = wait {
+            draft.edge(wait, Need::Ready, *step, EdgeReason::Backend);
+        }
+    }
     for (registration, facts) in &ctx.facts {
-        if facts.services.is_empty() || is_definition(registration) {
+        if facts.services.is_empty()
+            || is_definition(registration)
+            || ctx.is_applied_only(&ctx.stage_of(registration))
+        {
             continue;
         }
         let Some(step) = draft.done_by.get(*registration).copied() else {

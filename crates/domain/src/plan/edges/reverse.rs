@@ -8,7 +8,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::dependencies::{Dependency, is_definition};
+use super::dependencies::Dependency;
+use crate::definition::is_definition;
 use crate::object::ObjectId;
 use crate::observe::Served;
 use crate::plan::draft::{Ctx, Draft};
@@ -68,6 +69,10 @@ pub(super) fn turn<'a>(
         if !goes_back(draft, definition) || !is_served(ctx, definition) {
             continue;
         }
+        // A stage of the bundle's own says when it goes back.
+        if ctx.declared(&ctx.stage_of(definition)).is_some() {
+            continue;
+        }
         for &workload in ctx.manifests.keys().filter(|id| is_workload(ctx, id)) {
             if draft.done_by.contains_key(workload) && !order.leads(definition, workload) {
                 order.add(workload, definition);
@@ -79,7 +84,7 @@ pub(super) fn turn<'a>(
 }
 
 fn is_workload(ctx: &Ctx<'_>, id: &ObjectId) -> bool {
-    ctx.stage_of(id) == crate::order::StageName::Workloads
+    ctx.stage_of_kind(id) == crate::order::StageName::Workloads
 }
 
 /// Whether an object is there and becomes what it was.

@@ -9,6 +9,7 @@ use crate::ignore::FieldPattern;
 use crate::object::{Digest, FieldPath, ObjectId, canonical_json};
 use crate::observe::DesiredDigest;
 use crate::plan::Deletion;
+use crate::repo::Count;
 
 /// The operations.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -62,6 +63,12 @@ pub enum Op {
         /// What it is done for.
         mark: String,
     },
+    /// Replaces pods of a `DaemonSet` whose controller leaves that to others,
+    /// until so many run what it says now.
+    Replace {
+        /// How many.
+        pods: Count,
+    },
     /// A deletion.
     Delete(Deletion),
     /// Read at run time and created elsewhere: no secret in a plan.
@@ -75,6 +82,9 @@ pub enum Op {
     Migrate {
         /// The definition.
         crd: ObjectId,
+        /// The versions that nothing is stored in afterwards, and that nothing
+        /// records.
+        from: Vec<String>,
         /// The version to store.
         to: String,
     },
@@ -110,9 +120,12 @@ impl Op {
             Self::Lift => serde_json::json!(["lift"]),
             // The mark moves with every change of the release.
             Self::Restart { .. } => serde_json::json!(["restart"]),
+            Self::Replace { pods } => serde_json::json!(["replace", pods]),
             Self::Delete(_) => serde_json::json!(["delete"]),
             Self::Copy { from, .. } => serde_json::json!(["copy", from.to_string()]),
-            Self::Migrate { crd, to } => serde_json::json!(["migrate", crd.to_string(), to]),
+            Self::Migrate { crd, from, to } => {
+                serde_json::json!(["migrate", crd.to_string(), from, to])
+            }
             Self::Wait => serde_json::json!(["wait"]),
         }
     }
@@ -132,6 +145,7 @@ impl Op {
             Self::Close { .. } => "close",
             Self::Lift => "lift",
             Self::Restart { .. } => "restart",
+            Self::Replace { .. } => "replace",
             Self::Delete(_) => "delete",
             Self::Copy { .. } => "copy",
             Self::Migrate { .. } => "migrate",

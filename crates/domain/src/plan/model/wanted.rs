@@ -106,12 +106,12 @@ impl Desired {
         Digest::of(&canonical_json(&json!([self.bundle, version, objects])))
     }
 
-    fn has_version(&self) -> bool {
+    pub(in crate::plan) fn has_version(&self) -> bool {
         self.version != self.revision
     }
 
     /// Whether an attempt was for what is wanted now.
-    pub(in crate::plan) fn is_of(&self, attempt: &Attempt) -> bool {
+    pub fn is_of(&self, attempt: &Attempt) -> bool {
         let version = if self.has_version() {
             &self.version
         } else {

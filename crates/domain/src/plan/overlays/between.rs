@@ -7,6 +7,7 @@ use crate::order::StageName;
 use crate::plan::draft::{Ctx, Draft};
 use crate::plan::gate::is_temporary;
 use crate::plan::model::{EdgeReason, Need, StepId};
+use crate::plan::stages::at_barrier;
 use crate::plan::verify::reached;
 
 /// Where steps stand, seen from a stage.
@@ -65,7 +66,7 @@ pub(super) fn place(
         .iter()
         .filter(|step| is_other(step.id) && place.comes_before(&step.stage, stage))
         .filter(|step| !behind.contains(&step.id))
-        .map(reached)
+        .map(|step| at_barrier(ctx, step))
         .collect();
     let why = place.why();
     let reason = match place {
@@ -74,8 +75,31 @@ pub(super) fn place(
         Place::After => format!("temporary changes end with stage {stage}"),
     };
     draft.all_before(ctx, stage.clone(), &earlier, group, &why, &reason);
-    let done: Vec<(StepId, Need)> = group.iter().map(|id| reached(&draft.steps[id.0])).collect();
+    let done: Vec<(StepId, Need)> = group
+        .iter()
+        .map(|id| at_barrier(ctx, &draft.steps[id.0]))
+        .collect();
     draft.all_before(ctx, stage.clone(), &done, &later, &why, &reason);
+}
+
+/// Makes what is in stages behind this one wait for `group`.
+pub(in crate::plan) fn before_later(
+    ctx: &Ctx<'_>,
+    draft: &mut Draft,
+    group: &[StepId],
+    stage: &StageName,
+) {
+    let above = ancestors(draft, group);
+    let later: Vec<StepId> = draft
+        .steps
+        .iter()
+        .filter(|step| step.stage > *stage && !draft.dropped.contains(&step.id))
+        .map(|step| step.id)
+        .filter(|id| !above.contains(id))
+        .collect();
+    let done: Vec<(StepId, Need)> = group.iter().map(|id| reached(&draft.steps[id.0])).collect();
+    let reason = "what comes after a Job that runs once waits for it";
+    draft.all_before(ctx, stage.clone(), &done, &later, &EdgeReason::Once, reason);
 }
 
 /// These steps, and everything that needs them.

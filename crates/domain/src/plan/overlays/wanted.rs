@@ -1,43 +1,67 @@
 //! What the bundle wants to be different while a change lasts, object by object.
 
-use std::collections::BTreeMap;
-
 use jiff::SignedDuration;
 use serde_json::{Value, json};
 
+use super::rollout;
 use crate::finding::{Finding, Kind};
 use crate::object::{Manifest, ObjectId};
 use crate::observe::Live;
 use crate::order::StageName;
 use crate::overlay::{OnFailure, OverlayId, fields};
 use crate::plan::draft::{Ctx, Draft};
-use crate::plan::model::{NonSecret, Until};
+use crate::plan::handover::pods;
+use crate::plan::model::{Need, NonSecret, StepId, Until};
 use crate::repo::{OverlayRule, ScaleRule, Selector, StageRule};
 
 /// When a temporary change ends.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum End {
+pub(in crate::plan) enum End {
     /// With a stage.
     Stage(StageName),
     /// Once the object itself was applied.
     Apply,
+    /// When the object's pods are exchanged as far as its role says.
+    Rollout(Role),
+}
+
+/// What a temporary change does in a roll-out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::plan) enum Role {
+    /// No pod is replaced but by us.
+    Hold,
+    /// So many are replaced at a time.
+    Pace,
+}
+
+/// Where a temporary change begins.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(in crate::plan) enum Begin {
+    /// Before everything of its first stage.
+    Stage,
+    /// It is a stage of the bundle's own.
+    Declared,
+    /// Between these steps and those.
+    Steps {
+        after: Vec<(StepId, Need)>,
+        before: Vec<StepId>,
+    },
 }
 
 /// One temporary change of one object.
-pub(super) struct Wanted<'a> {
-    pub(super) id: OverlayId,
-    pub(super) object: ObjectId,
-    pub(super) live: &'a Live,
-    pub(super) patch: NonSecret,
-    pub(super) from: StageName,
-    /// Whether `from` is a stage of the bundle's own.
-    pub(super) declared: bool,
-    pub(super) end: End,
-    pub(super) on_failure: OnFailure,
-    pub(super) reason: String,
+pub(in crate::plan) struct Wanted<'a> {
+    pub(in crate::plan) id: OverlayId,
+    pub(in crate::plan) object: ObjectId,
+    pub(in crate::plan) live: &'a Live,
+    pub(in crate::plan) patch: NonSecret,
+    pub(in crate::plan) from: StageName,
+    pub(in crate::plan) begin: Begin,
+    pub(in crate::plan) end: End,
+    pub(in crate::plan) on_failure: OnFailure,
+    pub(in crate::plan) reason: String,
     /// What completes it.
-    pub(super) ready: Option<Until>,
-    pub(super) deadline: Option<SignedDuration>,
+    pub(in crate::plan) ready: Option<Until>,
+    pub(in crate::plan) deadline: Option<SignedDuration>,
 }
 
 impl Wanted<'_> {
@@ -46,7 +70,14 @@ impl Wanted<'_> {
         match &self.end {
             End::Stage(stage) => stage.clone(),
             End::Apply => StageName::Ungate,
+            End::Rollout(_) => self.from.clone(),
         }
+    }
+
+    /// Whether it is on also where nothing looks different for now: what is
+    /// applied meanwhile may say otherwise.
+    pub(super) fn is_always_made(&self) -> bool {
+        matches!(self.end, End::Rollout(_))
     }
 
     /// Whether it keeps a workload from having the pods that it should have.
@@ -63,7 +94,7 @@ fn stops_pods(object: &ObjectId, patch: &Value) -> bool {
 /// Everything that the bundle wants of objects that exist.
 pub(super) fn wanted<'a>(ctx: &Ctx<'a>, draft: &mut Draft) -> Vec<Wanted<'a>> {
     let mut all = Vec::new();
-    for rule in &ctx.desired.sequence.overlays {
+    for rule in &ctx.sequence.overlays {
         let before = all.len();
         for (object, live) in matching(ctx, &rule.target) {
             if let Some(finding) = secret(ctx, rule, object, live) {
@@ -86,13 +117,14 @@ pub(super) fn wanted<'a>(ctx: &Ctx<'a>, draft: &mut Draft) -> Vec<Wanted<'a>> {
             draft.findings.push(finding.at(rule.origin.clone()));
         }
     }
-    for stage in &ctx.desired.sequence.stages {
+    for stage in &ctx.sequence.stages {
         for scale in &stage.scale {
             for (object, live) in matching(ctx, &scale.target) {
                 all.push(scaled(ctx, stage, scale, object, live));
             }
         }
     }
+    all.extend(rollout::wanted(ctx, draft));
     all
 }
 
@@ -148,7 +180,7 @@ fn overlay<'a>(ctx: &Ctx<'_>, rule: &OverlayRule, object: &ObjectId, live: &'a L
         live,
         patch: rule.patch.clone(),
         from: rule.from.clone(),
-        declared: false,
+        begin: Begin::Stage,
         end: End::Stage(rule.until.clone()),
         on_failure,
         reason: format!("overlay {} until {}", rule.name, rule.until),
@@ -165,14 +197,8 @@ fn scaled<'a>(
     live: &'a Live,
 ) -> Wanted<'a> {
     let patch = json!({"spec": {"replicas": scale.replicas}});
-    let labels = live.value()["spec"]["selector"]["matchLabels"].as_object();
-    let pods: BTreeMap<String, String> = labels
-        .into_iter()
-        .flatten()
-        .filter_map(|(key, value)| Some((key.clone(), value.as_str()?.to_owned())))
-        .collect();
     let ready = if scale.replicas == 0 {
-        Until::Emptied { pods }
+        Until::Emptied { pods: pods(live) }
     } else {
         Until::Ready {
             stable_for: SignedDuration::ZERO,
@@ -185,7 +211,7 @@ fn scaled<'a>(
         live,
         patch: NonSecret(patch),
         from: stage.stage.clone(),
-        declared: true,
+        begin: Begin::Declared,
         end: End::Apply,
         on_failure: stopping(ctx, object),
         reason: format!("stage {name} scales it to {}", scale.replicas),

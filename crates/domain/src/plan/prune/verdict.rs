@@ -10,6 +10,7 @@ use crate::order::{DeletionClass, deletion_class};
 use crate::plan::draft::{Ctx, Pruned};
 use crate::plan::protection::{installed_version, protected};
 use crate::plan::{Deletion, Propagation, Removal};
+use crate::readiness::{Readiness, assess};
 
 /// What happens to a recorded object that git does not have.
 pub(in crate::plan) enum Verdict {
@@ -160,6 +161,9 @@ impl<'a, 'c> Judge<'a, 'c> {
             finding.severity = crate::finding::Severity::Note;
             return Some(finding);
         }
+        if is_running(self.ctx, id, live) {
+            return Some(kept(self.ctx, "kept-running", "it is still running"));
+        }
         self.protection(id, entry)
     }
 
@@ -207,6 +211,16 @@ impl<'a, 'c> Judge<'a, 'c> {
         });
         services.first().filter(|_| dead).cloned()
     }
+}
+
+/// Whether a Job that runs once has not ended, or cannot be said to have.
+fn is_running(ctx: &Ctx<'_>, id: &ObjectId, live: &LiveMeta) -> bool {
+    // Who takes the release away has it ended.
+    let once = live.annotations.contains_key(annotations::RUN) && ctx.removal.is_none();
+    once && ctx.observed.full.get(id).is_none_or(|full| {
+        let readiness = assess(full.value()).readiness;
+        !matches!(readiness, Readiness::Current | Readiness::Failed)
+    })
 }
 
 pub(super) fn kept(ctx: &Ctx<'_>, code: &str, why: &str) -> Finding {

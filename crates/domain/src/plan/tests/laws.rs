@@ -32,7 +32,8 @@ const OBJECTS: &[&str] = &[
     "Service/web/a#: {spec: {selector: {app: a#}}}",
     "Service/n@/a#: {spec: {selector: {app: a#}}}",
     "Deployment.apps/web/a#: {spec: {template: {metadata: {labels: {app: a#}}, spec: {serviceAccountName: s@, volumes: [{secret: {secretName: s#}}, {persistentVolumeClaim: {claimName: p@}}]}}}}",
-    "Deployment.apps/n@/a#: {spec: {template: {metadata: {labels: {app: a#}}}}}",
+    "Deployment.apps/n@/a#: {spec: {replicas: 1, selector: {matchLabels: {app: a#}}, template: {metadata: {labels: {app: a#}}}}}",
+    "DaemonSet.apps/n@/d#: {spec: {selector: {matchLabels: {app: d#}}, template: {metadata: {labels: {app: d#}}}}}",
     "Job.batch/web/j#: {spec: {template: {metadata: {labels: {app: a#}}}}}",
     "APIService.apiregistration.k8s.io/v1.g#: {spec: {service: {namespace: web, name: a#}}}",
     "APIService.apiregistration.k8s.io/v2.g#: {spec: {service: {namespace: n@, name: a#}}}",
@@ -68,14 +69,16 @@ struct World {
     wait: bool,
     /// Temporary changes of one kind: from a stage until another one.
     overlays: Vec<(usize, usize, usize)>,
-    /// Declared stages: behind which one, and whether it scales or restarts.
-    stages: Vec<(usize, bool)>,
+    /// Declared stages: behind which one, what they do, and what they select.
+    stages: Vec<(usize, u8, usize)>,
     /// What a former run left changed.
     left: Vec<(usize, bool)>,
     /// Gates: from a stage until another one.
     gates: Vec<(usize, usize)>,
     /// Whether a former run left gates closed: one that is wanted, one that is not.
     closed: (bool, bool),
+    /// Moves that the bundle declares.
+    moves: Vec<(u8, u8)>,
 }
 
 fn world() -> impl Strategy<Value = World> {
@@ -84,23 +87,27 @@ fn world() -> impl Strategy<Value = World> {
     let dead = prop::collection::vec(0..4_u8, 0..3);
     let wait = prop::bool::weighted(0.8);
     let overlays = prop::collection::vec((0..OBJECTS.len(), 0..10_usize, 0..11_usize), 0..4);
-    let stages = prop::collection::vec((1..9_usize, any::<bool>()), 0..3);
+    let stages = prop::collection::vec((1..9_usize, 0..4_u8, 0..OBJECTS.len()), 0..4);
     let left = prop::collection::vec((0..30_usize, any::<bool>()), 0..2);
     let gates = prop::collection::vec((0..10_usize, 0..11_usize), 0..2);
     let closed = (prop::bool::weighted(0.1), prop::bool::weighted(0.1));
+    let moves = prop::collection::vec((0..5_u8, 0..5_u8), 0..3);
     let world = (parts, unlisted, dead, any::<bool>(), wait);
-    (world, overlays, stages, left, gates, closed).prop_map(
-        |((parts, unlisted, dead, ready, wait), overlays, stages, left, gates, closed)| World {
-            parts,
-            unlisted,
-            dead,
-            ready,
-            wait,
-            overlays,
-            stages,
-            left,
-            gates,
-            closed,
+    (world, overlays, stages, left, gates, closed, moves).prop_map(
+        |((parts, unlisted, dead, ready, wait), overlays, stages, left, gates, closed, moves)| {
+            World {
+                parts,
+                unlisted,
+                dead,
+                ready,
+                wait,
+                overlays,
+                stages,
+                left,
+                gates,
+                closed,
+                moves,
+            }
         },
     )
 }
@@ -140,14 +147,25 @@ impl World {
                 "{{name: o{number}, target: {{kind: {kind}, group: {group}, namespace: '*'}}, patch: {PATCH}, from: {from}, until: {until}}}"
             ));
         }
-        for (number, (after, scales)) in self.stages.iter().enumerate() {
+        for (number, (after, does, object)) in self.stages.iter().enumerate() {
             let after = &StageName::STANDARD[*after];
-            let (scale, restart): (&[(&str, u32)], &[&str]) = if *scales {
-                (&[("*", 0)], &[])
-            } else {
-                (&[], &["*"])
+            let (scale, restart): (&[(&str, u32)], &[&str]) = match does {
+                0 => (&[("*", 0)], &[]),
+                1 => (&[], &["*"]),
+                _ => (&[], &[]),
             };
             scene = scene.stage(&format!("s{number}"), after, scale, restart);
+            if *does > 1 {
+                let (kind, _) = OBJECTS[*object].split_once('/').unwrap();
+                let kind = kind.replace(['#', '@'], "1");
+                let (kind, _) = kind.split_once('.').unwrap_or((&kind, ""));
+                let rule = scene.desired.sequence.stages.last_mut().unwrap();
+                rule.select.push(crate::repo::Selector {
+                    kind: kind.to_owned(),
+                    ..crate::repo::Selector::default()
+                });
+                rule.applied_only = *does == 3;
+            }
             scene = scene.check(&format!(
                 "{{name: c{number}, forEach: {{kind: Pod}}, require: item.status.ok}}"
             ));
@@ -158,6 +176,13 @@ impl World {
             scene = scene.gate(&format!(
                 "{{name: g{number}, groups: [x.org], from: {from}, until: {until}}}"
             ));
+        }
+        let namespace = |number: u8| match number {
+            4 => "web".to_owned(),
+            number => format!("n{number}"),
+        };
+        for (from, to) in self.moves.iter().filter(|(from, to)| from != to) {
+            scene = scene.moves(&namespace(*from), &namespace(*to), &[]);
         }
         let (wanted, unwanted) = self.closed;
         for name in [wanted.then_some("g0"), unwanted.then_some("former")] {
@@ -417,14 +442,26 @@ fn check_overlays(plan: &Plan, observed: &Observed, ancestors: &[BTreeSet<StepId
                 );
             }
         }
+        let hands_over = overlay.id.name() == "handover";
         for set in &sets {
             let from = overlay.from.as_ref().unwrap();
             for step in plan.steps.iter().filter(|step| step.op.applies()) {
-                let comes_after = step.stage > *from;
+                let comes_after = if hands_over {
+                    is_successor(&overlay.object, &step.object)
+                } else {
+                    step.stage > *from
+                };
                 assert!(!comes_after || ancestors[step.id.0].contains(&set.id));
             }
+            // Nothing is emptied that does not go.
+            assert!(!hands_over || goes, "{overlay:?}");
         }
     }
+}
+
+/// Whether it takes over in another namespace.
+fn is_successor(old: &ObjectId, new: &ObjectId) -> bool {
+    old.group_kind() == new.group_kind() && old.name == new.name && old.namespace != new.namespace
 }
 
 /// What a gate guards is done between its closing and its lifting; what is

@@ -6,7 +6,7 @@ use semver::VersionReq;
 use super::scene::Scene;
 use crate::finding::Kind;
 use crate::object::GroupKind;
-use crate::observe::{ClusterId, MissingGrant};
+use crate::observe::{ClusterId, Escalation, MissingGrant};
 use crate::plan::Direction;
 use crate::repo::KnownVersion;
 use crate::repo::format::Rollback;
@@ -41,6 +41,9 @@ fn range(text: &str) -> VersionReq {
 #[case::rights(Scene::new().cluster(|observed| observed.access.missing.push(MissingGrant {
         verb: "patch".to_owned(), kind: GroupKind::new("", "ConfigMap"), resource: "configmaps".to_owned(), namespace: Some("web".to_owned()) })),
     Kind::Cluster, "missing-right", "may not patch configmaps in namespace web")]
+#[case::rights_to_give(Scene::new().cluster(|observed| observed.access.escalations.push(Escalation {
+        object: "Role.rbac.authorization.k8s.io/web/a".parse().unwrap(), rules: vec!["{verbs: [get]}".to_owned()] })),
+    Kind::Cluster, "missing-right", "may not write Role.rbac.authorization.k8s.io/web/a, which gives rights that pleach does not hold itself")]
 #[case::kubernetes(Scene::new().policy(|policy| policy.versions.kubernetes = Some(range(">=1.37"))), Kind::Policy, "kubernetes-version",
     "web v2.0.0 is for Kubernetes >=1.37, and the server is 1.36.0")]
 #[case::path(Scene::new().version("v0.9.0").policy(|policy| policy.versions.upgrades_from = Some(range(">=1.0, <2.0"))), Kind::Policy, "version-path",

@@ -32,8 +32,8 @@ use crate::overlay::{
 use crate::plan::{Desired, NonSecret, Plan, Policy, Removal, Terms, plan, remove};
 use crate::repo::format::{Gate, Overlay};
 use crate::repo::{
-    Consent, GateRule, OverlayRule, Protect, PrunePolicy, RuntimeObject, ScaleRule, Selector,
-    StageRule, VersionPolicy,
+    Consent, CopyRule, GateRule, MoveRule, OverlayRule, Protect, PrunePolicy, RuntimeObject,
+    ScaleRule, Selector, StageRule, VersionPolicy,
 };
 
 pub(super) const MANAGER: &str = "pleach/e.r";
@@ -139,11 +139,16 @@ impl Scene {
     }
 
     /// What git has; said again, it replaces the objects it names.
-    pub(super) fn git(mut self, text: &str) -> Self {
+    pub(super) fn git(self, text: &str) -> Self {
+        self.git_at("web.yaml", text)
+    }
+
+    /// What git has in a file.
+    pub(super) fn git_at(mut self, file: &str, text: &str) -> Self {
         for (id, mut value) in objects(text) {
             self.label(&mut value);
             self.desired.manifests.retain(|known| *known.id() != id);
-            let origin = Origin::new("web.yaml", 1);
+            let origin = Origin::new(file, 1);
             let version = ApiVersion::parse(&api_version(&id));
             let manifest = Manifest::new(id, version, origin, &value, false);
             self.desired.manifests.push(manifest);
@@ -352,6 +357,23 @@ impl Scene {
         self
     }
 
+    /// A move that the bundle declares, with the `ConfigMaps` that come along.
+    pub(super) fn moves(mut self, from: &str, to: &str, copy: &[&str]) -> Self {
+        self.desired.sequence.moves.push(MoveRule {
+            from: from.to_owned(),
+            to: to.to_owned(),
+            copy: copy
+                .iter()
+                .map(|name| CopyRule {
+                    kind: GroupKind::new("", "ConfigMap"),
+                    name: (*name).to_owned(),
+                })
+                .collect(),
+            origin: Origin::new("bundle.yaml", 1),
+        });
+        self
+    }
+
     /// A gate that a former run closed and did not lift.
     pub(super) fn left_closed(mut self, name: &str, group: &str, plural: &str) -> Self {
         let gate = gate::Gate {
@@ -402,6 +424,11 @@ impl Scene {
         let order = self.desired.sequence.stages.len();
         self.desired.sequence.stages.push(StageRule {
             stage: StageName::declared(name, after, order),
+            select: Vec::new(),
+            applied_only: false,
+            rollout: None,
+            verify: Vec::new(),
+            checks: Vec::new(),
             scale: scale
                 .iter()
                 .map(|(name, replicas)| ScaleRule {
@@ -414,6 +441,21 @@ impl Scene {
             origin: Origin::new("bundle.yaml", 1),
         });
         self
+    }
+
+    /// A stage of the bundle's own behind the workloads, which applies what the
+    /// selectors name.
+    pub(super) fn applies_in(
+        self,
+        name: &str,
+        select: &[&str],
+        change: impl FnOnce(&mut StageRule),
+    ) -> Self {
+        let mut scene = self.stage(name, &StageName::Workloads, &[], &[]);
+        let rule = scene.desired.sequence.stages.last_mut().unwrap();
+        rule.select = select.iter().map(|one| parse(one)).collect();
+        change(rule);
+        scene
     }
 
     /// A check of the bundle, as it is written there.
@@ -553,6 +595,13 @@ impl Scene {
         let mut scene = self.clone();
         scene.observe();
         plan(&scene.desired, &scene.observed, &scene.policy)
+    }
+
+    /// What a Job would run for.
+    pub(super) fn run_key(&self, key: &str) -> Digest {
+        let mut scene = self.clone();
+        scene.observe();
+        scene.desired.run_key(&id(key)).unwrap()
     }
 
     /// The plan that takes the release away as a whole.

@@ -4,21 +4,22 @@
 use schemars::generate::SchemaSettings;
 use serde_json::{Value, json};
 
-use super::{API_VERSION, Bundle, Environment, Repository};
+use super::{API_VERSION, Bundle, Controller, Environment, Repository};
 
 /// The schema of each kind of file, by its kind. They lie in docs/schemas/.
 ///
 /// ```
 /// let kinds: Vec<&str> = pleach_domain::repo::format::schemas().map(|(kind, _)| kind).to_vec();
-/// assert_eq!(kinds, ["Repository", "Environment", "Bundle", "BundleVersion"]);
+/// assert_eq!(kinds, ["Repository", "Environment", "Bundle", "BundleVersion", "Controller"]);
 /// ```
-pub fn schemas() -> [(&'static str, Value); 4] {
+pub fn schemas() -> [(&'static str, Value); 5] {
     let bundle = of::<Bundle>("BundleVersion");
     [
         ("Repository", of::<Repository>("Repository")),
         ("Environment", of::<Environment>("Environment")),
         ("Bundle", of::<Bundle>("Bundle")),
         ("BundleVersion", bundle),
+        ("Controller", of::<Controller>("Controller")),
     ]
 }
 

@@ -3,6 +3,7 @@
 mod bundles;
 mod endings;
 mod environments;
+mod following;
 mod later;
 mod reading;
 mod rules;

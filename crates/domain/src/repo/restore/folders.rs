@@ -9,13 +9,16 @@ use crate::object::Origin;
 use crate::repo::{FileChanges, FileTree, TreeError, TreeKind};
 
 /// The folder of a bundle.
-pub(super) fn of_bundle(bundle: &str) -> String {
+pub(in crate::repo) fn of_bundle(bundle: &str) -> String {
     format!("manifests/{bundle}")
 }
 
 /// All files below a folder; none where it is not there. What cannot be read
 /// is an error, and what is no file is left out.
-pub(super) fn files(tree: &dyn FileTree, folder: &str) -> Result<BTreeMap<String, Bytes>, String> {
+pub(in crate::repo) fn files(
+    tree: &dyn FileTree,
+    folder: &str,
+) -> Result<BTreeMap<String, Bytes>, String> {
     let entries = match tree.list(folder) {
         Err(TreeError::Missing { .. }) => return Ok(BTreeMap::new()),
         entries => entries.map_err(|error| error.to_string())?,

@@ -3,11 +3,12 @@
 use std::collections::BTreeSet;
 
 use super::folders::{files, not_restored, of_bundle};
-use super::{KEYS, Merged, bundle, item, read, release_name, value, version};
+use super::{KEYS, Merged, bundle, item, read, value, version};
 use crate::finding::{Finding, Kind};
 use crate::object::Origin;
 use crate::object::yaml::Node;
 use crate::repo::bundle::{self as bundles, Source};
+use crate::repo::release_name;
 use crate::repo::{FileTree, environments};
 use crate::values::{Values, dotted};
 

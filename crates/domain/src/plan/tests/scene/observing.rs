@@ -9,7 +9,7 @@ use crate::observe::{
     DesiredDigest, Freshness, Listing, ListingKey, Live, LiveMeta, Prediction, Registration,
     Resource, ServedGroup, ServedVersion, Unverified, is_unchanged,
 };
-use crate::order::registered_services;
+use crate::order::{interceptions, registered_services};
 use crate::plan::tests::server;
 
 impl Scene {
@@ -36,10 +36,11 @@ impl Scene {
                     id: id.clone(),
                     meta: meta.clone(),
                     services,
+                    intercepts: interceptions(value),
                     available: None,
                 });
             }
-            if id.is("", "Service") {
+            if id.is("", "Service") || id.is("batch", "Job") {
                 let live = Live::new(value.clone(), MANAGER);
                 self.observed.full.insert(id.clone(), live);
             }
@@ -53,8 +54,15 @@ impl Scene {
     fn is_target(&self, id: &ObjectId) -> bool {
         let mut selectors = self.desired.sequence.targets();
         let mut journaled = self.observed.journal.overlays.values();
+        let record = self.observed.installed.as_ref();
+        let inventory = &self.observed.inventory;
+        if self.desired.counterparts(record, inventory).contains(id) {
+            return true;
+        }
+        let given = self.desired.given_roles(record);
         selectors.any(|selector| selector.group_kind() == Some(id.group_kind()))
             || journaled.any(|one| one.object == *id)
+            || given.contains(id)
     }
 
     fn ask(&mut self, manifest: &Manifest) {

@@ -5,11 +5,7 @@ use rstest::rstest;
 use super::*;
 
 #[rstest]
-#[case("sync: {interval: 5m, drift: correct}", "3: `sync`")]
-#[case(
-    "releases: [{bundle: web, versionFrom: app}]",
-    "3: `releases[0].versionFrom`"
-)]
+#[case("sync: {interval: 5m, approval: digest}", "3: `sync.approval: digest`")]
 #[case(
     "releases: [{bundle: app, dependsOn: [web, {kind: A, name: b}]}]",
     "3: `releases[0].dependsOn`"
@@ -27,40 +23,17 @@ fn what_an_environment_cannot_have_yet_is_refused(#[case] text: &str, #[case] ex
     );
 }
 
-#[rstest]
-#[case(
-    "moves: [{from: a, to: b, copy: [{kind: ConfigMap, name: c}]}]",
-    "moves"
-)]
-#[case("migrate: [{crd: a.b, from: v1, to: v2}]", "migrate")]
-fn what_a_bundle_cannot_have_yet_is_refused(#[case] text: &str, #[case] field: &str) {
-    let expected = format!(":3: `{field}` is not supported yet");
-    let release = (PROD, "releases: [{bundle: web, version: v1.0.0}]");
-    assert_eq!(
-        errors(&[release, ("manifests/web/bundle.yaml", text)]),
-        [format!("manifests/web/bundle.yaml{expected}")]
-    );
-    assert_eq!(
-        errors(&[release, ("manifests/web/v1.0.0/version.yaml", text)]),
-        [format!("manifests/web/v1.0.0/version.yaml{expected}")]
-    );
-}
-
 #[test]
-fn of_declared_stages_only_those_that_restart_or_scale_are_supported() {
-    let text = "stages:\n- {name: a, select: [{kind: DaemonSet}], rollout: {first: 1}, verify: [{check: b}]}\n- {name: b, restart: [{kind: DaemonSet}], ready: applied}\n";
+fn a_stage_cannot_select_by_service_yet() {
+    let text =
+        "stages:\n- {name: a, select: [{kind: DaemonSet, service: b}], rollout: {first: 1}}\n";
     let found = errors(&[
         (PROD, "releases: [{bundle: app}]"),
         ("manifests/app/bundle.yaml", text),
     ]);
     assert_eq!(
         found,
-        [
-            "manifests/app/bundle.yaml:4: `stages[0].rollout` is not supported yet",
-            "manifests/app/bundle.yaml:4: `stages[0].select` is not supported yet",
-            "manifests/app/bundle.yaml:4: `stages[0].verify` is not supported yet",
-            "manifests/app/bundle.yaml:5: `stages[1].ready` is not supported yet",
-        ]
+        ["manifests/app/bundle.yaml:4: `stages[0].select.service` is not supported yet"]
     );
 }
 

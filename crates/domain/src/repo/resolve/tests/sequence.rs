@@ -179,8 +179,77 @@ fn gates_are_checked(#[case] gates: &str, #[case] expected: &str) {
     assert!(found.iter().any(|one| one.contains(expected)), "{found:?}");
 }
 
+#[test]
+fn moves_name_two_namespaces_and_what_comes_along() {
+    let sequence = sequence(
+        "moves: [{from: old, to: new, copy: [{kind: ConfigMap, name: settings}]}, {from: a, to: b}]\n",
+    );
+    let [first, second] = sequence.moves.as_slice() else {
+        panic!("{sequence:?}");
+    };
+    assert_eq!((first.from.as_str(), first.to.as_str()), ("old", "new"));
+    assert_eq!(first.copy[0].name, "settings");
+    assert!(second.copy.is_empty());
+}
+
 #[rstest]
-#[case("[{name: a}]", "stage `a` does nothing")]
+#[case("{from: a, to: a}", "`from` and `to` are the same namespace")]
+#[case("{from: a/b, to: c}", "`from: a/b` is no namespace")]
+#[case(
+    "{from: a, to: b, copy: [{kind: Gear, name: c}]}",
+    "the group of Gear is not known"
+)]
+#[case(
+    "{from: a, to: b, copy: [{kind: Secret, name: c, namespace: a}]}",
+    "what is copied lies in the namespace `from`"
+)]
+#[case(
+    "{from: a, to: b, copy: [{kind: ConfigMap, name: \"c-*\"}]}",
+    "`moves[].copy without one exact name` is not supported yet"
+)]
+#[case(
+    "{from: a, to: b, copy: [{kind: ConfigMap}]}",
+    "`moves[].copy without one exact name` is not supported yet"
+)]
+fn moves_are_checked(#[case] moves: &str, #[case] expected: &str) {
+    let found = refused(&format!("moves: [{moves}]\n"));
+    assert!(found.iter().any(|one| one.contains(expected)), "{found:?}");
+}
+
+#[rstest]
+#[case(
+    "[{name: a, select: [{kind: Deployment}], rollout: {first: 1}}]",
+    "stage `a`: `rollout` is about a DaemonSet"
+)]
+#[case(
+    "[{name: a, select: [{kind: DaemonSet}], rollout: {}}]",
+    "stage `a`: `rollout` says nothing"
+)]
+#[case(
+    "[{name: a, select: [{kind: DaemonSet}], rollout: {first: 0}}]",
+    "stage `a`: `rollout.first` is a number from 1, or a percentage"
+)]
+#[case(
+    "[{name: a, select: [{kind: DaemonSet}], rollout: {first: 1, then: 101%}}]",
+    "stage `a`: `rollout.then` is a number from 1, or a percentage"
+)]
+#[case(
+    "[{name: a, select: [{kind: DaemonSet}], rollout: {then: 2, abortOnRestart: true}}]",
+    "stage `a`: `abortOnRestart` is about the first pods"
+)]
+#[case(
+    "[{name: a, restart: [{kind: Deployment}], ready: applied}]",
+    "stage `a`: `ready` is about what it applies"
+)]
+#[case(
+    "[{name: a, verify: [{job: none.yaml}]}]",
+    "stage `a`: there is no manifest manifests/app/none.yaml"
+)]
+#[case("[{name: a, verify: [{check: b}]}]", "there is no check `b`")]
+#[case(
+    "[{name: a, verify: [{job: none.yaml, check: b}]}]",
+    "`verify` names one `job` or one `check` each"
+)]
 #[case(
     "[{name: gates, restart: [{kind: Deployment}]}]",
     "there is a stage `gates` already"
@@ -210,4 +279,88 @@ fn stages_are_checked(#[case] stages: &str, #[case] expected: &str) {
     let found = refused(&format!("stages: {stages}\n"));
     let start = format!("manifests/app/bundle.yaml:3: {expected}");
     assert!(found.iter().any(|one| one.starts_with(&start)), "{found:?}");
+}
+
+#[test]
+fn a_stage_says_what_is_applied_in_it_and_how_it_is_verified() {
+    let stages = "stages:\n- {name: agents, select: [{kind: DaemonSet, name: agent}], rollout: {first: 2, then: 10%}, ready: applied, verify: [{job: jobs/test.yaml}]}\n- {name: plain}\n";
+    let job = "apiVersion: batch/v1\nkind: Job\nmetadata: {name: test}\n";
+    let mut environment = resolved(&[
+        (PROD, RELEASE),
+        ("manifests/app/bundle.yaml", stages),
+        ("manifests/app/jobs/test.yaml", job),
+    ]);
+    let sequence = environment.releases.remove(0).sequence;
+    let [agents, plain] = sequence.stages.as_slice() else {
+        panic!("{sequence:?}");
+    };
+    let rollout = crate::repo::RolloutRule {
+        first: Some(crate::repo::Count::Pods(2)),
+        then: Some(crate::repo::Count::Percent(10)),
+        abort_on_restart: true,
+    };
+    assert_eq!(agents.rollout, Some(rollout));
+    assert_eq!((agents.select.len(), agents.applied_only), (1, true));
+    assert_eq!(agents.verify, ["manifests/app/jobs/test.yaml"]);
+    assert!(plain.select.is_empty() && !plain.applied_only);
+    let known = |name: &str| sequence.stage(name).map(|stage| stage.to_string());
+    assert_eq!(known("agents").as_deref(), Some("agents"));
+    assert_eq!(known("config").as_deref(), Some("config"));
+    assert_eq!((known("prune"), known("gates")), (None, None));
+    let file = "manifests/app/jobs/test.yaml";
+    assert_eq!(sequence.verified_with(file), Some(agents));
+    assert_eq!(sequence.verified_with("manifests/app/other.yaml"), None);
+}
+
+#[test]
+fn a_job_verifies_one_stage() {
+    let job = "apiVersion: batch/v1\nkind: Job\nmetadata: {name: test}\n";
+    let stages =
+        "stages: [{name: a, verify: [{job: test.yaml}]}, {name: b, verify: [{job: test.yaml}]}]\n";
+    let found = errors(&[
+        (PROD, RELEASE),
+        ("manifests/app/bundle.yaml", stages),
+        ("manifests/app/test.yaml", job),
+    ]);
+    assert_eq!(
+        found,
+        [
+            "manifests/app/bundle.yaml:3: test.yaml verifies stage `a` already (give each stage a Job of its own)"
+        ]
+    );
+}
+
+#[test]
+fn stored_objects_are_migrated_to_one_version() {
+    let sequence = sequence(
+        "migrate:\n- {crd: gears.example.org, from: v1alpha1, to: v1}\n- {crd: gears.example.org, from: v1beta1, to: v1}\n",
+    );
+    let rules: Vec<(&str, &str, usize)> = sequence
+        .migrations
+        .iter()
+        .map(|rule| (rule.from.as_str(), rule.to.as_str(), rule.origin.line))
+        .collect();
+    assert_eq!(rules, [("v1alpha1", "v1", 4), ("v1beta1", "v1", 5)]);
+}
+
+#[rstest]
+#[case(
+    "{crd: gears, from: v1, to: v2}",
+    "`crd: gears` is not the name of a definition (the plural and the group, such as gears.example.org)"
+)]
+#[case(
+    "{crd: gears.example.org, from: v1, to: v1}",
+    "`from` and `to` are both v1"
+)]
+#[case(
+    "{crd: a.b, from: v1, to: v3}, {crd: a.b, from: v2, to: v4}",
+    "a.b is migrated to v3 and to v4"
+)]
+#[case(
+    "{crd: a.b, from: v1, to: v3}, {crd: a.b, from: v1, to: v3}",
+    "a second migration of a.b from v1"
+)]
+fn migrations_are_checked(#[case] rules: &str, #[case] expected: &str) {
+    let found = refused(&format!("migrate: [{rules}]"));
+    assert_eq!(found, [format!("manifests/app/bundle.yaml:3: {expected}")]);
 }

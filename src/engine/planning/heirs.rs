@@ -5,12 +5,11 @@ use pleach_domain::inventory::ReleaseName;
 use pleach_domain::plan::{Consented, Heir, Removal};
 use pleach_domain::repo::{self, FileTree, Outline, ResolvedRelease};
 
-use crate::cli::Target;
-use crate::cli::load::{self, Loaded, pleach_version};
+use crate::engine::load::{Loaded, pleach_version, read_all};
 
 /// Who takes over objects of a release.
 #[derive(Default)]
-pub(in crate::cli) struct Heirs {
+pub struct Heirs {
     known: Vec<Heir>,
     /// Environments that cannot be read: they may take over anything.
     unread: Vec<Finding>,
@@ -18,7 +17,7 @@ pub(in crate::cli) struct Heirs {
 
 impl Heirs {
     /// Those in any environment of the repository; `loaded` is one of them.
-    pub(in crate::cli) fn of(former: &ReleaseName, tree: &dyn FileTree, loaded: &Loaded) -> Self {
+    pub fn of(former: &ReleaseName, tree: &dyn FileTree, loaded: &Loaded) -> Self {
         let mut heirs = Self::default();
         let is_heir = |release: &ResolvedRelease| release.moved_from.as_ref() == Some(former);
         for name in repo::environments(tree) {
@@ -37,12 +36,8 @@ impl Heirs {
                 if !releases.values().flatten().any(|from| from == former) {
                     continue;
                 }
-                let target = Target {
-                    environment: name.clone(),
-                    release: None,
-                };
-                match load::read(tree, loaded.revision.clone(), &target) {
-                    Ok(read) if !read.findings.iter().any(Finding::is_error) => read_in = read,
+                match read_all(tree, loaded.revision.clone(), &name) {
+                    Ok(read) if read.is_sound() => read_in = read,
                     Ok(_) | Err(_) => {
                         heirs.unread.push(unread(&name, former));
                         continue;
@@ -71,7 +66,7 @@ impl Heirs {
 
     /// What becomes of the release. What may be handed over is not deleted: a
     /// consent counts where all who may take something are known.
-    pub(in crate::cli) fn removal(self, consented: Option<Consented>) -> (Removal, Vec<Finding>) {
+    pub fn removal(self, consented: Option<Consented>) -> (Removal, Vec<Finding>) {
         let removal = Removal {
             consented: consented.filter(|_| self.unread.is_empty()),
             heirs: self.known,

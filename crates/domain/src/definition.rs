@@ -1,0 +1,66 @@
+//! Definitions of custom resources that change: what of a definition can only
+//! be had later, and what live objects stand against it.
+//!
+//! A definition is a `CustomResourceDefinition`, as JSON.
+
+mod course;
+mod schema;
+mod survey;
+
+use serde_json::Value;
+
+pub use course::{before_backend, keeping, kept, rewritten, unserved, without};
+pub use survey::{Instances, Misfit, Named, Sighting, Survey};
+
+use crate::object::ObjectId;
+
+/// Whether an object is a definition.
+pub fn is_definition(id: &ObjectId) -> bool {
+    id.is("apiextensions.k8s.io", "CustomResourceDefinition")
+}
+
+fn all(definition: &Value) -> &[Value] {
+    let versions = definition["spec"]["versions"].as_array();
+    versions.map_or(&[], Vec::as_slice)
+}
+
+/// The names of its versions, in its order.
+pub fn versions(definition: &Value) -> impl Iterator<Item = &str> {
+    all(definition)
+        .iter()
+        .filter_map(|version| version["name"].as_str())
+}
+
+fn version<'a>(definition: &'a Value, name: &str) -> Option<&'a Value> {
+    let mut versions = all(definition).iter();
+    versions.find(|version| version["name"] == name)
+}
+
+/// Whether it has a version, be it served or not.
+pub fn has_version(definition: &Value, name: &str) -> bool {
+    version(definition, name).is_some()
+}
+
+fn is_served(definition: &Value, name: &str) -> bool {
+    version(definition, name).is_some_and(|version| version["served"] == true)
+}
+
+/// The version in which objects are written from now on.
+pub fn storage(definition: &Value) -> Option<&str> {
+    let mut versions = all(definition).iter();
+    versions.find(|version| version["storage"] == true)?["name"].as_str()
+}
+
+/// The versions in which objects may be stored. Where no server has said so, as
+/// of one that is only rendered, that in which they are written.
+pub fn stored(definition: &Value) -> Vec<&str> {
+    match definition["status"]["storedVersions"].as_array() {
+        Some(stored) => stored.iter().filter_map(Value::as_str).collect(),
+        None => storage(definition).into_iter().collect(),
+    }
+}
+
+/// Whether a webhook converts objects between the versions.
+fn converts(definition: &Value) -> bool {
+    definition["spec"]["conversion"]["strategy"] == "Webhook"
+}

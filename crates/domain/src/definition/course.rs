@@ -1,0 +1,261 @@
+//! What a definition looks like on the way to what git wants.
+
+use serde_json::{Value, json};
+
+use super::{all, converts, has_version, is_served, storage, stored, version};
+use crate::repo::MigrationRule;
+
+fn of<'r>(
+    definition: &Value,
+    rules: &'r [MigrationRule],
+) -> impl Iterator<Item = &'r MigrationRule> {
+    let name = definition["metadata"]["name"].as_str().unwrap_or_default();
+    let name = name.to_owned();
+    rules.iter().filter(move |rule| rule.crd == name)
+}
+
+/// The migrations for which a version that git dropped stays for now: objects
+/// are read and written in it until they are rewritten.
+pub fn kept<'r>(
+    wanted: &Value,
+    live: &Value,
+    rules: &'r [MigrationRule],
+) -> Vec<&'r MigrationRule> {
+    of(wanted, rules)
+        .filter(|rule| {
+            has_version(live, &rule.from)
+                && !has_version(wanted, &rule.from)
+                && has_version(wanted, &rule.to)
+        })
+        .collect()
+}
+
+/// The migrations for which objects are rewritten: those of versions that stay
+/// for now, and of versions in which objects may still be stored.
+pub fn rewritten<'r>(
+    wanted: &Value,
+    live: &Value,
+    rules: &'r [MigrationRule],
+) -> Vec<&'r MigrationRule> {
+    let kept = kept(wanted, live, rules);
+    let stored = stored(live);
+    of(wanted, rules)
+        .filter(|rule| {
+            let is_stored = stored.contains(&rule.from.as_str());
+            (is_stored && has_version(wanted, &rule.to)) || kept.contains(rule)
+        })
+        .collect()
+}
+
+/// What git wants, with versions that stay for now as they are in the cluster.
+pub fn keeping(mut wanted: Value, live: &Value, kept: &[&MigrationRule]) -> Value {
+    let kept: Vec<Value> = kept
+        .iter()
+        .filter_map(|rule| version(live, &rule.from))
+        .map(|version| {
+            let mut version = version.clone();
+            version["storage"] = json!(false);
+            version
+        })
+        .collect();
+    if let Some(versions) = list(&mut wanted) {
+        versions.extend(kept);
+    }
+    wanted
+}
+
+/// Its versions; asking for them by index would add what is not there.
+fn list(definition: &mut Value) -> Option<&mut Vec<Value>> {
+    definition.pointer_mut("/spec/versions")?.as_array_mut()
+}
+
+/// The same without them: what an answer of the server looks like in the end.
+pub fn without(mut definition: Value, kept: &[&MigrationRule]) -> Value {
+    if let Some(versions) = list(&mut definition) {
+        versions.retain(|version| !kept.iter().any(|rule| version["name"] == *rule.from));
+    }
+    definition
+}
+
+/// A definition whose versions that stay for now are served no more: nobody
+/// writes in them while objects are rewritten.
+pub fn unserved(mut definition: Value, kept: &[&MigrationRule]) -> Value {
+    for version in list(&mut definition).into_iter().flatten() {
+        if kept.iter().any(|rule| version["name"] == *rule.from) {
+            version["served"] = json!(false);
+        }
+    }
+    definition
+}
+
+/// What of a definition can be had before the webhook that converts answers:
+/// everything but another conversion, another version to store, and versions
+/// that were not served. None where nothing of that changes.
+pub fn before_backend(wanted: &Value, live: &Value) -> Option<Value> {
+    if !converts(wanted) {
+        return None;
+    }
+    let flips = storage(wanted) != storage(live);
+    let opens = all(wanted).iter().any(|version| {
+        let name = version["name"].as_str().unwrap_or_default();
+        version["served"] == true && !is_served(live, name)
+    });
+    let same_conversion = covers(&live["spec"]["conversion"], &wanted["spec"]["conversion"]);
+    if same_conversion && !flips && !opens {
+        return None;
+    }
+    let mut first = wanted.clone();
+    first["spec"]["conversion"] = match &live["spec"]["conversion"] {
+        Value::Null => json!({"strategy": "None"}),
+        conversion => conversion.clone(),
+    };
+    let stored = storage(live).filter(|name| has_version(wanted, name));
+    for version in list(&mut first).into_iter().flatten() {
+        let name = version["name"].as_str().unwrap_or_default().to_owned();
+        if let Some(stored) = stored {
+            version["storage"] = json!(name == stored);
+        }
+        if version["served"] == true && !is_served(live, &name) {
+            version["served"] = json!(false);
+        }
+    }
+    Some(first)
+}
+
+/// Whether everything that is wanted is there; the server defaults the rest.
+fn covers(live: &Value, wanted: &Value) -> bool {
+    match (live, wanted) {
+        (Value::Object(live), Value::Object(wanted)) => wanted
+            .iter()
+            .all(|(key, wanted)| live.get(key).is_some_and(|live| covers(live, wanted))),
+        _ => live == wanted,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rstest::rstest;
+
+    use super::*;
+    use crate::object::Origin;
+
+    fn definition(versions: &[&str], storage: &str) -> Value {
+        let versions: Vec<Value> = versions
+            .iter()
+            .map(|text| {
+                let name = text.trim_end_matches('!');
+                json!({"name": name, "served": name == *text, "storage": name == storage})
+            })
+            .collect();
+        json!({"metadata": {"name": "things.example.org"}, "spec": {"versions": versions}})
+    }
+
+    fn rule(from: &str, to: &str) -> MigrationRule {
+        MigrationRule {
+            crd: "things.example.org".to_owned(),
+            from: from.to_owned(),
+            to: to.to_owned(),
+            origin: Origin::new("bundle.yaml", 1),
+        }
+    }
+
+    /// `v1` is stored, `v1!` is not served, `*v1` both.
+    fn shown(definition: &Value) -> Vec<String> {
+        all(definition)
+            .iter()
+            .map(|version| {
+                let mark = |is: bool, text: &'static str| if is { text } else { "" };
+                format!(
+                    "{}{}{}",
+                    mark(version["storage"] == true, "*"),
+                    version["name"].as_str().unwrap(),
+                    mark(version["served"] != true, "!")
+                )
+            })
+            .collect()
+    }
+
+    #[test]
+    fn another_object_stays_as_it_is() {
+        let object = json!({"metadata": {"name": "a"}, "spec": {"replicas": 1}});
+        assert_eq!(keeping(object.clone(), &object, &[]), object);
+        assert_eq!(unserved(without(object.clone(), &[]), &[]), object);
+        assert_eq!(before_backend(&object, &object), None);
+    }
+
+    #[test]
+    fn a_version_stays_until_its_objects_are_rewritten() {
+        let (wanted, live) = (
+            definition(&["v1"], "v1"),
+            definition(&["v1beta1"], "v1beta1"),
+        );
+        let rules = [
+            rule("v1beta1", "v1"),
+            rule("v0", "v1"),
+            rule("v1beta1", "v3"),
+        ];
+        let kept = kept(&wanted, &live, &rules);
+        assert_eq!(kept, [&rules[0]]);
+        let first = keeping(wanted.clone(), &live, &kept);
+        assert_eq!(shown(&first), ["*v1", "v1beta1"]);
+        assert_eq!(shown(&unserved(first.clone(), &kept)), ["*v1", "v1beta1!"]);
+        assert_eq!(without(first, &kept), wanted);
+    }
+
+    #[rstest]
+    #[case::it_is_stored(&["v1", "v1beta1"], &["v1beta1", "v1"], 1)]
+    #[case::it_is_not(&["v1", "v1beta1"], &["v1"], 0)]
+    #[case::it_goes(&["v1"], &["v1"], 1)]
+    fn objects_are_rewritten_while_a_version_may_be_stored_or_goes(
+        #[case] wanted: &[&str],
+        #[case] stored: &[&str],
+        #[case] expected: usize,
+    ) {
+        let mut live = definition(&["v1beta1", "v1"], "v1");
+        live["status"]["storedVersions"] = json!(stored);
+        let rules = [rule("v1beta1", "v1")];
+        assert_eq!(
+            rewritten(&definition(wanted, "v1"), &live, &rules).len(),
+            expected
+        );
+    }
+
+    fn webhook(mut definition: Value, name: &str) -> Value {
+        definition["spec"]["conversion"] = json!({"strategy": "Webhook", "webhook":
+            {"clientConfig": {"service": {"namespace": "web", "name": name}}}});
+        definition
+    }
+
+    #[rstest]
+    #[case::no_webhook(definition(&["v1", "v2"], "v2"), definition(&["v1"], "v1"), None)]
+    #[case::a_new_webhook(webhook(definition(&["v1"], "v1"), "a"), definition(&["v1"], "v1"), Some(&["*v1"][..]))]
+    #[case::another_one(webhook(definition(&["v1"], "v1"), "a"), webhook(definition(&["v1"], "v1"), "b"), Some(&["*v1"][..]))]
+    #[case::the_same_one(webhook(definition(&["v1"], "v1"), "a"), webhook(definition(&["v1"], "v1"), "a"), None)]
+    #[case::a_new_version(webhook(definition(&["v1", "v2"], "v1"), "a"), webhook(definition(&["v1"], "v1"), "a"), Some(&["*v1", "v2!"][..]))]
+    #[case::one_that_was_not_served(webhook(definition(&["v1", "v2"], "v1"), "a"), webhook(definition(&["v1", "v2!"], "v1"), "a"), Some(&["*v1", "v2!"][..]))]
+    #[case::another_one_is_stored(webhook(definition(&["v1", "v2"], "v2"), "a"), webhook(definition(&["v1", "v2"], "v1"), "a"), Some(&["*v1", "v2"][..]))]
+    #[case::a_version_that_is_not_served(webhook(definition(&["v1", "v2!"], "v1"), "a"), webhook(definition(&["v1"], "v1"), "a"), None)]
+    fn what_needs_the_webhook_comes_later(
+        #[case] wanted: Value,
+        #[case] live: Value,
+        #[case] expected: Option<&[&str]>,
+    ) {
+        let first = before_backend(&wanted, &live);
+        assert_eq!(
+            first.as_ref().map(shown).as_deref(),
+            expected
+                .map(|texts| texts
+                    .iter()
+                    .map(|text| (*text).to_owned())
+                    .collect::<Vec<_>>())
+                .as_deref()
+        );
+        if let Some(first) = first {
+            let conversion = match &live["spec"]["conversion"] {
+                Value::Null => json!({"strategy": "None"}),
+                other => other.clone(),
+            };
+            assert_eq!(first["spec"]["conversion"], conversion);
+        }
+    }
+}

@@ -1,0 +1,375 @@
+//! What a newer schema takes away from objects that an older one allows.
+//!
+//! Rules in CEL (`x-kubernetes-validations`) are not looked at: nobody but the
+//! server can tell what they say of an object.
+
+use jsonschema::Draft;
+use serde_json::{Map, Value, json};
+
+use super::survey::Misfit;
+
+/// How deep a schema may nest; the server reads none that is deeper.
+const MAX_DEPTH: usize = 128;
+
+/// What a schema says of a value by itself, without what is in it.
+const CONSTRAINTS: [&str; 19] = [
+    "type",
+    "enum",
+    "pattern",
+    "minLength",
+    "maxLength",
+    "minimum",
+    "maximum",
+    "exclusiveMinimum",
+    "exclusiveMaximum",
+    "multipleOf",
+    "minItems",
+    "maxItems",
+    "uniqueItems",
+    "minProperties",
+    "maxProperties",
+    "not",
+    "allOf",
+    "anyOf",
+    "oneOf",
+];
+
+/// What a schema says of a field of a map.
+enum Field<'a> {
+    /// This.
+    Known(&'a Value),
+    /// Nothing, and it is kept.
+    Open,
+    /// It is dropped.
+    Closed,
+}
+
+fn field<'a>(schema: &'a Value, name: &str) -> Field<'a> {
+    if let Some(known) = schema["properties"].get(name) {
+        return Field::Known(known);
+    }
+    match &schema["additionalProperties"] {
+        known @ Value::Object(_) => Field::Known(known),
+        Value::Bool(true) => Field::Open,
+        _ if keeps_unknown(schema) => Field::Open,
+        _ => Field::Closed,
+    }
+}
+
+fn keeps_unknown(schema: &Value) -> bool {
+    schema["x-kubernetes-preserve-unknown-fields"] == true
+        || schema["x-kubernetes-embedded-resource"] == true
+}
+
+/// Whether a newer schema may take anything away at all: then objects have to
+/// be looked at. It errs on the side of looking.
+pub(super) fn may_take_away(old: &Value, new: &Value) -> bool {
+    // What describes the object itself is the server's.
+    let fields = old["properties"].as_object();
+    fields.into_iter().flatten().any(|(name, old)| {
+        is_of_git(name)
+            && match field(new, name) {
+                Field::Known(new) => narrows(old, new, 1),
+                Field::Open => false,
+                Field::Closed => true,
+            }
+    }) || closes(old, new)
+        || !new_requirements(old, new).is_empty()
+}
+
+/// The fields of an object that somebody wrote: metadata is the server's, and
+/// a status is made again by whoever reports it.
+fn is_of_git(name: &str) -> bool {
+    !matches!(name, "apiVersion" | "kind" | "metadata" | "status")
+}
+
+fn narrows(old: &Value, new: &Value, depth: usize) -> bool {
+    if old == new {
+        return false;
+    }
+    if depth > MAX_DEPTH
+        || constraints(old) != constraints(new)
+        || closes(old, new)
+        || !new_requirements(old, new).is_empty()
+    {
+        return true;
+    }
+    let deeper = |old: &Value, new: &Value| {
+        stacker::maybe_grow(64 * 1024, 1024 * 1024, || narrows(old, new, depth + 1))
+    };
+    let fields = old["properties"].as_object().into_iter().flatten();
+    let mut fields = fields.map(|(name, old)| (old, field(new, name)));
+    let values = old["additionalProperties"].as_object().is_some()
+        && new["additionalProperties"].is_object()
+        && deeper(&old["additionalProperties"], &new["additionalProperties"]);
+    let items = old["items"].is_object() && deeper(&old["items"], &new["items"]);
+    values
+        || items
+        || fields.any(|(old, field)| match field {
+            Field::Known(new) => deeper(old, new),
+            Field::Open => false,
+            Field::Closed => true,
+        })
+}
+
+/// Whether fields that nobody knew were kept and are not any more.
+fn closes(old: &Value, new: &Value) -> bool {
+    let is_open = |schema: &Value| {
+        keeps_unknown(schema)
+            || schema["additionalProperties"] == true
+            || schema["additionalProperties"].is_object()
+    };
+    is_open(old) && (!is_open(new) || (keeps_unknown(old) && !keeps_unknown(new)))
+}
+
+/// What a schema says of a value by itself. In the words of JSON Schema: that
+/// knows no `nullable`, and no value that is a number or a text.
+fn constraints(schema: &Value) -> Map<String, Value> {
+    let mut known: Map<String, Value> = CONSTRAINTS
+        .iter()
+        .filter_map(|key| Some(((*key).to_owned(), schema.get(*key)?.clone())))
+        .collect();
+    if schema["x-kubernetes-int-or-string"] == true {
+        known.insert("type".to_owned(), json!(["integer", "string"]));
+        known.shift_remove("anyOf");
+    }
+    if schema["nullable"] == true
+        && let Some(kind) = known.get_mut("type")
+    {
+        let mut kinds = match kind.take() {
+            Value::Array(kinds) => kinds,
+            kind => vec![kind],
+        };
+        kinds.push(json!("null"));
+        *kind = Value::Array(kinds);
+    }
+    known
+}
+
+/// Fields that must be there and did not have to be. The server fills in what
+/// has a default.
+fn new_requirements<'a>(old: &Value, new: &'a Value) -> Vec<&'a str> {
+    let names = |schema: &'a Value| {
+        let names = schema["required"].as_array().into_iter().flatten();
+        names.filter_map(Value::as_str)
+    };
+    let was_required = |name: &str| {
+        let mut before = old["required"].as_array().into_iter().flatten();
+        before.any(|known| known == name)
+    };
+    names(new)
+        .filter(|name| !was_required(name) && new["properties"][name].get("default").is_none())
+        .collect()
+}
+
+/// What of an object goes with a newer schema, or does not fit it any more.
+pub(super) fn misfits(object: &Value, old: &Value, new: &Value) -> Vec<Misfit> {
+    let mut found = Vec::new();
+    for name in new_requirements(old, new) {
+        if object.get(name).is_none() {
+            found.push(stricter("", format!("`{name}` becomes required")));
+        }
+    }
+    for (name, value) in object.as_object().into_iter().flatten() {
+        if is_of_git(name) {
+            look_into(
+                name,
+                value,
+                (&field(old, name), &field(new, name)),
+                1,
+                &mut found,
+            );
+        }
+    }
+    found
+}
+
+fn look_into(
+    path: &str,
+    value: &Value,
+    (old, new): (&Field<'_>, &Field<'_>),
+    depth: usize,
+    found: &mut Vec<Misfit>,
+) {
+    match (old, new) {
+        // It was not kept before either, or it is kept as it is.
+        (Field::Closed, _) | (_, Field::Open) => {}
+        (_, Field::Closed) => found.push(Misfit {
+            field: path.to_owned(),
+            why: None,
+        }),
+        (Field::Open, Field::Known(new)) => walk(path, value, &Value::Null, new, depth, found),
+        (Field::Known(old), Field::Known(new)) => walk(path, value, old, new, depth, found),
+    }
+}
+
+fn walk(
+    path: &str,
+    value: &Value,
+    old: &Value,
+    new: &Value,
+    depth: usize,
+    found: &mut Vec<Misfit>,
+) {
+    if old == new || depth > MAX_DEPTH {
+        return;
+    }
+    let limits = constraints(new);
+    if limits != constraints(old)
+        && let Some(why) = broken(value, limits)
+    {
+        found.push(stricter(path, why));
+        return;
+    }
+    match value {
+        Value::Object(map) => {
+            for name in new_requirements(old, new) {
+                if !map.contains_key(name) {
+                    found.push(stricter(path, format!("`{name}` becomes required")));
+                }
+            }
+            for (name, value) in map {
+                // Before there was a schema, everything was kept.
+                let before = if old.is_null() {
+                    Field::Open
+                } else {
+                    field(old, name)
+                };
+                let after = field(new, name);
+                let path = format!("{path}.{name}");
+                stacker::maybe_grow(64 * 1024, 1024 * 1024, || {
+                    look_into(&path, value, (&before, &after), depth + 1, found);
+                });
+            }
+        }
+        Value::Array(items) => {
+            let path = format!("{path}[]");
+            for item in items {
+                stacker::maybe_grow(64 * 1024, 1024 * 1024, || {
+                    walk(&path, item, &old["items"], &new["items"], depth + 1, found);
+                });
+            }
+        }
+        _ => {}
+    }
+}
+
+fn stricter(path: &str, why: String) -> Misfit {
+    Misfit {
+        field: path.to_owned(),
+        why: Some(why),
+    }
+}
+
+/// Which limit a value breaks, without the value.
+fn broken(value: &Value, limits: Map<String, Value>) -> Option<String> {
+    // The dialect in which `exclusiveMinimum` is a switch, as in OpenAPI.
+    let options = jsonschema::options().with_draft(Draft::Draft4);
+    let validator = options.build(&Value::Object(limits)).ok()?;
+    let error = validator.iter_errors(value).next()?;
+    Some(error.masked_with("the value").to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use rstest::rstest;
+
+    use super::*;
+
+    fn text() -> Value {
+        json!({"type": "string"})
+    }
+
+    #[expect(
+        clippy::needless_pass_by_value,
+        reason = "it is written inside of others"
+    )]
+    fn object(fields: Value) -> Value {
+        json!({"type": "object", "properties": fields})
+    }
+
+    fn root(spec: &Value) -> Value {
+        object(json!({"spec": spec}))
+    }
+
+    #[rstest]
+    #[case::nothing(object(json!({"a": text()})), object(json!({"a": text()})), json!({"a": "x"}), &[])]
+    #[case::a_field_more(object(json!({"a": text()})), object(json!({"a": text(), "b": text()})), json!({"a": "x"}), &[])]
+    #[case::another_description(object(json!({"a": text()})), object(json!({"a": {"type": "string", "description": "d"}})), json!({"a": "x"}), &[])]
+    #[case::a_field_less(object(json!({"a": text(), "b": text()})), object(json!({"a": text()})), json!({"a": "x", "b": "y"}), &["spec.b goes"])]
+    #[case::a_field_less_that_nobody_has(object(json!({"a": text(), "b": text()})), object(json!({"a": text()})), json!({"a": "x"}), &[])]
+    #[case::a_field_less_in_a_list(
+        object(json!({"l": {"type": "array", "items": object(json!({"a": text()}))}})),
+        object(json!({"l": {"type": "array", "items": object(json!({}))}})),
+        json!({"l": [{"a": "x"}]}), &["spec.l[].a goes"])]
+    #[case::a_field_less_in_a_map(
+        object(json!({"m": {"type": "object", "additionalProperties": object(json!({"a": text()}))}})),
+        object(json!({"m": {"type": "object", "additionalProperties": object(json!({}))}})),
+        json!({"m": {"k": {"a": "x"}}}), &["spec.m.k.a goes"])]
+    #[case::a_map_becomes_closed(
+        json!({"type": "object", "x-kubernetes-preserve-unknown-fields": true}), object(json!({"a": text()})),
+        json!({"a": "x", "b": {"c": 1}}), &["spec.b goes"])]
+    #[case::a_map_becomes_open(
+        object(json!({"a": text()})), json!({"type": "object", "x-kubernetes-preserve-unknown-fields": true}),
+        json!({"a": "x"}), &[])]
+    #[case::fewer_choices(
+        object(json!({"a": {"type": "string", "enum": ["x", "y"]}})), object(json!({"a": {"type": "string", "enum": ["x"]}})),
+        json!({"a": "y"}), &[r#"spec.a: the value is not one of "x""#])]
+    #[case::fewer_choices_that_nobody_took(
+        object(json!({"a": {"type": "string", "enum": ["x", "y"]}})), object(json!({"a": {"type": "string", "enum": ["x"]}})),
+        json!({"a": "x"}), &[])]
+    #[case::a_bound(
+        object(json!({"a": {"type": "integer"}})), object(json!({"a": {"type": "integer", "minimum": 3, "exclusiveMinimum": true}})),
+        json!({"a": 3}), &["spec.a: the value is less than or equal to the minimum of 3"])]
+    #[case::another_type(object(json!({"a": text()})), object(json!({"a": {"type": "integer"}})), json!({"a": "x"}),
+        &[r#"spec.a: the value is not of type "integer""#])]
+    #[case::a_type_less(
+        object(json!({"a": {"x-kubernetes-int-or-string": true}})), object(json!({"a": text()})), json!({"a": 1}),
+        &[r#"spec.a: the value is not of type "string""#])]
+    #[case::no_null_any_more(
+        object(json!({"a": {"type": "string", "nullable": true}})), object(json!({"a": text()})), json!({"a": null}),
+        &[r#"spec.a: the value is not of type "string""#])]
+    #[case::null_is_allowed(
+        object(json!({"a": text()})), object(json!({"a": {"type": "string", "nullable": true}})), json!({"a": null}), &[])]
+    #[case::a_requirement(object(json!({"a": text()})), json!({"type": "object", "properties": {"a": text()}, "required": ["a"]}), json!({}),
+        &["spec: `a` becomes required"])]
+    #[case::a_requirement_with_a_default(object(json!({})), json!({"type": "object", "properties": {"a": {"type": "string", "default": "x"}}, "required": ["a"]}), json!({}), &[])]
+    fn what_an_object_loses(
+        #[case] old: Value,
+        #[case] new: Value,
+        #[case] spec: Value,
+        #[case] expected: &[&str],
+    ) {
+        let (old, new) = (root(&old), root(&new));
+        let object =
+            json!({"apiVersion": "a/v1", "kind": "A", "metadata": {"name": "n"}, "spec": spec});
+        let found = misfits(&object, &old, &new);
+        let words: Vec<String> = found.iter().map(ToString::to_string).collect();
+        assert_eq!(words, expected);
+        // Who is not asked about has lost nothing.
+        assert!(expected.is_empty() || may_take_away(&old, &new));
+    }
+
+    #[rstest]
+    #[case::a_description(text(), json!({"type": "string", "description": "d"}), false)]
+    #[case::a_default(text(), json!({"type": "string", "default": "d"}), false)]
+    #[case::a_field_more(object(json!({})), object(json!({"a": text()})), false)]
+    #[case::a_field_less(object(json!({"a": text()})), object(json!({})), true)]
+    #[case::a_pattern(text(), json!({"type": "string", "pattern": "^a$"}), true)]
+    #[case::no_more_unknown_fields(json!({"type": "object", "x-kubernetes-preserve-unknown-fields": true}), json!({"type": "object"}), true)]
+    fn objects_are_looked_at_where_something_may_go(
+        #[case] old: Value,
+        #[case] new: Value,
+        #[case] expected: bool,
+    ) {
+        assert_eq!(may_take_away(&root(&old), &root(&new)), expected);
+    }
+
+    #[test]
+    fn what_reports_make_again_is_no_loss() {
+        let old = object(json!({"status": object(json!({"a": text()}))}));
+        let new = object(json!({"status": object(json!({}))}));
+        assert!(!may_take_away(&old, &new));
+        assert_eq!(misfits(&json!({"status": {"a": "x"}}), &old, &new), []);
+    }
+}

@@ -1,0 +1,336 @@
+//! What live custom resources say against a change of their definition.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use super::schema::{may_take_away, misfits};
+use super::{converts, has_version, is_served, kept, storage, stored, version, versions};
+use crate::diff::ownership::entries;
+use crate::object::{ApiVersion, GroupKind, Gvk, ObjectId};
+use crate::repo::MigrationRule;
+
+/// How many objects are named.
+const NAMED: usize = 3;
+
+/// What has to be looked for in the custom resources of a definition.
+#[derive(Debug, Clone)]
+pub struct Survey {
+    /// The kind, at the version in which the objects are read.
+    pub gvk: Gvk,
+    /// Its plural.
+    pub plural: String,
+    /// Whether its objects lie in namespaces.
+    pub namespaced: bool,
+    /// Versions that go, as objects record them.
+    gone: Vec<String>,
+    /// Older and newer schemas that are compared.
+    schemas: Vec<(Value, Value)>,
+}
+
+/// What one custom resource says.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Sighting {
+    /// The object.
+    pub id: ObjectId,
+    /// Versions that go and that its record of owners names.
+    pub recorded: Vec<String>,
+    /// Fields that go, or do not fit any more.
+    pub misfits: Vec<Misfit>,
+}
+
+/// A field of custom resources that goes, or does not fit any more.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Misfit {
+    /// Where it is; list items are not told apart.
+    pub field: String,
+    /// What it does not fit; none for a field that goes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub why: Option<String>,
+}
+
+impl fmt::Display for Misfit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.why {
+            None => write!(f, "{} goes", self.field),
+            Some(why) if self.field.is_empty() => f.write_str(why),
+            Some(why) => write!(f, "{}: {why}", self.field),
+        }
+    }
+}
+
+/// The custom resources of a definition that is about to change.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Instances {
+    /// All of them were looked at.
+    Known {
+        /// All.
+        all: Named,
+        /// Those that record a version that goes, by version.
+        recorded: BTreeMap<String, Named>,
+        /// Those that have fields that go or do not fit any more, by field.
+        misfits: Vec<(Misfit, Named)>,
+    },
+    /// They could not all be looked at.
+    Unknown(String),
+}
+
+/// How many objects there are, and the first of them.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Named {
+    /// How many.
+    pub count: usize,
+    /// The first of them, in the order of their names.
+    pub first: Vec<ObjectId>,
+}
+
+impl Named {
+    fn add(&mut self, id: &ObjectId) {
+        self.count += 1;
+        let at = self.first.partition_point(|known| known < id);
+        if at < NAMED {
+            self.first.insert(at, id.clone());
+            self.first.truncate(NAMED);
+        }
+    }
+}
+
+impl fmt::Display for Named {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let names: Vec<String> = self.first.iter().map(ToString::to_string).collect();
+        f.write_str(&names.join(", "))?;
+        match self.count - self.first.len() {
+            0 => Ok(()),
+            more => write!(f, " and {more} more"),
+        }
+    }
+}
+
+impl Instances {
+    /// Puts together what all objects say.
+    pub fn of(sightings: impl IntoIterator<Item = Sighting>) -> Self {
+        let mut all = Named::default();
+        let mut recorded: BTreeMap<String, Named> = BTreeMap::new();
+        let mut misfits: BTreeMap<Misfit, Named> = BTreeMap::new();
+        for mut sighting in sightings {
+            all.add(&sighting.id);
+            for version in sighting.recorded {
+                recorded.entry(version).or_default().add(&sighting.id);
+            }
+            sighting.misfits.sort();
+            sighting.misfits.dedup();
+            for misfit in sighting.misfits {
+                misfits.entry(misfit).or_default().add(&sighting.id);
+            }
+        }
+        Self::Known {
+            all,
+            recorded,
+            misfits: misfits.into_iter().collect(),
+        }
+    }
+}
+
+impl Survey {
+    /// What has to be looked for when a definition becomes what git wants; none
+    /// where nothing can be lost.
+    pub fn of(wanted: &Value, live: &Value, rules: &[MigrationRule]) -> Option<Self> {
+        let kept = kept(wanted, live, rules);
+        let goes =
+            |name: &str| !has_version(wanted, name) && !kept.iter().any(|rule| rule.from == name);
+        let group = live["spec"]["group"].as_str()?;
+        let at = |name: &str| ApiVersion {
+            group: group.to_owned(),
+            version: name.to_owned(),
+        };
+        let gone: Vec<String> = versions(live)
+            .filter(|name| goes(name))
+            .map(|name| at(name).to_string())
+            .collect();
+        let read = storage(live)
+            .filter(|name| is_served(live, name))
+            .or_else(|| versions(live).find(|name| is_served(live, name)))?;
+        let schemas = schemas(wanted, live, read);
+        let is_other = ["scope", "group"]
+            .iter()
+            .any(|field| wanted["spec"][field] != live["spec"][field])
+            || wanted["spec"]["names"]["kind"] != live["spec"]["names"]["kind"];
+        let is_stored = stored(live).into_iter().any(goes);
+        if gone.is_empty() && schemas.is_empty() && !is_other && !is_stored {
+            return None;
+        }
+        let names = &live["spec"]["names"];
+        Some(Self {
+            gvk: Gvk {
+                api_version: at(read),
+                kind: names["kind"].as_str()?.to_owned(),
+            },
+            plural: names["plural"].as_str()?.to_owned(),
+            namespaced: live["spec"]["scope"] == "Namespaced",
+            gone,
+            schemas,
+        })
+    }
+
+    /// Whether the objects have to be read in full, and not only their metadata.
+    pub fn reads_bodies(&self) -> bool {
+        !self.schemas.is_empty()
+    }
+
+    /// What an object says.
+    pub fn look(&self, object: &Value) -> Sighting {
+        let metadata = &object["metadata"];
+        let kind: GroupKind = self.gvk.group_kind();
+        let mut recorded: Vec<String> = entries(metadata)
+            .iter()
+            .filter_map(|entry| entry["apiVersion"].as_str())
+            .filter(|version| self.gone.iter().any(|gone| gone == version))
+            .map(|version| ApiVersion::parse(version).version)
+            .collect();
+        recorded.sort();
+        recorded.dedup();
+        Sighting {
+            id: ObjectId::new(
+                &kind.group,
+                &kind.kind,
+                metadata["namespace"].as_str(),
+                metadata["name"].as_str().unwrap_or_default(),
+            ),
+            recorded,
+            misfits: self
+                .schemas
+                .iter()
+                .flat_map(|(old, new)| misfits(object, old, new))
+                .collect(),
+        }
+    }
+}
+
+/// The schemas to compare objects by, as they are read at a version: what was
+/// allowed there, and what will be. Without a webhook all versions have the
+/// same fields, so what will be stored counts as well.
+fn schemas(wanted: &Value, live: &Value, read: &str) -> Vec<(Value, Value)> {
+    let schema = |definition: &Value, name: &str| {
+        version(definition, name).map(|version| version["schema"]["openAPIV3Schema"].clone())
+    };
+    let Some(old) = schema(live, read) else {
+        return Vec::new();
+    };
+    let stored = storage(wanted).filter(|_| !converts(wanted));
+    let mut names = vec![read];
+    names.extend(stored.filter(|name| *name != read));
+    names
+        .into_iter()
+        .filter_map(|name| schema(wanted, name))
+        .filter(|new| may_take_away(&old, new))
+        .map(|new| (old.clone(), new))
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::object::Origin;
+
+    fn definition(versions: &[(&str, &[&str])]) -> Value {
+        let versions: Vec<Value> = versions
+            .iter()
+            .enumerate()
+            .map(|(index, (name, fields))| {
+                let fields: BTreeMap<&str, Value> =
+                    fields.iter().map(|field| (*field, json!({"type": "string"}))).collect();
+                json!({"name": name, "served": true, "storage": index == 0, "schema": {"openAPIV3Schema":
+                    {"type": "object", "properties": {"spec": {"type": "object", "properties": fields}}}}})
+            })
+            .collect();
+        json!({"metadata": {"name": "things.example.org"}, "spec": {"group": "example.org", "scope": "Namespaced",
+            "names": {"kind": "Thing", "plural": "things"}, "versions": versions}})
+    }
+
+    fn thing(name: &str, versions: &[&str], spec: &Value) -> Value {
+        let entries: Vec<Value> = versions
+            .iter()
+            .map(|version| json!({"manager": "m", "apiVersion": format!("example.org/{version}"), "fieldsV1": {}}))
+            .collect();
+        json!({"metadata": {"name": name, "namespace": "web", "managedFields": entries}, "spec": spec})
+    }
+
+    fn named(named: &Named) -> String {
+        format!("{}: {named}", named.count)
+    }
+
+    #[test]
+    fn objects_that_record_a_version_that_goes_are_found() {
+        let live = definition(&[("v1", &["a"]), ("v1beta1", &["a"])]);
+        let wanted = definition(&[("v1", &["a"])]);
+        let survey = Survey::of(&wanted, &live, &[]).unwrap();
+        assert_eq!(survey.gvk.api_version.to_string(), "example.org/v1");
+        assert!(!survey.reads_bodies());
+        let objects = ["e", "b", "d", "a", "c"]
+            .map(|name| survey.look(&thing(name, &["v1", "v1beta1", "v1beta1"], &json!({}))));
+        let new = survey.look(&thing("n", &["v1"], &json!({})));
+        let Instances::Known {
+            all,
+            recorded,
+            misfits,
+        } = Instances::of(objects.into_iter().chain([new]))
+        else {
+            panic!()
+        };
+        assert_eq!(all.count, 6);
+        assert_eq!(
+            named(&recorded["v1beta1"]),
+            "5: Thing.example.org/web/a, Thing.example.org/web/b, Thing.example.org/web/c and 2 more"
+        );
+        assert_eq!(misfits, []);
+    }
+
+    #[test]
+    fn a_version_that_is_migrated_is_nothing_to_look_for() {
+        let live = definition(&[("v1", &["a"]), ("v1beta1", &["a"])]);
+        let wanted = definition(&[("v1", &["a"])]);
+        let rule = MigrationRule {
+            crd: "things.example.org".to_owned(),
+            from: "v1beta1".to_owned(),
+            to: "v1".to_owned(),
+            origin: Origin::new("bundle.yaml", 1),
+        };
+        assert!(Survey::of(&wanted, &live, &[rule]).is_none());
+        assert!(Survey::of(&live, &live, &[]).is_none());
+    }
+
+    #[test]
+    fn fields_are_looked_for_in_what_is_stored_from_now_on() {
+        let live = definition(&[("v1beta1", &["a", "b"])]);
+        let mut wanted = definition(&[("v1", &["a"]), ("v1beta1", &["a", "b"])]);
+        let survey = Survey::of(&wanted, &live, &[]).unwrap();
+        assert!(survey.reads_bodies());
+        let seen = survey.look(&thing("t", &["v1beta1"], &json!({"a": "1", "b": "2"})));
+        assert_eq!(
+            seen.misfits
+                .iter()
+                .map(ToString::to_string)
+                .collect::<Vec<_>>(),
+            ["spec.b goes"]
+        );
+        assert_eq!(seen.recorded, [""; 0]);
+        // A webhook knows what becomes of the field.
+        wanted["spec"]["conversion"] = json!({"strategy": "Webhook"});
+        assert!(Survey::of(&wanted, &live, &[]).is_none());
+    }
+
+    #[test]
+    fn what_becomes_another_kind_is_counted() {
+        let live = definition(&[("v1", &["a"])]);
+        for (pointer, value) in [("/spec/scope", "Cluster"), ("/spec/names/kind", "Other")] {
+            let mut wanted = live.clone();
+            *wanted.pointer_mut(pointer).unwrap() = json!(value);
+            assert!(Survey::of(&wanted, &live, &[]).is_some(), "{pointer}");
+        }
+    }
+}

@@ -1,0 +1,194 @@
+//! Conditions of a release. Those of the record are written with it; those that
+//! the loop tells stand beside them, and each write keeps the other's.
+
+use jiff::Timestamp;
+use serde_json::{Value, json};
+
+use super::release::status_of;
+
+/// What the loop says of a release beside its record.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Condition {
+    /// Its type.
+    pub kind: ConditionKind,
+    /// One word.
+    pub reason: String,
+    /// One line.
+    pub message: String,
+}
+
+/// What the loop can say. Each of them is left out where it does not hold.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum ConditionKind {
+    /// What git wants cannot be carried out until somebody does something.
+    Stalled,
+    /// Somebody changed what git says, and it is left as it is.
+    Drifted,
+    /// git cannot be reached: newer commits are not seen.
+    SourceUnavailable,
+}
+
+impl ConditionKind {
+    const ALL: [Self; 3] = [Self::Stalled, Self::Drifted, Self::SourceUnavailable];
+
+    /// As it is written.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Stalled => "Stalled",
+            Self::Drifted => "Drifted",
+            Self::SourceUnavailable => "SourceUnavailable",
+        }
+    }
+
+    fn is(self, condition: &Value) -> bool {
+        condition["type"] == self.as_str()
+    }
+}
+
+/// Whether a condition is one that the loop tells.
+pub(super) fn is_told(condition: &Value) -> bool {
+    ConditionKind::ALL.iter().any(|kind| kind.is(condition))
+}
+
+fn of(status: &Value) -> &[Value] {
+    status["conditions"].as_array().map_or(&[], Vec::as_slice)
+}
+
+/// Takes the time of the last transition from what was said before, where
+/// nothing has changed since.
+fn keep_time(before: &[Value], condition: &mut Value) {
+    let same = before
+        .iter()
+        .find(|known| known["type"] == condition["type"] && known["status"] == condition["status"]);
+    if let Some(same) = same
+        && same["lastTransitionTime"].is_string()
+    {
+        condition["lastTransitionTime"] = same["lastTransitionTime"].clone();
+    }
+}
+
+/// Lays a status that is about to be written over the one that `live` holds:
+/// what the loop said stays.
+pub fn carry_over(live: &Value, status: &mut Value) {
+    let Ok(before) = status_of(live) else { return };
+    let before = of(&before);
+    let Some(conditions) = status["conditions"].as_array_mut() else {
+        return;
+    };
+    for condition in conditions.iter_mut() {
+        keep_time(before, condition);
+    }
+    conditions.extend(before.iter().filter(|known| is_told(known)).cloned());
+}
+
+/// The status of `live` as it has to be for the loop to have said exactly this;
+/// none where it is that already.
+pub fn telling(live: &Value, said: &[Condition], now: Timestamp) -> Option<Value> {
+    let status = status_of(live).ok()?;
+    let before = of(&status);
+    let mut conditions: Vec<Value> = before
+        .iter()
+        .filter(|condition| !is_told(condition))
+        .cloned()
+        .collect();
+    for Condition {
+        kind,
+        reason,
+        message,
+    } in said
+    {
+        let mut condition = json!({
+            "type": kind.as_str(),
+            "status": "True",
+            "reason": reason,
+            "message": message,
+            "lastTransitionTime": now.to_string(),
+        });
+        keep_time(before, &mut condition);
+        conditions.push(condition);
+    }
+    (conditions != before).then(|| {
+        let mut status = status.into_owned();
+        if !status.is_object() {
+            status = json!({});
+        }
+        status["conditions"] = json!(conditions);
+        status
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(second: i64) -> Timestamp {
+        Timestamp::from_second(second).unwrap()
+    }
+
+    fn drifted(message: &str) -> Condition {
+        Condition {
+            kind: ConditionKind::Drifted,
+            reason: "ChangedByOthers".to_owned(),
+            message: message.to_owned(),
+        }
+    }
+
+    fn types(status: &Value) -> Vec<(&str, &str)> {
+        of(status)
+            .iter()
+            .map(|one| {
+                (
+                    one["type"].as_str().unwrap(),
+                    one["lastTransitionTime"].as_str().unwrap(),
+                )
+            })
+            .collect()
+    }
+
+    fn live(status: &Value) -> [Value; 2] {
+        [
+            json!({"kind": "Release", "status": status}),
+            json!({"kind": "ConfigMap", "data": {"status": status.to_string()}}),
+        ]
+    }
+
+    #[test]
+    fn what_the_loop_says_is_kept_and_taken_back() {
+        let ready = json!({"type": "Ready", "status": "True", "lastTransitionTime": "then"});
+        for live_of in [0, 1] {
+            let first = &live(&json!({"conditions": [ready]}))[live_of];
+            assert_eq!(telling(first, &[], at(0)), None);
+            let told = telling(first, &[drifted("a")], at(0)).unwrap();
+            assert_eq!(
+                types(&told),
+                [("Ready", "then"), ("Drifted", "1970-01-01T00:00:00Z")]
+            );
+            // The same again is no change, other words are one.
+            let second = &live(&told)[live_of];
+            assert_eq!(telling(second, &[drifted("a")], at(9)), None);
+            let other = telling(second, &[drifted("b")], at(9)).unwrap();
+            assert_eq!(types(&other)[1].1, "1970-01-01T00:00:00Z");
+            assert_eq!(other["conditions"][1]["message"], "b");
+            // The record is written meanwhile.
+            let mut status = json!({"conditions": [
+                {"type": "Ready", "status": "False", "lastTransitionTime": "now"}]});
+            carry_over(second, &mut status);
+            assert_eq!(
+                types(&status),
+                [("Ready", "now"), ("Drifted", "1970-01-01T00:00:00Z")]
+            );
+            let back = telling(&live(&status)[live_of], &[], at(9)).unwrap();
+            assert_eq!(types(&back), [("Ready", "now")]);
+        }
+    }
+
+    #[test]
+    fn a_condition_that_stays_keeps_its_time() {
+        let ready =
+            |time: &str| json!({"type": "Ready", "status": "True", "lastTransitionTime": time});
+        let live = json!({"kind": "Release", "status": {"conditions": [ready("then")]}});
+        let mut status = json!({"conditions": [ready("now")]});
+        carry_over(&live, &mut status);
+        assert_eq!(types(&status), [("Ready", "then")]);
+    }
+}

@@ -1,0 +1,119 @@
+//! What operators give others they must hold themselves: the API server takes
+//! no role from somebody who lacks what it gives.
+//!
+//! Looked at are the roles that the bundle declares as made at run time, as
+//! they are now, and the accounts of the release that may write roles, with the
+//! rules that git gives them.
+
+use std::collections::BTreeMap;
+
+use serde_json::{Value, json};
+
+use super::{List, RBAC, cover};
+use crate::finding::{Finding, Kind};
+use crate::inventory::Installed;
+use crate::object::ObjectId;
+use crate::plan::draft::{Ctx, Draft};
+use crate::plan::model::Desired;
+
+impl Desired {
+    /// The roles that workloads of the release make, where a change is on its
+    /// way: what their makers must hold.
+    pub fn given_roles(&self, record: Option<&Installed>) -> Vec<ObjectId> {
+        if !self.is_unfinished(record) {
+            return Vec::new();
+        }
+        let objects = self.runtime_objects.iter();
+        objects
+            .filter_map(|object| {
+                let kind = object.group_kind()?;
+                let name = object.name.as_ref()?;
+                let namespace = match kind.kind.as_str() {
+                    _ if kind.group != RBAC => return None,
+                    "ClusterRole" => None,
+                    "Role" => Some(self.namespace.as_deref()?),
+                    _ => return None,
+                };
+                Some(ObjectId::new(&kind.group, &kind.kind, namespace, name))
+            })
+            .collect()
+    }
+}
+
+/// The rules that one account holds, and where: in a namespace, or everywhere.
+type Held = Vec<(Option<String>, Vec<Value>)>;
+
+/// Names the roles that nobody of the release could write again.
+pub(in crate::plan) fn check(ctx: &Ctx<'_>, draft: &mut Draft) {
+    let given = ctx.desired.given_roles(ctx.observed.installed.as_ref());
+    if given.is_empty() {
+        return;
+    }
+    let accounts = accounts(ctx);
+    for role in given {
+        let Some(live) = ctx.observed.targets.get(&role) else {
+            continue;
+        };
+        let rules = List::Rules.items(live.value());
+        let makers = accounts.iter().filter_map(|(account, held)| {
+            let held = at(held, role.namespace.as_deref());
+            may(&held, &["update", "patch"], &role).then_some((account, held))
+        });
+        let lacking = makers.map(|(account, held)| {
+            let lacks = if may(&held, &["escalate"], &role) {
+                Vec::new()
+            } else {
+                List::Rules.missing(rules, &held)
+            };
+            (account, lacks)
+        });
+        let nearest = lacking.min_by_key(|(_, lacks)| lacks.len());
+        if let Some((account, lacks)) = nearest.filter(|(_, lacks)| !lacks.is_empty()) {
+            let rules: Vec<String> = lacks.into_iter().map(ToString::to_string).collect();
+            let message = format!(
+                "{account} writes it at run time and could not any more: it would have to hold what the role gives"
+            );
+            draft.findings.push(
+                Finding::warning(Kind::Policy, "operator-cannot-grant", message)
+                    .on(role)
+                    .hint(format!(
+                        "give {account} these rules, or the verb `escalate` on roles:\n  {}",
+                        rules.join("\n  ")
+                    )),
+            );
+        }
+    }
+}
+
+/// What accounts hold by the roles and bindings that git has.
+fn accounts(ctx: &Ctx<'_>) -> BTreeMap<ObjectId, Held> {
+    let mut accounts: BTreeMap<ObjectId, Held> = BTreeMap::new();
+    for (id, facts) in &ctx.facts {
+        let role = facts.role.as_ref().and_then(|role| ctx.manifests.get(role));
+        let Some(role) = role else { continue };
+        let rules = List::Rules.items(&role.value()).to_vec();
+        for subject in &facts.subjects {
+            let held = accounts.entry(subject.clone()).or_default();
+            held.push((id.namespace.clone(), rules.clone()));
+        }
+    }
+    accounts
+}
+
+/// What is held in a place.
+fn at(held: &Held, namespace: Option<&str>) -> Vec<Value> {
+    held.iter()
+        .filter(|(place, _)| place.is_none() || place.as_deref() == namespace)
+        .flat_map(|(_, rules)| rules.clone())
+        .collect()
+}
+
+/// Whether one of these verbs is held for the kind of a role.
+fn may(held: &[Value], verbs: &[&str], role: &ObjectId) -> bool {
+    let resource = format!("{}s", role.kind.to_lowercase());
+    verbs.iter().any(|verb| {
+        let needed = json!({"apiGroups": [RBAC], "resources": [resource], "verbs": [verb],
+                            "resourceNames": [role.name]});
+        cover::is_covered(&needed, held)
+    })
+}

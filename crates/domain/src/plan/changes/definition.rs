@@ -1,0 +1,256 @@
+//! What stands against another definition of a kind: objects that would be
+//! lost with it, or that nobody could write any more.
+
+use super::emit::change;
+use crate::definition::{Instances, has_version, is_definition, kept, stored, versions};
+use crate::finding::{Finding, Kind};
+use crate::object::{FieldPath, Manifest, PathSegment};
+use crate::plan::draft::{Ctx, Draft};
+use crate::plan::model::Action;
+use crate::plan::protection::installed_version;
+use serde_json::Value;
+
+/// The guard that a consent `override` may name: whoever gives it wants the
+/// objects as the new schema leaves them.
+pub(in crate::plan) const FIELD_IN_USE: &str = "field-in-use";
+
+/// What is to become of a definition.
+pub(super) enum Guarded {
+    /// Nothing speaks against it.
+    Free,
+    /// It was refused; findings say why.
+    Refused,
+    /// Git consents to lose its objects: it is deleted and created anew. These
+    /// fields cannot change otherwise.
+    Anew(Vec<FieldPath>),
+}
+
+/// Looks at what a definition would do to the objects that there are.
+pub(super) fn guard(ctx: &Ctx<'_>, draft: &mut Draft, manifest: &Manifest) -> Guarded {
+    let id = manifest.id();
+    let Some(live) = ctx.observed.full.get(id).filter(|_| is_definition(id)) else {
+        return Guarded::Free;
+    };
+    let wanted = ctx.desired.ignored.lean(manifest).value();
+    let guard = Guard {
+        ctx,
+        manifest,
+        wanted: &wanted,
+        live: live.value(),
+        instances: ctx.observed.instances.get(id),
+    };
+    let (release, from) = (&ctx.desired.name.release, installed_version(ctx));
+    let to = &ctx.desired.version;
+    let mut consents = ctx.policy.consent.iter();
+    if consents.any(|consent| consent.allows_recreate(id, release, from, to)) {
+        // What the server refuses to change by itself is recreated anyway.
+        return if guard.drops_versions() {
+            Guarded::Anew(vec![FieldPath(vec![
+                PathSegment::Key("spec".to_owned()),
+                PathSegment::Key("versions".to_owned()),
+            ])])
+        } else {
+            Guarded::Free
+        };
+    }
+    let findings = guard.findings();
+    let Some(first) = findings.first() else {
+        return Guarded::Free;
+    };
+    change(ctx, draft, manifest, Action::Blocked, &first.message);
+    for finding in findings {
+        let finding = finding.at(manifest.origin().clone()).on(id.clone());
+        draft.findings.push(finding);
+    }
+    Guarded::Refused
+}
+
+struct Guard<'a> {
+    ctx: &'a Ctx<'a>,
+    manifest: &'a Manifest,
+    wanted: &'a Value,
+    live: &'a Value,
+    instances: Option<&'a Instances>,
+}
+
+impl Guard<'_> {
+    fn findings(&self) -> Vec<Finding> {
+        let mut findings: Vec<Finding> = self.identity().into_iter().collect();
+        findings.extend(self.dropped().into_iter().map(|name| self.stored(name)));
+        match self.instances {
+            None => {}
+            Some(Instances::Unknown(why)) => findings.push(unread(why)),
+            Some(Instances::Known {
+                recorded, misfits, ..
+            }) => {
+                let dropped = self.dropped();
+                for (version, objects) in recorded {
+                    // What is stored in it is named already.
+                    if !dropped.contains(&version.as_str()) {
+                        findings.push(self.recorded(version, &objects.to_string()));
+                    }
+                }
+                if !self.overridden() {
+                    findings.extend(misfits.iter().map(|(misfit, objects)| {
+                        self.misfit(&misfit.to_string(), &objects.to_string())
+                    }));
+                }
+            }
+        }
+        findings
+    }
+
+    /// Versions that may be stored, that git dropped, and that no migration
+    /// keeps.
+    fn dropped(&self) -> Vec<&str> {
+        let kept = kept(
+            self.wanted,
+            self.live,
+            &self.ctx.desired.sequence.migrations,
+        );
+        stored(self.live)
+            .into_iter()
+            .filter(|name| !has_version(self.wanted, name))
+            .filter(|name| !kept.iter().any(|rule| rule.from == *name))
+            .collect()
+    }
+
+    fn drops_versions(&self) -> bool {
+        let recorded = match self.instances {
+            Some(Instances::Known { recorded, .. }) => !recorded.is_empty(),
+            _ => false,
+        };
+        recorded || !self.dropped().is_empty()
+    }
+
+    /// Names what there is of the kind.
+    fn objects(&self) -> String {
+        match self.instances {
+            Some(Instances::Known { all, .. }) if all.count == 0 => {
+                "there are no objects of it".to_owned()
+            }
+            Some(Instances::Known { all, .. }) => {
+                let is_one = all.count == 1;
+                let (noun, verb) = if is_one {
+                    ("object", "is")
+                } else {
+                    ("objects", "are")
+                };
+                format!("{} {noun} {verb} lost with it: {all}", all.count)
+            }
+            Some(Instances::Unknown(_)) | None => "its objects are lost with it".to_owned(),
+        }
+    }
+
+    fn identity(&self) -> Option<Finding> {
+        let differs = |pointer: &str| {
+            let at = |definition: &Value| {
+                let value = definition.pointer(pointer).and_then(Value::as_str);
+                value.unwrap_or_default().to_owned()
+            };
+            let (live, wanted) = (at(self.live), at(self.wanted));
+            (live != wanted).then_some((live, wanted))
+        };
+        let (what, (live, wanted)) = [("scope", "/spec/scope"), ("kind", "/spec/names/kind")]
+            .into_iter()
+            .find_map(|(what, pointer)| Some((what, differs(pointer)?)))?;
+        Some(
+            Finding::error(
+                Kind::Policy,
+                "definition-identity",
+                format!(
+                    "its {what} is {live} and cannot become {wanted} while it is there; {}",
+                    self.objects()
+                ),
+            )
+            .hint(format!(
+                "give the new kind another name, or {}",
+                self.anew()
+            )),
+        )
+    }
+
+    fn stored(&self, version: &str) -> Finding {
+        let name = &self.manifest.id().name;
+        let to = crate::definition::storage(self.wanted).unwrap_or("…");
+        Finding::error(
+            Kind::Policy,
+            "version-stored",
+            format!(
+                "version {version} goes, and objects may be stored in it (status.storedVersions); {}",
+                self.objects()
+            ),
+        )
+        .hint(format!(
+            "to rewrite them before it goes, add to version.yaml of {}: `migrate: [{{crd: {name}, from: {version}, to: {to}}}]`; or {}",
+            self.ctx.desired.version,
+            self.anew()
+        ))
+    }
+
+    fn recorded(&self, version: &str, objects: &str) -> Finding {
+        let name = &self.manifest.id().name;
+        let to = crate::definition::storage(self.wanted).unwrap_or("…");
+        let verb = if versions(self.wanted).any(|name| name == version) {
+            "is not served any more"
+        } else {
+            "goes"
+        };
+        Finding::error(
+            Kind::Policy,
+            "version-recorded",
+            format!(
+                "version {version} {verb}, and managedFields of objects record it, which nobody could apply any more: {objects}"
+            ),
+        )
+        .hint(format!(
+            "to have them recorded at {to} before it goes, add to version.yaml of {}: `migrate: [{{crd: {name}, from: {version}, to: {to}}}]`",
+            self.ctx.desired.version
+        ))
+    }
+
+    fn misfit(&self, misfit: &str, objects: &str) -> Finding {
+        let (release, to) = (&self.ctx.desired.name.release, &self.ctx.desired.version);
+        Finding::error(
+            Kind::Policy,
+            FIELD_IN_USE,
+            format!("objects do not fit the new schema: {misfit}: {objects}"),
+        )
+        .hint(format!(
+            "change the objects or the schema; or, to take the loss, add to `consent` in {}: {{action: override, check: {FIELD_IN_USE}, kind: CustomResourceDefinition, name: {}, release: {release}, from: {}, to: {to}, reason: …}}",
+            self.ctx.environment_file(),
+            self.manifest.id().name,
+            installed_version(self.ctx).unwrap_or("…"),
+        ))
+    }
+
+    fn overridden(&self) -> bool {
+        let (release, from) = (&self.ctx.desired.name.release, installed_version(self.ctx));
+        let to = &self.ctx.desired.version;
+        let id = self.manifest.id();
+        let mut consents = self.ctx.policy.consent.iter();
+        consents.any(|consent| consent.allows_override_for((FIELD_IN_USE, id), release, from, to))
+    }
+
+    fn anew(&self) -> String {
+        format!(
+            "to lose the objects, add to `consent` in {}: {{action: recreate, kind: CustomResourceDefinition, name: {}, release: {}, from: {}, to: {}}}",
+            self.ctx.environment_file(),
+            self.manifest.id().name,
+            self.ctx.desired.name.release,
+            installed_version(self.ctx).unwrap_or("…"),
+            self.ctx.desired.version
+        )
+    }
+}
+
+fn unread(why: &str) -> Finding {
+    Finding::error(
+        Kind::Policy,
+        "objects-unread",
+        format!(
+            "what it would do to its objects cannot be told, as they cannot all be read: {why}"
+        ),
+    )
+    .hint("nothing is changed in a definition whose objects are not known; see to it that they can be listed")
+}

@@ -1,0 +1,243 @@
+//! Definitions that cannot become at once what git wants.
+//!
+//! What a webhook of the release has to convert waits until it answers: another
+//! conversion, another version to store, versions that are newly served. And a
+//! version in which objects are stored stays until they are rewritten, which is
+//! the last thing of all.
+
+use serde_json::Value;
+
+use super::draft::{Ctx, Draft, Rewrite};
+use super::model::{Action, Body, Direction, EdgeReason, Need, NonSecret, Op, StepId, Until};
+use super::shrink::after_everything;
+use crate::definition::{
+    before_backend, is_definition, keeping, kept, rewritten, storage, unserved,
+};
+use crate::finding::{Finding, Kind};
+use crate::object::{Gvk, ObjectId, ServiceRef};
+use crate::order::StageName;
+use crate::repo::MigrationRule;
+
+/// Splits the steps of definitions that have to go by parts.
+pub(super) fn stage(ctx: &Ctx<'_>, draft: &mut Draft, direction: Direction) {
+    check(ctx, draft);
+    for &id in ctx.manifests.keys().filter(|id| is_definition(id)) {
+        split(ctx, draft, id, direction);
+    }
+}
+
+/// Says which migrations can do nothing.
+fn check(ctx: &Ctx<'_>, draft: &mut Draft) {
+    for rule in &ctx.desired.sequence.migrations {
+        let MigrationRule { crd, to, .. } = rule;
+        let mut definitions = ctx.manifests.iter();
+        let wanted = definitions.find(|(id, _)| is_definition(id) && id.name == *crd);
+        let finding = match wanted.map(|(_, manifest)| manifest.value()) {
+            None => Finding::warning(
+                Kind::Repository,
+                "migration-of-nothing",
+                format!("`migrate` names {crd}, which is no definition of the release"),
+            ),
+            Some(wanted) if storage(&wanted) != Some(to) => Finding::error(
+                Kind::Repository,
+                "migration-to-another-version",
+                format!(
+                    "`migrate` leads to {to}, but {crd} stores its objects in {}",
+                    storage(&wanted).unwrap_or("no version")
+                ),
+            )
+            .hint("a migration leads to the version with `storage: true`"),
+            Some(_) => continue,
+        };
+        draft.findings.push(finding.at(rule.origin.clone()));
+    }
+}
+
+fn split(ctx: &Ctx<'_>, draft: &mut Draft, id: &ObjectId, direction: Direction) {
+    let (Some(manifest), Some(live)) = (ctx.manifests.get(id), ctx.observed.full.get(id)) else {
+        return;
+    };
+    let is_there = matches!(
+        draft.action(id),
+        Some(Action::Update | Action::Adopt | Action::Unchanged)
+    );
+    if !is_there {
+        return;
+    }
+    let wanted = ctx.desired.ignored.lean(manifest).value();
+    let rules = &ctx.desired.sequence.migrations;
+    let kept = kept(&wanted, live.value(), rules);
+    let rewritten = rewritten(&wanted, live.value(), rules);
+    let step = draft.done_by.get(id).copied();
+    let body = keeping(wanted.clone(), live.value(), &kept);
+    let mut closing = None;
+    let mut last = step;
+    if let Some(step) = step {
+        let planned = draft.at(step);
+        let whole = (planned.op.clone(), planned.require.clone());
+        if !kept.is_empty() {
+            let names: Vec<&str> = kept.iter().map(|rule| rule.from.as_str()).collect();
+            send(draft, step, body.clone());
+            let planned = draft.at(step);
+            planned.reason = format!(
+                "{}; version {} stays until nothing is stored in it",
+                planned.reason,
+                names.join(", ")
+            );
+            let without = unserved(body.clone(), &kept);
+            closing = Some((without, whole.0, whole.1));
+        }
+        if direction == Direction::Forward
+            && let Some(service) = backend(ctx, id)
+            && let Some(first) = before_backend(&body, live.value())
+        {
+            last = Some(convert_later(ctx, draft, step, &first, service));
+        }
+    }
+    if let Some(rule) = rewritten.first() {
+        draft.rewrites.push(Rewrite {
+            id: id.clone(),
+            from: rewritten.iter().map(|rule| rule.from.clone()).collect(),
+            to: rule.to.clone(),
+            served: gvk(&wanted, &rule.to),
+            before: last,
+            closing,
+        });
+    }
+}
+
+/// Puts another body into the step that applies a definition.
+fn send(draft: &mut Draft, step: StepId, object: Value) {
+    if let Op::Apply { body, .. } = &mut draft.at(step).op {
+        *body = Body::Inline(NonSecret(object));
+    }
+}
+
+/// The Service of the release that converts.
+fn backend(ctx: &Ctx<'_>, id: &ObjectId) -> Option<ServiceRef> {
+    let services = &ctx.facts.get(id)?.services;
+    let mut services = services.iter();
+    services
+        .find(|service| ctx.is_desired(&service.id()))
+        .cloned()
+}
+
+/// Applies what needs no webhook first, and the whole once it answers.
+fn convert_later(
+    ctx: &Ctx<'_>,
+    draft: &mut Draft,
+    step: StepId,
+    first: &Value,
+    service: ServiceRef,
+) -> StepId {
+    let planned = draft.at(step);
+    let (id, op, require) = (
+        planned.object.clone(),
+        planned.op.clone(),
+        planned.require.clone(),
+    );
+    let until = planned.until.take();
+    planned.until = crate::definition::versions(first)
+        .find(|name| {
+            let versions = first["spec"]["versions"].as_array().into_iter().flatten();
+            let mut versions = versions.filter(|version| version["served"] == true);
+            versions.any(|version| version["name"] == *name)
+        })
+        .and_then(|name| gvk(first, name))
+        .map(Until::Served);
+    planned.reason = format!(
+        "{}; what its webhook has to convert comes when that answers",
+        planned.reason
+    );
+    send(draft, step, first.clone());
+    let reason = format!("{service} answers: it converts between the versions from now on");
+    let whole = draft.step(ctx, StageName::Registrations, id.clone(), op, &reason);
+    draft.at(whole).require = require;
+    draft.at(whole).until = until;
+    draft.edge(step, Need::Ready, whole, EdgeReason::SameObject);
+    draft.done_by.insert(id, whole);
+    draft.converting.insert(whole, service);
+    whole
+}
+
+fn gvk(definition: &Value, version: &str) -> Option<Gvk> {
+    let spec = &definition["spec"];
+    let group = spec["group"].as_str()?;
+    let kind = spec["names"]["kind"].as_str()?;
+    Some(Gvk::new(&format!("{group}/{version}"), kind))
+}
+
+/// Rewrites stored objects after everything else; then the versions go in
+/// which they were stored.
+pub(super) fn finish(ctx: &Ctx<'_>, draft: &mut Draft) {
+    let mut rewrites = std::mem::take(&mut draft.rewrites);
+    rewrites.retain(|one| draft.action(&one.id) != Some(Action::Blocked));
+    if rewrites.is_empty() {
+        return;
+    }
+    let Some(verified) = draft.verified else {
+        return stay(draft, &rewrites);
+    };
+    let mut first = Vec::with_capacity(rewrites.len());
+    for rewrite in rewrites {
+        first.push(rewrite_objects(ctx, draft, rewrite));
+    }
+    let reason = "objects are rewritten when nothing of the former version is left";
+    after_everything(ctx, draft, verified, &first, reason);
+}
+
+/// Adds the steps for one definition; gives the first of them.
+fn rewrite_objects(ctx: &Ctx<'_>, draft: &mut Draft, rewrite: Rewrite) -> StepId {
+    let Rewrite {
+        id,
+        from,
+        to,
+        served,
+        before,
+        closing,
+    } = rewrite;
+    let names = from.join(", ");
+    let live = ctx.observed.live_meta(&id);
+    let uid = live.map(|live| super::Precondition::Uid(live.uid.clone()));
+    let shrink = || StageName::Shrink;
+    let migrate = Op::Migrate {
+        crd: id.clone(),
+        from,
+        to: to.clone(),
+    };
+    let reason = format!("objects that may be stored as {names} are written as {to}");
+    let migrated = draft.step(ctx, shrink(), id.clone(), migrate, &reason);
+    draft.at(migrated).require = uid.into_iter().collect();
+    let mut first = migrated;
+    if let Some((unserved, whole, require)) = closing {
+        let mut closed = whole.clone();
+        if let Op::Apply { body, .. } = &mut closed {
+            *body = Body::Inline(NonSecret(unserved));
+        }
+        let reason = format!("nobody writes {names} while its objects are rewritten");
+        first = draft.step(ctx, shrink(), id.clone(), closed, &reason);
+        draft.at(first).require.clone_from(&require);
+        draft.at(first).until = served.clone().map(Until::Served);
+        draft.edge(first, Need::Ready, migrated, EdgeReason::SameObject);
+        let reason = format!("nothing is stored as {names} any more");
+        let gone = draft.step(ctx, shrink(), id.clone(), whole, &reason);
+        draft.at(gone).require = require;
+        draft.at(gone).until = served.map(Until::Served);
+        draft.edge(migrated, Need::Applied, gone, EdgeReason::SameObject);
+    }
+    if let Some(before) = before {
+        draft.edge(before, Need::Applied, first, EdgeReason::SameObject);
+    }
+    first
+}
+
+/// Without verify nobody knows whether the former version still runs.
+fn stay(draft: &mut Draft, rewrites: &[Rewrite]) {
+    let names: Vec<String> = rewrites.iter().map(|one| one.id.to_string()).collect();
+    let message = format!(
+        "stored objects are rewritten once everything is ready, which this run does not look at: {}",
+        names.join(", ")
+    );
+    let finding = Finding::note(Kind::Policy, "not-migrated", message);
+    draft.findings.push(finding);
+}

@@ -1,0 +1,405 @@
+//! A product that moves to another namespace: who runs until when.
+//!
+//! What runs in the former place is emptied before what takes over from it
+//! starts: a Deployment gets no replicas, a DaemonSet a node selector that no
+//! node has. That is a temporary change until it is deleted, and taken back
+//! when the change fails before the successor is ready. A product moves where
+//! its bundle says so, and where its pods registered themselves, as they would
+//! stand in the way of their successors. What answers behind a registration of
+//! the release itself goes on until that points elsewhere.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use jiff::SignedDuration;
+use serde_json::{Value, json};
+
+use super::Grant;
+use super::draft::{Ctx, Draft};
+use super::leftover::needs_of;
+use super::model::{
+    Action, Desired, EdgeReason, Need, NonSecret, Op, Precondition, Step, StepId, Until,
+};
+use super::overlays::{Begin, End, Progress, Wanted};
+use crate::finding::{Finding, Kind};
+use crate::inventory::{EntryState, Installed, Inventory};
+use crate::object::{Manifest, ObjectId, ServiceRef, annotations};
+use crate::observe::Live;
+use crate::order::StageName;
+use crate::overlay::{OnFailure, OverlayId};
+
+/// What the temporary changes of a handover are called, and its gate.
+pub(super) const NAME: &str = "handover";
+
+/// Workloads whose pods stay until somebody takes them away.
+const WORKLOADS: [&str; 3] = ["Deployment", "StatefulSet", "DaemonSet"];
+
+/// A label that no node has.
+const NOWHERE: &str = "pleach.dev/emptied";
+
+/// How long what a registration pointed at goes on when it points elsewhere:
+/// other API servers hear of it later.
+const LINGER: SignedDuration = SignedDuration::from_secs(2);
+
+impl Desired {
+    /// Workloads of a former place that have to be read: members that something
+    /// takes over from, and, where nothing is recorded, what runs in a
+    /// namespace that the bundle says it comes from.
+    pub fn counterparts(
+        &self,
+        record: Option<&Installed>,
+        inventory: &Inventory,
+    ) -> BTreeSet<ObjectId> {
+        if !Progress::of(self, record).unfinished {
+            return BTreeSet::new();
+        }
+        let wanted: BTreeSet<&ObjectId> = self
+            .manifests
+            .iter()
+            .map(Manifest::id)
+            .filter(|id| has_pods(id))
+            .collect();
+        let names: BTreeSet<(&str, &str)> = wanted
+            .iter()
+            .map(|id| (id.kind.as_str(), id.name.as_str()))
+            .collect();
+        let leaving = inventory.entries.iter();
+        let leaving = leaving
+            .filter(|(id, entry)| entry.state == EntryState::Applied && has_pods(id))
+            .filter(|(id, _)| names.contains(&(id.kind.as_str(), id.name.as_str())))
+            .map(|(id, _)| id.clone());
+        let unknown = self
+            .sequence
+            .moves
+            .iter()
+            .filter(|_| inventory.entries.is_empty());
+        let unknown = unknown.flat_map(|rule| {
+            let to = Some(rule.to.as_str());
+            let come = wanted
+                .iter()
+                .filter(move |id| id.namespace.as_deref() == to);
+            come.map(|id| ObjectId {
+                namespace: Some(rule.from.clone()),
+                ..(*id).clone()
+            })
+        });
+        leaving
+            .chain(unknown)
+            .filter(|id| !wanted.contains(id))
+            .collect()
+    }
+}
+
+/// Whether it is a workload that can be left without pods, and started again.
+fn has_pods(id: &ObjectId) -> bool {
+    id.group == "apps" && WORKLOADS.contains(&id.kind.as_str()) && id.namespace.is_some()
+}
+
+/// Refuses a move of what nobody recorded, copies what users keep, and lets a
+/// registration settle that gets another backend.
+pub(super) fn run(ctx: &Ctx<'_>, draft: &mut Draft) {
+    refuse_unrecorded(ctx, draft);
+    copy(ctx, draft);
+    for id in retargeted(ctx, draft) {
+        if let Some(step) = draft.done_by.get(&id).copied().filter(|_| ctx.policy.wait) {
+            draft.at(step).until = Some(Until::Ready { stable_for: LINGER });
+        }
+    }
+}
+
+/// What runs in the former place would be neither stopped nor removed.
+fn refuse_unrecorded(ctx: &Ctx<'_>, draft: &mut Draft) {
+    let observed = ctx.observed;
+    if !observed.inventory.entries.is_empty() || ctx.desired.terms.moved_from.is_some() {
+        return;
+    }
+    for rule in &ctx.desired.sequence.moves {
+        let from = Some(rule.from.as_str());
+        let there = |id: &&ObjectId| has_pods(id) && id.namespace.as_deref() == from;
+        if let Some(id) = observed.targets.keys().find(there) {
+            let message = format!(
+                "the bundle moves from {} to {}, and {id} runs there, but nothing of it is recorded",
+                rule.from, rule.to
+            );
+            let finding = Finding::error(Kind::Policy, "unrecorded-move", message)
+                .at(rule.origin.clone())
+                .on(id.clone())
+                .hint("adopt the version that is installed first: pin it, with `adopt` of who applied it; then pin this one");
+            draft.findings.push(finding);
+        }
+    }
+}
+
+/// Copies what users keep in the former place, before the workloads that read it.
+fn copy(ctx: &Ctx<'_>, draft: &mut Draft) {
+    let record = ctx.observed.installed.as_ref();
+    if !Progress::of(ctx.desired, record).unfinished {
+        return;
+    }
+    let entries = &ctx.observed.inventory.entries;
+    for rule in &ctx.desired.sequence.moves {
+        let is_left = entries
+            .keys()
+            .any(|id| id.namespace.as_ref() == Some(&rule.from) && !ctx.is_desired(id));
+        if !is_left {
+            continue;
+        }
+        for one in &rule.copy {
+            let at = |namespace: &str| {
+                ObjectId::new(&one.kind.group, &one.kind.kind, Some(namespace), &one.name)
+            };
+            let (from, to) = (at(&rule.from), at(&rule.to));
+            if ctx.is_desired(&to) || ctx.is_desired(&from) {
+                let message = format!("{to} is to be copied, but the release has it itself");
+                let finding = Finding::error(Kind::Repository, "copy-of-own", message);
+                draft.findings.push(finding.at(rule.origin.clone()));
+                continue;
+            }
+            let namespace = ObjectId::new("", "Namespace", None, &rule.to);
+            let is_copied = entries.contains_key(&to);
+            if is_copied || draft.action(&namespace) == Some(Action::Blocked) {
+                continue;
+            }
+            let reason = format!("from {from}, if there is one; what exists stays");
+            let op = Op::Copy {
+                from,
+                to: to.clone(),
+            };
+            let step = draft.step(ctx, StageName::Config, to, op, &reason);
+            if let Some(made) = draft.done_by.get(&namespace).copied() {
+                draft.edge(made, Need::Applied, step, EdgeReason::Namespace);
+            }
+            for workload in draft.workloads(ctx) {
+                if draft.steps[workload.0].object.namespace.as_ref() == Some(&rule.to) {
+                    draft.edge(step, Need::Applied, workload, EdgeReason::Reference);
+                }
+            }
+        }
+    }
+}
+
+/// Registrations of the release that point at a Service which goes.
+fn retargeted(ctx: &Ctx<'_>, draft: &Draft) -> Vec<ObjectId> {
+    let registrations = ctx.observed.registrations.iter();
+    registrations
+        .filter(|one| ctx.is_desired(&one.id) && draft.action(&one.id) == Some(Action::Update))
+        .filter(|one| one.services.iter().any(|it| draft.leaving.contains(it)))
+        .map(|one| one.id.clone())
+        .collect()
+}
+
+/// A registration that goes because its Service does.
+pub(super) struct Unregistered {
+    pub(super) step: StepId,
+    object: ObjectId,
+    uid: String,
+    service: ServiceRef,
+}
+
+/// The registrations that this plan removes before the workloads come.
+pub(super) fn unregistered(draft: &Draft) -> Vec<Unregistered> {
+    let registered = |step: &Step| match &step.op {
+        Op::Delete(deletion) => match deletion.because() {
+            Grant::Registration { service } => Some(Unregistered {
+                step: step.id,
+                object: step.object.clone(),
+                uid: deletion.uid().to_owned(),
+                service: service.clone(),
+            }),
+            _ => None,
+        },
+        _ => None,
+    };
+    draft.steps.iter().filter_map(registered).collect()
+}
+
+/// The workloads that are emptied, as temporary changes until they are deleted.
+pub(super) fn wanted<'a>(ctx: &Ctx<'a>, draft: &Draft) -> Vec<Wanted<'a>> {
+    let unregistered = unregistered(draft);
+    let mut all = Vec::new();
+    for (old, new) in passing(ctx, draft, &unregistered) {
+        let Some(live) = ctx.observed.targets.get(&old) else {
+            continue;
+        };
+        let patch = emptied(&old);
+        let own: Vec<StepId> = draft
+            .steps
+            .iter()
+            .filter(|step| step.object == new && !matches!(step.op, Op::Wait))
+            .map(|step| step.id)
+            .collect();
+        let mut after = needs_of(draft, &own);
+        after.extend(unregistered.iter().map(|one| (one.step, Need::Absent)));
+        all.push(Wanted {
+            id: OverlayId::new(NAME, &old, &patch),
+            live,
+            patch: NonSecret(patch),
+            from: StageName::Workloads,
+            begin: Begin::Steps { after, before: own },
+            end: End::Stage(StageName::Ungate),
+            on_failure: OnFailure::UndoUnless { ready: new.clone() },
+            reason: format!("it is emptied before {new} takes over"),
+            ready: Some(Until::Emptied { pods: pods(live) }),
+            deadline: None,
+            object: old,
+        });
+    }
+    all
+}
+
+fn emptied(workload: &ObjectId) -> Value {
+    if workload.kind == "DaemonSet" {
+        json!({"spec": {"template": {"spec": {"nodeSelector": {NOWHERE: "true"}}}}})
+    } else {
+        json!({"spec": {"replicas": 0}})
+    }
+}
+
+/// The labels of a workload's pods, by its selector.
+pub(super) fn pods(live: &Live) -> BTreeMap<String, String> {
+    texts(&live.value()["spec"]["selector"]["matchLabels"])
+}
+
+fn texts(map: &Value) -> BTreeMap<String, String> {
+    let map = map.as_object().into_iter().flatten();
+    map.filter_map(|(key, value)| Some((key.clone(), value.as_str()?.to_owned())))
+        .collect()
+}
+
+/// Workloads that go, each with what takes over from it.
+fn passing(
+    ctx: &Ctx<'_>,
+    draft: &Draft,
+    unregistered: &[Unregistered],
+) -> Vec<(ObjectId, ObjectId)> {
+    let moves = moves(ctx, unregistered);
+    let asked: Vec<&ServiceRef> = ctx
+        .observed
+        .registrations
+        .iter()
+        .filter(|one| ctx.is_desired(&one.id))
+        .flat_map(|one| &one.services)
+        .filter(|service| draft.leaving.contains(service))
+        .collect();
+    let pruned = draft.pruned.iter().map(|one| &one.id);
+    pruned
+        .filter(|old| has_pods(old))
+        .filter_map(|old| {
+            let is_moved = |new: &&&ObjectId| {
+                let pair = (old.namespace.clone(), new.namespace.clone());
+                new.group == old.group && moves.contains(&pair)
+            };
+            let new = ctx.named(&old.kind, &old.name).iter().find(is_moved)?;
+            Some((old.clone(), (*new).clone()))
+        })
+        // What is not known to be of no use to them goes on for them.
+        .filter(|(old, _)| {
+            let mut asked = asked.iter();
+            !asked.any(|service| is_behind(ctx, service, old).unwrap_or(true))
+        })
+        .collect()
+}
+
+/// From which namespace to which the product moves: by its bundle, or with the
+/// Services that its pods registered themselves with.
+fn moves(
+    ctx: &Ctx<'_>,
+    unregistered: &[Unregistered],
+) -> BTreeSet<(Option<String>, Option<String>)> {
+    let declared = ctx.desired.sequence.moves.iter();
+    let declared = declared.map(|rule| (Some(rule.from.clone()), Some(rule.to.clone())));
+    let found = unregistered.iter().flat_map(|one| {
+        let come = ctx.named("Service", &one.service.name).iter();
+        let come = come.filter(|new| new.group.is_empty());
+        come.map(|new| (Some(one.service.namespace.clone()), new.namespace.clone()))
+    });
+    declared.chain(found).collect()
+}
+
+/// Whether the pods of a workload of the former place are behind a Service of
+/// it; none where that is not known.
+fn is_behind(ctx: &Ctx<'_>, service: &ServiceRef, workload: &ObjectId) -> Option<bool> {
+    if workload.namespace.as_ref() != Some(&service.namespace) {
+        return Some(false);
+    }
+    let live = ctx.observed.full.get(&service.id())?;
+    let selector = texts(&live.value()["spec"]["selector"]);
+    let workload = ctx.observed.targets.get(workload)?;
+    let labels = texts(&workload.value()["spec"]["template"]["metadata"]["labels"]);
+    let selects = |(key, value): (&String, &String)| labels.get(key) == Some(value);
+    Some(!selector.is_empty() && selector.iter().all(selects))
+}
+
+/// What takes over and is there already, after a run that did not get to its
+/// end, crashed on the registrations that only now go: its pods would be tried
+/// again later and later.
+pub(super) fn restart(ctx: &Ctx<'_>, draft: &mut Draft, emptied: &[(ObjectId, StepId)]) {
+    for one in unregistered(draft) {
+        let come = ctx.named("Service", &one.service.name).iter();
+        let come = come.filter_map(|service| super::prune::service_ref(service));
+        let waiting: BTreeSet<&ObjectId> = come
+            .flat_map(|service| ctx.backends(&service))
+            .filter(|id| has_pods(id))
+            .filter(|id| draft.action(id) == Some(Action::Unchanged))
+            .collect();
+        for id in waiting {
+            let Some(live) = ctx.observed.live_meta(id) else {
+                continue;
+            };
+            let op = Op::Restart {
+                key: annotations::restarted(NAME),
+                mark: one.uid.clone(),
+            };
+            let reason = "its pods may be crashing on the registrations that go";
+            let step = draft.step(ctx, StageName::Workloads, id.clone(), op, reason);
+            draft.at(step).require = vec![Precondition::Uid(live.uid.clone())];
+            draft.at(step).until = Some(Until::Ready {
+                stable_for: SignedDuration::ZERO,
+            });
+            draft.edge(one.step, Need::Absent, step, EdgeReason::Leftover);
+            for (old, set) in emptied {
+                if is_behind(ctx, &one.service, old) == Some(true) {
+                    draft.edge(*set, Need::Ready, step, EdgeReason::Leftover);
+                }
+            }
+        }
+    }
+}
+
+/// Once the pods that registered are gone, nothing of what they registered may
+/// be there again when their successors start.
+pub(super) fn look_again(ctx: &Ctx<'_>, draft: &mut Draft, emptied: &[(ObjectId, StepId)]) {
+    for one in unregistered(draft) {
+        let behind: Vec<&(ObjectId, StepId)> = emptied
+            .iter()
+            .filter(|(old, _)| is_behind(ctx, &one.service, old) == Some(true))
+            .collect();
+        let come: Vec<StepId> = draft
+            .steps
+            .iter()
+            .filter(|step| {
+                step.op.applies() && step.object.namespace != Some(one.service.namespace.clone())
+            })
+            .filter(|step| draft.action(&step.object) == Some(Action::Create))
+            .filter(|step| {
+                let same = |old: &ObjectId| {
+                    old.group_kind() == step.object.group_kind() && old.name == step.object.name
+                };
+                behind.iter().any(|(old, _)| same(old))
+            })
+            .map(|step| step.id)
+            .collect();
+        if come.is_empty() {
+            continue;
+        }
+        let until = Some(Until::Absent { pods: None });
+        let reason = "the pods that registered it are gone: it must not have come back";
+        let wait = draft.wait(ctx, StageName::Workloads, one.object.clone(), until, reason);
+        draft.edge(one.step, Need::Absent, wait, EdgeReason::SameObject);
+        for (_, set) in behind {
+            draft.edge(*set, Need::Ready, wait, EdgeReason::Leftover);
+        }
+        for step in come {
+            draft.edge(wait, Need::Ready, step, EdgeReason::Leftover);
+        }
+    }
+}

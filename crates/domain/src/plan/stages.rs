@@ -1,0 +1,240 @@
+//! Stages that a bundle declares: which objects they apply, how long that may
+//! take, what verifies them, and their order on the way back.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::checks;
+use super::draft::{Ctx, Draft};
+use super::model::{Direction, EdgeReason, Need, Op, Step, StepId, Until};
+use super::verify::reached;
+use crate::finding::{Finding, Kind};
+use crate::object::{Manifest, ObjectId};
+use crate::order::{StageName, is_builtin_group};
+use crate::repo::{Matcher, RolloutRule, Selector, StageRule};
+
+impl Ctx<'_> {
+    /// What the bundle says of a stage of its own.
+    pub(super) fn declared(&self, stage: &StageName) -> Option<&StageRule> {
+        let mut rules = self.sequence.stages.iter();
+        rules.find(|rule| rule.stage == *stage)
+    }
+
+    /// Whether what comes after a stage does not wait until it is ready.
+    pub(super) fn is_applied_only(&self, stage: &StageName) -> bool {
+        self.declared(stage).is_some_and(|rule| rule.applied_only)
+    }
+
+    /// How a `DaemonSet` is rolled out.
+    pub(super) fn rollout_of(&self, id: &ObjectId) -> Option<(&StageRule, &RolloutRule)> {
+        if !id.is("apps", "DaemonSet") {
+            return None;
+        }
+        let rule = self.declared(self.assigned.get(id)?)?;
+        Some((rule, rule.rollout.as_ref()?))
+    }
+}
+
+/// The objects that are assigned to a stage: by the file that a stage is
+/// verified with, by their annotation, or else by the first stage that selects
+/// them.
+pub(super) fn assign<'a>(ctx: &Ctx<'a>) -> BTreeMap<&'a ObjectId, StageName> {
+    let rules = &ctx.sequence.stages;
+    let selectors: Vec<_> = rules
+        .iter()
+        .map(|rule| {
+            let matchers = rule.select.iter().map(Selector::matcher);
+            (rule, matchers.collect::<Vec<_>>())
+        })
+        .filter(|(_, matchers)| !matchers.is_empty())
+        .collect();
+    let mut assigned = BTreeMap::new();
+    for (&id, manifest) in &ctx.manifests {
+        let said = ctx.facts.get(id).and_then(|facts| facts.stage.as_deref());
+        if let Some(stage) = said.and_then(|name| ctx.sequence.stage(name)) {
+            assigned.insert(id, stage);
+            continue;
+        }
+        if selectors.is_empty() {
+            continue;
+        }
+        let labels = labels(manifest);
+        let selects = |(_, matchers): &&(&StageRule, Vec<Matcher>)| {
+            matchers.iter().any(|one| one.matches(id, &labels))
+        };
+        if let Some((rule, _)) = selectors.iter().find(selects) {
+            assigned.insert(id, rule.stage.clone());
+        }
+    }
+    assigned
+}
+
+fn labels(manifest: &Manifest) -> BTreeMap<String, String> {
+    let value = manifest.value();
+    let labels = value["metadata"]["labels"].as_object();
+    labels
+        .into_iter()
+        .flatten()
+        .filter_map(|(key, value)| Some((key.clone(), value.as_str()?.to_owned())))
+        .collect()
+}
+
+/// Gives the stages the order of the way back: what is applied in them goes back
+/// in the reverse order. Who is stopped before it is applied is so on the way
+/// back too: the two stages change places.
+pub(super) fn turn(ctx: &mut Ctx<'_>, direction: Direction) {
+    if direction == Direction::Forward {
+        return;
+    }
+    let places: Vec<StageName> = ctx
+        .sequence
+        .stages
+        .iter()
+        .map(|rule| rule.stage.clone())
+        .collect();
+    let applied: Vec<bool> = places
+        .iter()
+        .map(|stage| ctx.assigned.values().any(|assigned| assigned == stage))
+        .collect();
+    let stopped: Vec<Option<usize>> = ctx
+        .sequence
+        .stages
+        .iter()
+        .map(|rule| applied_after(ctx, rule, &places))
+        .collect();
+    let turned: Vec<usize> = (0..places.len())
+        .filter(|&one| applied[one] || stopped[one].is_some())
+        .collect();
+    let mut order: Vec<usize> = turned.iter().rev().copied().collect();
+    for (stop, apply) in stopped.iter().enumerate() {
+        let at = |one: usize| order.iter().position(|&other| other == one);
+        // One that is applied in it as well moves with that.
+        if let Some(apply) = apply.filter(|_| !applied[stop])
+            && let (Some(stop), Some(apply)) = (at(stop), at(apply))
+        {
+            order.swap(stop, apply);
+        }
+    }
+    let mut moved: BTreeMap<StageName, StageName> = BTreeMap::new();
+    for (place, one) in turned.into_iter().zip(order) {
+        let (from, to) = (&places[one], &places[place]);
+        moved.insert(from.clone(), from.moved_to(to));
+    }
+    let rename = |stage: &mut StageName| {
+        if let Some(to) = moved.get(stage) {
+            stage.clone_from(to);
+        }
+    };
+    for rule in &mut ctx.sequence.stages {
+        rename(&mut rule.stage);
+    }
+    ctx.sequence.stages.sort_by(|a, b| a.stage.cmp(&b.stage));
+    let overlays = ctx.sequence.overlays.iter_mut();
+    let overlays = overlays.map(|overlay| (&mut overlay.from, &mut overlay.until));
+    let gates = ctx.sequence.gates.iter_mut();
+    let gates = gates.map(|gate| (&mut gate.from, &mut gate.until));
+    for (from, until) in overlays.chain(gates) {
+        rename(from);
+        rename(until);
+        if from > until {
+            std::mem::swap(from, until);
+        }
+    }
+    ctx.assigned.values_mut().for_each(rename);
+}
+
+/// The first stage that applies what another one scales.
+fn applied_after(ctx: &Ctx<'_>, rule: &StageRule, places: &[StageName]) -> Option<usize> {
+    let targets: Vec<_> = rule
+        .scale
+        .iter()
+        .map(|scale| {
+            let target = &scale.target;
+            target.within(ctx.desired.namespace.as_deref()).matcher()
+        })
+        .collect();
+    let stages = ctx.assigned.iter().filter(|(id, _)| {
+        let none = BTreeMap::new();
+        targets.iter().any(|target| target.matches(id, &none))
+    });
+    let found = stages.filter_map(|(_, stage)| places.iter().position(|place| place == stage));
+    found.min()
+}
+
+/// Adds what a declared stage wants of its steps: the deadline of its waits, and
+/// that what verifies it comes last. `around` are steps that come before the
+/// stage, or after it. While a change is not `unfinished`, no check is asked for.
+pub(super) fn run(ctx: &Ctx<'_>, draft: &mut Draft, around: &BTreeSet<StepId>, unfinished: bool) {
+    for rule in &ctx.sequence.stages {
+        point_out_unused(ctx, draft, rule);
+        let steps: Vec<StepId> = draft
+            .steps
+            .iter()
+            .filter(|step| step.stage == rule.stage)
+            .map(|step| step.id)
+            .filter(|id| !draft.dropped.contains(id) && !around.contains(id))
+            .collect();
+        let (mut verifying, others): (Vec<StepId>, Vec<StepId>) = steps
+            .iter()
+            .partition(|id| is_verified_by(ctx, rule, &draft.steps[id.0].object));
+        if unfinished {
+            verifying.extend(checks::of_stage(ctx, draft, rule));
+        }
+        if let Some(timeout) = rule.timeout {
+            for id in verifying.iter().chain(&others) {
+                draft.at(*id).deadline = timeout;
+            }
+        }
+        let done: Vec<(StepId, Need)> = others
+            .iter()
+            .map(|id| at_barrier(ctx, &draft.steps[id.0]))
+            .collect();
+        let reason = format!("stage {} is verified when it is complete", rule.stage);
+        let why = EdgeReason::Stage;
+        draft.all_before(ctx, rule.stage.clone(), &done, &verifying, &why, &reason);
+    }
+}
+
+/// Whether an object is a Job that a stage is verified with.
+fn is_verified_by(ctx: &Ctx<'_>, rule: &StageRule, id: &ObjectId) -> bool {
+    ctx.manifests
+        .get(id)
+        .is_some_and(|manifest| rule.verify.contains(&manifest.origin().file))
+}
+
+/// A stage that selects what is not there does something else than it says.
+fn point_out_unused(ctx: &Ctx<'_>, draft: &mut Draft, rule: &StageRule) {
+    for selector in &rule.select {
+        let matcher = selector.matcher();
+        let is_met = ctx.manifests.iter().any(|(id, manifest)| {
+            let is_candidate = selector.kind == "*" || selector.kind == id.kind;
+            is_candidate && matcher.matches(id, &labels(manifest))
+        });
+        if !is_met {
+            let message = format!(
+                "stage {} selects a {} that is not part of the release",
+                rule.stage, selector.kind
+            );
+            let finding = Finding::warning(Kind::Repository, "stage-without-object", message);
+            draft.findings.push(finding.at(rule.origin.clone()));
+        }
+    }
+}
+
+/// How far a step must be before a barrier is passed. What a stage applies must
+/// be ready, unless the stage says otherwise. Elsewhere custom resources may need
+/// what comes after the barrier, and a claim the pod that uses it.
+pub(super) fn at_barrier(ctx: &Ctx<'_>, step: &Step) -> (StepId, Need) {
+    let (id, need) = reached(step);
+    let runs_once = matches!(step.op, Op::Create { once: true, .. });
+    let is_awaited = match ctx.declared(&step.stage) {
+        Some(rule) => !rule.applied_only,
+        None => {
+            is_builtin_group(&step.object.group) && !step.object.is("", "PersistentVolumeClaim")
+        }
+    };
+    let is_readiness = matches!(step.until, Some(Until::Ready { .. }));
+    if need == Need::Ready && is_readiness && !is_awaited && !runs_once {
+        return (id, Need::Applied);
+    }
+    (id, need)
+}

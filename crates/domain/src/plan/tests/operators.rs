@@ -1,0 +1,54 @@
+//! Operators that write roles.
+
+use rstest::rstest;
+
+use super::scene::Scene;
+use crate::finding::Severity;
+
+const RBAC: &str = "rbac.authorization.k8s.io";
+
+/// A release whose operator makes the role `made`, and holds these rules.
+fn scene(kind: &str, rules: &str) -> Scene {
+    let place = if kind == "Role" { "web/" } else { "" };
+    Scene::new()
+        .live(&format!("{kind}.{RBAC}/{place}made: {{rules: [{{apiGroups: [''], resources: [pods], verbs: [get, list]}}]}}"))
+        .git(&format!(
+            "ServiceAccount/web/operator: {{}}\n\
+             ClusterRole.{RBAC}/operator: {{rules: [{rules}]}}\n\
+             ClusterRoleBinding.{RBAC}/operator: {{roleRef: {{kind: ClusterRole, name: operator}}, subjects: [{{kind: ServiceAccount, name: operator, namespace: web}}]}}\n"
+        ))
+        .declares(&format!("{{kind: {kind}, group: {RBAC}, name: made, optional: true}}"))
+}
+
+const WRITES: &str = "{apiGroups: [rbac.authorization.k8s.io], resources: [roles, clusterroles], verbs: [create, update]}";
+const ESCALATES: &str = "{apiGroups: [rbac.authorization.k8s.io], resources: ['*'], verbs: ['*']}";
+const LISTS: &str = "{apiGroups: [''], resources: [pods], verbs: [list]}";
+const BOTH: &str = "{apiGroups: [''], resources: [pods], verbs: [get, list]}";
+
+#[rstest]
+#[case::holds_all_of_it(scene("ClusterRole", &format!("{WRITES}, {BOTH}")), false)]
+#[case::lacks_a_verb(scene("ClusterRole", &format!("{WRITES}, {LISTS}")), true)]
+#[case::in_a_namespace(scene("Role", &format!("{WRITES}, {LISTS}")), true)]
+#[case::may_escalate(scene("ClusterRole", ESCALATES), false)]
+#[case::writes_no_roles(scene("ClusterRole", LISTS), false)]
+fn a_role_that_nobody_could_write_again_is_named(#[case] scene: Scene, #[case] expected: bool) {
+    let plan = scene.plan();
+    let mut findings = plan.findings.iter();
+    let found = findings.find(|finding| finding.code == "operator-cannot-grant");
+    assert_eq!(found.is_some(), expected, "{:#?}", plan.findings);
+    if let Some(found) = found {
+        assert_eq!(found.severity, Severity::Warning);
+        assert!(
+            found
+                .message
+                .starts_with("ServiceAccount/web/operator writes it")
+        );
+        assert!(
+            found
+                .hint
+                .as_ref()
+                .unwrap()
+                .contains(r#""verbs":["get","list"]"#)
+        );
+    }
+}

@@ -1,0 +1,352 @@
+//! What the loop follows, where to and within which limits: the file that
+//! `pleach run --config` reads, ready to be used. Nothing of it can be said, or
+//! widened, by a branch that the loop serves.
+
+mod allow;
+mod claims;
+
+use core::net::SocketAddr;
+use std::collections::BTreeMap;
+
+use super::decode::decode;
+use super::format::{self, ForgeKind};
+use super::own::read_own;
+use super::{MemoryTree, unsupported};
+use crate::finding::{Finding, Kind};
+use crate::object::Origin;
+use crate::object::yaml::Node;
+
+pub use allow::Allow;
+pub use claims::{Branches, Claim, ClaimKey, Claimant, Heads, claims};
+
+/// The configuration of the loop.
+#[derive(Debug, Clone)]
+pub struct Controller {
+    /// Where webhooks are listened for; nowhere when left out.
+    pub listen: Option<SocketAddr>,
+    /// Where metrics and probes are served; nowhere when left out.
+    pub metrics: Option<SocketAddr>,
+    /// The repositories that are followed.
+    pub repositories: Vec<WatchedRepository>,
+}
+
+/// A repository that is followed.
+#[derive(Debug, Clone)]
+pub struct WatchedRepository {
+    /// What messages and metrics call it.
+    pub name: String,
+    /// Where it is.
+    pub url: String,
+    /// Who we are for it.
+    pub auth: Auth,
+    /// Whose webhooks are believed, and the file with what they are signed with.
+    pub webhook: Option<(ForgeKind, String)>,
+    /// The environments that are synced from it.
+    pub environments: Vec<EnvironmentGrant>,
+}
+
+/// Credentials for a repository, as the files that hold them.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Auth {
+    /// None.
+    Anonymous,
+    /// User name and password.
+    Basic {
+        /// File with the name.
+        username: String,
+        /// File with the password.
+        password: String,
+    },
+    /// A bearer token.
+    Bearer {
+        /// File with the token.
+        token: String,
+    },
+}
+
+/// Environments that may be synced from a repository, where to, and as whom.
+#[derive(Debug, Clone)]
+pub struct EnvironmentGrant {
+    /// The branches that hold them.
+    pub branches: Branches,
+    /// The cluster that is meant.
+    pub cluster_id: String,
+    /// The way to it.
+    pub connection: ConnectionGrant,
+    /// The user that is impersonated.
+    pub user: Option<String>,
+    /// What may be written at all; anything where left out.
+    pub allow: Option<Allow>,
+}
+
+/// The way to a cluster.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ConnectionGrant {
+    /// The cluster that the loop runs in.
+    InCluster,
+    /// A kubeconfig, as its file.
+    Kubeconfig(String),
+}
+
+/// How a repository is reached, by the look of its URL.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Transport {
+    /// A folder of this machine.
+    Local,
+    /// https.
+    Https,
+    /// http, which hides nothing.
+    Http,
+    /// ssh.
+    Ssh,
+}
+
+impl Transport {
+    /// Judges a URL or path; none for what cannot be fetched.
+    ///
+    /// ```
+    /// use pleach_domain::repo::controller::Transport;
+    /// assert_eq!(Transport::of("https://git.example.org/fleet.git"), Some(Transport::Https));
+    /// assert_eq!(Transport::of("git@git.example.org:fleet.git"), Some(Transport::Ssh));
+    /// assert_eq!(Transport::of("/srv/fleet"), Some(Transport::Local));
+    /// assert_eq!(Transport::of("ftp://git.example.org/fleet"), None);
+    /// ```
+    pub fn of(url: &str) -> Option<Self> {
+        match url.split_once("://") {
+            Some(("https", _)) => Some(Self::Https),
+            Some(("http", _)) => Some(Self::Http),
+            Some(("ssh", _)) => Some(Self::Ssh),
+            Some(("file", _)) => Some(Self::Local),
+            Some(_) => None,
+            // `user@host:path`, which is no path: a folder like that is `./…`.
+            None if url
+                .split_once(':')
+                .is_some_and(|(host, _)| !host.contains('/') && host.contains('@')) =>
+            {
+                Some(Self::Ssh)
+            }
+            None => Some(Self::Local),
+        }
+    }
+}
+
+/// Reads the configuration. Fails with every error found; places are in `file`.
+pub fn read(file: &str, content: Vec<u8>) -> Result<Controller, Vec<Finding>> {
+    let tree = MemoryTree::new([(file, content)]);
+    let mut findings = Vec::new();
+    let node = read_own(&tree, file, "Controller", &mut findings);
+    let controller = node.and_then(|node| {
+        let said: Option<format::Controller> = decode(&node, &mut findings);
+        unsupported::in_controller(&node, &mut findings);
+        Some(resolve(said?, &node, &mut findings))
+    });
+    findings.sort_by(|a, b| (&a.place, a).cmp(&(&b.place, b)));
+    match controller {
+        Some(controller) if findings.is_empty() => Ok(controller),
+        _ => Err(findings),
+    }
+}
+
+fn resolve(said: format::Controller, node: &Node, findings: &mut Vec<Finding>) -> Controller {
+    let mut address = |node: &Node, text: &str| {
+        let address = text.parse().ok();
+        if address.is_none() {
+            let message = format!("`listen`: `{text}` is not an address such as `0.0.0.0:8080`");
+            findings.push(error("invalid-value", message).at(place(node, "listen")));
+        }
+        address
+    };
+    let listen = said.listen.and_then(|text| address(node, &text));
+    let metrics = said
+        .metrics
+        .and_then(|metrics| address(node.get("metrics").unwrap_or(node), &metrics.listen));
+    let nodes = node.get("repositories").map_or(&[][..], Node::items);
+    if nodes.is_empty() {
+        let message = "`repositories`: there is nothing to follow";
+        findings.push(error("missing-field", message).at(place(node, "repositories")));
+    }
+    let mut names: BTreeMap<String, Origin> = BTreeMap::new();
+    let mut repositories = Vec::new();
+    for (said, node) in said.repositories.into_iter().zip(nodes) {
+        if let Some(first) = names.insert(said.name.clone(), place(node, "name")) {
+            let message = format!(
+                "a second repository `{}`; the first is at {first}",
+                said.name
+            );
+            findings.push(error("duplicate-repository", message).at(place(node, "name")));
+        }
+        repositories.push(repository(said, node, findings));
+    }
+    Controller {
+        listen,
+        metrics,
+        repositories,
+    }
+}
+
+fn repository(
+    said: format::WatchedRepository,
+    node: &Node,
+    findings: &mut Vec<Finding>,
+) -> WatchedRepository {
+    if said.name.is_empty() || !said.name.bytes().all(is_name) {
+        let message = "`name`: lower-case letters, digits and `-`";
+        findings.push(error("invalid-name", message).at(place(node, "name")));
+    }
+    let transport = Transport::of(&said.url);
+    if let Err(message) = check_url(&said.url, transport, said.auth.is_some()) {
+        findings.push(error("invalid-value", format!("`url`: {message}")).at(place(node, "url")));
+    }
+    if transport == Some(Transport::Ssh) {
+        findings.push(unsupported::at(place(node, "url"), "url: ssh"));
+    }
+    let auth = match said.auth {
+        None => Auth::Anonymous,
+        Some(said) => auth(said, node, findings),
+    };
+    let webhook = said
+        .forge
+        .and_then(|forge| Some((forge.kind, forge.webhook_secret_file?)));
+    let nodes = node.get("environments").map_or(&[][..], Node::items);
+    if nodes.is_empty() {
+        let message = "`environments`: nothing is synced from it";
+        findings.push(error("missing-field", message).at(place(node, "environments")));
+    }
+    let environments = said.environments.into_iter().zip(nodes);
+    let environments = environments
+        .filter_map(|(said, node)| grant(said, node, findings))
+        .collect();
+    WatchedRepository {
+        name: said.name,
+        url: said.url,
+        auth,
+        webhook,
+        environments,
+    }
+}
+
+/// What is wrong with a URL. The words hold nothing of it: a password may be in it.
+pub fn check_url(url: &str, transport: Option<Transport>, has_auth: bool) -> Result<(), String> {
+    let Some(transport) = transport else {
+        return Err("expected https, ssh or the path of a folder".to_owned());
+    };
+    let rest = url.split_once("://").map_or("", |(_, rest)| rest);
+    let authority = rest.split('/').next().unwrap_or_default();
+    let is_web = matches!(transport, Transport::Https | Transport::Http);
+    if is_web && authority.contains('@') {
+        return Err("credentials belong into files that `auth` names, not into the URL".to_owned());
+    }
+    if has_auth && transport == Transport::Local {
+        return Err("a folder of this machine takes no credentials".to_owned());
+    }
+    if has_auth && transport == Transport::Http && !is_loopback(authority) {
+        return Err("credentials are sent over https only".to_owned());
+    }
+    Ok(())
+}
+
+fn is_loopback(authority: &str) -> bool {
+    authority
+        .parse::<SocketAddr>()
+        .is_ok_and(|address| address.ip().is_loopback())
+        || authority.split(':').next() == Some("localhost")
+}
+
+fn auth(said: format::Auth, repository: &Node, findings: &mut Vec<Finding>) -> Auth {
+    let node = repository.get("auth").unwrap_or(repository);
+    match (said.username_file, said.password_file, said.token_file) {
+        (Some(username), Some(password), None) => Auth::Basic { username, password },
+        (None, None, Some(token)) => Auth::Bearer { token },
+        // Refused in words of their own.
+        (None, None, None) if said.ssh_key_file.is_some() || said.github_app.is_some() => {
+            Auth::Anonymous
+        }
+        _ => {
+            let message =
+                "`auth`: either `usernameFile` and `passwordFile`, or `tokenFile`".to_owned();
+            findings.push(error("invalid-value", message).at(node.origin()));
+            Auth::Anonymous
+        }
+    }
+}
+
+fn grant(
+    said: format::EnvironmentGrant,
+    node: &Node,
+    findings: &mut Vec<Finding>,
+) -> Option<EnvironmentGrant> {
+    let branches = match (said.matches, said.name, said.branch) {
+        (Some(pattern), None, None) => {
+            let branches = Branches::pattern(&pattern);
+            if branches.is_none() {
+                let message = format!(
+                    "`match`: `{pattern}` has to hold one `*`, which stands for the name of the environment"
+                );
+                findings.push(error("invalid-value", message).at(place(node, "match")));
+            }
+            branches
+        }
+        (None, Some(environment), Some(branch)) => Some(Branches::One {
+            environment,
+            branch,
+        }),
+        _ => {
+            let message = "either `match`, or `name` and `branch`";
+            findings.push(error("missing-field", message).at(node.origin()));
+            None
+        }
+    };
+    let cluster = node.get("cluster").unwrap_or(node);
+    if said.cluster.id.is_empty() {
+        let message = "`id`: the uid of the cluster's namespace kube-system";
+        findings.push(error("invalid-value", message).at(place(cluster, "id")));
+    }
+    let connection = match (said.cluster.in_cluster, said.cluster.kubeconfig_file) {
+        (Some(true), None) => Some(ConnectionGrant::InCluster),
+        (None | Some(false), Some(file)) => Some(ConnectionGrant::Kubeconfig(file)),
+        _ if said.cluster.kubeconfig_secret.is_some() => None,
+        _ => {
+            let message = "`cluster`: either `inCluster: true` or `kubeconfigFile`";
+            findings.push(error("missing-field", message).at(cluster.origin()));
+            None
+        }
+    };
+    let user = said.service_account.map(|account| {
+        let parts: Vec<&str> = account.split('/').collect();
+        let is_one = parts.len() == 2 && parts.iter().all(|part| part.bytes().all(is_subdomain));
+        if !is_one {
+            let message = format!("`serviceAccount`: `{account}` is not `NAMESPACE/NAME`");
+            findings.push(error("invalid-value", message).at(place(node, "serviceAccount")));
+        }
+        format!("system:serviceaccount:{}", parts.join(":"))
+    });
+    Some(EnvironmentGrant {
+        branches: branches?,
+        cluster_id: said.cluster.id,
+        connection: connection?,
+        user,
+        allow: said.allow.map(|allow| Allow::new(&allow)),
+    })
+}
+
+fn is_name(byte: u8) -> bool {
+    byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-'
+}
+
+fn is_subdomain(byte: u8) -> bool {
+    is_name(byte) || byte == b'.'
+}
+
+fn error(code: &str, message: impl Into<String>) -> Finding {
+    Finding::error(Kind::Repository, code, message)
+}
+
+fn place(node: &Node, key: &str) -> Origin {
+    node.entry(key).map_or_else(
+        || node.origin(),
+        |entry| Origin::new(&*entry.value.file, entry.line),
+    )
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,84 @@
+//! What an environment may hold, whatever its branch says.
+
+use std::collections::BTreeSet;
+
+use crate::finding::{Finding, Kind};
+use crate::object::ObjectId;
+use crate::plan::{Action, Plan};
+use crate::repo::format::AllowList;
+use crate::repo::selector::{Pattern, well_known_group};
+
+/// The namespaces and kinds that may be written to.
+#[derive(Debug, Clone)]
+pub struct Allow {
+    namespaces: Vec<Pattern>,
+    cluster_scoped: Vec<(Option<String>, String)>,
+}
+
+impl Allow {
+    /// Compiles the patterns.
+    pub(super) fn new(said: &AllowList) -> Self {
+        let namespaces = said.namespaces.iter().flatten();
+        let kinds = said.cluster_scoped.iter().flatten();
+        Self {
+            namespaces: namespaces.map(|name| Pattern::new(Some(name))).collect(),
+            cluster_scoped: kinds
+                .map(|kind| match kind.split_once('.') {
+                    Some((kind, group)) => (Some(group.to_owned()), kind.to_owned()),
+                    None => (well_known_group(kind).map(str::to_owned), kind.clone()),
+                })
+                .collect(),
+        }
+    }
+
+    /// Whether an object may be written to.
+    pub fn permits(&self, id: &ObjectId) -> bool {
+        if let Some(namespace) = &id.namespace {
+            return self.permits_namespace(namespace);
+        }
+        // A kind of an unknown group is meant in no group by accident.
+        let is_kind = |(group, kind): &(Option<String>, String)| {
+            *kind == id.kind && group.as_ref() == Some(&id.group)
+        };
+        self.cluster_scoped.iter().any(is_kind)
+            // A namespace of others is theirs also as an object.
+            && (!id.is("", "Namespace") || self.permits_namespace(&id.name))
+    }
+
+    fn permits_namespace(&self, namespace: &str) -> bool {
+        self.namespaces
+            .iter()
+            .any(|pattern| pattern.matches(Some(namespace)))
+    }
+
+    /// Refuses what a plan holds beside that: what git wants, and what would be
+    /// pruned. What is left alone on purpose is nobody's concern.
+    pub fn check(&self, plan: &Plan) -> Vec<Finding> {
+        let wanted = plan
+            .changes
+            .iter()
+            .filter(|change| change.action != Action::Skip)
+            .map(|change| &change.object);
+        let written = plan
+            .steps
+            .iter()
+            .filter(|step| !step.object.is("pleach.dev", "Release"))
+            .map(|step| &step.object);
+        let refused: BTreeSet<&ObjectId> = wanted
+            .chain(written)
+            .filter(|id| !self.permits(id))
+            .collect();
+        refused
+            .into_iter()
+            .map(|id| {
+                Finding::error(
+                    Kind::Policy,
+                    "not-allowed",
+                    "the loop may not write to it for this environment",
+                )
+                .on(id.clone())
+                .hint("`allow` in the configuration of the loop says what it may; no branch can widen it")
+            })
+            .collect()
+    }
+}

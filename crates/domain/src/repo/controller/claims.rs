@@ -1,0 +1,240 @@
+//! Which branch holds which environment.
+
+use std::collections::BTreeMap;
+
+/// The branches that hold environments.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Branches {
+    /// Branch `<before>NAME<after>` holds environment NAME.
+    Pattern {
+        /// What stands before the name.
+        before: String,
+        /// What stands behind it.
+        after: String,
+    },
+    /// One environment on one branch.
+    One {
+        /// The environment.
+        environment: String,
+        /// Its branch.
+        branch: String,
+    },
+}
+
+impl Branches {
+    /// Reads a pattern such as `env/*`; none without exactly one `*`.
+    pub fn pattern(text: &str) -> Option<Self> {
+        let (before, after) = text.split_once('*')?;
+        (!after.contains('*')).then(|| Self::Pattern {
+            before: before.to_owned(),
+            after: after.to_owned(),
+        })
+    }
+
+    /// The environment that a branch holds.
+    pub fn environment<'a>(&'a self, branch: &'a str) -> Option<&'a str> {
+        match self {
+            Self::Pattern { before, after } => branch
+                .strip_prefix(before.as_str())?
+                .strip_suffix(after.as_str())
+                .filter(|name| !name.is_empty() && !name.contains('/')),
+            Self::One {
+                environment,
+                branch: wanted,
+            } => (branch == wanted).then_some(environment),
+        }
+    }
+}
+
+/// The commit of every branch of a repository.
+pub type Heads = BTreeMap<String, String>;
+
+/// An environment on a cluster; without the cluster where only the environment
+/// file names it.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ClaimKey {
+    /// The environment.
+    pub environment: String,
+    /// The cluster.
+    pub cluster: Option<String>,
+}
+
+/// Who says what an environment is.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Claimant {
+    /// Position of the repository.
+    pub repository: usize,
+    /// Position of the grant within the repository.
+    pub grant: usize,
+    /// The branch.
+    pub branch: String,
+    /// Its commit; none for a branch that is named and is not there.
+    pub commit: Option<String>,
+}
+
+/// What becomes of an environment.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Claim {
+    /// One branch says what it is.
+    Held(Claimant),
+    /// Several branches say so: it is synced from none of them.
+    Contested(Vec<Claimant>),
+}
+
+/// Decides which branch holds which environment. `grants` are those of every
+/// repository, with the cluster each is for.
+///
+/// ```
+/// use pleach_domain::repo::controller::{Branches, Claim, Heads, claims};
+///
+/// let grants = vec![vec![(Branches::pattern("env/*").unwrap(), None)]];
+/// let heads = vec![Heads::from([("env/staging".to_owned(), "c0ffee".to_owned())])];
+/// let claims = claims(&grants, &heads);
+/// let (key, claim) = claims.iter().next().unwrap();
+/// assert_eq!(key.environment, "staging");
+/// assert!(matches!(claim, Claim::Held(claimant) if claimant.branch == "env/staging"));
+/// ```
+pub fn claims(
+    grants: &[Vec<(Branches, Option<String>)>],
+    heads: &[Heads],
+) -> BTreeMap<ClaimKey, Claim> {
+    let mut found: BTreeMap<ClaimKey, Vec<Claimant>> = BTreeMap::new();
+    for (repository, (grants, heads)) in grants.iter().zip(heads).enumerate() {
+        for (grant, (branches, cluster)) in grants.iter().enumerate() {
+            let mut claim = |environment: &str, branch: &str, commit: Option<&String>| {
+                let key = ClaimKey {
+                    environment: environment.to_owned(),
+                    cluster: cluster.clone(),
+                };
+                found.entry(key).or_default().push(Claimant {
+                    repository,
+                    grant,
+                    branch: branch.to_owned(),
+                    commit: commit.cloned(),
+                });
+            };
+            match branches {
+                Branches::One {
+                    environment,
+                    branch,
+                } => claim(environment, branch, heads.get(branch)),
+                Branches::Pattern { .. } => {
+                    for (branch, commit) in heads {
+                        if let Some(environment) = branches.environment(branch) {
+                            claim(environment, branch, Some(commit));
+                        }
+                    }
+                }
+            }
+        }
+    }
+    found
+        .into_iter()
+        .map(|(key, mut claimants)| {
+            let claim = if claimants.len() == 1 {
+                Claim::Held(claimants.remove(0))
+            } else {
+                Claim::Contested(claimants)
+            };
+            (key, claim)
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn heads(branches: &[&str]) -> Heads {
+        let commit = |branch: &&str| ((*branch).to_owned(), format!("commit of {branch}"));
+        branches.iter().map(commit).collect()
+    }
+
+    fn one(environment: &str, branch: &str) -> Branches {
+        Branches::One {
+            environment: environment.to_owned(),
+            branch: branch.to_owned(),
+        }
+    }
+
+    /// `environment@cluster=branches`, line by line.
+    fn shown(grants: &[Vec<(Branches, Option<String>)>], heads: &[Heads]) -> Vec<String> {
+        let shown = claims(grants, heads).into_iter().map(|(key, claim)| {
+            let held = match claim {
+                Claim::Held(claimant) if claimant.commit.is_none() => {
+                    format!("nothing on {}", claimant.branch)
+                }
+                Claim::Held(claimant) => claimant.branch,
+                Claim::Contested(claimants) => {
+                    let who = claimants.into_iter().map(|one| one.branch);
+                    format!("contested {}", who.collect::<Vec<_>>().join(" "))
+                }
+            };
+            let cluster = key.cluster.unwrap_or_default();
+            format!("{}@{cluster}={held}", key.environment)
+        });
+        shown.collect()
+    }
+
+    #[test]
+    fn branches_hold_the_environments_that_patterns_name() {
+        let pattern = Branches::pattern("env/*").unwrap();
+        assert_eq!(pattern.environment("env/staging"), Some("staging"));
+        assert_eq!(pattern.environment("env/"), None);
+        assert_eq!(pattern.environment("env/a/b"), None);
+        assert_eq!(pattern.environment("main"), None);
+        let behind = Branches::pattern("deploy-*-now").unwrap();
+        assert_eq!(behind.environment("deploy-x-now"), Some("x"));
+        assert_eq!(Branches::pattern("main"), None);
+        assert_eq!(Branches::pattern("*/*"), None);
+    }
+
+    #[test]
+    fn both_models_are_one_rule() {
+        let a = Some("a".to_owned());
+        let pointer = vec![(Branches::pattern("env/*").unwrap(), a.clone())];
+        let trunk = vec![(one("x", "main"), a.clone()), (one("y", "main"), a.clone())];
+        let heads = [heads(&["env/p", "env/q", "main"]), heads(&["main"])];
+        assert_eq!(
+            shown(&[pointer, trunk], &heads),
+            ["p@a=env/p", "q@a=env/q", "x@a=main", "y@a=main"]
+        );
+    }
+
+    #[test]
+    fn two_branches_that_claim_an_environment_get_it_neither() {
+        let a = Some("a".to_owned());
+        let grants = vec![
+            vec![
+                (Branches::pattern("env/*").unwrap(), a.clone()),
+                (one("p", "main"), a.clone()),
+            ],
+            vec![(one("q", "main"), a.clone()), (one("r", "main"), a)],
+        ];
+        let heads = [
+            heads(&["env/p", "env/q", "env/s", "main"]),
+            heads(&["main"]),
+        ];
+        assert_eq!(
+            shown(&grants, &heads),
+            [
+                "p@a=contested env/p main",
+                "q@a=contested env/q main",
+                "r@a=main",
+                "s@a=env/s"
+            ]
+        );
+    }
+
+    #[test]
+    fn clusters_of_their_own_have_environments_of_their_own() {
+        let grants = vec![vec![
+            (one("p", "main"), Some("a".to_owned())),
+            (one("p", "next"), Some("b".to_owned())),
+        ]];
+        assert_eq!(
+            shown(&grants, &[heads(&["main"])]),
+            ["p@a=main", "p@b=nothing on next"]
+        );
+    }
+}

@@ -1,0 +1,133 @@
+//! The entry of a release in an environment's own file, edited as text: what
+//! people wrote around it stays.
+
+use serde_json::Value;
+
+use super::FileTree;
+use super::edit::{self, EditError, Step, Written};
+use super::environment::{Merged, release_name};
+use crate::finding::{Finding, Kind};
+use crate::object::Origin;
+use crate::object::yaml::Node;
+
+/// The entry, in the text of its file.
+pub(super) struct Entry {
+    /// The file, as a path within the repository.
+    pub(super) file: String,
+    /// The text, with every change so far.
+    pub(super) text: String,
+    before: String,
+    /// Which item of the file's releases it is.
+    at: usize,
+    /// Whether more was done than to make room for it.
+    touched: bool,
+}
+
+/// The entry of a release among those of a file, or of all files together.
+pub(super) fn item<'n>(file: &'n Node, release: &str) -> Option<&'n Node> {
+    let mut items = file.get("releases")?.items().iter();
+    items.find(|item| release_name(item) == Some(release))
+}
+
+/// Which item of the releases of an environment's own file a release is.
+pub(super) fn position(merged: &Merged, release: &str) -> Option<usize> {
+    let items = merged.own().get("releases").map_or(&[][..], Node::items);
+    items
+        .iter()
+        .position(|item| release_name(item) == Some(release))
+}
+
+/// The version that an entry names.
+pub(super) fn version(item: &Node) -> Option<&str> {
+    item.get("version")?.as_str()
+}
+
+/// The bundle that an entry names.
+pub(super) fn bundle(item: &Node) -> Option<&str> {
+    item.get("bundle")?.as_str()
+}
+
+/// The text of an environment's own file.
+pub(super) fn text(tree: &dyn FileTree, file: &str) -> String {
+    let bytes = tree.read(file).unwrap_or_default();
+    String::from_utf8_lossy(&bytes).into_owned()
+}
+
+impl Entry {
+    /// Finds the entry. Where it is only in a file that is extended, one is
+    /// added that goes over that.
+    pub(super) fn read(
+        tree: &dyn FileTree,
+        merged: &Merged,
+        release: &str,
+    ) -> Result<Self, Vec<Finding>> {
+        let file = merged.own().file.to_string();
+        let before = text(tree, &file);
+        let mut entry = Self {
+            text: before.clone(),
+            before,
+            at: 0,
+            touched: false,
+            file,
+        };
+        match position(merged, release) {
+            Some(at) => entry.at = at,
+            None => entry.add(merged, release)?,
+        }
+        Ok(entry)
+    }
+
+    fn add(&mut self, merged: &Merged, release: &str) -> Result<(), Vec<Finding>> {
+        let entry = serde_json::json!({ "name": release });
+        let (path, value) = match merged.own().get("releases").map(Node::items) {
+            Some(items) if !items.is_empty() => {
+                self.at = items.len();
+                (vec!["releases".into(), items.len().into()], entry)
+            }
+            _ => (vec!["releases".into()], serde_json::json!([entry])),
+        };
+        let written = Written { value, text: None };
+        self.text = edit::set(&self.file, &self.text, &path, &written)
+            .map_err(|error| self.by_hand(&error))?;
+        Ok(())
+    }
+
+    /// Whether the file is another one now.
+    pub(super) fn is_changed(&self) -> bool {
+        self.touched && self.text != self.before
+    }
+
+    /// The value of a key.
+    pub(super) fn present(&self, key: &str) -> Option<Value> {
+        let written = edit::written(&self.file, &self.text, &self.path(key))?;
+        Some(written.value).filter(|value| !value.is_null())
+    }
+
+    /// Writes a key.
+    pub(super) fn set(&mut self, key: &str, to: &Written) -> Result<(), Vec<Finding>> {
+        self.text = edit::set(&self.file, &self.text, &self.path(key), to)
+            .map_err(|error| self.by_hand(&error))?;
+        self.touched = true;
+        Ok(())
+    }
+
+    /// Takes a key away.
+    pub(super) fn remove(&mut self, key: &str) -> Result<(), Vec<Finding>> {
+        self.text = edit::remove(&self.file, &self.text, &self.path(key))
+            .map_err(|error| self.by_hand(&error))?;
+        self.touched = true;
+        Ok(())
+    }
+
+    fn path(&self, key: &str) -> Vec<Step> {
+        vec!["releases".into(), self.at.into(), key.into()]
+    }
+
+    fn by_hand(&self, error: &EditError) -> Vec<Finding> {
+        vec![
+            Finding::error(Kind::Repository, "not-editable", error.to_string())
+                .at(Origin::new(self.file.clone(), 0))
+                .hint("write it as plain maps and lists, without anchors, or change it by hand"),
+        ]
+    }
+}

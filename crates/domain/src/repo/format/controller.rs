@@ -1,0 +1,207 @@
+//! The configuration of the loop: what `pleach run --config FILE` reads.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// The loop's configuration file.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Controller {
+    /// The format: `pleach.dev/v1alpha1`.
+    pub api_version: String,
+    /// `Controller`.
+    pub kind: String,
+    /// Where webhooks are listened for, such as `0.0.0.0:8080`; nowhere when left out.
+    pub listen: Option<String>,
+    /// Metrics and probes.
+    pub metrics: Option<Metrics>,
+    /// The repositories that are followed.
+    pub repositories: Vec<WatchedRepository>,
+    /// Who is told of what.
+    pub notifications: Option<Vec<Notification>>,
+}
+
+/// Metrics and probes.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Metrics {
+    /// Where they are served, such as `0.0.0.0:9090`.
+    pub listen: String,
+}
+
+/// A repository that is followed.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct WatchedRepository {
+    /// What messages and metrics call it.
+    pub name: String,
+    /// https, ssh, or the path of a folder.
+    pub url: String,
+    /// Who we are for it.
+    pub auth: Option<Auth>,
+    /// Signatures that are required.
+    pub verify: Option<SignedCommits>,
+    /// The forge it is kept in.
+    pub forge: Option<Forge>,
+    /// The environments that are synced from it.
+    pub environments: Vec<EnvironmentGrant>,
+}
+
+/// Credentials for a repository. All of them are files.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Auth {
+    /// User name, for https.
+    pub username_file: Option<String>,
+    /// Password, for https.
+    pub password_file: Option<String>,
+    /// Bearer token, for https.
+    pub token_file: Option<String>,
+    /// Private key, for ssh.
+    pub ssh_key_file: Option<String>,
+    /// Keys of hosts, for ssh: any other host is refused.
+    pub known_hosts_file: Option<String>,
+    /// An app of GitHub.
+    pub github_app: Option<GithubApp>,
+}
+
+/// An app of GitHub.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct GithubApp {
+    /// Its id.
+    pub app_id: String,
+    /// Its installation.
+    pub installation_id: String,
+    /// Its private key.
+    pub private_key_file: String,
+}
+
+/// Signatures that commits need.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct SignedCommits {
+    /// The keys that count.
+    pub keys_file: String,
+}
+
+/// The forge that a repository is kept in.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Forge {
+    /// Which product.
+    pub kind: ForgeKind,
+    /// Its API.
+    pub url: Option<String>,
+    /// Who we are for its API.
+    pub token_file: Option<String>,
+    /// What its webhooks are signed with.
+    pub webhook_secret_file: Option<String>,
+    /// Whether pull requests get a preview.
+    pub previews: Option<bool>,
+}
+
+/// The product that a forge is.
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Deserialize, Serialize, JsonSchema,
+)]
+#[serde(rename_all = "lowercase")]
+pub enum ForgeKind {
+    /// GitHub.
+    Github,
+    /// GitLab.
+    Gitlab,
+    /// Gitea or Forgejo.
+    Gitea,
+}
+
+/// Environments that may be synced from a repository, where to, and as whom.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct EnvironmentGrant {
+    /// Branches such as `env/*`: branch `env/NAME` holds `environments/NAME.yaml`.
+    #[serde(rename = "match")]
+    pub matches: Option<String>,
+    /// One environment, instead of `match`.
+    pub name: Option<String>,
+    /// The branch that holds it.
+    pub branch: Option<String>,
+    /// The cluster that is meant, and the way to it.
+    pub cluster: ClusterGrant,
+    /// The service account that is impersonated: `NAMESPACE/NAME`.
+    pub service_account: Option<String>,
+    /// What may be written at all.
+    pub allow: Option<AllowList>,
+}
+
+/// The cluster that is meant, and the way to it.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct ClusterGrant {
+    /// uid of its namespace kube-system; or of the one that state is kept in.
+    pub id: String,
+    /// The cluster that the loop runs in.
+    pub in_cluster: Option<bool>,
+    /// A kubeconfig without exec and auth plugins.
+    pub kubeconfig_file: Option<String>,
+    /// Likewise, from a Secret.
+    pub kubeconfig_secret: Option<KubeconfigSecret>,
+}
+
+/// A Secret that holds a kubeconfig.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct KubeconfigSecret {
+    /// Its namespace.
+    pub namespace: String,
+    /// Its name.
+    pub name: String,
+    /// The key of its data.
+    pub key: Option<String>,
+}
+
+/// What an environment may hold. Anything else is refused.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct AllowList {
+    /// Namespaces, such as `team-a-*`.
+    pub namespaces: Option<Vec<String>>,
+    /// Kinds without a namespace, such as `Namespace` or `Widget.example.org`.
+    pub cluster_scoped: Option<Vec<String>>,
+}
+
+/// Who is told of what.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Notification {
+    /// A webhook of theirs.
+    pub webhook: NotificationWebhook,
+    /// When.
+    // YAML as the API server's clients read it takes a bare `on` for true.
+    #[serde(alias = "true")]
+    pub on: Option<Vec<NotificationCause>>,
+}
+
+/// A webhook that is called.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct NotificationWebhook {
+    /// Its address.
+    pub url_file: String,
+    /// What is sent.
+    pub template: Option<String>,
+}
+
+/// What somebody is told of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum NotificationCause {
+    /// A release was deployed.
+    Deployed,
+    /// A sync failed.
+    Failed,
+    /// Somebody changed what git says.
+    Drifted,
+    /// What was ready is not any more.
+    Degraded,
+}

@@ -1,0 +1,95 @@
+//! Releases that follow the version of another one: `versionFrom`.
+
+use std::collections::BTreeMap;
+
+use crate::finding::{Finding, Kind};
+use crate::object::Origin;
+use crate::object::yaml::Node;
+use crate::repo::environment::release_name;
+use crate::repo::format;
+use crate::repo::suggest::did_you_mean;
+
+/// Fills in the versions that releases take from others. What cannot be told is
+/// left out, with a finding.
+pub(super) fn follow(
+    releases: &mut [format::Release],
+    nodes: &[Node],
+    findings: &mut Vec<Finding>,
+) {
+    let names: Vec<Option<&str>> = nodes.iter().map(release_name).collect();
+    let mut known: BTreeMap<&str, usize> = BTreeMap::new();
+    for (index, name) in names.iter().enumerate() {
+        // A second one of the same name is refused where it stands.
+        if let Some(name) = name {
+            known.entry(name).or_insert(index);
+        }
+    }
+    let versions: Vec<Option<String>> = (0..releases.len())
+        .map(|index| {
+            releases[index].version_from.as_ref()?;
+            let found = version(releases, &known, &names, index);
+            found
+                .map_err(|finding| findings.push(finding.at(place(&nodes[index]))))
+                .ok()
+        })
+        .collect();
+    for (release, version) in releases.iter_mut().zip(versions) {
+        if version.is_some() {
+            release.version = version;
+        }
+    }
+}
+
+/// Where a release says whose version it follows.
+fn place(node: &Node) -> Origin {
+    node.entry("versionFrom").map_or_else(
+        || node.origin(),
+        |entry| Origin::new(&*entry.value.file, entry.line),
+    )
+}
+
+fn version(
+    releases: &[format::Release],
+    known: &BTreeMap<&str, usize>,
+    names: &[Option<&str>],
+    index: usize,
+) -> Result<String, Box<Finding>> {
+    let error = |code: &str, message: String| Finding::error(Kind::Repository, code, message);
+    let name_of = |index: usize| names[index].unwrap_or_default();
+    if releases[index].version.is_some() {
+        let message = "a release has either `version` or `versionFrom`".to_owned();
+        return Err(Box::new(error("invalid-value", message)));
+    }
+    let mut path = vec![index];
+    let mut at = index;
+    while let Some(followed) = &releases[at].version_from {
+        let Some(&next) = known.get(followed.as_str()) else {
+            let message = format!(
+                "`versionFrom` names release `{followed}`, which the environment does not have"
+            );
+            let mut finding = error("unknown-release", message);
+            finding.hint = did_you_mean(followed, &known.keys().copied().collect::<Vec<_>>());
+            return Err(Box::new(finding));
+        };
+        if let Some(first) = path.iter().position(|known| *known == next) {
+            let circle = path[first..].iter().chain([&next]);
+            let circle: Vec<&str> = circle.map(|index| name_of(*index)).collect();
+            let message = format!(
+                "these releases follow each other's version: {}",
+                circle.join(" -> ")
+            );
+            let finding = error("invalid-value", message).hint("one of them needs `version`");
+            return Err(Box::new(finding));
+        }
+        path.push(next);
+        at = next;
+    }
+    releases[at].version.clone().ok_or_else(|| {
+        let message = format!(
+            "release `{}`, whose version is followed, has none",
+            name_of(at)
+        );
+        Box::new(error("missing-field", message)
+        .hint("a bundle without version folders has the git revision for a version: nothing else has to follow it"))
+    })
+}

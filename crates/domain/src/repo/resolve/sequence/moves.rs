@@ -1,0 +1,68 @@
+//! Moves from one namespace to another, checked.
+
+use super::{invalid, unsupported};
+use crate::finding::Finding;
+use crate::object::yaml::Node;
+use crate::repo::Selector;
+use crate::repo::format::Move;
+use crate::repo::sequence::{CopyRule, MoveRule};
+
+/// The moves of a bundle.
+pub(super) fn moves(moves: &[Move], nodes: &[Node], findings: &mut Vec<Finding>) -> Vec<MoveRule> {
+    let pairs = moves.iter().zip(nodes);
+    pairs
+        .filter_map(|(one, node)| {
+            let before = findings.len();
+            for (field, namespace) in [("from", &one.from), ("to", &one.to)] {
+                if !is_label(namespace) {
+                    let message = format!("`{field}: {namespace}` is no namespace");
+                    findings.push(invalid(node, message));
+                }
+            }
+            if one.from == one.to {
+                findings.push(invalid(node, "`from` and `to` are the same namespace"));
+            }
+            let copy = one.copy.iter().flatten();
+            let copy = copy
+                .filter_map(|selector| copied(selector, node, findings))
+                .collect();
+            (findings.len() == before).then(|| MoveRule {
+                from: one.from.clone(),
+                to: one.to.clone(),
+                copy,
+                origin: node.origin(),
+            })
+        })
+        .collect()
+}
+
+fn is_label(text: &str) -> bool {
+    (1..=63).contains(&text.len())
+        && text
+            .bytes()
+            .all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-')
+}
+
+/// One object by its kind and name: what else there is, nobody asked for.
+fn copied(selector: &Selector, node: &Node, findings: &mut Vec<Finding>) -> Option<CopyRule> {
+    let kind = selector.group_kind();
+    if kind.is_none() {
+        let message = format!("the group of {} is not known", selector.kind);
+        findings.push(invalid(node, message).hint("name it with `group`"));
+    }
+    if selector.namespace.is_some() {
+        let finding = invalid(node, "what is copied lies in the namespace `from`");
+        findings.push(finding.hint("leave `namespace` out"));
+    }
+    let is_one = |name: &&String| !name.contains(['*', '?']);
+    let name = selector.name.as_ref().filter(is_one);
+    if name.is_none() || !selector.labels.is_empty() || selector.service.is_some() {
+        let what = "moves[].copy without one exact name";
+        findings.push(unsupported::at(node.origin(), what));
+        return None;
+    }
+    Some(CopyRule {
+        kind: kind?,
+        name: name?.clone(),
+    })
+}

@@ -1,0 +1,72 @@
+//! `sync` of an environment file: when and how the loop syncs it.
+
+use jiff::SignedDuration;
+
+use super::format::{Approval, Drift, Sync};
+use super::unsupported;
+use super::window::Windows;
+use crate::finding::{Finding, Kind};
+use crate::object::Origin;
+use crate::object::yaml::Node;
+
+/// How often the loop looks where nothing else is said.
+const INTERVAL: SignedDuration = SignedDuration::from_mins(5);
+
+/// When and how the loop syncs an environment.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SyncPolicy {
+    /// How often it looks without being told to.
+    pub interval: SignedDuration,
+    /// What it does about drift.
+    pub drift: Drift,
+    /// When it may sync.
+    pub windows: Windows,
+}
+
+impl Default for SyncPolicy {
+    fn default() -> Self {
+        Self {
+            interval: INTERVAL,
+            drift: Drift::Correct,
+            windows: Windows::default(),
+        }
+    }
+}
+
+/// Reads what an environment file says.
+pub(super) fn resolve(
+    said: Option<Sync>,
+    environment: &Node,
+    findings: &mut Vec<Finding>,
+) -> SyncPolicy {
+    let mut policy = SyncPolicy::default();
+    let (Some(said), Some(node)) = (said, environment.get("sync")) else {
+        return policy;
+    };
+    if let Some(interval) = said.interval {
+        policy.interval = interval.0;
+    }
+    if let Some(drift) = said.drift {
+        policy.drift = drift;
+    }
+    if said.approval == Some(Approval::Digest) {
+        let line = node.entry("approval").map_or(node.line, |entry| entry.line);
+        let place = Origin::new(&*node.file, line);
+        findings.push(unsupported::at(place, "sync.approval: digest"));
+    }
+    let windows = said.windows.unwrap_or_default();
+    let nodes = node.get("windows").map_or(&[][..], Node::items);
+    for (window, node) in windows.iter().zip(nodes) {
+        if let Err(message) = policy.windows.add(window) {
+            findings.push(
+                Finding::error(
+                    Kind::Repository,
+                    "invalid-value",
+                    format!("`sync.windows`: {message}"),
+                )
+                .at(node.origin()),
+            );
+        }
+    }
+    policy
+}

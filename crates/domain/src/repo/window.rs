@@ -1,0 +1,207 @@
+//! Times at which the loop may sync.
+
+use jiff::Timestamp;
+use jiff::civil::{Time, Weekday};
+use jiff::tz::{TimeZone, TimeZoneDatabase};
+
+use super::format::Window;
+
+/// When the loop may sync: within any of those that allow it, where there are
+/// such, and within none of those that deny it.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Windows {
+    allow: Vec<Span>,
+    deny: Vec<Span>,
+}
+
+/// A span of time on some days of the week; it may last over midnight.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Span {
+    days: Vec<Weekday>,
+    /// Minutes since midnight.
+    from: i32,
+    /// Likewise, above a day where it lasts over midnight.
+    to: i32,
+    zone: TimeZone,
+}
+
+const DAYS: [(&str, Weekday); 7] = [
+    ("Mon", Weekday::Monday),
+    ("Tue", Weekday::Tuesday),
+    ("Wed", Weekday::Wednesday),
+    ("Thu", Weekday::Thursday),
+    ("Fri", Weekday::Friday),
+    ("Sat", Weekday::Saturday),
+    ("Sun", Weekday::Sunday),
+];
+
+const DAY: i32 = 24 * 60;
+
+impl Windows {
+    /// Adds a window; the error says what is wrong with it.
+    pub(super) fn add(&mut self, window: &Window) -> Result<(), String> {
+        let zone = match window.time_zone.as_deref() {
+            None => TimeZone::UTC,
+            // The database that is compiled in: the same on every machine.
+            Some(name) => TimeZoneDatabase::bundled()
+                .get(name)
+                .map_err(|_| format!("`{name}` is not a time zone such as `Europe/Berlin`"))?,
+        };
+        match (&window.allow, &window.deny) {
+            (Some(text), None) => self.allow.push(Span::read(text, zone)?),
+            (None, Some(text)) => self.deny.push(Span::read(text, zone)?),
+            _ => return Err("a window has either `allow` or `deny`".to_owned()),
+        }
+        Ok(())
+    }
+
+    /// Whether the loop may sync at a moment.
+    pub fn are_open(&self, at: Timestamp) -> bool {
+        let holds = |spans: &[Span]| spans.iter().any(|span| span.holds(at));
+        (self.allow.is_empty() || holds(&self.allow)) && !holds(&self.deny)
+    }
+}
+
+impl Span {
+    fn read(text: &str, zone: TimeZone) -> Result<Self, String> {
+        let wrong = || format!("`{text}` is not a window such as `Mon-Fri 08:00-16:00`");
+        let (days, times) = match text.trim().rsplit_once(' ') {
+            Some((days, times)) => (days_of(days).ok_or_else(wrong)?, times),
+            None => (DAYS.map(|(_, day)| day).to_vec(), text.trim()),
+        };
+        let (from, to) = times.split_once('-').ok_or_else(wrong)?;
+        let from = minutes(from).filter(|from| *from < DAY).ok_or_else(wrong)?;
+        let to = minutes(to).ok_or_else(wrong)?;
+        if from == to {
+            return Err(format!("`{text}` is no time at all"));
+        }
+        Ok(Self {
+            days,
+            from,
+            to: if to < from { to + DAY } else { to },
+            zone,
+        })
+    }
+
+    fn holds(&self, at: Timestamp) -> bool {
+        let local = at.to_zoned(self.zone.clone());
+        let now = minute_of(local.time());
+        let today = local.weekday();
+        let is_day = |day: Weekday| self.days.contains(&day);
+        (is_day(today) && (self.from..self.to).contains(&now))
+            // One that began yesterday.
+            || (is_day(today.previous()) && (self.from..self.to).contains(&(now + DAY)))
+    }
+}
+
+fn minute_of(time: Time) -> i32 {
+    i32::from(time.hour()) * 60 + i32::from(time.minute())
+}
+
+/// `Mon`, `Mon-Fri` or `Mon,Wed,Fri`.
+fn days_of(text: &str) -> Option<Vec<Weekday>> {
+    let day = |name: &str| {
+        let name = name.trim();
+        DAYS.iter().position(|(known, _)| *known == name)
+    };
+    let mut days = Vec::new();
+    for part in text.split(',') {
+        let (first, last) = part.split_once('-').unwrap_or((part, part));
+        let (first, last) = (day(first)?, day(last)?);
+        let last = if last < first { last + 7 } else { last };
+        days.extend((first..=last).map(|index| DAYS[index % 7].1));
+    }
+    Some(days)
+}
+
+/// `08:00`; `24:00` is the end of a day.
+fn minutes(text: &str) -> Option<i32> {
+    let (hour, minute) = text.trim().split_once(':')?;
+    if hour.len() != 2 || minute.len() != 2 {
+        return None;
+    }
+    let (hour, minute): (i32, i32) = (hour.parse().ok()?, minute.parse().ok()?);
+    let is_time = (0..24).contains(&hour) && (0..60).contains(&minute) || (hour, minute) == (24, 0);
+    is_time.then_some(hour * 60 + minute)
+}
+
+#[cfg(test)]
+mod tests {
+    use rstest::rstest;
+
+    use super::*;
+
+    fn windows(allow: &[&str], deny: &[&str], zone: Option<&str>) -> Result<Windows, String> {
+        let mut windows = Windows::default();
+        let of = |text: &&str| Some((*text).to_owned());
+        for text in allow {
+            windows.add(&Window {
+                allow: of(text),
+                deny: None,
+                time_zone: zone.map(str::to_owned),
+            })?;
+        }
+        for text in deny {
+            windows.add(&Window {
+                allow: None,
+                deny: of(text),
+                time_zone: zone.map(str::to_owned),
+            })?;
+        }
+        Ok(windows)
+    }
+
+    /// 2026-01-05 is a Monday.
+    #[rstest]
+    #[case::within(&["Mon-Fri 08:00-16:00"], &[], "2026-01-05T08:00:00Z", true)]
+    #[case::its_end_is_not_in_it(&["Mon-Fri 08:00-16:00"], &[], "2026-01-05T16:00:00Z", false)]
+    #[case::another_day(&["Mon-Fri 08:00-16:00"], &[], "2026-01-10T09:00:00Z", false)]
+    #[case::one_of_two(&["Mon 08:00-09:00", "Sat 08:00-10:00"], &[], "2026-01-10T09:00:00Z", true)]
+    #[case::nothing_said(&[], &[], "2026-01-10T09:00:00Z", true)]
+    #[case::denied(&[], &["Sat,Sun 00:00-24:00"], "2026-01-10T23:59:00Z", false)]
+    #[case::denied_wins(&["Mon-Sun 00:00-24:00"], &["Sat 08:00-10:00"], "2026-01-10T09:00:00Z", false)]
+    #[case::over_midnight(&["Fri 22:00-04:00"], &[], "2026-01-10T03:59:00Z", true)]
+    #[case::not_the_night_before(&["Fri 22:00-04:00"], &[], "2026-01-09T03:59:00Z", false)]
+    #[case::over_the_week(&["Sat-Mon 10:00-11:00"], &[], "2026-01-05T10:30:00Z", true)]
+    #[case::every_day(&["10:00-11:00"], &[], "2026-01-07T10:30:00Z", true)]
+    fn windows_open_and_close(
+        #[case] allow: &[&str],
+        #[case] deny: &[&str],
+        #[case] at: &str,
+        #[case] open: bool,
+    ) {
+        let windows = windows(allow, deny, None).unwrap();
+        assert_eq!(windows.are_open(at.parse().unwrap()), open);
+    }
+
+    #[test]
+    fn they_follow_the_clocks_of_their_zone() {
+        let windows = windows(&["08:00-16:00"], &[], Some("Europe/Berlin")).unwrap();
+        for (at, open) in [
+            ("2026-01-05T07:00:00Z", true),
+            ("2026-01-05T06:59:00Z", false),
+            ("2026-07-06T06:00:00Z", true),
+            ("2026-07-06T14:00:00Z", false),
+        ] {
+            assert_eq!(windows.are_open(at.parse().unwrap()), open, "{at}");
+        }
+    }
+
+    #[rstest]
+    #[case("Mon-Fri")]
+    #[case("Mon-Fri 8:00-16:00")]
+    #[case("Monday 08:00-16:00")]
+    #[case("Mon 08:00-25:00")]
+    #[case("Mon 24:00-25:00")]
+    #[case("Mon 08:00")]
+    #[case("Mon 08:00-08:00")]
+    fn what_is_no_window_is_refused(#[case] text: &str) {
+        assert!(windows(&[text], &[], None).is_err());
+    }
+
+    #[test]
+    fn zones_are_named() {
+        let error = windows(&["08:00-16:00"], &[], Some("Berlin")).unwrap_err();
+        assert!(error.contains("is not a time zone"), "{error}");
+    }
+}

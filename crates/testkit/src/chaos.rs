@@ -1,0 +1,41 @@
+//! Runs that are disturbed, and what has to be true afterwards: `make chaos`.
+//!
+//! [`kills`] plays the example of the project to and fro, killed at every write.
+//! [`storm`] plays generated bundles through faults of the connection, kills,
+//! and restarts of the control plane. Whatever happens on the way: a run says
+//! that it succeeded only if the cluster is as git wants it, the next
+//! undisturbed run gets there, and the one after it has nothing to do.
+
+pub mod kills;
+pub mod storm;
+mod weather;
+
+use anyhow::ensure;
+
+use crate::faults::{Kind, Rule, Seen};
+use crate::program::Run;
+
+/// Groups of reviews: they are created and never stored.
+const REVIEWS: [&str; 2] = [
+    "/apis/authorization.k8s.io/",
+    "/apis/authentication.k8s.io/",
+];
+
+/// Whether a request asks to change something.
+fn is_change(seen: &Seen) -> bool {
+    seen.kind == Kind::Write && !REVIEWS.iter().any(|group| seen.path.starts_with(group))
+}
+
+/// A rule about one of the requests that ask to change something.
+fn nth_change(fault: crate::faults::Fault, nth: usize) -> Rule {
+    Rule::on(is_change, fault).nth(nth)
+}
+
+/// What no run may do, however it is disturbed.
+fn is_sound(run: &Run) -> anyhow::Result<()> {
+    ensure!(
+        !run.says("panicked") && run.code != 101,
+        "the program panicked\n{run}"
+    );
+    Ok(())
+}

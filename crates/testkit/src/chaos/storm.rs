@@ -1,0 +1,416 @@
+//! Generated bundles in bad weather: installed, upgraded and sometimes taken
+//! away, while requests fail, the program is killed and the control plane
+//! crashes. One control plane serves many seeds.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, bail, ensure};
+use fastrand::Rng;
+use futures::stream::{self, StreamExt as _, TryStreamExt as _};
+use kube::Client;
+use pleach::io::throwaway::{ControlPlane, Network, Options};
+use serde_json::Value;
+
+use super::weather::{Restart, Weather};
+use super::{is_change, is_sound};
+use crate::control_plane::{binaries, client};
+use crate::dump::{Found, everything};
+use crate::faults::{FaultProxy, Seen};
+use crate::generated::{Generated, LABEL, Shape, Side};
+use crate::kubectl::Kubectl;
+use crate::program::{KILLED, Program, Run, Victim};
+use crate::proof;
+use crate::repository::TestRepo;
+
+/// What a run in bad weather may end with: done, failed, unreachable, conflict,
+/// not ready, killed.
+const EXPECTED: [i32; 6] = [0, 1, 4, 5, 6, KILLED];
+
+/// How long the control plane may take to come back.
+const RETURN: Duration = Duration::from_mins(1);
+
+/// How long the cluster may need to become what was asked for.
+const PATIENCE: Duration = Duration::from_secs(15);
+
+/// Deletions under way at a time.
+const CONCURRENCY: usize = 16;
+
+/// A control plane on which seeds are played.
+pub struct Storm {
+    pleach: PathBuf,
+    shape: Shape,
+    plane: Arc<ControlPlane>,
+    restart: Restart,
+    /// How often a part of the control plane crashed.
+    restarts: Arc<AtomicUsize>,
+    proxy: FaultProxy,
+    client: Client,
+    cluster: String,
+    may_restart: bool,
+}
+
+/// How a seed went.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Played {
+    /// Runs in bad weather.
+    pub disturbed: usize,
+    /// Those of them that succeeded all the same.
+    pub succeeded: usize,
+    /// Those of them that were killed.
+    pub killed: usize,
+    /// How often a part of the control plane crashed.
+    pub restarts: usize,
+    /// Requests that met a fault.
+    pub faults: usize,
+    /// How long it took.
+    pub took: Duration,
+}
+
+impl Played {
+    /// Adds how another one went.
+    pub fn add(&mut self, other: Self) {
+        self.disturbed += other.disturbed;
+        self.succeeded += other.succeeded;
+        self.killed += other.killed;
+        self.restarts += other.restarts;
+        self.faults += other.faults;
+        self.took += other.took;
+    }
+}
+
+impl fmt::Display for Played {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            out,
+            "{} disturbed runs, of which {} succeeded and {} were killed; {} faults, {} crashes, {:.1} s",
+            self.disturbed,
+            self.succeeded,
+            self.killed,
+            self.faults,
+            self.restarts,
+            self.took.as_secs_f64()
+        )
+    }
+}
+
+impl Storm {
+    /// Starts a control plane; with `may_restart` parts of it crash on the way.
+    pub async fn start(pleach: &Path, shape: Shape, may_restart: bool) -> anyhow::Result<Self> {
+        let plane = ControlPlane::start(Options {
+            binaries: binaries(),
+            controllers: true,
+            scheduler: true,
+            nodes: 1,
+            network: Network::Host,
+        })
+        .await?;
+        let client = client(plane.kubeconfig()).await?;
+        let kubectl = Kubectl::new(plane.kubectl(), plane.kubeconfig());
+        let plane = Arc::new(plane);
+        let restarts = Arc::<AtomicUsize>::default();
+        let restart: Restart = {
+            let (plane, restarts) = (Arc::clone(&plane), Arc::clone(&restarts));
+            Arc::new(move |component| match plane.restart(component) {
+                Ok(()) => {
+                    restarts.fetch_add(1, Ordering::Relaxed);
+                }
+                Err(error) => tracing::warn!(%error, ?component, "not restarted"),
+            })
+        };
+        Ok(Self {
+            pleach: pleach.to_owned(),
+            shape,
+            proxy: FaultProxy::start(plane.kubeconfig())?,
+            client,
+            cluster: proof::cluster_id(&kubectl)?,
+            plane,
+            restart,
+            restarts,
+            may_restart,
+        })
+    }
+
+    /// Plays a seed to its end and cleans up after it. What is wrong is told
+    /// with all that is needed to see it again.
+    pub async fn play(&self, seed: u64) -> anyhow::Result<Played> {
+        let started = Instant::now();
+        let mut rng = Rng::with_seed(seed);
+        let name = format!("s{seed}");
+        let bundle = Generated::new(&name, rng.u64(..), self.shape);
+        let repo = self.repository(&bundle)?;
+        let mut act = Act {
+            storm: self,
+            program: Program::new(&self.pleach, repo.path(), &self.proxy.kubeconfig()),
+            calm: Program::new(&self.pleach, repo.path(), self.plane.kubeconfig()),
+            bundle: &bundle,
+            rng,
+            played: Played::default(),
+        };
+        let result = act.play(&repo).await;
+        let mut played = act.played;
+        // Whatever happened, the next seed finds its place empty.
+        self.clear(&name).await?;
+        result.with_context(|| {
+            format!(
+                "seed {seed}; what changes:\n  {}",
+                bundle.changes().join("\n  ")
+            )
+        })?;
+        played.took = started.elapsed();
+        Ok(played)
+    }
+
+    fn repository(&self, bundle: &Generated) -> anyhow::Result<TestRepo> {
+        let name = bundle.name();
+        let files = bundle.files().into_iter();
+        let repo =
+            TestRepo::new(files.map(|(path, text)| (format!("manifests/app/{path}"), text)))?;
+        repo.write(
+            "pleach.yaml",
+            format!("apiVersion: pleach.dev/v1alpha1\nkind: Repository\nid: {name}\n"),
+        )?;
+        repo.write(
+            environment_file(name),
+            format!(
+                "apiVersion: pleach.dev/v1alpha1\nkind: Environment\ncluster: {{id: {}}}\nreleases:\n  \
+                 - {{name: app, bundle: app, version: {}, namespace: {}, timeout: 30s}}\n\
+                 prune: {{max: 100000}}\nconsent:\n{}",
+                self.cluster,
+                Side::Old.version(),
+                bundle.namespace(),
+                bundle.consents("app")
+            ),
+        )?;
+        repo.commit("Install")?;
+        Ok(repo)
+    }
+
+    /// What lies in the cluster, when the control plane answers.
+    async fn look(&self) -> anyhow::Result<BTreeMap<String, Found>> {
+        let started = Instant::now();
+        loop {
+            match tokio::time::timeout(RETURN, self.look_once()).await? {
+                Ok(all) => return Ok(all),
+                Err(error) if started.elapsed() > RETURN => {
+                    return Err(error).context("the control plane does not come back");
+                }
+                Err(_) => tokio::time::sleep(Duration::from_millis(100)).await,
+            }
+        }
+    }
+
+    async fn look_once(&self) -> anyhow::Result<BTreeMap<String, Found>> {
+        let request = http::Request::get("/readyz").body(Vec::new())?;
+        self.client.request_text(request).await?;
+        everything(&self.client).await
+    }
+
+    /// Removes what a seed left. Namespaces go by themselves afterwards.
+    async fn clear(&self, name: &str) -> anyhow::Result<()> {
+        let all = self.look().await?;
+        let release = format!("{name}.app");
+        let left = all.into_values().filter(|found| {
+            let metadata = &found.object["metadata"];
+            let object = metadata["name"].as_str().unwrap_or_default();
+            let is_global = metadata["namespace"].is_null();
+            let is_state = metadata["namespace"] == "pleach-system" || is_global;
+            is_global && metadata["labels"][LABEL] == name
+                || is_state && (object == release || object.starts_with(&format!("{release}.")))
+        });
+        stream::iter(left)
+            .map(|found| self.delete(found.path))
+            .buffer_unordered(CONCURRENCY)
+            .try_collect::<()>()
+            .await
+    }
+
+    async fn delete(&self, path: String) -> anyhow::Result<()> {
+        let request = http::Request::delete(&path).body(Vec::new())?;
+        match self.client.request::<Value>(request).await {
+            Ok(_) => Ok(()),
+            Err(kube::Error::Api(status)) if status.code == 404 => Ok(()),
+            Err(error) => Err(error).with_context(|| format!("failed to delete {path}")),
+        }
+    }
+}
+
+/// Whether it is something of a release that is there for a while only: its
+/// journal, its Lease, a gate.
+fn is_temporary(id: &str, release: &str) -> bool {
+    id == format!("ConfigMap/pleach-system/{release}.journal")
+        || id == format!("Lease.coordination.k8s.io/pleach-system/{release}")
+        || id.contains("AdmissionPolicy") && id.contains(&format!("/{release}."))
+}
+
+fn environment_file(name: &str) -> String {
+    format!("environments/{name}.yaml")
+}
+
+/// A seed while it is played.
+struct Act<'a> {
+    storm: &'a Storm,
+    /// Reaches the cluster through the weather.
+    program: Program,
+    /// Reaches it past all proxies.
+    calm: Program,
+    bundle: &'a Generated,
+    rng: Rng,
+    played: Played,
+}
+
+impl Act<'_> {
+    async fn play(&mut self, repo: &TestRepo) -> anyhow::Result<()> {
+        let name = self.bundle.name().to_owned();
+        let apply = ["apply", name.as_str(), "--yes"];
+        let size = self.bundle.objects(Side::Old).len();
+        let (installed, upgraded) = (Some(Side::Old), Some(Side::New));
+
+        // The first installation is disturbed now and then.
+        if self.rng.u8(0..3) == 0 {
+            self.disturbed(&apply, size + 20, installed).await?;
+        }
+        self.undisturbed(&apply, installed).await?;
+
+        let (old, new) = (Side::Old.version(), Side::New.version());
+        let pin = |version| format!("version: {version}, namespace");
+        repo.edit(environment_file(&name), &pin(old), &pin(new))?;
+        repo.commit("Upgrade")?;
+        for _ in 0..self.rng.usize(1..=3) {
+            self.disturbed(&apply, size * 3 / 4 + 20, upgraded).await?;
+        }
+        self.undisturbed(&apply, upgraded).await?;
+        self.writes_nothing(&apply).await?;
+
+        if self.rng.u8(0..4) == 0 {
+            let target = format!("{name}/app");
+            let uninstall = ["uninstall", target.as_str(), "--yes"];
+            self.disturbed(&uninstall, size + 20, None).await?;
+            self.undisturbed(&uninstall, None).await?;
+        }
+        Ok(())
+    }
+
+    /// A run in bad weather. If it says that it succeeded, it did.
+    async fn disturbed(
+        &mut self,
+        args: &[&str],
+        writes: usize,
+        wanted: Option<Side>,
+    ) -> anyhow::Result<()> {
+        let storm = self.storm;
+        let weather = Weather::any(&mut self.rng, writes, storm.may_restart);
+        let victim = Victim::default();
+        let crashed = storm.restarts.load(Ordering::Relaxed);
+        weather.begin(&storm.proxy, &victim, &storm.restart);
+        let run = self.program.run_until_killed(args, &victim).await;
+        let log = storm.proxy.log();
+        storm.proxy.reset();
+        self.played.disturbed += 1;
+        self.played.faults += log.faults().count();
+        self.played.restarts += storm.restarts.load(Ordering::Relaxed) - crashed;
+        let faults = || {
+            let faults = log.faults().map(|seen| {
+                let Seen {
+                    method,
+                    path,
+                    query,
+                    fault,
+                    status,
+                    ..
+                } = seen;
+                format!(
+                    "  {}: {method} {path}?{query} -> {status:?}",
+                    fault.unwrap_or_default()
+                )
+            });
+            format!(
+                "weather: {weather}\nfaults:\n{}",
+                faults.collect::<Vec<_>>().join("\n")
+            )
+        };
+        let run = run.with_context(faults)?;
+        is_sound(&run).with_context(faults)?;
+        ensure!(
+            EXPECTED.contains(&run.code),
+            "unexpected end\n{run}\n{}",
+            faults()
+        );
+        if run.code == 0 {
+            self.played.succeeded += 1;
+            self.is_as_wanted(&run, wanted).await.with_context(faults)?;
+        }
+        if run.code == KILLED {
+            self.played.killed += 1;
+            let lease = format!(
+                "/apis/coordination.k8s.io/v1/namespaces/pleach-system/leases/{}.app",
+                self.bundle.name()
+            );
+            storm.look().await?;
+            storm.delete(lease).await?;
+        } else if weather.restarts() {
+            storm.look().await?;
+        }
+        Ok(())
+    }
+
+    /// A run in good weather, which gets there.
+    async fn undisturbed(&self, args: &[&str], wanted: Option<Side>) -> anyhow::Result<()> {
+        let run = self.calm.run(args).await?;
+        is_sound(&run)?;
+        let is_gone = args[0] == "uninstall" && run.says("is not installed");
+        ensure!(
+            run.code == 0 || is_gone,
+            "the next run does not get there\n{run}"
+        );
+        self.is_as_wanted(&run, wanted).await
+    }
+
+    async fn writes_nothing(&self, args: &[&str]) -> anyhow::Result<()> {
+        self.storm.proxy.reset();
+        let run = self.program.run(args).await?.ended_with(0)?;
+        let log = self.storm.proxy.log();
+        let writes: Vec<String> = log
+            .requests
+            .iter()
+            .filter(|seen| is_change(seen))
+            .map(|seen| format!("{} {}", seen.method, seen.path))
+            .collect();
+        ensure!(writes.is_empty(), "a further run writes: {writes:?}\n{run}");
+        Ok(())
+    }
+
+    /// The cluster is as is said, at once but for what controllers and the
+    /// garbage collector still do; and nothing is left that is there for a while.
+    async fn is_as_wanted(&self, run: &Run, wanted: Option<Side>) -> anyhow::Result<()> {
+        let started = Instant::now();
+        loop {
+            let all = self.storm.look().await?;
+            let live = all
+                .into_iter()
+                .map(|(id, found)| (id, found.object))
+                .collect();
+            let mut wrong = self.bundle.wrong(wanted, &live);
+            let name = self.bundle.name();
+            let left = live
+                .keys()
+                .filter(|id| is_temporary(id, &format!("{name}.app")));
+            wrong.extend(left.map(|id| format!("{id} is left")));
+            if wrong.is_empty() {
+                return Ok(());
+            }
+            if started.elapsed() > PATIENCE {
+                wrong.truncate(20);
+                bail!(
+                    "it is said to be done, but\n  {}\n{run}",
+                    wrong.join("\n  ")
+                );
+            }
+            tokio::time::sleep(Duration::from_millis(300)).await;
+        }
+    }
+}

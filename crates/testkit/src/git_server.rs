@@ -1,0 +1,236 @@
+//! A git server on loopback: git's own `http-backend` behind HTTP.
+
+use std::net::{SocketAddr, TcpListener};
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+
+use anyhow::{Context as _, ensure};
+use axum::Router;
+use axum::body::{Body, Bytes};
+use axum::extract::{DefaultBodyLimit, State};
+use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, Uri};
+use axum::response::Response;
+use tokio::io::AsyncWriteExt as _;
+use tokio::process::Command;
+use tokio_util::sync::CancellationToken;
+
+/// What a server asks of its clients, and what it was asked.
+#[derive(Debug, Default)]
+struct Shared {
+    /// The header `Authorization` that is let in; any where there is none.
+    wanted: Option<String>,
+    /// Paths of all requests, with their methods.
+    requests: Vec<String>,
+}
+
+#[derive(Debug, Clone)]
+struct Server {
+    root: PathBuf,
+    shared: Arc<Mutex<Shared>>,
+}
+
+/// Serves the repositories below a folder.
+///
+/// ```
+/// use pleach_testkit::git_server::GitServer;
+/// use pleach_testkit::repository::TestRepo;
+///
+/// # fn main() -> anyhow::Result<()> {
+/// let repo = TestRepo::new([("pleach.yaml", "kind: Repository\n")])?;
+/// repo.commit("start")?;
+/// let server = GitServer::start(repo.path())?;
+/// let heads = repo.git(&["ls-remote", "--heads", &server.url(".git")])?;
+/// assert!(heads.ends_with("refs/heads/main"));
+/// # Ok(()) }
+/// ```
+#[derive(Debug)]
+pub struct GitServer {
+    server: Server,
+    address: SocketAddr,
+    running: Option<(CancellationToken, JoinHandle<()>)>,
+}
+
+impl GitServer {
+    /// Starts it on a port of its own.
+    pub fn start(root: &Path) -> anyhow::Result<Self> {
+        let mut server = Self {
+            server: Server {
+                root: root.to_owned(),
+                shared: Arc::default(),
+            },
+            address: SocketAddr::from(([127, 0, 0, 1], 0)),
+            running: None,
+        };
+        server.open()?;
+        Ok(server)
+    }
+
+    /// The URL of a repository, by its path below the folder.
+    pub fn url(&self, repository: &str) -> String {
+        format!("http://{}/{repository}", self.address)
+    }
+
+    /// Lets in only who sends this as header `Authorization`.
+    pub fn demand(&self, authorization: &str) {
+        self.shared().wanted = Some(authorization.to_owned());
+    }
+
+    /// What was asked so far, such as `POST /fleet.git/git-upload-pack`.
+    pub fn requests(&self) -> Vec<String> {
+        self.shared().requests.clone()
+    }
+
+    fn shared(&self) -> std::sync::MutexGuard<'_, Shared> {
+        self.server
+            .shared
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Refuses connections from now on.
+    pub fn close(&mut self) {
+        if let Some((stop, thread)) = self.running.take() {
+            stop.cancel();
+            drop(thread.join());
+        }
+    }
+
+    /// Takes connections again, on the same port.
+    pub fn open(&mut self) -> anyhow::Result<()> {
+        ensure!(self.running.is_none(), "it is open");
+        let listener = TcpListener::bind(self.address).context("failed to listen")?;
+        listener.set_nonblocking(true)?;
+        self.address = listener.local_addr()?;
+        let stop = CancellationToken::new();
+        let (server, ending) = (self.server.clone(), stop.clone());
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()?;
+        let thread = std::thread::spawn(move || {
+            runtime.block_on(async {
+                let router = Router::new()
+                    .fallback(answer)
+                    .layer(DefaultBodyLimit::disable())
+                    .with_state(server);
+                let Ok(listener) = tokio::net::TcpListener::from_std(listener) else {
+                    return;
+                };
+                tokio::select! {
+                    _ended = async { axum::serve(listener, router).await } => {}
+                    () = ending.cancelled() => {}
+                }
+            });
+        });
+        self.running = Some((stop, thread));
+        Ok(())
+    }
+}
+
+impl Drop for GitServer {
+    fn drop(&mut self) {
+        self.close();
+    }
+}
+
+async fn answer(
+    State(server): State<Server>,
+    method: Method,
+    uri: Uri,
+    headers: HeaderMap,
+    body: Bytes,
+) -> Response {
+    let refused = {
+        let mut shared = server.shared.lock().unwrap_or_else(PoisonError::into_inner);
+        shared.requests.push(format!("{method} {}", uri.path()));
+        let sent = headers.get("authorization").map(HeaderValue::as_bytes);
+        let wanted = shared.wanted.as_ref().map(String::as_bytes);
+        wanted.is_some() && sent != wanted
+    };
+    if refused {
+        return response(
+            StatusCode::UNAUTHORIZED,
+            &[(
+                "www-authenticate".to_owned(),
+                "Basic realm=\"git\"".to_owned(),
+            )],
+            Vec::new(),
+        );
+    }
+    match backend(&server.root, &method, &uri, &headers, body).await {
+        Ok(answer) => answer,
+        Err(error) => response(
+            StatusCode::INTERNAL_SERVER_ERROR,
+            &[],
+            error.to_string().into_bytes(),
+        ),
+    }
+}
+
+/// Runs `git http-backend`, a CGI program.
+async fn backend(
+    root: &Path,
+    method: &Method,
+    uri: &Uri,
+    headers: &HeaderMap,
+    body: Bytes,
+) -> anyhow::Result<Response> {
+    let header = |name: &str| {
+        let value = headers.get(name).and_then(|value| value.to_str().ok());
+        value.unwrap_or_default().to_owned()
+    };
+    let mut child = Command::new("git")
+        .arg("http-backend")
+        .env("GIT_PROJECT_ROOT", root)
+        .env("GIT_HTTP_EXPORT_ALL", "1")
+        .env("GIT_CONFIG_GLOBAL", "/dev/null")
+        .env("GIT_CONFIG_SYSTEM", "/dev/null")
+        .env("PATH_INFO", uri.path())
+        .env("QUERY_STRING", uri.query().unwrap_or_default())
+        .env("REQUEST_METHOD", method.as_str())
+        .env("CONTENT_TYPE", header("content-type"))
+        .env("CONTENT_LENGTH", body.len().to_string())
+        .env("HTTP_CONTENT_ENCODING", header("content-encoding"))
+        .env("HTTP_GIT_PROTOCOL", header("git-protocol"))
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .kill_on_drop(true)
+        .spawn()
+        .context("failed to run git http-backend")?;
+    let mut input = child.stdin.take().context("it has a stdin")?;
+    // It may end before it has read everything.
+    let (_written, output) = tokio::join!(
+        async move { input.write_all(&body).await },
+        child.wait_with_output()
+    );
+    let output = output?.stdout;
+    let end = output
+        .windows(4)
+        .position(|bytes| bytes == b"\r\n\r\n")
+        .context("it printed no headers")?;
+    let mut status = StatusCode::OK;
+    let mut fields = Vec::new();
+    for line in String::from_utf8_lossy(&output[..end]).lines() {
+        let Some((name, value)) = line.split_once(": ") else {
+            continue;
+        };
+        if name.eq_ignore_ascii_case("status") {
+            status = value.split(' ').next().unwrap_or_default().parse()?;
+        } else {
+            fields.push((name.to_owned(), value.to_owned()));
+        }
+    }
+    Ok(response(status, &fields, output[end + 4..].to_vec()))
+}
+
+fn response(status: StatusCode, fields: &[(String, String)], body: Vec<u8>) -> Response {
+    let mut builder = Response::builder().status(status);
+    for (name, value) in fields {
+        builder = builder.header(name, value);
+    }
+    builder
+        .body(Body::from(body))
+        .unwrap_or_else(|_| Response::new(Body::empty()))
+}

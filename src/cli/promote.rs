@@ -1,0 +1,163 @@
+//! `pleach promote`.
+
+use pleach_domain::repo::promote::{Promotion, Source as From, promote};
+use pleach_domain::repo::restore::unified;
+use pleach_domain::repo::{FileTree, PatchedTree};
+
+use super::error::CliError;
+use super::load::{read_all, refused};
+use super::rollback::ensure_clean;
+use super::{Context, Exit, Target, Ui};
+use crate::io::git::Revision;
+
+/// Take the versions of one environment over into others
+///
+/// Writes a commit in which the releases that the environments share are pinned
+/// to the versions that the first one has. Comments, values, patches, and what is
+/// staged or edited stay as they are. `pleach preview --base HEAD~1` shows what
+/// the commit does.
+///
+/// Where each environment has a branch of its own, --from-revision names the
+/// branch that the versions come from; their folders come along. Where an
+/// environment's branch just follows another one, push that instead:
+/// git push origin env/staging:env/production
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  pleach promote staging production                    every release that both have
+  pleach promote staging eu us --release web           one release, into two environments
+  pleach promote staging production --dry-run          see what would be committed
+  pleach promote staging production --push             commit and push the branch
+  pleach promote staging production --from-revision origin/env/staging")]
+pub(crate) struct PromoteArgs {
+    /// Environment that the versions come from
+    #[arg(value_name = "FROM", value_parser = environment)]
+    from: String,
+
+    /// Environments that take them over
+    #[arg(value_name = "TO", required = true, value_parser = environment)]
+    to: Vec<String>,
+
+    /// This release alone
+    #[arg(long, value_name = "NAME")]
+    release: Option<String>,
+
+    /// Read FROM at this branch, tag or commit [default: the commit that is checked out]
+    #[arg(long, value_name = "REV")]
+    from_revision: Option<String>,
+
+    /// Why; goes into the commit message
+    #[arg(long, value_name = "TEXT")]
+    reason: Option<String>,
+
+    /// Push the branch; never overwrites what others pushed
+    #[arg(long, conflicts_with = "dry_run")]
+    push: bool,
+
+    /// Show what would be committed, and commit nothing
+    #[arg(long)]
+    dry_run: bool,
+}
+
+/// Reads the name of an environment, without a release.
+fn environment(text: &str) -> Result<String, String> {
+    let target: Target = text.parse().map_err(|error| format!("{error}"))?;
+    match target.release {
+        None => Ok(target.environment),
+        Some(_) => Err("name an environment; --release names one of its releases".to_owned()),
+    }
+}
+
+pub(crate) async fn run(ui: &mut Ui, ctx: &Context, args: PromoteArgs) -> Result<Exit, CliError> {
+    if ctx.settings.revision.is_some() {
+        return Err(CliError::usage(
+            "promote commits to the branch that is checked out: leave --revision out, or say --from-revision",
+        ));
+    }
+    if args.to.contains(&args.from) {
+        return Err(CliError::usage(format!(
+            "{} is where the versions come from",
+            args.from
+        )));
+    }
+    let source = ctx.source()?;
+    let branch = source.branch()?;
+    let now = source.tree(&branch.head)?;
+    let then = match &args.from_revision {
+        Some(revision) => Some(source.tree(revision)?),
+        None => None,
+    };
+    let upstream = if args.push {
+        Some(branch.upstream().await?)
+    } else {
+        None
+    };
+    let from = From {
+        tree: then.as_ref().unwrap_or(&now),
+        environment: &args.from,
+    };
+    let done = promote(&now, from, &args.to, args.release.as_deref()).map_err(|findings| {
+        CliError::from_findings(format!("{} is not promoted", args.from), findings)
+    })?;
+    ui.findings(&done.findings);
+    if done.files.is_empty() {
+        ui.status("nothing to commit: the versions are the same already");
+        return Ok(Exit::DONE);
+    }
+    for environment in &args.to {
+        check(&now, &done, environment)?;
+    }
+    if args.dry_run {
+        ui.print(unified(&now, &done.files, false).trim_end());
+        return Ok(Exit::DONE);
+    }
+    ensure_clean(&branch, &done.files).await?;
+    let message = message(&args, &done);
+    let commit = branch.commit(&done.files, &message).await?;
+    let subject = message.lines().next().unwrap_or_default();
+    ui.print(format_args!("{} {subject}", &commit[..7.min(commit.len())]));
+    for line in &done.promoted {
+        ui.status(line);
+    }
+    if let Some(upstream) = upstream {
+        branch.push(&upstream).await?;
+        ui.status(format_args!(
+            "pushed {} to {}",
+            branch.name, upstream.remote
+        ));
+    }
+    Ok(Exit::DONE)
+}
+
+/// What is committed must render.
+fn check(now: &dyn FileTree, done: &Promotion, environment: &str) -> Result<(), CliError> {
+    let tree = PatchedTree::new(now, &done.files);
+    let target = Target {
+        environment: environment.to_owned(),
+        release: None,
+    };
+    let loaded = read_all(&tree, Revision::None, environment)
+        .map_err(|findings| refused(&target, findings))?;
+    loaded.sound(&target).map(drop).map_err(|error| {
+        error.hint("nothing was committed: the versions do not fit this environment")
+    })
+}
+
+/// What is done, and why, for those who read the log of the branch.
+fn message(args: &PromoteArgs, done: &Promotion) -> String {
+    let subject = match done.promoted.as_slice() {
+        [one] => format!("Promote {one}"),
+        all => format!(
+            "Promote {} releases from {} to {}",
+            all.len(),
+            args.from,
+            args.to.join(", ")
+        ),
+    };
+    let mut parts = vec![subject];
+    parts.extend(args.reason.clone());
+    if done.promoted.len() > 1 {
+        parts.push(done.promoted.join("\n"));
+    }
+    parts.join("\n\n") + "\n"
+}

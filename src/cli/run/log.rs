@@ -1,0 +1,103 @@
+//! Events of the loop as log lines and numbers.
+
+use tokio::sync::mpsc::UnboundedReceiver;
+
+use crate::engine::controller::{End, LoopEvent};
+use crate::engine::sync::events::{EventKind, Outcome, SyncEvent};
+use crate::server::metrics::Metrics;
+
+/// Listens until the loop has ended.
+pub(super) async fn listen(
+    mut events: UnboundedReceiver<LoopEvent>,
+    mut syncs: UnboundedReceiver<SyncEvent>,
+    metrics: &Metrics,
+) {
+    loop {
+        tokio::select! {
+            Some(event) = events.recv() => {
+                metrics.count(&event);
+                log(&event);
+            }
+            Some(event) = syncs.recv() => log_sync(&event),
+            else => return,
+        }
+    }
+}
+
+fn log(event: &LoopEvent) {
+    match event {
+        LoopEvent::Fetched {
+            repository,
+            branches,
+            took,
+        } => tracing::debug!(%repository, branches, took = took.as_secs_f64(), "fetched"),
+        LoopEvent::Unreachable {
+            repository,
+            message,
+        } => tracing::warn!(%repository, error = %message, "repository unreachable"),
+        LoopEvent::Loaded {
+            environment,
+            revision,
+            releases,
+        } => tracing::info!(%environment, %revision, releases, "environment read"),
+        LoopEvent::Held {
+            environment,
+            reason,
+            message,
+        } => tracing::error!(%environment, %reason, error = %message, "environment held"),
+        LoopEvent::Unconnected {
+            environment,
+            message,
+        } => tracing::warn!(%environment, error = %message, "cluster unreachable"),
+        LoopEvent::Looked {
+            release,
+            revision,
+            end,
+            message,
+            took,
+        } => {
+            let took = took.as_secs_f64();
+            let result = end.word();
+            let environment = &release.environment;
+            let release = &release.release;
+            match end {
+                End::Unchanged | End::Suspended | End::Waiting => {
+                    tracing::debug!(%environment, %release, %revision, result, took, detail = %message, "release looked at");
+                }
+                End::Deployed | End::Removed | End::Superseded | End::Interrupted => {
+                    tracing::info!(%environment, %release, %revision, result, took, "release synced");
+                }
+                End::Drifted => {
+                    tracing::warn!(%environment, %release, %revision, result, took, detail = %message, "release drifted");
+                }
+                End::Failed | End::Refused => {
+                    tracing::error!(%environment, %release, %revision, result, took, error = %message, "release not synced");
+                }
+            }
+        }
+    }
+}
+
+fn log_sync(event: &SyncEvent) {
+    let environment = &event.release.environment;
+    let release = &event.release.release;
+    match &event.kind {
+        EventKind::Queued(holder) => {
+            tracing::info!(%environment, %release, %holder, "somebody else applies the release");
+        }
+        EventKind::Waiting(_, state) => {
+            tracing::debug!(%environment, %release, object = %state.object, detail = %state.message, "waiting");
+        }
+        EventKind::Done(_, Outcome::Failed(failure)) => {
+            tracing::warn!(%environment, %release, error = %failure.message, "step failed");
+        }
+        EventKind::Warning(finding) => {
+            tracing::warn!(%environment, %release, detail = %finding, "warning");
+        }
+        EventKind::Phase(_)
+        | EventKind::Started(_)
+        | EventKind::Retrying(..)
+        | EventKind::Done(..)
+        | EventKind::Finished(_) => {}
+    }
+}

@@ -1,0 +1,471 @@
+//! The loop: keeps environments equal to the branches that hold them.
+//!
+//! It is level-based: whatever wakes it (a push, an interval, a request, a
+//! restart), it looks at what git and the cluster say now, and brings the second
+//! to the first by the same plans that `apply` carries out. All that it keeps is
+//! in memory and can be lost.
+//!
+//! A task per repository fetches, one per environment renders, one per release
+//! syncs: none of them waits for another. They hand on the newest of what they
+//! have and never a queue, so what came in between is skipped. They share a
+//! thread, which mostly waits; what takes long (git, rendering) has others.
+//!
+//! The loop tells of itself by [`LoopEvent`]s, and by [`SyncEvent`]s of each
+//! run; it knows no consumer.
+
+mod ends;
+mod environment;
+mod pace;
+pub mod pulse;
+mod release;
+mod run;
+mod source;
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use pleach_domain::inventory::ReleaseName;
+use pleach_domain::observe::ClusterId;
+use pleach_domain::repo::controller::{Allow, Branches, Claim, ClaimKey, Heads, claims};
+use tokio::sync::{Notify, mpsc, watch};
+use tokio::task::{JoinSet, LocalSet};
+use tokio_util::sync::CancellationToken;
+
+use self::environment::{Assigned, Assignment, Environment};
+use self::pulse::Pulse;
+use self::source::SourceState;
+use super::sync::Claim as LeaseClaim;
+use super::sync::events::SyncEvent;
+use crate::io::cluster::Connection;
+use crate::io::git::mirror::Remote;
+
+/// What the loop follows, and where to.
+#[derive(Debug, Clone)]
+pub struct Setup {
+    /// The repositories.
+    pub repositories: Vec<Repository>,
+    /// Who carries plans out, and how long others are waited for.
+    pub claim: LeaseClaim,
+}
+
+/// A repository that is followed.
+#[derive(Debug, Clone)]
+pub struct Repository {
+    /// What messages call it.
+    pub name: String,
+    /// Where it is.
+    pub remote: Remote,
+    /// The environments that are synced from it.
+    pub grants: Vec<Arc<Grant>>,
+}
+
+/// Environments of a repository, where to, and within which limits.
+#[derive(Debug)]
+pub struct Grant {
+    /// The branches that hold them.
+    pub branches: Branches,
+    /// The cluster that is meant. None where the environment file may name it,
+    /// and the context of the kubeconfig too: at a desk.
+    pub cluster: Option<ClusterId>,
+    /// The cluster that is meant where neither this nor the file names one.
+    pub fallback: Option<ClusterId>,
+    /// The way to it.
+    pub connection: Connection,
+    /// What may be written at all; anything where left out.
+    pub allow: Option<Allow>,
+}
+
+/// One thing that happened in the loop.
+#[derive(Debug, Clone)]
+pub enum LoopEvent {
+    /// A repository was asked for its branches.
+    Fetched {
+        /// The repository.
+        repository: String,
+        /// How many of its branches are followed.
+        branches: usize,
+        /// How long it took.
+        took: Duration,
+    },
+    /// A repository cannot be reached.
+    Unreachable {
+        /// The repository.
+        repository: String,
+        /// Why.
+        message: String,
+    },
+    /// An environment was read at a new commit.
+    Loaded {
+        /// The environment.
+        environment: String,
+        /// The commit.
+        revision: String,
+        /// How many releases it has.
+        releases: usize,
+    },
+    /// Nothing newer of an environment is synced until somebody does something.
+    Held {
+        /// The environment.
+        environment: String,
+        /// One word.
+        reason: String,
+        /// One line.
+        message: String,
+    },
+    /// The cluster of an environment cannot be reached.
+    Unconnected {
+        /// The environment.
+        environment: String,
+        /// Why.
+        message: String,
+    },
+    /// A release was looked at, and what came of it.
+    Looked {
+        /// Environment and release.
+        release: ReleaseName,
+        /// The revision that is wanted.
+        revision: String,
+        /// What came of it.
+        end: End,
+        /// One line: why, where there is something to say.
+        message: String,
+        /// How long it took.
+        took: Duration,
+    },
+}
+
+/// What came of looking at a release.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum End {
+    /// It is as git says.
+    Unchanged,
+    /// It was made so.
+    Deployed,
+    /// It is gone, as git says.
+    Removed,
+    /// It failed, and is tried again.
+    Failed,
+    /// The plan may not be carried out.
+    Refused,
+    /// Somebody changed it, and that is only told.
+    Drifted,
+    /// A newer revision came meanwhile.
+    Superseded,
+    /// The loop ends.
+    Interrupted,
+    /// Somebody holds it.
+    Suspended,
+    /// It waits for its time.
+    Waiting,
+}
+
+impl End {
+    /// In one word.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Unchanged => "unchanged",
+            Self::Deployed => "deployed",
+            Self::Removed => "removed",
+            Self::Failed => "failed",
+            Self::Refused => "refused",
+            Self::Drifted => "drifted",
+            Self::Superseded => "superseded",
+            Self::Interrupted => "interrupted",
+            Self::Suspended => "suspended",
+            Self::Waiting => "waiting",
+        }
+    }
+}
+
+/// Who hears of what happens.
+#[derive(Debug, Clone)]
+pub struct Listener {
+    /// Of the loop.
+    pub events: mpsc::UnboundedSender<LoopEvent>,
+    /// Of each run.
+    pub syncs: mpsc::UnboundedSender<SyncEvent>,
+}
+
+impl Listener {
+    /// Tells of something; nobody has to listen.
+    fn tell(&self, event: LoopEvent) {
+        drop(self.events.send(event));
+    }
+}
+
+/// A task of the loop came to an end that nobody asked for.
+#[derive(Debug, thiserror::Error)]
+#[error("a task of the loop failed; this is a bug")]
+pub struct TaskFailed(#[source] tokio::task::JoinError);
+
+/// What every task has.
+#[derive(Debug, Clone)]
+struct Shared {
+    listener: Listener,
+    pulse: Pulse,
+    claim: LeaseClaim,
+    stop: CancellationToken,
+}
+
+/// How often the environments of a repository want it to be looked at.
+#[derive(Debug, Clone, Default)]
+struct Paces(Arc<PacesInner>);
+
+#[derive(Debug, Default)]
+struct PacesInner {
+    intervals: Mutex<BTreeMap<ClaimKey, Duration>>,
+    /// One of them is another now.
+    changed: Notify,
+}
+
+impl Paces {
+    fn set(&self, key: &ClaimKey, interval: Duration) {
+        let mut intervals = self.lock();
+        if intervals.insert(key.clone(), interval) != Some(interval) {
+            self.0.changed.notify_one();
+        }
+    }
+
+    fn shortest(&self) -> Option<Duration> {
+        self.lock().values().min().copied()
+    }
+
+    async fn changed(&self) {
+        self.0.changed.notified().await;
+    }
+
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<ClaimKey, Duration>> {
+        self.0
+            .intervals
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Makes the loop look at repositories at once.
+#[derive(Debug, Clone)]
+pub struct Trigger(Vec<Arc<Notify>>);
+
+impl Trigger {
+    /// Fetches a repository, by its position. However often this is asked for
+    /// meanwhile, it is done once more.
+    pub fn fetch(&self, repository: usize) {
+        if let Some(wake) = self.0.get(repository) {
+            wake.notify_one();
+        }
+    }
+}
+
+/// The loop, ready to run.
+pub struct Controller {
+    setup: Setup,
+    listener: Listener,
+    trigger: Trigger,
+    pulse: Pulse,
+}
+
+impl Controller {
+    /// Prepares it.
+    pub fn new(setup: Setup, listener: Listener) -> Self {
+        let trigger = setup.repositories.iter().map(|_| Arc::default()).collect();
+        Self {
+            setup,
+            listener,
+            trigger: Trigger(trigger),
+            pulse: Pulse::default(),
+        }
+    }
+
+    /// What makes it look at repositories.
+    pub fn trigger(&self) -> Trigger {
+        self.trigger.clone()
+    }
+
+    /// What tells whether it goes on.
+    pub fn pulse(&self) -> Pulse {
+        self.pulse.clone()
+    }
+
+    /// Runs until it is stopped: what is under way ends at its next safe point.
+    pub async fn run(self, stop: CancellationToken) -> Result<(), TaskFailed> {
+        LocalSet::new().run_until(self.run_here(stop)).await
+    }
+
+    async fn run_here(self, stop: CancellationToken) -> Result<(), TaskFailed> {
+        let stop = stop.child_token();
+        let shared = Shared {
+            listener: self.listener,
+            pulse: self.pulse.clone(),
+            claim: self.setup.claim,
+            stop: stop.clone(),
+        };
+        let mut tasks = JoinSet::new();
+        tasks.spawn_local(self.pulse.clone().beat(stop.clone()));
+        let changed = Arc::new(Notify::new());
+        let mut sources = Vec::new();
+        let mut paces = Vec::new();
+        for (repository, wake) in self.setup.repositories.iter().zip(&self.trigger.0) {
+            let (sender, receiver) = watch::channel(SourceState::default());
+            let pace = Paces::default();
+            tasks.spawn_local(source::follow(
+                repository.clone(),
+                (Arc::clone(wake), pace.clone()),
+                (sender, Arc::clone(&changed)),
+                shared.clone(),
+            ));
+            sources.push(receiver);
+            paces.push(pace);
+        }
+        let mut supervisor = Supervisor {
+            repositories: &self.setup.repositories,
+            paces,
+            shared,
+            environments: BTreeMap::new(),
+        };
+        let ended = loop {
+            let states: Vec<SourceState> = sources
+                .iter_mut()
+                .map(|source| source.borrow_and_update().clone())
+                .collect();
+            supervisor.assign(&states, &mut tasks);
+            if states.iter().all(|state| state.was_tried) {
+                self.pulse.is_ready();
+            }
+            tokio::select! {
+                () = changed.notified() => {}
+                () = stop.cancelled() => break Ok(()),
+                Some(ended) = tasks.join_next() => if let Err(error) = ended {
+                    break Err(TaskFailed(error));
+                },
+            }
+        };
+        self.pulse.is_draining();
+        stop.cancel();
+        let mut ended = ended;
+        while let Some(task) = tasks.join_next().await {
+            let task = task.map_err(TaskFailed);
+            ended = ended.and(task);
+        }
+        ended
+    }
+}
+
+/// Hands branches to environments.
+struct Supervisor<'a> {
+    repositories: &'a [Repository],
+    paces: Vec<Paces>,
+    shared: Shared,
+    environments: BTreeMap<ClaimKey, watch::Sender<Assigned>>,
+}
+
+impl Supervisor<'_> {
+    fn assign(&mut self, states: &[SourceState], tasks: &mut JoinSet<()>) {
+        let grants: Vec<Vec<_>> = self
+            .repositories
+            .iter()
+            .map(|repository| {
+                let grants = repository.grants.iter();
+                grants
+                    .map(|grant| {
+                        let cluster = grant.cluster.as_ref().map(|id| id.0.clone());
+                        (grant.branches.clone(), cluster)
+                    })
+                    .collect()
+            })
+            .collect();
+        let heads: Vec<Heads> = states
+            .iter()
+            .map(|state| {
+                let fetched = state.fetched.as_ref();
+                fetched.map_or_else(Heads::new, |fetched| fetched.heads.clone())
+            })
+            .collect();
+        let claims = claims(&grants, &heads);
+        for (key, claim) in &claims {
+            let (claimant, assignment) = match claim {
+                Claim::Held(claimant) => {
+                    let state = &states[claimant.repository];
+                    let assignment = match (&claimant.commit, &state.fetched) {
+                        (Some(commit), Some(fetched)) => Assignment::Follow {
+                            commit: commit.clone(),
+                            reader: fetched.reader.clone(),
+                        },
+                        (None, Some(_)) => missing(&claimant.branch),
+                        (_, None) => Assignment::Unknown,
+                    };
+                    (claimant, assignment)
+                }
+                Claim::Contested(claimants) => {
+                    let who: Vec<String> = claimants
+                        .iter()
+                        .map(|one| {
+                            let repository = &self.repositories[one.repository].name;
+                            format!("{} of {repository}", one.branch)
+                        })
+                        .collect();
+                    let assignment = Assignment::Held {
+                        reason: "Contested",
+                        message: format!(
+                            "several branches hold the environment, so it is synced from none of them: {}",
+                            who.join(", ")
+                        ),
+                    };
+                    (&claimants[0], assignment)
+                }
+            };
+            let repository = &self.repositories[claimant.repository];
+            let assigned = Assigned {
+                grant: Arc::clone(&repository.grants[claimant.grant]),
+                what: assignment,
+                source: states[claimant.repository].trouble.clone(),
+            };
+            self.give(key, claimant.repository, assigned, tasks);
+        }
+        // A branch that is gone suspends its environment, and deletes nothing.
+        for (key, sender) in &self.environments {
+            if !claims.contains_key(key) {
+                let mut assigned = sender.borrow().clone();
+                assigned.what = missing(&format!("of environment {}", key.environment));
+                sender.send_if_modified(|known| replace(known, assigned));
+            }
+        }
+    }
+
+    fn give(
+        &mut self,
+        key: &ClaimKey,
+        repository: usize,
+        assigned: Assigned,
+        tasks: &mut JoinSet<()>,
+    ) {
+        if let Some(sender) = self.environments.get(key) {
+            sender.send_if_modified(|known| replace(known, assigned));
+            return;
+        }
+        let (sender, receiver) = watch::channel(assigned);
+        self.environments.insert(key.clone(), sender);
+        let environment = Environment::new(
+            key.clone(),
+            receiver,
+            self.paces[repository].clone(),
+            self.shared.clone(),
+        );
+        tasks.spawn_local(environment.run());
+    }
+}
+
+fn replace(known: &mut Assigned, assigned: Assigned) -> bool {
+    let differs = !known.is_same(&assigned);
+    *known = assigned;
+    differs
+}
+
+fn missing(branch: &str) -> Assignment {
+    Assignment::Held {
+        reason: "BranchMissing",
+        message: format!(
+            "branch {branch} is gone: the environment is suspended, nothing is applied and nothing deleted"
+        ),
+    }
+}

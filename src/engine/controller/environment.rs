@@ -1,0 +1,544 @@
+//! One environment: read at the newest commit of its branch, and handed to a
+//! task per release.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::StreamExt as _;
+use futures::stream::BoxStream;
+use pleach_domain::finding::Finding;
+use pleach_domain::inventory::{
+    Condition, ConditionKind, Orders, ReleaseName, ReleaseSummary, Store,
+};
+use pleach_domain::observe::ClusterId;
+use pleach_domain::repo::controller::ClaimKey;
+use tokio::sync::{Notify, watch};
+use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep_until};
+
+use super::ends::Ends;
+use super::release::Release;
+use super::run::Wanted;
+use super::{Grant, LoopEvent, Paces, Shared, pace};
+use crate::engine::load::{Loaded, is_unknown, read_all};
+use crate::engine::planning::agent;
+use crate::engine::sync::is_cluster;
+use crate::engine::sync::state::{self, Search};
+use crate::engine::words;
+use crate::io::cluster::{Cluster, ClusterError};
+use crate::io::git::Revision;
+use crate::io::git::mirror::Reader;
+
+/// How long it may take to read an environment.
+const LIMIT: Duration = Duration::from_mins(10);
+/// How long the message of a condition is at most.
+const LONGEST_MESSAGE: usize = 1024;
+
+/// What an environment is to be made of.
+#[derive(Debug, Clone)]
+pub(super) struct Assigned {
+    /// Where to, and within which limits.
+    pub(super) grant: Arc<Grant>,
+    /// The commit, or why there is none.
+    pub(super) what: Assignment,
+    /// Why its repository cannot be reached now.
+    pub(super) source: Option<String>,
+}
+
+/// The commit of an environment, or why there is none.
+#[derive(Debug, Clone)]
+pub(super) enum Assignment {
+    /// A commit of its branch.
+    Follow { commit: String, reader: Reader },
+    /// It is not synced.
+    Held {
+        reason: &'static str,
+        message: String,
+    },
+    /// Its repository was not reached yet.
+    Unknown,
+}
+
+impl Assigned {
+    /// Whether they mean the same: mirrors are made anew without a change.
+    pub(super) fn is_same(&self, other: &Self) -> bool {
+        let what = match (&self.what, &other.what) {
+            (Assignment::Follow { commit: a, .. }, Assignment::Follow { commit: b, .. })
+            | (Assignment::Held { message: a, .. }, Assignment::Held { message: b, .. }) => a == b,
+            (Assignment::Unknown, Assignment::Unknown) => true,
+            _ => false,
+        };
+        what && Arc::ptr_eq(&self.grant, &other.grant) && self.source == other.source
+    }
+}
+
+/// Why nothing newer of an environment is synced.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Hold {
+    reason: String,
+    message: String,
+}
+
+impl Hold {
+    fn new(reason: &str, message: impl Into<String>) -> Self {
+        let mut message: String = message.into();
+        if message.len() > LONGEST_MESSAGE {
+            let end = message.floor_char_boundary(LONGEST_MESSAGE);
+            message.truncate(end);
+            message.push('…');
+        }
+        Self {
+            reason: reason.to_owned(),
+            message,
+        }
+    }
+}
+
+/// What the record's object says beside its record.
+pub(super) fn conditions(stalled: Option<(&str, &str)>, source: Option<&str>) -> Vec<Condition> {
+    let condition = |kind, reason: &str, message: &str| Condition {
+        kind,
+        reason: reason.to_owned(),
+        message: message.to_owned(),
+    };
+    let stalled =
+        stalled.map(|(reason, message)| condition(ConditionKind::Stalled, reason, message));
+    let source =
+        source.map(|message| condition(ConditionKind::SourceUnavailable, "Unreachable", message));
+    stalled.into_iter().chain(source).collect()
+}
+
+/// A release that has a task.
+struct Running {
+    wanted: watch::Sender<Arc<Wanted>>,
+    wake: Arc<Notify>,
+}
+
+/// All releases, whenever one of them changes.
+type Releases = BoxStream<'static, Result<Vec<ReleaseSummary>, ClusterError>>;
+
+/// A connection, and what was asked for over it.
+struct Connected {
+    grant: Arc<Grant>,
+    context: Option<String>,
+    cluster: Cluster,
+    /// What people ask for, as it comes in.
+    orders: Option<(Store, Releases)>,
+    known: BTreeMap<ReleaseName, Orders>,
+}
+
+/// The task of an environment.
+pub(super) struct Environment {
+    key: ClaimKey,
+    assigned: watch::Receiver<Assigned>,
+    paces: Paces,
+    shared: Shared,
+    loaded: Option<Arc<Loaded>>,
+    /// The commit that was last read, whatever came of it.
+    tried: Option<String>,
+    hold: Option<Hold>,
+    connected: Option<Connected>,
+    releases: BTreeMap<String, Running>,
+    ends: Option<watch::Sender<(Arc<Wanted>, Reader)>>,
+    tasks: JoinSet<()>,
+    /// What was told of all releases while none had a task.
+    told: Option<Vec<Condition>>,
+}
+
+impl Environment {
+    pub(super) fn new(
+        key: ClaimKey,
+        assigned: watch::Receiver<Assigned>,
+        paces: Paces,
+        shared: Shared,
+    ) -> Self {
+        Self {
+            key,
+            assigned,
+            paces,
+            shared,
+            loaded: None,
+            tried: None,
+            hold: None,
+            connected: None,
+            releases: BTreeMap::new(),
+            ends: None,
+            tasks: JoinSet::new(),
+            told: None,
+        }
+    }
+
+    pub(super) async fn run(mut self) {
+        let mut failures = 0;
+        while !self.shared.stop.is_cancelled() {
+            let assigned = self.assigned.borrow_and_update().clone();
+            self.read(&assigned).await;
+            let retry = match self.settle(&assigned).await {
+                Ok(()) => {
+                    failures = 0;
+                    None
+                }
+                Err(message) => {
+                    failures += 1;
+                    self.shared.listener.tell(LoopEvent::Unconnected {
+                        environment: self.key.environment.clone(),
+                        message,
+                    });
+                    Some(pace::after(failures))
+                }
+            };
+            if !self.wait(retry).await {
+                break;
+            }
+        }
+        // Those that are left end at their next safe point.
+        self.releases.clear();
+        self.ends = None;
+        while let Some(ended) = self.tasks.join_next().await {
+            pass_on(ended);
+        }
+    }
+
+    /// Waits until there is something to do; false at the end of the loop.
+    async fn wait(&mut self, retry: Option<Duration>) -> bool {
+        let retry_at = retry.map(|pause| Instant::now() + pause);
+        loop {
+            let orders = async {
+                match &mut self.connected {
+                    Some(Connected {
+                        orders: Some((_, orders)),
+                        ..
+                    }) => orders.next().await,
+                    _ => std::future::pending().await,
+                }
+            };
+            let retry = async {
+                match retry_at {
+                    Some(at) => sleep_until(at).await,
+                    None => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                () = self.shared.stop.cancelled() => return false,
+                changed = self.assigned.changed() => return changed.is_ok(),
+                () = retry => return true,
+                Some(ended) = self.tasks.join_next() => pass_on(ended),
+                said = orders => match said {
+                    Some(Ok(releases)) => self.hear(releases),
+                    // It goes on by itself, and each release looks at its own.
+                    Some(Err(error)) => tracing::debug!(
+                        environment = %self.key.environment,
+                        error = %words(&error),
+                        "requests of people cannot be followed"
+                    ),
+                    None => if let Some(connected) = &mut self.connected {
+                        connected.orders = None;
+                    },
+                },
+            }
+        }
+    }
+
+    /// Wakes the releases of which somebody wants something else now.
+    fn hear(&mut self, releases: Vec<ReleaseSummary>) {
+        let Some(connected) = &mut self.connected else {
+            return;
+        };
+        for ReleaseSummary { name, orders, .. } in releases {
+            if name.environment != self.key.environment {
+                continue;
+            }
+            let known = connected.known.insert(name.clone(), orders.clone());
+            let is_asked = known.is_some_and(|known| {
+                known.suspend != orders.suspend
+                    || (orders.sync.is_some() && known.sync != orders.sync)
+            });
+            if is_asked && let Some(running) = self.releases.get(&name.release) {
+                running.wake.notify_one();
+            }
+        }
+    }
+
+    /// Reads the environment, where its commit is another one.
+    async fn read(&mut self, assigned: &Assigned) {
+        let (commit, reader) = match &assigned.what {
+            Assignment::Follow { commit, reader } => (commit, reader),
+            Assignment::Held { reason, message } => {
+                self.loaded = None;
+                self.tried = None;
+                self.held(Hold::new(reason, message.clone()));
+                return;
+            }
+            Assignment::Unknown => return,
+        };
+        if self.tried.as_ref() == Some(commit) {
+            return;
+        }
+        let name = self.key.environment.clone();
+        let work = format!("to read environment {name}");
+        let _work = self.shared.pulse.work(work, LIMIT);
+        let (at, from) = (commit.clone(), reader.clone());
+        let reading = tokio::task::spawn_blocking(move || load(&from, &at, &name));
+        let Some(read) = self.shared.stop.run_until_cancelled(reading).await else {
+            return;
+        };
+        self.tried = Some(commit.clone());
+        match read {
+            Ok(Ok(loaded)) => {
+                self.shared.listener.tell(LoopEvent::Loaded {
+                    environment: self.key.environment.clone(),
+                    revision: commit.clone(),
+                    releases: loaded.rendered.len(),
+                });
+                self.hold = None;
+                self.loaded = Some(Arc::new(loaded));
+            }
+            Ok(Err(hold)) => {
+                // What git has no more is left alone; what is only broken is
+                // kept as it was last good.
+                if hold.reason == "EnvironmentMissing" {
+                    self.loaded = None;
+                }
+                self.held(hold);
+            }
+            Err(_) => self.held(Hold::new(
+                "Internal",
+                format!("commit {commit} could not be read; this is a bug"),
+            )),
+        }
+    }
+
+    fn held(&mut self, hold: Hold) {
+        if self.hold.as_ref() != Some(&hold) {
+            self.shared.listener.tell(LoopEvent::Held {
+                environment: self.key.environment.clone(),
+                reason: hold.reason.clone(),
+                message: hold.message.clone(),
+            });
+        }
+        self.hold = Some(hold);
+    }
+
+    /// Brings the tasks in line with what was read.
+    async fn settle(&mut self, assigned: &Assigned) -> Result<(), String> {
+        let Some(loaded) = self.loaded.clone() else {
+            self.releases.clear();
+            self.ends = None;
+            return self.tell(assigned).await;
+        };
+        let grant = &assigned.grant;
+        let named = loaded.environment.cluster.id.clone().map(ClusterId);
+        let cluster_id = match (&grant.cluster, named) {
+            (Some(meant), Some(named)) if *meant != named => {
+                let message = format!(
+                    "the environment file names cluster {named}, and the loop may sync it to {meant} only"
+                );
+                self.held(Hold::new("WrongCluster", message));
+                self.releases.clear();
+                self.ends = None;
+                return self.tell(assigned).await;
+            }
+            (Some(meant), _) => Some(meant.clone()),
+            (None, named) => named.or_else(|| grant.fallback.clone()),
+        };
+        let interval = loaded.environment.sync.interval;
+        self.paces
+            .set(&self.key, interval.try_into().unwrap_or(LIMIT));
+        let context = loaded.environment.cluster.context.clone();
+        let cluster = self.connect(grant, context).await?;
+        self.follow_orders(&cluster, &loaded.environment.store);
+        self.told = None;
+        let conditions = self.conditions(assigned);
+        let wanted = |index| {
+            Arc::new(Wanted {
+                loaded: Arc::clone(&loaded),
+                index,
+                cluster: cluster.clone(),
+                cluster_id: cluster_id.clone(),
+                grant: Arc::clone(grant),
+                conditions: conditions.clone(),
+            })
+        };
+        let mut releases = BTreeMap::new();
+        for (index, (release, _)) in loaded.rendered.iter().enumerate() {
+            let name = &release.name.release;
+            let wanted = wanted(index);
+            let running = if let Some(running) = self.releases.remove(name) {
+                running.wanted.send_replace(wanted);
+                running
+            } else {
+                let (sender, receiver) = watch::channel(wanted);
+                let wake = Arc::new(Notify::new());
+                let task = Release::new(receiver, Arc::clone(&wake), self.shared.clone());
+                self.tasks.spawn_local(task.run());
+                Running {
+                    wanted: sender,
+                    wake,
+                }
+            };
+            releases.insert(name.clone(), running);
+        }
+        // What is left is not in git any more: its task ends.
+        self.releases = releases;
+        if let Assignment::Follow { reader, .. } = &assigned.what
+            && self.hold.is_none()
+        {
+            let last = (wanted(0), reader.clone());
+            if let Some(ends) = &self.ends {
+                drop(ends.send_replace(last));
+            } else {
+                let (sender, receiver) = watch::channel(last);
+                let ends = Ends::new(receiver, self.shared.clone());
+                self.tasks.spawn_local(ends.run());
+                self.ends = Some(sender);
+            }
+        }
+        Ok(())
+    }
+
+    fn conditions(&self, assigned: &Assigned) -> Vec<Condition> {
+        let hold = self.hold.as_ref();
+        conditions(
+            hold.map(|hold| (hold.reason.as_str(), hold.message.as_str())),
+            assigned.source.as_deref(),
+        )
+    }
+
+    /// Tells of all releases of the environment while none of them has a task.
+    async fn tell(&mut self, assigned: &Assigned) -> Result<(), String> {
+        let said = self.conditions(assigned);
+        if said.is_empty() || self.told.as_ref() == Some(&said) {
+            return Ok(());
+        }
+        let cluster = self.connect(&assigned.grant, None).await?;
+        let id = assigned.grant.cluster.clone();
+        let id = id.or_else(|| assigned.grant.fallback.clone());
+        let telling = async {
+            let records = state::releases(&cluster, &Search::Everywhere).await;
+            for release in records.map_err(|error| words(&error))?.releases {
+                if release.name.environment != self.key.environment {
+                    continue;
+                }
+                let is_meant = match &id {
+                    // Another cluster may have a release of the same name.
+                    Some(id) => is_cluster(&cluster, &release.store, &id.0).await == Some(true),
+                    None => true,
+                };
+                if is_meant {
+                    let told = state::tell(&cluster, &release.name, &release.store, &said);
+                    told.await.map_err(|error| words(&error))?;
+                }
+            }
+            Ok::<_, String>(())
+        };
+        let stop = self.shared.stop.clone();
+        if let Some(told) = stop.run_until_cancelled(telling).await {
+            told?;
+            self.told = Some(said);
+        }
+        Ok(())
+    }
+
+    /// The connection; another one where the grant or the context is another.
+    async fn connect(
+        &mut self,
+        grant: &Arc<Grant>,
+        context: Option<String>,
+    ) -> Result<Cluster, String> {
+        // Only at a desk the file says which context is meant.
+        let context = match (&grant.cluster, &grant.connection.context) {
+            (None, None) => context,
+            (_, named) => named.clone(),
+        };
+        if let Some(connected) = &self.connected
+            && Arc::ptr_eq(&connected.grant, grant)
+            && (connected.context == context || self.loaded.is_none())
+        {
+            return Ok(connected.cluster.clone());
+        }
+        self.connected = None;
+        let mut connection = grant.connection.clone();
+        connection.context.clone_from(&context);
+        connection.user_agent = agent(None);
+        let stop = self.shared.stop.clone();
+        let connecting = Cluster::connect(&connection);
+        let cluster = match stop.run_until_cancelled(connecting).await {
+            Some(cluster) => cluster.map_err(|error| words(&error))?,
+            None => return Err("the loop ends".to_owned()),
+        };
+        self.connected = Some(Connected {
+            grant: Arc::clone(grant),
+            context,
+            cluster: cluster.clone(),
+            orders: None,
+            known: BTreeMap::new(),
+        });
+        Ok(cluster)
+    }
+
+    /// Listens for what people ask of the releases.
+    fn follow_orders(&mut self, cluster: &Cluster, store: &Store) {
+        let Some(connected) = &mut self.connected else {
+            return;
+        };
+        let is_followed = |(known, _): &(Store, Releases)| known == store;
+        if !connected.orders.as_ref().is_some_and(is_followed) {
+            let search = Search::In(store.clone());
+            let orders = state::follow_releases(cluster, &search).boxed();
+            connected.orders = Some((store.clone(), orders));
+            connected.known.clear();
+        }
+    }
+}
+
+/// A task that broke down takes the one that started it along: the loop ends,
+/// and is started anew by whoever watches it.
+fn pass_on(ended: Result<(), tokio::task::JoinError>) {
+    if let Err(error) = ended
+        && let Ok(panic) = error.try_into_panic()
+    {
+        std::panic::resume_unwind(panic);
+    }
+}
+
+/// Reads an environment at a commit, or says why it cannot be synced.
+fn load(reader: &Reader, commit: &str, name: &str) -> Result<Loaded, Hold> {
+    let short = commit.get(..7).unwrap_or(commit);
+    let invalid = |findings: &[Finding]| {
+        let errors: Vec<String> = findings
+            .iter()
+            .filter(|finding| finding.is_error())
+            .map(ToString::to_string)
+            .collect();
+        let reason = if is_unknown(findings) {
+            "EnvironmentMissing"
+        } else {
+            "InvalidRepository"
+        };
+        Hold::new(reason, format!("commit {short}: {}", errors.join("; ")))
+    };
+    let tree = reader
+        .tree(commit)
+        .map_err(|error| Hold::new("InvalidRepository", words(&error)))?;
+    let loaded = read_all(&tree, Revision::Commit(commit.to_owned()), name)
+        .map_err(|findings| invalid(&findings))?;
+    if !loaded.is_sound() {
+        return Err(invalid(&loaded.findings));
+    }
+    let elsewhere = loaded.rendered.iter().find(|(release, _)| {
+        let former = release.moved_from.as_ref();
+        former.is_some_and(|former| former.environment != name)
+    });
+    if let Some((release, _)) = elsewhere {
+        // One branch would take what another branch holds.
+        return Err(Hold::new(
+            "InvalidRepository",
+            format!(
+                "commit {short}: {}: release {} takes over objects of another environment, which is done from the desk: `pleach apply {name}`",
+                release.origin, release.name.release
+            ),
+        ));
+    }
+    Ok(loaded)
+}

@@ -1,0 +1,173 @@
+//! What is wanted of a release, and one run that brings it about.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use pleach_domain::finding::{Finding, Kind};
+use pleach_domain::inventory::Condition;
+use pleach_domain::observe::ClusterId;
+use pleach_domain::plan::Plan;
+use pleach_domain::render::Rendered;
+use pleach_domain::repo::ResolvedRelease;
+use tokio_util::sync::CancellationToken;
+
+use super::{End, Grant, Shared};
+use crate::engine::load::Loaded;
+use crate::engine::planning::{Options, Planned, Planner};
+use crate::engine::stop::{Cause, Stop};
+use crate::engine::sync::events::Events;
+use crate::engine::sync::report::SyncResult;
+use crate::engine::sync::{self, Run, SyncError};
+use crate::engine::words;
+use crate::io::cluster::Cluster;
+
+/// How long it may take to look at a release.
+pub(super) const LIMIT: Duration = Duration::from_mins(15);
+
+/// A release as it is wanted, and where.
+#[derive(Debug)]
+pub(super) struct Wanted {
+    /// The environment at a commit.
+    pub(super) loaded: Arc<Loaded>,
+    /// Position of the release in it.
+    pub(super) index: usize,
+    /// Where it is.
+    pub(super) cluster: Cluster,
+    /// The cluster that is meant.
+    pub(super) cluster_id: Option<ClusterId>,
+    /// The limits.
+    pub(super) grant: Arc<Grant>,
+    /// What there is to say of the environment.
+    pub(super) conditions: Vec<Condition>,
+}
+
+impl Wanted {
+    /// What makes the plans.
+    pub(super) fn planner(&self, verify: bool) -> Planner<'_> {
+        Planner {
+            loaded: &self.loaded,
+            cluster: &self.cluster,
+            cluster_id: self.cluster_id.as_ref(),
+            options: Options {
+                verify,
+                wait: true,
+                review: true,
+            },
+        }
+    }
+
+    /// The release, and what it renders to.
+    pub(super) fn release(&self) -> &(ResolvedRelease, Rendered) {
+        &self.loaded.rendered[self.index]
+    }
+
+    /// The commit.
+    pub(super) fn revision(&self) -> String {
+        self.loaded.revision.to_string()
+    }
+
+    /// Whether the release is the same in both: a run need not be stopped for a
+    /// commit that only changes others.
+    pub(super) fn is_same(&self, other: &Self) -> bool {
+        let ((a, a_rendered), (b, b_rendered)) = (self.release(), other.release());
+        let digests = |rendered: &'_ Rendered| -> Vec<_> {
+            let manifests = rendered.manifests.iter();
+            manifests
+                .map(|manifest| (manifest.id().clone(), manifest.digest()))
+                .collect()
+        };
+        a.version == b.version
+            && a.bundle == b.bundle
+            && a.sequence == b.sequence
+            && a.restart_on_config_change == b.restart_on_config_change
+            && digests(a_rendered) == digests(b_rendered)
+    }
+
+    /// What forbids to carry out a plan.
+    pub(super) fn refusals(&self, planned: &Planned) -> Vec<Finding> {
+        let mut refusals: Vec<Finding> = planned.plan.refusals().cloned().collect();
+        if let Some(allow) = &self.grant.allow {
+            refusals.extend(allow.check(&planned.plan));
+        }
+        if self.cluster_id.is_none() && planned.is_new() {
+            let id = &planned.observation.observed.cluster;
+            refusals.push(
+                Finding::error(
+                    Kind::Policy,
+                    "cluster-not-named",
+                    "nothing says which cluster is meant, and nothing is installed there yet",
+                )
+                .hint(format!(
+                    "name it in the environment file, or with `--cluster-id {id}`"
+                )),
+            );
+        }
+        refusals
+    }
+}
+
+/// Findings in one line.
+pub(super) fn line(findings: &[Finding]) -> String {
+    let texts: Vec<String> = findings.iter().take(5).map(ToString::to_string).collect();
+    let more = findings.len().saturating_sub(texts.len());
+    let more = if more > 0 {
+        format!("; and {more} more")
+    } else {
+        String::new()
+    };
+    texts.join("; ") + &more
+}
+
+/// Carries a plan out. `newer` ends it at its next safe point.
+pub(super) async fn carry_out(
+    shared: &Shared,
+    cluster: &Cluster,
+    planned: Planned,
+    newer: CancellationToken,
+) -> (End, String) {
+    let Planned {
+        mut desired,
+        observation,
+        plan,
+    } = planned;
+    let events = Events::new(desired.name.clone(), shared.listener.syncs.clone());
+    let stop = Stop::on(Cause::Interrupted, shared.stop.clone()).or_on(Cause::Superseded, newer);
+    let run = Run {
+        cluster,
+        claim: &shared.claim,
+        events: &events,
+        stop: &stop,
+    };
+    let running = sync::carry_out(&run, &mut desired, observation, &plan);
+    let result = Box::pin(running).await;
+    judge(&plan, result)
+}
+
+fn judge(plan: &Plan, result: Result<SyncResult, SyncError>) -> (End, String) {
+    let result = match result {
+        Ok(result) => result,
+        Err(error) => return (End::Failed, words(&error)),
+    };
+    let failure = || {
+        let first = result.failures(plan).next();
+        let first = first.map(|(object, failure)| format!("{object}: {}", failure.message));
+        let unrecorded = result.unrecorded.as_deref().map(|error| words(error));
+        let blocked = plan.findings.iter().find(|finding| finding.is_error());
+        first
+            .or(unrecorded)
+            .or_else(|| blocked.map(ToString::to_string))
+            .unwrap_or_default()
+    };
+    match result.ending {
+        "deployed" => (End::Deployed, String::new()),
+        "unchanged" => (End::Unchanged, String::new()),
+        "uninstalled" => (End::Removed, String::new()),
+        "removed" => (
+            End::Waiting,
+            "git has it no more, and its end waits for consent".to_owned(),
+        ),
+        "superseded" => (End::Superseded, String::new()),
+        "interrupted" => (End::Interrupted, String::new()),
+        _ => (End::Failed, failure()),
+    }
+}

@@ -1,0 +1,120 @@
+//! One repository: fetched when somebody pushed, and from time to time.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use pleach_domain::repo::controller::Branches;
+use tokio::sync::{Notify, watch};
+use tokio::time::{Instant, sleep_until, timeout};
+
+use super::{LoopEvent, Paces, Repository, Shared, pace};
+use crate::engine::words;
+use crate::io::git::GitError;
+use crate::io::git::mirror::{Fetched, Mirror};
+
+/// How often a repository is asked at least.
+const LONGEST: Duration = Duration::from_mins(1);
+/// When a fetch that does not even keep its own limits is given up.
+const LIMIT: Duration = Duration::from_mins(7);
+/// How much longer until the loop is said to hang.
+const GRACE: Duration = Duration::from_mins(1);
+
+/// What is known of a repository.
+#[derive(Debug, Clone, Default)]
+pub(super) struct SourceState {
+    /// What it had when it was last reached.
+    pub(super) fetched: Option<Arc<Fetched>>,
+    /// Why it cannot be reached now.
+    pub(super) trouble: Option<String>,
+    /// Whether it was asked at all.
+    pub(super) was_tried: bool,
+}
+
+/// Fetches until the loop ends. Says what it found, and wakes whoever listens.
+pub(super) async fn follow(
+    repository: Repository,
+    (wake, paces): (Arc<Notify>, Paces),
+    (sender, changed): (watch::Sender<SourceState>, Arc<Notify>),
+    shared: Shared,
+) {
+    let mut mirror = None;
+    let mut failures = 0;
+    loop {
+        let work = format!("to fetch {}", repository.name);
+        let work = shared.pulse.work(work, LIMIT + GRACE);
+        let started = Instant::now();
+        let fetching = fetch(&repository, &mut mirror);
+        let Some(fetched) = shared.stop.run_until_cancelled(fetching).await else {
+            return;
+        };
+        drop(work);
+        match fetched {
+            Ok(fetched) => {
+                failures = 0;
+                shared.listener.tell(LoopEvent::Fetched {
+                    repository: repository.name.clone(),
+                    branches: fetched.heads.len(),
+                    took: started.elapsed(),
+                });
+                sender.send_replace(SourceState {
+                    fetched: Some(Arc::new(fetched)),
+                    trouble: None,
+                    was_tried: true,
+                });
+            }
+            Err(message) => {
+                failures += 1;
+                shared.listener.tell(LoopEvent::Unreachable {
+                    repository: repository.name.clone(),
+                    message: message.clone(),
+                });
+                sender.send_modify(|state| {
+                    state.trouble = Some(message);
+                    state.was_tried = true;
+                });
+            }
+        }
+        changed.notify_one();
+        let asked = Instant::now();
+        loop {
+            let pause = if failures > 0 {
+                pace::after(failures)
+            } else {
+                pace::interval(paces.shortest().unwrap_or(LONGEST).min(LONGEST))
+            };
+            tokio::select! {
+                () = wake.notified() => break,
+                () = sleep_until(asked + pause) => break,
+                // An environment that was just read may want it more often.
+                () = paces.changed() => {}
+                () = shared.stop.cancelled() => return,
+            }
+        }
+    }
+}
+
+/// Fetches once. A mirror that does not come back is left alone, and the next
+/// fetch makes another one.
+async fn fetch(repository: &Repository, mirror: &mut Option<Mirror>) -> Result<Fetched, String> {
+    let mut taken = mirror
+        .take()
+        .unwrap_or_else(|| Mirror::new(repository.remote.clone()));
+    let branches: Vec<Branches> = repository
+        .grants
+        .iter()
+        .map(|grant| grant.branches.clone())
+        .collect();
+    let fetching = tokio::task::spawn_blocking(move || {
+        let is_wanted = |branch: &str| branches.iter().any(|one| one.environment(branch).is_some());
+        let fetched: Result<Fetched, GitError> = taken.fetch(is_wanted);
+        (taken, fetched)
+    });
+    match timeout(LIMIT, fetching).await {
+        Ok(Ok((back, fetched))) => {
+            *mirror = Some(back);
+            fetched.map_err(|error| words(&error))
+        }
+        Ok(Err(_)) => Err("the fetch broke down; this is a bug".to_owned()),
+        Err(_) => Err(format!("it did not answer within {LIMIT:?}")),
+    }
+}

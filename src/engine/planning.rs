@@ -1,0 +1,238 @@
+//! What diff, plan, apply and the loop begin with: releases of an environment,
+//! observed and planned.
+
+mod end;
+mod heirs;
+
+use pleach_domain::finding::{self, Finding};
+use pleach_domain::ignore::{Ignored, scale_target};
+use pleach_domain::inventory::ReleaseName;
+use pleach_domain::observe::ClusterId;
+use pleach_domain::plan::{self, Desired, Plan, Policy, Terms};
+use pleach_domain::render::Rendered;
+use pleach_domain::repo::{ResolvedEnvironment, ResolvedRelease};
+
+use super::load::Loaded;
+use super::sync::{
+    Observation, SyncError, look_around, look_at_checked, look_into_namespaces, observe, recognize,
+    review_access,
+};
+use crate::io::cluster::Cluster;
+
+pub use end::{Candidate, Gone, Subject, candidates, formers, gone, readable};
+pub use heirs::Heirs;
+
+/// How a plan is to be made.
+#[derive(Debug, Clone, Copy)]
+pub struct Options {
+    /// Every object goes through read and dry run.
+    pub verify: bool,
+    /// Readiness is waited for, and what git no longer has is pruned.
+    pub wait: bool,
+    /// The rights that the plan needs are asked for.
+    pub review: bool,
+}
+
+/// One release with the plan that was made for it.
+pub struct Planned {
+    /// What git wants of it.
+    pub desired: Desired,
+    /// What the cluster says.
+    pub observation: Observation,
+    /// What is to be done.
+    pub plan: Plan,
+}
+
+/// Makes the plans of an environment's releases.
+#[derive(Debug, Clone, Copy)]
+pub struct Planner<'a> {
+    /// The environment.
+    pub loaded: &'a Loaded,
+    /// Where its releases are.
+    pub cluster: &'a Cluster,
+    /// The cluster that is meant, where somebody names it.
+    pub cluster_id: Option<&'a ClusterId>,
+    /// How the plans are made.
+    pub options: Options,
+}
+
+impl Planner<'_> {
+    /// The client that acts for a release: audit logs are read by its name.
+    pub fn cluster_for(&self, release: &ReleaseName) -> Cluster {
+        self.cluster.clone().with_user_agent(&agent(Some(release)))
+    }
+
+    /// Whether this is the release that says what there is to say about all.
+    fn is_first(&self, release: &ResolvedRelease) -> bool {
+        let first = self.loaded.rendered.first();
+        first.is_some_and(|(first, _)| first.name == release.name)
+    }
+
+    /// Observes and plans one release.
+    pub async fn plan(
+        &self,
+        release: &ResolvedRelease,
+        rendered: &Rendered,
+    ) -> Result<Planned, SyncError> {
+        let mut desired = desired(self.loaded, release, rendered);
+        let cluster = self.cluster_for(&release.name);
+        let policy = self.policy(release);
+        let mut observation = observe(&cluster, &mut desired, &policy).await?;
+        if self.is_first(release) {
+            let declared = &self.loaded.environment.cluster;
+            let finding = declared.other_version(&observation.observed.server_version);
+            desired.findings.extend(finding);
+        }
+        desired
+            .findings
+            .extend(suspended(&release.name, &observation));
+        if let Some(named) = self.cluster_id {
+            let observed = &mut observation.observed;
+            recognize(&cluster, &desired.store, observed, named).await?;
+        }
+        let mut plan = plan::plan(&desired, &observation.observed, &policy);
+        if look_into_namespaces(&cluster, &mut observation.observed, &plan).await {
+            plan = plan::plan(&desired, &observation.observed, &policy);
+        }
+        if look_at_checked(&cluster, &desired, &mut observation.observed, &plan).await {
+            plan = plan::plan(&desired, &observation.observed, &policy);
+        }
+        if self.options.review
+            && look_around(&cluster, &desired, &mut observation.observed, &plan).await
+        {
+            plan = plan::plan(&desired, &observation.observed, &policy);
+        }
+        if self.options.review {
+            let observed = &mut observation.observed;
+            observed.access = review_access(&cluster, &desired, observed, &plan).await?;
+            if !observed.access.is_enough() {
+                plan = plan::plan(&desired, observed, &policy);
+            }
+        }
+        Ok(Planned {
+            desired,
+            observation,
+            plan,
+        })
+    }
+
+    /// Makes the plan for a subject.
+    pub async fn plan_for(&self, subject: &Subject<'_>) -> Result<Planned, SyncError> {
+        match subject {
+            Subject::Wanted(release, rendered) => Box::pin(self.plan(release, rendered)).await,
+            Subject::Gone(gone) => Box::pin(self.plan_end(gone)).await,
+        }
+    }
+
+    /// What the environment and the flags allow a release.
+    pub fn policy(&self, release: &ResolvedRelease) -> Policy {
+        let cluster = self.cluster_id.cloned();
+        policy(&self.loaded.environment, release, cluster, self.options)
+    }
+}
+
+impl Planned {
+    /// Whether carrying it out would write something, be it only the record.
+    pub fn would_write(&self) -> bool {
+        self.observation.writes(&self.desired, &self.plan)
+    }
+
+    /// Whether the release was never applied to this cluster.
+    pub fn is_new(&self) -> bool {
+        self.observation.observed.installed.is_none()
+    }
+}
+
+/// What git wants of a release; its digests need the key of whoever compares.
+pub fn desired(loaded: &Loaded, release: &ResolvedRelease, rendered: &Rendered) -> Desired {
+    let mut ignored = Ignored::default();
+    for manifest in &rendered.manifests {
+        if let Some(fields) = rendered.ignored.get(manifest.id()) {
+            ignored.add(manifest, fields);
+        }
+    }
+    let mut desired = Desired {
+        name: release.name.clone(),
+        store: release.store.clone(),
+        repository: loaded.environment.repository.clone(),
+        bundle: release.bundle.clone(),
+        version: loaded.version(release),
+        revision: loaded.revision.to_string(),
+        namespace: release.namespace.clone(),
+        create_namespace: release.create_namespace,
+        manifests: rendered.manifests.clone(),
+        runtime_objects: release.runtime_objects.clone(),
+        digests: std::collections::BTreeMap::new(),
+        ignored,
+        findings: Vec::new(),
+        terms: Terms {
+            moved_from: release.moved_from.clone(),
+            former_set: None,
+            block_uninstall: release.block_uninstall.clone(),
+            protect: loaded.environment.protect.clone(),
+            timeout: Some(release.timeout),
+            restart_on_config_change: release.restart_on_config_change,
+        },
+        sequence: release.sequence.clone(),
+    };
+    // An autoscaler may be in another release than what it scales.
+    let releases = loaded.rendered.iter().chain(&loaded.others);
+    for autoscaler in releases
+        .flat_map(|(_, rendered)| &rendered.manifests)
+        .filter(|manifest| manifest.id().kind == "HorizontalPodAutoscaler")
+    {
+        if let Some(target) = scale_target(autoscaler.id(), &autoscaler.value()) {
+            desired.leave_replicas(&target, autoscaler.id());
+        }
+    }
+    desired
+}
+
+/// What an environment and the flags allow a release.
+pub fn policy(
+    environment: &ResolvedEnvironment,
+    release: &ResolvedRelease,
+    cluster: Option<ClusterId>,
+    options: Options,
+) -> Policy {
+    Policy {
+        cluster,
+        // What the former release holds comes over as well.
+        adopt: release
+            .adopt
+            .iter()
+            .cloned()
+            .chain(release.moved_from.iter().map(ReleaseName::field_manager))
+            .collect(),
+        prune: environment.prune.clone(),
+        protect: environment.protect.clone(),
+        consent: environment.consent.clone(),
+        timeout: release.timeout,
+        wait: options.wait,
+        verify: options.verify,
+        versions: release.versions.clone(),
+    }
+}
+
+/// A suspension holds the loop; who acts from the desk is told.
+fn suspended(release: &ReleaseName, observation: &Observation) -> Option<Finding> {
+    let orders = observation.orders();
+    let suspension = orders.suspended(observation.observed.at)?;
+    Some(
+        Finding::warning(
+            finding::Kind::Policy,
+            "suspended",
+            format!("release {release} is {}", suspension.words()),
+        )
+        .hint("that holds the loop and nobody else; `pleach resume` ends it"),
+    )
+}
+
+/// What audit logs call us, acting for a release or for none.
+pub fn agent(release: Option<&ReleaseName>) -> String {
+    let version = env!("CARGO_PKG_VERSION");
+    match release {
+        Some(release) => format!("pleach/{version} {release}"),
+        None => format!("pleach/{version}"),
+    }
+}

@@ -1,0 +1,259 @@
+//! Releases that the cluster has and git has not.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use jiff::SignedDuration;
+use pleach_domain::finding::Finding;
+use pleach_domain::ignore::Ignored;
+use pleach_domain::inventory::{Installed, ReleaseName, ReleaseSummary, Store};
+use pleach_domain::plan::{self, Consented, Desired, Policy, Removal, Terms};
+use pleach_domain::readiness::Rules;
+use pleach_domain::render::Rendered;
+use pleach_domain::repo::{self, FileTree, ResolvedRelease, Sequence, VersionPolicy};
+
+use super::{Heirs, Planned, Planner};
+use crate::engine::load::{Loaded, is_unknown, pleach_version};
+use crate::engine::sync::{
+    SyncError, look_into_namespaces, observe, recognize, review_access, review_end,
+};
+
+/// Deadline of each wait where the record does not say another.
+const TIMEOUT: SignedDuration = SignedDuration::from_mins(10);
+
+/// What a plan is made for.
+pub enum Subject<'a> {
+    /// A release that git has.
+    Wanted(&'a ResolvedRelease, &'a Rendered),
+    /// A release that git has no more.
+    Gone(Box<Gone>),
+}
+
+/// A release that goes as a whole.
+pub struct Gone {
+    name: ReleaseName,
+    store: Store,
+    record: Installed,
+    removal: Removal,
+    timeout: Option<SignedDuration>,
+    /// Somebody asked for it by its own command.
+    by_command: bool,
+    /// What to say beside the plan.
+    findings: Vec<Finding>,
+}
+
+impl Subject<'_> {
+    /// Environment and release.
+    pub fn name(&self) -> &ReleaseName {
+        match self {
+            Self::Wanted(release, _) => &release.name,
+            Self::Gone(gone) => &gone.name,
+        }
+    }
+}
+
+impl Gone {
+    /// Environment and release.
+    pub fn name(&self) -> &ReleaseName {
+        &self.name
+    }
+
+    /// The releases that take over objects of it.
+    pub fn heirs(&self) -> impl Iterator<Item = &ReleaseName> {
+        self.removal.heirs.iter().map(|heir| &heir.name)
+    }
+
+    /// Takes a release away because somebody asked for that.
+    pub fn by_command(
+        name: ReleaseName,
+        store: Store,
+        record: Installed,
+        heirs: Heirs,
+        timeout: Option<SignedDuration>,
+    ) -> Self {
+        let (removal, findings) = heirs.removal(Some(Consented::by_command()));
+        Self {
+            name,
+            store,
+            record,
+            removal,
+            timeout,
+            by_command: true,
+            findings,
+        }
+    }
+
+    /// What is known of the release without its bundle.
+    fn desired(&self, planner: &Planner<'_>) -> Desired {
+        let memory = self.record.memory.clone().unwrap_or_default();
+        Desired {
+            name: self.name.clone(),
+            store: self.store.clone(),
+            repository: planner.loaded.environment.repository.clone(),
+            bundle: self.record.bundle.clone(),
+            version: String::new(),
+            revision: planner.loaded.revision.to_string(),
+            namespace: memory.namespace,
+            create_namespace: false,
+            manifests: Vec::new(),
+            runtime_objects: memory.runtime_objects,
+            digests: BTreeMap::new(),
+            findings: self.findings.clone(),
+            ignored: Ignored::default(),
+            terms: Terms {
+                moved_from: None,
+                former_set: None,
+                block_uninstall: memory.block_uninstall,
+                protect: memory.protect,
+                timeout: memory.timeout.map(SignedDuration::from_secs),
+                restart_on_config_change: false,
+            },
+            sequence: Sequence {
+                // A rule of a newer pleach is one it can do without: nothing is made.
+                readiness: Rules::read(&memory.readiness).unwrap_or_default(),
+                ..Sequence::default()
+            },
+        }
+    }
+
+    fn policy(&self, planner: &Planner<'_>) -> Policy {
+        let environment = &planner.loaded.environment;
+        let is_own = environment.name == self.name.environment;
+        let memory = self.record.memory.clone().unwrap_or_default();
+        let timeout = memory.timeout.map(SignedDuration::from_secs);
+        let mut prune = environment.prune.clone();
+        prune.enabled |= self.by_command;
+        Policy {
+            cluster: planner.cluster_id.cloned(),
+            adopt: Vec::new(),
+            prune,
+            protect: [environment.protect.clone(), memory.protect].concat(),
+            consent: if is_own {
+                environment.consent.clone()
+            } else {
+                Vec::new()
+            },
+            timeout: self.timeout.or(timeout).unwrap_or(TIMEOUT),
+            wait: true,
+            verify: false,
+            versions: VersionPolicy::default(),
+        }
+    }
+}
+
+impl Planner<'_> {
+    /// What the environment and the flags allow a subject.
+    pub fn policy_for(&self, subject: &Subject<'_>) -> Policy {
+        match subject {
+            Subject::Wanted(release, _) => self.policy(release),
+            Subject::Gone(gone) => gone.policy(self),
+        }
+    }
+
+    /// Observes and plans the end of a release.
+    pub async fn plan_end(&self, gone: &Gone) -> Result<Planned, SyncError> {
+        let mut desired = gone.desired(self);
+        let cluster = self.cluster_for(&gone.name);
+        let policy = gone.policy(self);
+        let mut observation = observe(&cluster, &mut desired, &policy).await?;
+        let suspension = super::suspended(&gone.name, &observation);
+        desired.findings.extend(suspension);
+        let observed = &mut observation.observed;
+        if let Some(named) = self.cluster_id {
+            recognize(&cluster, &desired.store, observed, named).await?;
+        }
+        if gone.removal.consented.is_some() {
+            let findings = review_end(&cluster, &desired, observed).await;
+            desired.findings.extend(findings);
+        }
+        let mut plan = plan::remove(&desired, &gone.removal, observed, &policy);
+        if look_into_namespaces(&cluster, observed, &plan).await {
+            plan = plan::remove(&desired, &gone.removal, observed, &policy);
+        }
+        if self.options.review {
+            observed.access = review_access(&cluster, &desired, observed, &plan).await?;
+            if !observed.access.is_enough() {
+                plan = plan::remove(&desired, &gone.removal, observed, &policy);
+            }
+        }
+        Ok(Planned {
+            desired,
+            observation,
+            plan,
+        })
+    }
+}
+
+/// A release that the cluster has, with its record.
+pub type Candidate = (ReleaseName, Store, Installed);
+
+/// The releases whose records can be read.
+pub fn readable(releases: Vec<ReleaseSummary>) -> Vec<Candidate> {
+    releases
+        .into_iter()
+        .filter_map(|release| Some((release.name, release.store, release.record.ok()?)))
+        .collect()
+}
+
+/// The installed releases of an environment that git does not have, and those
+/// elsewhere whose objects come over to a release that was asked for.
+/// `is_whole` says that the whole environment was asked for.
+pub fn candidates(loaded: &Loaded, is_whole: bool, installed: Vec<Candidate>) -> Vec<Candidate> {
+    let environment = &loaded.environment;
+    let formers: BTreeSet<&ReleaseName> = formers(loaded).collect();
+    let is_wanted = |name: &ReleaseName| {
+        let mut releases = environment.releases.iter();
+        releases.any(|release| release.name == *name)
+    };
+    installed
+        .into_iter()
+        .filter(|(name, _, record)| {
+            let is_here = is_whole && name.environment == environment.name;
+            (is_here || formers.contains(name))
+                && record.repository == environment.repository
+                && !is_wanted(name)
+        })
+        .collect()
+}
+
+/// The releases whose objects are handed over to those that were asked for.
+pub fn formers(loaded: &Loaded) -> impl Iterator<Item = &ReleaseName> {
+    loaded
+        .rendered
+        .iter()
+        .filter_map(|(release, _)| release.moved_from.as_ref())
+}
+
+/// What becomes of the candidates. The last one goes first: what came later may
+/// need what came before.
+pub fn gone(loaded: &Loaded, tree: &dyn FileTree, candidates: Vec<Candidate>) -> Vec<Gone> {
+    let environment = &loaded.environment;
+    let mut gone = Vec::new();
+    for (name, store, record) in candidates.into_iter().rev() {
+        let is_here = name.environment == environment.name;
+        if !is_here && !is_gone_elsewhere(tree, &name) {
+            continue;
+        }
+        let heirs = Heirs::of(&name, tree, loaded);
+        let consented = Consented::in_git(&environment.consent, &name.release);
+        let (removal, findings) = heirs.removal(consented.filter(|_| is_here));
+        gone.push(Gone {
+            name,
+            store,
+            record,
+            removal,
+            timeout: None,
+            by_command: false,
+            findings,
+        });
+    }
+    gone
+}
+
+/// Whether git has a release of another environment no more. An environment
+/// that cannot be read says nothing.
+fn is_gone_elsewhere(tree: &dyn FileTree, name: &ReleaseName) -> bool {
+    match repo::outline(tree, &name.environment, &pleach_version()) {
+        Ok(outline) => !outline.releases.contains_key(&name.release),
+        Err(findings) => is_unknown(&findings),
+    }
+}

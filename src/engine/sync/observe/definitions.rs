@@ -1,0 +1,104 @@
+//! Definitions that are about to change: what their custom resources say.
+
+use futures::stream::{self, StreamExt as _};
+use pleach_domain::definition::{Instances, Survey, is_definition};
+use pleach_domain::object::{Manifest, ObjectId};
+use pleach_domain::observe::Observed;
+use pleach_domain::plan::Desired;
+use serde_json::Value;
+
+use super::{Reader, ends_observation};
+use crate::engine::sync::error::SyncError;
+use crate::io::cluster::{Depth, ResourcePath, Selector};
+
+/// Lists at a time: each may be long.
+const CONCURRENCY: usize = 4;
+
+impl Reader<'_> {
+    /// Reads in full the definitions whose stored objects git wants rewritten,
+    /// while a change is on its way, and goes through the custom resources of
+    /// those that change in a way by which something could be lost.
+    pub(super) async fn read_definitions(
+        &self,
+        desired: &Desired,
+        observed: &mut Observed,
+    ) -> Result<(), SyncError> {
+        for id in migrated(desired, observed) {
+            let Some(path) = self.paths.of_kind(&id.group_kind()) else {
+                continue;
+            };
+            if let Ok(Some(live)) = self.read(&path, &id).await? {
+                observed.full.insert(id, live);
+            }
+        }
+        let rules = &desired.sequence.migrations;
+        let surveys: Vec<(ObjectId, Survey)> = desired
+            .manifests
+            .iter()
+            .filter(|manifest| is_definition(manifest.id()))
+            .filter_map(|manifest| {
+                let live = observed.full.get(manifest.id())?;
+                let wanted = desired.ignored.lean(manifest).value();
+                let survey = Survey::of(&wanted, live.value(), rules)?;
+                Some((manifest.id().clone(), survey))
+            })
+            .collect();
+        let found: Vec<(ObjectId, Result<Instances, SyncError>)> = stream::iter(surveys)
+            .map(|(id, survey)| async move {
+                let instances = self.survey(&survey).await;
+                (id, instances)
+            })
+            .buffer_unordered(CONCURRENCY)
+            .collect()
+            .await;
+        for (id, instances) in found {
+            observed.instances.insert(id, instances?);
+        }
+        Ok(())
+    }
+
+    /// Goes through all objects; of each only what it says is kept.
+    async fn survey(&self, survey: &Survey) -> Result<Instances, SyncError> {
+        let path = ResourcePath {
+            api_version: survey.gvk.api_version.clone(),
+            kind: survey.gvk.kind.clone(),
+            plural: survey.plural.clone(),
+            namespaced: survey.namespaced,
+        };
+        let depth = if survey.reads_bodies() {
+            Depth::Full
+        } else {
+            Depth::Metadata
+        };
+        let look = |object: Value| Some(survey.look(&object));
+        match self
+            .cluster
+            .pick(&path, &Selector::default(), depth, look)
+            .await
+        {
+            Ok(sightings) => Ok(Instances::of(sightings)),
+            Err(error) if ends_observation(&error) => Err(error.into()),
+            Err(error) => {
+                let why = error.api().map(|api| api.message.clone());
+                Ok(Instances::Unknown(why.unwrap_or_else(|| error.to_string())))
+            }
+        }
+    }
+}
+
+/// Definitions whose stored objects may have to be rewritten, and that nothing
+/// else had read in full.
+fn migrated(desired: &Desired, observed: &Observed) -> Vec<ObjectId> {
+    if !desired.needs_migrated(observed.installed.as_ref()) {
+        return Vec::new();
+    }
+    let rules = &desired.sequence.migrations;
+    desired
+        .manifests
+        .iter()
+        .map(Manifest::id)
+        .filter(|id| is_definition(id) && rules.iter().any(|rule| rule.crd == id.name))
+        .filter(|id| observed.meta.contains_key(id) && !observed.full.contains_key(id))
+        .cloned()
+        .collect()
+}

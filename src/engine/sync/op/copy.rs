@@ -1,0 +1,130 @@
+//! Copies of what users keep where a release was: only where nothing is yet.
+
+use std::sync::PoisonError;
+
+use bytes::Bytes;
+use pleach_domain::finding::{Finding, Kind};
+use pleach_domain::inventory::{Entry, EntryState};
+use pleach_domain::object::{ObjectId, annotations, canonical_json, labels};
+use pleach_domain::plan::Step;
+use serde_json::{Map, Value, json};
+use tokio::time::Instant;
+
+use super::{Operator, failure};
+use crate::engine::sync::events::EventKind;
+use crate::engine::sync::report::Failure;
+use crate::io::cluster::{ApplyOptions, Class};
+
+/// Field manager of copies: what it holds is the user's.
+const MANAGER: &str = "pleach-copy";
+
+impl Operator<'_> {
+    /// Reads an object and creates it elsewhere. One that is there already stays
+    /// as it is; without a source there is nothing to do. The copy is kept: it is
+    /// recorded, and never deleted.
+    pub(super) async fn copy(
+        &self,
+        step: &Step,
+        (from, to): (&ObjectId, &ObjectId),
+        started: Instant,
+    ) -> Result<(), Failure> {
+        let place = self.place_of_kind(to)?;
+        let cluster = self.cluster_for(step, started);
+        let source = cluster.get_id(&place, from).await;
+        let Some(source) = source.map_err(|error| failure(&error))? else {
+            self.tell(step, format!("{from} does not exist, and is not copied"));
+            return Ok(());
+        };
+        let body = Bytes::from(canonical_json(&copy_of(&source, to)));
+        let created = cluster
+            .create(&place, to, body, &ApplyOptions::new(MANAGER))
+            .await;
+        let value = match created {
+            Ok(created) => created.value,
+            Err(error) if matches!(error.class(), Some(Class::AlreadyExists { .. })) => {
+                self.tell(step, format!("{to} exists already, and stays as it is"));
+                return Ok(());
+            }
+            Err(error) => return Err(failure(&error)),
+        };
+        let entry = Entry {
+            state: EntryState::Kept,
+            api_version: place.api_version.to_string(),
+            uid: value["metadata"]["uid"].as_str().map(str::to_owned),
+            stage: step.stage.to_string(),
+            ..Entry::default()
+        };
+        let mut inventory = self
+            .inventory
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        inventory.entries.insert(to.clone(), entry);
+        Ok(())
+    }
+
+    fn tell(&self, step: &Step, message: String) {
+        let finding = Finding::note(Kind::Cluster, "not-copied", message);
+        let finding = finding.on(step.object.clone());
+        self.events.send(EventKind::Warning(finding));
+    }
+}
+
+/// The object under another name: without what says which object it is, whose,
+/// and how it is.
+fn copy_of(source: &Value, to: &ObjectId) -> Value {
+    let metadata = &source["metadata"];
+    let texts = |key: &str| -> Map<String, Value> {
+        let texts = metadata[key].as_object().into_iter().flatten();
+        texts
+            .filter(|(name, _)| {
+                !name.starts_with("pleach.dev/")
+                    && ![
+                        labels::PART_OF,
+                        labels::MANAGED_BY,
+                        annotations::LAST_APPLIED,
+                    ]
+                    .contains(&name.as_str())
+            })
+            .map(|(name, value)| (name.clone(), value.clone()))
+            .collect()
+    };
+    let mut copy = source.clone();
+    copy["metadata"] = json!({
+        "name": to.name,
+        "namespace": to.namespace,
+        "labels": texts("labels"),
+        "annotations": texts("annotations"),
+    });
+    if let Some(map) = copy.as_object_mut() {
+        map.remove("status");
+    }
+    copy
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_copy_is_nobodys_member_and_has_no_past() {
+        let source = json!({
+            "apiVersion": "v1", "kind": "ConfigMap",
+            "metadata": {
+                "name": "a", "namespace": "old", "uid": "u", "resourceVersion": "1",
+                "labels": {"app": "x", labels::PART_OF: "set"},
+                "annotations": {"note": "y", annotations::DESIRED: "z", annotations::LAST_APPLIED: "{}"},
+                "ownerReferences": [{"uid": "v"}], "managedFields": [{}],
+            },
+            "data": {"k": "v"}, "status": {"x": 1},
+        });
+        let to = ObjectId::new("", "ConfigMap", Some("new"), "a");
+        assert_eq!(
+            copy_of(&source, &to),
+            json!({
+                "apiVersion": "v1", "kind": "ConfigMap",
+                "metadata": {"name": "a", "namespace": "new", "labels": {"app": "x"}, "annotations": {"note": "y"}},
+                "data": {"k": "v"},
+            })
+        );
+    }
+}

@@ -1,0 +1,242 @@
+//! Jobs that run once: written down before and after, and what their pods said
+//! when they fail.
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use pleach_domain::inventory::{Outcome, Run};
+use pleach_domain::object::ObjectId;
+use pleach_domain::plan::{Body, Step};
+use pleach_domain::readiness::{Readiness, assess};
+use serde_json::Value;
+use tokio::time::Instant;
+
+use super::overlay::unrecorded;
+use super::{Operator, required_uid};
+use crate::engine::sync::report::{Failure, FailureKind};
+use crate::io::cluster::{ClusterError, ResourcePath, Selector};
+
+/// Lines of a log that are told.
+const LINES: usize = 8;
+
+/// Longest text of a log that is told.
+const LONGEST: usize = 1000;
+
+/// Shorter values would blot out ordinary words.
+const SHORTEST: usize = 4;
+
+impl Operator<'_> {
+    /// Makes a Job that runs once. The journal has what it runs for before. One
+    /// that a former run made is left as it is.
+    pub(super) async fn run_once(
+        &self,
+        step: &Step,
+        body: &Body,
+        started: Instant,
+    ) -> Result<(), Failure> {
+        self.outcome(step, Outcome::Begun).await?;
+        if required_uid(step).is_some() {
+            return Ok(());
+        }
+        self.apply(step, body, (&[], &[]), started).await
+    }
+
+    /// Writes down how it ended, and what its pod said when that was not well.
+    /// A wait that ended before the Job did is no end of it.
+    pub(super) async fn ran<T>(
+        &self,
+        step: &Step,
+        waited: Result<T, Failure>,
+    ) -> Result<T, Failure> {
+        match waited {
+            Ok(seen) => {
+                self.outcome(step, Outcome::Succeeded).await?;
+                Ok(seen)
+            }
+            Err(failure) if self.has_failed(&step.object).await => {
+                self.outcome(step, Outcome::Failed).await?;
+                let then = "the next apply runs it again";
+                Err(self.with_log(step, failure, then).await)
+            }
+            Err(failure) => {
+                let then = "the next apply waits for the same one";
+                Err(self.with_log(step, failure, then).await)
+            }
+        }
+    }
+
+    async fn outcome(&self, step: &Step, outcome: Outcome) -> Result<(), Failure> {
+        let id = step.object.clone();
+        let Some(key) = self.desired.run_key(&id) else {
+            return Err(Failure::new(
+                FailureKind::Other,
+                "what it runs for is not known",
+            ));
+        };
+        self.ledger
+            .record(|journal| {
+                journal.runs.insert(id, Run { key, outcome });
+            })
+            .await
+            .map_err(|error| unrecorded(&error))
+    }
+
+    async fn has_failed(&self, id: &ObjectId) -> bool {
+        let path = ResourcePath::namespaced("batch/v1", "Job", "jobs");
+        let read = self.cluster.get_id(&path, id).await;
+        read.is_ok_and(|value| {
+            value.is_some_and(|value| assess(&value).readiness == Readiness::Failed)
+        })
+    }
+
+    /// The failure of a Job with what its pod said last, and what to do.
+    async fn with_log(&self, step: &Step, failure: Failure, then: &str) -> Failure {
+        let id = &step.object;
+        let said = match self.tail(id).await {
+            Ok(Some((pod, text))) => format!("; its pod {pod} said last: {text}"),
+            Ok(None) => "; none of its pods is there to tell why".to_owned(),
+            Err(error) => format!("; the log of its pod could not be read: {error}"),
+        };
+        let namespace = id.namespace.as_deref().unwrap_or_default();
+        Failure {
+            message: format!("{}{said}", failure.message),
+            hint: Some(format!(
+                "`kubectl -n {namespace} logs job/{}` has the whole log; {then}",
+                id.name
+            )),
+            ..failure
+        }
+    }
+
+    /// The pod that failed last, and the end of its log in one line, without
+    /// values of Secrets of the release.
+    async fn tail(&self, job: &ObjectId) -> Result<Option<(String, String)>, ClusterError> {
+        let path = ResourcePath::namespaced("v1", "Pod", "pods");
+        let labels = format!("batch.kubernetes.io/job-name={}", job.name);
+        let selector = Selector {
+            namespace: job.namespace.as_deref(),
+            labels: Some(&labels),
+            ..Selector::default()
+        };
+        let pods = self.cluster.list(&path, &selector).await?.items;
+        let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+        let newest = pods.iter().max_by_key(|pod| {
+            let is_failed = pod["status"]["phase"] == "Failed";
+            (is_failed, text(&pod["metadata"]["creationTimestamp"]))
+        });
+        let Some(pod) = newest else { return Ok(None) };
+        let name = text(&pod["metadata"]["name"]);
+        let namespace = job.namespace.as_deref().unwrap_or_default();
+        let container = failed_container(pod);
+        let log = self
+            .cluster
+            .log(namespace, &name, container.as_deref(), LINES)
+            .await?;
+        let line = log.lines().map(str::trim).collect::<Vec<_>>().join(" | ");
+        Ok(Some((name, bounded(&self.without_secrets(line)))))
+    }
+
+    fn without_secrets(&self, mut text: String) -> String {
+        let secrets = self
+            .manifests
+            .values()
+            .filter(|manifest| manifest.is_secret());
+        for manifest in secrets {
+            for value in values(&manifest.value()) {
+                text = text.replace(&value, "<masked>");
+            }
+        }
+        text
+    }
+}
+
+/// The container of a pod that did not end well, else the first.
+fn failed_container(pod: &Value) -> Option<String> {
+    let failed = ["initContainerStatuses", "containerStatuses"]
+        .into_iter()
+        .flat_map(|key| pod["status"][key].as_array().into_iter().flatten())
+        .find(|status| {
+            let code = &status["state"]["terminated"]["exitCode"];
+            code.as_i64().is_some_and(|code| code != 0)
+        })
+        .map(|status| &status["name"]);
+    let name = failed.unwrap_or_else(|| &pod["spec"]["containers"][0]["name"]);
+    name.as_str().map(str::to_owned)
+}
+
+/// Every text of an object that is worth masking, longest first; of a Secret as
+/// it is and as it is written.
+fn values(object: &Value) -> Vec<String> {
+    fn collect(value: &Value, found: &mut Vec<String>) {
+        match value {
+            Value::String(text) => {
+                if let Ok(Ok(plain)) = STANDARD.decode(text).map(String::from_utf8) {
+                    found.extend(plain.lines().map(str::to_owned));
+                }
+                found.push(text.clone());
+            }
+            Value::Array(items) => items.iter().for_each(|item| collect(item, found)),
+            Value::Object(map) => map.values().for_each(|value| collect(value, found)),
+            _ => {}
+        }
+    }
+    let mut found = Vec::new();
+    for (key, value) in object.as_object().into_iter().flatten() {
+        if !matches!(key.as_str(), "apiVersion" | "kind" | "metadata" | "type") {
+            collect(value, &mut found);
+        }
+    }
+    found.retain(|value| value.len() >= SHORTEST);
+    found.sort_by_key(|value| std::cmp::Reverse(value.len()));
+    found
+}
+
+/// The end of a text that is too long.
+fn bounded(text: &str) -> String {
+    let count = text.chars().count();
+    if count <= LONGEST {
+        return text.to_owned();
+    }
+    let rest: String = text.chars().skip(count - LONGEST).collect();
+    format!("…{rest}")
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn values_of_secrets_are_masked_as_they_are_and_as_they_are_written() {
+        let secret = json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "keys"},
+            "type": "Opaque", "data": {"k": STANDARD.encode("hunter2hunter2"), "s": "YQ=="}});
+        let found = values(&secret);
+        assert!(found.contains(&"hunter2hunter2".to_owned()));
+        assert!(found.contains(&STANDARD.encode("hunter2hunter2")));
+        assert!(
+            !found
+                .iter()
+                .any(|value| value == "Opaque" || value == "keys" || value == "a")
+        );
+    }
+
+    #[test]
+    fn the_container_that_failed_is_asked() {
+        let pod = json!({
+            "spec": {"containers": [{"name": "first"}, {"name": "second"}]},
+            "status": {"containerStatuses": [
+                {"name": "first", "state": {"terminated": {"exitCode": 0}}},
+                {"name": "second", "state": {"terminated": {"exitCode": 3}}}]},
+        });
+        assert_eq!(failed_container(&pod).as_deref(), Some("second"));
+        let starting = json!({"spec": {"containers": [{"name": "first"}]}});
+        assert_eq!(failed_container(&starting).as_deref(), Some("first"));
+    }
+
+    #[test]
+    fn a_long_log_is_cut_in_front() {
+        let text = bounded(&"x".repeat(5000));
+        assert_eq!(text.chars().count(), LONGEST + 1);
+        assert!(text.starts_with('…'));
+    }
+}

@@ -1,0 +1,125 @@
+//! Objects that are there for a while only: written down, made, taken away.
+
+use bytes::Bytes;
+use jiff::Timestamp;
+use pleach_domain::diff::ownership;
+use pleach_domain::object::canonical_json;
+use pleach_domain::overlay::{Journaled, MANAGER, OverlayId, State, project};
+use pleach_domain::plan::{Overlay, Step};
+use serde_json::Value;
+use tokio::time::Instant;
+
+use super::overlay::unrecorded;
+use super::{Operator, failure};
+use crate::engine::sync::report::{Failure, FailureKind};
+use crate::io::cluster::{ApplyOptions, Class, DeleteOptions, Propagation};
+
+impl Operator<'_> {
+    /// Makes an object that stands in for another one. Its name is in the
+    /// journal before.
+    pub(super) async fn make(
+        &self,
+        step: &Step,
+        overlay: &Overlay,
+        started: Instant,
+    ) -> Result<(), Failure> {
+        let (place, cluster) = self.place_of(step, started)?;
+        let id = &step.object;
+        let known = self.ledger.journal().await;
+        if !known.overlays.contains_key(&overlay.id) {
+            let journaled = Journaled {
+                object: id.clone(),
+                uid: String::new(),
+                state: State::Intended,
+                set: overlay.patch.clone(),
+                original: overlay.original.clone(),
+                owners: Vec::new(),
+                on_failure: overlay.on_failure.clone(),
+                until: overlay.until.to_string(),
+                since: Timestamp::now(),
+                attempt: self.ledger.version().to_owned(),
+            };
+            let key = overlay.id.clone();
+            self.ledger
+                .record(|journal| drop(journal.overlays.insert(key, journaled)))
+                .await
+                .map_err(|error| unrecorded(&error))?;
+        }
+        let body = Bytes::from(canonical_json(&overlay.patch.0));
+        let options = ApplyOptions::new(MANAGER);
+        let live = match cluster.create(&place, id, body, &options).await {
+            Ok(applied) => applied.value,
+            // Our own write, whose answer was lost, or somebody else's object.
+            Err(error) if matches!(error.class(), Some(Class::AlreadyExists { .. })) => {
+                let read = cluster.get_id(&place, id).await;
+                let live = read.map_err(|error| failure(&error))?;
+                live.filter(|live| is_ours(live, &overlay.patch.0))
+                    .ok_or_else(|| {
+                        Failure::new(
+                            FailureKind::Conflict,
+                            "somebody else made an object of this name",
+                        )
+                    })?
+            }
+            Err(error) => return Err(failure(&error)),
+        };
+        let uid = uid(&live);
+        self.ledger
+            .record(|journal| {
+                if let Some(journaled) = journal.overlays.get_mut(&overlay.id) {
+                    journaled.uid = uid;
+                    journaled.state = State::On;
+                }
+            })
+            .await
+            .map_err(|error| unrecorded(&error))
+    }
+
+    /// Takes it away: the incarnation that was made, and no other.
+    pub(super) async fn unmake(
+        &self,
+        step: &Step,
+        (id, journaled): (&OverlayId, &Journaled),
+        started: Instant,
+    ) -> Result<(), Failure> {
+        let (place, cluster) = self.place_of(step, started)?;
+        let object = &journaled.object;
+        let mut known = journaled.uid.clone();
+        if known.is_empty() {
+            // It was to be made, and nobody saw whether it was.
+            let read = cluster.get_id(&place, object).await;
+            let live = read.map_err(|error| failure(&error))?;
+            let live = live.filter(|live| is_ours(live, &journaled.set.0));
+            known = live.as_ref().map(uid).unwrap_or_default();
+        }
+        if !known.is_empty() {
+            let options = DeleteOptions {
+                uid: Some(&known),
+                resource_version: None,
+                propagation: Propagation::Background,
+                dry_run: false,
+            };
+            match cluster.delete(&place, object, &options).await {
+                Ok(_) => {}
+                // Another one of the same name: ours is gone.
+                Err(error) if matches!(error.class(), Some(Class::PreconditionFailed(_))) => {}
+                Err(error) => return Err(failure(&error)),
+            }
+        }
+        self.ledger
+            .record(|journal| drop(journal.overlays.remove(id)))
+            .await
+            .map_err(|error| unrecorded(&error))
+    }
+}
+
+fn uid(live: &Value) -> String {
+    let uid = live["metadata"]["uid"].as_str();
+    uid.unwrap_or_default().to_owned()
+}
+
+/// Whether nobody but us wrote to an object, and it is as we make it.
+fn is_ours(live: &Value, made: &Value) -> bool {
+    let managers = ownership::managers(&live["metadata"]);
+    managers.iter().all(|manager| manager == MANAGER) && project(made, live) == *made
+}

@@ -1,0 +1,60 @@
+//! What the loop says of a release, beside its record.
+
+use jiff::Timestamp;
+use pleach_domain::inventory::{Condition, ReleaseName, Store, telling};
+use serde_json::json;
+
+use super::parent::path;
+use super::{MANAGER, is_contended};
+use crate::engine::sync::error::SyncError;
+use crate::io::cluster::{Cluster, Patch, PatchOptions};
+
+/// Writes of others between our read and our write after which we give up.
+const ATTEMPTS: usize = 5;
+
+/// Says exactly these conditions of a release, and takes back all others that
+/// the loop may have said. Nothing is written where that is said already, nor
+/// where there is no such release.
+pub async fn tell(
+    cluster: &Cluster,
+    name: &ReleaseName,
+    store: &Store,
+    said: &[Condition],
+) -> Result<(), SyncError> {
+    let (path, id) = (path(store), store.parent(name));
+    let subresource = match store {
+        Store::Release => Some("status"),
+        Store::ConfigMap { .. } => None,
+    };
+    let options = PatchOptions {
+        manager: MANAGER,
+        dry_run: false,
+        subresource,
+    };
+    for attempt in 1.. {
+        let Some(live) = cluster.get_id(&path, &id).await? else {
+            return Ok(());
+        };
+        let Some(status) = telling(&live, said, Timestamp::now()) else {
+            return Ok(());
+        };
+        let mut change = json!({
+            "metadata": { "resourceVersion": live["metadata"]["resourceVersion"] },
+        });
+        match store {
+            Store::Release => {
+                change["status"] = json!({ "conditions": status["conditions"] });
+            }
+            Store::ConfigMap { .. } => change["data"] = json!({ "status": status.to_string() }),
+        }
+        match cluster
+            .patch(&path, &id, &Patch::Merge(change), &options)
+            .await
+        {
+            Ok(_) => return Ok(()),
+            Err(error) if is_contended(&error) && attempt < ATTEMPTS => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok(())
+}

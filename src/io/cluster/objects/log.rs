@@ -1,0 +1,40 @@
+//! The end of a pod's log.
+
+use super::{About, Call, Verb};
+use crate::io::cluster::path::with_query;
+use crate::io::cluster::{Cluster, ClusterError, ResourcePath};
+
+/// The most that is read of a log.
+const LIMIT: usize = 64 * 1024;
+
+impl Cluster {
+    /// Reads the last lines of a container's log; of the only container where
+    /// none is named.
+    pub async fn log(
+        &self,
+        namespace: &str,
+        pod: &str,
+        container: Option<&str>,
+        lines: usize,
+    ) -> Result<String, ClusterError> {
+        let path = ResourcePath::namespaced("v1", "Pod", "pods");
+        let id = path.id(Some(namespace), pod);
+        let mut query = vec![
+            ("tailLines", lines.to_string()),
+            ("limitBytes", LIMIT.to_string()),
+        ];
+        query.extend(container.map(|name| ("container", name.to_owned())));
+        let url = with_query(path.object(Some(namespace), pod, Some("log"))?, &query);
+        let call = Call {
+            accept: "*/*",
+            ..Call::read(Verb::Get, url, About::object(&id, false))
+        };
+        match self.send(call).await {
+            Ok(reply) => Ok(String::from_utf8_lossy(&reply.body).into_owned()),
+            Err(source) => Err(ClusterError::Get {
+                id: id.clone(),
+                source,
+            }),
+        }
+    }
+}

@@ -1,0 +1,326 @@
+//! Copies of repositories that are elsewhere: bare, shallow where the transport
+//! allows it, with no more than the branches that somebody wants.
+//!
+//! Calls block, and every one of them ends: the transport has time-outs, a
+//! download has a deadline and a largest size.
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Once};
+use std::time::{Duration, Instant};
+
+use git2::opts::{set_server_connect_timeout_in_milliseconds, set_server_timeout_in_milliseconds};
+use git2::{
+    AutotagOption, Cred, CredentialType, FetchOptions, RemoteCallbacks, RemoteRedirect, Repository,
+};
+use pleach_domain::repo::controller::Transport;
+use tempfile::TempDir;
+
+use super::{GitError, GitTree, prefix, without_credentials};
+use crate::io::files;
+
+/// How long a server may take to answer at all.
+const CONNECT: i32 = 10_000;
+/// How long it may be silent.
+const SILENCE: i32 = 15_000;
+/// How long a fetch may take as a whole.
+const DEADLINE: Duration = Duration::from_mins(5);
+/// The most that is downloaded at once.
+const LARGEST: usize = 1 << 30;
+/// Downloads leave packs behind, and nothing collects them: after so many of
+/// them the mirror is made anew.
+const DOWNLOADS: u32 = 200;
+
+/// Matches nothing: a fetch of it asks what there is and downloads nothing.
+const NOTHING: &str = "+refs/pleach/nothing:refs/pleach/nothing";
+
+/// Credentials, as the files that hold them: read for every fetch, so that they
+/// can be changed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Auth {
+    /// None.
+    Anonymous,
+    /// User name and password.
+    Basic {
+        /// File with the name.
+        username: PathBuf,
+        /// File with the password.
+        password: PathBuf,
+    },
+    /// A bearer token.
+    Bearer {
+        /// File with the token.
+        token: PathBuf,
+    },
+}
+
+/// A repository that is elsewhere.
+#[derive(Debug, Clone)]
+pub struct Remote {
+    /// Its URL, or the path of a folder. It holds no credentials.
+    pub url: String,
+    /// Who we are for it.
+    pub auth: Auth,
+}
+
+/// A copy of a repository.
+pub struct Mirror {
+    remote: Remote,
+    reader: Option<Reader>,
+    downloads: u32,
+}
+
+/// Reads commits of a mirror, also while it is fetched or made anew.
+#[derive(Debug, Clone)]
+pub struct Reader {
+    folder: Arc<TempDir>,
+    /// Where the pleach repository lies within the git repository.
+    prefix: Arc<str>,
+}
+
+/// What a repository has.
+#[derive(Debug, Clone)]
+pub struct Fetched {
+    /// The commits of the branches that were wanted.
+    pub heads: BTreeMap<String, String>,
+    /// Names of all branches.
+    pub branches: Vec<String>,
+    /// The branch that the repository calls its default.
+    pub default_branch: Option<String>,
+    /// Reads those commits.
+    pub reader: Reader,
+}
+
+impl Mirror {
+    /// A mirror that has nothing yet.
+    pub fn new(remote: Remote) -> Self {
+        limit_silence();
+        Self {
+            remote,
+            reader: None,
+            downloads: 0,
+        }
+    }
+
+    /// Follows the branches that are wanted, wherever they moved to.
+    pub fn fetch(&mut self, is_wanted: impl Fn(&str) -> bool) -> Result<Fetched, GitError> {
+        if self.downloads >= DOWNLOADS {
+            self.reader = None;
+        }
+        let (url, prefix) = self.remote.location()?;
+        let reader = match &self.reader {
+            Some(reader) => reader.clone(),
+            None => Reader {
+                folder: Arc::new(files::temporary_folder()?),
+                prefix: prefix.into(),
+            },
+        };
+        let failed = |source: git2::Error| GitError::Fetch {
+            url: without_credentials(&self.remote.url),
+            said: without_credentials(source.message()),
+        };
+        let repository = if self.reader.is_none() {
+            Repository::init_bare(reader.folder.path())
+        } else {
+            Repository::open_bare(reader.folder.path())
+        }
+        .map_err(failed)?;
+        let mut remote = repository.remote_anonymous(&url).map_err(failed)?;
+        let session = Session::open(&self.remote)?;
+        session
+            .fetch(&mut remote, &[NOTHING.to_owned()], false)
+            .map_err(failed)?;
+        let mut there: BTreeMap<String, String> = BTreeMap::new();
+        let mut branches = Vec::new();
+        for head in remote.list().map_err(failed)? {
+            let Some(branch) = head.name().strip_prefix("refs/heads/") else {
+                continue;
+            };
+            branches.push(branch.to_owned());
+            if is_wanted(branch) {
+                there.insert(branch.to_owned(), head.oid().to_string());
+            }
+        }
+        let default_branch = remote.default_branch().ok().and_then(|name| {
+            let name = name.as_str().ok()?.strip_prefix("refs/heads/")?;
+            Some(name.to_owned())
+        });
+        let missing: Vec<String> = there
+            .iter()
+            .filter(|(branch, commit)| local(&repository, branch).as_ref() != Some(commit))
+            .map(|(branch, _)| format!("+refs/heads/{branch}:{}", reference(branch)))
+            .collect();
+        if !missing.is_empty() {
+            let shallow = Transport::of(&self.remote.url) != Some(Transport::Local);
+            session
+                .fetch(&mut remote, &missing, shallow)
+                .map_err(failed)?;
+            self.downloads += 1;
+        }
+        if self.reader.is_none() {
+            self.downloads = 1;
+            self.reader = Some(reader.clone());
+        }
+        // What was there when it was downloaded may be newer than what was listed.
+        let heads = there
+            .into_keys()
+            .filter_map(|branch| {
+                let commit = local(&repository, &branch)?;
+                Some((branch, commit))
+            })
+            .collect();
+        Ok(Fetched {
+            heads,
+            branches,
+            default_branch,
+            reader,
+        })
+    }
+}
+
+impl Reader {
+    /// The files of a commit.
+    pub fn tree(&self, commit: &str) -> Result<GitTree, GitError> {
+        let path = self.folder.path();
+        let repository = Repository::open_bare(path).map_err(|source| GitError::Open {
+            path: path.to_owned(),
+            source,
+        })?;
+        GitTree::open(repository, &self.prefix, commit)
+    }
+}
+
+impl Remote {
+    /// What is fetched from, and where the pleach repository lies in it.
+    fn location(&self) -> Result<(String, String), GitError> {
+        if Transport::of(&self.url) != Some(Transport::Local) {
+            return Ok((self.url.clone(), String::new()));
+        }
+        let path = self.url.strip_prefix("file://").unwrap_or(&self.url);
+        let folder = files::canonical(Path::new(path))?;
+        let repository =
+            Repository::discover(&folder).map_err(|error| super::open_error(&folder, error))?;
+        let prefix = prefix(&folder, &repository)?;
+        Ok((repository.path().to_string_lossy().into_owned(), prefix))
+    }
+}
+
+/// Credentials that were read, and what a fetch may take.
+struct Session {
+    basic: Option<(String, String)>,
+    header: Option<String>,
+    deadline: Instant,
+}
+
+impl Session {
+    fn open(remote: &Remote) -> Result<Self, GitError> {
+        let mut session = Self {
+            basic: None,
+            header: None,
+            deadline: Instant::now() + DEADLINE,
+        };
+        match &remote.auth {
+            Auth::Anonymous => {}
+            Auth::Basic { username, password } => {
+                session.basic = Some((secret(username)?, secret(password)?));
+            }
+            Auth::Bearer { token } => {
+                session.header = Some(format!("Authorization: Bearer {}", secret(token)?));
+            }
+        }
+        Ok(session)
+    }
+
+    fn fetch(
+        &self,
+        remote: &mut git2::Remote<'_>,
+        refspecs: &[String],
+        shallow: bool,
+    ) -> Result<(), git2::Error> {
+        let refused = Cell::new(false);
+        let broken: RefCell<Option<&str>> = RefCell::new(None);
+        let mut callbacks = RemoteCallbacks::new();
+        callbacks.credentials(|_, _, allowed| match &self.basic {
+            Some((name, password))
+                if allowed.contains(CredentialType::USER_PASS_PLAINTEXT)
+                    // The same credentials once more help nobody.
+                    && !refused.replace(true) =>
+            {
+                Cred::userpass_plaintext(name, password)
+            }
+            Some(_) => Err(git2::Error::from_str("the credentials are refused")),
+            None => Err(git2::Error::from_str("it asks for credentials")),
+        });
+        callbacks.transfer_progress(|progress| {
+            let why = if progress.received_bytes() > LARGEST {
+                Some("it is larger than 1 GiB")
+            } else if Instant::now() > self.deadline {
+                Some("it takes longer than five minutes")
+            } else {
+                None
+            };
+            *broken.borrow_mut() = why;
+            why.is_none()
+        });
+        let mut options = FetchOptions::new();
+        options
+            .download_tags(AutotagOption::None)
+            .update_fetchhead(false)
+            .remote_callbacks(callbacks);
+        if let Some(header) = &self.header {
+            options.custom_headers(&[header]);
+        }
+        if self.header.is_some() || self.basic.is_some() {
+            // Credentials are for the host that they were given for.
+            options.follow_redirects(RemoteRedirect::None);
+        }
+        if shallow {
+            options.depth(1);
+        }
+        let fetched = remote.fetch(refspecs, Some(&mut options), None);
+        drop(options);
+        match (fetched, broken.into_inner()) {
+            (Err(_), Some(why)) => Err(git2::Error::from_str(why)),
+            (fetched, _) => fetched,
+        }
+    }
+}
+
+/// The content of a file, without the end of its line.
+fn secret(path: &Path) -> Result<String, GitError> {
+    let bytes = files::read(path)?;
+    let text = String::from_utf8_lossy(&bytes);
+    Ok(text.trim_end_matches(['\r', '\n']).to_owned())
+}
+
+/// Where a branch is kept.
+fn reference(branch: &str) -> String {
+    format!("refs/pleach/heads/{branch}")
+}
+
+/// The commit of a branch as it was last fetched.
+fn local(repository: &Repository, branch: &str) -> Option<String> {
+    let reference = repository.find_reference(&reference(branch)).ok()?;
+    let commit = reference.peel_to_commit().ok()?;
+    Some(commit.id().to_string())
+}
+
+/// Without this a server that says nothing is waited for without end. There is
+/// one setting for the whole process.
+fn limit_silence() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        #[expect(
+            unsafe_code,
+            reason = "libgit2 keeps its time-outs in a global; nothing was fetched yet"
+        )]
+        let set = unsafe {
+            set_server_connect_timeout_in_milliseconds(CONNECT)
+                .and_then(|()| set_server_timeout_in_milliseconds(SILENCE))
+        };
+        if let Err(error) = set {
+            tracing::warn!(%error, "git has no time-outs");
+        }
+    });
+}

@@ -1,0 +1,112 @@
+//! Push webhooks: whoever has the secret of a repository makes the loop look at
+//! it. The payload is not read: what it could say, git says.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use axum::Router;
+use axum::body::Bytes;
+use axum::extract::{DefaultBodyLimit, Path, State};
+use axum::http::{HeaderMap, StatusCode};
+use axum::routing::post;
+use pleach_domain::repo::format::ForgeKind;
+
+use super::metrics::Metrics;
+use super::signature::is_signed;
+use crate::engine::controller::Trigger;
+use crate::io::files;
+
+/// The largest payload that is taken: GitHub sends at most 25 MB.
+const LARGEST: usize = 25 * 1024 * 1024;
+
+/// Whose webhooks are believed.
+#[derive(Debug, Clone)]
+pub struct Hook {
+    /// The forge; any where a repository is followed without a file that says it.
+    pub forge: Option<ForgeKind>,
+    /// File with the secret: read for every request, so that it can be changed.
+    pub secret: PathBuf,
+    /// Position of the repository.
+    pub repository: usize,
+}
+
+/// What the handler knows.
+#[derive(Debug, Clone)]
+struct Hooks {
+    believed: Arc<[Hook]>,
+    trigger: Trigger,
+    metrics: Arc<Metrics>,
+}
+
+/// The routes `POST /hooks/github`, `/hooks/gitlab` and `/hooks/gitea`.
+pub fn router(hooks: Vec<Hook>, trigger: Trigger, metrics: Arc<Metrics>) -> Router {
+    Router::new()
+        .route("/hooks/{forge}", post(take))
+        .layer(DefaultBodyLimit::max(LARGEST))
+        .with_state(Hooks {
+            believed: hooks.into(),
+            trigger,
+            metrics,
+        })
+}
+
+async fn take(
+    State(hooks): State<Hooks>,
+    Path(forge): Path<String>,
+    headers: HeaderMap,
+    body: Bytes,
+) -> StatusCode {
+    let kind = match forge.as_str() {
+        "github" => ForgeKind::Github,
+        "gitlab" => ForgeKind::Gitlab,
+        "gitea" => ForgeKind::Gitea,
+        _ => return StatusCode::NOT_FOUND,
+    };
+    let status = hooks.answer(kind, &headers, &body);
+    hooks.metrics.hook(&forge, status.as_u16());
+    status
+}
+
+impl Hooks {
+    fn answer(&self, kind: ForgeKind, headers: &HeaderMap, body: &[u8]) -> StatusCode {
+        let mut is_signed_by_one = false;
+        for hook in self.believed.iter() {
+            if hook.forge.is_some_and(|forge| forge != kind) {
+                continue;
+            }
+            let secret = match files::read(&hook.secret) {
+                Ok(secret) => secret,
+                Err(error) => {
+                    tracing::warn!(%error, "the secret of a webhook cannot be read");
+                    continue;
+                }
+            };
+            if is_signed(kind, headers, body, secret.trim_ascii_end()) {
+                is_signed_by_one = true;
+                if is_push(headers) {
+                    self.trigger.fetch(hook.repository);
+                }
+            }
+        }
+        if is_signed_by_one {
+            StatusCode::ACCEPTED
+        } else {
+            StatusCode::UNAUTHORIZED
+        }
+    }
+}
+
+/// Whether something was pushed. What does not say what it is, may be that.
+fn is_push(headers: &HeaderMap) -> bool {
+    let names = ["x-github-event", "x-gitlab-event", "x-gitea-event"];
+    names
+        .iter()
+        .find_map(|name| headers.get(*name))
+        .is_none_or(|event| {
+            let event = String::from_utf8_lossy(event.as_bytes()).to_lowercase();
+            // Branches are made and taken away too.
+            ["push", "create", "delete"]
+                .iter()
+                .any(|what| event.starts_with(what))
+        })
+}

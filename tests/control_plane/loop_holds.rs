@@ -1,0 +1,252 @@
+//! What holds the loop: people, policies, limits.
+
+use crate::fleet::Fleet;
+use crate::loop_run::fleet;
+use crate::samples::{BUNDLE, config_map};
+
+/// Somebody writes their name into the `ConfigMap`.
+fn edit_by_hand(fleet: &Fleet, who: &str) {
+    let patch = format!(r#"{{"data":{{"k":"{who}"}}}}"#);
+    let manager = format!("--field-manager={who}");
+    fleet.kubectl(&[
+        "patch",
+        "configmap",
+        "web",
+        "-n",
+        fleet.environment,
+        "-p",
+        &patch,
+        &manager,
+    ]);
+}
+
+#[test]
+fn what_is_suspended_is_left_alone_until_it_is_resumed() {
+    let fleet = fleet("loop-held", "{interval: 1s}");
+    let running = fleet.runs();
+    fleet.until_value("first");
+    fleet.until("the record", |fleet| {
+        let release = fleet.get(&["release.pleach.dev/loop-held.web"])?;
+        (release["status"]["record"]["ready"] == true).then_some(())
+    });
+    fleet
+        .run(&["suspend", "loop-held", "--reason", "tests"])
+        .ended_with(0);
+    let looks = |result: &str| {
+        running.number(&format!(
+            "pleach_looks_total{{environment=\"loop-held\",release=\"web\",result=\"{result}\"}}"
+        ))
+    };
+    fleet.until("the suspension", |_| {
+        (looks("suspended") > 0.0).then_some(())
+    });
+    fleet.push_value("first", "second");
+    let seen = looks("suspended");
+    fleet.until("another look", |_| {
+        (looks("suspended") > seen + 1.0).then_some(())
+    });
+    assert_eq!(fleet.value().as_deref(), Some("first"));
+    fleet.run(&["resume", "loop-held"]).ended_with(0);
+    fleet.until_value("second");
+    running.stopped();
+}
+
+#[test]
+fn drift_is_reported_where_it_is_not_corrected() {
+    let fleet = fleet("loop-drift", "{interval: 1s, drift: report}");
+    let running = fleet.runs();
+    fleet.until_value("first");
+    fleet.until("the record", |fleet| {
+        let release = fleet.get(&["release.pleach.dev/loop-drift.web"])?;
+        (release["status"]["record"]["ready"] == true).then_some(())
+    });
+    edit_by_hand(&fleet, "ann");
+    let said = fleet.until_condition("Drifted", "ChangedByOthers");
+    assert_eq!(said, "ConfigMap/loop-drift/web: changed by ann");
+    assert_eq!(fleet.value().as_deref(), Some("ann"));
+    fleet
+        .run(&["status", "loop-drift"])
+        .says("loop-drift/web: Drifted: ChangedByOthers: ");
+    // Nothing is told of it any more once it is over.
+    edit_by_hand(&fleet, "first");
+    fleet.until_not("Drifted");
+    running.stopped();
+}
+
+#[test]
+fn a_request_to_sync_is_carried_out_also_outside_of_the_windows() {
+    let fleet = fleet("loop-windows", "{interval: 1h}");
+    let repo = fleet.repo.path().to_str().unwrap().to_owned();
+    let running = fleet.runs_with(&["--repo", &repo, "loop-windows"]);
+    fleet.until_value("first");
+    fleet.until("the record", |fleet| {
+        let release = fleet.get(&["release.pleach.dev/loop-windows.web"])?;
+        (release["status"]["record"]["ready"] == true).then_some(())
+    });
+    // Drift is found because somebody asks.
+    edit_by_hand(&fleet, "bob");
+    fleet.run(&["sync", "loop-windows"]).ended_with(0);
+    fleet.until_value("first");
+    fleet.until("the request", |fleet| {
+        let release = fleet.get(&["release.pleach.dev/loop-windows.web"])?;
+        release["spec"]["sync"].is_null().then_some(())
+    });
+    running.stopped();
+
+    // No time is allowed: drift is corrected, what git wants anew waits.
+    let never = "{interval: 1s, windows: [{deny: \"00:00-24:00\"}]}";
+    fleet.edit_environment("{interval: 1h}", never);
+    fleet.push("windows");
+    let running = fleet.runs_with(&["--repo", &repo, "loop-windows"]);
+    edit_by_hand(&fleet, "carl");
+    fleet.until_value("first");
+    fleet.push_value("first", "second");
+    let waiting =
+        "pleach_looks_total{environment=\"loop-windows\",release=\"web\",result=\"unchanged\"}";
+    let before = running.number(waiting);
+    fleet.until("a look", |_| {
+        (running.number(waiting) > before + 2.0).then_some(())
+    });
+    assert_eq!(fleet.value().as_deref(), Some("first"));
+    edit_by_hand(&fleet, "dora");
+    fleet.until_value("first");
+    fleet
+        .run(&["sync", "loop-windows", "--override-window"])
+        .ended_with(0);
+    fleet.until_value("second");
+    running.stopped();
+}
+
+#[test]
+fn nothing_is_written_beside_what_the_configuration_allows() {
+    let fleet = fleet("loop-allow", "{interval: 1s}");
+    let url = fleet.repo.path().to_str().unwrap().to_owned();
+    let config = fleet.configuration(&url, "        allow: {namespaces: [loop-al*]}\n");
+    let running = fleet.runs_with(&["--config", &config]);
+    fleet.until_value("first");
+    let elsewhere =
+        config_map("web", "x").replace("{name: web}", "{name: web, namespace: default}");
+    fleet.write("manifests/web/elsewhere.yaml", &elsewhere);
+    fleet.push_value("first", "second");
+    let said = fleet.until_condition("Stalled", "Refused");
+    assert!(
+        said.contains("ConfigMap/default/web: the loop may not write to it"),
+        "{said}"
+    );
+    assert_eq!(fleet.value().as_deref(), Some("first"));
+    assert!(!fleet.exists(&["configmap", "web", "-n", "default"]));
+    fleet.remove("manifests/web/elsewhere.yaml");
+    fleet.push("back");
+    fleet.until_value("second");
+    fleet.until_not("Stalled");
+    running.stopped();
+}
+
+#[test]
+fn an_environment_on_two_branches_is_synced_from_neither() {
+    let fleet = fleet("loop-both", "{interval: 1s}");
+    let url = fleet.repo.path().to_str().unwrap().to_owned();
+    fleet.applied();
+    let again = {
+        let (id, kubeconfig) = (fleet.cluster_id(), crate::shared().kubeconfig().display());
+        format!(
+            "      - {{name: loop-both, branch: main, cluster: {{id: {id}, kubeconfigFile: {kubeconfig}}}}}\n"
+        )
+    };
+    let config = fleet.configuration(&url, &again);
+    let running = fleet.runs_with(&["--config", &config]);
+    fleet.push_value("first", "second");
+    let said = fleet.until_condition("Stalled", "Contested");
+    assert!(
+        said.contains("env/loop-both of fleet, main of fleet"),
+        "{said}"
+    );
+    assert_eq!(fleet.value().as_deref(), Some("first"));
+    running.stopped();
+}
+
+#[test]
+fn the_wrong_cluster_is_not_written_to() {
+    let fleet = fleet("loop-wrong", "{interval: 1s}");
+    let url = fleet.repo.path().to_str().unwrap().to_owned();
+    let wrong = "00000000-0000-0000-0000-000000000000";
+    let text = fleet.configuration_text(&url, "");
+    let config = fleet.file("wrong.yaml", &text.replace(&fleet.cluster_id(), wrong));
+    // The branch does not decide which cluster is meant.
+    let (mut running, events) = fleet.watched(|fleet| {
+        let mut running = fleet.runs_with(&["--config", &config]);
+        running.running.until_says("environment held");
+        running
+    });
+    running.running.until_says("WrongCluster");
+    assert_eq!(events.writes().to_string(), "");
+    running.stopped();
+}
+
+#[test]
+fn a_kubeconfig_that_runs_programs_is_refused() {
+    let fleet = fleet("loop-exec", "{interval: 1s}");
+    let url = fleet.repo.path().to_str().unwrap().to_owned();
+    let kubeconfig = fleet.file(
+        "exec.yaml",
+        "apiVersion: v1\nkind: Config\ncurrent-context: a\nclusters: [{name: a, cluster: {server: \"https://127.0.0.1:1\"}}]\ncontexts: [{name: a, context: {cluster: a, user: a}}]\nusers: [{name: a, user: {exec: {apiVersion: client.authentication.k8s.io/v1, command: touch, args: [/nowhere/touched]}}}]\n",
+    );
+    let text = fleet.configuration_text(&url, "");
+    let known = crate::shared().kubeconfig().display().to_string();
+    let config = fleet.file("loop-exec.yaml", &text.replace(&known, &kubeconfig));
+    let mut running = fleet.runs_with(&["--config", &config]);
+    running
+        .running
+        .until_says("user a in it runs a program for its credentials");
+    running.stopped();
+}
+
+#[test]
+fn a_release_that_left_git_goes_with_consent_only() {
+    let fleet = fleet("loop-left", "{interval: 1s}");
+    fleet.write("manifests/extra/bundle.yaml", BUNDLE);
+    fleet.write("manifests/extra/extra.yaml", &config_map("extra", "x"));
+    let release = "  - {name: extra, bundle: extra, namespace: loop-left}\n";
+    let file = fleet.environment_file();
+    let text = fleet.read(&file);
+    fleet.write(
+        &file,
+        &text.replace("releases:\n", &format!("releases:\n{release}")),
+    );
+    fleet.push("two releases");
+    let running = fleet.runs();
+    let extra = || fleet.exists(&["configmap", "extra", "-n", "loop-left"]);
+    fleet.until("extra", |_| extra().then_some(()));
+    fleet.until_value("first");
+    fleet.write(&file, &text);
+    fleet.push("one release");
+    let ready = "{.status.conditions[?(@.type==\"Ready\")].reason}";
+    fleet.until("the removal", |fleet| {
+        let reason = fleet.field(&["release.pleach.dev/loop-left.extra"], ready);
+        (reason == "Removed").then_some(())
+    });
+    assert!(extra());
+    fleet.extend_environment("consent: [{action: uninstall, release: extra}]\n");
+    fleet.push("consent");
+    fleet.until("the end", |fleet| {
+        let there = extra() || fleet.exists(&["release.pleach.dev/loop-left.extra"]);
+        (!there).then_some(())
+    });
+    assert_eq!(fleet.value().as_deref(), Some("first"));
+    running.stopped();
+}
+
+#[test]
+fn what_is_done_is_done_as_the_service_account_that_is_named() {
+    let fleet = fleet("loop-account", "{interval: 1s}");
+    let url = fleet.repo.path().to_str().unwrap().to_owned();
+    let account = "        serviceAccount: loop-account/deployer\n";
+    let config = fleet.configuration(&url, account);
+    // It may do nothing, whatever the kubeconfig may.
+    let mut running = fleet.runs_with(&["--config", &config]);
+    running
+        .running
+        .until_says("system:serviceaccount:loop-account:deployer");
+    assert_eq!(fleet.value(), None);
+    running.stopped();
+}

@@ -1,0 +1,178 @@
+//! Jobs that run once, by the controllers of a real control plane. A Job that
+//! wants no pods is complete at once; one that wants some never is without nodes.
+
+use pleach_testkit::faults::{Kind, Moment, Seen};
+use serde_json::Value;
+
+use crate::fleet::{Fleet, PLANTED};
+use crate::kill;
+use crate::samples::{BUNDLE, config_map};
+
+fn fleet(environment: &'static str, timeout: &str) -> Fleet {
+    let release =
+        format!("  - {{name: web, bundle: web, namespace: {environment}, timeout: {timeout}}}\n");
+    let fleet = Fleet::new(
+        environment,
+        &release,
+        &[("manifests/web/bundle.yaml", BUNDLE)],
+    );
+    fleet.kubectl(&["create", "namespace", environment]);
+    fleet
+}
+
+/// A Job that runs once and reads the ConfigMap `settings`.
+fn job(spec: &str) -> String {
+    format!(
+        "apiVersion: batch/v1\nkind: Job\nmetadata: {{name: migrate, annotations: {{pleach.dev/run: once}}}}\nspec:\n  {spec}\n  template:\n    spec:\n      restartPolicy: Never\n      containers: [{{name: c, image: none, envFrom: [{{configMapRef: {{name: settings}}}}]}}]\n"
+    )
+}
+
+const AT_ONCE: &str = "completions: 0";
+
+fn deploy(fleet: &Fleet, value: &str, spec: &str) {
+    let later = "apiVersion: networking.k8s.io/v1\nkind: Ingress\nmetadata: {name: later}\nspec: {defaultBackend: {service: {name: a, port: {number: 80}}}}\n";
+    let files = [config_map("settings", value), job(spec), later.to_owned()];
+    fleet.write("manifests/web/web.yaml", &files.join("---\n"));
+    fleet.commit();
+}
+
+fn uid(fleet: &Fleet) -> Option<String> {
+    let job = fleet.get(&["job", "migrate", "-n", fleet.environment])?;
+    Some(job["metadata"]["uid"].as_str().unwrap().to_owned())
+}
+
+fn outcome(fleet: &Fleet) -> Value {
+    let name = format!("{}.web.journal", fleet.environment);
+    let object = fleet
+        .get(&["configmap", &name, "-n", "pleach-system"])
+        .unwrap();
+    let journal: Value = serde_json::from_str(object["data"]["journal"].as_str().unwrap()).unwrap();
+    let runs = journal["runs"].as_object().unwrap();
+    assert_eq!(runs.len(), 1);
+    runs.values().next().unwrap()["outcome"].clone()
+}
+
+#[test]
+fn a_job_runs_once_for_its_content_and_what_it_reads() {
+    let fleet = fleet("once-runs", "1m");
+    deploy(&fleet, "a", AT_ONCE);
+    fleet.applied();
+    let first = uid(&fleet).unwrap();
+    assert_eq!(outcome(&fleet), "succeeded");
+    fleet.writes_nothing(Fleet::applied);
+    // What its time to live removed is done: no drift, no other run.
+    fleet.kubectl(&["delete", "job", "migrate", "-n", fleet.environment]);
+    fleet.diff().ended_with(0);
+    fleet.applied();
+    assert_eq!(uid(&fleet), None);
+    fleet.writes_nothing(Fleet::applied);
+    // What it reads changes: it runs again; and again for another content.
+    deploy(&fleet, "b", AT_ONCE);
+    fleet.applied();
+    let second = uid(&fleet).unwrap();
+    assert_ne!(second, first);
+    deploy(&fleet, "b", "completions: 0\n  backoffLimit: 1");
+    fleet.applied().says("recreated");
+    assert_ne!(uid(&fleet).unwrap(), second);
+    fleet.writes_nothing(Fleet::applied);
+    // With it goes what is remembered of it.
+    fleet.write("manifests/web/web.yaml", &config_map("settings", "b"));
+    fleet.commit();
+    fleet.applied();
+    assert_eq!(uid(&fleet), None);
+    let name = format!("{}.web.journal", fleet.environment);
+    assert!(!fleet.exists(&["configmap", &name, "-n", "pleach-system"]));
+}
+
+#[test]
+fn a_job_that_does_not_end_holds_what_comes_after_and_is_never_deleted() {
+    let fleet = fleet("once-waits", "2s");
+    deploy(&fleet, "a", "completions: 1");
+    fleet.apply().ended_with(6);
+    let running = uid(&fleet).unwrap();
+    assert!(!fleet.exists(&["ingress", "later", "-n", fleet.environment]));
+    assert_eq!(outcome(&fleet), "begun");
+    // The next run waits for the same one.
+    fleet.apply().ended_with(6);
+    assert_eq!(uid(&fleet).unwrap(), running);
+    // A changed one waits for its end, and leaving git does not end it.
+    deploy(&fleet, "b", "completions: 1");
+    fleet
+        .apply()
+        .ended_with(6)
+        .says("a Job is never deleted while it runs");
+    assert_eq!(uid(&fleet).unwrap(), running);
+    fleet.write("manifests/web/web.yaml", &config_map("settings", "b"));
+    fleet.commit();
+    fleet.applied().says("it is still running");
+    assert_eq!(uid(&fleet).unwrap(), running);
+}
+
+#[test]
+fn a_job_that_runs_when_the_program_is_killed_is_not_run_again() {
+    let mut fleet = fleet("once-killed", "30s");
+    deploy(
+        &fleet,
+        "a",
+        "completionMode: Indexed\n  completions: 1\n  parallelism: 1",
+    );
+    let args = ["apply", "once-killed", "--yes"];
+    // The Job is there; its answer is the last that this run hears of.
+    let is_job = |seen: &Seen| seen.kind == Kind::Write && seen.path.ends_with("/jobs/migrate");
+    assert!(kill::at(&mut fleet, &args, Moment::AfterAnswer, is_job));
+    fleet.forget_killed_runs();
+    let running = uid(&fleet).unwrap();
+    assert_eq!(outcome(&fleet), "begun");
+    // It ends while nobody looks.
+    fleet.kubectl(&[
+        "patch",
+        "job",
+        "migrate",
+        "-n",
+        fleet.environment,
+        "-p",
+        r#"{"spec": {"completions": 0, "parallelism": 0}}"#,
+    ]);
+    fleet.applied();
+    assert_eq!(uid(&fleet).unwrap(), running);
+    assert_eq!(outcome(&fleet), "succeeded");
+    assert!(fleet.exists(&["ingress", "later", "-n", fleet.environment]));
+    fleet.writes_nothing(Fleet::applied);
+}
+
+#[test]
+fn a_job_that_fails_says_so_and_runs_again() {
+    let fleet = fleet("once-fails", "30s");
+    deploy(&fleet, "a", "completions: 1\n  activeDeadlineSeconds: 1");
+    let failed = fleet.apply().ended_with(6);
+    assert!(!failed.stderr.contains(PLANTED));
+    failed
+        .says("DeadlineExceeded")
+        .says("kubectl -n once-fails logs job/migrate");
+    let first = uid(&fleet).unwrap();
+    assert_eq!(outcome(&fleet), "failed");
+    fleet.apply().ended_with(6);
+    assert_ne!(uid(&fleet).unwrap(), first);
+}
+
+#[test]
+fn a_job_that_is_named_by_its_content_makes_way_for_its_successor() {
+    let fleet = fleet("once-named", "1m");
+    let named = |limit: u32| {
+        let spec = format!("{AT_ONCE}\n  backoffLimit: {limit}");
+        let job = job(&spec).replace("name: migrate", "generateName: migrate-");
+        fleet.write("manifests/web/web.yaml", &job);
+        fleet.commit();
+        fleet.applied();
+        let list = fleet.get(&["jobs", "-n", fleet.environment]).unwrap();
+        let mut names = list["items"].as_array().unwrap().iter();
+        let name = names.next().unwrap()["metadata"]["name"].clone();
+        assert!(names.next().is_none());
+        name.as_str().unwrap().to_owned()
+    };
+    let first = named(1);
+    assert!(first.starts_with("migrate-"));
+    fleet.writes_nothing(Fleet::applied);
+    assert_ne!(named(2), first);
+    fleet.writes_nothing(Fleet::applied);
+}

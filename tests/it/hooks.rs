@@ -1,0 +1,196 @@
+//! The listeners of the loop: webhooks, probes, metrics.
+
+use std::fmt::Write as _;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
+use axum::body::Body;
+use axum::http::{Request, StatusCode};
+use hmac::{Hmac, KeyInit as _, Mac as _};
+use http_body_util::BodyExt as _;
+use pleach::engine::controller::{Controller, End, Listener, LoopEvent, Setup};
+use pleach::engine::sync::Claim;
+use pleach::server::hooks::{self, Hook};
+use pleach::server::metrics::Metrics;
+use pleach::server::probes;
+use pleach_domain::inventory::ReleaseName;
+use pleach_domain::repo::format::ForgeKind;
+use rstest::rstest;
+use sha2::Sha256;
+use tempfile::TempDir;
+use tokio::sync::mpsc;
+use tower::ServiceExt as _;
+
+const SECRET: &str = "tell nobody";
+
+struct Listeners {
+    hooks: Router,
+    probes: Router,
+    metrics: Arc<Metrics>,
+    _folder: TempDir,
+}
+
+/// A loop that follows nothing, with a webhook of a forge.
+fn listeners(forge: Option<ForgeKind>) -> Listeners {
+    let folder = tempfile::tempdir().unwrap();
+    let secret = folder.path().join("secret");
+    std::fs::write(&secret, format!("{SECRET}\n")).unwrap();
+    let (events, _) = mpsc::unbounded_channel();
+    let (syncs, _) = mpsc::unbounded_channel();
+    let setup = Setup {
+        repositories: Vec::new(),
+        claim: Claim {
+            who: "test".to_owned(),
+            patience: Duration::ZERO,
+        },
+    };
+    let controller = Controller::new(setup, Listener { events, syncs });
+    let metrics = Arc::new(Metrics::default());
+    let hook = Hook {
+        forge,
+        secret,
+        repository: 0,
+    };
+    Listeners {
+        hooks: hooks::router(vec![hook], controller.trigger(), Arc::clone(&metrics)),
+        probes: probes::router(controller.pulse(), Arc::clone(&metrics)),
+        metrics,
+        _folder: folder,
+    }
+}
+
+async fn ask(router: &Router, request: Request<Body>) -> (StatusCode, String) {
+    let answer = router.clone().oneshot(request).await.unwrap();
+    let status = answer.status();
+    let body = answer.into_body().collect().await.unwrap().to_bytes();
+    (status, String::from_utf8_lossy(&body).into_owned())
+}
+
+async fn get(router: &Router, path: &str) -> (StatusCode, String) {
+    ask(router, Request::get(path).body(Body::empty()).unwrap()).await
+}
+
+fn signature(body: &[u8], secret: &str) -> String {
+    let mut mac = Hmac::<Sha256>::new_from_slice(secret.as_bytes()).unwrap();
+    mac.update(body);
+    let mut hex = String::new();
+    for byte in mac.finalize().into_bytes() {
+        write!(hex, "{byte:02x}").unwrap();
+    }
+    hex
+}
+
+fn post(path: &str, headers: &[(&str, String)], body: &[u8]) -> Request<Body> {
+    let mut request = Request::post(path);
+    for (name, value) in headers {
+        request = request.header(*name, value);
+    }
+    request.body(Body::from(body.to_vec())).unwrap()
+}
+
+#[rstest]
+#[case::github("github", "x-hub-signature-256", format!("sha256={}", signature(b"{}", SECRET)), 202)]
+#[case::gitea("gitea", "x-gitea-signature", signature(b"{}", SECRET), 202)]
+#[case::gitlab("gitlab", "x-gitlab-token", SECRET.to_owned(), 202)]
+#[case::another_secret("github", "x-hub-signature-256", format!("sha256={}", signature(b"{}", "guess")), 401)]
+#[case::another_body("github", "x-hub-signature-256", format!("sha256={}", signature(b"[]", SECRET)), 401)]
+#[case::truncated("github", "x-hub-signature-256", format!("sha256={}", &signature(b"{}", SECRET)[..32]), 401)]
+#[case::missing("github", "x-other", String::new(), 401)]
+#[case::of_another_forge("github", "x-gitlab-token", SECRET.to_owned(), 401)]
+#[case::unknown("bitbucket", "x-gitlab-token", SECRET.to_owned(), 404)]
+#[tokio::test]
+async fn webhooks_are_believed_by_their_signature(
+    #[case] forge: &str,
+    #[case] name: &str,
+    #[case] value: String,
+    #[case] status: u16,
+) {
+    let listeners = listeners(None);
+    let request = post(&format!("/hooks/{forge}"), &[(name, value)], b"{}");
+    let (answered, body) = ask(&listeners.hooks, request).await;
+    assert_eq!((answered.as_u16(), body.as_str()), (status, ""));
+    let (_, metrics) = get(&listeners.probes, "/metrics").await;
+    let line = format!("pleach_hooks_total{{forge=\"{forge}\",code=\"{status}\"}} 1");
+    assert_eq!(metrics.contains(&line), status != 404, "{metrics}");
+}
+
+#[tokio::test]
+async fn a_repository_believes_its_own_forge_only() {
+    let listeners = listeners(Some(ForgeKind::Github));
+    let token = [("x-gitlab-token", SECRET.to_owned())];
+    let (status, _) = ask(&listeners.hooks, post("/hooks/gitlab", &token, b"{}")).await;
+    assert_eq!(status, StatusCode::UNAUTHORIZED);
+}
+
+#[tokio::test]
+async fn garbage_is_refused() {
+    let listeners = listeners(None);
+    let token = || [("x-gitlab-token", SECRET.to_owned())];
+    let large = vec![b'x'; 26 * 1024 * 1024];
+    let (status, _) = ask(&listeners.hooks, post("/hooks/gitlab", &token(), &large)).await;
+    assert_eq!(status, StatusCode::PAYLOAD_TOO_LARGE);
+    // What is signed is believed, whatever it holds: it is not read.
+    let garbage = post("/hooks/gitlab", &token(), &[0xff, 0x00, 0xfe]);
+    assert_eq!(ask(&listeners.hooks, garbage).await.0, StatusCode::ACCEPTED);
+    let (status, _) = get(&listeners.hooks, "/hooks/gitlab").await;
+    assert_eq!(status, StatusCode::METHOD_NOT_ALLOWED);
+    let (status, _) = get(&listeners.hooks, "/").await;
+    assert_eq!(status, StatusCode::NOT_FOUND);
+    // Nothing else is served there.
+    for path in ["/metrics", "/livez", "/readyz"] {
+        assert_eq!(get(&listeners.hooks, path).await.0, StatusCode::NOT_FOUND);
+    }
+}
+
+#[tokio::test]
+async fn probes_and_metrics_answer() {
+    let listeners = listeners(None);
+    assert_eq!(
+        get(&listeners.probes, "/livez").await,
+        (StatusCode::OK, "ok\n".to_owned())
+    );
+    // Nothing was asked yet.
+    let (status, _) = get(&listeners.probes, "/readyz").await;
+    assert_eq!(status, StatusCode::SERVICE_UNAVAILABLE);
+    let (environment, repository) = ("a".to_owned(), "r".to_owned());
+    for event in [
+        LoopEvent::Fetched {
+            repository: repository.clone(),
+            branches: 1,
+            took: Duration::ZERO,
+        },
+        LoopEvent::Held {
+            environment: environment.clone(),
+            reason: "Contested".to_owned(),
+            message: String::new(),
+        },
+        LoopEvent::Looked {
+            release: ReleaseName {
+                environment,
+                release: "b".to_owned(),
+            },
+            revision: String::new(),
+            end: End::Deployed,
+            message: String::new(),
+            took: Duration::from_secs(2),
+        },
+    ] {
+        listeners.metrics.count(&event);
+    }
+    ask(&listeners.hooks, post("/hooks/github", &[], b"")).await;
+    let (status, text) = get(&listeners.probes, "/metrics").await;
+    assert_eq!(status, StatusCode::OK);
+    for line in [
+        "pleach_looks_total{environment=\"a\",release=\"b\",result=\"deployed\"} 1",
+        "pleach_release_synced{environment=\"a\",release=\"b\"} 1",
+        "pleach_environment_held{environment=\"a\"} 1",
+        "pleach_source_up{repository=\"r\"} 1",
+    ] {
+        assert!(text.contains(line), "{line}: {text}");
+    }
+    for name in pleach::server::metrics::NAMES {
+        assert!(text.contains(&format!("# TYPE {name} ")), "{name}: {text}");
+    }
+    assert!(text.ends_with("# EOF\n"));
+}

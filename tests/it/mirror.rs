@@ -1,0 +1,214 @@
+//! Copies of repositories that are elsewhere.
+
+use std::net::TcpListener;
+use std::path::PathBuf;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use pleach::io::git::mirror::{Auth, Fetched, Mirror, Remote};
+use pleach_domain::repo::FileTree as _;
+use pleach_testkit::git_server::GitServer;
+use pleach_testkit::repository::TestRepo;
+
+const ENVIRONMENTS: &str = "env/";
+
+fn repository() -> TestRepo {
+    let repo = TestRepo::new([("pleach.yaml", "first")]).unwrap();
+    repo.commit("first").unwrap();
+    repo
+}
+
+/// Gives a branch the commit that is checked out.
+fn point(repo: &TestRepo, branch: &str) -> String {
+    repo.git(&["branch", "--force", branch]).unwrap();
+    repo.git(&["rev-parse", branch]).unwrap()
+}
+
+fn mirror(url: impl Into<String>, auth: Auth) -> Mirror {
+    Mirror::new(Remote {
+        url: url.into(),
+        auth,
+    })
+}
+
+fn fetch(mirror: &mut Mirror) -> Result<Fetched, String> {
+    mirror
+        .fetch(|branch| branch.starts_with(ENVIRONMENTS))
+        .map_err(|error| error.to_string())
+}
+
+/// `branch=content of pleach.yaml`, branch by branch.
+fn shown(fetched: &Fetched) -> Vec<String> {
+    let heads = fetched.heads.iter();
+    heads
+        .map(|(branch, commit)| {
+            let tree = fetched.reader.tree(commit).unwrap();
+            let file = tree.read("pleach.yaml").unwrap();
+            format!("{branch}={}", String::from_utf8_lossy(&file))
+        })
+        .collect()
+}
+
+/// What is done to a repository, seen through a mirror of it.
+fn check_branches(repo: &TestRepo, url: &str) {
+    let mut mirror = mirror(url, Auth::Anonymous);
+    assert_eq!(shown(&fetch(&mut mirror).unwrap()), [""; 0]);
+    point(repo, "env/a");
+    point(repo, "env/b");
+    let fetched = fetch(&mut mirror).unwrap();
+    assert_eq!(shown(&fetched), ["env/a=first", "env/b=first"]);
+    assert_eq!(fetched.default_branch.as_deref(), Some("main"));
+    assert!(fetched.branches.contains(&"main".to_owned()));
+    // A commit on one branch.
+    repo.edit("pleach.yaml", "first", "second").unwrap();
+    repo.commit("second").unwrap();
+    point(repo, "env/a");
+    let before = fetched;
+    assert_eq!(
+        shown(&fetch(&mut mirror).unwrap()),
+        ["env/a=second", "env/b=first"]
+    );
+    // What was read before can still be read.
+    assert_eq!(shown(&before), ["env/a=first", "env/b=first"]);
+    // History is written anew.
+    repo.git(&["checkout", "--quiet", "--orphan", "other"])
+        .unwrap();
+    repo.write("pleach.yaml", "third").unwrap();
+    repo.commit("third").unwrap();
+    point(repo, "env/a");
+    assert_eq!(
+        shown(&fetch(&mut mirror).unwrap()),
+        ["env/a=third", "env/b=first"]
+    );
+    // A branch goes, and comes back.
+    repo.git(&["branch", "--quiet", "-D", "env/b"]).unwrap();
+    assert_eq!(shown(&fetch(&mut mirror).unwrap()), ["env/a=third"]);
+    point(repo, "env/b");
+    assert_eq!(
+        shown(&fetch(&mut mirror).unwrap()),
+        ["env/a=third", "env/b=third"]
+    );
+}
+
+#[test]
+fn branches_of_a_server_are_followed_wherever_they_go() {
+    let repo = repository();
+    let server = GitServer::start(repo.path()).unwrap();
+    check_branches(&repo, &server.url(".git"));
+}
+
+#[test]
+fn branches_of_a_folder_are_followed_wherever_they_go() {
+    let repo = repository();
+    check_branches(&repo, repo.path().to_str().unwrap());
+    let repo = repository();
+    check_branches(&repo, &format!("file://{}", repo.path().display()));
+}
+
+#[test]
+fn what_has_not_changed_is_not_downloaded_again() {
+    let repo = repository();
+    point(&repo, "env/a");
+    let server = GitServer::start(repo.path()).unwrap();
+    let mut mirror = mirror(server.url(".git"), Auth::Anonymous);
+    let downloads = || {
+        let requests = server.requests();
+        requests
+            .iter()
+            .filter(|one| one.starts_with("POST"))
+            .count()
+    };
+    fetch(&mut mirror).unwrap();
+    let first = downloads();
+    assert!(first > 0);
+    fetch(&mut mirror).unwrap();
+    assert_eq!(downloads(), first);
+}
+
+#[test]
+fn an_empty_repository_has_no_branches() {
+    let repo = TestRepo::new::<&str, &str>([]).unwrap();
+    let server = GitServer::start(repo.path()).unwrap();
+    for url in [server.url(".git"), repo.path().to_str().unwrap().to_owned()] {
+        let fetched = fetch(&mut mirror(url, Auth::Anonymous)).unwrap();
+        assert!(fetched.heads.is_empty() && fetched.branches.is_empty());
+    }
+}
+
+#[test]
+fn a_repository_within_a_folder_of_another_is_found() {
+    let repo = TestRepo::new([("fleet/pleach.yaml", "inner")]).unwrap();
+    repo.commit("start").unwrap();
+    point(&repo, "env/a");
+    let folder = repo.path().join("fleet");
+    let mut mirror = mirror(folder.to_str().unwrap(), Auth::Anonymous);
+    assert_eq!(shown(&fetch(&mut mirror).unwrap()), ["env/a=inner"]);
+}
+
+#[test]
+fn credentials_are_read_from_files_whenever_they_are_needed() {
+    let repo = repository();
+    point(&repo, "env/a");
+    let server = GitServer::start(repo.path()).unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let file = |name: &str, text: &str| -> PathBuf {
+        let path = folder.path().join(name);
+        std::fs::write(&path, text).unwrap();
+        path
+    };
+    server.demand(&format!("Basic {}", STANDARD.encode("me:hunter2")));
+    let mut basic = mirror(
+        server.url(".git"),
+        Auth::Basic {
+            username: file("user", "me\n"),
+            password: file("password", "wrong\n"),
+        },
+    );
+    let error = fetch(&mut basic).unwrap_err();
+    assert!(error.contains("the credentials are refused"), "{error}");
+    assert!(!error.contains("wrong"), "{error}");
+    file("password", "hunter2\n");
+    assert_eq!(shown(&fetch(&mut basic).unwrap()), ["env/a=first"]);
+    let error = fetch(&mut mirror(server.url(".git"), Auth::Anonymous)).unwrap_err();
+    assert!(error.contains("it asks for credentials"), "{error}");
+
+    server.demand("Bearer t0ken");
+    let mut bearer = mirror(
+        server.url(".git"),
+        Auth::Bearer {
+            token: file("token", "t0ken\n"),
+        },
+    );
+    assert_eq!(shown(&fetch(&mut bearer).unwrap()), ["env/a=first"]);
+    file("token", "0ther");
+    let error = fetch(&mut bearer).unwrap_err();
+    assert!(!error.contains("0ther"), "{error}");
+}
+
+#[test]
+fn a_server_that_is_gone_for_a_while_is_followed_again() {
+    let repo = repository();
+    point(&repo, "env/a");
+    let mut server = GitServer::start(repo.path()).unwrap();
+    let mut mirror = mirror(server.url(".git"), Auth::Anonymous);
+    let before = fetch(&mut mirror).unwrap();
+    server.close();
+    let error = fetch(&mut mirror).unwrap_err();
+    assert!(
+        error.starts_with("failed to fetch http://127.0.0.1:"),
+        "{error}"
+    );
+    assert_eq!(shown(&before), ["env/a=first"]);
+    server.open().unwrap();
+    assert_eq!(shown(&fetch(&mut mirror).unwrap()), ["env/a=first"]);
+}
+
+#[test]
+fn a_server_that_says_nothing_is_given_up() {
+    // Connections are taken by the kernel, and nobody answers.
+    let silent = TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("http://{}/fleet.git", silent.local_addr().unwrap());
+    let started = std::time::Instant::now();
+    assert!(fetch(&mut mirror(url, Auth::Anonymous)).is_err());
+    assert!(started.elapsed() < std::time::Duration::from_secs(60));
+}
