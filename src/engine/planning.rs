@@ -14,7 +14,7 @@ use pleach_domain::repo::{ResolvedEnvironment, ResolvedRelease};
 
 use super::load::Loaded;
 use super::sync::{
-    Observation, SyncError, look_at_checked, look_into_namespaces, observe, recognize,
+    Observation, SyncError, look_around, look_at_checked, look_into_namespaces, observe, recognize,
     review_access,
 };
 use crate::io::cluster::Cluster;
@@ -95,6 +95,11 @@ impl Planner<'_> {
             plan = plan::plan(&desired, &observation.observed, &policy);
         }
         if look_at_checked(&cluster, &desired, &mut observation.observed, &plan).await {
+            plan = plan::plan(&desired, &observation.observed, &policy);
+        }
+        if self.options.review
+            && look_around(&cluster, &desired, &mut observation.observed, &plan).await
+        {
             plan = plan::plan(&desired, &observation.observed, &policy);
         }
         if self.options.review {

@@ -20,6 +20,7 @@ mod removal;
 pub mod report;
 mod scheduler;
 pub mod state;
+mod surroundings;
 mod turn;
 mod wait;
 
@@ -38,6 +39,7 @@ pub use contents::look_into_namespaces;
 pub use error::SyncError;
 pub use observe::{Observation, cluster_id, is_cluster, observe, recognize};
 pub use removal::review_end;
+pub use surroundings::look_around;
 pub use turn::Claim;
 pub(in crate::engine) use turn::in_turn;
 

@@ -204,3 +204,24 @@ fn what_forbids_an_end_may_say_which_objects() {
         .run(&["uninstall", "running/web", "--yes"])
         .ended_with(0);
 }
+
+#[test]
+fn two_budgets_for_a_pod_are_pointed_out() {
+    let fleet = fleet("budgets", "");
+    let budget = |name: &str, bound: &str| {
+        format!(
+            "apiVersion: policy/v1\nkind: PodDisruptionBudget\nmetadata: {{name: {name}}}\nspec: {{{bound}, selector: {{matchLabels: {{app: app}}}}}}\n"
+        )
+    };
+    let file = fleet.file("theirs.yaml", &budget("theirs", "maxUnavailable: 0"));
+    kubectl::admin(&["-n", "budgets", "apply", "-f", &file]);
+    let app = deployment("app").replace("replicas: 0", "replicas: 2");
+    let files = [budget("ours", "minAvailable: 1"), app].join("---\n");
+    fleet.write("manifests/web/v1.0.0/web.yaml", &files);
+    fleet.commit();
+    fleet
+        .run(&["plan", "budgets"])
+        .ended_with(0)
+        .says("its pods have 2 disruption budgets: ours, theirs")
+        .says("the disruption budget theirs allows none of its 2 pods to go (maxUnavailable: 0)");
+}

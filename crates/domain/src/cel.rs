@@ -47,6 +47,9 @@ const BRACKETS: usize = 50;
 /// Stack for what parses and evaluates by recursion. It is mapped, not used.
 const STACK: usize = 32 * 1024 * 1024;
 
+/// Stack that is enough to evaluate what was found not to be too deep.
+const ENOUGH: usize = 1024 * 1024;
+
 /// Called for every step of a loop; no name that anybody can write.
 const TICK: &str = "@tick";
 
@@ -202,7 +205,7 @@ impl Expression {
 
     fn evaluate(&self, subject: &Subject) -> Result<Value, Unevaluable> {
         LEFT.with(|left| left.set(STEPS));
-        stacker::grow(STACK, || {
+        stacker::maybe_grow(ENOUGH, STACK, || {
             FUNCTIONS.with(|functions| {
                 let mut scope = functions.new_inner_scope();
                 for name in &self.names {

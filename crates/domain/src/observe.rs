@@ -9,6 +9,7 @@ mod escalation;
 mod grants;
 mod live;
 mod rendered;
+mod surroundings;
 mod triage;
 
 pub use contents::{Content, Contents};
@@ -17,6 +18,7 @@ pub use escalation::Escalation;
 pub use grants::{Grants, MissingGrant, MissingRule, copyable, rules};
 pub use live::{Live, LiveMeta};
 pub use rendered::Base;
+pub use surroundings::{Budget, Node, Surroundings};
 pub use triage::{Known, Reading, is_unchanged, triage};
 
 use std::collections::BTreeMap;
@@ -85,6 +87,9 @@ pub struct Observed {
     /// where a change of the release is on its way.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub checked: BTreeMap<String, Looked>,
+    /// What stands around workloads; read only before some are written.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub surroundings: Option<Surroundings>,
     /// What pleach itself may do; empty when it was not asked.
     pub access: Grants,
     /// What the Release object says; none on first use.
@@ -297,6 +302,7 @@ impl Observed {
             contents: BTreeMap::new(),
             instances: BTreeMap::new(),
             checked: BTreeMap::new(),
+            surroundings: None,
             access: Grants::default(),
             installed: None,
             inventory: Inventory::default(),

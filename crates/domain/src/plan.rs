@@ -24,7 +24,8 @@
 //! 11. `prune::steps`: the deletions, in order, after that.
 //! 12. `access::shrink`, `definitions::finish`: access reduced to what git has,
 //!     stored objects rewritten, after all of it.
-//! 13. `needless`: without `--wait`, no wait that no other step needs.
+//! 13. `certificates`, `surroundings`: what may be in the way of all that.
+//! 14. `needless`: without `--wait`, no wait that no other step needs.
 //!
 //! `arrange` sorts the steps and refuses cycles.
 //!
@@ -33,6 +34,7 @@
 
 mod access;
 mod arrange;
+mod certificates;
 mod changes;
 mod checks;
 mod definitions;
@@ -56,6 +58,7 @@ mod prune;
 mod removal;
 mod shrink;
 mod stages;
+mod surroundings;
 #[cfg(test)]
 mod tests;
 mod trust;
@@ -109,6 +112,8 @@ pub fn plan(desired: &Desired, observed: &Observed, policy: &Policy) -> Plan {
     prune::steps(&ctx, &mut draft);
     access::shrink(&ctx, &mut draft);
     definitions::finish(&ctx, &mut draft);
+    certificates::run(&ctx, &mut draft);
+    surroundings::run(&ctx, &mut draft);
     needless::run(&ctx, &mut draft);
     arrange::run(&ctx, draft, direction)
 }

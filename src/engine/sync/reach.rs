@@ -35,6 +35,11 @@ impl Reach {
         }
     }
 
+    /// Whether something of the whole cluster was refused.
+    pub(super) fn is_restricted(&self) -> bool {
+        self.restricted
+    }
+
     /// Where a kind is asked for whose objects lie in these namespaces; none
     /// stands for the whole cluster. One namespace is never more than that.
     pub(super) fn scopes(

@@ -2,6 +2,7 @@
 //! has, what is recorded.
 
 mod access;
+mod certificates;
 mod changes;
 mod checks;
 mod configuration;
@@ -28,6 +29,7 @@ mod scene;
 mod server;
 mod stages;
 mod stand_in;
+mod surroundings;
 mod verify;
 
 use rstest::rstest;

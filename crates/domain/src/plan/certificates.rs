@@ -1,0 +1,124 @@
+//! Certificates of the release that soon nobody accepts any more.
+//!
+//! Only their dates are looked at, and nothing of them is shown.
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use jiff::{SignedDuration, Timestamp};
+use serde_json::Value;
+use x509_parser::pem::Pem;
+
+use super::draft::{Ctx, Draft};
+use crate::finding::{Finding, Kind};
+use crate::object::ObjectId;
+
+/// A certificate that ends sooner is worth a word.
+const SOON: SignedDuration = SignedDuration::from_hours(7 * 24);
+
+/// Points out certificates that end within a week, or have ended, when a plan
+/// changes anything.
+pub(super) fn run(ctx: &Ctx<'_>, draft: &mut Draft) {
+    if !draft.has_effects() {
+        return;
+    }
+    let now = ctx.observed.at;
+    for (id, manifest) in &ctx.manifests {
+        let Some(places) = Places::of(id) else {
+            continue;
+        };
+        for (field, ends) in places.ends(&manifest.value()) {
+            let message = if ends <= now {
+                format!("the certificate in {field} ended at {ends}")
+            } else if ends.duration_since(now) < SOON {
+                format!("the certificate in {field} ends at {ends}")
+            } else {
+                continue;
+            };
+            draft.findings.push(
+                Finding::warning(Kind::Repository, "certificate-ends", message)
+                    .at(manifest.origin().clone())
+                    .on((*id).clone())
+                    .hint("who calls what it is for refuses it then; renew it"),
+            );
+        }
+    }
+}
+
+/// Where objects of a kind hold certificates.
+enum Places {
+    /// A Secret for TLS.
+    Secret,
+    /// What points at a Service, by JSON pointers.
+    Pointers(&'static [&'static str]),
+    /// One for each webhook.
+    Webhooks,
+}
+
+impl Places {
+    fn of(id: &ObjectId) -> Option<Self> {
+        Some(match (id.group.as_str(), id.kind.as_str()) {
+            ("", "Secret") => Self::Secret,
+            ("apiregistration.k8s.io", "APIService") => Self::Pointers(&["/spec/caBundle"]),
+            ("apiextensions.k8s.io", "CustomResourceDefinition") => {
+                Self::Pointers(&["/spec/conversion/webhook/clientConfig/caBundle"])
+            }
+            (
+                "admissionregistration.k8s.io",
+                "MutatingWebhookConfiguration" | "ValidatingWebhookConfiguration",
+            ) => Self::Webhooks,
+            _ => return None,
+        })
+    }
+
+    /// The fields that hold certificates, and when these end.
+    fn ends(&self, value: &Value) -> Vec<(String, Timestamp)> {
+        match self {
+            Self::Secret if value["type"] == "kubernetes.io/tls" => {
+                // A chain is as good as the first of it that ends.
+                let ends = dates(&value["data"]["tls.crt"]).into_iter().min();
+                ends.map(|ends| ("data[tls.crt]".to_owned(), ends))
+                    .into_iter()
+                    .collect()
+            }
+            Self::Secret => Vec::new(),
+            Self::Pointers(pointers) => pointers
+                .iter()
+                .filter_map(|pointer| {
+                    let ends = trust(value.pointer(pointer)?)?;
+                    Some((pointer[1..].replace('/', "."), ends))
+                })
+                .collect(),
+            Self::Webhooks => value["webhooks"]
+                .as_array()
+                .into_iter()
+                .flatten()
+                .filter_map(|webhook| {
+                    let name = webhook["name"].as_str().unwrap_or_default();
+                    let ends = trust(&webhook["clientConfig"]["caBundle"])?;
+                    Some((format!("webhooks[{name}].clientConfig.caBundle"), ends))
+                })
+                .collect(),
+        }
+    }
+}
+
+/// A list of authorities is good while one of them is.
+fn trust(bundle: &Value) -> Option<Timestamp> {
+    dates(bundle).into_iter().max()
+}
+
+/// When the certificates of a text end; what is none says nothing.
+fn dates(text: &Value) -> Vec<Timestamp> {
+    let text = text.as_str().unwrap_or_default();
+    let Ok(bytes) = STANDARD.decode(text) else {
+        return Vec::new();
+    };
+    Pem::iter_from_buffer(&bytes)
+        .filter_map(Result::ok)
+        .filter_map(|pem| {
+            let certificate = pem.parse_x509().ok()?;
+            let ends = certificate.validity().not_after.timestamp();
+            Timestamp::from_second(ends).ok()
+        })
+        .collect()
+}

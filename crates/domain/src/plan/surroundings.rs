@@ -1,0 +1,204 @@
+//! What may keep the workloads of a release from getting on, or nodes from
+//! being drained, and is not the release's to change.
+
+use std::collections::BTreeMap;
+
+use serde_json::Value;
+
+use super::draft::{Ctx, Draft};
+use super::model::{Op, Plan, Step};
+use crate::finding::{Finding, Kind};
+use crate::object::{Manifest, ObjectId};
+use crate::observe::Surroundings;
+use crate::order::StageName;
+
+/// How many names are given.
+const NAMED: usize = 5;
+
+impl Plan {
+    /// Whether it writes workloads, so that it matters what stands around them.
+    pub fn writes_workloads(&self) -> bool {
+        self.steps.iter().any(writes_workload)
+    }
+}
+
+fn writes_workload(step: &Step) -> bool {
+    let applies = matches!(
+        step.op,
+        Op::Apply { .. } | Op::Create { .. } | Op::Restart { .. }
+    );
+    applies && (step.stage == StageName::Workloads || step.object.group == "apps")
+}
+
+/// Points out what stands in the way; only warnings, for none of it need be
+/// there any more when it matters.
+pub(super) fn run(ctx: &Ctx<'_>, draft: &mut Draft) {
+    let Some(surroundings) = &ctx.observed.surroundings else {
+        return;
+    };
+    if !draft.steps.iter().any(writes_workload) {
+        return;
+    }
+    nodes(surroundings, draft);
+    for (id, manifest) in &ctx.manifests {
+        let facts = ctx.facts.get(id);
+        let labels = facts.and_then(|facts| facts.pod_labels.as_ref());
+        if let Some(labels) = labels.filter(|_| id.group != "batch") {
+            budgets(ctx, surroundings, id, manifest, labels, draft);
+        }
+    }
+}
+
+fn nodes(surroundings: &Surroundings, draft: &mut Draft) {
+    let all = surroundings.nodes.unwrap_or_default();
+    let mut say = |code: &str, names: &[String], what: &str, hint: &str| {
+        if names.is_empty() {
+            return;
+        }
+        let verb = if names.len() == 1 { "is" } else { "are" };
+        let message = format!(
+            "{} of {all} nodes {verb} {what}: {}",
+            names.len(),
+            named(names)
+        );
+        draft
+            .findings
+            .push(Finding::warning(Kind::Cluster, code, message).hint(hint));
+    };
+    say(
+        "nodes-not-ready",
+        &surroundings.not_ready,
+        "not ready",
+        "pods on them do not get ready, and what runs on every node waits for them",
+    );
+    say(
+        "nodes-cordoned",
+        &surroundings.cordoned,
+        "cordoned",
+        "no new pod is put on them; there may be too little room on the others",
+    );
+}
+
+fn named(names: &[String]) -> String {
+    let first = names[..names.len().min(NAMED)].join(", ");
+    match names.len().saturating_sub(NAMED) {
+        0 => first,
+        more => format!("{first} and {more} more"),
+    }
+}
+
+/// Budgets, those of the release as git has them, that keep nodes from being
+/// drained of the pods of a workload.
+fn budgets(
+    ctx: &Ctx<'_>,
+    surroundings: &Surroundings,
+    id: &ObjectId,
+    manifest: &Manifest,
+    labels: &BTreeMap<String, String>,
+    draft: &mut Draft,
+) {
+    let mut specs: BTreeMap<&ObjectId, Value> = surroundings
+        .budgets
+        .iter()
+        .map(|budget| (&budget.id, budget.spec.clone()))
+        .collect();
+    let ours = ctx.manifests.iter();
+    specs.extend(
+        ours.filter(|(id, _)| id.is("policy", "PodDisruptionBudget"))
+            .map(|(id, manifest)| (*id, manifest.value()["spec"].clone())),
+    );
+    specs.retain(|budget, spec| {
+        budget.namespace == id.namespace && selects(&spec["selector"], labels)
+    });
+    let mut warn = |code: &str, message: String, hint: &str| {
+        draft.findings.push(
+            Finding::warning(Kind::Cluster, code, message)
+                .at(manifest.origin().clone())
+                .on(id.clone())
+                .hint(hint),
+        );
+    };
+    if specs.len() > 1 {
+        let names: Vec<String> = specs.keys().map(|budget| budget.name.clone()).collect();
+        let message = format!(
+            "its pods have {} disruption budgets: {}",
+            names.len(),
+            named(&names)
+        );
+        let hint = "the server evicts no pod that has more than one: nodes cannot be drained";
+        warn("budgets-overlap", message, hint);
+    }
+    let replicas = match id.kind.as_str() {
+        "Deployment" | "StatefulSet" => manifest.value()["spec"]["replicas"].as_u64().unwrap_or(1),
+        _ => return,
+    };
+    for (budget, spec) in specs.iter().filter(|(_, spec)| allows_none(spec, replicas)) {
+        let bound = ["minAvailable", "maxUnavailable"]
+            .into_iter()
+            .find(|bound| !spec[*bound].is_null())
+            .unwrap_or("minAvailable");
+        let value = spec[bound].to_string();
+        let message = format!(
+            "the disruption budget {} allows none of its {replicas} pods to go ({bound}: {})",
+            budget.name,
+            value.trim_matches('"')
+        );
+        warn(
+            "budget-allows-nothing",
+            message,
+            "nodes with its pods cannot be drained",
+        );
+    }
+}
+
+/// Whether a budget never lets a pod go, when all that are wanted are there.
+fn allows_none(spec: &Value, replicas: u64) -> bool {
+    if replicas == 0 {
+        return false;
+    }
+    let part = |value: &Value| match value {
+        Value::Number(number) => number.as_u64(),
+        // The server rounds up.
+        Value::String(text) => {
+            let percent: u64 = text.strip_suffix('%')?.parse().ok()?;
+            Some((replicas * percent).div_ceil(100))
+        }
+        _ => None,
+    };
+    if let Some(most) = part(&spec["maxUnavailable"]) {
+        return most == 0;
+    }
+    part(&spec["minAvailable"]).is_some_and(|least| least >= replicas)
+}
+
+/// Whether a label selector names pods with these labels; an empty one names all.
+fn selects(selector: &Value, labels: &BTreeMap<String, String>) -> bool {
+    let Some(selector) = selector.as_object() else {
+        return false;
+    };
+    let exact = selector.get("matchLabels").and_then(Value::as_object);
+    let has = |key: &str, value: &Value| labels.get(key).map(String::as_str) == value.as_str();
+    let exact = exact
+        .into_iter()
+        .flatten()
+        .all(|(key, value)| has(key, value));
+    let terms = selector.get("matchExpressions").and_then(Value::as_array);
+    exact && terms.into_iter().flatten().all(|term| holds(term, labels))
+}
+
+fn holds(term: &Value, labels: &BTreeMap<String, String>) -> bool {
+    let label = labels.get(term["key"].as_str().unwrap_or_default());
+    let values = term["values"].as_array();
+    let is_among = |label: &String| {
+        let mut values = values.into_iter().flatten();
+        values.any(|value| value.as_str() == Some(label))
+    };
+    match term["operator"].as_str() {
+        Some("In") => label.is_some_and(is_among),
+        Some("NotIn") => !label.is_some_and(is_among),
+        Some("Exists") => label.is_some(),
+        Some("DoesNotExist") => label.is_none(),
+        // One that we do not know names nothing that we could warn about.
+        _ => false,
+    }
+}

@@ -1,0 +1,145 @@
+//! What stands around the workloads of a release.
+
+use rstest::rstest;
+use serde_json::json;
+
+use super::scene::Scene;
+use crate::observe::{Budget, Node, Surroundings};
+
+const API: &str = "Deployment.apps/web/api: {spec: {replicas: 2, selector: {matchLabels: {app: api}}, template: {metadata: {labels: {app: api, tier: front}}, spec: {}}}}";
+
+fn budget(name: &str, spec: &str) -> String {
+    format!("PodDisruptionBudget.policy/web/{name}: {{spec: {spec}}}")
+}
+
+fn surroundings() -> Surroundings {
+    let mut surroundings = Surroundings::default();
+    let node = |name: &str, ready: &str, unschedulable: bool| {
+        Node::of(&json!({
+            "metadata": {"name": name}, "spec": {"unschedulable": unschedulable},
+            "status": {"conditions": [{"type": "MemoryPressure", "status": "True"}, {"type": "Ready", "status": ready}]},
+        }))
+    };
+    surroundings.count(vec![
+        node("c", "True", true),
+        node("b", "Unknown", false),
+        node("a", "True", false),
+    ]);
+    surroundings
+}
+
+fn said(git: &str, surroundings: Option<Surroundings>) -> Vec<String> {
+    let plan = Scene::new()
+        .git(git)
+        .cluster(|observed| observed.surroundings = surroundings)
+        .plan();
+    let findings = plan.findings.iter();
+    findings
+        .map(|finding| format!("{}: {}", finding.code, finding.message))
+        .collect()
+}
+
+#[test]
+fn nodes_that_take_no_pods_are_named() {
+    assert_eq!(
+        said(API, Some(surroundings())),
+        [
+            "nodes-cordoned: 1 of 3 nodes is cordoned: c",
+            "nodes-not-ready: 1 of 3 nodes is not ready: b",
+        ]
+    );
+    // Who writes no workload does not care.
+    assert_eq!(said("ConfigMap/web/c: {}", Some(surroundings())), [""; 0]);
+    assert_eq!(said(API, None), [""; 0]);
+}
+
+#[test]
+fn many_names_are_cut() {
+    let mut many = Surroundings {
+        nodes: Some(20),
+        ..Surroundings::default()
+    };
+    many.not_ready = (0..7).map(|n| format!("n{n}")).collect();
+    assert_eq!(
+        said(API, Some(many)),
+        ["nodes-not-ready: 7 of 20 nodes are not ready: n0, n1, n2, n3, n4 and 2 more"]
+    );
+}
+
+#[rstest]
+#[case::room("{minAvailable: 1, selector: {matchLabels: {app: api}}}", None)]
+#[case::all(
+    "{minAvailable: 2, selector: {matchLabels: {app: api}}}",
+    Some("minAvailable: 2")
+)]
+#[case::all_in_percent(
+    "{minAvailable: 51%, selector: {matchLabels: {app: api}}}",
+    Some("minAvailable: 51%")
+)]
+#[case::half("{minAvailable: 50%, selector: {matchLabels: {app: api}}}", None)]
+#[case::none(
+    "{maxUnavailable: 0, selector: {matchLabels: {app: api}}}",
+    Some("maxUnavailable: 0")
+)]
+#[case::none_in_percent(
+    "{maxUnavailable: 0%, selector: {matchLabels: {app: api}}}",
+    Some("maxUnavailable: 0%")
+)]
+#[case::one_rounded_up("{maxUnavailable: 1%, selector: {matchLabels: {app: api}}}", None)]
+#[case::of_others("{maxUnavailable: 0, selector: {matchLabels: {app: web}}}", None)]
+#[case::everything("{maxUnavailable: 0, selector: {}}", Some("maxUnavailable: 0"))]
+#[case::nothing("{maxUnavailable: 0}", None)]
+#[case::by_terms(
+    "{maxUnavailable: 0, selector: {matchExpressions: [{key: tier, operator: In, values: [front]}, {key: x, operator: DoesNotExist}, {key: app, operator: Exists}, {key: app, operator: NotIn, values: [web]}]}}",
+    Some("maxUnavailable: 0")
+)]
+#[case::by_terms_of_others(
+    "{maxUnavailable: 0, selector: {matchExpressions: [{key: tier, operator: NotIn, values: [front]}]}}",
+    None
+)]
+fn a_budget_that_lets_no_pod_go_is_named(#[case] spec: &str, #[case] bound: Option<&str>) {
+    let git = format!("{API}\n{}", budget("b", spec));
+    let expected: Vec<String> = bound
+        .map(|bound| {
+            format!(
+                "budget-allows-nothing: the disruption budget b allows none of its 2 pods to go ({bound})"
+            )
+        })
+        .into_iter()
+        .collect();
+    assert_eq!(said(&git, Some(Surroundings::default())), expected);
+}
+
+#[test]
+fn two_budgets_for_a_pod_are_one_too_many() {
+    let mut surroundings = Surroundings::default();
+    surroundings.budgets.push(Budget {
+        id: "PodDisruptionBudget.policy/web/theirs".parse().unwrap(),
+        spec: json!({"minAvailable": 1, "selector": {}}),
+    });
+    surroundings.budgets.push(Budget {
+        id: "PodDisruptionBudget.policy/other/theirs".parse().unwrap(),
+        spec: json!({"minAvailable": 1, "selector": {}}),
+    });
+    let git = format!(
+        "{API}\n{}",
+        budget(
+            "ours",
+            "{minAvailable: 1, selector: {matchLabels: {app: api}}}"
+        )
+    );
+    assert_eq!(
+        said(&git, Some(surroundings)),
+        ["budgets-overlap: its pods have 2 disruption budgets: ours, theirs"]
+    );
+}
+
+#[test]
+fn a_workload_without_pods_has_nothing_to_lose() {
+    let git = format!(
+        "{}\n{}",
+        API.replace("replicas: 2", "replicas: 0"),
+        budget("b", "{maxUnavailable: 0, selector: {}}")
+    );
+    assert_eq!(said(&git, Some(Surroundings::default())), [""; 0]);
+}

@@ -1,0 +1,71 @@
+//! Looks at what stands around workloads that are about to be written.
+
+use std::collections::BTreeSet;
+
+use pleach_domain::object::Manifest;
+use pleach_domain::observe::{Budget, Node, Observed, Surroundings};
+use pleach_domain::order::Facts;
+use pleach_domain::plan::{Desired, Plan};
+use serde_json::Value;
+
+use super::reach::Reach;
+use crate::io::cluster::{Cluster, Depth, ResourcePath, Selector};
+
+/// Looks at disruption budgets and nodes if a plan writes workloads. Says
+/// whether it did: then the plan has to be made again. What cannot be read is
+/// not warned about, and stops nothing.
+pub async fn look_around(
+    cluster: &Cluster,
+    desired: &Desired,
+    observed: &mut Observed,
+    plan: &Plan,
+) -> bool {
+    if !plan.writes_workloads() {
+        return false;
+    }
+    let reach = Reach::of(observed);
+    let mut found = Surroundings {
+        budgets: budgets(cluster, desired, &reach).await,
+        ..Surroundings::default()
+    };
+    // Who has rights in namespaces only sees no nodes.
+    if !reach.is_restricted() {
+        let path = ResourcePath::cluster_scoped("v1", "Node", "nodes");
+        let read = |value: Value| Some(Node::of(&value));
+        let everything = Selector::default();
+        let nodes = cluster.pick(&path, &everything, Depth::Full, read).await;
+        if let Ok(nodes) = nodes {
+            found.count(nodes);
+        }
+    }
+    observed.surroundings = Some(found);
+    true
+}
+
+async fn budgets(cluster: &Cluster, desired: &Desired, reach: &Reach) -> Vec<Budget> {
+    let path = ResourcePath::namespaced("policy/v1", "PodDisruptionBudget", "poddisruptionbudgets");
+    let namespaces: BTreeSet<String> = desired
+        .manifests
+        .iter()
+        .filter(|manifest| Facts::of(manifest).pod_labels.is_some())
+        .map(Manifest::id)
+        .filter_map(|id| id.namespace.clone())
+        .collect();
+    let mut budgets = Vec::new();
+    for scope in reach.scopes(&path, &namespaces) {
+        let selector = Selector::namespace(scope.as_deref());
+        let read = |mut value: Value| {
+            let metadata = &value["metadata"];
+            let id = path.id(metadata["namespace"].as_str(), metadata["name"].as_str()?);
+            let spec = value["spec"].take();
+            Some(Budget { id, spec })
+        };
+        let found = cluster.pick(&path, &selector, Depth::Full, read).await;
+        budgets.extend(found.unwrap_or_default());
+    }
+    budgets.retain(|budget| {
+        let namespace = budget.id.namespace.as_ref();
+        namespace.is_some_and(|namespace| namespaces.contains(namespace))
+    });
+    budgets
+}
