@@ -284,7 +284,7 @@ manifests/web/v1.0.0/web.yaml:8: error: the object is also at manifests/web/v1.0
   object: ConfigMap/web/web
 "),
         case("a generated name", WEB_FILE, WEB.replace("name: web", "generateName: web-"), "\
-manifests/web/v1.0.0/web.yaml:4: error: metadata.generateName makes another object each time it is applied
+manifests/web/v1.0.0/web.yaml:4: error: metadata.generateName makes another object each time it is applied; only a Job with pleach.dev/run: once may have it
   4 |   generateName: web-
 "),
         case("a label of ours", WEB_FILE, WEB.replace("  name: web", "  name: web\n  labels: {applyset.kubernetes.io/part-of: x}"), "\
