@@ -64,7 +64,7 @@ fn errors_in_the_repository_name_file_and_line() {
         ("missing version", ENVIRONMENT, "version: v1.0.0", "version: v9.0.0", &["environments/broken.yaml:5", "v9.0.0", "v1.0.0"]),
         ("missing bundle", ENVIRONMENT, "bundle: web", "bundle: wbe", &["environments/broken.yaml:5", "wbe", "web"]),
         ("not built yet", ENVIRONMENT, "namespace: broken", "namespace: broken, dependsOn: [web]", &["environments/broken.yaml:5", "dependsOn", "not supported yet"]),
-        ("unknown kind of action", ENVIRONMENT, "releases:", "consent: [{action: override, check: a, release: web, from: v1, to: v2, reason: b}]\nreleases:", &["environments/broken.yaml:4", "not supported yet"]),
+        ("unknown kind of action", ENVIRONMENT, "releases:", "consent: [{action: explode, release: web, from: v1, to: v2}]\nreleases:", &["environments/broken.yaml:4", "explode"]),
         ("two objects of one name", MANIFEST, "name: plain", "name: settings", &["plain.yaml:1", "ConfigMap/broken/settings"]),
     ];
     for (what, file, from, to, says) in cases {

@@ -1,6 +1,7 @@
 //! Records that a newer pleach wrote: written around where it allows that, left
 //! alone where it does not.
 
+use pleach_domain::inventory::RECORD_FORMAT;
 use serde_json::{Value, json};
 
 use crate::fleet::Fleet;
@@ -34,8 +35,8 @@ fn newer(mut record: Value, oldest: u32) -> Value {
 /// more.
 fn check(fleet: &Fleet, read: impl Fn() -> Value, write: impl Fn(Value)) {
     fleet.applied();
-    assert_eq!(read()["oldestWriter"], 3);
-    write(newer(read(), 3));
+    assert_eq!(read()["oldestWriter"], RECORD_FORMAT);
+    write(newer(read(), RECORD_FORMAT));
     fleet.edit("manifests/shop/v1.0.0/a.yaml", "first", "second");
     fleet.commit();
     fleet.applied().says("deployed");
@@ -43,11 +44,11 @@ fn check(fleet: &Fleet, read: impl Fn() -> Value, write: impl Fn(Value)) {
     assert_eq!(record["later"], json!({"k": ["v"]}), "{record}");
     assert_eq!(
         (&record["format"], &record["oldestWriter"]),
-        (&json!(9), &json!(3))
+        (&json!(9), &json!(RECORD_FORMAT))
     );
     assert_eq!(record["history"][1]["result"], "deployed");
 
-    write(newer(read(), 4));
+    write(newer(read(), RECORD_FORMAT + 1));
     fleet.edit("manifests/shop/v1.0.0/a.yaml", "second", "third");
     fleet.commit();
     fleet.writes_nothing(|fleet| {

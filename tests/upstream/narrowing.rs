@@ -5,7 +5,6 @@ use std::collections::BTreeMap;
 
 use jiff::SignedDuration;
 use pleach_domain::ignore::Ignored;
-use pleach_domain::inventory::{ReleaseName, Store};
 use pleach_domain::kinds::KindTable;
 use pleach_domain::object::DigestKey;
 use pleach_domain::observe::{Base, Observed};
@@ -32,11 +31,8 @@ fn desired(version: &str) -> Desired {
     let rendered = render(&tree, &environment, &environment.releases[0], &kinds);
     assert!(!rendered.failed(), "{:#?}", rendered.findings);
     let mut desired = Desired {
-        name: ReleaseName {
-            environment: "test".to_owned(),
-            release: "kubevirt".to_owned(),
-        },
-        store: Store::Release,
+        name: environment.releases[0].name.clone(),
+        store: environment.releases[0].store.clone(),
         repository: "upstream".to_owned(),
         bundle: "kubevirt".to_owned(),
         version: version.to_owned(),

@@ -48,6 +48,8 @@ fn repository() -> TestRepo {
     repo
 }
 
+const INSTANCE: &str = "apiVersion: kubevirt.io/v1alpha2\nkind: VirtualMachineInstance\nmetadata: {name: kept, namespace: default}\nspec: {}\n";
+
 fn pin(repo: &TestRepo, from: &str, to: &str) {
     let pin = |version: &str| format!("version: {version}");
     repo.edit(ENVIRONMENT, &pin(from), &pin(to)).unwrap();
@@ -75,13 +77,16 @@ async fn the_real_files_move_and_a_loss_of_data_is_refused() {
         .unwrap();
     upgrade.run.clone().ended_with(0).unwrap();
     upgrade.is_in_order("virt-api").unwrap();
-    assert_eq!(upgrade.deletes_what_it_saw().unwrap(), 15);
+    // What git no longer has and what the pods made; and a gate: policy and binding.
+    assert_eq!(upgrade.deletes_what_it_saw().unwrap(), 15 + 2);
     scene.has_moved_to("kubevirt").await.unwrap();
     is_recorded(&scene.kubectl, "test.kubevirt", "v0.12.0", "kube-system").unwrap();
     scene.is_unchanged(&pleach, "test").await.unwrap();
     scene.world.more_writes(20, PATIENCE).await.unwrap();
 
     // The next version drops the API version that stored objects have.
+    let kept = repo.write("kept.yaml", INSTANCE).unwrap();
+    scene.kubectl.apply(&[&kept]).unwrap();
     pin(&repo, "v0.12.0", "v0.13.0");
     let begun = Timestamp::now();
     let run = pleach.run(&["apply", "test", "--yes"]).await.unwrap();
@@ -93,8 +98,11 @@ async fn the_real_files_move_and_a_loss_of_data_is_refused() {
     );
     let run = run.ended_with(7).unwrap();
     assert!(run.says("storedVersions"), "{run}");
-    // What would be lost is named: the user's objects are instances.
-    assert!(run.says("VirtualMachineInstance.kubevirt.io/"), "{run}");
+    // What would be lost is named.
+    assert!(
+        run.says("VirtualMachineInstance.kubevirt.io/default/kept"),
+        "{run}"
+    );
     is_recorded(&scene.kubectl, "test.kubevirt", "v0.12.0", "kube-system").unwrap();
     scene.world.stop().await.unwrap();
 }
