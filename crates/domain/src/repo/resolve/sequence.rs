@@ -144,27 +144,9 @@ fn overlay_rule(
         );
     }
     check_patch(&overlay.patch, node, findings);
-    let mut stage = |name: &Option<String>, default: StageName| match name {
-        None => default,
-        Some(name) => find(name, stages, node, findings).unwrap_or(default),
-    };
-    let from = stage(&overlay.from, StageName::Gates);
-    let until = stage(&overlay.until, StageName::Ungate);
-    if from > until {
-        findings.push(invalid(
-            node,
-            format!("`from: {from}` comes after `until: {until}`"),
-        ));
-    }
-    if until > StageName::Ungate {
-        findings.push(
-            invalid(
-                node,
-                format!("`until: {until}`: it ends with `ungate` at the latest"),
-            )
-            .hint("nothing is deleted while objects are not as they will stay"),
-        );
-    }
+    let names = (overlay.from.as_deref(), overlay.until.as_deref());
+    let why = "nothing is deleted while objects are not as they will stay";
+    let (from, until) = lasts(names, stages, node, why, findings);
     OverlayRule {
         name: overlay.name.clone(),
         target: overlay.target.clone(),
@@ -266,6 +248,32 @@ fn check_secrets(
                 .hint("what was there before is written down, and a secret must not be"),
         );
     }
+}
+
+/// The stages with which something begins and ends that is there for a while;
+/// `why` says why it cannot last longer.
+fn lasts(
+    (from, until): (Option<&str>, Option<&str>),
+    stages: &[StageRule],
+    node: &Node,
+    why: &str,
+    findings: &mut Vec<Finding>,
+) -> (StageName, StageName) {
+    let mut stage = |name: Option<&str>, default: StageName| match name {
+        None => default,
+        Some(name) => find(name, stages, node, findings).unwrap_or(default),
+    };
+    let from = stage(from, StageName::Gates);
+    let until = stage(until, StageName::Ungate);
+    if from > until {
+        let message = format!("`from: {from}` comes after `until: {until}`");
+        findings.push(invalid(node, message));
+    }
+    if until > StageName::Ungate {
+        let message = format!("`until: {until}`: it ends with `ungate` at the latest");
+        findings.push(invalid(node, message).hint(why));
+    }
+    (from, until)
 }
 
 /// The stage with a name: a standard one, or one of the bundle's own.

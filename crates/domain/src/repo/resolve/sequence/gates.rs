@@ -4,11 +4,10 @@ use std::collections::BTreeSet;
 
 use jiff::SignedDuration;
 
-use super::{StageRule, check_name, find, invalid};
+use super::{StageRule, check_name, invalid, lasts};
 use crate::finding::Finding;
 use crate::gate::{Closed, Operation, account};
 use crate::object::yaml::Node;
-use crate::order::StageName;
 use crate::repo::format::Gate;
 use crate::repo::sequence::GateRule;
 
@@ -78,27 +77,9 @@ fn gate_rule(
             ),
         }
     }
-    let mut stage = |name: &Option<String>, default: StageName| match name {
-        None => default,
-        Some(name) => find(name, stages, node, findings).unwrap_or(default),
-    };
-    let from = stage(&gate.from, StageName::Gates);
-    let until = stage(&gate.until, StageName::Ungate);
-    if from > until {
-        findings.push(invalid(
-            node,
-            format!("`from: {from}` comes after `until: {until}`"),
-        ));
-    }
-    if until > StageName::Ungate {
-        findings.push(
-            invalid(
-                node,
-                format!("`until: {until}`: it ends with `ungate` at the latest"),
-            )
-            .hint("by then everything is ready, and there is nothing to wait for"),
-        );
-    }
+    let names = (gate.from.as_deref(), gate.until.as_deref());
+    let why = "by then everything is ready, and there is nothing to wait for";
+    let (from, until) = lasts(names, stages, node, why, findings);
     let max_age = gate.max_duration.map_or(MAX_AGE, |duration| duration.0);
     if max_age <= SignedDuration::ZERO {
         findings.push(invalid(node, "`maxDuration` is longer than nothing"));
