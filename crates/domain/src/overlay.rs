@@ -22,6 +22,7 @@ use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
+use crate::diff::ownership;
 use crate::gate::is_policy;
 use crate::object::{Digest, FieldPath, ObjectId, PathSegment, canonical_json};
 use crate::plan::NonSecret;
@@ -143,6 +144,13 @@ pub enum State {
     Intended,
     /// It was made, and the server's answer was seen.
     On,
+}
+
+/// Whether an object that is there for a while only is as it was made, and
+/// nobody else wrote to it.
+pub fn is_as_made(live: &Value, made: &Value) -> bool {
+    let managers = ownership::managers(&live["metadata"]);
+    managers.iter().all(|manager| manager == MANAGER) && project(made, live) == *made
 }
 
 /// What an object has at the places that a merge patch names, as a merge patch

@@ -13,7 +13,7 @@ use crate::gate;
 use crate::inventory::{Entry, EntryState, ReleaseName};
 use crate::object::{FieldPath, ServiceRef};
 use crate::observe::{LiveMeta, Registration};
-use crate::overlay::{Journaled, OverlayId};
+use crate::overlay::{Journaled, OverlayId, is_as_made};
 use crate::repo::Propagation as Consented;
 
 /// A deletion that was decided, with what proves that it is allowed.
@@ -65,9 +65,10 @@ pub enum Grant {
         /// The Services that do not exist.
         services: Vec<ServiceRef>,
     },
-    /// Half of a gate that the journal names: it ends with the change.
+    /// Half of a gate, or an object that stands in for another one: the journal
+    /// names it, and it ends with the change.
     Overlay {
-        /// The gate.
+        /// The temporary change.
         overlay: OverlayId,
     },
     /// A gate of an upgrade that nobody carries out, and that somebody asked to
@@ -223,6 +224,29 @@ impl Deletion {
         })
     }
 
+    /// An object that is there for a while only. None unless the journal has it,
+    /// and the live one is the incarnation that was made; where nobody saw
+    /// whether it was, one that is as it was to be and that nobody else wrote to.
+    pub fn of_stand_in(
+        (overlay, journaled): (&OverlayId, &Journaled),
+        live: &Value,
+    ) -> Option<Self> {
+        let uid = live["metadata"]["uid"].as_str()?;
+        let is_it = if journaled.uid.is_empty() {
+            is_as_made(live, &journaled.set.0)
+        } else {
+            journaled.uid == uid
+        };
+        (journaled.is_made() && is_it).then(|| Self {
+            uid: uid.to_owned(),
+            resource_version: None,
+            propagation: Propagation::Background,
+            because: Grant::Overlay {
+                overlay: overlay.clone(),
+            },
+        })
+    }
+
     /// What `--fix` removes: any write to it since it was
     /// looked at makes the deletion fail.
     pub(crate) fn of_diagnosis(evidence: &Evidence) -> Self {
@@ -294,5 +318,58 @@ impl Deletion {
                 )
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use jiff::Timestamp;
+    use rstest::rstest;
+    use serde_json::json;
+
+    use super::*;
+    use crate::object::ObjectId;
+    use crate::overlay::{MANAGER, OnFailure, State};
+    use crate::plan::NonSecret;
+
+    /// A binding that was made, or was to be made (without `uid`), and a live one.
+    #[rstest]
+    #[case::the_one_that_was_made("u", "u", MANAGER, "view", Some("u"))]
+    #[case::another_incarnation("u", "v", MANAGER, "view", None)]
+    #[case::changed_by_somebody("u", "u", "kubectl", "view", Some("u"))]
+    #[case::nobody_saw_it_made("", "u", MANAGER, "view", Some("u"))]
+    #[case::somebody_elses("", "u", "kubectl", "view", None)]
+    #[case::with_another_content("", "u", MANAGER, "edit", None)]
+    fn what_stands_in_is_deleted_by_its_incarnation(
+        #[case] made: &str,
+        #[case] live: &str,
+        #[case] manager: &str,
+        #[case] role: &str,
+        #[case] expected: Option<&str>,
+    ) {
+        let object = ObjectId::new("rbac.authorization.k8s.io", "RoleBinding", Some("web"), "b");
+        let body = |role: &str| json!({"roleRef": {"name": role}});
+        let mut journaled = Journaled {
+            object: object.clone(),
+            uid: made.to_owned(),
+            state: State::On,
+            set: NonSecret(body("view")),
+            original: NonSecret(Value::Null),
+            owners: Vec::new(),
+            on_failure: OnFailure::Undo,
+            until: "shrink".to_owned(),
+            since: Timestamp::UNIX_EPOCH,
+            attempt: "v2".to_owned(),
+        };
+        let id = OverlayId::new("stand-in", &object, &journaled.set.0);
+        let mut there = body(role);
+        there["metadata"] = json!({"uid": live, "managedFields": [
+            {"manager": manager, "operation": "Update", "apiVersion": "v1", "fieldsV1": {"f:roleRef": {}}},
+        ]});
+        let deletion = Deletion::of_stand_in((&id, &journaled), &there);
+        assert_eq!(deletion.as_ref().map(Deletion::uid), expected);
+        // What was there before is put back and not deleted.
+        journaled.original = NonSecret(body("edit"));
+        assert_eq!(Deletion::of_stand_in((&id, &journaled), &there), None);
     }
 }

@@ -2,17 +2,16 @@
 
 use bytes::Bytes;
 use jiff::Timestamp;
-use pleach_domain::diff::ownership;
 use pleach_domain::object::canonical_json;
-use pleach_domain::overlay::{Journaled, MANAGER, OverlayId, State, project};
-use pleach_domain::plan::{Overlay, Step};
+use pleach_domain::overlay::{Journaled, MANAGER, OverlayId, State, is_as_made};
+use pleach_domain::plan::{Deletion, Overlay, Step};
 use serde_json::Value;
 use tokio::time::Instant;
 
 use super::overlay::unrecorded;
 use super::{Operator, failure};
 use crate::engine::sync::report::{Failure, FailureKind};
-use crate::io::cluster::{ApplyOptions, Class, DeleteOptions, Propagation};
+use crate::io::cluster::{ApplyOptions, Class, DeleteOptions};
 
 impl Operator<'_> {
     /// Makes an object that stands in for another one. Its name is in the
@@ -53,7 +52,7 @@ impl Operator<'_> {
             Err(error) if matches!(error.class(), Some(Class::AlreadyExists { .. })) => {
                 let read = cluster.get_id(&place, id).await;
                 let live = read.map_err(|error| failure(&error))?;
-                live.filter(|live| is_ours(live, &overlay.patch.0))
+                live.filter(|live| is_as_made(live, &overlay.patch.0))
                     .ok_or_else(|| {
                         Failure::new(
                             FailureKind::Conflict,
@@ -84,19 +83,14 @@ impl Operator<'_> {
     ) -> Result<(), Failure> {
         let (place, cluster) = self.place_of(step, started)?;
         let object = &journaled.object;
-        let mut known = journaled.uid.clone();
-        if known.is_empty() {
-            // It was to be made, and nobody saw whether it was.
-            let read = cluster.get_id(&place, object).await;
-            let live = read.map_err(|error| failure(&error))?;
-            let live = live.filter(|live| is_ours(live, &journaled.set.0));
-            known = live.as_ref().map(uid).unwrap_or_default();
-        }
-        if !known.is_empty() {
+        let read = cluster.get_id(&place, object).await;
+        let live = read.map_err(|error| failure(&error))?;
+        let deletion = live.and_then(|live| Deletion::of_stand_in((id, journaled), &live));
+        if let Some(deletion) = deletion {
             let options = DeleteOptions {
-                uid: Some(&known),
-                resource_version: None,
-                propagation: Propagation::Background,
+                uid: Some(deletion.uid()),
+                resource_version: deletion.resource_version(),
+                propagation: deletion.propagation(),
                 dry_run: false,
             };
             match cluster.delete(&place, object, &options).await {
@@ -116,10 +110,4 @@ impl Operator<'_> {
 fn uid(live: &Value) -> String {
     let uid = live["metadata"]["uid"].as_str();
     uid.unwrap_or_default().to_owned()
-}
-
-/// Whether nobody but us wrote to an object, and it is as we make it.
-fn is_ours(live: &Value, made: &Value) -> bool {
-    let managers = ownership::managers(&live["metadata"]);
-    managers.iter().all(|manager| manager == MANAGER) && project(made, live) == *made
 }
