@@ -8,7 +8,9 @@
 //! never compared. A holder that could not renew for two thirds of the duration
 //! stops by itself, before anybody may take over.
 
+use std::collections::VecDeque;
 use std::fmt;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -96,6 +98,35 @@ pub enum LeaseError {
     Stopped(Cause),
 }
 
+/// How many of those who are gone are remembered.
+const REMEMBERED: usize = 256;
+
+/// Who is known to have stopped: what they still hold need not be waited for.
+/// Clones are the same.
+#[derive(Debug, Clone, Default)]
+pub struct Departed(Arc<Mutex<VecDeque<String>>>);
+
+impl Departed {
+    /// Remembers somebody of whom it was seen, by the rule of this module, that
+    /// they are gone.
+    pub fn add(&self, who: &str) {
+        let mut gone = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if gone.len() == REMEMBERED {
+            gone.pop_front();
+        }
+        gone.push_back(who.to_owned());
+    }
+
+    /// Whether a holder was an attempt of somebody who is gone.
+    fn includes(&self, holder: &str) -> bool {
+        let gone = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        gone.iter().any(|who| {
+            let rest = holder.strip_prefix(who.as_str());
+            rest.is_some_and(|rest| rest.starts_with(' '))
+        })
+    }
+}
+
 /// How long somebody else who holds a Lease is waited for.
 #[derive(Debug, Clone, Copy)]
 pub struct Patience<'a> {
@@ -103,6 +134,8 @@ pub struct Patience<'a> {
     pub limit: Duration,
     /// Ends the wait too.
     pub stop: &'a Stop,
+    /// Who is not waited for at all.
+    pub departed: &'a Departed,
 }
 
 /// A Lease that is ours. Dropping it stops the renewals and leaves the Lease to
@@ -155,7 +188,8 @@ impl Lease {
                     seen = Some((spec.clone(), attempted));
                 }
                 let unchanged_for = seen.as_ref().map_or(Duration::ZERO, |(_, at)| at.elapsed());
-                if holder.is_empty() || unchanged_for >= duration_of(spec, terms) {
+                let is_free = holder.is_empty() || patience.departed.includes(holder);
+                if is_free || unchanged_for >= duration_of(spec, terms) {
                     match take(cluster, id, &live, identity, terms).await {
                         Ok(live) => return Ok(Self::held(cluster, id, &live, terms, attempted)),
                         Err(error) if error.is_race() => continue,
@@ -221,6 +255,13 @@ impl Lease {
     /// Fires when the Lease is no longer ours: nothing may be written after it.
     pub fn lost(&self) -> &CancellationToken {
         &self.lost
+    }
+
+    /// Writes an annotation of the Lease, for others who look at it.
+    pub async fn annotate(&self, key: &str, value: &str) -> Result<(), ClusterError> {
+        let body = json!({ "metadata": { "annotations": { key: value } } });
+        patch(&self.cluster, &self.id, body).await?;
+        Ok(())
     }
 
     /// Gives the Lease back by deleting it, if it is still ours. What fails is
@@ -393,7 +434,8 @@ fn duration_of(spec: &Value, terms: Terms) -> Duration {
         .map_or(terms.duration, Duration::from_secs)
 }
 
-fn leases() -> ResourcePath {
+/// The kind.
+pub(super) fn leases() -> ResourcePath {
     ResourcePath::namespaced("coordination.k8s.io/v1", "Lease", "leases")
 }
 

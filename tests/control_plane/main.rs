@@ -48,6 +48,7 @@ mod recover;
 mod recreate;
 mod refusals;
 mod removal;
+mod replicas;
 mod requests;
 mod restarts;
 mod rights;

@@ -121,6 +121,7 @@ async fn acquire(store: &Store, identity: &str, patience: u64) -> Result<Lease, 
     let patience = Patience {
         limit: Duration::from_secs(patience),
         stop: &stop,
+        departed: &Departed::default(),
     };
     let terms = Terms::default();
     Lease::acquire(&store.cluster(), &id(), identity, terms, patience, |_| {}).await
@@ -154,6 +155,7 @@ async fn a_holder_that_renews_keeps_it_and_is_named() {
     let patience = Patience {
         limit: Duration::from_mins(2),
         stop: &Stop::never(),
+        departed: &Departed::default(),
     };
     let refused = Lease::acquire(&store.cluster(), &id(), "b", terms, patience, |holder| {
         told.push(holder.identity.clone());
@@ -180,6 +182,7 @@ async fn who_waits_can_be_stopped() {
     let patience = Patience {
         limit: Duration::from_hours(1),
         stop: &Stop::on(Cause::Superseded, token.clone()),
+        departed: &Departed::default(),
     };
     let cluster = store.cluster();
     let id = id();
@@ -206,6 +209,35 @@ async fn a_holder_that_is_gone_is_followed_after_the_duration() {
     assert_eq!(store.holder(), "b");
     assert_eq!(store.lease().unwrap()["spec"]["leaseTransitions"], 1);
     held.release().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_is_known_to_be_gone_is_not_waited_for() {
+    let store = Store::default();
+    drop(acquire(&store, "pod 1 5f0c", 0).await.unwrap());
+    let departed = Departed::default();
+    let stop = Stop::never();
+    let (cluster, id, terms) = (store.cluster(), id(), Terms::default());
+    let attempt = || {
+        let patience = Patience {
+            limit: Duration::ZERO,
+            stop: &stop,
+            departed: &departed,
+        };
+        Lease::acquire(&cluster, &id, "b", terms, patience, |_| {})
+    };
+    // Another one whose name begins alike is not meant.
+    departed.add("pod 1 5f");
+    assert!(attempt().await.is_err());
+    departed.add("pod 1");
+    let held = attempt().await.unwrap();
+    assert_eq!(store.holder(), "b");
+    held.release().await;
+    // Not all of them are remembered for ever.
+    for number in 0..REMEMBERED {
+        departed.add(&number.to_string());
+    }
+    assert!(!departed.includes("pod 1 5f0c"));
 }
 
 #[tokio::test(start_paused = true)]

@@ -8,7 +8,7 @@ use pleach_domain::object::ObjectId;
 
 use super::error::SyncError;
 use super::state::State;
-use crate::engine::lease::{Holder, Lease, LeaseError, Patience, Terms};
+use crate::engine::lease::{Departed, Holder, Lease, LeaseError, Patience, Terms};
 use crate::engine::stop::{Cause, Stop};
 
 /// Who carries plans out, and how long others are waited for.
@@ -18,6 +18,8 @@ pub struct Claim {
     pub who: String,
     /// How long somebody else who carries out a plan is waited for.
     pub patience: Duration,
+    /// Others of whom it is known that they are gone: they are not waited for.
+    pub departed: Departed,
 }
 
 /// Does something while the Lease of a release is ours, and the record is still
@@ -41,6 +43,7 @@ pub(in crate::engine) async fn in_turn<T>(
     let patience = Patience {
         limit: claim.patience,
         stop,
+        departed: &claim.departed,
     };
     let acquired = Lease::acquire(
         state.cluster(),
