@@ -29,6 +29,7 @@ mod fleet;
 mod gates;
 mod handover;
 mod ignore;
+mod installed;
 mod interrupts;
 mod kill;
 mod kill_points;
