@@ -21,7 +21,7 @@ use super::error::{CliError, Kind};
 use super::session::agent;
 use super::{Context, Exit, Target, Ui};
 use crate::engine::controller::{Controller, Grant, Listener, Repository, Setup, Sharing};
-use crate::engine::lease::Departed;
+use crate::engine::lease::Peers;
 use crate::engine::sync::Claim;
 use crate::io::cluster::Connection;
 use crate::io::files;
@@ -141,7 +141,7 @@ pub(crate) async fn run(ui: &mut Ui, ctx: &Context, args: RunArgs) -> Result<Exi
         claim: Claim {
             who: format!("{} (loop, {process})", person()),
             patience: PATIENCE,
-            departed: Departed::default(),
+            peers: Peers::default(),
         },
         sharing,
         own: own_release(args.own_release)?,

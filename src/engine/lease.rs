@@ -10,7 +10,7 @@
 
 use std::collections::VecDeque;
 use std::fmt;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -101,29 +101,56 @@ pub enum LeaseError {
 /// How many of those who are gone are remembered.
 const REMEMBERED: usize = 256;
 
-/// Who is known to have stopped: what they still hold need not be waited for.
+/// What a replica knows of itself and of the others that it shares work with.
 /// Clones are the same.
 #[derive(Debug, Clone, Default)]
-pub struct Departed(Arc<Mutex<VecDeque<String>>>);
+pub struct Peers(Arc<Mutex<Known>>);
 
-impl Departed {
+#[derive(Debug, Default)]
+struct Known {
+    /// Who is known to have stopped.
+    gone: VecDeque<String>,
+    /// How often this one was taken for gone, and came back.
+    returns: u32,
+}
+
+impl Peers {
+    fn lock(&self) -> MutexGuard<'_, Known> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Remembers somebody of whom it was seen, by the rule of this module, that
-    /// they are gone.
-    pub fn add(&self, who: &str) {
-        let mut gone = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if gone.len() == REMEMBERED {
-            gone.pop_front();
+    /// they are gone: what they still hold need not be waited for.
+    pub fn are_without(&self, who: &str) {
+        let mut known = self.lock();
+        if known.gone.len() == REMEMBERED {
+            known.gone.pop_front();
         }
-        gone.push_back(who.to_owned());
+        known.gone.push_back(who.to_owned());
     }
 
     /// Whether a holder was an attempt of somebody who is gone.
-    fn includes(&self, holder: &str) -> bool {
-        let gone = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        gone.iter().any(|who| {
+    fn are_known_without(&self, holder: &str) -> bool {
+        self.lock().gone.iter().any(|who| {
             let rest = holder.strip_prefix(who.as_str());
             rest.is_some_and(|rest| rest.starts_with(' '))
         })
+    }
+
+    /// What somebody is called among them by now.
+    pub fn name(&self, who: &str) -> String {
+        match self.lock().returns {
+            0 => who.to_owned(),
+            returns => format!("{who}#{returns}"),
+        }
+    }
+
+    /// Somebody whom others take for gone has stopped all its work, and goes on
+    /// under another name: what it held may be taken from it, and what it will
+    /// hold may not.
+    pub fn return_as_another(&self, who: &str) {
+        self.are_without(&self.name(who));
+        self.lock().returns += 1;
     }
 }
 
@@ -134,8 +161,8 @@ pub struct Patience<'a> {
     pub limit: Duration,
     /// Ends the wait too.
     pub stop: &'a Stop,
-    /// Who is not waited for at all.
-    pub departed: &'a Departed,
+    /// Those of whom some are not waited for at all.
+    pub peers: &'a Peers,
 }
 
 /// A Lease that is ours. Dropping it stops the renewals and leaves the Lease to
@@ -188,7 +215,7 @@ impl Lease {
                     seen = Some((spec.clone(), attempted));
                 }
                 let unchanged_for = seen.as_ref().map_or(Duration::ZERO, |(_, at)| at.elapsed());
-                let is_free = holder.is_empty() || patience.departed.includes(holder);
+                let is_free = holder.is_empty() || patience.peers.are_known_without(holder);
                 if is_free || unchanged_for >= duration_of(spec, terms) {
                     match take(cluster, id, &live, identity, terms).await {
                         Ok(live) => return Ok(Self::held(cluster, id, &live, terms, attempted)),

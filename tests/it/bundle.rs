@@ -18,7 +18,7 @@ fn rendered(values: &str) -> Vec<Value> {
     let root = root();
     pleach_testkit::demo::copy_example(&root, repo.path()).unwrap();
     let values = format!("    values:\n{values}");
-    repo.edit("environments/pleach.yaml", "    values:\n", values)
+    repo.edit("environments/pleach.yaml", "    values:\n", &values)
         .unwrap();
     let mut command = Command::new(env!("CARGO_BIN_EXE_pleach"));
     let output = command

@@ -10,7 +10,7 @@ use axum::http::{Request, StatusCode};
 use hmac::{Hmac, KeyInit as _, Mac as _};
 use http_body_util::BodyExt as _;
 use pleach::engine::controller::{Controller, End, Listener, LoopEvent, Setup};
-use pleach::engine::lease::Departed;
+use pleach::engine::lease::Peers;
 use pleach::engine::sync::Claim;
 use pleach::server::hooks::{self, Hook};
 use pleach::server::metrics::Metrics;
@@ -44,7 +44,7 @@ fn listeners(forge: Option<ForgeKind>) -> Listeners {
         claim: Claim {
             who: "test".to_owned(),
             patience: Duration::ZERO,
-            departed: Departed::default(),
+            peers: Peers::default(),
         },
         sharing: None,
         own: None,

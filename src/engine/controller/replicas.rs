@@ -29,7 +29,7 @@ use tokio_util::sync::CancellationToken;
 
 use self::view::{View, leader};
 use super::{LoopEvent, Repository, Shared, Trigger, pace};
-use crate::engine::lease::{Departed, Lease, Patience, Terms, leases};
+use crate::engine::lease::{Lease, Patience, Peers, Terms, leases};
 use crate::engine::stop::{Cause, Stop};
 use crate::engine::words;
 use crate::io::cluster::{
@@ -138,6 +138,11 @@ impl Replica {
         let mut attempt = 0_u32;
         while !leave.is_cancelled() {
             let name = format!("{PREFIX}{}-{attempt}", self.sharing.replica);
+            if attempt > 0 {
+                // All that it did under its former name was dropped by now.
+                let claim = &self.shared.claim;
+                claim.peers.return_as_another(&claim.who);
+            }
             attempt += 1;
             match leave.run_until_cancelled(self.join(&name)).await {
                 None => return,
@@ -176,15 +181,15 @@ impl Replica {
         let cluster = Cluster::connect(&self.sharing.connection);
         let cluster = cluster.await.map_err(|error| words(&error))?;
         let stop = Stop::on(Cause::Interrupted, self.shared.stop.clone());
-        let departed = Departed::default();
         let patience = Patience {
             limit: Duration::ZERO,
             stop: &stop,
-            departed: &departed,
+            peers: &Peers::default(),
         };
         let id = self.id(name);
-        let who = &self.shared.claim.who;
-        let acquiring = Lease::acquire(&cluster, &id, who, TERMS, patience, |_| {});
+        let claim = &self.shared.claim;
+        let who = claim.peers.name(&claim.who);
+        let acquiring = Lease::acquire(&cluster, &id, &who, TERMS, patience, |_| {});
         let lease = acquiring.await.map_err(|error| words(&error))?;
         Ok((cluster, lease))
     }
@@ -222,7 +227,7 @@ impl Replica {
                         let news = view.take(followed, tokio::time::Instant::now());
                         for holder in &news.departed {
                             tracing::warn!(replica = %holder, "a replica is gone");
-                            self.shared.claim.departed.add(holder);
+                            self.shared.claim.peers.are_without(holder);
                         }
                         for (name, wake) in &self.repositories {
                             if news.pushed.contains(name) {

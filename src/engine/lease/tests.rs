@@ -121,7 +121,7 @@ async fn acquire(store: &Store, identity: &str, patience: u64) -> Result<Lease, 
     let patience = Patience {
         limit: Duration::from_secs(patience),
         stop: &stop,
-        departed: &Departed::default(),
+        peers: &Peers::default(),
     };
     let terms = Terms::default();
     Lease::acquire(&store.cluster(), &id(), identity, terms, patience, |_| {}).await
@@ -155,7 +155,7 @@ async fn a_holder_that_renews_keeps_it_and_is_named() {
     let patience = Patience {
         limit: Duration::from_mins(2),
         stop: &Stop::never(),
-        departed: &Departed::default(),
+        peers: &Peers::default(),
     };
     let refused = Lease::acquire(&store.cluster(), &id(), "b", terms, patience, |holder| {
         told.push(holder.identity.clone());
@@ -182,7 +182,7 @@ async fn who_waits_can_be_stopped() {
     let patience = Patience {
         limit: Duration::from_hours(1),
         stop: &Stop::on(Cause::Superseded, token.clone()),
-        departed: &Departed::default(),
+        peers: &Peers::default(),
     };
     let cluster = store.cluster();
     let id = id();
@@ -215,29 +215,48 @@ async fn a_holder_that_is_gone_is_followed_after_the_duration() {
 async fn who_is_known_to_be_gone_is_not_waited_for() {
     let store = Store::default();
     drop(acquire(&store, "pod 1 5f0c", 0).await.unwrap());
-    let departed = Departed::default();
+    let peers = Peers::default();
     let stop = Stop::never();
     let (cluster, id, terms) = (store.cluster(), id(), Terms::default());
     let attempt = || {
         let patience = Patience {
             limit: Duration::ZERO,
             stop: &stop,
-            departed: &departed,
+            peers: &peers,
         };
         Lease::acquire(&cluster, &id, "b", terms, patience, |_| {})
     };
     // Another one whose name begins alike is not meant.
-    departed.add("pod 1 5f");
+    peers.are_without("pod 1 5f");
     assert!(attempt().await.is_err());
-    departed.add("pod 1");
+    peers.are_without("pod 1");
     let held = attempt().await.unwrap();
     assert_eq!(store.holder(), "b");
     held.release().await;
     // Not all of them are remembered for ever.
     for number in 0..REMEMBERED {
-        departed.add(&number.to_string());
+        peers.are_without(&number.to_string());
     }
-    assert!(!departed.includes("pod 1 5f0c"));
+    assert!(!peers.are_known_without("pod 1 5f0c"));
+}
+
+#[test]
+fn who_comes_back_has_another_name_and_what_it_held_is_free() {
+    let (own, others) = (Peers::default(), Peers::default());
+    let before = own.name("pod");
+    others.are_without(&before);
+    for _ in 0..12 {
+        let before = own.name("pod");
+        own.return_as_another("pod");
+        assert!(own.are_known_without(&format!("{before} 5f0c")));
+        for peers in [&own, &others] {
+            assert!(!peers.are_known_without(&format!("{} 5f0c", own.name("pod"))));
+        }
+    }
+    assert_eq!(
+        (before.as_str(), own.name("pod").as_str()),
+        ("pod", "pod#12")
+    );
 }
 
 #[tokio::test(start_paused = true)]
