@@ -256,7 +256,7 @@ fn an_account_for_some_namespaces_stays_in_them() {
     assert!(!fleet.exists(&["deployment", "pleach", "-n", "some-loop"]));
     let ci = nodes().kubeconfig_for_user(&user, &["system:serviceaccounts"]);
     fleet.through(ci.unwrap());
-    fleet.edit("environments/some.yaml", "v1.1.0", "v1.0.0");
+    fleet.edit("manifests/shop/v1.1.0/app.yaml", "welcome", "good evening");
     let looked = fleet.run(&["diff", "some", "--exit-code"]);
-    looked.ended_with(10).says("1 to create");
+    looked.ended_with(10).says("1 to update");
 }
