@@ -12,6 +12,7 @@ mod cli;
 mod cluster;
 mod commit;
 mod docs;
+mod forge;
 mod git;
 mod golden;
 mod hooks;
