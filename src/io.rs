@@ -1,5 +1,6 @@
 //! Everything that touches the world: files, git, forges, the cluster, processes.
 
+pub mod bounds;
 pub mod cluster;
 pub mod files;
 pub mod forge;

@@ -16,10 +16,12 @@
 mod ends;
 mod environment;
 mod pace;
+mod pull_requests;
 pub mod pulse;
 mod release;
 mod run;
 mod source;
+pub mod statuses;
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -28,17 +30,23 @@ use std::time::Duration;
 use pleach_domain::inventory::ReleaseName;
 use pleach_domain::observe::ClusterId;
 use pleach_domain::repo::controller::{Allow, Branches, Claim, ClaimKey, Heads, claims};
-use tokio::sync::{Notify, mpsc, watch};
+use tokio::sync::{Notify, Semaphore, mpsc, watch};
 use tokio::task::{JoinSet, LocalSet};
 use tokio_util::sync::CancellationToken;
 
+pub use self::pull_requests::{Previewed, Previews};
+
 use self::environment::{Assigned, Assignment, Environment};
+use self::pull_requests::PullRequests;
 use self::pulse::Pulse;
 use self::source::SourceState;
 use super::sync::Claim as LeaseClaim;
 use super::sync::events::SyncEvent;
 use crate::io::cluster::Connection;
 use crate::io::git::mirror::Remote;
+
+/// How many pull requests are previewed at once: syncs come first.
+const PREVIEWS: usize = 2;
 
 /// What the loop follows, and where to.
 #[derive(Debug, Clone)]
@@ -58,6 +66,8 @@ pub struct Repository {
     pub remote: Remote,
     /// The environments that are synced from it.
     pub grants: Vec<Arc<Grant>>,
+    /// How its pull requests are previewed; none where they are not.
+    pub previews: Option<Previews>,
 }
 
 /// Environments of a repository, where to, and within which limits.
@@ -97,17 +107,23 @@ pub enum LoopEvent {
     },
     /// An environment was read at a new commit.
     Loaded {
+        /// The repository.
+        repository: String,
         /// The environment.
         environment: String,
         /// The commit.
         revision: String,
-        /// How many releases it has.
-        releases: usize,
+        /// The releases it has.
+        releases: Vec<String>,
     },
     /// Nothing newer of an environment is synced until somebody does something.
     Held {
+        /// The repository.
+        repository: String,
         /// The environment.
         environment: String,
+        /// The commit that is the reason, where it is one.
+        revision: Option<String>,
         /// One word.
         reason: String,
         /// One line.
@@ -132,6 +148,28 @@ pub enum LoopEvent {
         message: String,
         /// How long it took.
         took: Duration,
+    },
+    /// A pull request was previewed.
+    Previewed {
+        /// The repository.
+        repository: String,
+        /// Its number.
+        number: u64,
+        /// Its newest commit.
+        head: String,
+        /// What came of it.
+        previewed: Previewed,
+        /// One line.
+        message: String,
+        /// How long it took.
+        took: Duration,
+    },
+    /// The forge of a repository cannot be asked for its pull requests.
+    Untold {
+        /// The repository.
+        repository: String,
+        /// Why.
+        message: String,
     },
 }
 
@@ -245,13 +283,23 @@ impl Paces {
 
 /// Makes the loop look at repositories at once.
 #[derive(Debug, Clone)]
-pub struct Trigger(Vec<Arc<Notify>>);
+pub struct Trigger {
+    wakes: Vec<Arc<Notify>>,
+    pull_requests: Vec<Arc<Notify>>,
+}
 
 impl Trigger {
     /// Fetches a repository, by its position. However often this is asked for
     /// meanwhile, it is done once more.
     pub fn fetch(&self, repository: usize) {
-        if let Some(wake) = self.0.get(repository) {
+        if let Some(wake) = self.wakes.get(repository) {
+            wake.notify_one();
+        }
+    }
+
+    /// Looks at the pull requests of a repository, likewise.
+    pub fn look_at_pull_requests(&self, repository: usize) {
+        if let Some(wake) = self.pull_requests.get(repository) {
             wake.notify_one();
         }
     }
@@ -268,11 +316,15 @@ pub struct Controller {
 impl Controller {
     /// Prepares it.
     pub fn new(setup: Setup, listener: Listener) -> Self {
-        let trigger = setup.repositories.iter().map(|_| Arc::default()).collect();
+        let wakes = || setup.repositories.iter().map(|_| Arc::default()).collect();
+        let trigger = Trigger {
+            wakes: wakes(),
+            pull_requests: wakes(),
+        };
         Self {
             setup,
             listener,
-            trigger: Trigger(trigger),
+            trigger,
             pulse: Pulse::default(),
         }
     }
@@ -305,7 +357,7 @@ impl Controller {
         let changed = Arc::new(Notify::new());
         let mut sources = Vec::new();
         let mut paces = Vec::new();
-        for (repository, wake) in self.setup.repositories.iter().zip(&self.trigger.0) {
+        for (repository, wake) in self.setup.repositories.iter().zip(&self.trigger.wakes) {
             let (sender, receiver) = watch::channel(SourceState::default());
             let pace = Paces::default();
             tasks.spawn_local(source::follow(
@@ -316,6 +368,16 @@ impl Controller {
             ));
             sources.push(receiver);
             paces.push(pace);
+        }
+        let turns = Arc::new(Semaphore::new(PREVIEWS));
+        let repositories = self.setup.repositories.iter();
+        for (repository, wake) in repositories.zip(&self.trigger.pull_requests) {
+            let Some(previews) = &repository.previews else {
+                continue;
+            };
+            let wakes = (Arc::clone(wake), Arc::clone(&turns));
+            let pull_requests = PullRequests::new(repository, previews, wakes, shared.clone());
+            tasks.spawn_local(pull_requests.run());
         }
         let mut supervisor = Supervisor {
             repositories: &self.setup.repositories,
@@ -416,6 +478,7 @@ impl Supervisor<'_> {
             };
             let repository = &self.repositories[claimant.repository];
             let assigned = Assigned {
+                repository: repository.name.clone(),
                 grant: Arc::clone(&repository.grants[claimant.grant]),
                 what: assignment,
                 source: states[claimant.repository].trouble.clone(),

@@ -36,6 +36,7 @@ mod kubectl;
 mod lifecycle;
 mod lint;
 mod loop_follows;
+mod loop_forge;
 mod loop_holds;
 mod loop_run;
 mod once;

@@ -18,6 +18,7 @@ mod golden;
 mod hooks;
 mod mirror;
 mod plan;
+mod pull_requests;
 mod records;
 mod render;
 mod yaml;
