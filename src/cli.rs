@@ -15,6 +15,7 @@ mod compare;
 mod completion;
 mod diff;
 mod doctor;
+mod forge;
 mod format;
 mod history;
 mod init;
@@ -190,8 +191,8 @@ impl Cli {
         Ui::new(self.global.color, verbosity)
     }
 
-    /// Whether the command talks to a cluster.
-    pub fn needs_cluster(&self) -> bool {
+    /// Whether the command may talk to a cluster or a forge.
+    pub fn needs_network(&self) -> bool {
         match self.command {
             Command::Diff(_)
             | Command::Plan(_)
@@ -199,6 +200,8 @@ impl Cli {
             | Command::Status(_)
             | Command::History(_)
             | Command::Rollback(_)
+            | Command::Preview(_)
+            | Command::Promote(_)
             | Command::Doctor(_)
             | Command::Suspend(_)
             | Command::Resume(_)
@@ -209,8 +212,6 @@ impl Cli {
             Command::Init(_)
             | Command::Render(_)
             | Command::Lint(_)
-            | Command::Preview(_)
-            | Command::Promote(_)
             | Command::Completion(_)
             | Command::Version(_) => false,
         }

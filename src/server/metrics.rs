@@ -15,7 +15,7 @@ use prometheus_client::registry::Registry;
 use crate::engine::controller::{End, LoopEvent};
 
 /// Names of all metrics; docs/loop.md has them too.
-pub const NAMES: [&str; 10] = [
+pub const NAMES: [&str; 11] = [
     "pleach_looks",
     "pleach_look_duration_seconds",
     "pleach_release_synced",
@@ -26,6 +26,7 @@ pub const NAMES: [&str; 10] = [
     "pleach_hooks",
     "pleach_environment_led",
     "pleach_replicas",
+    "pleach_previews",
 ];
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -57,6 +58,12 @@ struct HookLabels {
     code: u32,
 }
 
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct PreviewLabels {
+    repository: String,
+    result: &'static str,
+}
+
 type Time = Gauge<f64, AtomicU64>;
 
 /// The numbers, and where they are registered.
@@ -73,6 +80,7 @@ pub struct Metrics {
     hooks: Family<HookLabels, Counter>,
     led: Family<EnvironmentLabels, Gauge>,
     replicas: Gauge,
+    previews: Family<PreviewLabels, Counter>,
 }
 
 impl Default for Metrics {
@@ -91,6 +99,7 @@ impl Default for Metrics {
             hooks: Family::default(),
             led: Family::default(),
             replicas: Gauge::default(),
+            previews: Family::default(),
         };
         {
             let mut registry = metrics
@@ -148,6 +157,11 @@ impl Default for Metrics {
                 "How many replicas share the work; 0 while this one is alone or cut off",
                 metrics.replicas.clone(),
             );
+            r.register(
+                NAMES[10],
+                "Previews of pull requests, by what came of them",
+                metrics.previews.clone(),
+            );
         }
         metrics
     }
@@ -184,7 +198,7 @@ impl Metrics {
             } => {
                 self.held.get_or_create(&environment(name)).set(1);
             }
-            LoopEvent::Unconnected { .. } => {}
+            LoopEvent::Unconnected { .. } | LoopEvent::Untold { .. } => {}
             LoopEvent::Sharing { there } => {
                 self.replicas.set((*there).try_into().unwrap_or(i64::MAX));
             }
@@ -194,6 +208,18 @@ impl Metrics {
             } => {
                 let led = self.led.get_or_create(&environment(name));
                 led.set(i64::from(*leads));
+            }
+            LoopEvent::Previewed {
+                repository,
+                previewed,
+                ..
+            } => {
+                self.previews
+                    .get_or_create(&PreviewLabels {
+                        repository: repository.clone(),
+                        result: previewed.word(),
+                    })
+                    .inc();
             }
             LoopEvent::Looked {
                 release, end, took, ..

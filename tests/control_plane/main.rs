@@ -37,6 +37,7 @@ mod kubectl;
 mod lifecycle;
 mod lint;
 mod loop_follows;
+mod loop_forge;
 mod loop_holds;
 mod loop_run;
 mod once;
