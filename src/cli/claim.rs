@@ -21,6 +21,7 @@ impl LockArgs {
             who: format!("{} (pid {})", person(), std::process::id()),
             // What is negative does not wait either.
             patience: self.lock_timeout.try_into().unwrap_or_default(),
+            local: None,
         }
     }
 }

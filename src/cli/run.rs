@@ -117,6 +117,7 @@ pub(crate) async fn run(ui: &mut Ui, ctx: &Context, args: RunArgs) -> Result<Exi
         claim: Claim {
             who: format!("{} (loop, pid {})", person(), std::process::id()),
             patience: PATIENCE,
+            local: None,
         },
     };
     let controller = Controller::new(setup, Listener { events, syncs });

@@ -27,7 +27,7 @@ use std::time::Duration;
 
 use pleach_domain::inventory::ReleaseName;
 use pleach_domain::observe::ClusterId;
-use pleach_domain::repo::controller::{Allow, Branches, Claim, ClaimKey, Heads, claims};
+use pleach_domain::repo::controller::{Allow, Branches, Claim, ClaimKey, Claimant, Heads, claims};
 use tokio::sync::{Notify, mpsc, watch};
 use tokio::task::{JoinSet, LocalSet};
 use tokio_util::sync::CancellationToken;
@@ -383,7 +383,7 @@ impl Supervisor<'_> {
             .collect();
         let claims = claims(&grants, &heads);
         for (key, claim) in &claims {
-            let (claimant, assignment) = match claim {
+            let (claimant, assignment, by) = match claim {
                 Claim::Held(claimant) => {
                     let state = &states[claimant.repository];
                     let assignment = match (&claimant.commit, &state.fetched) {
@@ -394,29 +394,24 @@ impl Supervisor<'_> {
                         (None, Some(_)) => missing(&claimant.branch),
                         (_, None) => Assignment::Unknown,
                     };
-                    (claimant, assignment)
+                    (claimant, assignment, self.words(claimant))
                 }
                 Claim::Contested(claimants) => {
-                    let who: Vec<String> = claimants
-                        .iter()
-                        .map(|one| {
-                            let repository = &self.repositories[one.repository].name;
-                            format!("{} of {repository}", one.branch)
-                        })
-                        .collect();
+                    let who: Vec<String> = claimants.iter().map(|one| self.words(one)).collect();
+                    let who = who.join(", ");
                     let assignment = Assignment::Held {
                         reason: "Contested",
                         message: format!(
-                            "several branches hold the environment, so it is synced from none of them: {}",
-                            who.join(", ")
+                            "several branches hold the environment, so it is synced from none of them: {who}"
                         ),
                     };
-                    (&claimants[0], assignment)
+                    (&claimants[0], assignment, who)
                 }
             };
             let repository = &self.repositories[claimant.repository];
             let assigned = Assigned {
                 grant: Arc::clone(&repository.grants[claimant.grant]),
+                by,
                 what: assignment,
                 source: states[claimant.repository].trouble.clone(),
             };
@@ -430,6 +425,12 @@ impl Supervisor<'_> {
                 sender.send_if_modified(|known| replace(known, assigned));
             }
         }
+    }
+
+    /// A branch and its repository.
+    fn words(&self, claimant: &Claimant) -> String {
+        let repository = &self.repositories[claimant.repository].name;
+        format!("{} of {repository}", claimant.branch)
     }
 
     fn give(

@@ -43,6 +43,7 @@ fn listeners(forge: Option<ForgeKind>) -> Listeners {
         claim: Claim {
             who: "test".to_owned(),
             patience: Duration::ZERO,
+            local: None,
         },
     };
     let controller = Controller::new(setup, Listener { events, syncs });
