@@ -15,7 +15,7 @@ use prometheus_client::registry::Registry;
 use crate::engine::controller::{End, LoopEvent};
 
 /// Names of all metrics; docs/loop.md has them too.
-pub const NAMES: [&str; 9] = [
+pub const NAMES: [&str; 11] = [
     "pleach_looks",
     "pleach_look_duration_seconds",
     "pleach_release_synced",
@@ -24,6 +24,8 @@ pub const NAMES: [&str; 9] = [
     "pleach_source_up",
     "pleach_source_fetch_timestamp_seconds",
     "pleach_hooks",
+    "pleach_environment_led",
+    "pleach_replicas",
     "pleach_previews",
 ];
 
@@ -76,6 +78,8 @@ pub struct Metrics {
     sources: Family<RepositoryLabels, Gauge>,
     fetches: Family<RepositoryLabels, Time>,
     hooks: Family<HookLabels, Counter>,
+    led: Family<EnvironmentLabels, Gauge>,
+    replicas: Gauge,
     previews: Family<PreviewLabels, Counter>,
 }
 
@@ -93,6 +97,8 @@ impl Default for Metrics {
             sources: Family::default(),
             fetches: Family::default(),
             hooks: Family::default(),
+            led: Family::default(),
+            replicas: Gauge::default(),
             previews: Family::default(),
         };
         {
@@ -143,6 +149,16 @@ impl Default for Metrics {
             );
             r.register(
                 NAMES[8],
+                "Whether this replica syncs an environment",
+                metrics.led.clone(),
+            );
+            r.register(
+                NAMES[9],
+                "How many replicas share the work; 0 while this one is alone or cut off",
+                metrics.replicas.clone(),
+            );
+            r.register(
+                NAMES[10],
                 "Previews of pull requests, by what came of them",
                 metrics.previews.clone(),
             );
@@ -183,6 +199,16 @@ impl Metrics {
                 self.held.get_or_create(&environment(name)).set(1);
             }
             LoopEvent::Unconnected { .. } | LoopEvent::Untold { .. } => {}
+            LoopEvent::Sharing { there } => {
+                self.replicas.set((*there).try_into().unwrap_or(i64::MAX));
+            }
+            LoopEvent::Led {
+                environment: name,
+                leads,
+            } => {
+                let led = self.led.get_or_create(&environment(name));
+                led.set(i64::from(*leads));
+            }
             LoopEvent::Previewed {
                 repository,
                 previewed,

@@ -12,11 +12,12 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use pleach_domain::object::Digest;
-use tokio::sync::{Notify, Semaphore};
+use tokio::sync::{Notify, Semaphore, watch};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
 
+use super::replicas::Standing;
 use super::{Grant, LoopEvent, Repository, Shared, pace};
 use crate::engine::preview_process::{self, CONTEXT, Report, Request, Verdict, marker};
 use crate::engine::words;
@@ -130,6 +131,8 @@ type Ended = (
 pub(super) struct PullRequests {
     work: Arc<Work>,
     wake: Arc<Notify>,
+    /// Which replica previews.
+    stands: watch::Receiver<Standing>,
     shared: Shared,
     open: BTreeMap<u64, Open>,
     tasks: JoinSet<Option<Ended>>,
@@ -137,9 +140,9 @@ pub(super) struct PullRequests {
 
 impl PullRequests {
     pub(super) fn new(
-        repository: &Repository,
-        previews: &Previews,
-        (wake, turns): (Arc<Notify>, Arc<Semaphore>),
+        (repository, previews): (&Repository, &Previews),
+        wake: Arc<Notify>,
+        (turns, stands): (Arc<Semaphore>, watch::Receiver<Standing>),
         shared: Shared,
     ) -> Self {
         Self {
@@ -152,6 +155,7 @@ impl PullRequests {
                 shared: shared.clone(),
             }),
             wake,
+            stands,
             shared,
             open: BTreeMap::new(),
             tasks: JoinSet::new(),
@@ -163,6 +167,14 @@ impl PullRequests {
         let stop = self.shared.stop.clone();
         let mut failures = 0;
         loop {
+            if !self.leads() {
+                // Dropped, each ends what it has under way.
+                self.open.clear();
+                match stop.run_until_cancelled(self.stands.changed()).await {
+                    Some(Ok(())) => continue,
+                    _ => break,
+                }
+            }
             let listing = self.work.previews.forge.pull_requests();
             match stop.run_until_cancelled(listing).await {
                 None => break,
@@ -192,6 +204,12 @@ impl PullRequests {
         }
     }
 
+    /// Whether it is this replica that previews.
+    fn leads(&mut self) -> bool {
+        let standing = self.stands.borrow_and_update();
+        standing.leads_previews(&self.work.repository)
+    }
+
     /// Waits until there is something to do; false at the end of the loop.
     async fn wait(&mut self, until: Instant) -> bool {
         let rested = Instant::now() + SHORTEST;
@@ -201,6 +219,9 @@ impl PullRequests {
             tokio::select! {
                 () = self.shared.stop.cancelled() => return false,
                 () = self.wake.notified() => break,
+                Ok(()) = self.stands.changed() => if !self.leads() {
+                    return true;
+                },
                 () = sleep_until(until) => return true,
                 Some(ended) = self.tasks.join_next() => self.end(pass_on(ended)),
             }
