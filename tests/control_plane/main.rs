@@ -39,6 +39,7 @@ mod loop_follows;
 mod loop_holds;
 mod loop_run;
 mod once;
+mod operator;
 mod overlays;
 mod ownership;
 mod plan_files;
