@@ -43,6 +43,7 @@ mod operator;
 mod overlays;
 mod ownership;
 mod plan_files;
+mod policy;
 mod prune;
 mod readiness;
 mod recover;
