@@ -16,6 +16,7 @@ mod apply_set;
 mod audit;
 mod chaos;
 mod checks;
+mod circles;
 mod cluster;
 mod crash;
 mod definitions;
