@@ -161,11 +161,14 @@ fn without_released(
     result: &SyncResult,
 ) -> Inventory {
     for id in &outgoing.released {
-        let is_done = plan
-            .steps
-            .iter()
-            .filter(|step| step.object == *id)
-            .all(|step| result.outcomes.get(&step.id) == Some(&Outcome::Done));
+        let steps = plan.steps.iter().filter(|step| step.object == *id);
+        let mut done = steps.map(|step| result.outcomes.get(&step.id) == Some(&Outcome::Done));
+        let is_done = match done.next() {
+            // It has no marks: after a run that failed the next one may be told to
+            // delete it.
+            None => result.is_success(),
+            Some(first) => first && done.all(|is_done| is_done),
+        };
         if is_done {
             inventory.entries.remove(id);
         }
