@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use pleach_domain::audit::LastPlan;
 use pleach_domain::inventory::Journal;
 
 use super::parent::path;
@@ -11,7 +12,7 @@ use crate::io::cluster::{DeleteOptions, Propagation};
 
 impl State {
     /// Removes the object that holds it, if nobody wrote to it since it was read, then its
-    /// shards. A crash between the two leaves shards that nobody names; the
+    /// shards and its last plan. A crash between the two leaves shards that nobody names; the
     /// next release of that name removes them.
     pub async fn end(&mut self) -> Result<(), SyncError> {
         let Some(live) = self.live.take() else {
@@ -35,6 +36,7 @@ impl State {
                 return Err(error.into());
             }
         }
+        self.unlisted.insert(LastPlan::name(&self.name));
         if self.journal.take().is_some() {
             self.unlisted.insert(Journal::name(&self.name));
         }
