@@ -44,6 +44,7 @@ mod once;
 mod overlays;
 mod ownership;
 mod plan_files;
+mod previews;
 mod prune;
 mod readiness;
 mod recover;
