@@ -19,6 +19,7 @@ mod format;
 mod history;
 mod init;
 mod lint;
+mod local;
 mod mask;
 mod orders;
 mod plan;
