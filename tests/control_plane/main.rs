@@ -47,6 +47,7 @@ mod overlays;
 mod ownership;
 mod plan_files;
 mod policy;
+mod previews;
 mod prune;
 mod readiness;
 mod recover;

@@ -50,8 +50,11 @@ pub(super) async fn carry_out(
             }
         } else {
             begin(run, state, &before).await?;
+            let attempt = record::attempt(desired);
+            let kept = record::last_plan(desired, &observed, plan, attempt.at);
+            state.keep_plan(&kept).await?;
             let journal = observed.journal.clone();
-            let ledger = state.ledger(journal, record::attempt(desired), plan.effects());
+            let ledger = state.ledger(journal, attempt, plan.effects());
             Box::pin(run.steps(desired, &observed, plan, (before, ledger))).await
         };
         settle(run, state, desired, &observed, plan, outgoing, reached).await

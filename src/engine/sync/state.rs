@@ -14,6 +14,7 @@ mod end;
 mod journals;
 mod orders;
 mod parent;
+mod plans;
 mod salvage;
 mod setup;
 mod shards;
@@ -39,6 +40,7 @@ pub use all::{Inventories, Records, Search, follow_releases, inventories, releas
 pub use conditions::tell;
 pub use journals::read_journals;
 pub use orders::order;
+pub use plans::last_plan;
 pub use salvage::Salvaged;
 
 /// The Secret that holds the key of digests.
