@@ -38,6 +38,8 @@ const LONGEST_MESSAGE: usize = 1024;
 /// What an environment is to be made of.
 #[derive(Debug, Clone)]
 pub(super) struct Assigned {
+    /// The repository whose branch says what it is.
+    pub(super) repository: String,
     /// Where to, and within which limits.
     pub(super) grant: Arc<Grant>,
     /// Branch and repository, in words.
@@ -264,7 +266,7 @@ impl Environment {
             Assignment::Held { reason, message } => {
                 self.loaded = None;
                 self.tried = None;
-                self.held(Hold::new(reason, message.clone()));
+                self.held(assigned, Hold::new(reason, message.clone()), None);
                 return;
             }
             Assignment::Unknown => return,
@@ -283,10 +285,12 @@ impl Environment {
         self.tried = Some(commit.clone());
         match read {
             Ok(Ok(loaded)) => {
+                let releases = loaded.names().into_iter().map(str::to_owned);
                 self.shared.listener.tell(LoopEvent::Loaded {
+                    repository: assigned.repository.clone(),
                     environment: self.key.environment.clone(),
                     revision: commit.clone(),
-                    releases: loaded.rendered.len(),
+                    releases: releases.collect(),
                 });
                 self.hold = None;
                 self.loaded = Some(Arc::new(loaded));
@@ -297,18 +301,21 @@ impl Environment {
                 if hold.reason == "EnvironmentMissing" {
                     self.loaded = None;
                 }
-                self.held(hold);
+                self.held(assigned, hold, Some(commit));
             }
-            Err(_) => self.held(Hold::new(
-                "Internal",
-                format!("commit {commit} could not be read; this is a bug"),
-            )),
+            Err(_) => {
+                let message = format!("commit {commit} could not be read; this is a bug");
+                self.held(assigned, Hold::new("Internal", message), Some(commit));
+            }
         }
     }
 
-    fn held(&mut self, hold: Hold) {
+    /// Notes why nothing newer is synced; `commit` where that is the reason.
+    fn held(&mut self, assigned: &Assigned, hold: Hold, commit: Option<&String>) {
         if self.hold.as_ref() != Some(&hold) {
             self.shared.listener.tell(LoopEvent::Held {
+                repository: assigned.repository.clone(),
+                revision: commit.cloned(),
                 environment: self.key.environment.clone(),
                 reason: hold.reason.clone(),
                 message: hold.message.clone(),
@@ -331,7 +338,9 @@ impl Environment {
                 let message = format!(
                     "the environment file names cluster {named}, and the loop may sync it to {meant} only"
                 );
-                self.held(Hold::new("WrongCluster", message));
+                let commit = loaded.revision.to_string();
+                let hold = Hold::new("WrongCluster", message);
+                self.held(assigned, hold, Some(&commit));
                 self.releases.clear();
                 self.ends = None;
                 return self.tell(assigned).await;

@@ -9,7 +9,7 @@ use pleach_domain::object::ObjectId;
 
 use super::error::SyncError;
 use super::state::State;
-use crate::engine::lease::{Holder, Lease, LeaseError, Patience, Terms};
+use crate::engine::lease::{Holder, Lease, LeaseError, Patience, Peers, Terms};
 use crate::engine::stop::{Cause, Stop};
 use crate::io::cluster::Cluster;
 
@@ -20,6 +20,8 @@ pub struct Claim {
     pub who: String,
     /// How long somebody else who carries out a plan is waited for.
     pub patience: Duration,
+    /// The replicas that it shares work with: those that are gone are not waited for.
+    pub peers: Peers,
     /// Who goes ahead from the desk although a loop follows the release, and
     /// why: for the result that is recorded.
     pub local: Option<String>,
@@ -42,10 +44,11 @@ pub(in crate::engine) async fn in_turn<T>(
         return Ok(Err(cause));
     }
     let id = state.lease();
-    let identity = identity(&claim.who)?;
+    let identity = identity(&claim.peers.name(&claim.who))?;
     let patience = Patience {
         limit: claim.patience,
         stop,
+        peers: &claim.peers,
     };
     let acquired = Lease::acquire(
         state.cluster(),

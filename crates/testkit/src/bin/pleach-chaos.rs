@@ -1,8 +1,8 @@
 //! Disturbs pleach and looks what becomes of it: `make chaos`.
 //!
 //! Arguments: `--runs N` (seeds, from `--seed N` on), `--only storm`, `--only
-//! moves` or `--only kills`, `--kills N` (of each leg, instead of all), `--jobs N`
-//! (control planes side by side), `--pleach FILE`.
+//! moves`, `--only replicas` or `--only kills`, `--kills N` (of each leg, instead of
+//! all), `--jobs N` (control planes side by side), `--pleach FILE`.
 //!
 //! Each job is a process in a network of its own, with a control plane of its
 //! own: seeds never meet, so that one alone does what it did among others. What
@@ -17,12 +17,16 @@ use anyhow::{Context as _, bail};
 use pleach::io::throwaway::isolate;
 use pleach_testkit::chaos::lane::{Lane, Report, Work};
 
+/// What there is to play.
+const PLAYS: [&str; 4] = ["storm", "moves", "replicas", "kills"];
+
 struct Arguments {
     pleach: PathBuf,
     first: u64,
     storms: u64,
     moves: u64,
     kills: Option<Option<usize>>,
+    replicas: bool,
     jobs: usize,
     /// One of the jobs: this process is it.
     job: Option<usize>,
@@ -104,6 +108,8 @@ fn play(arguments: &Arguments, job: usize) -> anyhow::Result<ExitCode> {
         storms: share(arguments.storms),
         moves: share(arguments.moves),
         kills: arguments.kills,
+        // They last for minutes, and are the last job's.
+        replicas: (arguments.replicas && job + 1 == arguments.jobs).then_some(arguments.first),
         of: (job, arguments.jobs),
     };
     let lane = Lane::new(&arguments.pleach, move |text: &str| {
@@ -137,12 +143,13 @@ fn arguments() -> anyhow::Result<Arguments> {
             "--jobs" => jobs = Some(usize::try_from(number(value()?)?.max(1))?),
             "--job" => job = Some(usize::try_from(number(value()?)?)?),
             "--only" => match value()? {
-                one if ["storm", "moves", "kills"].contains(&one.as_str()) => only = Some(one),
-                other => bail!("{other} is nothing; there are storm, moves and kills"),
+                one if PLAYS.contains(&one.as_str()) => only = Some(one),
+                other => bail!("{other} is nothing; there are {}", PLAYS.join(", ")),
             },
             "--pleach" => pleach = PathBuf::from(value()?),
             other => bail!(
-                "unknown argument {other}; there are --seed N, --runs N, --kills N, --jobs N, --only storm|moves|kills, --pleach FILE"
+                "unknown argument {other}; there are --seed N, --runs N, --kills N, --jobs N, --only {}, --pleach FILE",
+                PLAYS.join("|")
             ),
         }
     }
@@ -157,7 +164,9 @@ fn arguments() -> anyhow::Result<Arguments> {
     let is_about_seeds = seed.is_some() && only.is_none();
     let at_most = storms.max(moves);
     let kills = (wants("kills") && !is_about_seeds).then_some(kills);
-    let usual = std::thread::available_parallelism().map_or(2, |cores| cores.get() + 1);
+    let replicas = wants("replicas") && !is_about_seeds;
+    // Most of the time is waiting.
+    let usual = std::thread::available_parallelism().map_or(4, |cores| cores.get() * 2);
     let mut jobs = jobs.unwrap_or(usual);
     if kills.is_none() {
         jobs = jobs.min(usize::try_from(at_most)?.max(1));
@@ -168,6 +177,7 @@ fn arguments() -> anyhow::Result<Arguments> {
         storms,
         moves,
         kills,
+        replicas,
         jobs,
         job,
     })

@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use super::kills::{Kills, Leg};
 use super::moves::{Moved, Moves};
+use super::replicas;
 use super::storm::{Played, Storm};
 use crate::generated::Shape;
 
@@ -30,6 +31,8 @@ pub struct Work {
     /// Whether the example is killed, and how often in each leg; at every point
     /// where no number is said.
     pub kills: Option<Option<usize>>,
+    /// Seed of the replicas of the loop that are killed, if they are.
+    pub replicas: Option<u64>,
     /// Which of how many processes share the points.
     pub of: (usize, usize),
 }
@@ -45,6 +48,8 @@ pub struct Report {
     pub writes: BTreeMap<Leg, usize>,
     /// Kills that were got over.
     pub kills: usize,
+    /// How the replicas of the loop went, in words.
+    pub replicas: Vec<String>,
     /// What failed, with what plays it again.
     pub failures: Vec<String>,
 }
@@ -58,6 +63,7 @@ impl Report {
         self.moves.1.add(other.moves.1);
         self.writes.extend(other.writes);
         self.kills += other.kills;
+        self.replicas.extend(other.replicas);
         self.failures.extend(other.failures);
     }
 }
@@ -83,6 +89,9 @@ impl fmt::Display for Report {
                 .collect();
             let writes = writes.join(", ");
             writeln!(out, "{} kills got over (writes: {writes})", self.kills)?;
+        }
+        for replicas in &self.replicas {
+            writeln!(out, "two replicas: {replicas}")?;
         }
         write!(out, "{} failed", self.failures.len())
     }
@@ -111,6 +120,9 @@ impl<S: Fn(&str)> Lane<S> {
         }
         if !work.moves.is_empty() {
             self.moves(&work.moves, &mut report).await;
+        }
+        if let Some(seed) = work.replicas {
+            self.replicas(seed, &mut report).await;
         }
         if let Some(count) = work.kills {
             self.kills(count, work.of, &mut report).await;
@@ -168,6 +180,23 @@ impl<S: Fn(&str)> Lane<S> {
                     self.failed(report, "moves", *seed, &error);
                 }
             }
+        }
+    }
+
+    /// Kills one of two replicas of the loop every few seconds, for five minutes.
+    async fn replicas(&self, seed: u64, report: &mut Report) {
+        let terms = replicas::Terms {
+            lasts: Duration::from_mins(5),
+            kills: Duration::from_secs(5),
+            commits: Duration::from_secs(2),
+            seed,
+        };
+        match replicas::play(&self.pleach, terms).await {
+            Ok(played) => {
+                (self.say)(&format!("two replicas: {played}"));
+                report.replicas.push(played.to_string());
+            }
+            Err(error) => self.failed(report, "replicas", seed, &error),
         }
     }
 
