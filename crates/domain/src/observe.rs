@@ -6,6 +6,7 @@
 mod contents;
 mod discovery;
 mod escalation;
+mod former;
 mod grants;
 mod live;
 mod rendered;
@@ -15,6 +16,7 @@ mod triage;
 pub use contents::{Content, Contents};
 pub use discovery::{Discovery, Freshness, Resource, Served, ServedGroup, ServedVersion};
 pub use escalation::Escalation;
+pub use former::Former;
 pub use grants::{Grants, MissingGrant, MissingRule, copyable, rules};
 pub use live::{Live, LiveMeta};
 pub use rendered::Base;
@@ -98,6 +100,10 @@ pub struct Observed {
     pub inventory: Inventory,
     /// What a former run left to do.
     pub journal: Journal,
+    /// The release whose objects are handed over, where git has it no more; read
+    /// only where a change of the release is on its way.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub former: Option<Former>,
     /// Objects that are changed for a while or restarted, of the release or of
     /// others, and roles that its workloads make; read only where a change of the release is on its way, or a
     /// former run left something.
@@ -307,6 +313,7 @@ impl Observed {
             installed: None,
             inventory: Inventory::default(),
             journal: Journal::default(),
+            former: None,
             targets: BTreeMap::new(),
         }
     }

@@ -40,6 +40,7 @@ pub use conditions::tell;
 pub use journals::read_journals;
 pub use orders::order;
 pub use salvage::Salvaged;
+pub(super) use shards::members;
 
 /// The Secret that holds the key of digests.
 const KEY_SECRET: &str = "pleach-digest-key";

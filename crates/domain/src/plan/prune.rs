@@ -148,7 +148,7 @@ fn say_unlisted(ctx: &Ctx<'_>, draft: &mut Draft) {
 }
 
 /// Why nothing may be pruned at all.
-fn hold(ctx: &Ctx<'_>, draft: &mut Draft) -> Option<String> {
+pub(super) fn hold(ctx: &Ctx<'_>, draft: &mut Draft) -> Option<String> {
     let unseen = unseen_registrations(ctx, draft);
     if let Some((kind, why)) = &unseen {
         draft.findings.push(Finding::warning(

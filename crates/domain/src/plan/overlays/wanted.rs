@@ -144,7 +144,7 @@ pub(super) fn matching<'a>(ctx: &Ctx<'a>, selector: &Selector) -> Vec<(&'a Objec
             };
             Some(id.group_kind()) == kind
                 && !live.meta().deleting
-                && matcher.matches(id, &live.meta().labels)
+                && matcher.is_about(id, live.value())
         })
         .collect()
 }

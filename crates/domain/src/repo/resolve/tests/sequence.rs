@@ -216,6 +216,26 @@ fn moves_are_checked(#[case] moves: &str, #[case] expected: &str) {
     assert!(found.iter().any(|one| one.contains(expected)), "{found:?}");
 }
 
+#[test]
+fn only_what_points_at_a_service_is_selected_by_it() {
+    let hooks = "{kind: ValidatingWebhookConfiguration, service: api}";
+    let text = format!(
+        "stages: [{{name: hooks, select: [{hooks}]}}]\npatches: [{{target: {hooks}, merge: {{}}}}]\n"
+    );
+    let selected = &sequence(&text).stages[0].select[0];
+    assert_eq!(selected.service.as_deref(), Some("api"));
+    for text in [
+        "stages: [{name: a, select: [{kind: Deployment, service: api}]}]\n",
+        "stages: [{name: a, restart: [{kind: Deployment, service: api}]}]\n",
+        "overlays: [{name: a, target: {kind: Deployment, service: api}, patch: {spec: {paused: true}}}]\n",
+        "patches: [{target: {kind: Deployment, service: api}, merge: {}}]\n",
+    ] {
+        let found = refused(text);
+        let expected = "no Deployment points at a Service (name it with `name`)";
+        assert!(found.iter().any(|one| one.contains(expected)), "{found:?}");
+    }
+}
+
 #[rstest]
 #[case(
     "[{name: a, select: [{kind: Deployment}], rollout: {first: 1}}]",
