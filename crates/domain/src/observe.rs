@@ -23,7 +23,7 @@ pub use rendered::Base;
 pub use surroundings::{Budget, Node, Surroundings};
 pub use triage::{Known, Reading, is_unchanged, triage};
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 use jiff::Timestamp;
@@ -104,6 +104,11 @@ pub struct Observed {
     /// only where a change of the release is on its way.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub former: Option<Former>,
+    /// What users keep in a namespace that the product leaves and that comes along,
+    /// where the bundle does not name each of them; read only where a move is on
+    /// its way.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    pub copies: BTreeSet<ObjectId>,
     /// Objects that are changed for a while or restarted, of the release or of
     /// others, and roles that its workloads make; read only where a change of the release is on its way, or a
     /// former run left something.
@@ -314,6 +319,7 @@ impl Observed {
             inventory: Inventory::default(),
             journal: Journal::default(),
             former: None,
+            copies: BTreeSet::new(),
             targets: BTreeMap::new(),
         }
     }

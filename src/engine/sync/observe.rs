@@ -6,6 +6,7 @@
 
 mod adoption;
 mod autoscalers;
+mod copies;
 mod definitions;
 mod former;
 mod identity;
@@ -151,6 +152,7 @@ pub async fn observe(
     reader.read_leaving(desired, &mut observed).await?;
     former::read(cluster, desired, former, &mut observed).await?;
     reader.read_targets(desired, &mut observed).await?;
+    reader.find_copies(desired, &mut observed).await?;
     Ok(Observation { observed, state })
 }
 

@@ -14,6 +14,7 @@ use super::draft::{Ctx, Draft};
 use super::edges::wait_for;
 use super::handover::{self, unregistered};
 use super::model::{Action, Course, EdgeReason, Need, NonSecret, Op, Overlay, Step, StepId, Until};
+use super::overlays::stops_pods;
 use super::verify::services;
 use crate::finding::{Finding, Kind};
 use crate::gate::{Closed, Gate, Operation, account, probe};
@@ -370,7 +371,14 @@ pub(super) fn answered(ctx: &Ctx<'_>, draft: &mut Draft, lifts: &[StepId], after
         let stage = draft.steps[lift.0].stage.clone();
         for service in stood_for(ctx, draft, lift) {
             let workloads = ctx.backends(&service);
-            if workloads.iter().any(|id| ctx.stage_of(id) > stage) {
+            let is_stopped = |id: &ObjectId| {
+                let mut overlays = draft.overlays.iter();
+                overlays.any(|one| {
+                    one.object == *id && one.until > stage && stops_pods(id, &one.patch.0)
+                })
+            };
+            let comes_later = |id: &&ObjectId| ctx.stage_of(id) > stage || is_stopped(id);
+            if workloads.iter().any(comes_later) {
                 continue;
             }
             let key = (stage.clone(), service.clone());

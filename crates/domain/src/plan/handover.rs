@@ -9,6 +9,7 @@
 //! the release itself goes on until that points elsewhere. What another release
 //! hands over is emptied in the same way where it runs in another namespace.
 
+mod copies;
 mod former;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -120,7 +121,7 @@ fn has_pods(id: &ObjectId) -> bool {
 /// registration settle that gets another backend.
 pub(super) fn run(ctx: &Ctx<'_>, draft: &mut Draft) {
     refuse_unrecorded(ctx, draft);
-    copy(ctx, draft);
+    copies::run(ctx, draft);
     for id in retargeted(ctx, draft) {
         if let Some(step) = draft.done_by.get(&id).copied().filter(|_| ctx.policy.wait) {
             draft.at(step).until = Some(Until::Ready { stable_for: LINGER });
@@ -151,58 +152,6 @@ fn refuse_unrecorded(ctx: &Ctx<'_>, draft: &mut Draft) {
                 .on(id.clone())
                 .hint("adopt the version that is installed first: pin it, with `adopt` of who applied it; then pin this one");
             draft.findings.push(finding);
-        }
-    }
-}
-
-/// Copies what users keep in the former place, before the workloads that read it.
-fn copy(ctx: &Ctx<'_>, draft: &mut Draft) {
-    let record = ctx.observed.installed.as_ref();
-    if !Progress::of(ctx.desired, record).unfinished {
-        return;
-    }
-    let entries = &ctx.observed.inventory.entries;
-    for rule in &ctx.desired.sequence.moves {
-        let is_left = entries
-            .keys()
-            .any(|id| id.namespace.as_ref() == Some(&rule.from) && !ctx.is_desired(id));
-        if !is_left {
-            continue;
-        }
-        for one in &rule.copy {
-            let at = |namespace: &str| {
-                ObjectId::new(&one.kind.group, &one.kind.kind, Some(namespace), &one.name)
-            };
-            let (from, to) = (at(&rule.from), at(&rule.to));
-            if ctx.is_desired(&to) || ctx.is_desired(&from) {
-                let message = format!("{to} is to be copied, but the release has it itself");
-                let finding = Finding::error(Kind::Repository, "copy-of-own", message);
-                draft.findings.push(finding.at(rule.origin.clone()));
-                continue;
-            }
-            let namespace = ObjectId::new("", "Namespace", None, &rule.to);
-            let is_copied = entries.contains_key(&to);
-            if is_copied || draft.action(&namespace) == Some(Action::Blocked) {
-                continue;
-            }
-            let reason = format!("from {from}, if there is one; what exists stays");
-            let op = Op::Copy {
-                from,
-                to: to.clone(),
-            };
-            let step = draft.step(ctx, StageName::Config, to, op, &reason);
-            // That of the release may be made without a manifest.
-            let made = draft.steps.iter();
-            let made = made.filter(|step| step.op.applies() && step.object == namespace);
-            let made: Vec<StepId> = made.map(|step| step.id).collect();
-            for made in made {
-                draft.edge(made, Need::Applied, step, EdgeReason::Namespace);
-            }
-            for workload in draft.workloads(ctx) {
-                if draft.steps[workload.0].object.namespace.as_ref() == Some(&rule.to) {
-                    draft.edge(step, Need::Applied, workload, EdgeReason::Reference);
-                }
-            }
         }
     }
 }

@@ -31,7 +31,7 @@ pub(super) use between::{before_later, descendants};
 use rollout::Rollout;
 pub(super) use rollout::holds;
 use wanted::wanted;
-pub(super) use wanted::{Begin, End, Wanted};
+pub(super) use wanted::{Begin, End, Wanted, stops_pods};
 
 /// How far a change of the release is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

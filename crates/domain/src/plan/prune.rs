@@ -88,8 +88,7 @@ fn is_copy(ctx: &Ctx<'_>, id: &ObjectId) -> bool {
     let mut moves = ctx.desired.sequence.moves.iter();
     moves.any(|rule| {
         let mut copied = rule.copy.iter();
-        id.namespace.as_ref() == Some(&rule.to)
-            && copied.any(|one| one.kind == id.group_kind() && one.name == id.name)
+        id.namespace.as_ref() == Some(&rule.to) && copied.any(|one| one.names(id))
     })
 }
 

@@ -86,7 +86,8 @@ impl Wanted<'_> {
     }
 }
 
-fn stops_pods(object: &ObjectId, patch: &Value) -> bool {
+/// Whether a patch keeps a workload from having the pods that it should have.
+pub(in crate::plan) fn stops_pods(object: &ObjectId, patch: &Value) -> bool {
     let spec = &patch["spec"];
     object.group == "apps" && (spec["paused"] == true || spec["replicas"].is_u64())
 }

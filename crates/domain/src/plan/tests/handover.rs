@@ -423,6 +423,56 @@ fn what_users_keep_is_copied_before_the_workloads_and_once() {
 }
 
 #[test]
+fn by_a_pattern_everything_of_users_is_copied() {
+    let scene = |pattern: &str| {
+        Scene::new()
+            .installed(OLD)
+            .version("v1.0.0")
+            .git(&NEW.replace("/web/", "/next/"))
+            .git("Namespace/next: {}\nConfigMap/next/user-own: {}")
+            .moves("old", "next", &[pattern])
+            .live(
+                "ConfigMap/old/user-a: {}\nConfigMap/old/user-b: {metadata: {labels: {tier: gold}}}\n\
+                 ConfigMap/old/user-own: {}\nConfigMap/old/other: {}\nConfigMap/old/kube-root-ca.crt: {}\n\
+                 ConfigMap/old/user-made: {metadata: {ownerReferences: [{uid: u}]}}\n\
+                 ConfigMap/old/user-applied: {metadata: {labels: {applyset.kubernetes.io/part-of: applyset-x}}}\n\
+                 ConfigMap/elsewhere/user-c: {}\nSecret/old/user-d: {}",
+            )
+    };
+    let copied = |scene: Scene| -> Vec<String> {
+        let plan = scene.plan();
+        assert!(
+            plan.findings.iter().all(|one| !one.is_error()),
+            "{:?}",
+            plan.findings
+        );
+        let copies = plan.steps.iter().filter_map(|step| match &step.op {
+            Op::Copy { from, to } => Some(format!("{from} {to}")),
+            _ => None,
+        });
+        copies.collect()
+    };
+    let a = "ConfigMap/old/user-a ConfigMap/next/user-a";
+    let b = "ConfigMap/old/user-b ConfigMap/next/user-b";
+    let other = "ConfigMap/old/other ConfigMap/next/other";
+    assert_eq!(copied(scene("user-*")), [a, b]);
+    assert_eq!(copied(scene("user-?")), [a, b]);
+    assert_eq!(copied(scene("*")), [other, a, b]);
+    let labelled = scene("*").wants(|desired| {
+        let labels = &mut desired.sequence.moves[0].copy[0].labels;
+        labels.insert("tier".to_owned(), "gold".to_owned());
+    });
+    assert_eq!(copied(labelled), [b]);
+    // A copy stays when git has it no more than before.
+    let kept = scene("user-*")
+        .installed("ConfigMap/next/user-a: {}")
+        .entry("ConfigMap/next/user-a", |entry| {
+            entry.state = crate::inventory::EntryState::Kept;
+        });
+    assert_eq!(copied(kept), [b]);
+}
+
+#[test]
 fn a_move_of_what_nobody_recorded_is_refused() {
     let plan = Scene::new()
         .git(NEW)
@@ -478,6 +528,15 @@ fn what_hands_over_runs_nowhere_else_when_its_successor_starts() {
     for id in ["Service/old/api", "ServiceAccount/old/s"] {
         assert!(deleted(&plan, id).is_none(), "{id}");
     }
+}
+
+#[test]
+fn what_users_keep_beside_the_former_release_comes_along() {
+    let plan = succeeding().moves("old", "web", &["settings"]).plan();
+    let copy = find(&plan, "copy", |step| matches!(step.op, Op::Copy { .. }));
+    assert_eq!(copy.object.to_string(), "ConfigMap/web/settings");
+    let api = step_of(&plan, "Deployment.apps/web/api");
+    assert!(comes_before(&plan, copy, api));
 }
 
 #[rstest]

@@ -18,7 +18,7 @@ use crate::plan::NonSecret;
 use crate::repo::format::{Migration, Overlay};
 use crate::repo::sequence::{MigrationRule, OverlayRule, Sequence, StageRule};
 use crate::repo::suggest::did_you_mean;
-use crate::repo::{SecretRule, Selector, unsupported};
+use crate::repo::{SecretRule, Selector};
 use declared::Declared;
 
 /// What the source says about the course of a change. What its secret fields

@@ -65,6 +65,14 @@ impl Scene {
             .filter(|(id, _)| self.is_target(id))
             .map(|(id, value)| (id.clone(), Live::new(value.clone(), MANAGER)))
             .collect();
+        for (from, rule) in self.desired.sought_copies(&self.observed) {
+            let found = self.live.iter().filter(|(id, value)| {
+                let meta = LiveMeta::read(&value["metadata"], MANAGER);
+                id.namespace.as_ref() == Some(&from) && rule.takes(id, &meta)
+            });
+            let found = found.map(|(id, _)| id.clone());
+            self.observed.copies.extend(found);
+        }
         for (id, value) in &self.live {
             let meta = LiveMeta::read(&value["metadata"], MANAGER);
             let services = registered_services(&id.group_kind(), value);

@@ -189,7 +189,18 @@ fn moves_name_two_namespaces_and_what_comes_along() {
     };
     assert_eq!((first.from.as_str(), first.to.as_str()), ("old", "new"));
     assert_eq!(first.copy[0].name, "settings");
+    assert!(first.copy[0].is_one());
     assert!(second.copy.is_empty());
+    for (copy, is_one) in [
+        ("name: \"user-*\"", false),
+        ("name: user-?", false),
+        ("name: user, labels: {a: b}", false),
+        ("name: user", true),
+    ] {
+        let text = format!("moves: [{{from: a, to: b, copy: [{{kind: Secret, {copy}}}]}}]\n");
+        let copied = &self::sequence(&text).moves[0].copy[0];
+        assert_eq!(copied.is_one(), is_one, "{copy}");
+    }
 }
 
 #[rstest]
@@ -204,12 +215,12 @@ fn moves_name_two_namespaces_and_what_comes_along() {
     "what is copied lies in the namespace `from`"
 )]
 #[case(
-    "{from: a, to: b, copy: [{kind: ConfigMap, name: \"c-*\"}]}",
-    "`moves[].copy without one exact name` is not supported yet"
+    "{from: a, to: b, copy: [{kind: ConfigMap}]}",
+    "a ConfigMap is copied by its name"
 )]
 #[case(
-    "{from: a, to: b, copy: [{kind: ConfigMap}]}",
-    "`moves[].copy without one exact name` is not supported yet"
+    "{from: a, to: b, copy: [{kind: ConfigMap, name: c, service: d}]}",
+    "no ConfigMap points at a Service"
 )]
 fn moves_are_checked(#[case] moves: &str, #[case] expected: &str) {
     let found = refused(&format!("moves: [{moves}]\n"));
