@@ -2,12 +2,14 @@
 
 mod log;
 
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 use clap::ValueEnum;
+use pleach_domain::inventory::ReleaseName;
 use pleach_domain::observe::ClusterId;
 use pleach_domain::repo;
 use pleach_domain::repo::controller::{self as config, Branches, ConnectionGrant, check_url};
@@ -18,18 +20,26 @@ use tokio_util::sync::CancellationToken;
 use super::claim::person;
 use super::error::{CliError, Kind};
 use super::session::agent;
-use super::{Context, Exit, Ui};
-use crate::engine::controller::{Controller, Grant, Listener, Repository, Setup};
+use super::{Context, Exit, Target, Ui};
+use crate::engine::controller::statuses::Statuses;
+use crate::engine::controller::{
+    Controller, Grant, Listener, Previews, Repository, Setup, Sharing,
+};
+use crate::engine::lease::Peers;
 use crate::engine::sync::Claim;
 use crate::io::cluster::Connection;
 use crate::io::files;
+use crate::io::forge::{Forge, Token};
 use crate::io::git::mirror::{Auth, Fetched, Mirror, Remote};
 use crate::server::hooks::{self, Hook};
 use crate::server::metrics::Metrics;
 use crate::server::{self, ServerError, probes};
 
-/// How long somebody else who applies a release is waited for.
-const PATIENCE: Duration = Duration::from_secs(10);
+/// How long somebody else who applies a release is waited for: longer than it takes
+/// to see that they are gone.
+const PATIENCE: Duration = Duration::from_secs(20);
+/// How long a forge is waited for that takes no requests now.
+const FORGE_PATIENCE: Duration = Duration::from_mins(1);
 /// Branches that hold one environment each, by their names.
 const POINTERS: &str = "env/*";
 
@@ -75,6 +85,17 @@ pub(crate) struct RunArgs {
     #[arg(long, value_name = "ID", conflicts_with = "config")]
     cluster_id: Option<String>,
 
+    /// Share the environments with the other loops that name this namespace, by Leases in it
+    ///
+    /// Each environment is synced by one of them; when it ends or is killed,
+    /// others take over. The cluster is the one of the kubeconfig, or of the pod.
+    #[arg(long, value_name = "NAMESPACE", env = "PLEACH_SHARE_IN")]
+    share_in: Option<String>,
+
+    /// The release that this loop itself is: it is synced after all others of its environment
+    #[arg(long, value_name = "ENV/RELEASE", env = "PLEACH_OWN_RELEASE")]
+    own_release: Option<Target>,
+
     /// Format of log lines
     #[arg(long, value_name = "FORMAT", default_value = "text")]
     log_format: LogFormat,
@@ -98,6 +119,8 @@ impl RunArgs {
 /// What is run.
 struct Plan {
     repositories: Vec<Repository>,
+    /// Those that are told of commits, by the name of the repository.
+    forges: BTreeMap<String, Arc<Forge>>,
     hooks: Vec<Hook>,
     listen: Option<SocketAddr>,
     metrics: Option<SocketAddr>,
@@ -112,14 +135,29 @@ pub(crate) async fn run(ui: &mut Ui, ctx: &Context, args: RunArgs) -> Result<Exi
     plan.metrics = args.metrics_listen.or(plan.metrics);
     let (events, heard) = mpsc::unbounded_channel();
     let (syncs, heard_syncs) = mpsc::unbounded_channel();
+    let sharing = args.share_in.map(|namespace| {
+        let mut connection = Connection::new(agent(None));
+        connection.kubeconfig.clone_from(&ctx.settings.kubeconfig);
+        connection.context.clone_from(&ctx.settings.context);
+        Sharing::new(connection, namespace)
+    });
+    let process = match &sharing {
+        Some(sharing) => format!("replica {}", sharing.replica),
+        None => format!("pid {}", std::process::id()),
+    };
     let setup = Setup {
         repositories: plan.repositories,
         claim: Claim {
-            who: format!("{} (loop, pid {})", person(), std::process::id()),
+            who: format!("{} (loop, {process})", person()),
             patience: PATIENCE,
+            peers: Peers::default(),
+            local: None,
         },
+        sharing,
+        own: own_release(args.own_release)?,
     };
     let controller = Controller::new(setup, Listener { events, syncs });
+    let (statuses, tellers) = Statuses::new(plan.forges);
     let metrics = Arc::new(Metrics::default());
     let mut listening = Vec::new();
     if let Some(address) = plan.listen {
@@ -164,11 +202,31 @@ pub(crate) async fn run(ui: &mut Ui, ctx: &Context, args: RunArgs) -> Result<Exi
         }
         served
     };
-    let (ended, served, ()) =
-        tokio::join!(looping, serving, log::listen(heard, heard_syncs, &metrics));
+    let (ended, served, (), ()) = tokio::join!(
+        looping,
+        serving,
+        log::listen(heard, heard_syncs, &metrics, statuses),
+        tellers.run()
+    );
     served?;
     ended.map_err(|error| CliError::new(Kind::Failed, error))?;
     Ok(Exit::DONE)
+}
+
+fn own_release(target: Option<Target>) -> Result<Option<ReleaseName>, CliError> {
+    let Some(Target {
+        environment,
+        release,
+    }) = target
+    else {
+        return Ok(None);
+    };
+    let release =
+        release.ok_or_else(|| CliError::usage("--own-release needs ENV/RELEASE, one release"))?;
+    Ok(Some(ReleaseName {
+        environment,
+        release,
+    }))
 }
 
 impl From<ServerError> for CliError {
@@ -190,6 +248,7 @@ fn from_file(ctx: &Context, path: &Path) -> Result<Plan, CliError> {
     let folder = files::canonical(path)?;
     let folder = folder.parent().unwrap_or(&folder);
     let mut hooks = Vec::new();
+    let mut forges = BTreeMap::new();
     let mut repositories = Vec::new();
     for (position, repository) in said.repositories.into_iter().enumerate() {
         if let Some((forge, secret)) = &repository.webhook {
@@ -227,21 +286,44 @@ fn from_file(ctx: &Context, path: &Path) -> Result<Plan, CliError> {
                 allow: grant.allow,
             })
         });
+        let grants = grants.collect();
+        let previews = match repository.forge {
+            None => None,
+            Some(grant) => {
+                let token = Token::File(folder.join(grant.token));
+                let forge = Arc::new(Forge::new(grant.address, token, FORGE_PATIENCE)?);
+                forges.insert(repository.name.clone(), Arc::clone(&forge));
+                grant.previews.then_some(forge)
+            }
+        };
         repositories.push(Repository {
             name: repository.name,
             remote: Remote {
                 url: repository.url,
                 auth,
             },
-            grants: grants.collect(),
+            grants,
+            previews: match previews {
+                Some(forge) => Some(Previews {
+                    forge,
+                    program: program()?,
+                }),
+                None => None,
+            },
         });
     }
     Ok(Plan {
         repositories,
+        forges,
         hooks,
         listen: said.listen,
         metrics: said.metrics,
     })
+}
+
+/// pleach itself, for work that is done in a process of its own.
+fn program() -> Result<PathBuf, CliError> {
+    std::env::current_exe().map_err(|error| CliError::new(Kind::Failed, error))
 }
 
 /// One repository, as the arguments name it.
@@ -290,7 +372,9 @@ async fn from_arguments(ui: &mut Ui, ctx: &Context, args: &RunArgs) -> Result<Pl
             name: "repository".to_owned(),
             remote,
             grants: grants.collect(),
+            previews: None,
         }],
+        forges: BTreeMap::new(),
         hooks: hook.collect(),
         listen: None,
         metrics: None,

@@ -15,11 +15,15 @@
 
 mod ends;
 mod environment;
+mod last;
 mod pace;
+mod pull_requests;
 pub mod pulse;
 mod release;
+mod replicas;
 mod run;
 mod source;
+pub mod statuses;
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -27,18 +31,27 @@ use std::time::Duration;
 
 use pleach_domain::inventory::ReleaseName;
 use pleach_domain::observe::ClusterId;
-use pleach_domain::repo::controller::{Allow, Branches, Claim, ClaimKey, Heads, claims};
-use tokio::sync::{Notify, mpsc, watch};
-use tokio::task::{JoinSet, LocalSet};
+use pleach_domain::repo::controller::{Allow, Branches, Claim, ClaimKey, Claimant, Heads, claims};
+use tokio::sync::{Notify, Semaphore, mpsc, watch};
+use tokio::task::{AbortHandle, JoinSet, LocalSet};
 use tokio_util::sync::CancellationToken;
 
+pub use self::pull_requests::{Previewed, Previews};
+pub use self::replicas::Sharing;
+
 use self::environment::{Assigned, Assignment, Environment};
+use self::last::Last;
+use self::pull_requests::PullRequests;
 use self::pulse::Pulse;
+use self::replicas::{Replica, Standing};
 use self::source::SourceState;
 use super::sync::Claim as LeaseClaim;
 use super::sync::events::SyncEvent;
 use crate::io::cluster::Connection;
 use crate::io::git::mirror::Remote;
+
+/// How many pull requests are previewed at once: syncs come first.
+const PREVIEWS: usize = 2;
 
 /// What the loop follows, and where to.
 #[derive(Debug, Clone)]
@@ -47,6 +60,11 @@ pub struct Setup {
     pub repositories: Vec<Repository>,
     /// Who carries plans out, and how long others are waited for.
     pub claim: LeaseClaim,
+    /// The replicas that the work is shared with; none when it is alone.
+    pub sharing: Option<Sharing>,
+    /// The release that the loop itself is, which is synced after all others of
+    /// its environment.
+    pub own: Option<ReleaseName>,
 }
 
 /// A repository that is followed.
@@ -58,6 +76,8 @@ pub struct Repository {
     pub remote: Remote,
     /// The environments that are synced from it.
     pub grants: Vec<Arc<Grant>>,
+    /// How its pull requests are previewed; none where they are not.
+    pub previews: Option<Previews>,
 }
 
 /// Environments of a repository, where to, and within which limits.
@@ -95,19 +115,37 @@ pub enum LoopEvent {
         /// Why.
         message: String,
     },
+    /// How many replicas there are is another number now.
+    Sharing {
+        /// The replicas, with this one; none while it is cut off from them.
+        there: usize,
+    },
+    /// An environment is synced by this replica from now on, or no longer.
+    Led {
+        /// The environment.
+        environment: String,
+        /// Whether it is.
+        leads: bool,
+    },
     /// An environment was read at a new commit.
     Loaded {
+        /// The repository.
+        repository: String,
         /// The environment.
         environment: String,
         /// The commit.
         revision: String,
-        /// How many releases it has.
-        releases: usize,
+        /// The releases it has.
+        releases: Vec<String>,
     },
     /// Nothing newer of an environment is synced until somebody does something.
     Held {
+        /// The repository.
+        repository: String,
         /// The environment.
         environment: String,
+        /// The commit that is the reason, where it is one.
+        revision: Option<String>,
         /// One word.
         reason: String,
         /// One line.
@@ -132,6 +170,28 @@ pub enum LoopEvent {
         message: String,
         /// How long it took.
         took: Duration,
+    },
+    /// A pull request was previewed.
+    Previewed {
+        /// The repository.
+        repository: String,
+        /// Its number.
+        number: u64,
+        /// Its newest commit.
+        head: String,
+        /// What came of it.
+        previewed: Previewed,
+        /// One line.
+        message: String,
+        /// How long it took.
+        took: Duration,
+    },
+    /// The forge of a repository cannot be asked for its pull requests.
+    Untold {
+        /// The repository.
+        repository: String,
+        /// Why.
+        message: String,
     },
 }
 
@@ -205,6 +265,7 @@ struct Shared {
     listener: Listener,
     pulse: Pulse,
     claim: LeaseClaim,
+    last: Last,
     stop: CancellationToken,
 }
 
@@ -245,14 +306,41 @@ impl Paces {
 
 /// Makes the loop look at repositories at once.
 #[derive(Debug, Clone)]
-pub struct Trigger(Vec<Arc<Notify>>);
+pub struct Trigger {
+    wakes: Vec<Wakes>,
+    /// How often each was asked for, which other replicas are told.
+    asked: watch::Sender<Vec<u64>>,
+}
+
+/// What wakes those who look at a repository.
+#[derive(Debug, Clone, Default)]
+struct Wakes {
+    source: Arc<Notify>,
+    pull_requests: Arc<Notify>,
+}
 
 impl Trigger {
-    /// Fetches a repository, by its position. However often this is asked for
-    /// meanwhile, it is done once more.
+    fn new(repositories: usize) -> Self {
+        Self {
+            wakes: (0..repositories).map(|_| Wakes::default()).collect(),
+            asked: watch::Sender::new(vec![0; repositories]),
+        }
+    }
+
+    /// Fetches a repository, by its position, here and in other replicas. However
+    /// often this is asked for meanwhile, it is done once more.
     pub fn fetch(&self, repository: usize) {
-        if let Some(wake) = self.0.get(repository) {
-            wake.notify_one();
+        if let Some(wakes) = self.wakes.get(repository) {
+            wakes.source.notify_one();
+            self.asked.send_modify(|asked| asked[repository] += 1);
+        }
+    }
+
+    /// Looks at the pull requests of a repository, likewise.
+    pub fn look_at_pull_requests(&self, repository: usize) {
+        if let Some(wakes) = self.wakes.get(repository) {
+            wakes.pull_requests.notify_one();
+            self.asked.send_modify(|asked| asked[repository] += 1);
         }
     }
 }
@@ -268,11 +356,11 @@ pub struct Controller {
 impl Controller {
     /// Prepares it.
     pub fn new(setup: Setup, listener: Listener) -> Self {
-        let trigger = setup.repositories.iter().map(|_| Arc::default()).collect();
+        let trigger = Trigger::new(setup.repositories.len());
         Self {
             setup,
             listener,
-            trigger: Trigger(trigger),
+            trigger,
             pulse: Pulse::default(),
         }
     }
@@ -298,6 +386,7 @@ impl Controller {
             listener: self.listener,
             pulse: self.pulse.clone(),
             claim: self.setup.claim,
+            last: Last::of(self.setup.own),
             stop: stop.clone(),
         };
         let mut tasks = JoinSet::new();
@@ -305,37 +394,73 @@ impl Controller {
         let changed = Arc::new(Notify::new());
         let mut sources = Vec::new();
         let mut paces = Vec::new();
-        for (repository, wake) in self.setup.repositories.iter().zip(&self.trigger.0) {
+        for (repository, wakes) in self.setup.repositories.iter().zip(&self.trigger.wakes) {
             let (sender, receiver) = watch::channel(SourceState::default());
             let pace = Paces::default();
             tasks.spawn_local(source::follow(
                 repository.clone(),
-                (Arc::clone(wake), pace.clone()),
+                (Arc::clone(&wakes.source), pace.clone()),
                 (sender, Arc::clone(&changed)),
                 shared.clone(),
             ));
             sources.push(receiver);
             paces.push(pace);
         }
+        let (standing, mut stands) = watch::channel(match &self.setup.sharing {
+            None => Standing::Alone,
+            Some(_) => Standing::Out,
+        });
+        // It takes part until all others have come to their end.
+        let leave = CancellationToken::new();
+        let mut membership = JoinSet::new();
+        if let Some(sharing) = self.setup.sharing {
+            let replica = Replica::new(
+                sharing,
+                shared.clone(),
+                standing,
+                (&self.setup.repositories, &self.trigger),
+            );
+            membership.spawn_local(replica.run(leave.clone()));
+        }
+        let turns = Arc::new(Semaphore::new(PREVIEWS));
+        let repositories = self.setup.repositories.iter();
+        for (repository, wakes) in repositories.zip(&self.trigger.wakes) {
+            let Some(previews) = &repository.previews else {
+                continue;
+            };
+            let pull_requests = PullRequests::new(
+                (repository, previews),
+                Arc::clone(&wakes.pull_requests),
+                (Arc::clone(&turns), stands.clone()),
+                shared.clone(),
+            );
+            tasks.spawn_local(pull_requests.run());
+        }
         let mut supervisor = Supervisor {
             repositories: &self.setup.repositories,
             paces,
             shared,
             environments: BTreeMap::new(),
+            leaving: BTreeMap::new(),
         };
         let ended = loop {
             let states: Vec<SourceState> = sources
                 .iter_mut()
                 .map(|source| source.borrow_and_update().clone())
                 .collect();
-            supervisor.assign(&states, &mut tasks);
+            let stand = stands.borrow_and_update().clone();
+            supervisor.assign(&states, &stand, &mut tasks);
             if states.iter().all(|state| state.was_tried) {
                 self.pulse.is_ready();
             }
             tokio::select! {
                 () = changed.notified() => {}
+                // It is alone when there is nobody to say anything else.
+                Ok(()) = stands.changed() => {}
                 () = stop.cancelled() => break Ok(()),
-                Some(ended) = tasks.join_next() => if let Err(error) = ended {
+                Some(ended) = tasks.join_next() => if let Err(error) = ended
+                    && !error.is_cancelled()
+                {
                     break Err(TaskFailed(error));
                 },
             }
@@ -343,9 +468,24 @@ impl Controller {
         self.pulse.is_draining();
         stop.cancel();
         let mut ended = ended;
-        while let Some(task) = tasks.join_next().await {
-            let task = task.map_err(TaskFailed);
-            ended = ended.and(task);
+        loop {
+            tokio::select! {
+                task = tasks.join_next() => match task {
+                    None => break,
+                    Some(Err(error)) if !error.is_cancelled() => {
+                        ended = ended.and(Err(TaskFailed(error)));
+                    }
+                    Some(_) => {}
+                },
+                // What is lost while it ends is dropped all the same.
+                Ok(()) = stands.changed() => if *stands.borrow_and_update() == Standing::Out {
+                    tasks.abort_all();
+                },
+            }
+        }
+        leave.cancel();
+        while let Some(task) = membership.join_next().await {
+            ended = ended.and(task.map_err(TaskFailed));
         }
         ended
     }
@@ -356,11 +496,20 @@ struct Supervisor<'a> {
     repositories: &'a [Repository],
     paces: Vec<Paces>,
     shared: Shared,
-    environments: BTreeMap<ClaimKey, watch::Sender<Assigned>>,
+    environments: BTreeMap<ClaimKey, Led>,
+    /// Environments that others lead by now, while their last run ends.
+    leaving: BTreeMap<ClaimKey, AbortHandle>,
+}
+
+/// An environment that this replica leads.
+struct Led {
+    assigned: watch::Sender<Assigned>,
+    task: AbortHandle,
 }
 
 impl Supervisor<'_> {
-    fn assign(&mut self, states: &[SourceState], tasks: &mut JoinSet<()>) {
+    fn assign(&mut self, states: &[SourceState], stand: &Standing, tasks: &mut JoinSet<()>) {
+        self.give_up(stand);
         let grants: Vec<Vec<_>> = self
             .repositories
             .iter()
@@ -382,8 +531,8 @@ impl Supervisor<'_> {
             })
             .collect();
         let claims = claims(&grants, &heads);
-        for (key, claim) in &claims {
-            let (claimant, assignment) = match claim {
+        for (key, claim) in claims.iter().filter(|(key, _)| stand.leads(key)) {
+            let (claimant, assignment, by) = match claim {
                 Claim::Held(claimant) => {
                     let state = &states[claimant.repository];
                     let assignment = match (&claimant.commit, &state.fetched) {
@@ -394,42 +543,78 @@ impl Supervisor<'_> {
                         (None, Some(_)) => missing(&claimant.branch),
                         (_, None) => Assignment::Unknown,
                     };
-                    (claimant, assignment)
+                    (claimant, assignment, self.words(claimant))
                 }
                 Claim::Contested(claimants) => {
-                    let who: Vec<String> = claimants
-                        .iter()
-                        .map(|one| {
-                            let repository = &self.repositories[one.repository].name;
-                            format!("{} of {repository}", one.branch)
-                        })
-                        .collect();
+                    let who: Vec<String> = claimants.iter().map(|one| self.words(one)).collect();
+                    let who = who.join(", ");
                     let assignment = Assignment::Held {
                         reason: "Contested",
                         message: format!(
-                            "several branches hold the environment, so it is synced from none of them: {}",
-                            who.join(", ")
+                            "several branches hold the environment, so it is synced from none of them: {who}"
                         ),
                     };
-                    (&claimants[0], assignment)
+                    (&claimants[0], assignment, who)
                 }
             };
             let repository = &self.repositories[claimant.repository];
             let assigned = Assigned {
+                repository: repository.name.clone(),
                 grant: Arc::clone(&repository.grants[claimant.grant]),
+                by,
                 what: assignment,
                 source: states[claimant.repository].trouble.clone(),
             };
             self.give(key, claimant.repository, assigned, tasks);
         }
         // A branch that is gone suspends its environment, and deletes nothing.
-        for (key, sender) in &self.environments {
+        for (
+            key,
+            Led {
+                assigned: sender, ..
+            },
+        ) in &self.environments
+        {
             if !claims.contains_key(key) {
                 let mut assigned = sender.borrow().clone();
                 assigned.what = missing(&format!("of environment {}", key.environment));
                 sender.send_if_modified(|known| replace(known, assigned));
             }
         }
+    }
+
+    /// Lets go of what others lead. What is under way comes to its next safe
+    /// point, unless others may have taken it over already.
+    fn give_up(&mut self, stand: &Standing) {
+        let lost: Vec<ClaimKey> = self
+            .environments
+            .keys()
+            .filter(|key| !stand.leads(key))
+            .cloned()
+            .collect();
+        for key in lost {
+            if let Some(Led { task, .. }) = self.environments.remove(&key) {
+                self.tell(&key, false);
+                self.leaving.insert(key, task);
+            }
+        }
+        self.leaving.retain(|_, task| !task.is_finished());
+        if *stand == Standing::Out {
+            self.leaving.values().for_each(AbortHandle::abort);
+        }
+    }
+
+    fn tell(&self, key: &ClaimKey, leads: bool) {
+        self.shared.listener.tell(LoopEvent::Led {
+            environment: key.environment.clone(),
+            leads,
+        });
+    }
+
+    /// A branch and its repository.
+    fn words(&self, claimant: &Claimant) -> String {
+        let repository = &self.repositories[claimant.repository].name;
+        format!("{} of {repository}", claimant.branch)
     }
 
     fn give(
@@ -439,19 +624,27 @@ impl Supervisor<'_> {
         assigned: Assigned,
         tasks: &mut JoinSet<()>,
     ) {
-        if let Some(sender) = self.environments.get(key) {
-            sender.send_if_modified(|known| replace(known, assigned));
+        if let Some(led) = self.environments.get(key) {
+            led.assigned
+                .send_if_modified(|known| replace(known, assigned));
+            return;
+        }
+        if self.leaving.contains_key(key) {
+            // It came back too soon: its task ends first, and that wakes us.
             return;
         }
         let (sender, receiver) = watch::channel(assigned);
-        self.environments.insert(key.clone(), sender);
         let environment = Environment::new(
             key.clone(),
             receiver,
             self.paces[repository].clone(),
             self.shared.clone(),
         );
-        tasks.spawn_local(environment.run());
+        let task = tasks.spawn_local(environment.run());
+        self.tell(key, true);
+        let assigned = sender;
+        self.environments
+            .insert(key.clone(), Led { assigned, task });
     }
 }
 

@@ -15,7 +15,7 @@ use prometheus_client::registry::Registry;
 use crate::engine::controller::{End, LoopEvent};
 
 /// Names of all metrics; docs/loop.md has them too.
-pub const NAMES: [&str; 8] = [
+pub const NAMES: [&str; 11] = [
     "pleach_looks",
     "pleach_look_duration_seconds",
     "pleach_release_synced",
@@ -24,6 +24,9 @@ pub const NAMES: [&str; 8] = [
     "pleach_source_up",
     "pleach_source_fetch_timestamp_seconds",
     "pleach_hooks",
+    "pleach_environment_led",
+    "pleach_replicas",
+    "pleach_previews",
 ];
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -55,6 +58,12 @@ struct HookLabels {
     code: u32,
 }
 
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct PreviewLabels {
+    repository: String,
+    result: &'static str,
+}
+
 type Time = Gauge<f64, AtomicU64>;
 
 /// The numbers, and where they are registered.
@@ -69,6 +78,9 @@ pub struct Metrics {
     sources: Family<RepositoryLabels, Gauge>,
     fetches: Family<RepositoryLabels, Time>,
     hooks: Family<HookLabels, Counter>,
+    led: Family<EnvironmentLabels, Gauge>,
+    replicas: Gauge,
+    previews: Family<PreviewLabels, Counter>,
 }
 
 impl Default for Metrics {
@@ -85,6 +97,9 @@ impl Default for Metrics {
             sources: Family::default(),
             fetches: Family::default(),
             hooks: Family::default(),
+            led: Family::default(),
+            replicas: Gauge::default(),
+            previews: Family::default(),
         };
         {
             let mut registry = metrics
@@ -132,6 +147,21 @@ impl Default for Metrics {
                 "Webhook requests, by the answer they got",
                 metrics.hooks.clone(),
             );
+            r.register(
+                NAMES[8],
+                "Whether this replica syncs an environment",
+                metrics.led.clone(),
+            );
+            r.register(
+                NAMES[9],
+                "How many replicas share the work; 0 while this one is alone or cut off",
+                metrics.replicas.clone(),
+            );
+            r.register(
+                NAMES[10],
+                "Previews of pull requests, by what came of them",
+                metrics.previews.clone(),
+            );
         }
         metrics
     }
@@ -168,7 +198,29 @@ impl Metrics {
             } => {
                 self.held.get_or_create(&environment(name)).set(1);
             }
-            LoopEvent::Unconnected { .. } => {}
+            LoopEvent::Unconnected { .. } | LoopEvent::Untold { .. } => {}
+            LoopEvent::Sharing { there } => {
+                self.replicas.set((*there).try_into().unwrap_or(i64::MAX));
+            }
+            LoopEvent::Led {
+                environment: name,
+                leads,
+            } => {
+                let led = self.led.get_or_create(&environment(name));
+                led.set(i64::from(*leads));
+            }
+            LoopEvent::Previewed {
+                repository,
+                previewed,
+                ..
+            } => {
+                self.previews
+                    .get_or_create(&PreviewLabels {
+                        repository: repository.clone(),
+                        result: previewed.word(),
+                    })
+                    .inc();
+            }
             LoopEvent::Looked {
                 release, end, took, ..
             } => {

@@ -9,7 +9,8 @@ use axum::body::Body;
 use axum::http::{Request, StatusCode};
 use hmac::{Hmac, KeyInit as _, Mac as _};
 use http_body_util::BodyExt as _;
-use pleach::engine::controller::{Controller, End, Listener, LoopEvent, Setup};
+use pleach::engine::controller::{Controller, End, Listener, LoopEvent, Previewed, Setup};
+use pleach::engine::lease::Peers;
 use pleach::engine::sync::Claim;
 use pleach::server::hooks::{self, Hook};
 use pleach::server::metrics::Metrics;
@@ -43,7 +44,11 @@ fn listeners(forge: Option<ForgeKind>) -> Listeners {
         claim: Claim {
             who: "test".to_owned(),
             patience: Duration::ZERO,
+            peers: Peers::default(),
+            local: None,
         },
+        sharing: None,
+        own: None,
     };
     let controller = Controller::new(setup, Listener { events, syncs });
     let metrics = Arc::new(Metrics::default());
@@ -161,9 +166,19 @@ async fn probes_and_metrics_answer() {
             took: Duration::ZERO,
         },
         LoopEvent::Held {
+            repository: repository.clone(),
             environment: environment.clone(),
+            revision: None,
             reason: "Contested".to_owned(),
             message: String::new(),
+        },
+        LoopEvent::Previewed {
+            repository: repository.clone(),
+            number: 7,
+            head: "abc".to_owned(),
+            previewed: Previewed::GivenUp,
+            message: String::new(),
+            took: Duration::ZERO,
         },
         LoopEvent::Looked {
             release: ReleaseName {

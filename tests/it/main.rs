@@ -8,15 +8,18 @@
 )]
 
 mod architecture;
+mod bundle;
 mod cli;
 mod cluster;
 mod commit;
 mod docs;
+mod forge;
 mod git;
 mod golden;
 mod hooks;
 mod mirror;
 mod plan;
+mod pull_requests;
 mod records;
 mod render;
 mod yaml;

@@ -2,7 +2,8 @@
 
 use tokio::sync::mpsc::UnboundedReceiver;
 
-use crate::engine::controller::{End, LoopEvent};
+use crate::engine::controller::statuses::Statuses;
+use crate::engine::controller::{End, LoopEvent, Previewed};
 use crate::engine::sync::events::{EventKind, Outcome, SyncEvent};
 use crate::server::metrics::Metrics;
 
@@ -11,11 +12,13 @@ pub(super) async fn listen(
     mut events: UnboundedReceiver<LoopEvent>,
     mut syncs: UnboundedReceiver<SyncEvent>,
     metrics: &Metrics,
+    mut statuses: Statuses,
 ) {
     loop {
         tokio::select! {
             Some(event) = events.recv() => {
                 metrics.count(&event);
+                statuses.hear(&event);
                 log(&event);
             }
             Some(event) = syncs.recv() => log_sync(&event),
@@ -35,15 +38,22 @@ fn log(event: &LoopEvent) {
             repository,
             message,
         } => tracing::warn!(%repository, error = %message, "repository unreachable"),
+        LoopEvent::Sharing { there: 0 } => tracing::error!("cut off from the other replicas"),
+        LoopEvent::Sharing { there } => tracing::info!(replicas = there, "work is shared"),
+        LoopEvent::Led { environment, leads } => {
+            tracing::info!(%environment, leads, "environment led");
+        }
         LoopEvent::Loaded {
             environment,
             revision,
             releases,
-        } => tracing::info!(%environment, %revision, releases, "environment read"),
+            ..
+        } => tracing::info!(%environment, %revision, releases = releases.len(), "environment read"),
         LoopEvent::Held {
             environment,
             reason,
             message,
+            ..
         } => tracing::error!(%environment, %reason, error = %message, "environment held"),
         LoopEvent::Unconnected {
             environment,
@@ -75,6 +85,29 @@ fn log(event: &LoopEvent) {
                 }
             }
         }
+        LoopEvent::Previewed {
+            repository,
+            number,
+            head,
+            previewed,
+            message,
+            took,
+        } => {
+            let took = took.as_secs_f64();
+            let result = previewed.word();
+            match previewed {
+                Previewed::Failed => {
+                    tracing::warn!(%repository, number, %head, result, took, error = %message, "pull request not previewed");
+                }
+                _ => {
+                    tracing::info!(%repository, number, %head, result, took, detail = %message, "pull request previewed");
+                }
+            }
+        }
+        LoopEvent::Untold {
+            repository,
+            message,
+        } => tracing::warn!(%repository, error = %message, "forge cannot be asked"),
     }
 }
 

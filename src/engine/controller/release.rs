@@ -101,8 +101,17 @@ impl Release {
     pub(super) async fn run(mut self) {
         loop {
             let wanted = Arc::clone(&self.wanted.borrow_and_update());
-            let started = Instant::now();
             let stop = self.shared.stop.clone();
+            tokio::select! {
+                biased;
+                () = self.shared.last.turn(&wanted) => {}
+                () = stop.cancelled() => return,
+                changed = self.wanted.changed() => match changed {
+                    Ok(()) => continue,
+                    Err(_) => return,
+                },
+            }
+            let started = Instant::now();
             let looked = Box::pin(self.look(&wanted, &stop)).await;
             let Some(looked) = looked else { return };
             self.shared.listener.tell(LoopEvent::Looked {
@@ -112,6 +121,9 @@ impl Release {
                 message: looked.message.clone(),
                 took: started.elapsed(),
             });
+            if !matches!(looked.end, End::Superseded | End::Interrupted) {
+                self.shared.last.looked(&wanted);
+            }
             self.failures = match looked.end {
                 End::Failed => self.failures.saturating_add(1),
                 _ => 0,

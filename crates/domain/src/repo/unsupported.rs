@@ -20,10 +20,9 @@ pub(super) fn in_environment(root: &Node, findings: &mut Vec<Finding>) {
 const CONTROLLER: [&str; 1] = ["notifications"];
 
 /// Fields of a repository that the loop follows.
-const WATCHED: [(&str, &[&str]); 3] = [
+const WATCHED: [(&str, &[&str]); 2] = [
     ("", &["verify"]),
     ("auth", &["sshKeyFile", "knownHostsFile", "githubApp"]),
-    ("forge", &["url", "tokenFile", "previews"]),
 ];
 
 /// Refuses what the loop's configuration uses and pleach does not have.
