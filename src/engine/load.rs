@@ -1,6 +1,9 @@
 //! An environment of a repository at a revision, and what it renders to.
 
+use std::collections::BTreeSet;
+
 use pleach_domain::finding::{Finding, Kind, excerpt};
+use pleach_domain::inventory::ReleaseName;
 use pleach_domain::kinds::KindTable;
 use pleach_domain::render::{self, Rendered};
 use pleach_domain::repo::{self, FileTree, ResolvedEnvironment, ResolvedRelease};
@@ -17,6 +20,8 @@ pub struct Loaded {
     pub rendered: Vec<(ResolvedRelease, Rendered)>,
     /// The releases not asked for: what is secret there is secret here too.
     pub others: Vec<(ResolvedRelease, Rendered)>,
+    /// Releases that `movedFrom` names and that git says it has no more.
+    pub given_up: BTreeSet<ReleaseName>,
     /// What the files are a revision of.
     pub revision: Revision,
     /// Everything there is to say about the environment and those releases.
@@ -122,13 +127,33 @@ pub fn loaded(
         .chain(all.iter().flat_map(|one| one.findings.iter().cloned()))
         .collect();
     let findings = with_excerpts(tree, findings);
+    let formers = environment.releases.iter();
+    let formers = formers.filter_map(|release| release.moved_from.clone());
     Loaded {
+        given_up: formers
+            .filter(|former| is_given_up(tree, &environment, former))
+            .collect(),
         rendered: environment.releases.iter().cloned().zip(all).collect(),
         environment,
         others: Vec::new(),
         revision,
         findings,
     }
+}
+
+/// Whether git says that it does not have a release any more. An environment
+/// that it does not have, or that cannot be read, says nothing.
+fn is_given_up(
+    tree: &dyn FileTree,
+    environment: &ResolvedEnvironment,
+    release: &ReleaseName,
+) -> bool {
+    if release.environment == environment.name {
+        let mut releases = environment.releases.iter();
+        return releases.all(|known| known.name != *release);
+    }
+    let outline = repo::outline(tree, &release.environment, &pleach_version());
+    outline.is_ok_and(|outline| !outline.releases.contains_key(&release.release))
 }
 
 /// Adds the lines of source that findings are about.

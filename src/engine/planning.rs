@@ -193,6 +193,10 @@ pub fn desired_among(
         terms: Terms {
             moved_from: release.moved_from.clone(),
             former_set: None,
+            former_is_given_up: release
+                .moved_from
+                .as_ref()
+                .is_some_and(|former| loaded.given_up.contains(former)),
             block_uninstall: release.block_uninstall.clone(),
             protect: loaded.environment.protect.clone(),
             timeout: Some(release.timeout),

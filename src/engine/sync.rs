@@ -152,7 +152,7 @@ async fn begin(
             installed.repository.clone_from(&desired.repository);
             installed.bundle.clone_from(&desired.bundle);
             installed.applying = Some(begun.attempt.clone());
-            installed.memory = Some(desired.memory());
+            installed.memory = Some(record::memory(desired, installed, superset));
             installed.removed = false;
             installed.ready = false;
         };

@@ -71,6 +71,7 @@ mod skew;
 mod stages;
 mod start;
 mod status;
+mod succession;
 mod suspensions;
 mod turns;
 mod unwaited;

@@ -39,6 +39,7 @@ mod samples;
 mod scope;
 mod secret;
 mod source;
+mod strategic;
 #[cfg(test)]
 mod tests;
 

@@ -42,6 +42,7 @@ pub use journals::read_journals;
 pub use orders::order;
 pub use plans::last_plan;
 pub use salvage::Salvaged;
+pub(super) use shards::members;
 
 /// The Secret that holds the key of digests.
 const KEY_SECRET: &str = "pleach-digest-key";

@@ -9,7 +9,7 @@ mod member;
 mod recreate;
 pub(super) mod refusal;
 
-pub(super) use definition::FIELD_IN_USE;
+pub(crate) use definition::FIELD_IN_USE;
 pub(super) use emit::{block, change, until};
 
 use super::draft::{Ctx, Draft};

@@ -13,6 +13,7 @@ use crate::object::ObjectId;
 use crate::observe::Served;
 pub(super) use dependencies::answering;
 use dependencies::{Dependency, dependencies};
+pub(super) use endpoints::wait_for;
 use reverse::{Turned, turn};
 
 /// Turns what objects say about each other into edges, and blocks what needs a

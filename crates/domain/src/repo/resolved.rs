@@ -171,4 +171,6 @@ pub enum PatchChange {
     Json(json_patch::Patch),
     /// An RFC 7386 merge patch.
     Merge(Value),
+    /// A strategic merge patch: lists are merged by the keys of their items.
+    Strategic(Value),
 }

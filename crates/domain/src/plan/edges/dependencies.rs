@@ -83,7 +83,45 @@ pub(super) fn dependencies<'a>(ctx: &Ctx<'a>, findings: &mut Vec<Finding>) -> Ve
         }
     }
     intercept(ctx, &mut found);
+    convert(ctx, &mut found);
     found
+}
+
+/// Custom resources come after the workloads of the webhook that converts them
+/// between the versions of their definition, except what such a workload needs
+/// itself, and what the bundle wants in a stage before it.
+fn convert<'a>(ctx: &Ctx<'a>, found: &mut Vec<Dependency<'a>>) {
+    let mut needs: BTreeMap<&ObjectId, Vec<&ObjectId>> = BTreeMap::new();
+    for Dependency { from, to, .. } in found.iter() {
+        needs.entry(to).or_default().push(from);
+    }
+    for (&definition, facts) in ctx.facts.iter().filter(|(id, _)| is_definition(id)) {
+        let services = facts.services.iter();
+        let backends: Vec<&ObjectId> = services.flat_map(|one| ctx.backends(one)).collect();
+        if backends.is_empty() {
+            continue;
+        }
+        let defined = |id: &ObjectId| ctx.definition(&id.group_kind()).map(|(it, _)| it);
+        let resources = ctx.facts.keys().copied();
+        let resources: Vec<&'a ObjectId> = resources
+            .filter(|id| defined(id) == Some(definition))
+            .collect();
+        for from in backends {
+            let before = ancestors(from, &needs);
+            let stage = ctx.stage_of(from);
+            let later = resources.iter().copied();
+            for to in later.filter(|id| !before.contains(id) && ctx.stage_of(id) >= stage) {
+                // Known to the next webhook too, or two could close a circle.
+                needs.entry(to).or_default().push(from);
+                found.push(Dependency {
+                    from,
+                    to,
+                    need: Need::Ready,
+                    why: EdgeReason::Backend,
+                });
+            }
+        }
+    }
 }
 
 /// The object of the release that `pleach.dev/after: Kind/name` means: in the
