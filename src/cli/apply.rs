@@ -1,5 +1,6 @@
 //! `pleach apply`.
 
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 
 use clap::ValueEnum;
@@ -11,7 +12,7 @@ use serde_json::Value;
 use super::claim::LockArgs;
 use super::error::{CliError, Kind};
 use super::format::report::Report;
-use super::session::{self, Options, Planned, Session, Subject};
+use super::session::{self, Options, Planned, Predecessors, Session, Subject};
 use super::{Context, Exit, Target, Ui, format, plan_file};
 use crate::engine::stop::Cause;
 use crate::engine::sync::events::Events;
@@ -104,6 +105,8 @@ pub(super) struct Outcome {
     command: &'static str,
     pub(super) exit: Exit,
     reports: Vec<Value>,
+    /// Releases that could not be planned.
+    unplanned: BTreeSet<String>,
 }
 
 pub(crate) async fn run(ui: &mut Ui, ctx: &Context, mut args: ApplyArgs) -> Result<Exit, CliError> {
@@ -120,6 +123,7 @@ pub(crate) async fn run(ui: &mut Ui, ctx: &Context, mut args: ApplyArgs) -> Resu
         verify: args.verify || review.as_ref().is_some_and(|(_, file)| file.verify),
         wait: args.wait == Wait::Ready,
         review: true,
+        predecessors: Predecessors::ComeFirst,
     };
     let session = Session::open(ui, ctx, &args.target, options, args.cluster_id.clone()).await?;
     let mut outcome = Outcome::new("apply", args.output, args.lock.claim());
@@ -145,14 +149,26 @@ pub(crate) async fn run(ui: &mut Ui, ctx: &Context, mut args: ApplyArgs) -> Resu
     }
     consent(ui, ctx, &args, &session, &reviewed).await?;
     let mut written = false;
+    let mut unready = outcome.unplanned.clone();
     for mut one in reviewed {
+        let name = one.subject.name().clone();
+        let mut needed = one.planned.desired.depends_on();
+        if let Some(first) = needed.find(|needed| unready.contains(*needed)) {
+            let error = not_begun(&name, first);
+            ui.error(&error);
+            outcome.not_begun(ui, &one.planned, &error);
+            unready.insert(name.release);
+            continue;
+        }
         // What was reviewed is what runs: a release whose plan does more now,
         // because of those before it, is not carried out.
-        if written && !ctx.cancel.is_cancelled() {
+        let was_held = !one.planned.observation.observed.hindrances.is_empty();
+        if (written || was_held) && !ctx.cancel.is_cancelled() {
             match replan(ui, &session, &one).await {
                 Ok(planned) => one.planned = planned,
                 Err(error) => {
                     outcome.not_begun(ui, &one.planned, &error);
+                    unready.insert(name.release);
                     continue;
                 }
             }
@@ -163,9 +179,20 @@ pub(crate) async fn run(ui: &mut Ui, ctx: &Context, mut args: ApplyArgs) -> Resu
         }
         written |= one.planned.plan.has_steps();
         let cluster = session.cluster_for(one.subject.name());
-        Box::pin(outcome.carry_out(ui, ctx, &cluster, one.planned)).await;
+        let ending = Box::pin(outcome.carry_out(ui, ctx, &cluster, one.planned)).await;
+        if !matches!(ending, Some("deployed" | "unchanged")) {
+            unready.insert(name.release);
+        }
     }
     Ok(outcome.finish(ui))
+}
+
+/// A release waits for one that did not become ready in this run.
+fn not_begun(release: &ReleaseName, first: &str) -> CliError {
+    let message = format!(
+        "release {release} was not begun: it depends on release {first}, which is not ready"
+    );
+    CliError::new(Kind::NotReady, message)
 }
 
 /// Shows the plans: as part of the result, or to the person who is asked.
@@ -266,7 +293,7 @@ async fn replan(
     session: &Session,
     reviewed: &Reviewed<'_>,
 ) -> Result<Planned, CliError> {
-    let planned = session.plan_for(ui, &reviewed.subject).await??;
+    let planned = session.plan_in_turn(ui, &reviewed.subject).await??;
     let stale = || {
         CliError::new(
             Kind::Conflict,
@@ -301,12 +328,14 @@ impl Outcome {
             command,
             exit: Exit::DONE,
             reports: Vec::new(),
+            unplanned: BTreeSet::new(),
         }
     }
 
     /// A release could not be planned; why has been shown.
     pub(super) fn unplanned(&mut self, release: &ReleaseName, error: &CliError) {
         self.exit = self.exit.and(error.exit());
+        self.unplanned.insert(release.release.clone());
         self.reports.push(format::report::unplanned(release, error));
     }
 

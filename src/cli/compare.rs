@@ -19,7 +19,7 @@ use pleach_domain::repo::{FileTree, ResolvedEnvironment, ResolvedRelease};
 
 use super::error::CliError;
 use super::load::{self, Loaded, Opened};
-use super::session::{Heirs, Options, desired, policy};
+use super::session::{Heirs, Options, Predecessors, desired, policy};
 use super::{Context, Target, mask};
 use crate::io::git::Revision;
 
@@ -28,6 +28,7 @@ const OPTIONS: Options = Options {
     verify: false,
     wait: true,
     review: false,
+    predecessors: Predecessors::Ready,
 };
 
 /// Two revisions of an environment.

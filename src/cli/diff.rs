@@ -10,7 +10,7 @@ use pleach_domain::plan::view::{Drawing, ReleaseDiff};
 
 use super::compare::{End, Kinds, Revisions};
 use super::error::CliError;
-use super::session::{Options, Session};
+use super::session::{Options, Predecessors, Session};
 use super::verdict::Verdict;
 use super::{Context, Exit, Target, Ui, compare, format, mask};
 
@@ -102,6 +102,7 @@ pub(crate) async fn run(ui: &mut Ui, ctx: &Context, args: DiffArgs) -> Result<Ex
         verify: args.verify,
         wait: true,
         review: false,
+        predecessors: Predecessors::Ready,
     };
     let session = Session::open(ui, ctx, &args.target, options, None).await?;
     let masker = mask::masker(&key, session.loaded.all());

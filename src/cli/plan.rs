@@ -6,7 +6,7 @@ use clap::ValueEnum;
 use pleach_domain::object::ObjectId;
 
 use super::error::CliError;
-use super::session::{Options, Session};
+use super::session::{Options, Predecessors, Session};
 use super::{Context, Exit, Target, Ui, format, plan_file};
 
 /// Show the stages and steps that apply would carry out
@@ -63,6 +63,7 @@ pub(crate) async fn run(ui: &mut Ui, ctx: &Context, args: PlanArgs) -> Result<Ex
         verify: args.verify,
         wait: true,
         review: true,
+        predecessors: Predecessors::ComeFirst,
     };
     let session = Session::open(ui, ctx, &args.target, options, None).await?;
     let mut exit = Exit::DONE;

@@ -7,7 +7,9 @@ use pleach_domain::plan::{Action, Plan};
 use super::apply::{ApplyOutput, Outcome, show};
 use super::claim::LockArgs;
 use super::error::{CliError, Kind};
-use super::session::{Gone, Heirs, Options, Planned, Session, not_installed};
+use super::session::{
+    Gone, Heirs, Options, Planned, Predecessors, Session, not_installed,
+};
 use super::{Context, Exit, Target, Ui};
 use crate::engine::sync::state;
 
@@ -64,6 +66,7 @@ pub(crate) async fn run(ui: &mut Ui, ctx: &Context, args: UninstallArgs) -> Resu
         verify: false,
         wait: true,
         review: true,
+        predecessors: Predecessors::Ready,
     };
     let session = Session::for_end(ui, ctx, target, options).await?;
     let cluster = session.cluster_for(&name);

@@ -20,6 +20,7 @@ pub mod pulse;
 mod release;
 mod run;
 mod source;
+mod waiting;
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

@@ -6,6 +6,7 @@ mod body;
 mod checks;
 mod contents;
 mod daemon;
+mod dependencies;
 mod error;
 pub mod events;
 mod hub;
@@ -36,6 +37,7 @@ use tokio::sync::Semaphore;
 
 pub use checks::look_at_checked;
 pub use contents::look_into_namespaces;
+pub use dependencies::{Neighbor, is_ready, look_at_dependants, look_at_dependencies, place_of};
 pub use error::SyncError;
 pub use observe::{Observation, cluster_id, is_cluster, observe, recognize};
 pub use removal::review_end;

@@ -13,12 +13,12 @@ use pleach_domain::inventory::{
 };
 use pleach_domain::observe::ClusterId;
 use pleach_domain::repo::controller::ClaimKey;
-use tokio::sync::{Notify, watch};
+use tokio::sync::{Notify, mpsc, watch};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until};
 
 use super::ends::Ends;
-use super::release::Release;
+use super::release::{Neighbors, Release};
 use super::run::Wanted;
 use super::{Grant, LoopEvent, Paces, Shared, pace};
 use crate::engine::load::{Loaded, is_unknown, read_all};
@@ -113,6 +113,16 @@ pub(super) fn conditions(stalled: Option<(&str, &str)>, source: Option<&str>) ->
 struct Running {
     wanted: watch::Sender<Arc<Wanted>>,
     wake: Arc<Notify>,
+    /// One that it depends on may be ready now.
+    ready: Arc<Notify>,
+}
+
+impl Running {
+    fn depends_on(&self, name: &str) -> bool {
+        let wanted = self.wanted.borrow();
+        let mut needed = wanted.release().0.depends_on.iter();
+        needed.any(|needed| needed.release() == Some(name))
+    }
 }
 
 /// All releases, whenever one of them changes.
@@ -125,7 +135,15 @@ struct Connected {
     cluster: Cluster,
     /// What people ask for, as it comes in.
     orders: Option<(Store, Releases)>,
-    known: BTreeMap<ReleaseName, Orders>,
+    known: BTreeMap<ReleaseName, Known>,
+}
+
+/// What was last heard of a release.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Known {
+    orders: Orders,
+    /// What others wait for: whether it is ready, and at which commit.
+    standing: Option<(bool, Option<String>)>,
 }
 
 /// The task of an environment.
@@ -142,6 +160,11 @@ pub(super) struct Environment {
     releases: BTreeMap<String, Running>,
     ends: Option<watch::Sender<(Arc<Wanted>, Reader)>>,
     tasks: JoinSet<()>,
+    /// Names of releases that were brought to a commit.
+    reached: (
+        mpsc::UnboundedSender<String>,
+        mpsc::UnboundedReceiver<String>,
+    ),
     /// What was told of all releases while none had a task.
     told: Option<Vec<Condition>>,
 }
@@ -165,6 +188,7 @@ impl Environment {
             releases: BTreeMap::new(),
             ends: None,
             tasks: JoinSet::new(),
+            reached: mpsc::unbounded_channel(),
             told: None,
         }
     }
@@ -224,6 +248,7 @@ impl Environment {
                 changed = self.assigned.changed() => return changed.is_ok(),
                 () = retry => return true,
                 Some(ended) = self.tasks.join_next() => pass_on(ended),
+                Some(name) = self.reached.1.recv() => self.wake_dependants(&name),
                 said = orders => match said {
                     Some(Ok(releases)) => self.hear(releases),
                     // It goes on by itself, and each release looks at its own.
@@ -245,11 +270,27 @@ impl Environment {
         let Some(connected) = &mut self.connected else {
             return;
         };
-        for ReleaseSummary { name, orders, .. } in releases {
+        let mut moved = Vec::new();
+        for release in releases {
+            let ReleaseSummary {
+                name,
+                orders,
+                record,
+                ..
+            } = release;
             if name.environment != self.key.environment {
                 continue;
             }
-            let known = connected.known.insert(name.clone(), orders.clone());
+            let standing = record.ok().map(|record| {
+                let installed = record.installed.map(|installed| installed.revision);
+                (record.ready && record.applying.is_none(), installed)
+            });
+            let now = Known { orders, standing };
+            let known = connected.known.insert(name.clone(), now.clone());
+            if known.as_ref().map(|known| &known.standing) != Some(&now.standing) {
+                moved.push(name.release.clone());
+            }
+            let (known, orders) = (known.map(|known| known.orders), now.orders);
             let is_asked = known.is_some_and(|known| {
                 known.suspend != orders.suspend
                     || (orders.sync.is_some() && known.sync != orders.sync)
@@ -257,6 +298,17 @@ impl Environment {
             if is_asked && let Some(running) = self.releases.get(&name.release) {
                 running.wake.notify_one();
             }
+        }
+        for name in moved {
+            self.wake_dependants(&name);
+        }
+    }
+
+    /// Wakes the releases that may wait for one.
+    fn wake_dependants(&self, name: &str) {
+        let running = self.releases.values();
+        for one in running.filter(|one| one.depends_on(name)) {
+            one.ready.notify_one();
         }
     }
 
@@ -370,11 +422,18 @@ impl Environment {
             } else {
                 let (sender, receiver) = watch::channel(wanted);
                 let wake = Arc::new(Notify::new());
-                let task = Release::new(receiver, Arc::clone(&wake), self.shared.clone());
+                let ready = Arc::new(Notify::new());
+                let neighbors = Neighbors {
+                    ready: Arc::clone(&ready),
+                    reached: self.reached.0.clone(),
+                };
+                let shared = self.shared.clone();
+                let task = Release::new(receiver, Arc::clone(&wake), neighbors, shared);
                 self.tasks.spawn_local(task.run());
                 Running {
                     wanted: sender,
                     wake,
+                    ready,
                 }
             };
             releases.insert(name.clone(), running);

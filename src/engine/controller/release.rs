@@ -6,14 +6,19 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
-use pleach_domain::inventory::{Condition, ConditionKind, Installed, Orders, SyncRequest};
+use pleach_domain::depends;
+use pleach_domain::finding::Finding;
+use pleach_domain::inventory::{
+    Condition, ConditionKind, DEPENDENCY_NOT_READY, Installed, Orders, SyncRequest,
+};
 use pleach_domain::plan::{Action, Cause, Plan, Taken};
 use pleach_domain::repo::format::Drift;
-use tokio::sync::{Notify, watch};
+use tokio::sync::{Notify, mpsc, watch};
 use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 
 use super::run::{LIMIT, Wanted, carry_out, line};
+use super::waiting::Awaited;
 use super::{End, LoopEvent, Shared, pace};
 use crate::engine::planning::Planned;
 use crate::engine::sync::SyncError;
@@ -32,6 +37,7 @@ pub(super) struct Release {
     wanted: watch::Receiver<Arc<Wanted>>,
     /// Somebody asks for something.
     wake: Arc<Notify>,
+    neighbors: Neighbors,
     shared: Shared,
     failures: u32,
     /// What was last reached: what drift is corrected to while the windows are
@@ -45,6 +51,15 @@ pub(super) struct Release {
     verify_at: Instant,
 }
 
+/// How the releases of an environment hear of each other.
+#[derive(Debug, Clone)]
+pub(super) struct Neighbors {
+    /// One that this release depends on may be ready now.
+    pub(super) ready: Arc<Notify>,
+    /// Where it says by its name that it was brought to a commit.
+    pub(super) reached: mpsc::UnboundedSender<String>,
+}
+
 /// What came of looking.
 struct Looked {
     end: End,
@@ -55,6 +70,8 @@ struct Looked {
     request: Option<SyncRequest>,
     /// When to look again, where that is not the interval.
     pause: Option<Duration>,
+    /// What it waits for.
+    awaited: Option<Awaited>,
 }
 
 impl Looked {
@@ -65,6 +82,7 @@ impl Looked {
             condition: None,
             request: None,
             pause: None,
+            awaited: None,
         }
     }
 
@@ -82,11 +100,13 @@ impl Release {
     pub(super) fn new(
         wanted: watch::Receiver<Arc<Wanted>>,
         wake: Arc<Notify>,
+        neighbors: Neighbors,
         shared: Shared,
     ) -> Self {
         Self {
             wanted,
             wake,
+            neighbors,
             shared,
             failures: 0,
             reached: None,
@@ -131,6 +151,9 @@ impl Release {
                 End::Failed => pace::after(self.failures),
                 _ => looked.pause.unwrap_or(interval).min(interval),
             };
+            let waits = looked.awaited.is_some();
+            let cluster = wanted.planner(false).cluster_for(&wanted.release().0.name);
+            let awaited = looked.awaited.unwrap_or_default();
             tokio::select! {
                 // A release that left git is not looked at again.
                 biased;
@@ -140,6 +163,8 @@ impl Release {
                     Err(_) => return,
                 },
                 () = self.wake.notified() => {}
+                () = self.neighbors.ready.notified(), if waits => {}
+                () = awaited.one_is_ready(&cluster) => {}
                 () = sleep(pause) => {}
             }
         }
@@ -188,6 +213,16 @@ impl Release {
             self.verify_at = Instant::now() + VERIFY;
         }
         let refusals = wanted.refusals(&planned);
+        let waits = |finding: &Finding| finding.code == depends::NOT_READY;
+        if !refusals.is_empty() && refusals.iter().all(waits) {
+            let awaited = Awaited::of(&planned.desired, &planned.observation.observed);
+            let looked = Looked::new(End::Waiting, line(&refusals));
+            return Some(Looked {
+                pause: awaited.pause,
+                awaited: Some(awaited),
+                ..looked.saying(ConditionKind::Waiting, DEPENDENCY_NOT_READY)
+            });
+        }
         if !refusals.is_empty() {
             let looked = Looked::new(End::Refused, line(&refusals));
             return Some(Looked {
@@ -211,6 +246,13 @@ impl Release {
             self.told = None;
         }
         if matches!(end, End::Deployed | End::Unchanged) {
+            let is_news = end == End::Deployed
+                || self.reached.as_ref().map(|one| one.revision()) != Some(wanted.revision());
+            if is_news {
+                let name = wanted.release().0.name.release.clone();
+                // Nobody listens any more when the loop ends.
+                drop(self.neighbors.reached.send(name));
+            }
             self.reached = Some(wanted);
         }
         let mut looked = Looked::new(end, message);

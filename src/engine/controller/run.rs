@@ -13,7 +13,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{End, Grant, Shared};
 use crate::engine::load::Loaded;
-use crate::engine::planning::{Options, Planned, Planner};
+use crate::engine::planning::{Options, Planned, Planner, Predecessors};
 use crate::engine::stop::{Cause, Stop};
 use crate::engine::sync::events::Events;
 use crate::engine::sync::report::SyncResult;
@@ -52,6 +52,7 @@ impl Wanted {
                 verify,
                 wait: true,
                 review: true,
+                predecessors: Predecessors::AtRevision,
             },
         }
     }

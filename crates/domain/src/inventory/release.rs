@@ -15,12 +15,13 @@ use super::{Correction, Inventory, Memory, Store};
 use crate::object::{Digest, labels};
 
 /// Version of the status format. Format 1 had neither `removed` nor `memory`,
-/// format 2 no `oldestWriter`, format 3 no `memory.readiness`.
-pub const RECORD_FORMAT: u32 = 4;
+/// format 2 no `oldestWriter`, format 3 no `memory.readiness`, format 4 no
+/// `memory.dependsOn`.
+pub const RECORD_FORMAT: u32 = 5;
 
 /// The oldest format whose pleach may write a record of this one: what it does
 /// not know it leaves as it is, and what it writes means the same.
-const OLDEST_WRITER: u32 = 4;
+const OLDEST_WRITER: u32 = 5;
 
 /// Reason of the condition Ready while a plan is carried out.
 pub const RECONCILING: &str = "Reconciling";
@@ -439,6 +440,7 @@ mod tests {
             "runtimeObjects": [{"kind": "APIService", "service": "api"}],
             "blockUninstall": [{"forEach": {"kind": "V", "group": "g"}, "where": "item.a", "message": "m"}],
             "readiness": [{"kind": "V", "group": "g", "current": "status.a", "stableFor": "PT10S"}],
+            "dependsOn": ["base"],
             "protect": [{"kind": "*", "group": "g"}],
             "timeout": 90,
         });
@@ -446,7 +448,7 @@ mod tests {
         assert_eq!(serde_json::to_value(&read).unwrap(), memory);
         // Every field is written, or a merge patch would keep what is over.
         let empty = serde_json::to_value(Memory::default()).unwrap();
-        assert_eq!(empty.as_object().unwrap().len(), 6);
+        assert_eq!(empty.as_object().unwrap().len(), 7);
     }
 
     #[test]

@@ -4,15 +4,11 @@ use crate::finding::{Finding, Kind};
 use crate::object::Origin;
 use crate::object::yaml::{Content, Entry, Node};
 
-/// Fields of a release.
-const RELEASE: [&str; 1] = ["dependsOn"];
-
 /// Refuses what an environment file uses and pleach does not have.
 pub(super) fn in_environment(root: &Node, findings: &mut Vec<Finding>) {
     let releases = root.get("releases").map_or(&[][..], Node::items);
     for (index, release) in releases.iter().enumerate() {
         let path = format!("releases[{index}].");
-        fields(release, &path, &RELEASE, findings);
         patches(release, &path, findings);
     }
 }

@@ -7,10 +7,6 @@ use super::*;
 #[rstest]
 #[case("sync: {interval: 5m, approval: digest}", "3: `sync.approval: digest`")]
 #[case(
-    "releases: [{bundle: app, dependsOn: [web, {kind: A, name: b}]}]",
-    "3: `releases[0].dependsOn`"
-)]
-#[case(
     "releases: [{bundle: app, patches: [{target: {kind: A, service: b}, merge: {}}]}]",
     "3: `releases[0].patches[0].target.service`"
 )]
