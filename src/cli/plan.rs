@@ -89,12 +89,23 @@ pub(crate) async fn run(ui: &mut Ui, ctx: &Context, args: PlanArgs) -> Result<Ex
             ui.print(texts.join("\n").trim_end());
         }
         (None, PlanOutput::Text) => {
+            let needs_approval = session.loaded.environment.sync.needs_approval;
             for planned in &plans {
                 ui.print(format::plan::text(&planned.plan));
+                if needs_approval && planned.plan.has_steps() {
+                    ui.print(format_args!("effects {}", planned.plan.effects()));
+                }
             }
         }
         (None, PlanOutput::Json) => {
-            let plans: Vec<_> = plans.iter().map(|planned| &planned.plan).collect();
+            let plans: Vec<_> = plans
+                .iter()
+                .map(|planned| {
+                    let mut shown = serde_json::json!(planned.plan);
+                    shown["effects"] = serde_json::json!(planned.plan.effects());
+                    shown
+                })
+                .collect();
             ui.print(format::json(
                 &serde_json::json!({ "format": 1, "plans": plans }),
             ));

@@ -101,6 +101,7 @@ struct Plan {
     hooks: Vec<Hook>,
     listen: Option<SocketAddr>,
     metrics: Option<SocketAddr>,
+    drift_watch: bool,
 }
 
 pub(crate) async fn run(ui: &mut Ui, ctx: &Context, args: RunArgs) -> Result<Exit, CliError> {
@@ -118,6 +119,7 @@ pub(crate) async fn run(ui: &mut Ui, ctx: &Context, args: RunArgs) -> Result<Exi
             who: format!("{} (loop, pid {})", person(), std::process::id()),
             patience: PATIENCE,
         },
+        drift_watch: plan.drift_watch,
     };
     let controller = Controller::new(setup, Listener { events, syncs });
     let metrics = Arc::new(Metrics::default());
@@ -241,6 +243,7 @@ fn from_file(ctx: &Context, path: &Path) -> Result<Plan, CliError> {
         hooks,
         listen: said.listen,
         metrics: said.metrics,
+        drift_watch: said.drift_watch,
     })
 }
 
@@ -294,6 +297,7 @@ async fn from_arguments(ui: &mut Ui, ctx: &Context, args: &RunArgs) -> Result<Pl
         hooks: hook.collect(),
         listen: None,
         metrics: None,
+        drift_watch: true,
     })
 }
 

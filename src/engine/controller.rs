@@ -13,8 +13,11 @@
 //! The loop tells of itself by [`LoopEvent`]s, and by [`SyncEvent`]s of each
 //! run; it knows no consumer.
 
+mod approval;
+mod drift;
 mod ends;
 mod environment;
+mod inputs;
 mod pace;
 pub mod pulse;
 mod release;
@@ -33,6 +36,7 @@ use tokio::sync::{Notify, mpsc, watch};
 use tokio::task::{JoinSet, LocalSet};
 use tokio_util::sync::CancellationToken;
 
+use self::drift::Watches;
 use self::environment::{Assigned, Assignment, Environment};
 use self::pulse::Pulse;
 use self::source::SourceState;
@@ -41,6 +45,9 @@ use super::sync::events::SyncEvent;
 use crate::io::cluster::Connection;
 use crate::io::git::mirror::Remote;
 
+/// How many objects a message names.
+const NAMED: usize = 5;
+
 /// What the loop follows, and where to.
 #[derive(Debug, Clone)]
 pub struct Setup {
@@ -48,6 +55,9 @@ pub struct Setup {
     pub repositories: Vec<Repository>,
     /// Who carries plans out, and how long others are waited for.
     pub claim: LeaseClaim,
+    /// Whether changes of members are watched; otherwise they are found at the
+    /// interval.
+    pub drift_watch: bool,
 }
 
 /// A repository that is followed.
@@ -105,6 +115,13 @@ pub enum LoopEvent {
         /// How many releases it has.
         releases: usize,
     },
+    /// A commit changes nothing of an environment.
+    Unaffected {
+        /// The environment.
+        environment: String,
+        /// The commit.
+        revision: String,
+    },
     /// Nothing newer of an environment is synced until somebody does something.
     Held {
         /// The environment.
@@ -120,6 +137,13 @@ pub enum LoopEvent {
         environment: String,
         /// Why.
         message: String,
+    },
+    /// Somebody changed objects of a release, as far as their metadata tells.
+    Changed {
+        /// Environment and release.
+        release: ReleaseName,
+        /// How many objects.
+        objects: usize,
     },
     /// A release was looked at, and what came of it.
     Looked {
@@ -157,8 +181,10 @@ pub enum End {
     Interrupted,
     /// Somebody holds it.
     Suspended,
-    /// It waits for its time.
+    /// It waits for its time, or for others.
     Waiting,
+    /// It waits for somebody to approve the plan.
+    Unapproved,
 }
 
 impl End {
@@ -175,6 +201,7 @@ impl End {
             Self::Interrupted => "interrupted",
             Self::Suspended => "suspended",
             Self::Waiting => "waiting",
+            Self::Unapproved => "unapproved",
         }
     }
 }
@@ -206,6 +233,7 @@ struct Shared {
     listener: Listener,
     pulse: Pulse,
     claim: LeaseClaim,
+    watches: Watches,
     stop: CancellationToken,
 }
 
@@ -299,6 +327,7 @@ impl Controller {
             listener: self.listener,
             pulse: self.pulse.clone(),
             claim: self.setup.claim,
+            watches: Watches::new(self.setup.drift_watch),
             stop: stop.clone(),
         };
         let mut tasks = JoinSet::new();

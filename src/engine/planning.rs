@@ -4,12 +4,13 @@
 mod end;
 mod heirs;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use pleach_domain::depends::{Dependency, Wanted, arrange};
 use pleach_domain::finding::{self, Finding};
 use pleach_domain::ignore::{Ignored, scale_target};
 use pleach_domain::inventory::ReleaseName;
+use pleach_domain::object::ObjectId;
 use pleach_domain::observe::ClusterId;
 use pleach_domain::plan::{self, Desired, Plan, Policy, Terms};
 use pleach_domain::render::Rendered;
@@ -18,7 +19,7 @@ use pleach_domain::repo::{ResolvedEnvironment, ResolvedRelease};
 use super::load::Loaded;
 use super::sync::{
     Neighbor, Observation, SyncError, look_around, look_at_checked, look_at_dependencies,
-    look_into_namespaces, observe, recognize, review_access,
+    look_into_namespaces, observe, observe_some, recognize, review_access,
 };
 use crate::io::cluster::Cluster;
 use crate::io::git::Revision;
@@ -139,6 +140,33 @@ impl Planner<'_> {
             observation,
             plan,
         })
+    }
+
+    /// Observes and plans some objects of a release that is otherwise as it was
+    /// left; none where all of it has to be looked at.
+    pub async fn plan_some(
+        &self,
+        release: &ResolvedRelease,
+        rendered: &Rendered,
+        some: &BTreeSet<ObjectId>,
+    ) -> Result<Option<Planned>, SyncError> {
+        let mut desired = desired(self.loaded, release, rendered);
+        let cluster = self.cluster_for(&release.name);
+        let policy = self.policy(release);
+        let observing = observe_some(&cluster, &mut desired, &policy, some);
+        let Some(mut observation) = observing.await? else {
+            return Ok(None);
+        };
+        if let Some(named) = self.cluster_id {
+            let observed = &mut observation.observed;
+            recognize(&cluster, &desired.store, observed, named).await?;
+        }
+        let plan = plan::plan(&desired, &observation.observed, &policy);
+        Ok(Some(Planned {
+            desired,
+            observation,
+            plan,
+        }))
     }
 
     /// What is asked of another release that one depends on.

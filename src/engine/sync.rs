@@ -39,13 +39,14 @@ pub use checks::look_at_checked;
 pub use contents::look_into_namespaces;
 pub use dependencies::{Neighbor, is_ready, look_at_dependants, look_at_dependencies, place_of};
 pub use error::SyncError;
-pub use observe::{Observation, cluster_id, is_cluster, observe, recognize};
+pub use observe::{Observation, cluster_id, is_cluster, observe, observe_some, recognize};
 pub use removal::review_end;
 pub use surroundings::look_around;
 pub use turn::Claim;
 pub(in crate::engine) use turn::in_turn;
 
 use super::lease::Holder;
+use super::planning::Planned;
 use super::stop::Stop;
 use crate::io::cluster::Cluster;
 use events::{EventKind, Events, Verb};
@@ -108,6 +109,7 @@ pub async fn carry_out(
     if !record::writes(desired, &observed, plan) {
         return Ok(SyncResult {
             ending: record::Ending::of_nothing(plan, state.record().ready),
+            members: Some(Arc::new(observed.inventory)),
             ..SyncResult::default()
         });
     }
@@ -125,6 +127,26 @@ pub async fn carry_out(
         Ok(settle(run, state, desired, &observed, plan, begun, reached).await)
     })
     .await
+}
+
+/// Writes the record of a release of which nothing was applied yet, so that
+/// people can say something of it. Nothing else is written.
+pub async fn introduce(planned: Planned) -> Result<(), SyncError> {
+    let Planned {
+        desired,
+        observation: Observation { mut state, .. },
+        ..
+    } = planned;
+    state.prepare().await?;
+    let change = |record: &mut Installed| {
+        record.repository.clone_from(&desired.repository);
+        record.bundle.clone_from(&desired.bundle);
+        record.memory = Some(desired.memory());
+    };
+    let message = "nothing was applied yet";
+    state
+        .commit(&Inventory::default(), change, "AwaitingApproval", message)
+        .await
 }
 
 /// A run that was begun.
@@ -201,6 +223,7 @@ async fn settle(
         begun.attempt,
     )
     .await;
+    result.members = Some(Arc::new(inventory));
     // What was done is reported even if it could not be recorded.
     result.unrecorded = recorded.and(finished).err().map(Arc::new);
     result.ending = if result.unrecorded.is_some() {

@@ -168,7 +168,9 @@ impl Metrics {
             } => {
                 self.held.get_or_create(&environment(name)).set(1);
             }
-            LoopEvent::Unconnected { .. } => {}
+            LoopEvent::Unconnected { .. }
+            | LoopEvent::Changed { .. }
+            | LoopEvent::Unaffected { .. } => {}
             LoopEvent::Looked {
                 release, end, took, ..
             } => {

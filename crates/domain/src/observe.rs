@@ -21,7 +21,7 @@ pub use rendered::Base;
 pub use surroundings::{Budget, Node, Surroundings};
 pub use triage::{Known, Reading, is_unchanged, triage};
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 use jiff::Timestamp;
@@ -92,6 +92,10 @@ pub struct Observed {
     /// looked for only where a change of the release is on its way.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub hindrances: Vec<Hindrance>,
+    /// The only objects that were looked at, where that is not all of them: the
+    /// others are as the record has them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub focus: Option<BTreeSet<ObjectId>>,
     /// What stands around workloads; read only before some are written.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub surroundings: Option<Surroundings>,
@@ -308,6 +312,7 @@ impl Observed {
             instances: BTreeMap::new(),
             checked: BTreeMap::new(),
             hindrances: Vec::new(),
+            focus: None,
             surroundings: None,
             access: Grants::default(),
             installed: None,

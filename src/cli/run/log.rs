@@ -40,6 +40,10 @@ fn log(event: &LoopEvent) {
             revision,
             releases,
         } => tracing::info!(%environment, %revision, releases, "environment read"),
+        LoopEvent::Unaffected {
+            environment,
+            revision,
+        } => tracing::debug!(%environment, %revision, "environment unaffected"),
         LoopEvent::Held {
             environment,
             reason,
@@ -49,6 +53,11 @@ fn log(event: &LoopEvent) {
             environment,
             message,
         } => tracing::warn!(%environment, error = %message, "cluster unreachable"),
+        LoopEvent::Changed { release, objects } => {
+            let environment = &release.environment;
+            let release = &release.release;
+            tracing::debug!(%environment, %release, objects, "objects changed");
+        }
         LoopEvent::Looked {
             release,
             revision,
@@ -66,6 +75,9 @@ fn log(event: &LoopEvent) {
                 }
                 End::Deployed | End::Removed | End::Superseded | End::Interrupted => {
                     tracing::info!(%environment, %release, %revision, result, took, "release synced");
+                }
+                End::Unapproved => {
+                    tracing::warn!(%environment, %release, %revision, result, took, detail = %message, "release not synced");
                 }
                 End::Drifted => {
                     tracing::warn!(%environment, %release, %revision, result, took, detail = %message, "release drifted");

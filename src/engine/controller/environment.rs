@@ -13,11 +13,14 @@ use pleach_domain::inventory::{
 };
 use pleach_domain::observe::ClusterId;
 use pleach_domain::repo::controller::ClaimKey;
+use pleach_domain::repo::{FileTree, RecordingTree};
 use tokio::sync::{Notify, mpsc, watch};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until};
 
-use super::ends::Ends;
+use super::drift::Members;
+use super::ends::{Ends, Last};
+use super::inputs::Inputs;
 use super::release::{Neighbors, Release};
 use super::run::Wanted;
 use super::{Grant, LoopEvent, Paces, Shared, pace};
@@ -133,6 +136,8 @@ struct Connected {
     grant: Arc<Grant>,
     context: Option<String>,
     cluster: Cluster,
+    /// The members of all releases there.
+    members: Option<Members>,
     /// What people ask for, as it comes in.
     orders: Option<(Store, Releases)>,
     known: BTreeMap<ReleaseName, Known>,
@@ -153,12 +158,14 @@ pub(super) struct Environment {
     paces: Paces,
     shared: Shared,
     loaded: Option<Arc<Loaded>>,
+    /// What it was read from, at the commit that was last read.
+    inputs: Option<Inputs>,
     /// The commit that was last read, whatever came of it.
     tried: Option<String>,
     hold: Option<Hold>,
     connected: Option<Connected>,
     releases: BTreeMap<String, Running>,
-    ends: Option<watch::Sender<(Arc<Wanted>, Reader)>>,
+    ends: Option<watch::Sender<Last>>,
     tasks: JoinSet<()>,
     /// Names of releases that were brought to a commit.
     reached: (
@@ -182,6 +189,7 @@ impl Environment {
             paces,
             shared,
             loaded: None,
+            inputs: None,
             tried: None,
             hold: None,
             connected: None,
@@ -293,6 +301,7 @@ impl Environment {
             let (known, orders) = (known.map(|known| known.orders), now.orders);
             let is_asked = known.is_some_and(|known| {
                 known.suspend != orders.suspend
+                    || known.approved != orders.approved
                     || (orders.sync.is_some() && known.sync != orders.sync)
             });
             if is_asked && let Some(running) = self.releases.get(&name.release) {
@@ -319,6 +328,7 @@ impl Environment {
             Assignment::Held { reason, message } => {
                 self.loaded = None;
                 self.tried = None;
+                self.inputs = None;
                 self.held(Hold::new(reason, message.clone()));
                 return;
             }
@@ -330,12 +340,30 @@ impl Environment {
         let name = self.key.environment.clone();
         let work = format!("to read environment {name}");
         let _work = self.shared.pulse.work(work, LIMIT);
-        let (at, from) = (commit.clone(), reader.clone());
-        let reading = tokio::task::spawn_blocking(move || load(&from, &at, &name));
+        let (at, from, inputs) = (commit.clone(), reader.clone(), self.inputs.clone());
+        let reading =
+            tokio::task::spawn_blocking(move || load(&from, &at, &name, inputs.as_ref()));
         let Some(read) = self.shared.stop.run_until_cancelled(reading).await else {
             return;
         };
         self.tried = Some(commit.clone());
+        let read = match read {
+            Ok(None) => {
+                self.shared.listener.tell(LoopEvent::Unaffected {
+                    environment: self.key.environment.clone(),
+                    revision: commit.clone(),
+                });
+                return;
+            }
+            Ok(Some((read, inputs))) => {
+                self.inputs = inputs;
+                Ok(read)
+            }
+            Err(error) => {
+                self.inputs = None;
+                Err(error)
+            }
+        };
         match read {
             Ok(Ok(loaded)) => {
                 self.shared.listener.tell(LoopEvent::Loaded {
@@ -402,12 +430,15 @@ impl Environment {
         self.follow_orders(&cluster, &loaded.environment.store);
         self.told = None;
         let conditions = self.conditions(assigned);
+        let connected = self.connected.as_ref();
+        let members = connected.and_then(|connected| connected.members.clone());
         let wanted = |index| {
             Arc::new(Wanted {
                 loaded: Arc::clone(&loaded),
                 index,
                 cluster: cluster.clone(),
                 cluster_id: cluster_id.clone(),
+                members: members.clone(),
                 grant: Arc::clone(grant),
                 conditions: conditions.clone(),
             })
@@ -417,7 +448,11 @@ impl Environment {
             let name = &release.name.release;
             let wanted = wanted(index);
             let running = if let Some(running) = self.releases.remove(name) {
-                running.wanted.send_replace(wanted);
+                running.wanted.send_if_modified(|known| {
+                    let is_other = !known.is_identical(&wanted);
+                    *known = wanted;
+                    is_other
+                });
                 running
             } else {
                 let (sender, receiver) = watch::channel(wanted);
@@ -440,12 +475,20 @@ impl Environment {
         }
         // What is left is not in git any more: its task ends.
         self.releases = releases;
-        if let Assignment::Follow { reader, .. } = &assigned.what
+        if let Assignment::Follow { reader, commit } = &assigned.what
             && self.hold.is_none()
         {
-            let last = (wanted(0), reader.clone());
+            let last = Last {
+                wanted: wanted(0),
+                reader: reader.clone(),
+                commit: commit.clone(),
+            };
             if let Some(ends) = &self.ends {
-                drop(ends.send_replace(last));
+                ends.send_if_modified(|known| {
+                    let is_other = !known.wanted.is_identical(&last.wanted);
+                    *known = last;
+                    is_other
+                });
             } else {
                 let (sender, receiver) = watch::channel(last);
                 let ends = Ends::new(receiver, self.shared.clone());
@@ -526,10 +569,16 @@ impl Environment {
             Some(cluster) => cluster.map_err(|error| words(&error))?,
             None => return Err("the loop ends".to_owned()),
         };
+        let members = self.shared.watches.on(&connection);
+        if let Some((members, true)) = &members {
+            let following = members.clone().follow(cluster.clone(), stop);
+            self.tasks.spawn_local(following);
+        }
         self.connected = Some(Connected {
             grant: Arc::clone(grant),
             context,
             cluster: cluster.clone(),
+            members: members.map(|(members, _)| members),
             orders: None,
             known: BTreeMap::new(),
         });
@@ -561,8 +610,28 @@ fn pass_on(ended: Result<(), tokio::task::JoinError>) {
     }
 }
 
-/// Reads an environment at a commit, or says why it cannot be synced.
-fn load(reader: &Reader, commit: &str, name: &str) -> Result<Loaded, Hold> {
+/// What reading an environment came to, and what it was read from.
+type Read = (Result<Loaded, Hold>, Option<Inputs>);
+
+/// Reads an environment at a commit, or says why it cannot be synced. None where
+/// it would be the same as what was read from `known`.
+fn load(reader: &Reader, commit: &str, name: &str, known: Option<&Inputs>) -> Option<Read> {
+    let tree = match reader.tree(commit) {
+        Ok(tree) => tree,
+        Err(error) => {
+            return Some((Err(Hold::new("InvalidRepository", words(&error))), None));
+        }
+    };
+    if known.is_some_and(|known| known.are_those_of(&tree)) {
+        return None;
+    }
+    let recording = RecordingTree::new(&tree);
+    let read = load_from(&recording, commit, name);
+    let inputs = Inputs::of(&tree, recording.record());
+    Some((read, Some(inputs)))
+}
+
+fn load_from(tree: &dyn FileTree, commit: &str, name: &str) -> Result<Loaded, Hold> {
     let short = commit.get(..7).unwrap_or(commit);
     let invalid = |findings: &[Finding]| {
         let errors: Vec<String> = findings
@@ -577,10 +646,7 @@ fn load(reader: &Reader, commit: &str, name: &str) -> Result<Loaded, Hold> {
         };
         Hold::new(reason, format!("commit {short}: {}", errors.join("; ")))
     };
-    let tree = reader
-        .tree(commit)
-        .map_err(|error| Hold::new("InvalidRepository", words(&error)))?;
-    let loaded = read_all(&tree, Revision::Commit(commit.to_owned()), name)
+    let loaded = read_all(tree, Revision::Commit(commit.to_owned()), name)
         .map_err(|findings| invalid(&findings))?;
     if !loaded.is_sound() {
         return Err(invalid(&loaded.findings));

@@ -11,26 +11,34 @@ use pleach_domain::finding::Finding;
 use pleach_domain::inventory::{
     Condition, ConditionKind, DEPENDENCY_NOT_READY, Installed, Orders, SyncRequest,
 };
+use pleach_domain::object::ObjectId;
 use pleach_domain::plan::{Action, Cause, Plan, Taken};
 use pleach_domain::repo::format::Drift;
 use tokio::sync::{Notify, mpsc, watch};
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep, sleep_until};
 use tokio_util::sync::CancellationToken;
 
-use super::run::{LIMIT, Wanted, carry_out, line};
+use super::drift::{Left, Subscription};
+use super::run::{Done, LIMIT, Wanted, carry_out, line};
 use super::waiting::Awaited;
-use super::{End, LoopEvent, Shared, pace};
+use super::{End, LoopEvent, NAMED, Shared, approval, pace};
 use crate::engine::planning::Planned;
-use crate::engine::sync::SyncError;
+use crate::engine::sync::{SyncError, introduce};
 use crate::engine::sync::state;
 use crate::engine::words;
+use crate::io::cluster::ResourcePath;
 
 /// Every object goes through a dry run once in this time.
 const VERIFY: Duration = Duration::from_hours(24);
 /// Findings by which a record is somebody else's, or on another cluster.
 const NOT_OURS: [&str; 3] = ["wrong-cluster", "other-repository", "other-tooling"];
-/// How many objects a message names.
-const NAMED: usize = 5;
+/// Changes within this time are looked at together.
+const GATHER: Duration = Duration::from_millis(50);
+/// Pause after a change that needed nothing to be done; doubles with every
+/// further one.
+const CALM: Duration = Duration::from_secs(1);
+/// The longest such pause.
+const CALMEST: Duration = Duration::from_mins(1);
 
 /// The task of a release.
 pub(super) struct Release {
@@ -49,6 +57,10 @@ pub(super) struct Release {
     /// meant: nothing is told of any other.
     is_ours: bool,
     verify_at: Instant,
+    /// Where it hears of changes of its objects.
+    subscription: Option<Subscription>,
+    /// How often in a row somebody changed something and nothing was to be done.
+    fruitless: u32,
 }
 
 /// How the releases of an environment hear of each other.
@@ -72,6 +84,8 @@ struct Looked {
     pause: Option<Duration>,
     /// What it waits for.
     awaited: Option<Awaited>,
+    /// How its objects were left.
+    left: Option<Left>,
 }
 
 impl Looked {
@@ -83,6 +97,7 @@ impl Looked {
             request: None,
             pause: None,
             awaited: None,
+            left: None,
         }
     }
 
@@ -114,17 +129,27 @@ impl Release {
             is_ours: false,
             // Spread over the day.
             verify_at: Instant::now() + VERIFY.mul_f64(pace::random()),
+            subscription: None,
+            fruitless: 0,
         }
     }
 
     /// Runs until the loop ends, or git no longer has the release.
     pub(super) async fn run(mut self) {
+        let mut changed = BTreeSet::new();
         loop {
             let wanted = Arc::clone(&self.wanted.borrow_and_update());
             let started = Instant::now();
             let stop = self.shared.stop.clone();
-            let looked = Box::pin(self.look(&wanted, &stop)).await;
-            let Some(looked) = looked else { return };
+            self.begin(&wanted);
+            let looked = Box::pin(self.look(&wanted, &changed, &stop)).await;
+            let Some(mut looked) = looked else { return };
+            self.fruitless = match looked.end {
+                End::Unchanged | End::Drifted if !changed.is_empty() => self.fruitless.saturating_add(1),
+                _ => 0,
+            };
+            let calm_at = Instant::now() + calm(self.fruitless);
+            self.settle(&mut looked);
             self.shared.listener.tell(LoopEvent::Looked {
                 release: wanted.release().0.name.clone(),
                 revision: wanted.revision(),
@@ -154,6 +179,20 @@ impl Release {
             let waits = looked.awaited.is_some();
             let cluster = wanted.planner(false).cluster_for(&wanted.release().0.name);
             let awaited = looked.awaited.unwrap_or_default();
+            // What is left alone, or not as git says, is not kept as it is.
+            let is_kept = matches!(looked.end, End::Deployed | End::Unchanged | End::Drifted);
+            let hearing = async {
+                match &self.subscription {
+                    Some(subscription) if is_kept => {
+                        subscription.changed().await;
+                        // Several changes at once are one.
+                        sleep_until(calm_at.max(Instant::now() + GATHER)).await;
+                        subscription.take()
+                    }
+                    _ => std::future::pending().await,
+                }
+            };
+            changed = BTreeSet::new();
             tokio::select! {
                 // A release that left git is not looked at again.
                 biased;
@@ -165,20 +204,68 @@ impl Release {
                 () = self.wake.notified() => {}
                 () = self.neighbors.ready.notified(), if waits => {}
                 () = awaited.one_is_ready(&cluster) => {}
+                objects = hearing => {
+                    self.shared.listener.tell(LoopEvent::Changed {
+                        release: wanted.release().0.name.clone(),
+                        objects: objects.len(),
+                    });
+                    changed = objects;
+                }
                 () = sleep(pause) => {}
             }
         }
     }
 
-    /// Looks, and does what is to be done. None at the end of the loop.
-    async fn look(&mut self, wanted: &Arc<Wanted>, stop: &CancellationToken) -> Option<Looked> {
+    /// Holds what is heard of the objects until they were looked at.
+    fn begin(&mut self, wanted: &Wanted) {
+        let Some(members) = &wanted.members else {
+            self.subscription = None;
+            return;
+        };
+        let (release, rendered) = wanted.release();
+        if !self.subscription.as_ref().is_some_and(|one| one.is_to(members)) {
+            self.subscription = Some(members.subscribe(release.name.field_manager()));
+        }
+        if let Some(subscription) = &mut self.subscription {
+            let manifests = rendered.manifests.iter();
+            subscription.begin(manifests.map(|manifest| manifest.id().clone()).collect());
+        }
+    }
+
+    /// Judges what was heard meanwhile.
+    fn settle(&self, looked: &mut Looked) {
+        if let Some(subscription) = &self.subscription {
+            subscription.settle(looked.left.take());
+            if looked.end == End::Drifted {
+                // Whoever takes it back makes it something to tell.
+                subscription.alert();
+            }
+        }
+    }
+
+    /// Looks, and does what is to be done; only at objects that were changed,
+    /// where that is enough. None at the end of the loop.
+    async fn look(
+        &mut self,
+        wanted: &Arc<Wanted>,
+        changed: &BTreeSet<ObjectId>,
+        stop: &CancellationToken,
+    ) -> Option<Looked> {
         let verify = Instant::now() >= self.verify_at;
         let conditions = wanted.conditions.clone();
         let mut wanted = Arc::clone(wanted);
-        let mut planned = match self.plan(&wanted, verify, stop).await? {
-            Ok(planned) => planned,
+        let some = match self.plan_some(&wanted, changed, verify, stop).await? {
+            Ok(some) => some,
             Err(error) => return Some(Looked::new(End::Failed, words(&error))),
         };
+        let mut planned = match some {
+            Some(planned) => planned,
+            None => match self.plan(&wanted, verify, stop).await? {
+                Ok(planned) => planned,
+                Err(error) => return Some(Looked::new(End::Failed, words(&error))),
+            },
+        };
+        self.watch(&planned);
         self.is_ours = !planned
             .plan
             .refusals()
@@ -238,9 +325,36 @@ impl Release {
                 ..looked.saying(ConditionKind::Drifted, "ChangedByOthers")
             });
         }
+        // What was approved once is kept as it is without asking again.
+        if sync.needs_approval && !is_reached(&planned) {
+            if planned.is_new() && planned.plan.has_steps() {
+                // There is nothing yet that an approval could be written to.
+                if let Err(error) = introduce(planned).await {
+                    return Some(Looked::new(End::Failed, words(&error)));
+                }
+                self.told = None;
+                planned = match self.plan(&wanted, verify, stop).await? {
+                    Ok(planned) => planned,
+                    Err(error) => return Some(Looked::new(End::Failed, words(&error))),
+                };
+            }
+            if let Some(message) = approval::lacks(&planned) {
+                let looked = Looked::new(End::Unapproved, message);
+                return Some(looked.saying(ConditionKind::Stalled, approval::AWAITING));
+            }
+        }
         // What held it may be over, and this may take long.
         self.say(&wanted, conditions).await;
-        let (end, message) = Box::pin(self.carry_out(&wanted, planned)).await;
+        let ignored = planned.desired.ignored.clone();
+        let Done {
+            end,
+            message,
+            members,
+        } = Box::pin(self.carry_out(&wanted, planned)).await;
+        let is_reached = matches!(end, End::Deployed | End::Unchanged);
+        let left = members
+            .filter(|_| is_reached && self.subscription.is_some())
+            .map(|members| Left::new(Arc::clone(&wanted), ignored, members));
         if end != End::Unchanged {
             // The record may be another object now.
             self.told = None;
@@ -256,10 +370,43 @@ impl Release {
             self.reached = Some(wanted);
         }
         let mut looked = Looked::new(end, message);
+        looked.left = left;
         if !matches!(end, End::Superseded | End::Interrupted) {
             looked.request = orders.sync;
         }
         Some(looked)
+    }
+
+    /// Says where the kinds of the objects are served.
+    fn watch(&self, planned: &Planned) {
+        if let Some(subscription) = &self.subscription {
+            let discovery = &planned.observation.observed.discovery;
+            let manifests = planned.desired.manifests.iter();
+            subscription.watch(
+                manifests.filter_map(|manifest| ResourcePath::of(discovery, &manifest.gvk())),
+            );
+        }
+    }
+
+    /// Plans only objects that were changed, where nothing else is to be done.
+    async fn plan_some(
+        &self,
+        wanted: &Wanted,
+        changed: &BTreeSet<ObjectId>,
+        verify: bool,
+        stop: &CancellationToken,
+    ) -> Option<Result<Option<Planned>, SyncError>> {
+        let is_reached = self.reached.as_ref().is_some_and(|one| one.is_same(wanted));
+        let corrects = wanted.loaded.environment.sync.drift == Drift::Correct;
+        if changed.is_empty() || verify || !is_reached || !corrects {
+            return Some(Ok(None));
+        }
+        let (release, rendered) = wanted.release();
+        let work = format!("to look at release {}", release.name);
+        let _work = self.shared.pulse.work(work, LIMIT);
+        let planner = wanted.planner(false);
+        let planning = Box::pin(planner.plan_some(release, rendered, changed));
+        stop.run_until_cancelled(planning).await
     }
 
     async fn plan(
@@ -277,7 +424,7 @@ impl Release {
     }
 
     /// Carries the plan out, unless something newer comes in between.
-    async fn carry_out(&self, wanted: &Arc<Wanted>, planned: Planned) -> (End, String) {
+    async fn carry_out(&self, wanted: &Arc<Wanted>, planned: Planned) -> Done {
         let cluster = wanted.planner(false).cluster_for(&wanted.release().0.name);
         let newer = CancellationToken::new();
         let run = carry_out(&self.shared, &cluster, planned, newer.clone());
@@ -344,6 +491,15 @@ impl Release {
                 tracing::debug!(release = %name, error = %words(&error), "a request could not be taken back");
             }
         }
+    }
+}
+
+/// How long changes are not looked at after so many that needed nothing: objects
+/// that others keep writing to.
+fn calm(fruitless: u32) -> Duration {
+    match fruitless.checked_sub(1) {
+        None => Duration::ZERO,
+        Some(more) => CALM.saturating_mul(1 << more.min(10)).min(CALMEST),
     }
 }
 

@@ -7,6 +7,7 @@
 mod adoption;
 mod autoscalers;
 mod definitions;
+mod focus;
 mod identity;
 mod members;
 mod predict;
@@ -29,6 +30,7 @@ use super::state::{Search, State};
 use crate::io::cluster::{Class, Cluster, ClusterError, ResourcePath};
 use members::note_listing;
 
+pub use focus::observe_some;
 pub use identity::{cluster_id, is_cluster, recognize};
 
 /// Requests at a time.

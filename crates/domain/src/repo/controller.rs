@@ -26,6 +26,8 @@ pub struct Controller {
     pub listen: Option<SocketAddr>,
     /// Where metrics and probes are served; nowhere when left out.
     pub metrics: Option<SocketAddr>,
+    /// Whether changes of objects are watched.
+    pub drift_watch: bool,
     /// The repositories that are followed.
     pub repositories: Vec<WatchedRepository>,
 }
@@ -180,6 +182,7 @@ fn resolve(said: format::Controller, node: &Node, findings: &mut Vec<Finding>) -
     Controller {
         listen,
         metrics,
+        drift_watch: said.drift_watch.unwrap_or(true),
         repositories,
     }
 }

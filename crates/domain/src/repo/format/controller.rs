@@ -15,6 +15,9 @@ pub struct Controller {
     pub listen: Option<String>,
     /// Metrics and probes.
     pub metrics: Option<Metrics>,
+    /// Whether changes of objects are watched, so that drift is seen when it happens
+    /// and not at the interval; they are when left out.
+    pub drift_watch: Option<bool>,
     /// The repositories that are followed.
     pub repositories: Vec<WatchedRepository>,
     /// Who is told of what.

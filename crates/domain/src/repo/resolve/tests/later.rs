@@ -5,7 +5,6 @@ use rstest::rstest;
 use super::*;
 
 #[rstest]
-#[case("sync: {interval: 5m, approval: digest}", "3: `sync.approval: digest`")]
 #[case(
     "releases: [{bundle: app, patches: [{target: {kind: A, service: b}, merge: {}}]}]",
     "3: `releases[0].patches[0].target.service`"
