@@ -26,6 +26,7 @@ use crate::io::files;
 use crate::io::git::mirror::{Auth, Fetched, Mirror, Remote};
 use crate::server::hooks::{self, Hook};
 use crate::server::metrics::Metrics;
+use crate::server::notifications::{Notifier, Target};
 use crate::server::{self, ServerError, probes};
 
 /// How long somebody else who applies a release is waited for.
@@ -102,6 +103,7 @@ struct Plan {
     listen: Option<SocketAddr>,
     metrics: Option<SocketAddr>,
     drift_watch: bool,
+    told: Vec<Target>,
 }
 
 pub(crate) async fn run(ui: &mut Ui, ctx: &Context, args: RunArgs) -> Result<Exit, CliError> {
@@ -166,8 +168,13 @@ pub(crate) async fn run(ui: &mut Ui, ctx: &Context, args: RunArgs) -> Result<Exi
         }
         served
     };
-    let (ended, served, ()) =
-        tokio::join!(looping, serving, log::listen(heard, heard_syncs, &metrics));
+    let mut telling = JoinSet::new();
+    let notifier = Notifier::start(plan.told, &mut telling, &over)
+        .map_err(|error| CliError::new(Kind::Failed, error))?;
+    let listening = log::listen(heard, heard_syncs, &metrics, notifier);
+    let (ended, served, ()) = tokio::join!(looping, serving, listening);
+    // What was told last gets a little time.
+    while telling.join_next().await.is_some() {}
     served?;
     ended.map_err(|error| CliError::new(Kind::Failed, error))?;
     Ok(Exit::DONE)
@@ -244,6 +251,14 @@ fn from_file(ctx: &Context, path: &Path) -> Result<Plan, CliError> {
         listen: said.listen,
         metrics: said.metrics,
         drift_watch: said.drift_watch,
+        told: said
+            .notifications
+            .into_iter()
+            .map(|notification| Target {
+                address: folder.join(&notification.url_file),
+                notification,
+            })
+            .collect(),
     })
 }
 
@@ -298,6 +313,7 @@ async fn from_arguments(ui: &mut Ui, ctx: &Context, args: &RunArgs) -> Result<Pl
         listen: None,
         metrics: None,
         drift_watch: true,
+        told: Vec::new(),
     })
 }
 

@@ -18,6 +18,7 @@ mod drift;
 mod ends;
 mod environment;
 mod inputs;
+mod news;
 mod pace;
 pub mod pulse;
 mod release;
@@ -31,7 +32,7 @@ use std::time::Duration;
 
 use pleach_domain::inventory::ReleaseName;
 use pleach_domain::observe::ClusterId;
-use pleach_domain::repo::controller::{Allow, Branches, Claim, ClaimKey, Heads, claims};
+use pleach_domain::repo::controller::{Allow, Branches, Claim, ClaimKey, Heads, News, claims};
 use tokio::sync::{Notify, mpsc, watch};
 use tokio::task::{JoinSet, LocalSet};
 use tokio_util::sync::CancellationToken;
@@ -145,6 +146,8 @@ pub enum LoopEvent {
         /// How many objects.
         objects: usize,
     },
+    /// The state of a release changed: for those who are told.
+    News(News),
     /// A release was looked at, and what came of it.
     Looked {
         /// Environment and release.

@@ -170,6 +170,7 @@ impl Metrics {
             }
             LoopEvent::Unconnected { .. }
             | LoopEvent::Changed { .. }
+            | LoopEvent::News(_)
             | LoopEvent::Unaffected { .. } => {}
             LoopEvent::Looked {
                 release, end, took, ..

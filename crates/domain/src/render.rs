@@ -29,6 +29,7 @@ mod formatter;
 mod hide;
 mod identity;
 mod lines;
+mod message;
 mod patch;
 mod post;
 mod reserved;
@@ -41,6 +42,7 @@ mod source;
 mod tests;
 
 pub use filters::FILTERS;
+pub use message::message;
 pub use source::{Sources, Spot};
 
 use std::collections::hash_map::Entry;

@@ -5,18 +5,23 @@ use tokio::sync::mpsc::UnboundedReceiver;
 use crate::engine::controller::{End, LoopEvent};
 use crate::engine::sync::events::{EventKind, Outcome, SyncEvent};
 use crate::server::metrics::Metrics;
+use crate::server::notifications::Notifier;
 
 /// Listens until the loop has ended.
 pub(super) async fn listen(
     mut events: UnboundedReceiver<LoopEvent>,
     mut syncs: UnboundedReceiver<SyncEvent>,
     metrics: &Metrics,
+    notifier: Notifier,
 ) {
     loop {
         tokio::select! {
             Some(event) = events.recv() => {
                 metrics.count(&event);
                 log(&event);
+                if let LoopEvent::News(news) = &event {
+                    notifier.tell(news);
+                }
             }
             Some(event) = syncs.recv() => log_sync(&event),
             else => return,
@@ -53,6 +58,7 @@ fn log(event: &LoopEvent) {
             environment,
             message,
         } => tracing::warn!(%environment, error = %message, "cluster unreachable"),
+        LoopEvent::News(_) => {}
         LoopEvent::Changed { release, objects } => {
             let environment = &release.environment;
             let release = &release.release;

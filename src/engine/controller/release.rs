@@ -19,12 +19,13 @@ use tokio::time::{Instant, sleep, sleep_until};
 use tokio_util::sync::CancellationToken;
 
 use super::drift::{Left, Subscription};
+use super::news::Told;
 use super::run::{Done, LIMIT, Wanted, carry_out, line};
 use super::waiting::Awaited;
 use super::{End, LoopEvent, NAMED, Shared, approval, pace};
 use crate::engine::planning::Planned;
 use crate::engine::sync::{SyncError, introduce};
-use crate::engine::sync::state;
+use crate::engine::sync::state::{self, Announcement};
 use crate::engine::words;
 use crate::io::cluster::ResourcePath;
 
@@ -61,6 +62,10 @@ pub(super) struct Release {
     subscription: Option<Subscription>,
     /// How often in a row somebody changed something and nothing was to be done.
     fruitless: u32,
+    /// Whether what is wanted was brought about before the last look.
+    was_reached: bool,
+    /// What people were told of it.
+    news: Told,
 }
 
 /// How the releases of an environment hear of each other.
@@ -131,6 +136,8 @@ impl Release {
             verify_at: Instant::now() + VERIFY.mul_f64(pace::random()),
             subscription: None,
             fruitless: 0,
+            was_reached: false,
+            news: Told::new(),
         }
     }
 
@@ -163,6 +170,13 @@ impl Release {
             };
             if stop
                 .run_until_cancelled(self.tell(&wanted, &looked))
+                .await
+                .is_none()
+            {
+                return;
+            }
+            if stop
+                .run_until_cancelled(self.spread(&wanted, &looked))
                 .await
                 .is_none()
             {
@@ -253,6 +267,7 @@ impl Release {
     ) -> Option<Looked> {
         let verify = Instant::now() >= self.verify_at;
         let conditions = wanted.conditions.clone();
+        self.was_reached = self.reached.as_ref().is_some_and(|one| one.is_same(wanted));
         let mut wanted = Arc::clone(wanted);
         let some = match self.plan_some(&wanted, changed, verify, stop).await? {
             Ok(some) => some,
@@ -266,6 +281,7 @@ impl Release {
             },
         };
         self.watch(&planned);
+        self.was_reached |= is_reached(&planned);
         self.is_ours = !planned
             .plan
             .refusals()
@@ -462,6 +478,32 @@ impl Release {
                     tracing::debug!(release = %name, error = %words(&error), "nothing could be told");
                 }
             }
+        }
+    }
+
+    /// Tells those who do not watch it, where its state has changed.
+    async fn spread(&mut self, wanted: &Wanted, looked: &Looked) {
+        let item = self
+            .news
+            .of(wanted, looked.end, self.was_reached, &looked.message);
+        let Some(item) = item else { return };
+        if let Some(news) = item.news(wanted, Timestamp::now()) {
+            self.shared.listener.tell(LoopEvent::News(news));
+        }
+        if !self.is_ours {
+            return;
+        }
+        let name = &wanted.release().0.name;
+        let cluster = wanted.planner(false).cluster_for(name);
+        let said = Announcement {
+            reason: item.reason,
+            is_warning: item.is_warning,
+            message: &item.message,
+            revision: &wanted.revision(),
+        };
+        let store = &wanted.loaded.environment.store;
+        if let Err(error) = state::announce(&cluster, name, store, said).await {
+            tracing::debug!(release = %name, error = %words(&error), "no Event could be written");
         }
     }
 

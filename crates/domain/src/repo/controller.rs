@@ -4,6 +4,7 @@
 
 mod allow;
 mod claims;
+mod notifications;
 
 use core::net::SocketAddr;
 use std::collections::BTreeMap;
@@ -18,6 +19,7 @@ use crate::object::yaml::Node;
 
 pub use allow::Allow;
 pub use claims::{Branches, Claim, ClaimKey, Claimant, Heads, claims};
+pub use notifications::{News, Notification};
 
 /// The configuration of the loop.
 #[derive(Debug, Clone)]
@@ -30,6 +32,8 @@ pub struct Controller {
     pub drift_watch: bool,
     /// The repositories that are followed.
     pub repositories: Vec<WatchedRepository>,
+    /// Who is told of what.
+    pub notifications: Vec<Notification>,
 }
 
 /// A repository that is followed.
@@ -179,11 +183,15 @@ fn resolve(said: format::Controller, node: &Node, findings: &mut Vec<Finding>) -
         }
         repositories.push(repository(said, node, findings));
     }
+    let nodes = node.get("notifications").map_or(&[][..], Node::items);
+    let said = said.notifications.unwrap_or_default();
+    let notifications = notifications::resolve(said, nodes, findings);
     Controller {
         listen,
         metrics,
         drift_watch: said.drift_watch.unwrap_or(true),
         repositories,
+        notifications,
     }
 }
 

@@ -13,9 +13,6 @@ pub(super) fn in_environment(root: &Node, findings: &mut Vec<Finding>) {
     }
 }
 
-/// Fields of the loop's configuration, with where they are.
-const CONTROLLER: [&str; 1] = ["notifications"];
-
 /// Fields of a repository that the loop follows.
 const WATCHED: [(&str, &[&str]); 3] = [
     ("", &["verify"]),
@@ -25,7 +22,6 @@ const WATCHED: [(&str, &[&str]); 3] = [
 
 /// Refuses what the loop's configuration uses and pleach does not have.
 pub(super) fn in_controller(root: &Node, findings: &mut Vec<Finding>) {
-    fields(root, "", &CONTROLLER, findings);
     let repositories = root.get("repositories").map_or(&[][..], Node::items);
     for (index, repository) in repositories.iter().enumerate() {
         let path = format!("repositories[{index}].");
