@@ -32,6 +32,7 @@ use std::time::Duration;
 
 use pleach_domain::inventory::ReleaseName;
 use pleach_domain::observe::ClusterId;
+use pleach_domain::plan::Action;
 use pleach_domain::repo::controller::{Allow, Branches, Claim, ClaimKey, Heads, News, claims};
 use tokio::sync::{Notify, mpsc, watch};
 use tokio::task::{JoinSet, LocalSet};
@@ -48,6 +49,14 @@ use crate::io::git::mirror::Remote;
 
 /// How many objects a message names.
 const NAMED: usize = 5;
+/// What can be done to an object.
+const ACTIONS: [Action; 5] = [
+    Action::Create,
+    Action::Update,
+    Action::Recreate,
+    Action::Adopt,
+    Action::Delete,
+];
 
 /// What the loop follows, and where to.
 #[derive(Debug, Clone)]
@@ -115,6 +124,8 @@ pub enum LoopEvent {
         revision: String,
         /// How many releases it has.
         releases: usize,
+        /// How long it took.
+        took: Duration,
     },
     /// A commit changes nothing of an environment.
     Unaffected {
@@ -138,6 +149,27 @@ pub enum LoopEvent {
         environment: String,
         /// Why.
         message: String,
+    },
+    /// Somebody begins to look at a release.
+    Looking {
+        /// Environment and release.
+        release: ReleaseName,
+    },
+    /// A release was observed and planned.
+    Planned {
+        /// Environment and release.
+        release: ReleaseName,
+        /// How long it took.
+        took: Duration,
+    },
+    /// A plan was carried out, as far as that went.
+    Carried {
+        /// Environment and release.
+        release: ReleaseName,
+        /// What was done to how many objects; nothing where it failed.
+        objects: Vec<(Action, usize)>,
+        /// How long it took.
+        took: Duration,
     },
     /// Somebody changed objects of a release, as far as their metadata tells.
     Changed {

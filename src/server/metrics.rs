@@ -1,7 +1,9 @@
 //! Metrics of the loop, for Prometheus: made from its events.
 
-use std::sync::PoisonError;
-use std::sync::{Mutex, atomic::AtomicU64};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::AtomicU64;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use pleach_domain::inventory::ReleaseName;
 use prometheus_client::encoding::EncodeLabelSet;
@@ -15,7 +17,7 @@ use prometheus_client::registry::Registry;
 use crate::engine::controller::{End, LoopEvent};
 
 /// Names of all metrics; docs/loop.md has them too.
-pub const NAMES: [&str; 8] = [
+pub const NAMES: [&str; 14] = [
     "pleach_looks",
     "pleach_look_duration_seconds",
     "pleach_release_synced",
@@ -24,12 +26,27 @@ pub const NAMES: [&str; 8] = [
     "pleach_source_up",
     "pleach_source_fetch_timestamp_seconds",
     "pleach_hooks",
+    "pleach_revision_unreconciled_timestamp_seconds",
+    "pleach_verb_duration_seconds",
+    "pleach_objects",
+    "pleach_drift_objects",
+    "pleach_release_drifted",
+    "pleach_looks_in_progress",
 ];
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct ReleaseLabels {
     environment: String,
     release: String,
+}
+
+impl ReleaseLabels {
+    fn of(release: &ReleaseName) -> Self {
+        Self {
+            environment: release.environment.clone(),
+            release: release.release.clone(),
+        }
+    }
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -47,6 +64,18 @@ struct EnvironmentLabels {
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct RepositoryLabels {
     repository: String,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct VerbLabels {
+    verb: &'static str,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct ObjectLabels {
+    environment: String,
+    release: String,
+    action: String,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -69,6 +98,21 @@ pub struct Metrics {
     sources: Family<RepositoryLabels, Gauge>,
     fetches: Family<RepositoryLabels, Time>,
     hooks: Family<HookLabels, Counter>,
+    unreconciled: Family<EnvironmentLabels, Time>,
+    verbs: Family<VerbLabels, Histogram>,
+    objects: Family<ObjectLabels, Counter>,
+    drift: Family<ReleaseLabels, Counter>,
+    drifted: Family<ReleaseLabels, Gauge>,
+    looking: Gauge,
+    progress: Mutex<BTreeMap<String, Progress>>,
+}
+
+/// How far the newest commit of an environment is.
+#[derive(Debug, Default)]
+struct Progress {
+    revision: String,
+    releases: usize,
+    reached: BTreeSet<String>,
 }
 
 impl Default for Metrics {
@@ -85,6 +129,15 @@ impl Default for Metrics {
             sources: Family::default(),
             fetches: Family::default(),
             hooks: Family::default(),
+            unreconciled: Family::default(),
+            verbs: Family::new_with_constructor(|| {
+                Histogram::new([0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 15.0, 60.0, 300.0, 900.0, 3600.0])
+            }),
+            objects: Family::default(),
+            drift: Family::default(),
+            drifted: Family::default(),
+            looking: Gauge::default(),
+            progress: Mutex::default(),
         };
         {
             let mut registry = metrics
@@ -132,6 +185,36 @@ impl Default for Metrics {
                 "Webhook requests, by the answer they got",
                 metrics.hooks.clone(),
             );
+            r.register(
+                NAMES[8],
+                "When the oldest commit was seen that is not brought about yet; 0 where all are",
+                metrics.unreconciled.clone(),
+            );
+            r.register(
+                NAMES[9],
+                "How long each part of the work took",
+                metrics.verbs.clone(),
+            );
+            r.register(
+                NAMES[10],
+                "Objects, by what was done to them",
+                metrics.objects.clone(),
+            );
+            r.register(
+                NAMES[11],
+                "Objects that somebody changed, as their metadata told",
+                metrics.drift.clone(),
+            );
+            r.register(
+                NAMES[12],
+                "Whether a release differs from git and is left so",
+                metrics.drifted.clone(),
+            );
+            r.register(
+                NAMES[13],
+                "How many releases are being looked at, with what is done about them",
+                metrics.looking.clone(),
+            );
         }
         metrics
     }
@@ -148,8 +231,11 @@ impl Metrics {
         };
         match event {
             LoopEvent::Fetched {
-                repository: name, ..
+                repository: name,
+                took,
+                ..
             } => {
+                self.took("fetch", *took);
                 self.sources.get_or_create(&repository(name)).set(1);
                 self.fetches.get_or_create(&repository(name)).set(now());
             }
@@ -159,22 +245,60 @@ impl Metrics {
                 self.sources.get_or_create(&repository(name)).set(0);
             }
             LoopEvent::Loaded {
-                environment: name, ..
+                environment: name,
+                revision,
+                releases,
+                took,
             } => {
+                self.took("render", *took);
                 self.held.get_or_create(&environment(name)).set(0);
+                self.begin(name, revision, *releases);
             }
             LoopEvent::Held {
                 environment: name, ..
             } => {
                 self.held.get_or_create(&environment(name)).set(1);
+                // It has commits that nobody can bring about.
+                self.since(name);
             }
-            LoopEvent::Unconnected { .. }
-            | LoopEvent::Changed { .. }
-            | LoopEvent::News(_)
-            | LoopEvent::Unaffected { .. } => {}
-            LoopEvent::Looked {
-                release, end, took, ..
+            LoopEvent::Looking { .. } => {
+                self.looking.inc();
+            }
+            LoopEvent::Planned { took, .. } => self.took("plan", *took),
+            LoopEvent::Carried {
+                release,
+                objects,
+                took,
             } => {
+                self.took("apply", *took);
+                for (action, count) in objects.iter().filter(|(_, count)| *count > 0) {
+                    let labels = ObjectLabels {
+                        environment: release.environment.clone(),
+                        release: release.release.clone(),
+                        action: action.to_string(),
+                    };
+                    self.objects.get_or_create(&labels).inc_by(*count as u64);
+                }
+            }
+            LoopEvent::Changed { release, objects } => {
+                let labels = ReleaseLabels::of(release);
+                self.drift.get_or_create(&labels).inc_by(*objects as u64);
+            }
+            LoopEvent::Unconnected { .. } | LoopEvent::News(_) | LoopEvent::Unaffected { .. } => {}
+            LoopEvent::Looked {
+                release,
+                end,
+                took,
+                revision,
+                ..
+            } => {
+                self.looking.dec();
+                if matches!(end, End::Deployed | End::Unchanged) {
+                    self.reach(&release.environment, &release.release, revision);
+                }
+                let labels = ReleaseLabels::of(release);
+                let drifted = i64::from(*end == End::Drifted);
+                self.drifted.get_or_create(&labels).set(drifted);
                 let ReleaseName {
                     environment,
                     release,
@@ -194,6 +318,7 @@ impl Metrics {
                     self.synced.remove(&labels);
                     self.seen.remove(&labels);
                     self.durations.remove(&labels);
+                    self.drifted.remove(&labels);
                     return;
                 }
                 self.durations
@@ -206,8 +331,67 @@ impl Metrics {
         }
     }
 
+    fn took(&self, verb: &'static str, took: Duration) {
+        let labels = VerbLabels { verb };
+        self.verbs.get_or_create(&labels).observe(took.as_secs_f64());
+    }
+
+    /// From now on an environment has a commit that is not brought about.
+    fn since(&self, environment: &str) {
+        let labels = EnvironmentLabels {
+            environment: environment.to_owned(),
+        };
+        let since = self.unreconciled.get_or_create(&labels);
+        if since.get() == 0.0 {
+            since.set(now());
+        }
+    }
+
+    fn begin(&self, environment: &str, revision: &str, releases: usize) {
+        let progress = Progress {
+            revision: revision.to_owned(),
+            releases,
+            reached: BTreeSet::new(),
+        };
+        let is_done = releases == 0;
+        self.progress().insert(environment.to_owned(), progress);
+        self.since(environment);
+        if is_done {
+            self.is_reconciled(environment);
+        }
+    }
+
+    fn reach(&self, environment: &str, release: &str, revision: &str) {
+        let is_done = match self.progress().get_mut(environment) {
+            Some(progress) if progress.revision == revision => {
+                progress.reached.insert(release.to_owned());
+                progress.reached.len() >= progress.releases
+            }
+            _ => false,
+        };
+        let labels = EnvironmentLabels {
+            environment: environment.to_owned(),
+        };
+        // A commit that cannot be read is newer than what is reached.
+        let is_held = self.held.get_or_create(&labels).get() == 1;
+        if is_done && !is_held {
+            self.is_reconciled(environment);
+        }
+    }
+
+    fn is_reconciled(&self, environment: &str) {
+        let labels = EnvironmentLabels {
+            environment: environment.to_owned(),
+        };
+        self.unreconciled.get_or_create(&labels).set(0.0);
+    }
+
+    fn progress(&self) -> MutexGuard<'_, BTreeMap<String, Progress>> {
+        self.progress.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Counts the answer to a webhook.
-    pub(super) fn hook(&self, forge: &str, code: u16) {
+    pub fn hook(&self, forge: &str, code: u16) {
         self.hooks
             .get_or_create(&HookLabels {
                 forge: forge.to_owned(),
@@ -228,4 +412,74 @@ impl Metrics {
 
 fn now() -> f64 {
     jiff::Timestamp::now().as_duration().as_secs_f64()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn text(text: &str) -> String {
+        text.to_owned()
+    }
+
+    fn loaded(revision: &str, releases: usize) -> LoopEvent {
+        LoopEvent::Loaded {
+            environment: text("prod"),
+            revision: text(revision),
+            releases,
+            took: Duration::ZERO,
+        }
+    }
+
+    fn looked(release: &str, revision: &str, end: End) -> LoopEvent {
+        LoopEvent::Looked {
+            release: ReleaseName {
+                environment: text("prod"),
+                release: text(release),
+            },
+            revision: text(revision),
+            end,
+            message: String::new(),
+            took: Duration::ZERO,
+        }
+    }
+
+    fn since(metrics: &Metrics) -> f64 {
+        let labels = EnvironmentLabels {
+            environment: text("prod"),
+        };
+        metrics.unreconciled.get_or_create(&labels).get()
+    }
+
+    #[test]
+    fn the_oldest_commit_counts_until_all_releases_are_at_the_newest() {
+        let metrics = Metrics::default();
+        metrics.count(&loaded("a", 2));
+        let first = since(&metrics);
+        assert!(first > 0.0);
+        metrics.count(&looked("web", "a", End::Deployed));
+        metrics.count(&looked("web", "a", End::Unchanged));
+        metrics.count(&looked("api", "a", End::Failed));
+        assert_eq!(since(&metrics).to_bits(), first.to_bits());
+        // A newer one comes before the first is done.
+        metrics.count(&loaded("b", 2));
+        metrics.count(&looked("api", "a", End::Deployed));
+        metrics.count(&looked("web", "b", End::Unchanged));
+        assert_eq!(since(&metrics).to_bits(), first.to_bits());
+        metrics.count(&looked("api", "b", End::Deployed));
+        assert_eq!(since(&metrics).to_bits(), 0.0_f64.to_bits());
+        // One that cannot be read is not brought about by looking at the last good one.
+        metrics.count(&LoopEvent::Held {
+            environment: text("prod"),
+            reason: text("InvalidRepository"),
+            message: String::new(),
+        });
+        let held = since(&metrics);
+        assert!(held > 0.0);
+        metrics.count(&looked("web", "b", End::Unchanged));
+        metrics.count(&looked("api", "b", End::Unchanged));
+        assert_eq!(since(&metrics).to_bits(), held.to_bits());
+        metrics.count(&loaded("c", 0));
+        assert_eq!(since(&metrics).to_bits(), 0.0_f64.to_bits());
+    }
 }

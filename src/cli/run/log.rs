@@ -44,7 +44,8 @@ fn log(event: &LoopEvent) {
             environment,
             revision,
             releases,
-        } => tracing::info!(%environment, %revision, releases, "environment read"),
+            took,
+        } => tracing::info!(%environment, %revision, releases, took = took.as_secs_f64(), "environment read"),
         LoopEvent::Unaffected {
             environment,
             revision,
@@ -58,7 +59,10 @@ fn log(event: &LoopEvent) {
             environment,
             message,
         } => tracing::warn!(%environment, error = %message, "cluster unreachable"),
-        LoopEvent::News(_) => {}
+        LoopEvent::News(_)
+        | LoopEvent::Looking { .. }
+        | LoopEvent::Planned { .. }
+        | LoopEvent::Carried { .. } => {}
         LoopEvent::Changed { release, objects } => {
             let environment = &release.environment;
             let release = &release.release;

@@ -4,9 +4,9 @@
 //! from another commit, or on a cluster that has changed, a plan that does the
 //! same is approved, and any other is not.
 
-use pleach_domain::plan::{Action, Plan};
+use pleach_domain::plan::Plan;
 
-use super::NAMED;
+use super::{ACTIONS, NAMED};
 use crate::engine::planning::Planned;
 
 /// Reason of the condition of a release that waits for approval.
@@ -40,16 +40,9 @@ pub(super) fn lacks(planned: &Planned) -> Option<String> {
 
 /// What a plan would change, in short.
 fn difference(plan: &Plan) -> String {
-    let actions = [
-        Action::Create,
-        Action::Update,
-        Action::Recreate,
-        Action::Adopt,
-        Action::Delete,
-    ];
     let mut changed = Vec::new();
     let mut counts = Vec::new();
-    for action in actions {
+    for action in ACTIONS {
         let of_it = plan.changes.iter().filter(|change| change.action == action);
         changed.extend(of_it.map(|change| format!("{action} {}", change.object)));
         match plan.count(action) {

@@ -135,6 +135,9 @@ impl Ends {
         if is_suspended || !is_taken_over {
             return is_suspended;
         }
+        self.shared.listener.tell(LoopEvent::Looking {
+            release: gone.name().clone(),
+        });
         let plans = wanted.planner(false);
         let work = format!("to look at release {}", gone.name());
         let work = self.shared.pulse.work(work, LIMIT);

@@ -337,6 +337,7 @@ impl Environment {
         if self.tried.as_ref() == Some(commit) {
             return;
         }
+        let started = Instant::now();
         let name = self.key.environment.clone();
         let work = format!("to read environment {name}");
         let _work = self.shared.pulse.work(work, LIMIT);
@@ -370,6 +371,7 @@ impl Environment {
                     environment: self.key.environment.clone(),
                     revision: commit.clone(),
                     releases: loaded.rendered.len(),
+                    took: started.elapsed(),
                 });
                 self.hold = None;
                 self.loaded = Some(Arc::new(loaded));

@@ -149,6 +149,9 @@ impl Release {
             let started = Instant::now();
             let stop = self.shared.stop.clone();
             self.begin(&wanted);
+            self.shared.listener.tell(LoopEvent::Looking {
+                release: wanted.release().0.name.clone(),
+            });
             let looked = Box::pin(self.look(&wanted, &changed, &stop)).await;
             let Some(mut looked) = looked else { return };
             self.fruitless = match looked.end {
@@ -420,9 +423,12 @@ impl Release {
         let (release, rendered) = wanted.release();
         let work = format!("to look at release {}", release.name);
         let _work = self.shared.pulse.work(work, LIMIT);
+        let started = Instant::now();
         let planner = wanted.planner(false);
         let planning = Box::pin(planner.plan_some(release, rendered, changed));
-        stop.run_until_cancelled(planning).await
+        let planned = stop.run_until_cancelled(planning).await;
+        self.planned(wanted, started);
+        planned
     }
 
     async fn plan(
@@ -434,9 +440,19 @@ impl Release {
         let (release, rendered) = wanted.release();
         let work = format!("to look at release {}", release.name);
         let _work = self.shared.pulse.work(work, LIMIT);
+        let started = Instant::now();
         let planner = wanted.planner(verify);
         let planning = Box::pin(planner.plan(release, rendered));
-        stop.run_until_cancelled(planning).await
+        let planned = stop.run_until_cancelled(planning).await;
+        self.planned(wanted, started);
+        planned
+    }
+
+    fn planned(&self, wanted: &Wanted, started: Instant) {
+        self.shared.listener.tell(LoopEvent::Planned {
+            release: wanted.release().0.name.clone(),
+            took: started.elapsed(),
+        });
     }
 
     /// Carries the plan out, unless something newer comes in between.

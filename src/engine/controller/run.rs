@@ -9,10 +9,11 @@ use pleach_domain::observe::ClusterId;
 use pleach_domain::plan::Plan;
 use pleach_domain::render::Rendered;
 use pleach_domain::repo::ResolvedRelease;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::drift::Members;
-use super::{End, Grant, Shared};
+use super::{ACTIONS, End, Grant, LoopEvent, Shared};
 use crate::engine::load::Loaded;
 use crate::engine::planning::{Options, Planned, Planner, Predecessors};
 use crate::engine::stop::{Cause, Stop};
@@ -151,9 +152,20 @@ pub(super) async fn carry_out(
         stop: &stop,
     };
     let running = sync::carry_out(&run, &mut desired, observation, &plan);
+    let started = Instant::now();
     let result = Box::pin(running).await;
+    let took = started.elapsed();
     let members = result.as_ref().ok().and_then(|result| result.members.clone());
     let (end, message) = judge(&plan, result);
+    if plan.has_steps() {
+        let is_done = matches!(end, End::Deployed | End::Removed);
+        let objects = ACTIONS.map(|action| (action, plan.count(action)));
+        shared.listener.tell(LoopEvent::Carried {
+            release: plan.release.clone(),
+            objects: objects.into_iter().filter(|_| is_done).collect(),
+            took,
+        });
+    }
     Done {
         end,
         message,
