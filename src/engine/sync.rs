@@ -46,7 +46,6 @@ pub use turn::Claim;
 pub(in crate::engine) use turn::in_turn;
 
 use super::lease::Holder;
-use super::planning::Planned;
 use super::stop::Stop;
 use crate::io::cluster::Cluster;
 use events::{EventKind, Events, Verb};
@@ -131,12 +130,8 @@ pub async fn carry_out(
 
 /// Writes the record of a release of which nothing was applied yet, so that
 /// people can say something of it. Nothing else is written.
-pub async fn introduce(planned: Planned) -> Result<(), SyncError> {
-    let Planned {
-        desired,
-        observation: Observation { mut state, .. },
-        ..
-    } = planned;
+pub async fn introduce(desired: &Desired, observation: Observation) -> Result<(), SyncError> {
+    let Observation { mut state, .. } = observation;
     state.prepare().await?;
     let change = |record: &mut Installed| {
         record.repository.clone_from(&desired.repository);

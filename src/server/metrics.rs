@@ -342,7 +342,7 @@ impl Metrics {
             environment: environment.to_owned(),
         };
         let since = self.unreconciled.get_or_create(&labels);
-        if since.get() == 0.0 {
+        if since.get() <= 0.0 {
             since.set(now());
         }
     }

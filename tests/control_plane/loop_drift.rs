@@ -28,7 +28,7 @@ fn deployed(environment: &'static str, more: &str) -> (Fleet, Loop) {
     (fleet, running)
 }
 
-fn until_ready(fleet: &Fleet) {
+pub(crate) fn until_ready(fleet: &Fleet) {
     let release = format!("release.pleach.dev/{}.web", fleet.environment);
     fleet.until("the record", |fleet| {
         let release = fleet.get(&[&release])?;

@@ -3,7 +3,7 @@
 //!
 //! What is kept is the members of the releases, and nothing of any other object:
 //! who wants to hear of each, and how it was left. What is heard of an object
-//! that is as it was left (by the rule of [`is_unchanged`]) wakes nobody.
+//! that is as it was left (by the rule of [`is_unchanged`](pleach_domain::observe::is_unchanged)) wakes nobody.
 //!
 //! A watch only ever makes the loop look earlier. One that breaks begins with a
 //! list, in which everything that was missed shows; where a kind may not be
@@ -20,7 +20,6 @@ use std::time::Duration;
 use futures::StreamExt as _;
 use futures::stream::{LocalBoxStream, SelectAll};
 use pleach_domain::object::{GroupKind, ObjectId, labels};
-use pleach_domain::observe::is_unchanged;
 use serde_json::Value;
 use tokio::sync::Notify;
 use tokio::time::Instant;

@@ -153,7 +153,7 @@ impl Ends {
                 let needs_approval = wanted.loaded.environment.sync.needs_approval;
                 let lacks = approval::lacks(&planned).filter(|_| needs_approval);
                 if let (true, Some(message)) = (refusals.is_empty(), lacks) {
-                    let said = conditions(Some((approval::AWAITING, &message)), None);
+                    let said = conditions(Some((approval::AWAITING, message.as_str())), None);
                     let cluster = plans.cluster_for(gone.name());
                     let store = &wanted.loaded.environment.store;
                     let telling = state::tell(&cluster, gone.name(), store, &said);

@@ -193,11 +193,17 @@ impl Release {
                 End::Failed => pace::after(self.failures),
                 _ => looked.pause.unwrap_or(interval).min(interval),
             };
+            // What is left alone, or not as git says, is not kept as it is.
+            let is_kept = matches!(looked.end, End::Deployed | End::Unchanged | End::Drifted);
+            let until_verify = self.verify_at.saturating_duration_since(Instant::now());
+            let pause = if is_kept {
+                pause.min(until_verify.max(CALM))
+            } else {
+                pause
+            };
             let waits = looked.awaited.is_some();
             let cluster = wanted.planner(false).cluster_for(&wanted.release().0.name);
             let awaited = looked.awaited.unwrap_or_default();
-            // What is left alone, or not as git says, is not kept as it is.
-            let is_kept = matches!(looked.end, End::Deployed | End::Unchanged | End::Drifted);
             let hearing = async {
                 match &self.subscription {
                     Some(subscription) if is_kept => {
@@ -348,7 +354,7 @@ impl Release {
         if sync.needs_approval && !is_reached(&planned) {
             if planned.is_new() && planned.plan.has_steps() {
                 // There is nothing yet that an approval could be written to.
-                if let Err(error) = introduce(planned).await {
+                if let Err(error) = introduce(&planned.desired, planned.observation).await {
                     return Some(Looked::new(End::Failed, words(&error)));
                 }
                 self.told = None;

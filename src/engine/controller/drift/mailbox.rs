@@ -7,12 +7,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use pleach_domain::ignore::Ignored;
 use pleach_domain::inventory::{EntryState, Inventory};
 use pleach_domain::object::ObjectId;
-use pleach_domain::observe::{DesiredDigest, LiveMeta};
+use pleach_domain::observe::{DesiredDigest, LiveMeta, is_unchanged};
 use pleach_domain::plan::runs_once;
 use serde_json::Value;
 use tokio::sync::Notify;
 
-use super::is_unchanged;
 use crate::engine::controller::run::Wanted;
 
 /// How the objects of a release were left.

@@ -68,8 +68,8 @@ pub async fn announce(
         "count": 1,
     });
     let body = Bytes::from(canonical_json(&event));
-    let created = cluster.create(&events, &id, body, &ApplyOptions::new(MANAGER));
-    match created.await {
+    let options = ApplyOptions::new(MANAGER);
+    match cluster.create(&events, &id, body, &options).await {
         Ok(_) => return Ok(()),
         Err(error) if matches!(error.class(), Some(Class::AlreadyExists { .. })) => {}
         Err(error) => return Err(error.into()),

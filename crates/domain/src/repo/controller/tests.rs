@@ -1,4 +1,5 @@
 use super::*;
+use crate::repo::format::NotificationCause;
 
 const START: &str = "apiVersion: pleach.dev/v1alpha1\nkind: Controller\n";
 
