@@ -7,9 +7,7 @@ use pleach_domain::plan::{Action, Plan};
 use super::apply::{ApplyOutput, Outcome, show};
 use super::claim::LockArgs;
 use super::error::{CliError, Kind};
-use super::session::{
-    Gone, Heirs, Options, Planned, Predecessors, Session, not_installed,
-};
+use super::session::{Gone, Heirs, Options, Planned, Predecessors, Session, not_installed};
 use super::{Context, Exit, Target, Ui};
 use crate::engine::sync::state;
 

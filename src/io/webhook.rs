@@ -96,10 +96,14 @@ impl Caller {
             "text/plain; charset=utf-8"
         };
         let request = self.http.post(url.clone()).header(CONTENT_TYPE, kind);
-        let answer = request.body(body.to_owned()).send().await.map_err(|error| {
-            // The address is in it otherwise.
-            Failure::Passing(WebhookError::Unreachable(error.without_url()), None)
-        })?;
+        let answer = request
+            .body(body.to_owned())
+            .send()
+            .await
+            .map_err(|error| {
+                // The address is in it otherwise.
+                Failure::Passing(WebhookError::Unreachable(error.without_url()), None)
+            })?;
         let status = answer.status();
         if status.is_success() {
             return Ok(());

@@ -131,7 +131,9 @@ impl Default for Metrics {
             hooks: Family::default(),
             unreconciled: Family::default(),
             verbs: Family::new_with_constructor(|| {
-                Histogram::new([0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 15.0, 60.0, 300.0, 900.0, 3600.0])
+                Histogram::new([
+                    0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 15.0, 60.0, 300.0, 900.0, 3600.0,
+                ])
             }),
             objects: Family::default(),
             drift: Family::default(),
@@ -333,7 +335,9 @@ impl Metrics {
 
     fn took(&self, verb: &'static str, took: Duration) {
         let labels = VerbLabels { verb };
-        self.verbs.get_or_create(&labels).observe(took.as_secs_f64());
+        self.verbs
+            .get_or_create(&labels)
+            .observe(took.as_secs_f64());
     }
 
     /// From now on an environment has a commit that is not brought about.

@@ -33,7 +33,10 @@ fn written(events: &Events, verb: &str, namespace: &str) -> Vec<String> {
             && event.code() < 300
             && object.is_some_and(|object| object.namespace == namespace)
     });
-    let names = events.0.iter().filter_map(|event| event.object_ref.as_ref());
+    let names = events
+        .0
+        .iter()
+        .filter_map(|event| event.object_ref.as_ref());
     names.map(|object| object.name.clone()).collect()
 }
 
@@ -98,7 +101,9 @@ fn what_was_reached_is_kept_while_a_dependency_is_not_ready() {
     fleet.applied();
     fleet.edit("manifests/base/base.yaml", "replicas: 0", "replicas: 1");
     fleet.commit();
-    fleet.run(&["apply", "depends-kept/base", "--yes"]).ended_with(6);
+    fleet
+        .run(&["apply", "depends-kept/base", "--yes"])
+        .ended_with(6);
     fleet.kubectl(&[
         "patch",
         "configmap",
@@ -108,13 +113,17 @@ fn what_was_reached_is_kept_while_a_dependency_is_not_ready() {
         "-p",
         r#"{"data":{"k":"mine"}}"#,
     ]);
-    fleet.run(&["apply", "depends-kept/web", "--yes"]).ended_with(0);
+    fleet
+        .run(&["apply", "depends-kept/web", "--yes"])
+        .ended_with(0);
     let value = fleet.field(&["configmap", "web", "-n", "depends-kept"], "{.data.k}");
     assert_eq!(value, "first");
     // A change waits.
     fleet.edit("manifests/web/web.yaml", "k: first", "k: second");
     fleet.commit();
-    fleet.run(&["apply", "depends-kept/web", "--yes"]).ended_with(7);
+    fleet
+        .run(&["apply", "depends-kept/web", "--yes"])
+        .ended_with(7);
 }
 
 #[test]

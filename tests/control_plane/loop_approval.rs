@@ -1,7 +1,7 @@
 //! The loop carries out what was approved, and nothing else.
 
 use crate::fleet::Fleet;
-use crate::loop_run::{fleet, Loop};
+use crate::loop_run::{Loop, fleet};
 
 const RELEASE: &str = "release.pleach.dev/loop-approved.web";
 
@@ -14,7 +14,9 @@ fn approve(fleet: &Fleet, digest: &str) {
 fn effects(fleet: &Fleet) -> String {
     let plan = fleet.plan();
     let digest = plan["effects"].as_str().unwrap().to_owned();
-    fleet.run(&["plan", fleet.environment]).says(&format!("effects {digest}"));
+    fleet
+        .run(&["plan", fleet.environment])
+        .says(&format!("effects {digest}"));
     digest
 }
 
@@ -32,7 +34,9 @@ fn a_plan_is_carried_out_when_its_effects_are_approved() {
     let first = effects(&fleet);
     for part in [
         format!("waits for approval of {first}: 1 to create (create ConfigMap/loop-approved/web)"),
-        format!("kubectl annotate --overwrite releases.pleach.dev loop-approved.web pleach.dev/approved={first}"),
+        format!(
+            "kubectl annotate --overwrite releases.pleach.dev loop-approved.web pleach.dev/approved={first}"
+        ),
     ] {
         assert!(said.contains(&part), "{said}");
     }
@@ -41,7 +45,9 @@ fn a_plan_is_carried_out_when_its_effects_are_approved() {
     approve(&fleet, "sha256:00");
     let said = fleet.until("the other digest", |fleet| {
         let (_, message) = fleet.condition("Stalled")?;
-        message.contains("what is approved is sha256:00").then_some(message)
+        message
+            .contains("what is approved is sha256:00")
+            .then_some(message)
     });
     assert!(said.contains(&first), "{said}");
     assert_eq!(fleet.value(), None);
@@ -51,7 +57,15 @@ fn a_plan_is_carried_out_when_its_effects_are_approved() {
 
     // What was reached is kept without asking.
     let patch = r#"{"data":{"k":"mine"}}"#;
-    fleet.kubectl(&["patch", "configmap", "web", "-n", fleet.environment, "-p", patch]);
+    fleet.kubectl(&[
+        "patch",
+        "configmap",
+        "web",
+        "-n",
+        fleet.environment,
+        "-p",
+        patch,
+    ]);
     fleet.until_value("first");
 
     // The next one is another one.

@@ -35,8 +35,23 @@ fn a_release_that_waits_is_woken_when_what_it_depends_on_is_ready() {
     fleet.until("both wait", |_| {
         (waiting("web") > 0.0 && waiting("base") > 0.0).then_some(())
     });
-    fleet.kubectl(&["create", "configmap", "flag", "-n", name, "--from-literal=on=no"]);
-    fleet.kubectl(&["patch", "configmap", "flag", "-n", name, "-p", r#"{"data":{"on":"yes"}}"#]);
+    fleet.kubectl(&[
+        "create",
+        "configmap",
+        "flag",
+        "-n",
+        name,
+        "--from-literal=on=no",
+    ]);
+    fleet.kubectl(&[
+        "patch",
+        "configmap",
+        "flag",
+        "-n",
+        name,
+        "-p",
+        r#"{"data":{"on":"yes"}}"#,
+    ]);
     let since = Instant::now();
     fleet.until_value("first");
     assert!(since.elapsed() < Duration::from_secs(10), "{since:?}");
@@ -46,14 +61,33 @@ fn a_release_that_waits_is_woken_when_what_it_depends_on_is_ready() {
     assert!(waiting("web") <= 2.0, "{}", waiting("web"));
 
     // A commit that changes both: the second one waits, and is told so.
-    fleet.kubectl(&["patch", "configmap", "flag", "-n", name, "-p", r#"{"data":{"on":"no"}}"#]);
+    fleet.kubectl(&[
+        "patch",
+        "configmap",
+        "flag",
+        "-n",
+        name,
+        "-p",
+        r#"{"data":{"on":"no"}}"#,
+    ]);
     fleet.edit("manifests/base/base.yaml", "k: first", "k: second");
     fleet.push_value("first", "second");
     running.pushed();
     let said = fleet.until_condition("Reconciling", "DependencyNotReady");
-    assert!(said.contains("it depends on release base, which was not brought to commit "), "{said}");
+    assert!(
+        said.contains("it depends on release base, which was not brought to commit "),
+        "{said}"
+    );
     assert_eq!(fleet.value().as_deref(), Some("first"));
-    fleet.kubectl(&["patch", "configmap", "flag", "-n", name, "-p", r#"{"data":{"on":"yes"}}"#]);
+    fleet.kubectl(&[
+        "patch",
+        "configmap",
+        "flag",
+        "-n",
+        name,
+        "-p",
+        r#"{"data":{"on":"yes"}}"#,
+    ]);
     fleet.until_value("second");
     fleet.until_not("Reconciling");
     running.stopped();

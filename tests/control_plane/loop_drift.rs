@@ -37,14 +37,23 @@ pub(crate) fn until_ready(fleet: &Fleet) {
 }
 
 fn data(fleet: &Fleet, name: &str) -> String {
-    let args = ["configmap", name, "-n", fleet.environment, "--ignore-not-found"];
+    let args = [
+        "configmap",
+        name,
+        "-n",
+        fleet.environment,
+        "--ignore-not-found",
+    ];
     fleet.field(&args, "{.data.k}")
 }
 
 /// The objects of the release that were asked for or written; those of whole
 /// kinds have no name.
 fn touched(fleet: &Fleet, events: &Events) -> BTreeSet<String> {
-    let objects = events.0.iter().filter_map(|event| event.object_ref.as_ref());
+    let objects = events
+        .0
+        .iter()
+        .filter_map(|event| event.object_ref.as_ref());
     objects
         .filter(|object| ["configmaps", "deployments"].contains(&object.resource.as_str()))
         .filter(|object| object.namespace.is_empty() || object.namespace == fleet.environment)
@@ -57,9 +66,20 @@ fn drift_of_one_object_is_corrected_at_once_with_requests_for_it_only() {
     let (fleet, running) = deployed("loop-watch", "");
     let namespace = ["-n", fleet.environment];
     let cases: [&[&str]; 4] = [
-        &["patch", "configmap", "web", "-p", r#"{"data":{"k":"mine"}}"#],
+        &[
+            "patch",
+            "configmap",
+            "web",
+            "-p",
+            r#"{"data":{"k":"mine"}}"#,
+        ],
         &["delete", "configmap", "web"],
-        &["label", "configmap", "web", "applyset.kubernetes.io/part-of-"],
+        &[
+            "label",
+            "configmap",
+            "web",
+            "applyset.kubernetes.io/part-of-",
+        ],
         &["annotate", "configmap", "web", "pleach.dev/desired-"],
     ];
     for case in cases {
@@ -90,7 +110,13 @@ fn drift_of_one_object_is_corrected_at_once_with_requests_for_it_only() {
 }
 
 fn uid_and_version(fleet: &Fleet) -> String {
-    let args = ["configmap", "web", "-n", fleet.environment, "--ignore-not-found"];
+    let args = [
+        "configmap",
+        "web",
+        "-n",
+        fleet.environment,
+        "--ignore-not-found",
+    ];
     fleet.field(&args, "{.metadata.uid} {.metadata.resourceVersion}")
 }
 
@@ -110,11 +136,21 @@ spec: {scaleTargetRef: {apiVersion: apps/v1, kind: Deployment, name: idle}, maxR
     };
     let before = unchanged();
     let (_, events) = fleet.watched(|fleet| {
-        fleet.kubectl(&["scale", "deployment", "idle", "--replicas=2", "-n", "loop-scaled"]);
+        fleet.kubectl(&[
+            "scale",
+            "deployment",
+            "idle",
+            "--replicas=2",
+            "-n",
+            "loop-scaled",
+        ]);
         fleet.until("a look", |_| (unchanged() > before).then_some(()));
     });
     assert_eq!(object_writes(&events), [""; 0]);
-    let replicas = fleet.field(&["deployment", "idle", "-n", "loop-scaled"], "{.spec.replicas}");
+    let replicas = fleet.field(
+        &["deployment", "idle", "-n", "loop-scaled"],
+        "{.spec.replicas}",
+    );
     assert_eq!(replicas, "2");
     running.stopped();
 }
@@ -127,7 +163,16 @@ fn drift_that_is_only_reported_is_told_at_once_and_taken_back_at_once() {
     let patch = |value: &str| {
         let patch = format!(r#"{{"data":{{"k":"{value}"}}}}"#);
         let manager = "--field-manager=ann";
-        fleet.kubectl(&["patch", "configmap", "web", "-n", "loop-told", "-p", &patch, manager]);
+        fleet.kubectl(&[
+            "patch",
+            "configmap",
+            "web",
+            "-n",
+            "loop-told",
+            "-p",
+            &patch,
+            manager,
+        ]);
     };
     patch("mine");
     fleet.until_condition("Drifted", "ChangedByOthers");

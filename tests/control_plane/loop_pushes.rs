@@ -19,12 +19,19 @@ fn a_push_is_applied_within_two_seconds() {
     let secret = fleet.file("webhook-secret", SECRET);
     let text = fleet.configuration_text(&server.url(".git"), "");
     let forge = format!("    forge: {{kind: github, webhookSecretFile: {secret}}}\n");
-    let text = text.replace("    environments:\n", &format!("{forge}    environments:\n"));
+    let text = text.replace(
+        "    environments:\n",
+        &format!("{forge}    environments:\n"),
+    );
     let config = fleet.file("loop.yaml", &text);
     let running = fleet.runs_with(&["--config", &config]);
     fleet.until_value("first");
     until_ready(&fleet);
-    for (from, to) in [("first", "second"), ("second", "third"), ("third", "fourth")] {
+    for (from, to) in [
+        ("first", "second"),
+        ("second", "third"),
+        ("third", "fourth"),
+    ] {
         fleet.push_value(from, to);
         let pushed = Timestamp::now();
         let (_, events) = fleet.watched(|fleet| {
@@ -51,7 +58,9 @@ fn a_commit_that_changes_nothing_of_an_environment_costs_nothing() {
     until_ready(&fleet);
     let looks =
         "pleach_looks_total{environment=\"loop-unrelated\",release=\"web\",result=\"deployed\"}";
-    fleet.until("the first look", |_| (running.number(looks) > 0.0).then_some(()));
+    fleet.until("the first look", |_| {
+        (running.number(looks) > 0.0).then_some(())
+    });
     let rendered = || running.number("pleach_verb_duration_seconds_count{verb=\"render\"}");
     let planned = || running.number("pleach_verb_duration_seconds_count{verb=\"plan\"}");
     let fetched =

@@ -68,7 +68,10 @@ impl Webhook {
 
 /// Reasons of the Events about the release.
 fn events(fleet: &Fleet) -> BTreeSet<String> {
-    let field = format!("--field-selector=involvedObject.name={}.web", fleet.environment);
+    let field = format!(
+        "--field-selector=involvedObject.name={}.web",
+        fleet.environment
+    );
     let path = "-o=jsonpath={range .items[*]}{.reason} {end}";
     let reasons = fleet.kubectl(&["get", "events", "-n", "default", &field, path]);
     reasons.split_whitespace().map(str::to_owned).collect()
@@ -97,7 +100,15 @@ fn people_are_told_once_per_change_of_state() {
     assert_eq!(said(&bodies[0]), "web deployed: ");
 
     let patch = r#"{"data":{"k":"mine"}}"#;
-    fleet.kubectl(&["patch", "configmap", "web", "-n", fleet.environment, "-p", patch]);
+    fleet.kubectl(&[
+        "patch",
+        "configmap",
+        "web",
+        "-n",
+        fleet.environment,
+        "-p",
+        patch,
+    ]);
     let bodies = webhook.until(&fleet, 2);
     assert!(said(&bodies[1]).starts_with("web drifted: "), "{bodies:?}");
 
@@ -132,7 +143,10 @@ fn people_are_told_once_per_change_of_state() {
     for reason in ["Deployed", "DriftCorrected"] {
         assert!(seen.contains(reason), "{seen:?}");
     }
-    assert!(seen.contains("Refused") || seen.contains("SyncFailed"), "{seen:?}");
+    assert!(
+        seen.contains("Refused") || seen.contains("SyncFailed"),
+        "{seen:?}"
+    );
     // Who describes the release finds them.
     let described = fleet.kubectl(&["describe", "release.pleach.dev", "loop-heard.web"]);
     assert!(described.contains("DriftCorrected"), "{described}");

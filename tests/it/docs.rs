@@ -274,13 +274,20 @@ fn every_metric_is_described() {
         .map(|line| {
             let mut cells = line.trim_matches('|').split('|').map(str::trim);
             let name = cells.next().unwrap().trim_matches('`');
-            let labels = cells.next().unwrap().split(", ").filter(|label| !label.is_empty());
+            let labels = cells
+                .next()
+                .unwrap()
+                .split(", ")
+                .filter(|label| !label.is_empty());
             let mut labels: Vec<&str> = labels.map(|label| label.trim_matches('`')).collect();
             labels.sort_unstable();
             (name, labels)
         })
         .collect();
-    let names: BTreeSet<&str> = described.keys().map(|name| name.trim_end_matches("_total")).collect();
+    let names: BTreeSet<&str> = described
+        .keys()
+        .map(|name| name.trim_end_matches("_total"))
+        .collect();
     assert_eq!(names, pleach::server::metrics::NAMES.into());
     // What is shown after one event of each kind has these names and labels.
     let shown = every_metric();
@@ -290,7 +297,9 @@ fn every_metric_is_described() {
             rest.starts_with(['{', ' ']) || rest.starts_with("_count")
         });
         let line = line.unwrap_or_else(|| panic!("{name} is not shown: {shown}"));
-        let inner = line.split_once('{').map_or("", |(_, rest)| rest.split_once('}').unwrap().0);
+        let inner = line
+            .split_once('{')
+            .map_or("", |(_, rest)| rest.split_once('}').unwrap().0);
         let mut found: Vec<&str> = inner
             .split(',')
             .filter_map(|label| Some(label.split_once('=')?.0))
@@ -314,12 +323,36 @@ fn every_metric() -> String {
         release: text("web"),
     };
     for event in [
-        LoopEvent::Fetched { repository: text("fleet"), branches: 1, took },
-        LoopEvent::Loaded { environment: text("prod"), revision: text("a"), releases: 1, took },
-        LoopEvent::Looking { release: release.clone() },
-        LoopEvent::Carried { release: release.clone(), objects: vec![(Action::Create, 2)], took },
-        LoopEvent::Changed { release: release.clone(), objects: 1 },
-        LoopEvent::Looked { release, revision: text("a"), end: End::Deployed, message: text(""), took },
+        LoopEvent::Fetched {
+            repository: text("fleet"),
+            branches: 1,
+            took,
+        },
+        LoopEvent::Loaded {
+            environment: text("prod"),
+            revision: text("a"),
+            releases: 1,
+            took,
+        },
+        LoopEvent::Looking {
+            release: release.clone(),
+        },
+        LoopEvent::Carried {
+            release: release.clone(),
+            objects: vec![(Action::Create, 2)],
+            took,
+        },
+        LoopEvent::Changed {
+            release: release.clone(),
+            objects: 1,
+        },
+        LoopEvent::Looked {
+            release,
+            revision: text("a"),
+            end: End::Deployed,
+            message: text(""),
+            took,
+        },
     ] {
         metrics.count(&event);
     }

@@ -45,7 +45,9 @@ fn log(event: &LoopEvent) {
             revision,
             releases,
             took,
-        } => tracing::info!(%environment, %revision, releases, took = took.as_secs_f64(), "environment read"),
+        } => {
+            tracing::info!(%environment, %revision, releases, took = took.as_secs_f64(), "environment read")
+        }
         LoopEvent::Unaffected {
             environment,
             revision,

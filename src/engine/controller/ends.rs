@@ -9,8 +9,8 @@ use tokio::sync::watch;
 use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 
-use super::run::{LIMIT, Wanted, carry_out, line};
 use super::environment::conditions;
+use super::run::{LIMIT, Wanted, carry_out, line};
 use super::{End, LoopEvent, Shared, approval, pace};
 use crate::engine::planning::{Gone, candidates, gone, readable};
 use crate::engine::sync::state::{self, Search};

@@ -298,12 +298,11 @@ impl Environment {
             if known.as_ref().map(|known| &known.standing) != Some(&now.standing) {
                 moved.push(name.release.clone());
             }
-            let (known, orders) = (known.map(|known| known.orders), now.orders);
-            let is_asked = known.is_some_and(|known| {
-                known.suspend != orders.suspend
-                    || known.approved != orders.approved
-                    || (orders.sync.is_some() && known.sync != orders.sync)
-            });
+            // One that is heard of for the first time may have been asked already.
+            let known = known.map(|known| known.orders).unwrap_or_default();
+            let is_asked = known.suspend != now.orders.suspend
+                || known.approved != now.orders.approved
+                || (now.orders.sync.is_some() && known.sync != now.orders.sync);
             if is_asked && let Some(running) = self.releases.get(&name.release) {
                 running.wake.notify_one();
             }
@@ -342,8 +341,7 @@ impl Environment {
         let work = format!("to read environment {name}");
         let _work = self.shared.pulse.work(work, LIMIT);
         let (at, from, inputs) = (commit.clone(), reader.clone(), self.inputs.clone());
-        let reading =
-            tokio::task::spawn_blocking(move || load(&from, &at, &name, inputs.as_ref()));
+        let reading = tokio::task::spawn_blocking(move || load(&from, &at, &name, inputs.as_ref()));
         let Some(read) = self.shared.stop.run_until_cancelled(reading).await else {
             return;
         };

@@ -179,7 +179,10 @@ mod tests {
         // Another commit is another failure.
         assert!(told.judge(End::Failed, false, "abc", "why").is_some());
         assert!(told.judge(End::Failed, false, "def", "why").is_some());
-        assert!(told.judge(End::Failed, false, "def", "other words").is_none());
+        assert!(
+            told.judge(End::Failed, false, "def", "other words")
+                .is_none()
+        );
         // Another plan waits for another approval.
         assert!(told.judge(End::Unapproved, false, "def", "a").is_some());
         assert!(told.judge(End::Unapproved, false, "def", "a").is_none());
@@ -200,7 +203,9 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_message_is_one_line_and_short() {
         let mut told = Told::new();
-        let item = told.judge(End::Failed, false, "abc", &"a\nb ".repeat(1000)).unwrap();
+        let item = told
+            .judge(End::Failed, false, "abc", &"a\nb ".repeat(1000))
+            .unwrap();
         assert!(item.message.starts_with("a b a b"), "{}", item.message);
         assert!(item.message.len() <= LONGEST + '…'.len_utf8());
     }

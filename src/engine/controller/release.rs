@@ -24,8 +24,8 @@ use super::run::{Done, LIMIT, Wanted, carry_out, line};
 use super::waiting::Awaited;
 use super::{End, LoopEvent, NAMED, Shared, approval, pace};
 use crate::engine::planning::Planned;
-use crate::engine::sync::{SyncError, introduce};
 use crate::engine::sync::state::{self, Announcement};
+use crate::engine::sync::{SyncError, introduce};
 use crate::engine::words;
 use crate::io::cluster::ResourcePath;
 
@@ -155,7 +155,9 @@ impl Release {
             let looked = Box::pin(self.look(&wanted, &changed, &stop)).await;
             let Some(mut looked) = looked else { return };
             self.fruitless = match looked.end {
-                End::Unchanged | End::Drifted if !changed.is_empty() => self.fruitless.saturating_add(1),
+                End::Unchanged | End::Drifted if !changed.is_empty() => {
+                    self.fruitless.saturating_add(1)
+                }
                 _ => 0,
             };
             let calm_at = Instant::now() + calm(self.fruitless);
@@ -246,7 +248,11 @@ impl Release {
             return;
         };
         let (release, rendered) = wanted.release();
-        if !self.subscription.as_ref().is_some_and(|one| one.is_to(members)) {
+        if !self
+            .subscription
+            .as_ref()
+            .is_some_and(|one| one.is_to(members))
+        {
             self.subscription = Some(members.subscribe(release.name.field_manager()));
         }
         if let Some(subscription) = &mut self.subscription {

@@ -155,7 +155,10 @@ pub(super) async fn carry_out(
     let started = Instant::now();
     let result = Box::pin(running).await;
     let took = started.elapsed();
-    let members = result.as_ref().ok().and_then(|result| result.members.clone());
+    let members = result
+        .as_ref()
+        .ok()
+        .and_then(|result| result.members.clone());
     let (end, message) = judge(&plan, result);
     if plan.has_steps() {
         let is_done = matches!(end, End::Deployed | End::Removed);

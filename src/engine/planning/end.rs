@@ -15,7 +15,8 @@ use pleach_domain::repo::{self, FileTree, ResolvedRelease, Sequence, VersionPoli
 use super::{Heirs, Planned, Planner, Predecessors};
 use crate::engine::load::{Loaded, is_unknown, pleach_version};
 use crate::engine::sync::{
-    SyncError, look_at_dependants, look_into_namespaces, observe, recognize, review_access, review_end,
+    SyncError, look_at_dependants, look_into_namespaces, observe, recognize, review_access,
+    review_end,
 };
 use crate::io::cluster::Cluster;
 
@@ -283,7 +284,11 @@ fn in_order(gone: Vec<Gone>) -> Vec<Gone> {
     };
     let needs: Vec<Vec<usize>> = gone
         .iter()
-        .map(|on| (0..gone.len()).filter(|&at| depends(&gone[at], on)).collect())
+        .map(|on| {
+            (0..gone.len())
+                .filter(|&at| depends(&gone[at], on))
+                .collect()
+        })
         .collect();
     let order = arrange(&needs).order;
     let mut gone: Vec<Option<Gone>> = gone.into_iter().map(Some).collect();

@@ -55,7 +55,9 @@ pub fn arrange(needs: &[Vec<usize>]) -> Arranged {
                 }
                 Seen::Open if arranged.circles.len() < CIRCLES => {
                     let first = path.iter().position(|(one, _)| *one == need);
-                    let circle = path[first.unwrap_or_default()..].iter().map(|(one, _)| *one);
+                    let circle = path[first.unwrap_or_default()..]
+                        .iter()
+                        .map(|(one, _)| *one);
                     arranged.circles.push(circle.chain([need]).collect());
                 }
                 Seen::Open => {}

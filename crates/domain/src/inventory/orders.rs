@@ -154,7 +154,12 @@ mod tests {
             let orders = Orders::read(&json!({"kind": kind, "metadata": metadata}));
             assert_eq!(orders.approved.as_deref(), Some("sha256:ab"));
             // It is an annotation and nothing else.
-            assert!(!orders.patch(&json!({"kind": kind})).to_string().contains("sha256"));
+            assert!(
+                !orders
+                    .patch(&json!({"kind": kind}))
+                    .to_string()
+                    .contains("sha256")
+            );
         }
     }
 

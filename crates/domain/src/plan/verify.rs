@@ -56,7 +56,12 @@ fn wait_for_unchanged(ctx: &Ctx<'_>, draft: &mut Draft) {
         .map(|change| change.object.clone())
         .filter(|id| ctx.is_desired(id) && !draft.awaited.contains_key(id))
         // What was not looked at was ready, and nobody has touched it.
-        .filter(|id| ctx.observed.focus.as_ref().is_none_or(|some| some.contains(id)))
+        .filter(|id| {
+            ctx.observed
+                .focus
+                .as_ref()
+                .is_none_or(|some| some.contains(id))
+        })
         // It may be gone by now.
         .filter(|id| !ctx.desired.has_run(id, &ctx.observed.journal))
         .collect();

@@ -40,7 +40,11 @@ mod tests {
     #[test]
     fn a_message_has_the_limits_of_templates() {
         let context = json!({"release": "web", "message": "a \"b\"\nc"});
-        let said = message("m", "{\"text\": {{ (release ~ ': ' ~ message) | tojson }}}", &context);
+        let said = message(
+            "m",
+            "{\"text\": {{ (release ~ ': ' ~ message) | tojson }}}",
+            &context,
+        );
         let said: Value = serde_json::from_str(&said.unwrap()).unwrap();
         assert_eq!(said["text"], "web: a \"b\"\nc");
         for refused in [

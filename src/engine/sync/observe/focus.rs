@@ -49,7 +49,13 @@ pub async fn observe_some(
     };
     let wanted: HashSet<&ObjectId> = desired.manifests.iter().map(Manifest::id).collect();
     if !some.iter().all(|id| wanted.contains(id))
-        || !is_settled(desired, &wanted, &installed, &recorded.inventory, &recorded.journal)
+        || !is_settled(
+            desired,
+            &wanted,
+            &installed,
+            &recorded.inventory,
+            &recorded.journal,
+        )
     {
         return Ok(None);
     }
@@ -141,12 +147,15 @@ fn is_settled(
         desired.has_run(id, journal)
             || inventory.entries.get(id).is_some_and(|entry| {
                 entry.state == EntryState::Applied
-                    && entry.desired.map(DesiredDigest::Known)
-                        == desired.digests.get(id).copied()
+                    && entry.desired.map(DesiredDigest::Known) == desired.digests.get(id).copied()
             })
     };
     let is_known = |(id, entry): (&ObjectId, &Entry)| {
-        wanted.contains(id) || matches!(entry.state, EntryState::Observed | EntryState::Kept)
+        // The namespace of the release may be in no manifest.
+        let is_own = id.is("", "Namespace") && desired.namespace.as_ref() == Some(&id.name);
+        is_own
+            || wanted.contains(id)
+            || matches!(entry.state, EntryState::Observed | EntryState::Kept)
     };
     is_reached
         && journal.overlays.is_empty()

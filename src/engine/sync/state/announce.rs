@@ -41,7 +41,12 @@ pub async fn announce(
     };
     // Events about what lies in no namespace lie in this one.
     let namespace = record.namespace.as_deref().unwrap_or("default");
-    let identity = json!([live["metadata"]["uid"], said.reason, said.revision, said.message]);
+    let identity = json!([
+        live["metadata"]["uid"],
+        said.reason,
+        said.revision,
+        said.message
+    ]);
     let short = Digest::of(&canonical_json(&identity)).short();
     let events = ResourcePath::namespaced("v1", "Event", "events");
     let id = events.id(Some(namespace), &format!("{name}.{short}"));

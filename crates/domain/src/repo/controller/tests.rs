@@ -223,7 +223,8 @@ fn who_is_told_of_what_is_read() {
     };
     let bodies = |cause| -> Vec<Option<String>> {
         let told = controller.notifications.iter();
-        told.map(|one| one.body(&news(cause)).map(Result::unwrap)).collect()
+        told.map(|one| one.body(&news(cause)).map(Result::unwrap))
+            .collect()
     };
     let failed = bodies(NotificationCause::Failed);
     assert_eq!(failed[0].as_deref(), Some("web: no"));
@@ -240,7 +241,10 @@ fn who_is_told_of_what_is_read() {
 fn a_template_that_cannot_be_written_is_refused_beforehand() {
     let errors = told("[{webhook: {urlFile: url, template: \"{{ secret }}\"}}]").unwrap_err();
     assert_eq!(errors.len(), 1, "{errors:?}");
-    assert!(errors[0].starts_with("loop.yaml:3: `template`: "), "{errors:?}");
+    assert!(
+        errors[0].starts_with("loop.yaml:3: `template`: "),
+        "{errors:?}"
+    );
     let errors = told("[{webhook: {urlFile: \"\"}, on: []}]").unwrap_err();
     assert_eq!(errors.len(), 2, "{errors:?}");
 }

@@ -36,10 +36,10 @@ pub(super) fn check(releases: &[format::Release], nodes: &[Node], findings: &mut
                 needed.push(*index);
                 continue;
             }
-            let message = format!(
-                "`dependsOn` names release `{name}`, which the environment does not have"
-            );
-            let mut finding = Finding::error(Kind::Repository, "unknown-release", message).at(place);
+            let message =
+                format!("`dependsOn` names release `{name}`, which the environment does not have");
+            let mut finding =
+                Finding::error(Kind::Repository, "unknown-release", message).at(place);
             finding.hint = did_you_mean(name, &known.keys().copied().collect::<Vec<_>>());
             findings.push(finding);
         }
@@ -104,13 +104,20 @@ fn object(
         invalid(message, "write kind, name and namespace without patterns");
         return None;
     }
-    let group = said.group.as_deref().or_else(|| well_known_group(&said.kind));
+    let group = said
+        .group
+        .as_deref()
+        .or_else(|| well_known_group(&said.kind));
     let Some(group) = group else {
         let message = format!("the group of {} is not known", said.kind);
         invalid(message, "say it with `group`");
         return None;
     };
-    let ready = match said.ready.as_deref().map(|text| Expression::compile(text, NAMES)) {
+    let ready = match said
+        .ready
+        .as_deref()
+        .map(|text| Expression::compile(text, NAMES))
+    {
         None => None,
         Some(Ok(ready)) => Some(ready),
         Some(Err(error)) => {
