@@ -122,7 +122,8 @@ impl Planner<'_> {
             plan = plan::plan(&desired, &observation.observed, &policy);
         }
         if self.options.review {
-            let neighbor = |name: &str| self.neighbor(name);
+            let (loaded, predecessors) = (self.loaded, self.options.predecessors);
+            let neighbor = |name: &str| neighbor(loaded, predecessors, name);
             let observed = &mut observation.observed;
             if look_at_dependencies(&cluster, &desired, observed, &plan, &neighbor).await? {
                 plan = plan::plan(&desired, observed, &policy);
@@ -169,25 +170,6 @@ impl Planner<'_> {
         }))
     }
 
-    /// What is asked of another release that one depends on.
-    fn neighbor(&self, name: &str) -> Neighbor<'_> {
-        let environment = &self.loaded.environment;
-        let mut releases = environment.releases.iter();
-        let release = releases.find(|release| release.name.release == name);
-        let at_revision = self.options.predecessors == Predecessors::AtRevision;
-        let is_asked_for = self.loaded.names().contains(&name);
-        Neighbor {
-            wanted: Wanted {
-                version: release.and_then(|release| release.version.as_deref()),
-                revision: match &self.loaded.revision {
-                    Revision::Commit(commit) if at_revision => Some(commit),
-                    _ => None,
-                },
-            },
-            comes_first: is_asked_for && self.options.predecessors == Predecessors::ComeFirst,
-        }
-    }
-
     /// Makes the plan for a subject.
     pub async fn plan_for(&self, subject: &Subject<'_>) -> Result<Planned, SyncError> {
         match subject {
@@ -200,6 +182,25 @@ impl Planner<'_> {
     pub fn policy(&self, release: &ResolvedRelease) -> Policy {
         let cluster = self.cluster_id.cloned();
         policy(&self.loaded.environment, release, cluster, self.options)
+    }
+}
+
+/// What is asked of another release that one depends on.
+fn neighbor<'a>(loaded: &'a Loaded, predecessors: Predecessors, name: &str) -> Neighbor<'a> {
+    let mut releases = loaded.environment.releases.iter();
+    let release = releases.find(|release| release.name.release == name);
+    let is_asked_for = loaded.names().contains(&name);
+    Neighbor {
+        wanted: Wanted {
+            version: release.and_then(|release| release.version.as_deref()),
+            revision: match &loaded.revision {
+                Revision::Commit(commit) if predecessors == Predecessors::AtRevision => {
+                    Some(commit.as_str())
+                }
+                Revision::Commit(_) | Revision::Dirty(_) | Revision::None => None,
+            },
+        },
+        comes_first: is_asked_for && predecessors == Predecessors::ComeFirst,
     }
 }
 

@@ -135,15 +135,14 @@ fn an_object_of_anybody_is_ready_when_its_expression_holds() {
     apply()
         .ended_with(7)
         .says("it depends on ConfigMap/depends-flag/flag, which does not exist");
-    let flag = |args: &[&str]| {
-        fleet.kubectl(&[args, &["configmap", "flag", "-n", "depends-flag"]].concat());
-    };
-    flag(&["create", "--from-literal=on=no"]);
+    let namespace = ["-n", fleet.environment];
+    let flag = |args: &[&str]| drop(fleet.kubectl(&[args, &namespace].concat()));
+    flag(&["create", "configmap", "flag", "--from-literal=on=no"]);
     apply()
         .ended_with(7)
         .says("which is not ready: `data.on == 'yes'` does not hold");
     assert!(!fleet.exists(&["configmap", "web", "-n", "depends-flag"]));
-    flag(&["patch", "-p", r#"{"data":{"on":"yes"}}"#]);
+    flag(&["patch", "configmap", "flag", "-p", r#"{"data":{"on":"yes"}}"#]);
     apply().ended_with(0);
     assert!(fleet.exists(&["configmap", "web", "-n", "depends-flag"]));
 }

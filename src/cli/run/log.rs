@@ -46,7 +46,7 @@ fn log(event: &LoopEvent) {
             releases,
             took,
         } => {
-            tracing::info!(%environment, %revision, releases, took = took.as_secs_f64(), "environment read")
+            tracing::info!(%environment, %revision, releases, took = took.as_secs_f64(), "environment read");
         }
         LoopEvent::Unaffected {
             environment,

@@ -55,9 +55,10 @@ fn difference(plan: &Plan) -> String {
     if more > 0 {
         changed.push(format!("and {more} more"));
     }
-    match counts.is_empty() {
+    if counts.is_empty() {
         // A restart, a gate, or only the end of something temporary.
-        true => format!("{} steps, no object of git", plan.steps.len()),
-        false => format!("{} ({})", counts.join(", "), changed.join(", ")),
+        format!("{} steps, no object of git", plan.steps.len())
+    } else {
+        format!("{} ({})", counts.join(", "), changed.join(", "))
     }
 }

@@ -184,8 +184,8 @@ fn resolve(said: format::Controller, node: &Node, findings: &mut Vec<Finding>) -
         repositories.push(repository(said, node, findings));
     }
     let nodes = node.get("notifications").map_or(&[][..], Node::items);
-    let said = said.notifications.unwrap_or_default();
-    let notifications = notifications::resolve(said, nodes, findings);
+    let told = said.notifications.unwrap_or_default();
+    let notifications = notifications::resolve(told, nodes, findings);
     Controller {
         listen,
         metrics,
