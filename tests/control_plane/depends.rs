@@ -43,11 +43,15 @@ fn written(events: &Events, verb: &str, namespace: &str) -> Vec<String> {
 #[test]
 fn a_release_is_applied_after_what_it_depends_on_and_goes_before_it() {
     let fleet = fleet("depends", "[base]", &config_map("base", "first"));
-    let (run, events) = fleet.watched(Fleet::applied);
+    let apply = |fleet: &Fleet| {
+        let run = fleet.run(&["apply", "depends", "--yes", "--verbose"]);
+        run.ended_with(0)
+    };
+    let (run, events) = fleet.watched(apply);
     run.says("release base is carried out and ready first");
     assert_eq!(written(&events, "patch", "depends"), ["base", "web"]);
     // Both are there: nothing has to be said any more.
-    let run = fleet.applied();
+    let run = apply(&fleet);
     assert!(!run.stderr.contains("ready first"), "{}", run.shown());
 
     // Whoever is needed does not go.
@@ -62,7 +66,7 @@ fn a_release_is_applied_after_what_it_depends_on_and_goes_before_it() {
         fleet.cluster_id()
     ));
     fleet.commit();
-    let (run, events) = fleet.watched(Fleet::applied);
+    let (run, events) = fleet.watched(apply);
     run.says("release depends.web, which depends on it, goes first");
     assert_eq!(written(&events, "delete", "depends"), ["web", "base"]);
 }
