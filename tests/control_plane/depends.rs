@@ -146,7 +146,13 @@ fn an_object_of_anybody_is_ready_when_its_expression_holds() {
         .ended_with(7)
         .says("which is not ready: `data.on == 'yes'` does not hold");
     assert!(!fleet.exists(&["configmap", "web", "-n", "depends-flag"]));
-    flag(&["patch", "configmap", "flag", "-p", r#"{"data":{"on":"yes"}}"#]);
+    flag(&[
+        "patch",
+        "configmap",
+        "flag",
+        "-p",
+        r#"{"data":{"on":"yes"}}"#,
+    ]);
     apply().ended_with(0);
     assert!(fleet.exists(&["configmap", "web", "-n", "depends-flag"]));
 }

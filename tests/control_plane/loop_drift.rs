@@ -7,6 +7,7 @@ use pleach_testkit::audit::Events;
 
 use crate::fleet::{Fleet, object_writes};
 use crate::loop_run::{Loop, fleet};
+use crate::rights::Team;
 use crate::samples::{config_map, deployment};
 
 /// From the change until it is taken back.
@@ -178,5 +179,38 @@ fn drift_that_is_only_reported_is_told_at_once_and_taken_back_at_once() {
     fleet.until_condition("Drifted", "ChangedByOthers");
     patch("first");
     fleet.until_not("Drifted");
+    running.stopped();
+}
+
+#[test]
+fn who_has_rights_in_one_namespace_sees_what_changes_there() {
+    let team = Team::new("loop-team", "namespaced.yaml", "pleach", &["loop-team"]);
+    let fleet = &team.fleet;
+    let id = fleet.field(&["namespace", "loop-team"], "{.metadata.uid}");
+    fleet.extend_environment(&format!("cluster: {{id: {id}}}\nsync: {{interval: 1h}}\n"));
+    fleet.push("start");
+    let running = fleet.runs();
+    let map = |name: &str, path: &str| {
+        let args = ["configmap", name, "-n", "loop-team", "--ignore-not-found"];
+        fleet.field(&args, path)
+    };
+    fleet.until("the record", |_| {
+        (map("loop-team.shop", "{.data.ready}") == "True").then_some(())
+    });
+    let patch = r#"{"data":{"color":"mine"}}"#;
+    fleet.kubectl(&[
+        "patch",
+        "configmap",
+        "settings",
+        "-n",
+        "loop-team",
+        "-p",
+        patch,
+    ]);
+    let since = Instant::now();
+    fleet.until("the correction", |_| {
+        (map("settings", "{.data.color}") == "red").then_some(())
+    });
+    assert!(since.elapsed() < AT_ONCE, "{:?}", since.elapsed());
     running.stopped();
 }
