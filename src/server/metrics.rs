@@ -117,7 +117,7 @@ struct Progress {
 
 impl Default for Metrics {
     fn default() -> Self {
-        let metrics = Self {
+        let mut metrics = Self {
             registry: Mutex::default(),
             looks: Family::default(),
             durations: Family::new_with_constructor(|| {
@@ -141,88 +141,87 @@ impl Default for Metrics {
             looking: Gauge::default(),
             progress: Mutex::default(),
         };
-        {
-            let mut registry = metrics
-                .registry
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner);
-            let r = &mut *registry;
-            r.register(
-                NAMES[0],
-                "How often a release was looked at, and what came of it",
-                metrics.looks.clone(),
-            );
-            r.register(
-                NAMES[1],
-                "How long it took to look at a release and to do what was to be done",
-                metrics.durations.clone(),
-            );
-            r.register(
-                NAMES[2],
-                "Whether a release was as git says when it was last looked at",
-                metrics.synced.clone(),
-            );
-            r.register(
-                NAMES[3],
-                "When a release was last looked at",
-                metrics.seen.clone(),
-            );
-            r.register(
-                NAMES[4],
-                "Whether nothing newer of an environment is synced until somebody does something",
-                metrics.held.clone(),
-            );
-            r.register(
-                NAMES[5],
-                "Whether a repository could be reached",
-                metrics.sources.clone(),
-            );
-            r.register(
-                NAMES[6],
-                "When a repository was last reached",
-                metrics.fetches.clone(),
-            );
-            r.register(
-                NAMES[7],
-                "Webhook requests, by the answer they got",
-                metrics.hooks.clone(),
-            );
-            r.register(
-                NAMES[8],
-                "When the oldest commit was seen that is not brought about yet; 0 where all are",
-                metrics.unreconciled.clone(),
-            );
-            r.register(
-                NAMES[9],
-                "How long each part of the work took",
-                metrics.verbs.clone(),
-            );
-            r.register(
-                NAMES[10],
-                "Objects, by what was done to them",
-                metrics.objects.clone(),
-            );
-            r.register(
-                NAMES[11],
-                "Objects that somebody changed, as their metadata told",
-                metrics.drift.clone(),
-            );
-            r.register(
-                NAMES[12],
-                "Whether a release differs from git and is left so",
-                metrics.drifted.clone(),
-            );
-            r.register(
-                NAMES[13],
-                "How many releases are being looked at, with what is done about them",
-                metrics.looking.clone(),
-            );
-        }
+        let mut registry = Registry::default();
+        metrics.register(&mut registry);
+        metrics.registry = Mutex::new(registry);
         metrics
     }
 }
 
 impl Metrics {
+    fn register(&self, r: &mut Registry) {
+        r.register(
+            NAMES[0],
+            "How often a release was looked at, and what came of it",
+            self.looks.clone(),
+        );
+        r.register(
+            NAMES[1],
+            "How long it took to look at a release and to do what was to be done",
+            self.durations.clone(),
+        );
+        r.register(
+            NAMES[2],
+            "Whether a release was as git says when it was last looked at",
+            self.synced.clone(),
+        );
+        r.register(
+            NAMES[3],
+            "When a release was last looked at",
+            self.seen.clone(),
+        );
+        r.register(
+            NAMES[4],
+            "Whether nothing newer of an environment is synced until somebody does something",
+            self.held.clone(),
+        );
+        r.register(
+            NAMES[5],
+            "Whether a repository could be reached",
+            self.sources.clone(),
+        );
+        r.register(
+            NAMES[6],
+            "When a repository was last reached",
+            self.fetches.clone(),
+        );
+        r.register(
+            NAMES[7],
+            "Webhook requests, by the answer they got",
+            self.hooks.clone(),
+        );
+        r.register(
+            NAMES[8],
+            "When the oldest commit was seen that is not brought about yet; 0 where all are",
+            self.unreconciled.clone(),
+        );
+        r.register(
+            NAMES[9],
+            "How long each part of the work took",
+            self.verbs.clone(),
+        );
+        r.register(
+            NAMES[10],
+            "Objects, by what was done to them",
+            self.objects.clone(),
+        );
+        r.register(
+            NAMES[11],
+            "Objects that somebody changed, as their metadata told",
+            self.drift.clone(),
+        );
+        r.register(
+            NAMES[12],
+            "Whether a release differs from git and is left so",
+            self.drifted.clone(),
+        );
+        r.register(
+            NAMES[13],
+            "How many releases are being looked at, with what is done about them",
+            self.looking.clone(),
+        );
+    }
+
     /// Counts an event of the loop.
     pub fn count(&self, event: &LoopEvent) {
         let environment = |environment: &String| EnvironmentLabels {
@@ -293,44 +292,37 @@ impl Metrics {
                 took,
                 revision,
                 ..
-            } => {
-                self.looking.dec();
-                if matches!(end, End::Deployed | End::Unchanged) {
-                    self.reach(&release.environment, &release.release, revision);
-                }
-                let labels = ReleaseLabels::of(release);
-                let drifted = i64::from(*end == End::Drifted);
-                self.drifted.get_or_create(&labels).set(drifted);
-                let ReleaseName {
-                    environment,
-                    release,
-                } = release.clone();
-                self.looks
-                    .get_or_create(&LookLabels {
-                        environment: environment.clone(),
-                        release: release.clone(),
-                        result: end.word(),
-                    })
-                    .inc();
-                let labels = ReleaseLabels {
-                    environment,
-                    release,
-                };
-                if *end == End::Removed {
-                    self.synced.remove(&labels);
-                    self.seen.remove(&labels);
-                    self.durations.remove(&labels);
-                    self.drifted.remove(&labels);
-                    return;
-                }
-                self.durations
-                    .get_or_create(&labels)
-                    .observe(took.as_secs_f64());
-                self.seen.get_or_create(&labels).set(now());
-                let synced = matches!(end, End::Deployed | End::Unchanged);
-                self.synced.get_or_create(&labels).set(i64::from(synced));
-            }
+            } => self.count_look(release, *end, *took, revision),
         }
+    }
+
+    fn count_look(&self, release: &ReleaseName, end: End, took: Duration, revision: &str) {
+        self.looking.dec();
+        if matches!(end, End::Deployed | End::Unchanged) {
+            self.reach(&release.environment, &release.release, revision);
+        }
+        let labels = ReleaseLabels::of(release);
+        let drifted = i64::from(end == End::Drifted);
+        self.drifted.get_or_create(&labels).set(drifted);
+        let looks = LookLabels {
+            environment: release.environment.clone(),
+            release: release.release.clone(),
+            result: end.word(),
+        };
+        self.looks.get_or_create(&looks).inc();
+        if end == End::Removed {
+            self.synced.remove(&labels);
+            self.seen.remove(&labels);
+            self.durations.remove(&labels);
+            self.drifted.remove(&labels);
+            return;
+        }
+        self.durations
+            .get_or_create(&labels)
+            .observe(took.as_secs_f64());
+        self.seen.get_or_create(&labels).set(now());
+        let synced = matches!(end, End::Deployed | End::Unchanged);
+        self.synced.get_or_create(&labels).set(i64::from(synced));
     }
 
     fn took(&self, verb: &'static str, took: Duration) {

@@ -281,19 +281,19 @@ impl Release {
         stop: &CancellationToken,
     ) -> Option<Looked> {
         let verify = Instant::now() >= self.verify_at;
+        let none = BTreeSet::new();
+        let changed = if verify { &none } else { changed };
         let conditions = wanted.conditions.clone();
         self.was_reached = self.reached.as_ref().is_some_and(|one| one.is_same(wanted));
         let mut wanted = Arc::clone(wanted);
-        let some = match self.plan_some(&wanted, changed, verify, stop).await? {
-            Ok(some) => some,
-            Err(error) => return Some(Looked::new(End::Failed, words(&error))),
+        let planning = match self.plan_some(&wanted, changed, stop).await? {
+            Ok(None) => self.plan(&wanted, verify, stop).await?,
+            Ok(Some(planned)) => Ok(planned),
+            Err(error) => Err(error),
         };
-        let mut planned = match some {
-            Some(planned) => planned,
-            None => match self.plan(&wanted, verify, stop).await? {
-                Ok(planned) => planned,
-                Err(error) => return Some(Looked::new(End::Failed, words(&error))),
-            },
+        let mut planned = match planning {
+            Ok(planned) => planned,
+            Err(error) => return Some(Looked::new(End::Failed, words(&error))),
         };
         self.watch(&planned);
         self.was_reached |= is_reached(&planned);
@@ -330,49 +330,16 @@ impl Release {
         if verify {
             self.verify_at = Instant::now() + VERIFY;
         }
-        let refusals = wanted.refusals(&planned);
-        let waits = |finding: &Finding| finding.code == depends::NOT_READY;
-        if !refusals.is_empty() && refusals.iter().all(waits) {
-            let awaited = Awaited::of(&planned.desired, &planned.observation.observed);
-            let looked = Looked::new(End::Waiting, line(&refusals));
-            return Some(Looked {
-                pause: awaited.pause,
-                awaited: Some(awaited),
-                ..looked.saying(ConditionKind::Waiting, DEPENDENCY_NOT_READY)
-            });
-        }
-        if !refusals.is_empty() {
-            let looked = Looked::new(End::Refused, line(&refusals));
-            return Some(Looked {
-                request: orders.sync,
-                ..looked.saying(ConditionKind::Stalled, "Refused")
-            });
+        if let Some(looked) = stops(&wanted, &planned, &orders) {
+            return Some(looked);
         }
         let sync = &wanted.loaded.environment.sync;
-        if sync.drift == Drift::Report && is_reached(&planned) && has_drifted(&planned.plan) {
-            let looked = Looked::new(End::Drifted, drift(&planned.plan));
-            return Some(Looked {
-                request: orders.sync,
-                ..looked.saying(ConditionKind::Drifted, "ChangedByOthers")
-            });
-        }
         // What was approved once is kept as it is without asking again.
         if sync.needs_approval && !is_reached(&planned) {
-            if planned.is_new() && planned.plan.has_steps() {
-                // There is nothing yet that an approval could be written to.
-                if let Err(error) = introduce(&planned.desired, planned.observation).await {
-                    return Some(Looked::new(End::Failed, words(&error)));
-                }
-                self.told = None;
-                planned = match self.plan(&wanted, verify, stop).await? {
-                    Ok(planned) => planned,
-                    Err(error) => return Some(Looked::new(End::Failed, words(&error))),
-                };
-            }
-            if let Some(message) = approval::lacks(&planned) {
-                let looked = Looked::new(End::Unapproved, message);
-                return Some(looked.saying(ConditionKind::Stalled, approval::AWAITING));
-            }
+            planned = match self.approved(&wanted, planned, verify, stop).await? {
+                Ok(planned) => planned,
+                Err(looked) => return Some(*looked),
+            };
         }
         // What held it may be over, and this may take long.
         self.say(&wanted, conditions).await;
@@ -390,15 +357,8 @@ impl Release {
             // The record may be another object now.
             self.told = None;
         }
-        if matches!(end, End::Deployed | End::Unchanged) {
-            let is_news = end == End::Deployed
-                || self.reached.as_ref().map(|one| one.revision()) != Some(wanted.revision());
-            if is_news {
-                let name = wanted.release().0.name.release.clone();
-                // Nobody listens any more when the loop ends.
-                drop(self.neighbors.reached.send(name));
-            }
-            self.reached = Some(wanted);
+        if is_reached {
+            self.reach(wanted, end);
         }
         let mut looked = Looked::new(end, message);
         looked.left = left;
@@ -406,6 +366,48 @@ impl Release {
             looked.request = orders.sync;
         }
         Some(looked)
+    }
+
+    /// A plan that somebody approved; otherwise what has to be approved.
+    async fn approved(
+        &mut self,
+        wanted: &Wanted,
+        mut planned: Planned,
+        verify: bool,
+        stop: &CancellationToken,
+    ) -> Option<Result<Planned, Box<Looked>>> {
+        let failed = |error: SyncError| Box::new(Looked::new(End::Failed, words(&error)));
+        if planned.is_new() && planned.plan.has_steps() {
+            // There is nothing yet that an approval could be written to.
+            let introducing = introduce(&planned.desired, planned.observation);
+            if let Err(error) = stop.run_until_cancelled(introducing).await? {
+                return Some(Err(failed(error)));
+            }
+            self.told = None;
+            planned = match self.plan(wanted, verify, stop).await? {
+                Ok(planned) => planned,
+                Err(error) => return Some(Err(failed(error))),
+            };
+        }
+        Some(match approval::lacks(&planned) {
+            None => Ok(planned),
+            Some(message) => {
+                let looked = Looked::new(End::Unapproved, message);
+                let looked = looked.saying(ConditionKind::Stalled, approval::AWAITING);
+                Err(Box::new(looked))
+            }
+        })
+    }
+
+    /// It is as wanted: those that wait for it hear of that.
+    fn reach(&mut self, wanted: Arc<Wanted>, end: End) {
+        let before = self.reached.as_ref().map(|one| one.revision());
+        if end == End::Deployed || before != Some(wanted.revision()) {
+            let name = wanted.release().0.name.release.clone();
+            // Nobody listens any more when the loop ends.
+            drop(self.neighbors.reached.send(name));
+        }
+        self.reached = Some(wanted);
     }
 
     /// Says where the kinds of the objects are served.
@@ -424,12 +426,11 @@ impl Release {
         &self,
         wanted: &Wanted,
         changed: &BTreeSet<ObjectId>,
-        verify: bool,
         stop: &CancellationToken,
     ) -> Option<Result<Option<Planned>, SyncError>> {
         let is_reached = self.reached.as_ref().is_some_and(|one| one.is_same(wanted));
         let corrects = wanted.loaded.environment.sync.drift == Drift::Correct;
-        if changed.is_empty() || verify || !is_reached || !corrects {
+        if changed.is_empty() || !is_reached || !corrects {
             return Some(Ok(None));
         }
         let (release, rendered) = wanted.release();
@@ -571,6 +572,37 @@ fn calm(fruitless: u32) -> Duration {
         None => Duration::ZERO,
         Some(more) => CALM.saturating_mul(1 << more.min(10)).min(CALMEST),
     }
+}
+
+/// What there is to say where a plan is not to be carried out.
+fn stops(wanted: &Wanted, planned: &Planned, orders: &Orders) -> Option<Looked> {
+    let refusals = wanted.refusals(planned);
+    let waits = |finding: &Finding| finding.code == depends::NOT_READY;
+    if !refusals.is_empty() && refusals.iter().all(waits) {
+        let awaited = Awaited::of(&planned.desired, &planned.observation.observed);
+        let looked = Looked::new(End::Waiting, line(&refusals));
+        return Some(Looked {
+            pause: awaited.pause,
+            awaited: Some(awaited),
+            ..looked.saying(ConditionKind::Waiting, DEPENDENCY_NOT_READY)
+        });
+    }
+    let looked = if !refusals.is_empty() {
+        let looked = Looked::new(End::Refused, line(&refusals));
+        looked.saying(ConditionKind::Stalled, "Refused")
+    } else if wanted.loaded.environment.sync.drift == Drift::Report
+        && is_reached(planned)
+        && has_drifted(&planned.plan)
+    {
+        let looked = Looked::new(End::Drifted, drift(&planned.plan));
+        looked.saying(ConditionKind::Drifted, "ChangedByOthers")
+    } else {
+        return None;
+    };
+    Some(Looked {
+        request: orders.sync.clone(),
+        ..looked
+    })
 }
 
 /// Whether it is not the time for what git wants now.
