@@ -18,6 +18,7 @@ mod drift;
 mod ends;
 mod environment;
 mod inputs;
+mod looked;
 mod news;
 mod pace;
 pub mod pulse;
