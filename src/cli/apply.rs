@@ -152,9 +152,13 @@ pub(crate) async fn run(ui: &mut Ui, ctx: &Context, mut args: ApplyArgs) -> Resu
     let mut unready = outcome.unplanned.clone();
     for mut one in reviewed {
         let name = one.subject.name().clone();
-        let mut needed = one.planned.desired.depends_on();
-        if let Some(first) = needed.find(|needed| unready.contains(*needed)) {
-            let error = not_begun(&name, first);
+        let first = {
+            let mut needed = one.planned.desired.depends_on();
+            let first = needed.find(|needed| unready.contains(*needed));
+            first.map(str::to_owned)
+        };
+        if let Some(first) = first {
+            let error = not_begun(&name, &first);
             ui.error(&error);
             outcome.not_begun(ui, &one.planned, &error);
             unready.insert(name.release);

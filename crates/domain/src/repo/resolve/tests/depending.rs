@@ -9,7 +9,7 @@ use crate::depends::Needed;
 fn a_release_names_what_must_be_ready_before() {
     let environment = resolved(&[(
         PROD,
-        "releases:\n- {name: a, bundle: app, dependsOn: [b, {kind: Deployment, name: api, namespace: web}]}\n- {name: b, bundle: app, dependsOn:\n   - {kind: Issuer, group: cert-manager.io, name: ca, ready: \"status.ready\"}}\n",
+        "releases:\n- {name: a, bundle: app, dependsOn: [b, {kind: Deployment, name: api, namespace: web}]}\n- name: b\n  bundle: app\n  dependsOn:\n  - {kind: Issuer, group: cert-manager.io, name: ca, ready: \"status.ready\"}\n",
     )]);
     let shown: Vec<Vec<String>> = environment
         .releases
@@ -30,7 +30,7 @@ fn a_release_names_what_must_be_ready_before() {
         ]
     );
     let second = &environment.releases[1].depends_on[0];
-    assert_eq!(second.origin.to_string(), format!("{PROD}:6"));
+    assert_eq!(second.origin.to_string(), format!("{PROD}:8"));
 }
 
 #[rstest]
