@@ -102,7 +102,8 @@ fn drift_of_one_object_is_corrected_at_once_with_requests_for_it_only() {
         });
         assert!(took < AT_ONCE, "{case:?}: {took:?}");
         let touched = touched(&fleet, &events);
-        assert_eq!(touched, ["configmaps/web".to_owned()].into(), "{case:?}");
+        let expected = BTreeSet::from(["configmaps/web".to_owned()]);
+        assert_eq!(touched, expected, "{case:?}");
         assert_eq!(object_writes(&events).len(), 1, "{case:?}");
     }
     // What nobody has as a member is nobody's concern.

@@ -288,7 +288,7 @@ fn every_metric_is_described() {
         .keys()
         .map(|name| name.trim_end_matches("_total"))
         .collect();
-    assert_eq!(names, pleach::server::metrics::NAMES.into());
+    assert_eq!(names, BTreeSet::from(pleach::server::metrics::NAMES));
     // What is shown after one event of each kind has these names and labels.
     let shown = every_metric();
     for (name, labels) in described {
