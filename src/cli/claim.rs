@@ -2,6 +2,7 @@
 
 use jiff::SignedDuration;
 
+use crate::engine::lease::Peers;
 use crate::engine::sync::Claim;
 
 /// Options of commands that write to a release.
@@ -21,6 +22,7 @@ impl LockArgs {
             who: format!("{} (pid {})", person(), std::process::id()),
             // What is negative does not wait either.
             patience: self.lock_timeout.try_into().unwrap_or_default(),
+            peers: Peers::default(),
         }
     }
 }

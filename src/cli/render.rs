@@ -6,6 +6,7 @@ use clap::ValueEnum;
 use pleach_domain::diff::masking::Masker;
 use pleach_domain::diff::normalize::in_reading_order;
 use pleach_domain::object::Manifest;
+use rayon::prelude::*;
 use serde_json::Value;
 
 use super::error::{CliError, Kind};
@@ -16,6 +17,9 @@ use crate::io::files::{self, FileContent, FileError, Files};
 
 /// Lists the files that an earlier run wrote into a folder.
 const MARKER: &str = ".pleach-render";
+
+/// How many objects become text at a time, on all cores.
+const PART: usize = 256;
 
 /// Write the objects of an environment as YAML
 ///
@@ -118,12 +122,14 @@ struct Show {
 }
 
 impl Show {
-    fn object(&mut self, manifest: &Manifest) -> Value {
+    /// An object of `manifest`, as it may be shown. One after the other: equal
+    /// secret values get the same number, in the order in which they are met.
+    fn object(&mut self, manifest: &Manifest, object: Value) -> Value {
         if self.secrets {
-            return manifest.value();
+            return object;
         }
         self.masked += usize::from(manifest.is_secret());
-        self.masker.object(&manifest.value(), &manifest.secrecy())
+        self.masker.object(&object, &manifest.secrecy())
     }
 }
 
@@ -137,14 +143,22 @@ fn manifests(loaded: &Loaded) -> impl Iterator<Item = &Manifest> {
 fn write_stream(ui: &mut Ui, args: &RenderArgs, loaded: &Loaded, show: &mut Show) {
     match args.output {
         Output::Yaml => {
-            for manifest in manifests(loaded) {
-                let text = document(manifest, &show.object(manifest));
-                ui.print(text.trim_end_matches('\n'));
+            let all: Vec<&Manifest> = manifests(loaded).collect();
+            for part in all.chunks(PART) {
+                let objects: Vec<Value> = part.par_iter().map(|one| one.value()).collect();
+                let shown: Vec<(&Manifest, Value)> = std::iter::zip(part, objects)
+                    .map(|(manifest, object)| (*manifest, show.object(manifest, object)))
+                    .collect();
+                let texts: Vec<String> = shown
+                    .par_iter()
+                    .map(|(manifest, object)| document(manifest, object))
+                    .collect();
+                ui.print(texts.concat().trim_end_matches('\n'));
             }
         }
         Output::Json => {
-            let list = list(manifests(loaded).map(|manifest| show.object(manifest)));
-            ui.print(format_args!("{list:#}"));
+            let objects = manifests(loaded).map(|one| show.object(one, one.value()));
+            ui.print(format_args!("{:#}", list(objects)));
         }
     }
 }
@@ -159,7 +173,7 @@ fn write_files(
     let mut files = Files::new();
     for (release, rendered) in &loaded.rendered {
         for manifest in &rendered.manifests {
-            let object = show.object(manifest);
+            let object = show.object(manifest, manifest.value());
             let text = match args.output {
                 Output::Yaml => document(manifest, &object),
                 Output::Json => format!("{:#}\n", in_reading_order(&object)),

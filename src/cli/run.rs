@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use clap::ValueEnum;
+use pleach_domain::inventory::ReleaseName;
 use pleach_domain::observe::ClusterId;
 use pleach_domain::repo;
 use pleach_domain::repo::controller::{self as config, Branches, ConnectionGrant, check_url};
@@ -18,8 +19,9 @@ use tokio_util::sync::CancellationToken;
 use super::claim::person;
 use super::error::{CliError, Kind};
 use super::session::agent;
-use super::{Context, Exit, Ui};
-use crate::engine::controller::{Controller, Grant, Listener, Repository, Setup};
+use super::{Context, Exit, Target, Ui};
+use crate::engine::controller::{Controller, Grant, Listener, Repository, Setup, Sharing};
+use crate::engine::lease::Peers;
 use crate::engine::sync::Claim;
 use crate::io::cluster::Connection;
 use crate::io::files;
@@ -29,8 +31,9 @@ use crate::server::metrics::Metrics;
 use crate::server::notifications::{Notifier, Target};
 use crate::server::{self, ServerError, probes};
 
-/// How long somebody else who applies a release is waited for.
-const PATIENCE: Duration = Duration::from_secs(10);
+/// How long somebody else who applies a release is waited for: longer than it takes
+/// to see that they are gone.
+const PATIENCE: Duration = Duration::from_secs(20);
 /// Branches that hold one environment each, by their names.
 const POINTERS: &str = "env/*";
 
@@ -76,6 +79,17 @@ pub(crate) struct RunArgs {
     #[arg(long, value_name = "ID", conflicts_with = "config")]
     cluster_id: Option<String>,
 
+    /// Share the environments with the other loops that name this namespace, by Leases in it
+    ///
+    /// Each environment is synced by one of them; when it ends or is killed,
+    /// others take over. The cluster is the one of the kubeconfig, or of the pod.
+    #[arg(long, value_name = "NAMESPACE", env = "PLEACH_SHARE_IN")]
+    share_in: Option<String>,
+
+    /// The release that this loop itself is: it is synced after all others of its environment
+    #[arg(long, value_name = "ENV/RELEASE", env = "PLEACH_OWN_RELEASE")]
+    own_release: Option<Target>,
+
     /// Format of log lines
     #[arg(long, value_name = "FORMAT", default_value = "text")]
     log_format: LogFormat,
@@ -115,13 +129,26 @@ pub(crate) async fn run(ui: &mut Ui, ctx: &Context, args: RunArgs) -> Result<Exi
     plan.metrics = args.metrics_listen.or(plan.metrics);
     let (events, heard) = mpsc::unbounded_channel();
     let (syncs, heard_syncs) = mpsc::unbounded_channel();
+    let sharing = args.share_in.map(|namespace| {
+        let mut connection = Connection::new(agent(None));
+        connection.kubeconfig.clone_from(&ctx.settings.kubeconfig);
+        connection.context.clone_from(&ctx.settings.context);
+        Sharing::new(connection, namespace)
+    });
+    let process = match &sharing {
+        Some(sharing) => format!("replica {}", sharing.replica),
+        None => format!("pid {}", std::process::id()),
+    };
     let setup = Setup {
         repositories: plan.repositories,
         claim: Claim {
-            who: format!("{} (loop, pid {})", person(), std::process::id()),
+            who: format!("{} (loop, {process})", person()),
             patience: PATIENCE,
+            peers: Peers::default(),
         },
         drift_watch: plan.drift_watch,
+        sharing,
+        own: own_release(args.own_release)?,
     };
     let controller = Controller::new(setup, Listener { events, syncs });
     let metrics = Arc::new(Metrics::default());
@@ -178,6 +205,22 @@ pub(crate) async fn run(ui: &mut Ui, ctx: &Context, args: RunArgs) -> Result<Exi
     served?;
     ended.map_err(|error| CliError::new(Kind::Failed, error))?;
     Ok(Exit::DONE)
+}
+
+fn own_release(target: Option<Target>) -> Result<Option<ReleaseName>, CliError> {
+    let Some(Target {
+        environment,
+        release,
+    }) = target
+    else {
+        return Ok(None);
+    };
+    let release =
+        release.ok_or_else(|| CliError::usage("--own-release needs ENV/RELEASE, one release"))?;
+    Ok(Some(ReleaseName {
+        environment,
+        release,
+    }))
 }
 
 impl From<ServerError> for CliError {

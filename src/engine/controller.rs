@@ -18,11 +18,13 @@ mod drift;
 mod ends;
 mod environment;
 mod inputs;
+mod last;
 mod looked;
 mod news;
 mod pace;
 pub mod pulse;
 mod release;
+mod replicas;
 mod run;
 mod source;
 mod waiting;
@@ -36,12 +38,16 @@ use pleach_domain::observe::ClusterId;
 use pleach_domain::plan::Action;
 use pleach_domain::repo::controller::{Allow, Branches, Claim, ClaimKey, Heads, News, claims};
 use tokio::sync::{Notify, mpsc, watch};
-use tokio::task::{JoinSet, LocalSet};
+use tokio::task::{AbortHandle, JoinSet, LocalSet};
 use tokio_util::sync::CancellationToken;
+
+pub use self::replicas::Sharing;
 
 use self::drift::Watches;
 use self::environment::{Assigned, Assignment, Environment};
+use self::last::Last;
 use self::pulse::Pulse;
+use self::replicas::{Replica, Standing};
 use self::source::SourceState;
 use super::sync::Claim as LeaseClaim;
 use super::sync::events::SyncEvent;
@@ -69,6 +75,11 @@ pub struct Setup {
     /// Whether changes of members are watched; otherwise they are found at the
     /// interval.
     pub drift_watch: bool,
+    /// The replicas that the work is shared with; none when it is alone.
+    pub sharing: Option<Sharing>,
+    /// The release that the loop itself is, which is synced after all others of
+    /// its environment.
+    pub own: Option<ReleaseName>,
 }
 
 /// A repository that is followed.
@@ -116,6 +127,18 @@ pub enum LoopEvent {
         repository: String,
         /// Why.
         message: String,
+    },
+    /// How many replicas there are is another number now.
+    Sharing {
+        /// The replicas, with this one; none while it is cut off from them.
+        there: usize,
+    },
+    /// An environment is synced by this replica from now on, or no longer.
+    Led {
+        /// The environment.
+        environment: String,
+        /// Whether it is.
+        leads: bool,
     },
     /// An environment was read at a new commit.
     Loaded {
@@ -270,6 +293,7 @@ struct Shared {
     pulse: Pulse,
     claim: LeaseClaim,
     watches: Watches,
+    last: Last,
     stop: CancellationToken,
 }
 
@@ -310,14 +334,26 @@ impl Paces {
 
 /// Makes the loop look at repositories at once.
 #[derive(Debug, Clone)]
-pub struct Trigger(Vec<Arc<Notify>>);
+pub struct Trigger {
+    wakes: Vec<Arc<Notify>>,
+    /// How often each was asked for, which other replicas are told.
+    asked: watch::Sender<Vec<u64>>,
+}
 
 impl Trigger {
-    /// Fetches a repository, by its position. However often this is asked for
-    /// meanwhile, it is done once more.
+    fn new(repositories: usize) -> Self {
+        Self {
+            wakes: (0..repositories).map(|_| Arc::default()).collect(),
+            asked: watch::Sender::new(vec![0; repositories]),
+        }
+    }
+
+    /// Fetches a repository, by its position, here and in other replicas. However
+    /// often this is asked for meanwhile, it is done once more.
     pub fn fetch(&self, repository: usize) {
-        if let Some(wake) = self.0.get(repository) {
+        if let Some(wake) = self.wakes.get(repository) {
             wake.notify_one();
+            self.asked.send_modify(|asked| asked[repository] += 1);
         }
     }
 }
@@ -333,11 +369,11 @@ pub struct Controller {
 impl Controller {
     /// Prepares it.
     pub fn new(setup: Setup, listener: Listener) -> Self {
-        let trigger = setup.repositories.iter().map(|_| Arc::default()).collect();
+        let trigger = Trigger::new(setup.repositories.len());
         Self {
             setup,
             listener,
-            trigger: Trigger(trigger),
+            trigger,
             pulse: Pulse::default(),
         }
     }
@@ -359,19 +395,22 @@ impl Controller {
 
     async fn run_here(self, stop: CancellationToken) -> Result<(), TaskFailed> {
         let stop = stop.child_token();
+        let (watches, asked) = Watches::new(self.setup.drift_watch);
         let shared = Shared {
             listener: self.listener,
             pulse: self.pulse.clone(),
             claim: self.setup.claim,
-            watches: Watches::new(self.setup.drift_watch),
+            watches,
+            last: Last::of(self.setup.own),
             stop: stop.clone(),
         };
         let mut tasks = JoinSet::new();
         tasks.spawn_local(self.pulse.clone().beat(stop.clone()));
+        tasks.spawn_local(drift::follow_all(asked, stop.clone()));
         let changed = Arc::new(Notify::new());
         let mut sources = Vec::new();
         let mut paces = Vec::new();
-        for (repository, wake) in self.setup.repositories.iter().zip(&self.trigger.0) {
+        for (repository, wake) in self.setup.repositories.iter().zip(&self.trigger.wakes) {
             let (sender, receiver) = watch::channel(SourceState::default());
             let pace = Paces::default();
             tasks.spawn_local(source::follow(
@@ -383,25 +422,47 @@ impl Controller {
             sources.push(receiver);
             paces.push(pace);
         }
+        let (standing, mut stands) = watch::channel(match &self.setup.sharing {
+            None => Standing::Alone,
+            Some(_) => Standing::Out,
+        });
+        // It takes part until all others have come to their end.
+        let leave = CancellationToken::new();
+        let mut membership = JoinSet::new();
+        if let Some(sharing) = self.setup.sharing {
+            let replica = Replica::new(
+                sharing,
+                shared.clone(),
+                standing,
+                (&self.setup.repositories, &self.trigger),
+            );
+            membership.spawn_local(replica.run(leave.clone()));
+        }
         let mut supervisor = Supervisor {
             repositories: &self.setup.repositories,
             paces,
             shared,
             environments: BTreeMap::new(),
+            leaving: BTreeMap::new(),
         };
         let ended = loop {
             let states: Vec<SourceState> = sources
                 .iter_mut()
                 .map(|source| source.borrow_and_update().clone())
                 .collect();
-            supervisor.assign(&states, &mut tasks);
+            let stand = stands.borrow_and_update().clone();
+            supervisor.assign(&states, &stand, &mut tasks);
             if states.iter().all(|state| state.was_tried) {
                 self.pulse.is_ready();
             }
             tokio::select! {
                 () = changed.notified() => {}
+                // It is alone when there is nobody to say anything else.
+                Ok(()) = stands.changed() => {}
                 () = stop.cancelled() => break Ok(()),
-                Some(ended) = tasks.join_next() => if let Err(error) = ended {
+                Some(ended) = tasks.join_next() => if let Err(error) = ended
+                    && !error.is_cancelled()
+                {
                     break Err(TaskFailed(error));
                 },
             }
@@ -409,9 +470,24 @@ impl Controller {
         self.pulse.is_draining();
         stop.cancel();
         let mut ended = ended;
-        while let Some(task) = tasks.join_next().await {
-            let task = task.map_err(TaskFailed);
-            ended = ended.and(task);
+        loop {
+            tokio::select! {
+                task = tasks.join_next() => match task {
+                    None => break,
+                    Some(Err(error)) if !error.is_cancelled() => {
+                        ended = ended.and(Err(TaskFailed(error)));
+                    }
+                    Some(_) => {}
+                },
+                // What is lost while it ends is dropped all the same.
+                Ok(()) = stands.changed() => if *stands.borrow_and_update() == Standing::Out {
+                    tasks.abort_all();
+                },
+            }
+        }
+        leave.cancel();
+        while let Some(task) = membership.join_next().await {
+            ended = ended.and(task.map_err(TaskFailed));
         }
         ended
     }
@@ -422,11 +498,20 @@ struct Supervisor<'a> {
     repositories: &'a [Repository],
     paces: Vec<Paces>,
     shared: Shared,
-    environments: BTreeMap<ClaimKey, watch::Sender<Assigned>>,
+    environments: BTreeMap<ClaimKey, Led>,
+    /// Environments that others lead by now, while their last run ends.
+    leaving: BTreeMap<ClaimKey, AbortHandle>,
+}
+
+/// An environment that this replica leads.
+struct Led {
+    assigned: watch::Sender<Assigned>,
+    task: AbortHandle,
 }
 
 impl Supervisor<'_> {
-    fn assign(&mut self, states: &[SourceState], tasks: &mut JoinSet<()>) {
+    fn assign(&mut self, states: &[SourceState], stand: &Standing, tasks: &mut JoinSet<()>) {
+        self.give_up(stand);
         let grants: Vec<Vec<_>> = self
             .repositories
             .iter()
@@ -448,7 +533,7 @@ impl Supervisor<'_> {
             })
             .collect();
         let claims = claims(&grants, &heads);
-        for (key, claim) in &claims {
+        for (key, claim) in claims.iter().filter(|(key, _)| stand.leads(key)) {
             let (claimant, assignment) = match claim {
                 Claim::Held(claimant) => {
                     let state = &states[claimant.repository];
@@ -489,13 +574,47 @@ impl Supervisor<'_> {
             self.give(key, claimant.repository, assigned, tasks);
         }
         // A branch that is gone suspends its environment, and deletes nothing.
-        for (key, sender) in &self.environments {
+        for (
+            key,
+            Led {
+                assigned: sender, ..
+            },
+        ) in &self.environments
+        {
             if !claims.contains_key(key) {
                 let mut assigned = sender.borrow().clone();
                 assigned.what = missing(&format!("of environment {}", key.environment));
                 sender.send_if_modified(|known| replace(known, assigned));
             }
         }
+    }
+
+    /// Lets go of what others lead. What is under way comes to its next safe
+    /// point, unless others may have taken it over already.
+    fn give_up(&mut self, stand: &Standing) {
+        let lost: Vec<ClaimKey> = self
+            .environments
+            .keys()
+            .filter(|key| !stand.leads(key))
+            .cloned()
+            .collect();
+        for key in lost {
+            if let Some(Led { task, .. }) = self.environments.remove(&key) {
+                self.tell(&key, false);
+                self.leaving.insert(key, task);
+            }
+        }
+        self.leaving.retain(|_, task| !task.is_finished());
+        if *stand == Standing::Out {
+            self.leaving.values().for_each(AbortHandle::abort);
+        }
+    }
+
+    fn tell(&self, key: &ClaimKey, leads: bool) {
+        self.shared.listener.tell(LoopEvent::Led {
+            environment: key.environment.clone(),
+            leads,
+        });
     }
 
     fn give(
@@ -505,19 +624,27 @@ impl Supervisor<'_> {
         assigned: Assigned,
         tasks: &mut JoinSet<()>,
     ) {
-        if let Some(sender) = self.environments.get(key) {
-            sender.send_if_modified(|known| replace(known, assigned));
+        if let Some(led) = self.environments.get(key) {
+            led.assigned
+                .send_if_modified(|known| replace(known, assigned));
+            return;
+        }
+        if self.leaving.contains_key(key) {
+            // It came back too soon: its task ends first, and that wakes us.
             return;
         }
         let (sender, receiver) = watch::channel(assigned);
-        self.environments.insert(key.clone(), sender);
         let environment = Environment::new(
             key.clone(),
             receiver,
             self.paces[repository].clone(),
             self.shared.clone(),
         );
-        tasks.spawn_local(environment.run());
+        let task = tasks.spawn_local(environment.run());
+        self.tell(key, true);
+        let assigned = sender;
+        self.environments
+            .insert(key.clone(), Led { assigned, task });
     }
 }
 

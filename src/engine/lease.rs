@@ -8,7 +8,9 @@
 //! never compared. A holder that could not renew for two thirds of the duration
 //! stops by itself, before anybody may take over.
 
+use std::collections::VecDeque;
 use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -96,6 +98,62 @@ pub enum LeaseError {
     Stopped(Cause),
 }
 
+/// How many of those who are gone are remembered.
+const REMEMBERED: usize = 256;
+
+/// What a replica knows of itself and of the others that it shares work with.
+/// Clones are the same.
+#[derive(Debug, Clone, Default)]
+pub struct Peers(Arc<Mutex<Known>>);
+
+#[derive(Debug, Default)]
+struct Known {
+    /// Who is known to have stopped.
+    gone: VecDeque<String>,
+    /// How often this one was taken for gone, and came back.
+    returns: u32,
+}
+
+impl Peers {
+    fn lock(&self) -> MutexGuard<'_, Known> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Remembers somebody of whom it was seen, by the rule of this module, that
+    /// they are gone: what they still hold need not be waited for.
+    pub fn are_without(&self, who: &str) {
+        let mut known = self.lock();
+        if known.gone.len() == REMEMBERED {
+            known.gone.pop_front();
+        }
+        known.gone.push_back(who.to_owned());
+    }
+
+    /// Whether a holder was an attempt of somebody who is gone.
+    fn are_known_without(&self, holder: &str) -> bool {
+        self.lock().gone.iter().any(|who| {
+            let rest = holder.strip_prefix(who.as_str());
+            rest.is_some_and(|rest| rest.starts_with(' '))
+        })
+    }
+
+    /// What somebody is called among them by now.
+    pub fn name(&self, who: &str) -> String {
+        match self.lock().returns {
+            0 => who.to_owned(),
+            returns => format!("{who}#{returns}"),
+        }
+    }
+
+    /// Somebody whom others take for gone has stopped all its work, and goes on
+    /// under another name: what it held may be taken from it, and what it will
+    /// hold may not.
+    pub fn return_as_another(&self, who: &str) {
+        self.are_without(&self.name(who));
+        self.lock().returns += 1;
+    }
+}
+
 /// How long somebody else who holds a Lease is waited for.
 #[derive(Debug, Clone, Copy)]
 pub struct Patience<'a> {
@@ -103,6 +161,8 @@ pub struct Patience<'a> {
     pub limit: Duration,
     /// Ends the wait too.
     pub stop: &'a Stop,
+    /// Those of whom some are not waited for at all.
+    pub peers: &'a Peers,
 }
 
 /// A Lease that is ours. Dropping it stops the renewals and leaves the Lease to
@@ -155,7 +215,8 @@ impl Lease {
                     seen = Some((spec.clone(), attempted));
                 }
                 let unchanged_for = seen.as_ref().map_or(Duration::ZERO, |(_, at)| at.elapsed());
-                if holder.is_empty() || unchanged_for >= duration_of(spec, terms) {
+                let is_free = holder.is_empty() || patience.peers.are_known_without(holder);
+                if is_free || unchanged_for >= duration_of(spec, terms) {
                     match take(cluster, id, &live, identity, terms).await {
                         Ok(live) => return Ok(Self::held(cluster, id, &live, terms, attempted)),
                         Err(error) if error.is_race() => continue,
@@ -221,6 +282,13 @@ impl Lease {
     /// Fires when the Lease is no longer ours: nothing may be written after it.
     pub fn lost(&self) -> &CancellationToken {
         &self.lost
+    }
+
+    /// Writes an annotation of the Lease, for others who look at it.
+    pub async fn annotate(&self, key: &str, value: &str) -> Result<(), ClusterError> {
+        let body = json!({ "metadata": { "annotations": { key: value } } });
+        patch(&self.cluster, &self.id, body).await?;
+        Ok(())
     }
 
     /// Gives the Lease back by deleting it, if it is still ours. What fails is
@@ -393,7 +461,8 @@ fn duration_of(spec: &Value, terms: Terms) -> Duration {
         .map_or(terms.duration, Duration::from_secs)
 }
 
-fn leases() -> ResourcePath {
+/// The kind.
+pub(super) fn leases() -> ResourcePath {
     ResourcePath::namespaced("coordination.k8s.io/v1", "Lease", "leases")
 }
 

@@ -17,7 +17,7 @@ use prometheus_client::registry::Registry;
 use crate::engine::controller::{End, LoopEvent};
 
 /// Names of all metrics; docs/loop.md has them too.
-pub const NAMES: [&str; 14] = [
+pub const NAMES: [&str; 16] = [
     "pleach_looks",
     "pleach_look_duration_seconds",
     "pleach_release_synced",
@@ -32,6 +32,8 @@ pub const NAMES: [&str; 14] = [
     "pleach_drift_objects",
     "pleach_release_drifted",
     "pleach_looks_in_progress",
+    "pleach_environment_led",
+    "pleach_replicas",
 ];
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -104,7 +106,10 @@ pub struct Metrics {
     drift: Family<ReleaseLabels, Counter>,
     drifted: Family<ReleaseLabels, Gauge>,
     looking: Gauge,
+    led: Family<EnvironmentLabels, Gauge>,
+    replicas: Gauge,
     progress: Mutex<BTreeMap<String, Progress>>,
+    in_progress: Mutex<BTreeSet<ReleaseName>>,
 }
 
 /// How far the newest commit of an environment is.
@@ -139,7 +144,10 @@ impl Default for Metrics {
             drift: Family::default(),
             drifted: Family::default(),
             looking: Gauge::default(),
+            led: Family::default(),
+            replicas: Gauge::default(),
             progress: Mutex::default(),
+            in_progress: Mutex::default(),
         };
         let mut registry = Registry::default();
         metrics.register(&mut registry);
@@ -220,6 +228,16 @@ impl Metrics {
             "How many releases are being looked at, with what is done about them",
             self.looking.clone(),
         );
+        r.register(
+            NAMES[14],
+            "Whether this replica syncs an environment",
+            self.led.clone(),
+        );
+        r.register(
+            NAMES[15],
+            "How many replicas share the work; 0 while this one is alone or cut off",
+            self.replicas.clone(),
+        );
     }
 
     /// Counts an event of the loop.
@@ -262,9 +280,9 @@ impl Metrics {
                 // It has commits that nobody can bring about.
                 self.since(name);
             }
-            LoopEvent::Looking { .. } => {
-                self.looking.inc();
-            }
+            LoopEvent::Looking { release } => self.looking(|looked_at| {
+                looked_at.insert(release.clone());
+            }),
             LoopEvent::Planned { took, .. } => self.took("plan", *took),
             LoopEvent::Carried {
                 release,
@@ -285,6 +303,19 @@ impl Metrics {
                 let labels = ReleaseLabels::of(release);
                 self.drift.get_or_create(&labels).inc_by(*objects as u64);
             }
+            LoopEvent::Sharing { there } => {
+                self.replicas.set((*there).try_into().unwrap_or(i64::MAX));
+            }
+            LoopEvent::Led {
+                environment: name,
+                leads,
+            } => {
+                let led = self.led.get_or_create(&environment(name));
+                led.set(i64::from(*leads));
+                if !leads {
+                    self.leave(name);
+                }
+            }
             LoopEvent::Unconnected { .. } | LoopEvent::News(_) | LoopEvent::Unaffected { .. } => {}
             LoopEvent::Looked {
                 release,
@@ -297,7 +328,9 @@ impl Metrics {
     }
 
     fn count_look(&self, release: &ReleaseName, end: End, took: Duration, revision: &str) {
-        self.looking.dec();
+        self.looking(|looked_at| {
+            looked_at.remove(release);
+        });
         if matches!(end, End::Deployed | End::Unchanged) {
             self.reach(&release.environment, &release.release, revision);
         }
@@ -323,6 +356,24 @@ impl Metrics {
         self.seen.get_or_create(&labels).set(now());
         let synced = matches!(end, End::Deployed | End::Unchanged);
         self.synced.get_or_create(&labels).set(i64::from(synced));
+    }
+
+    fn looking(&self, change: impl FnOnce(&mut BTreeSet<ReleaseName>)) {
+        let mut looked_at = self
+            .in_progress
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        change(&mut looked_at);
+        self.looking
+            .set(looked_at.len().try_into().unwrap_or(i64::MAX));
+    }
+
+    /// Another replica goes on with an environment: what is not brought about is
+    /// that one's to tell.
+    fn leave(&self, environment: &str) {
+        self.looking(|looked_at| looked_at.retain(|release| release.environment != environment));
+        self.progress().remove(environment);
+        self.is_reconciled(environment);
     }
 
     fn took(&self, verb: &'static str, took: Duration) {

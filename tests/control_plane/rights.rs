@@ -7,13 +7,13 @@ use pleach_testkit::audit::Events;
 
 use crate::fleet::{Fleet, Run};
 
-const BUNDLE: (&str, &str) = (
+pub(crate) const BUNDLE: (&str, &str) = (
     "manifests/shop/bundle.yaml",
     "apiVersion: pleach.dev/v1alpha1\nkind: Bundle\n",
 );
 
 /// Eight kinds in one namespace.
-const APP: &str = "\
+pub(crate) const APP: &str = "\
 apiVersion: v1
 kind: ServiceAccount
 metadata: {name: shop}
@@ -65,7 +65,7 @@ spec: {defaultBackend: {service: {name: shop, port: {number: 80}}}}
 const KINDS: usize = 8;
 
 /// A second version: one object less, one changed.
-fn second() -> String {
+pub(crate) fn second() -> String {
     let (first, last) = APP
         .split_once("---\napiVersion: networking.k8s.io/v1\nkind: NetworkPolicy")
         .unwrap();
@@ -147,7 +147,7 @@ impl Fleet {
 }
 
 /// Requests that were refused for want of a right.
-fn forbidden(events: &Events) -> Vec<String> {
+pub(crate) fn forbidden(events: &Events) -> Vec<String> {
     let refused = events.filter(|event| event.code() == 403);
     let mut lines: Vec<String> = refused.to_string().lines().map(str::to_owned).collect();
     lines.sort();
@@ -156,7 +156,7 @@ fn forbidden(events: &Events) -> Vec<String> {
 
 /// What every run asks for although it may be closed: who owns nothing outside
 /// of a namespace does not need it.
-const CLOSED: [&str; 3] = [
+pub(crate) const CLOSED: [&str; 3] = [
     "list admissionregistration.k8s.io mutatingwebhookconfigurations  403",
     "list admissionregistration.k8s.io validatingwebhookconfigurations  403",
     "list apiregistration.k8s.io apiservices  403",

@@ -16,7 +16,7 @@ use crate::kill;
 use crate::samples::{BUNDLE, config_map};
 
 /// A control plane with nodes on which pods are played.
-fn nodes() -> &'static ControlPlane {
+pub(crate) fn nodes() -> &'static ControlPlane {
     static NODES: OnceLock<ControlPlane> = OnceLock::new();
     NODES.get_or_init(|| {
         pleach_testkit::control_plane::start(Options {

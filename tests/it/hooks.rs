@@ -10,6 +10,7 @@ use axum::http::{Request, StatusCode};
 use hmac::{Hmac, KeyInit as _, Mac as _};
 use http_body_util::BodyExt as _;
 use pleach::engine::controller::{Controller, End, Listener, LoopEvent, Setup};
+use pleach::engine::lease::Peers;
 use pleach::engine::sync::Claim;
 use pleach::server::hooks::{self, Hook};
 use pleach::server::metrics::Metrics;
@@ -43,7 +44,10 @@ fn listeners(forge: Option<ForgeKind>) -> Listeners {
         claim: Claim {
             who: "test".to_owned(),
             patience: Duration::ZERO,
+            peers: Peers::default(),
         },
+        sharing: None,
+        own: None,
     };
     let controller = Controller::new(setup, Listener { events, syncs });
     let metrics = Arc::new(Metrics::default());

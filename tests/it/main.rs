@@ -8,6 +8,7 @@
 )]
 
 mod architecture;
+mod bundle;
 mod cli;
 mod cluster;
 mod commit;

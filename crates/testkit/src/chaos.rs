@@ -2,11 +2,13 @@
 //!
 //! [`kills`] plays the example of the project to and fro, killed at every write.
 //! [`storm`] plays generated bundles through faults of the connection, kills,
-//! and restarts of the control plane. Whatever happens on the way: a run says
+//! and restarts of the control plane. [`replicas`] kills one of two replicas of the
+//! loop every few seconds. Whatever happens on the way: a run says
 //! that it succeeded only if the cluster is as git wants it, the next
 //! undisturbed run gets there, and the one after it has nothing to do.
 
 pub mod kills;
+pub mod replicas;
 pub mod storm;
 mod weather;
 

@@ -40,6 +40,11 @@ fn log(event: &LoopEvent) {
             repository,
             message,
         } => tracing::warn!(%repository, error = %message, "repository unreachable"),
+        LoopEvent::Sharing { there: 0 } => tracing::error!("cut off from the other replicas"),
+        LoopEvent::Sharing { there } => tracing::info!(replicas = there, "work is shared"),
+        LoopEvent::Led { environment, leads } => {
+            tracing::info!(%environment, leads, "environment led");
+        }
         LoopEvent::Loaded {
             environment,
             revision,

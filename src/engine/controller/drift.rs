@@ -14,19 +14,21 @@ mod mailbox;
 mod scopes;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use futures::StreamExt as _;
 use futures::stream::{LocalBoxStream, SelectAll};
 use pleach_domain::object::{GroupKind, ObjectId, labels};
 use serde_json::Value;
-use tokio::sync::Notify;
+use tokio::sync::{Notify, mpsc};
+use tokio::task::JoinSet;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use self::mailbox::Mailbox;
 use self::scopes::{Scope, Scopes};
+use super::environment::pass_on;
 use crate::engine::words;
 use crate::io::cluster::{
     Class, Cluster, ClusterError, Connection, Depth, Followed, ResourcePath, Selector,
@@ -38,8 +40,19 @@ pub(super) use self::mailbox::Left;
 const FORBIDDEN: Duration = Duration::from_mins(10);
 
 /// The members on all connections; none where nobody wants watches.
-#[derive(Debug, Clone, Default)]
-pub(super) struct Watches(Option<Arc<Mutex<Vec<(Connection, Members)>>>>);
+#[derive(Debug, Clone)]
+pub(super) struct Watches(Option<Known>);
+
+/// The connections that somebody has members on.
+#[derive(Debug, Clone)]
+struct Known {
+    members: Arc<Mutex<Vec<(Connection, Weak<Inner>)>>>,
+    /// Where new ones are handed to, which are followed by nobody yet.
+    unfollowed: mpsc::UnboundedSender<Asked>,
+}
+
+/// Members, and the connection that they are on.
+pub(super) type Asked = (Members, Cluster);
 
 /// The members of all releases on one connection.
 #[derive(Debug, Clone, Default)]
@@ -79,21 +92,55 @@ pub(super) struct Subscription {
 type Changes = LocalBoxStream<'static, (Scope, Result<Followed, ClusterError>)>;
 
 impl Watches {
-    /// Watches, where they are wanted.
-    pub(super) fn new(wanted: bool) -> Self {
-        Self(wanted.then(Arc::default))
+    /// Watches, where they are wanted, and what [`follow_all`] needs.
+    pub(super) fn new(wanted: bool) -> (Self, mpsc::UnboundedReceiver<Asked>) {
+        let (unfollowed, asked) = mpsc::unbounded_channel();
+        let known = Known {
+            members: Arc::default(),
+            unfollowed,
+        };
+        (Self(wanted.then_some(known)), asked)
     }
 
-    /// The members on a connection, and whether they are followed by nobody yet.
-    pub(super) fn on(&self, connection: &Connection) -> Option<(Members, bool)> {
+    /// The members on a connection.
+    pub(super) fn on(&self, connection: &Connection, cluster: &Cluster) -> Option<Members> {
         let known = self.0.as_ref()?;
-        let mut known = known.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some((_, members)) = known.iter().find(|(one, _)| one == connection) {
-            return Some((members.clone(), false));
+        let (members, is_new) = known.on(connection);
+        if is_new {
+            // Nobody follows any more when the loop ends.
+            drop(known.unfollowed.send((members.clone(), cluster.clone())));
+        }
+        Some(members)
+    }
+}
+
+impl Known {
+    /// The members on a connection, and whether they are new.
+    fn on(&self, connection: &Connection) -> (Members, bool) {
+        let mut known = self.members.lock().unwrap_or_else(PoisonError::into_inner);
+        known.retain(|(_, members)| members.strong_count() > 0);
+        let found = known.iter().find(|(one, _)| one == connection);
+        if let Some(members) = found.and_then(|(_, members)| members.upgrade()) {
+            return (Members(members), false);
         }
         let members = Members::default();
-        known.push((connection.clone(), members.clone()));
-        Some((members, true))
+        known.push((connection.clone(), Arc::downgrade(&members.0)));
+        (members, true)
+    }
+}
+
+/// Follows the members on every connection until the loop ends: longer than the
+/// environment that connected first.
+pub(super) async fn follow_all(mut asked: mpsc::UnboundedReceiver<Asked>, stop: CancellationToken) {
+    let mut following = JoinSet::new();
+    loop {
+        tokio::select! {
+            () = stop.cancelled() => return,
+            Some((members, cluster)) = asked.recv() => {
+                following.spawn_local(members.follow(cluster, stop.clone()));
+            }
+            Some(ended) = following.join_next() => pass_on(ended),
+        }
     }
 }
 
@@ -121,6 +168,10 @@ impl Members {
         let mut scopes = Scopes::default();
         let mut changes: SelectAll<Changes> = SelectAll::new();
         loop {
+            if Arc::strong_count(&self.0) == 1 {
+                // Nobody else has them.
+                return;
+            }
             let begun = {
                 let state = self.lock();
                 scopes.adjust(&state.kinds, Instant::now())
@@ -406,14 +457,18 @@ mod tests {
         let connection = Connection::new("pleach/0");
         let mut other = connection.clone();
         other.user = Some("somebody".to_owned());
-        let watches = Watches::new(true);
-        let (first, is_new) = watches.on(&connection).unwrap();
+        let (watches, _asked) = Watches::new(true);
+        let known = watches.0.unwrap();
+        let (first, is_new) = known.on(&connection);
         assert!(is_new);
-        let (again, is_new) = watches.on(&connection).unwrap();
+        let (again, is_new) = known.on(&connection);
         assert!(!is_new && first.is_same(&again));
         // Who may see less is shown less.
-        let (second, is_new) = watches.on(&other).unwrap();
+        let (second, is_new) = known.on(&other);
         assert!(is_new && !first.is_same(&second));
-        assert!(Watches::new(false).on(&connection).is_none());
+        // What nobody has any more is followed anew.
+        drop((first, again));
+        assert!(known.on(&connection).1);
+        assert!(Watches::new(false).0.0.is_none());
     }
 }

@@ -569,16 +569,12 @@ impl Environment {
             Some(cluster) => cluster.map_err(|error| words(&error))?,
             None => return Err("the loop ends".to_owned()),
         };
-        let members = self.shared.watches.on(&connection);
-        if let Some((members, true)) = &members {
-            let following = members.clone().follow(cluster.clone(), stop);
-            self.tasks.spawn_local(following);
-        }
+        let members = self.shared.watches.on(&connection, &cluster);
         self.connected = Some(Connected {
             grant: Arc::clone(grant),
             context,
             cluster: cluster.clone(),
-            members: members.map(|(members, _)| members),
+            members,
             orders: None,
             known: BTreeMap::new(),
         });
@@ -602,7 +598,7 @@ impl Environment {
 
 /// A task that broke down takes the one that started it along: the loop ends,
 /// and is started anew by whoever watches it.
-fn pass_on(ended: Result<(), tokio::task::JoinError>) {
+pub(super) fn pass_on(ended: Result<(), tokio::task::JoinError>) {
     if let Err(error) = ended
         && let Ok(panic) = error.try_into_panic()
     {

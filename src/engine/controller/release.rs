@@ -102,8 +102,17 @@ impl Release {
         let mut changed = BTreeSet::new();
         loop {
             let wanted = Arc::clone(&self.wanted.borrow_and_update());
-            let started = Instant::now();
             let stop = self.shared.stop.clone();
+            tokio::select! {
+                biased;
+                () = self.shared.last.turn(&wanted) => {}
+                () = stop.cancelled() => return,
+                changed = self.wanted.changed() => match changed {
+                    Ok(()) => continue,
+                    Err(_) => return,
+                },
+            }
+            let started = Instant::now();
             self.begin(&wanted);
             self.shared.listener.tell(LoopEvent::Looking {
                 release: wanted.release().0.name.clone(),
@@ -125,6 +134,9 @@ impl Release {
                 message: looked.message.clone(),
                 took: started.elapsed(),
             });
+            if !matches!(looked.end, End::Superseded | End::Interrupted) {
+                self.shared.last.looked(&wanted);
+            }
             self.failures = match looked.end {
                 End::Failed => self.failures.saturating_add(1),
                 _ => 0,

@@ -121,6 +121,7 @@ async fn acquire(store: &Store, identity: &str, patience: u64) -> Result<Lease, 
     let patience = Patience {
         limit: Duration::from_secs(patience),
         stop: &stop,
+        peers: &Peers::default(),
     };
     let terms = Terms::default();
     Lease::acquire(&store.cluster(), &id(), identity, terms, patience, |_| {}).await
@@ -154,6 +155,7 @@ async fn a_holder_that_renews_keeps_it_and_is_named() {
     let patience = Patience {
         limit: Duration::from_mins(2),
         stop: &Stop::never(),
+        peers: &Peers::default(),
     };
     let refused = Lease::acquire(&store.cluster(), &id(), "b", terms, patience, |holder| {
         told.push(holder.identity.clone());
@@ -180,6 +182,7 @@ async fn who_waits_can_be_stopped() {
     let patience = Patience {
         limit: Duration::from_hours(1),
         stop: &Stop::on(Cause::Superseded, token.clone()),
+        peers: &Peers::default(),
     };
     let cluster = store.cluster();
     let id = id();
@@ -206,6 +209,54 @@ async fn a_holder_that_is_gone_is_followed_after_the_duration() {
     assert_eq!(store.holder(), "b");
     assert_eq!(store.lease().unwrap()["spec"]["leaseTransitions"], 1);
     held.release().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_is_known_to_be_gone_is_not_waited_for() {
+    let store = Store::default();
+    drop(acquire(&store, "pod 1 5f0c", 0).await.unwrap());
+    let peers = Peers::default();
+    let stop = Stop::never();
+    let (cluster, id, terms) = (store.cluster(), id(), Terms::default());
+    let attempt = || {
+        let patience = Patience {
+            limit: Duration::ZERO,
+            stop: &stop,
+            peers: &peers,
+        };
+        Lease::acquire(&cluster, &id, "b", terms, patience, |_| {})
+    };
+    // Another one whose name begins alike is not meant.
+    peers.are_without("pod 1 5f");
+    assert!(attempt().await.is_err());
+    peers.are_without("pod 1");
+    let held = attempt().await.unwrap();
+    assert_eq!(store.holder(), "b");
+    held.release().await;
+    // Not all of them are remembered for ever.
+    for number in 0..REMEMBERED {
+        peers.are_without(&number.to_string());
+    }
+    assert!(!peers.are_known_without("pod 1 5f0c"));
+}
+
+#[test]
+fn who_comes_back_has_another_name_and_what_it_held_is_free() {
+    let (own, others) = (Peers::default(), Peers::default());
+    let before = own.name("pod");
+    others.are_without(&before);
+    for _ in 0..12 {
+        let before = own.name("pod");
+        own.return_as_another("pod");
+        assert!(own.are_known_without(&format!("{before} 5f0c")));
+        for peers in [&own, &others] {
+            assert!(!peers.are_known_without(&format!("{} 5f0c", own.name("pod"))));
+        }
+    }
+    assert_eq!(
+        (before.as_str(), own.name("pod").as_str()),
+        ("pod", "pod#12")
+    );
 }
 
 #[tokio::test(start_paused = true)]

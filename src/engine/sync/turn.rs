@@ -8,7 +8,7 @@ use pleach_domain::object::ObjectId;
 
 use super::error::SyncError;
 use super::state::State;
-use crate::engine::lease::{Holder, Lease, LeaseError, Patience, Terms};
+use crate::engine::lease::{Holder, Lease, LeaseError, Patience, Peers, Terms};
 use crate::engine::stop::{Cause, Stop};
 
 /// Who carries plans out, and how long others are waited for.
@@ -18,6 +18,8 @@ pub struct Claim {
     pub who: String,
     /// How long somebody else who carries out a plan is waited for.
     pub patience: Duration,
+    /// The replicas that it shares work with: those that are gone are not waited for.
+    pub peers: Peers,
 }
 
 /// Does something while the Lease of a release is ours, and the record is still
@@ -37,10 +39,11 @@ pub(in crate::engine) async fn in_turn<T>(
         return Ok(Err(cause));
     }
     let id = state.lease();
-    let identity = identity(&claim.who)?;
+    let identity = identity(&claim.peers.name(&claim.who))?;
     let patience = Patience {
         limit: claim.patience,
         stop,
+        peers: &claim.peers,
     };
     let acquired = Lease::acquire(
         state.cluster(),

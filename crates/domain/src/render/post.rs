@@ -5,6 +5,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use rayon::prelude::*;
 use serde_json::{Map, Value};
 
 use super::hide::Hiding;
@@ -31,6 +32,9 @@ const SERVER_METADATA: [&str; 6] = [
 
 /// What `app.kubernetes.io/managed-by` says where nothing else is said.
 const MANAGED_BY: &str = "pleach";
+
+/// How many objects of a file are worth a turn on another core.
+const PART: usize = 128;
 
 /// An object whose name and scope are known.
 struct Draft {
@@ -74,6 +78,27 @@ pub(super) struct Product {
     pub(super) secret_values: SecretValues,
 }
 
+impl Outcome {
+    /// What became of one part of a file and of the next.
+    fn join(mut self, next: Self) -> Self {
+        self.manifests.extend(next.manifests);
+        self.findings.extend(next.findings);
+        self.places.extend(next.places);
+        self.is_complete &= next.is_complete;
+        for (kind, place) in next.unknown {
+            self.unknown.entry(kind).or_insert(place);
+        }
+        self.dropped = match (self.dropped, next.dropped) {
+            (Some((first, mut fields, count)), Some((_, more, others))) => {
+                fields.extend(more);
+                Some((first, fields, count + others))
+            }
+            (dropped, None) | (None, dropped) => dropped,
+        };
+        self
+    }
+}
+
 impl<'a> Work<'a> {
     pub(super) fn new(
         release: &'a ResolvedRelease,
@@ -97,6 +122,23 @@ impl<'a> Work<'a> {
 
     /// Turns the objects of a file into manifests.
     pub(super) fn process(&self, objects: Vec<Written>, kinds: &Kinds<'_>) -> Outcome {
+        let mut parts = Vec::new();
+        let mut rest = objects;
+        while rest.len() > PART {
+            let after = rest.split_off(PART);
+            parts.push(std::mem::replace(&mut rest, after));
+        }
+        parts.push(rest);
+        parts
+            .into_par_iter()
+            .map(|objects| self.process_part(objects, kinds))
+            .collect::<Vec<Outcome>>()
+            .into_iter()
+            .reduce(Outcome::join)
+            .unwrap_or_default()
+    }
+
+    fn process_part(&self, objects: Vec<Written>, kinds: &Kinds<'_>) -> Outcome {
         let mut pass = Pass {
             work: self,
             kinds,

@@ -372,3 +372,34 @@ fn every_file_is_read_once_and_shared_templates_too() {
     assert_eq!(reads.len(), 101);
     assert!(reads.values().all(|count| *count == 1), "{reads:?}");
 }
+
+#[test]
+fn a_file_with_many_objects_is_one_file_to_its_notes() {
+    let documents = (0..1000).map(|number| {
+        format!(
+            "---\napiVersion: v1\nkind: ConfigMap\nmetadata: {{name: c{number:04}, uid: x}}\n\
+             data: {{padding: \"{}\"}}\n",
+            "x".repeat(200)
+        )
+    });
+    let text: String = documents.collect();
+    let rendered = render_files(&[("all.yaml", &text)], json!({}));
+    assert_eq!(rendered.manifests.len(), 1000);
+    let places: Vec<usize> = (0..1000).map(|number| 2 + number * 5).collect();
+    let lines: Vec<usize> = rendered
+        .manifests
+        .iter()
+        .map(|manifest| manifest.origin().line)
+        .collect();
+    assert_eq!(lines, places);
+    assert_eq!(rendered.findings.len(), 1, "{:?}", rendered.findings);
+    assert!(
+        rendered.findings[0]
+            .message
+            .contains("1000 objects: metadata.uid")
+    );
+    assert_eq!(
+        rendered.findings[0].place.as_ref().map(|at| at.line),
+        Some(2)
+    );
+}

@@ -1,17 +1,18 @@
 //! Disturbs pleach and looks what becomes of it: `make chaos`.
 //!
-//! Arguments: `--runs N` (seeds, from `--seed N` on), `--only kills` or
-//! `--only storm`, `--kills N` (of each leg, instead of all), `--pleach FILE`.
+//! Arguments: `--runs N` (seeds, from `--seed N` on), `--only kills`, `--only storm`
+//! or `--only replicas`, `--kills N` (of each leg, instead of all), `--pleach FILE`.
 
 use std::collections::BTreeMap;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail};
 use pleach::io::throwaway::isolate;
 use pleach_testkit::chaos::kills::{Kills, Leg};
+use pleach_testkit::chaos::replicas;
 use pleach_testkit::chaos::storm::{Played, Storm};
 use pleach_testkit::generated::Shape;
 
@@ -54,10 +55,14 @@ fn run() -> anyhow::Result<ExitCode> {
     }
     let runtime = tokio::runtime::Runtime::new()?;
     let mut failures = 0;
-    if arguments.only.as_deref() != Some("kills") {
+    let plays = |what: &str| arguments.only.as_deref().is_none_or(|only| only == what);
+    if plays("storm") {
         failures += runtime.block_on(storm(&arguments))?;
     }
-    if arguments.only.as_deref() != Some("storm") {
+    if plays("replicas") {
+        failures += runtime.block_on(replicas(&arguments));
+    }
+    if plays("kills") {
         failures += runtime.block_on(kills(&arguments))?;
     }
     say(&format!("{failures} failures"));
@@ -96,12 +101,14 @@ fn arguments() -> anyhow::Result<Arguments> {
             "--runs" => runs = Some(number(value()?)?),
             "--kills" => read.kills = Some(value()?.parse().context("--kills needs a number")?),
             "--only" => match value()? {
-                only if only == "kills" || only == "storm" => read.only = Some(only),
-                other => bail!("{other} is nothing; there are kills and storm"),
+                only if ["kills", "storm", "replicas"].contains(&only.as_str()) => {
+                    read.only = Some(only);
+                }
+                other => bail!("{other} is nothing; there are kills, storm and replicas"),
             },
             "--pleach" => read.pleach = PathBuf::from(value()?),
             other => bail!(
-                "unknown argument {other}; there are --seed N, --runs N, --kills N, --only kills|storm, --pleach FILE"
+                "unknown argument {other}; there are --seed N, --runs N, --kills N, --only kills|storm|replicas, --pleach FILE"
             ),
         }
     }
@@ -135,6 +142,30 @@ async fn storm(arguments: &Arguments) -> anyhow::Result<usize> {
         "{seeds} seeds in {took:.0} s, {failures} failed; the others: {all}"
     ));
     Ok(failures)
+}
+
+/// Kills one of two replicas of the loop every few seconds, for five minutes.
+/// Gives whether that was too much for them.
+async fn replicas(arguments: &Arguments) -> usize {
+    let terms = replicas::Terms {
+        lasts: Duration::from_mins(5),
+        kills: Duration::from_secs(5),
+        commits: Duration::from_secs(2),
+        seed: arguments.seed,
+    };
+    match replicas::play(&arguments.pleach, terms).await {
+        Ok(played) => {
+            say(&format!("two replicas: {played}"));
+            0
+        }
+        Err(error) => {
+            say(&format!(
+                "two replicas: FAILED\n{error:#}\nagain: make chaos CHAOS=\"--seed {} --only replicas\"",
+                arguments.seed
+            ));
+            1
+        }
+    }
 }
 
 /// Kills the example at its writes. Gives how many kills were not got over.

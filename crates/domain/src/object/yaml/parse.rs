@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use rayon::prelude::*;
 use serde::Deserialize;
 use serde::de::{DeserializeSeed, Deserializer, Error as _, MapAccess, SeqAccess, Visitor};
 use serde_json::{Map, Number, Value};
@@ -13,6 +14,12 @@ use super::{YamlError, tabs};
 /// How deep maps and lists may lie in each other: schemas in definitions of
 /// custom resources go beyond 64.
 pub(super) const MAX_DEPTH: usize = 128;
+
+/// A text that is longer is read in parts of at least this size, on all cores.
+const PART: usize = 64 * 1024;
+
+/// In how many parts at most: each has the limits of a whole text.
+const MAX_PARTS: usize = 16;
 
 /// One document of a stream.
 #[derive(Debug, Clone, PartialEq)]
@@ -29,10 +36,63 @@ pub struct Document {
 /// Fails with the first error of every broken document, in the order of the
 /// text, never with an empty list.
 pub fn parse_documents(text: &str) -> Result<Vec<Document>, Vec<YamlError>> {
-    parse_stream(text, |parsed: Spanned<Tree>| Document {
-        line: usize::try_from(parsed.referenced.line()).unwrap_or(0),
+    let document = |parsed: Spanned<Tree>, lines_before: usize| Document {
+        line: lines_before + usize::try_from(parsed.referenced.line()).unwrap_or(0),
         value: parsed.value.0,
-    })
+    };
+    let parts = parts(text);
+    if parts.len() > 1 && !text.contains('\t') {
+        let read: Result<Vec<Vec<Document>>, serde_yaml::Error> = parts
+            .into_par_iter()
+            .map(|(before, part)| {
+                let parsed = serde_yaml::from_multiple_with_options(part, options())?;
+                Ok(parsed
+                    .into_iter()
+                    .map(|one| document(one, before))
+                    .collect())
+            })
+            .collect();
+        if let Ok(documents) = read {
+            return Ok(documents.into_iter().flatten().collect());
+        }
+        // What is wrong is said by those who see the whole text.
+    }
+    parse_stream(text, |parsed| document(parsed, 0))
+}
+
+/// Cuts a long text between documents, each part with the number of lines
+/// before it; a text that is short, or has directives, is one part. No document
+/// knows of another: anchors end with theirs.
+fn parts(text: &str) -> Vec<(usize, &str)> {
+    let size = PART.max(text.len() / MAX_PARTS);
+    let has_directives = || text.starts_with('%') || text.contains("\n%");
+    if text.len() <= size || has_directives() {
+        return vec![(0, text)];
+    }
+    let mut parts = Vec::new();
+    let (mut lines, mut rest) = (0, text);
+    while let Some(end) = next_marker(rest, size) {
+        let (part, after) = rest.split_at(end);
+        parts.push((lines, part));
+        lines += part.matches('\n').count();
+        rest = after;
+    }
+    parts.push((lines, rest));
+    parts
+}
+
+/// Where the first line that begins a document lies, at or after `from`.
+fn next_marker(text: &str, from: usize) -> Option<usize> {
+    let mut at = text.ceil_char_boundary(from);
+    while let Some(found) = text.get(at..)?.find("\n---") {
+        let line = at + found + 1;
+        let after = text.as_bytes().get(line + 3);
+        if after.is_none_or(|byte| matches!(byte, b' ' | b'\r' | b'\n')) {
+            return Some(line);
+        }
+        at = line;
+    }
+    None
 }
 
 /// Parses every document into `T` and converts it.
@@ -304,5 +364,75 @@ impl<'de> Visitor<'de> for KeyVisitor {
 
     fn visit_map<A: MapAccess<'de>>(self, _: A) -> Result<Key, A::Error> {
         Err(A::Error::custom(format!("{OURS}a map cannot be a key")))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Long enough for several parts: documents of two lengths, one of them
+    /// with what looks like a marker.
+    fn long(line_end: &str) -> String {
+        let documents = (0..4000).map(|number| {
+            let text = if number % 3 == 0 {
+                "\n  ---\n  ---x"
+            } else {
+                ""
+            };
+            format!("---\n# of {number}\nname: n{number}\ntext: |\n  a{text}\nlist: [1, 2.0, on]\n")
+        });
+        let text: String = documents.collect();
+        text.replace('\n', line_end)
+    }
+
+    #[test]
+    fn a_long_text_reads_as_if_it_were_one_part() {
+        for text in [
+            long("\n"),
+            long("\r\n"),
+            format!("{}---\n---\n", long("\n")),
+        ] {
+            assert!(parts(&text).len() > 2);
+            let whole = parse_stream(&text, |parsed: Spanned<Tree>| Document {
+                line: usize::try_from(parsed.referenced.line()).unwrap(),
+                value: parsed.value.0,
+            });
+            let read = parse_documents(&text);
+            assert_eq!(read.as_ref().map(Vec::len), Ok(4000));
+            assert_eq!(read, whole);
+        }
+    }
+
+    #[test]
+    fn no_part_begins_within_a_document() {
+        let text = long("\n");
+        let parts = parts(&text);
+        assert_eq!(
+            parts.iter().map(|(_, part)| *part).collect::<String>(),
+            text
+        );
+        for (before, part) in parts {
+            assert!(part.starts_with("---\n"));
+            let offset = part.as_ptr() as usize - text.as_ptr() as usize;
+            assert_eq!(text[..offset].matches('\n').count(), before);
+        }
+    }
+
+    #[test]
+    fn errors_of_a_long_text_are_those_of_the_whole() {
+        let mut text = long("\n");
+        let lines = text.matches('\n').count();
+        text.push_str("---\na: 1\na: 2\n---\nb: [\n");
+        let errors = parse_documents(&text).unwrap_err();
+        let at: Vec<usize> = errors.iter().map(|error| error.line).collect();
+        assert_eq!(at[0], lines + 3);
+        assert_eq!(errors.len(), 2);
+    }
+
+    #[test]
+    fn a_text_with_directives_is_one_part() {
+        let text = format!("{}...\n%YAML 1.2\n---\na: 1\n", long("\n"));
+        assert_eq!(parts(&text).len(), 1);
     }
 }

@@ -1,0 +1,465 @@
+//! Two replicas of the loop, one of which is killed every few seconds while
+//! commits arrive. Every environment ends as its last commit says, and the audit
+//! log shows that no release was ever written by two of them at once.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, bail, ensure};
+use pleach::io::throwaway::{ControlPlane, Network, Options};
+use serde_json::Value;
+use tempfile::TempDir;
+use tokio::time::sleep;
+
+use crate::audit::{AuditLog, Event, Events};
+use crate::control_plane::{binaries, client};
+use crate::kubectl::Kubectl;
+use crate::program::Program;
+use crate::proof;
+use crate::repository::TestRepo;
+
+const ENVIRONMENTS: [&str; 4] = ["red", "green", "blue", "gray"];
+const RELEASES: [&str; 2] = ["shop", "web"];
+const NAMESPACE: &str = "default";
+/// How long it may take to get where the last commit wants it, once nobody is
+/// killed any more.
+const SETTLED: Duration = Duration::from_secs(60);
+
+const BUNDLE: &str = "apiVersion: pleach.dev/v1alpha1\nkind: Bundle\nvalues: {number: 0}\n";
+const APP: &str = "\
+apiVersion: v1
+kind: ConfigMap
+metadata: {name: first}
+data: {number: {{ values.number | quote }}}
+---
+apiVersion: v1
+kind: ConfigMap
+metadata: {name: second, annotations: {pleach.dev/after: ConfigMap/first}}
+data: {number: {{ values.number | quote }}}
+---
+apiVersion: apps/v1
+kind: Deployment
+metadata: {name: app}
+spec:
+  replicas: 0
+  selector: {matchLabels: {app: app}}
+  template:
+    metadata: {labels: {app: app}, annotations: {example.org/number: {{ values.number | quote }}}}
+    spec: {containers: [{name: app, image: \"app:1\"}]}
+";
+
+/// How it is played.
+#[derive(Debug, Clone, Copy)]
+pub struct Terms {
+    /// For how long.
+    pub lasts: Duration,
+    /// How often one of them is killed, about.
+    pub kills: Duration,
+    /// How often something is committed, about.
+    pub commits: Duration,
+    /// What chance is made of.
+    pub seed: u64,
+}
+
+/// What happened.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Played {
+    /// How often one of them was killed.
+    pub kills: usize,
+    /// How often something was committed.
+    pub commits: usize,
+    /// Writes of objects.
+    pub writes: usize,
+    /// How often a Lease was taken from somebody who was dead.
+    pub taken: usize,
+}
+
+impl fmt::Display for Played {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            out,
+            "{} kills, {} commits, {} writes, {} leases taken from the dead",
+            self.kills, self.commits, self.writes, self.taken
+        )
+    }
+}
+
+/// One place for a replica; who is killed is followed by another one.
+struct Place {
+    number: usize,
+    child: Option<Child>,
+    /// When the next one comes.
+    again: Instant,
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+impl Place {
+    fn kill(&mut self) {
+        if let Some(mut child) = self.child.take() {
+            drop(child.kill());
+            drop(child.wait());
+        }
+    }
+}
+
+/// What is played with.
+struct Stage {
+    plane: ControlPlane,
+    kubectl: Kubectl,
+    repo: TestRepo,
+    home: TempDir,
+    cluster: String,
+    pleach: PathBuf,
+    /// How many replicas there were so far.
+    replicas: usize,
+    /// What the last commit of every environment says, and that commit.
+    wanted: BTreeMap<&'static str, (usize, String)>,
+}
+
+/// Plays, and looks what became of it.
+pub async fn play(pleach: &Path, terms: Terms) -> anyhow::Result<Played> {
+    let mut stage = Stage::start(pleach).await?;
+    let mut random = fastrand::Rng::with_seed(terms.seed);
+    let mut about = |time: Duration| time.mul_f64(0.5 + random.f64());
+    let mut played = Played::default();
+    let begun = Instant::now();
+    let mut places = Vec::new();
+    for number in 0..2 {
+        places.push(Place {
+            number,
+            child: None,
+            again: begun,
+        });
+    }
+    let mut next_kill = begun + terms.kills;
+    let mut next_commit = begun + about(terms.commits);
+    while begun.elapsed() < terms.lasts {
+        let now = Instant::now();
+        for place in &mut places {
+            if place.child.is_none() && now >= place.again {
+                stage.start_replica(place)?;
+            }
+        }
+        if now >= next_commit {
+            let environment = ENVIRONMENTS[played.commits % ENVIRONMENTS.len()];
+            played.commits += 1;
+            stage.commit(environment, played.commits)?;
+            next_commit = now + about(terms.commits);
+        }
+        if now >= next_kill {
+            let place = &mut places[played.kills % 2];
+            played.kills += 1;
+            place.kill();
+            place.again = now + about(Duration::from_millis(500));
+            next_kill = now + about(terms.kills);
+        }
+        sleep(Duration::from_millis(20)).await;
+    }
+    for place in &mut places {
+        if place.child.is_none() {
+            stage.start_replica(place)?;
+        }
+    }
+    stage.settled().await?;
+    for place in &mut places {
+        stage.end(place).await?;
+    }
+    stage.is_as_git_says().await?;
+    let events = AuditLog::new(stage.plane.audit_log());
+    let events = events
+        .settled(&client(stage.plane.kubeconfig()).await?)
+        .await?;
+    stage.judge(&events, &mut played)?;
+    Ok(played)
+}
+
+impl Stage {
+    async fn start(pleach: &Path) -> anyhow::Result<Self> {
+        let plane = ControlPlane::start(Options {
+            binaries: binaries(),
+            controllers: true,
+            scheduler: false,
+            nodes: 0,
+            network: Network::Host,
+        })
+        .await?;
+        let kubectl = Kubectl::new(plane.kubectl(), plane.kubeconfig());
+        let cluster = proof::cluster_id(&kubectl)?;
+        let repo = TestRepo::new([
+            (
+                "pleach.yaml",
+                "apiVersion: pleach.dev/v1alpha1\nkind: Repository\nid: replicas\n",
+            ),
+            ("manifests/app/bundle.yaml", BUNDLE),
+            ("manifests/app/app.yaml.j2", APP),
+        ])?;
+        let mut stage = Self {
+            plane,
+            kubectl,
+            repo,
+            home: tempfile::tempdir()?,
+            cluster,
+            pleach: pleach.to_owned(),
+            replicas: 0,
+            wanted: BTreeMap::new(),
+        };
+        for environment in ENVIRONMENTS {
+            stage.commit(environment, 0)?;
+        }
+        Ok(stage)
+    }
+
+    /// Changes all releases of an environment, and pushes that.
+    fn commit(&mut self, environment: &'static str, n: usize) -> anyhow::Result<()> {
+        let releases: String = RELEASES
+            .iter()
+            .map(|release| {
+                format!(
+                    "  - {{name: {release}, bundle: app, namespace: {environment}-{release}}}\n"
+                )
+            })
+            .collect();
+        self.repo.write(
+            format!("environments/{environment}.yaml"),
+            format!(
+                "apiVersion: pleach.dev/v1alpha1\nkind: Environment\ncluster: {{id: {}}}\n\
+                 values: {{number: {n}}}\nsync: {{interval: 2s}}\nreleases:\n{releases}",
+                self.cluster
+            ),
+        )?;
+        let commit = self.repo.commit(&format!("{environment} {n}"))?;
+        let branch = format!("env/{environment}");
+        self.repo.git(&["branch", "--force", &branch])?;
+        self.wanted.insert(environment, (n, commit));
+        Ok(())
+    }
+
+    /// Every replica is a user of its own, so that the audit log tells them apart.
+    #[expect(clippy::disallowed_methods, reason = "a folder of its own")]
+    fn start_replica(&mut self, place: &mut Place) -> anyhow::Result<()> {
+        self.replicas += 1;
+        let user = format!("replica-{}", self.replicas);
+        let kubeconfig = self.plane.kubeconfig_for_user(&user, &["system:masters"])?;
+        let config = self.home.path().join(format!("{user}.yaml"));
+        let text = format!(
+            "apiVersion: pleach.dev/v1alpha1\nkind: Controller\nrepositories:\n  - name: fleet\n    url: {}\n    environments:\n      - match: env/*\n        cluster: {{id: {}, kubeconfigFile: {}}}\n",
+            self.repo.path().display(),
+            self.cluster,
+            kubeconfig.display()
+        );
+        std::fs::write(&config, text)?;
+        let mut command = Command::new(&self.pleach);
+        command
+            .env_clear()
+            .env("HOME", self.home.path())
+            .env("PATH", std::env::var_os("PATH").unwrap_or_default())
+            .env("GIT_CONFIG_GLOBAL", "/dev/null")
+            .env("GIT_CONFIG_SYSTEM", "/dev/null")
+            .arg("--kubeconfig")
+            .arg(&kubeconfig)
+            .args(["run", "--share-in", NAMESPACE, "--config"])
+            .arg(&config)
+            .current_dir(self.home.path())
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(File::create(self.log(&user))?);
+        let child = command.spawn();
+        place.child = Some(child.context("failed to start a replica")?);
+        place.number = self.replicas;
+        Ok(())
+    }
+
+    fn log(&self, user: &str) -> PathBuf {
+        self.home.path().join(format!("{user}.log"))
+    }
+
+    /// The last words of every replica.
+    #[expect(clippy::disallowed_methods, reason = "a folder of its own")]
+    fn said(&self) -> String {
+        let mut said = String::new();
+        for number in (1..=self.replicas).rev().take(4) {
+            let user = format!("replica-{number}");
+            let text = std::fs::read_to_string(self.log(&user)).unwrap_or_default();
+            let lines: Vec<&str> = text.lines().collect();
+            let last = &lines[lines.len().saturating_sub(40)..];
+            said += &format!("--- {user}\n{}\n", last.join("\n"));
+        }
+        said
+    }
+
+    /// Waits until everything is as the last commits say.
+    async fn settled(&self) -> anyhow::Result<()> {
+        let begun = Instant::now();
+        loop {
+            let missing = self.missing()?;
+            if missing.is_empty() {
+                return Ok(());
+            }
+            if begun.elapsed() > SETTLED {
+                bail!(
+                    "not reached after {SETTLED:?}:\n{}\n{}",
+                    missing.join("\n"),
+                    self.said()
+                );
+            }
+            sleep(Duration::from_millis(200)).await;
+        }
+    }
+
+    fn missing(&self) -> anyhow::Result<Vec<String>> {
+        let mut missing = Vec::new();
+        for (environment, (n, commit)) in &self.wanted {
+            for release in RELEASES {
+                let name = format!("release.pleach.dev/{environment}.{release}");
+                let record = match self.kubectl.get(&[&name]) {
+                    Ok(record) => record.unwrap_or_default(),
+                    // The definition is not there yet.
+                    Err(_) => Value::Null,
+                };
+                let record = &record["status"]["record"];
+                if record["ready"] != true || record["installed"]["revision"] != commit.as_str() {
+                    missing.push(format!(
+                        "{name}: {} instead of {commit}",
+                        record["installed"]
+                    ));
+                }
+                let namespace = format!("{environment}-{release}");
+                for map in ["first", "second"] {
+                    let live = self
+                        .kubectl
+                        .get(&["configmap", map, "--namespace", &namespace])?
+                        .unwrap_or_default();
+                    if live["data"]["number"] != n.to_string().as_str() {
+                        missing.push(format!(
+                            "{namespace}/{map}: {} instead of {n}",
+                            live["data"]
+                        ));
+                    }
+                }
+            }
+        }
+        Ok(missing)
+    }
+
+    /// Stops a replica as Kubernetes does.
+    async fn end(&self, place: &mut Place) -> anyhow::Result<()> {
+        let Some(mut child) = place.child.take() else {
+            return Ok(());
+        };
+        let process = child.id().to_string();
+        Command::new("kill")
+            .args(["-s", "TERM", &process])
+            .status()?;
+        let begun = Instant::now();
+        let status = loop {
+            if let Some(status) = child.try_wait()? {
+                break status;
+            }
+            if begun.elapsed() > Duration::from_secs(20) {
+                drop(child.kill());
+                drop(child.wait());
+                bail!("replica {} does not end\n{}", place.number, self.said());
+            }
+            sleep(Duration::from_millis(20)).await;
+        };
+        ensure!(
+            status.success(),
+            "replica {}: {status}\n{}",
+            place.number,
+            self.said()
+        );
+        Ok(())
+    }
+
+    /// Somebody else looks: there is nothing to do, and nothing was left behind.
+    async fn is_as_git_says(&self) -> anyhow::Result<()> {
+        let program = Program::new(&self.pleach, self.repo.path(), self.plane.kubeconfig());
+        for environment in ENVIRONMENTS {
+            let run = program.run(&["diff", environment, "--exit-code"]).await?;
+            run.ended_with(0)?;
+        }
+        let leases = self.kubectl.list(&["get", "leases", "--all-namespaces"])?;
+        let left: Vec<&str> = leases
+            .iter()
+            .filter_map(|lease| lease["metadata"]["name"].as_str())
+            .filter(|name| {
+                ENVIRONMENTS
+                    .iter()
+                    .any(|one| name.starts_with(&format!("{one}.")))
+            })
+            .collect();
+        ensure!(left.is_empty(), "leases were left behind: {left:?}");
+        Ok(())
+    }
+
+    /// Only who had the Lease of a release wrote to its objects.
+    fn judge(&self, events: &Events, played: &mut Played) -> anyhow::Result<()> {
+        let mut events: Vec<&Event> = events
+            .0
+            .iter()
+            .filter(|event| event.user.username.starts_with("replica-"))
+            .filter(|event| event.is_write() && event.code() < 300)
+            .collect();
+        events.sort_by_key(|event| event.request_received_timestamp);
+        let mut holders: BTreeMap<&str, &str> = BTreeMap::new();
+        let mut writes: BTreeMap<(&str, &str), usize> = BTreeMap::new();
+        for event in events {
+            let Some((_, release)) = event.user_agent.split_once(' ') else {
+                continue;
+            };
+            let Some(object) = &event.object_ref else {
+                continue;
+            };
+            let user = event.user.username.as_str();
+            if object.resource == "leases" {
+                let before = if event.verb == "delete" {
+                    holders.remove(release)
+                } else {
+                    holders.insert(release, user)
+                };
+                if before.is_some_and(|before| before != user) {
+                    ensure!(
+                        event.verb != "delete",
+                        "{user} gave back what was not its own: {event}"
+                    );
+                    played.taken += 1;
+                }
+                continue;
+            }
+            let namespace = release.replace('.', "-");
+            if object.namespace == namespace {
+                let holder = holders.get(release);
+                ensure!(
+                    holder == Some(&user),
+                    "{user} wrote while {holder:?} had the lease of {release}: {event}\n{}",
+                    self.said()
+                );
+                *writes.entry((release, object.name.as_str())).or_default() += 1;
+                played.writes += 1;
+            }
+        }
+        // Once per commit, and once more where a kill came between the write and
+        // its answer being recorded.
+        let commits = played.commits / ENVIRONMENTS.len() + 2;
+        for ((release, name), count) in &writes {
+            ensure!(
+                *count <= commits + played.kills,
+                "{name} of {release} was written {count} times for {commits} commits"
+            );
+        }
+        ensure!(
+            writes.len() >= ENVIRONMENTS.len() * RELEASES.len() * 3,
+            "not everything was written: {writes:?}"
+        );
+        Ok(())
+    }
+}

@@ -1,0 +1,262 @@
+//! pleach installed by pleach: the loop runs with exactly the rights that
+//! manifests/pleach gives to its account.
+
+use std::path::Path;
+
+use jiff::Timestamp;
+use pleach_testkit::audit::Events;
+use pleach_testkit::demo::copy_example;
+
+use crate::fleet::{Fleet, settled};
+use crate::loop_run::Loop;
+use crate::rights::{APP, BUNDLE, CLOSED, forbidden, second};
+use crate::stages::nodes;
+
+/// The example of the project as its own environment, and an application in two
+/// versions.
+fn fleet(environment: &'static str) -> Fleet {
+    let none: [(&str, &str); 0] = [];
+    let fleet = Fleet::on(nodes(), environment, "", &none);
+    let project = Path::new(env!("CARGO_MANIFEST_DIR"));
+    copy_example(project, fleet.repo.path()).unwrap();
+    fleet.write(BUNDLE.0, BUNDLE.1);
+    fleet.write("manifests/shop/v1.0.0/app.yaml", APP);
+    fleet.write("manifests/shop/v1.1.0/app.yaml", &second());
+    fleet
+}
+
+/// What of `environments/pleach.yaml` is different here.
+fn adapt(fleet: &Fleet, id: &str) -> String {
+    let path = "environments/pleach.yaml";
+    let repo = fleet.repo.path().to_str().unwrap();
+    fleet.edit(path, "https://git.example.org/fleet.git", repo);
+    fleet.edit(
+        path,
+        "            auth: {usernameFile: secrets/git/username, passwordFile: secrets/git/password}\n",
+        "",
+    );
+    fleet.edit(path, "      secrets: [git]\n", "");
+    fleet.edit(path, "6f0c2d5e-4a51-4c1c-9d3b-1f0a1c5f7b11", id);
+    fleet.edit(path, "releases:\n", "sync: {interval: 1s}\nreleases:\n");
+    fleet.read(path)
+}
+
+impl Fleet {
+    fn push_to(&self, environment: &str) -> String {
+        let commit = self.repo.commit("change").unwrap();
+        let branch = format!("env/{environment}");
+        self.repo.git(&["branch", "--force", &branch]).unwrap();
+        commit
+    }
+
+    /// Runs the loop as its pod would be run: with the arguments and the
+    /// configuration that are in the cluster, as its account.
+    #[track_caller]
+    fn runs_as_installed(&mut self, namespace: &str) -> (Loop, String) {
+        let user = format!("system:serviceaccount:{namespace}:pleach");
+        let groups = [
+            "system:serviceaccounts",
+            &format!("system:serviceaccounts:{namespace}"),
+        ];
+        let kubeconfig = nodes().kubeconfig_for_user(&user, &groups).unwrap();
+        let map = self.field(
+            &["configmap", "pleach", "-n", namespace],
+            "{.data.controller\\.yaml}",
+        );
+        let way = format!("kubeconfigFile: {}", kubeconfig.display());
+        assert!(map.contains("inCluster: true"), "{map}");
+        let config = self.file("installed.yaml", &map.replace("inCluster: true", &way));
+        self.through(kubeconfig);
+        let said = self
+            .get(&["deployment", "pleach", "-n", namespace])
+            .unwrap();
+        let said = &said["spec"]["template"]["spec"]["containers"][0]["args"];
+        let args: Vec<String> = said
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|arg| arg.as_str().unwrap().to_owned())
+            .filter(|arg| arg != "run" && arg != "--log-format=json")
+            .map(|arg| match arg.strip_prefix("--config=") {
+                Some(path) => {
+                    assert_eq!(path, "/etc/pleach/controller.yaml");
+                    format!("--config={config}")
+                }
+                None => arg,
+            })
+            .collect();
+        let args: Vec<&str> = args.iter().map(String::as_str).collect();
+        (self.runs_with(&args), user)
+    }
+
+    /// The revision that a release has, once it is ready.
+    fn ready_at(&self, release: &str) -> Option<String> {
+        let live = self.get(&[&format!("release.pleach.dev/{release}")])?;
+        let record = &live["status"]["record"];
+        let revision = record["installed"]["revision"].as_str()?;
+        (record["ready"] == true).then(|| revision.to_owned())
+    }
+
+    #[track_caller]
+    fn until_ready_at(&self, release: &str, commit: &str) {
+        self.until(release, |fleet| {
+            (fleet.ready_at(release).as_deref() == Some(commit)).then_some(())
+        });
+    }
+}
+
+fn asked_by(user: &str, since: Timestamp) -> Events {
+    let events = settled(nodes()).since(since);
+    events.filter(|event| event.user.username == user)
+}
+
+#[test]
+fn pleach_that_pleach_installed_has_the_rights_it_needs_and_survives_its_own_upgrade() {
+    let since = Timestamp::now();
+    let mut fleet = fleet("pleach");
+    let id = fleet.cluster_id();
+    adapt(&fleet, &id);
+    let installed = fleet.push_to("pleach");
+    let apply = ["apply", "pleach", "--yes", "--cluster-id", &id];
+    fleet.run(&apply).ended_with(0).says("deployed");
+    let account = ["serviceaccount", "pleach", "-n", "pleach"];
+    assert!(fleet.exists(&account));
+    let (running, user) = fleet.runs_as_installed("pleach");
+
+    // An application comes, is corrected, changes, loses an object, and goes.
+    let environment = |version: &str, more: &str| {
+        let shop = format!(
+            "releases:\n  - {{name: shop, bundle: shop, version: {version}, namespace: app}}\n"
+        );
+        let releases = if version.is_empty() {
+            "releases: []\n"
+        } else {
+            &shop
+        };
+        let text = format!(
+            "apiVersion: pleach.dev/v1alpha1\nkind: Environment\nsync: {{interval: 1s}}\n{releases}{more}"
+        );
+        fleet.write("environments/app.yaml", &text);
+        fleet.push_to("app")
+    };
+    let first = environment("v1.0.0", "");
+    fleet.until_ready_at("app.shop", &first);
+    fleet.kubectl(&["-n", "app", "scale", "deployment/shop", "--replicas=3"]);
+    fleet.until("the correction", |fleet| {
+        let replicas = fleet.field(&["-n", "app", "deployment/shop"], "{.spec.replicas}");
+        (replicas == "0").then_some(())
+    });
+    let second = environment("v1.1.0", "");
+    fleet.until_ready_at("app.shop", &second);
+    assert!(!fleet.exists(&["-n", "app", "networkpolicy/shop"]));
+    environment("", "consent: [{action: uninstall, release: shop}]\n");
+    fleet.until("the end of the application", |fleet| {
+        let there = fleet.exists(&["-n", "app", "deployment/shop"]);
+        (!there).then_some(())
+    });
+
+    // The loop changes its own release. Its pod is replaced in the middle of that.
+    let own = fleet.ready_at("pleach.pleach");
+    assert_eq!(own.as_deref(), Some(installed.as_str()));
+    fleet.edit(
+        "environments/pleach.yaml",
+        "      image: registry.example.org/pleach\n",
+        "      image: mirror.example.org/pleach\n      egressPorts: [53, 443, 6443, 22]\n",
+    );
+    let upgraded = fleet.push_to("pleach");
+    let image = "{.spec.template.spec.containers[0].image}";
+    fleet.until("the new pods", |fleet| {
+        let image = fleet.field(&["deployment", "pleach", "-n", "pleach"], image);
+        image.starts_with("mirror.").then_some(())
+    });
+    running.stopped();
+    let (running, _) = fleet.runs_as_installed("pleach");
+    fleet.until_ready_at("pleach.pleach", &upgraded);
+    running.stopped();
+
+    let events = asked_by(&user, since);
+    assert!(events.writes().0.len() > 20, "{}", events.writes());
+    assert_eq!(forbidden(&events), [""; 0]);
+
+    // And it goes like every other release.
+    fleet.through(nodes().kubeconfig().to_owned());
+    let uninstall = ["uninstall", "pleach/pleach", "--yes"];
+    fleet.run(&uninstall).ended_with(0).says("uninstalled");
+    assert!(!fleet.exists(&account));
+}
+
+#[test]
+fn an_account_for_some_namespaces_stays_in_them() {
+    let since = Timestamp::now();
+    let mut fleet = fleet("pleach-some");
+    for namespace in ["some-loop", "some-app"] {
+        fleet.kubectl(&["create", "namespace", namespace]);
+    }
+    let cluster = fleet.cluster_id();
+    // Who may read one namespace only knows the cluster by that.
+    let id = fleet.field(&["namespace", "some-app"], "{.metadata.uid}");
+    let text = adapt(&fleet, &id)
+        .replace("namespace: pleach\n", "namespace: some-loop\n")
+        .replace(
+            "    values:\n",
+            "    values:\n      rights: namespaced\n      namespaces: [some-app]\n",
+        )
+        .replace(
+            "match: env/*",
+            "name: some\n                branch: env/some",
+        )
+        .replace("releases:\n", "prune: {max: 100%}\nreleases:\n");
+    fleet.write("environments/pleach-some.yaml", &text);
+    fleet.write(
+        "environments/some.yaml",
+        "apiVersion: pleach.dev/v1alpha1\nkind: Environment\nsync: {interval: 1s}\nstate: {kind: ConfigMap, namespace: some-app}\nreleases:\n  - {name: shop, bundle: shop, version: v1.0.0, namespace: some-app}\n",
+    );
+    fleet.push_to("some");
+    let apply = ["apply", "pleach-some", "--yes", "--cluster-id", &cluster];
+    fleet.run(&apply).ended_with(0).says("deployed");
+    let (running, user) = fleet.runs_as_installed("some-loop");
+    let ready = |fleet: &Fleet| {
+        let record = fleet.get(&["configmap", "some.shop", "-n", "some-app"])?;
+        (record["data"]["ready"] == "True").then_some(())
+    };
+    fleet.until("the application", ready);
+    fleet.edit("environments/some.yaml", "v1.0.0", "v1.1.0");
+    fleet.push_to("some");
+    fleet.until("the upgrade", |fleet| {
+        let there = fleet.exists(&["-n", "some-app", "networkpolicy/shop"]);
+        (!there).then_some(())
+    });
+    running.stopped();
+    let events = asked_by(&user, since);
+    for event in &events.writes().0 {
+        let object = event.object_ref.as_ref().unwrap();
+        assert!(
+            ["some-app", "some-loop"].contains(&object.namespace.as_str()),
+            "{event}"
+        );
+    }
+    // What every run asks for although it may be closed, and the first one in
+    // search of a record elsewhere.
+    let elsewhere = [
+        "get pleach.dev releases some.shop 403",
+        "list configmaps  403",
+    ];
+    let beyond: Vec<String> = forbidden(&events)
+        .into_iter()
+        .filter(|line| !CLOSED.contains(&line.as_str()) && !elsewhere.contains(&line.as_str()))
+        .collect();
+    assert_eq!(beyond, [""; 0]);
+
+    // The same account in CI: it looks, and there is no loop.
+    let text = text.replace("rights: namespaced", "rights: preview");
+    fleet.through(nodes().kubeconfig().to_owned());
+    fleet.write("environments/pleach-some.yaml", &text);
+    fleet.commit();
+    fleet.run(&apply).ended_with(0);
+    assert!(!fleet.exists(&["deployment", "pleach", "-n", "some-loop"]));
+    let ci = nodes().kubeconfig_for_user(&user, &["system:serviceaccounts"]);
+    fleet.through(ci.unwrap());
+    fleet.edit("manifests/shop/v1.1.0/app.yaml", "welcome", "good evening");
+    let looked = fleet.run(&["diff", "some", "--exit-code"]);
+    looked.ended_with(10).says("1 to update");
+}

@@ -1,0 +1,268 @@
+//! Several replicas of the loop share its environments, and follow each other.
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use jiff::Timestamp;
+use pleach_testkit::chaos::replicas::{Terms, play};
+
+use crate::fleet::{Fleet, object_writes, settled};
+use crate::loop_run::{Loop, fleet};
+use crate::samples::deployment;
+use crate::shared;
+
+/// Longest until a replica that was killed is followed.
+const FOLLOWED: Duration = Duration::from_secs(15);
+
+impl Fleet {
+    /// Starts a replica that the audit log knows by a name of its own.
+    #[track_caller]
+    fn replica(&mut self, user: &str, more: &[&str]) -> Loop {
+        let kubeconfig = shared().kubeconfig_for_user(user, &["system:masters"]);
+        self.through(kubeconfig.unwrap());
+        let secret = self.file("webhook-secret", crate::loop_run::SECRET);
+        let repo = self.repo.path().to_str().unwrap().to_owned();
+        let args = [
+            "--repo",
+            &repo,
+            "--share-in",
+            self.environment,
+            "--webhook-secret-file",
+            &secret,
+        ];
+        self.runs_with(&[&args[..], more].concat())
+    }
+
+    /// Writes of objects by a user since a moment.
+    fn written_by(&self, user: &str, since: Timestamp) -> Vec<String> {
+        let events = settled(shared()).since(since);
+        object_writes(&events.filter(|event| event.user.username == user))
+    }
+
+    /// Waits until this many replicas see each other.
+    #[track_caller]
+    fn until_there(&self, replicas: &[&Loop]) {
+        let wanted = f64::from(u32::try_from(replicas.len()).unwrap());
+        self.until("all replicas", |_| {
+            let see_all =
+                |replica: &&Loop| (replica.number("pleach_replicas ") - wanted).abs() < 0.1;
+            replicas.iter().all(see_all).then_some(())
+        });
+    }
+}
+
+impl Loop {
+    fn leads(&self, environment: &str) -> bool {
+        let metric = format!("pleach_environment_led{{environment=\"{environment}\"}}");
+        self.number(&metric) > 0.0
+    }
+}
+
+/// The replica that leads an environment, and the other one.
+#[track_caller]
+fn sorted(fleet: &Fleet, environment: &str, one: Loop, two: Loop) -> (Loop, Loop) {
+    let first = fleet.until("a leader", |_| {
+        let leads = (one.leads(environment), two.leads(environment));
+        match leads {
+            (true, false) => Some(true),
+            (false, true) => Some(false),
+            _ => None,
+        }
+    });
+    if first { (one, two) } else { (two, one) }
+}
+
+#[test]
+fn environments_are_shared_and_a_replica_that_ends_is_followed_at_once() {
+    let mut fleet = fleet("replica-drain", "{interval: 1h}");
+    // What git does not have is led too, and told of by one replica alone.
+    let others: Vec<String> = (0..20).map(|number| format!("none-{number}")).collect();
+    for name in &others {
+        fleet.repo.git(&["branch", &format!("env/{name}")]).unwrap();
+    }
+    let one = fleet.replica("drain-one", &[]);
+    let two = fleet.replica("drain-two", &[]);
+    fleet.until_there(&[&one, &two]);
+    fleet.until("each environment to have one leader", |_| {
+        let led = |name: &&String| u8::from(one.leads(name)) + u8::from(two.leads(name));
+        others.iter().all(|name| led(&name) == 1).then_some(())
+    });
+    assert!(others.iter().any(|name| one.leads(name)));
+    assert!(others.iter().any(|name| two.leads(name)));
+    fleet.until_value("first");
+
+    // A push that the other replica is told of reaches the one that leads.
+    let (leader, other) = sorted(&fleet, "replica-drain", one, two);
+    fleet.until("the first look", |_| {
+        let looks =
+            "pleach_looks_total{environment=\"replica-drain\",release=\"web\",result=\"deployed\"}";
+        (leader.number(looks) > 0.0).then_some(())
+    });
+    fleet.push_value("first", "second");
+    let pushed = Instant::now();
+    other.pushed();
+    fleet.until_value("second");
+    assert!(
+        pushed.elapsed() < Duration::from_secs(5),
+        "{:?}",
+        pushed.elapsed()
+    );
+    fleet.until("the record", |fleet| {
+        let release = fleet.get(&["release.pleach.dev/replica-drain.web"])?;
+        (release["status"]["record"]["ready"] == true).then_some(())
+    });
+    assert_eq!(other.get("/readyz").0, 200, "who waits is ready too");
+
+    // The leader ends in the middle of a wait.
+    fleet.write(
+        "manifests/web/slow.yaml",
+        &deployment("slow").replace("replicas: 0", "replicas: 1"),
+    );
+    fleet.push("slow");
+    leader.pushed();
+    fleet.until("slow", |fleet| {
+        let there = fleet.exists(&["deployment", "slow", "-n", "replica-drain"]);
+        there.then_some(())
+    });
+    let ended = Instant::now();
+    leader.stopped();
+    fleet.until("the other to lead", |_| {
+        other.leads("replica-drain").then_some(())
+    });
+    assert!(others.iter().all(|name| other.leads(name)));
+    assert!(
+        ended.elapsed() < Duration::from_secs(6),
+        "{:?}",
+        ended.elapsed()
+    );
+    fleet.remove("manifests/web/slow.yaml");
+    fleet.push_value("second", "third");
+    other.pushed();
+    fleet.until_value("third");
+    fleet.until("slow to go", |fleet| {
+        let there = fleet.exists(&["deployment", "slow", "-n", "replica-drain"]);
+        (!there).then_some(())
+    });
+    other.stopped();
+    let leases = fleet.kubectl(&["get", "leases", "-n", "replica-drain", "-o", "name"]);
+    assert_eq!(leases, "", "every replica took its lease away");
+}
+
+#[test]
+fn a_replica_that_is_killed_in_the_middle_of_a_run_is_followed_within_15_seconds() {
+    let mut fleet = fleet("replica-kill", "{interval: 1s}");
+    let one = fleet.replica("kill-one", &[]);
+    let two = fleet.replica("kill-two", &[]);
+    fleet.until_there(&[&one, &two]);
+    fleet.until_value("first");
+    let (leader, other) = sorted(&fleet, "replica-kill", one, two);
+    fleet.write(
+        "manifests/web/slow.yaml",
+        &deployment("slow").replace("replicas: 0", "replicas: 1"),
+    );
+    fleet.push("slow");
+    // It waits, and has the Lease of the release.
+    fleet.until("slow", |fleet| {
+        let there = fleet.exists(&["deployment", "slow", "-n", "replica-kill"]);
+        let held = fleet.exists(&["lease", "replica-kill.web", "-n", "pleach-system"]);
+        (there && held).then_some(())
+    });
+    leader.running.signal("KILL");
+    let killed = Instant::now();
+    fleet.remove("manifests/web/slow.yaml");
+    fleet.push_value("first", "second");
+    fleet.until_value("second");
+    assert!(killed.elapsed() < FOLLOWED, "{:?}", killed.elapsed());
+    drop(leader);
+    other.stopped();
+}
+
+#[test]
+fn a_replica_that_comes_back_too_late_writes_nothing() {
+    let mut fleet = fleet("replica-late", "{interval: 1s}");
+    let one = fleet.replica("late-one", &[]);
+    let two = fleet.replica("late-two", &[]);
+    fleet.until_there(&[&one, &two]);
+    fleet.until_value("first");
+    let leads = one.leads("replica-late");
+    let (mut leader, other) = sorted(&fleet, "replica-late", one, two);
+    let leader_is = if leads { "late-one" } else { "late-two" };
+    fleet.write(
+        "manifests/web/slow.yaml",
+        &deployment("slow").replace("replicas: 0", "replicas: 1"),
+    );
+    fleet.push("slow");
+    fleet.until("slow", |fleet| {
+        let there = fleet.exists(&["deployment", "slow", "-n", "replica-late"]);
+        there.then_some(())
+    });
+    // It stands still in the middle of its run, as in a pause of the machine.
+    leader.running.signal("STOP");
+    fleet.remove("manifests/web/slow.yaml");
+    fleet.push_value("first", "second");
+    fleet.until_value("second");
+    fleet.until("the record", |fleet| {
+        let release = fleet.get(&["release.pleach.dev/replica-late.web"])?;
+        (release["status"]["record"]["ready"] == true).then_some(())
+    });
+    let back = Timestamp::now();
+    leader.running.signal("CONT");
+    leader
+        .running
+        .until_says("the lease of this replica is lost");
+    fleet.until_there(&[&leader, &other]);
+    assert_eq!(fleet.written_by(leader_is, back), [""; 0]);
+    leader.stopped();
+    other.stopped();
+}
+
+#[test]
+fn our_own_release_goes_after_all_others() {
+    let fleet = fleet("replica-last", "{interval: 1h}");
+    fleet.write("manifests/self/bundle.yaml", crate::samples::BUNDLE);
+    fleet.write(
+        "manifests/self/self.yaml",
+        &crate::samples::config_map("self", "first"),
+    );
+    fleet.edit_environment(
+        "  - {name: web,",
+        "  - {name: self, bundle: self, namespace: replica-last}\n  - {name: web, timeout: 8s,",
+    );
+    fleet.write(
+        "manifests/web/slow.yaml",
+        &deployment("slow").replace("replicas: 0", "replicas: 1"),
+    );
+    fleet.push("both");
+    let secret = fleet.file("webhook-secret", crate::loop_run::SECRET);
+    let repo = fleet.repo.path().to_str().unwrap().to_owned();
+    let running = fleet.runs_with(&[
+        "--repo",
+        &repo,
+        "--own-release",
+        "replica-last/self",
+        "--webhook-secret-file",
+        &secret,
+    ]);
+    fleet.until_value("first");
+    let own = |fleet: &Fleet| fleet.exists(&["configmap", "self", "-n", "replica-last"]);
+    assert!(!own(&fleet));
+    // The other one fails, and does not hold ours for ever.
+    fleet.until("our own release", |fleet| own(fleet).then_some(()));
+    let failed =
+        "pleach_looks_total{environment=\"replica-last\",release=\"web\",result=\"failed\"}";
+    assert!(running.number(failed) > 0.0);
+    running.stopped();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn two_replicas_of_which_one_is_killed_again_and_again_lose_nothing() {
+    let pleach = Path::new(env!("CARGO_BIN_EXE_pleach"));
+    let terms = Terms {
+        lasts: Duration::from_secs(30),
+        kills: Duration::from_secs(5),
+        commits: Duration::from_secs(2),
+        seed: 1,
+    };
+    let played = play(pleach, terms).await.unwrap();
+    assert!(played.kills >= 3 && played.commits >= 8, "{played}");
+}
