@@ -334,6 +334,10 @@ fn every_metric() -> String {
             releases: 1,
             took,
         },
+        LoopEvent::Led {
+            environment: text("prod"),
+            leads: true,
+        },
         LoopEvent::Looking {
             release: release.clone(),
         },

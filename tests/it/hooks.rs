@@ -46,6 +46,7 @@ fn listeners(forge: Option<ForgeKind>) -> Listeners {
             patience: Duration::ZERO,
             peers: Peers::default(),
         },
+        drift_watch: false,
         sharing: None,
         own: None,
     };
