@@ -15,10 +15,12 @@ mod compare;
 mod completion;
 mod diff;
 mod doctor;
+mod forge;
 mod format;
 mod history;
 mod init;
 mod lint;
+mod local;
 mod mask;
 mod orders;
 mod plan;
@@ -190,8 +192,8 @@ impl Cli {
         Ui::new(self.global.color, verbosity)
     }
 
-    /// Whether the command talks to a cluster.
-    pub fn needs_cluster(&self) -> bool {
+    /// Whether the command may talk to a cluster or a forge.
+    pub fn needs_network(&self) -> bool {
         match self.command {
             Command::Diff(_)
             | Command::Plan(_)
@@ -199,6 +201,8 @@ impl Cli {
             | Command::Status(_)
             | Command::History(_)
             | Command::Rollback(_)
+            | Command::Preview(_)
+            | Command::Promote(_)
             | Command::Doctor(_)
             | Command::Suspend(_)
             | Command::Resume(_)
@@ -209,8 +213,6 @@ impl Cli {
             Command::Init(_)
             | Command::Render(_)
             | Command::Lint(_)
-            | Command::Preview(_)
-            | Command::Promote(_)
             | Command::Completion(_)
             | Command::Version(_) => false,
         }

@@ -8,6 +8,7 @@ pub mod doctor;
 pub mod lease;
 pub mod load;
 pub mod planning;
+pub mod preview_process;
 pub mod recover;
 pub mod stop;
 pub mod sync;

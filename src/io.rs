@@ -1,7 +1,9 @@
-//! Everything that touches the world: files, git, the cluster, processes.
+//! Everything that touches the world: files, git, forges, the cluster, processes.
 
+pub mod bounds;
 pub mod cluster;
 pub mod files;
+pub mod forge;
 pub mod git;
 pub mod throwaway;
 pub mod webhook;

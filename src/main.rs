@@ -34,7 +34,7 @@ fn start() -> Exit {
         Err(exit) => return exit,
     };
     let mut ui = cli.ui();
-    if cli.needs_cluster() {
+    if cli.needs_network() {
         // The HTTP client looks for the provider of the process. An error
         // means that there is one already, which is as good.
         drop(rustls::crypto::ring::default_provider().install_default());

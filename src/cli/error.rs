@@ -10,6 +10,7 @@ use pleach_domain::finding::{self, Finding};
 
 use super::Exit;
 use crate::io::files::FileError;
+use crate::io::forge::ForgeError;
 use crate::io::git::GitError;
 
 /// What kind of failure it is; decides the exit code.
@@ -177,6 +178,17 @@ impl fmt::Display for CliError {
 impl From<FileError> for CliError {
     fn from(error: FileError) -> Self {
         Self::new(Kind::Failed, error)
+    }
+}
+
+impl From<ForgeError> for CliError {
+    fn from(error: ForgeError) -> Self {
+        let hint = error.hint();
+        let error = Self::new(Kind::Failed, error);
+        match hint {
+            Some(hint) => error.hint(hint),
+            None => error,
+        }
     }
 }
 

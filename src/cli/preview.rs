@@ -13,10 +13,13 @@ use pleach_domain::repo;
 
 use super::compare::{Comparison, End};
 use super::error::{CliError, Kind};
+use super::forge::TellingArgs;
 use super::format::preview::{Comment, comment, page, text};
 use super::load::pleach_version;
-use super::verdict::Verdict;
-use super::{Context, Exit, Target, Ui, compare, format, mask};
+use super::verdict::Verdict as PlanVerdict;
+use super::{Context, Exit, Target, Ui, compare, format, mask, runtime};
+use crate::engine::preview_process::{FORMAT, Report, Verdict, marker};
+use crate::io::bounds::bound;
 
 /// Show what a change in git would do
 ///
@@ -57,6 +60,9 @@ pub(crate) struct PreviewArgs {
     #[arg(long)]
     exit_code: bool,
 
+    #[command(flatten)]
+    telling: TellingArgs,
+
     /// Longest comment that the forge accepts, in bytes, for markdown
     #[arg(long, value_name = "BYTES", default_value_t = 65_536, value_parser = clap::value_parser!(u32).range(4_096..))]
     limit: u32,
@@ -76,9 +82,14 @@ enum Output {
     Markdown,
     /// One file for a browser.
     Html,
+    /// For programs that comment on pull requests: what to say there.
+    Comment,
 }
 
 pub(crate) fn run(ui: &mut Ui, ctx: &Context, args: &PreviewArgs) -> Result<Exit, CliError> {
+    if args.telling.untrusted {
+        bound().map_err(|error| CliError::new(Kind::Failed, error))?;
+    }
     let change = Change::open(ctx, args)?;
     let key = mask::run_key()?;
     let targets = change.targets(args);
@@ -92,7 +103,8 @@ pub(crate) fn run(ui: &mut Ui, ctx: &Context, args: &PreviewArgs) -> Result<Exit
     };
     let mut exit = Exit::DONE;
     for target in targets {
-        if args.targets.is_empty() && !change.may_touch(&target.environment) {
+        let all = args.targets.is_empty() || args.telling.untrusted;
+        if all && !change.may_touch(&target.environment) {
             preview.unchanged.push(target.environment);
             continue;
         }
@@ -117,8 +129,47 @@ pub(crate) fn run(ui: &mut Ui, ctx: &Context, args: &PreviewArgs) -> Result<Exit
     if args.exit_code && !diffs.is_empty() {
         exit = exit.and(Exit::CHANGES);
     }
-    print(ui, args, &change, &preview)?;
+    print(ui, args, &change, &preview, exit)?;
+    if args.telling.comment {
+        ui.finish()?;
+        let report = report(args, &change, &preview, exit);
+        runtime::block_on(&ctx.cancel, args.telling.tell(ui, ctx, &report))?;
+    }
     Ok(exit)
+}
+
+/// What is told to a forge.
+fn report(args: &PreviewArgs, change: &Change, found: &Preview, exit: Exit) -> Report {
+    let marker = marker(
+        &args
+            .targets
+            .iter()
+            .map(Target::to_string)
+            .collect::<Vec<_>>(),
+    );
+    let (base, head) = (change.base.label(), change.head.label());
+    let text = comment(
+        found,
+        &Comment {
+            revisions: (&base, &head),
+            marker: &marker,
+            command: &command(args),
+            limit: args.limit as usize,
+        },
+    );
+    Report {
+        format: FORMAT,
+        base: found.base.clone(),
+        head: found.head.clone(),
+        summary: found.summary.clone(),
+        verdict: match exit {
+            Exit::REPOSITORY => Verdict::Invalid,
+            Exit::DONE | Exit::CHANGES => Verdict::Fine,
+            _ => Verdict::Refused,
+        },
+        marker,
+        comment: text,
+    }
 }
 
 /// A change in git: two revisions, and the files in which they differ.
@@ -229,7 +280,7 @@ fn add_releases(preview: &mut EnvironmentPreview, comparison: Comparison) -> Exi
             },
         };
         let diff = drawing.release(&one.plan, &mut masker);
-        let verdict = Verdict(&one.plan);
+        let verdict = PlanVerdict(&one.plan);
         exit = exit.and(verdict.blocks());
         if let Err(error) = verdict.ensure_allowed() {
             exit = exit.and(error.exit());
@@ -247,6 +298,7 @@ fn print(
     args: &PreviewArgs,
     change: &Change,
     found: &Preview,
+    exit: Exit,
 ) -> Result<(), CliError> {
     let (base, head) = (change.base.label(), change.head.label());
     match args.output {
@@ -267,17 +319,14 @@ fn print(
             ui.print(format::json(&document));
         }
         Output::Markdown => {
-            let command = command(args);
-            let text = comment(
-                found,
-                &Comment {
-                    revisions: (&base, &head),
-                    marker: &marker(args),
-                    command: &command,
-                    limit: args.limit as usize,
-                },
-            );
+            let text = report(args, change, found, exit).comment;
             ui.print(text.trim_end_matches('\n'));
+        }
+        Output::Comment => {
+            let report = report(args, change, found, exit);
+            let document =
+                serde_json::to_value(report).map_err(|error| CliError::new(Kind::Failed, error))?;
+            ui.print(format::json(&document));
         }
         Output::Html => {
             let text =
@@ -286,14 +335,6 @@ fn print(
         }
     }
     Ok(())
-}
-
-/// Names the comment of a set of environments, whatever the change is.
-fn marker(args: &PreviewArgs) -> String {
-    let mut names: Vec<String> = args.targets.iter().map(Target::to_string).collect();
-    names.sort();
-    names.insert(0, "pleach preview".to_owned());
-    names.join(" ")
 }
 
 /// The command that shows all of it.

@@ -1,14 +1,17 @@
 //! `pleach promote`.
 
+use pleach_domain::object::Digest;
 use pleach_domain::repo::promote::{Promotion, Source as From, promote};
 use pleach_domain::repo::restore::unified;
 use pleach_domain::repo::{FileTree, PatchedTree};
 
 use super::error::CliError;
+use super::forge::ForgeArgs;
 use super::load::{read_all, refused};
 use super::rollback::ensure_clean;
 use super::{Context, Exit, Target, Ui};
-use crate::io::git::Revision;
+use crate::io::forge::{Forge, Opened, Proposal};
+use crate::io::git::{Branch, Revision, Upstream};
 
 /// Take the versions of one environment over into others
 ///
@@ -28,6 +31,7 @@ Examples:
   pleach promote staging eu us --release web           one release, into two environments
   pleach promote staging production --dry-run          see what would be committed
   pleach promote staging production --push             commit and push the branch
+  pleach promote staging production --push --forge github    open a pull request instead
   pleach promote staging production --from-revision origin/env/staging")]
 pub(crate) struct PromoteArgs {
     /// Environment that the versions come from
@@ -51,8 +55,14 @@ pub(crate) struct PromoteArgs {
     reason: Option<String>,
 
     /// Push the branch; never overwrites what others pushed
+    ///
+    /// Where --forge or PLEACH_FORGE names a forge, the commit is pushed to a
+    /// branch of its own instead, and a pull request into the branch is opened.
     #[arg(long, conflicts_with = "dry_run")]
     push: bool,
+
+    #[command(flatten)]
+    forge: ForgeArgs,
 
     /// Show what would be committed, and commit nothing
     #[arg(long)]
@@ -92,6 +102,12 @@ pub(crate) async fn run(ui: &mut Ui, ctx: &Context, args: PromoteArgs) -> Result
     } else {
         None
     };
+    let forge = match &upstream {
+        Some(upstream) => args
+            .forge
+            .named(source.remote(&upstream.remote).as_deref())?,
+        None => None,
+    };
     let from = From {
         tree: then.as_ref().unwrap_or(&now),
         environment: &args.from,
@@ -113,20 +129,113 @@ pub(crate) async fn run(ui: &mut Ui, ctx: &Context, args: PromoteArgs) -> Result
     }
     ensure_clean(&branch, &done.files).await?;
     let message = message(&args, &done);
-    let commit = branch.commit(&done.files, &message).await?;
+    match (upstream, forge) {
+        (Some(upstream), Some(forge)) => {
+            let way = Way {
+                branch: &branch,
+                upstream: &upstream,
+                forge: &forge,
+            };
+            way.propose(ui, &args, &done, &message).await?;
+        }
+        (upstream, _) => {
+            commit(ui, &branch, &done, &message).await?;
+            if let Some(upstream) = upstream {
+                branch.push(&upstream).await?;
+                ui.status(format_args!(
+                    "pushed {} to {}",
+                    branch.name, upstream.remote
+                ));
+            }
+        }
+    }
+    Ok(Exit::DONE)
+}
+
+async fn commit(
+    ui: &mut Ui,
+    branch: &Branch,
+    done: &Promotion,
+    message: &str,
+) -> Result<(), CliError> {
+    let commit = branch.commit(&done.files, message).await?;
     let subject = message.lines().next().unwrap_or_default();
     ui.print(format_args!("{} {subject}", &commit[..7.min(commit.len())]));
     for line in &done.promoted {
         ui.status(line);
     }
-    if let Some(upstream) = upstream {
-        branch.push(&upstream).await?;
+    Ok(())
+}
+
+/// The way of a commit by a pull request.
+struct Way<'a> {
+    /// The branch that is checked out, before and afterwards.
+    branch: &'a Branch,
+    /// Where it is pushed to: what the pull request is for.
+    upstream: &'a Upstream,
+    forge: &'a Forge,
+}
+
+impl Way<'_> {
+    /// Commits to a branch of its own, pushes that, and opens a pull request.
+    async fn propose(
+        &self,
+        ui: &mut Ui,
+        args: &PromoteArgs,
+        done: &Promotion,
+        message: &str,
+    ) -> Result<(), CliError> {
+        let name = branch_name(args, done);
+        let own = self.branch.fork(&name).await?;
+        let proposed = self.propose_from(ui, &own, done, message).await;
+        // Whoever ran this is left where they were.
+        self.branch.check_out().await?;
+        let opened = proposed
+            .map_err(|error| error.hint(format!("what was done so far is on branch {name}")))?;
         ui.status(format_args!(
-            "pushed {} to {}",
-            branch.name, upstream.remote
+            "opened pull request {}: {}",
+            opened.number, opened.url
         ));
+        Ok(())
     }
-    Ok(Exit::DONE)
+
+    async fn propose_from(
+        &self,
+        ui: &mut Ui,
+        own: &Branch,
+        done: &Promotion,
+        message: &str,
+    ) -> Result<Opened, CliError> {
+        commit(ui, own, done, message).await?;
+        let there = Upstream {
+            remote: self.upstream.remote.clone(),
+            branch: format!("refs/heads/{}", own.name),
+        };
+        own.push(&there).await?;
+        ui.status(format_args!("pushed {} to {}", own.name, there.remote));
+        let (title, body) = message.split_once('\n').unwrap_or((message, ""));
+        let base = &self.upstream.branch;
+        let proposal = Proposal {
+            title: title.to_owned(),
+            body: body.trim().to_owned(),
+            head_branch: own.name.clone(),
+            base_branch: base.strip_prefix("refs/heads/").unwrap_or(base).to_owned(),
+        };
+        Ok(self.forge.open(&proposal).await?)
+    }
+}
+
+/// The branch of a promotion: the same one for the same commit.
+fn branch_name(args: &PromoteArgs, done: &Promotion) -> String {
+    let mut content = Vec::new();
+    for (path, text) in &done.files {
+        content.extend_from_slice(path.as_bytes());
+        content.push(0);
+        content.extend_from_slice(text.as_deref().unwrap_or_default());
+        content.push(0);
+    }
+    let digest = Digest::of(&content).short();
+    format!("promote/{}-to-{}-{digest}", args.from, args.to.join("-"))
 }
 
 /// What is committed must render.

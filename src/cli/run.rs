@@ -2,6 +2,7 @@
 
 mod log;
 
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -20,11 +21,15 @@ use super::claim::person;
 use super::error::{CliError, Kind};
 use super::session::agent;
 use super::{Context, Exit, Target, Ui};
-use crate::engine::controller::{Controller, Grant, Listener, Repository, Setup, Sharing};
+use crate::engine::controller::statuses::Statuses;
+use crate::engine::controller::{
+    Controller, Grant, Listener, Previews, Repository, Setup, Sharing,
+};
 use crate::engine::lease::Peers;
 use crate::engine::sync::Claim;
 use crate::io::cluster::Connection;
 use crate::io::files;
+use crate::io::forge::{Forge, Token};
 use crate::io::git::mirror::{Auth, Fetched, Mirror, Remote};
 use crate::server::hooks::{self, Hook};
 use crate::server::metrics::Metrics;
@@ -34,6 +39,8 @@ use crate::server::{self, ServerError, probes};
 /// How long somebody else who applies a release is waited for: longer than it takes
 /// to see that they are gone.
 const PATIENCE: Duration = Duration::from_secs(20);
+/// How long a forge is waited for that takes no requests now.
+const FORGE_PATIENCE: Duration = Duration::from_mins(1);
 /// Branches that hold one environment each, by their names.
 const POINTERS: &str = "env/*";
 
@@ -113,6 +120,8 @@ impl RunArgs {
 /// What is run.
 struct Plan {
     repositories: Vec<Repository>,
+    /// Those that are told of commits, by the name of the repository.
+    forges: BTreeMap<String, Arc<Forge>>,
     hooks: Vec<Hook>,
     listen: Option<SocketAddr>,
     metrics: Option<SocketAddr>,
@@ -145,12 +154,14 @@ pub(crate) async fn run(ui: &mut Ui, ctx: &Context, args: RunArgs) -> Result<Exi
             who: format!("{} (loop, {process})", person()),
             patience: PATIENCE,
             peers: Peers::default(),
+            local: None,
         },
         drift_watch: plan.drift_watch,
         sharing,
         own: own_release(args.own_release)?,
     };
     let controller = Controller::new(setup, Listener { events, syncs });
+    let (statuses, tellers) = Statuses::new(plan.forges);
     let metrics = Arc::new(Metrics::default());
     let mut listening = Vec::new();
     if let Some(address) = plan.listen {
@@ -198,8 +209,12 @@ pub(crate) async fn run(ui: &mut Ui, ctx: &Context, args: RunArgs) -> Result<Exi
     let mut telling = JoinSet::new();
     let notifier = Notifier::start(plan.told, &mut telling, &over)
         .map_err(|error| CliError::new(Kind::Failed, error))?;
-    let listening = log::listen(heard, heard_syncs, &metrics, notifier);
-    let (ended, served, ()) = tokio::join!(looping, serving, listening);
+    let (ended, served, (), ()) = tokio::join!(
+        looping,
+        serving,
+        log::listen(heard, heard_syncs, &metrics, (statuses, notifier)),
+        tellers.run()
+    );
     // What was told last gets a little time.
     while telling.join_next().await.is_some() {}
     served?;
@@ -242,6 +257,7 @@ fn from_file(ctx: &Context, path: &Path) -> Result<Plan, CliError> {
     let folder = files::canonical(path)?;
     let folder = folder.parent().unwrap_or(&folder);
     let mut hooks = Vec::new();
+    let mut forges = BTreeMap::new();
     let mut repositories = Vec::new();
     for (position, repository) in said.repositories.into_iter().enumerate() {
         if let Some((forge, secret)) = &repository.webhook {
@@ -279,17 +295,35 @@ fn from_file(ctx: &Context, path: &Path) -> Result<Plan, CliError> {
                 allow: grant.allow,
             })
         });
+        let grants = grants.collect();
+        let previews = match repository.forge {
+            None => None,
+            Some(grant) => {
+                let token = Token::File(folder.join(grant.token));
+                let forge = Arc::new(Forge::new(grant.address, token, FORGE_PATIENCE)?);
+                forges.insert(repository.name.clone(), Arc::clone(&forge));
+                grant.previews.then_some(forge)
+            }
+        };
         repositories.push(Repository {
             name: repository.name,
             remote: Remote {
                 url: repository.url,
                 auth,
             },
-            grants: grants.collect(),
+            grants,
+            previews: match previews {
+                Some(forge) => Some(Previews {
+                    forge,
+                    program: program()?,
+                }),
+                None => None,
+            },
         });
     }
     Ok(Plan {
         repositories,
+        forges,
         hooks,
         listen: said.listen,
         metrics: said.metrics,
@@ -303,6 +337,11 @@ fn from_file(ctx: &Context, path: &Path) -> Result<Plan, CliError> {
             })
             .collect(),
     })
+}
+
+/// pleach itself, for work that is done in a process of its own.
+fn program() -> Result<PathBuf, CliError> {
+    std::env::current_exe().map_err(|error| CliError::new(Kind::Failed, error))
 }
 
 /// One repository, as the arguments name it.
@@ -351,7 +390,9 @@ async fn from_arguments(ui: &mut Ui, ctx: &Context, args: &RunArgs) -> Result<Pl
             name: "repository".to_owned(),
             remote,
             grants: grants.collect(),
+            previews: None,
         }],
+        forges: BTreeMap::new(),
         hooks: hook.collect(),
         listen: None,
         metrics: None,

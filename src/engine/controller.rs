@@ -22,11 +22,13 @@ mod last;
 mod looked;
 mod news;
 mod pace;
+mod pull_requests;
 pub mod pulse;
 mod release;
 mod replicas;
 mod run;
 mod source;
+pub mod statuses;
 mod waiting;
 
 use std::collections::BTreeMap;
@@ -36,16 +38,20 @@ use std::time::Duration;
 use pleach_domain::inventory::ReleaseName;
 use pleach_domain::observe::ClusterId;
 use pleach_domain::plan::Action;
-use pleach_domain::repo::controller::{Allow, Branches, Claim, ClaimKey, Heads, News, claims};
-use tokio::sync::{Notify, mpsc, watch};
+use pleach_domain::repo::controller::{
+    Allow, Branches, Claim, ClaimKey, Claimant, Heads, News, claims,
+};
+use tokio::sync::{Notify, Semaphore, mpsc, watch};
 use tokio::task::{AbortHandle, JoinSet, LocalSet};
 use tokio_util::sync::CancellationToken;
 
+pub use self::pull_requests::{Previewed, Previews};
 pub use self::replicas::Sharing;
 
 use self::drift::Watches;
 use self::environment::{Assigned, Assignment, Environment};
 use self::last::Last;
+use self::pull_requests::PullRequests;
 use self::pulse::Pulse;
 use self::replicas::{Replica, Standing};
 use self::source::SourceState;
@@ -64,6 +70,8 @@ const ACTIONS: [Action; 5] = [
     Action::Adopt,
     Action::Delete,
 ];
+/// How many pull requests are previewed at once: syncs come first.
+const PREVIEWS: usize = 2;
 
 /// What the loop follows, and where to.
 #[derive(Debug, Clone)]
@@ -91,6 +99,8 @@ pub struct Repository {
     pub remote: Remote,
     /// The environments that are synced from it.
     pub grants: Vec<Arc<Grant>>,
+    /// How its pull requests are previewed; none where they are not.
+    pub previews: Option<Previews>,
 }
 
 /// Environments of a repository, where to, and within which limits.
@@ -142,12 +152,14 @@ pub enum LoopEvent {
     },
     /// An environment was read at a new commit.
     Loaded {
+        /// The repository.
+        repository: String,
         /// The environment.
         environment: String,
         /// The commit.
         revision: String,
-        /// How many releases it has.
-        releases: usize,
+        /// The releases it has.
+        releases: Vec<String>,
         /// How long it took.
         took: Duration,
     },
@@ -160,8 +172,12 @@ pub enum LoopEvent {
     },
     /// Nothing newer of an environment is synced until somebody does something.
     Held {
+        /// The repository.
+        repository: String,
         /// The environment.
         environment: String,
+        /// The commit that is the reason, where it is one.
+        revision: Option<String>,
         /// One word.
         reason: String,
         /// One line.
@@ -216,6 +232,28 @@ pub enum LoopEvent {
         message: String,
         /// How long it took.
         took: Duration,
+    },
+    /// A pull request was previewed.
+    Previewed {
+        /// The repository.
+        repository: String,
+        /// Its number.
+        number: u64,
+        /// Its newest commit.
+        head: String,
+        /// What came of it.
+        previewed: Previewed,
+        /// One line.
+        message: String,
+        /// How long it took.
+        took: Duration,
+    },
+    /// The forge of a repository cannot be asked for its pull requests.
+    Untold {
+        /// The repository.
+        repository: String,
+        /// Why.
+        message: String,
     },
 }
 
@@ -335,15 +373,22 @@ impl Paces {
 /// Makes the loop look at repositories at once.
 #[derive(Debug, Clone)]
 pub struct Trigger {
-    wakes: Vec<Arc<Notify>>,
+    wakes: Vec<Wakes>,
     /// How often each was asked for, which other replicas are told.
     asked: watch::Sender<Vec<u64>>,
+}
+
+/// What wakes those who look at a repository.
+#[derive(Debug, Clone, Default)]
+struct Wakes {
+    source: Arc<Notify>,
+    pull_requests: Arc<Notify>,
 }
 
 impl Trigger {
     fn new(repositories: usize) -> Self {
         Self {
-            wakes: (0..repositories).map(|_| Arc::default()).collect(),
+            wakes: (0..repositories).map(|_| Wakes::default()).collect(),
             asked: watch::Sender::new(vec![0; repositories]),
         }
     }
@@ -351,8 +396,16 @@ impl Trigger {
     /// Fetches a repository, by its position, here and in other replicas. However
     /// often this is asked for meanwhile, it is done once more.
     pub fn fetch(&self, repository: usize) {
-        if let Some(wake) = self.wakes.get(repository) {
-            wake.notify_one();
+        if let Some(wakes) = self.wakes.get(repository) {
+            wakes.source.notify_one();
+            self.asked.send_modify(|asked| asked[repository] += 1);
+        }
+    }
+
+    /// Looks at the pull requests of a repository, likewise.
+    pub fn look_at_pull_requests(&self, repository: usize) {
+        if let Some(wakes) = self.wakes.get(repository) {
+            wakes.pull_requests.notify_one();
             self.asked.send_modify(|asked| asked[repository] += 1);
         }
     }
@@ -410,12 +463,12 @@ impl Controller {
         let changed = Arc::new(Notify::new());
         let mut sources = Vec::new();
         let mut paces = Vec::new();
-        for (repository, wake) in self.setup.repositories.iter().zip(&self.trigger.wakes) {
+        for (repository, wakes) in self.setup.repositories.iter().zip(&self.trigger.wakes) {
             let (sender, receiver) = watch::channel(SourceState::default());
             let pace = Paces::default();
             tasks.spawn_local(source::follow(
                 repository.clone(),
-                (Arc::clone(wake), pace.clone()),
+                (Arc::clone(&wakes.source), pace.clone()),
                 (sender, Arc::clone(&changed)),
                 shared.clone(),
             ));
@@ -437,6 +490,20 @@ impl Controller {
                 (&self.setup.repositories, &self.trigger),
             );
             membership.spawn_local(replica.run(leave.clone()));
+        }
+        let turns = Arc::new(Semaphore::new(PREVIEWS));
+        let repositories = self.setup.repositories.iter();
+        for (repository, wakes) in repositories.zip(&self.trigger.wakes) {
+            let Some(previews) = &repository.previews else {
+                continue;
+            };
+            let pull_requests = PullRequests::new(
+                (repository, previews),
+                Arc::clone(&wakes.pull_requests),
+                (Arc::clone(&turns), stands.clone()),
+                shared.clone(),
+            );
+            tasks.spawn_local(pull_requests.run());
         }
         let mut supervisor = Supervisor {
             repositories: &self.setup.repositories,
@@ -534,7 +601,7 @@ impl Supervisor<'_> {
             .collect();
         let claims = claims(&grants, &heads);
         for (key, claim) in claims.iter().filter(|(key, _)| stand.leads(key)) {
-            let (claimant, assignment) = match claim {
+            let (claimant, assignment, by) = match claim {
                 Claim::Held(claimant) => {
                     let state = &states[claimant.repository];
                     let assignment = match (&claimant.commit, &state.fetched) {
@@ -545,29 +612,25 @@ impl Supervisor<'_> {
                         (None, Some(_)) => missing(&claimant.branch),
                         (_, None) => Assignment::Unknown,
                     };
-                    (claimant, assignment)
+                    (claimant, assignment, self.words(claimant))
                 }
                 Claim::Contested(claimants) => {
-                    let who: Vec<String> = claimants
-                        .iter()
-                        .map(|one| {
-                            let repository = &self.repositories[one.repository].name;
-                            format!("{} of {repository}", one.branch)
-                        })
-                        .collect();
+                    let who: Vec<String> = claimants.iter().map(|one| self.words(one)).collect();
+                    let who = who.join(", ");
                     let assignment = Assignment::Held {
                         reason: "Contested",
                         message: format!(
-                            "several branches hold the environment, so it is synced from none of them: {}",
-                            who.join(", ")
+                            "several branches hold the environment, so it is synced from none of them: {who}"
                         ),
                     };
-                    (&claimants[0], assignment)
+                    (&claimants[0], assignment, who)
                 }
             };
             let repository = &self.repositories[claimant.repository];
             let assigned = Assigned {
+                repository: repository.name.clone(),
                 grant: Arc::clone(&repository.grants[claimant.grant]),
+                by,
                 what: assignment,
                 source: states[claimant.repository].trouble.clone(),
             };
@@ -615,6 +678,12 @@ impl Supervisor<'_> {
             environment: key.environment.clone(),
             leads,
         });
+    }
+
+    /// A branch and its repository.
+    fn words(&self, claimant: &Claimant) -> String {
+        let repository = &self.repositories[claimant.repository].name;
+        format!("{} of {repository}", claimant.branch)
     }
 
     fn give(

@@ -42,8 +42,8 @@ pub use error::SyncError;
 pub use observe::{Observation, cluster_id, is_cluster, observe, observe_some, recognize};
 pub use removal::review_end;
 pub use surroundings::look_around;
-pub use turn::Claim;
 pub(in crate::engine) use turn::in_turn;
+pub use turn::{Claim, clear_lease};
 
 use super::lease::Holder;
 use super::stop::Stop;
@@ -207,7 +207,8 @@ async fn settle(
         Ok(())
     };
     let was_ready = begun.was_ready;
-    let ending = record::Ending::of(plan, &result, was_ready, recorded.as_ref().err());
+    let ending = record::Ending::of(plan, &result, was_ready, recorded.as_ref().err())
+        .local(run.claim.local.as_ref());
     let corrected = record::corrected(plan, &result);
     let finished = record::finish(
         state,
@@ -310,6 +311,12 @@ impl Run<'_> {
 }
 
 impl Observation {
+    /// The branch that a loop keeps the release equal to, in words; none where
+    /// no loop does.
+    pub fn followed(&self) -> Option<String> {
+        self.state.followed()
+    }
+
     /// What people say of the release without git.
     pub fn orders(&self) -> Orders {
         self.state.orders()

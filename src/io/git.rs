@@ -2,6 +2,7 @@
 //! other revision, read without a checkout. [`write`] adds commits to a branch,
 //! [`mirror`] copies repositories that are elsewhere.
 
+pub mod change;
 mod history;
 pub mod mirror;
 mod tree;
@@ -296,6 +297,12 @@ impl Source {
     /// The folder, absolute and without links.
     pub fn folder(&self) -> &Path {
         &self.folder
+    }
+
+    /// Where a remote of the repository is; none where there is none of that name.
+    pub fn remote(&self, name: &str) -> Option<String> {
+        let remote = self.git.as_ref()?.repository.find_remote(name).ok()?;
+        remote.url().ok().map(str::to_owned)
     }
 
     /// The files as they lie there.

@@ -1,5 +1,6 @@
-//! Push webhooks: whoever has the secret of a repository makes the loop look at
-//! it. The payload is not read: what it could say, git says.
+//! Webhooks: whoever has the secret of a repository makes the loop look at it, or
+//! at its pull requests. The payload is not read: what it could say, git and the
+//! forge say.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -83,8 +84,12 @@ impl Hooks {
             };
             if is_signed(kind, headers, body, secret.trim_ascii_end()) {
                 is_signed_by_one = true;
-                if is_push(headers) {
+                let event = event(headers);
+                if event.as_deref().is_none_or(is_push) {
                     self.trigger.fetch(hook.repository);
+                }
+                if event.as_deref().is_none_or(is_pull_request) {
+                    self.trigger.look_at_pull_requests(hook.repository);
                 }
             }
         }
@@ -96,17 +101,21 @@ impl Hooks {
     }
 }
 
-/// Whether something was pushed. What does not say what it is, may be that.
-fn is_push(headers: &HeaderMap) -> bool {
+/// What happened, in lower case. What does not say what it is, may be anything.
+fn event(headers: &HeaderMap) -> Option<String> {
     let names = ["x-github-event", "x-gitlab-event", "x-gitea-event"];
-    names
-        .iter()
-        .find_map(|name| headers.get(*name))
-        .is_none_or(|event| {
-            let event = String::from_utf8_lossy(event.as_bytes()).to_lowercase();
-            // Branches are made and taken away too.
-            ["push", "create", "delete"]
-                .iter()
-                .any(|what| event.starts_with(what))
-        })
+    let event = names.iter().find_map(|name| headers.get(*name))?;
+    Some(String::from_utf8_lossy(event.as_bytes()).to_lowercase())
+}
+
+/// Whether something was pushed: branches are made and taken away too.
+fn is_push(event: &str) -> bool {
+    let pushes = ["push", "create", "delete"];
+    pushes.iter().any(|what| event.starts_with(what))
+}
+
+/// Whether something became of a pull request: opened, pushed to, labeled, closed.
+fn is_pull_request(event: &str) -> bool {
+    let requests = ["pull_request", "merge request"];
+    requests.iter().any(|what| event.starts_with(what))
 }

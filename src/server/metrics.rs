@@ -17,7 +17,7 @@ use prometheus_client::registry::Registry;
 use crate::engine::controller::{End, LoopEvent};
 
 /// Names of all metrics; docs/loop.md has them too.
-pub const NAMES: [&str; 16] = [
+pub const NAMES: [&str; 17] = [
     "pleach_looks",
     "pleach_look_duration_seconds",
     "pleach_release_synced",
@@ -34,6 +34,7 @@ pub const NAMES: [&str; 16] = [
     "pleach_looks_in_progress",
     "pleach_environment_led",
     "pleach_replicas",
+    "pleach_previews",
 ];
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -86,6 +87,12 @@ struct HookLabels {
     code: u32,
 }
 
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct PreviewLabels {
+    repository: String,
+    result: &'static str,
+}
+
 type Time = Gauge<f64, AtomicU64>;
 
 /// The numbers, and where they are registered.
@@ -108,6 +115,7 @@ pub struct Metrics {
     looking: Gauge,
     led: Family<EnvironmentLabels, Gauge>,
     replicas: Gauge,
+    previews: Family<PreviewLabels, Counter>,
     progress: Mutex<BTreeMap<String, Progress>>,
     in_progress: Mutex<BTreeSet<ReleaseName>>,
 }
@@ -146,6 +154,7 @@ impl Default for Metrics {
             looking: Gauge::default(),
             led: Family::default(),
             replicas: Gauge::default(),
+            previews: Family::default(),
             progress: Mutex::default(),
             in_progress: Mutex::default(),
         };
@@ -238,6 +247,11 @@ impl Metrics {
             "How many replicas share the work; 0 while this one is alone or cut off",
             self.replicas.clone(),
         );
+        r.register(
+            NAMES[16],
+            "Previews of pull requests, by what came of them",
+            self.previews.clone(),
+        );
     }
 
     /// Counts an event of the loop.
@@ -268,10 +282,11 @@ impl Metrics {
                 revision,
                 releases,
                 took,
+                ..
             } => {
                 self.took("render", *took);
                 self.held.get_or_create(&environment(name)).set(0);
-                self.begin(name, revision, *releases);
+                self.begin(name, revision, releases.len());
             }
             LoopEvent::Held {
                 environment: name, ..
@@ -316,7 +331,21 @@ impl Metrics {
                     self.leave(name);
                 }
             }
-            LoopEvent::Unconnected { .. } | LoopEvent::News(_) | LoopEvent::Unaffected { .. } => {}
+            LoopEvent::Previewed {
+                repository,
+                previewed,
+                ..
+            } => {
+                let labels = PreviewLabels {
+                    repository: repository.clone(),
+                    result: previewed.word(),
+                };
+                self.previews.get_or_create(&labels).inc();
+            }
+            LoopEvent::Unconnected { .. }
+            | LoopEvent::Untold { .. }
+            | LoopEvent::News(_)
+            | LoopEvent::Unaffected { .. } => {}
             LoopEvent::Looked {
                 release,
                 end,
@@ -471,9 +500,10 @@ mod tests {
 
     fn loaded(revision: &str, releases: usize) -> LoopEvent {
         LoopEvent::Loaded {
+            repository: text("fleet"),
             environment: text("prod"),
             revision: text(revision),
-            releases,
+            releases: (0..releases).map(|number| number.to_string()).collect(),
             took: Duration::ZERO,
         }
     }
@@ -517,6 +547,8 @@ mod tests {
         assert_eq!(since(&metrics).to_bits(), 0.0_f64.to_bits());
         // One that cannot be read is not brought about by looking at the last good one.
         metrics.count(&LoopEvent::Held {
+            repository: text("fleet"),
+            revision: Some(text("c")),
             environment: text("prod"),
             reason: text("InvalidRepository"),
             message: String::new(),

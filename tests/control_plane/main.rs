@@ -41,6 +41,7 @@ mod loop_approval;
 mod loop_depends;
 mod loop_drift;
 mod loop_follows;
+mod loop_forge;
 mod loop_holds;
 mod loop_pushes;
 mod loop_run;

@@ -2,7 +2,7 @@
 
 use http::StatusCode;
 use pleach_testkit::audit::Events;
-use pleach_testkit::faults::{Answer, Fault, FaultProxy, Moment, Rule};
+use pleach_testkit::faults::{Answer, Fault, FaultProxy, Moment, Rule, Seen};
 use rstest::rstest;
 use serde_json::Value;
 
@@ -441,9 +441,32 @@ fn an_uninstall_that_is_killed_is_gone_on_with(
     }
     assert!(fleet.exists(&["-n", environment, "pvc/data"]));
     assert!(!fleet.exists(&["release", &format!("{environment}.shop")]));
-    // Shards that a killed run left are removed by the next release of the name.
+    // The record goes last, so that nothing is left of it wherever a run is killed.
+    assert!(!has_state(&fleet));
     fleet.applied();
-    fleet.run(&["uninstall", &target, "--yes"]).ended_with(0);
+}
+
+/// A run that is killed when the record is gone leaves its Lease, which the next
+/// one takes away.
+#[rstest]
+#[case("lease-before", Moment::BeforeForwarding)]
+#[case("lease-after", Moment::AfterForwarding)]
+fn an_uninstall_that_is_killed_at_its_very_end_leaves_nothing(
+    #[case] environment: &'static str,
+    #[case] moment: Moment,
+) {
+    let mut fleet = fleet(environment, &samples::config_map("settings", "v"));
+    fleet.applied();
+    let target = format!("{environment}/shop");
+    let uninstall = ["uninstall", target.as_str(), "--yes"];
+    let is_lease = |seen: &Seen| seen.method == "DELETE" && seen.path.contains("/leases/");
+    assert!(kill::at(&mut fleet, &uninstall, moment, is_lease));
+    assert!(!fleet.exists(&["release", &format!("{environment}.shop")]));
+    let lease = format!("{environment}.shop");
+    let lease = ["-n", "pleach-system", "lease", lease.as_str()];
+    assert_eq!(fleet.exists(&lease), moment == Moment::BeforeForwarding);
+    fleet.run(&uninstall).ended_with(1).says("is not installed");
+    assert!(!fleet.exists(&lease));
     assert!(!has_state(&fleet));
 }
 

@@ -1,6 +1,7 @@
 //! The program from outside: exit codes, stdout and stderr.
 
 mod bad_input;
+mod comment;
 mod completion;
 mod diff;
 mod doctor;

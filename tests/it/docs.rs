@@ -311,7 +311,7 @@ fn every_metric_is_described() {
 
 /// The metrics after something of every kind has happened.
 fn every_metric() -> String {
-    use pleach::engine::controller::{End, LoopEvent};
+    use pleach::engine::controller::{End, LoopEvent, Previewed};
     use pleach::server::metrics::Metrics;
     use pleach_domain::inventory::ReleaseName;
     use pleach_domain::plan::Action;
@@ -329,9 +329,18 @@ fn every_metric() -> String {
             took,
         },
         LoopEvent::Loaded {
+            repository: text("fleet"),
             environment: text("prod"),
             revision: text("a"),
-            releases: 1,
+            releases: vec![text("web")],
+            took,
+        },
+        LoopEvent::Previewed {
+            repository: text("fleet"),
+            number: 1,
+            head: text("b"),
+            previewed: Previewed::Fine,
+            message: String::new(),
             took,
         },
         LoopEvent::Led {

@@ -9,7 +9,7 @@ use axum::body::Body;
 use axum::http::{Request, StatusCode};
 use hmac::{Hmac, KeyInit as _, Mac as _};
 use http_body_util::BodyExt as _;
-use pleach::engine::controller::{Controller, End, Listener, LoopEvent, Setup};
+use pleach::engine::controller::{Controller, End, Listener, LoopEvent, Previewed, Setup};
 use pleach::engine::lease::Peers;
 use pleach::engine::sync::Claim;
 use pleach::server::hooks::{self, Hook};
@@ -45,6 +45,7 @@ fn listeners(forge: Option<ForgeKind>) -> Listeners {
             who: "test".to_owned(),
             patience: Duration::ZERO,
             peers: Peers::default(),
+            local: None,
         },
         drift_watch: false,
         sharing: None,
@@ -166,9 +167,19 @@ async fn probes_and_metrics_answer() {
             took: Duration::ZERO,
         },
         LoopEvent::Held {
+            repository: repository.clone(),
             environment: environment.clone(),
+            revision: None,
             reason: "Contested".to_owned(),
             message: String::new(),
+        },
+        LoopEvent::Previewed {
+            repository: repository.clone(),
+            number: 7,
+            head: "abc".to_owned(),
+            previewed: Previewed::GivenUp,
+            message: String::new(),
+            took: Duration::ZERO,
         },
         LoopEvent::Looked {
             release: ReleaseName {

@@ -8,6 +8,7 @@ pub mod control_plane;
 pub mod demo;
 pub mod dump;
 pub mod faults;
+pub mod forge;
 pub mod generated;
 pub mod git_server;
 pub mod isolated;

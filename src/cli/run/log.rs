@@ -2,7 +2,8 @@
 
 use tokio::sync::mpsc::UnboundedReceiver;
 
-use crate::engine::controller::{End, LoopEvent};
+use crate::engine::controller::statuses::Statuses;
+use crate::engine::controller::{End, LoopEvent, Previewed};
 use crate::engine::sync::events::{EventKind, Outcome, SyncEvent};
 use crate::server::metrics::Metrics;
 use crate::server::notifications::Notifier;
@@ -12,12 +13,13 @@ pub(super) async fn listen(
     mut events: UnboundedReceiver<LoopEvent>,
     mut syncs: UnboundedReceiver<SyncEvent>,
     metrics: &Metrics,
-    notifier: Notifier,
+    (mut statuses, notifier): (Statuses, Notifier),
 ) {
     loop {
         tokio::select! {
             Some(event) = events.recv() => {
                 metrics.count(&event);
+                statuses.hear(&event);
                 log(&event);
                 if let LoopEvent::News(news) = &event {
                     notifier.tell(news);
@@ -50,7 +52,9 @@ fn log(event: &LoopEvent) {
             revision,
             releases,
             took,
+            ..
         } => {
+            let releases = releases.len();
             tracing::info!(%environment, %revision, releases, took = took.as_secs_f64(), "environment read");
         }
         LoopEvent::Unaffected {
@@ -61,6 +65,7 @@ fn log(event: &LoopEvent) {
             environment,
             reason,
             message,
+            ..
         } => tracing::error!(%environment, %reason, error = %message, "environment held"),
         LoopEvent::Unconnected {
             environment,
@@ -104,6 +109,29 @@ fn log(event: &LoopEvent) {
                 }
             }
         }
+        LoopEvent::Previewed {
+            repository,
+            number,
+            head,
+            previewed,
+            message,
+            took,
+        } => {
+            let took = took.as_secs_f64();
+            let result = previewed.word();
+            match previewed {
+                Previewed::Failed => {
+                    tracing::warn!(%repository, number, %head, result, took, error = %message, "pull request not previewed");
+                }
+                _ => {
+                    tracing::info!(%repository, number, %head, result, took, detail = %message, "pull request previewed");
+                }
+            }
+        }
+        LoopEvent::Untold {
+            repository,
+            message,
+        } => tracing::warn!(%repository, error = %message, "forge cannot be asked"),
     }
 }
 

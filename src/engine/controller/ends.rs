@@ -4,12 +4,11 @@
 use std::sync::Arc;
 
 use jiff::Timestamp;
-use pleach_domain::inventory::ReleaseSummary;
+use pleach_domain::inventory::{Condition, ConditionKind, ReleaseSummary};
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 
-use super::environment::conditions;
 use super::run::{LIMIT, Wanted, carry_out, line};
 use super::{End, LoopEvent, Shared, approval, pace};
 use crate::engine::planning::{Gone, candidates, gone, readable};
@@ -153,7 +152,12 @@ impl Ends {
                 let needs_approval = wanted.loaded.environment.sync.needs_approval;
                 let lacks = approval::lacks(&planned).filter(|_| needs_approval);
                 if let (true, Some(message)) = (refusals.is_empty(), lacks) {
-                    let said = conditions(Some((approval::AWAITING, message.as_str())), None);
+                    let mut said = wanted.conditions.clone();
+                    said.push(Condition {
+                        kind: ConditionKind::Stalled,
+                        reason: approval::AWAITING.to_owned(),
+                        message: message.clone(),
+                    });
                     let cluster = plans.cluster_for(gone.name());
                     let store = &wanted.loaded.environment.store;
                     let telling = state::tell(&cluster, gone.name(), store, &said);

@@ -41,8 +41,12 @@ const LONGEST_MESSAGE: usize = 1024;
 /// What an environment is to be made of.
 #[derive(Debug, Clone)]
 pub(super) struct Assigned {
+    /// The repository whose branch says what it is.
+    pub(super) repository: String,
     /// Where to, and within which limits.
     pub(super) grant: Arc<Grant>,
+    /// Branch and repository, in words.
+    pub(super) by: String,
     /// The commit, or why there is none.
     pub(super) what: Assignment,
     /// Why its repository cannot be reached now.
@@ -72,7 +76,8 @@ impl Assigned {
             (Assignment::Unknown, Assignment::Unknown) => true,
             _ => false,
         };
-        what && Arc::ptr_eq(&self.grant, &other.grant) && self.source == other.source
+        let is_same_way = Arc::ptr_eq(&self.grant, &other.grant) && self.by == other.by;
+        what && is_same_way && self.source == other.source
     }
 }
 
@@ -98,18 +103,12 @@ impl Hold {
     }
 }
 
-/// What the record's object says beside its record.
-pub(super) fn conditions(stalled: Option<(&str, &str)>, source: Option<&str>) -> Vec<Condition> {
-    let condition = |kind, reason: &str, message: &str| Condition {
+fn condition(kind: ConditionKind, reason: &str, message: &str) -> Condition {
+    Condition {
         kind,
         reason: reason.to_owned(),
         message: message.to_owned(),
-    };
-    let stalled =
-        stalled.map(|(reason, message)| condition(ConditionKind::Stalled, reason, message));
-    let source =
-        source.map(|message| condition(ConditionKind::SourceUnavailable, "Unreachable", message));
-    stalled.into_iter().chain(source).collect()
+    }
 }
 
 /// A release that has a task.
@@ -328,7 +327,7 @@ impl Environment {
                 self.loaded = None;
                 self.tried = None;
                 self.inputs = None;
-                self.held(Hold::new(reason, message.clone()));
+                self.held(assigned, Hold::new(reason, message.clone()), None);
                 return;
             }
             Assignment::Unknown => return,
@@ -365,10 +364,12 @@ impl Environment {
         };
         match read {
             Ok(Ok(loaded)) => {
+                let releases = loaded.names().into_iter().map(str::to_owned);
                 self.shared.listener.tell(LoopEvent::Loaded {
+                    repository: assigned.repository.clone(),
                     environment: self.key.environment.clone(),
                     revision: commit.clone(),
-                    releases: loaded.rendered.len(),
+                    releases: releases.collect(),
                     took: started.elapsed(),
                 });
                 self.hold = None;
@@ -380,18 +381,21 @@ impl Environment {
                 if hold.reason == "EnvironmentMissing" {
                     self.loaded = None;
                 }
-                self.held(hold);
+                self.held(assigned, hold, Some(commit));
             }
-            Err(_) => self.held(Hold::new(
-                "Internal",
-                format!("commit {commit} could not be read; this is a bug"),
-            )),
+            Err(_) => {
+                let message = format!("commit {commit} could not be read; this is a bug");
+                self.held(assigned, Hold::new("Internal", message), Some(commit));
+            }
         }
     }
 
-    fn held(&mut self, hold: Hold) {
+    /// Notes why nothing newer is synced; `commit` where that is the reason.
+    fn held(&mut self, assigned: &Assigned, hold: Hold, commit: Option<&String>) {
         if self.hold.as_ref() != Some(&hold) {
             self.shared.listener.tell(LoopEvent::Held {
+                repository: assigned.repository.clone(),
+                revision: commit.cloned(),
                 environment: self.key.environment.clone(),
                 reason: hold.reason.clone(),
                 message: hold.message.clone(),
@@ -414,7 +418,9 @@ impl Environment {
                 let message = format!(
                     "the environment file names cluster {named}, and the loop may sync it to {meant} only"
                 );
-                self.held(Hold::new("WrongCluster", message));
+                let commit = loaded.revision.to_string();
+                let hold = Hold::new("WrongCluster", message);
+                self.held(assigned, hold, Some(&commit));
                 self.releases.clear();
                 self.ends = None;
                 return self.tell(assigned).await;
@@ -499,18 +505,28 @@ impl Environment {
         Ok(())
     }
 
+    /// What the object that holds a record says beside it: that a loop follows
+    /// the release, so that a desk knows, and what holds that loop.
     fn conditions(&self, assigned: &Assigned) -> Vec<Condition> {
         let hold = self.hold.as_ref();
-        conditions(
-            hold.map(|hold| (hold.reason.as_str(), hold.message.as_str())),
-            assigned.source.as_deref(),
-        )
+        let stalled =
+            hold.map(|Hold { reason, message }| (ConditionKind::Stalled, reason, message));
+        let unreachable = "Unreachable".to_owned();
+        let source = assigned.source.as_ref();
+        let source = source.map(|why| (ConditionKind::SourceUnavailable, &unreachable, why));
+        let troubles = stalled.into_iter().chain(source);
+        std::iter::once(condition(ConditionKind::Followed, "Loop", &assigned.by))
+            .chain(troubles.map(|(kind, reason, message)| condition(kind, reason, message)))
+            .collect()
     }
 
     /// Tells of all releases of the environment while none of them has a task.
     async fn tell(&mut self, assigned: &Assigned) -> Result<(), String> {
+        if self.hold.is_none() && assigned.source.is_none() {
+            return Ok(());
+        }
         let said = self.conditions(assigned);
-        if said.is_empty() || self.told.as_ref() == Some(&said) {
+        if self.told.as_ref() == Some(&said) {
             return Ok(());
         }
         let cluster = self.connect(&assigned.grant, None).await?;

@@ -16,19 +16,18 @@ mod view;
 
 use std::collections::BTreeMap;
 use std::hash::{BuildHasher as _, RandomState};
-use std::sync::Arc;
 use std::time::Duration;
 
 use futures::StreamExt as _;
 use pleach_domain::object::ObjectId;
 use pleach_domain::repo::controller::ClaimKey;
 use serde_json::json;
-use tokio::sync::{Notify, watch};
+use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
 use self::view::{View, leader};
-use super::{LoopEvent, Repository, Shared, Trigger, pace};
+use super::{LoopEvent, Repository, Shared, Trigger, Wakes, pace};
 use crate::engine::lease::{Lease, Patience, Peers, Terms, leases};
 use crate::engine::stop::{Cause, Stop};
 use crate::engine::words;
@@ -97,7 +96,22 @@ impl Standing {
     pub(super) fn leads(&self, key: &ClaimKey) -> bool {
         match self {
             Self::Alone => true,
-            Self::Among { own, replicas } => leader(replicas, key) == Some(own),
+            Self::Among { own, replicas } => {
+                let cluster = key.cluster.as_deref().unwrap_or_default();
+                leader(replicas, &format!("{}\n{cluster}", key.environment)) == Some(own)
+            }
+            Self::Out => false,
+        }
+    }
+
+    /// Whether the pull requests of a repository are ours to preview.
+    pub(super) fn leads_previews(&self, repository: &str) -> bool {
+        match self {
+            Self::Alone => true,
+            // No environment is called so.
+            Self::Among { own, replicas } => {
+                leader(replicas, &format!("previews of\n{repository}")) == Some(own)
+            }
             Self::Out => false,
         }
     }
@@ -111,8 +125,8 @@ pub(super) struct Replica {
     standing: watch::Sender<Standing>,
     /// Pushes that it was told of, by the position of their repository.
     pushes: watch::Receiver<Vec<u64>>,
-    /// What the repositories are called, and what makes the loop fetch them.
-    repositories: Vec<(String, Arc<Notify>)>,
+    /// What the repositories are called, and what makes the loop look at them.
+    repositories: Vec<(String, Wakes)>,
 }
 
 impl Replica {
@@ -229,9 +243,10 @@ impl Replica {
                             tracing::warn!(replica = %holder, "a replica is gone");
                             self.shared.claim.peers.are_without(holder);
                         }
-                        for (name, wake) in &self.repositories {
+                        for (name, wakes) in &self.repositories {
                             if news.pushed.contains(name) {
-                                wake.notify_one();
+                                wakes.source.notify_one();
+                                wakes.pull_requests.notify_one();
                             }
                         }
                         // What we know of ourselves comes the same way: before

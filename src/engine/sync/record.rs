@@ -292,6 +292,8 @@ pub(super) struct Ending {
     message: String,
     /// The last stage in which a step was carried out.
     stage: String,
+    /// Who went ahead although a loop follows the release, and why.
+    local: String,
     /// Checks that did not hold and did not matter.
     overridden: Vec<Override>,
 }
@@ -345,7 +347,16 @@ impl Ending {
             reason,
             message,
             stage,
+            local: String::new(),
             overridden: plan.overrides.clone(),
+        }
+    }
+
+    /// The same for a run that may have gone ahead although a loop follows.
+    pub(super) fn local(self, said: Option<&String>) -> Self {
+        Self {
+            local: said.cloned().unwrap_or_default(),
+            ..self
         }
     }
 }
@@ -409,6 +420,7 @@ pub(super) async fn finish(
                 result: ending.result.to_owned(),
                 at: Timestamp::now(),
                 message: ending.message.clone(),
+                local: ending.local.clone(),
                 overridden: ending.overridden.clone(),
             });
         }

@@ -13,7 +13,7 @@ use pleach_domain::repo::format::BlockUninstall;
 
 use super::checks;
 use super::error::SyncError;
-use super::events::{EventKind, Events, Outcome, Verb};
+use super::events::{EventKind, Outcome, Verb};
 use super::report::SyncResult;
 use super::state::State;
 use super::{Observation, Reached, Run, record};
@@ -88,7 +88,7 @@ async fn settle(
     if plan.has_steps() && result.is_success() && inventory.entries.is_empty() {
         keep_returned(run.cluster, desired, observed, plan, &mut inventory).await?;
     }
-    finish(state, plan, outgoing, &inventory, result, run.events).await
+    finish(run, state, plan, outgoing, &inventory, result).await
 }
 
 /// Pods may have made their registrations anew before they ended. What points
@@ -175,12 +175,12 @@ fn without_released(
 
 /// Writes what is left, or ends the record when nothing is.
 async fn finish(
+    run: &Run<'_>,
     state: &mut State,
     plan: &Plan,
     outgoing: &Outgoing,
     inventory: &Inventory,
     mut result: SyncResult,
-    events: &Events,
 ) -> Result<SyncResult, SyncError> {
     let is_over = outgoing.ends && result.is_success() && inventory.entries.is_empty();
     let (written, ending) = if is_over {
@@ -209,6 +209,7 @@ async fn finish(
                     result: name.to_owned(),
                     at: jiff::Timestamp::now(),
                     message: message.clone(),
+                    local: run.claim.local.clone().unwrap_or_default(),
                     overridden: Vec::new(),
                 });
             }
@@ -225,7 +226,7 @@ async fn finish(
     } else {
         ending
     };
-    events.send(EventKind::Finished(result.clone()));
+    run.events.send(EventKind::Finished(result.clone()));
     Ok(result)
 }
 

@@ -193,7 +193,7 @@ impl Reader {
 
 impl Remote {
     /// What is fetched from, and where the pleach repository lies in it.
-    fn location(&self) -> Result<(String, String), GitError> {
+    pub(super) fn location(&self) -> Result<(String, String), GitError> {
         if Transport::of(&self.url) != Some(Transport::Local) {
             return Ok((self.url.clone(), String::new()));
         }
@@ -207,14 +207,14 @@ impl Remote {
 }
 
 /// Credentials that were read, and what a fetch may take.
-struct Session {
+pub(super) struct Session {
     basic: Option<(String, String)>,
     header: Option<String>,
     deadline: Instant,
 }
 
 impl Session {
-    fn open(remote: &Remote) -> Result<Self, GitError> {
+    pub(super) fn open(remote: &Remote) -> Result<Self, GitError> {
         let mut session = Self {
             basic: None,
             header: None,
@@ -232,7 +232,7 @@ impl Session {
         Ok(session)
     }
 
-    fn fetch(
+    pub(super) fn fetch(
         &self,
         remote: &mut git2::Remote<'_>,
         refspecs: &[String],
@@ -308,7 +308,7 @@ fn local(repository: &Repository, branch: &str) -> Option<String> {
 
 /// Without this a server that says nothing is waited for without end. There is
 /// one setting for the whole process.
-fn limit_silence() {
+pub(super) fn limit_silence() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
         #[expect(

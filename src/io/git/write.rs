@@ -175,6 +175,27 @@ impl Branch {
         Ok(commit)
     }
 
+    /// Makes a branch of its own at the same commit, and checks it out: what is
+    /// edited or staged comes along.
+    pub async fn fork(&self, name: &str) -> Result<Self, GitError> {
+        let arguments = ["switch", "--quiet", "--no-track", "--create", name].map(str::to_owned);
+        self.git("make a branch", &arguments, None, &[]).await?;
+        Ok(Self {
+            top: self.top.clone(),
+            prefix: self.prefix.clone(),
+            name: name.to_owned(),
+            head: self.head.clone(),
+        })
+    }
+
+    /// Checks the branch out again.
+    pub async fn check_out(&self) -> Result<(), GitError> {
+        let arguments = ["switch", "--quiet", &self.name].map(str::to_owned);
+        self.git("check the branch out again", &arguments, None, &[])
+            .await
+            .map(drop)
+    }
+
     async fn head_now(&self) -> Result<String, GitError> {
         let arguments = ["rev-parse", "--verify", "HEAD"].map(str::to_owned);
         let out = self.git("read the branch", &arguments, None, &[]).await?;

@@ -1,5 +1,8 @@
 //! Versions of one environment, taken over by another: a commit.
 
+use pleach_domain::repo::format::ForgeKind;
+use pleach_testkit::forge::{FakeForge, PROJECT, TOKEN};
+
 use super::diff::{commit, git};
 use super::{Folder, Run};
 
@@ -45,12 +48,17 @@ fn repository() -> Folder {
 }
 
 fn promote(folder: &Folder, arguments: &[&str]) -> Run {
+    promote_with(folder, arguments, &[])
+}
+
+fn promote_with(folder: &Folder, arguments: &[&str], variables: &[(&str, &str)]) -> Run {
     let mut command = folder.command(&[&["promote", "staging", "production"], arguments].concat());
     for role in ["AUTHOR", "COMMITTER"] {
         command
             .env(format!("GIT_{role}_NAME"), "tester")
             .env(format!("GIT_{role}_EMAIL"), "tester@example.org");
     }
+    command.envs(variables.iter().copied());
     folder.finish(command.env("GIT_CONFIG_NOSYSTEM", "1"))
 }
 
@@ -162,4 +170,90 @@ fn bad_input_is_told_and_nothing_is_written() {
     assert_eq!(run.code, 2, "{}", run.shown());
     let run = folder.run(&["promote", "nowhere", "production"]);
     assert_eq!(run.code, 3, "{}", run.shown());
+}
+
+#[test]
+fn with_a_forge_it_is_a_pull_request() {
+    let forge = FakeForge::start(ForgeKind::Gitea).unwrap();
+    let folder = repository();
+    let remote = tempfile::tempdir().unwrap();
+    let bare = remote.path().join("example/fleet.git");
+    let bare = bare.to_str().unwrap();
+    git(&folder, &["clone", "--quiet", "--bare", ".", bare]);
+    git(&folder, &["remote", "add", "origin", bare]);
+    git(&folder, &["fetch", "--quiet", "origin"]);
+    git(
+        &folder,
+        &["branch", "--quiet", "--set-upstream-to=origin/main"],
+    );
+    // What somebody is editing stays as it is.
+    folder.write("notes.md", "mine\n");
+    let push = [
+        "--push",
+        "--forge",
+        "gitea",
+        "--reason",
+        "it ran for a week",
+    ];
+    let run = promote(&folder, &push);
+    assert_eq!(run.code, 2, "{}", run.shown());
+    let api = forge.api();
+    let variables = [
+        ("PLEACH_FORGE_URL", api.as_str()),
+        ("PLEACH_FORGE_PROJECT", PROJECT),
+    ];
+    let run = promote_with(&folder, &push, &variables);
+    assert_eq!(run.code, 2, "{}", run.shown());
+    assert!(run.stderr.contains("PLEACH_FORGE_TOKEN"), "{}", run.shown());
+    let variables = [variables[0], variables[1], ("PLEACH_FORGE_TOKEN", TOKEN)];
+    let run = promote_with(&folder, &push, &variables);
+    assert_eq!(run.code, 0, "{}", run.shown());
+    assert!(
+        run.stderr
+            .contains("opened pull request 77: https://git.example.org/"),
+        "{}",
+        run.shown()
+    );
+    let opened = &forge.opened()[0];
+    assert_eq!(opened["title"], "Promote production/web v1.0.0 -> v1.1.0");
+    assert_eq!(opened["body"], "it ran for a week");
+    assert_eq!(opened["base"], "main");
+    let branch = opened["head"].as_str().unwrap();
+    assert!(
+        branch.starts_with("promote/staging-to-production-"),
+        "{branch}"
+    );
+    // The branch that was checked out is, and is as it was.
+    assert_eq!(folder.read("environments/production.yaml"), PRODUCTION);
+    assert_eq!(folder.read("notes.md"), "mine\n");
+    let line = |arguments: &[&str]| git_line(&folder, arguments);
+    assert_eq!(line(&["branch", "--show-current"]), "main");
+    assert_eq!(
+        line(&["rev-parse", "main"]),
+        line(&["rev-parse", "origin/main"])
+    );
+    let there = line(&[
+        "--git-dir",
+        bare,
+        "show",
+        &format!("{branch}:environments/production.yaml"),
+    ]);
+    assert!(there.contains("v1.1.0"), "{there}");
+    // Once more is the same branch.
+    let run = promote_with(&folder, &push, &variables);
+    assert_eq!(run.code, 1, "{}", run.shown());
+    assert!(run.stderr.contains("already exists"), "{}", run.shown());
+    assert_eq!(line(&["branch", "--show-current"]), "main");
+    assert_eq!(forge.opened().len(), 1);
+}
+
+/// What git prints.
+fn git_line(folder: &Folder, arguments: &[&str]) -> String {
+    let output = std::process::Command::new("git")
+        .args(arguments)
+        .current_dir(folder.path())
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{arguments:?}");
+    String::from_utf8(output.stdout).unwrap().trim().to_owned()
 }

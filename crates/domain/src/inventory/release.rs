@@ -151,6 +151,9 @@ pub struct AttemptResult {
     /// One line: the first failure.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub message: String,
+    /// Who went ahead from the desk although a loop follows the release, and why.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub local: String,
     /// Checks that did not hold and were overridden in git.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub overridden: Vec<Override>,
@@ -380,6 +383,7 @@ mod tests {
                 result: "deployed".to_owned(),
                 at: Timestamp::UNIX_EPOCH,
                 message: String::new(),
+                local: String::new(),
                 overridden: Vec::new(),
             });
         }

@@ -4,6 +4,7 @@
 
 mod allow;
 mod claims;
+mod forge;
 mod notifications;
 
 use core::net::SocketAddr;
@@ -19,6 +20,7 @@ use crate::object::yaml::Node;
 
 pub use allow::Allow;
 pub use claims::{Branches, Claim, ClaimKey, Claimant, Heads, claims};
+pub use forge::{ForgeAddress, check_api};
 pub use notifications::{News, Notification};
 
 /// The configuration of the loop.
@@ -47,8 +49,21 @@ pub struct WatchedRepository {
     pub auth: Auth,
     /// Whose webhooks are believed, and the file with what they are signed with.
     pub webhook: Option<(ForgeKind, String)>,
+    /// The forge that is talked to; none where it is not.
+    pub forge: Option<ForgeGrant>,
     /// The environments that are synced from it.
     pub environments: Vec<EnvironmentGrant>,
+}
+
+/// A forge that is talked to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ForgeGrant {
+    /// Where it is.
+    pub address: ForgeAddress,
+    /// File with the token.
+    pub token: String,
+    /// Whether pull requests get previews.
+    pub previews: bool,
 }
 
 /// Credentials for a repository, as the files that hold them.
@@ -215,6 +230,10 @@ fn repository(
         None => Auth::Anonymous,
         Some(said) => auth(said, node, findings),
     };
+    let forge_grant = said
+        .forge
+        .as_ref()
+        .and_then(|forge| forge_grant(forge, &said.url, node, findings));
     let webhook = said
         .forge
         .and_then(|forge| Some((forge.kind, forge.webhook_secret_file?)));
@@ -232,7 +251,44 @@ fn repository(
         url: said.url,
         auth,
         webhook,
+        forge: forge_grant,
         environments,
+    }
+}
+
+/// The forge, where there is a token for it.
+fn forge_grant(
+    said: &format::Forge,
+    url: &str,
+    repository: &Node,
+    findings: &mut Vec<Finding>,
+) -> Option<ForgeGrant> {
+    let node = repository.get("forge").unwrap_or(repository);
+    let Some(token) = &said.token_file else {
+        for (key, is_said) in [
+            ("url", said.url.is_some()),
+            ("previews", said.previews == Some(true)),
+        ] {
+            if is_said {
+                let message =
+                    format!("`{key}`: nothing can be asked of the forge without `tokenFile`");
+                findings.push(error("missing-field", message).at(place(node, key)));
+            }
+        }
+        return None;
+    };
+    let key = if said.url.is_some() { "url" } else { "kind" };
+    match ForgeAddress::of(said.kind, url, said.url.as_deref()) {
+        Ok(address) => Some(ForgeGrant {
+            address,
+            token: token.clone(),
+            previews: said.previews == Some(true),
+        }),
+        Err(message) => {
+            findings
+                .push(error("invalid-value", format!("`forge`: {message}")).at(place(node, key)));
+            None
+        }
     }
 }
 
@@ -250,17 +306,10 @@ pub fn check_url(url: &str, transport: Option<Transport>, has_auth: bool) -> Res
     if has_auth && transport == Transport::Local {
         return Err("a folder of this machine takes no credentials".to_owned());
     }
-    if has_auth && transport == Transport::Http && !is_loopback(authority) {
+    if has_auth && transport == Transport::Http && !forge::is_loopback(authority) {
         return Err("credentials are sent over https only".to_owned());
     }
     Ok(())
-}
-
-fn is_loopback(authority: &str) -> bool {
-    authority
-        .parse::<SocketAddr>()
-        .is_ok_and(|address| address.ip().is_loopback())
-        || authority.split(':').next() == Some("localhost")
 }
 
 fn auth(said: format::Auth, repository: &Node, findings: &mut Vec<Finding>) -> Auth {

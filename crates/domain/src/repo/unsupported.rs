@@ -14,10 +14,9 @@ pub(super) fn in_environment(root: &Node, findings: &mut Vec<Finding>) {
 }
 
 /// Fields of a repository that the loop follows.
-const WATCHED: [(&str, &[&str]); 3] = [
+const WATCHED: [(&str, &[&str]); 2] = [
     ("", &["verify"]),
     ("auth", &["sshKeyFile", "knownHostsFile", "githubApp"]),
-    ("forge", &["url", "tokenFile", "previews"]),
 ];
 
 /// Refuses what the loop's configuration uses and pleach does not have.

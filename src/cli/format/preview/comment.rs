@@ -23,7 +23,7 @@ const FINDINGS: usize = 20;
 pub(crate) struct Comment<'a> {
     /// The revisions, for people.
     pub(crate) revisions: (&'a str, &'a str),
-    /// Finds the comment again, to update it.
+    /// The line by which the comment is found again, to update it.
     pub(crate) marker: &'a str,
     /// The command that shows all of it.
     pub(crate) command: &'a str,
@@ -35,7 +35,7 @@ pub(crate) struct Comment<'a> {
 pub(crate) fn comment(preview: &Preview, about: &Comment<'_>) -> String {
     let (base, head) = about.revisions;
     let mut text = format!(
-        "<!-- {} -->\n## pleach: {}\n\n{} → {}, without a cluster\n",
+        "{}\n## pleach: {}\n\n{} → {}, without a cluster\n",
         about.marker,
         escaped(&preview.summary),
         escaped(base),

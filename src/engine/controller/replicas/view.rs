@@ -9,7 +9,6 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use pleach_domain::object::Digest;
-use pleach_domain::repo::controller::ClaimKey;
 use serde_json::Value;
 use tokio::time::Instant;
 
@@ -158,14 +157,12 @@ fn name(lease: &Value) -> Option<&str> {
     name.starts_with(PREFIX).then_some(name)
 }
 
-/// Which of the replicas leads an environment: every one of them comes to the
-/// same answer, and few environments move when one comes or goes.
-pub(super) fn leader<'a>(replicas: &'a [String], key: &ClaimKey) -> Option<&'a String> {
-    let cluster = key.cluster.as_deref().unwrap_or_default();
-    replicas.iter().max_by_key(|replica| {
-        let text = format!("{replica}\n{}\n{cluster}", key.environment);
-        Digest::of(text.as_bytes())
-    })
+/// Which of the replicas leads something: every one of them comes to the same
+/// answer, and little moves when one comes or goes.
+pub(super) fn leader<'a>(replicas: &'a [String], what: &str) -> Option<&'a String> {
+    replicas
+        .iter()
+        .max_by_key(|replica| Digest::of(format!("{replica}\n{what}").as_bytes()))
 }
 
 #[cfg(test)]
@@ -279,10 +276,7 @@ mod tests {
     #[test]
     fn environments_are_spread_and_only_those_of_who_leaves_move() {
         let names = |names: &str| -> Vec<String> { names.split(' ').map(str::to_owned).collect() };
-        let key = |number: usize| ClaimKey {
-            environment: format!("team-{number}"),
-            cluster: None,
-        };
+        let key = |number: usize| format!("team-{number}\n");
         let (three, two) = (names("a b c"), names("a c"));
         let mut led: BTreeMap<&str, usize> = BTreeMap::new();
         for number in 0..300 {

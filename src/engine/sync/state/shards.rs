@@ -81,17 +81,17 @@ impl State {
         Ok(written)
     }
 
-    /// Removes shards that the record no longer names. The record is complete
-    /// without that, so a failure is tried again by the next run.
-    pub(super) async fn remove_unlisted(&mut self) {
+    /// Removes shards that the record no longer names, and gives the first
+    /// failure. What could not be removed is tried again the next time.
+    pub(super) async fn remove_unlisted(&mut self) -> Result<(), SyncError> {
+        let mut result = Ok(());
         for name in std::mem::take(&mut self.unlisted) {
             if let Err(error) = self.delete_shard(&name).await {
-                tracing::warn!(
-                    shard = name,
-                    "failed to remove an old inventory shard: {error}"
-                );
+                self.unlisted.insert(name);
+                result = result.and(Err(error));
             }
         }
+        result
     }
 
     async fn delete_shard(&self, name: &str) -> Result<(), SyncError> {

@@ -518,6 +518,7 @@ impl Scene {
             result: "failed".to_owned(),
             at: Timestamp::UNIX_EPOCH,
             message: String::new(),
+            local: String::new(),
             overridden: Vec::new(),
         });
         self

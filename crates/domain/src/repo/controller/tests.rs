@@ -140,12 +140,55 @@ fn credentials_are_files_and_are_not_sent_in_the_clear() {
 }
 
 #[test]
+fn a_forge_is_found_by_the_repository_and_asked_with_a_token() {
+    let forge = |url: &str, forge: &str| {
+        let lines = format!("    forge: {{{forge}}}\n");
+        check(&repository(url, &lines, ""))
+    };
+    let url = "https://git.example.org/example/fleet.git";
+    let found = forge(url, "kind: gitea, tokenFile: /s/token, previews: true").unwrap();
+    assert_eq!(
+        found.repositories[0].forge,
+        Some(ForgeGrant {
+            address: ForgeAddress {
+                kind: ForgeKind::Gitea,
+                api: "https://git.example.org/api/v1".to_owned(),
+                project: "example/fleet".to_owned(),
+            },
+            token: "/s/token".to_owned(),
+            previews: true,
+        })
+    );
+    let none = forge(url, "kind: gitea, webhookSecretFile: /s/hook").unwrap();
+    assert_eq!(none.repositories[0].forge, None);
+    let told = |result: Result<Controller, Vec<String>>, words: &str| {
+        let errors = result.unwrap_err();
+        assert!(errors[0].contains(words), "{errors:?}");
+    };
+    told(
+        forge(url, "kind: gitea, previews: true"),
+        "loop.yaml:6: `previews`: nothing can be asked of the forge without `tokenFile`",
+    );
+    told(
+        forge("/srv/fleet", "kind: gitea, tokenFile: /s/token"),
+        "`forge`: a forge is found by the URL",
+    );
+    told(
+        forge(
+            url,
+            "kind: gitea, url: \"http://git.example.org/api/v1\", tokenFile: /s/token",
+        ),
+        "`forge`: tokens are sent over https only",
+    );
+}
+
+#[test]
 fn what_is_not_built_yet_is_refused_in_words() {
     let errors = check(&format!(
         "{}",
         repository(
             "ssh://git@git.example.org/fleet.git",
-            "    auth: {sshKeyFile: /s/key, knownHostsFile: /s/hosts}\n    verify: {keysFile: /s/keys}\n    forge: {kind: github, url: https://x, tokenFile: /s/token, previews: true}\n",
+            "    auth: {sshKeyFile: /s/key, knownHostsFile: /s/hosts}\n    verify: {keysFile: /s/keys}\n",
             "      - match: x/*\n        cluster: {id: c, kubeconfigSecret: {namespace: a, name: b}}\n",
         )
     ))
@@ -167,9 +210,6 @@ fn what_is_not_built_yet_is_refused_in_words() {
             "repositories[0].auth.knownHostsFile",
             "repositories[0].auth.sshKeyFile",
             "repositories[0].verify",
-            "repositories[0].forge.previews",
-            "repositories[0].forge.tokenFile",
-            "repositories[0].forge.url",
             "repositories[0].environments[1].cluster.kubeconfigSecret",
         ]
     );

@@ -1,0 +1,224 @@
+//! The forge that a command talks to: named by options, or known from the
+//! pipeline that the command runs in.
+
+mod pipeline;
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::ValueEnum;
+use pleach_domain::repo::controller::{ForgeAddress, check_api};
+use pleach_domain::repo::format::ForgeKind;
+
+use self::pipeline::Pipeline;
+use super::error::CliError;
+use super::{Context, Ui};
+use crate::engine::preview_process::Report;
+use crate::io::forge::{Forge, Token, Told};
+
+/// How long a forge is waited for that takes no requests now.
+const PATIENCE: Duration = Duration::from_mins(2);
+/// The variable with the token.
+const TOKEN: &str = "PLEACH_FORGE_TOKEN";
+
+/// Options that name a forge.
+#[derive(Debug, Clone, clap::Args)]
+pub(super) struct ForgeArgs {
+    /// Product of the forge [default: the one whose pipeline this runs in]
+    #[arg(
+        long = "forge",
+        value_name = "PRODUCT",
+        env = "PLEACH_FORGE",
+        hide_env_values = true
+    )]
+    product: Option<Product>,
+
+    /// Root of its API, such as https://git.example.org/api/v4 [default: by the product and where the repository was cloned from]
+    #[arg(
+        long,
+        value_name = "URL",
+        env = "PLEACH_FORGE_URL",
+        hide_env_values = true
+    )]
+    forge_url: Option<String>,
+
+    /// The repository as the forge calls it, OWNER/NAME [default: by where it was cloned from]
+    #[arg(
+        long,
+        value_name = "NAME",
+        env = "PLEACH_FORGE_PROJECT",
+        hide_env_values = true
+    )]
+    forge_project: Option<String>,
+
+    /// File with a token for it [default: the variable PLEACH_FORGE_TOKEN, or the token of the pipeline]
+    #[arg(
+        long,
+        value_name = "FILE",
+        env = "PLEACH_FORGE_TOKEN_FILE",
+        hide_env_values = true
+    )]
+    forge_token_file: Option<PathBuf>,
+}
+
+/// Options of what tells a forge something.
+#[derive(Debug, Clone, clap::Args)]
+pub(super) struct TellingArgs {
+    /// Write the preview as a comment on the pull request, or into the one that is there, and set the state of its newest commit
+    ///
+    /// Pipelines of GitHub, GitLab and Gitea say which pull request that is. The
+    /// token is the one of the pipeline (GITHUB_TOKEN, GITLAB_TOKEN), or
+    /// PLEACH_FORGE_TOKEN.
+    #[arg(long)]
+    pub(super) comment: bool,
+
+    /// Number of the pull request [default: the one that the pipeline runs for]
+    #[arg(
+        long,
+        value_name = "NUMBER",
+        env = "PLEACH_PULL_REQUEST",
+        hide_env_values = true
+    )]
+    pull_request: Option<u64>,
+
+    #[command(flatten)]
+    forge: ForgeArgs,
+
+    /// The change may hold anything: take no more than it needs, for what of the
+    /// environments that are named it touches
+    #[arg(long, hide = true)]
+    pub(super) untrusted: bool,
+}
+
+/// Products, as options name them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Product {
+    /// GitHub.
+    Github,
+    /// GitLab.
+    Gitlab,
+    /// Gitea or Forgejo.
+    Gitea,
+}
+
+impl From<Product> for ForgeKind {
+    fn from(product: Product) -> Self {
+        match product {
+            Product::Github => Self::Github,
+            Product::Gitlab => Self::Gitlab,
+            Product::Gitea => Self::Gitea,
+        }
+    }
+}
+
+/// A variable of the environment; none for one that is empty.
+fn variable(name: &str) -> Option<String> {
+    #[expect(clippy::disallowed_methods, reason = "settings are read here")]
+    let value = std::env::var(name).ok();
+    value.filter(|value| !value.is_empty())
+}
+
+impl ForgeArgs {
+    /// The forge, and what is known of the pipeline. None where nothing names one.
+    fn find(&self, remote: Option<&str>) -> Result<Option<(Forge, Option<Pipeline>)>, CliError> {
+        let pipeline = Pipeline::find(&variable);
+        let kind = self.product.map(ForgeKind::from);
+        let kind = kind.or_else(|| Some(pipeline.as_ref()?.kind));
+        let Some(kind) = kind else {
+            return Ok(None);
+        };
+        // What the pipeline says is about its own forge.
+        let pipeline = pipeline.filter(|one| one.kind == kind);
+        let usage = |message: String| CliError::usage(format!("the forge is not known: {message}"));
+        let api = self.forge_url.clone();
+        let api = api.or_else(|| pipeline.as_ref().map(|one| one.api.clone()));
+        let project = self.forge_project.clone();
+        let project = project.or_else(|| pipeline.as_ref().map(|one| one.project.clone()));
+        let address = match (api, project, remote) {
+            (Some(api), Some(project), _) => {
+                check_api(&api).and_then(|api| ForgeAddress::named(kind, api, &project))
+            }
+            (api, project, Some(remote)) => {
+                let found = ForgeAddress::of(kind, remote, api.as_deref());
+                match project {
+                    Some(project) => {
+                        found.and_then(|found| ForgeAddress::named(kind, found.api, &project))
+                    }
+                    None => found,
+                }
+            }
+            _ => Err("name it with --forge-url and --forge-project".to_owned()),
+        };
+        let address = address.map_err(usage)?;
+        let token = self.token(pipeline.as_ref())?;
+        let forge = Forge::new(address, token, PATIENCE)?;
+        Ok(Some((forge, pipeline)))
+    }
+
+    /// The forge, where somebody named its product.
+    pub(super) fn named(&self, remote: Option<&str>) -> Result<Option<Forge>, CliError> {
+        if self.product.is_none() {
+            return Ok(None);
+        }
+        Ok(self.find(remote)?.map(|(forge, _)| forge))
+    }
+
+    fn token(&self, pipeline: Option<&Pipeline>) -> Result<Token, CliError> {
+        if let Some(path) = &self.forge_token_file {
+            return Ok(Token::File(path.clone()));
+        }
+        let names = [Some(TOKEN), pipeline.map(|one| one.token)];
+        let mut values = names.into_iter().flatten();
+        let token = values.find_map(|name| Some((name, variable(name)?)));
+        let (name, value) = token.ok_or_else(|| {
+            let also = pipeline.map_or(String::new(), |one| format!(" or {}", one.token));
+            CliError::usage("there is no token for the forge").hint(format!(
+                "name a file with --forge-token-file, or set {TOKEN}{also}"
+            ))
+        })?;
+        Ok(Token::Value {
+            place: format!("the variable {name}"),
+            value: value.into(),
+        })
+    }
+}
+
+impl TellingArgs {
+    /// Tells a preview: in one comment on the pull request, and as the state of
+    /// its newest commit. What is newer than the preview tells by itself.
+    pub(super) async fn tell(
+        &self,
+        ui: &mut Ui,
+        ctx: &Context,
+        report: &Report,
+    ) -> Result<(), CliError> {
+        let remote = ctx.source()?.remote("origin");
+        let (forge, pipeline) = self.forge.find(remote.as_deref())?.ok_or_else(|| {
+            CliError::usage("--comment needs a forge: this is no pipeline that is known")
+                .hint("name it with --forge")
+        })?;
+        let pipeline = pipeline.as_ref();
+        let number = self.pull_request.or_else(|| pipeline?.number);
+        let number = number.ok_or_else(|| {
+            CliError::usage("--comment needs a pull request: the pipeline runs for none")
+                .hint("name it with --pull-request")
+        })?;
+        let pull = forge.pull_request(number).await?;
+        if let Some(head) = pipeline.and_then(|one| one.head.as_ref())
+            && *head != pull.head
+        {
+            ui.status("not told: the pull request has a newer commit, whose own run tells");
+            return Ok(());
+        }
+        let words = match forge.tell(number, &report.marker, &report.comment).await? {
+            Told::Created => "written",
+            Told::Updated => "changed",
+            Told::Unchanged => "there already",
+        };
+        ui.status(format_args!(
+            "the comment on pull request {number} is {words}"
+        ));
+        forge.set_status(&pull.head, &report.status()).await?;
+        Ok(())
+    }
+}

@@ -1,0 +1,469 @@
+//! The pull requests of one repository: the newest commit of each that is open
+//! is previewed once, and what came of it is told there.
+//!
+//! It is level-based too: whatever wakes it, it lists what is open now. A newer
+//! commit takes the place of one that is being previewed, and one that was merged
+//! or closed ends it. That a preview was told is known by the comment itself, so
+//! nothing has to be kept.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use pleach_domain::object::Digest;
+use tokio::sync::{Notify, Semaphore, watch};
+use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep_until, timeout};
+use tokio_util::sync::CancellationToken;
+
+use super::replicas::Standing;
+use super::{Grant, LoopEvent, Repository, Shared, pace};
+use crate::engine::preview_process::{self, CONTEXT, Report, Request, Verdict, marker};
+use crate::engine::words;
+use crate::io::forge::{Forge, ForgeError, PullRequest, State, Status};
+use crate::io::git::change::{ChangeMirror, FetchedChange};
+
+/// How often the open ones are listed where nothing wakes this.
+const POLL: Duration = Duration::from_mins(1);
+/// However often something wakes this.
+const SHORTEST: Duration = Duration::from_secs(1);
+/// When a fetch that does not keep its own limits is given up.
+const FETCH: Duration = Duration::from_mins(7);
+/// How long a preview may take as a whole, its turn not counted.
+const LIMIT: Duration = Duration::from_mins(15);
+/// How much longer until the loop is said to hang.
+const GRACE: Duration = Duration::from_mins(1);
+/// The longest comment, in bytes; the line that ends it is added.
+const LONGEST: usize = 65_000;
+
+/// How pull requests of a repository are previewed.
+#[derive(Debug, Clone)]
+pub struct Previews {
+    /// Where they are.
+    pub forge: Arc<Forge>,
+    /// pleach itself: each preview is a process of its own.
+    pub program: PathBuf,
+}
+
+/// What came of previewing a pull request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Previewed {
+    /// It can be carried out.
+    Fine,
+    /// It would not be carried out.
+    Refused,
+    /// It cannot be rendered.
+    Invalid,
+    /// It took more than it may, or broke down.
+    GivenUp,
+    /// It could not be told, and is tried again.
+    Failed,
+}
+
+impl Previewed {
+    /// In one word.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Fine => "fine",
+            Self::Refused => "refused",
+            Self::Invalid => "invalid",
+            Self::GivenUp => "given-up",
+            Self::Failed => "failed",
+        }
+    }
+}
+
+impl From<Verdict> for Previewed {
+    fn from(verdict: Verdict) -> Self {
+        match verdict {
+            Verdict::Fine => Self::Fine,
+            Verdict::Refused => Self::Refused,
+            Verdict::Invalid => Self::Invalid,
+        }
+    }
+}
+
+/// What is previewed once.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Subject {
+    number: u64,
+    head: String,
+    base_branch: String,
+}
+
+impl Subject {
+    fn of(pull: PullRequest) -> Self {
+        Self {
+            number: pull.number,
+            head: pull.head,
+            base_branch: pull.base_branch,
+        }
+    }
+
+    /// The line that ends the comment about it, which nobody sees.
+    fn last_line(&self) -> String {
+        // Names of branches may hold anything.
+        let told = format!("{}\n{}", self.head, self.base_branch);
+        format!("<!-- pleach told {} -->", Digest::of(told.as_bytes()))
+    }
+}
+
+/// One that is open.
+struct Open {
+    subject: Subject,
+    /// Ends the preview that is under way.
+    stop: CancellationToken,
+    runs: bool,
+    failures: u32,
+    /// When it is tried again.
+    retry_at: Option<Instant>,
+}
+
+/// What came of one try; none where it had been told before.
+type Ended = (
+    Subject,
+    Result<Option<(Previewed, String)>, String>,
+    Duration,
+);
+
+/// The task of the pull requests of a repository.
+pub(super) struct PullRequests {
+    work: Arc<Work>,
+    wake: Arc<Notify>,
+    /// Which replica previews.
+    stands: watch::Receiver<Standing>,
+    shared: Shared,
+    open: BTreeMap<u64, Open>,
+    tasks: JoinSet<Option<Ended>>,
+}
+
+impl PullRequests {
+    pub(super) fn new(
+        (repository, previews): (&Repository, &Previews),
+        wake: Arc<Notify>,
+        (turns, stands): (Arc<Semaphore>, watch::Receiver<Standing>),
+        shared: Shared,
+    ) -> Self {
+        Self {
+            work: Arc::new(Work {
+                repository: repository.name.clone(),
+                grants: repository.grants.clone(),
+                previews: previews.clone(),
+                mirror: Arc::new(Mutex::new(ChangeMirror::new(repository.remote.clone()))),
+                turns,
+                shared: shared.clone(),
+            }),
+            wake,
+            stands,
+            shared,
+            open: BTreeMap::new(),
+            tasks: JoinSet::new(),
+        }
+    }
+
+    /// Runs until the loop ends.
+    pub(super) async fn run(mut self) {
+        let stop = self.shared.stop.clone();
+        let mut failures = 0;
+        loop {
+            if !self.leads() {
+                // Dropped, each ends what it has under way.
+                self.open.clear();
+                match stop.run_until_cancelled(self.stands.changed()).await {
+                    Some(Ok(())) => continue,
+                    _ => break,
+                }
+            }
+            let listing = self.work.previews.forge.pull_requests();
+            match stop.run_until_cancelled(listing).await {
+                None => break,
+                Some(Ok(pulls)) => {
+                    failures = 0;
+                    self.settle(pulls);
+                }
+                Some(Err(error)) => {
+                    failures += 1;
+                    self.shared.listener.tell(LoopEvent::Untold {
+                        repository: self.work.repository.clone(),
+                        message: words(&error),
+                    });
+                }
+            }
+            let pause = match failures {
+                0 => pace::interval(POLL),
+                failures => pace::after(failures),
+            };
+            if !self.wait(Instant::now() + pause).await {
+                break;
+            }
+        }
+        self.open.clear();
+        while let Some(ended) = self.tasks.join_next().await {
+            pass_on(ended);
+        }
+    }
+
+    /// Whether it is this replica that previews.
+    fn leads(&mut self) -> bool {
+        let standing = self.stands.borrow_and_update();
+        standing.leads_previews(&self.work.repository)
+    }
+
+    /// Waits until there is something to do; false at the end of the loop.
+    async fn wait(&mut self, until: Instant) -> bool {
+        let rested = Instant::now() + SHORTEST;
+        loop {
+            let retry = self.open.values().filter_map(|one| one.retry_at).min();
+            let until = retry.map_or(until, |retry| retry.min(until)).max(rested);
+            tokio::select! {
+                () = self.shared.stop.cancelled() => return false,
+                () = self.wake.notified() => break,
+                Ok(()) = self.stands.changed() => if !self.leads() {
+                    return true;
+                },
+                () = sleep_until(until) => return true,
+                Some(ended) = self.tasks.join_next() => self.end(pass_on(ended)),
+            }
+        }
+        // Several things that happen at once are one.
+        let resting = sleep_until(rested);
+        self.shared
+            .stop
+            .run_until_cancelled(resting)
+            .await
+            .is_some()
+    }
+
+    /// Brings the tasks in line with what is open.
+    fn settle(&mut self, pulls: Vec<PullRequest>) {
+        let numbers: BTreeSet<u64> = pulls.iter().map(|pull| pull.number).collect();
+        // Dropped, each ends what it has under way.
+        self.open.retain(|number, _| numbers.contains(number));
+        for pull in pulls {
+            let subject = Subject::of(pull);
+            // Some forges know a pull request before its commits.
+            if subject.head.is_empty() {
+                continue;
+            }
+            let number = subject.number;
+            let open = self
+                .open
+                .remove(&number)
+                .filter(|one| one.subject == subject);
+            let mut open = open.unwrap_or_else(|| Open {
+                subject,
+                stop: CancellationToken::new(),
+                runs: false,
+                failures: 0,
+                retry_at: Some(Instant::now()),
+            });
+            if !open.runs && open.retry_at.is_some_and(|at| at <= Instant::now()) {
+                open.runs = true;
+                open.retry_at = None;
+                self.start(&open);
+            }
+            self.open.insert(number, open);
+        }
+    }
+
+    fn start(&mut self, open: &Open) {
+        let (work, subject) = (Arc::clone(&self.work), open.subject.clone());
+        let (stop, whole) = (open.stop.clone(), self.shared.stop.clone());
+        self.tasks.spawn_local(async move {
+            let trying = async {
+                let _turn = work.turns.acquire().await.ok()?;
+                let what = format!("to preview pull request {}", subject.number);
+                let _work = work.shared.pulse.work(what, LIMIT + GRACE);
+                let started = Instant::now();
+                let result = match timeout(LIMIT, Box::pin(work.preview(&subject))).await {
+                    Ok(result) => result,
+                    Err(_) => Err(format!("it took longer than {LIMIT:?}")),
+                };
+                Some((subject, result, started.elapsed()))
+            };
+            let trying = stop.run_until_cancelled(trying);
+            whole.run_until_cancelled(trying).await??
+        });
+    }
+
+    /// Notes what came of a try, if it is of what is open now.
+    fn end(&mut self, ended: Option<Ended>) {
+        let Some((subject, result, took)) = ended else {
+            return;
+        };
+        let open = self.open.get_mut(&subject.number);
+        let Some(open) = open.filter(|one| one.subject == subject) else {
+            return;
+        };
+        open.runs = false;
+        let (previewed, message) = match result {
+            Ok(None) => return,
+            Ok(Some(told)) => told,
+            Err(message) => {
+                open.failures += 1;
+                open.retry_at = Some(Instant::now() + pace::after(open.failures));
+                (Previewed::Failed, message)
+            }
+        };
+        self.shared.listener.tell(LoopEvent::Previewed {
+            repository: self.work.repository.clone(),
+            number: subject.number,
+            head: subject.head,
+            previewed,
+            message,
+            took,
+        });
+    }
+}
+
+impl Drop for Open {
+    fn drop(&mut self) {
+        self.stop.cancel();
+    }
+}
+
+/// A task that broke down takes the one that started it along.
+fn pass_on(ended: Result<Option<Ended>, tokio::task::JoinError>) -> Option<Ended> {
+    match ended {
+        Ok(ended) => ended,
+        Err(error) => match error.try_into_panic() {
+            Ok(panic) => std::panic::resume_unwind(panic),
+            Err(_) => None,
+        },
+    }
+}
+
+/// What all pull requests of a repository share.
+struct Work {
+    repository: String,
+    grants: Vec<Arc<Grant>>,
+    previews: Previews,
+    /// Held by the thread that fetches, also when nobody waits for it any more.
+    mirror: Arc<Mutex<ChangeMirror>>,
+    /// So that not all are previewed at once.
+    turns: Arc<Semaphore>,
+    shared: Shared,
+}
+
+impl Work {
+    /// Previews what was not told yet, and tells it.
+    async fn preview(&self, subject: &Subject) -> Result<Option<(Previewed, String)>, String> {
+        let forge = &self.previews.forge;
+        let failed = |error: ForgeError| words(&error);
+        let environments = self.environments(&subject.base_branch);
+        let marker = marker(&environments);
+        if self.is_told(subject, &marker).await.map_err(failed)? {
+            return Ok(None);
+        }
+        let (head, number) = (&subject.head, subject.number);
+        let pending = status(State::Pending, "is looked at");
+        // Whoever may not set it may still comment.
+        let marked = forge.set_status(head, &pending).await;
+        let fetched = self.fetch(subject).await?;
+        if fetched.head != *head {
+            // It is listed anew.
+            return Err(format!(
+                "the forge says that {head} is its newest commit, and git says {}",
+                fetched.head
+            ));
+        }
+        let told = self.tell(subject, &marker, &environments, &fetched).await?;
+        let (previewed, state, comment) = told;
+        let comment = format!("{comment}\n\n{}\n", subject.last_line());
+        let commented = forge.tell(number, &marker, &comment).await;
+        let marked = marked.and(forge.set_status(head, &state).await);
+        commented.map_err(failed)?;
+        marked.map_err(failed)?;
+        Ok(Some((previewed, state.description)))
+    }
+
+    /// What is told: what came of it, the state of the commit, and the comment.
+    async fn tell(
+        &self,
+        subject: &Subject,
+        marker: &str,
+        environments: &[String],
+        fetched: &FetchedChange,
+    ) -> Result<(Previewed, Status, String), String> {
+        let name = name(subject.number);
+        let request = Request {
+            program: &self.previews.program,
+            folder: fetched.folder(),
+            base: &subject.base_branch,
+            head: &name,
+            environments,
+            limit: LONGEST,
+        };
+        match preview_process::preview(&request).await {
+            Ok(Report { head, .. }) if head != subject.head => Err(format!(
+                "{head} was previewed instead of {}; this is a bug",
+                subject.head
+            )),
+            Ok(report) => {
+                let comment = report.comment.trim_end().to_owned();
+                Ok((report.verdict.into(), report.status(), comment))
+            }
+            Err(error) if error.is_about_the_change() => {
+                let why = words(&error);
+                // As code, in which nothing takes effect.
+                let shown = why.replace(char::is_control, " ");
+                let comment = format!("{marker}\n## pleach: no preview\n\n    {shown}");
+                Ok((Previewed::GivenUp, status(State::Error, &why), comment))
+            }
+            Err(error) => Err(words(&error)),
+        }
+    }
+
+    /// Whether the comment says so, and the state of the commit is no longer open.
+    async fn is_told(&self, subject: &Subject, marker: &str) -> Result<bool, ForgeError> {
+        let forge = &self.previews.forge;
+        let account = forge.account().await?;
+        let comment = forge.find_comment(subject.number, account, marker).await?;
+        let last_line = subject.last_line();
+        if !comment.is_some_and(|comment| comment.body.trim_end().ends_with(&last_line)) {
+            return Ok(false);
+        }
+        let status = forge.status(&subject.head, CONTEXT).await?;
+        Ok(status.is_none_or(|status| status.state != State::Pending))
+    }
+
+    /// The environments that a branch holds; none where it holds none: then it is
+    /// one that they are promoted from, and all are looked at.
+    fn environments(&self, branch: &str) -> Vec<String> {
+        let held = self.grants.iter();
+        let held: BTreeSet<&str> = held
+            .filter_map(|grant| grant.branches.environment(branch))
+            .collect();
+        held.into_iter().map(str::to_owned).collect()
+    }
+
+    async fn fetch(&self, subject: &Subject) -> Result<FetchedChange, String> {
+        let mirror = Arc::clone(&self.mirror);
+        let branch = subject.base_branch.clone();
+        let reference = self.previews.forge.reference(subject.number);
+        let name = name(subject.number);
+        let fetching = tokio::task::spawn_blocking(move || {
+            let mut mirror = mirror.lock().unwrap_or_else(PoisonError::into_inner);
+            mirror.fetch(&branch, &reference, &name)
+        });
+        match timeout(FETCH, fetching).await {
+            Ok(Ok(fetched)) => fetched.map_err(|error| words(&error)),
+            Ok(Err(_)) => Err("the fetch broke down; this is a bug".to_owned()),
+            Err(_) => Err(format!("git did not answer within {FETCH:?}")),
+        }
+    }
+}
+
+/// What git calls a pull request in the copy.
+fn name(number: u64) -> String {
+    format!("pull/{number}")
+}
+
+fn status(state: State, description: &str) -> Status {
+    Status {
+        context: CONTEXT.to_owned(),
+        state,
+        description: description.to_owned(),
+    }
+}

@@ -1,0 +1,544 @@
+//! What forges are told of the commits that environments are synced to: one
+//! state per environment, once per change of it.
+//!
+//! It listens to what happens in the loop and keeps the newest state of each
+//! environment. Whatever is not told yet is told again and again; what became
+//! old meanwhile never is.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+use tokio::time::sleep;
+
+use super::{End, LoopEvent, pace};
+use crate::engine::words;
+use crate::io::forge::{Forge, ForgeError, State, Status};
+
+/// How long what is not told yet has at the end of the loop.
+const FAREWELL: Duration = Duration::from_secs(5);
+
+/// What is known of the environments of all repositories.
+#[derive(Debug)]
+pub struct Statuses {
+    /// By the name of the repository.
+    teller: BTreeMap<String, watch::Sender<Wanted>>,
+    environments: BTreeMap<String, Environment>,
+}
+
+/// What a forge is to know: the newest commit and its state, by the context.
+type Wanted = BTreeMap<String, Said>;
+
+/// What is to be said of a commit.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Said {
+    commit: String,
+    status: Status,
+    /// The commit before it, and how that ended.
+    former: Option<(String, Status)>,
+}
+
+/// One environment at its newest commit.
+#[derive(Debug)]
+struct Environment {
+    repository: String,
+    commit: String,
+    /// The commit that it was read at, where later ones change nothing of it.
+    read_at: String,
+    /// What came of looking at each release; none until then.
+    releases: BTreeMap<String, Option<(End, String)>>,
+    /// Why it cannot be synced to this commit.
+    held: Option<String>,
+}
+
+/// What tells the forges.
+#[derive(Debug)]
+pub struct Tellers(Vec<(Arc<Forge>, watch::Receiver<Wanted>)>);
+
+impl Statuses {
+    /// Of the repositories whose forges are told, by their names.
+    pub fn new(forges: BTreeMap<String, Arc<Forge>>) -> (Self, Tellers) {
+        let mut tellers = Vec::new();
+        let mut teller = BTreeMap::new();
+        for (repository, forge) in forges {
+            let (sender, receiver) = watch::channel(Wanted::new());
+            tellers.push((forge, receiver));
+            teller.insert(repository, sender);
+        }
+        let statuses = Self {
+            teller,
+            environments: BTreeMap::new(),
+        };
+        (statuses, Tellers(tellers))
+    }
+
+    /// Takes notice of something that happened.
+    pub fn hear(&mut self, event: &LoopEvent) {
+        match event {
+            LoopEvent::Loaded {
+                repository,
+                environment,
+                revision,
+                releases,
+                ..
+            } => {
+                let releases = releases.iter().map(|name| (name.clone(), None)).collect();
+                self.follow(environment, repository, revision, releases, None);
+            }
+            LoopEvent::Held {
+                repository,
+                environment,
+                revision: Some(revision),
+                message,
+                ..
+            } => {
+                let held = Some(message.clone());
+                self.follow(environment, repository, revision, BTreeMap::new(), held);
+            }
+            LoopEvent::Unaffected {
+                environment,
+                revision,
+            } => {
+                if let Some(known) = self.environments.get_mut(environment) {
+                    known.commit.clone_from(revision);
+                    self.tell(environment);
+                }
+            }
+            LoopEvent::Looked {
+                release,
+                revision,
+                end,
+                message,
+                ..
+            } => {
+                let Some(known) = self.environments.get_mut(&release.environment) else {
+                    return;
+                };
+                if known.read_at != *revision {
+                    return;
+                }
+                if let Some(looked) = known.releases.get_mut(&release.release)
+                    && !matches!(end, End::Superseded | End::Interrupted)
+                {
+                    *looked = Some((*end, message.clone()));
+                    self.tell(&release.environment);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn follow(
+        &mut self,
+        environment: &str,
+        repository: &str,
+        commit: &str,
+        releases: BTreeMap<String, Option<(End, String)>>,
+        held: Option<String>,
+    ) {
+        let known = Environment {
+            repository: repository.to_owned(),
+            commit: commit.to_owned(),
+            read_at: commit.to_owned(),
+            releases,
+            held,
+        };
+        self.environments.insert(environment.to_owned(), known);
+        self.tell(environment);
+    }
+
+    /// Hands on what is to be said of an environment, where that is news.
+    fn tell(&self, environment: &str) {
+        let Some(known) = self.environments.get(environment) else {
+            return;
+        };
+        let Some(teller) = self.teller.get(&known.repository) else {
+            return;
+        };
+        let status = known.status(environment);
+        teller.send_if_modified(|wanted| {
+            let former = match wanted.remove(&status.context) {
+                Some(said) if said.commit == known.commit => {
+                    if is_same(&said.status, &status) {
+                        wanted.insert(said.status.context.clone(), said);
+                        return false;
+                    }
+                    said.former
+                }
+                Some(said) => {
+                    let end = match said.status.state {
+                        State::Pending => superseded(&status.context, &known.commit),
+                        _ => said.status,
+                    };
+                    Some((said.commit, end))
+                }
+                None => None,
+            };
+            let said = Said {
+                commit: known.commit.clone(),
+                status: status.clone(),
+                former,
+            };
+            wanted.insert(status.context.clone(), said);
+            true
+        });
+    }
+}
+
+/// How a commit ends that another one took the place of.
+fn superseded(context: &str, by: &str) -> Status {
+    let short = by.get(..7).unwrap_or(by);
+    Status {
+        context: context.to_owned(),
+        state: State::Error,
+        description: format!("superseded by {short} before it was there"),
+    }
+}
+
+/// Whether there is nothing new in it. How far it got is no news.
+fn is_same(a: &Status, b: &Status) -> bool {
+    a.state == b.state && (a.state != State::Failure || a.description == b.description)
+}
+
+impl Environment {
+    fn status(&self, environment: &str) -> Status {
+        let (state, description) = self.judge();
+        Status {
+            context: format!("pleach/{environment}"),
+            state,
+            description,
+        }
+    }
+
+    fn judge(&self) -> (State, String) {
+        if let Some(held) = &self.held {
+            return (State::Failure, held.clone());
+        }
+        let looked = || {
+            self.releases
+                .iter()
+                .filter_map(|(name, looked)| Some((name, looked.as_ref()?)))
+        };
+        let bad: Vec<_> = looked()
+            .filter(|(_, (end, _))| matches!(end, End::Failed | End::Refused))
+            .collect();
+        if let [(name, (end, message)), more @ ..] = bad.as_slice() {
+            let others = match more.len() {
+                0 => String::new(),
+                more => format!(" (and {more} more)"),
+            };
+            let word = end.word();
+            return (State::Failure, format!("{name} {word}{others}: {message}"));
+        }
+        let all = self.releases.len();
+        let there = looked()
+            .filter(|(_, (end, _))| {
+                matches!(
+                    end,
+                    End::Unchanged | End::Deployed | End::Removed | End::Drifted
+                )
+            })
+            .count();
+        if there == all {
+            let plural = if all == 1 { "release" } else { "releases" };
+            return (State::Success, format!("{all} {plural} as git says"));
+        }
+        let held = looked()
+            .find(|(_, (end, _))| matches!(end, End::Suspended | End::Waiting | End::Unapproved));
+        let description = match held {
+            Some((name, (end, message))) => format!("{name} {}: {message}", end.word()),
+            None => format!("{there} of {all} releases as git says"),
+        };
+        (State::Pending, description)
+    }
+}
+
+impl Tellers {
+    /// Tells until the loop has ended, that is, until there are no news any more.
+    pub async fn run(self) {
+        let mut tasks = JoinSet::new();
+        for (forge, wanted) in self.0 {
+            tasks.spawn(tell_all(forge, wanted));
+        }
+        while let Some(ended) = tasks.join_next().await {
+            if let Err(error) = ended
+                && let Ok(panic) = error.try_into_panic()
+            {
+                std::panic::resume_unwind(panic);
+            }
+        }
+    }
+}
+
+/// Tells one forge whatever is news to it.
+async fn tell_all(forge: Arc<Forge>, mut wanted: watch::Receiver<Wanted>) {
+    let mut told = Told::default();
+    let mut failures = 0;
+    let mut is_over = false;
+    loop {
+        let now = wanted.borrow_and_update().clone();
+        let mut loop_ends = wanted.clone();
+        let farewell = async {
+            while loop_ends.changed().await.is_ok() {}
+            sleep(FAREWELL).await;
+        };
+        let told_all = tokio::select! {
+            told_all = told.tell(&forge, &now) => told_all,
+            () = farewell => return,
+        };
+        if is_over {
+            return;
+        }
+        failures = if told_all { 0 } else { failures + 1 };
+        let retry = async {
+            match failures {
+                0 => std::future::pending().await,
+                failures => sleep(pace::after(failures)).await,
+            }
+        };
+        tokio::select! {
+            // What came last is told even at the end of the loop.
+            changed = wanted.changed() => is_over = changed.is_err(),
+            () = retry => {}
+        }
+    }
+}
+
+/// What a forge knows, by the context.
+#[derive(Debug, Default)]
+struct Told(BTreeMap<String, Known>);
+
+/// What a forge knows of a commit.
+#[derive(Debug)]
+struct Known {
+    commit: String,
+    /// What was wanted when it was last told.
+    wanted: Status,
+    /// What it says.
+    there: Status,
+}
+
+impl Told {
+    /// Tells what it does not know; false where something is to be told again.
+    async fn tell(&mut self, forge: &Forge, wanted: &Wanted) -> bool {
+        let mut told_all = true;
+        for (context, said) in wanted {
+            let known = self.0.get(context);
+            if known.is_some_and(|known| {
+                known.commit == said.commit && is_same(&known.wanted, &said.status)
+            }) {
+                continue;
+            }
+            let there = match tell(forge, known, said).await {
+                Ok(there) => there,
+                Err(error) => {
+                    tracing::warn!(
+                        commit = %said.commit,
+                        %context,
+                        error = %words(&error),
+                        "the state of a commit could not be told"
+                    );
+                    if error.is_passing() {
+                        told_all = false;
+                        continue;
+                    }
+                    // Nothing comes of telling it again before there are news.
+                    said.status.clone()
+                }
+            };
+            let known = Known {
+                commit: said.commit.clone(),
+                wanted: said.status.clone(),
+                there,
+            };
+            self.0.insert(context.clone(), known);
+        }
+        told_all
+    }
+}
+
+/// Tells what is wanted of a commit, and returns what the forge says then.
+async fn tell(forge: &Forge, known: Option<&Known>, said: &Said) -> Result<Status, ForgeError> {
+    let context = &said.status.context;
+    match known {
+        Some(known) if known.commit == said.commit => {
+            if is_same(&known.there, &said.status) {
+                return Ok(known.there.clone());
+            }
+        }
+        former => {
+            if let Some(former) = former.filter(|former| former.there.state == State::Pending) {
+                let end = match &said.former {
+                    Some((commit, end)) if *commit == former.commit => end.clone(),
+                    _ => superseded(context, &said.commit),
+                };
+                forge.set_status(&former.commit, &end).await?;
+            }
+            // Before a restart it may have been said already, and more than that.
+            if let Some(there) = forge.status(&said.commit, context).await?
+                && (said.status.state == State::Pending || is_same(&there, &said.status))
+            {
+                return Ok(there);
+            }
+        }
+    }
+    forge.set_status(&said.commit, &said.status).await?;
+    Ok(said.status.clone())
+}
+
+#[cfg(test)]
+mod tests {
+    use pleach_domain::inventory::ReleaseName;
+
+    use super::*;
+
+    fn loaded(revision: &str, releases: &[&str]) -> LoopEvent {
+        LoopEvent::Loaded {
+            repository: "fleet".to_owned(),
+            environment: "staging".to_owned(),
+            revision: revision.to_owned(),
+            releases: releases.iter().map(|name| (*name).to_owned()).collect(),
+            took: Duration::ZERO,
+        }
+    }
+
+    fn looked(revision: &str, release: &str, end: End, message: &str) -> LoopEvent {
+        LoopEvent::Looked {
+            release: ReleaseName {
+                environment: "staging".to_owned(),
+                release: release.to_owned(),
+            },
+            revision: revision.to_owned(),
+            end,
+            message: message.to_owned(),
+            took: Duration::ZERO,
+        }
+    }
+
+    /// What is wanted after each of some events: commit, state and description
+    /// where that is news.
+    fn check(events: &[LoopEvent]) -> Vec<String> {
+        let (sender, mut receiver) = watch::channel(Wanted::new());
+        let mut statuses = Statuses {
+            teller: [("fleet".to_owned(), sender)].into(),
+            environments: BTreeMap::new(),
+        };
+        let mut news = Vec::new();
+        for event in events {
+            statuses.hear(event);
+            if receiver.has_changed().unwrap() {
+                let wanted = receiver.borrow_and_update();
+                let said = &wanted["pleach/staging"];
+                let former = said.former.as_ref();
+                let former = former.map(|(commit, end)| format!(" ({commit} {:?})", end.state));
+                news.push(format!(
+                    "{} {:?} {}{}",
+                    said.commit,
+                    said.status.state,
+                    said.status.description,
+                    former.unwrap_or_default()
+                ));
+            }
+        }
+        news
+    }
+
+    #[test]
+    fn a_state_is_said_once_and_when_all_releases_are_there() {
+        let news = check(&[
+            loaded("a", &["web", "db"]),
+            looked("a", "web", End::Deployed, ""),
+            looked("a", "web", End::Unchanged, ""),
+            // One that git has no more.
+            looked("a", "old", End::Waiting, "its end waits for consent"),
+            looked("a", "db", End::Unchanged, ""),
+            looked("a", "db", End::Unchanged, ""),
+        ]);
+        assert_eq!(
+            news,
+            [
+                "a Pending 0 of 2 releases as git says",
+                "a Success 2 releases as git says",
+            ]
+        );
+    }
+
+    #[test]
+    fn what_fails_is_said_and_that_it_no_longer_does() {
+        let news = check(&[
+            loaded("a", &["web", "db"]),
+            looked("a", "web", End::Failed, "Deployment/x: no"),
+            looked("a", "web", End::Failed, "Deployment/x: no"),
+            looked("a", "db", End::Refused, "prune-cap: too many"),
+            looked("a", "web", End::Deployed, ""),
+            looked("a", "db", End::Waiting, "not at this time"),
+            looked("a", "db", End::Deployed, ""),
+        ]);
+        assert_eq!(
+            news,
+            [
+                "a Pending 0 of 2 releases as git says",
+                "a Failure web failed: Deployment/x: no",
+                "a Failure db refused (and 1 more): prune-cap: too many",
+                "a Failure db refused: prune-cap: too many",
+                "a Pending db waiting: not at this time",
+                "a Success 2 releases as git says",
+            ]
+        );
+    }
+
+    #[test]
+    fn a_commit_that_changes_nothing_has_the_state_of_the_one_before() {
+        let unaffected = LoopEvent::Unaffected {
+            environment: "staging".to_owned(),
+            revision: "b".to_owned(),
+        };
+        let news = check(&[
+            loaded("a", &["web"]),
+            looked("a", "web", End::Deployed, ""),
+            unaffected,
+            // Releases stay at the commit that they were read at.
+            looked("a", "web", End::Failed, "no"),
+        ]);
+        assert_eq!(
+            news,
+            [
+                "a Pending 0 of 1 releases as git says",
+                "a Success 1 release as git says",
+                "b Success 1 release as git says (a Success)",
+                "b Failure web failed: no (a Success)",
+            ]
+        );
+    }
+
+    #[test]
+    fn a_bad_commit_is_told_and_the_next_good_one_goes_through() {
+        let held = LoopEvent::Held {
+            repository: "fleet".to_owned(),
+            environment: "staging".to_owned(),
+            revision: Some("b".to_owned()),
+            reason: "InvalidRepository".to_owned(),
+            message: "commit b: x.yaml:1: no".to_owned(),
+        };
+        let news = check(&[
+            loaded("a", &["web"]),
+            held.clone(),
+            held,
+            // The last good one is looked at all the while.
+            looked("a", "web", End::Unchanged, ""),
+            loaded("c", &["web"]),
+            looked("c", "web", End::Deployed, ""),
+        ]);
+        assert_eq!(
+            news,
+            [
+                "a Pending 0 of 1 releases as git says",
+                "b Failure commit b: x.yaml:1: no (a Error)",
+                "c Pending 0 of 1 releases as git says (b Failure)",
+                "c Success 1 release as git says (b Failure)",
+            ]
+        );
+    }
+}

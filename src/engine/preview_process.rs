@@ -1,0 +1,278 @@
+//! Previews of changes that nobody has looked at yet.
+//!
+//! A change can hold anything. It is rendered and compared by a process of its
+//! own, `pleach preview`, which is bounded in time, memory and output, knows no
+//! token, and can break down without harm to anybody else. What it prints is
+//! read here.
+
+use std::io;
+use std::path::Path;
+use std::process::{ExitStatus, Stdio};
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use tokio::io::{AsyncRead, AsyncReadExt as _};
+use tokio::process::Command;
+use tokio::time::timeout;
+
+use crate::io::forge::{State, Status};
+
+/// How long a preview may take.
+const TIME: Duration = Duration::from_mins(3);
+/// The most that is read of what it prints: a comment and little more, escaped
+/// at its worst.
+const LONGEST_OUTPUT: u64 = 8 << 20;
+/// The most that is read of what it says of failures.
+const LONGEST_WORDS: u64 = 4 << 10;
+/// The version of the format below.
+pub const FORMAT: u32 = 1;
+/// What the states of commits that were previewed are about.
+pub const CONTEXT: &str = "pleach/preview";
+
+/// What a preview says to a forge: printed by `pleach preview -o comment`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Report {
+    /// Version of this format.
+    pub format: u32,
+    /// The commit that was compared with.
+    pub base: String,
+    /// The commit that was previewed.
+    pub head: String,
+    /// One line.
+    pub summary: String,
+    /// What is to be thought of it.
+    pub verdict: Verdict,
+    /// What the comment begins with, and by which it is found again.
+    pub marker: String,
+    /// The comment.
+    pub comment: String,
+}
+
+impl Report {
+    /// One line: what is to be thought of it.
+    pub fn line(&self) -> String {
+        match self.verdict {
+            Verdict::Fine => self.summary.clone(),
+            Verdict::Refused => format!("would be refused: {}", self.summary),
+            Verdict::Invalid => format!("cannot be rendered: {}", self.summary),
+        }
+    }
+
+    /// The state of the commit.
+    pub fn status(&self) -> Status {
+        Status {
+            context: CONTEXT.to_owned(),
+            state: match self.verdict {
+                Verdict::Fine => State::Success,
+                Verdict::Refused | Verdict::Invalid => State::Failure,
+            },
+            description: self.line(),
+        }
+    }
+}
+
+/// What is to be thought of a change.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Verdict {
+    /// It can be carried out.
+    Fine,
+    /// It would not be carried out.
+    Refused,
+    /// It cannot be rendered.
+    Invalid,
+}
+
+/// What is to be previewed.
+#[derive(Debug, Clone)]
+pub struct Request<'a> {
+    /// pleach itself.
+    pub program: &'a Path,
+    /// A bare repository with both commits.
+    pub folder: &'a Path,
+    /// What the change is compared with: where it left this.
+    pub base: &'a str,
+    /// The change.
+    pub head: &'a str,
+    /// The environments that are looked at where the change touches them; all
+    /// when there are none.
+    pub environments: &'a [String],
+    /// The longest comment, in bytes.
+    pub limit: usize,
+}
+
+/// Why there is no preview.
+#[derive(Debug, thiserror::Error)]
+pub enum PreviewError {
+    /// The process could not be started.
+    #[error("failed to start the preview")]
+    Start(#[source] io::Error),
+    /// It took too long.
+    #[error("the preview took longer than {} minutes and was given up", TIME.as_secs() / 60)]
+    TimedOut,
+    /// It printed too much.
+    #[error("the preview is longer than anything that could be shown")]
+    TooLong,
+    /// It broke down: it used more than it may, or found a bug.
+    #[error("the preview broke down ({status}){}{said}", if said.is_empty() { "" } else { ": " })]
+    BrokeDown {
+        /// How it ended.
+        status: ExitStatus,
+        /// The end of what it said.
+        said: String,
+    },
+}
+
+impl PreviewError {
+    /// Whether the change may be the reason: then it is told where the change is.
+    pub fn is_about_the_change(&self) -> bool {
+        !matches!(self, Self::Start(_))
+    }
+}
+
+/// What the comment about some environments begins with; all where none is named.
+pub fn marker(environments: &[String]) -> String {
+    let mut names = environments.to_vec();
+    names.sort();
+    names.insert(0, "pleach preview".to_owned());
+    format!("<!-- {} -->", names.join(" "))
+}
+
+/// Previews a change. Dropped, it ends the process.
+pub async fn preview(request: &Request<'_>) -> Result<Report, PreviewError> {
+    let mut command = Command::new(request.program);
+    command
+        .env_clear()
+        .arg("--repo")
+        .arg(request.folder)
+        .args(["preview", "--untrusted", "-o", "comment"])
+        // Names of branches are whatever somebody wrote.
+        .arg(format!("--base={}", request.base))
+        .arg(format!("--head={}", request.head))
+        .arg(format!("--limit={}", request.limit))
+        .arg("--")
+        .args(request.environments)
+        .current_dir(request.folder)
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .kill_on_drop(true);
+    let mut child = command.spawn().map_err(PreviewError::Start)?;
+    let (out, err) = (child.stdout.take(), child.stderr.take());
+    let running = async {
+        // Who prints too much has nobody who listens, and ends by that.
+        let (out, err) = tokio::join!(read(out, LONGEST_OUTPUT), read(err, LONGEST_WORDS));
+        let status = child.wait().await.map_err(PreviewError::Start)?;
+        Ok((out, err, status))
+    };
+    let (out, err, status) = timeout(TIME, running)
+        .await
+        .map_err(|_| PreviewError::TimedOut)??;
+    if out.len() as u64 > LONGEST_OUTPUT {
+        return Err(PreviewError::TooLong);
+    }
+    let report = serde_json::from_slice::<Report>(&out).ok();
+    report
+        .filter(|report| report.format == FORMAT)
+        .ok_or_else(|| PreviewError::BrokeDown {
+            status,
+            said: last_line(&err),
+        })
+}
+
+/// Reads a little more than a limit, and then stops.
+async fn read(from: Option<impl AsyncRead + Unpin>, limit: u64) -> Vec<u8> {
+    let mut read = Vec::new();
+    if let Some(from) = from {
+        // What was read before a failure is all that there is.
+        let _end = from.take(limit + 1).read_to_end(&mut read).await;
+    }
+    read
+}
+
+fn last_line(said: &[u8]) -> String {
+    let text = String::from_utf8_lossy(said);
+    let line = text.lines().rev().find(|line| !line.trim().is_empty());
+    let line = line.unwrap_or_default().trim();
+    line.chars().filter(|c| !c.is_control()).take(300).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt as _;
+
+    use super::*;
+    use crate::io::files::{self, FileContent};
+
+    /// Previews with a program of a few lines.
+    async fn run(script: &str) -> Result<Report, PreviewError> {
+        let folder = files::temporary_folder().unwrap();
+        let program = folder.path().join("program");
+        let text = format!("#!/bin/sh\n{script}\n");
+        files::write_atomic(&program, &FileContent::new(text)).unwrap();
+        let permissions = std::fs::Permissions::from_mode(0o755);
+        #[expect(clippy::disallowed_methods, reason = "a program of the test")]
+        std::fs::set_permissions(&program, permissions).unwrap();
+        let request = Request {
+            program: &program,
+            folder: folder.path(),
+            base: "main",
+            head: "pull/1",
+            environments: &["staging".to_owned()],
+            limit: 65_000,
+        };
+        preview(&request).await
+    }
+
+    #[tokio::test]
+    async fn what_it_prints_is_read_whatever_its_code_is() {
+        let report = r#"{"format":1,"base":"b","head":"h","summary":"s","verdict":"refused","marker":"m","comment":"c"}"#;
+        let read = run(&format!("echo '{report}'; exit 7")).await.unwrap();
+        assert_eq!(read.verdict, Verdict::Refused);
+        // It is told what to do, and nothing of where it runs.
+        let arguments = "test -z \"$HOME$KUBECONFIG\" || exit 1\nprintf '%s ' \"$@\" >&2; exit 1";
+        let error = run(arguments).await.unwrap_err().to_string();
+        assert!(
+            error.ends_with(
+                "preview --untrusted -o comment --base=main --head=pull/1 --limit=65000 -- staging"
+            ),
+            "{error}"
+        );
+    }
+
+    #[tokio::test]
+    async fn what_breaks_down_is_told_in_one_line() {
+        let error = run("echo first >&2; printf 'the \\033[31mend\\n\\n' >&2; kill -9 $$").await;
+        let error = error.unwrap_err();
+        assert!(error.is_about_the_change());
+        assert_eq!(
+            error.to_string(),
+            "the preview broke down (signal: 9 (SIGKILL)): the [31mend"
+        );
+        let error = run("echo '{}'").await.unwrap_err();
+        assert!(matches!(error, PreviewError::BrokeDown { .. }), "{error}");
+    }
+
+    #[tokio::test]
+    async fn what_prints_without_end_is_not_listened_to() {
+        let error = run("while :; do printf '%01000000d' 0; done")
+            .await
+            .unwrap_err();
+        assert!(matches!(error, PreviewError::TooLong), "{error}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_takes_too_long_is_given_up() {
+        // The clock jumps as soon as nothing else is to be done.
+        let error = run("exec /bin/sleep 600").await.unwrap_err();
+        assert!(matches!(error, PreviewError::TimedOut), "{error}");
+    }
+
+    #[test]
+    fn the_comment_is_found_by_its_environments() {
+        assert_eq!(marker(&[]), "<!-- pleach preview -->");
+        let names = ["staging".to_owned(), "production".to_owned()];
+        assert_eq!(marker(&names), "<!-- pleach preview production staging -->");
+    }
+}

@@ -1,0 +1,101 @@
+//! Gitea and Forgejo: much as GitHub, with differences.
+
+use bytes::Bytes;
+use http::Method;
+use http::header::{AUTHORIZATION, HeaderName};
+
+use super::dialect::{Dialect, segment, segments};
+use super::github::{CommitStatus, Github, IssueComment, Pull, User};
+use super::request::Call;
+use super::{Comment, Opened, Proposal, PullRequest, Status, parse};
+
+#[derive(Debug)]
+pub(super) struct Gitea;
+
+impl Dialect for Gitea {
+    fn authorize(&self, token: &str) -> (HeaderName, String) {
+        (AUTHORIZATION, format!("token {token}"))
+    }
+
+    /// It has no limit of its own; what is longer nobody reads.
+    fn longest_comment(&self) -> usize {
+        65_536
+    }
+
+    fn longest_description(&self) -> usize {
+        255
+    }
+
+    fn reference(&self, number: u64) -> String {
+        Github.reference(number)
+    }
+
+    fn account(&self, _api: &str) -> Call {
+        Call::get("find out whose token it is", "/user".to_owned())
+    }
+
+    fn read_account(&self, body: &Bytes) -> Result<u64, serde_json::Error> {
+        parse::<User>(body).map(|user| user.id)
+    }
+
+    fn pull_request(&self, project: &str, number: u64) -> String {
+        Github.pull_request(project, number)
+    }
+
+    fn read_pull_request(&self, body: &Bytes) -> Result<PullRequest, serde_json::Error> {
+        parse::<Pull>(body).map(PullRequest::from)
+    }
+
+    fn pull_requests(&self, project: &str, page: u32) -> String {
+        let project = segments(project);
+        format!("/repos/{project}/pulls?state=open&limit=50&page={page}")
+    }
+
+    fn read_pull_requests(&self, body: &Bytes) -> Result<Vec<PullRequest>, serde_json::Error> {
+        Github.read_pull_requests(body)
+    }
+
+    /// It gives all of them at once, whatever page is asked for.
+    fn comments(&self, project: &str, number: u64, page: u32) -> String {
+        let project = segments(project);
+        format!("/repos/{project}/issues/{number}/comments?limit=50&page={page}")
+    }
+
+    fn read_comments(&self, body: &Bytes) -> Result<Vec<Comment>, serde_json::Error> {
+        let comments = parse::<Vec<IssueComment>>(body)?;
+        Ok(comments.into_iter().map(Comment::from).collect())
+    }
+
+    fn create_comment(&self, project: &str, number: u64, body: &str) -> Call {
+        Github.create_comment(project, number, body)
+    }
+
+    fn update_comment(&self, project: &str, number: u64, id: u64, body: &str) -> Call {
+        Github.update_comment(project, number, id, body)
+    }
+
+    fn statuses(&self, project: &str, commit: &str, page: u32) -> String {
+        let (project, commit) = (segments(project), segment(commit));
+        format!("/repos/{project}/statuses/{commit}?sort=recentupdate&limit=50&page={page}")
+    }
+
+    fn read_statuses(&self, body: &Bytes) -> Result<Vec<Status>, serde_json::Error> {
+        let statuses = parse::<Vec<CommitStatus>>(body)?;
+        Ok(statuses.into_iter().map(Status::from).collect())
+    }
+
+    fn set_status(&self, project: &str, commit: &str, status: &Status) -> Call {
+        Github.set_status(project, commit, status)
+    }
+
+    fn open(&self, project: &str, proposal: &Proposal) -> Call {
+        Call {
+            method: Method::POST,
+            ..Github.open(project, proposal)
+        }
+    }
+
+    fn read_opened(&self, body: &Bytes) -> Result<Opened, serde_json::Error> {
+        Github.read_opened(body)
+    }
+}

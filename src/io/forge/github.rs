@@ -1,0 +1,260 @@
+//! GitHub, in the cloud or on one's own servers.
+
+use bytes::Bytes;
+use http::Method;
+use serde::Deserialize;
+use serde_json::json;
+
+use super::dialect::{Dialect, segment, segments};
+use super::request::Call;
+use super::{Comment, Opened, Proposal, PullRequest, State, Status, parse};
+
+#[derive(Debug)]
+pub(super) struct Github;
+
+#[derive(Deserialize)]
+struct Viewer {
+    data: ViewerData,
+}
+
+#[derive(Deserialize)]
+struct ViewerData {
+    viewer: ViewerUser,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct ViewerUser {
+    database_id: u64,
+}
+
+/// What GitHub and Gitea say of a pull request.
+#[derive(Deserialize)]
+pub(super) struct Pull {
+    number: u64,
+    state: String,
+    head: End,
+    base: End,
+    #[serde(default)]
+    labels: Vec<Label>,
+}
+
+#[derive(Deserialize)]
+struct End {
+    sha: String,
+    #[serde(rename = "ref")]
+    branch: String,
+    /// None of a repository that is gone.
+    repo: Option<Repository>,
+}
+
+#[derive(Deserialize)]
+struct Repository {
+    id: u64,
+}
+
+#[derive(Deserialize)]
+struct Label {
+    name: String,
+}
+
+/// What GitHub and Gitea say of a comment.
+#[derive(Deserialize)]
+pub(super) struct IssueComment {
+    id: u64,
+    user: Option<User>,
+    body: Option<String>,
+}
+
+#[derive(Deserialize)]
+pub(super) struct User {
+    pub(super) id: u64,
+}
+
+/// What GitHub says of a state, and Gitea too but for the name of the state.
+#[derive(Deserialize)]
+pub(super) struct CommitStatus {
+    #[serde(alias = "status")]
+    state: String,
+    context: String,
+    description: Option<String>,
+}
+
+/// What GitHub and Gitea say of a pull request that was opened.
+#[derive(Deserialize)]
+pub(super) struct OpenedPull {
+    number: u64,
+    html_url: String,
+}
+
+impl From<Pull> for PullRequest {
+    fn from(pull: Pull) -> Self {
+        let id = |end: &End| end.repo.as_ref().map(|repository| repository.id);
+        Self {
+            number: pull.number,
+            is_open: pull.state == "open",
+            // One whose repository is gone was another one's.
+            is_fork: id(&pull.head).is_none() || id(&pull.head) != id(&pull.base),
+            head: pull.head.sha,
+            base_branch: pull.base.branch,
+            labels: pull.labels.into_iter().map(|label| label.name).collect(),
+        }
+    }
+}
+
+impl From<IssueComment> for Comment {
+    fn from(comment: IssueComment) -> Self {
+        Self {
+            id: comment.id,
+            author: comment.user.map(|user| user.id),
+            body: comment.body.unwrap_or_default(),
+        }
+    }
+}
+
+impl From<CommitStatus> for Status {
+    fn from(status: CommitStatus) -> Self {
+        Self {
+            context: status.context,
+            state: match status.state.as_str() {
+                "success" => State::Success,
+                "failure" => State::Failure,
+                "pending" => State::Pending,
+                _ => State::Error,
+            },
+            description: status.description.unwrap_or_default(),
+        }
+    }
+}
+
+impl From<OpenedPull> for Opened {
+    fn from(opened: OpenedPull) -> Self {
+        Self {
+            number: opened.number,
+            url: opened.html_url,
+        }
+    }
+}
+
+/// How GitHub and Gitea call a state.
+pub(super) fn word(state: State) -> &'static str {
+    match state {
+        State::Pending => "pending",
+        State::Success => "success",
+        State::Failure => "failure",
+        State::Error => "error",
+    }
+}
+
+impl Dialect for Github {
+    fn longest_comment(&self) -> usize {
+        65_536
+    }
+
+    fn longest_description(&self) -> usize {
+        140
+    }
+
+    fn reference(&self, number: u64) -> String {
+        format!("refs/pull/{number}/head")
+    }
+
+    /// By GraphQL: REST does not say it to the tokens of apps and pipelines.
+    fn account(&self, api: &str) -> Call {
+        let root = api.strip_suffix("/v3").unwrap_or(api);
+        let query = json!({"query": "{viewer{databaseId}}"});
+        let path = format!("{root}/graphql");
+        Call::send("find out whose token it is", Method::POST, path, query).repeatable()
+    }
+
+    fn read_account(&self, body: &Bytes) -> Result<u64, serde_json::Error> {
+        parse::<Viewer>(body).map(|answer| answer.data.viewer.database_id)
+    }
+
+    fn pull_request(&self, project: &str, number: u64) -> String {
+        format!("/repos/{}/pulls/{number}", segments(project))
+    }
+
+    fn read_pull_request(&self, body: &Bytes) -> Result<PullRequest, serde_json::Error> {
+        parse::<Pull>(body).map(PullRequest::from)
+    }
+
+    fn pull_requests(&self, project: &str, page: u32) -> String {
+        let project = segments(project);
+        format!("/repos/{project}/pulls?state=open&per_page=100&page={page}")
+    }
+
+    fn read_pull_requests(&self, body: &Bytes) -> Result<Vec<PullRequest>, serde_json::Error> {
+        let pulls = parse::<Vec<Pull>>(body)?;
+        Ok(pulls.into_iter().map(PullRequest::from).collect())
+    }
+
+    fn comments(&self, project: &str, number: u64, page: u32) -> String {
+        let project = segments(project);
+        format!("/repos/{project}/issues/{number}/comments?per_page=100&page={page}")
+    }
+
+    fn read_comments(&self, body: &Bytes) -> Result<Vec<Comment>, serde_json::Error> {
+        let comments = parse::<Vec<IssueComment>>(body)?;
+        Ok(comments.into_iter().map(Comment::from).collect())
+    }
+
+    fn create_comment(&self, project: &str, number: u64, body: &str) -> Call {
+        Call::send(
+            "write the comment",
+            Method::POST,
+            format!("/repos/{}/issues/{number}/comments", segments(project)),
+            json!({"body": body}),
+        )
+    }
+
+    fn update_comment(&self, project: &str, _number: u64, id: u64, body: &str) -> Call {
+        Call::send(
+            "change the comment",
+            Method::PATCH,
+            format!("/repos/{}/issues/comments/{id}", segments(project)),
+            json!({"body": body}),
+        )
+    }
+
+    fn statuses(&self, project: &str, commit: &str, page: u32) -> String {
+        let (project, commit) = (segments(project), segment(commit));
+        format!("/repos/{project}/commits/{commit}/statuses?per_page=100&page={page}")
+    }
+
+    fn read_statuses(&self, body: &Bytes) -> Result<Vec<Status>, serde_json::Error> {
+        let statuses = parse::<Vec<CommitStatus>>(body)?;
+        Ok(statuses.into_iter().map(Status::from).collect())
+    }
+
+    fn set_status(&self, project: &str, commit: &str, status: &Status) -> Call {
+        Call::send(
+            "set the state of the commit",
+            Method::POST,
+            format!("/repos/{}/statuses/{}", segments(project), segment(commit)),
+            json!({
+                "context": status.context,
+                "state": word(status.state),
+                "description": status.description,
+            }),
+        )
+    }
+
+    fn open(&self, project: &str, proposal: &Proposal) -> Call {
+        Call::send(
+            "open the pull request",
+            Method::POST,
+            format!("/repos/{}/pulls", segments(project)),
+            json!({
+                "title": proposal.title,
+                "body": proposal.body,
+                "head": proposal.head_branch,
+                "base": proposal.base_branch,
+            }),
+        )
+    }
+
+    fn read_opened(&self, body: &Bytes) -> Result<Opened, serde_json::Error> {
+        parse::<OpenedPull>(body).map(Opened::from)
+    }
+}

@@ -1,0 +1,233 @@
+//! GitLab, where pull requests are merge requests and comments are notes.
+
+use bytes::Bytes;
+use http::Method;
+use http::header::HeaderName;
+use serde::Deserialize;
+use serde_json::json;
+
+use super::dialect::{Dialect, segment};
+use super::request::Call;
+use super::{Comment, ForgeError, Opened, Proposal, PullRequest, State, Status, parse};
+
+#[derive(Debug)]
+pub(super) struct Gitlab;
+
+#[derive(Deserialize)]
+struct User {
+    id: u64,
+}
+
+#[derive(Deserialize)]
+struct MergeRequest {
+    iid: u64,
+    state: String,
+    sha: Option<String>,
+    target_branch: String,
+    /// None of a project that is gone.
+    source_project_id: Option<u64>,
+    target_project_id: u64,
+    #[serde(default)]
+    labels: Vec<String>,
+}
+
+#[derive(Deserialize)]
+struct Note {
+    id: u64,
+    author: Option<User>,
+    #[serde(default)]
+    body: String,
+    /// Written by GitLab itself.
+    #[serde(default)]
+    system: bool,
+}
+
+#[derive(Deserialize)]
+struct CommitStatus {
+    name: String,
+    status: String,
+    description: Option<String>,
+}
+
+#[derive(Deserialize)]
+struct OpenedRequest {
+    iid: u64,
+    web_url: String,
+}
+
+impl From<MergeRequest> for PullRequest {
+    fn from(request: MergeRequest) -> Self {
+        Self {
+            number: request.iid,
+            is_open: request.state == "opened",
+            head: request.sha.unwrap_or_default(),
+            base_branch: request.target_branch,
+            is_fork: request.source_project_id != Some(request.target_project_id),
+            labels: request.labels,
+        }
+    }
+}
+
+impl From<Note> for Comment {
+    fn from(note: Note) -> Self {
+        Self {
+            id: note.id,
+            author: note.author.filter(|_| !note.system).map(|user| user.id),
+            body: note.body,
+        }
+    }
+}
+
+impl From<CommitStatus> for Status {
+    fn from(status: CommitStatus) -> Self {
+        Self {
+            context: status.name,
+            state: match status.status.as_str() {
+                "success" => State::Success,
+                "failed" => State::Failure,
+                "canceled" => State::Error,
+                _ => State::Pending,
+            },
+            description: status.description.unwrap_or_default(),
+        }
+    }
+}
+
+fn project_path(project: &str) -> String {
+    format!("/projects/{}", segment(project))
+}
+
+impl Dialect for Gitlab {
+    fn authorize(&self, token: &str) -> (HeaderName, String) {
+        (HeaderName::from_static("private-token"), token.to_owned())
+    }
+
+    fn longest_comment(&self) -> usize {
+        1_000_000
+    }
+
+    fn longest_description(&self) -> usize {
+        255
+    }
+
+    fn reference(&self, number: u64) -> String {
+        format!("refs/merge-requests/{number}/head")
+    }
+
+    fn account(&self, _api: &str) -> Call {
+        Call::get("find out whose token it is", "/user".to_owned())
+    }
+
+    fn read_account(&self, body: &Bytes) -> Result<u64, serde_json::Error> {
+        parse::<User>(body).map(|user| user.id)
+    }
+
+    fn pull_request(&self, project: &str, number: u64) -> String {
+        format!("{}/merge_requests/{number}", project_path(project))
+    }
+
+    fn read_pull_request(&self, body: &Bytes) -> Result<PullRequest, serde_json::Error> {
+        parse::<MergeRequest>(body).map(PullRequest::from)
+    }
+
+    fn pull_requests(&self, project: &str, page: u32) -> String {
+        let project = project_path(project);
+        format!("{project}/merge_requests?state=opened&per_page=100&page={page}")
+    }
+
+    fn read_pull_requests(&self, body: &Bytes) -> Result<Vec<PullRequest>, serde_json::Error> {
+        let requests = parse::<Vec<MergeRequest>>(body)?;
+        Ok(requests.into_iter().map(PullRequest::from).collect())
+    }
+
+    fn comments(&self, project: &str, number: u64, page: u32) -> String {
+        let project = project_path(project);
+        format!(
+            "{project}/merge_requests/{number}/notes?sort=asc&order_by=created_at&per_page=20&page={page}"
+        )
+    }
+
+    fn read_comments(&self, body: &Bytes) -> Result<Vec<Comment>, serde_json::Error> {
+        let notes = parse::<Vec<Note>>(body)?;
+        Ok(notes.into_iter().map(Comment::from).collect())
+    }
+
+    fn create_comment(&self, project: &str, number: u64, body: &str) -> Call {
+        Call::send(
+            "write the comment",
+            Method::POST,
+            format!("{}/merge_requests/{number}/notes", project_path(project)),
+            json!({"body": body}),
+        )
+    }
+
+    fn update_comment(&self, project: &str, number: u64, id: u64, body: &str) -> Call {
+        Call::send(
+            "change the comment",
+            Method::PUT,
+            format!(
+                "{}/merge_requests/{number}/notes/{id}",
+                project_path(project)
+            ),
+            json!({"body": body}),
+        )
+    }
+
+    /// One of each name: the newest.
+    fn statuses(&self, project: &str, commit: &str, page: u32) -> String {
+        let (project, commit) = (project_path(project), segment(commit));
+        format!("{project}/repository/commits/{commit}/statuses?per_page=100&page={page}")
+    }
+
+    fn read_statuses(&self, body: &Bytes) -> Result<Vec<Status>, serde_json::Error> {
+        let statuses = parse::<Vec<CommitStatus>>(body)?;
+        Ok(statuses.into_iter().map(Status::from).collect())
+    }
+
+    fn set_status(&self, project: &str, commit: &str, status: &Status) -> Call {
+        let state = match status.state {
+            State::Pending => "pending",
+            State::Success => "success",
+            State::Failure => "failed",
+            State::Error => "canceled",
+        };
+        Call::send(
+            "set the state of the commit",
+            Method::POST,
+            format!("{}/statuses/{}", project_path(project), segment(commit)),
+            json!({
+                "name": status.context,
+                "state": state,
+                "description": status.description,
+            }),
+        )
+    }
+
+    /// GitLab refuses to be told a second time what it knows.
+    fn is_so_already(&self, error: &ForgeError) -> bool {
+        matches!(error, ForgeError::Refused { status: 400, said, .. }
+            if said.contains("Cannot transition status via"))
+    }
+
+    fn open(&self, project: &str, proposal: &Proposal) -> Call {
+        Call::send(
+            "open the pull request",
+            Method::POST,
+            format!("{}/merge_requests", project_path(project)),
+            json!({
+                "title": proposal.title,
+                "description": proposal.body,
+                "source_branch": proposal.head_branch,
+                "target_branch": proposal.base_branch,
+                "remove_source_branch": true,
+            }),
+        )
+    }
+
+    fn read_opened(&self, body: &Bytes) -> Result<Opened, serde_json::Error> {
+        parse::<OpenedRequest>(body).map(|opened| Opened {
+            number: opened.iid,
+            url: opened.web_url,
+        })
+    }
+}

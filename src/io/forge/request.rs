@@ -1,0 +1,406 @@
+//! One request to a forge: credentials, time-outs, bounded answers, repetition,
+//! limits of rates. Nothing else here knows HTTP.
+
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::header::{AUTHORIZATION, HeaderMap, HeaderName, HeaderValue, LINK, RETRY_AFTER};
+use http::{Method, StatusCode};
+use jiff::Timestamp;
+use serde_json::Value;
+use tokio::time::{Instant, sleep, sleep_until};
+
+use super::{ForgeError, Token};
+
+/// How long it may take until a connection is there.
+const CONNECT: Duration = Duration::from_secs(10);
+/// How long a request may take as a whole.
+const REQUEST: Duration = Duration::from_secs(30);
+/// The longest answer: a page of comments, each as long as it may be.
+const LARGEST: usize = 32 * 1024 * 1024;
+/// Longest words of a forge that are repeated.
+const LONGEST_WORDS: usize = 300;
+/// How often a request is sent that fails for no fault of its own.
+const ATTEMPTS: u32 = 3;
+/// The pause before it is sent once more; doubles.
+const PAUSE: Duration = Duration::from_secs(1);
+/// The pause where a forge says that there were too many requests, and not when
+/// it takes more.
+const TOO_MANY: Duration = Duration::from_mins(1);
+
+/// A request before it is sent.
+#[derive(Debug, Clone)]
+pub(super) struct Call {
+    /// What it is for, after "failed to".
+    pub(super) what: &'static str,
+    pub(super) method: Method,
+    /// Path and query, below the root of the API; or a whole URL.
+    pub(super) path: String,
+    pub(super) body: Option<Value>,
+    /// Twice is as good as once.
+    pub(super) repeatable: bool,
+}
+
+impl Call {
+    pub(super) fn get(what: &'static str, path: String) -> Self {
+        Self {
+            what,
+            method: Method::GET,
+            path,
+            body: None,
+            repeatable: true,
+        }
+    }
+
+    pub(super) fn send(what: &'static str, method: Method, path: String, body: Value) -> Self {
+        let repeatable = method != Method::POST;
+        Self {
+            what,
+            method,
+            path,
+            body: Some(body),
+            repeatable,
+        }
+    }
+
+    /// Sent again where nobody knows whether it arrived.
+    pub(super) fn repeatable(mut self) -> Self {
+        self.repeatable = true;
+        self
+    }
+}
+
+/// An answer that is not a refusal.
+#[derive(Debug)]
+pub(super) struct Answer {
+    pub(super) body: Bytes,
+    /// There is a page after this one.
+    pub(super) more: bool,
+}
+
+/// Sends requests to one API as one account.
+#[derive(Debug)]
+pub(super) struct Sender {
+    http: reqwest::Client,
+    api: String,
+    token: Token,
+    /// How long a forge is waited for that takes no requests now.
+    patience: Duration,
+    /// When it takes requests again.
+    closed: Mutex<Option<Instant>>,
+}
+
+/// Why a request was not answered.
+enum Failure {
+    /// Once more is no use.
+    Final(ForgeError),
+    /// The forge, or the way to it, is in trouble.
+    Passing(ForgeError),
+    /// It takes no requests for a while.
+    Closed(Duration),
+}
+
+impl Sender {
+    pub(super) fn new(api: String, token: Token, patience: Duration) -> Result<Self, ForgeError> {
+        let http = reqwest::Client::builder()
+            .user_agent(concat!("pleach/", env!("CARGO_PKG_VERSION")))
+            .connect_timeout(CONNECT)
+            .timeout(REQUEST)
+            // Credentials are for the host that they were given for.
+            .redirect(reqwest::redirect::Policy::none())
+            .build()
+            .map_err(|source| ForgeError::Client { source })?;
+        Ok(Self {
+            http,
+            api,
+            token,
+            patience,
+            closed: Mutex::new(None),
+        })
+    }
+
+    pub(super) fn api(&self) -> &str {
+        &self.api
+    }
+
+    /// Sends a request until it is answered, or there is no use in it.
+    pub(super) async fn send(
+        &self,
+        call: &Call,
+        authorize: impl Fn(&str) -> (HeaderName, String),
+    ) -> Result<Answer, ForgeError> {
+        let give_up = Instant::now() + self.patience;
+        let mut attempts = 0;
+        loop {
+            self.until_open(call, give_up).await?;
+            attempts += 1;
+            match self.send_once(call, &authorize).await {
+                Ok(answer) => return Ok(answer),
+                Err(Failure::Final(error)) => return Err(error),
+                Err(Failure::Passing(error)) => {
+                    if !call.repeatable || attempts >= ATTEMPTS {
+                        return Err(error);
+                    }
+                    sleep(PAUSE * 2_u32.pow(attempts - 1)).await;
+                }
+                // It was not carried out, whatever it is.
+                Err(Failure::Closed(pause)) => self.close(pause),
+            }
+        }
+    }
+
+    async fn until_open(&self, call: &Call, give_up: Instant) -> Result<(), ForgeError> {
+        let Some(at) = *self.lock() else {
+            return Ok(());
+        };
+        if at > give_up {
+            return Err(ForgeError::TooMany {
+                what: call.what,
+                after: at.saturating_duration_since(Instant::now()),
+            });
+        }
+        sleep_until(at).await;
+        Ok(())
+    }
+
+    fn close(&self, pause: Duration) {
+        let until = Instant::now() + pause;
+        let mut closed = self.lock();
+        if closed.is_none_or(|known| known < until) {
+            *closed = Some(until);
+        }
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, Option<Instant>> {
+        self.closed.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    async fn send_once(
+        &self,
+        call: &Call,
+        authorize: &impl Fn(&str) -> (HeaderName, String),
+    ) -> Result<Answer, Failure> {
+        let what = call.what;
+        let token = self.token.read().map_err(Failure::Final)?;
+        let (name, value) = authorize(&token);
+        let mut value = HeaderValue::try_from(value).map_err(|_| {
+            Failure::Final(ForgeError::UnusableToken {
+                place: self.token.place(),
+            })
+        })?;
+        value.set_sensitive(true);
+        let url = if call.path.contains("://") {
+            call.path.clone()
+        } else {
+            format!("{}{}", self.api, call.path)
+        };
+        let mut request = self
+            .http
+            .request(call.method.clone(), url)
+            .header(name, value)
+            .header("accept", "application/json");
+        if let Some(body) = &call.body {
+            request = request
+                .header("content-type", "application/json")
+                .body(body.to_string());
+        }
+        let passing = |source: reqwest::Error| {
+            Failure::Passing(ForgeError::Unreachable {
+                what,
+                api: self.api.clone(),
+                source: source.without_url(),
+            })
+        };
+        let mut response = request.send().await.map_err(passing)?;
+        let status = response.status();
+        let headers = response.headers().clone();
+        let mut body = Vec::new();
+        while let Some(chunk) = response.chunk().await.map_err(passing)? {
+            if body.len() + chunk.len() > LARGEST {
+                return Err(Failure::Final(ForgeError::TooLarge { what }));
+            }
+            body.extend_from_slice(&chunk);
+        }
+        if status.is_success() {
+            if let Some(pause) = used_up(&headers) {
+                self.close(pause);
+            }
+            let more = headers.get_all(LINK).iter().any(|value| {
+                value
+                    .to_str()
+                    .is_ok_and(|value| value.contains("rel=\"next\""))
+            });
+            return Ok(Answer {
+                body: body.into(),
+                more,
+            });
+        }
+        let said = said(&body).replace(&*token, "…");
+        if let Some(pause) = closed_for(status, &headers, &said) {
+            return Err(Failure::Closed(pause));
+        }
+        let error = ForgeError::Refused {
+            what,
+            status: status.as_u16(),
+            said,
+        };
+        Err(match status {
+            StatusCode::REQUEST_TIMEOUT
+            | StatusCode::INTERNAL_SERVER_ERROR
+            | StatusCode::BAD_GATEWAY
+            | StatusCode::SERVICE_UNAVAILABLE
+            | StatusCode::GATEWAY_TIMEOUT => Failure::Passing(error),
+            _ => Failure::Final(error),
+        })
+    }
+}
+
+/// How forges take a token, but for the one that has its own way.
+pub(super) fn bearer(token: &str) -> (HeaderName, String) {
+    (AUTHORIZATION, format!("Bearer {token}"))
+}
+
+/// For how long nothing more is taken, after an answer.
+fn used_up(headers: &HeaderMap) -> Option<Duration> {
+    let left = number(headers, &["x-ratelimit-remaining", "ratelimit-remaining"])?;
+    (left <= 0).then(|| until_reset(headers)).flatten()
+}
+
+/// For how long nothing more is taken, where that is why a request was refused.
+fn closed_for(status: StatusCode, headers: &HeaderMap, said: &str) -> Option<Duration> {
+    let asked = number(headers, &[RETRY_AFTER.as_str()])
+        .map(|seconds| Duration::from_secs(seconds.try_into().unwrap_or(0)));
+    let is_limit = match status {
+        StatusCode::TOO_MANY_REQUESTS => true,
+        StatusCode::SERVICE_UNAVAILABLE => asked.is_some(),
+        // A refusal for other reasons is for good.
+        StatusCode::FORBIDDEN => {
+            asked.is_some()
+                || used_up(headers).is_some()
+                || said.to_lowercase().contains("rate limit")
+        }
+        _ => false,
+    };
+    is_limit.then(|| asked.or_else(|| until_reset(headers)).unwrap_or(TOO_MANY))
+}
+
+fn until_reset(headers: &HeaderMap) -> Option<Duration> {
+    let at = number(headers, &["x-ratelimit-reset", "ratelimit-reset"])?;
+    let left = at.saturating_sub(Timestamp::now().as_second());
+    // Their clock may be ahead of ours by a little.
+    Some(Duration::from_secs(u64::try_from(left).unwrap_or(0) + 1))
+}
+
+fn number(headers: &HeaderMap, names: &[&str]) -> Option<i64> {
+    names
+        .iter()
+        .find_map(|name| headers.get(*name))
+        .and_then(|value| value.to_str().ok()?.trim().parse().ok())
+}
+
+/// What a forge says of a refusal, in one line.
+fn said(body: &[u8]) -> String {
+    let text = match serde_json::from_slice::<Value>(body) {
+        Ok(value) => {
+            let message = ["message", "error_description", "error"]
+                .iter()
+                .find_map(|key| value.get(*key));
+            let mut words = match message {
+                Some(Value::String(message)) => message.clone(),
+                Some(other) => other.to_string(),
+                None => value.to_string(),
+            };
+            if let Some(errors) = value.get("errors").filter(|errors| !errors.is_null()) {
+                words.push_str(": ");
+                words.push_str(&errors.to_string());
+            }
+            words
+        }
+        // Pages of proxies.
+        Err(_) => String::from_utf8_lossy(body).into_owned(),
+    };
+    let mut line: String = text
+        .chars()
+        .map(|c| if c.is_control() { ' ' } else { c })
+        .take(LONGEST_WORDS)
+        .collect();
+    line.truncate(line.trim_end().len());
+    line
+}
+
+#[cfg(test)]
+mod tests {
+    use rstest::rstest;
+
+    use super::*;
+
+    fn headers(said: &[(&'static str, String)]) -> HeaderMap {
+        let mut headers = HeaderMap::new();
+        for (name, value) in said {
+            headers.insert(*name, value.parse().unwrap());
+        }
+        headers
+    }
+
+    #[rstest]
+    #[case(429, &[("retry-after", "7")], "", Some(7))]
+    #[case(429, &[], "", Some(60))]
+    #[case(403, &[("retry-after", "3")], "", Some(3))]
+    #[case(403, &[], "You have exceeded a secondary rate limit", Some(60))]
+    #[case(403, &[("x-ratelimit-remaining", "12")], "Resource not accessible", None)]
+    #[case(503, &[("retry-after", "2")], "", Some(2))]
+    #[case(503, &[], "", None)]
+    #[case(404, &[("retry-after", "2")], "", None)]
+    fn limits_are_told_from_other_refusals(
+        #[case] status: u16,
+        #[case] said_headers: &[(&'static str, &str)],
+        #[case] said: &str,
+        #[case] seconds: Option<u64>,
+    ) {
+        let said_headers: Vec<_> = said_headers
+            .iter()
+            .map(|(name, value)| (*name, (*value).to_owned()))
+            .collect();
+        let status = StatusCode::from_u16(status).unwrap();
+        assert_eq!(
+            closed_for(status, &headers(&said_headers), said),
+            seconds.map(Duration::from_secs)
+        );
+    }
+
+    #[test]
+    fn what_is_used_up_comes_back_when_the_forge_says() {
+        let reset = Timestamp::now().as_second() + 100;
+        let said = headers(&[
+            ("x-ratelimit-remaining", "0".to_owned()),
+            ("x-ratelimit-reset", reset.to_string()),
+        ]);
+        let pause = used_up(&said).unwrap().as_secs();
+        assert!((99..=101).contains(&pause), "{pause}");
+        assert_eq!(used_up(&headers(&[])), None);
+        // A reset in the past is now.
+        let past = headers(&[
+            ("ratelimit-remaining", "0".to_owned()),
+            ("ratelimit-reset", "1".to_owned()),
+        ]);
+        assert_eq!(used_up(&past), Some(Duration::from_secs(1)));
+    }
+
+    #[rstest]
+    #[case(r#"{"message":"Not Found"}"#, "Not Found")]
+    #[case(r#"{"message":{"base":["no"]}}"#, r#"{"base":["no"]}"#)]
+    #[case(r#"{"error":"insufficient_scope"}"#, "insufficient_scope")]
+    #[case(
+        r#"{"message":"Validation Failed","errors":[{"field":"body"}]}"#,
+        r#"Validation Failed: [{"field":"body"}]"#
+    )]
+    #[case(
+        "<html>\n\u{1b}[31mBad gateway</html>\n",
+        "<html>  [31mBad gateway</html>"
+    )]
+    fn words_of_a_forge_are_one_line(#[case] body: &str, #[case] expected: &str) {
+        assert_eq!(said(body.as_bytes()), expected);
+        assert!(said("x".repeat(5000).as_bytes()).len() <= LONGEST_WORDS);
+    }
+}

@@ -1,0 +1,409 @@
+//! The loop and pull requests: a git server, a forge, and no cluster.
+
+use std::fmt::Write as _;
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::net::TcpStream;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use hmac::{Hmac, KeyInit as _, Mac as _};
+use pleach_domain::repo::format::ForgeKind;
+use pleach_testkit::forge::{ACCOUNT, FakeForge, Pull, TOKEN};
+use pleach_testkit::git_server::GitServer;
+use pleach_testkit::repository::TestRepo;
+use rstest::rstest;
+use sha2::Sha256;
+use tempfile::TempDir;
+
+const SECRET: &str = "tell nobody";
+/// What takes longer than this does not happen.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+const REPOSITORY: &str = "apiVersion: pleach.dev/v1alpha1\nkind: Repository\nid: fleet\n";
+const BUNDLE: &str = "apiVersion: pleach.dev/v1alpha1\nkind: Bundle\n";
+const ENVIRONMENT: &str = "apiVersion: pleach.dev/v1alpha1\nkind: Environment\nreleases:\n  - {name: web, bundle: web, namespace: web}\n";
+
+fn config_map(value: &str) -> String {
+    format!("apiVersion: v1\nkind: ConfigMap\nmetadata: {{name: web}}\ndata: {{k: {value}}}\n")
+}
+
+/// A repository on a forge.
+struct Hosted {
+    kind: ForgeKind,
+    repo: TestRepo,
+    root: TempDir,
+    git: GitServer,
+    forge: FakeForge,
+}
+
+impl Hosted {
+    fn new(kind: ForgeKind) -> Self {
+        let repo = TestRepo::new([
+            ("pleach.yaml", REPOSITORY),
+            ("environments/staging.yaml", ENVIRONMENT),
+            ("environments/other.yaml", ENVIRONMENT),
+            ("manifests/web/bundle.yaml", BUNDLE),
+            ("manifests/web/web.yaml", &config_map("first")),
+        ])
+        .unwrap();
+        repo.commit("start").unwrap();
+        let root = tempfile::tempdir().unwrap();
+        let bare = root.path().join("example/fleet.git");
+        let bare = bare.to_str().unwrap();
+        repo.git(&["clone", "--quiet", "--bare", ".", bare])
+            .unwrap();
+        repo.git(&["remote", "add", "origin", bare]).unwrap();
+        let git = GitServer::start(root.path()).unwrap();
+        let forge = FakeForge::start(kind).unwrap();
+        Self {
+            kind,
+            repo,
+            root,
+            git,
+            forge,
+        }
+    }
+
+    /// Commits a change to a pull request in git.
+    fn push(&self, number: u64, path: &str, text: &str) -> String {
+        self.repo.write(path, text).unwrap();
+        let head = self.repo.commit("change").unwrap();
+        let reference = match self.kind {
+            ForgeKind::Gitlab => format!("refs/merge-requests/{number}/head"),
+            _ => format!("refs/pull/{number}/head"),
+        };
+        let refspec = format!("+HEAD:{reference}");
+        self.repo
+            .git(&["push", "--quiet", "origin", &refspec])
+            .unwrap();
+        head
+    }
+
+    /// Lets the forge know of a pull request.
+    fn open(&self, number: u64, head: &str, base_branch: &str) {
+        let pull = Pull {
+            head: head.to_owned(),
+            base_branch: base_branch.to_owned(),
+            ..Pull::default()
+        };
+        self.forge.put(number, pull);
+    }
+
+    /// Runs the loop on it.
+    fn runs(&self) -> Loop {
+        let folder = self.root.path();
+        let write = |name: &str, text: &str| {
+            let path = folder.join(name);
+            std::fs::write(&path, text).unwrap();
+            path.display().to_string()
+        };
+        let kind = match self.kind {
+            ForgeKind::Github => "github",
+            ForgeKind::Gitlab => "gitlab",
+            ForgeKind::Gitea => "gitea",
+        };
+        let (token, secret) = (write("token", TOKEN), write("secret", SECRET));
+        let text = format!(
+            "apiVersion: pleach.dev/v1alpha1\nkind: Controller\nlisten: 127.0.0.1:0\nrepositories:\n  - name: fleet\n    url: {}\n    forge: {{kind: {kind}, url: \"{}\", tokenFile: {token}, webhookSecretFile: {secret}, previews: true}}\n    environments:\n      - match: env/*\n        cluster: {{id: c, kubeconfigFile: /nowhere}}\n",
+            self.git.url("example/fleet.git"),
+            self.forge.api(),
+        );
+        Loop::start(&write("loop.yaml", &text), folder)
+    }
+
+    /// States of a commit that were told, in turn.
+    fn states(&self, commit: &str) -> Vec<String> {
+        let said = self.forge.statuses(commit);
+        said.into_iter()
+            .map(|(context, state, description)| format!("{context} {state} {description}"))
+            .collect()
+    }
+
+    /// Waits until a commit has a state.
+    #[track_caller]
+    fn until_state(&self, commit: &str, wanted: &str) {
+        let is_there = || {
+            self.states(commit)
+                .iter()
+                .any(|state| state.contains(wanted))
+        };
+        until(wanted, is_there, || {
+            format!("{:?}\n{:?}", self.states(commit), self.forge.asked())
+        });
+    }
+}
+
+#[track_caller]
+fn until(what: &str, is_so: impl Fn() -> bool, shown: impl Fn() -> String) {
+    let started = Instant::now();
+    while !is_so() {
+        assert!(started.elapsed() < PATIENCE, "{what}: {}", shown());
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// The loop as it runs.
+struct Loop {
+    child: Child,
+    hooks: String,
+}
+
+impl Loop {
+    fn start(config: &str, folder: &Path) -> Self {
+        let log = std::fs::File::create(folder.join("log")).unwrap();
+        let mut child = Command::new(env!("CARGO_BIN_EXE_pleach"))
+            .env_clear()
+            .env("HOME", folder)
+            .args(["-v", "run", "--config", config])
+            .stdout(Stdio::piped())
+            .stderr(log)
+            .spawn()
+            .unwrap();
+        let mut line = String::new();
+        let out = child.stdout.as_mut().unwrap();
+        BufReader::new(out).read_line(&mut line).unwrap();
+        let hooks = line.trim().strip_prefix("webhooks: http://").unwrap();
+        Self {
+            hooks: hooks.to_owned(),
+            child,
+        }
+    }
+
+    /// Tells the loop that something became of a pull request, as a forge does.
+    fn happened(&self, kind: ForgeKind) {
+        self.hook(kind, ["pull_request", "Merge Request Hook"]);
+    }
+
+    /// Tells the loop that somebody pushed.
+    fn pushed(&self, kind: ForgeKind) {
+        self.hook(kind, ["push", "Push Hook"]);
+    }
+
+    fn hook(&self, kind: ForgeKind, [event, on_gitlab]: [&str; 2]) {
+        let body = b"{}";
+        let mut mac = Hmac::<Sha256>::new_from_slice(SECRET.as_bytes()).unwrap();
+        mac.update(body);
+        let mut hex = String::new();
+        for byte in mac.finalize().into_bytes() {
+            write!(hex, "{byte:02x}").unwrap();
+        }
+        let (path, headers) = match kind {
+            ForgeKind::Github => (
+                "github",
+                format!("x-github-event: {event}\r\nx-hub-signature-256: sha256={hex}"),
+            ),
+            ForgeKind::Gitlab => (
+                "gitlab",
+                format!("x-gitlab-event: {on_gitlab}\r\nx-gitlab-token: {SECRET}"),
+            ),
+            ForgeKind::Gitea => (
+                "gitea",
+                format!("x-gitea-event: {event}\r\nx-gitea-signature: {hex}"),
+            ),
+        };
+        let mut stream = TcpStream::connect(&self.hooks).unwrap();
+        let request = format!(
+            "POST /hooks/{path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-length: 2\r\n{headers}\r\n\r\n{{}}"
+        );
+        stream.write_all(request.as_bytes()).unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        assert!(answer.starts_with("HTTP/1.1 202"), "{answer}");
+    }
+
+    /// Stops it as Kubernetes does.
+    fn stop(mut self) {
+        let id = self.child.id().to_string();
+        let sent = Command::new("kill").args(["-TERM", &id]).status().unwrap();
+        assert!(sent.success());
+        let status = self.child.wait().unwrap();
+        assert!(status.success(), "{status}");
+    }
+}
+
+impl Drop for Loop {
+    fn drop(&mut self) {
+        // It may have ended.
+        let _killed = self.child.kill();
+        let _ended = self.child.wait();
+    }
+}
+
+#[rstest]
+fn a_pull_request_gets_one_comment_which_follows_its_commits(
+    #[values(ForgeKind::Github, ForgeKind::Gitlab, ForgeKind::Gitea)] kind: ForgeKind,
+) {
+    let hosted = Hosted::new(kind);
+    let first = hosted.push(7, "manifests/web/web.yaml", &config_map("second"));
+    hosted.open(7, &first, "main");
+    let running = hosted.runs();
+    hosted.until_state(&first, "success");
+    let states = hosted.states(&first);
+    assert_eq!(states.len(), 2, "{states:?}");
+    assert_eq!(states[0], "pleach/preview pending is looked at");
+    assert_eq!(states[1], "pleach/preview success 2 to update, 2 unchanged");
+    let notes = hosted.forge.notes(7);
+    let [(author, text)] = &notes[..] else {
+        panic!("{notes:?}")
+    };
+    assert_eq!(*author, ACCOUNT);
+    assert!(text.starts_with("<!-- pleach preview -->\n"), "{text}");
+    for words in ["staging.web", "other.web", "-  k: first", "+  k: second"] {
+        assert!(text.contains(words), "{words}: {text}");
+    }
+
+    // Another commit: the same comment says something else.
+    let second = hosted.push(7, "manifests/web/web.yaml", &config_map("third"));
+    hosted.open(7, &second, "main");
+    running.happened(kind);
+    hosted.until_state(&second, "success");
+    let notes = hosted.forge.notes(7);
+    assert_eq!(notes.len(), 1, "{notes:?}");
+    assert!(notes[0].1.contains("+  k: third"), "{}", notes[0].1);
+
+    // What was told is known after a restart, and is not told again.
+    running.stop();
+    let asked = hosted.forge.asked().len();
+    let running = hosted.runs();
+    let third = hosted.push(8, "manifests/web/web.yaml", "kind: [\n");
+    hosted.open(8, &third, "main");
+    running.happened(kind);
+    hosted.until_state(&third, "failure");
+    let later = hosted.forge.asked().split_off(asked);
+    assert!(
+        !later
+            .iter()
+            .any(|one| one.contains(&second) && one.starts_with("POST")),
+        "{later:#?}"
+    );
+    assert_eq!(hosted.states(&second).len(), 2);
+    // A change that cannot be rendered is told with the place.
+    let notes = hosted.forge.notes(8);
+    assert!(
+        notes[0].1.contains("manifests/web/web.yaml:1"),
+        "{}",
+        notes[0].1
+    );
+    assert_eq!(hosted.forge.wrong(), [""; 0]);
+    running.stop();
+}
+
+#[test]
+fn the_branch_decides_which_environments_are_looked_at() {
+    let hosted = Hosted::new(ForgeKind::Gitea);
+    hosted
+        .repo
+        .git(&["push", "--quiet", "origin", "HEAD:refs/heads/env/staging"])
+        .unwrap();
+    let head = hosted.push(3, "manifests/web/web.yaml", &config_map("second"));
+    hosted.open(3, &head, "env/staging");
+    let running = hosted.runs();
+    hosted.until_state(&head, "success");
+    let text = hosted.forge.notes(3)[0].1.clone();
+    assert!(
+        text.starts_with("<!-- pleach preview staging -->\n"),
+        "{text}"
+    );
+    assert!(
+        text.contains("staging.web") && !text.contains("other.web"),
+        "{text}"
+    );
+    running.stop();
+}
+
+#[test]
+fn what_is_not_in_git_yet_is_waited_for_and_what_is_closed_is_not() {
+    let hosted = Hosted::new(ForgeKind::Github);
+    let first = hosted.push(7, "manifests/web/web.yaml", &config_map("second"));
+    // The forge is ahead of git.
+    hosted
+        .repo
+        .write("manifests/web/web.yaml", config_map("third"))
+        .unwrap();
+    let second = hosted.repo.commit("change").unwrap();
+    hosted.open(7, &second, "main");
+    hosted.open(9, &"0".repeat(40), "main");
+    let running = hosted.runs();
+    hosted.until_state(&second, "pending");
+    let pull = Pull {
+        is_closed: true,
+        ..Pull::default()
+    };
+    hosted.forge.put(9, pull);
+    hosted
+        .repo
+        .git(&["push", "--quiet", "origin", "+HEAD:refs/pull/7/head"])
+        .unwrap();
+    hosted.until_state(&second, "success");
+    assert_eq!(hosted.states(&first), [""; 0]);
+    assert!(hosted.forge.notes(9).is_empty());
+    running.stop();
+}
+
+#[test]
+fn a_forge_in_trouble_is_asked_again() {
+    let hosted = Hosted::new(ForgeKind::Gitea);
+    let head = hosted.push(7, "manifests/web/web.yaml", &config_map("second"));
+    hosted.open(7, &head, "main");
+    for _ in 0..3 {
+        hosted.forge.fail(502, &[], "<html>Bad gateway</html>");
+    }
+    let running = hosted.runs();
+    hosted.until_state(&head, "success");
+    running.stop();
+    let log = std::fs::read_to_string(hosted.root.path().join("log")).unwrap();
+    assert!(log.contains("forge cannot be asked"), "{log}");
+    assert!(!log.contains(TOKEN), "{log}");
+}
+
+#[rstest]
+fn a_bad_commit_is_told_on_the_commit_and_the_next_good_one_too(
+    #[values(ForgeKind::Github, ForgeKind::Gitlab, ForgeKind::Gitea)] kind: ForgeKind,
+) {
+    let hosted = Hosted::new(kind);
+    let push = |text: &str| {
+        hosted.repo.write("manifests/web/web.yaml", text).unwrap();
+        let head = hosted.repo.commit("change").unwrap();
+        let refspec = "+HEAD:refs/heads/env/staging";
+        hosted
+            .repo
+            .git(&["push", "--quiet", "origin", refspec])
+            .unwrap();
+        head
+    };
+    let first = push(&config_map("second"));
+    let running = hosted.runs();
+    hosted.until_state(&first, "pending");
+    let bad = push("kind: [\n");
+    running.pushed(kind);
+    hosted.until_state(&bad, "fail");
+    let said = hosted.states(&bad);
+    assert_eq!(said.len(), 1, "{said:?}");
+    assert!(said[0].starts_with("pleach/staging fail"), "{said:?}");
+    assert!(said[0].contains("manifests/web/web.yaml:1"), "{said:?}");
+    // What was on its way is not any more.
+    hosted.until_state(&first, "superseded by");
+    let good = push(&config_map("third"));
+    running.pushed(kind);
+    hosted.until_state(&good, "pleach/staging pending 0 of 1 releases as git says");
+    // Again and again is as good as once, also after a restart.
+    running.pushed(kind);
+    running.stop();
+    let asked = hosted.forge.asked().len();
+    let running = hosted.runs();
+    until(
+        "the state is asked for",
+        || {
+            let asked = hosted.forge.asked().split_off(asked);
+            asked
+                .iter()
+                .any(|one| one.contains(&good) && one.starts_with("GET"))
+        },
+        || format!("{:?}", hosted.forge.asked()),
+    );
+    running.stop();
+    assert_eq!(hosted.states(&good).len(), 1);
+    assert_eq!(hosted.states(&bad).len(), 1);
+    assert_eq!(hosted.forge.wrong(), [""; 0]);
+}
