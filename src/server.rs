@@ -1,8 +1,9 @@
 //! What others reach of the loop: push webhooks on one listener, metrics and
-//! probes on another.
+//! probes on another. And whom the loop tells by itself: webhooks of others.
 
 pub mod hooks;
 pub mod metrics;
+pub mod notifications;
 pub mod probes;
 pub mod signature;
 

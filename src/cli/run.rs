@@ -33,6 +33,7 @@ use crate::io::forge::{Forge, Token};
 use crate::io::git::mirror::{Auth, Fetched, Mirror, Remote};
 use crate::server::hooks::{self, Hook};
 use crate::server::metrics::Metrics;
+use crate::server::notifications::{Notifier, Target};
 use crate::server::{self, ServerError, probes};
 
 /// How long somebody else who applies a release is waited for: longer than it takes
@@ -124,6 +125,8 @@ struct Plan {
     hooks: Vec<Hook>,
     listen: Option<SocketAddr>,
     metrics: Option<SocketAddr>,
+    drift_watch: bool,
+    told: Vec<Target>,
 }
 
 pub(crate) async fn run(ui: &mut Ui, ctx: &Context, args: RunArgs) -> Result<Exit, CliError> {
@@ -153,6 +156,7 @@ pub(crate) async fn run(ui: &mut Ui, ctx: &Context, args: RunArgs) -> Result<Exi
             peers: Peers::default(),
             local: None,
         },
+        drift_watch: plan.drift_watch,
         sharing,
         own: own_release(args.own_release)?,
     };
@@ -202,12 +206,17 @@ pub(crate) async fn run(ui: &mut Ui, ctx: &Context, args: RunArgs) -> Result<Exi
         }
         served
     };
+    let mut telling = JoinSet::new();
+    let notifier = Notifier::start(plan.told, &mut telling, &over)
+        .map_err(|error| CliError::new(Kind::Failed, error))?;
     let (ended, served, (), ()) = tokio::join!(
         looping,
         serving,
-        log::listen(heard, heard_syncs, &metrics, statuses),
+        log::listen(heard, heard_syncs, &metrics, (statuses, notifier)),
         tellers.run()
     );
+    // What was told last gets a little time.
+    while telling.join_next().await.is_some() {}
     served?;
     ended.map_err(|error| CliError::new(Kind::Failed, error))?;
     Ok(Exit::DONE)
@@ -318,6 +327,15 @@ fn from_file(ctx: &Context, path: &Path) -> Result<Plan, CliError> {
         hooks,
         listen: said.listen,
         metrics: said.metrics,
+        drift_watch: said.drift_watch,
+        told: said
+            .notifications
+            .into_iter()
+            .map(|notification| Target {
+                address: folder.join(&notification.url_file),
+                notification,
+            })
+            .collect(),
     })
 }
 
@@ -378,6 +396,8 @@ async fn from_arguments(ui: &mut Ui, ctx: &Context, args: &RunArgs) -> Result<Pl
         hooks: hook.collect(),
         listen: None,
         metrics: None,
+        drift_watch: true,
+        told: Vec::new(),
     })
 }
 

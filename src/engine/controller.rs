@@ -13,9 +13,14 @@
 //! The loop tells of itself by [`LoopEvent`]s, and by [`SyncEvent`]s of each
 //! run; it knows no consumer.
 
+mod approval;
+mod drift;
 mod ends;
 mod environment;
+mod inputs;
 mod last;
+mod looked;
+mod news;
 mod pace;
 mod pull_requests;
 pub mod pulse;
@@ -24,6 +29,7 @@ mod replicas;
 mod run;
 mod source;
 pub mod statuses;
+mod waiting;
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -31,7 +37,10 @@ use std::time::Duration;
 
 use pleach_domain::inventory::ReleaseName;
 use pleach_domain::observe::ClusterId;
-use pleach_domain::repo::controller::{Allow, Branches, Claim, ClaimKey, Claimant, Heads, claims};
+use pleach_domain::plan::Action;
+use pleach_domain::repo::controller::{
+    Allow, Branches, Claim, ClaimKey, Claimant, Heads, News, claims,
+};
 use tokio::sync::{Notify, Semaphore, mpsc, watch};
 use tokio::task::{AbortHandle, JoinSet, LocalSet};
 use tokio_util::sync::CancellationToken;
@@ -39,6 +48,7 @@ use tokio_util::sync::CancellationToken;
 pub use self::pull_requests::{Previewed, Previews};
 pub use self::replicas::Sharing;
 
+use self::drift::Watches;
 use self::environment::{Assigned, Assignment, Environment};
 use self::last::Last;
 use self::pull_requests::PullRequests;
@@ -50,6 +60,16 @@ use super::sync::events::SyncEvent;
 use crate::io::cluster::Connection;
 use crate::io::git::mirror::Remote;
 
+/// How many objects a message names.
+const NAMED: usize = 5;
+/// What can be done to an object.
+const ACTIONS: [Action; 5] = [
+    Action::Create,
+    Action::Update,
+    Action::Recreate,
+    Action::Adopt,
+    Action::Delete,
+];
 /// How many pull requests are previewed at once: syncs come first.
 const PREVIEWS: usize = 2;
 
@@ -60,6 +80,9 @@ pub struct Setup {
     pub repositories: Vec<Repository>,
     /// Who carries plans out, and how long others are waited for.
     pub claim: LeaseClaim,
+    /// Whether changes of members are watched; otherwise they are found at the
+    /// interval.
+    pub drift_watch: bool,
     /// The replicas that the work is shared with; none when it is alone.
     pub sharing: Option<Sharing>,
     /// The release that the loop itself is, which is synced after all others of
@@ -137,6 +160,15 @@ pub enum LoopEvent {
         revision: String,
         /// The releases it has.
         releases: Vec<String>,
+        /// How long it took.
+        took: Duration,
+    },
+    /// A commit changes nothing of an environment.
+    Unaffected {
+        /// The environment.
+        environment: String,
+        /// The commit.
+        revision: String,
     },
     /// Nothing newer of an environment is synced until somebody does something.
     Held {
@@ -158,6 +190,36 @@ pub enum LoopEvent {
         /// Why.
         message: String,
     },
+    /// Somebody begins to look at a release.
+    Looking {
+        /// Environment and release.
+        release: ReleaseName,
+    },
+    /// A release was observed and planned.
+    Planned {
+        /// Environment and release.
+        release: ReleaseName,
+        /// How long it took.
+        took: Duration,
+    },
+    /// A plan was carried out, as far as that went.
+    Carried {
+        /// Environment and release.
+        release: ReleaseName,
+        /// What was done to how many objects; nothing where it failed.
+        objects: Vec<(Action, usize)>,
+        /// How long it took.
+        took: Duration,
+    },
+    /// Somebody changed objects of a release, as far as their metadata tells.
+    Changed {
+        /// Environment and release.
+        release: ReleaseName,
+        /// How many objects.
+        objects: usize,
+    },
+    /// The state of a release changed: for those who are told.
+    News(News),
     /// A release was looked at, and what came of it.
     Looked {
         /// Environment and release.
@@ -216,8 +278,10 @@ pub enum End {
     Interrupted,
     /// Somebody holds it.
     Suspended,
-    /// It waits for its time.
+    /// It waits for its time, or for others.
     Waiting,
+    /// It waits for somebody to approve the plan.
+    Unapproved,
 }
 
 impl End {
@@ -234,6 +298,7 @@ impl End {
             Self::Interrupted => "interrupted",
             Self::Suspended => "suspended",
             Self::Waiting => "waiting",
+            Self::Unapproved => "unapproved",
         }
     }
 }
@@ -265,6 +330,7 @@ struct Shared {
     listener: Listener,
     pulse: Pulse,
     claim: LeaseClaim,
+    watches: Watches,
     last: Last,
     stop: CancellationToken,
 }
@@ -382,15 +448,18 @@ impl Controller {
 
     async fn run_here(self, stop: CancellationToken) -> Result<(), TaskFailed> {
         let stop = stop.child_token();
+        let (watches, asked) = Watches::new(self.setup.drift_watch);
         let shared = Shared {
             listener: self.listener,
             pulse: self.pulse.clone(),
             claim: self.setup.claim,
+            watches,
             last: Last::of(self.setup.own),
             stop: stop.clone(),
         };
         let mut tasks = JoinSet::new();
         tasks.spawn_local(self.pulse.clone().beat(stop.clone()));
+        tasks.spawn_local(drift::follow_all(asked, stop.clone()));
         let changed = Arc::new(Notify::new());
         let mut sources = Vec::new();
         let mut paces = Vec::new();

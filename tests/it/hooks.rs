@@ -47,6 +47,7 @@ fn listeners(forge: Option<ForgeKind>) -> Listeners {
             peers: Peers::default(),
             local: None,
         },
+        drift_watch: false,
         sharing: None,
         own: None,
     };

@@ -14,7 +14,9 @@ mod store;
 mod summary;
 
 pub use applyset::apply_set_id;
-pub use conditions::{Condition, ConditionKind, carry_over, followed, telling};
+pub use conditions::{
+    Condition, ConditionKind, DEPENDENCY_NOT_READY, carry_over, followed, telling,
+};
 pub use corrections::Correction;
 pub use entry::{Entry, EntryState, Inventory};
 pub use journal::{JOURNAL_FORMAT, JOURNAL_LIMIT, Journal, JournalError, Outcome, Run};

@@ -9,6 +9,7 @@ mod autoscalers;
 mod copies;
 mod definitions;
 mod former;
+mod focus;
 mod identity;
 mod members;
 mod predict;
@@ -31,6 +32,7 @@ use super::state::State;
 use crate::io::cluster::{Class, Cluster, ClusterError, ResourcePath};
 use members::note_listing;
 
+pub use focus::observe_some;
 pub use identity::{cluster_id, is_cluster, recognize};
 
 /// Requests at a time.

@@ -8,6 +8,7 @@
 //! no longer named go. A crash between any two of these leaves a complete record.
 
 mod all;
+mod announce;
 mod conditions;
 mod crd;
 mod end;
@@ -37,6 +38,7 @@ use super::ledger::Ledger;
 use crate::io::cluster::{Applied, ApplyOptions, Class, Cluster, ClusterError, ResourcePath};
 
 pub use all::{Inventories, Records, Search, follow_releases, inventories, release, releases};
+pub use announce::{Announcement, announce};
 pub use conditions::tell;
 pub use journals::read_journals;
 pub use orders::order;

@@ -15,7 +15,7 @@ use super::{Class, Cluster, ClusterError, Retry};
 const LOGIN: Duration = Duration::from_mins(2);
 
 /// Which cluster to talk to, as whom, and how patiently.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Connection {
     /// The kubeconfig; none for `KUBECONFIG`, `~/.kube/config`, or the files of
     /// a pod, in this order.

@@ -16,7 +16,7 @@ use crate::object::{Digest, labels};
 
 /// Version of the status format. Format 1 had neither `removed` nor `memory`,
 /// format 2 no `oldestWriter`, format 3 no `memory.readiness`, format 4 no
-/// `memory.stages`.
+/// `memory.stages` and no `memory.dependsOn`.
 pub const RECORD_FORMAT: u32 = 5;
 
 /// The oldest format whose pleach may write a record of this one: what it does
@@ -445,6 +445,7 @@ mod tests {
             "runtimeObjects": [{"kind": "APIService", "service": "api"}],
             "blockUninstall": [{"forEach": {"kind": "V", "group": "g"}, "where": "item.a", "message": "m"}],
             "readiness": [{"kind": "V", "group": "g", "current": "status.a", "stableFor": "PT10S"}],
+            "dependsOn": ["base"],
             "protect": [{"kind": "*", "group": "g"}],
             "timeout": 90,
         });

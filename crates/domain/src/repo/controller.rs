@@ -5,6 +5,7 @@
 mod allow;
 mod claims;
 mod forge;
+mod notifications;
 
 use core::net::SocketAddr;
 use std::collections::BTreeMap;
@@ -20,6 +21,7 @@ use crate::object::yaml::Node;
 pub use allow::Allow;
 pub use claims::{Branches, Claim, ClaimKey, Claimant, Heads, claims};
 pub use forge::{ForgeAddress, check_api};
+pub use notifications::{News, Notification};
 
 /// The configuration of the loop.
 #[derive(Debug, Clone)]
@@ -28,8 +30,12 @@ pub struct Controller {
     pub listen: Option<SocketAddr>,
     /// Where metrics and probes are served; nowhere when left out.
     pub metrics: Option<SocketAddr>,
+    /// Whether changes of objects are watched.
+    pub drift_watch: bool,
     /// The repositories that are followed.
     pub repositories: Vec<WatchedRepository>,
+    /// Who is told of what.
+    pub notifications: Vec<Notification>,
 }
 
 /// A repository that is followed.
@@ -192,10 +198,15 @@ fn resolve(said: format::Controller, node: &Node, findings: &mut Vec<Finding>) -
         }
         repositories.push(repository(said, node, findings));
     }
+    let nodes = node.get("notifications").map_or(&[][..], Node::items);
+    let told = said.notifications.unwrap_or_default();
+    let notifications = notifications::resolve(told, nodes, findings);
     Controller {
         listen,
         metrics,
+        drift_watch: said.drift_watch.unwrap_or(true),
         repositories,
+        notifications,
     }
 }
 

@@ -4,21 +4,6 @@ use crate::finding::{Finding, Kind};
 use crate::object::Origin;
 use crate::object::yaml::{Content, Entry, Node};
 
-/// Fields of a release.
-const RELEASE: [&str; 1] = ["dependsOn"];
-
-/// Refuses what an environment file uses and pleach does not have.
-pub(super) fn in_environment(root: &Node, findings: &mut Vec<Finding>) {
-    let releases = root.get("releases").map_or(&[][..], Node::items);
-    for (index, release) in releases.iter().enumerate() {
-        let path = format!("releases[{index}].");
-        fields(release, &path, &RELEASE, findings);
-    }
-}
-
-/// Fields of the loop's configuration, with where they are.
-const CONTROLLER: [&str; 1] = ["notifications"];
-
 /// Fields of a repository that the loop follows.
 const WATCHED: [(&str, &[&str]); 2] = [
     ("", &["verify"]),
@@ -27,7 +12,6 @@ const WATCHED: [(&str, &[&str]); 2] = [
 
 /// Refuses what the loop's configuration uses and pleach does not have.
 pub(super) fn in_controller(root: &Node, findings: &mut Vec<Finding>) {
-    fields(root, "", &CONTROLLER, findings);
     let repositories = root.get("repositories").map_or(&[][..], Node::items);
     for (index, repository) in repositories.iter().enumerate() {
         let path = format!("repositories[{index}].");

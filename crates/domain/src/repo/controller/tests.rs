@@ -1,4 +1,5 @@
 use super::*;
+use crate::repo::format::NotificationCause;
 
 const START: &str = "apiVersion: pleach.dev/v1alpha1\nkind: Controller\n";
 
@@ -184,7 +185,7 @@ fn a_forge_is_found_by_the_repository_and_asked_with_a_token() {
 #[test]
 fn what_is_not_built_yet_is_refused_in_words() {
     let errors = check(&format!(
-        "notifications: [{{webhook: {{urlFile: /s/url}}, on: [failed]}}]\n{}",
+        "{}",
         repository(
             "ssh://git@git.example.org/fleet.git",
             "    auth: {sshKeyFile: /s/key, knownHostsFile: /s/hosts}\n    verify: {keysFile: /s/keys}\n",
@@ -205,7 +206,6 @@ fn what_is_not_built_yet_is_refused_in_words() {
     assert_eq!(
         what,
         [
-            "notifications",
             "url: ssh",
             "repositories[0].auth.knownHostsFile",
             "repositories[0].auth.sshKeyFile",
@@ -241,4 +241,50 @@ fn only_what_is_allowed_may_be_written() {
     // A namespace of others is theirs also as an object.
     assert!(permits("", "Namespace", None, "team-a-web"));
     assert!(!permits("", "Namespace", None, "kube-system"));
+}
+
+fn told(notifications: &str) -> Result<Controller, Vec<String>> {
+    let rest = repository("/srv/fleet", "", "");
+    check(&format!("notifications: {notifications}\n{rest}"))
+}
+
+#[test]
+fn who_is_told_of_what_is_read() {
+    let said = "[{webhook: {urlFile: url, template: \"{{ release }}: {{ message }}\"}, on: [failed]}, {webhook: {urlFile: other}}]";
+    let controller = told(said).unwrap();
+    let news = |cause| News {
+        cause,
+        environment: "prod".to_owned(),
+        release: "web".to_owned(),
+        version: "v1".to_owned(),
+        revision: "abc".to_owned(),
+        message: "no".to_owned(),
+        at: "now".to_owned(),
+    };
+    let bodies = |cause| -> Vec<Option<String>> {
+        let told = controller.notifications.iter();
+        told.map(|one| one.body(&news(cause)).map(Result::unwrap))
+            .collect()
+    };
+    let failed = bodies(NotificationCause::Failed);
+    assert_eq!(failed[0].as_deref(), Some("web: no"));
+    assert_eq!(
+        failed[1].as_deref(),
+        Some(
+            r#"{"format":1,"cause":"failed","environment":"prod","release":"web","version":"v1","revision":"abc","message":"no","at":"now"}"#
+        )
+    );
+    assert_eq!(bodies(NotificationCause::Deployed)[0], None);
+}
+
+#[test]
+fn a_template_that_cannot_be_written_is_refused_beforehand() {
+    let errors = told("[{webhook: {urlFile: url, template: \"{{ secret }}\"}}]").unwrap_err();
+    assert_eq!(errors.len(), 1, "{errors:?}");
+    assert!(
+        errors[0].starts_with("loop.yaml:3: `template`: "),
+        "{errors:?}"
+    );
+    let errors = told("[{webhook: {urlFile: \"\"}, on: []}]").unwrap_err();
+    assert_eq!(errors.len(), 2, "{errors:?}");
 }
