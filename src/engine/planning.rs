@@ -172,6 +172,7 @@ pub fn desired(loaded: &Loaded, release: &ResolvedRelease, rendered: &Rendered) 
             protect: loaded.environment.protect.clone(),
             timeout: Some(release.timeout),
             restart_on_config_change: release.restart_on_config_change,
+            source: None,
         },
         sequence: release.sequence.clone(),
     };

@@ -40,6 +40,7 @@ mod loop_follows;
 mod loop_forge;
 mod loop_holds;
 mod loop_run;
+mod loop_sources;
 mod once;
 mod overlays;
 mod ownership;

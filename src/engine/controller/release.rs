@@ -243,7 +243,11 @@ impl Release {
         let _work = self.shared.pulse.work(work, LIMIT);
         let planner = wanted.planner(verify);
         let planning = Box::pin(planner.plan(release, rendered));
-        stop.run_until_cancelled(planning).await
+        let mut planned = stop.run_until_cancelled(planning).await?;
+        if let Ok(planned) = &mut planned {
+            planned.desired.terms.source = wanted.source();
+        }
+        Some(planned)
     }
 
     /// Carries the plan out, unless something newer comes in between.

@@ -20,33 +20,9 @@ pub(super) fn in_environment(root: &Node, findings: &mut Vec<Finding>) {
 /// Fields of the loop's configuration, with where they are.
 const CONTROLLER: [&str; 1] = ["notifications"];
 
-/// Fields of a repository that the loop follows.
-const WATCHED: [(&str, &[&str]); 2] = [
-    ("", &["verify"]),
-    ("auth", &["sshKeyFile", "knownHostsFile", "githubApp"]),
-];
-
 /// Refuses what the loop's configuration uses and pleach does not have.
 pub(super) fn in_controller(root: &Node, findings: &mut Vec<Finding>) {
     fields(root, "", &CONTROLLER, findings);
-    let repositories = root.get("repositories").map_or(&[][..], Node::items);
-    for (index, repository) in repositories.iter().enumerate() {
-        let path = format!("repositories[{index}].");
-        for (within, names) in WATCHED {
-            match repository.get(within) {
-                _ if within.is_empty() => fields(repository, &path, names, findings),
-                Some(node) => fields(node, &format!("{path}{within}."), names, findings),
-                None => {}
-            }
-        }
-        let environments = repository.get("environments").map_or(&[][..], Node::items);
-        for (at, environment) in environments.iter().enumerate() {
-            if let Some(cluster) = environment.get("cluster") {
-                let path = format!("{path}environments[{at}].cluster.");
-                fields(cluster, &path, &["kubeconfigSecret"], findings);
-            }
-        }
-    }
 }
 
 /// Refuses what a bundle or version file uses and pleach does not have.
