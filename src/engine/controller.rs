@@ -24,6 +24,7 @@ mod news;
 mod pace;
 mod pull_requests;
 pub mod pulse;
+mod recall;
 mod release;
 mod replicas;
 mod run;
@@ -106,6 +107,8 @@ pub struct Repository {
 /// Environments of a repository, where to, and within which limits.
 #[derive(Debug)]
 pub struct Grant {
+    /// URL of the repository.
+    pub url: String,
     /// The branches that hold them.
     pub branches: Branches,
     /// The cluster that is meant. None where the environment file may name it,
@@ -599,18 +602,43 @@ impl Supervisor<'_> {
                 fetched.map_or_else(Heads::new, |fetched| fetched.heads.clone())
             })
             .collect();
-        let claims = claims(&grants, &heads);
+        let mut claims = claims(&grants, &heads);
+        // Environments of patterns whose branches nobody could ask for yet.
+        for (repository, state) in states.iter().enumerate() {
+            for recalled in &state.recalled {
+                let (_, cluster) = &grants[repository][recalled.grant];
+                let key = ClaimKey {
+                    environment: recalled.environment.clone(),
+                    cluster: cluster.clone(),
+                };
+                let claimant = Claimant {
+                    repository,
+                    grant: recalled.grant,
+                    branch: recalled.branch.clone(),
+                    commit: None,
+                };
+                claims.entry(key).or_insert(Claim::Held(claimant));
+            }
+        }
         for (key, claim) in claims.iter().filter(|(key, _)| stand.leads(key)) {
             let (claimant, assignment, by) = match claim {
                 Claim::Held(claimant) => {
                     let state = &states[claimant.repository];
-                    let assignment = match (&claimant.commit, &state.fetched) {
-                        (Some(commit), Some(fetched)) => Assignment::Follow {
+                    let distrust = state
+                        .fetched
+                        .as_ref()
+                        .and_then(|fetched| fetched.distrusted.get(&claimant.branch));
+                    let assignment = match (&claimant.commit, distrust, &state.fetched) {
+                        (Some(commit), Some(message), _) => Assignment::Distrusted {
+                            commit: commit.clone(),
+                            message: message.clone(),
+                        },
+                        (Some(commit), None, Some(fetched)) => Assignment::Follow {
                             commit: commit.clone(),
                             reader: fetched.reader.clone(),
                         },
-                        (None, Some(_)) => missing(&claimant.branch),
-                        (_, None) => Assignment::Unknown,
+                        (None, _, Some(_)) => missing(&claimant.branch),
+                        (_, _, None) => Assignment::Unknown,
                     };
                     (claimant, assignment, self.words(claimant))
                 }

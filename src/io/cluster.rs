@@ -21,6 +21,7 @@ mod connect;
 mod discovery;
 mod error;
 mod identity;
+mod kubeconfig;
 mod mask;
 mod objects;
 mod path;
@@ -41,6 +42,7 @@ pub use classify::{Class, Failed};
 pub use connect::Connection;
 pub use error::{ApiError, ClusterError};
 pub use identity::{Access, Rights, User};
+pub use kubeconfig::{KubeconfigSecret, OwnCluster};
 pub use objects::{
     Applied, ApplyOptions, DeleteOptions, Deleted, List, MetaList, MetadataPage, Patch,
     PatchOptions, Propagation, Selector,

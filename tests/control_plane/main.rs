@@ -49,6 +49,7 @@ mod loop_pushes;
 mod loop_run;
 mod moves;
 mod loop_told;
+mod loop_sources;
 mod once;
 mod operator;
 mod overlays;

@@ -426,7 +426,11 @@ impl Release {
         let planning = Box::pin(planner.plan(release, rendered));
         let planned = stop.run_until_cancelled(planning).await;
         self.planned(wanted, started);
-        planned
+        let mut planned = planned?;
+        if let Ok(planned) = &mut planned {
+            planned.desired.terms.source = wanted.source();
+        }
+        Some(planned)
     }
 
     fn planned(&self, wanted: &Wanted, started: Instant) {
