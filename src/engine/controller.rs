@@ -467,27 +467,35 @@ impl Controller {
         };
         self.pulse.is_draining();
         stop.cancel();
-        let mut ended = ended;
-        loop {
-            tokio::select! {
-                task = tasks.join_next() => match task {
-                    None => break,
-                    Some(Err(error)) if !error.is_cancelled() => {
-                        ended = ended.and(Err(TaskFailed(error)));
-                    }
-                    Some(_) => {}
-                },
-                // What is lost while it ends is dropped all the same.
-                Ok(()) = stands.changed() => if *stands.borrow_and_update() == Standing::Out {
-                    tasks.abort_all();
-                },
-            }
-        }
+        let mut ended = ended.and(drain(&mut tasks, &mut stands).await);
         leave.cancel();
         while let Some(task) = membership.join_next().await {
             ended = ended.and(task.map_err(TaskFailed));
         }
         ended
+    }
+}
+
+/// Waits until all tasks have ended. What is lost meanwhile is dropped where it
+/// stands.
+async fn drain(
+    tasks: &mut JoinSet<()>,
+    stands: &mut watch::Receiver<Standing>,
+) -> Result<(), TaskFailed> {
+    let mut ended = Ok(());
+    loop {
+        tokio::select! {
+            task = tasks.join_next() => match task {
+                None => return ended,
+                Some(Err(error)) if !error.is_cancelled() => {
+                    ended = ended.and(Err(TaskFailed(error)));
+                }
+                Some(_) => {}
+            },
+            Ok(()) = stands.changed() => if *stands.borrow_and_update() == Standing::Out {
+                tasks.abort_all();
+            },
+        }
     }
 }
 
