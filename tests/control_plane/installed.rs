@@ -180,7 +180,14 @@ fn pleach_that_pleach_installed_has_the_rights_it_needs_and_survives_its_own_upg
 
     // And it goes like every other release.
     fleet.through(nodes().kubeconfig().to_owned());
-    let uninstall = ["uninstall", "pleach/pleach", "--yes"];
+    let uninstall = [
+        "uninstall",
+        "pleach/pleach",
+        "--yes",
+        "--local",
+        "--reason",
+        "the loop is gone",
+    ];
     fleet.run(&uninstall).ended_with(0).says("uninstalled");
     assert!(!fleet.exists(&account));
 }
