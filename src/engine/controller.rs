@@ -22,6 +22,7 @@ pub mod pulse;
 mod release;
 mod replicas;
 mod run;
+mod sight;
 mod source;
 pub mod statuses;
 
@@ -44,6 +45,7 @@ use self::last::Last;
 use self::pull_requests::PullRequests;
 use self::pulse::Pulse;
 use self::replicas::{Replica, Standing};
+use self::sight::Sights;
 use self::source::SourceState;
 use super::sync::Claim as LeaseClaim;
 use super::sync::events::SyncEvent;
@@ -266,6 +268,7 @@ struct Shared {
     pulse: Pulse,
     claim: LeaseClaim,
     last: Last,
+    sights: Sights,
     stop: CancellationToken,
 }
 
@@ -387,6 +390,7 @@ impl Controller {
             pulse: self.pulse.clone(),
             claim: self.setup.claim,
             last: Last::of(self.setup.own),
+            sights: Sights::default(),
             stop: stop.clone(),
         };
         let mut tasks = JoinSet::new();

@@ -39,6 +39,7 @@ mod lint;
 mod loop_follows;
 mod loop_forge;
 mod loop_holds;
+mod loop_many;
 mod loop_run;
 mod once;
 mod overlays;

@@ -15,7 +15,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::run::{LIMIT, Wanted, carry_out, line};
 use super::{End, LoopEvent, Shared, pace};
-use crate::engine::planning::Planned;
+use crate::engine::planning::{Planned, Planner};
 use crate::engine::sync::SyncError;
 use crate::engine::sync::state;
 use crate::engine::words;
@@ -43,6 +43,9 @@ pub(super) struct Release {
     /// meant: nothing is told of any other.
     is_ours: bool,
     verify_at: Instant,
+    /// From when on answers count that others asked the cluster for; from now on
+    /// where it was not said.
+    since: Option<Instant>,
 }
 
 /// What came of looking.
@@ -92,6 +95,7 @@ impl Release {
             reached: None,
             told: None,
             is_ours: false,
+            since: Some(Instant::now()),
             // Spread over the day.
             verify_at: Instant::now() + VERIFY.mul_f64(pace::random()),
         }
@@ -143,6 +147,7 @@ impl Release {
                 End::Failed => pace::after(self.failures),
                 _ => looked.pause.unwrap_or(interval).min(interval),
             };
+            self.since = None;
             tokio::select! {
                 // A release that left git is not looked at again.
                 biased;
@@ -152,7 +157,7 @@ impl Release {
                     Err(_) => return,
                 },
                 () = self.wake.notified() => {}
-                () = sleep(pause) => {}
+                () = sleep(pause) => self.since = pace::not_before(pause),
             }
         }
     }
@@ -239,10 +244,17 @@ impl Release {
         stop: &CancellationToken,
     ) -> Option<Result<Planned, SyncError>> {
         let (release, rendered) = wanted.release();
-        let work = format!("to look at release {}", release.name);
-        let _work = self.shared.pulse.work(work, LIMIT);
         let planner = wanted.planner(verify);
-        let planning = Box::pin(planner.plan(release, rendered));
+        let planning = async {
+            let sight = self.shared.sights.begin(wanted, self.since).await;
+            let work = format!("to look at release {}", release.name);
+            let _work = self.shared.pulse.work(work, LIMIT);
+            let planner = Planner {
+                cluster: &sight.cluster,
+                ..planner
+            };
+            Box::pin(planner.plan(release, rendered)).await
+        };
         stop.run_until_cancelled(planning).await
     }
 
