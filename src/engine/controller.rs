@@ -28,6 +28,7 @@ mod recall;
 mod release;
 mod replicas;
 mod run;
+mod sight;
 mod source;
 pub mod statuses;
 mod waiting;
@@ -55,6 +56,7 @@ use self::last::Last;
 use self::pull_requests::PullRequests;
 use self::pulse::Pulse;
 use self::replicas::{Replica, Standing};
+use self::sight::Sights;
 use self::source::SourceState;
 use super::sync::Claim as LeaseClaim;
 use super::sync::events::SyncEvent;
@@ -335,6 +337,7 @@ struct Shared {
     claim: LeaseClaim,
     watches: Watches,
     last: Last,
+    sights: Sights,
     stop: CancellationToken,
 }
 
@@ -458,6 +461,7 @@ impl Controller {
             claim: self.setup.claim,
             watches,
             last: Last::of(self.setup.own),
+            sights: Sights::default(),
             stop: stop.clone(),
         };
         let mut tasks = JoinSet::new();
@@ -539,27 +543,35 @@ impl Controller {
         };
         self.pulse.is_draining();
         stop.cancel();
-        let mut ended = ended;
-        loop {
-            tokio::select! {
-                task = tasks.join_next() => match task {
-                    None => break,
-                    Some(Err(error)) if !error.is_cancelled() => {
-                        ended = ended.and(Err(TaskFailed(error)));
-                    }
-                    Some(_) => {}
-                },
-                // What is lost while it ends is dropped all the same.
-                Ok(()) = stands.changed() => if *stands.borrow_and_update() == Standing::Out {
-                    tasks.abort_all();
-                },
-            }
-        }
+        let mut ended = ended.and(drain(&mut tasks, &mut stands).await);
         leave.cancel();
         while let Some(task) = membership.join_next().await {
             ended = ended.and(task.map_err(TaskFailed));
         }
         ended
+    }
+}
+
+/// Waits until all tasks have ended. What is lost meanwhile is dropped where it
+/// stands.
+async fn drain(
+    tasks: &mut JoinSet<()>,
+    stands: &mut watch::Receiver<Standing>,
+) -> Result<(), TaskFailed> {
+    let mut ended = Ok(());
+    loop {
+        tokio::select! {
+            task = tasks.join_next() => match task {
+                None => return ended,
+                Some(Err(error)) if !error.is_cancelled() => {
+                    ended = ended.and(Err(TaskFailed(error)));
+                }
+                Some(_) => {}
+            },
+            Ok(()) = stands.changed() => if *stands.borrow_and_update() == Standing::Out {
+                tasks.abort_all();
+            },
+        }
     }
 }
 

@@ -137,7 +137,7 @@ impl Running {
     }
 }
 
-/// All releases, whenever one of them changes.
+/// All releases, and then those that change.
 type Releases = BoxStream<'static, Result<Vec<ReleaseSummary>, ClusterError>>;
 
 /// A connection, and what was asked for over it.
@@ -658,7 +658,7 @@ impl Environment {
         let is_followed = |(known, _): &(Store, Releases)| known == store;
         if !connected.orders.as_ref().is_some_and(is_followed) {
             let search = Search::In(store.clone());
-            let orders = state::follow_releases(cluster, &search).boxed();
+            let orders = state::follow_changes(cluster, &search).boxed();
             connected.orders = Some((store.clone(), orders));
             connected.known.clear();
         }

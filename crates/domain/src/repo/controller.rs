@@ -13,10 +13,10 @@ use core::net::SocketAddr;
 use std::collections::BTreeMap;
 
 use self::credentials::credentials;
+use super::MemoryTree;
 use super::decode::decode;
 use super::format::{self, ForgeKind};
 use super::own::read_own;
-use super::MemoryTree;
 use crate::finding::{Finding, Kind};
 use crate::object::Origin;
 use crate::object::yaml::Node;
