@@ -11,7 +11,6 @@ pub mod ui;
 
 mod apply;
 mod claim;
-mod compare;
 mod completion;
 mod diff;
 mod doctor;
@@ -20,6 +19,7 @@ mod format;
 mod history;
 mod init;
 mod lint;
+mod local;
 mod mask;
 mod orders;
 mod plan;

@@ -11,6 +11,7 @@ use serde_json::Value;
 use super::claim::LockArgs;
 use super::error::{CliError, Kind};
 use super::format::report::Report;
+use super::local::{LocalArgs, follower};
 use super::session::{self, Options, Planned, Session, Subject};
 use super::{Context, Exit, Target, Ui, format, plan_file};
 use crate::engine::stop::Cause;
@@ -67,6 +68,9 @@ pub(crate) struct ApplyArgs {
     #[command(flatten)]
     pub(crate) lock: LockArgs,
 
+    #[command(flatten)]
+    pub(crate) local: LocalArgs,
+
     /// Format of the output
     #[arg(short, long, value_name = "FORMAT", default_value = "text")]
     pub(crate) output: ApplyOutput,
@@ -122,7 +126,8 @@ pub(crate) async fn run(ui: &mut Ui, ctx: &Context, mut args: ApplyArgs) -> Resu
         review: true,
     };
     let session = Session::open(ui, ctx, &args.target, options, args.cluster_id.clone()).await?;
-    let mut outcome = Outcome::new("apply", args.output, args.lock.claim());
+    let claim = args.local.claim(&args.lock);
+    let mut outcome = Outcome::new("apply", args.output, claim);
     let mut reviewed = Vec::new();
     for subject in session.subjects(ui, ctx, &args.target).await? {
         match session.plan_for(ui, &subject).await? {
@@ -140,10 +145,18 @@ pub(crate) async fn run(ui: &mut Ui, ctx: &Context, mut args: ApplyArgs) -> Resu
             return Ok(outcome.finish(ui));
         }
     }
+    let environment = &args.target.environment;
+    let branch = follower(&session, environment, plans()).await?;
+    if let Some(branch) = &branch {
+        let planned = reviewed.iter_mut().map(|one| &mut one.planned);
+        args.local.review(branch, planned);
+    }
+    let plans = || reviewed.iter().map(|one| &one.planned);
     if outcome.refuses(ui, plans()) {
         return Ok(outcome.finish(ui));
     }
     consent(ui, ctx, &args, &session, &reviewed).await?;
+    let is_held = branch.is_some() && args.local.is_meant();
     let mut written = false;
     for mut one in reviewed {
         // What was reviewed is what runs: a release whose plan does more now,
@@ -162,8 +175,27 @@ pub(crate) async fn run(ui: &mut Ui, ctx: &Context, mut args: ApplyArgs) -> Resu
             continue;
         }
         written |= one.planned.plan.has_steps();
-        let cluster = session.cluster_for(one.subject.name());
+        let name = one.subject.name().clone();
+        let store = one.planned.desired.store.clone();
+        let cluster = session.cluster_for(&name);
+        let is_new = one.planned.is_new();
+        if is_held
+            && !is_new
+            && let Err(error) = args.local.hold(&cluster, &name, &store).await
+        {
+            ui.error(&error);
+            outcome.not_begun(ui, &one.planned, &error);
+            continue;
+        }
         Box::pin(outcome.carry_out(ui, ctx, &cluster, one.planned)).await;
+        // What was not there could not be held.
+        if is_held
+            && is_new
+            && let Err(error) = args.local.hold(&cluster, &name, &store).await
+        {
+            ui.error(&error);
+            outcome.exit = outcome.exit.and(error.exit());
+        }
     }
     Ok(outcome.finish(ui))
 }

@@ -23,6 +23,7 @@ impl LockArgs {
             // What is negative does not wait either.
             patience: self.lock_timeout.try_into().unwrap_or_default(),
             peers: Peers::default(),
+            local: None,
         }
     }
 }

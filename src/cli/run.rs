@@ -151,6 +151,7 @@ pub(crate) async fn run(ui: &mut Ui, ctx: &Context, args: RunArgs) -> Result<Exi
             who: format!("{} (loop, {process})", person()),
             patience: PATIENCE,
             peers: Peers::default(),
+            local: None,
         },
         sharing,
         own: own_release(args.own_release)?,

@@ -1,15 +1,20 @@
 //! `pleach uninstall`.
 
 use jiff::SignedDuration;
-use pleach_domain::inventory::ReleaseName;
+use pleach_domain::inventory::{ReleaseName, Store};
 use pleach_domain::plan::{Action, Plan};
 
 use super::apply::{ApplyOutput, Outcome, show};
 use super::claim::LockArgs;
 use super::error::{CliError, Kind};
+use super::local::{LocalArgs, follower};
 use super::session::{Gone, Heirs, Options, Planned, Session, not_installed};
 use super::{Context, Exit, Target, Ui};
-use crate::engine::sync::state;
+use crate::engine::lease::Holder;
+use crate::engine::sync::clear_lease;
+use crate::engine::sync::state::{self, Search};
+use crate::engine::words;
+use crate::io::cluster::Cluster;
 
 /// Rounds after which somebody has to look why registrations come back.
 const ROUNDS: usize = 5;
@@ -44,6 +49,9 @@ pub(crate) struct UninstallArgs {
     #[command(flatten)]
     lock: LockArgs,
 
+    #[command(flatten)]
+    local: LocalArgs,
+
     /// Format of the output
     #[arg(short, long, value_name = "FORMAT", default_value = "text")]
     output: ApplyOutput,
@@ -67,11 +75,13 @@ pub(crate) async fn run(ui: &mut Ui, ctx: &Context, args: UninstallArgs) -> Resu
     };
     let session = Session::for_end(ui, ctx, target, options).await?;
     let cluster = session.cluster_for(&name);
-    let mut outcome = Outcome::new("uninstall", args.output, args.lock.claim());
+    let claim = args.local.claim(&args.lock);
+    let mut outcome = Outcome::new("uninstall", args.output, claim);
     let mut shown: Option<Plan> = None;
     for _ in 0..ROUNDS {
         let found = state::release(&cluster, &name, &session.search()).await?;
         let Some(summary) = found.into_iter().next() else {
+            clear(ui, ctx, &cluster, &name, &session, &args).await;
             return Err(not_installed(target, cluster.server()));
         };
         let store = summary.store.clone();
@@ -80,7 +90,7 @@ pub(crate) async fn run(ui: &mut Ui, ctx: &Context, args: UninstallArgs) -> Resu
             .map_err(|why| CliError::new(Kind::Cluster, why))?;
         let heirs = Heirs::of(&name, &*ctx.open()?.tree, &session.loaded);
         let gone = Gone::by_command(name.clone(), store, record, heirs, args.timeout);
-        let planned = match session.plan_end(ui, &gone).await? {
+        let mut planned = match session.plan_end(ui, &gone).await? {
             Ok(planned) => planned,
             Err(error) => {
                 outcome.unplanned(&name, &error);
@@ -88,11 +98,19 @@ pub(crate) async fn run(ui: &mut Ui, ctx: &Context, args: UninstallArgs) -> Resu
             }
         };
         show(ui, args.output, args.yes, [&planned].into_iter());
+        let branch = follower(&session, &name.environment, [&planned].into_iter()).await?;
+        if let Some(branch) = &branch {
+            args.local.review(branch, [&mut planned].into_iter());
+        }
         if outcome.refuses(ui, [&planned].into_iter()) {
             return Ok(outcome.finish(ui));
         }
         if shown.is_none() {
             confirm(ui, ctx, &args, &session, &planned).await?;
+            if branch.is_some() && args.local.is_meant() {
+                let store = &planned.desired.store;
+                args.local.hold(&cluster, &name, store).await?;
+            }
         }
         shown = Some(planned.plan.clone());
         let unseen = incomplete(&planned.plan);
@@ -113,6 +131,29 @@ pub(crate) async fn run(ui: &mut Ui, ctx: &Context, args: UninstallArgs) -> Resu
         }
     }
     Ok(outcome.finish(ui))
+}
+
+/// Nothing of a release that is not there stays behind: a run that was killed
+/// at its very end had no time to give its Lease back.
+async fn clear(
+    ui: &mut Ui,
+    ctx: &Context,
+    cluster: &Cluster,
+    name: &ReleaseName,
+    session: &Session,
+    args: &UninstallArgs,
+) {
+    let store = match session.search() {
+        Search::In(store) => store,
+        Search::Everywhere => Store::Release,
+    };
+    let waiting = |holder: &Holder| ui.status(format!("waiting for {holder}"));
+    let claim = args.lock.claim();
+    let cleared = clear_lease(&claim, cluster, (name, &store), &ctx.stop(), waiting).await;
+    if let Err(error) = cleared {
+        // It expires, and is in nobody's way.
+        tracing::debug!(release = %name, error = %words(&error), "a Lease may be left");
+    }
 }
 
 async fn confirm(

@@ -31,7 +31,7 @@ use std::time::Duration;
 
 use pleach_domain::inventory::ReleaseName;
 use pleach_domain::observe::ClusterId;
-use pleach_domain::repo::controller::{Allow, Branches, Claim, ClaimKey, Heads, claims};
+use pleach_domain::repo::controller::{Allow, Branches, Claim, ClaimKey, Claimant, Heads, claims};
 use tokio::sync::{Notify, Semaphore, mpsc, watch};
 use tokio::task::{AbortHandle, JoinSet, LocalSet};
 use tokio_util::sync::CancellationToken;
@@ -532,7 +532,7 @@ impl Supervisor<'_> {
             .collect();
         let claims = claims(&grants, &heads);
         for (key, claim) in claims.iter().filter(|(key, _)| stand.leads(key)) {
-            let (claimant, assignment) = match claim {
+            let (claimant, assignment, by) = match claim {
                 Claim::Held(claimant) => {
                     let state = &states[claimant.repository];
                     let assignment = match (&claimant.commit, &state.fetched) {
@@ -543,30 +543,25 @@ impl Supervisor<'_> {
                         (None, Some(_)) => missing(&claimant.branch),
                         (_, None) => Assignment::Unknown,
                     };
-                    (claimant, assignment)
+                    (claimant, assignment, self.words(claimant))
                 }
                 Claim::Contested(claimants) => {
-                    let who: Vec<String> = claimants
-                        .iter()
-                        .map(|one| {
-                            let repository = &self.repositories[one.repository].name;
-                            format!("{} of {repository}", one.branch)
-                        })
-                        .collect();
+                    let who: Vec<String> = claimants.iter().map(|one| self.words(one)).collect();
+                    let who = who.join(", ");
                     let assignment = Assignment::Held {
                         reason: "Contested",
                         message: format!(
-                            "several branches hold the environment, so it is synced from none of them: {}",
-                            who.join(", ")
+                            "several branches hold the environment, so it is synced from none of them: {who}"
                         ),
                     };
-                    (&claimants[0], assignment)
+                    (&claimants[0], assignment, who)
                 }
             };
             let repository = &self.repositories[claimant.repository];
             let assigned = Assigned {
                 repository: repository.name.clone(),
                 grant: Arc::clone(&repository.grants[claimant.grant]),
+                by,
                 what: assignment,
                 source: states[claimant.repository].trouble.clone(),
             };
@@ -614,6 +609,12 @@ impl Supervisor<'_> {
             environment: key.environment.clone(),
             leads,
         });
+    }
+
+    /// A branch and its repository.
+    fn words(&self, claimant: &Claimant) -> String {
+        let repository = &self.repositories[claimant.repository].name;
+        format!("{} of {repository}", claimant.branch)
     }
 
     fn give(

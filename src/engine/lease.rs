@@ -279,6 +279,11 @@ impl Lease {
         }
     }
 
+    /// Whether anybody has it, or had it and could not give it back.
+    pub async fn exists(cluster: &Cluster, id: &ObjectId) -> Result<bool, ClusterError> {
+        Ok(cluster.get_id(&leases(), id).await?.is_some())
+    }
+
     /// Fires when the Lease is no longer ours: nothing may be written after it.
     pub fn lost(&self) -> &CancellationToken {
         &self.lost

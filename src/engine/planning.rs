@@ -7,6 +7,7 @@ mod heirs;
 use pleach_domain::finding::{self, Finding};
 use pleach_domain::ignore::{Ignored, scale_target};
 use pleach_domain::inventory::ReleaseName;
+use pleach_domain::object::ObjectId;
 use pleach_domain::observe::ClusterId;
 use pleach_domain::plan::{self, Desired, Plan, Policy, Terms};
 use pleach_domain::render::Rendered;
@@ -143,8 +144,32 @@ impl Planned {
     }
 }
 
+/// What the autoscalers of all releases scale, with the autoscaler: that may be
+/// in another release than what it scales.
+pub fn autoscaled(loaded: &Loaded) -> Vec<(ObjectId, ObjectId)> {
+    let releases = loaded.rendered.iter().chain(&loaded.others);
+    releases
+        .flat_map(|(_, rendered)| &rendered.manifests)
+        .filter(|manifest| manifest.id().kind == "HorizontalPodAutoscaler")
+        .filter_map(|autoscaler| {
+            let target = scale_target(autoscaler.id(), &autoscaler.value())?;
+            Some((target, autoscaler.id().clone()))
+        })
+        .collect()
+}
+
 /// What git wants of a release; its digests need the key of whoever compares.
 pub fn desired(loaded: &Loaded, release: &ResolvedRelease, rendered: &Rendered) -> Desired {
+    desired_among(loaded, release, rendered, &autoscaled(loaded))
+}
+
+/// The same for one of many, where what is scaled is known.
+pub fn desired_among(
+    loaded: &Loaded,
+    release: &ResolvedRelease,
+    rendered: &Rendered,
+    autoscaled: &[(ObjectId, ObjectId)],
+) -> Desired {
     let mut ignored = Ignored::default();
     for manifest in &rendered.manifests {
         if let Some(fields) = rendered.ignored.get(manifest.id()) {
@@ -168,6 +193,10 @@ pub fn desired(loaded: &Loaded, release: &ResolvedRelease, rendered: &Rendered) 
         terms: Terms {
             moved_from: release.moved_from.clone(),
             former_set: None,
+            former_is_given_up: release
+                .moved_from
+                .as_ref()
+                .is_some_and(|former| loaded.given_up.contains(former)),
             block_uninstall: release.block_uninstall.clone(),
             protect: loaded.environment.protect.clone(),
             timeout: Some(release.timeout),
@@ -175,15 +204,8 @@ pub fn desired(loaded: &Loaded, release: &ResolvedRelease, rendered: &Rendered) 
         },
         sequence: release.sequence.clone(),
     };
-    // An autoscaler may be in another release than what it scales.
-    let releases = loaded.rendered.iter().chain(&loaded.others);
-    for autoscaler in releases
-        .flat_map(|(_, rendered)| &rendered.manifests)
-        .filter(|manifest| manifest.id().kind == "HorizontalPodAutoscaler")
-    {
-        if let Some(target) = scale_target(autoscaler.id(), &autoscaler.value()) {
-            desired.leave_replicas(&target, autoscaler.id());
-        }
+    for (target, autoscaler) in autoscaled {
+        desired.leave_replicas(target, autoscaler);
     }
     desired
 }

@@ -40,8 +40,8 @@ pub use error::SyncError;
 pub use observe::{Observation, cluster_id, is_cluster, observe, recognize};
 pub use removal::review_end;
 pub use surroundings::look_around;
-pub use turn::Claim;
 pub(in crate::engine) use turn::in_turn;
+pub use turn::{Claim, clear_lease};
 
 use super::lease::Holder;
 use super::stop::Stop;
@@ -116,6 +116,11 @@ pub async fn carry_out(
     run.in_turn(plan, &mut state, async |state| {
         let superset = record::superset(desired, &observed, plan);
         let begun = begin(state, desired, plan, &superset).await?;
+        if plan.has_steps() {
+            let at = begun.attempt.at;
+            let kept = record::last_plan(desired, &observed, plan, at);
+            state.keep_plan(&kept).await?;
+        }
         let journal = observed.journal.clone();
         let ledger = state.ledger(journal, begun.attempt.clone(), plan.effects());
         let steps = run.steps(desired, &observed, plan, (superset, ledger));
@@ -147,7 +152,7 @@ async fn begin(
             installed.repository.clone_from(&desired.repository);
             installed.bundle.clone_from(&desired.bundle);
             installed.applying = Some(begun.attempt.clone());
-            installed.memory = Some(desired.memory());
+            installed.memory = Some(record::memory(desired, installed, superset));
             installed.removed = false;
             installed.ready = false;
         };
@@ -188,7 +193,8 @@ async fn settle(
         Ok(())
     };
     let was_ready = begun.was_ready;
-    let ending = record::Ending::of(plan, &result, was_ready, recorded.as_ref().err());
+    let ending = record::Ending::of(plan, &result, was_ready, recorded.as_ref().err())
+        .local(run.claim.local.as_ref());
     let corrected = record::corrected(plan, &result);
     let finished = record::finish(
         state,
@@ -290,6 +296,12 @@ impl Run<'_> {
 }
 
 impl Observation {
+    /// The branch that a loop keeps the release equal to, in words; none where
+    /// no loop does.
+    pub fn followed(&self) -> Option<String> {
+        self.state.followed()
+    }
+
     /// What people say of the release without git.
     pub fn orders(&self) -> Orders {
         self.state.orders()

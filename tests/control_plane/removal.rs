@@ -2,7 +2,7 @@
 
 use http::StatusCode;
 use pleach_testkit::audit::Events;
-use pleach_testkit::faults::{Answer, Fault, FaultProxy, Moment, Rule};
+use pleach_testkit::faults::{Answer, Fault, FaultProxy, Moment, Rule, Seen};
 use rstest::rstest;
 use serde_json::Value;
 
@@ -441,9 +441,32 @@ fn an_uninstall_that_is_killed_is_gone_on_with(
     }
     assert!(fleet.exists(&["-n", environment, "pvc/data"]));
     assert!(!fleet.exists(&["release", &format!("{environment}.shop")]));
-    // Shards that a killed run left are removed by the next release of the name.
+    // The record goes last, so that nothing is left of it wherever a run is killed.
+    assert!(!has_state(&fleet));
     fleet.applied();
-    fleet.run(&["uninstall", &target, "--yes"]).ended_with(0);
+}
+
+/// A run that is killed when the record is gone leaves its Lease, which the next
+/// one takes away.
+#[rstest]
+#[case("lease-before", Moment::BeforeForwarding)]
+#[case("lease-after", Moment::AfterForwarding)]
+fn an_uninstall_that_is_killed_at_its_very_end_leaves_nothing(
+    #[case] environment: &'static str,
+    #[case] moment: Moment,
+) {
+    let mut fleet = fleet(environment, &samples::config_map("settings", "v"));
+    fleet.applied();
+    let target = format!("{environment}/shop");
+    let uninstall = ["uninstall", target.as_str(), "--yes"];
+    let is_lease = |seen: &Seen| seen.method == "DELETE" && seen.path.contains("/leases/");
+    assert!(kill::at(&mut fleet, &uninstall, moment, is_lease));
+    assert!(!fleet.exists(&["release", &format!("{environment}.shop")]));
+    let lease = format!("{environment}.shop");
+    let lease = ["-n", "pleach-system", "lease", lease.as_str()];
+    assert_eq!(fleet.exists(&lease), moment == Moment::BeforeForwarding);
+    fleet.run(&uninstall).ended_with(1).says("is not installed");
+    assert!(!fleet.exists(&lease));
     assert!(!has_state(&fleet));
 }
 
@@ -531,5 +554,57 @@ fn registrations_that_pods_make_anew_while_they_end_go_too() {
         deletions(&events).last().map(String::as_str),
         Some("validatingwebhookconfigurations")
     );
+    assert!(!has_state(&fleet));
+}
+
+/// The names of what was deleted of a kind, in the order of the answers.
+fn deleted_names(events: &Events, resource: &str) -> Vec<String> {
+    let deletions = events.filter(|event| {
+        let object = event.object_ref.as_ref();
+        event.verb == "delete" && object.is_some_and(|object| object.resource == resource)
+    });
+    let name =
+        |event: &pleach_testkit::audit::Event| event.object_ref.as_ref().unwrap().name.clone();
+    deletions.0.iter().map(name).collect()
+}
+
+#[test]
+fn what_stages_applied_goes_in_their_reverse_order_without_the_bundle() {
+    let stages = "\
+stages:
+  - {name: agents, select: [{kind: Deployment, name: b}]}
+  - {name: controllers, select: [{kind: Deployment, name: a}]}
+  - {name: front, select: [{kind: Deployment, name: c}, {kind: ConfigMap, name: front}]}
+";
+    let parts = ["a", "b", "c", "plain"].map(samples::deployment);
+    let maps = ["base", "front"].map(|name| samples::config_map(name, "v"));
+    let all = [parts.join("---\n"), maps.join("---\n")].join("---\n");
+    let fleet = fleet("backwards", &all);
+    let bundle = format!("{}{stages}", samples::BUNDLE);
+    fleet.write("manifests/shop/bundle.yaml", &bundle);
+    fleet.commit();
+    fleet.applied();
+    let path = "{.status.record.memory.stages[*].name}";
+    let release = ["release", "backwards.shop"];
+    assert_eq!(fleet.field(&release, path), "agents controllers front");
+    fleet.writes_nothing(Fleet::applied);
+
+    // The next version has fewer objects, and its stages other names.
+    let bundle = bundle.replace("name: controllers", "name: middle");
+    fleet.write("manifests/shop/bundle.yaml", &bundle);
+    fleet.commit();
+    fleet.applied();
+    assert_eq!(fleet.field(&release, path), "agents middle front");
+    take_out(&fleet);
+    let (run, events) = fleet.watched(|fleet| fleet.run(&["uninstall", "backwards/shop", "--yes"]));
+    run.ended_with(0);
+    let deployments = deleted_names(&events, "deployments");
+    assert_eq!(deployments, ["c", "a", "b", "plain"]);
+    let maps = deleted_names(&events, "configmaps");
+    let maps: Vec<&String> = maps
+        .iter()
+        .filter(|name| !name.starts_with("backwards."))
+        .collect();
+    assert_eq!(maps, ["front", "base"]);
     assert!(!has_state(&fleet));
 }

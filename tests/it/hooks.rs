@@ -45,6 +45,7 @@ fn listeners(forge: Option<ForgeKind>) -> Listeners {
             who: "test".to_owned(),
             patience: Duration::ZERO,
             peers: Peers::default(),
+            local: None,
         },
         sharing: None,
         own: None,

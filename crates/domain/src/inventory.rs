@@ -14,11 +14,11 @@ mod store;
 mod summary;
 
 pub use applyset::apply_set_id;
-pub use conditions::{Condition, ConditionKind, carry_over, telling};
+pub use conditions::{Condition, ConditionKind, carry_over, followed, telling};
 pub use corrections::Correction;
 pub use entry::{Entry, EntryState, Inventory};
 pub use journal::{JOURNAL_FORMAT, JOURNAL_LIMIT, Journal, JournalError, Outcome, Run};
-pub use memory::Memory;
+pub use memory::{Memory, RememberedStage};
 pub use orders::{Orders, Suspension, SyncRequest};
 pub use rebuild::{Found, Rebuilt, rebuild};
 pub use release::{

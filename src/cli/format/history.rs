@@ -28,13 +28,16 @@ pub(crate) fn text(installed: &Installed) -> String {
     table(["AT", "VERSION", "REVISION", "RESULT", "MESSAGE"], &rows).join("\n")
 }
 
-/// What is worth knowing of a result: what failed, and what was overridden.
+/// What is worth knowing of a result: what failed, who went ahead from a desk,
+/// and what was overridden.
 fn remarks(result: &AttemptResult) -> String {
+    let local = (!result.local.is_empty()).then(|| format!("from the desk: {}", result.local));
     let overridden = result.overridden.iter();
     let overridden =
         overridden.map(|one| format!("check {} overridden: {}", one.check, one.reason));
     let said = (!result.message.is_empty()).then(|| result.message.clone());
     said.into_iter()
+        .chain(local)
         .chain(overridden)
         .collect::<Vec<_>>()
         .join("; ")

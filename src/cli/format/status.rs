@@ -41,6 +41,10 @@ pub(crate) fn text(releases: &[ReleaseSummary], wanted: Option<&Wanted>, now: Ti
         lines.extend(drawn);
     }
     for release in releases {
+        if let Some(branch) = &release.followed {
+            let target = release.target();
+            lines.push(one_line(&format!("{target}: a loop follows {branch}")));
+        }
         if let Some(trouble) = trouble(release) {
             let target = release.target();
             lines.push(format!("{ERROR}{target}{ERROR:#}: {}", one_line(&trouble)));
@@ -305,6 +309,7 @@ fn one(release: &ReleaseSummary, wanted: Option<&Wanted>, now: Timestamp) -> Val
         "message": release.message,
         "since": release.since,
         "state": release.store,
+        "followed": release.followed,
         "orders": {
             "suspended": release.orders.suspended(now).is_some(),
             "suspend": release.orders.suspend,

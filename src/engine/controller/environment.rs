@@ -42,6 +42,8 @@ pub(super) struct Assigned {
     pub(super) repository: String,
     /// Where to, and within which limits.
     pub(super) grant: Arc<Grant>,
+    /// Branch and repository, in words.
+    pub(super) by: String,
     /// The commit, or why there is none.
     pub(super) what: Assignment,
     /// Why its repository cannot be reached now.
@@ -71,7 +73,8 @@ impl Assigned {
             (Assignment::Unknown, Assignment::Unknown) => true,
             _ => false,
         };
-        what && Arc::ptr_eq(&self.grant, &other.grant) && self.source == other.source
+        let is_same_way = Arc::ptr_eq(&self.grant, &other.grant) && self.by == other.by;
+        what && is_same_way && self.source == other.source
     }
 }
 
@@ -97,18 +100,12 @@ impl Hold {
     }
 }
 
-/// What the record's object says beside its record.
-pub(super) fn conditions(stalled: Option<(&str, &str)>, source: Option<&str>) -> Vec<Condition> {
-    let condition = |kind, reason: &str, message: &str| Condition {
+fn condition(kind: ConditionKind, reason: &str, message: &str) -> Condition {
+    Condition {
         kind,
         reason: reason.to_owned(),
         message: message.to_owned(),
-    };
-    let stalled =
-        stalled.map(|(reason, message)| condition(ConditionKind::Stalled, reason, message));
-    let source =
-        source.map(|message| condition(ConditionKind::SourceUnavailable, "Unreachable", message));
-    stalled.into_iter().chain(source).collect()
+    }
 }
 
 /// A release that has a task.
@@ -406,18 +403,28 @@ impl Environment {
         Ok(())
     }
 
+    /// What the object that holds a record says beside it: that a loop follows
+    /// the release, so that a desk knows, and what holds that loop.
     fn conditions(&self, assigned: &Assigned) -> Vec<Condition> {
         let hold = self.hold.as_ref();
-        conditions(
-            hold.map(|hold| (hold.reason.as_str(), hold.message.as_str())),
-            assigned.source.as_deref(),
-        )
+        let stalled =
+            hold.map(|Hold { reason, message }| (ConditionKind::Stalled, reason, message));
+        let unreachable = "Unreachable".to_owned();
+        let source = assigned.source.as_ref();
+        let source = source.map(|why| (ConditionKind::SourceUnavailable, &unreachable, why));
+        let troubles = stalled.into_iter().chain(source);
+        std::iter::once(condition(ConditionKind::Followed, "Loop", &assigned.by))
+            .chain(troubles.map(|(kind, reason, message)| condition(kind, reason, message)))
+            .collect()
     }
 
     /// Tells of all releases of the environment while none of them has a task.
     async fn tell(&mut self, assigned: &Assigned) -> Result<(), String> {
+        if self.hold.is_none() && assigned.source.is_none() {
+            return Ok(());
+        }
         let said = self.conditions(assigned);
-        if said.is_empty() || self.told.as_ref() == Some(&said) {
+        if self.told.as_ref() == Some(&said) {
             return Ok(());
         }
         let cluster = self.connect(&assigned.grant, None).await?;

@@ -102,6 +102,7 @@ impl Gone {
             terms: Terms {
                 moved_from: None,
                 former_set: None,
+                former_is_given_up: false,
                 block_uninstall: memory.block_uninstall,
                 protect: memory.protect,
                 timeout: memory.timeout.map(SignedDuration::from_secs),

@@ -13,7 +13,7 @@ use pleach_domain::repo::format::BlockUninstall;
 
 use super::checks;
 use super::error::SyncError;
-use super::events::{EventKind, Events, Outcome, Verb};
+use super::events::{EventKind, Outcome, Verb};
 use super::report::SyncResult;
 use super::state::State;
 use super::{Observation, Reached, Run, record};
@@ -50,8 +50,11 @@ pub(super) async fn carry_out(
             }
         } else {
             begin(run, state, &before).await?;
+            let attempt = record::attempt(desired);
+            let kept = record::last_plan(desired, &observed, plan, attempt.at);
+            state.keep_plan(&kept).await?;
             let journal = observed.journal.clone();
-            let ledger = state.ledger(journal, record::attempt(desired), plan.effects());
+            let ledger = state.ledger(journal, attempt, plan.effects());
             Box::pin(run.steps(desired, &observed, plan, (before, ledger))).await
         };
         settle(run, state, desired, &observed, plan, outgoing, reached).await
@@ -88,7 +91,7 @@ async fn settle(
     if plan.has_steps() && result.is_success() && inventory.entries.is_empty() {
         keep_returned(run.cluster, desired, observed, plan, &mut inventory).await?;
     }
-    finish(state, plan, outgoing, &inventory, result, run.events).await
+    finish(run, state, plan, outgoing, &inventory, result).await
 }
 
 /// Pods may have made their registrations anew before they ended. What points
@@ -161,11 +164,14 @@ fn without_released(
     result: &SyncResult,
 ) -> Inventory {
     for id in &outgoing.released {
-        let is_done = plan
-            .steps
-            .iter()
-            .filter(|step| step.object == *id)
-            .all(|step| result.outcomes.get(&step.id) == Some(&Outcome::Done));
+        let steps = plan.steps.iter().filter(|step| step.object == *id);
+        let mut done = steps.map(|step| result.outcomes.get(&step.id) == Some(&Outcome::Done));
+        let is_done = match done.next() {
+            // It has no marks: after a run that failed the next one may be told to
+            // delete it.
+            None => result.is_success(),
+            Some(first) => first && done.all(|is_done| is_done),
+        };
         if is_done {
             inventory.entries.remove(id);
         }
@@ -175,12 +181,12 @@ fn without_released(
 
 /// Writes what is left, or ends the record when nothing is.
 async fn finish(
+    run: &Run<'_>,
     state: &mut State,
     plan: &Plan,
     outgoing: &Outgoing,
     inventory: &Inventory,
     mut result: SyncResult,
-    events: &Events,
 ) -> Result<SyncResult, SyncError> {
     let is_over = outgoing.ends && result.is_success() && inventory.entries.is_empty();
     let (written, ending) = if is_over {
@@ -209,6 +215,7 @@ async fn finish(
                     result: name.to_owned(),
                     at: jiff::Timestamp::now(),
                     message: message.clone(),
+                    local: run.claim.local.clone().unwrap_or_default(),
                     overridden: Vec::new(),
                 });
             }
@@ -225,7 +232,7 @@ async fn finish(
     } else {
         ending
     };
-    events.send(EventKind::Finished(result.clone()));
+    run.events.send(EventKind::Finished(result.clone()));
     Ok(result)
 }
 

@@ -14,6 +14,7 @@ mod end;
 mod journals;
 mod orders;
 mod parent;
+mod plans;
 mod salvage;
 mod setup;
 mod shards;
@@ -24,7 +25,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
 use pleach_domain::inventory::{
-    Attempt, Installed, Inventory, Journal, Orders, ReleaseName, Store,
+    Attempt, Installed, Inventory, Journal, Orders, ReleaseName, Store, followed,
 };
 use pleach_domain::object::Gvk;
 use pleach_domain::object::{Digest, DigestKey, ObjectId, annotations, canonical_json};
@@ -39,7 +40,9 @@ pub use all::{Inventories, Records, Search, follow_releases, inventories, releas
 pub use conditions::tell;
 pub use journals::read_journals;
 pub use orders::order;
+pub use plans::last_plan;
 pub use salvage::Salvaged;
+pub(super) use shards::members;
 
 /// The Secret that holds the key of digests.
 const KEY_SECRET: &str = "pleach-digest-key";
@@ -92,14 +95,9 @@ impl Recorded {
 }
 
 impl State {
-    /// Reads the record. Reads nothing where Release is not served: first use.
-    pub async fn read(
-        cluster: &Cluster,
-        name: &ReleaseName,
-        store: &Store,
-        discovery: &Discovery,
-    ) -> Result<(Self, Recorded), SyncError> {
-        let mut state = Self {
+    /// A record that was not read, or is not there.
+    pub(super) fn unread(cluster: &Cluster, name: &ReleaseName, store: &Store) -> Self {
+        Self {
             cluster: cluster.clone(),
             name: name.clone(),
             store: store.clone(),
@@ -108,7 +106,17 @@ impl State {
             live: None,
             journal: None,
             unlisted: BTreeSet::new(),
-        };
+        }
+    }
+
+    /// Reads the record. Reads nothing where Release is not served: first use.
+    pub async fn read(
+        cluster: &Cluster,
+        name: &ReleaseName,
+        store: &Store,
+        discovery: &Discovery,
+    ) -> Result<(Self, Recorded), SyncError> {
+        let mut state = Self::unread(cluster, name, store);
         let served = match store {
             Store::Release => discovery.served(&Gvk::new("pleach.dev/v1alpha1", "Release")),
             Store::ConfigMap { .. } => discovery.served(&Gvk::new("v1", "ConfigMap")),
@@ -169,6 +177,12 @@ impl State {
     /// The record as it was last read or written.
     pub fn record(&self) -> &Installed {
         &self.record
+    }
+
+    /// What the loop that follows the release says of itself, as it was last
+    /// read; none where no loop does.
+    pub fn followed(&self) -> Option<String> {
+        self.live.as_ref().and_then(followed)
     }
 
     /// What people say of the release without git, as it was last read.
@@ -249,7 +263,14 @@ impl State {
             other => other?,
         }
         self.record = next;
-        self.remove_unlisted().await;
+        // The record is complete without that, and the next run tries again.
+        if let Err(error) = self.remove_unlisted().await {
+            tracing::warn!(
+                release = %self.name,
+                error = %crate::engine::words(&error),
+                "failed to remove an old inventory shard"
+            );
+        }
         Ok(())
     }
 

@@ -4,12 +4,14 @@
 use std::fmt::Write as _;
 use std::time::Duration;
 
+use pleach_domain::inventory::{ReleaseName, Store};
 use pleach_domain::object::ObjectId;
 
 use super::error::SyncError;
 use super::state::State;
 use crate::engine::lease::{Holder, Lease, LeaseError, Patience, Peers, Terms};
 use crate::engine::stop::{Cause, Stop};
+use crate::io::cluster::Cluster;
 
 /// Who carries plans out, and how long others are waited for.
 #[derive(Debug, Clone)]
@@ -20,6 +22,9 @@ pub struct Claim {
     pub patience: Duration,
     /// The replicas that it shares work with: those that are gone are not waited for.
     pub peers: Peers,
+    /// Who goes ahead from the desk although a loop follows the release, and
+    /// why: for the result that is recorded.
+    pub local: Option<String>,
 }
 
 /// Does something while the Lease of a release is ours, and the record is still
@@ -81,6 +86,24 @@ pub(in crate::engine) async fn in_turn<T>(
             lease: Box::new(id),
         }),
     }
+}
+
+/// Takes away the Lease of a release that is not there: a run that was killed
+/// after its last write left it. Whoever holds it may still be at work, and is
+/// waited for. Does nothing where there is none.
+pub async fn clear_lease(
+    claim: &Claim,
+    cluster: &Cluster,
+    (name, store): (&ReleaseName, &Store),
+    stop: &Stop,
+    waiting: impl FnMut(&Holder),
+) -> Result<(), SyncError> {
+    let mut state = State::unread(cluster, name, store);
+    if !Lease::exists(cluster, &state.lease()).await? {
+        return Ok(());
+    }
+    let cleared = in_turn(claim, &mut state, stop, waiting, async |_| Ok(())).await;
+    cleared.map(drop)
 }
 
 /// The name of one attempt: who it is, and what tells two attempts of the same

@@ -20,6 +20,8 @@ pub struct Condition {
 /// What the loop can say. Each of them is left out where it does not hold.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum ConditionKind {
+    /// A loop keeps the release equal to a branch.
+    Followed,
     /// What git wants cannot be carried out until somebody does something.
     Stalled,
     /// Somebody changed what git says, and it is left as it is.
@@ -29,11 +31,17 @@ pub enum ConditionKind {
 }
 
 impl ConditionKind {
-    const ALL: [Self; 3] = [Self::Stalled, Self::Drifted, Self::SourceUnavailable];
+    const ALL: [Self; 4] = [
+        Self::Followed,
+        Self::Stalled,
+        Self::Drifted,
+        Self::SourceUnavailable,
+    ];
 
     /// As it is written.
     pub fn as_str(self) -> &'static str {
         match self {
+            Self::Followed => "Followed",
             Self::Stalled => "Stalled",
             Self::Drifted => "Drifted",
             Self::SourceUnavailable => "SourceUnavailable",
@@ -48,6 +56,15 @@ impl ConditionKind {
 /// Whether a condition is one that the loop tells.
 pub(super) fn is_told(condition: &Value) -> bool {
     ConditionKind::ALL.iter().any(|kind| kind.is(condition))
+}
+
+/// What a loop that follows a release says of itself in the object that holds
+/// the record; none where no loop does.
+pub fn followed(live: &Value) -> Option<String> {
+    let status = status_of(live).ok()?;
+    let mut conditions = of(&status).iter();
+    let condition = conditions.find(|condition| ConditionKind::Followed.is(condition))?;
+    Some(condition["message"].as_str().unwrap_or_default().to_owned())
 }
 
 fn of(status: &Value) -> &[Value] {
@@ -180,6 +197,28 @@ mod tests {
             let back = telling(&live(&status)[live_of], &[], at(9)).unwrap();
             assert_eq!(types(&back), [("Ready", "now")]);
         }
+    }
+
+    #[test]
+    fn a_loop_that_follows_a_release_is_known_by_what_it_says() {
+        let said = [Condition {
+            kind: ConditionKind::Followed,
+            reason: "Loop".to_owned(),
+            message: "branch env/a of fleet".to_owned(),
+        }];
+        for one in live(&json!({"conditions": []})) {
+            assert_eq!(followed(&one), None);
+            let mut status = telling(&one, &said, at(0)).unwrap();
+            for one in live(&status) {
+                assert_eq!(followed(&one).unwrap(), "branch env/a of fleet");
+            }
+            // A run from elsewhere does not take that back.
+            let before = live(&status)[0].clone();
+            status = json!({"conditions": [{"type": "Ready", "status": "True"}]});
+            carry_over(&before, &mut status);
+            assert!(followed(&live(&status)[1]).is_some());
+        }
+        assert_eq!(followed(&json!({"kind": "ConfigMap"})), None);
     }
 
     #[test]

@@ -15,12 +15,13 @@ use super::{Correction, Inventory, Memory, Store};
 use crate::object::{Digest, labels};
 
 /// Version of the status format. Format 1 had neither `removed` nor `memory`,
-/// format 2 no `oldestWriter`, format 3 no `memory.readiness`.
-pub const RECORD_FORMAT: u32 = 4;
+/// format 2 no `oldestWriter`, format 3 no `memory.readiness`, format 4 no
+/// `memory.stages`.
+pub const RECORD_FORMAT: u32 = 5;
 
 /// The oldest format whose pleach may write a record of this one: what it does
 /// not know it leaves as it is, and what it writes means the same.
-const OLDEST_WRITER: u32 = 4;
+const OLDEST_WRITER: u32 = 5;
 
 /// Reason of the condition Ready while a plan is carried out.
 pub const RECONCILING: &str = "Reconciling";
@@ -150,6 +151,9 @@ pub struct AttemptResult {
     /// One line: the first failure.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub message: String,
+    /// Who went ahead from the desk although a loop follows the release, and why.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub local: String,
     /// Checks that did not hold and were overridden in git.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub overridden: Vec<Override>,
@@ -379,6 +383,7 @@ mod tests {
                 result: "deployed".to_owned(),
                 at: Timestamp::UNIX_EPOCH,
                 message: String::new(),
+                local: String::new(),
                 overridden: Vec::new(),
             });
         }
@@ -436,6 +441,7 @@ mod tests {
     fn what_a_release_remembers_for_its_end_round_trips() {
         let memory = json!({
             "namespace": null,
+            "stages": [{"name": "agents", "after": "workloads", "timeout": 1200}, {"name": "api", "after": "workloads"}],
             "runtimeObjects": [{"kind": "APIService", "service": "api"}],
             "blockUninstall": [{"forEach": {"kind": "V", "group": "g"}, "where": "item.a", "message": "m"}],
             "readiness": [{"kind": "V", "group": "g", "current": "status.a", "stableFor": "PT10S"}],
@@ -446,7 +452,7 @@ mod tests {
         assert_eq!(serde_json::to_value(&read).unwrap(), memory);
         // Every field is written, or a merge patch would keep what is over.
         let empty = serde_json::to_value(Memory::default()).unwrap();
-        assert_eq!(empty.as_object().unwrap().len(), 6);
+        assert_eq!(empty.as_object().unwrap().len(), 7);
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use jiff::Timestamp;
 use serde_json::Value;
 
-use super::conditions::is_told;
+use super::conditions::{ConditionKind, followed, is_told};
 use super::release::status_of;
 use super::{Installed, Journal, Orders, ReleaseName, Store};
 use crate::object::ObjectId;
@@ -27,7 +27,9 @@ pub struct ReleaseSummary {
     pub message: String,
     /// Since when the condition is what it is.
     pub since: Option<Timestamp>,
-    /// What the loop says of it: type, reason and message.
+    /// The branch that a loop keeps it equal to, in words.
+    pub followed: Option<String>,
+    /// What else the loop says of it: type, reason and message.
     pub conditions: Vec<(String, String, String)>,
     /// What its last run left to do, where that was looked up.
     pub journal: Option<Journal>,
@@ -48,7 +50,9 @@ impl ReleaseSummary {
         let text_of =
             |condition: &Value, key: &str| condition[key].as_str().unwrap_or_default().to_owned();
         let text = |key: &str| text_of(condition, key);
-        let others = all.iter().filter(|other| is_told(other)).map(|other| {
+        let is_trouble =
+            |other: &&Value| is_told(other) && other["type"] != ConditionKind::Followed.as_str();
+        let others = all.iter().filter(is_trouble).map(|other| {
             (
                 text_of(other, "type"),
                 text_of(other, "reason"),
@@ -70,6 +74,7 @@ impl ReleaseSummary {
             reason: text("reason"),
             message: text("message"),
             since: text("lastTransitionTime").parse().ok(),
+            followed: followed(value),
             conditions: others.collect(),
             journal: None,
         })

@@ -210,7 +210,7 @@ pub const CODES: [Code; 69] = [
     ),
     code(
         "unused-consent",
-        "A consent for a release that is not there, for another version than the release is at, to delete what is still in the manifests, or to recreate what is in none.",
+        "A consent for a release that is not there, for another version than the release is at, to delete what is still in the manifests, to recreate what is in none, or to override a check that its bundle does not have.",
     ),
     code(
         "unused-rollback",

@@ -129,7 +129,7 @@ fn wait_for_one(
 }
 
 /// The Services of the release with a name, in whichever namespace.
-fn services(ctx: &Ctx<'_>, name: &str) -> Vec<ServiceRef> {
+pub(super) fn services(ctx: &Ctx<'_>, name: &str) -> Vec<ServiceRef> {
     ctx.named("Service", name)
         .iter()
         .filter(|id| id.group.is_empty())

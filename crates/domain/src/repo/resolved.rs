@@ -93,7 +93,7 @@ impl ClusterRef {
 }
 
 /// A release with its bundle, version and values.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct ResolvedRelease {
     /// Environment and release.
     pub name: ReleaseName,
@@ -171,4 +171,6 @@ pub enum PatchChange {
     Json(json_patch::Patch),
     /// An RFC 7386 merge patch.
     Merge(Value),
+    /// A strategic merge patch: lists are merged by the keys of their items.
+    Strategic(Value),
 }

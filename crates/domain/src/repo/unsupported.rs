@@ -13,7 +13,6 @@ pub(super) fn in_environment(root: &Node, findings: &mut Vec<Finding>) {
     for (index, release) in releases.iter().enumerate() {
         let path = format!("releases[{index}].");
         fields(release, &path, &RELEASE, findings);
-        patches(release, &path, findings);
     }
 }
 
@@ -49,11 +48,6 @@ pub(super) fn in_controller(root: &Node, findings: &mut Vec<Finding>) {
     }
 }
 
-/// Refuses what a bundle or version file uses and pleach does not have.
-pub(super) fn in_bundle(root: &Node, findings: &mut Vec<Finding>) {
-    patches(root, "", findings);
-}
-
 /// Refuses a feature at a place.
 pub(super) fn at(place: Origin, what: &str) -> Finding {
     Finding::error(
@@ -68,26 +62,6 @@ fn fields(node: &Node, path: &str, names: &[&str], findings: &mut Vec<Finding>) 
     for entry in node.entries() {
         if names.contains(&entry.key.as_str()) && asks_for_something(&entry.value) {
             findings.push(refuse(entry, &format!("{path}{}", entry.key)));
-        }
-    }
-}
-
-fn patches(node: &Node, path: &str, findings: &mut Vec<Finding>) {
-    let patches = node.get("patches").map_or(&[][..], Node::items);
-    for (index, patch) in patches.iter().enumerate() {
-        if let Some(entry) = patch.entry("patch") {
-            let mut finding = refuse(entry, &format!("{path}patches[{index}].patch"));
-            finding.hint = Some("write it as `json` or `merge`".to_owned());
-            findings.push(finding);
-        }
-        if let Some(entry) = patch
-            .get("target")
-            .and_then(|target| target.entry("service"))
-        {
-            findings.push(refuse(
-                entry,
-                &format!("{path}patches[{index}].target.service"),
-            ));
         }
     }
 }

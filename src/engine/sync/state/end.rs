@@ -1,20 +1,75 @@
 //! The end of a record, when nothing is left that it must remember.
 
-use std::collections::BTreeSet;
-
-use pleach_domain::inventory::Journal;
+use pleach_domain::audit::LastPlan;
+use pleach_domain::inventory::{Installed, Inventory, Journal, Store};
 
 use super::parent::path;
-use super::{State, is_contended};
+use super::{State, fence, is_contended};
 use crate::engine::sync::error::SyncError;
 use crate::io::cluster::{DeleteOptions, Propagation};
 
+/// Reason and message of the condition Ready until the record is gone.
+const LAST_WORDS: (&str, &str) = ("Uninstalling", "nothing is left but the record");
+
 impl State {
-    /// Removes the object that holds it, if nobody wrote to it since it was read, then its
-    /// shards. A crash between the two leaves shards that nobody names; the
-    /// next release of that name removes them.
+    /// Removes the record of a release that has no members any more: first what
+    /// it names, then, if nobody wrote to it since it was read, the object that
+    /// holds it. A crash at any point leaves a record that can be read, so that
+    /// the next run finds it and goes on.
     pub async fn end(&mut self) -> Result<(), SyncError> {
-        let Some(live) = self.live.take() else {
+        if self.live.is_none() {
+            return Ok(());
+        }
+        match self.disown().await {
+            Err(SyncError::Contended { .. }) if self.is_record_untouched().await? => {
+                self.disown().await?;
+            }
+            other => other?,
+        }
+        self.unlisted.insert(LastPlan::name(&self.name));
+        if self.journal.take().is_some() {
+            self.unlisted.insert(Journal::name(&self.name));
+        }
+        self.remove_unlisted().await?;
+        match self.remove_parent().await {
+            Err(SyncError::Contended { .. }) if self.is_record_untouched().await? => {
+                self.remove_parent().await
+            }
+            other => other,
+        }
+    }
+
+    /// Writes that no shard belongs to the record any more.
+    async fn disown(&mut self) -> Result<(), SyncError> {
+        if self.record.shards.is_empty() {
+            return Ok(());
+        }
+        let mut next = Installed {
+            shards: Vec::new(),
+            entries: 0,
+            ..self.record.clone()
+        };
+        if let Some(live) = &self.live {
+            fence(&mut next, live);
+        }
+        let (reason, message) = LAST_WORDS;
+        let live = match self.store {
+            Store::Release => self.write_status(&next, reason, message).await?,
+            Store::ConfigMap { .. } => {
+                let nothing = Inventory::default();
+                self.write_all(&next, &nothing, reason, message).await?
+            }
+        };
+        fence(&mut next, &live);
+        let former = std::mem::replace(&mut self.record, next);
+        self.unlisted
+            .extend(former.shards.into_iter().map(|shard| shard.name));
+        self.live = Some(live);
+        Ok(())
+    }
+
+    async fn remove_parent(&mut self) -> Result<(), SyncError> {
+        let Some(live) = &self.live else {
             return Ok(());
         };
         let id = self.store.parent(&self.name);
@@ -25,27 +80,12 @@ impl State {
             dry_run: false,
         };
         match self.cluster.delete(&path(&self.store), &id, &options).await {
-            Ok(_) => {}
-            Err(error) if is_contended(&error) => {
-                self.live = Some(live);
-                return Err(self.contended(Some(Box::new(error))));
+            Ok(_) => {
+                self.live = None;
+                Ok(())
             }
-            Err(error) => {
-                self.live = Some(live);
-                return Err(error.into());
-            }
+            Err(error) if is_contended(&error) => Err(self.contended(Some(Box::new(error)))),
+            Err(error) => Err(error.into()),
         }
-        if self.journal.take().is_some() {
-            self.unlisted.insert(Journal::name(&self.name));
-        }
-        let shards: BTreeSet<String> = self
-            .record
-            .shards
-            .drain(..)
-            .map(|shard| shard.name)
-            .collect();
-        self.unlisted.extend(shards);
-        self.remove_unlisted().await;
-        Ok(())
     }
 }

@@ -1,10 +1,9 @@
 //! What people say of a release without git: written beside its record.
 
-use std::collections::BTreeSet;
 use std::time::Duration;
 
 use pleach_domain::finding::Kind;
-use pleach_domain::inventory::{Installed, Orders, ReleaseName, Store};
+use pleach_domain::inventory::{Orders, ReleaseName, Store};
 
 use super::parent::path;
 use super::{MANAGER, State, is_contended};
@@ -41,30 +40,20 @@ pub async fn order(
         match cluster.patch(&path, &id, &change, &options).await {
             Ok(_) => return Ok(Some(orders)),
             Err(error) if is_contended(&error) => {
-                refused = Some(state(cluster, name, store).contended(Some(Box::new(error))));
+                refused =
+                    Some(State::unread(cluster, name, store).contended(Some(Box::new(error))));
             }
             // The definition of Release may be that of a pleach that knew no
             // orders; the server serves a newer one within moments.
             Err(error) if *store == Store::Release && error.kind() == Kind::Repository => {
-                state(cluster, name, store).ensure_definition().await?;
+                State::unread(cluster, name, store)
+                    .ensure_definition()
+                    .await?;
                 tokio::time::sleep(PAUSE).await;
                 refused = Some(error.into());
             }
             Err(error) => return Err(error.into()),
         }
     }
-    Err(refused.unwrap_or_else(|| state(cluster, name, store).contended(None)))
-}
-
-fn state(cluster: &Cluster, name: &ReleaseName, store: &Store) -> State {
-    State {
-        cluster: cluster.clone(),
-        name: name.clone(),
-        store: store.clone(),
-        key: None,
-        record: Installed::default(),
-        live: None,
-        journal: None,
-        unlisted: BTreeSet::new(),
-    }
+    Err(refused.unwrap_or_else(|| State::unread(cluster, name, store).contended(None)))
 }

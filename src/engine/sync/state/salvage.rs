@@ -76,16 +76,7 @@ impl State {
         name: &ReleaseName,
         store: &Store,
     ) -> Result<Salvaged, SyncError> {
-        let mut state = Self {
-            cluster: cluster.clone(),
-            name: name.clone(),
-            store: store.clone(),
-            key: None,
-            record: Installed::default(),
-            live: None,
-            journal: None,
-            unlisted: std::collections::BTreeSet::new(),
-        };
+        let mut state = Self::unread(cluster, name, store);
         state.key = state.read_key().await?;
         let mut salvaged = Salvaged {
             state,

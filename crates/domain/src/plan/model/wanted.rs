@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use crate::finding::Finding;
 use crate::ignore::{FieldPattern, Ignored};
-use crate::inventory::{Attempt, Memory, ReleaseName, Store};
+use crate::inventory::{Attempt, Memory, ReleaseName, RememberedStage, Store};
 use crate::object::{Digest, DigestKey, Manifest, ObjectId, canonical_json};
 use crate::observe::{ClusterId, DesiredDigest};
 use crate::repo::format::BlockUninstall;
@@ -57,6 +57,9 @@ pub struct Terms {
     /// The ApplySet of that release, as its record says; filled in when the
     /// cluster is observed.
     pub former_set: Option<String>,
+    /// Whether git has that release no more: then what of it runs elsewhere ends
+    /// before its successor starts.
+    pub former_is_given_up: bool,
     /// What forbids its end.
     pub block_uninstall: Vec<BlockUninstall>,
     /// Kinds that its environment protects beside the built-in ones.
@@ -72,6 +75,12 @@ impl Desired {
     pub fn memory(&self) -> Memory {
         Memory {
             namespace: self.namespace.clone(),
+            stages: self
+                .sequence
+                .stages
+                .iter()
+                .filter_map(RememberedStage::of)
+                .collect(),
             runtime_objects: self.runtime_objects.clone(),
             block_uninstall: self.terms.block_uninstall.clone(),
             readiness: self.sequence.readiness.sources(),

@@ -367,6 +367,7 @@ impl Scene {
                 .map(|name| CopyRule {
                     kind: GroupKind::new("", "ConfigMap"),
                     name: (*name).to_owned(),
+                    labels: BTreeMap::new(),
                 })
                 .collect(),
             origin: Origin::new("bundle.yaml", 1),
@@ -518,6 +519,7 @@ impl Scene {
             result: "failed".to_owned(),
             at: Timestamp::UNIX_EPOCH,
             message: String::new(),
+            local: String::new(),
             overridden: Vec::new(),
         });
         self

@@ -12,7 +12,7 @@ mod sequence;
 use serde_json::json;
 
 use super::*;
-use crate::repo::{MemoryTree, environments};
+use crate::repo::{MemoryTree, PatchChange, environments};
 
 const PLEACH: &str = "apiVersion: pleach.dev/v1alpha1\nkind: Repository\nid: fleet\n";
 const BUNDLE: &str = "apiVersion: pleach.dev/v1alpha1\nkind: Bundle\n";

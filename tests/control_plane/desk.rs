@@ -1,0 +1,148 @@
+//! A desk that steps in where a loop is at work: refused unless it is meant,
+//! and then the loop is held.
+
+use crate::fleet::Fleet;
+use crate::loop_run::fleet;
+use crate::samples::{BUNDLE, config_map};
+
+const RELEASE: &str = "release.pleach.dev";
+
+/// The loop has synced release web and said that it follows it.
+fn until_followed(fleet: &Fleet) {
+    let said = fleet.until_condition("Followed", "Loop");
+    let branch = format!("env/{} of repository", fleet.environment);
+    assert_eq!(said, branch);
+}
+
+#[test]
+fn what_a_loop_follows_is_changed_from_the_desk_only_when_that_is_meant() {
+    let fleet = fleet("desk-loop", "{interval: 1s}");
+    let running = fleet.runs();
+    fleet.until_value("first");
+    until_followed(&fleet);
+    fleet
+        .run(&["status", "desk-loop"])
+        .ended_with(0)
+        .says("desk-loop/web: a loop follows env/desk-loop of repository");
+
+    // Looking is free; writing is not, also where there is nothing to write.
+    fleet.run(&["diff", "desk-loop"]).ended_with(0);
+    fleet.run(&["plan", "desk-loop"]).ended_with(0);
+    for args in [
+        &["apply", "desk-loop", "--yes"][..],
+        &["apply", "desk-loop/web", "--yes"],
+        &["uninstall", "desk-loop/web", "--yes"],
+    ] {
+        fleet
+            .writes_nothing(|fleet| fleet.run(args).ended_with(7))
+            .says("a loop keeps desk-loop/web equal to env/desk-loop of repository")
+            .says("--local --reason TEXT");
+    }
+    // Half of it is a mistake.
+    fleet
+        .run(&["apply", "desk-loop", "--yes", "--local"])
+        .ended_with(2);
+    fleet
+        .run(&["apply", "desk-loop", "--yes", "--reason", "x"])
+        .ended_with(2);
+    fleet
+        .run(&["apply", "desk-loop", "--yes", "--local", "--reason", ""])
+        .ended_with(2);
+
+    // Meant, it goes ahead; the loop is held, and the reason is recorded.
+    fleet.edit("manifests/web/web.yaml", "k: first", "k: mine");
+    let reason = "the pager went off";
+    let meant = ["apply", "desk-loop", "--yes", "--local", "--reason", reason];
+    fleet.run(&meant).ended_with(0);
+    assert_eq!(fleet.value().as_deref(), Some("mine"));
+    fleet
+        .run(&["status", "desk-loop"])
+        .says("suspended by ")
+        .says(reason);
+    fleet
+        .run(&["history", "desk-loop/web"])
+        .says("from the desk: ")
+        .says(reason);
+    let looks =
+        "pleach_looks_total{environment=\"desk-loop\",release=\"web\",result=\"suspended\"}";
+    let seen = running.number(looks);
+    fleet.until("two more looks", |_| {
+        (running.number(looks) > seen + 1.0).then_some(())
+    });
+    assert_eq!(fleet.value().as_deref(), Some("mine"));
+    // It still follows, and leaves alone: the desk can go on.
+    until_followed(&fleet);
+    fleet
+        .applied()
+        .says("release desk-loop.web is suspended by ");
+
+    // Resumed, the loop brings back what the branch says.
+    fleet.run(&["resume", "desk-loop/web"]).ended_with(0);
+    fleet.until_value("first");
+    fleet
+        .apply()
+        .ended_with(7)
+        .says("a loop keeps desk-loop/web equal to");
+    running.stopped();
+}
+
+#[test]
+fn what_is_new_in_an_environment_that_a_loop_follows_is_new_to_the_loop_too() {
+    let fleet = fleet("desk-new", "{interval: 1s}");
+    let running = fleet.runs();
+    fleet.until_value("first");
+    until_followed(&fleet);
+    // What it said stays.
+    running.stopped();
+    fleet.write("manifests/extra/bundle.yaml", BUNDLE);
+    fleet.write("manifests/extra/extra.yaml", &config_map("extra", "x"));
+    fleet.edit_environment(
+        "releases:\n",
+        "releases:\n  - {name: extra, bundle: extra, namespace: desk-new}\n",
+    );
+    fleet.commit();
+    let apply = ["apply", "desk-new/extra", "--yes"];
+    fleet
+        .writes_nothing(|fleet| fleet.run(&apply).ended_with(7))
+        .says("a loop keeps desk-new/extra equal to");
+    let meant = [&apply[..], &["--local", "--reason", "a trial"]].concat();
+    fleet.run(&meant).ended_with(0);
+    let status = fleet.run(&["status", "desk-new", "-o", "json"]).json();
+    let releases = status["releases"].as_array().unwrap().iter();
+    let suspended: Vec<(&str, bool)> = releases
+        .map(|one| {
+            let name = one["release"].as_str().unwrap();
+            (name, one["orders"]["suspended"].as_bool().unwrap())
+        })
+        .collect();
+    assert_eq!(suspended, [("extra", true), ("web", false)]);
+}
+
+#[test]
+fn a_desk_may_take_away_what_a_loop_follows_when_that_is_meant() {
+    let fleet = fleet("desk-end", "{interval: 1s}");
+    let running = fleet.runs();
+    fleet.until_value("first");
+    until_followed(&fleet);
+    // The loop ends, and what it said stays: nobody else knows that it did.
+    running.stopped();
+    let uninstall = ["uninstall", "desk-end/web", "--yes"];
+    fleet.writes_nothing(|fleet| fleet.run(&uninstall).ended_with(7));
+    let meant = [&uninstall[..], &["--local", "--reason", "it moves"]].concat();
+    fleet.run(&meant).ended_with(0);
+    assert_eq!(fleet.value(), None);
+    assert!(!fleet.exists(&[RELEASE, "desk-end.web"]));
+    // Without a record nobody follows it.
+    fleet.applied();
+}
+
+#[test]
+fn where_no_loop_is_there_is_nothing_to_hold() {
+    let fleet = fleet("desk-alone", "{interval: 1s}");
+    let meant = ["apply", "desk-alone", "--yes", "--local", "--reason", "x"];
+    fleet.run(&meant).ended_with(0);
+    assert_eq!(fleet.value().as_deref(), Some("first"));
+    let status = fleet.run(&["status", "desk-alone", "-o", "json"]).json();
+    assert_eq!(status["releases"][0]["orders"]["suspended"], false);
+    assert!(status["releases"][0]["followed"].is_null());
+}
