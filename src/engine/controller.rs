@@ -24,9 +24,11 @@ mod news;
 mod pace;
 mod pull_requests;
 pub mod pulse;
+mod recall;
 mod release;
 mod replicas;
 mod run;
+mod sight;
 mod source;
 pub mod statuses;
 mod waiting;
@@ -54,6 +56,7 @@ use self::last::Last;
 use self::pull_requests::PullRequests;
 use self::pulse::Pulse;
 use self::replicas::{Replica, Standing};
+use self::sight::Sights;
 use self::source::SourceState;
 use super::sync::Claim as LeaseClaim;
 use super::sync::events::SyncEvent;
@@ -106,6 +109,8 @@ pub struct Repository {
 /// Environments of a repository, where to, and within which limits.
 #[derive(Debug)]
 pub struct Grant {
+    /// URL of the repository.
+    pub url: String,
     /// The branches that hold them.
     pub branches: Branches,
     /// The cluster that is meant. None where the environment file may name it,
@@ -332,6 +337,7 @@ struct Shared {
     claim: LeaseClaim,
     watches: Watches,
     last: Last,
+    sights: Sights,
     stop: CancellationToken,
 }
 
@@ -455,6 +461,7 @@ impl Controller {
             claim: self.setup.claim,
             watches,
             last: Last::of(self.setup.own),
+            sights: Sights::default(),
             stop: stop.clone(),
         };
         let mut tasks = JoinSet::new();
@@ -536,27 +543,35 @@ impl Controller {
         };
         self.pulse.is_draining();
         stop.cancel();
-        let mut ended = ended;
-        loop {
-            tokio::select! {
-                task = tasks.join_next() => match task {
-                    None => break,
-                    Some(Err(error)) if !error.is_cancelled() => {
-                        ended = ended.and(Err(TaskFailed(error)));
-                    }
-                    Some(_) => {}
-                },
-                // What is lost while it ends is dropped all the same.
-                Ok(()) = stands.changed() => if *stands.borrow_and_update() == Standing::Out {
-                    tasks.abort_all();
-                },
-            }
-        }
+        let mut ended = ended.and(drain(&mut tasks, &mut stands).await);
         leave.cancel();
         while let Some(task) = membership.join_next().await {
             ended = ended.and(task.map_err(TaskFailed));
         }
         ended
+    }
+}
+
+/// Waits until all tasks have ended. What is lost meanwhile is dropped where it
+/// stands.
+async fn drain(
+    tasks: &mut JoinSet<()>,
+    stands: &mut watch::Receiver<Standing>,
+) -> Result<(), TaskFailed> {
+    let mut ended = Ok(());
+    loop {
+        tokio::select! {
+            task = tasks.join_next() => match task {
+                None => return ended,
+                Some(Err(error)) if !error.is_cancelled() => {
+                    ended = ended.and(Err(TaskFailed(error)));
+                }
+                Some(_) => {}
+            },
+            Ok(()) = stands.changed() => if *stands.borrow_and_update() == Standing::Out {
+                tasks.abort_all();
+            },
+        }
     }
 }
 
@@ -599,18 +614,43 @@ impl Supervisor<'_> {
                 fetched.map_or_else(Heads::new, |fetched| fetched.heads.clone())
             })
             .collect();
-        let claims = claims(&grants, &heads);
+        let mut claims = claims(&grants, &heads);
+        // Environments of patterns whose branches nobody could ask for yet.
+        for (repository, state) in states.iter().enumerate() {
+            for recalled in &state.recalled {
+                let (_, cluster) = &grants[repository][recalled.grant];
+                let key = ClaimKey {
+                    environment: recalled.environment.clone(),
+                    cluster: cluster.clone(),
+                };
+                let claimant = Claimant {
+                    repository,
+                    grant: recalled.grant,
+                    branch: recalled.branch.clone(),
+                    commit: None,
+                };
+                claims.entry(key).or_insert(Claim::Held(claimant));
+            }
+        }
         for (key, claim) in claims.iter().filter(|(key, _)| stand.leads(key)) {
             let (claimant, assignment, by) = match claim {
                 Claim::Held(claimant) => {
                     let state = &states[claimant.repository];
-                    let assignment = match (&claimant.commit, &state.fetched) {
-                        (Some(commit), Some(fetched)) => Assignment::Follow {
+                    let distrust = state
+                        .fetched
+                        .as_ref()
+                        .and_then(|fetched| fetched.distrusted.get(&claimant.branch));
+                    let assignment = match (&claimant.commit, distrust, &state.fetched) {
+                        (Some(commit), Some(message), _) => Assignment::Distrusted {
+                            commit: commit.clone(),
+                            message: message.clone(),
+                        },
+                        (Some(commit), None, Some(fetched)) => Assignment::Follow {
                             commit: commit.clone(),
                             reader: fetched.reader.clone(),
                         },
-                        (None, Some(_)) => missing(&claimant.branch),
-                        (_, None) => Assignment::Unknown,
+                        (None, _, Some(_)) => missing(&claimant.branch),
+                        (_, _, None) => Assignment::Unknown,
                     };
                     (claimant, assignment, self.words(claimant))
                 }

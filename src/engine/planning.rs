@@ -294,6 +294,7 @@ pub fn desired_among(
             protect: loaded.environment.protect.clone(),
             timeout: Some(release.timeout),
             restart_on_config_change: release.restart_on_config_change,
+            source: None,
         },
         sequence: release.sequence.clone(),
     };

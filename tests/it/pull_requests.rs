@@ -18,7 +18,7 @@ use tempfile::TempDir;
 
 const SECRET: &str = "tell nobody";
 /// What takes longer than this does not happen.
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_mins(3);
 
 const REPOSITORY: &str = "apiVersion: pleach.dev/v1alpha1\nkind: Repository\nid: fleet\n";
 const BUNDLE: &str = "apiVersion: pleach.dev/v1alpha1\nkind: Bundle\n";
@@ -269,7 +269,7 @@ fn a_pull_request_gets_one_comment_which_follows_its_commits(
     let third = hosted.push(8, "manifests/web/web.yaml", "kind: [\n");
     hosted.open(8, &third, "main");
     running.happened(kind);
-    hosted.until_state(&third, "failure");
+    hosted.until_state(&third, "cannot be rendered");
     let later = hosted.forge.asked().split_off(asked);
     assert!(
         !later
@@ -419,8 +419,11 @@ fn a_hostile_change_is_told_and_delays_nobody() {
         .git(&["reset", "--quiet", "--hard", "HEAD~1"])
         .unwrap();
     let fine = hosted.push(8, "manifests/web/web.yaml", &config_map("second"));
-    hosted.open(7, &hostile, "main");
-    hosted.open(8, &fine, "main");
+    let staging = "origin/main:refs/heads/env/staging";
+    hosted.repo.git(&["fetch", "--quiet", "origin"]).unwrap();
+    hosted.repo.git(&["push", "--quiet", "origin", staging]).unwrap();
+    hosted.open(7, &hostile, "env/staging");
+    hosted.open(8, &fine, "env/staging");
     let running = hosted.runs();
     hosted.until_state(&fine, "success");
     hosted.until_state(&hostile, "pleach/preview failure cannot be rendered");

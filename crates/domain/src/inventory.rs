@@ -25,7 +25,7 @@ pub use orders::{Orders, Suspension, SyncRequest};
 pub use rebuild::{Found, Rebuilt, rebuild};
 pub use release::{
     Attempt, AttemptResult, Installed, Override, RECONCILING, RECORD_FORMAT, RecordError,
-    ReleaseName, ShardRef, config_map_data, parent_object,
+    ReleaseName, ShardRef, Source, config_map_data, parent_object,
 };
 pub use shards::{SHARD_LIMIT, Shard, ShardError, read_shards, write_shards};
 pub use store::{STATE_NAMESPACE, Store};

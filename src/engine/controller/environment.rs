@@ -11,12 +11,13 @@ use pleach_domain::finding::Finding;
 use pleach_domain::inventory::{
     Condition, ConditionKind, Orders, ReleaseName, ReleaseSummary, Store,
 };
+use pleach_domain::object::Digest;
 use pleach_domain::observe::ClusterId;
 use pleach_domain::repo::controller::ClaimKey;
 use pleach_domain::repo::{FileTree, RecordingTree};
 use tokio::sync::{Notify, mpsc, watch};
 use tokio::task::JoinSet;
-use tokio::time::{Instant, sleep_until};
+use tokio::time::{Instant, MissedTickBehavior, interval_at, sleep_until};
 
 use super::drift::Members;
 use super::ends::{Ends, Last};
@@ -35,6 +36,8 @@ use crate::io::git::mirror::Reader;
 
 /// How long it may take to read an environment.
 const LIMIT: Duration = Duration::from_mins(10);
+/// How often it is looked whether a kubeconfig is another one.
+const KUBECONFIG: Duration = Duration::from_secs(15);
 /// How long the message of a condition is at most.
 const LONGEST_MESSAGE: usize = 1024;
 
@@ -63,6 +66,9 @@ pub(super) enum Assignment {
         reason: &'static str,
         message: String,
     },
+    /// The newest commit is not signed by somebody who counts: what was read
+    /// before stays.
+    Distrusted { commit: String, message: String },
     /// Its repository was not reached yet.
     Unknown,
 }
@@ -72,7 +78,11 @@ impl Assigned {
     pub(super) fn is_same(&self, other: &Self) -> bool {
         let what = match (&self.what, &other.what) {
             (Assignment::Follow { commit: a, .. }, Assignment::Follow { commit: b, .. })
-            | (Assignment::Held { message: a, .. }, Assignment::Held { message: b, .. }) => a == b,
+            | (Assignment::Held { message: a, .. }, Assignment::Held { message: b, .. })
+            | (
+                Assignment::Distrusted { message: a, .. },
+                Assignment::Distrusted { message: b, .. },
+            ) => a == b,
             (Assignment::Unknown, Assignment::Unknown) => true,
             _ => false,
         };
@@ -127,13 +137,15 @@ impl Running {
     }
 }
 
-/// All releases, whenever one of them changes.
+/// All releases, and then those that change.
 type Releases = BoxStream<'static, Result<Vec<ReleaseSummary>, ClusterError>>;
 
 /// A connection, and what was asked for over it.
 struct Connected {
     grant: Arc<Grant>,
     context: Option<String>,
+    /// Which kubeconfig it was made from.
+    kubeconfig: Option<Digest>,
     cluster: Cluster,
     /// The members of all releases there.
     members: Option<Members>,
@@ -234,6 +246,8 @@ impl Environment {
     /// Waits until there is something to do; false at the end of the loop.
     async fn wait(&mut self, retry: Option<Duration>) -> bool {
         let retry_at = retry.map(|pause| Instant::now() + pause);
+        let mut looks = interval_at(Instant::now() + KUBECONFIG, KUBECONFIG);
+        looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             let orders = async {
                 match &mut self.connected {
@@ -254,6 +268,9 @@ impl Environment {
                 () = self.shared.stop.cancelled() => return false,
                 changed = self.assigned.changed() => return changed.is_ok(),
                 () = retry => return true,
+                _ = looks.tick() => if self.is_other_kubeconfig().await {
+                    return true;
+                },
                 Some(ended) = self.tasks.join_next() => pass_on(ended),
                 Some(name) = self.reached.1.recv() => self.wake_dependants(&name),
                 said = orders => match said {
@@ -328,6 +345,13 @@ impl Environment {
                 self.tried = None;
                 self.inputs = None;
                 self.held(assigned, Hold::new(reason, message.clone()), None);
+                return;
+            }
+            Assignment::Distrusted { commit, message } => {
+                // The commit before it may come back, and is good then.
+                self.tried = None;
+                let hold = Hold::new("UntrustedCommit", message.clone());
+                self.held(assigned, hold, Some(commit));
                 return;
             }
             Assignment::Unknown => return,
@@ -569,17 +593,22 @@ impl Environment {
             (None, None) => context,
             (_, named) => named.clone(),
         };
+        let stop = self.shared.stop.clone();
+        let kubeconfig = stop.run_until_cancelled(grant.connection.fingerprint());
+        let kubeconfig = kubeconfig.await.unwrap_or(Ok(None));
         if let Some(connected) = &self.connected
             && Arc::ptr_eq(&connected.grant, grant)
             && (connected.context == context || self.loaded.is_none())
+            // What cannot be read now leaves the connection that is there.
+            && !matches!(&kubeconfig, Ok(now) if *now != connected.kubeconfig)
         {
             return Ok(connected.cluster.clone());
         }
+        let kubeconfig = kubeconfig.map_err(|error| words(&error))?;
         self.connected = None;
         let mut connection = grant.connection.clone();
         connection.context.clone_from(&context);
         connection.user_agent = agent(None);
-        let stop = self.shared.stop.clone();
         let connecting = Cluster::connect(&connection);
         let cluster = match stop.run_until_cancelled(connecting).await {
             Some(cluster) => cluster.map_err(|error| words(&error))?,
@@ -589,12 +618,36 @@ impl Environment {
         self.connected = Some(Connected {
             grant: Arc::clone(grant),
             context,
+            kubeconfig,
             cluster: cluster.clone(),
             members,
             orders: None,
             known: BTreeMap::new(),
         });
         Ok(cluster)
+    }
+
+    /// Whether the connection was made from a kubeconfig that is another by now.
+    async fn is_other_kubeconfig(&self) -> bool {
+        let Some(connected) = &self.connected else {
+            return false;
+        };
+        let Some(known) = connected.kubeconfig else {
+            return false;
+        };
+        let reading = connected.grant.connection.fingerprint();
+        match self.shared.stop.run_until_cancelled(reading).await {
+            Some(Ok(now)) => now != Some(known),
+            Some(Err(error)) => {
+                tracing::warn!(
+                    environment = %self.key.environment,
+                    error = %words(&error),
+                    "the kubeconfig cannot be read; the connection stays as it is"
+                );
+                false
+            }
+            None => false,
+        }
     }
 
     /// Listens for what people ask of the releases.
@@ -605,7 +658,7 @@ impl Environment {
         let is_followed = |(known, _): &(Store, Releases)| known == store;
         if !connected.orders.as_ref().is_some_and(is_followed) {
             let search = Search::In(store.clone());
-            let orders = state::follow_releases(cluster, &search).boxed();
+            let orders = state::follow_changes(cluster, &search).boxed();
             connected.orders = Some((store.clone(), orders));
             connected.known.clear();
         }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use pleach_domain::finding::{Finding, Kind};
-use pleach_domain::inventory::{Condition, Inventory};
+use pleach_domain::inventory::{Condition, Inventory, Source};
 use pleach_domain::observe::ClusterId;
 use pleach_domain::plan::Plan;
 use pleach_domain::render::Rendered;
@@ -77,6 +77,15 @@ impl Wanted {
     /// The commit.
     pub(super) fn revision(&self) -> String {
         self.loaded.revision.to_string()
+    }
+
+    /// The branch that it is from.
+    pub(super) fn source(&self) -> Option<Source> {
+        let branch = self.grant.branches.branch(&self.loaded.environment.name)?;
+        Some(Source {
+            url: self.grant.url.clone(),
+            branch,
+        })
     }
 
     /// Whether the release is the same in both: a run need not be stopped for a

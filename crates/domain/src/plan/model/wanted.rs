@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use crate::depends::Dependency;
 use crate::finding::Finding;
 use crate::ignore::{FieldPattern, Ignored};
-use crate::inventory::{Attempt, Installed, Memory, ReleaseName, RememberedStage, Store};
+use crate::inventory::{Attempt, Installed, Memory, ReleaseName, RememberedStage, Source, Store};
 use crate::object::{Digest, DigestKey, Manifest, ObjectId, canonical_json};
 use crate::observe::{ClusterId, DesiredDigest};
 use crate::repo::format::BlockUninstall;
@@ -71,6 +71,8 @@ pub struct Terms {
     pub timeout: Option<SignedDuration>,
     /// Whether pods are replaced when what they read changes.
     pub restart_on_config_change: bool,
+    /// The branch that a loop follows for it; none at a desk.
+    pub source: Option<Source>,
 }
 
 impl Desired {
