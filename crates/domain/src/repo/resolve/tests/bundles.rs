@@ -15,7 +15,7 @@ use super::*;
 )]
 #[case(
     "patches: [{target: {kind: A}, patch: \"a: [\"}]",
-    "`patch` is no YAML: line 1, column 5: a list or map in brackets that is not closed"
+    "`patch` is no YAML: line 1, column 4: unclosed bracket '['"
 )]
 #[case(
     "patches: [{target: {kind: A}, patch: \"- {op: move, path: /a}\"}]",

@@ -126,7 +126,7 @@ releases:
 )]
 #[case(
     "releases:\n- bundle: app\n  patches:\n  - target: {kind: A}",
-    "environments/prod.yaml:6: a patch has either `json` or `merge`"
+    "environments/prod.yaml:6: a patch has exactly one of `json`, `merge` and `patch`"
 )]
 #[case(
     "releases:\n- bundle: app\n  patches:\n  - target: {kind: A}\n    json:\n    - {op: remvoe, path: /a}",
