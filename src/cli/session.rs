@@ -22,7 +22,7 @@ use super::error::{CliError, Kind};
 use super::verdict::Verdict;
 use super::{Context, Exit, Loaded, Target, Ui};
 pub(super) use crate::engine::planning::{
-    Gone, Heirs, Options, Planned, Planner, Predecessors, Subject, agent, desired, policy,
+    Gone, Heirs, Options, Planned, Planner, Predecessors, Subject, agent, desired,
 };
 use crate::engine::sync::SyncError;
 use crate::io::cluster::{Cluster, ClusterError, Connection};
@@ -214,7 +214,7 @@ impl Planned {
 
 /// What was not finished when somebody asked us to stop is given up: only for
 /// what reads.
-async fn finish<T>(
+pub(super) async fn finish<T>(
     cancel: &CancellationToken,
     reading: impl Future<Output = T>,
 ) -> Result<T, CliError> {

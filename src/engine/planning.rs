@@ -236,8 +236,32 @@ impl Planned {
     }
 }
 
+/// What the autoscalers of all releases scale, with the autoscaler: that may be
+/// in another release than what it scales.
+pub fn autoscaled(loaded: &Loaded) -> Vec<(ObjectId, ObjectId)> {
+    let releases = loaded.rendered.iter().chain(&loaded.others);
+    releases
+        .flat_map(|(_, rendered)| &rendered.manifests)
+        .filter(|manifest| manifest.id().kind == "HorizontalPodAutoscaler")
+        .filter_map(|autoscaler| {
+            let target = scale_target(autoscaler.id(), &autoscaler.value())?;
+            Some((target, autoscaler.id().clone()))
+        })
+        .collect()
+}
+
 /// What git wants of a release; its digests need the key of whoever compares.
 pub fn desired(loaded: &Loaded, release: &ResolvedRelease, rendered: &Rendered) -> Desired {
+    desired_among(loaded, release, rendered, &autoscaled(loaded))
+}
+
+/// The same for one of many, where what is scaled is known.
+pub fn desired_among(
+    loaded: &Loaded,
+    release: &ResolvedRelease,
+    rendered: &Rendered,
+    autoscaled: &[(ObjectId, ObjectId)],
+) -> Desired {
     let mut ignored = Ignored::default();
     for manifest in &rendered.manifests {
         if let Some(fields) = rendered.ignored.get(manifest.id()) {
@@ -269,15 +293,8 @@ pub fn desired(loaded: &Loaded, release: &ResolvedRelease, rendered: &Rendered) 
         },
         sequence: release.sequence.clone(),
     };
-    // An autoscaler may be in another release than what it scales.
-    let releases = loaded.rendered.iter().chain(&loaded.others);
-    for autoscaler in releases
-        .flat_map(|(_, rendered)| &rendered.manifests)
-        .filter(|manifest| manifest.id().kind == "HorizontalPodAutoscaler")
-    {
-        if let Some(target) = scale_target(autoscaler.id(), &autoscaler.value()) {
-            desired.leave_replicas(&target, autoscaler.id());
-        }
+    for (target, autoscaler) in autoscaled {
+        desired.leave_replicas(target, autoscaler);
     }
     desired
 }

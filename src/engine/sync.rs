@@ -119,6 +119,11 @@ pub async fn carry_out(
     run.in_turn(plan, &mut state, async |state| {
         let superset = record::superset(desired, &observed, plan);
         let begun = begin(state, desired, plan, &superset).await?;
+        if plan.has_steps() {
+            let at = begun.attempt.at;
+            let kept = record::last_plan(desired, &observed, plan, at);
+            state.keep_plan(&kept).await?;
+        }
         let journal = observed.journal.clone();
         let ledger = state.ledger(journal, begun.attempt.clone(), plan.effects());
         let steps = run.steps(desired, &observed, plan, (superset, ledger));

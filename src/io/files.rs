@@ -7,7 +7,7 @@
 mod working_tree;
 
 use std::collections::BTreeMap;
-use std::io::{self, Write as _};
+use std::io::{self, BufRead as _, Write as _};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 
@@ -122,6 +122,21 @@ impl std::fmt::Debug for FileContent {
 #[expect(clippy::disallowed_methods, reason = "the home of std::fs")]
 pub fn read(path: &Path) -> Result<Vec<u8>, FileError> {
     std::fs::read(path).map_err(FileError::read(path))
+}
+
+/// Reads a file line by line, however long it is; links are followed.
+pub fn each_line(path: &Path, mut see: impl FnMut(&str)) -> Result<(), FileError> {
+    let file = std::fs::File::open(path).map_err(FileError::read(path))?;
+    let mut reader = io::BufReader::new(file);
+    let mut line = Vec::new();
+    loop {
+        line.clear();
+        let read = reader.read_until(b'\n', &mut line);
+        if read.map_err(FileError::read(path))? == 0 {
+            return Ok(());
+        }
+        see(String::from_utf8_lossy(&line).trim_end());
+    }
 }
 
 /// The absolute path of something that exists, without links.

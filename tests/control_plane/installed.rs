@@ -178,10 +178,12 @@ fn pleach_that_pleach_installed_has_the_rights_it_needs_and_survives_its_own_upg
     assert!(events.writes().0.len() > 20, "{}", events.writes());
     assert_eq!(forbidden(&events), [""; 0]);
 
-    // And it goes like every other release.
+    // And it goes like every other release that a loop follows.
     fleet.through(nodes().kubeconfig().to_owned());
     let uninstall = ["uninstall", "pleach/pleach", "--yes"];
-    fleet.run(&uninstall).ended_with(0).says("uninstalled");
+    fleet.run(&uninstall).ended_with(7).says("--local --reason");
+    let meant = [&uninstall[..], &["--local", "--reason", "the end"]].concat();
+    fleet.run(&meant).ended_with(0).says("uninstalled");
     assert!(!fleet.exists(&account));
 }
 

@@ -407,3 +407,24 @@ fn a_bad_commit_is_told_on_the_commit_and_the_next_good_one_too(
     assert_eq!(hosted.states(&bad).len(), 1);
     assert_eq!(hosted.forge.wrong(), [""; 0]);
 }
+
+#[test]
+fn a_hostile_change_is_told_and_delays_nobody() {
+    let hosted = Hosted::new(ForgeKind::Gitea);
+    let endless =
+        "{% for a in range(90000) %}{% for b in range(90000) %}x{% endfor %}{% endfor %}\n";
+    let hostile = hosted.push(7, "manifests/web/endless.yaml.j2", endless);
+    hosted
+        .repo
+        .git(&["reset", "--quiet", "--hard", "HEAD~1"])
+        .unwrap();
+    let fine = hosted.push(8, "manifests/web/web.yaml", &config_map("second"));
+    hosted.open(7, &hostile, "main");
+    hosted.open(8, &fine, "main");
+    let running = hosted.runs();
+    hosted.until_state(&fine, "success");
+    hosted.until_state(&hostile, "pleach/preview failure cannot be rendered");
+    let text = hosted.forge.notes(7)[0].1.clone();
+    assert!(text.contains("endless.yaml.j2"), "{text}");
+    running.stop();
+}

@@ -246,6 +246,8 @@ pub enum Unverified {
     ApiStale,
     /// A webhook does not support dry runs, or is down.
     Webhook(String),
+    /// It is refused by what is replaced before it is applied.
+    Former(String),
     /// An offline preview has no server to ask.
     Offline,
 }
@@ -257,6 +259,10 @@ impl fmt::Display for Unverified {
             Self::KindMissing => f.write_str("its kind is not served yet"),
             Self::ApiStale => f.write_str("its API does not answer"),
             Self::Webhook(message) => write!(f, "a webhook could not be asked: {message}"),
+            Self::Former(message) => write!(
+                f,
+                "refused by the former version, which is replaced before: {message}"
+            ),
             Self::Offline => f.write_str("no cluster was asked"),
         }
     }

@@ -93,7 +93,7 @@ pub fn plan(desired: &Desired, observed: &Observed, policy: &Policy) -> Plan {
     draft.findings.extend(desired.findings.iter().cloned());
     let direction = preflight::run(&ctx, &mut draft);
     stages::turn(&mut ctx, direction);
-    access::operators::check(&ctx, &mut draft);
+    access::operators::check(&ctx, &mut draft, direction);
     checks::run(&ctx, &mut draft);
     changes::run(&ctx, &mut draft);
     access::widen(&ctx, &mut draft);

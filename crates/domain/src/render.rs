@@ -26,6 +26,8 @@
 mod engine;
 mod filters;
 mod formatter;
+#[cfg(test)]
+mod fuzz;
 mod hide;
 mod identity;
 mod lines;
@@ -329,8 +331,9 @@ fn refuse_repeated(manifests: Vec<Manifest>, findings: &mut Vec<Finding>) -> Vec
         .collect()
 }
 
-/// Finds objects that an earlier release has.
-fn refuse_shared<'a>(rendered: impl Iterator<Item = &'a mut Rendered>) {
+/// Finds objects that an earlier release has. Only for releases that were not
+/// rendered together.
+pub fn refuse_shared<'a>(rendered: impl Iterator<Item = &'a mut Rendered>) {
     let mut owners: HashMap<ObjectId, (String, Origin)> = HashMap::new();
     for release in rendered {
         let mut shared = BTreeSet::new();

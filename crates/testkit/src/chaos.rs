@@ -2,12 +2,17 @@
 //!
 //! [`kills`] plays the example of the project to and fro, killed at every write.
 //! [`storm`] plays generated bundles through faults of the connection, kills,
-//! and restarts of the control plane. [`replicas`] kills one of two replicas of the
-//! loop every few seconds. Whatever happens on the way: a run says
+//! and restarts of the control plane. [`moves`] lets generated products move to
+//! another namespace while a user writes. [`replicas`] kills one of two replicas of
+//! the loop every few seconds. Whatever happens on the way: a run says
 //! that it succeeded only if the cluster is as git wants it, the next
 //! undisturbed run gets there, and the one after it has nothing to do.
 
+mod judge;
 pub mod kills;
+pub mod lane;
+pub mod moves;
+mod place;
 pub mod replicas;
 pub mod storm;
 mod weather;

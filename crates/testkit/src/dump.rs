@@ -84,7 +84,7 @@ impl Dump {
         let mut dump = BTreeMap::new();
         for (id, found) in &all {
             let object = &found.object;
-            if is_restless(object) || is_state_map(object) {
+            if is_restless(object) || is_state_map(object) && has_record(object, &all) {
                 continue;
             }
             if object["kind"] == "Release" {
@@ -227,6 +227,13 @@ fn is_state_map(object: &Value) -> bool {
     object["kind"] == "ConfigMap"
         && metadata["labels"][labels::RELEASE].is_string()
         && metadata["labels"][labels::JOURNAL].is_null()
+}
+
+/// Whether there is a record that may name a shard. One that nobody reads any
+/// more lies there for good.
+fn has_record(shard: &Value, all: &BTreeMap<String, Found>) -> bool {
+    let release = text(&shard["metadata"]["labels"][labels::RELEASE]);
+    all.contains_key(&format!("Release.pleach.dev/{release}"))
 }
 
 /// What of a record is the same after another run.

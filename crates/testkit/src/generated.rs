@@ -14,6 +14,7 @@
 //! assert!(bundle.files().iter().any(|(path, _)| path.starts_with("v1.1.0/")));
 //! ```
 
+mod moving;
 mod part;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -22,10 +23,15 @@ use std::fmt::Write as _;
 use fastrand::Rng;
 use serde_json::{Value, json};
 
+pub use moving::Moving;
+
 use part::{Kind, Part};
 
 /// Label that every object of a bundle carries, with the bundle's name.
 pub const LABEL: &str = "generated.example.org/of";
+
+/// A bundle that declares nothing.
+const BUNDLE: &str = "apiVersion: pleach.dev/v1alpha1\nkind: Bundle\n";
 
 /// Kinds that are never deleted without consent.
 const PROTECTED: [&str; 2] = ["CustomResourceDefinition", "Namespace"];
@@ -65,6 +71,8 @@ pub struct Generated {
     old: Vec<Value>,
     new: Vec<Value>,
     changes: Vec<String>,
+    /// Files beside the manifests, by their path.
+    files: Vec<(String, String)>,
 }
 
 impl Generated {
@@ -95,6 +103,7 @@ impl Generated {
             old.push(part);
         }
         let (new, changes) = maker.next_version(&old);
+        let files = vec![("bundle.yaml".to_owned(), BUNDLE.to_owned())];
         let last = maker.namespaces - 1;
         // Whether a whole namespace comes or goes; what is in it moves.
         let (mut old_last, mut new_last) = (last, last);
@@ -115,6 +124,7 @@ impl Generated {
             old: objects(name, old_last, &old),
             new: objects(name, new_last, &new),
             changes,
+            files,
         }
     }
 
@@ -150,10 +160,7 @@ impl Generated {
 
     /// The files of the bundle, by their path in its folder.
     pub fn files(&self) -> Vec<(String, String)> {
-        let mut files = vec![(
-            "bundle.yaml".to_owned(),
-            "apiVersion: pleach.dev/v1alpha1\nkind: Bundle\n".to_owned(),
-        )];
+        let mut files = self.files.clone();
         for side in [Side::Old, Side::New] {
             let mut texts: BTreeMap<String, String> = BTreeMap::new();
             for object in self.objects(side) {

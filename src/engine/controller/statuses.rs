@@ -138,14 +138,19 @@ impl Statuses {
         releases: BTreeMap<String, Option<(End, String)>>,
         held: Option<String>,
     ) {
-        let known = Environment {
+        let now = Environment {
             repository: repository.to_owned(),
             commit: commit.to_owned(),
             read_at: commit.to_owned(),
             releases,
             held,
         };
-        self.environments.insert(environment.to_owned(), known);
+        let known = self.environments.get(environment);
+        if known.is_some_and(|known| known.is_same(&now)) {
+            // It is read once more, by a replica that got it back.
+            return;
+        }
+        self.environments.insert(environment.to_owned(), now);
         self.tell(environment);
     }
 
@@ -203,6 +208,12 @@ fn is_same(a: &Status, b: &Status) -> bool {
 }
 
 impl Environment {
+    /// Whether it is the same commit, whatever is known of it.
+    fn is_same(&self, other: &Self) -> bool {
+        let is_of_it = self.commit == other.commit && self.repository == other.repository;
+        is_of_it && self.held == other.held && self.releases.keys().eq(other.releases.keys())
+    }
+
     fn status(&self, environment: &str) -> Status {
         let (state, description) = self.judge();
         Status {
@@ -455,6 +466,8 @@ mod tests {
             looked("a", "old", End::Waiting, "its end waits for consent"),
             looked("a", "db", End::Unchanged, ""),
             looked("a", "db", End::Unchanged, ""),
+            // A replica that lost the environment got it back.
+            loaded("a", &["web", "db"]),
         ]);
         assert_eq!(
             news,

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::Timestamp;
+use pleach_domain::audit::LastPlan;
 use pleach_domain::inventory::{
     Attempt, AttemptResult, Entry, EntryState, Installed, Inventory, Override,
 };
@@ -29,6 +30,19 @@ pub(super) fn attempt(desired: &Desired) -> Attempt {
         digest: desired.digest(),
         at: Timestamp::now(),
     }
+}
+
+/// The writes of a plan that is about to be carried out.
+pub(super) fn last_plan(
+    desired: &Desired,
+    observed: &Observed,
+    plan: &Plan,
+    at: Timestamp,
+) -> LastPlan {
+    let paths = Paths::new(&observed.discovery, &desired.manifests);
+    LastPlan::of(plan, (at, &desired.revision), |id| {
+        Some(paths.of_kind(&id.group_kind())?.plural)
+    })
 }
 
 /// Whether carrying out a plan would write something, be it only the record.

@@ -15,6 +15,7 @@ mod end;
 mod journals;
 mod orders;
 mod parent;
+mod plans;
 mod salvage;
 mod setup;
 mod shards;
@@ -41,6 +42,7 @@ pub use announce::{Announcement, announce};
 pub use conditions::tell;
 pub use journals::read_journals;
 pub use orders::order;
+pub use plans::last_plan;
 pub use salvage::Salvaged;
 
 /// The Secret that holds the key of digests.

@@ -18,6 +18,8 @@ pub mod labels {
     pub const RELEASE: &str = "pleach.dev/release";
     /// `true` on the journal of a release.
     pub const JOURNAL: &str = "pleach.dev/journal";
+    /// `true` on the writes of the last plan of a release.
+    pub const PLAN: &str = "pleach.dev/plan";
 }
 
 /// Annotations that pleach reads and writes.

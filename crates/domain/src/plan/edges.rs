@@ -11,6 +11,7 @@ use super::draft::{Ctx, Draft};
 use super::model::{Action, Direction, EdgeReason, Need, StepId, Until};
 use crate::object::ObjectId;
 use crate::observe::Served;
+pub(super) use dependencies::answering;
 use dependencies::{Dependency, dependencies};
 use reverse::{Turned, turn};
 

@@ -297,7 +297,7 @@ pub enum EdgeReason {
     Reference,
     /// A registration needs the workload behind its Service.
     Backend,
-    /// A custom resource is intercepted by a registration.
+    /// A custom resource is intercepted by a registration, and by who answers it.
     Intercepts,
     /// Annotation `pleach.dev/after`.
     After,

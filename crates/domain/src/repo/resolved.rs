@@ -94,7 +94,7 @@ impl ClusterRef {
 }
 
 /// A release with its bundle, version and values.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct ResolvedRelease {
     /// Environment and release.
     pub name: ReleaseName,

@@ -1,33 +1,35 @@
 //! Disturbs pleach and looks what becomes of it: `make chaos`.
 //!
-//! Arguments: `--runs N` (seeds, from `--seed N` on), `--only kills`, `--only storm`
-//! or `--only replicas`, `--kills N` (of each leg, instead of all), `--pleach FILE`.
+//! Arguments: `--runs N` (seeds, from `--seed N` on), `--only storm`, `--only
+//! moves`, `--only replicas` or `--only kills`, `--kills N` (of each leg, instead of
+//! all), `--jobs N` (control planes side by side), `--pleach FILE`.
+//!
+//! Each job is a process in a network of its own, with a control plane of its
+//! own: seeds never meet, so that one alone does what it did among others. What
+//! fails is told at once and once more at the end; the others go on.
 
-use std::collections::BTreeMap;
-use std::io::Write as _;
-use std::path::{Path, PathBuf};
+use std::io::{Read as _, Seek as _, Write as _};
+use std::path::PathBuf;
 use std::process::ExitCode;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use anyhow::{Context as _, bail};
 use pleach::io::throwaway::isolate;
-use pleach_testkit::chaos::kills::{Kills, Leg};
-use pleach_testkit::chaos::replicas;
-use pleach_testkit::chaos::storm::{Played, Storm};
-use pleach_testkit::generated::Shape;
+use pleach_testkit::chaos::lane::{Lane, Report, Work};
 
-/// What generated bundles are like.
-const SHAPE: Shape = Shape {
-    objects: 200,
-    namespaces: 3,
-};
+/// What there is to play.
+const PLAYS: [&str; 4] = ["storm", "moves", "replicas", "kills"];
 
 struct Arguments {
     pleach: PathBuf,
-    seed: u64,
-    runs: u64,
-    kills: Option<usize>,
-    only: Option<String>,
+    first: u64,
+    storms: u64,
+    moves: u64,
+    kills: Option<Option<usize>>,
+    replicas: bool,
+    jobs: usize,
+    /// One of the jobs: this process is it.
+    job: Option<usize>,
 }
 
 fn main() -> ExitCode {
@@ -47,42 +49,83 @@ fn say(text: &str) {
 
 fn run() -> anyhow::Result<ExitCode> {
     let arguments = arguments()?;
-    // Pods have to answer, in a network of their own.
-    if !isolate::pods_can_answer() {
-        let status = isolate::reexec(std::env::args_os().skip(1))?;
-        let ended = u8::try_from(status.code().unwrap_or(1)).unwrap_or(1);
-        return Ok(ExitCode::from(ended));
+    if let Some(job) = arguments.job {
+        return play(&arguments, job);
     }
-    let runtime = tokio::runtime::Runtime::new()?;
-    let mut failures = 0;
-    let plays = |what: &str| arguments.only.as_deref().is_none_or(|only| only == what);
-    if plays("storm") {
-        failures += runtime.block_on(storm(&arguments))?;
+    let started = Instant::now();
+    let jobs: Vec<anyhow::Result<Report>> = std::thread::scope(|scope| {
+        let jobs: Vec<_> = (0..arguments.jobs)
+            .map(|job| scope.spawn(move || child(job)))
+            .collect();
+        jobs.into_iter()
+            .map(|job| job.join().unwrap_or_else(|_| bail!("a job panicked")))
+            .collect()
+    });
+    let mut report = Report::default();
+    for (number, job) in jobs.into_iter().enumerate() {
+        match job {
+            Ok(one) => report.add(one),
+            Err(error) => report.failures.push(format!("job {number}: {error:#}")),
+        }
     }
-    if plays("replicas") {
-        failures += runtime.block_on(replicas(&arguments));
-    }
-    if plays("kills") {
-        failures += runtime.block_on(kills(&arguments))?;
-    }
-    say(&format!("{failures} failures"));
-    Ok(if failures == 0 {
+    say(&format!(
+        "\n{report}\n{:.0} s with {} control planes",
+        started.elapsed().as_secs_f64(),
+        arguments.jobs
+    ));
+    Ok(if report.failures.is_empty() {
         ExitCode::SUCCESS
     } else {
         ExitCode::FAILURE
     })
 }
 
+/// Starts a job as a process of its own, and reads what it reports at its end.
+fn child(job: usize) -> anyhow::Result<Report> {
+    let mut output = tempfile::tempfile()?;
+    let mut command = isolate::command(std::env::current_exe()?);
+    command
+        .args(std::env::args_os().skip(1))
+        .args(["--job", &job.to_string()])
+        .stdout(output.try_clone()?);
+    let status = isolate::run(command)?;
+    let mut text = String::new();
+    output.rewind()?;
+    output.read_to_string(&mut text)?;
+    serde_json::from_str(&text).with_context(|| format!("it ended without a report ({status})"))
+}
+
+/// Does the share of one job.
+fn play(arguments: &Arguments, job: usize) -> anyhow::Result<ExitCode> {
+    let runtime = tokio::runtime::Runtime::new()?;
+    let share = |count: u64| -> Vec<u64> {
+        (arguments.first..arguments.first + count)
+            .skip(job)
+            .step_by(arguments.jobs)
+            .collect()
+    };
+    let work = Work {
+        storms: share(arguments.storms),
+        moves: share(arguments.moves),
+        kills: arguments.kills,
+        // They last for minutes, and are the last job's.
+        replicas: (arguments.replicas && job + 1 == arguments.jobs).then_some(arguments.first),
+        of: (job, arguments.jobs),
+    };
+    let lane = Lane::new(&arguments.pleach, move |text: &str| {
+        say(&format!("[{job}] {text}"))
+    });
+    let report = runtime.block_on(lane.play(&work));
+    let mut out = std::io::stdout();
+    writeln!(out, "{}", serde_json::to_string(&report)?)?;
+    Ok(ExitCode::SUCCESS)
+}
+
 fn arguments() -> anyhow::Result<Arguments> {
     let program = std::env::current_exe().context("failed to find this program")?;
-    let mut read = Arguments {
-        pleach: program.with_file_name("pleach"),
-        seed: 1,
-        runs: 200,
-        kills: None,
-        only: None,
-    };
-    let mut runs = None;
+    let mut pleach = program.with_file_name("pleach");
+    let mut only: Option<String> = None;
+    let (mut seed, mut runs, mut kills, mut jobs, mut job) = (None, None, None, None, None);
     let mut arguments = std::env::args().skip(1);
     while let Some(argument) = arguments.next() {
         let mut value = || {
@@ -90,126 +133,52 @@ fn arguments() -> anyhow::Result<Arguments> {
                 .next()
                 .with_context(|| format!("{argument} needs a value"))
         };
-        let number = |text: String| text.parse().with_context(|| format!("{text} is no number"));
+        let number = |text: String| -> anyhow::Result<u64> {
+            text.parse().with_context(|| format!("{text} is no number"))
+        };
         match argument.as_str() {
-            "--seed" => {
-                read.seed = number(value()?)?;
-                // One seed is meant, if nothing else is said.
-                read.runs = 1;
-                read.only.get_or_insert_with(|| "storm".to_owned());
-            }
+            "--seed" => seed = Some(number(value()?)?),
             "--runs" => runs = Some(number(value()?)?),
-            "--kills" => read.kills = Some(value()?.parse().context("--kills needs a number")?),
+            "--kills" => kills = Some(usize::try_from(number(value()?)?)?),
+            "--jobs" => jobs = Some(usize::try_from(number(value()?)?.max(1))?),
+            "--job" => job = Some(usize::try_from(number(value()?)?)?),
             "--only" => match value()? {
-                only if ["kills", "storm", "replicas"].contains(&only.as_str()) => {
-                    read.only = Some(only);
-                }
-                other => bail!("{other} is nothing; there are kills, storm and replicas"),
+                one if PLAYS.contains(&one.as_str()) => only = Some(one),
+                other => bail!("{other} is nothing; there are {}", PLAYS.join(", ")),
             },
-            "--pleach" => read.pleach = PathBuf::from(value()?),
+            "--pleach" => pleach = PathBuf::from(value()?),
             other => bail!(
-                "unknown argument {other}; there are --seed N, --runs N, --kills N, --only kills|storm|replicas, --pleach FILE"
+                "unknown argument {other}; there are --seed N, --runs N, --kills N, --jobs N, --only {}, --pleach FILE",
+                PLAYS.join("|")
             ),
         }
     }
-    read.runs = runs.unwrap_or(read.runs);
-    Ok(read)
-}
-
-/// Plays seeds. Gives how many failed.
-async fn storm(arguments: &Arguments) -> anyhow::Result<usize> {
-    let started = Instant::now();
-    let storm = Storm::start(&arguments.pleach, SHAPE, true).await?;
-    let mut failures = 0;
-    let mut all = Played::default();
-    for seed in arguments.seed..arguments.seed + arguments.runs {
-        match storm.play(seed).await {
-            Ok(played) => {
-                say(&format!("seed {seed}: {played}"));
-                all.add(played);
-            }
-            Err(error) => {
-                failures += 1;
-                say(&format!(
-                    "seed {seed}: FAILED\n{error:#}\nagain: make chaos CHAOS=\"--seed {seed}\""
-                ));
-            }
-        }
-    }
-    let took = started.elapsed().as_secs_f64();
-    let seeds = arguments.runs;
-    say(&format!(
-        "{seeds} seeds in {took:.0} s, {failures} failed; the others: {all}"
-    ));
-    Ok(failures)
-}
-
-/// Kills one of two replicas of the loop every few seconds, for five minutes.
-/// Gives whether that was too much for them.
-async fn replicas(arguments: &Arguments) -> usize {
-    let terms = replicas::Terms {
-        lasts: Duration::from_mins(5),
-        kills: Duration::from_secs(5),
-        commits: Duration::from_secs(2),
-        seed: arguments.seed,
+    // One seed is meant, if nothing else is said.
+    let one = seed.map(|_| 1);
+    let wants = |what: &str| only.as_ref().is_none_or(|only| only == what);
+    let seeds = |what: &str, usual: u64| {
+        let count = runs.or(one).unwrap_or(usual);
+        if wants(what) { count } else { 0 }
     };
-    match replicas::play(&arguments.pleach, terms).await {
-        Ok(played) => {
-            say(&format!("two replicas: {played}"));
-            0
-        }
-        Err(error) => {
-            say(&format!(
-                "two replicas: FAILED\n{error:#}\nagain: make chaos CHAOS=\"--seed {} --only replicas\"",
-                arguments.seed
-            ));
-            1
-        }
+    let (storms, moves) = (seeds("storm", 200), seeds("moves", 100));
+    let is_about_seeds = seed.is_some() && only.is_none();
+    let at_most = storms.max(moves);
+    let kills = (wants("kills") && !is_about_seeds).then_some(kills);
+    let replicas = wants("replicas") && !is_about_seeds;
+    // Most of the time is waiting.
+    let usual = std::thread::available_parallelism().map_or(4, |cores| cores.get() * 2);
+    let mut jobs = jobs.unwrap_or(usual);
+    if kills.is_none() {
+        jobs = jobs.min(usize::try_from(at_most)?.max(1));
     }
-}
-
-/// Kills the example at its writes. Gives how many kills were not got over.
-async fn kills(arguments: &Arguments) -> anyhow::Result<usize> {
-    let started = Instant::now();
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
-    let mut kills = Kills::start(&arguments.pleach, &root).await?;
-    let points = Leg::ALL.map(|leg| (leg, kills.points(leg, arguments.kills)));
-    for (leg, points) in &points {
-        say(&format!(
-            "{leg}: {} writes, {} points",
-            kills.writes(*leg),
-            points.len()
-        ));
-    }
-    let rounds = points.iter().map(|(_, points)| points.len()).max();
-    let (mut happened, mut failures) = (0, 0);
-    for number in 0..rounds.unwrap_or_default() {
-        let points: BTreeMap<_, _> = points
-            .iter()
-            .filter_map(|(leg, points)| Some((*leg, vec![*points.get(number)?])))
-            .collect();
-        match kills.round(&points).await {
-            Ok(round) => {
-                happened += round.kills;
-                let took = round.took.iter();
-                let took = took.map(|(leg, took)| format!("{leg} {:.1} s", took.as_secs_f64()));
-                say(&format!(
-                    "round {number}: {}",
-                    took.collect::<Vec<_>>().join(", ")
-                ));
-            }
-            Err(error) => {
-                failures += 1;
-                say(&format!("{points:?}: FAILED\n{error:#}"));
-                // What it left would spoil the next round.
-                drop(kills);
-                kills = Kills::start(&arguments.pleach, &root).await?;
-            }
-        }
-    }
-    say(&format!(
-        "{happened} kills in {:.0} s, {failures} rounds failed",
-        started.elapsed().as_secs_f64()
-    ));
-    Ok(failures)
+    Ok(Arguments {
+        pleach,
+        first: seed.unwrap_or(1),
+        storms,
+        moves,
+        kills,
+        replicas,
+        jobs,
+        job,
+    })
 }

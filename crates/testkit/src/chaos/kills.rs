@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail, ensure};
 use kube::Client;
+use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use super::{is_change, is_sound, nth_change};
@@ -36,7 +37,7 @@ const MOMENTS: [Moment; 3] = [
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// A change of the release.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Leg {
     /// The old version comes.
     Install,

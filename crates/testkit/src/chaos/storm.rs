@@ -2,7 +2,6 @@
 //! away, while requests fail, the program is killed and the control plane
 //! crashes. One control plane serves many seeds.
 
-use std::collections::BTreeMap;
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -11,17 +10,15 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail, ensure};
 use fastrand::Rng;
-use futures::stream::{self, StreamExt as _, TryStreamExt as _};
 use kube::Client;
 use pleach::io::throwaway::{ControlPlane, Network, Options};
-use serde_json::Value;
+use serde::{Deserialize, Serialize};
 
 use super::weather::{Restart, Weather};
-use super::{is_change, is_sound};
+use super::{is_change, is_sound, place};
 use crate::control_plane::{binaries, client};
-use crate::dump::{Found, everything};
 use crate::faults::{FaultProxy, Seen};
-use crate::generated::{Generated, LABEL, Shape, Side};
+use crate::generated::{Generated, Shape, Side};
 use crate::kubectl::Kubectl;
 use crate::program::{KILLED, Program, Run, Victim};
 use crate::proof;
@@ -31,14 +28,8 @@ use crate::repository::TestRepo;
 /// not ready, killed.
 const EXPECTED: [i32; 6] = [0, 1, 4, 5, 6, KILLED];
 
-/// How long the control plane may take to come back.
-const RETURN: Duration = Duration::from_mins(1);
-
 /// How long the cluster may need to become what was asked for.
 const PATIENCE: Duration = Duration::from_secs(15);
-
-/// Deletions under way at a time.
-const CONCURRENCY: usize = 16;
 
 /// A control plane on which seeds are played.
 pub struct Storm {
@@ -55,7 +46,7 @@ pub struct Storm {
 }
 
 /// How a seed went.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Played {
     /// Runs in bad weather.
     pub disturbed: usize,
@@ -67,7 +58,9 @@ pub struct Played {
     pub restarts: usize,
     /// Requests that met a fault.
     pub faults: usize,
-    /// How long it took.
+    /// How long the program ran.
+    pub ran: Duration,
+    /// How long all of it took.
     pub took: Duration,
 }
 
@@ -79,6 +72,7 @@ impl Played {
         self.killed += other.killed;
         self.restarts += other.restarts;
         self.faults += other.faults;
+        self.ran += other.ran;
         self.took += other.took;
     }
 }
@@ -87,12 +81,13 @@ impl fmt::Display for Played {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             out,
-            "{} disturbed runs, of which {} succeeded and {} were killed; {} faults, {} crashes, {:.1} s",
+            "{} disturbed runs, of which {} succeeded and {} were killed; {} faults, {} crashes, {:.1} s of {:.1} s in the program",
             self.disturbed,
             self.succeeded,
             self.killed,
             self.faults,
             self.restarts,
+            self.ran.as_secs_f64(),
             self.took.as_secs_f64()
         )
     }
@@ -154,7 +149,7 @@ impl Storm {
         let result = act.play(&repo).await;
         let mut played = act.played;
         // Whatever happened, the next seed finds its place empty.
-        self.clear(&name).await?;
+        place::clear(&self.client, &name).await?;
         result.with_context(|| {
             format!(
                 "seed {seed}; what changes:\n  {}",
@@ -189,62 +184,6 @@ impl Storm {
         repo.commit("Install")?;
         Ok(repo)
     }
-
-    /// What lies in the cluster, when the control plane answers.
-    async fn look(&self) -> anyhow::Result<BTreeMap<String, Found>> {
-        let started = Instant::now();
-        loop {
-            match tokio::time::timeout(RETURN, self.look_once()).await? {
-                Ok(all) => return Ok(all),
-                Err(error) if started.elapsed() > RETURN => {
-                    return Err(error).context("the control plane does not come back");
-                }
-                Err(_) => tokio::time::sleep(Duration::from_millis(100)).await,
-            }
-        }
-    }
-
-    async fn look_once(&self) -> anyhow::Result<BTreeMap<String, Found>> {
-        let request = http::Request::get("/readyz").body(Vec::new())?;
-        self.client.request_text(request).await?;
-        everything(&self.client).await
-    }
-
-    /// Removes what a seed left. Namespaces go by themselves afterwards.
-    async fn clear(&self, name: &str) -> anyhow::Result<()> {
-        let all = self.look().await?;
-        let release = format!("{name}.app");
-        let left = all.into_values().filter(|found| {
-            let metadata = &found.object["metadata"];
-            let object = metadata["name"].as_str().unwrap_or_default();
-            let is_global = metadata["namespace"].is_null();
-            let is_state = metadata["namespace"] == "pleach-system" || is_global;
-            is_global && metadata["labels"][LABEL] == name
-                || is_state && (object == release || object.starts_with(&format!("{release}.")))
-        });
-        stream::iter(left)
-            .map(|found| self.delete(found.path))
-            .buffer_unordered(CONCURRENCY)
-            .try_collect::<()>()
-            .await
-    }
-
-    async fn delete(&self, path: String) -> anyhow::Result<()> {
-        let request = http::Request::delete(&path).body(Vec::new())?;
-        match self.client.request::<Value>(request).await {
-            Ok(_) => Ok(()),
-            Err(kube::Error::Api(status)) if status.code == 404 => Ok(()),
-            Err(error) => Err(error).with_context(|| format!("failed to delete {path}")),
-        }
-    }
-}
-
-/// Whether it is something of a release that is there for a while only: its
-/// journal, its Lease, a gate.
-fn is_temporary(id: &str, release: &str) -> bool {
-    id == format!("ConfigMap/pleach-system/{release}.journal")
-        || id == format!("Lease.coordination.k8s.io/pleach-system/{release}")
-        || id.contains("AdmissionPolicy") && id.contains(&format!("/{release}."))
 }
 
 fn environment_file(name: &str) -> String {
@@ -334,6 +273,7 @@ impl Act<'_> {
             )
         };
         let run = run.with_context(faults)?;
+        self.played.ran += run.took;
         is_sound(&run).with_context(faults)?;
         ensure!(
             EXPECTED.contains(&run.code),
@@ -350,17 +290,18 @@ impl Act<'_> {
                 "/apis/coordination.k8s.io/v1/namespaces/pleach-system/leases/{}.app",
                 self.bundle.name()
             );
-            storm.look().await?;
-            storm.delete(lease).await?;
+            place::look(&storm.client).await?;
+            place::delete(&storm.client, &lease).await?;
         } else if weather.restarts() {
-            storm.look().await?;
+            place::look(&storm.client).await?;
         }
         Ok(())
     }
 
     /// A run in good weather, which gets there.
-    async fn undisturbed(&self, args: &[&str], wanted: Option<Side>) -> anyhow::Result<()> {
+    async fn undisturbed(&mut self, args: &[&str], wanted: Option<Side>) -> anyhow::Result<()> {
         let run = self.calm.run(args).await?;
+        self.played.ran += run.took;
         is_sound(&run)?;
         let is_gone = args[0] == "uninstall" && run.says("is not installed");
         ensure!(
@@ -370,9 +311,10 @@ impl Act<'_> {
         self.is_as_wanted(&run, wanted).await
     }
 
-    async fn writes_nothing(&self, args: &[&str]) -> anyhow::Result<()> {
+    async fn writes_nothing(&mut self, args: &[&str]) -> anyhow::Result<()> {
         self.storm.proxy.reset();
         let run = self.program.run(args).await?.ended_with(0)?;
+        self.played.ran += run.took;
         let log = self.storm.proxy.log();
         let writes: Vec<String> = log
             .requests
@@ -389,7 +331,7 @@ impl Act<'_> {
     async fn is_as_wanted(&self, run: &Run, wanted: Option<Side>) -> anyhow::Result<()> {
         let started = Instant::now();
         loop {
-            let all = self.storm.look().await?;
+            let all = place::look(&self.storm.client).await?;
             let live = all
                 .into_iter()
                 .map(|(id, found)| (id, found.object))
@@ -398,7 +340,7 @@ impl Act<'_> {
             let name = self.bundle.name();
             let left = live
                 .keys()
-                .filter(|id| is_temporary(id, &format!("{name}.app")));
+                .filter(|id| place::is_temporary(id, &format!("{name}.app")));
             wrong.extend(left.map(|id| format!("{id} is left")));
             if wrong.is_empty() {
                 return Ok(());

@@ -14,6 +14,7 @@ use futures::stream;
 use http::{HeaderMap, HeaderValue, Request, Response, StatusCode, header, request::Parts};
 use http_body_util::{BodyExt as _, Collected, Full, StreamBody, combinators::BoxBody};
 use hyper::body::{Frame, Incoming};
+use hyper::client::conn::http1::SendRequest;
 use hyper_util::rt::TokioIo;
 use kube::{
     Config,
@@ -56,11 +57,16 @@ struct Close;
 /// A hook that waits for the end of a client's connection.
 type AfterAnswer = Arc<Mutex<Option<Arc<Fault>>>>;
 
+/// A connection to the API server.
+type Sender = SendRequest<Full<Bytes>>;
+
 /// Forwards requests to one API server.
 pub(super) struct Relay {
     recorder: Arc<Recorder>,
     authority: http::uri::Authority,
     tls: TlsConnector,
+    /// Connections whose last answer may have been read to its end.
+    used: Mutex<Vec<Sender>>,
 }
 
 impl Relay {
@@ -78,6 +84,7 @@ impl Relay {
             recorder,
             authority: authority.context("the cluster has no address")?.clone(),
             tls: TlsConnector::from(Arc::new(tls)),
+            used: Mutex::default(),
         }))
     }
 
@@ -185,17 +192,32 @@ impl Relay {
         })
     }
 
-    /// Sends a request on a connection of its own.
-    async fn ask(&self, head: &Parts, body: Bytes) -> anyhow::Result<Response<Body>> {
+    /// A connection that nobody uses: greeting the server costs more than most
+    /// of its answers.
+    async fn sender(&self) -> anyhow::Result<Sender> {
+        let free = {
+            let mut used = self.used.lock().unwrap_or_else(PoisonError::into_inner);
+            used.retain(|sender| !sender.is_closed());
+            let free = used.iter().position(SendRequest::is_ready);
+            free.map(|place| used.swap_remove(place))
+        };
+        if let Some(sender) = free {
+            return Ok(sender);
+        }
         let port = self.authority.port_u16().unwrap_or(443);
         let stream = TcpStream::connect((self.authority.host(), port)).await?;
         let name = ServerName::try_from(self.authority.host().to_owned())?;
         let stream = self.tls.connect(name, stream).await?;
-        let (mut sender, connection) =
+        let (sender, connection) =
             hyper::client::conn::http1::handshake(TokioIo::new(stream)).await?;
-        // Ends with the answer, or with the proxy's own runtime.
+        // Ends with the server's end of it, or with the proxy's own runtime.
         Handle::current().spawn(connection);
+        Ok(sender)
+    }
 
+    /// Sends a request on a connection that nobody else uses meanwhile.
+    async fn ask(&self, head: &Parts, body: Bytes) -> anyhow::Result<Response<Body>> {
+        let mut sender = self.sender().await?;
         let path = head.uri.path_and_query();
         let mut request = Request::new(Full::new(body));
         *request.method_mut() = head.method.clone();
@@ -205,6 +227,9 @@ impl Relay {
         request.headers_mut().insert(header::HOST, host);
 
         let mut response = sender.send_request(request).await?;
+        let mut used = self.used.lock().unwrap_or_else(PoisonError::into_inner);
+        used.push(sender);
+        drop(used);
         let headers = std::mem::take(response.headers_mut());
         *response.headers_mut() = end_to_end(headers);
         Ok(response.map(|body| body.map_err(io::Error::other).boxed()))

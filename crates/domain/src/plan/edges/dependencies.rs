@@ -117,7 +117,8 @@ fn after_nothing(ctx: &Ctx<'_>, id: &ObjectId, kind: &str, name: &str) -> Findin
 }
 
 /// Custom resources of the release come after the registrations that intercept
-/// them, except where the registration itself needs them. Custom resources of
+/// them, and after who answers those, except where the registration itself needs
+/// them. Custom resources of
 /// others do not: they come before the workloads, which may need what they make.
 fn intercept<'a>(ctx: &Ctx<'a>, found: &mut Vec<Dependency<'a>>) {
     let registrations: Vec<(&'a ObjectId, &Facts)> = ctx
@@ -140,20 +141,42 @@ fn intercept<'a>(ctx: &Ctx<'a>, found: &mut Vec<Dependency<'a>>) {
     }
     for (registration, facts) in registrations {
         let ancestors = ancestors(registration, &needs);
+        let answering = answering(ctx, registration, facts);
         for &(id, plural) in &resources {
             if ancestors.contains(id) || !is_intercepted(facts, id, plural) {
                 continue;
             }
             // Known to the next registration too, or two of them could close a circle.
             needs.entry(id).or_default().push(registration);
-            found.push(Dependency {
-                from: registration,
-                to: id,
-                need: Need::Applied,
-                why: EdgeReason::Intercepts,
-            });
+            let mut comes_after = |from: &'a ObjectId, need: Need| {
+                found.push(Dependency {
+                    from,
+                    to: id,
+                    need,
+                    why: EdgeReason::Intercepts,
+                });
+            };
+            comes_after(registration, Need::Applied);
+            // Whoever answers is asked about it, also where the registration is
+            // as wanted: the former version may refuse what the new one knows.
+            for workload in &answering {
+                comes_after(workload, Need::Ready);
+            }
         }
     }
+}
+
+/// The workloads that answer for a registration, as far as it waits for them.
+pub(in crate::plan) fn answering<'a>(
+    ctx: &Ctx<'a>,
+    registration: &ObjectId,
+    facts: &Facts,
+) -> Vec<&'a ObjectId> {
+    if ctx.is_applied_only(&ctx.stage_of(registration)) {
+        return Vec::new();
+    }
+    let services = facts.services.iter();
+    services.flat_map(|service| ctx.backends(service)).collect()
 }
 
 /// The plural of a custom resource whose CRD is part of the release.

@@ -1,0 +1,501 @@
+//! What must hold at every moment of a move, judged by what the API server told
+//! those who watched it, change by change.
+//!
+//! Versions of objects count the writes of the whole store, so changes of
+//! several kinds have one order: after each of them the rights of every running
+//! pod are compared with what the version that it is of needs.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use anyhow::{Context as _, bail};
+use futures::{StreamExt as _, TryStreamExt as _};
+use kube::api::{
+    ApiResource, DynamicObject, GroupVersionKind, ListParams, WatchEvent, WatchParams,
+};
+use kube::{Api, Client};
+use serde_json::{Value, json};
+use tokio::task::JoinSet;
+
+use crate::generated::{Moving, Side};
+
+/// What is followed: group, version, kind and plural.
+const KINDS: [(&str, &str, &str, &str); 6] = [
+    ("", "v1", "Pod", "pods"),
+    ("apps", "v1", "Deployment", "deployments"),
+    ("rbac.authorization.k8s.io", "v1", "Role", "roles"),
+    (
+        "rbac.authorization.k8s.io",
+        "v1",
+        "RoleBinding",
+        "rolebindings",
+    ),
+    (
+        "rbac.authorization.k8s.io",
+        "v1",
+        "ClusterRole",
+        "clusterroles",
+    ),
+    (
+        "rbac.authorization.k8s.io",
+        "v1",
+        "ClusterRoleBinding",
+        "clusterrolebindings",
+    ),
+];
+
+/// How long the last changes may be on their way.
+const LAG: Duration = Duration::from_millis(500);
+
+/// Violations that are told.
+const TOLD: usize = 10;
+
+/// One change that the server told of.
+#[derive(Debug, Clone)]
+pub(super) struct Change {
+    /// Version of the object, which orders changes of all kinds; 0 for what was
+    /// there at the beginning.
+    version: u64,
+    kind: &'static str,
+    is_gone: bool,
+    object: Value,
+}
+
+/// Somebody who watches.
+pub(super) struct Judge {
+    changes: Arc<Mutex<Vec<Change>>>,
+    watches: JoinSet<anyhow::Result<()>>,
+}
+
+impl Judge {
+    /// Begins to watch: what is there already comes first.
+    pub(super) async fn start(client: &Client) -> anyhow::Result<Self> {
+        let changes: Arc<Mutex<Vec<Change>>> = Arc::default();
+        let mut watches = JoinSet::new();
+        for (group, version, kind, plural) in KINDS {
+            let gvk = GroupVersionKind::gvk(group, version, kind);
+            let resource = ApiResource::from_gvk_with_plural(&gvk, plural);
+            let api: Api<DynamicObject> = Api::all_with(client.clone(), &resource);
+            let list = api.list(&ListParams::default()).await?;
+            for object in list.items {
+                let object = serde_json::to_value(object)?;
+                lock(&changes).push(Change {
+                    version: 0,
+                    kind,
+                    is_gone: false,
+                    object,
+                });
+            }
+            let from = list.metadata.resource_version.unwrap_or_default();
+            watches.spawn(follow(api, kind, from, Arc::clone(&changes)));
+        }
+        Ok(Self { changes, watches })
+    }
+
+    /// Everything that was told, in its order.
+    pub(super) async fn changes(mut self) -> anyhow::Result<Vec<Change>> {
+        tokio::time::sleep(LAG).await;
+        if let Some(ended) = self.watches.try_join_next() {
+            ended??;
+            bail!("a watch ended by itself");
+        }
+        self.watches.shutdown().await;
+        let mut changes = std::mem::take(&mut *lock(&self.changes));
+        changes.sort_by_key(|change| change.version);
+        Ok(changes)
+    }
+}
+
+fn lock(changes: &Mutex<Vec<Change>>) -> std::sync::MutexGuard<'_, Vec<Change>> {
+    changes.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn note(
+    changes: &Mutex<Vec<Change>>,
+    kind: &'static str,
+    is_gone: bool,
+    object: &DynamicObject,
+) -> anyhow::Result<()> {
+    let object = serde_json::to_value(object)?;
+    let version = object["metadata"]["resourceVersion"].as_str();
+    let version = version.and_then(|version| version.parse().ok());
+    lock(changes).push(Change {
+        version: version.context("an object has no version")?,
+        kind,
+        is_gone,
+        object,
+    });
+    Ok(())
+}
+
+async fn follow(
+    api: Api<DynamicObject>,
+    kind: &'static str,
+    mut from: String,
+    changes: Arc<Mutex<Vec<Change>>>,
+) -> anyhow::Result<()> {
+    loop {
+        let events = api.watch(&WatchParams::default(), &from).await?;
+        let mut events = events.into_stream().boxed();
+        while let Some(event) = events.next().await {
+            let (object, is_gone) = match event? {
+                WatchEvent::Added(object) | WatchEvent::Modified(object) => (object, false),
+                WatchEvent::Deleted(object) => (object, true),
+                WatchEvent::Bookmark(_) => continue,
+                WatchEvent::Error(status) => bail!("the watch of {kind} failed: {status:?}"),
+            };
+            note(&changes, kind, is_gone, &object)?;
+            from = object.metadata.resource_version.unwrap_or_default();
+        }
+    }
+}
+
+/// One thing that an account may do: where, group, resource, name and verb.
+type Right = (String, String, String, String, String);
+
+/// What accounts may do, by namespace and name.
+type Rights = BTreeMap<(String, String), BTreeSet<Right>>;
+
+/// Everywhere.
+const EVERYWHERE: &str = "*";
+
+/// The rights that roles and bindings give to accounts. Rules without `*`.
+fn rights<'a>(objects: impl Iterator<Item = &'a Value>) -> Rights {
+    let mut roles: BTreeMap<(String, String, String), &Value> = BTreeMap::new();
+    let mut bindings = Vec::new();
+    for object in objects {
+        let kind = text(&object["kind"]);
+        if kind.ends_with("RoleBinding") {
+            bindings.push(object);
+        } else if kind.ends_with("Role") {
+            let (namespace, name) = place(object);
+            roles.insert((kind, namespace, name), &object["rules"]);
+        }
+    }
+    let mut rights = Rights::new();
+    for binding in bindings {
+        let (namespace, _) = place(binding);
+        let role = &binding["roleRef"];
+        let of = match role["kind"].as_str() {
+            Some("Role") => namespace.clone(),
+            _ => String::new(),
+        };
+        let Some(rules) = roles.get(&(text(&role["kind"]), of, text(&role["name"]))) else {
+            continue;
+        };
+        let scope = match namespace.as_str() {
+            "" => EVERYWHERE.to_owned(),
+            _ => namespace.clone(),
+        };
+        for subject in array(&binding["subjects"]) {
+            if subject["kind"] == "ServiceAccount" {
+                let account = (text(&subject["namespace"]), text(&subject["name"]));
+                let has = rights.entry(account).or_default();
+                has.extend(array(rules).iter().flat_map(|rule| atoms(&scope, rule)));
+            }
+        }
+    }
+    rights
+}
+
+fn atoms(scope: &str, rule: &Value) -> Vec<Right> {
+    let all = [json!("")];
+    let names = match array(&rule["resourceNames"]) {
+        [] => &all[..],
+        names => names,
+    };
+    let mut atoms = Vec::new();
+    for group in array(&rule["apiGroups"]) {
+        for resource in array(&rule["resources"]) {
+            for name in names {
+                for verb in array(&rule["verbs"]) {
+                    let [group, resource, name, verb] = [group, resource, name, verb].map(text);
+                    atoms.push((scope.to_owned(), group, resource, name, verb));
+                }
+            }
+        }
+    }
+    atoms
+}
+
+fn may(has: &BTreeSet<Right>, wanted: &Right) -> bool {
+    let mut everywhere = wanted.clone();
+    EVERYWHERE.clone_into(&mut everywhere.0);
+    has.contains(wanted) || has.contains(&everywhere)
+}
+
+/// A pod that runs.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Running {
+    side: Side,
+    account: (String, String),
+    component: String,
+    /// Name of its application, where it is an agent, and its node.
+    agent: Option<(String, String)>,
+}
+
+/// The state of the cluster, as far as it is judged.
+struct Court<'a> {
+    moving: &'a Moving,
+    needs: [Rights; 2],
+    pods: BTreeMap<(String, String), Running>,
+    access: BTreeMap<(&'static str, String, String), Value>,
+    /// Controllers that are wanted, by their side.
+    controllers: BTreeMap<(String, String), (Side, bool)>,
+    wrong: BTreeSet<String>,
+}
+
+/// Everything that was not as it has to be at some moment, in words.
+pub(super) fn judge(moving: &Moving, changes: &[Change]) -> Vec<String> {
+    let needs = [Side::Old, Side::New].map(|side| rights(moving.bundle.objects(side).iter()));
+    let mut court = Court {
+        moving,
+        needs,
+        pods: BTreeMap::new(),
+        access: BTreeMap::new(),
+        controllers: BTreeMap::new(),
+        wrong: BTreeSet::new(),
+    };
+    let begun = changes.partition_point(|change| change.version == 0);
+    for change in &changes[..begun] {
+        court.learn(change);
+    }
+    court.together(0);
+    court.is_served(0);
+    for change in &changes[begun..] {
+        if court.learn(change) {
+            court.together(change.version);
+            court.is_served(change.version);
+        }
+    }
+    let count = court.wrong.len();
+    let mut wrong: Vec<String> = court.wrong.into_iter().take(TOLD).collect();
+    if count > TOLD {
+        wrong.push(format!("and {} more", count - TOLD));
+    }
+    wrong
+}
+
+impl Court<'_> {
+    fn side(&self, namespace: &str) -> Option<Side> {
+        if namespace == self.moving.from {
+            Some(Side::Old)
+        } else if namespace == self.moving.to {
+            Some(Side::New)
+        } else {
+            None
+        }
+    }
+
+    /// Takes a change in. Whether it is one that has to be judged.
+    fn learn(&mut self, change: &Change) -> bool {
+        let (namespace, name) = place(&change.object);
+        match change.kind {
+            "Pod" => {
+                let Some(side) = self.side(&namespace) else {
+                    return false;
+                };
+                let key = (namespace, name);
+                if change.is_gone || change.object["status"]["phase"] != "Running" {
+                    self.pods.remove(&key);
+                    return false;
+                }
+                let running = self.running(side, &key.0, &change.object);
+                self.pods.insert(key, running.clone()) != Some(running)
+            }
+            "Deployment" => {
+                let controller = &self.moving.product.controller;
+                let Some(side) = self.side(&namespace).filter(|_| name == *controller) else {
+                    return false;
+                };
+                let wants = !change.is_gone && change.object["spec"]["replicas"] != 0;
+                self.controllers.insert((namespace, name), (side, wants));
+                true
+            }
+            kind => {
+                let key = (kind, namespace, name);
+                if change.is_gone {
+                    self.access.remove(&key);
+                } else {
+                    let mut object = change.object.clone();
+                    object["kind"] = json!(kind);
+                    self.access.insert(key, object);
+                }
+                true
+            }
+        }
+    }
+
+    fn running(&self, side: Side, namespace: &str, pod: &Value) -> Running {
+        let spec = &pod["spec"];
+        let labels = &pod["metadata"]["labels"];
+        let account = spec["serviceAccountName"].as_str().unwrap_or("default");
+        let owner = &pod["metadata"]["ownerReferences"][0]["kind"];
+        Running {
+            side,
+            account: (namespace.to_owned(), account.to_owned()),
+            component: text(&labels[&self.moving.product.component_label]),
+            agent: (owner == "DaemonSet").then(|| (text(&labels["app"]), text(&spec["nodeName"]))),
+        }
+    }
+
+    /// No two controllers, and no two agents on a node, of different versions.
+    fn together(&mut self, version: u64) {
+        let wanted = |side| self.controllers.values().any(|one| *one == (side, true));
+        if wanted(Side::Old) && wanted(Side::New) {
+            self.wrong.insert(format!(
+                "at {version}: controllers of both versions have replicas"
+            ));
+        }
+        let controller = &self.moving.product.controller;
+        let sides: BTreeSet<bool> = self
+            .pods
+            .values()
+            .filter(|pod| pod.component == *controller)
+            .map(|pod| pod.side == Side::New)
+            .collect();
+        if sides.len() > 1 {
+            self.wrong
+                .insert(format!("at {version}: controllers of both versions run"));
+        }
+        let mut agents: BTreeMap<&(String, String), Side> = BTreeMap::new();
+        for pod in self.pods.values() {
+            let Some(agent) = &pod.agent else { continue };
+            if *agents.entry(agent).or_insert(pod.side) != pod.side {
+                let (name, node) = agent;
+                self.wrong.insert(format!(
+                    "at {version}: agents {name} of both versions run on {node}"
+                ));
+            }
+        }
+    }
+
+    /// Every pod that runs may do what its version needs.
+    fn is_served(&mut self, version: u64) {
+        let has = rights(self.access.values());
+        for ((namespace, name), pod) in &self.pods {
+            let needs = &self.needs[usize::from(pod.side == Side::New)];
+            let nothing = BTreeSet::new();
+            let has = has.get(&pod.account).unwrap_or(&nothing);
+            let needed = needs.get(&pod.account).unwrap_or(&nothing);
+            let lacking = needed.iter().find(|right| !may(has, right));
+            if let Some((scope, group, resource, _, verb)) = lacking {
+                let account = &pod.account.1;
+                self.wrong.insert(format!(
+                    "at {version}: pod {namespace}/{name} runs, and its account {account} may not {verb} {resource}.{group} in {scope}"
+                ));
+            }
+        }
+    }
+}
+
+/// Namespace and name of an object.
+fn place(object: &Value) -> (String, String) {
+    let metadata = &object["metadata"];
+    (text(&metadata["namespace"]), text(&metadata["name"]))
+}
+
+fn array(value: &Value) -> &[Value] {
+    value.as_array().map_or(&[], Vec::as_slice)
+}
+
+fn text(value: &Value) -> String {
+    value.as_str().unwrap_or_default().to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn change(version: u64, kind: &'static str, object: &Value) -> Change {
+        Change {
+            version,
+            kind,
+            is_gone: false,
+            object: object.clone(),
+        }
+    }
+
+    fn pod(moving: &Moving, namespace: &str, component: &str) -> Value {
+        json!({"metadata": {"namespace": namespace, "name": format!("{component}-x"),
+            "labels": {&moving.product.component_label: component, "app": component}},
+            "spec": {"serviceAccountName": component, "nodeName": "n"},
+            "status": {"phase": "Running"}})
+    }
+
+    /// Everything of a version that is about rights, as it is told.
+    fn access(moving: &Moving, side: Side, version: u64) -> Vec<Change> {
+        let kinds = KINDS.map(|(_, _, kind, _)| kind);
+        moving
+            .bundle
+            .objects(side)
+            .iter()
+            .filter_map(|object| {
+                let kind = kinds.into_iter().find(|kind| object["kind"] == *kind)?;
+                kind.contains("Role").then(|| change(version, kind, object))
+            })
+            .collect()
+    }
+
+    #[test]
+    fn rights_that_a_running_pod_lacks_for_a_moment_are_seen() {
+        let moving = Moving::new("m", 1);
+        let api = &moving.product.api;
+        let runs = change(2, "Pod", &pod(&moving, &moving.from, api));
+        let mut changes = access(&moving, Side::Old, 1);
+        changes.push(runs);
+        assert_eq!(judge(&moving, &changes), [""; 0]);
+        // The bindings of the new version name other accounts.
+        changes.extend(access(&moving, Side::New, 3));
+        let wrong = judge(&moving, &changes);
+        let words = format!(
+            "pod {}/{api}-x runs, and its account {api} may not",
+            moving.from
+        );
+        assert!(wrong.iter().any(|one| one.contains(&words)), "{wrong:?}");
+        // Without the pod nobody needs them.
+        changes.retain(|change| change.kind != "Pod");
+        assert_eq!(judge(&moving, &changes), [""; 0]);
+    }
+
+    #[test]
+    fn two_versions_at_the_same_time_are_seen() {
+        let moving = Moving::new("m", 1);
+        let controller = &moving.product.controller;
+        let deployment = |namespace: &str, replicas: usize| json!({"metadata": {"namespace": namespace, "name": controller}, "spec": {"replicas": replicas}});
+        let old = change(1, "Deployment", &deployment(&moving.from, 1));
+        let emptied = change(2, "Deployment", &deployment(&moving.from, 0));
+        let new = change(3, "Deployment", &deployment(&moving.to, 1));
+        assert_eq!(
+            judge(&moving, &[old.clone(), emptied, new.clone()]),
+            [""; 0]
+        );
+        assert_eq!(
+            judge(&moving, &[old, new]),
+            ["at 3: controllers of both versions have replicas"]
+        );
+        let mut agents = [&moving.from, &moving.to].map(|namespace| {
+            let mut pod = pod(&moving, namespace, "agent");
+            pod["metadata"]["ownerReferences"] = json!([{"kind": "DaemonSet"}]);
+            pod
+        });
+        let both: Vec<Change> = agents.iter().map(|pod| change(4, "Pod", pod)).collect();
+        assert_eq!(
+            judge(&moving, &both),
+            ["at 4: agents agent of both versions run on n"]
+        );
+        agents[1]["spec"]["nodeName"] = json!("other");
+        let apart: Vec<Change> = agents.iter().map(|pod| change(4, "Pod", pod)).collect();
+        assert_eq!(judge(&moving, &apart), [""; 0]);
+    }
+
+    #[test]
+    fn what_may_be_done_everywhere_may_be_done_anywhere() {
+        let rule = json!({"apiGroups": [""], "resources": ["pods"], "verbs": ["get"]});
+        let make = |scope: &str| atoms(scope, &rule).remove(0);
+        assert!(may(&BTreeSet::from([make("*")]), &make("a")));
+        assert!(may(&BTreeSet::from([make("a")]), &make("a")));
+        assert!(!may(&BTreeSet::from([make("a")]), &make("*")));
+    }
+}

@@ -1,0 +1,438 @@
+//! Generated products that move to another namespace while a user writes all the
+//! time. Nothing that the user writes fails or passes unseen, no pod lacks a right
+//! for a moment, and no two versions of a controller run at once.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, bail, ensure};
+use kube::Client;
+use pleach::io::throwaway::{ControlPlane, Network, Options};
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+
+use super::judge::{Judge, judge};
+use super::{is_sound, place};
+use crate::audit::{AuditLog, Event, Events};
+use crate::control_plane::{binaries, client};
+use crate::faults::FaultProxy;
+use crate::generated::{Moving, Side};
+use crate::kubectl::Kubectl;
+use crate::program::{Program, Run};
+use crate::proof;
+use crate::repository::TestRepo;
+use crate::world::{Report, World};
+
+/// How long the user may need for some writes.
+const PATIENCE: Duration = Duration::from_mins(1);
+
+/// How long the cluster may need to become what was asked for.
+const SETTLING: Duration = Duration::from_secs(15);
+
+/// Writes of the user before and after.
+const WRITES: usize = 15;
+
+/// Custom resources that are stored in a former version.
+const STORED: usize = 3;
+
+/// A control plane on which products move.
+pub struct Moves {
+    pleach: PathBuf,
+    plane: ControlPlane,
+    proxy: FaultProxy,
+    client: Client,
+    kubectl: Kubectl,
+    cluster: String,
+}
+
+/// How a move went.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Moved {
+    /// Writes of the user.
+    pub writes: usize,
+    /// Those of them that a gate refused.
+    pub refused: usize,
+    /// Pods that exited once, and came back.
+    pub crashes: usize,
+    /// Changes that were judged.
+    pub judged: usize,
+    /// How long the upgrade took.
+    pub upgrade: Duration,
+    /// How long all of it took.
+    pub took: Duration,
+}
+
+impl Moved {
+    /// Adds how another one went.
+    pub fn add(&mut self, other: Self) {
+        self.writes += other.writes;
+        self.refused += other.refused;
+        self.crashes += other.crashes;
+        self.judged += other.judged;
+        self.upgrade += other.upgrade;
+        self.took += other.took;
+    }
+}
+
+impl fmt::Display for Moved {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            out,
+            "{} writes of a user, of which gates refused {}; {} crashes, {} changes judged, {:.1} s of {:.1} s for upgrades",
+            self.writes,
+            self.refused,
+            self.crashes,
+            self.judged,
+            self.upgrade.as_secs_f64(),
+            self.took.as_secs_f64()
+        )
+    }
+}
+
+impl Moves {
+    /// Starts a control plane. Pods must be able to answer: see
+    /// [`crate::isolated`].
+    pub async fn start(pleach: &Path) -> anyhow::Result<Self> {
+        let plane = ControlPlane::start(Options {
+            binaries: binaries(),
+            controllers: true,
+            scheduler: true,
+            nodes: 2,
+            network: Network::Namespace,
+        })
+        .await?;
+        let kubectl = Kubectl::new(plane.kubectl(), plane.kubeconfig());
+        proof::settled(&kubectl)?;
+        Ok(Self {
+            pleach: pleach.to_owned(),
+            proxy: FaultProxy::start(plane.kubeconfig())?,
+            client: client(plane.kubeconfig()).await?,
+            cluster: proof::cluster_id(&kubectl)?,
+            kubectl,
+            plane,
+        })
+    }
+
+    /// Plays a seed to its end and cleans up after it. What is wrong is told
+    /// with all that is needed to see it again.
+    pub async fn play(&self, seed: u64) -> anyhow::Result<Moved> {
+        let started = Instant::now();
+        let name = format!("m{seed}");
+        let moving = Moving::new(&name, seed);
+        let told = || {
+            let files = moving.bundle.files();
+            let declared: Vec<&str> = files
+                .iter()
+                .filter(|(path, _)| path == "bundle.yaml" || path.ends_with("version.yaml"))
+                .map(|(_, text)| text.as_str())
+                .collect();
+            format!(
+                "seed {seed}; what changes:\n  {}\n{}",
+                moving.bundle.changes().join("\n  "),
+                declared.join("---\n")
+            )
+        };
+        let repo = self.repository(&moving)?;
+        let mut world = World::start(self.plane.kubeconfig(), moving.product.clone()).await?;
+        let mut moved = self
+            .moved(&moving, &repo, &mut world)
+            .await
+            .with_context(told)?;
+        if seed.is_multiple_of(3) {
+            self.ends(&moving, &repo).await.with_context(told)?;
+        }
+        world.stop().await.with_context(told)?;
+        self.clear(&moving).await?;
+        moved.took = started.elapsed();
+        Ok(moved)
+    }
+
+    fn repository(&self, moving: &Moving) -> anyhow::Result<TestRepo> {
+        let name = moving.bundle.name();
+        let files = moving.bundle.files().into_iter();
+        let repo =
+            TestRepo::new(files.map(|(path, text)| (format!("manifests/app/{path}"), text)))?;
+        repo.write(
+            "pleach.yaml",
+            format!("apiVersion: pleach.dev/v1alpha1\nkind: Repository\nid: {name}\n"),
+        )?;
+        repo.write(
+            environment(name),
+            format!(
+                "apiVersion: pleach.dev/v1alpha1\nkind: Environment\ncluster: {{id: {}}}\nreleases:\n  \
+                 - {{name: app, bundle: app, version: {}, namespace: {}, timeout: 1m}}\n\
+                 prune: {{max: 100000}}\nconsent:\n{}",
+                self.cluster,
+                Side::Old.version(),
+                moving.from,
+                moving.bundle.consents("app")
+            ),
+        )?;
+        repo.commit("Install")?;
+        Ok(repo)
+    }
+
+    /// Installs, moves, and looks.
+    async fn moved(
+        &self,
+        moving: &Moving,
+        repo: &TestRepo,
+        world: &mut World,
+    ) -> anyhow::Result<Moved> {
+        let name = moving.bundle.name();
+        let apply = ["apply", name, "--yes"];
+        let program = Program::new(&self.pleach, repo.path(), &self.proxy.kubeconfig());
+        let run = program.run(&apply).await?.ended_with(0)?;
+        self.is_as_wanted(moving, Some(Side::Old), &run).await?;
+        self.plant(moving).await?;
+        world.start_user().await?;
+        world.more_writes(WRITES, PATIENCE).await?;
+        let report = world.report();
+        ensure!(report.is_clean(), "before the move: {report}");
+
+        let file = environment(name);
+        let place =
+            |version: &str, namespace: &str| format!("version: {version}, namespace: {namespace}");
+        let from = place(Side::Old.version(), &moving.from);
+        repo.edit(&file, &from, &place(Side::New.version(), &moving.to))?;
+        repo.commit("Move")?;
+        let log = AuditLog::new(self.plane.audit_log()).from_here()?;
+        let watched = Judge::start(&self.client).await?;
+        self.proxy.reset();
+        let run = program.run(&apply).await?;
+        let deletions = self.proxy.log();
+        is_sound(&run)?;
+        let run = run.ended_with(0)?;
+        world.more_writes(WRITES, PATIENCE).await?;
+        let report = world.report();
+        let changes = watched.changes().await?;
+        let requests = log.settled(&self.client).await?;
+
+        let mut wrong = judge(moving, &changes);
+        wrong.extend(heard(&report));
+        wrong.extend(refused_to_pods(moving, &requests));
+        let without_uid = deletions.writes().filter(|seen| {
+            let is_state = seen.path.contains("/namespaces/pleach-system/");
+            let uid = &seen.delete_options["preconditions"]["uid"];
+            seen.method == http::Method::DELETE && !is_state && !uid.is_string()
+        });
+        wrong.extend(without_uid.map(|seen| format!("deleted without its uid: {}", seen.path)));
+        let mut crashes = world.crashes();
+        crashes.sort_by(|a, b| a.pod.cmp(&b.pod));
+        let again = crashes.windows(2).filter(|pair| pair[0].pod == pair[1].pod);
+        wrong.extend(again.map(|pair| format!("crashed twice: {:?}", pair[1])));
+        let together = world.controllers_together().into_iter();
+        wrong.extend(together.map(|pair| format!("controllers ran together: {pair:?}")));
+        ensure!(wrong.is_empty(), "{}\n{report}\n{run}", wrong.join("\n"));
+
+        self.is_as_wanted(moving, Some(Side::New), &run).await?;
+        proof::registrations_point_at(&self.kubectl, &moving.product, &moving.to)?;
+        proof::no_dead_registration(&self.kubectl)?;
+        self.is_migrated(moving).await?;
+        self.proxy.reset();
+        let again = program.run(&apply).await?.ended_with(0)?;
+        let log = self.proxy.log();
+        let writes: Vec<&str> = log
+            .requests
+            .iter()
+            .filter(|seen| super::is_change(seen))
+            .map(|seen| seen.path.as_str())
+            .collect();
+        ensure!(
+            writes.is_empty(),
+            "a further run writes: {writes:?}\n{again}"
+        );
+        Ok(Moved {
+            writes: report.writes,
+            refused: report.refused,
+            crashes: crashes.len(),
+            judged: changes.len(),
+            upgrade: run.took,
+            took: Duration::ZERO,
+        })
+    }
+
+    /// What users have: settings that come along, and objects that are stored in
+    /// the former version.
+    async fn plant(&self, moving: &Moving) -> anyhow::Result<()> {
+        if moving.has_settings {
+            let path = format!("/api/v1/namespaces/{}/configmaps", moving.from);
+            let map = json!({"apiVersion": "v1", "kind": "ConfigMap",
+                "metadata": {"name": moving.product.settings}, "data": {"k": "theirs"}});
+            self.create(&path, &map).await?;
+        }
+        if moving.migrated.is_some() {
+            let group = &moving.product.guarded.group;
+            let path = format!("/apis/{group}/v1alpha1/namespaces/default/others");
+            for number in 0..STORED {
+                let other = json!({"apiVersion": format!("{group}/v1alpha1"), "kind": "Other",
+                    "metadata": {"name": format!("stored-{number}")}, "spec": {"number": number}});
+                self.create(&path, &other).await?;
+            }
+        }
+        Ok(())
+    }
+
+    async fn create(&self, path: &str, object: &Value) -> anyhow::Result<()> {
+        let request = http::Request::post(path)
+            .header("content-type", "application/json")
+            .body(serde_json::to_vec(object)?)?;
+        let created = self.client.request::<Value>(request).await;
+        created
+            .map(drop)
+            .with_context(|| format!("failed to create in {path}"))
+    }
+
+    async fn get(&self, path: &str) -> anyhow::Result<Value> {
+        let request = http::Request::get(path).body(Vec::new())?;
+        let answer = self.client.request(request).await;
+        answer.with_context(|| format!("failed to read {path}"))
+    }
+
+    /// Nothing is stored in a former version, and nothing is lost.
+    async fn is_migrated(&self, moving: &Moving) -> anyhow::Result<()> {
+        if moving.has_settings {
+            let path = format!(
+                "/api/v1/namespaces/{}/configmaps/{}",
+                moving.to, moving.product.settings
+            );
+            let copy = self.get(&path).await?;
+            ensure!(
+                copy["data"]["k"] == "theirs",
+                "settings did not come along: {copy}"
+            );
+        }
+        let Some(definition) = &moving.migrated else {
+            return Ok(());
+        };
+        let base = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
+        let live = self.get(&format!("{base}/{definition}")).await?;
+        ensure!(
+            live["status"]["storedVersions"] == json!(["v1"]),
+            "{definition} is stored as {}",
+            live["status"]["storedVersions"]
+        );
+        let group = &moving.product.guarded.group;
+        let path = format!("/apis/{group}/v1/namespaces/default/others");
+        let list = self.get(&path).await?;
+        let items = list["items"].as_array().map_or(&[][..], Vec::as_slice);
+        ensure!(items.len() == STORED, "objects of {definition} are lost");
+        for (number, item) in items.iter().enumerate() {
+            ensure!(item["spec"]["number"] == number, "{item} is another");
+        }
+        Ok(())
+    }
+
+    /// The release goes, with everything that its pods made.
+    async fn ends(&self, moving: &Moving, repo: &TestRepo) -> anyhow::Result<()> {
+        let target = format!("{}/app", moving.bundle.name());
+        let program = Program::new(&self.pleach, repo.path(), self.plane.kubeconfig());
+        let run = program.run(&["uninstall", &target, "--yes"]).await?;
+        let run = run.ended_with(0)?;
+        self.is_as_wanted(moving, None, &run).await?;
+        proof::no_dead_registration(&self.kubectl)?;
+        Ok(())
+    }
+
+    /// The cluster is as is said, at once but for what controllers still do; and
+    /// nothing is left that is there for a while.
+    async fn is_as_wanted(
+        &self,
+        moving: &Moving,
+        side: Option<Side>,
+        run: &Run,
+    ) -> anyhow::Result<()> {
+        let started = Instant::now();
+        loop {
+            let all = place::look(&self.client).await?.into_iter();
+            let live = all.map(|(id, found)| (id, found.object)).collect();
+            let mut wrong = moving.bundle.wrong(side, &live);
+            // A namespace in which users have something is not deleted.
+            wrong.retain(|one| !(moving.has_settings && one.starts_with("Namespace/")));
+            let release = format!("{}.app", moving.bundle.name());
+            let left = live.keys().filter(|id| place::is_temporary(id, &release));
+            wrong.extend(left.map(|id| format!("{id} is left")));
+            if wrong.is_empty() {
+                return Ok(());
+            }
+            if started.elapsed() > SETTLING {
+                wrong.truncate(20);
+                bail!(
+                    "it is said to be done, but\n  {}\n{run}",
+                    wrong.join("\n  ")
+                );
+            }
+            tokio::time::sleep(Duration::from_millis(300)).await;
+        }
+    }
+
+    /// Removes what is left: first what pods made, behind which nothing answers
+    /// afterwards.
+    async fn clear(&self, moving: &Moving) -> anyhow::Result<()> {
+        let product = &moving.product;
+        let webhooks = "/apis/admissionregistration.k8s.io/v1";
+        for path in [
+            format!(
+                "/apis/apiregistration.k8s.io/v1/apiservices/{}",
+                product.api_service()
+            ),
+            format!(
+                "{webhooks}/validatingwebhookconfigurations/{}",
+                product.validator
+            ),
+            format!(
+                "{webhooks}/mutatingwebhookconfigurations/{}",
+                product.mutator
+            ),
+            format!(
+                "{webhooks}/mutatingadmissionpolicybindings/testkit-{}",
+                product.api
+            ),
+            format!(
+                "{webhooks}/mutatingadmissionpolicies/testkit-{}",
+                product.api
+            ),
+        ] {
+            place::delete(&self.client, &path).await?;
+        }
+        place::clear(&self.client, moving.bundle.name()).await
+    }
+}
+
+fn environment(name: &str) -> String {
+    format!("environments/{name}.yaml")
+}
+
+/// What a user may not meet.
+fn heard(report: &Report) -> Vec<String> {
+    let mut wrong = Vec::new();
+    if report.failed > 0 {
+        wrong.push(format!("{} writes of the user failed", report.failed));
+    }
+    if report.unvalidated > 0 {
+        let count = report.unvalidated;
+        wrong.push(format!("nothing looked at {count} writes of the user"));
+    }
+    // A gate says whose it is, and what lifts it.
+    let is_ours =
+        |message: &str| message.contains("(gate ") && message.contains("pleach doctor --fix");
+    let others = report.messages.keys().filter(|message| !is_ours(message));
+    wrong.extend(others.map(|message| format!("the user was told: {message}")));
+    wrong
+}
+
+/// Requests of pods for which they lacked the right.
+fn refused_to_pods(moving: &Moving, requests: &Events) -> Vec<String> {
+    let accounts =
+        [&moving.from, &moving.to].map(|place| format!("system:serviceaccount:{place}:"));
+    let is_refused = |event: &&Event| {
+        let user = event.impersonated_user.as_ref();
+        event.code() == 403
+            && user.is_some_and(|user| accounts.iter().any(|one| user.username.starts_with(one)))
+    };
+    let refused = requests.0.iter().filter(is_refused);
+    refused
+        .map(|event| format!("a pod was refused: {event}"))
+        .collect()
+}

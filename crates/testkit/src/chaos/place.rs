@@ -1,0 +1,76 @@
+//! The cluster in which seeds are played: what lies in it, and how it gets empty
+//! for the next one.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use anyhow::Context as _;
+use futures::stream::{self, StreamExt as _, TryStreamExt as _};
+use kube::Client;
+use serde_json::Value;
+
+use crate::dump::{Found, everything};
+use crate::generated::LABEL;
+
+/// How long the control plane may take to come back.
+const RETURN: Duration = Duration::from_mins(1);
+
+/// Deletions under way at a time.
+const CONCURRENCY: usize = 16;
+
+/// What lies in the cluster, when the control plane answers.
+pub(super) async fn look(client: &Client) -> anyhow::Result<BTreeMap<String, Found>> {
+    let started = Instant::now();
+    loop {
+        match tokio::time::timeout(RETURN, look_once(client)).await? {
+            Ok(all) => return Ok(all),
+            Err(error) if started.elapsed() > RETURN => {
+                return Err(error).context("the control plane does not come back");
+            }
+            Err(_) => tokio::time::sleep(Duration::from_millis(100)).await,
+        }
+    }
+}
+
+async fn look_once(client: &Client) -> anyhow::Result<BTreeMap<String, Found>> {
+    let request = http::Request::get("/readyz").body(Vec::new())?;
+    client.request_text(request).await?;
+    everything(client).await
+}
+
+/// Removes what a seed left. Namespaces go by themselves afterwards.
+pub(super) async fn clear(client: &Client, name: &str) -> anyhow::Result<()> {
+    let all = look(client).await?;
+    let release = format!("{name}.app");
+    let left = all.into_values().filter(|found| {
+        let metadata = &found.object["metadata"];
+        let object = metadata["name"].as_str().unwrap_or_default();
+        let is_global = metadata["namespace"].is_null();
+        let is_state = metadata["namespace"] == "pleach-system" || is_global;
+        is_global && metadata["labels"][LABEL] == name
+            || is_state && (object == release || object.starts_with(&format!("{release}.")))
+    });
+    stream::iter(left)
+        .map(|found| async move { delete(client, &found.path).await })
+        .buffer_unordered(CONCURRENCY)
+        .try_collect::<()>()
+        .await
+}
+
+/// Deletes what may be gone already.
+pub(super) async fn delete(client: &Client, path: &str) -> anyhow::Result<()> {
+    let request = http::Request::delete(path).body(Vec::new())?;
+    match client.request::<Value>(request).await {
+        Ok(_) => Ok(()),
+        Err(kube::Error::Api(status)) if status.code == 404 => Ok(()),
+        Err(error) => Err(error).with_context(|| format!("failed to delete {path}")),
+    }
+}
+
+/// Whether it is something of a release that is there for a while only: its
+/// journal, its Lease, a gate.
+pub(super) fn is_temporary(id: &str, release: &str) -> bool {
+    id == format!("ConfigMap/pleach-system/{release}.journal")
+        || id == format!("Lease.coordination.k8s.io/pleach-system/{release}")
+        || id.contains("AdmissionPolicy") && id.contains(&format!("/{release}."))
+}
