@@ -614,7 +614,7 @@ impl Environment {
             Some(cluster) => cluster.map_err(|error| words(&error))?,
             None => return Err("the loop ends".to_owned()),
         };
-        let members = self.shared.watches.on(&connection, &cluster);
+        let members = self.shared.watches.on((connection, kubeconfig), &cluster);
         self.connected = Some(Connected {
             grant: Arc::clone(grant),
             context,
