@@ -9,7 +9,7 @@ use pleach_domain::plan::Plan;
 use pleach_domain::plan::view::{Drawing, ReleaseDiff};
 
 use super::error::CliError;
-use super::session::{Options, Session};
+use super::session::{Options, Predecessors, Session};
 use super::verdict::Verdict;
 use super::{Context, Exit, Target, Ui, format, mask};
 use crate::engine::preview::{self, Kinds, Known, Revisions, Scope as Compared};
@@ -106,6 +106,7 @@ pub(crate) async fn run(ui: &mut Ui, ctx: &Context, args: DiffArgs) -> Result<Ex
         verify: args.verify,
         wait: true,
         review: false,
+        predecessors: Predecessors::Ready,
     };
     let session = Session::open(ui, ctx, &args.target, options, None).await?;
     let masker = mask::masker(&key, session.loaded.all());

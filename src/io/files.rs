@@ -4,6 +4,7 @@
 //! that was cut off, sees the old content or the new, never half of it.
 //! Nothing here knows what the files mean.
 
+mod temporary;
 mod working_tree;
 
 use std::collections::BTreeMap;
@@ -15,6 +16,7 @@ use bytes::Bytes;
 use pleach_domain::repo::{FileTree as _, TreeEntry, TreeError, TreeKind};
 use tempfile::{Builder, NamedTempFile, TempDir};
 
+pub use temporary::{TemporaryFolder, remove_abandoned, temporary_folder};
 pub use working_tree::WorkingTree;
 
 /// The largest file that is read from a repository.
@@ -143,17 +145,6 @@ pub fn each_line(path: &Path, mut see: impl FnMut(&str)) -> Result<(), FileError
 #[expect(clippy::disallowed_methods, reason = "the home of std::fs")]
 pub fn canonical(path: &Path) -> Result<PathBuf, FileError> {
     std::fs::canonicalize(path).map_err(FileError::read(path))
-}
-
-/// A folder of its own for files that nobody else reads; gone with the value.
-pub fn temporary_folder() -> Result<TempDir, FileError> {
-    Builder::new()
-        .prefix(STAGING)
-        .tempdir()
-        .map_err(|source| FileError::Write {
-            path: std::env::temp_dir(),
-            source,
-        })
 }
 
 /// Whether a path is a folder; links are followed.

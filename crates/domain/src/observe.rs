@@ -31,6 +31,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::check::Looked;
 use crate::definition::Instances;
+use crate::depends::Hindrance;
 use crate::deployer::KnownOwner;
 use crate::inventory::{Installed, Inventory, Journal};
 use crate::object::{Digest, DigestKey, FieldPath, GroupKind, Manifest, ObjectId, ServiceRef};
@@ -89,6 +90,14 @@ pub struct Observed {
     /// where a change of the release is on its way.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub checked: BTreeMap<String, Looked>,
+    /// What it depends on and is not ready, or what depends on it and is there;
+    /// looked for only where a change of the release is on its way.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub hindrances: Vec<Hindrance>,
+    /// The only objects that were looked at, where that is not all of them: the
+    /// others are as the record has them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub focus: Option<BTreeSet<ObjectId>>,
     /// What stands around workloads; read only before some are written.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub surroundings: Option<Surroundings>,
@@ -319,6 +328,8 @@ impl Observed {
             contents: BTreeMap::new(),
             instances: BTreeMap::new(),
             checked: BTreeMap::new(),
+            hindrances: Vec::new(),
+            focus: None,
             surroundings: None,
             access: Grants::default(),
             installed: None,

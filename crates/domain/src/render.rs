@@ -31,6 +31,7 @@ mod fuzz;
 mod hide;
 mod identity;
 mod lines;
+mod message;
 mod patch;
 mod post;
 mod reserved;
@@ -44,6 +45,7 @@ mod strategic;
 mod tests;
 
 pub use filters::FILTERS;
+pub use message::message;
 pub use source::{Sources, Spot};
 
 use std::collections::hash_map::Entry;

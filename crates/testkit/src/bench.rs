@@ -7,6 +7,7 @@
 
 pub mod arena;
 pub mod desk;
+pub mod fleet;
 pub mod measure;
 pub mod report;
 pub mod workload;

@@ -9,6 +9,7 @@ mod autoscalers;
 mod copies;
 mod definitions;
 mod former;
+mod focus;
 mod identity;
 mod members;
 mod predict;
@@ -31,6 +32,7 @@ use super::state::State;
 use crate::io::cluster::{Class, Cluster, ClusterError, ResourcePath};
 use members::note_listing;
 
+pub use focus::observe_some;
 pub use identity::{cluster_id, is_cluster, recognize};
 
 /// Requests at a time.
@@ -54,15 +56,16 @@ pub async fn observe(
     policy: &Policy,
 ) -> Result<Observation, SyncError> {
     let manager = desired.name.field_manager();
+    let common = cluster.common();
     let (server_version, identity, discovery) = futures::try_join!(
-        async { Ok(cluster.server_version().await?) },
-        identity::identify(cluster, &desired.store, &manager),
+        async { Ok(common.server_version().await?) },
+        identity::identify(&common, &desired.store, &manager),
         async { Ok(cluster.discover().await?) }
     )?;
     let (read, registrations, autoscalers) = futures::join!(
         State::read(cluster, &desired.name, &desired.store, &discovery),
         cluster.registrations(&manager),
-        autoscalers::list(cluster, desired, &discovery)
+        autoscalers::list(&common, desired, &discovery)
     );
     let (state, recorded) = read?;
     if recorded.installed.is_none() {

@@ -447,6 +447,9 @@ pub(super) async fn finish(
     let change = |record: &mut Installed| {
         record.repository.clone_from(&desired.repository);
         record.bundle.clone_from(&desired.bundle);
+        if let Some(source) = &desired.terms.source {
+            record.source = Some(source.clone());
+        }
         record.stage.clone_from(&ending.stage);
         record.ready = deployed;
         record.removed = false;

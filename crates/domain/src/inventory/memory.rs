@@ -29,6 +29,8 @@ pub struct Memory {
     pub block_uninstall: Vec<BlockUninstall>,
     /// What "ready" means for some kinds.
     pub readiness: Vec<ReadinessRule>,
+    /// The releases that it depends on: it goes before them.
+    pub depends_on: Vec<String>,
     /// Kinds that its environment protects beside the built-in ones.
     pub protect: Vec<Protect>,
     /// Deadline of each wait, in seconds.

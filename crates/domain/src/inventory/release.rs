@@ -16,7 +16,7 @@ use crate::object::{Digest, labels};
 
 /// Version of the status format. Format 1 had neither `removed` nor `memory`,
 /// format 2 no `oldestWriter`, format 3 no `memory.readiness`, format 4 no
-/// `memory.stages`.
+/// `memory.stages` and no `memory.dependsOn`.
 pub const RECORD_FORMAT: u32 = 5;
 
 /// The oldest format whose pleach may write a record of this one: what it does
@@ -83,6 +83,10 @@ pub struct Installed {
     pub oldest_writer: u32,
     /// Id of the repository that owns the release.
     pub repository: String,
+    /// The branch that a loop last followed for it: what a loop that starts while
+    /// git is away knows it by.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub source: Option<Source>,
     /// The bundle.
     pub bundle: String,
     /// The last attempt that converged. Written as null where there is none:
@@ -111,6 +115,15 @@ pub struct Installed {
     /// What a newer pleach keeps here, and lets us write around.
     #[serde(flatten)]
     pub unknown: BTreeMap<String, Value>,
+}
+
+/// A branch of a repository that is elsewhere.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Source {
+    /// URL of the repository. It holds no credentials.
+    pub url: String,
+    /// The branch.
+    pub branch: String,
 }
 
 /// A shard that the record commits to.
@@ -445,6 +458,7 @@ mod tests {
             "runtimeObjects": [{"kind": "APIService", "service": "api"}],
             "blockUninstall": [{"forEach": {"kind": "V", "group": "g"}, "where": "item.a", "message": "m"}],
             "readiness": [{"kind": "V", "group": "g", "current": "status.a", "stableFor": "PT10S"}],
+            "dependsOn": ["base"],
             "protect": [{"kind": "*", "group": "g"}],
             "timeout": 90,
         });

@@ -14,7 +14,7 @@ const fn code(name: &'static str, meaning: &'static str) -> Code {
 }
 
 /// Every code, sorted by name. A test compares it with docs/lint.md.
-pub const CODES: [Code; 69] = [
+pub const CODES: [Code; 70] = [
     code(
         "annotation",
         "An annotation of pleach with a value that it cannot have, or that it does not know.",
@@ -145,6 +145,10 @@ pub const CODES: [Code; 69] = [
     code(
         "registration-without-service",
         "An APIService, webhook configuration or conversion points at a Service that no manifest has.",
+    ),
+    code(
+        "release-cycle",
+        "Releases that wait for each other (`dependsOn`).",
     ),
     code(
         "requires",

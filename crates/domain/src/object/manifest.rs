@@ -56,6 +56,10 @@ pub mod annotations {
         format!("restarted.pleach.dev/{stage}")
     }
 
+    /// On the record of a release: digest of the effects that a plan of the loop
+    /// may have.
+    pub const APPROVED: &str = "pleach.dev/approved";
+
     /// What client-side `kubectl apply` leaves behind.
     pub const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
 }

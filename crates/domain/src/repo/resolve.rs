@@ -1,5 +1,6 @@
 //! From files to a [`ResolvedEnvironment`].
 
+mod depending;
 pub(super) mod endings;
 mod following;
 mod patches;
@@ -183,6 +184,7 @@ impl Merged {
         let sync = sync::resolve(self.environment.sync.take(), &self.node, findings);
         let nodes = self.node.get("releases").map_or(&[][..], Node::items);
         following::follow(&mut releases, nodes, findings);
+        depending::check(&releases, nodes, findings);
         let mut resolved = Vec::new();
         let mut places: BTreeMap<String, (Origin, bool)> = BTreeMap::new();
         for (release, node) in releases.into_iter().zip(nodes) {
@@ -341,6 +343,7 @@ impl Merged {
             adopt: release.adopt.clone().unwrap_or_default(),
             timeout: release.timeout.map_or(TIMEOUT, |timeout| timeout.0),
             runtime_objects,
+            depends_on: depending::resolve(release, node, findings),
             moved_from,
             block_uninstall,
             versions: VersionPolicy {

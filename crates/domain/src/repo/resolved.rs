@@ -10,6 +10,7 @@ use super::policy::{Consent, Protect, PrunePolicy, RuntimeObject, Selector};
 use super::sequence::Sequence;
 use super::sync::SyncPolicy;
 use super::versions::VersionPolicy;
+use crate::depends::Dependency;
 use crate::finding::{Finding, Kind};
 use crate::ignore::IgnoreRule;
 use crate::inventory::{ReleaseName, Store};
@@ -132,6 +133,8 @@ pub struct ResolvedRelease {
     pub timeout: SignedDuration,
     /// Objects that the workloads make.
     pub runtime_objects: Vec<RuntimeObject>,
+    /// What must be ready before it starts.
+    pub depends_on: Vec<Dependency>,
     /// The release whose objects are handed over to it.
     pub moved_from: Option<ReleaseName>,
     /// What forbids its end.

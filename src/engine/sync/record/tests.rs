@@ -240,7 +240,7 @@ fn the_stage_of_a_member_is_recorded_and_a_former_one_remembered_while_it_is_use
     let origin = Origin::new("a.yaml", 1);
     let version = ApiVersion::parse("v1");
     wanted.manifests = vec![Manifest::new(id.clone(), version, origin, &object, false)];
-    let observed = |record: Installed| self::observed(Some(record));
+    let observed = |record: Installed| observed(Some(record));
     let mut before = observed(deployed("abc"));
     let members = superset(&wanted, &before, &update);
     assert_eq!(members.entries[&id].stage, "agents");

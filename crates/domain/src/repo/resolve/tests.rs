@@ -1,6 +1,7 @@
 //! Repositories in memory, and what is said about them.
 
 mod bundles;
+mod depending;
 mod endings;
 mod environments;
 mod following;

@@ -1,23 +1,6 @@
 //! What is not supported yet is refused, and nothing else because of it.
 
-use rstest::rstest;
-
 use super::*;
-
-#[rstest]
-#[case("sync: {interval: 5m, approval: digest}", "3: `sync.approval: digest`")]
-#[case(
-    "releases: [{bundle: app, dependsOn: [web, {kind: A, name: b}]}]",
-    "3: `releases[0].dependsOn`"
-)]
-fn what_an_environment_cannot_have_yet_is_refused(#[case] text: &str, #[case] expected: &str) {
-    assert_eq!(
-        errors(&[(PROD, text)]),
-        [format!(
-            "environments/prod.yaml:{expected} is not supported yet"
-        )]
-    );
-}
 
 #[test]
 fn what_is_not_supported_is_checked_for_typos_all_the_same() {
