@@ -348,8 +348,10 @@ impl Environment {
                 return;
             }
             Assignment::Distrusted { commit, message } => {
-                // The commit before it may come back, and is good then.
+                // The commit before it may come back, and is good then: it is
+                // read, also where nothing of the environment is another.
                 self.tried = None;
+                self.inputs = None;
                 let hold = Hold::new("UntrustedCommit", message.clone());
                 self.held(assigned, hold, Some(commit));
                 return;
