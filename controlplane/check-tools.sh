@@ -32,6 +32,11 @@ need ip iproute2
 need unshare util-linux
 need setpriv util-linux
 need flock util-linux
+# Sources of the loop over ssh, and signed commits.
+need ssh openssh-client
+need ssh-keygen openssh-client
+need sshd openssh-server
+need gpg gnupg
 
 # The Go command can fetch the exact version that go.mod asks for, but only
 # since 1.21, and not where that is switched off.

@@ -11,7 +11,6 @@ pub mod ui;
 
 mod apply;
 mod claim;
-mod compare;
 mod completion;
 mod diff;
 mod doctor;

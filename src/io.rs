@@ -6,3 +6,4 @@ pub mod files;
 pub mod forge;
 pub mod git;
 pub mod throwaway;
+pub mod webhook;

@@ -1,20 +1,69 @@
 //! What others reach of the loop: push webhooks on one listener, metrics and
-//! probes on another.
+//! probes on another. And whom the loop tells by itself: webhooks of others.
+//!
+//! Anybody may connect, so nobody may hold on to anything: connections are
+//! counted, and each of them ends, however slow its other side is.
 
+mod bounds;
 pub mod hooks;
 pub mod metrics;
+pub mod notifications;
 pub mod probes;
 pub mod signature;
 
 use std::net::SocketAddr;
+use std::pin::pin;
+use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
-use tokio::net::TcpListener;
+use axum::extract::Request;
+use axum::http::StatusCode;
+use axum::middleware::{Next, from_fn};
+use axum::response::{IntoResponse as _, Response};
+use hyper::server::conn::http1;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::service::TowerToHyperService;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Semaphore;
+use tokio::task::JoinSet;
+use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
 /// How long requests may take that are under way when the loop ends.
 const DRAIN: Duration = Duration::from_secs(5);
+/// The pause after a connection that could not be taken: the process may have
+/// no files left.
+const PAUSE: Duration = Duration::from_millis(100);
+/// How often in a row that may happen before the listener is broken.
+const FAILURES: u32 = 600;
+/// The longest head of a request.
+const HEAD: usize = 32 * 1024;
+
+/// What a connection may take.
+#[derive(Debug, Clone, Copy)]
+pub struct Limits {
+    /// How many there are at once; others wait until one ends.
+    pub connections: usize,
+    /// How long it may take until the head of a request is there, also of the
+    /// next one.
+    pub head: Duration,
+    /// How long a request may take, with its body.
+    pub request: Duration,
+    /// How long a connection may be used. Then it ends with its last answer.
+    pub connection: Duration,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            connections: 128,
+            head: Duration::from_secs(10),
+            request: Duration::from_secs(30),
+            connection: Duration::from_mins(5),
+        }
+    }
+}
 
 /// An address that cannot be listened on, or a listener that broke down.
 #[derive(Debug, thiserror::Error)]
@@ -45,6 +94,8 @@ pub struct Listening {
     listener: TcpListener,
     /// The address, with the port that was picked.
     pub address: SocketAddr,
+    /// What a connection may take.
+    pub limits: Limits,
 }
 
 /// Takes an address; port 0 picks one.
@@ -52,23 +103,85 @@ pub async fn listen(address: SocketAddr) -> Result<Listening, ServerError> {
     let failed = |source| ServerError::Bind { address, source };
     let listener = TcpListener::bind(address).await.map_err(failed)?;
     let address = listener.local_addr().map_err(failed)?;
-    Ok(Listening { listener, address })
+    Ok(Listening {
+        listener,
+        address,
+        limits: Limits::default(),
+    })
 }
 
 impl Listening {
     /// Serves until it is stopped; requests that are under way get a little time.
     pub async fn serve(self, router: Router, stop: CancellationToken) -> Result<(), ServerError> {
-        let address = self.address;
-        let ending = stop.clone();
-        let serving = axum::serve(self.listener, router)
-            .with_graceful_shutdown(async move { ending.cancelled().await });
-        let drained = async {
-            stop.cancelled().await;
-            tokio::time::sleep(DRAIN).await;
-        };
-        tokio::select! {
-            served = async { serving.await } => served.map_err(|source| ServerError::Serve { address, source }),
-            () = drained => Ok(()),
+        let Self {
+            listener,
+            address,
+            limits,
+        } = self;
+        let in_time = move |request: Request, next: Next| in_time(limits.request, request, next);
+        let router = router.layer(from_fn(in_time));
+        let places = Arc::new(Semaphore::new(limits.connections));
+        let mut connections = JoinSet::new();
+        let mut failures = 0;
+        loop {
+            let coming = async {
+                // Whoever finds no place waits where the system keeps them.
+                let place = Arc::clone(&places).acquire_owned().await;
+                (place, listener.accept().await)
+            };
+            let (place, accepted) = tokio::select! {
+                () = stop.cancelled() => break,
+                Some(_ended) = connections.join_next() => continue,
+                coming = coming => coming,
+            };
+            match accepted {
+                Ok((stream, _)) => {
+                    failures = 0;
+                    let talk = talk(stream, router.clone(), limits, stop.clone());
+                    connections.spawn(async move {
+                        talk.await;
+                        drop(place);
+                    });
+                }
+                Err(source) if failures >= FAILURES => {
+                    return Err(ServerError::Serve { address, source });
+                }
+                Err(error) => {
+                    tracing::debug!(%address, %error, "a connection could not be taken");
+                    failures += 1;
+                    sleep(PAUSE).await;
+                }
+            }
         }
+        drop(listener);
+        let drained = async { while connections.join_next().await.is_some() {} };
+        // What is left is cut.
+        let _cut = timeout(DRAIN, drained).await;
+        Ok(())
+    }
+}
+
+/// Answers what comes over one connection.
+async fn talk(stream: TcpStream, router: Router, limits: Limits, stop: CancellationToken) {
+    let connection = http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(limits.head)
+        .max_buf_size(HEAD)
+        .serve_connection(TokioIo::new(stream), TowerToHyperService::new(router));
+    let mut connection = pin!(connection);
+    tokio::select! {
+        // What is wrong with it is the other side's concern.
+        _ended = connection.as_mut() => return,
+        () = stop.cancelled() => {}
+        () = sleep(limits.connection) => {}
+    }
+    connection.as_mut().graceful_shutdown();
+    let _cut = timeout(limits.request, connection).await;
+}
+
+async fn in_time(limit: Duration, request: Request, next: Next) -> Response {
+    match timeout(limit, next.run(request)).await {
+        Ok(response) => response,
+        Err(_) => StatusCode::REQUEST_TIMEOUT.into_response(),
     }
 }

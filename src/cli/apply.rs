@@ -1,5 +1,6 @@
 //! `pleach apply`.
 
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 
 use clap::ValueEnum;
@@ -12,7 +13,7 @@ use super::claim::LockArgs;
 use super::error::{CliError, Kind};
 use super::format::report::Report;
 use super::local::{LocalArgs, follower};
-use super::session::{self, Options, Planned, Session, Subject};
+use super::session::{self, Options, Planned, Predecessors, Session, Subject};
 use super::{Context, Exit, Target, Ui, format, plan_file};
 use crate::engine::stop::Cause;
 use crate::engine::sync::events::Events;
@@ -108,6 +109,8 @@ pub(super) struct Outcome {
     command: &'static str,
     pub(super) exit: Exit,
     reports: Vec<Value>,
+    /// Releases that could not be planned.
+    unplanned: BTreeSet<String>,
 }
 
 pub(crate) async fn run(ui: &mut Ui, ctx: &Context, mut args: ApplyArgs) -> Result<Exit, CliError> {
@@ -124,6 +127,7 @@ pub(crate) async fn run(ui: &mut Ui, ctx: &Context, mut args: ApplyArgs) -> Resu
         verify: args.verify || review.as_ref().is_some_and(|(_, file)| file.verify),
         wait: args.wait == Wait::Ready,
         review: true,
+        predecessors: Predecessors::ComeFirst,
     };
     let session = Session::open(ui, ctx, &args.target, options, args.cluster_id.clone()).await?;
     let claim = args.local.claim(&args.lock);
@@ -158,14 +162,30 @@ pub(crate) async fn run(ui: &mut Ui, ctx: &Context, mut args: ApplyArgs) -> Resu
     consent(ui, ctx, &args, &session, &reviewed).await?;
     let is_held = branch.is_some() && args.local.is_meant();
     let mut written = false;
+    let mut unready = outcome.unplanned.clone();
     for mut one in reviewed {
+        let name = one.subject.name().clone();
+        let first = {
+            let mut needed = one.planned.desired.depends_on();
+            let first = needed.find(|needed| unready.contains(*needed));
+            first.map(str::to_owned)
+        };
+        if let Some(first) = first {
+            let error = not_begun(&name, &first);
+            ui.error(&error);
+            outcome.not_begun(ui, &one.planned, &error);
+            unready.insert(name.release);
+            continue;
+        }
         // What was reviewed is what runs: a release whose plan does more now,
         // because of those before it, is not carried out.
-        if written && !ctx.cancel.is_cancelled() {
+        let was_held = !one.planned.observation.observed.hindrances.is_empty();
+        if (written || was_held) && !ctx.cancel.is_cancelled() {
             match replan(ui, &session, &one).await {
                 Ok(planned) => one.planned = planned,
                 Err(error) => {
                     outcome.not_begun(ui, &one.planned, &error);
+                    unready.insert(name.release);
                     continue;
                 }
             }
@@ -175,7 +195,6 @@ pub(crate) async fn run(ui: &mut Ui, ctx: &Context, mut args: ApplyArgs) -> Resu
             continue;
         }
         written |= one.planned.plan.has_steps();
-        let name = one.subject.name().clone();
         let store = one.planned.desired.store.clone();
         let cluster = session.cluster_for(&name);
         let is_new = one.planned.is_new();
@@ -185,9 +204,10 @@ pub(crate) async fn run(ui: &mut Ui, ctx: &Context, mut args: ApplyArgs) -> Resu
         {
             ui.error(&error);
             outcome.not_begun(ui, &one.planned, &error);
+            unready.insert(name.release);
             continue;
         }
-        Box::pin(outcome.carry_out(ui, ctx, &cluster, one.planned)).await;
+        let ending = Box::pin(outcome.carry_out(ui, ctx, &cluster, one.planned)).await;
         // What was not there could not be held.
         if is_held
             && is_new
@@ -196,8 +216,19 @@ pub(crate) async fn run(ui: &mut Ui, ctx: &Context, mut args: ApplyArgs) -> Resu
             ui.error(&error);
             outcome.exit = outcome.exit.and(error.exit());
         }
+        if !matches!(ending, Some("deployed" | "unchanged")) {
+            unready.insert(name.release);
+        }
     }
     Ok(outcome.finish(ui))
+}
+
+/// A release waits for one that did not become ready in this run.
+fn not_begun(release: &ReleaseName, first: &str) -> CliError {
+    let message = format!(
+        "release {release} was not begun: it depends on release {first}, which is not ready"
+    );
+    CliError::new(Kind::NotReady, message)
 }
 
 /// Shows the plans: as part of the result, or to the person who is asked.
@@ -298,7 +329,7 @@ async fn replan(
     session: &Session,
     reviewed: &Reviewed<'_>,
 ) -> Result<Planned, CliError> {
-    let planned = session.plan_for(ui, &reviewed.subject).await??;
+    let planned = session.plan_in_turn(ui, &reviewed.subject).await??;
     let stale = || {
         CliError::new(
             Kind::Conflict,
@@ -333,12 +364,14 @@ impl Outcome {
             command,
             exit: Exit::DONE,
             reports: Vec::new(),
+            unplanned: BTreeSet::new(),
         }
     }
 
     /// A release could not be planned; why has been shown.
     pub(super) fn unplanned(&mut self, release: &ReleaseName, error: &CliError) {
         self.exit = self.exit.and(error.exit());
+        self.unplanned.insert(release.release.clone());
         self.reports.push(format::report::unplanned(release, error));
     }
 

@@ -8,11 +8,11 @@ use pleach_domain::diff::text::View;
 use pleach_domain::plan::Plan;
 use pleach_domain::plan::view::{Drawing, ReleaseDiff};
 
-use super::compare::{End, Kinds, Revisions};
 use super::error::CliError;
-use super::session::{Options, Session};
+use super::session::{Options, Predecessors, Session};
 use super::verdict::Verdict;
-use super::{Context, Exit, Target, Ui, compare, format, mask};
+use super::{Context, Exit, Target, Ui, format, mask};
+use crate::engine::preview::{self, Kinds, Known, Revisions, Scope as Compared};
 
 /// Show what apply would change
 ///
@@ -79,10 +79,14 @@ pub(crate) async fn run(ui: &mut Ui, ctx: &Context, args: DiffArgs) -> Result<Ex
         full_deletes: args.all,
     };
     if let Some(base) = &args.base {
-        let base = End::open(ctx, Some(base))?;
-        let head = End::open(ctx, ctx.settings.revision.as_deref())?;
-        let comparison = compare::revisions(&args.target, &base, &head, &key)?;
-        ui.findings(&comparison.findings);
+        let base = ctx.end(Some(base))?;
+        let head = ctx.end(ctx.settings.revision.as_deref())?;
+        let scope = Compared {
+            environment: &args.target.environment,
+            release: args.target.release.as_deref(),
+        };
+        let comparison = preview::revisions(scope, (&base, &head), Known::default(), &key)?;
+        ui.findings(&comparison.head.findings);
         let mut report = Report::new(&args, comparison.masker, comparison.releases.len());
         report.revisions = Some(comparison.revisions);
         report.begin(ui);
@@ -102,6 +106,7 @@ pub(crate) async fn run(ui: &mut Ui, ctx: &Context, args: DiffArgs) -> Result<Ex
         verify: args.verify,
         wait: true,
         review: false,
+        predecessors: Predecessors::Ready,
     };
     let session = Session::open(ui, ctx, &args.target, options, None).await?;
     let masker = mask::masker(&key, session.loaded.all());

@@ -51,7 +51,7 @@ pub(super) struct ForgeArgs {
     )]
     forge_project: Option<String>,
 
-    /// File with a token for it [default: the variable PLEACH_FORGE_TOKEN, or the token of the pipeline]
+    /// File with a token for it [default: a variable, by preference one of our own; docs/preview.md names them]
     #[arg(
         long,
         value_name = "FILE",
@@ -66,9 +66,8 @@ pub(super) struct ForgeArgs {
 pub(super) struct TellingArgs {
     /// Write the preview as a comment on the pull request, or into the one that is there, and set the state of its newest commit
     ///
-    /// Pipelines of GitHub, GitLab and Gitea say which pull request that is. The
-    /// token is the one of the pipeline (GITHUB_TOKEN, GITLAB_TOKEN), or
-    /// PLEACH_FORGE_TOKEN.
+    /// Pipelines of GitHub, GitLab and Gitea say which pull request that is. What
+    /// they do not say, the following options do.
     #[arg(long)]
     pub(super) comment: bool,
 

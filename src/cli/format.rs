@@ -1,5 +1,6 @@
 //! From what was found out to text. Nothing here decides or reads anything.
 
+pub(crate) mod audit;
 pub(crate) mod diff;
 pub(crate) mod doctor;
 pub(crate) mod findings;

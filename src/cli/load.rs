@@ -4,7 +4,7 @@
 use std::fmt::Display;
 use std::path::{Path, PathBuf};
 
-use pleach_domain::finding::{Finding, Kind as FindingKind};
+use pleach_domain::finding::Finding;
 use pleach_domain::repo::{self, FileTree, ResolvedEnvironment};
 use tokio_util::sync::CancellationToken;
 
@@ -12,8 +12,9 @@ use super::Target;
 use super::error::{CliError, Kind};
 use super::format::findings;
 pub use crate::engine::load::Loaded;
-use crate::engine::load::with_excerpts;
+use crate::engine::load::{self, with_excerpts};
 pub(super) use crate::engine::load::{pleach_version, read_all};
+use crate::engine::preview::{End, Incomparable};
 use crate::engine::stop::{Cause, Stop};
 use crate::io::files;
 use crate::io::git::{Revision, Source};
@@ -91,6 +92,16 @@ impl Context {
                 revision: source.revision()?,
                 tree: Box::new(source.working_tree()),
             },
+        })
+    }
+
+    /// One of two revisions that are compared; the working tree when left out.
+    pub(super) fn end(&self, revision: Option<&str>) -> Result<End, CliError> {
+        let Opened { tree, revision: of } = self.open_at(revision)?;
+        Ok(End {
+            name: revision.unwrap_or("working tree").to_owned(),
+            tree,
+            revision: of,
         })
     }
 
@@ -182,11 +193,20 @@ pub(super) fn read(
     let Some(wanted) = &target.release else {
         return Ok(loaded);
     };
-    let names = loaded.names();
-    if !names.contains(&wanted.as_str()) {
-        return Err(no_release(&loaded.environment, wanted, &names));
+    if !loaded.names().contains(&wanted.as_str()) {
+        return Err(no_release(&loaded.environment, wanted));
     }
     Ok(loaded.only(wanted))
+}
+
+impl From<Incomparable> for CliError {
+    fn from(error: Incomparable) -> Self {
+        let failed = Self::from_findings(error.message, error.findings);
+        match error.hint {
+            Some(hint) => failed.hint(hint),
+            None => failed,
+        }
+    }
 }
 
 pub(super) fn refused(target: &impl Display, findings: Vec<Finding>) -> CliError {
@@ -194,24 +214,10 @@ pub(super) fn refused(target: &impl Display, findings: Vec<Finding>) -> CliError
     CliError::from_findings(format!("{target} cannot be rendered: {summary}"), findings)
 }
 
-pub(super) fn no_release(
-    environment: &ResolvedEnvironment,
-    wanted: &str,
-    names: &[&str],
-) -> CliError {
-    let finding = Finding::error(
-        FindingKind::Repository,
-        "unknown-release",
-        format!("environment {} has no release {wanted}", environment.name),
-    )
-    .at(environment.origin.clone())
-    .hint(match names {
-        [] => "it has no releases".to_owned(),
-        names => format!("it has {}", names.join(", ")),
-    });
+pub(super) fn no_release(environment: &ResolvedEnvironment, wanted: &str) -> CliError {
     let target = Target {
         environment: environment.name.clone(),
         release: Some(wanted.to_owned()),
     };
-    refused(&target, vec![finding])
+    refused(&target, vec![load::no_release(environment, wanted)])
 }

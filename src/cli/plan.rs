@@ -6,7 +6,7 @@ use clap::ValueEnum;
 use pleach_domain::object::ObjectId;
 
 use super::error::CliError;
-use super::session::{Options, Session};
+use super::session::{Options, Predecessors, Session};
 use super::{Context, Exit, Target, Ui, format, plan_file};
 
 /// Show the stages and steps that apply would carry out
@@ -63,6 +63,7 @@ pub(crate) async fn run(ui: &mut Ui, ctx: &Context, args: PlanArgs) -> Result<Ex
         verify: args.verify,
         wait: true,
         review: true,
+        predecessors: Predecessors::ComeFirst,
     };
     let session = Session::open(ui, ctx, &args.target, options, None).await?;
     let mut exit = Exit::DONE;
@@ -88,12 +89,23 @@ pub(crate) async fn run(ui: &mut Ui, ctx: &Context, args: PlanArgs) -> Result<Ex
             ui.print(texts.join("\n").trim_end());
         }
         (None, PlanOutput::Text) => {
+            let needs_approval = session.loaded.environment.sync.needs_approval;
             for planned in &plans {
                 ui.print(format::plan::text(&planned.plan));
+                if needs_approval && planned.plan.has_steps() {
+                    ui.print(format_args!("effects {}", planned.plan.effects()));
+                }
             }
         }
         (None, PlanOutput::Json) => {
-            let plans: Vec<_> = plans.iter().map(|planned| &planned.plan).collect();
+            let plans: Vec<_> = plans
+                .iter()
+                .map(|planned| {
+                    let mut shown = serde_json::json!(planned.plan);
+                    shown["effects"] = serde_json::json!(planned.plan.effects());
+                    shown
+                })
+                .collect();
             ui.print(format::json(
                 &serde_json::json!({ "format": 1, "plans": plans }),
             ));

@@ -1,25 +1,24 @@
 //! `pleach preview`.
 
-use std::collections::BTreeSet;
-
 use clap::ValueEnum;
-use pleach_domain::diff::fields::Scope;
-use pleach_domain::diff::text::View;
 use pleach_domain::finding::{Finding, Kind as FindingKind};
 use pleach_domain::object::DigestKey;
-use pleach_domain::plan::view::{Drawing, ReleaseDiff};
-use pleach_domain::preview::{self, EnvironmentPreview, Preview, ReleasePreview};
-use pleach_domain::repo;
+use pleach_domain::observe::ClusterId;
+use pleach_domain::preview::Preview;
+use pleach_domain::preview::comment::{Comment, comment};
+use pleach_domain::preview::words::compared;
 
-use super::compare::{Comparison, End};
 use super::error::{CliError, Kind};
 use super::forge::TellingArgs;
-use super::format::preview::{Comment, comment, page, text};
-use super::load::pleach_version;
-use super::verdict::Verdict as PlanVerdict;
-use super::{Context, Exit, Target, Ui, compare, format, mask, runtime};
+use super::format::preview::{page, text};
+use super::runtime::block_on;
+use super::session::finish;
+use super::{Context, Exit, Loaded, Target, Ui, format, mask};
+use crate::engine::planning::{self, agent};
+use crate::engine::preview::{Change, End, Looked, Meant, Scope, add, add_cluster, unreachable};
 use crate::engine::preview_process::{FORMAT, Report, Verdict, marker};
 use crate::io::bounds::bound;
+use crate::io::cluster::{Cluster, Connection};
 
 /// Show what a change in git would do
 ///
@@ -28,6 +27,11 @@ use crate::io::bounds::bound;
 /// risky, the stages, and the differences, the most dangerous first. No cluster
 /// is asked, so it can run in any pipeline; what a server would add or refuse is
 /// not known.
+///
+/// With --live the head is also compared with the cluster, as `pleach plan`
+/// would: what differs there is shown beside it, with the digest that an
+/// approval of it binds to. Nothing is written; objects that change are sent as
+/// dry runs.
 ///
 /// The base is the commit at which the head left it, as for a pull request;
 /// --direct compares with the base as it is now. Values of Secrets are never
@@ -38,7 +42,8 @@ Examples:
   pleach preview --base main                         the working tree against the branch main
   pleach preview --base main --head feature          two revisions; every environment that is touched
   pleach preview --base main -o markdown production  a comment for a pull request
-  pleach preview --base main -o html > preview.html  a page of its own")]
+  pleach preview --base main -o html > preview.html  a page of its own
+  pleach preview --base main --live production       also against the cluster")]
 pub(crate) struct PreviewArgs {
     /// Environments, or one release of each [default: all that the change touches]
     #[arg(value_name = "ENV[/RELEASE]")]
@@ -55,6 +60,13 @@ pub(crate) struct PreviewArgs {
     /// Compare with the base itself, not with the commit at which the head left it
     #[arg(long)]
     direct: bool,
+
+    /// Also compare the head with the cluster
+    ///
+    /// That of the base, whatever the change says. Only the releases that the
+    /// change touches are looked at, or all that are named.
+    #[arg(long, conflicts_with = "untrusted")]
+    live: bool,
 
     /// Exit with code 10 when something would change
     #[arg(long)]
@@ -90,56 +102,38 @@ pub(crate) fn run(ui: &mut Ui, ctx: &Context, args: &PreviewArgs) -> Result<Exit
     if args.telling.untrusted {
         bound().map_err(|error| CliError::new(Kind::Failed, error))?;
     }
-    let change = Change::open(ctx, args)?;
+    let change = open(ctx, args)?;
     let key = mask::run_key()?;
-    let targets = change.targets(args);
-    let mut preview = Preview {
-        format: 1,
-        base: change.base.opened.revision.to_string(),
-        head: change.head.opened.revision.to_string(),
-        summary: String::new(),
-        environments: Vec::new(),
-        unchanged: Vec::new(),
-    };
-    let mut exit = Exit::DONE;
-    for target in targets {
-        let all = args.targets.is_empty() || args.telling.untrusted;
-        if all && !change.may_touch(&target.environment) {
-            preview.unchanged.push(target.environment);
-            continue;
-        }
-        let (environment, code) = change.environment(&target, &key);
-        exit = exit.and(code);
-        if environment.releases.is_empty() && environment.findings.is_empty() {
-            preview.unchanged.push(environment.environment);
-        } else {
-            preview.environments.push(environment);
+    let mut found = change.preview();
+    let mut looked = Vec::new();
+    for target in targets(&change, args) {
+        match look(&change, &target, args, &key) {
+            Some(one) => looked.push(one),
+            None => found.unchanged.push(target.environment),
         }
     }
-    let diffs: Vec<&ReleaseDiff> = preview
-        .environments
-        .iter()
-        .flat_map(|environment| &environment.releases)
-        .map(|release| &release.diff)
-        .collect();
-    preview.summary = match diffs.as_slice() {
-        [] => "no changes".to_owned(),
-        diffs => format::diff::summary(diffs.iter().copied()),
-    };
-    if args.exit_code && !diffs.is_empty() {
+    if args.live {
+        let all = !args.targets.is_empty();
+        block_on(&ctx.cancel, live(ctx, &change, &mut looked, all))?;
+    }
+    for one in looked {
+        add(&mut found, one.preview);
+    }
+    let mut exit = exit_of(&found);
+    if args.exit_code && changes(&found) {
         exit = exit.and(Exit::CHANGES);
     }
-    print(ui, args, &change, &preview, exit)?;
+    print(ui, args, &change, &found)?;
     if args.telling.comment {
         ui.finish()?;
-        let report = report(args, &change, &preview, exit);
-        runtime::block_on(&ctx.cancel, args.telling.tell(ui, ctx, &report))?;
+        let report = report(args, &change, &found);
+        block_on(&ctx.cancel, args.telling.tell(ui, ctx, &report))?;
     }
     Ok(exit)
 }
 
 /// What is told to a forge.
-fn report(args: &PreviewArgs, change: &Change, found: &Preview, exit: Exit) -> Report {
+fn report(args: &PreviewArgs, change: &Change, found: &Preview) -> Report {
     let marker = marker(
         &args
             .targets
@@ -162,135 +156,126 @@ fn report(args: &PreviewArgs, change: &Change, found: &Preview, exit: Exit) -> R
         base: found.base.clone(),
         head: found.head.clone(),
         summary: found.summary.clone(),
-        verdict: match exit {
-            Exit::REPOSITORY => Verdict::Invalid,
-            Exit::DONE | Exit::CHANGES => Verdict::Fine,
-            _ => Verdict::Refused,
-        },
+        verdict: verdict(found),
         marker,
         comment: text,
     }
 }
 
 /// A change in git: two revisions, and the files in which they differ.
-struct Change {
-    base: End,
-    head: End,
-    files: BTreeSet<String>,
+fn open(ctx: &Context, args: &PreviewArgs) -> Result<Change, CliError> {
+    let head = args.head.as_deref().or(ctx.settings.revision.as_deref());
+    let source = ctx.source()?;
+    let base = if args.direct {
+        args.base.clone()
+    } else {
+        source.merge_base(&args.base, head.unwrap_or("HEAD"))?
+    };
+    Ok(Change {
+        files: source.changed(&base, head)?,
+        base: End {
+            name: args.base.clone(),
+            ..ctx.end(Some(&base))?
+        },
+        head: ctx.end(head)?,
+    })
 }
 
-impl Change {
-    fn open(ctx: &Context, args: &PreviewArgs) -> Result<Self, CliError> {
-        let head = args.head.as_deref().or(ctx.settings.revision.as_deref());
-        let source = ctx.source()?;
-        let base = if args.direct {
-            args.base.clone()
-        } else {
-            source.merge_base(&args.base, head.unwrap_or("HEAD"))?
-        };
-        let files = source.changed(&base, head)?;
-        Ok(Self {
-            base: End {
-                name: args.base.clone(),
-                ..End::open(ctx, Some(&base))?
-            },
-            head: End::open(ctx, head)?,
-            files,
-        })
+/// What is asked for, or every environment of either revision.
+fn targets(change: &Change, args: &PreviewArgs) -> Vec<Target> {
+    if !args.targets.is_empty() {
+        return args.targets.clone();
     }
+    let target = |environment| Target {
+        environment,
+        release: None,
+    };
+    change.environments().into_iter().map(target).collect()
+}
 
-    /// What is asked for, or every environment of either revision.
-    fn targets(&self, args: &PreviewArgs) -> Vec<Target> {
-        if !args.targets.is_empty() {
-            return args.targets.clone();
-        }
-        let mut names = repo::environments(&*self.head.opened.tree);
-        names.extend(repo::environments(&*self.base.opened.tree));
-        let names: BTreeSet<String> = names.into_iter().collect();
-        let target = |environment| Target {
-            environment,
-            release: None,
+fn look(change: &Change, target: &Target, args: &PreviewArgs, key: &DigestKey) -> Option<Looked> {
+    let scope = Scope {
+        environment: &target.environment,
+        release: target.release.as_deref(),
+    };
+    let asked_for = !args.targets.is_empty() && !args.telling.untrusted;
+    change.look(scope, asked_for, key)
+}
+
+/// Adds what the head would do to the clusters, one environment after the other.
+async fn live(
+    ctx: &Context,
+    change: &Change,
+    looked: &mut [Looked],
+    all: bool,
+) -> Result<(), CliError> {
+    for one in looked {
+        let Some(head) = &mut one.rendered else {
+            continue;
         };
-        names.into_iter().map(target).collect()
-    }
-
-    /// Whether an environment has to be looked at. One that cannot be read has.
-    fn may_touch(&self, environment: &str) -> bool {
-        [&self.base, &self.head].iter().any(|end| {
-            let resolved = repo::resolve(&*end.opened.tree, environment, &pleach_version());
-            resolved.map_or(true, |one| preview::may_touch(&one, &self.files))
-        })
-    }
-
-    /// What happens to an environment. That it cannot be rendered is part of the
-    /// answer: others can.
-    fn environment(&self, target: &Target, key: &DigestKey) -> (EnvironmentPreview, Exit) {
-        let mut preview = EnvironmentPreview {
-            environment: target.environment.clone(),
-            releases: Vec::new(),
-            unchanged: Vec::new(),
-            findings: Vec::new(),
-        };
-        let has = |end: &End| repo::environments(&*end.opened.tree).contains(&target.environment);
-        if has(&self.base) && !has(&self.head) {
-            let message = "its file is removed: it is suspended, and nothing is deleted";
-            let finding = Finding::warning(FindingKind::Repository, "environment-gone", message);
-            preview.findings.push(finding);
-            return (preview, Exit::DONE);
-        }
-        match compare::revisions(target, &self.base, &self.head, key) {
-            Ok(comparison) => {
-                let exit = add_releases(&mut preview, comparison);
-                (preview, exit)
+        let meant = Meant::of(head);
+        let mut connection = Connection::new(agent(None));
+        connection.kubeconfig.clone_from(&ctx.settings.kubeconfig);
+        connection.context = ctx.settings.context.clone().or(meant.context);
+        match finish(&ctx.cancel, Cluster::connect(&connection)).await? {
+            Ok(cluster) => {
+                let tree = &*change.head.tree;
+                let leaving =
+                    |loaded: &Loaded, candidates| planning::gone(loaded, tree, candidates);
+                let to = (&cluster, meant.id.map(ClusterId));
+                let adding = add_cluster(&mut one.preview, head, to, leaving, all);
+                finish(&ctx.cancel, Box::pin(adding)).await?;
             }
-            Err(error) => {
-                let exit = error.exit();
-                preview.findings = match error.findings() {
-                    [] => vec![Finding::error(
-                        FindingKind::Repository,
-                        "not-comparable",
-                        error.causes().join(": "),
-                    )],
-                    findings => findings.to_vec(),
-                };
-                (preview, exit)
-            }
+            Err(error) => one.preview.cluster = Some(unreachable(&error)),
         }
+        if let Some(cluster) = &mut one.preview.cluster {
+            cluster.findings.extend(meant.findings);
+        }
+    }
+    Ok(())
+}
+
+/// Everything that was found, wherever.
+fn findings(found: &Preview) -> impl Iterator<Item = &Finding> {
+    found.environments.iter().flat_map(|environment| {
+        let cluster = environment.cluster.iter();
+        let in_cluster = cluster.clone().flat_map(|cluster| &cluster.releases);
+        let releases = environment.releases.iter().chain(in_cluster);
+        environment
+            .findings
+            .iter()
+            .chain(cluster.flat_map(|cluster| &cluster.findings))
+            .chain(releases.flat_map(|release| &release.diff.findings))
+    })
+}
+
+/// What is to be thought of the change. That a cluster does not answer says
+/// nothing of it.
+fn verdict(found: &Preview) -> Verdict {
+    let errors = findings(found).filter(|finding| finding.is_error());
+    let errors = errors.filter(|finding| finding.kind != FindingKind::Cluster);
+    let exits = errors.map(|finding| Kind::from(finding.kind).exit());
+    match exits.fold(Exit::DONE, Exit::and) {
+        Exit::DONE => Verdict::Fine,
+        Exit::REPOSITORY => Verdict::Invalid,
+        _ => Verdict::Refused,
     }
 }
 
-fn add_releases(preview: &mut EnvironmentPreview, comparison: Comparison) -> Exit {
-    let Comparison {
-        kinds,
-        releases,
-        mut masker,
-        ..
-    } = comparison;
-    let mut exit = Exit::DONE;
-    for one in &releases {
-        let drawing = Drawing {
-            desired: &one.desired,
-            observed: &one.observed,
-            policy: &one.policy,
-            kinds: kinds.catalog(),
-            view: View {
-                scope: Scope::Owned,
-                status: false,
-                full_deletes: false,
-            },
-        };
-        let diff = drawing.release(&one.plan, &mut masker);
-        let verdict = PlanVerdict(&one.plan);
-        exit = exit.and(verdict.blocks());
-        if let Err(error) = verdict.ensure_allowed() {
-            exit = exit.and(error.exit());
-        }
-        match ReleasePreview::of(&one.plan, diff) {
-            Some(release) => preview.releases.push(release),
-            None => preview.unchanged.push(one.desired.name.release.clone()),
-        }
-    }
-    exit
+/// What errors mean for whoever asked.
+fn exit_of(found: &Preview) -> Exit {
+    findings(found)
+        .filter(|finding| finding.is_error())
+        .map(|finding| Kind::from(finding.kind).exit())
+        .fold(Exit::DONE, Exit::and)
+}
+
+fn changes(found: &Preview) -> bool {
+    found.environments.iter().any(|environment| {
+        let mut cluster = environment.cluster.iter();
+        !environment.releases.is_empty()
+            || cluster.any(|one| one.releases.iter().any(|release| !release.is_quiet()))
+    })
 }
 
 fn print(
@@ -298,19 +283,14 @@ fn print(
     args: &PreviewArgs,
     change: &Change,
     found: &Preview,
-    exit: Exit,
 ) -> Result<(), CliError> {
     let (base, head) = (change.base.label(), change.head.label());
     match args.output {
         Output::Text => {
-            ui.print(format_args!("{base} -> {head}, without a cluster"));
+            ui.print(compared(found, &base, &head).replace('→', "->"));
             ui.print(text(found).trim_end_matches('\n'));
-            for environment in &found.environments {
-                ui.findings(&environment.findings);
-                for release in &environment.releases {
-                    ui.findings(&release.diff.findings);
-                }
-            }
+            let all: Vec<Finding> = findings(found).cloned().collect();
+            ui.findings(&all);
             ui.print(&found.summary);
         }
         Output::Json => {
@@ -319,11 +299,11 @@ fn print(
             ui.print(format::json(&document));
         }
         Output::Markdown => {
-            let text = report(args, change, found, exit).comment;
+            let text = report(args, change, found).comment;
             ui.print(text.trim_end_matches('\n'));
         }
         Output::Comment => {
-            let report = report(args, change, found, exit);
+            let report = report(args, change, found);
             let document =
                 serde_json::to_value(report).map_err(|error| CliError::new(Kind::Failed, error))?;
             ui.print(format::json(&document));
@@ -346,6 +326,9 @@ fn command(args: &PreviewArgs) -> String {
     }
     if args.direct {
         line.push_str(" --direct");
+    }
+    if args.live {
+        line.push_str(" --live");
     }
     for target in &args.targets {
         line.push(' ');

@@ -56,8 +56,8 @@ pub(crate) struct PromoteArgs {
 
     /// Push the branch; never overwrites what others pushed
     ///
-    /// Where --forge or PLEACH_FORGE names a forge, the commit is pushed to a
-    /// branch of its own instead, and a pull request into the branch is opened.
+    /// Where --forge names a forge, or its variable does, the commit is pushed to
+    /// a branch of its own instead, and a pull request into the branch is opened.
     #[arg(long, conflicts_with = "dry_run")]
     push: bool,
 

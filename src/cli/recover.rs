@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use super::claim::LockArgs;
 use super::error::{CliError, Kind};
-use super::session::{self, Options, Session};
+use super::session::{self, Options, Predecessors, Session};
 use super::{Context, Exit, Target, Ui, format};
 use crate::engine::lease::Holder;
 use crate::engine::recover::{Examined, examine};
@@ -68,6 +68,7 @@ pub(crate) async fn run(ui: &mut Ui, ctx: &Context, args: RecoverArgs) -> Result
         verify: false,
         wait: true,
         review: false,
+        predecessors: Predecessors::Ready,
     };
     let session = Session::open(ui, ctx, &args.target, options, args.cluster_id.clone()).await?;
     let id = check_cluster(&session, &args).await?;

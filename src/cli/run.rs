@@ -27,12 +27,14 @@ use crate::engine::controller::{
 };
 use crate::engine::lease::Peers;
 use crate::engine::sync::Claim;
-use crate::io::cluster::Connection;
+use crate::io::cluster::{Connection, KubeconfigSecret, OwnCluster};
 use crate::io::files;
 use crate::io::forge::{Forge, Token};
+use crate::io::git::app::GithubApp;
 use crate::io::git::mirror::{Auth, Fetched, Mirror, Remote};
 use crate::server::hooks::{self, Hook};
 use crate::server::metrics::Metrics;
+use crate::server::notifications::{Notifier, Target};
 use crate::server::{self, ServerError, probes};
 
 /// How long somebody else who applies a release is waited for: longer than it takes
@@ -124,6 +126,8 @@ struct Plan {
     hooks: Vec<Hook>,
     listen: Option<SocketAddr>,
     metrics: Option<SocketAddr>,
+    drift_watch: bool,
+    told: Vec<Target>,
 }
 
 pub(crate) async fn run(ui: &mut Ui, ctx: &Context, args: RunArgs) -> Result<Exit, CliError> {
@@ -131,6 +135,9 @@ pub(crate) async fn run(ui: &mut Ui, ctx: &Context, args: RunArgs) -> Result<Exi
         Some(path) => from_file(ctx, path)?,
         None => from_arguments(ui, ctx, &args).await?,
     };
+    if let Err(error) = files::remove_abandoned() {
+        tracing::warn!(%error, "what former runs left behind cannot be removed");
+    }
     plan.listen = args.listen.or(plan.listen);
     plan.metrics = args.metrics_listen.or(plan.metrics);
     let (events, heard) = mpsc::unbounded_channel();
@@ -153,6 +160,7 @@ pub(crate) async fn run(ui: &mut Ui, ctx: &Context, args: RunArgs) -> Result<Exi
             peers: Peers::default(),
             local: None,
         },
+        drift_watch: plan.drift_watch,
         sharing,
         own: own_release(args.own_release)?,
     };
@@ -202,12 +210,17 @@ pub(crate) async fn run(ui: &mut Ui, ctx: &Context, args: RunArgs) -> Result<Exi
         }
         served
     };
+    let mut telling = JoinSet::new();
+    let notifier = Notifier::start(plan.told, &mut telling, &over)
+        .map_err(|error| CliError::new(Kind::Failed, error))?;
     let (ended, served, (), ()) = tokio::join!(
         looping,
         serving,
-        log::listen(heard, heard_syncs, &metrics, statuses),
+        log::listen(heard, heard_syncs, &metrics, (statuses, notifier)),
         tellers.run()
     );
+    // What was told last gets a little time.
+    while telling.join_next().await.is_some() {}
     served?;
     ended.map_err(|error| CliError::new(Kind::Failed, error))?;
     Ok(Exit::DONE)
@@ -247,6 +260,9 @@ fn from_file(ctx: &Context, path: &Path) -> Result<Plan, CliError> {
         .map_err(|findings| CliError::from_findings(format!("{file} cannot be used"), findings))?;
     let folder = files::canonical(path)?;
     let folder = folder.parent().unwrap_or(&folder);
+    let mut own = Connection::new(agent(None));
+    own.kubeconfig.clone_from(&ctx.settings.kubeconfig);
+    let own = OwnCluster::new(own);
     let mut hooks = Vec::new();
     let mut forges = BTreeMap::new();
     let mut repositories = Vec::new();
@@ -267,7 +283,18 @@ fn from_file(ctx: &Context, path: &Path) -> Result<Plan, CliError> {
             config::Auth::Bearer { token } => Auth::Bearer {
                 token: folder.join(token),
             },
+            config::Auth::Ssh { key, known_hosts } => Auth::Ssh {
+                key: folder.join(key),
+                known_hosts: folder.join(known_hosts),
+            },
+            config::Auth::GithubApp {
+                app,
+                installation,
+                key,
+                api,
+            } => Auth::GithubApp(GithubApp::new(app, installation, folder.join(key), api)),
         };
+        let url = repository.url;
         let grants = repository.environments.into_iter().map(|grant| {
             let mut connection = Connection::new(agent(None));
             connection.programs = false;
@@ -277,8 +304,21 @@ fn from_file(ctx: &Context, path: &Path) -> Result<Plan, CliError> {
                 ConnectionGrant::Kubeconfig(file) => {
                     connection.kubeconfig = Some(folder.join(file));
                 }
+                ConnectionGrant::Secret {
+                    namespace,
+                    name,
+                    key,
+                } => {
+                    connection.secret = Some(KubeconfigSecret {
+                        own: own.clone(),
+                        namespace,
+                        name,
+                        key,
+                    });
+                }
             }
             Arc::new(Grant {
+                url: url.clone(),
                 branches: grant.branches,
                 cluster: Some(ClusterId(grant.cluster_id)),
                 fallback: None,
@@ -299,8 +339,9 @@ fn from_file(ctx: &Context, path: &Path) -> Result<Plan, CliError> {
         repositories.push(Repository {
             name: repository.name,
             remote: Remote {
-                url: repository.url,
+                url: url.clone(),
                 auth,
+                keys: repository.keys.map(|keys| folder.join(keys)),
             },
             grants,
             previews: match previews {
@@ -318,6 +359,15 @@ fn from_file(ctx: &Context, path: &Path) -> Result<Plan, CliError> {
         hooks,
         listen: said.listen,
         metrics: said.metrics,
+        drift_watch: said.drift_watch,
+        told: said
+            .notifications
+            .into_iter()
+            .map(|notification| Target {
+                address: folder.join(&notification.url_file),
+                notification,
+            })
+            .collect(),
     })
 }
 
@@ -340,21 +390,24 @@ async fn from_arguments(ui: &mut Ui, ctx: &Context, args: &RunArgs) -> Result<Pl
     check_url(&url, config::Transport::of(&url), false)
         .map_err(|message| CliError::usage(format!("--repo: {message}")))?;
     if config::Transport::of(&url) == Some(config::Transport::Ssh) {
-        return Err(CliError::new(
-            Kind::Repository,
-            "repositories over ssh are not supported yet",
-        ));
+        return Err(CliError::usage(
+            "a repository over ssh needs a key and the keys of hosts, which a file says that --config names",
+        )
+        .hint("docs/loop.md has an example: `sshKeyFile` and `knownHostsFile`"));
     }
     let remote = Remote {
         url,
         auth: Auth::Anonymous,
+        keys: None,
     };
     let branches = branches(ui, ctx, &remote, &args.environments).await?;
     let mut connection = Connection::new(agent(None));
     connection.kubeconfig.clone_from(&ctx.settings.kubeconfig);
     connection.context.clone_from(&ctx.settings.context);
+    let url = remote.url.clone();
     let grants = branches.into_iter().map(|branches| {
         Arc::new(Grant {
+            url: url.clone(),
             branches,
             cluster: None,
             fallback: args.cluster_id.clone().map(ClusterId),
@@ -378,6 +431,8 @@ async fn from_arguments(ui: &mut Ui, ctx: &Context, args: &RunArgs) -> Result<Pl
         hooks: hook.collect(),
         listen: None,
         metrics: None,
+        drift_watch: true,
+        told: Vec::new(),
     })
 }
 

@@ -22,7 +22,7 @@ use super::error::{CliError, Kind};
 use super::verdict::Verdict;
 use super::{Context, Exit, Loaded, Target, Ui};
 pub(super) use crate::engine::planning::{
-    Gone, Heirs, Options, Planned, Planner, Subject, agent, desired, policy,
+    Gone, Heirs, Options, Planned, Planner, Predecessors, Subject, agent, desired,
 };
 use crate::engine::sync::SyncError;
 use crate::io::cluster::{Cluster, ClusterError, Connection};
@@ -134,6 +134,20 @@ impl Session {
         self.planned(ui, subject.name(), planned)
     }
 
+    /// Plans a subject whose turn has come: what comes before it has to be
+    /// ready now. The errors are those of [`Session::plan_for`].
+    pub(super) async fn plan_in_turn(
+        &self,
+        ui: &mut Ui,
+        subject: &Subject<'_>,
+    ) -> Result<Result<Planned, CliError>, CliError> {
+        let mut plans = self.planner();
+        plans.options.predecessors = Predecessors::Ready;
+        let making = plans.plan_for(subject);
+        let planned = finish(&self.cancel, Box::pin(making)).await?;
+        self.planned(ui, subject.name(), planned)
+    }
+
     /// Observes and plans the end of a release. The errors are those of
     /// [`Session::plan_for`].
     pub(super) async fn plan_end(
@@ -200,7 +214,7 @@ impl Planned {
 
 /// What was not finished when somebody asked us to stop is given up: only for
 /// what reads.
-async fn finish<T>(
+pub(super) async fn finish<T>(
     cancel: &CancellationToken,
     reading: impl Future<Output = T>,
 ) -> Result<T, CliError> {

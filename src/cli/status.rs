@@ -7,6 +7,10 @@ use pleach_domain::finding::{Finding, Kind as FindingKind};
 use pleach_domain::inventory::{ReleaseSummary, Store};
 use pleach_domain::repo::ResolvedEnvironment;
 
+mod audit;
+
+use std::path::PathBuf;
+
 use super::error::CliError;
 use super::format::status::Wanted;
 use super::session::connect;
@@ -26,6 +30,11 @@ use crate::io::cluster::{Class, Cluster, ClusterError};
 ///
 /// Records are looked for where the environment keeps them; without one, in the
 /// whole cluster as far as that is allowed.
+///
+/// With --audit the last plan of each release is compared with the audit log of
+/// the API server instead: what was planned and not written, and what was
+/// written under the name of the release and not planned. It ends with code 1
+/// when these are not the same.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -34,6 +43,8 @@ Examples:
   pleach status production --watch  again whenever something changes
   pleach status --state-namespace team-a
                                     what is recorded in that namespace
+  pleach status production --audit /var/log/kubernetes/audit.log
+                                    what was planned against what was written
   pleach status -o json             for programs")]
 pub(crate) struct StatusArgs {
     /// Environment, or one release of it [default: everything in the cluster]
@@ -43,6 +54,10 @@ pub(crate) struct StatusArgs {
     /// Show it again whenever a release changes, until interrupted
     #[arg(short, long)]
     watch: bool,
+
+    /// Compare the last plan of each release with this audit log, JSON lines
+    #[arg(long, value_name = "FILE", conflicts_with = "watch")]
+    audit: Option<PathBuf>,
 
     #[command(flatten)]
     place: StatePlace,
@@ -119,6 +134,10 @@ pub(crate) async fn run(ui: &mut Ui, ctx: &Context, args: StatusArgs) -> Result<
         && found.releases.is_empty()
     {
         ui.findings(&[hidden(unseen)]);
+    }
+    if let Some(path) = &view.args.audit {
+        let releases = view.select(found.releases);
+        return audit::run(ui, &cluster, releases, path, view.args.output).await;
     }
     let releases = view.look(&cluster, found.releases).await;
     if !view.args.watch {

@@ -8,7 +8,7 @@ use super::apply::{ApplyOutput, Outcome, show};
 use super::claim::LockArgs;
 use super::error::{CliError, Kind};
 use super::local::{LocalArgs, follower};
-use super::session::{Gone, Heirs, Options, Planned, Session, not_installed};
+use super::session::{Gone, Heirs, Options, Planned, Predecessors, Session, not_installed};
 use super::{Context, Exit, Target, Ui};
 use crate::engine::lease::Holder;
 use crate::engine::sync::clear_lease;
@@ -72,6 +72,7 @@ pub(crate) async fn run(ui: &mut Ui, ctx: &Context, args: UninstallArgs) -> Resu
         verify: false,
         wait: true,
         review: true,
+        predecessors: Predecessors::Ready,
     };
     let session = Session::for_end(ui, ctx, target, options).await?;
     let cluster = session.cluster_for(&name);

@@ -13,17 +13,25 @@
 //! The loop tells of itself by [`LoopEvent`]s, and by [`SyncEvent`]s of each
 //! run; it knows no consumer.
 
+mod approval;
+mod drift;
 mod ends;
 mod environment;
+mod inputs;
 mod last;
+mod looked;
+mod news;
 mod pace;
 mod pull_requests;
 pub mod pulse;
+mod recall;
 mod release;
 mod replicas;
 mod run;
+mod sight;
 mod source;
 pub mod statuses;
+mod waiting;
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -31,7 +39,10 @@ use std::time::Duration;
 
 use pleach_domain::inventory::ReleaseName;
 use pleach_domain::observe::ClusterId;
-use pleach_domain::repo::controller::{Allow, Branches, Claim, ClaimKey, Claimant, Heads, claims};
+use pleach_domain::plan::Action;
+use pleach_domain::repo::controller::{
+    Allow, Branches, Claim, ClaimKey, Claimant, Heads, News, claims,
+};
 use tokio::sync::{Notify, Semaphore, mpsc, watch};
 use tokio::task::{AbortHandle, JoinSet, LocalSet};
 use tokio_util::sync::CancellationToken;
@@ -39,17 +50,29 @@ use tokio_util::sync::CancellationToken;
 pub use self::pull_requests::{Previewed, Previews};
 pub use self::replicas::Sharing;
 
+use self::drift::Watches;
 use self::environment::{Assigned, Assignment, Environment};
 use self::last::Last;
 use self::pull_requests::PullRequests;
 use self::pulse::Pulse;
 use self::replicas::{Replica, Standing};
+use self::sight::Sights;
 use self::source::SourceState;
 use super::sync::Claim as LeaseClaim;
 use super::sync::events::SyncEvent;
 use crate::io::cluster::Connection;
 use crate::io::git::mirror::Remote;
 
+/// How many objects a message names.
+const NAMED: usize = 5;
+/// What can be done to an object.
+const ACTIONS: [Action; 5] = [
+    Action::Create,
+    Action::Update,
+    Action::Recreate,
+    Action::Adopt,
+    Action::Delete,
+];
 /// How many pull requests are previewed at once: syncs come first.
 const PREVIEWS: usize = 2;
 
@@ -60,6 +83,9 @@ pub struct Setup {
     pub repositories: Vec<Repository>,
     /// Who carries plans out, and how long others are waited for.
     pub claim: LeaseClaim,
+    /// Whether changes of members are watched; otherwise they are found at the
+    /// interval.
+    pub drift_watch: bool,
     /// The replicas that the work is shared with; none when it is alone.
     pub sharing: Option<Sharing>,
     /// The release that the loop itself is, which is synced after all others of
@@ -83,6 +109,8 @@ pub struct Repository {
 /// Environments of a repository, where to, and within which limits.
 #[derive(Debug)]
 pub struct Grant {
+    /// URL of the repository.
+    pub url: String,
     /// The branches that hold them.
     pub branches: Branches,
     /// The cluster that is meant. None where the environment file may name it,
@@ -137,6 +165,15 @@ pub enum LoopEvent {
         revision: String,
         /// The releases it has.
         releases: Vec<String>,
+        /// How long it took.
+        took: Duration,
+    },
+    /// A commit changes nothing of an environment.
+    Unaffected {
+        /// The environment.
+        environment: String,
+        /// The commit.
+        revision: String,
     },
     /// Nothing newer of an environment is synced until somebody does something.
     Held {
@@ -158,6 +195,36 @@ pub enum LoopEvent {
         /// Why.
         message: String,
     },
+    /// Somebody begins to look at a release.
+    Looking {
+        /// Environment and release.
+        release: ReleaseName,
+    },
+    /// A release was observed and planned.
+    Planned {
+        /// Environment and release.
+        release: ReleaseName,
+        /// How long it took.
+        took: Duration,
+    },
+    /// A plan was carried out, as far as that went.
+    Carried {
+        /// Environment and release.
+        release: ReleaseName,
+        /// What was done to how many objects; nothing where it failed.
+        objects: Vec<(Action, usize)>,
+        /// How long it took.
+        took: Duration,
+    },
+    /// Somebody changed objects of a release, as far as their metadata tells.
+    Changed {
+        /// Environment and release.
+        release: ReleaseName,
+        /// How many objects.
+        objects: usize,
+    },
+    /// The state of a release changed: for those who are told.
+    News(News),
     /// A release was looked at, and what came of it.
     Looked {
         /// Environment and release.
@@ -216,8 +283,10 @@ pub enum End {
     Interrupted,
     /// Somebody holds it.
     Suspended,
-    /// It waits for its time.
+    /// It waits for its time, or for others.
     Waiting,
+    /// It waits for somebody to approve the plan.
+    Unapproved,
 }
 
 impl End {
@@ -234,6 +303,7 @@ impl End {
             Self::Interrupted => "interrupted",
             Self::Suspended => "suspended",
             Self::Waiting => "waiting",
+            Self::Unapproved => "unapproved",
         }
     }
 }
@@ -265,7 +335,9 @@ struct Shared {
     listener: Listener,
     pulse: Pulse,
     claim: LeaseClaim,
+    watches: Watches,
     last: Last,
+    sights: Sights,
     stop: CancellationToken,
 }
 
@@ -382,15 +454,19 @@ impl Controller {
 
     async fn run_here(self, stop: CancellationToken) -> Result<(), TaskFailed> {
         let stop = stop.child_token();
+        let (watches, asked) = Watches::new(self.setup.drift_watch);
         let shared = Shared {
             listener: self.listener,
             pulse: self.pulse.clone(),
             claim: self.setup.claim,
+            watches,
             last: Last::of(self.setup.own),
+            sights: Sights::default(),
             stop: stop.clone(),
         };
         let mut tasks = JoinSet::new();
         tasks.spawn_local(self.pulse.clone().beat(stop.clone()));
+        tasks.spawn_local(drift::follow_all(asked, stop.clone()));
         let changed = Arc::new(Notify::new());
         let mut sources = Vec::new();
         let mut paces = Vec::new();
@@ -467,27 +543,35 @@ impl Controller {
         };
         self.pulse.is_draining();
         stop.cancel();
-        let mut ended = ended;
-        loop {
-            tokio::select! {
-                task = tasks.join_next() => match task {
-                    None => break,
-                    Some(Err(error)) if !error.is_cancelled() => {
-                        ended = ended.and(Err(TaskFailed(error)));
-                    }
-                    Some(_) => {}
-                },
-                // What is lost while it ends is dropped all the same.
-                Ok(()) = stands.changed() => if *stands.borrow_and_update() == Standing::Out {
-                    tasks.abort_all();
-                },
-            }
-        }
+        let mut ended = ended.and(drain(&mut tasks, &mut stands).await);
         leave.cancel();
         while let Some(task) = membership.join_next().await {
             ended = ended.and(task.map_err(TaskFailed));
         }
         ended
+    }
+}
+
+/// Waits until all tasks have ended. What is lost meanwhile is dropped where it
+/// stands.
+async fn drain(
+    tasks: &mut JoinSet<()>,
+    stands: &mut watch::Receiver<Standing>,
+) -> Result<(), TaskFailed> {
+    let mut ended = Ok(());
+    loop {
+        tokio::select! {
+            task = tasks.join_next() => match task {
+                None => return ended,
+                Some(Err(error)) if !error.is_cancelled() => {
+                    ended = ended.and(Err(TaskFailed(error)));
+                }
+                Some(_) => {}
+            },
+            Ok(()) = stands.changed() => if *stands.borrow_and_update() == Standing::Out {
+                tasks.abort_all();
+            },
+        }
     }
 }
 
@@ -530,18 +614,43 @@ impl Supervisor<'_> {
                 fetched.map_or_else(Heads::new, |fetched| fetched.heads.clone())
             })
             .collect();
-        let claims = claims(&grants, &heads);
+        let mut claims = claims(&grants, &heads);
+        // Environments of patterns whose branches nobody could ask for yet.
+        for (repository, state) in states.iter().enumerate() {
+            for recalled in &state.recalled {
+                let (_, cluster) = &grants[repository][recalled.grant];
+                let key = ClaimKey {
+                    environment: recalled.environment.clone(),
+                    cluster: cluster.clone(),
+                };
+                let claimant = Claimant {
+                    repository,
+                    grant: recalled.grant,
+                    branch: recalled.branch.clone(),
+                    commit: None,
+                };
+                claims.entry(key).or_insert(Claim::Held(claimant));
+            }
+        }
         for (key, claim) in claims.iter().filter(|(key, _)| stand.leads(key)) {
             let (claimant, assignment, by) = match claim {
                 Claim::Held(claimant) => {
                     let state = &states[claimant.repository];
-                    let assignment = match (&claimant.commit, &state.fetched) {
-                        (Some(commit), Some(fetched)) => Assignment::Follow {
+                    let distrust = state
+                        .fetched
+                        .as_ref()
+                        .and_then(|fetched| fetched.distrusted.get(&claimant.branch));
+                    let assignment = match (&claimant.commit, distrust, &state.fetched) {
+                        (Some(commit), Some(message), _) => Assignment::Distrusted {
+                            commit: commit.clone(),
+                            message: message.clone(),
+                        },
+                        (Some(commit), None, Some(fetched)) => Assignment::Follow {
                             commit: commit.clone(),
                             reader: fetched.reader.clone(),
                         },
-                        (None, Some(_)) => missing(&claimant.branch),
-                        (_, None) => Assignment::Unknown,
+                        (None, _, Some(_)) => missing(&claimant.branch),
+                        (_, _, None) => Assignment::Unknown,
                     };
                     (claimant, assignment, self.words(claimant))
                 }

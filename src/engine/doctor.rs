@@ -3,7 +3,7 @@
 //! What cannot be read is a gap in the view and never an absence; only
 //! discovery has to answer. Decides nothing: that is [`pleach_domain::doctor`].
 
-mod controllers;
+pub(super) mod controllers;
 mod gates;
 mod journals;
 mod rights;

@@ -1,6 +1,9 @@
 //! An environment of a repository at a revision, and what it renders to.
 
-use pleach_domain::finding::{Finding, excerpt};
+use std::collections::BTreeSet;
+
+use pleach_domain::finding::{Finding, Kind, excerpt};
+use pleach_domain::inventory::ReleaseName;
 use pleach_domain::kinds::KindTable;
 use pleach_domain::render::{self, Rendered};
 use pleach_domain::repo::{self, FileTree, ResolvedEnvironment, ResolvedRelease};
@@ -17,6 +20,8 @@ pub struct Loaded {
     pub rendered: Vec<(ResolvedRelease, Rendered)>,
     /// The releases not asked for: what is secret there is secret here too.
     pub others: Vec<(ResolvedRelease, Rendered)>,
+    /// Releases that `movedFrom` names and that git says it has no more.
+    pub given_up: BTreeSet<ReleaseName>,
     /// What the files are a revision of.
     pub revision: Revision,
     /// Everything there is to say about the environment and those releases.
@@ -89,12 +94,31 @@ pub fn read_all(
     revision: Revision,
     environment: &str,
 ) -> Result<Loaded, Vec<Finding>> {
-    let environment = repo::resolve(tree, environment, &pleach_version())
-        .map_err(|findings| with_excerpts(tree, findings))?;
-    let (kinds, note) = KindTable::nearest(environment.cluster.kubernetes.as_deref());
+    let environment = resolve(tree, environment)?;
+    let (kinds, _) = KindTable::nearest(environment.cluster.kubernetes.as_deref());
     // All of them, whatever is asked for: releases share kinds, and no two of
     // them may have the same object.
     let all = render::render_environment(tree, &environment, &kinds);
+    Ok(loaded(tree, revision, environment, all))
+}
+
+/// Reads an environment with what it refers to, without rendering it.
+pub fn resolve(
+    tree: &dyn FileTree,
+    environment: &str,
+) -> Result<ResolvedEnvironment, Vec<Finding>> {
+    repo::resolve(tree, environment, &pleach_version())
+        .map_err(|findings| with_excerpts(tree, findings))
+}
+
+/// An environment with what its releases were rendered to, in its order.
+pub fn loaded(
+    tree: &dyn FileTree,
+    revision: Revision,
+    environment: ResolvedEnvironment,
+    all: Vec<Rendered>,
+) -> Loaded {
+    let (_, note) = KindTable::nearest(environment.cluster.kubernetes.as_deref());
     let findings: Vec<Finding> = environment
         .findings
         .iter()
@@ -103,13 +127,33 @@ pub fn read_all(
         .chain(all.iter().flat_map(|one| one.findings.iter().cloned()))
         .collect();
     let findings = with_excerpts(tree, findings);
-    Ok(Loaded {
+    let formers = environment.releases.iter();
+    let formers = formers.filter_map(|release| release.moved_from.clone());
+    Loaded {
+        given_up: formers
+            .filter(|former| is_given_up(tree, &environment, former))
+            .collect(),
         rendered: environment.releases.iter().cloned().zip(all).collect(),
         environment,
         others: Vec::new(),
         revision,
         findings,
-    })
+    }
+}
+
+/// Whether git says that it does not have a release any more. An environment
+/// that it does not have, or that cannot be read, says nothing.
+fn is_given_up(
+    tree: &dyn FileTree,
+    environment: &ResolvedEnvironment,
+    release: &ReleaseName,
+) -> bool {
+    if release.environment == environment.name {
+        let mut releases = environment.releases.iter();
+        return releases.all(|known| known.name != *release);
+    }
+    let outline = repo::outline(tree, &release.environment, &pleach_version());
+    outline.is_ok_and(|outline| !outline.releases.contains_key(&release.release))
 }
 
 /// Adds the lines of source that findings are about.
@@ -126,6 +170,25 @@ pub fn pleach_version() -> Version {
         part(env!("CARGO_PKG_VERSION_MINOR")),
         part(env!("CARGO_PKG_VERSION_PATCH")),
     )
+}
+
+/// An environment does not have a release that was asked for.
+pub fn no_release(environment: &ResolvedEnvironment, wanted: &str) -> Finding {
+    let names: Vec<&str> = environment
+        .releases
+        .iter()
+        .map(|release| release.name.release.as_str())
+        .collect();
+    Finding::error(
+        Kind::Repository,
+        "unknown-release",
+        format!("environment {} has no release {wanted}", environment.name),
+    )
+    .at(environment.origin.clone())
+    .hint(match names.as_slice() {
+        [] => "it has no releases".to_owned(),
+        names => format!("it has {}", names.join(", ")),
+    })
 }
 
 /// Whether git does not have the environment at all.

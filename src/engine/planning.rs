@@ -4,9 +4,13 @@
 mod end;
 mod heirs;
 
+use std::collections::{BTreeMap, BTreeSet};
+
+use pleach_domain::depends::{Dependency, Wanted, arrange};
 use pleach_domain::finding::{self, Finding};
 use pleach_domain::ignore::{Ignored, scale_target};
 use pleach_domain::inventory::ReleaseName;
+use pleach_domain::object::ObjectId;
 use pleach_domain::observe::ClusterId;
 use pleach_domain::plan::{self, Desired, Plan, Policy, Terms};
 use pleach_domain::render::Rendered;
@@ -14,13 +18,26 @@ use pleach_domain::repo::{ResolvedEnvironment, ResolvedRelease};
 
 use super::load::Loaded;
 use super::sync::{
-    Observation, SyncError, look_around, look_at_checked, look_into_namespaces, observe, recognize,
-    review_access,
+    Neighbor, Observation, SyncError, look_around, look_at_checked, look_at_dependencies,
+    look_into_namespaces, observe, observe_some, recognize, review_access,
 };
 use crate::io::cluster::Cluster;
+use crate::io::git::Revision;
 
 pub use end::{Candidate, Gone, Subject, candidates, formers, gone, readable};
 pub use heirs::Heirs;
+
+/// When what a release depends on counts as ready.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Predecessors {
+    /// When it is at the version that git wants.
+    Ready,
+    /// When it was brought to the same commit.
+    AtRevision,
+    /// The releases that were asked for are carried out one after the other:
+    /// those that come first need not be ready yet.
+    ComeFirst,
+}
 
 /// How a plan is to be made.
 #[derive(Debug, Clone, Copy)]
@@ -31,6 +48,8 @@ pub struct Options {
     pub wait: bool,
     /// The rights that the plan needs are asked for.
     pub review: bool,
+    /// What is asked of other releases.
+    pub predecessors: Predecessors,
 }
 
 /// One release with the plan that was made for it.
@@ -103,6 +122,14 @@ impl Planner<'_> {
             plan = plan::plan(&desired, &observation.observed, &policy);
         }
         if self.options.review {
+            let (loaded, predecessors) = (self.loaded, self.options.predecessors);
+            let neighbor = |name: &str| neighbor(loaded, predecessors, name);
+            let observed = &mut observation.observed;
+            if look_at_dependencies(&cluster, &desired, observed, &plan, &neighbor).await? {
+                plan = plan::plan(&desired, observed, &policy);
+            }
+        }
+        if self.options.review {
             let observed = &mut observation.observed;
             observed.access = review_access(&cluster, &desired, observed, &plan).await?;
             if !observed.access.is_enough() {
@@ -114,6 +141,33 @@ impl Planner<'_> {
             observation,
             plan,
         })
+    }
+
+    /// Observes and plans some objects of a release that is otherwise as it was
+    /// left; none where all of it has to be looked at.
+    pub async fn plan_some(
+        &self,
+        release: &ResolvedRelease,
+        rendered: &Rendered,
+        some: &BTreeSet<ObjectId>,
+    ) -> Result<Option<Planned>, SyncError> {
+        let mut desired = desired(self.loaded, release, rendered);
+        let cluster = self.cluster_for(&release.name);
+        let policy = self.policy(release);
+        let observing = observe_some(&cluster, &mut desired, &policy, some);
+        let Some(mut observation) = observing.await? else {
+            return Ok(None);
+        };
+        if let Some(named) = self.cluster_id {
+            let observed = &mut observation.observed;
+            recognize(&cluster, &desired.store, observed, named).await?;
+        }
+        let plan = plan::plan(&desired, &observation.observed, &policy);
+        Ok(Some(Planned {
+            desired,
+            observation,
+            plan,
+        }))
     }
 
     /// Makes the plan for a subject.
@@ -131,6 +185,45 @@ impl Planner<'_> {
     }
 }
 
+/// What is asked of another release that one depends on.
+fn neighbor<'a>(loaded: &'a Loaded, predecessors: Predecessors, name: &str) -> Neighbor<'a> {
+    let mut releases = loaded.environment.releases.iter();
+    let release = releases.find(|release| release.name.release == name);
+    let is_asked_for = loaded.names().contains(&name);
+    Neighbor {
+        wanted: Wanted {
+            version: release.and_then(|release| release.version.as_deref()),
+            revision: match &loaded.revision {
+                Revision::Commit(commit) if predecessors == Predecessors::AtRevision => {
+                    Some(commit.as_str())
+                }
+                Revision::Commit(_) | Revision::Dirty(_) | Revision::None => None,
+            },
+        },
+        comes_first: is_asked_for && predecessors == Predecessors::ComeFirst,
+    }
+}
+
+/// The order in which releases are carried out: as the environment has them,
+/// and each after those that it depends on.
+pub fn in_order(releases: &[(ResolvedRelease, Rendered)]) -> Vec<usize> {
+    let positions: BTreeMap<&str, usize> = releases
+        .iter()
+        .enumerate()
+        .map(|(index, (release, _))| (release.name.release.as_str(), index))
+        .collect();
+    let needs: Vec<Vec<usize>> = releases
+        .iter()
+        .map(|(release, _)| {
+            let needed = release.depends_on.iter().filter_map(Dependency::release);
+            needed
+                .filter_map(|name| positions.get(name).copied())
+                .collect()
+        })
+        .collect();
+    arrange(&needs).order
+}
+
 impl Planned {
     /// Whether carrying it out would write something, be it only the record.
     pub fn would_write(&self) -> bool {
@@ -143,8 +236,32 @@ impl Planned {
     }
 }
 
+/// What the autoscalers of all releases scale, with the autoscaler: that may be
+/// in another release than what it scales.
+pub fn autoscaled(loaded: &Loaded) -> Vec<(ObjectId, ObjectId)> {
+    let releases = loaded.rendered.iter().chain(&loaded.others);
+    releases
+        .flat_map(|(_, rendered)| &rendered.manifests)
+        .filter(|manifest| manifest.id().kind == "HorizontalPodAutoscaler")
+        .filter_map(|autoscaler| {
+            let target = scale_target(autoscaler.id(), &autoscaler.value())?;
+            Some((target, autoscaler.id().clone()))
+        })
+        .collect()
+}
+
 /// What git wants of a release; its digests need the key of whoever compares.
 pub fn desired(loaded: &Loaded, release: &ResolvedRelease, rendered: &Rendered) -> Desired {
+    desired_among(loaded, release, rendered, &autoscaled(loaded))
+}
+
+/// The same for one of many, where what is scaled is known.
+pub fn desired_among(
+    loaded: &Loaded,
+    release: &ResolvedRelease,
+    rendered: &Rendered,
+    autoscaled: &[(ObjectId, ObjectId)],
+) -> Desired {
     let mut ignored = Ignored::default();
     for manifest in &rendered.manifests {
         if let Some(fields) = rendered.ignored.get(manifest.id()) {
@@ -162,28 +279,27 @@ pub fn desired(loaded: &Loaded, release: &ResolvedRelease, rendered: &Rendered) 
         create_namespace: release.create_namespace,
         manifests: rendered.manifests.clone(),
         runtime_objects: release.runtime_objects.clone(),
-        digests: std::collections::BTreeMap::new(),
+        digests: BTreeMap::new(),
         ignored,
         findings: Vec::new(),
         terms: Terms {
+            depends_on: release.depends_on.clone(),
             moved_from: release.moved_from.clone(),
             former_set: None,
+            former_is_given_up: release
+                .moved_from
+                .as_ref()
+                .is_some_and(|former| loaded.given_up.contains(former)),
             block_uninstall: release.block_uninstall.clone(),
             protect: loaded.environment.protect.clone(),
             timeout: Some(release.timeout),
             restart_on_config_change: release.restart_on_config_change,
+            source: None,
         },
         sequence: release.sequence.clone(),
     };
-    // An autoscaler may be in another release than what it scales.
-    let releases = loaded.rendered.iter().chain(&loaded.others);
-    for autoscaler in releases
-        .flat_map(|(_, rendered)| &rendered.manifests)
-        .filter(|manifest| manifest.id().kind == "HorizontalPodAutoscaler")
-    {
-        if let Some(target) = scale_target(autoscaler.id(), &autoscaler.value()) {
-            desired.leave_replicas(&target, autoscaler.id());
-        }
+    for (target, autoscaler) in autoscaled {
+        desired.leave_replicas(target, autoscaler);
     }
     desired
 }

@@ -75,7 +75,9 @@ impl Examined {
             if let Some(desired) = desired {
                 record.repository.clone_from(&desired.repository);
                 record.bundle.clone_from(&desired.bundle);
-                record.memory = Some(desired.memory());
+                let former = record.memory.take();
+                let memory = desired.memory();
+                record.memory = Some(memory.with_former_stages(former.as_ref(), inventory));
             }
         };
         let work =

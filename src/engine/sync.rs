@@ -6,6 +6,7 @@ mod body;
 mod checks;
 mod contents;
 mod daemon;
+mod dependencies;
 mod error;
 pub mod events;
 mod hub;
@@ -36,8 +37,9 @@ use tokio::sync::Semaphore;
 
 pub use checks::look_at_checked;
 pub use contents::look_into_namespaces;
+pub use dependencies::{Neighbor, is_ready, look_at_dependants, look_at_dependencies, place_of};
 pub use error::SyncError;
-pub use observe::{Observation, cluster_id, is_cluster, observe, recognize};
+pub use observe::{Observation, cluster_id, is_cluster, observe, observe_some, recognize};
 pub use removal::review_end;
 pub use surroundings::look_around;
 pub(in crate::engine) use turn::in_turn;
@@ -106,6 +108,7 @@ pub async fn carry_out(
     if !record::writes(desired, &observed, plan) {
         return Ok(SyncResult {
             ending: record::Ending::of_nothing(plan, state.record().ready),
+            members: Some(Arc::new(observed.inventory)),
             ..SyncResult::default()
         });
     }
@@ -116,6 +119,11 @@ pub async fn carry_out(
     run.in_turn(plan, &mut state, async |state| {
         let superset = record::superset(desired, &observed, plan);
         let begun = begin(state, desired, plan, &superset).await?;
+        if plan.has_steps() {
+            let at = begun.attempt.at;
+            let kept = record::last_plan(desired, &observed, plan, at);
+            state.keep_plan(&kept).await?;
+        }
         let journal = observed.journal.clone();
         let ledger = state.ledger(journal, begun.attempt.clone(), plan.effects());
         let steps = run.steps(desired, &observed, plan, (superset, ledger));
@@ -123,6 +131,22 @@ pub async fn carry_out(
         Ok(settle(run, state, desired, &observed, plan, begun, reached).await)
     })
     .await
+}
+
+/// Writes the record of a release of which nothing was applied yet, so that
+/// people can say something of it. Nothing else is written.
+pub async fn introduce(desired: &Desired, observation: Observation) -> Result<(), SyncError> {
+    let Observation { mut state, .. } = observation;
+    state.prepare().await?;
+    let change = |record: &mut Installed| {
+        record.repository.clone_from(&desired.repository);
+        record.bundle.clone_from(&desired.bundle);
+        record.memory = Some(desired.memory());
+    };
+    let message = "nothing was applied yet";
+    state
+        .commit(&Inventory::default(), change, "AwaitingApproval", message)
+        .await
 }
 
 /// A run that was begun.
@@ -147,7 +171,7 @@ async fn begin(
             installed.repository.clone_from(&desired.repository);
             installed.bundle.clone_from(&desired.bundle);
             installed.applying = Some(begun.attempt.clone());
-            installed.memory = Some(desired.memory());
+            installed.memory = Some(record::memory(desired, installed, superset));
             installed.removed = false;
             installed.ready = false;
         };
@@ -200,6 +224,7 @@ async fn settle(
         begun.attempt,
     )
     .await;
+    result.members = Some(Arc::new(inventory));
     // What was done is reported even if it could not be recorded.
     result.unrecorded = recorded.and(finished).err().map(Arc::new);
     result.ending = if result.unrecorded.is_some() {

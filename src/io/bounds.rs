@@ -2,7 +2,9 @@
 
 use std::io;
 
-use rustix::process::{Resource, Rlimit, Signal, nice, set_parent_process_death_signal, setrlimit};
+use rustix::process::{
+    Resource, Rlimit, Signal, getrlimit, nice, set_parent_process_death_signal, setrlimit,
+};
 
 /// The address space, of which only a part is ever used: more than repositories
 /// of a sane size need.
@@ -26,9 +28,12 @@ pub fn bound() -> io::Result<()> {
         (Resource::Nofile, FILES),
         (Resource::Core, 0),
     ] {
+        // A smaller one that holds already stays.
+        let now = getrlimit(resource).maximum;
+        let least = now.map_or(limit, |now| now.min(limit));
         let limit = Rlimit {
-            current: Some(limit),
-            maximum: Some(limit),
+            current: Some(least),
+            maximum: Some(least),
         };
         setrlimit(resource, limit)?;
     }

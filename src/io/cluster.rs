@@ -21,11 +21,13 @@ mod connect;
 mod discovery;
 mod error;
 mod identity;
+mod kubeconfig;
 mod mask;
 mod objects;
 mod path;
 mod registrations;
 mod retry;
+mod shared;
 mod status;
 mod transport;
 mod warning;
@@ -41,6 +43,7 @@ pub use classify::{Class, Failed};
 pub use connect::Connection;
 pub use error::{ApiError, ClusterError};
 pub use identity::{Access, Rights, User};
+pub use kubeconfig::{KubeconfigSecret, OwnCluster};
 pub use objects::{
     Applied, ApplyOptions, DeleteOptions, Deleted, List, MetaList, MetadataPage, Patch,
     PatchOptions, Propagation, Selector,
@@ -62,6 +65,9 @@ pub struct Cluster {
     version: Arc<Mutex<Option<String>>>,
     /// What is not asked for again and again.
     refusals: registrations::Refusals,
+    /// What others asked for, and whether it is taken.
+    shared: shared::Shared,
+    taking: shared::Taking,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -73,10 +79,13 @@ struct Limits {
 impl Cluster {
     /// Works over a client that exists; `server` is what messages call it.
     pub fn over(client: kube::Client, connection: &Connection, server: &str) -> Self {
+        let user_agent = connect::header(&connection.user_agent);
         Self {
             client,
             server: Arc::from(server),
-            user_agent: connect::header(&connection.user_agent),
+            shared: shared::Shared::new(user_agent.clone()),
+            taking: shared::Taking::Nothing,
+            user_agent,
             limits: Limits {
                 request: connection.request_timeout,
                 watch: connection.watch_timeout,

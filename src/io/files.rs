@@ -4,10 +4,11 @@
 //! that was cut off, sees the old content or the new, never half of it.
 //! Nothing here knows what the files mean.
 
+mod temporary;
 mod working_tree;
 
 use std::collections::BTreeMap;
-use std::io::{self, Write as _};
+use std::io::{self, BufRead as _, Write as _};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 
@@ -15,6 +16,7 @@ use bytes::Bytes;
 use pleach_domain::repo::{FileTree as _, TreeEntry, TreeError, TreeKind};
 use tempfile::{Builder, NamedTempFile, TempDir};
 
+pub use temporary::{TemporaryFolder, remove_abandoned, temporary_folder};
 pub use working_tree::WorkingTree;
 
 /// The largest file that is read from a repository.
@@ -124,21 +126,25 @@ pub fn read(path: &Path) -> Result<Vec<u8>, FileError> {
     std::fs::read(path).map_err(FileError::read(path))
 }
 
+/// Reads a file line by line, however long it is; links are followed.
+pub fn each_line(path: &Path, mut see: impl FnMut(&str)) -> Result<(), FileError> {
+    let file = std::fs::File::open(path).map_err(FileError::read(path))?;
+    let mut reader = io::BufReader::new(file);
+    let mut line = Vec::new();
+    loop {
+        line.clear();
+        let read = reader.read_until(b'\n', &mut line);
+        if read.map_err(FileError::read(path))? == 0 {
+            return Ok(());
+        }
+        see(String::from_utf8_lossy(&line).trim_end());
+    }
+}
+
 /// The absolute path of something that exists, without links.
 #[expect(clippy::disallowed_methods, reason = "the home of std::fs")]
 pub fn canonical(path: &Path) -> Result<PathBuf, FileError> {
     std::fs::canonicalize(path).map_err(FileError::read(path))
-}
-
-/// A folder of its own for files that nobody else reads; gone with the value.
-pub fn temporary_folder() -> Result<TempDir, FileError> {
-    Builder::new()
-        .prefix(STAGING)
-        .tempdir()
-        .map_err(|source| FileError::Write {
-            path: std::env::temp_dir(),
-            source,
-        })
 }
 
 /// Whether a path is a folder; links are followed.

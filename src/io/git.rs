@@ -2,9 +2,13 @@
 //! other revision, read without a checkout. [`write`] adds commits to a branch,
 //! [`mirror`] copies repositories that are elsewhere.
 
+pub mod app;
 pub mod change;
 mod history;
 pub mod mirror;
+mod program;
+mod signature;
+mod ssh;
 mod tree;
 mod write;
 
@@ -151,6 +155,15 @@ pub enum GitError {
         #[source]
         source: std::io::Error,
     },
+    /// A program that the loop needs cannot be run.
+    #[error("failed to run {name}")]
+    Tool {
+        /// Its name.
+        name: &'static str,
+        /// Why.
+        #[source]
+        source: std::io::Error,
+    },
     /// git did not come to an end.
     #[error("git did not {what} within {after:?}")]
     TimedOut {
@@ -165,6 +178,14 @@ pub enum GitError {
         /// What it was to do.
         what: &'static str,
         /// What it said.
+        said: String,
+    },
+    /// An app of GitHub got no token.
+    #[error("failed to get a token from {api}: {said}")]
+    Token {
+        /// Where it was asked for.
+        api: String,
+        /// Why; never a token or a key.
         said: String,
     },
     /// A repository elsewhere could not be fetched.
@@ -403,6 +424,17 @@ fn open_error(folder: &Path, error: git2::Error) -> GitError {
         named => PathBuf::from(named),
     };
     GitError::Owner { path }
+}
+
+/// An error and what caused it, in one line.
+fn with_causes(error: &dyn std::error::Error) -> String {
+    let mut words = error.to_string();
+    let mut next = error.source();
+    while let Some(cause) = next {
+        words = format!("{words}: {cause}");
+        next = cause.source();
+    }
+    words
 }
 
 /// What git says, without the name and password that a URL in it may have.

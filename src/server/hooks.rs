@@ -7,11 +7,12 @@ use std::sync::Arc;
 
 use axum::Router;
 use axum::body::Bytes;
-use axum::extract::{DefaultBodyLimit, Path, State};
+use axum::extract::{Path, State};
 use axum::http::{HeaderMap, StatusCode};
 use axum::routing::post;
 use pleach_domain::repo::format::ForgeKind;
 
+use super::bounds::bounded;
 use super::metrics::Metrics;
 use super::signature::is_signed;
 use crate::engine::controller::Trigger;
@@ -41,14 +42,14 @@ struct Hooks {
 
 /// The routes `POST /hooks/github`, `/hooks/gitlab` and `/hooks/gitea`.
 pub fn router(hooks: Vec<Hook>, trigger: Trigger, metrics: Arc<Metrics>) -> Router {
-    Router::new()
+    let router = Router::new()
         .route("/hooks/{forge}", post(take))
-        .layer(DefaultBodyLimit::max(LARGEST))
         .with_state(Hooks {
             believed: hooks.into(),
             trigger,
             metrics,
-        })
+        });
+    bounded(router, LARGEST)
 }
 
 async fn take(

@@ -1,7 +1,9 @@
 //! Metrics of the loop, for Prometheus: made from its events.
 
-use std::sync::PoisonError;
-use std::sync::{Mutex, atomic::AtomicU64};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::AtomicU64;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use pleach_domain::inventory::ReleaseName;
 use prometheus_client::encoding::EncodeLabelSet;
@@ -15,7 +17,7 @@ use prometheus_client::registry::Registry;
 use crate::engine::controller::{End, LoopEvent};
 
 /// Names of all metrics; docs/loop.md has them too.
-pub const NAMES: [&str; 11] = [
+pub const NAMES: [&str; 17] = [
     "pleach_looks",
     "pleach_look_duration_seconds",
     "pleach_release_synced",
@@ -24,6 +26,12 @@ pub const NAMES: [&str; 11] = [
     "pleach_source_up",
     "pleach_source_fetch_timestamp_seconds",
     "pleach_hooks",
+    "pleach_revision_unreconciled_timestamp_seconds",
+    "pleach_verb_duration_seconds",
+    "pleach_objects",
+    "pleach_drift_objects",
+    "pleach_release_drifted",
+    "pleach_looks_in_progress",
     "pleach_environment_led",
     "pleach_replicas",
     "pleach_previews",
@@ -33,6 +41,15 @@ pub const NAMES: [&str; 11] = [
 struct ReleaseLabels {
     environment: String,
     release: String,
+}
+
+impl ReleaseLabels {
+    fn of(release: &ReleaseName) -> Self {
+        Self {
+            environment: release.environment.clone(),
+            release: release.release.clone(),
+        }
+    }
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -50,6 +67,18 @@ struct EnvironmentLabels {
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct RepositoryLabels {
     repository: String,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct VerbLabels {
+    verb: &'static str,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct ObjectLabels {
+    environment: String,
+    release: String,
+    action: String,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -78,14 +107,30 @@ pub struct Metrics {
     sources: Family<RepositoryLabels, Gauge>,
     fetches: Family<RepositoryLabels, Time>,
     hooks: Family<HookLabels, Counter>,
+    unreconciled: Family<EnvironmentLabels, Time>,
+    verbs: Family<VerbLabels, Histogram>,
+    objects: Family<ObjectLabels, Counter>,
+    drift: Family<ReleaseLabels, Counter>,
+    drifted: Family<ReleaseLabels, Gauge>,
+    looking: Gauge,
     led: Family<EnvironmentLabels, Gauge>,
     replicas: Gauge,
     previews: Family<PreviewLabels, Counter>,
+    progress: Mutex<BTreeMap<String, Progress>>,
+    in_progress: Mutex<BTreeSet<ReleaseName>>,
+}
+
+/// How far the newest commit of an environment is.
+#[derive(Debug, Default)]
+struct Progress {
+    revision: String,
+    releases: usize,
+    reached: BTreeSet<String>,
 }
 
 impl Default for Metrics {
     fn default() -> Self {
-        let metrics = Self {
+        let mut metrics = Self {
             registry: Mutex::default(),
             looks: Family::default(),
             durations: Family::new_with_constructor(|| {
@@ -97,77 +142,118 @@ impl Default for Metrics {
             sources: Family::default(),
             fetches: Family::default(),
             hooks: Family::default(),
+            unreconciled: Family::default(),
+            verbs: Family::new_with_constructor(|| {
+                Histogram::new([
+                    0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 15.0, 60.0, 300.0, 900.0, 3600.0,
+                ])
+            }),
+            objects: Family::default(),
+            drift: Family::default(),
+            drifted: Family::default(),
+            looking: Gauge::default(),
             led: Family::default(),
             replicas: Gauge::default(),
             previews: Family::default(),
+            progress: Mutex::default(),
+            in_progress: Mutex::default(),
         };
-        {
-            let mut registry = metrics
-                .registry
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner);
-            let r = &mut *registry;
-            r.register(
-                NAMES[0],
-                "How often a release was looked at, and what came of it",
-                metrics.looks.clone(),
-            );
-            r.register(
-                NAMES[1],
-                "How long it took to look at a release and to do what was to be done",
-                metrics.durations.clone(),
-            );
-            r.register(
-                NAMES[2],
-                "Whether a release was as git says when it was last looked at",
-                metrics.synced.clone(),
-            );
-            r.register(
-                NAMES[3],
-                "When a release was last looked at",
-                metrics.seen.clone(),
-            );
-            r.register(
-                NAMES[4],
-                "Whether nothing newer of an environment is synced until somebody does something",
-                metrics.held.clone(),
-            );
-            r.register(
-                NAMES[5],
-                "Whether a repository could be reached",
-                metrics.sources.clone(),
-            );
-            r.register(
-                NAMES[6],
-                "When a repository was last reached",
-                metrics.fetches.clone(),
-            );
-            r.register(
-                NAMES[7],
-                "Webhook requests, by the answer they got",
-                metrics.hooks.clone(),
-            );
-            r.register(
-                NAMES[8],
-                "Whether this replica syncs an environment",
-                metrics.led.clone(),
-            );
-            r.register(
-                NAMES[9],
-                "How many replicas share the work; 0 while this one is alone or cut off",
-                metrics.replicas.clone(),
-            );
-            r.register(
-                NAMES[10],
-                "Previews of pull requests, by what came of them",
-                metrics.previews.clone(),
-            );
-        }
+        let mut registry = Registry::default();
+        metrics.register(&mut registry);
+        metrics.registry = Mutex::new(registry);
         metrics
     }
 }
 
 impl Metrics {
+    fn register(&self, r: &mut Registry) {
+        r.register(
+            NAMES[0],
+            "How often a release was looked at, and what came of it",
+            self.looks.clone(),
+        );
+        r.register(
+            NAMES[1],
+            "How long it took to look at a release and to do what was to be done",
+            self.durations.clone(),
+        );
+        r.register(
+            NAMES[2],
+            "Whether a release was as git says when it was last looked at",
+            self.synced.clone(),
+        );
+        r.register(
+            NAMES[3],
+            "When a release was last looked at",
+            self.seen.clone(),
+        );
+        r.register(
+            NAMES[4],
+            "Whether nothing newer of an environment is synced until somebody does something",
+            self.held.clone(),
+        );
+        r.register(
+            NAMES[5],
+            "Whether a repository could be reached",
+            self.sources.clone(),
+        );
+        r.register(
+            NAMES[6],
+            "When a repository was last reached",
+            self.fetches.clone(),
+        );
+        r.register(
+            NAMES[7],
+            "Webhook requests, by the answer they got",
+            self.hooks.clone(),
+        );
+        r.register(
+            NAMES[8],
+            "When the oldest commit was seen that is not brought about yet; 0 where all are",
+            self.unreconciled.clone(),
+        );
+        r.register(
+            NAMES[9],
+            "How long each part of the work took",
+            self.verbs.clone(),
+        );
+        r.register(
+            NAMES[10],
+            "Objects, by what was done to them",
+            self.objects.clone(),
+        );
+        r.register(
+            NAMES[11],
+            "Objects that somebody changed, as their metadata told",
+            self.drift.clone(),
+        );
+        r.register(
+            NAMES[12],
+            "Whether a release differs from git and is left so",
+            self.drifted.clone(),
+        );
+        r.register(
+            NAMES[13],
+            "How many releases are being looked at, with what is done about them",
+            self.looking.clone(),
+        );
+        r.register(
+            NAMES[14],
+            "Whether this replica syncs an environment",
+            self.led.clone(),
+        );
+        r.register(
+            NAMES[15],
+            "How many replicas share the work; 0 while this one is alone or cut off",
+            self.replicas.clone(),
+        );
+        r.register(
+            NAMES[16],
+            "Previews of pull requests, by what came of them",
+            self.previews.clone(),
+        );
+    }
+
     /// Counts an event of the loop.
     pub fn count(&self, event: &LoopEvent) {
         let environment = |environment: &String| EnvironmentLabels {
@@ -178,8 +264,11 @@ impl Metrics {
         };
         match event {
             LoopEvent::Fetched {
-                repository: name, ..
+                repository: name,
+                took,
+                ..
             } => {
+                self.took("fetch", *took);
                 self.sources.get_or_create(&repository(name)).set(1);
                 self.fetches.get_or_create(&repository(name)).set(now());
             }
@@ -189,16 +278,46 @@ impl Metrics {
                 self.sources.get_or_create(&repository(name)).set(0);
             }
             LoopEvent::Loaded {
-                environment: name, ..
+                environment: name,
+                revision,
+                releases,
+                took,
+                ..
             } => {
+                self.took("render", *took);
                 self.held.get_or_create(&environment(name)).set(0);
+                self.begin(name, revision, releases.len());
             }
             LoopEvent::Held {
                 environment: name, ..
             } => {
                 self.held.get_or_create(&environment(name)).set(1);
+                // It has commits that nobody can bring about.
+                self.since(name);
             }
-            LoopEvent::Unconnected { .. } | LoopEvent::Untold { .. } => {}
+            LoopEvent::Looking { release } => self.looking(|looked_at| {
+                looked_at.insert(release.clone());
+            }),
+            LoopEvent::Planned { took, .. } => self.took("plan", *took),
+            LoopEvent::Carried {
+                release,
+                objects,
+                took,
+            } => {
+                self.took("apply", *took);
+                for (action, count) in objects.iter().filter(|(_, count)| *count > 0) {
+                    let labels = ObjectLabels {
+                        environment: release.environment.clone(),
+                        release: release.release.clone(),
+                        action: action.to_string(),
+                    };
+                    self.objects.get_or_create(&labels).inc_by(*count as u64);
+                }
+            }
+            LoopEvent::Changed { release, objects } => {
+                let labels = ReleaseLabels::of(release);
+                self.drift.get_or_create(&labels).inc_by(*objects as u64);
+            }
             LoopEvent::Sharing { there } => {
                 self.replicas.set((*there).try_into().unwrap_or(i64::MAX));
             }
@@ -208,55 +327,147 @@ impl Metrics {
             } => {
                 let led = self.led.get_or_create(&environment(name));
                 led.set(i64::from(*leads));
+                if !leads {
+                    self.leave(name);
+                }
             }
             LoopEvent::Previewed {
                 repository,
                 previewed,
                 ..
             } => {
-                self.previews
-                    .get_or_create(&PreviewLabels {
-                        repository: repository.clone(),
-                        result: previewed.word(),
-                    })
-                    .inc();
-            }
-            LoopEvent::Looked {
-                release, end, took, ..
-            } => {
-                let ReleaseName {
-                    environment,
-                    release,
-                } = release.clone();
-                self.looks
-                    .get_or_create(&LookLabels {
-                        environment: environment.clone(),
-                        release: release.clone(),
-                        result: end.word(),
-                    })
-                    .inc();
-                let labels = ReleaseLabels {
-                    environment,
-                    release,
+                let labels = PreviewLabels {
+                    repository: repository.clone(),
+                    result: previewed.word(),
                 };
-                if *end == End::Removed {
-                    self.synced.remove(&labels);
-                    self.seen.remove(&labels);
-                    self.durations.remove(&labels);
-                    return;
-                }
-                self.durations
-                    .get_or_create(&labels)
-                    .observe(took.as_secs_f64());
-                self.seen.get_or_create(&labels).set(now());
-                let synced = matches!(end, End::Deployed | End::Unchanged);
-                self.synced.get_or_create(&labels).set(i64::from(synced));
+                self.previews.get_or_create(&labels).inc();
             }
+            LoopEvent::Unconnected { .. }
+            | LoopEvent::Untold { .. }
+            | LoopEvent::News(_)
+            | LoopEvent::Unaffected { .. } => {}
+            LoopEvent::Looked {
+                release,
+                end,
+                took,
+                revision,
+                ..
+            } => self.count_look(release, *end, *took, revision),
         }
     }
 
+    fn count_look(&self, release: &ReleaseName, end: End, took: Duration, revision: &str) {
+        self.looking(|looked_at| {
+            looked_at.remove(release);
+        });
+        if matches!(end, End::Deployed | End::Unchanged) {
+            self.reach(&release.environment, &release.release, revision);
+        }
+        let labels = ReleaseLabels::of(release);
+        let drifted = i64::from(end == End::Drifted);
+        self.drifted.get_or_create(&labels).set(drifted);
+        let looks = LookLabels {
+            environment: release.environment.clone(),
+            release: release.release.clone(),
+            result: end.word(),
+        };
+        self.looks.get_or_create(&looks).inc();
+        if end == End::Removed {
+            self.synced.remove(&labels);
+            self.seen.remove(&labels);
+            self.durations.remove(&labels);
+            self.drifted.remove(&labels);
+            return;
+        }
+        self.durations
+            .get_or_create(&labels)
+            .observe(took.as_secs_f64());
+        self.seen.get_or_create(&labels).set(now());
+        let synced = matches!(end, End::Deployed | End::Unchanged);
+        self.synced.get_or_create(&labels).set(i64::from(synced));
+    }
+
+    fn looking(&self, change: impl FnOnce(&mut BTreeSet<ReleaseName>)) {
+        let mut looked_at = self
+            .in_progress
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        change(&mut looked_at);
+        self.looking
+            .set(looked_at.len().try_into().unwrap_or(i64::MAX));
+    }
+
+    /// Another replica goes on with an environment: what is not brought about is
+    /// that one's to tell.
+    fn leave(&self, environment: &str) {
+        self.looking(|looked_at| looked_at.retain(|release| release.environment != environment));
+        self.progress().remove(environment);
+        self.is_reconciled(environment);
+    }
+
+    fn took(&self, verb: &'static str, took: Duration) {
+        let labels = VerbLabels { verb };
+        self.verbs
+            .get_or_create(&labels)
+            .observe(took.as_secs_f64());
+    }
+
+    /// From now on an environment has a commit that is not brought about.
+    fn since(&self, environment: &str) {
+        let labels = EnvironmentLabels {
+            environment: environment.to_owned(),
+        };
+        let since = self.unreconciled.get_or_create(&labels);
+        if since.get() <= 0.0 {
+            since.set(now());
+        }
+    }
+
+    fn begin(&self, environment: &str, revision: &str, releases: usize) {
+        let progress = Progress {
+            revision: revision.to_owned(),
+            releases,
+            reached: BTreeSet::new(),
+        };
+        let is_done = releases == 0;
+        self.progress().insert(environment.to_owned(), progress);
+        self.since(environment);
+        if is_done {
+            self.is_reconciled(environment);
+        }
+    }
+
+    fn reach(&self, environment: &str, release: &str, revision: &str) {
+        let is_done = match self.progress().get_mut(environment) {
+            Some(progress) if progress.revision == revision => {
+                progress.reached.insert(release.to_owned());
+                progress.reached.len() >= progress.releases
+            }
+            _ => false,
+        };
+        let labels = EnvironmentLabels {
+            environment: environment.to_owned(),
+        };
+        // A commit that cannot be read is newer than what is reached.
+        let is_held = self.held.get_or_create(&labels).get() == 1;
+        if is_done && !is_held {
+            self.is_reconciled(environment);
+        }
+    }
+
+    fn is_reconciled(&self, environment: &str) {
+        let labels = EnvironmentLabels {
+            environment: environment.to_owned(),
+        };
+        self.unreconciled.get_or_create(&labels).set(0.0);
+    }
+
+    fn progress(&self) -> MutexGuard<'_, BTreeMap<String, Progress>> {
+        self.progress.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Counts the answer to a webhook.
-    pub(super) fn hook(&self, forge: &str, code: u16) {
+    pub fn hook(&self, forge: &str, code: u16) {
         self.hooks
             .get_or_create(&HookLabels {
                 forge: forge.to_owned(),
@@ -277,4 +488,77 @@ impl Metrics {
 
 fn now() -> f64 {
     jiff::Timestamp::now().as_duration().as_secs_f64()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn text(text: &str) -> String {
+        text.to_owned()
+    }
+
+    fn loaded(revision: &str, releases: usize) -> LoopEvent {
+        LoopEvent::Loaded {
+            repository: text("fleet"),
+            environment: text("prod"),
+            revision: text(revision),
+            releases: (0..releases).map(|number| number.to_string()).collect(),
+            took: Duration::ZERO,
+        }
+    }
+
+    fn looked(release: &str, revision: &str, end: End) -> LoopEvent {
+        LoopEvent::Looked {
+            release: ReleaseName {
+                environment: text("prod"),
+                release: text(release),
+            },
+            revision: text(revision),
+            end,
+            message: String::new(),
+            took: Duration::ZERO,
+        }
+    }
+
+    fn since(metrics: &Metrics) -> f64 {
+        let labels = EnvironmentLabels {
+            environment: text("prod"),
+        };
+        metrics.unreconciled.get_or_create(&labels).get()
+    }
+
+    #[test]
+    fn the_oldest_commit_counts_until_all_releases_are_at_the_newest() {
+        let metrics = Metrics::default();
+        metrics.count(&loaded("a", 2));
+        let first = since(&metrics);
+        assert!(first > 0.0);
+        metrics.count(&looked("web", "a", End::Deployed));
+        metrics.count(&looked("web", "a", End::Unchanged));
+        metrics.count(&looked("api", "a", End::Failed));
+        assert_eq!(since(&metrics).to_bits(), first.to_bits());
+        // A newer one comes before the first is done.
+        metrics.count(&loaded("b", 2));
+        metrics.count(&looked("api", "a", End::Deployed));
+        metrics.count(&looked("web", "b", End::Unchanged));
+        assert_eq!(since(&metrics).to_bits(), first.to_bits());
+        metrics.count(&looked("api", "b", End::Deployed));
+        assert_eq!(since(&metrics).to_bits(), 0.0_f64.to_bits());
+        // One that cannot be read is not brought about by looking at the last good one.
+        metrics.count(&LoopEvent::Held {
+            repository: text("fleet"),
+            revision: Some(text("c")),
+            environment: text("prod"),
+            reason: text("InvalidRepository"),
+            message: String::new(),
+        });
+        let held = since(&metrics);
+        assert!(held > 0.0);
+        metrics.count(&looked("web", "b", End::Unchanged));
+        metrics.count(&looked("api", "b", End::Unchanged));
+        assert_eq!(since(&metrics).to_bits(), held.to_bits());
+        metrics.count(&loaded("c", 0));
+        assert_eq!(since(&metrics).to_bits(), 0.0_f64.to_bits());
+    }
 }

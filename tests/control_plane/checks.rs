@@ -175,6 +175,44 @@ stages: [{name: again, restart: [{kind: Deployment, name: app}], after: [workloa
 }
 
 #[test]
+fn a_stage_is_verified_by_a_check_before_what_comes_after_it() {
+    let rules = "\
+checks: [{name: report, forEach: {kind: ConfigMap, name: report, namespace: reported}, require: item.data.k == 'fine'}]
+stages:
+  - {name: first, select: [{kind: ConfigMap, name: settings}], verify: [{check: report}]}
+  - {name: second, select: [{kind: ConfigMap, name: later}]}
+";
+    let fleet = fleet("reported", rules);
+    for (version, value) in [("v1.0.0", "old"), ("v1.1.0", "new")] {
+        let files = [config_map("settings", value), config_map("later", value)].join("---\n");
+        fleet.write(&format!("manifests/web/{version}/web.yaml"), &files);
+    }
+    fleet.commit();
+    let report = |value: &str| {
+        let file = fleet.file("report.yaml", &config_map("report", value));
+        kubectl::admin(&["-n", "reported", "apply", "-f", &file]);
+    };
+    let values = || {
+        ["settings", "later"].map(|name| fleet.field(&["cm", name, "-n", "reported"], "{.data.k}"))
+    };
+    report("fine");
+    fleet.applied();
+    // It is no condition to begin: the upgrade is what the report is about.
+    report("bad");
+    upgrade(&fleet);
+    fleet
+        .apply()
+        .ended_with(6)
+        .says("check report does not hold: ConfigMap/reported/report");
+    assert_eq!(values(), ["new", "old"]);
+    // Nothing has changed: the next run asks again.
+    fleet.writes_objects_nowhere(|fleet| fleet.apply().ended_with(6));
+    report("fine");
+    fleet.applied();
+    assert_eq!(values(), ["new", "new"]);
+}
+
+#[test]
 fn what_forbids_an_end_may_say_which_objects() {
     let group = "running.example.org";
     let rules = format!(

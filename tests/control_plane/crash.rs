@@ -119,7 +119,7 @@ fn only_runs(fleet: &Fleet) -> Value {
 /// Shards of the inventory, also those that no record names any more.
 fn shards(fleet: &Fleet) -> usize {
     let all = fleet.kubectl(&["get", "configmaps", "-n", "pleach-system", "-o", "name"]);
-    let start = format!("/{}.web.", fleet.environment);
+    let start = format!("/{}.web.inventory.", fleet.environment);
     all.lines().filter(|line| line.contains(&start)).count()
 }
 

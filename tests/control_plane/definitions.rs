@@ -5,6 +5,8 @@ use std::fmt::Write as _;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use pleach_testkit::faults::{Answer, Fault, FaultProxy, Moment, Rule, Seen};
 use serde_json::Value;
 
@@ -425,4 +427,38 @@ fn what_a_webhook_converts_waits_for_it() {
     assert_eq!(live["spec"]["versions"][0]["storage"], true);
     let (_, events) = fleet.watched(Fleet::applied);
     assert_eq!(events.writes().to_string(), "");
+}
+
+#[test]
+fn a_conversion_trusts_the_certificates_of_both_versions_until_the_end() {
+    const OLD: &str = include_str!("../../crates/domain/src/plan/tests/certificates/short.pem");
+    const NEW: &str = include_str!("../../crates/domain/src/plan/tests/certificates/long.pem");
+    let g = group("trusted");
+    let service = "apiVersion: v1\nkind: Service\nmetadata: {name: app}\nspec: {selector: {app: app}, ports: [{port: 443}]}\n";
+    let release = |pem: &str, image: &str| {
+        let bundle = STANDARD.encode(pem);
+        let conversion = format!(
+            "  conversion:\n    strategy: Webhook\n    webhook:\n      conversionReviewVersions: [v1]\n      clientConfig: {{caBundle: {bundle}, service: {{namespace: trusted, name: app}}}}\n"
+        );
+        let definition = definition(&g, &["v1"], &["a"]) + &conversion;
+        let workload = deployment("app").replace("app:1", image);
+        format!("{definition}---\n{service}---\n{workload}")
+    };
+    let fleet = fleet("trusted", &release(OLD, "app:1"), &release(NEW, "app:2"));
+    upgrade(&fleet);
+    fleet
+        .run(&["plan", "trusted"])
+        .ended_with(0)
+        .says("the certificates that the former pods answer with are trusted until the end");
+    let (_, events) = fleet.watched(Fleet::applied);
+    let written = object_writes(&events);
+    let written = written
+        .iter()
+        .filter(|line| line.contains("customresourcedefinitions"));
+    // As before but for the webhook, both, and git's alone.
+    assert_eq!(written.count(), 3);
+    let live = crd(&fleet);
+    let client = &live["spec"]["conversion"]["webhook"]["clientConfig"];
+    assert_eq!(client["caBundle"], STANDARD.encode(NEW));
+    fleet.writes_nothing(Fleet::applied);
 }

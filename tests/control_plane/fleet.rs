@@ -316,6 +316,21 @@ impl Fleet {
         (done, events.filter(|event| event.user.username == user))
     }
 
+    /// The last plans of the environment beside the server's audit log: the same
+    /// writes.
+    #[track_caller]
+    pub(crate) fn audited(&self) -> Value {
+        let log = self.audit_log();
+        let args = ["status", self.environment, "--audit", &log, "-o", "json"];
+        self.run(&args).ended_with(0).json()
+    }
+
+    /// The audit log, once it holds every request that was answered.
+    pub(crate) fn audit_log(&self) -> String {
+        settled(self.plane);
+        self.plane.audit_log().to_str().unwrap().to_owned()
+    }
+
     /// Something was done, and nothing was written by it.
     #[track_caller]
     pub(crate) fn writes_nothing<T>(&self, act: impl FnOnce(&Self) -> T) -> T {
@@ -428,7 +443,9 @@ fn is_state(event: &Event) -> bool {
         object.namespace == "pleach-system"
             || object.name == "pleach-system"
             || object.resource == "leases"
-            || (object.resource == "configmaps" && object.name.contains(".inventory."))
+            || (object.resource == "configmaps"
+                && (object.name.contains(".inventory.")
+                    || object.name.strip_suffix(".plan").is_some()))
             || object.api_group == "pleach.dev"
             || object.name == "releases.pleach.dev"
     })

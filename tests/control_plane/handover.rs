@@ -282,6 +282,31 @@ fn settings_of_users_come_along_and_are_theirs() {
 }
 
 #[test]
+fn settings_come_along_by_a_pattern() {
+    let fleet = moving("move-many");
+    fleet.edit(
+        "manifests/shop/bundle.yaml",
+        "name: settings}",
+        "name: \"user-*\"}",
+    );
+    fleet.commit();
+    fleet.applied();
+    for (name, value) in [("user-a", "1"), ("user-b", "2"), ("other", "3")] {
+        let literal = format!("--from-literal=k={value}");
+        fleet.kubectl(&["create", "configmap", name, "-n", "move-many-a", &literal]);
+    }
+    fleet.edit_environment("v1.0.0", "v1.1.0");
+    fleet.commit();
+    fleet.applied();
+    for (name, value) in [("user-a", "1"), ("user-b", "2")] {
+        let copy = ["configmap", name, "-n", "move-many-b"];
+        assert_eq!(fleet.field(&copy, "{.data.k}"), value);
+    }
+    assert!(!fleet.exists(&["configmap", "other", "-n", "move-many-b"]));
+    fleet.writes_nothing(Fleet::applied);
+}
+
+#[test]
 fn what_exists_already_is_not_copied_over() {
     let fleet = moving("move-there");
     fleet.applied();

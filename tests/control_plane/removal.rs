@@ -556,3 +556,55 @@ fn registrations_that_pods_make_anew_while_they_end_go_too() {
     );
     assert!(!has_state(&fleet));
 }
+
+/// The names of what was deleted of a kind, in the order of the answers.
+fn deleted_names(events: &Events, resource: &str) -> Vec<String> {
+    let deletions = events.filter(|event| {
+        let object = event.object_ref.as_ref();
+        event.verb == "delete" && object.is_some_and(|object| object.resource == resource)
+    });
+    let name =
+        |event: &pleach_testkit::audit::Event| event.object_ref.as_ref().unwrap().name.clone();
+    deletions.0.iter().map(name).collect()
+}
+
+#[test]
+fn what_stages_applied_goes_in_their_reverse_order_without_the_bundle() {
+    let stages = "\
+stages:
+  - {name: agents, select: [{kind: Deployment, name: b}]}
+  - {name: controllers, select: [{kind: Deployment, name: a}]}
+  - {name: front, select: [{kind: Deployment, name: c}, {kind: ConfigMap, name: front}]}
+";
+    let parts = ["a", "b", "c", "plain"].map(samples::deployment);
+    let maps = ["base", "front"].map(|name| samples::config_map(name, "v"));
+    let all = [parts.join("---\n"), maps.join("---\n")].join("---\n");
+    let fleet = fleet("backwards", &all);
+    let bundle = format!("{}{stages}", samples::BUNDLE);
+    fleet.write("manifests/shop/bundle.yaml", &bundle);
+    fleet.commit();
+    fleet.applied();
+    let path = "{.status.record.memory.stages[*].name}";
+    let release = ["release", "backwards.shop"];
+    assert_eq!(fleet.field(&release, path), "agents controllers front");
+    fleet.writes_nothing(Fleet::applied);
+
+    // The next version has fewer objects, and its stages other names.
+    let bundle = bundle.replace("name: controllers", "name: middle");
+    fleet.write("manifests/shop/bundle.yaml", &bundle);
+    fleet.commit();
+    fleet.applied();
+    assert_eq!(fleet.field(&release, path), "agents middle front");
+    take_out(&fleet);
+    let (run, events) = fleet.watched(|fleet| fleet.run(&["uninstall", "backwards/shop", "--yes"]));
+    run.ended_with(0);
+    let deployments = deleted_names(&events, "deployments");
+    assert_eq!(deployments, ["c", "a", "b", "plain"]);
+    let maps = deleted_names(&events, "configmaps");
+    let maps: Vec<&String> = maps
+        .iter()
+        .filter(|name| !name.starts_with("backwards."))
+        .collect();
+    assert_eq!(maps, ["front", "base"]);
+    assert!(!has_state(&fleet));
+}

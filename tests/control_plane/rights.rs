@@ -74,15 +74,20 @@ pub(crate) fn second() -> String {
 }
 
 /// A team that may do what a page of the documentation grants, in a namespace.
-struct Team {
-    fleet: Fleet,
+pub(crate) struct Team {
+    pub(crate) fleet: Fleet,
     user: String,
 }
 
 impl Team {
     /// Makes the namespaces, grants the rights in each of them, and commits an
     /// application in two versions whose state is kept in the first.
-    fn new(environment: &'static str, grants: &str, account: &str, namespaces: &[&str]) -> Self {
+    pub(crate) fn new(
+        environment: &'static str,
+        grants: &str,
+        account: &str,
+        namespaces: &[&str],
+    ) -> Self {
         let second = second();
         let fleet = Fleet::new(
             environment,

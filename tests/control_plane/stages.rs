@@ -227,6 +227,7 @@ fn a_major_upgrade_in_ten_steps_stops_where_a_test_fails_and_goes_on_from_there(
     copy_example(project, fleet.repo.path()).unwrap();
     fleet.commit();
     fleet.applied();
+    fleet.audited();
     let image = |kind: &str, name: &str| {
         let path = "{.spec.template.spec.containers[0].image}";
         fleet.field(&[kind, name, "-n", "platform"], path)
@@ -279,5 +280,6 @@ fn a_major_upgrade_in_ten_steps_stops_where_a_test_fails_and_goes_on_from_there(
     assert_eq!(image("deployment", "api"), "docker.io/platform/api:v2.0.0");
     assert_eq!(uid("test-agents"), agents);
     assert_ne!(uid("test-api"), first);
+    fleet.audited();
     fleet.writes_nothing(Fleet::applied);
 }

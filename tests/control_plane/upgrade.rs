@@ -82,6 +82,8 @@ async fn the_example_moves_and_leaves_nothing_behind() {
     ];
     check_says(&run, &ends);
     upgrade.is_in_order("virt-api").unwrap();
+    let scene = &fleet.scene;
+    scene.audited(&fleet.program, "demo").await.unwrap();
     // 3 registrations, what lay in kube-system (10 members, 2 of the pods), and
     // the policy and the binding of the gate.
     assert_eq!(upgrade.deletes_what_it_saw().unwrap(), 17);
@@ -94,6 +96,8 @@ async fn the_example_moves_and_leaves_nothing_behind() {
     fleet.scene.world.more_writes(20, PATIENCE).await.unwrap();
 
     goes_back(&fleet).await;
+    let scene = &fleet.scene;
+    scene.audited(&fleet.program, "demo").await.unwrap();
     assert_eq!(fleet.scene.world.controllers_together(), []);
     fleet.scene.world.stop().await.unwrap();
 }

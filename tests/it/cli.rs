@@ -7,6 +7,7 @@ mod diff;
 mod doctor;
 mod errors;
 mod help;
+mod hostile;
 mod init;
 mod lint;
 mod preview;

@@ -1,6 +1,6 @@
 //! Reference pages say what the code does.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -268,9 +268,109 @@ fn the_example_of_the_loop_is_a_configuration() {
 #[test]
 fn every_metric_is_described() {
     let page = page("loop.md");
-    for name in pleach::server::metrics::NAMES {
-        assert!(page.contains(&format!("\n| `{name}")), "{name}");
+    let described: BTreeMap<&str, Vec<&str>> = page
+        .lines()
+        .filter(|line| line.starts_with("| `pleach_"))
+        .map(|line| {
+            let mut cells = line.trim_matches('|').split('|').map(str::trim);
+            let name = cells.next().unwrap().trim_matches('`');
+            let labels = cells
+                .next()
+                .unwrap()
+                .split(", ")
+                .filter(|label| !label.is_empty());
+            let mut labels: Vec<&str> = labels.map(|label| label.trim_matches('`')).collect();
+            labels.sort_unstable();
+            (name, labels)
+        })
+        .collect();
+    let names: BTreeSet<&str> = described
+        .keys()
+        .map(|name| name.trim_end_matches("_total"))
+        .collect();
+    assert_eq!(names, BTreeSet::from(pleach::server::metrics::NAMES));
+    // What is shown after one event of each kind has these names and labels.
+    let shown = every_metric();
+    for (name, labels) in described {
+        let line = shown.lines().find(|line| {
+            let rest = line.strip_prefix(name).unwrap_or_default();
+            rest.starts_with(['{', ' ']) || rest.starts_with("_count")
+        });
+        let line = line.unwrap_or_else(|| panic!("{name} is not shown: {shown}"));
+        let inner = line
+            .split_once('{')
+            .map_or("", |(_, rest)| rest.split_once('}').unwrap().0);
+        let mut found: Vec<&str> = inner
+            .split(',')
+            .filter_map(|label| Some(label.split_once('=')?.0))
+            .collect();
+        found.sort_unstable();
+        assert_eq!(found, labels, "{name}");
     }
+}
+
+/// The metrics after something of every kind has happened.
+fn every_metric() -> String {
+    use pleach::engine::controller::{End, LoopEvent, Previewed};
+    use pleach::server::metrics::Metrics;
+    use pleach_domain::inventory::ReleaseName;
+    use pleach_domain::plan::Action;
+    let metrics = Metrics::default();
+    let text = |text: &str| text.to_owned();
+    let took = std::time::Duration::from_secs(1);
+    let release = ReleaseName {
+        environment: text("prod"),
+        release: text("web"),
+    };
+    for event in [
+        LoopEvent::Fetched {
+            repository: text("fleet"),
+            branches: 1,
+            took,
+        },
+        LoopEvent::Loaded {
+            repository: text("fleet"),
+            environment: text("prod"),
+            revision: text("a"),
+            releases: vec![text("web")],
+            took,
+        },
+        LoopEvent::Previewed {
+            repository: text("fleet"),
+            number: 1,
+            head: text("b"),
+            previewed: Previewed::Fine,
+            message: String::new(),
+            took,
+        },
+        LoopEvent::Led {
+            environment: text("prod"),
+            leads: true,
+        },
+        LoopEvent::Looking {
+            release: release.clone(),
+        },
+        LoopEvent::Carried {
+            release: release.clone(),
+            objects: vec![(Action::Create, 2)],
+            took,
+        },
+        LoopEvent::Changed {
+            release: release.clone(),
+            objects: 1,
+        },
+        LoopEvent::Looked {
+            release,
+            revision: text("a"),
+            end: End::Deployed,
+            message: text(""),
+            took,
+        },
+    ] {
+        metrics.count(&event);
+    }
+    metrics.hook("github", 202);
+    metrics.text()
 }
 
 #[test]

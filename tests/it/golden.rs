@@ -22,14 +22,15 @@ fn add(repo: &TestRepo, root: &Path, folder: &Path) {
     }
 }
 
-fn diff(repo: &TestRepo, environment: &str, format: &str) -> String {
+fn run(repo: &TestRepo, args: &[&str]) -> (String, String) {
     let mut command = Command::new(env!("CARGO_BIN_EXE_pleach"));
     let output = command
         .env_clear()
         .env("NO_COLOR", "1")
         .env("GIT_CONFIG_GLOBAL", "/dev/null")
         .current_dir(repo.path())
-        .args(["diff", environment, "--base", "main", "-o", format])
+        .args(args)
+        .args(["--base", "main"])
         .output()
         .unwrap();
     let (stdout, stderr) = (
@@ -37,6 +38,11 @@ fn diff(repo: &TestRepo, environment: &str, format: &str) -> String {
         String::from_utf8(output.stderr).unwrap(),
     );
     assert!(output.status.success(), "{stdout}{stderr}");
+    (stdout, stderr)
+}
+
+fn diff(repo: &TestRepo, environment: &str, format: &str) -> String {
+    let (stdout, stderr) = run(repo, &["diff", environment, "-o", format]);
     // The first line names commits.
     stdout.split_once('\n').unwrap().1.to_owned() + &stderr
 }
@@ -68,9 +74,8 @@ fn every_case_is_drawn_as_expected() {
     }
 }
 
-/// What a reviewer sees of the upgrade that the README walks through.
-#[test]
-fn the_upgrade_of_our_own_example_can_be_read() {
+/// The upgrade that the README walks through, about to be committed.
+fn example() -> TestRepo {
     let root = PathBuf::from(env!("CARGO_MANIFEST_DIR"));
     let repo = TestRepo::new([] as [(&str, &str); 0]).unwrap();
     for folder in ["environments", "manifests", "templates"] {
@@ -81,5 +86,26 @@ fn the_upgrade_of_our_own_example_can_be_read() {
     repo.commit("base").unwrap();
     repo.edit("environments/demo.yaml", "v0.11.0 ", "v0.12.0 ")
         .unwrap();
-    insta::assert_snapshot!(diff(&repo, "demo", "text"));
+    repo
+}
+
+/// What a reviewer sees of it.
+#[test]
+fn the_upgrade_of_our_own_example_can_be_read() {
+    insta::assert_snapshot!(diff(&example(), "demo", "text"));
+}
+
+#[test]
+fn the_upgrade_of_our_own_example_is_previewed() {
+    let repo = example();
+    let mut settings = insta::Settings::clone_current();
+    settings.add_filter("[0-9a-f]{40}-dirty", "[head]");
+    settings.add_filter("[0-9a-f]{7}-dirty", "[head]");
+    settings.add_filter(r"main \([0-9a-f]{7}\)", "main ([base])");
+    settings.bind(|| {
+        for format in ["text", "markdown", "html"] {
+            let (stdout, _) = run(&repo, &["preview", "-o", format]);
+            insta::assert_snapshot!(format!("example_preview_{format}"), stdout);
+        }
+    });
 }

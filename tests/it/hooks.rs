@@ -47,6 +47,7 @@ fn listeners(forge: Option<ForgeKind>) -> Listeners {
             peers: Peers::default(),
             local: None,
         },
+        drift_watch: false,
         sharing: None,
         own: None,
     };
@@ -102,6 +103,14 @@ fn post(path: &str, headers: &[(&str, String)], body: &[u8]) -> Request<Body> {
 #[case::another_body("github", "x-hub-signature-256", format!("sha256={}", signature(b"[]", SECRET)), 401)]
 #[case::truncated("github", "x-hub-signature-256", format!("sha256={}", &signature(b"{}", SECRET)[..32]), 401)]
 #[case::missing("github", "x-other", String::new(), 401)]
+#[case::gitea_another_secret("gitea", "x-gitea-signature", signature(b"{}", "guess"), 401)]
+#[case::gitea_another_body("gitea", "x-gitea-signature", signature(b"[]", SECRET), 401)]
+#[case::gitea_truncated("gitea", "x-gitea-signature", signature(b"{}", SECRET)[..32].to_owned(), 401)]
+#[case::gitea_missing("gitea", "x-other", String::new(), 401)]
+#[case::gitlab_another_secret("gitlab", "x-gitlab-token", "guess".to_owned(), 401)]
+#[case::gitlab_truncated("gitlab", "x-gitlab-token", SECRET[..5].to_owned(), 401)]
+#[case::gitlab_empty("gitlab", "x-gitlab-token", String::new(), 401)]
+#[case::gitlab_missing("gitlab", "x-other", String::new(), 401)]
 #[case::of_another_forge("github", "x-gitlab-token", SECRET.to_owned(), 401)]
 #[case::unknown("bitbucket", "x-gitlab-token", SECRET.to_owned(), 404)]
 #[tokio::test]
@@ -145,6 +154,40 @@ async fn garbage_is_refused() {
     // Nothing else is served there.
     for path in ["/metrics", "/livez", "/readyz"] {
         assert_eq!(get(&listeners.hooks, path).await.0, StatusCode::NOT_FOUND);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn bodies_that_do_not_come_to_an_end_leave_room_for_others() {
+    let listeners = listeners(None);
+    let router = &listeners.hooks;
+    let endless = || {
+        let nothing = futures::stream::pending::<Result<Vec<u8>, std::io::Error>>();
+        Request::post("/hooks/gitlab")
+            .header("content-length", 25 * 1024 * 1024)
+            .header("x-gitlab-token", SECRET)
+            .body(Body::from_stream(nothing))
+            .unwrap()
+    };
+    let signed = || {
+        post(
+            "/hooks/gitlab",
+            &[("x-gitlab-token", SECRET.to_owned())],
+            b"{}",
+        )
+    };
+    let others = async {
+        // Two take their room, the third finds none.
+        assert_eq!(ask(router, signed()).await.0, StatusCode::ACCEPTED);
+        let (status, _) = ask(router, endless()).await;
+        assert_eq!(status, StatusCode::SERVICE_UNAVAILABLE);
+        assert_eq!(ask(router, signed()).await.0, StatusCode::ACCEPTED);
+    };
+    tokio::select! {
+        biased;
+        (status, _) = ask(router, endless()) => panic!("{status}"),
+        (status, _) = ask(router, endless()) => panic!("{status}"),
+        () = others => {}
     }
 }
 

@@ -28,6 +28,7 @@ fn mirror(url: impl Into<String>, auth: Auth) -> Mirror {
     Mirror::new(Remote {
         url: url.into(),
         auth,
+        keys: None,
     })
 }
 

@@ -18,7 +18,7 @@ use tempfile::TempDir;
 
 const SECRET: &str = "tell nobody";
 /// What takes longer than this does not happen.
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_mins(3);
 
 const REPOSITORY: &str = "apiVersion: pleach.dev/v1alpha1\nkind: Repository\nid: fleet\n";
 const BUNDLE: &str = "apiVersion: pleach.dev/v1alpha1\nkind: Bundle\n";
@@ -269,7 +269,7 @@ fn a_pull_request_gets_one_comment_which_follows_its_commits(
     let third = hosted.push(8, "manifests/web/web.yaml", "kind: [\n");
     hosted.open(8, &third, "main");
     running.happened(kind);
-    hosted.until_state(&third, "failure");
+    hosted.until_state(&third, "cannot be rendered");
     let later = hosted.forge.asked().split_off(asked);
     assert!(
         !later
@@ -406,4 +406,28 @@ fn a_bad_commit_is_told_on_the_commit_and_the_next_good_one_too(
     assert_eq!(hosted.states(&good).len(), 1);
     assert_eq!(hosted.states(&bad).len(), 1);
     assert_eq!(hosted.forge.wrong(), [""; 0]);
+}
+
+#[test]
+fn a_hostile_change_is_told_and_delays_nobody() {
+    let hosted = Hosted::new(ForgeKind::Gitea);
+    let endless =
+        "{% for a in range(90000) %}{% for b in range(90000) %}x{% endfor %}{% endfor %}\n";
+    let hostile = hosted.push(7, "manifests/web/endless.yaml.j2", endless);
+    hosted
+        .repo
+        .git(&["reset", "--quiet", "--hard", "HEAD~1"])
+        .unwrap();
+    let fine = hosted.push(8, "manifests/web/web.yaml", &config_map("second"));
+    let staging = "origin/main:refs/heads/env/staging";
+    hosted.repo.git(&["fetch", "--quiet", "origin"]).unwrap();
+    hosted.repo.git(&["push", "--quiet", "origin", staging]).unwrap();
+    hosted.open(7, &hostile, "env/staging");
+    hosted.open(8, &fine, "env/staging");
+    let running = hosted.runs();
+    hosted.until_state(&fine, "success");
+    hosted.until_state(&hostile, "pleach/preview failure cannot be rendered");
+    let text = hosted.forge.notes(7)[0].1.clone();
+    assert!(text.contains("endless.yaml.j2"), "{text}");
+    running.stop();
 }

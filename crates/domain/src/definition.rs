@@ -41,6 +41,14 @@ pub fn has_version(definition: &Value, name: &str) -> bool {
     version(definition, name).is_some()
 }
 
+/// The versions that it serves, in its order.
+pub fn served(definition: &Value) -> impl Iterator<Item = &str> {
+    let served = all(definition)
+        .iter()
+        .filter(|version| version["served"] == true);
+    served.filter_map(|version| version["name"].as_str())
+}
+
 fn is_served(definition: &Value, name: &str) -> bool {
     version(definition, name).is_some_and(|version| version["served"] == true)
 }
@@ -58,6 +66,19 @@ pub fn stored(definition: &Value) -> Vec<&str> {
         Some(stored) => stored.iter().filter_map(Value::as_str).collect(),
         None => storage(definition).into_iter().collect(),
     }
+}
+
+/// What git wants, with the conversion that the server says there will be where
+/// git leaves it to others: that is not none.
+pub fn with_conversion(mut wanted: Value, predicted: &Value) -> Value {
+    let conversion = &predicted["spec"]["conversion"];
+    if let Some(spec) = wanted.get_mut("spec").and_then(Value::as_object_mut)
+        && spec.get("conversion").is_none_or(Value::is_null)
+        && !conversion.is_null()
+    {
+        spec.insert("conversion".to_owned(), conversion.clone());
+    }
+    wanted
 }
 
 /// Whether a webhook converts objects between the versions.

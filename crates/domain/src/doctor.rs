@@ -32,7 +32,7 @@ use crate::inventory::{Inventory, ReleaseSummary};
 use crate::object::{ObjectId, ServiceRef};
 use crate::observe::{Backend, Discovery, MissingGrant};
 
-pub use absence::{Workload, waits_for_controller};
+pub use absence::{Workload, missing_controllers, waits_for_controller};
 pub use evidence::{Evidence, Proof, Refusal};
 pub use gate::{Gate, Holding};
 pub use namespace::{Leaving, Remaining};

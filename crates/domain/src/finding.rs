@@ -135,6 +135,13 @@ impl Finding {
         self
     }
 
+    /// Says what it is about.
+    #[must_use]
+    pub fn of_kind(mut self, kind: Kind) -> Self {
+        self.kind = kind;
+        self
+    }
+
     /// Whether this finding stops the command.
     pub fn is_error(&self) -> bool {
         self.severity == Severity::Error
@@ -151,6 +158,29 @@ impl fmt::Display for Finding {
         }
         f.write_str(&self.message)
     }
+}
+
+/// How many errors and warnings there are, as people say it.
+pub fn summary(findings: &[Finding]) -> String {
+    let count = |severity, name| {
+        let number = findings
+            .iter()
+            .filter(|finding| finding.severity == severity)
+            .count();
+        match number {
+            0 => None,
+            1 => Some(format!("1 {name}")),
+            _ => Some(format!("{number} {name}s")),
+        }
+    };
+    [
+        count(Severity::Error, "error"),
+        count(Severity::Warning, "warning"),
+    ]
+    .into_iter()
+    .flatten()
+    .collect::<Vec<_>>()
+    .join(", ")
 }
 
 /// Sorts by file and line, errors first, and drops repetitions.

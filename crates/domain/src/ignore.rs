@@ -23,13 +23,13 @@ use crate::object::{Manifest, ObjectId};
 use crate::observe::DesiredDigest;
 
 /// What is ignored of the objects of a release.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone, Default, PartialEq)]
 pub struct Ignored {
     objects: BTreeMap<ObjectId, IgnoredFields>,
 }
 
 /// What is ignored of one object.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct IgnoredFields {
     /// The fields.
     pub patterns: Vec<FieldPattern>,

@@ -14,16 +14,18 @@ mod store;
 mod summary;
 
 pub use applyset::apply_set_id;
-pub use conditions::{Condition, ConditionKind, carry_over, followed, telling};
+pub use conditions::{
+    Condition, ConditionKind, DEPENDENCY_NOT_READY, carry_over, followed, telling,
+};
 pub use corrections::Correction;
 pub use entry::{Entry, EntryState, Inventory};
 pub use journal::{JOURNAL_FORMAT, JOURNAL_LIMIT, Journal, JournalError, Outcome, Run};
-pub use memory::Memory;
+pub use memory::{Memory, RememberedStage};
 pub use orders::{Orders, Suspension, SyncRequest};
 pub use rebuild::{Found, Rebuilt, rebuild};
 pub use release::{
     Attempt, AttemptResult, Installed, Override, RECONCILING, RECORD_FORMAT, RecordError,
-    ReleaseName, ShardRef, config_map_data, parent_object,
+    ReleaseName, ShardRef, Source, config_map_data, parent_object,
 };
 pub use shards::{SHARD_LIMIT, Shard, ShardError, read_shards, write_shards};
 pub use store::{STATE_NAMESPACE, Store};

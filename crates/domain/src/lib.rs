@@ -11,12 +11,15 @@
 //! `CustomResourceDefinition` does to live objects, [`deployer`] who else may own an object, [`ignore`] which
 //! fields are left to others, [`overlay`] what is changed for a while only, [`gate`] what is closed
 //! meanwhile. [`object`] is what all of them speak of, [`inventory`] what outlives a run,
-//! [`readiness`] what "done" means, [`check`] what people say must hold, in [`cel`].
+//! [`readiness`] what "done" means, [`depends`] what comes before what, [`check`] what people say must hold, in [`cel`].
+//! [`preview`] says what a change in git does, [`audit`] whether what was planned is what was written.
 
 pub mod age;
+pub mod audit;
 pub mod cel;
 pub mod check;
 pub mod definition;
+pub mod depends;
 pub mod deployer;
 pub mod diff;
 pub mod doctor;
@@ -31,6 +34,7 @@ pub mod object;
 pub mod observe;
 pub mod order;
 pub mod overlay;
+pub mod plain;
 pub mod plan;
 pub mod preview;
 pub mod readiness;

@@ -6,6 +6,7 @@
 mod contents;
 mod discovery;
 mod escalation;
+mod former;
 mod grants;
 mod live;
 mod rendered;
@@ -15,13 +16,14 @@ mod triage;
 pub use contents::{Content, Contents};
 pub use discovery::{Discovery, Freshness, Resource, Served, ServedGroup, ServedVersion};
 pub use escalation::Escalation;
+pub use former::Former;
 pub use grants::{Grants, MissingGrant, MissingRule, copyable, rules};
 pub use live::{Live, LiveMeta};
 pub use rendered::Base;
 pub use surroundings::{Budget, Node, Surroundings};
 pub use triage::{Known, Reading, is_unchanged, triage};
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 use jiff::Timestamp;
@@ -29,6 +31,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::check::Looked;
 use crate::definition::Instances;
+use crate::depends::Hindrance;
 use crate::deployer::KnownOwner;
 use crate::inventory::{Installed, Inventory, Journal};
 use crate::object::{Digest, DigestKey, FieldPath, GroupKind, Manifest, ObjectId, ServiceRef};
@@ -87,6 +90,14 @@ pub struct Observed {
     /// where a change of the release is on its way.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub checked: BTreeMap<String, Looked>,
+    /// What it depends on and is not ready, or what depends on it and is there;
+    /// looked for only where a change of the release is on its way.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub hindrances: Vec<Hindrance>,
+    /// The only objects that were looked at, where that is not all of them: the
+    /// others are as the record has them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub focus: Option<BTreeSet<ObjectId>>,
     /// What stands around workloads; read only before some are written.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub surroundings: Option<Surroundings>,
@@ -98,6 +109,15 @@ pub struct Observed {
     pub inventory: Inventory,
     /// What a former run left to do.
     pub journal: Journal,
+    /// The release whose objects are handed over, where git has it no more; read
+    /// only where a change of the release is on its way.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub former: Option<Former>,
+    /// What users keep in a namespace that the product leaves and that comes along,
+    /// where the bundle does not name each of them; read only where a move is on
+    /// its way.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    pub copies: BTreeSet<ObjectId>,
     /// Objects that are changed for a while or restarted, of the release or of
     /// others, and roles that its workloads make; read only where a change of the release is on its way, or a
     /// former run left something.
@@ -237,6 +257,8 @@ pub enum Unverified {
     ApiStale,
     /// A webhook does not support dry runs, or is down.
     Webhook(String),
+    /// It is refused by what is replaced before it is applied.
+    Former(String),
     /// An offline preview has no server to ask.
     Offline,
 }
@@ -248,6 +270,10 @@ impl fmt::Display for Unverified {
             Self::KindMissing => f.write_str("its kind is not served yet"),
             Self::ApiStale => f.write_str("its API does not answer"),
             Self::Webhook(message) => write!(f, "a webhook could not be asked: {message}"),
+            Self::Former(message) => write!(
+                f,
+                "refused by the former version, which is replaced before: {message}"
+            ),
             Self::Offline => f.write_str("no cluster was asked"),
         }
     }
@@ -302,11 +328,15 @@ impl Observed {
             contents: BTreeMap::new(),
             instances: BTreeMap::new(),
             checked: BTreeMap::new(),
+            hindrances: Vec::new(),
+            focus: None,
             surroundings: None,
             access: Grants::default(),
             installed: None,
             inventory: Inventory::default(),
             journal: Journal::default(),
+            former: None,
+            copies: BTreeSet::new(),
             targets: BTreeMap::new(),
         }
     }

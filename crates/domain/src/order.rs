@@ -5,7 +5,7 @@ mod kinds;
 mod stage;
 
 pub use facts::{
-    Definition, Facts, Interception, configuration, interceptions, registered_api,
+    Definition, Facts, Interception, configuration, interceptions, pointed_at, registered_api,
     registered_services,
 };
 pub use kinds::{

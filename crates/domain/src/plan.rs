@@ -13,7 +13,8 @@
 //!    be had later.
 //! 4. `namespace`: the release's namespace, when no manifest has it.
 //! 5. `edges`: what one step needs of another.
-//! 6. `prune::decide`: what git no longer has and may go.
+//! 6. `prune::decide`: what git no longer has and may go; `handover::succeed`:
+//!    what of a release runs elsewhere that hands its objects over.
 //! 7. `leftover`: registrations whose Service goes.
 //! 8. `handover`: what moves to another namespace; `once`: what comes after Jobs
 //!    that run once; `overlays`: what is different or closed for a while, and
@@ -66,6 +67,7 @@ mod verify;
 mod version;
 pub mod view;
 
+pub(crate) use changes::FIELD_IN_USE;
 pub use deletion::{Deletion, Grant, Propagation};
 pub use file::{PLAN_FILE_FORMAT, PlanFile, PlanFileError, ReviewedObject, ReviewedRelease};
 pub use model::{
@@ -93,7 +95,7 @@ pub fn plan(desired: &Desired, observed: &Observed, policy: &Policy) -> Plan {
     draft.findings.extend(desired.findings.iter().cloned());
     let direction = preflight::run(&ctx, &mut draft);
     stages::turn(&mut ctx, direction);
-    access::operators::check(&ctx, &mut draft);
+    access::operators::check(&ctx, &mut draft, direction);
     checks::run(&ctx, &mut draft);
     changes::run(&ctx, &mut draft);
     access::widen(&ctx, &mut draft);
@@ -102,6 +104,7 @@ pub fn plan(desired: &Desired, observed: &Observed, policy: &Policy) -> Plan {
     namespace::run(&ctx, &mut draft);
     edges::run(&ctx, &mut draft, direction);
     prune::decide(&ctx, &mut draft);
+    handover::succeed(&ctx, &mut draft);
     leftover::run(&ctx, &mut draft);
     handover::run(&ctx, &mut draft);
     once::run_before(&ctx, &mut draft);

@@ -2,16 +2,27 @@
 //! releases it touches, what is risky about it, and the differences, the most
 //! dangerous first.
 
+pub mod comment;
+mod highlights;
+mod runtime;
+mod touched;
+pub mod words;
+
+pub use highlights::{CopyAlong, Relocation, SubjectChange};
+pub use runtime::run_time_objects;
+pub use touched::{Touched, wants_the_same};
+
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Serialize;
 
+use crate::diff::masking::Masker;
 use crate::diff::text::ObjectDiff;
 use crate::finding::Finding;
-use crate::object::{FieldPath, GroupKind};
-use crate::plan::view::ReleaseDiff;
+use crate::object::{Digest, FieldPath, GroupKind};
+use crate::observe::ClusterId;
+use crate::plan::view::{Drawing, ReleaseDiff};
 use crate::plan::{Action, Plan, Stage};
-use crate::repo::ResolvedEnvironment;
 
 /// What a change does to a repository's environments.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -45,6 +56,55 @@ pub struct EnvironmentPreview {
     /// What there is to say about its files; errors mean that there is no more
     /// to know.
     pub findings: Vec<Finding>,
+    /// What the head would do to the cluster, where that was asked.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cluster: Option<ClusterPreview>,
+}
+
+impl EnvironmentPreview {
+    /// Of an environment of which nothing is known yet.
+    pub fn new(environment: impl Into<String>) -> Self {
+        Self {
+            environment: environment.into(),
+            releases: Vec::new(),
+            unchanged: Vec::new(),
+            findings: Vec::new(),
+            cluster: None,
+        }
+    }
+
+    /// Whether there is anything to show.
+    pub fn is_quiet(&self) -> bool {
+        self.releases.is_empty() && self.findings.is_empty() && self.cluster.is_none()
+    }
+
+    /// What the head would do to a release in the cluster.
+    pub fn in_cluster(&self, release: &str) -> Option<&ReleasePreview> {
+        let mut releases = self.cluster.iter().flat_map(|cluster| &cluster.releases);
+        releases.find(|one| one.diff.release == release)
+    }
+
+    /// The releases to which something happens in the cluster alone.
+    pub fn only_in_cluster(&self) -> impl Iterator<Item = &ReleasePreview> {
+        let releases = self.cluster.iter().flat_map(|cluster| &cluster.releases);
+        releases.filter(|live| {
+            let mut shown = self.releases.iter();
+            !live.is_quiet() && !shown.any(|one| one.diff.release == live.diff.release)
+        })
+    }
+}
+
+/// What the head would do to the cluster of an environment.
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ClusterPreview {
+    /// The cluster; none where it could not be asked.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub id: Option<ClusterId>,
+    /// The releases that were looked at, also those to which nothing happens.
+    pub releases: Vec<ReleasePreview>,
+    /// Why there is no more to know.
+    pub findings: Vec<Finding>,
 }
 
 /// What a change does to one release.
@@ -58,6 +118,18 @@ pub struct ReleasePreview {
     pub risks: BTreeMap<Risk, usize>,
     /// The stages of the plan, in order.
     pub stages: Vec<Stage>,
+    /// What goes from one namespace to another.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub moves: Vec<Relocation>,
+    /// What users keep that comes along.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub copies: Vec<CopyAlong>,
+    /// Who gets or loses a role.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub subjects: Vec<SubjectChange>,
+    /// What an approval binds to, of a plan for a cluster.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub effects: Option<Digest>,
 }
 
 /// What makes a change risky, the worst first.
@@ -103,17 +175,9 @@ impl Risk {
 }
 
 impl ReleasePreview {
-    /// Of a plan and what it does; none where nothing happens and nothing has
-    /// to be said.
-    pub fn of(plan: &Plan, mut diff: ReleaseDiff) -> Option<Self> {
-        let says_something = diff.findings.iter().any(Finding::is_error);
-        let happens = plan
-            .changes
-            .iter()
-            .any(|change| !matches!(change.action, Action::Unchanged | Action::Skip));
-        if !happens && !says_something && diff.overlays.is_empty() {
-            return None;
-        }
+    /// Of a plan, with what it is drawn from.
+    pub fn new(plan: &Plan, drawing: Drawing<'_>, masker: &mut Masker) -> Self {
+        let mut diff = drawing.release(plan, masker);
         let mut risks = BTreeMap::new();
         let refused = diff
             .findings
@@ -128,14 +192,26 @@ impl ReleasePreview {
         }
         // Stable: what is equally dangerous stays in the order of the steps.
         diff.objects.sort_by_key(|object| {
-            let worst = risks_of(object).into_iter().min();
+            let worst = worst_risk(object);
             (worst.is_none(), worst, calm(object.action))
         });
-        Some(Self {
-            diff,
+        Self {
             risks,
             stages: plan.stages.clone(),
-        })
+            moves: highlights::moves(&diff),
+            copies: highlights::copies(plan),
+            subjects: highlights::subjects(&diff, drawing, masker),
+            effects: None,
+            diff,
+        }
+    }
+
+    /// Whether nothing happens and nothing has to be said.
+    pub fn is_quiet(&self) -> bool {
+        let mut actions = self.diff.counts.keys();
+        actions.all(|action| matches!(action, Action::Unchanged | Action::Skip))
+            && !self.diff.findings.iter().any(Finding::is_error)
+            && self.diff.overlays.is_empty()
     }
 
     /// The risks in one line; empty where there are none.
@@ -154,6 +230,11 @@ fn calm(action: Action) -> usize {
         Action::Blocked | Action::Recreate | Action::Delete => 3,
         Action::Skip | Action::Unchanged => 4,
     }
+}
+
+/// The worst that can be said of what happens to an object.
+pub fn worst_risk(object: &ObjectDiff) -> Option<Risk> {
+    risks_of(object).into_iter().min()
 }
 
 fn risks_of(object: &ObjectDiff) -> BTreeSet<Risk> {
@@ -206,22 +287,6 @@ fn replaces_pods(object: &ObjectDiff, kind: &GroupKind) -> bool {
         _ => object.former.is_some(),
     };
     is_workload && is_replaced
-}
-
-/// Whether files that changed may touch an environment: its own file and those
-/// that it may extend, its bundles, and what all bundles share. A release that
-/// is touched may still render to the same.
-pub fn may_touch(environment: &ResolvedEnvironment, changed: &BTreeSet<String>) -> bool {
-    changed.iter().any(|path| {
-        *path == environment.origin.file
-            || path == "pleach.yaml"
-            || path.starts_with("templates/")
-            || path.starts_with("environments/_")
-            || environment.releases.iter().any(|release| {
-                path.strip_prefix(&*release.bundle_folder)
-                    .is_some_and(|rest| rest.starts_with('/'))
-            })
-    })
 }
 
 #[cfg(test)]

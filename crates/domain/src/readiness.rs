@@ -41,6 +41,7 @@ use crate::object::{ApiVersion, GroupKind};
 use crate::order::is_builtin_group;
 
 pub use pods::failure_hint;
+pub(crate) use rules::NAMES;
 pub use rules::{BrokenRule, Rules};
 
 /// How far an object is.

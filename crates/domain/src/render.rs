@@ -26,9 +26,12 @@
 mod engine;
 mod filters;
 mod formatter;
+#[cfg(test)]
+mod fuzz;
 mod hide;
 mod identity;
 mod lines;
+mod message;
 mod patch;
 mod post;
 mod reserved;
@@ -37,10 +40,12 @@ mod samples;
 mod scope;
 mod secret;
 mod source;
+mod strategic;
 #[cfg(test)]
 mod tests;
 
 pub use filters::FILTERS;
+pub use message::message;
 pub use source::{Sources, Spot};
 
 use std::collections::hash_map::Entry;
@@ -327,8 +332,9 @@ fn refuse_repeated(manifests: Vec<Manifest>, findings: &mut Vec<Finding>) -> Vec
         .collect()
 }
 
-/// Finds objects that an earlier release has.
-fn refuse_shared<'a>(rendered: impl Iterator<Item = &'a mut Rendered>) {
+/// Finds objects that an earlier release has. Only for releases that were not
+/// rendered together.
+pub fn refuse_shared<'a>(rendered: impl Iterator<Item = &'a mut Rendered>) {
     let mut owners: HashMap<ObjectId, (String, Origin)> = HashMap::new();
     for release in rendered {
         let mut shared = BTreeSet::new();

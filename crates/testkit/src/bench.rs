@@ -7,6 +7,7 @@
 
 pub mod arena;
 pub mod desk;
+pub mod fleet;
 pub mod measure;
 pub mod report;
 pub mod workload;
@@ -31,6 +32,8 @@ pub struct Options {
     pub largest_diff: usize,
     /// Number of templated objects that are rendered without a cluster.
     pub templated: usize,
+    /// Number of releases of which one change is previewed.
+    pub releases: usize,
 }
 
 impl Options {
@@ -52,6 +55,7 @@ impl Options {
             rounds: 3,
             largest_diff: 1000,
             templated: 5000,
+            releases: 1000,
         }
     }
 
@@ -66,6 +70,7 @@ impl Options {
             rounds: 1,
             largest_diff: 300,
             templated: 300,
+            releases: 100,
         }
     }
 }
@@ -73,8 +78,8 @@ impl Options {
 /// Measures everything. `say` is told what is being done.
 pub async fn run(options: &Options, mut say: impl FnMut(&str)) -> anyhow::Result<Report> {
     let mut report = Report::new(measure::machine(), options.rounds);
-    say("the desk: start and render");
-    report.desk = desk::measure(&options.pleach, options.templated)?;
+    say("the desk: start, render and preview");
+    report.desk = desk::measure(&options.pleach, options.templated, options.releases)?;
     for workload in &options.workloads {
         say(&format!("{workload}: a control plane is started"));
         let arena = Arena::start(&options.pleach, *workload).await?;

@@ -18,5 +18,6 @@ pub mod proof;
 pub mod repository;
 pub mod scene;
 pub mod schemas;
+pub mod ssh_server;
 pub mod upgrade;
 pub mod world;

@@ -8,6 +8,7 @@ use anyhow::{bail, ensure};
 use jiff::Timestamp;
 use kube::Client;
 use pleach::io::throwaway::{ControlPlane, Network, Options};
+use serde_json::Value;
 
 use crate::audit::{AuditLog, Events};
 use crate::control_plane::{binaries, client};
@@ -81,6 +82,16 @@ impl Scene {
     /// The audit log while it is being written.
     pub fn audit_log(&self) -> AuditLog {
         AuditLog::new(self.control_plane.audit_log())
+    }
+
+    /// The last plans of an environment beside the audit log: the same writes.
+    pub async fn audited(&self, program: &Program, environment: &str) -> anyhow::Result<Value> {
+        // Read once, so that the log holds all of it.
+        self.audit().await?;
+        let log = self.control_plane.audit_log().to_string_lossy();
+        let args = ["status", environment, "--audit", &log, "-o", "json"];
+        let run = program.run(&args).await?.ended_with(0)?;
+        Ok(serde_json::from_str(&run.stdout)?)
     }
 
     /// A connection as administrator, past the proxy.

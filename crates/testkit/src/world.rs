@@ -11,7 +11,10 @@
 //! - The user creates, updates and deletes objects and records what happens.
 //!
 //! Audit logs tell them apart by User-Agent: `testkit-world`, `testkit-user`, and
-//! the component's name for its pods.
+//! the name of the component, or of the operator, for its pods.
+//!
+//! An [`Operator`] is a world of its own: what runs in the pods of the bundle
+//! `manifests/depot`.
 //!
 //! The addresses of pods must be local: run in a network namespace of the
 //! throw-away control plane. Everything stops when the world is dropped.
@@ -20,6 +23,7 @@ mod admission;
 mod certificates;
 mod hold;
 mod leader;
+mod operator;
 mod pods;
 mod product;
 mod register;
@@ -35,6 +39,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use anyhow::{Context as _, bail};
+use http::Request;
+use hyper::body::Incoming;
 use kube::Config;
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use serde_json::json;
@@ -42,6 +48,7 @@ use tokio::net::TcpListener;
 use tokio::task::JoinSet;
 
 pub use admission::{DENY, MUTATED, REQUEST};
+pub use operator::Operator;
 pub use product::{Product, Resource, Webhook};
 pub use report::Report;
 pub use user::{USER, USERS};
@@ -77,10 +84,20 @@ struct Shared {
     config: Config,
     admin: Rest,
     product: Arc<Product>,
-    alive: Alive,
+    /// With the namespace that each of them is in.
+    alive: Alive<String>,
     controllers: Controllers,
     served: Mutex<HashMap<String, Arc<rustls::ServerConfig>>>,
     crashes: Mutex<Vec<Crash>>,
+}
+
+/// The administrator's connection, past all proxies.
+async fn connection(kubeconfig: &Path) -> anyhow::Result<Config> {
+    let kubeconfig = Kubeconfig::read_from(kubeconfig)?;
+    let mut config =
+        Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await?;
+    config.proxy_url = None;
+    Ok(config)
 }
 
 impl Shared {
@@ -110,10 +127,7 @@ impl Shared {
 impl World {
     /// Begins to play a product on a control plane, as its administrator.
     pub async fn start(kubeconfig: &Path, product: Product) -> anyhow::Result<Self> {
-        let kubeconfig = Kubeconfig::read_from(kubeconfig)?;
-        let mut config =
-            Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await?;
-        config.proxy_url = None;
+        let config = connection(kubeconfig).await?;
         let admin = Rest::new(&config, "testkit-world")?;
         hold::install(&admin, &product).await?;
         let listener = TcpListener::bind((Ipv4Addr::UNSPECIFIED, product.port))
@@ -130,12 +144,12 @@ impl World {
         });
         let log = ValidationLog::default();
         let mut tasks = JoinSet::new();
-        tasks.spawn(server::serve(
-            listener,
-            shared.alive.clone(),
-            Arc::clone(&shared.product),
-            log.clone(),
-        ));
+        let told = (Arc::clone(&shared.product), log.clone());
+        let answer = move |request: Request<Incoming>, namespace: String| {
+            let (product, log) = told.clone();
+            async move { server::respond(request, &product, &namespace, &log).await }
+        };
+        tasks.spawn(server::serve(listener, shared.alive.clone(), answer));
         tasks.spawn(pods::run(Arc::clone(&shared)));
         Ok(Self {
             shared,

@@ -6,7 +6,9 @@
 
 use std::fmt::Write as _;
 
+pub(crate) use pleach_domain::finding::summary;
 use pleach_domain::finding::{Finding, Severity};
+pub(crate) use pleach_domain::plain::plain;
 
 use super::style::{ERROR, HINT, NOTE, PLACE, WARNING};
 
@@ -43,29 +45,6 @@ pub(crate) fn text(findings: &[Finding], least: Severity) -> String {
         );
     }
     text
-}
-
-/// How many errors and warnings there are, as people say it.
-pub(crate) fn summary(findings: &[Finding]) -> String {
-    let count = |severity, name| {
-        let number = findings
-            .iter()
-            .filter(|finding| finding.severity == severity)
-            .count();
-        match number {
-            0 => None,
-            1 => Some(format!("1 {name}")),
-            _ => Some(format!("{number} {name}s")),
-        }
-    };
-    [
-        count(Severity::Error, "error"),
-        count(Severity::Warning, "warning"),
-    ]
-    .into_iter()
-    .flatten()
-    .collect::<Vec<_>>()
-    .join(", ")
 }
 
 fn one(text: &mut String, finding: &Finding) {
@@ -139,30 +118,6 @@ fn line(text: &mut String, arguments: std::fmt::Arguments<'_>) {
 
 fn indented(text: &str) -> String {
     plain(text).replace('\n', "\n  ")
-}
-
-/// Text of others without what would move the cursor or change colors.
-pub(crate) fn plain(text: &str) -> String {
-    let mut plain = String::with_capacity(text.len());
-    for character in text.trim_end().chars() {
-        match character {
-            '\n' | '\t' => plain.push(character),
-            _ if character.is_control() || turns(character) => {
-                plain.extend(character.escape_unicode());
-            }
-            _ => plain.push(character),
-        }
-    }
-    plain
-}
-
-/// Whether what follows may be shown in another order than it is written in
-/// (CVE-2021-42574).
-fn turns(character: char) -> bool {
-    matches!(
-        character,
-        '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}'
-    )
 }
 
 #[cfg(test)]

@@ -246,7 +246,7 @@ fn why(reason: &EdgeReason) -> &'static str {
         EdgeReason::Rights => "its pods need these rights",
         EdgeReason::Reference => "its pods need it",
         EdgeReason::Backend => "a registration needs its backend",
-        EdgeReason::Intercepts => "the registration intercepts it",
+        EdgeReason::Intercepts => "a webhook of the release is asked about it",
         EdgeReason::After => "annotation pleach.dev/after",
         EdgeReason::Barrier => "a barrier between stages",
         EdgeReason::SameObject => "an earlier step on the same object",

@@ -1,18 +1,18 @@
-//! What a change in git does, as text, as a comment on a pull request, and as
-//! a page.
+//! What a change in git does, as text and as a page. Comments on pull requests
+//! are not only the command's: `pleach_domain::preview::comment`.
 
-mod comment;
 mod page;
 
 use std::fmt::Write as _;
 
-use pleach_domain::finding::Finding;
-use pleach_domain::preview::{EnvironmentPreview, Preview, ReleasePreview};
+use pleach_domain::preview::words::{
+    about, as_shown, binding, in_cluster, other_than, subjects, unknown, without_effect,
+};
+use pleach_domain::preview::{Preview, ReleasePreview};
 
-use super::findings::{plain, summary};
+use super::findings::plain;
 use super::{diff, style};
 
-pub(crate) use comment::{Comment, comment};
 pub(crate) use page::page;
 
 /// For a terminal: each release with its risks, its stages and what changes.
@@ -30,9 +30,13 @@ pub(crate) fn text(preview: &Preview) -> String {
         }
         for release in &environment.releases {
             text.push_str(&diff::text(&release.diff, true));
-            for (what, line) in about(release) {
-                let _ = writeln!(text, "{what}: {}", plain(&line));
+            notes(&mut text, release);
+            if let Some(live) = environment.in_cluster(&release.diff.release) {
+                beside(&mut text, live, Some(release));
             }
+        }
+        for live in environment.only_in_cluster() {
+            beside(&mut text, live, None);
         }
     }
     for line in without_effect(preview) {
@@ -41,67 +45,39 @@ pub(crate) fn text(preview: &Preview) -> String {
     text
 }
 
-/// Why there is nothing to show of an environment that may have changed.
-fn unknown(environment: &EnvironmentPreview) -> Option<String> {
-    let errors = environment.findings.iter().any(Finding::is_error);
-    errors.then(|| format!("cannot be previewed: {}", summary(&environment.findings)))
+/// What the head does to a release in the cluster, without what is shown already.
+fn beside(text: &mut String, live: &ReleasePreview, base: Option<&ReleasePreview>) {
+    let _ = writeln!(
+        text,
+        "{}in the cluster, release {}{:#}: {}",
+        style::PLACE,
+        live.diff.release,
+        style::PLACE,
+        in_cluster(live)
+    );
+    let (objects, same) = other_than(live, base);
+    for object in objects {
+        text.push_str(&diff::object(object));
+    }
+    text.push_str(&diff::overlays(&live.diff));
+    if let Some(shown) = as_shown(same) {
+        let _ = writeln!(text, "{shown}");
+    }
+    notes(text, live);
 }
 
-/// What a reviewer should know before reading on: its name, and one line.
-fn about(release: &ReleasePreview) -> Vec<(&'static str, String)> {
-    let mut about = Vec::new();
-    let risks = release.risk_line();
-    if !risks.is_empty() {
-        about.push(("risk", risks));
+fn notes(text: &mut String, release: &ReleasePreview) {
+    for change in &release.subjects {
+        let _ = writeln!(
+            text,
+            "{}: {} is given to {}, before to {}",
+            plain(&binding(change).replace('→', "->")),
+            plain(&change.role),
+            plain(&subjects(&change.after)),
+            plain(&subjects(&change.before))
+        );
     }
-    let stages: Vec<String> = release
-        .stages
-        .iter()
-        .map(|stage| format!("{} ({})", stage.name, stage.steps))
-        .collect();
-    if !stages.is_empty() {
-        about.push(("stages", stages.join(" → ")));
+    for (what, line) in about(release) {
+        let _ = writeln!(text, "{what}: {}", plain(&line));
     }
-    about
-}
-
-/// What a change does not do.
-fn without_effect(preview: &Preview) -> Vec<String> {
-    let mut lines = Vec::new();
-    let releases: usize = preview
-        .environments
-        .iter()
-        .map(|environment| environment.unchanged.len())
-        .sum();
-    if preview
-        .environments
-        .iter()
-        .all(|one| one.releases.is_empty() && unknown(one).is_none())
-    {
-        lines.push("this change does nothing to any environment".to_owned());
-    } else if releases > 0 {
-        let plural = if releases == 1 { "release" } else { "releases" };
-        lines.push(format!(
-            "nothing happens to {releases} other {plural} of these environments"
-        ));
-    }
-    if !preview.unchanged.is_empty() {
-        lines.push(format!("not touched: {}", names(&preview.unchanged)));
-    }
-    lines
-}
-
-/// Names, as many as people read.
-fn names(names: &[String]) -> String {
-    const SHOWN: usize = 12;
-    let mut text = names
-        .iter()
-        .take(SHOWN)
-        .cloned()
-        .collect::<Vec<_>>()
-        .join(", ");
-    if names.len() > SHOWN {
-        let _ = write!(text, " and {} more", names.len() - SHOWN);
-    }
-    text
 }

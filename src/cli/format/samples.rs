@@ -47,6 +47,7 @@ pub(crate) fn plan(changes: &[(&str, Action)]) -> Plan {
         stages: Vec::new(),
         steps,
         overlays: Vec::new(),
+        assigned: std::collections::BTreeMap::new(),
         overrides: Vec::new(),
         removal: None,
         findings: Vec::new(),

@@ -6,13 +6,14 @@ use crate::engine::controller::statuses::Statuses;
 use crate::engine::controller::{End, LoopEvent, Previewed};
 use crate::engine::sync::events::{EventKind, Outcome, SyncEvent};
 use crate::server::metrics::Metrics;
+use crate::server::notifications::Notifier;
 
 /// Listens until the loop has ended.
 pub(super) async fn listen(
     mut events: UnboundedReceiver<LoopEvent>,
     mut syncs: UnboundedReceiver<SyncEvent>,
     metrics: &Metrics,
-    mut statuses: Statuses,
+    (mut statuses, notifier): (Statuses, Notifier),
 ) {
     loop {
         tokio::select! {
@@ -20,6 +21,9 @@ pub(super) async fn listen(
                 metrics.count(&event);
                 statuses.hear(&event);
                 log(&event);
+                if let LoopEvent::News(news) = &event {
+                    notifier.tell(news);
+                }
             }
             Some(event) = syncs.recv() => log_sync(&event),
             else => return,
@@ -47,8 +51,16 @@ fn log(event: &LoopEvent) {
             environment,
             revision,
             releases,
+            took,
             ..
-        } => tracing::info!(%environment, %revision, releases = releases.len(), "environment read"),
+        } => {
+            let releases = releases.len();
+            tracing::info!(%environment, %revision, releases, took = took.as_secs_f64(), "environment read");
+        }
+        LoopEvent::Unaffected {
+            environment,
+            revision,
+        } => tracing::debug!(%environment, %revision, "environment unaffected"),
         LoopEvent::Held {
             environment,
             reason,
@@ -59,6 +71,15 @@ fn log(event: &LoopEvent) {
             environment,
             message,
         } => tracing::warn!(%environment, error = %message, "cluster unreachable"),
+        LoopEvent::News(_)
+        | LoopEvent::Looking { .. }
+        | LoopEvent::Planned { .. }
+        | LoopEvent::Carried { .. } => {}
+        LoopEvent::Changed { release, objects } => {
+            let environment = &release.environment;
+            let release = &release.release;
+            tracing::debug!(%environment, %release, objects, "objects changed");
+        }
         LoopEvent::Looked {
             release,
             revision,
@@ -76,6 +97,9 @@ fn log(event: &LoopEvent) {
                 }
                 End::Deployed | End::Removed | End::Superseded | End::Interrupted => {
                     tracing::info!(%environment, %release, %revision, result, took, "release synced");
+                }
+                End::Unapproved => {
+                    tracing::warn!(%environment, %release, %revision, result, took, detail = %message, "release not synced");
                 }
                 End::Drifted => {
                     tracing::warn!(%environment, %release, %revision, result, took, detail = %message, "release drifted");

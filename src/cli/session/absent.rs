@@ -1,5 +1,6 @@
 //! Environments that git does not have, and releases that nobody has.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use pleach_domain::finding::Finding;
@@ -55,6 +56,7 @@ impl Session {
             environment,
             rendered: Vec::new(),
             others: Vec::new(),
+            given_up: BTreeSet::new(),
             revision,
             findings: Vec::new(),
         };

@@ -8,7 +8,8 @@ use crate::engine::sync::state::{self, Search};
 use crate::io::cluster::Class;
 
 impl Session {
-    /// What plans are made for: the releases of the target, then those that git
+    /// What plans are made for: the releases of the target in the order in which
+    /// they depend on each other, then those that git
     /// has no more, which go last.
     pub(in crate::cli) async fn subjects(
         &self,
@@ -16,9 +17,10 @@ impl Session {
         ctx: &Context,
         target: &Target,
     ) -> Result<Vec<Subject<'_>>, CliError> {
-        let mut subjects: Vec<Subject<'_>> = self
-            .releases()
-            .iter()
+        let releases = self.releases();
+        let mut subjects: Vec<Subject<'_>> = planning::in_order(releases)
+            .into_iter()
+            .map(|index| &releases[index])
             .map(|(release, rendered)| Subject::Wanted(release, rendered))
             .collect();
         let gone = self.gone(ui, ctx, target).await?;

@@ -4,27 +4,38 @@
 use std::sync::Arc;
 
 use jiff::Timestamp;
-use pleach_domain::inventory::ReleaseSummary;
+use pleach_domain::inventory::{Condition, ConditionKind, ReleaseSummary};
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 
 use super::run::{LIMIT, Wanted, carry_out, line};
-use super::{End, LoopEvent, Shared, pace};
+use super::{End, LoopEvent, Shared, approval, pace};
 use crate::engine::planning::{Gone, candidates, gone, readable};
 use crate::engine::sync::state::{self, Search};
 use crate::engine::words;
 use crate::io::cluster::Class;
 use crate::io::git::mirror::Reader;
 
+/// What an environment has now.
+#[derive(Debug, Clone)]
+pub(super) struct Last {
+    /// Its first release, for all that they have in common.
+    pub(super) wanted: Arc<Wanted>,
+    /// Where its files are read.
+    pub(super) reader: Reader,
+    /// The newest commit: the mirror may not have an older one any more.
+    pub(super) commit: String,
+}
+
 /// The task that ends releases of an environment.
 pub(super) struct Ends {
-    wanted: watch::Receiver<(Arc<Wanted>, Reader)>,
+    wanted: watch::Receiver<Last>,
     shared: Shared,
 }
 
 impl Ends {
-    pub(super) fn new(wanted: watch::Receiver<(Arc<Wanted>, Reader)>, shared: Shared) -> Self {
+    pub(super) fn new(wanted: watch::Receiver<Last>, shared: Shared) -> Self {
         Self { wanted, shared }
     }
 
@@ -32,9 +43,10 @@ impl Ends {
     pub(super) async fn run(mut self) {
         let mut failures = 0;
         loop {
-            let (wanted, reader) = self.wanted.borrow_and_update().clone();
+            let last = self.wanted.borrow_and_update().clone();
+            let wanted = Arc::clone(&last.wanted);
             let stop = self.shared.stop.clone();
-            let done = Box::pin(self.end_all(&wanted, reader, &stop)).await;
+            let done = Box::pin(self.end_all(last, &stop)).await;
             failures = if done { 0 } else { failures + 1 };
             let sync = &wanted.loaded.environment.sync;
             let pause = if done {
@@ -53,12 +65,12 @@ impl Ends {
     }
 
     /// Whether all that could go went.
-    async fn end_all(
-        &self,
-        wanted: &Arc<Wanted>,
-        reader: Reader,
-        stop: &CancellationToken,
-    ) -> bool {
+    async fn end_all(&self, last: Last, stop: &CancellationToken) -> bool {
+        let Last {
+            wanted,
+            reader,
+            commit,
+        } = last;
         let environment = &wanted.loaded.environment;
         let search = Search::In(environment.store.clone());
         let listing = state::releases(&wanted.cluster, &search);
@@ -78,7 +90,7 @@ impl Ends {
         if leaving.is_empty() || !environment.sync.windows.are_open(Timestamp::now()) {
             return true;
         }
-        let (loaded, commit) = (Arc::clone(&wanted.loaded), wanted.revision());
+        let loaded = Arc::clone(&wanted.loaded);
         let reading = tokio::task::spawn_blocking(move || {
             let tree = reader.tree(&commit).map_err(|error| words(&error))?;
             Ok::<_, String>(gone(&loaded, &tree, leaving))
@@ -91,7 +103,7 @@ impl Ends {
             if self.wanted.has_changed().unwrap_or(true) || stop.is_cancelled() {
                 return true;
             }
-            done &= Box::pin(self.end(wanted, &one, &releases, stop)).await;
+            done &= Box::pin(self.end(&wanted, &one, &releases, stop)).await;
         }
         done
     }
@@ -122,6 +134,9 @@ impl Ends {
         if is_suspended || !is_taken_over {
             return is_suspended;
         }
+        self.shared.listener.tell(LoopEvent::Looking {
+            release: gone.name().clone(),
+        });
         let plans = wanted.planner(false);
         let work = format!("to look at release {}", gone.name());
         let work = self.shared.pulse.work(work, LIMIT);
@@ -134,10 +149,27 @@ impl Ends {
             Err(error) => (End::Failed, words(&error)),
             Ok(planned) => {
                 let refusals = wanted.refusals(&planned);
-                if refusals.is_empty() {
+                let needs_approval = wanted.loaded.environment.sync.needs_approval;
+                let lacks = approval::lacks(&planned).filter(|_| needs_approval);
+                if let (true, Some(message)) = (refusals.is_empty(), lacks) {
+                    let mut said = wanted.conditions.clone();
+                    said.push(Condition {
+                        kind: ConditionKind::Stalled,
+                        reason: approval::AWAITING.to_owned(),
+                        message: message.clone(),
+                    });
+                    let cluster = plans.cluster_for(gone.name());
+                    let store = &wanted.loaded.environment.store;
+                    let telling = state::tell(&cluster, gone.name(), store, &said);
+                    if let Some(Err(error)) = stop.run_until_cancelled(telling).await {
+                        tracing::debug!(release = %gone.name(), error = %words(&error), "nothing could be told");
+                    }
+                    (End::Unapproved, message)
+                } else if refusals.is_empty() {
                     let cluster = plans.cluster_for(gone.name());
                     let newer = CancellationToken::new();
-                    carry_out(&self.shared, &cluster, planned, newer).await
+                    let done = carry_out(&self.shared, &cluster, planned, newer).await;
+                    (done.end, done.message)
                 } else {
                     (End::Refused, line(&refusals))
                 }

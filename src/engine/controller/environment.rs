@@ -11,14 +11,18 @@ use pleach_domain::finding::Finding;
 use pleach_domain::inventory::{
     Condition, ConditionKind, Orders, ReleaseName, ReleaseSummary, Store,
 };
+use pleach_domain::object::Digest;
 use pleach_domain::observe::ClusterId;
 use pleach_domain::repo::controller::ClaimKey;
-use tokio::sync::{Notify, watch};
+use pleach_domain::repo::{FileTree, RecordingTree};
+use tokio::sync::{Notify, mpsc, watch};
 use tokio::task::JoinSet;
-use tokio::time::{Instant, sleep_until};
+use tokio::time::{Instant, MissedTickBehavior, interval_at, sleep_until};
 
-use super::ends::Ends;
-use super::release::Release;
+use super::drift::Members;
+use super::ends::{Ends, Last};
+use super::inputs::Inputs;
+use super::release::{Neighbors, Release};
 use super::run::Wanted;
 use super::{Grant, LoopEvent, Paces, Shared, pace};
 use crate::engine::load::{Loaded, is_unknown, read_all};
@@ -32,6 +36,8 @@ use crate::io::git::mirror::Reader;
 
 /// How long it may take to read an environment.
 const LIMIT: Duration = Duration::from_mins(10);
+/// How often it is looked whether a kubeconfig is another one.
+const KUBECONFIG: Duration = Duration::from_secs(15);
 /// How long the message of a condition is at most.
 const LONGEST_MESSAGE: usize = 1024;
 
@@ -60,6 +66,9 @@ pub(super) enum Assignment {
         reason: &'static str,
         message: String,
     },
+    /// The newest commit is not signed by somebody who counts: what was read
+    /// before stays.
+    Distrusted { commit: String, message: String },
     /// Its repository was not reached yet.
     Unknown,
 }
@@ -69,7 +78,11 @@ impl Assigned {
     pub(super) fn is_same(&self, other: &Self) -> bool {
         let what = match (&self.what, &other.what) {
             (Assignment::Follow { commit: a, .. }, Assignment::Follow { commit: b, .. })
-            | (Assignment::Held { message: a, .. }, Assignment::Held { message: b, .. }) => a == b,
+            | (Assignment::Held { message: a, .. }, Assignment::Held { message: b, .. })
+            | (
+                Assignment::Distrusted { message: a, .. },
+                Assignment::Distrusted { message: b, .. },
+            ) => a == b,
             (Assignment::Unknown, Assignment::Unknown) => true,
             _ => false,
         };
@@ -112,19 +125,41 @@ fn condition(kind: ConditionKind, reason: &str, message: &str) -> Condition {
 struct Running {
     wanted: watch::Sender<Arc<Wanted>>,
     wake: Arc<Notify>,
+    /// One that it depends on may be ready now.
+    ready: Arc<Notify>,
 }
 
-/// All releases, whenever one of them changes.
+impl Running {
+    fn depends_on(&self, name: &str) -> bool {
+        let wanted = self.wanted.borrow();
+        let mut needed = wanted.release().0.depends_on.iter();
+        needed.any(|needed| needed.release() == Some(name))
+    }
+}
+
+/// All releases, and then those that change.
 type Releases = BoxStream<'static, Result<Vec<ReleaseSummary>, ClusterError>>;
 
 /// A connection, and what was asked for over it.
 struct Connected {
     grant: Arc<Grant>,
     context: Option<String>,
+    /// Which kubeconfig it was made from.
+    kubeconfig: Option<Digest>,
     cluster: Cluster,
+    /// The members of all releases there.
+    members: Option<Members>,
     /// What people ask for, as it comes in.
     orders: Option<(Store, Releases)>,
-    known: BTreeMap<ReleaseName, Orders>,
+    known: BTreeMap<ReleaseName, Known>,
+}
+
+/// What was last heard of a release.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Known {
+    orders: Orders,
+    /// What others wait for: whether it is ready, and at which commit.
+    standing: Option<(bool, Option<String>)>,
 }
 
 /// The task of an environment.
@@ -134,13 +169,20 @@ pub(super) struct Environment {
     paces: Paces,
     shared: Shared,
     loaded: Option<Arc<Loaded>>,
+    /// What it was read from, at the commit that was last read.
+    inputs: Option<Inputs>,
     /// The commit that was last read, whatever came of it.
     tried: Option<String>,
     hold: Option<Hold>,
     connected: Option<Connected>,
     releases: BTreeMap<String, Running>,
-    ends: Option<watch::Sender<(Arc<Wanted>, Reader)>>,
+    ends: Option<watch::Sender<Last>>,
     tasks: JoinSet<()>,
+    /// Names of releases that were brought to a commit.
+    reached: (
+        mpsc::UnboundedSender<String>,
+        mpsc::UnboundedReceiver<String>,
+    ),
     /// What was told of all releases while none had a task.
     told: Option<Vec<Condition>>,
 }
@@ -158,12 +200,14 @@ impl Environment {
             paces,
             shared,
             loaded: None,
+            inputs: None,
             tried: None,
             hold: None,
             connected: None,
             releases: BTreeMap::new(),
             ends: None,
             tasks: JoinSet::new(),
+            reached: mpsc::unbounded_channel(),
             told: None,
         }
     }
@@ -202,6 +246,8 @@ impl Environment {
     /// Waits until there is something to do; false at the end of the loop.
     async fn wait(&mut self, retry: Option<Duration>) -> bool {
         let retry_at = retry.map(|pause| Instant::now() + pause);
+        let mut looks = interval_at(Instant::now() + KUBECONFIG, KUBECONFIG);
+        looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             let orders = async {
                 match &mut self.connected {
@@ -222,7 +268,11 @@ impl Environment {
                 () = self.shared.stop.cancelled() => return false,
                 changed = self.assigned.changed() => return changed.is_ok(),
                 () = retry => return true,
+                _ = looks.tick() => if self.is_other_kubeconfig().await {
+                    return true;
+                },
                 Some(ended) = self.tasks.join_next() => pass_on(ended),
+                Some(name) = self.reached.1.recv() => self.wake_dependants(&name),
                 said = orders => match said {
                     Some(Ok(releases)) => self.hear(releases),
                     // It goes on by itself, and each release looks at its own.
@@ -244,18 +294,45 @@ impl Environment {
         let Some(connected) = &mut self.connected else {
             return;
         };
-        for ReleaseSummary { name, orders, .. } in releases {
+        let mut moved = Vec::new();
+        for release in releases {
+            let ReleaseSummary {
+                name,
+                orders,
+                record,
+                ..
+            } = release;
             if name.environment != self.key.environment {
                 continue;
             }
-            let known = connected.known.insert(name.clone(), orders.clone());
-            let is_asked = known.is_some_and(|known| {
-                known.suspend != orders.suspend
-                    || (orders.sync.is_some() && known.sync != orders.sync)
+            let standing = record.ok().map(|record| {
+                let installed = record.installed.map(|installed| installed.revision);
+                (record.ready && record.applying.is_none(), installed)
             });
+            let now = Known { orders, standing };
+            let known = connected.known.insert(name.clone(), now.clone());
+            if known.as_ref().map(|known| &known.standing) != Some(&now.standing) {
+                moved.push(name.release.clone());
+            }
+            // One that is heard of for the first time may have been asked already.
+            let known = known.map(|known| known.orders).unwrap_or_default();
+            let is_asked = known.suspend != now.orders.suspend
+                || known.approved != now.orders.approved
+                || (now.orders.sync.is_some() && known.sync != now.orders.sync);
             if is_asked && let Some(running) = self.releases.get(&name.release) {
                 running.wake.notify_one();
             }
+        }
+        for name in moved {
+            self.wake_dependants(&name);
+        }
+    }
+
+    /// Wakes the releases that may wait for one.
+    fn wake_dependants(&self, name: &str) {
+        let running = self.releases.values();
+        for one in running.filter(|one| one.depends_on(name)) {
+            one.ready.notify_one();
         }
     }
 
@@ -266,7 +343,15 @@ impl Environment {
             Assignment::Held { reason, message } => {
                 self.loaded = None;
                 self.tried = None;
+                self.inputs = None;
                 self.held(assigned, Hold::new(reason, message.clone()), None);
+                return;
+            }
+            Assignment::Distrusted { commit, message } => {
+                // The commit before it may come back, and is good then.
+                self.tried = None;
+                let hold = Hold::new("UntrustedCommit", message.clone());
+                self.held(assigned, hold, Some(commit));
                 return;
             }
             Assignment::Unknown => return,
@@ -274,15 +359,33 @@ impl Environment {
         if self.tried.as_ref() == Some(commit) {
             return;
         }
+        let started = Instant::now();
         let name = self.key.environment.clone();
         let work = format!("to read environment {name}");
         let _work = self.shared.pulse.work(work, LIMIT);
-        let (at, from) = (commit.clone(), reader.clone());
-        let reading = tokio::task::spawn_blocking(move || load(&from, &at, &name));
+        let (at, from, inputs) = (commit.clone(), reader.clone(), self.inputs.clone());
+        let reading = tokio::task::spawn_blocking(move || load(&from, &at, &name, inputs.as_ref()));
         let Some(read) = self.shared.stop.run_until_cancelled(reading).await else {
             return;
         };
         self.tried = Some(commit.clone());
+        let read = match read {
+            Ok(None) => {
+                self.shared.listener.tell(LoopEvent::Unaffected {
+                    environment: self.key.environment.clone(),
+                    revision: commit.clone(),
+                });
+                return;
+            }
+            Ok(Some((read, inputs))) => {
+                self.inputs = inputs;
+                Ok(read)
+            }
+            Err(error) => {
+                self.inputs = None;
+                Err(error)
+            }
+        };
         match read {
             Ok(Ok(loaded)) => {
                 let releases = loaded.names().into_iter().map(str::to_owned);
@@ -291,6 +394,7 @@ impl Environment {
                     environment: self.key.environment.clone(),
                     revision: commit.clone(),
                     releases: releases.collect(),
+                    took: started.elapsed(),
                 });
                 self.hold = None;
                 self.loaded = Some(Arc::new(loaded));
@@ -356,12 +460,15 @@ impl Environment {
         self.follow_orders(&cluster, &loaded.environment.store);
         self.told = None;
         let conditions = self.conditions(assigned);
+        let connected = self.connected.as_ref();
+        let members = connected.and_then(|connected| connected.members.clone());
         let wanted = |index| {
             Arc::new(Wanted {
                 loaded: Arc::clone(&loaded),
                 index,
                 cluster: cluster.clone(),
                 cluster_id: cluster_id.clone(),
+                members: members.clone(),
                 grant: Arc::clone(grant),
                 conditions: conditions.clone(),
             })
@@ -371,28 +478,47 @@ impl Environment {
             let name = &release.name.release;
             let wanted = wanted(index);
             let running = if let Some(running) = self.releases.remove(name) {
-                running.wanted.send_replace(wanted);
+                running.wanted.send_if_modified(|known| {
+                    let is_other = !known.is_identical(&wanted);
+                    *known = wanted;
+                    is_other
+                });
                 running
             } else {
                 let (sender, receiver) = watch::channel(wanted);
                 let wake = Arc::new(Notify::new());
-                let task = Release::new(receiver, Arc::clone(&wake), self.shared.clone());
+                let ready = Arc::new(Notify::new());
+                let neighbors = Neighbors {
+                    ready: Arc::clone(&ready),
+                    reached: self.reached.0.clone(),
+                };
+                let shared = self.shared.clone();
+                let task = Release::new(receiver, Arc::clone(&wake), neighbors, shared);
                 self.tasks.spawn_local(task.run());
                 Running {
                     wanted: sender,
                     wake,
+                    ready,
                 }
             };
             releases.insert(name.clone(), running);
         }
         // What is left is not in git any more: its task ends.
         self.releases = releases;
-        if let Assignment::Follow { reader, .. } = &assigned.what
+        if let Assignment::Follow { reader, commit } = &assigned.what
             && self.hold.is_none()
         {
-            let last = (wanted(0), reader.clone());
+            let last = Last {
+                wanted: wanted(0),
+                reader: reader.clone(),
+                commit: commit.clone(),
+            };
             if let Some(ends) = &self.ends {
-                drop(ends.send_replace(last));
+                ends.send_if_modified(|known| {
+                    let is_other = !known.wanted.is_identical(&last.wanted);
+                    *known = last;
+                    is_other
+                });
             } else {
                 let (sender, receiver) = watch::channel(last);
                 let ends = Ends::new(receiver, self.shared.clone());
@@ -467,30 +593,61 @@ impl Environment {
             (None, None) => context,
             (_, named) => named.clone(),
         };
+        let stop = self.shared.stop.clone();
+        let kubeconfig = stop.run_until_cancelled(grant.connection.fingerprint());
+        let kubeconfig = kubeconfig.await.unwrap_or(Ok(None));
         if let Some(connected) = &self.connected
             && Arc::ptr_eq(&connected.grant, grant)
             && (connected.context == context || self.loaded.is_none())
+            // What cannot be read now leaves the connection that is there.
+            && !matches!(&kubeconfig, Ok(now) if *now != connected.kubeconfig)
         {
             return Ok(connected.cluster.clone());
         }
+        let kubeconfig = kubeconfig.map_err(|error| words(&error))?;
         self.connected = None;
         let mut connection = grant.connection.clone();
         connection.context.clone_from(&context);
         connection.user_agent = agent(None);
-        let stop = self.shared.stop.clone();
         let connecting = Cluster::connect(&connection);
         let cluster = match stop.run_until_cancelled(connecting).await {
             Some(cluster) => cluster.map_err(|error| words(&error))?,
             None => return Err("the loop ends".to_owned()),
         };
+        let members = self.shared.watches.on(&connection, &cluster);
         self.connected = Some(Connected {
             grant: Arc::clone(grant),
             context,
+            kubeconfig,
             cluster: cluster.clone(),
+            members,
             orders: None,
             known: BTreeMap::new(),
         });
         Ok(cluster)
+    }
+
+    /// Whether the connection was made from a kubeconfig that is another by now.
+    async fn is_other_kubeconfig(&self) -> bool {
+        let Some(connected) = &self.connected else {
+            return false;
+        };
+        let Some(known) = connected.kubeconfig else {
+            return false;
+        };
+        let reading = connected.grant.connection.fingerprint();
+        match self.shared.stop.run_until_cancelled(reading).await {
+            Some(Ok(now)) => now != Some(known),
+            Some(Err(error)) => {
+                tracing::warn!(
+                    environment = %self.key.environment,
+                    error = %words(&error),
+                    "the kubeconfig cannot be read; the connection stays as it is"
+                );
+                false
+            }
+            None => false,
+        }
     }
 
     /// Listens for what people ask of the releases.
@@ -501,7 +658,7 @@ impl Environment {
         let is_followed = |(known, _): &(Store, Releases)| known == store;
         if !connected.orders.as_ref().is_some_and(is_followed) {
             let search = Search::In(store.clone());
-            let orders = state::follow_releases(cluster, &search).boxed();
+            let orders = state::follow_changes(cluster, &search).boxed();
             connected.orders = Some((store.clone(), orders));
             connected.known.clear();
         }
@@ -510,7 +667,7 @@ impl Environment {
 
 /// A task that broke down takes the one that started it along: the loop ends,
 /// and is started anew by whoever watches it.
-fn pass_on(ended: Result<(), tokio::task::JoinError>) {
+pub(super) fn pass_on(ended: Result<(), tokio::task::JoinError>) {
     if let Err(error) = ended
         && let Ok(panic) = error.try_into_panic()
     {
@@ -518,8 +675,28 @@ fn pass_on(ended: Result<(), tokio::task::JoinError>) {
     }
 }
 
-/// Reads an environment at a commit, or says why it cannot be synced.
-fn load(reader: &Reader, commit: &str, name: &str) -> Result<Loaded, Hold> {
+/// What reading an environment came to, and what it was read from.
+type Read = (Result<Loaded, Hold>, Option<Inputs>);
+
+/// Reads an environment at a commit, or says why it cannot be synced. None where
+/// it would be the same as what was read from `known`.
+fn load(reader: &Reader, commit: &str, name: &str, known: Option<&Inputs>) -> Option<Read> {
+    let tree = match reader.tree(commit) {
+        Ok(tree) => tree,
+        Err(error) => {
+            return Some((Err(Hold::new("InvalidRepository", words(&error))), None));
+        }
+    };
+    if known.is_some_and(|known| known.are_those_of(&tree)) {
+        return None;
+    }
+    let recording = RecordingTree::new(&tree);
+    let read = load_from(&recording, commit, name);
+    let inputs = Inputs::of(&tree, recording.record());
+    Some((read, Some(inputs)))
+}
+
+fn load_from(tree: &dyn FileTree, commit: &str, name: &str) -> Result<Loaded, Hold> {
     let short = commit.get(..7).unwrap_or(commit);
     let invalid = |findings: &[Finding]| {
         let errors: Vec<String> = findings
@@ -534,10 +711,7 @@ fn load(reader: &Reader, commit: &str, name: &str) -> Result<Loaded, Hold> {
         };
         Hold::new(reason, format!("commit {short}: {}", errors.join("; ")))
     };
-    let tree = reader
-        .tree(commit)
-        .map_err(|error| Hold::new("InvalidRepository", words(&error)))?;
-    let loaded = read_all(&tree, Revision::Commit(commit.to_owned()), name)
+    let loaded = read_all(tree, Revision::Commit(commit.to_owned()), name)
         .map_err(|findings| invalid(&findings))?;
     if !loaded.is_sound() {
         return Err(invalid(&loaded.findings));

@@ -3,10 +3,14 @@
 use std::hash::{BuildHasher as _, RandomState};
 use std::time::Duration;
 
+use tokio::time::Instant;
+
 /// Pause after the first failure; doubles with every further one.
 const FIRST: Duration = Duration::from_secs(2);
 /// Longest pause after failures.
 const LONGEST: Duration = Duration::from_mins(5);
+/// How old an answer may be that is taken from others.
+pub(super) const STALE: Duration = Duration::from_secs(30);
 /// A branch cannot ask for more than this.
 const SHORTEST: Duration = Duration::from_secs(1);
 
@@ -23,6 +27,12 @@ pub(super) fn random() -> f64 {
 /// happens at once.
 pub(super) fn interval(interval: Duration) -> Duration {
     interval.max(SHORTEST).mul_f64(0.9 + random() * 0.2)
+}
+
+/// From when on answers count that others asked for, for who looks only because
+/// a pause is over: what was done before that pause is seen.
+pub(super) fn not_before(pause: Duration) -> Option<Instant> {
+    Instant::now().checked_sub((pause / 10).min(STALE))
 }
 
 /// The pause after so many failures in a row.
@@ -42,6 +52,18 @@ mod tests {
             assert!((90.0..=110.0).contains(&pause), "{pause}");
         }
         assert!(interval(Duration::ZERO) >= SHORTEST.mul_f64(0.9));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_was_done_before_a_pause_is_seen_after_it() {
+        tokio::time::advance(Duration::from_hours(1)).await;
+        for (pause, age) in [(2, 0.2), (100, 10.0), (3600, 30.0)] {
+            let since = not_before(Duration::from_secs(pause)).unwrap();
+            assert!(
+                (since.elapsed().as_secs_f64() - age).abs() < 0.01,
+                "{pause}"
+            );
+        }
     }
 
     #[test]

@@ -6,32 +6,42 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
-use pleach_domain::inventory::{Condition, ConditionKind, Installed, Orders, SyncRequest};
-use pleach_domain::plan::{Action, Cause, Plan, Taken};
+use pleach_domain::inventory::{Condition, ConditionKind, Orders};
+use pleach_domain::object::ObjectId;
 use pleach_domain::repo::format::Drift;
-use tokio::sync::{Notify, watch};
-use tokio::time::{Instant, sleep};
+use tokio::sync::{Notify, mpsc, watch};
+use tokio::time::{Instant, sleep, sleep_until};
 use tokio_util::sync::CancellationToken;
 
-use super::run::{LIMIT, Wanted, carry_out, line};
-use super::{End, LoopEvent, Shared, pace};
-use crate::engine::planning::Planned;
-use crate::engine::sync::SyncError;
-use crate::engine::sync::state;
+use super::drift::{Left, Subscription};
+use super::looked::{Looked, is_held_back, is_reached, stops};
+use super::news::Told;
+use super::run::{Done, LIMIT, Wanted, carry_out};
+use super::{End, LoopEvent, Shared, approval, pace};
+use crate::engine::planning::{Planned, Planner};
+use crate::engine::sync::state::{self, Announcement};
+use crate::engine::sync::{SyncError, introduce};
 use crate::engine::words;
+use crate::io::cluster::ResourcePath;
 
 /// Every object goes through a dry run once in this time.
 const VERIFY: Duration = Duration::from_hours(24);
 /// Findings by which a record is somebody else's, or on another cluster.
 const NOT_OURS: [&str; 3] = ["wrong-cluster", "other-repository", "other-tooling"];
-/// How many objects a message names.
-const NAMED: usize = 5;
+/// Changes within this time are looked at together.
+const GATHER: Duration = Duration::from_millis(50);
+/// Pause after a change that needed nothing to be done; doubles with every
+/// further one.
+const CALM: Duration = Duration::from_secs(1);
+/// The longest such pause.
+const CALMEST: Duration = Duration::from_mins(1);
 
 /// The task of a release.
 pub(super) struct Release {
     wanted: watch::Receiver<Arc<Wanted>>,
     /// Somebody asks for something.
     wake: Arc<Notify>,
+    neighbors: Neighbors,
     shared: Shared,
     failures: u32,
     /// What was last reached: what drift is corrected to while the windows are
@@ -43,62 +53,57 @@ pub(super) struct Release {
     /// meant: nothing is told of any other.
     is_ours: bool,
     verify_at: Instant,
+    /// Where it hears of changes of its objects.
+    subscription: Option<Subscription>,
+    /// How often in a row somebody changed something and nothing was to be done.
+    fruitless: u32,
+    /// Whether what is wanted was brought about before the last look.
+    was_reached: bool,
+    /// What people were told of it.
+    news: Told,
+    /// From when on answers count that others asked the cluster for; from now on
+    /// where it was not said.
+    since: Option<Instant>,
 }
 
-/// What came of looking.
-struct Looked {
-    end: End,
-    message: String,
-    /// What is to be said of it.
-    condition: Option<Condition>,
-    /// A request that was taken up.
-    request: Option<SyncRequest>,
-    /// When to look again, where that is not the interval.
-    pause: Option<Duration>,
-}
-
-impl Looked {
-    fn new(end: End, message: impl Into<String>) -> Self {
-        Self {
-            end,
-            message: message.into(),
-            condition: None,
-            request: None,
-            pause: None,
-        }
-    }
-
-    fn saying(mut self, kind: ConditionKind, reason: &str) -> Self {
-        self.condition = Some(Condition {
-            kind,
-            reason: reason.to_owned(),
-            message: self.message.clone(),
-        });
-        self
-    }
+/// How the releases of an environment hear of each other.
+#[derive(Debug, Clone)]
+pub(super) struct Neighbors {
+    /// One that this release depends on may be ready now.
+    pub(super) ready: Arc<Notify>,
+    /// Where it says by its name that it was brought to a commit.
+    pub(super) reached: mpsc::UnboundedSender<String>,
 }
 
 impl Release {
     pub(super) fn new(
         wanted: watch::Receiver<Arc<Wanted>>,
         wake: Arc<Notify>,
+        neighbors: Neighbors,
         shared: Shared,
     ) -> Self {
         Self {
             wanted,
             wake,
+            neighbors,
             shared,
             failures: 0,
             reached: None,
             told: None,
             is_ours: false,
+            since: Some(Instant::now()),
             // Spread over the day.
             verify_at: Instant::now() + VERIFY.mul_f64(pace::random()),
+            subscription: None,
+            fruitless: 0,
+            was_reached: false,
+            news: Told::new(),
         }
     }
 
     /// Runs until the loop ends, or git no longer has the release.
     pub(super) async fn run(mut self) {
+        let mut changed = BTreeSet::new();
         loop {
             let wanted = Arc::clone(&self.wanted.borrow_and_update());
             let stop = self.shared.stop.clone();
@@ -112,8 +117,20 @@ impl Release {
                 },
             }
             let started = Instant::now();
-            let looked = Box::pin(self.look(&wanted, &stop)).await;
-            let Some(looked) = looked else { return };
+            self.begin(&wanted);
+            self.shared.listener.tell(LoopEvent::Looking {
+                release: wanted.release().0.name.clone(),
+            });
+            let looked = Box::pin(self.look(&wanted, &changed, &stop)).await;
+            let Some(mut looked) = looked else { return };
+            self.fruitless = match looked.end {
+                End::Unchanged | End::Drifted if !changed.is_empty() => {
+                    self.fruitless.saturating_add(1)
+                }
+                _ => 0,
+            };
+            let calm_at = Instant::now() + calm(self.fruitless);
+            self.settle(&mut looked);
             self.shared.listener.tell(LoopEvent::Looked {
                 release: wanted.release().0.name.clone(),
                 revision: wanted.revision(),
@@ -135,6 +152,13 @@ impl Release {
             {
                 return;
             }
+            if stop
+                .run_until_cancelled(self.spread(&wanted, &looked))
+                .await
+                .is_none()
+            {
+                return;
+            }
             let sync = &wanted.loaded.environment.sync;
             let interval = pace::interval(sync.interval.try_into().unwrap_or(LIMIT));
             let pause = match looked.end {
@@ -143,6 +167,30 @@ impl Release {
                 End::Failed => pace::after(self.failures),
                 _ => looked.pause.unwrap_or(interval).min(interval),
             };
+            // What is left alone, or not as git says, is not kept as it is.
+            let is_kept = matches!(looked.end, End::Deployed | End::Unchanged | End::Drifted);
+            let until_verify = self.verify_at.saturating_duration_since(Instant::now());
+            let pause = if is_kept {
+                pause.min(until_verify.max(CALM))
+            } else {
+                pause
+            };
+            let waits = looked.awaited.is_some();
+            let cluster = wanted.planner(false).cluster_for(&wanted.release().0.name);
+            let awaited = looked.awaited.unwrap_or_default();
+            let hearing = async {
+                match &self.subscription {
+                    Some(subscription) if is_kept => {
+                        subscription.changed().await;
+                        // Several changes at once are one.
+                        sleep_until(calm_at.max(Instant::now() + GATHER)).await;
+                        subscription.take()
+                    }
+                    _ => std::future::pending().await,
+                }
+            };
+            changed = BTreeSet::new();
+            self.since = None;
             tokio::select! {
                 // A release that left git is not looked at again.
                 biased;
@@ -152,20 +200,76 @@ impl Release {
                     Err(_) => return,
                 },
                 () = self.wake.notified() => {}
-                () = sleep(pause) => {}
+                () = self.neighbors.ready.notified(), if waits => {}
+                () = awaited.one_is_ready(&cluster) => {}
+                objects = hearing => {
+                    self.shared.listener.tell(LoopEvent::Changed {
+                        release: wanted.release().0.name.clone(),
+                        objects: objects.len(),
+                    });
+                    changed = objects;
+                }
+                () = sleep(pause) => self.since = pace::not_before(pause),
             }
         }
     }
 
-    /// Looks, and does what is to be done. None at the end of the loop.
-    async fn look(&mut self, wanted: &Arc<Wanted>, stop: &CancellationToken) -> Option<Looked> {
+    /// Holds what is heard of the objects until they were looked at.
+    fn begin(&mut self, wanted: &Wanted) {
+        let Some(members) = &wanted.members else {
+            self.subscription = None;
+            return;
+        };
+        let (release, rendered) = wanted.release();
+        if !self
+            .subscription
+            .as_ref()
+            .is_some_and(|one| one.is_to(members))
+        {
+            self.subscription = Some(members.subscribe(release.name.field_manager()));
+        }
+        if let Some(subscription) = &mut self.subscription {
+            let manifests = rendered.manifests.iter();
+            subscription.begin(manifests.map(|manifest| manifest.id().clone()).collect());
+        }
+    }
+
+    /// Judges what was heard meanwhile.
+    fn settle(&self, looked: &mut Looked) {
+        if let Some(subscription) = &self.subscription {
+            subscription.settle(looked.left.take());
+            if looked.end == End::Drifted {
+                // Whoever takes it back makes it something to tell.
+                subscription.alert();
+            }
+        }
+    }
+
+    /// Looks, and does what is to be done; only at objects that were changed,
+    /// where that is enough. None at the end of the loop.
+    async fn look(
+        &mut self,
+        wanted: &Arc<Wanted>,
+        changed: &BTreeSet<ObjectId>,
+        stop: &CancellationToken,
+    ) -> Option<Looked> {
         let verify = Instant::now() >= self.verify_at;
+        let none = BTreeSet::new();
+        let changed = if verify { &none } else { changed };
         let conditions = wanted.conditions.clone();
+        self.was_reached = self.reached.as_ref().is_some_and(|one| one.is_same(wanted));
         let mut wanted = Arc::clone(wanted);
-        let mut planned = match self.plan(&wanted, verify, stop).await? {
+        let planning = match self.plan_some(&wanted, changed, stop).await? {
+            Ok(None) => self.plan(&wanted, verify, stop).await?,
+            Ok(Some(planned)) => Ok(planned),
+            Err(error) => Err(error),
+        };
+        let mut planned = match planning {
             Ok(planned) => planned,
             Err(error) => return Some(Looked::new(End::Failed, words(&error))),
         };
+        self.watch(&planned);
+        self.was_reached |= is_reached(&planned);
         self.is_ours = !planned
             .plan
             .refusals()
@@ -199,37 +303,118 @@ impl Release {
         if verify {
             self.verify_at = Instant::now() + VERIFY;
         }
-        let refusals = wanted.refusals(&planned);
-        if !refusals.is_empty() {
-            let looked = Looked::new(End::Refused, line(&refusals));
-            return Some(Looked {
-                request: orders.sync,
-                ..looked.saying(ConditionKind::Stalled, "Refused")
-            });
+        if let Some(looked) = stops(&wanted, &planned, &orders) {
+            return Some(looked);
         }
         let sync = &wanted.loaded.environment.sync;
-        if sync.drift == Drift::Report && is_reached(&planned) && has_drifted(&planned.plan) {
-            let looked = Looked::new(End::Drifted, drift(&planned.plan));
-            return Some(Looked {
-                request: orders.sync,
-                ..looked.saying(ConditionKind::Drifted, "ChangedByOthers")
-            });
+        // What was approved once is kept as it is without asking again.
+        if sync.needs_approval && !is_reached(&planned) {
+            planned = match self.approved(&wanted, planned, verify, stop).await? {
+                Ok(planned) => planned,
+                Err(looked) => return Some(*looked),
+            };
         }
         // What held it may be over, and this may take long.
         self.say(&wanted, conditions).await;
-        let (end, message) = Box::pin(self.carry_out(&wanted, planned)).await;
+        let ignored = planned.desired.ignored.clone();
+        let Done {
+            end,
+            message,
+            members,
+        } = Box::pin(self.carry_out(&wanted, planned)).await;
+        let is_reached = matches!(end, End::Deployed | End::Unchanged);
+        let left = members
+            .filter(|_| is_reached && self.subscription.is_some())
+            .map(|members| Left::new(Arc::clone(&wanted), ignored, members));
         if end != End::Unchanged {
             // The record may be another object now.
             self.told = None;
         }
-        if matches!(end, End::Deployed | End::Unchanged) {
-            self.reached = Some(wanted);
+        if is_reached {
+            self.reach(wanted, end);
         }
         let mut looked = Looked::new(end, message);
+        looked.left = left;
         if !matches!(end, End::Superseded | End::Interrupted) {
             looked.request = orders.sync;
         }
         Some(looked)
+    }
+
+    /// A plan that somebody approved; otherwise what has to be approved.
+    async fn approved(
+        &mut self,
+        wanted: &Wanted,
+        mut planned: Planned,
+        verify: bool,
+        stop: &CancellationToken,
+    ) -> Option<Result<Planned, Box<Looked>>> {
+        let failed = |error: SyncError| Box::new(Looked::new(End::Failed, words(&error)));
+        if planned.is_new() && planned.plan.has_steps() {
+            // There is nothing yet that an approval could be written to.
+            let introducing = introduce(&planned.desired, planned.observation);
+            if let Err(error) = stop.run_until_cancelled(introducing).await? {
+                return Some(Err(failed(error)));
+            }
+            self.told = None;
+            planned = match self.plan(wanted, verify, stop).await? {
+                Ok(planned) => planned,
+                Err(error) => return Some(Err(failed(error))),
+            };
+        }
+        Some(match approval::lacks(&planned) {
+            None => Ok(planned),
+            Some(message) => {
+                let looked = Looked::new(End::Unapproved, message);
+                let looked = looked.saying(ConditionKind::Stalled, approval::AWAITING);
+                Err(Box::new(looked))
+            }
+        })
+    }
+
+    /// It is as wanted: those that wait for it hear of that.
+    fn reach(&mut self, wanted: Arc<Wanted>, end: End) {
+        let before = self.reached.as_ref().map(|one| one.revision());
+        if end == End::Deployed || before != Some(wanted.revision()) {
+            let name = wanted.release().0.name.release.clone();
+            // Nobody listens any more when the loop ends.
+            drop(self.neighbors.reached.send(name));
+        }
+        self.reached = Some(wanted);
+    }
+
+    /// Says where the kinds of the objects are served.
+    fn watch(&self, planned: &Planned) {
+        if let Some(subscription) = &self.subscription {
+            let discovery = &planned.observation.observed.discovery;
+            let manifests = planned.desired.manifests.iter();
+            subscription.watch(
+                manifests.filter_map(|manifest| ResourcePath::of(discovery, &manifest.gvk())),
+            );
+        }
+    }
+
+    /// Plans only objects that were changed, where nothing else is to be done.
+    async fn plan_some(
+        &self,
+        wanted: &Wanted,
+        changed: &BTreeSet<ObjectId>,
+        stop: &CancellationToken,
+    ) -> Option<Result<Option<Planned>, SyncError>> {
+        let is_reached = self.reached.as_ref().is_some_and(|one| one.is_same(wanted));
+        let corrects = wanted.loaded.environment.sync.drift == Drift::Correct;
+        if changed.is_empty() || !is_reached || !corrects {
+            return Some(Ok(None));
+        }
+        let (release, rendered) = wanted.release();
+        let work = format!("to look at release {}", release.name);
+        let _work = self.shared.pulse.work(work, LIMIT);
+        let started = Instant::now();
+        let planner = wanted.planner(false);
+        let planning = Box::pin(planner.plan_some(release, rendered, changed));
+        let planned = stop.run_until_cancelled(planning).await;
+        self.planned(wanted, started);
+        planned
     }
 
     async fn plan(
@@ -239,15 +424,36 @@ impl Release {
         stop: &CancellationToken,
     ) -> Option<Result<Planned, SyncError>> {
         let (release, rendered) = wanted.release();
-        let work = format!("to look at release {}", release.name);
-        let _work = self.shared.pulse.work(work, LIMIT);
+        let started = Instant::now();
         let planner = wanted.planner(verify);
-        let planning = Box::pin(planner.plan(release, rendered));
-        stop.run_until_cancelled(planning).await
+        let planning = async {
+            let sight = self.shared.sights.begin(wanted, self.since).await;
+            let work = format!("to look at release {}", release.name);
+            let _work = self.shared.pulse.work(work, LIMIT);
+            let planner = Planner {
+                cluster: &sight.cluster,
+                ..planner
+            };
+            Box::pin(planner.plan(release, rendered)).await
+        };
+        let planned = stop.run_until_cancelled(planning).await;
+        self.planned(wanted, started);
+        let mut planned = planned?;
+        if let Ok(planned) = &mut planned {
+            planned.desired.terms.source = wanted.source();
+        }
+        Some(planned)
+    }
+
+    fn planned(&self, wanted: &Wanted, started: Instant) {
+        self.shared.listener.tell(LoopEvent::Planned {
+            release: wanted.release().0.name.clone(),
+            took: started.elapsed(),
+        });
     }
 
     /// Carries the plan out, unless something newer comes in between.
-    async fn carry_out(&self, wanted: &Arc<Wanted>, planned: Planned) -> (End, String) {
+    async fn carry_out(&self, wanted: &Arc<Wanted>, planned: Planned) -> Done {
         let cluster = wanted.planner(false).cluster_for(&wanted.release().0.name);
         let newer = CancellationToken::new();
         let run = carry_out(&self.shared, &cluster, planned, newer.clone());
@@ -288,6 +494,32 @@ impl Release {
         }
     }
 
+    /// Tells those who do not watch it, where its state has changed.
+    async fn spread(&mut self, wanted: &Wanted, looked: &Looked) {
+        let item = self
+            .news
+            .of(wanted, looked.end, self.was_reached, &looked.message);
+        let Some(item) = item else { return };
+        if let Some(news) = item.news(wanted, Timestamp::now()) {
+            self.shared.listener.tell(LoopEvent::News(news));
+        }
+        if !self.is_ours {
+            return;
+        }
+        let name = &wanted.release().0.name;
+        let cluster = wanted.planner(false).cluster_for(name);
+        let said = Announcement {
+            reason: item.reason,
+            is_warning: item.is_warning,
+            message: &item.message,
+            revision: &wanted.revision(),
+        };
+        let store = &wanted.loaded.environment.store;
+        if let Err(error) = state::announce(&cluster, name, store, said).await {
+            tracing::debug!(release = %name, error = %words(&error), "no Event could be written");
+        }
+    }
+
     /// Says what there is to say, and takes back requests that were taken up.
     async fn tell(&mut self, wanted: &Wanted, looked: &Looked) {
         if !self.is_ours {
@@ -317,56 +549,11 @@ impl Release {
     }
 }
 
-/// Whether it is not the time for what git wants now.
-fn is_held_back(wanted: &Wanted, planned: &Planned, orders: &Orders, now: Timestamp) -> bool {
-    let windows = &wanted.loaded.environment.sync.windows;
-    let is_overridden = orders
-        .sync
-        .as_ref()
-        .is_some_and(|sync| sync.override_window);
-    !windows.are_open(now) && !is_overridden && !is_reached(planned)
-}
-
-/// Whether what git wants was reached before: what differs now is not git's.
-fn is_reached(planned: &Planned) -> bool {
-    let record: Option<&Installed> = planned.observation.observed.installed.as_ref();
-    record.is_some_and(|record| {
-        let installed = record.installed.as_ref();
-        record.ready && installed.is_some_and(|installed| planned.desired.is_of(installed))
-    })
-}
-
-/// Whether somebody changed what git says: who owns a field is no value.
-fn has_drifted(plan: &Plan) -> bool {
-    plan.changes.iter().any(|change| match change.action {
-        Action::Unchanged | Action::Skip | Action::Blocked => false,
-        Action::Update => !matches!(change.cause, Some(Cause::Ownership | Cause::Overlay)),
-        Action::Create | Action::Recreate | Action::Adopt | Action::Delete => true,
-    })
-}
-
-/// What differs from git, and who did it.
-fn drift(plan: &Plan) -> String {
-    let changed: Vec<_> = plan
-        .changes
-        .iter()
-        .filter(|change| !matches!(change.action, Action::Unchanged | Action::Skip))
-        .collect();
-    let mut texts: Vec<String> = changed
-        .iter()
-        .take(NAMED)
-        .map(|change| {
-            let who: BTreeSet<&str> = change.corrects.iter().map(Taken::who).collect();
-            let who: Vec<&str> = who.into_iter().collect();
-            if who.is_empty() {
-                format!("{}: {}", change.object, change.reason)
-            } else {
-                format!("{}: changed by {}", change.object, who.join(", "))
-            }
-        })
-        .collect();
-    if changed.len() > NAMED {
-        texts.push(format!("and {} more", changed.len() - NAMED));
+/// How long changes are not looked at after so many that needed nothing: objects
+/// that others keep writing to.
+fn calm(fruitless: u32) -> Duration {
+    match fruitless.checked_sub(1) {
+        None => Duration::ZERO,
+        Some(more) => CALM.saturating_mul(1 << more.min(10)).min(CALMEST),
     }
-    texts.join("; ")
 }

@@ -4,16 +4,18 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use pleach_domain::finding::{Finding, Kind};
-use pleach_domain::inventory::Condition;
+use pleach_domain::inventory::{Condition, Inventory, Source};
 use pleach_domain::observe::ClusterId;
 use pleach_domain::plan::Plan;
 use pleach_domain::render::Rendered;
 use pleach_domain::repo::ResolvedRelease;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::{End, Grant, Shared};
+use super::drift::Members;
+use super::{ACTIONS, End, Grant, LoopEvent, Shared};
 use crate::engine::load::Loaded;
-use crate::engine::planning::{Options, Planned, Planner};
+use crate::engine::planning::{Options, Planned, Planner, Predecessors};
 use crate::engine::stop::{Cause, Stop};
 use crate::engine::sync::events::Events;
 use crate::engine::sync::report::SyncResult;
@@ -35,6 +37,8 @@ pub(super) struct Wanted {
     pub(super) cluster: Cluster,
     /// The cluster that is meant.
     pub(super) cluster_id: Option<ClusterId>,
+    /// The members of all releases there, where they are watched.
+    pub(super) members: Option<Members>,
     /// The limits.
     pub(super) grant: Arc<Grant>,
     /// What there is to say of the environment.
@@ -42,6 +46,14 @@ pub(super) struct Wanted {
 }
 
 impl Wanted {
+    /// Whether nothing at all is wanted otherwise: nobody has to be woken.
+    pub(super) fn is_identical(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.loaded, &other.loaded)
+            && Arc::ptr_eq(&self.grant, &other.grant)
+            && (self.index, &self.cluster_id, &self.conditions)
+                == (other.index, &other.cluster_id, &other.conditions)
+    }
+
     /// What makes the plans.
     pub(super) fn planner(&self, verify: bool) -> Planner<'_> {
         Planner {
@@ -52,6 +64,7 @@ impl Wanted {
                 verify,
                 wait: true,
                 review: true,
+                predecessors: Predecessors::AtRevision,
             },
         }
     }
@@ -64,6 +77,15 @@ impl Wanted {
     /// The commit.
     pub(super) fn revision(&self) -> String {
         self.loaded.revision.to_string()
+    }
+
+    /// The branch that it is from.
+    pub(super) fn source(&self) -> Option<Source> {
+        let branch = self.grant.branches.branch(&self.loaded.environment.name)?;
+        Some(Source {
+            url: self.grant.url.clone(),
+            branch,
+        })
     }
 
     /// Whether the release is the same in both: a run need not be stopped for a
@@ -124,7 +146,7 @@ pub(super) async fn carry_out(
     cluster: &Cluster,
     planned: Planned,
     newer: CancellationToken,
-) -> (End, String) {
+) -> Done {
     let Planned {
         mut desired,
         observation,
@@ -139,8 +161,37 @@ pub(super) async fn carry_out(
         stop: &stop,
     };
     let running = sync::carry_out(&run, &mut desired, observation, &plan);
+    let started = Instant::now();
     let result = Box::pin(running).await;
-    judge(&plan, result)
+    let took = started.elapsed();
+    let members = result
+        .as_ref()
+        .ok()
+        .and_then(|result| result.members.clone());
+    let (end, message) = judge(&plan, result);
+    if plan.has_steps() {
+        let is_done = matches!(end, End::Deployed | End::Removed);
+        let objects = ACTIONS.map(|action| (action, plan.count(action)));
+        shared.listener.tell(LoopEvent::Carried {
+            release: plan.release.clone(),
+            objects: objects.into_iter().filter(|_| is_done).collect(),
+            took,
+        });
+    }
+    Done {
+        end,
+        message,
+        members,
+    }
+}
+
+/// What came of a run.
+pub(super) struct Done {
+    pub(super) end: End,
+    /// One line: why, where there is something to say.
+    pub(super) message: String,
+    /// The members as they are recorded now.
+    pub(super) members: Option<Arc<Inventory>>,
 }
 
 fn judge(plan: &Plan, result: Result<SyncResult, SyncError>) -> (End, String) {

@@ -7,6 +7,7 @@ use pleach_domain::repo::controller::Branches;
 use tokio::sync::{Notify, watch};
 use tokio::time::{Instant, sleep_until, timeout};
 
+use super::recall::{Recall, Recalled};
 use super::{LoopEvent, Paces, Repository, Shared, pace};
 use crate::engine::words;
 use crate::io::git::GitError;
@@ -26,6 +27,8 @@ pub(super) struct SourceState {
     pub(super) fetched: Option<Arc<Fetched>>,
     /// Why it cannot be reached now.
     pub(super) trouble: Option<String>,
+    /// What is known of it before it was reached.
+    pub(super) recalled: Vec<Recalled>,
     /// Whether it was asked at all.
     pub(super) was_tried: bool,
 }
@@ -38,6 +41,7 @@ pub(super) async fn follow(
     shared: Shared,
 ) {
     let mut mirror = None;
+    let mut recall = Recall::new(&repository);
     let mut failures = 0;
     loop {
         let work = format!("to fetch {}", repository.name);
@@ -59,6 +63,7 @@ pub(super) async fn follow(
                 sender.send_replace(SourceState {
                     fetched: Some(Arc::new(fetched)),
                     trouble: None,
+                    recalled: Vec::new(),
                     was_tried: true,
                 });
             }
@@ -72,6 +77,17 @@ pub(super) async fn follow(
                     state.trouble = Some(message);
                     state.was_tried = true;
                 });
+                if sender.borrow().fetched.is_none() && recall.is_open() {
+                    // What it says already is not held up by a cluster.
+                    changed.notify_one();
+                    let work = format!("to look what was synced from {}", repository.name);
+                    let _work = shared.pulse.work(work, LIMIT + GRACE);
+                    let looking = recall.look(&repository);
+                    let Some(recalled) = shared.stop.run_until_cancelled(looking).await else {
+                        return;
+                    };
+                    sender.send_modify(|state| state.recalled.extend(recalled));
+                }
             }
         }
         changed.notify_one();

@@ -45,6 +45,8 @@ struct Said {
 struct Environment {
     repository: String,
     commit: String,
+    /// The commit that it was read at, where later ones change nothing of it.
+    read_at: String,
     /// What came of looking at each release; none until then.
     releases: BTreeMap<String, Option<(End, String)>>,
     /// Why it cannot be synced to this commit.
@@ -80,6 +82,7 @@ impl Statuses {
                 environment,
                 revision,
                 releases,
+                ..
             } => {
                 let releases = releases.iter().map(|name| (name.clone(), None)).collect();
                 self.follow(environment, repository, revision, releases, None);
@@ -94,6 +97,15 @@ impl Statuses {
                 let held = Some(message.clone());
                 self.follow(environment, repository, revision, BTreeMap::new(), held);
             }
+            LoopEvent::Unaffected {
+                environment,
+                revision,
+            } => {
+                if let Some(known) = self.environments.get_mut(environment) {
+                    known.commit.clone_from(revision);
+                    self.tell(environment);
+                }
+            }
             LoopEvent::Looked {
                 release,
                 revision,
@@ -104,7 +116,7 @@ impl Statuses {
                 let Some(known) = self.environments.get_mut(&release.environment) else {
                     return;
                 };
-                if known.commit != *revision {
+                if known.read_at != *revision {
                     return;
                 }
                 if let Some(looked) = known.releases.get_mut(&release.release)
@@ -126,13 +138,19 @@ impl Statuses {
         releases: BTreeMap<String, Option<(End, String)>>,
         held: Option<String>,
     ) {
-        let known = Environment {
+        let now = Environment {
             repository: repository.to_owned(),
             commit: commit.to_owned(),
+            read_at: commit.to_owned(),
             releases,
             held,
         };
-        self.environments.insert(environment.to_owned(), known);
+        let known = self.environments.get(environment);
+        if known.is_some_and(|known| known.is_same(&now)) {
+            // It is read once more, by a replica that got it back.
+            return;
+        }
+        self.environments.insert(environment.to_owned(), now);
         self.tell(environment);
     }
 
@@ -190,6 +208,12 @@ fn is_same(a: &Status, b: &Status) -> bool {
 }
 
 impl Environment {
+    /// Whether it is the same commit, whatever is known of it.
+    fn is_same(&self, other: &Self) -> bool {
+        let is_of_it = self.commit == other.commit && self.repository == other.repository;
+        is_of_it && self.held == other.held && self.releases.keys().eq(other.releases.keys())
+    }
+
     fn status(&self, environment: &str) -> Status {
         let (state, description) = self.judge();
         Status {
@@ -232,7 +256,8 @@ impl Environment {
             let plural = if all == 1 { "release" } else { "releases" };
             return (State::Success, format!("{all} {plural} as git says"));
         }
-        let held = looked().find(|(_, (end, _))| matches!(end, End::Suspended | End::Waiting));
+        let held = looked()
+            .find(|(_, (end, _))| matches!(end, End::Suspended | End::Waiting | End::Unapproved));
         let description = match held {
             Some((name, (end, message))) => format!("{name} {}: {message}", end.word()),
             None => format!("{there} of {all} releases as git says"),
@@ -386,6 +411,7 @@ mod tests {
             environment: "staging".to_owned(),
             revision: revision.to_owned(),
             releases: releases.iter().map(|name| (*name).to_owned()).collect(),
+            took: Duration::ZERO,
         }
     }
 
@@ -440,6 +466,8 @@ mod tests {
             looked("a", "old", End::Waiting, "its end waits for consent"),
             looked("a", "db", End::Unchanged, ""),
             looked("a", "db", End::Unchanged, ""),
+            // A replica that lost the environment got it back.
+            loaded("a", &["web", "db"]),
         ]);
         assert_eq!(
             news,
@@ -470,6 +498,30 @@ mod tests {
                 "a Failure db refused: prune-cap: too many",
                 "a Pending db waiting: not at this time",
                 "a Success 2 releases as git says",
+            ]
+        );
+    }
+
+    #[test]
+    fn a_commit_that_changes_nothing_has_the_state_of_the_one_before() {
+        let unaffected = LoopEvent::Unaffected {
+            environment: "staging".to_owned(),
+            revision: "b".to_owned(),
+        };
+        let news = check(&[
+            loaded("a", &["web"]),
+            looked("a", "web", End::Deployed, ""),
+            unaffected,
+            // Releases stay at the commit that they were read at.
+            looked("a", "web", End::Failed, "no"),
+        ]);
+        assert_eq!(
+            news,
+            [
+                "a Pending 0 of 1 releases as git says",
+                "a Success 1 release as git says",
+                "b Success 1 release as git says (a Success)",
+                "b Failure web failed: no (a Success)",
             ]
         );
     }

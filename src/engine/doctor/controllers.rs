@@ -4,7 +4,7 @@ use pleach_domain::doctor::{Observations, Workload, waits_for_controller};
 use serde_json::Value;
 
 use super::Take as _;
-use crate::io::cluster::{Cluster, Depth, ResourcePath, Selector};
+use crate::io::cluster::{Cluster, ClusterError, Depth, ResourcePath, Selector};
 
 /// Kinds that controllers run as.
 const KINDS: [(&str, &str); 3] = [
@@ -18,13 +18,7 @@ pub(super) async fn look_for(cluster: &Cluster, observations: &mut Observations)
     if !observations.objects.iter().any(waits_for_controller) {
         return;
     }
-    let lists = KINDS.map(|(kind, plural)| async move {
-        let path = ResourcePath::namespaced("apps/v1", kind, plural);
-        let read = |value: Value| Workload::read(kind, &value);
-        cluster
-            .pick(&path, &Selector::default(), Depth::Full, read)
-            .await
-    });
+    let lists = KINDS.map(|(kind, plural)| of_kind(cluster, kind, plural));
     let mut all = Some(Vec::new());
     for (listed, (_, plural)) in futures::future::join_all(lists)
         .await
@@ -39,4 +33,23 @@ pub(super) async fn look_for(cluster: &Cluster, observations: &mut Observations)
         });
     }
     observations.workloads = all;
+}
+
+/// Reads all workloads of the cluster.
+pub(in crate::engine) async fn workloads(cluster: &Cluster) -> Result<Vec<Workload>, ClusterError> {
+    let lists = KINDS.map(|(kind, plural)| of_kind(cluster, kind, plural));
+    let all = futures::future::try_join_all(lists).await?;
+    Ok(all.into_iter().flatten().collect())
+}
+
+async fn of_kind(
+    cluster: &Cluster,
+    kind: &str,
+    plural: &str,
+) -> Result<Vec<Workload>, ClusterError> {
+    let path = ResourcePath::namespaced("apps/v1", kind, plural);
+    let read = |value: Value| Workload::read(kind, &value);
+    cluster
+        .pick(&path, &Selector::default(), Depth::Full, read)
+        .await
 }

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::SignedDuration;
+use pleach_domain::depends::{Dependency, Hindrance, arrange};
 use pleach_domain::finding::Finding;
 use pleach_domain::ignore::Ignored;
 use pleach_domain::inventory::{Installed, ReleaseName, ReleaseSummary, Store};
@@ -11,11 +12,13 @@ use pleach_domain::readiness::Rules;
 use pleach_domain::render::Rendered;
 use pleach_domain::repo::{self, FileTree, ResolvedRelease, Sequence, VersionPolicy};
 
-use super::{Heirs, Planned, Planner};
+use super::{Heirs, Planned, Planner, Predecessors};
 use crate::engine::load::{Loaded, is_unknown, pleach_version};
 use crate::engine::sync::{
-    SyncError, look_into_namespaces, observe, recognize, review_access, review_end,
+    SyncError, look_at_dependants, look_into_namespaces, observe, recognize, review_access,
+    review_end,
 };
+use crate::io::cluster::Cluster;
 
 /// Deadline of each wait where the record does not say another.
 const TIMEOUT: SignedDuration = SignedDuration::from_mins(10);
@@ -100,12 +103,15 @@ impl Gone {
             findings: self.findings.clone(),
             ignored: Ignored::default(),
             terms: Terms {
+                depends_on: Vec::new(),
                 moved_from: None,
                 former_set: None,
+                former_is_given_up: false,
                 block_uninstall: memory.block_uninstall,
                 protect: memory.protect,
                 timeout: memory.timeout.map(SignedDuration::from_secs),
                 restart_on_config_change: false,
+                source: None,
             },
             sequence: Sequence {
                 // A rule of a newer pleach is one it can do without: nothing is made.
@@ -164,6 +170,8 @@ impl Planner<'_> {
         if gone.removal.consented.is_some() {
             let findings = review_end(&cluster, &desired, observed).await;
             desired.findings.extend(findings);
+            let dependants = self.dependants(&cluster, gone).await?;
+            observed.hindrances = dependants;
         }
         let mut plan = plan::remove(&desired, &gone.removal, observed, &policy);
         if look_into_namespaces(&cluster, observed, &plan).await {
@@ -180,6 +188,26 @@ impl Planner<'_> {
             observation,
             plan,
         })
+    }
+}
+
+impl Planner<'_> {
+    /// Who depends on a release that goes.
+    async fn dependants(
+        &self,
+        cluster: &Cluster,
+        gone: &Gone,
+    ) -> Result<Vec<Hindrance>, SyncError> {
+        let releases = &self.loaded.environment.releases;
+        let is_own = self.loaded.environment.name == gone.name.environment;
+        let in_git = |name: &str| {
+            let mut releases = releases.iter().filter(|_| is_own);
+            let release = releases.find(|release| release.name.release == name)?;
+            let mut needed = release.depends_on.iter().filter_map(Dependency::release);
+            Some(needed.any(|needed| needed == gone.name.release))
+        };
+        let comes_first = self.options.predecessors == Predecessors::ComeFirst && !gone.by_command;
+        look_at_dependants(cluster, &gone.name, &gone.store, &in_git, comes_first).await
     }
 }
 
@@ -246,7 +274,27 @@ pub fn gone(loaded: &Loaded, tree: &dyn FileTree, candidates: Vec<Candidate>) ->
             findings,
         });
     }
-    gone
+    in_order(gone)
+}
+
+/// What depends on another one goes before it.
+fn in_order(gone: Vec<Gone>) -> Vec<Gone> {
+    let depends = |one: &Gone, on: &Gone| {
+        let memory = one.record.memory.as_ref();
+        one.name.environment == on.name.environment
+            && memory.is_some_and(|memory| memory.depends_on.contains(&on.name.release))
+    };
+    let needs: Vec<Vec<usize>> = gone
+        .iter()
+        .map(|on| {
+            (0..gone.len())
+                .filter(|&at| depends(&gone[at], on))
+                .collect()
+        })
+        .collect();
+    let order = arrange(&needs).order;
+    let mut gone: Vec<Option<Gone>> = gone.into_iter().map(Some).collect();
+    order.iter().filter_map(|at| gone[*at].take()).collect()
 }
 
 /// Whether git has a release of another environment no more. An environment

@@ -21,6 +21,8 @@ pub(super) struct Daemon {
 /// A pod of it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct DaemonPod {
+    /// What it says of itself, and who controls it.
+    pub(super) metadata: Value,
     pub(super) name: String,
     pub(super) uid: String,
     /// Whether it is ready, and not on its way out.
@@ -142,6 +144,7 @@ impl DaemonPod {
             ))
         });
         Self {
+            metadata: metadata.clone(),
             name: text(&metadata["name"]),
             uid: text(&metadata["uid"]),
             is_ready,

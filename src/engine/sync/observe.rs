@@ -6,7 +6,10 @@
 
 mod adoption;
 mod autoscalers;
+mod copies;
 mod definitions;
+mod former;
+mod focus;
 mod identity;
 mod members;
 mod predict;
@@ -25,10 +28,11 @@ use pleach_domain::plan::{Desired, Policy, runs_once};
 
 use super::error::SyncError;
 use super::paths::Paths;
-use super::state::{Search, State};
+use super::state::State;
 use crate::io::cluster::{Class, Cluster, ClusterError, ResourcePath};
 use members::note_listing;
 
+pub use focus::observe_some;
 pub use identity::{cluster_id, is_cluster, recognize};
 
 /// Requests at a time.
@@ -52,15 +56,16 @@ pub async fn observe(
     policy: &Policy,
 ) -> Result<Observation, SyncError> {
     let manager = desired.name.field_manager();
+    let common = cluster.common();
     let (server_version, identity, discovery) = futures::try_join!(
-        async { Ok(cluster.server_version().await?) },
-        identity::identify(cluster, &desired.store, &manager),
+        async { Ok(common.server_version().await?) },
+        identity::identify(&common, &desired.store, &manager),
         async { Ok(cluster.discover().await?) }
     )?;
     let (read, registrations, autoscalers) = futures::join!(
         State::read(cluster, &desired.name, &desired.store, &discovery),
         cluster.registrations(&manager),
-        autoscalers::list(cluster, desired, &discovery)
+        autoscalers::list(&common, desired, &discovery)
     );
     let (state, recorded) = read?;
     if recorded.installed.is_none() {
@@ -71,7 +76,7 @@ pub async fn observe(
             .await?;
     }
     autoscalers::leave(desired, &autoscalers?, &recorded.inventory);
-    check_former(cluster, desired).await?;
+    let former = former::find(cluster, desired).await?;
     desired.digest_with(state.key());
     let mut observed = Observed::of(
         identity.cluster,
@@ -148,7 +153,9 @@ pub async fn observe(
     reader.read_definitions(desired, &mut observed).await?;
     reader.read_foreign(desired, policy, &mut observed).await?;
     reader.read_leaving(desired, &mut observed).await?;
+    former::read(cluster, desired, former, &mut observed).await?;
     reader.read_targets(desired, &mut observed).await?;
+    reader.find_copies(desired, &mut observed).await?;
     Ok(Observation { observed, state })
 }
 
@@ -278,41 +285,6 @@ fn is_of(desired: &Desired, leaving: &[ObjectId], service: &ServiceRef) -> bool 
             .any(|name| {
                 *name == service.name && desired.namespace.as_ref() == Some(&service.namespace)
             })
-}
-
-/// Finds the record of the release whose objects are handed over, which says
-/// what they carry as label; and says when it is of another repository.
-async fn check_former(cluster: &Cluster, desired: &mut Desired) -> Result<(), SyncError> {
-    let Some(former) = desired.terms.moved_from.clone() else {
-        return Ok(());
-    };
-    let here = Search::In(desired.store.clone());
-    let mut found = super::state::release(cluster, &former, &here).await?;
-    if found.is_empty() {
-        // Its environment may keep records elsewhere; where we may not look,
-        // its objects are refused as those of anybody else.
-        let everywhere = super::state::release(cluster, &former, &Search::Everywhere).await;
-        found = everywhere.unwrap_or_default();
-    }
-    let Some(release) = found.first() else {
-        desired.terms.former_set = Some(desired.store.apply_set(&former));
-        return Ok(());
-    };
-    desired.terms.former_set = Some(release.store.apply_set(&former));
-    let repository = release
-        .record
-        .as_ref()
-        .map(|record| record.repository.clone())
-        .unwrap_or_default();
-    if !repository.is_empty() && repository != desired.repository {
-        let message = format!(
-            "`movedFrom`: release {former} in this cluster belongs to the repository `{repository}`, not to `{}`",
-            desired.repository
-        );
-        let finding = Finding::error(Kind::Policy, "other-repository", message);
-        desired.findings.push(finding);
-    }
-    Ok(())
 }
 
 /// The namespaces that the release ships or implies, and the one that its state

@@ -3,13 +3,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::Timestamp;
+use pleach_domain::audit::LastPlan;
 use pleach_domain::inventory::{
-    Attempt, AttemptResult, Entry, EntryState, Installed, Inventory, Override,
+    Attempt, AttemptResult, Entry, EntryState, Installed, Inventory, Memory, Override,
 };
 use pleach_domain::object::{Manifest, ObjectId, ServiceRef};
 use pleach_domain::observe::{DesiredDigest, Observed};
-use pleach_domain::order::stage_of;
-use pleach_domain::order::{defined_kinds, registered_services};
+use pleach_domain::order::{StageName, defined_kinds, registered_services, stage_of};
 use pleach_domain::plan::{Action, Body, Desired, Op, Plan, Precondition, Taken};
 use serde_json::Value;
 
@@ -29,6 +29,19 @@ pub(super) fn attempt(desired: &Desired) -> Attempt {
         digest: desired.digest(),
         at: Timestamp::now(),
     }
+}
+
+/// The writes of a plan that is about to be carried out.
+pub(super) fn last_plan(
+    desired: &Desired,
+    observed: &Observed,
+    plan: &Plan,
+    at: Timestamp,
+) -> LastPlan {
+    let paths = Paths::new(&observed.discovery, &desired.manifests);
+    LastPlan::of(plan, (at, &desired.revision), |id| {
+        Some(paths.of_kind(&id.group_kind())?.plural)
+    })
 }
 
 /// Whether carrying out a plan would write something, be it only the record.
@@ -58,11 +71,18 @@ fn is_current(desired: &Desired, observed: &Observed, plan: &Plan) -> bool {
     };
     is_said
         && !record.removed
-        && record.memory == Some(desired.memory())
+        && record.memory.as_ref() == Some(&memory(desired, record, &observed.inventory))
         && super::is_keyed(desired)
         // What was fought over and has calmed down is forgotten.
         && !record.clone().calm_down(observed.at)
         && refreshed(desired, observed, plan, observed.inventory.clone()) == observed.inventory
+}
+
+/// What the record keeps for the end of the release: what git says of it now,
+/// and where those of its members stood that git does not have any more.
+pub(super) fn memory(desired: &Desired, record: &Installed, inventory: &Inventory) -> Memory {
+    let former = record.memory.as_ref();
+    desired.memory().with_former_stages(former, inventory)
 }
 
 /// The inventory before the first change: everything that is a member, and
@@ -108,7 +128,29 @@ pub(super) fn superset(desired: &Desired, observed: &Observed, plan: &Plan) -> I
         // what lies in it.
         entry.protected |= matches!(body, Body::Inline(_)) && id.is("", "Namespace") && !existed;
     }
+    note_stages(desired, plan, &mut inventory);
     inventory
+}
+
+/// Records in which stages the bundle has its objects applied: they go in the
+/// reverse order, be it without the bundle.
+fn note_stages(desired: &Desired, plan: &Plan, inventory: &mut Inventory) {
+    let is_own = |stage: &str| !stage.is_empty() && StageName::standard(stage).is_none();
+    let mut defined = None;
+    for id in desired.manifests.iter().map(Manifest::id) {
+        let Some(entry) = inventory.entries.get_mut(id) else {
+            continue;
+        };
+        match plan.assigned.get(id) {
+            Some(stage) if entry.stage == stage.as_str() => {}
+            Some(stage) => entry.stage = stage.to_string(),
+            None if is_own(&entry.stage) => {
+                let defined = defined.get_or_insert_with(|| defined_kinds(&desired.manifests));
+                entry.stage = stage_of(&id.group_kind(), defined).to_string();
+            }
+            None => {}
+        }
+    }
 }
 
 /// The inventory after what was found out while observing: members that are
@@ -168,6 +210,7 @@ fn refreshed(
             entry.desired = Some(*digest);
         }
     }
+    note_stages(desired, plan, &mut inventory);
     inventory
 }
 
@@ -404,10 +447,13 @@ pub(super) async fn finish(
     let change = |record: &mut Installed| {
         record.repository.clone_from(&desired.repository);
         record.bundle.clone_from(&desired.bundle);
+        if let Some(source) = &desired.terms.source {
+            record.source = Some(source.clone());
+        }
         record.stage.clone_from(&ending.stage);
         record.ready = deployed;
         record.removed = false;
-        record.memory = Some(desired.memory());
+        record.memory = Some(memory(desired, record, inventory));
         let now = Timestamp::now();
         record.calm_down(now);
         for (object, taken) in corrected {

@@ -160,6 +160,7 @@ mod tests {
             stages: Vec::new(),
             steps,
             overlays: Vec::new(),
+            assigned: BTreeMap::new(),
             overrides: Vec::new(),
             removal: None,
             findings: Vec::new(),

@@ -50,8 +50,11 @@ pub(super) async fn carry_out(
             }
         } else {
             begin(run, state, &before).await?;
+            let attempt = record::attempt(desired);
+            let kept = record::last_plan(desired, &observed, plan, attempt.at);
+            state.keep_plan(&kept).await?;
             let journal = observed.journal.clone();
-            let ledger = state.ledger(journal, record::attempt(desired), plan.effects());
+            let ledger = state.ledger(journal, attempt, plan.effects());
             Box::pin(run.steps(desired, &observed, plan, (before, ledger))).await
         };
         settle(run, state, desired, &observed, plan, outgoing, reached).await
@@ -161,11 +164,14 @@ fn without_released(
     result: &SyncResult,
 ) -> Inventory {
     for id in &outgoing.released {
-        let is_done = plan
-            .steps
-            .iter()
-            .filter(|step| step.object == *id)
-            .all(|step| result.outcomes.get(&step.id) == Some(&Outcome::Done));
+        let steps = plan.steps.iter().filter(|step| step.object == *id);
+        let mut done = steps.map(|step| result.outcomes.get(&step.id) == Some(&Outcome::Done));
+        let is_done = match done.next() {
+            // It has no marks: after a run that failed the next one may be told to
+            // delete it.
+            None => result.is_success(),
+            Some(first) => first && done.all(|is_done| is_done),
+        };
         if is_done {
             inventory.entries.remove(id);
         }

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use pleach_domain::inventory::Inventory;
 use pleach_domain::object::ObjectId;
 use pleach_domain::overlay::OverlayId;
 use pleach_domain::plan::{Plan, StepId};
@@ -78,6 +79,8 @@ pub struct SyncResult {
     pub ending: &'static str,
     /// Temporary changes that are still on.
     pub standing: Vec<Standing>,
+    /// The members as they are recorded now; none where nothing was begun.
+    pub members: Option<Arc<Inventory>>,
     /// Why the result could not be recorded in the cluster, if it could not.
     pub unrecorded: Option<Arc<SyncError>>,
 }

@@ -8,12 +8,14 @@
 //! no longer named go. A crash between any two of these leaves a complete record.
 
 mod all;
+mod announce;
 mod conditions;
 mod crd;
 mod end;
 mod journals;
 mod orders;
 mod parent;
+mod plans;
 mod salvage;
 mod setup;
 mod shards;
@@ -35,11 +37,16 @@ use super::error::SyncError;
 use super::ledger::Ledger;
 use crate::io::cluster::{Applied, ApplyOptions, Class, Cluster, ClusterError, ResourcePath};
 
-pub use all::{Inventories, Records, Search, follow_releases, inventories, release, releases};
+pub use all::{
+    Inventories, Records, Search, follow_changes, follow_releases, inventories, release, releases,
+};
+pub use announce::{Announcement, announce};
 pub use conditions::tell;
 pub use journals::read_journals;
 pub use orders::order;
+pub use plans::last_plan;
 pub use salvage::Salvaged;
+pub(super) use shards::members;
 
 /// The Secret that holds the key of digests.
 const KEY_SECRET: &str = "pleach-digest-key";
@@ -114,48 +121,57 @@ impl State {
         discovery: &Discovery,
     ) -> Result<(Self, Recorded), SyncError> {
         let mut state = Self::unread(cluster, name, store);
-        let served = match store {
+        let recorded = state.read_all(discovery).await?;
+        // From here on it may be written, and is asked for by us alone.
+        state.cluster = cluster.clone().alone();
+        Ok((state, recorded))
+    }
+
+    async fn read_all(&mut self, discovery: &Discovery) -> Result<Recorded, SyncError> {
+        let served = match &self.store {
             Store::Release => discovery.served(&Gvk::new("pleach.dev/v1alpha1", "Release")),
             Store::ConfigMap { .. } => discovery.served(&Gvk::new("v1", "ConfigMap")),
         };
         if served == Served::Stale {
             // Not first use: the record is there and cannot be read.
             let what = "the server behind releases.pleach.dev does not answer".to_owned();
-            return Err(state.incomplete(what));
+            return Err(self.incomplete(what));
         }
         if served == Served::Absent {
-            return Ok((state, Recorded::nothing()));
+            return Ok(Recorded::nothing());
         }
-        let (key, read) = futures::join!(state.read_key(), state.read_record());
-        state.key = key?;
+        let (key, read) = futures::join!(self.read_key(), self.read_record());
+        self.key = key?;
         let Some((mut installed, mut live)) = read? else {
-            return Ok((state, Recorded::nothing()));
+            return Ok(Recorded::nothing());
         };
-        let inventory = match state.read_inventory(&installed).await {
+        let inventory = match self.read_inventory(&installed).await {
             Ok(inventory) => inventory,
             // Somebody may have committed new shards between the two reads.
-            Err(error) => match state.read_record().await? {
-                Some((again, value)) if again.resource_version != installed.resource_version => {
-                    (installed, live) = (again, value);
-                    state.read_inventory(&installed).await?
+            Err(error) => {
+                self.cluster = self.cluster.clone().alone();
+                match self.read_record().await? {
+                    Some((again, value))
+                        if again.resource_version != installed.resource_version =>
+                    {
+                        (installed, live) = (again, value);
+                        self.read_inventory(&installed).await?
+                    }
+                    _ => return Err(error),
                 }
-                _ => return Err(error),
-            },
+            }
         };
-        state.record = installed.clone();
-        state.live = Some(live);
-        let journal = match &state.journal {
-            Some(value) => Journal::from_object(value, name)?,
+        self.record = installed.clone();
+        self.live = Some(live);
+        let journal = match &self.journal {
+            Some(value) => Journal::from_object(value, &self.name)?,
             None => Journal::default(),
         };
-        Ok((
-            state,
-            Recorded {
-                installed: Some(installed),
-                inventory,
-                journal,
-            },
-        ))
+        Ok(Recorded {
+            installed: Some(installed),
+            inventory,
+            journal,
+        })
     }
 
     /// The journal, for an attempt whose plan has these effects; `journal` is
@@ -230,6 +246,7 @@ impl State {
     async fn read_key(&self) -> Result<Option<DigestKey>, SyncError> {
         let secret = self
             .cluster
+            .common()
             .get(&secrets(), Some(self.store.namespace()), KEY_SECRET)
             .await?;
         Ok(secret

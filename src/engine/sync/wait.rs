@@ -1,5 +1,6 @@
 //! Waiting: every wait has a deadline and can say at any moment what it waits for (I4).
 
+mod controllers;
 mod ready;
 mod rollout;
 mod symptoms;
@@ -10,6 +11,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures::future::BoxFuture;
 use jiff::SignedDuration;
+use pleach_domain::doctor::Subject;
 use pleach_domain::ending;
 use pleach_domain::gate::probed;
 use pleach_domain::object::{GroupKind, Gvk, ObjectId, ServiceRef, canonical_json};
@@ -21,6 +23,7 @@ use serde_json::Value;
 use tokio::sync::{Mutex, Semaphore};
 use tokio::time::Instant;
 
+use self::controllers::Controllers;
 use super::absent::confirmed_absent;
 use super::checks::{self, secrecy_of};
 use super::events::{EventKind, Events, WaitState};
@@ -136,8 +139,9 @@ impl Waiter<'_> {
                         _ => None,
                     });
                 let path = self.paths.of_kind(&step.object.group_kind());
+                let controllers = Mutex::new(Controllers::new(Instant::now()));
                 self.poll(deadline, progress, || {
-                    Box::pin(self.look_absent(path.as_ref(), &step.object, uid))
+                    Box::pin(self.look_absent(path.as_ref(), &step.object, uid, &controllers))
                 })
                 .await
             }
@@ -249,6 +253,7 @@ impl Waiter<'_> {
         path: Option<&ResourcePath>,
         id: &ObjectId,
         uid: Option<&str>,
+        controllers: &Mutex<Controllers>,
     ) -> Result<Look, ClusterError> {
         // A kind that is no longer served took its objects with it only if its
         // definition is confirmed gone; here the object was seen just before.
@@ -276,8 +281,14 @@ impl Waiter<'_> {
         if uid.is_some_and(|uid| value["metadata"]["uid"] != uid) {
             return Ok(Look::Done);
         }
+        let mut message = ending::explain(&value);
+        let subject = Subject::read(id.clone(), &value["metadata"]);
+        for words in controllers.lock().await.of(self.cluster, &subject).await {
+            message.push_str("; ");
+            message.push_str(words);
+        }
         Ok(Look::Stays {
-            message: ending::explain(&value),
+            message,
             advice: ending::advice(id, &value),
         })
     }

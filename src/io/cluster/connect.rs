@@ -9,17 +9,20 @@ use kube::config::{KubeConfigOptions, Kubeconfig, KubeconfigError};
 use kube::{Client, Config};
 use tokio::time::timeout;
 
+use super::kubeconfig::{self, KubeconfigSecret, runs_programs};
 use super::{Class, Cluster, ClusterError, Retry};
 
 /// How long a credential plugin may take: somebody may have to log in.
 const LOGIN: Duration = Duration::from_mins(2);
 
 /// Which cluster to talk to, as whom, and how patiently.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Connection {
     /// The kubeconfig; none for `KUBECONFIG`, `~/.kube/config`, or the files of
     /// a pod, in this order.
     pub kubeconfig: Option<PathBuf>,
+    /// A Secret that holds the kubeconfig, instead of a file.
+    pub secret: Option<KubeconfigSecret>,
     /// The context of the kubeconfig; none for its current one.
     pub context: Option<String>,
     /// The files of the pod that this runs in, and no kubeconfig.
@@ -45,6 +48,7 @@ impl Connection {
     pub fn new(user_agent: impl Into<String>) -> Self {
         Self {
             kubeconfig: None,
+            secret: None,
             context: None,
             in_cluster: false,
             programs: true,
@@ -122,9 +126,10 @@ async fn config(connection: &Connection) -> Result<Config, ClusterError> {
         });
     }
     let path = connection.kubeconfig.clone();
-    let kubeconfig = match &path {
-        Some(path) => Kubeconfig::read_from(path),
-        None => Kubeconfig::read(),
+    let kubeconfig = match (&connection.secret, &path) {
+        (Some(secret), _) => return config_of(connection, secret).await,
+        (None, Some(path)) => Kubeconfig::read_from(path),
+        (None, None) => Kubeconfig::read(),
     };
     let kubeconfig = match kubeconfig {
         Ok(kubeconfig) => kubeconfig,
@@ -135,7 +140,7 @@ async fn config(connection: &Connection) -> Result<Config, ClusterError> {
         Err(error) => {
             return Err(ClusterError::ReadKubeconfig {
                 path,
-                message: kubeconfig_message(&error),
+                message: kubeconfig::message(&error),
             });
         }
     };
@@ -176,19 +181,30 @@ async fn config(connection: &Connection) -> Result<Config, ClusterError> {
         }
         Err(error) => Err(ClusterError::ReadKubeconfig {
             path,
-            message: kubeconfig_message(&error),
+            message: kubeconfig::message(&error),
         }),
     }
 }
 
-/// A user whose credentials come from a program.
-fn runs_programs(kubeconfig: &Kubeconfig) -> Option<&str> {
-    let mut users = kubeconfig.auth_infos.iter();
-    let user = users.find(|user| {
-        let info = user.auth_info.as_ref();
-        info.is_some_and(|info| info.exec.is_some() || info.auth_provider.is_some())
-    })?;
-    Some(&user.name)
+/// From a kubeconfig in a Secret.
+async fn config_of(
+    connection: &Connection,
+    secret: &KubeconfigSecret,
+) -> Result<Config, ClusterError> {
+    let kubeconfig = secret.kubeconfig().await?;
+    // Whoever may write the Secret would run programs as the loop.
+    if let Some(user) = runs_programs(&kubeconfig) {
+        return Err(secret.failed(format!(
+            "user {user} in it runs a program for its credentials (exec or auth-provider), which is not allowed here"
+        )));
+    }
+    let options = KubeConfigOptions {
+        context: connection.context.clone(),
+        ..KubeConfigOptions::default()
+    };
+    Config::from_custom_kubeconfig(kubeconfig, &options)
+        .await
+        .map_err(|error| secret.failed(kubeconfig::message(&error)))
 }
 
 fn in_cluster(connection: &Connection, error: &KubeconfigError) -> Result<Config, ClusterError> {
@@ -201,7 +217,7 @@ fn in_cluster(connection: &Connection, error: &KubeconfigError) -> Result<Config
     Config::incluster().map_err(|pod| ClusterError::NoCluster {
         message: format!(
             "{}, and this is no pod with a service account: {pod}",
-            kubeconfig_message(error)
+            kubeconfig::message(error)
         ),
     })
 }
@@ -211,22 +227,6 @@ fn is_missing(error: &KubeconfigError) -> bool {
         KubeconfigError::FindPath => true,
         KubeconfigError::ReadConfig(error, _) => error.kind() == std::io::ErrorKind::NotFound,
         _ => false,
-    }
-}
-
-/// What is wrong with a kubeconfig. The parser would quote the lines, and they
-/// may hold a token.
-fn kubeconfig_message(error: &KubeconfigError) -> String {
-    match error {
-        KubeconfigError::Parse(error) => match error.location() {
-            Some(at) => format!("no valid YAML at line {} column {}", at.line(), at.column()),
-            None => "no valid YAML".to_owned(),
-        },
-        KubeconfigError::CurrentContextNotSet => {
-            "it sets no current-context; name one with --context".to_owned()
-        }
-        KubeconfigError::ReadConfig(error, path) => format!("{}: {error}", path.display()),
-        error => error.to_string(),
     }
 }
 

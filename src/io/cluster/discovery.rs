@@ -14,6 +14,7 @@ use serde_json::Value;
 
 use super::classify::Verb;
 use super::path::root;
+use super::shared::Taking;
 use super::transport::{About, Call};
 use super::{ApiError, Class, Cluster, ClusterError};
 
@@ -23,8 +24,16 @@ const CONCURRENT: usize = 8;
 impl Cluster {
     /// Reads which kinds are served.
     pub async fn discover(&self) -> Result<Discovery, ClusterError> {
-        let (core, groups) = futures::try_join!(self.document("/api"), self.document("/apis"))
-            .map_err(ClusterError::Discover)?;
+        let found = match self.taking {
+            Taking::Nothing => self.ask_discovery().await,
+            Taking::Since(since) | Taking::Everything(since) => self.discovery_shared(since).await,
+        };
+        found.map_err(ClusterError::Discover)
+    }
+
+    /// Reads which kinds are served, whatever others asked for.
+    pub(super) async fn ask_discovery(&self) -> Result<Discovery, Box<ApiError>> {
+        let (core, groups) = futures::try_join!(self.document("/api"), self.document("/apis"))?;
         let mut discovery = Discovery::default();
         for document in [core, groups] {
             match document {
@@ -39,9 +48,7 @@ impl Cluster {
                     }
                 }
                 Document::Names(versions) => {
-                    self.walk(versions, &mut discovery)
-                        .await
-                        .map_err(ClusterError::Discover)?;
+                    self.walk(versions, &mut discovery).await?;
                 }
             }
         }

@@ -58,6 +58,14 @@ pub enum ClusterError {
         /// What is wrong with it; never its content.
         message: String,
     },
+    /// A kubeconfig in a Secret cannot be used.
+    #[error("failed to read the kubeconfig in {id}: {message}")]
+    KubeconfigSecret {
+        /// The Secret.
+        id: ObjectId,
+        /// What is wrong with it; never its content.
+        message: String,
+    },
     /// The kubeconfig has no such context.
     #[error("the kubeconfig has no context `{name}`; it has {}", names(.known))]
     UnknownContext {
@@ -205,6 +213,7 @@ impl ClusterError {
     pub fn api(&self) -> Option<&ApiError> {
         match self {
             Self::ReadKubeconfig { .. }
+            | Self::KubeconfigSecret { .. }
             | Self::UnknownContext { .. }
             | Self::NoCluster { .. }
             | Self::Prepare { .. }
@@ -249,7 +258,8 @@ impl ClusterError {
             | Self::Apply { id, .. }
             | Self::Create { id, .. }
             | Self::Patch { id, .. }
-            | Self::Delete { id, .. } => Some(id),
+            | Self::Delete { id, .. }
+            | Self::KubeconfigSecret { id, .. } => Some(id),
             _ => None,
         }
     }

@@ -67,6 +67,7 @@ impl Cluster {
             ),
         ];
         let everything = Selector::default();
+        let common = self.common();
         let lists = paths.iter().map(|path| async {
             let listed = match self.refusals.get(&path.plural) {
                 Some(source) => Err(ClusterError::List {
@@ -74,7 +75,7 @@ impl Cluster {
                     namespace: None,
                     source: Box::new(source),
                 }),
-                None => self.list(path, &everything).await,
+                None => common.list(path, &everything).await,
             };
             if let Err(error) = &listed
                 && let Some(api) = error.api().filter(|api| api.class == Class::Forbidden)

@@ -19,6 +19,7 @@ use tokio::time::{Instant, timeout};
 use super::classify::{Question, Verb};
 use super::mask::Mask;
 use super::retry::pause;
+use super::shared::Taking;
 use super::status::Status;
 use super::{ApiError, Class, Cluster, warning};
 
@@ -96,7 +97,7 @@ impl Call<'_> {
 }
 
 /// An answer with a status below 300.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(super) struct Reply {
     pub(super) status: u16,
     pub(super) body: Bytes,
@@ -138,8 +139,19 @@ impl Reply {
 }
 
 impl Cluster {
-    /// Sends a request until it is answered for good or time is up.
+    /// Sends a request until it is answered for good or time is up. What reads
+    /// may be answered by what others asked for.
     pub(super) async fn send(&self, call: Call<'_>) -> Result<Reply, Box<ApiError>> {
+        match self.taking {
+            Taking::Everything(since) if call.method == Method::GET => {
+                self.send_shared(since, call).await
+            }
+            _ => self.send_now(call).await,
+        }
+    }
+
+    /// Sends a request whatever others asked for.
+    pub(super) async fn send_now(&self, call: Call<'_>) -> Result<Reply, Box<ApiError>> {
         let deadline = self.retry.deadline();
         let mut unclear = false;
         let mut attempt = 1;

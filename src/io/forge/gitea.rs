@@ -1,7 +1,6 @@
 //! Gitea and Forgejo: much as GitHub, with differences.
 
 use bytes::Bytes;
-use http::Method;
 use http::header::{AUTHORIZATION, HeaderName};
 
 use super::dialect::{Dialect, segment, segments};
@@ -89,10 +88,7 @@ impl Dialect for Gitea {
     }
 
     fn open(&self, project: &str, proposal: &Proposal) -> Call {
-        Call {
-            method: Method::POST,
-            ..Github.open(project, proposal)
-        }
+        Github.open(project, proposal)
     }
 
     fn read_opened(&self, body: &Bytes) -> Result<Opened, serde_json::Error> {

@@ -5,11 +5,10 @@ use std::path::Path;
 use std::sync::Arc;
 
 use git2::Repository;
-use tempfile::TempDir;
 
 use super::mirror::{Remote, Session};
 use super::{GitError, without_credentials};
-use crate::io::files;
+use crate::io::files::{self, TemporaryFolder};
 
 /// Downloads leave packs behind, and nothing collects them: after so many of
 /// them the copy is made anew.
@@ -20,7 +19,7 @@ const LARGEST: usize = 2 << 30;
 /// A copy of a repository, with whole histories.
 pub struct ChangeMirror {
     remote: Remote,
-    folder: Option<Arc<TempDir>>,
+    folder: Option<Arc<TemporaryFolder>>,
     downloads: u32,
     received: usize,
 }
@@ -28,7 +27,7 @@ pub struct ChangeMirror {
 /// A change as it was fetched.
 #[derive(Debug, Clone)]
 pub struct FetchedChange {
-    folder: Arc<TempDir>,
+    folder: Arc<TemporaryFolder>,
     /// The commit of the branch that it is to be merged into.
     pub base: String,
     /// The newest commit of the change.

@@ -15,10 +15,12 @@ use git2::{
     AutotagOption, Cred, CredentialType, FetchOptions, RemoteCallbacks, RemoteRedirect, Repository,
 };
 use pleach_domain::repo::controller::Transport;
-use tempfile::TempDir;
 
+use super::app::{self, GithubApp};
+use super::signature::Signatures;
+use super::ssh::{self, Call};
 use super::{GitError, GitTree, prefix, without_credentials};
-use crate::io::files;
+use crate::io::files::{self, TemporaryFolder};
 
 /// How long a server may take to answer at all.
 const CONNECT: i32 = 10_000;
@@ -37,7 +39,7 @@ const NOTHING: &str = "+refs/pleach/nothing:refs/pleach/nothing";
 
 /// Credentials, as the files that hold them: read for every fetch, so that they
 /// can be changed.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone)]
 pub enum Auth {
     /// None.
     Anonymous,
@@ -53,6 +55,15 @@ pub enum Auth {
         /// File with the token.
         token: PathBuf,
     },
+    /// A key for ssh, and the keys of the hosts that are talked to.
+    Ssh {
+        /// File with the private key.
+        key: PathBuf,
+        /// File with the keys of hosts.
+        known_hosts: PathBuf,
+    },
+    /// Tokens that an app of GitHub asks for.
+    GithubApp(GithubApp),
 }
 
 /// A repository that is elsewhere.
@@ -62,11 +73,15 @@ pub struct Remote {
     pub url: String,
     /// Who we are for it.
     pub auth: Auth,
+    /// File with the keys that commits have to be signed with; none where they
+    /// need not be signed.
+    pub keys: Option<PathBuf>,
 }
 
 /// A copy of a repository.
 pub struct Mirror {
     remote: Remote,
+    signatures: Option<Signatures>,
     reader: Option<Reader>,
     downloads: u32,
 }
@@ -74,7 +89,7 @@ pub struct Mirror {
 /// Reads commits of a mirror, also while it is fetched or made anew.
 #[derive(Debug, Clone)]
 pub struct Reader {
-    folder: Arc<TempDir>,
+    folder: Arc<TemporaryFolder>,
     /// Where the pleach repository lies within the git repository.
     prefix: Arc<str>,
 }
@@ -84,6 +99,9 @@ pub struct Reader {
 pub struct Fetched {
     /// The commits of the branches that were wanted.
     pub heads: BTreeMap<String, String>,
+    /// Those of these branches whose commit is not signed as it has to be, and
+    /// why not.
+    pub distrusted: BTreeMap<String, String>,
     /// Names of all branches.
     pub branches: Vec<String>,
     /// The branch that the repository calls its default.
@@ -97,6 +115,7 @@ impl Mirror {
     pub fn new(remote: Remote) -> Self {
         limit_silence();
         Self {
+            signatures: remote.keys.clone().map(Signatures::new),
             remote,
             reader: None,
             downloads: 0,
@@ -170,8 +189,11 @@ impl Mirror {
                 Some((branch, commit))
             })
             .collect();
+        let signatures = self.signatures.as_mut();
+        let distrusted = signatures.map(|one| one.distrusted(reader.folder.path(), &heads));
         Ok(Fetched {
             heads,
+            distrusted: distrusted.unwrap_or_default(),
             branches,
             default_branch,
             reader,
@@ -194,8 +216,10 @@ impl Reader {
 impl Remote {
     /// What is fetched from, and where the pleach repository lies in it.
     pub(super) fn location(&self) -> Result<(String, String), GitError> {
-        if Transport::of(&self.url) != Some(Transport::Local) {
-            return Ok((self.url.clone(), String::new()));
+        match Transport::of(&self.url) {
+            Some(Transport::Local) => {}
+            Some(Transport::Ssh) => return Ok((ssh::URL.to_owned(), String::new())),
+            _ => return Ok((self.url.clone(), String::new())),
         }
         let path = self.url.strip_prefix("file://").unwrap_or(&self.url);
         let folder = files::canonical(Path::new(path))?;
@@ -207,17 +231,22 @@ impl Remote {
 }
 
 /// Credentials that were read, and what a fetch may take.
-pub(super) struct Session {
+pub(super) struct Session<'a> {
     basic: Option<(String, String)>,
     header: Option<String>,
+    ssh: Option<Arc<Call>>,
+    /// Who gave the token that is used.
+    app: Option<&'a GithubApp>,
     deadline: Instant,
 }
 
-impl Session {
-    pub(super) fn open(remote: &Remote) -> Result<Self, GitError> {
+impl<'a> Session<'a> {
+    pub(super) fn open(remote: &'a Remote) -> Result<Self, GitError> {
         let mut session = Self {
             basic: None,
             header: None,
+            ssh: None,
+            app: None,
             deadline: Instant::now() + DEADLINE,
         };
         match &remote.auth {
@@ -227,6 +256,14 @@ impl Session {
             }
             Auth::Bearer { token } => {
                 session.header = Some(format!("Authorization: Bearer {}", secret(token)?));
+            }
+            Auth::Ssh { key, known_hosts } => {
+                let call = Call::prepare(&remote.url, key, known_hosts, session.deadline)?;
+                session.ssh = Some(call);
+            }
+            Auth::GithubApp(app) => {
+                session.basic = Some((app::USER.to_owned(), app.token()?));
+                session.app = Some(app);
             }
         }
         Ok(session)
@@ -278,11 +315,24 @@ impl Session {
         if shallow {
             options.depth(1);
         }
-        let fetched = remote.fetch(refspecs, Some(&mut options), None);
+        let mut fetch = || remote.fetch(refspecs, Some(&mut options), None);
+        let fetched = match &self.ssh {
+            Some(call) => call.around(fetch),
+            None => fetch(),
+        };
         drop(options);
-        match (fetched, broken.into_inner()) {
-            (Err(_), Some(why)) => Err(git2::Error::from_str(why)),
-            (fetched, _) => fetched,
+        if refused.get()
+            && fetched.is_err()
+            && let Some(app) = self.app
+        {
+            // Somebody may have taken the token back.
+            app.forget();
+        }
+        let complaint = self.ssh.as_ref().and_then(|call| call.complaint());
+        match (fetched, broken.into_inner(), complaint) {
+            (Err(_), Some(why), _) => Err(git2::Error::from_str(why)),
+            (Err(_), None, Some(why)) => Err(git2::Error::from_str(&why)),
+            (fetched, ..) => fetched,
         }
     }
 }
@@ -306,11 +356,12 @@ fn local(repository: &Repository, branch: &str) -> Option<String> {
     Some(commit.id().to_string())
 }
 
-/// Without this a server that says nothing is waited for without end. There is
-/// one setting for the whole process.
+/// Without this a server that says nothing is waited for without end, and ssh is
+/// unknown. There is one setting for the whole process.
 pub(super) fn limit_silence() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
+        ssh::register();
         #[expect(
             unsafe_code,
             reason = "libgit2 keeps its time-outs in a global; nothing was fetched yet"

@@ -46,6 +46,13 @@ impl GitTree {
         self.commit.to_string()
     }
 
+    /// Names what is at a path: the same content has the same name. None where
+    /// nothing is.
+    pub fn content(&self, path: &str) -> Option<String> {
+        let (id, _, mode) = self.entry(path).ok()?;
+        Some(format!("{mode:o} {id}"))
+    }
+
     fn tree(&self, path: &str, id: Oid) -> Result<Tree<'_>, TreeError> {
         self.repository
             .find_tree(id)

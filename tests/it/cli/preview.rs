@@ -1,5 +1,7 @@
 //! What a change in git does, told before it is merged.
 
+use std::fmt::Write as _;
+
 use insta::assert_snapshot;
 use rstest::rstest;
 use serde_json::Value;
@@ -188,17 +190,16 @@ fn a_comment_stays_within_its_limit_and_begins_with_what_is_dangerous() {
     };
     let folder = fleet(&["dev"], &many("1"));
     folder.write("manifests/app/app.yaml", &many("2"));
-    for limit in [65_536, 8_000] {
+    for (limit, all) in [(65_536, true), (8_000, false)] {
         let limit_text = limit.to_string();
         let run = preview(&folder, &["-o", "markdown", "--limit", &limit_text]);
         assert_eq!(run.code, 0, "{}", run.stderr);
         assert!(run.stdout.len() <= limit, "{}", run.stdout.len());
         assert!(run.stdout.contains("301 to update"), "{}", run.stdout);
-        assert!(
-            run.stdout.contains("more objects are not shown"),
-            "{}",
-            run.stdout
-        );
+        // All are named where that fits, and as many drawn as there is room for.
+        let is_cut = run.stdout.contains("more objects are not shown");
+        assert_eq!(is_cut, !all, "{}", run.stdout);
+        assert_eq!(run.stdout.contains("ConfigMap/app/c299"), all);
         let place = |words: &str| {
             run.stdout
                 .find(words)
@@ -211,25 +212,39 @@ fn a_comment_stays_within_its_limit_and_begins_with_what_is_dangerous() {
 }
 
 #[test]
-fn no_text_of_a_manifest_takes_effect() {
-    let hostile = "````\n</details><script>alert(1)</script>\n@everyone [x](javascript:y) ![i](//e) \u{202e}x\u{1b}[31mred";
-    let folder = fleet(&["dev"], &config_map("app", "1"));
-    let huge = "A".repeat(10_000_000);
-    let text = [config_map("app", hostile), config_map("huge", &huge)].join("---\n");
-    folder.write("manifests/app/app.yaml", &text);
-    for format in ["text", "markdown", "html"] {
+fn a_definition_of_700_kb_leaves_room_for_the_rest() {
+    let definition = |word: &str| {
+        let fields = (0..12_000).fold(String::new(), |mut text, index| {
+            let _never_fails = writeln!(
+                text,
+                "                field{index}: {{type: string, description: \"{word} {index}\"}}"
+            );
+            text
+        });
+        format!(
+            "apiVersion: apiextensions.k8s.io/v1\nkind: CustomResourceDefinition\nmetadata: {{name: things.example.org}}\nspec:\n  group: example.org\n  scope: Namespaced\n  names: {{plural: things, kind: Thing}}\n  versions:\n  - name: v1\n    served: true\n    storage: true\n    schema:\n      openAPIV3Schema:\n        type: object\n        properties:\n          spec:\n            type: object\n            properties:\n{fields}"
+        )
+    };
+    let both = |word: &str| [definition(word), config_map("small", word)].join("---\n");
+    assert!(definition("before").len() > 700_000);
+    let folder = fleet(&["dev"], &both("before"));
+    folder.write("manifests/app/app.yaml", &both("after"));
+    for format in ["markdown", "html", "text", "json"] {
         let run = preview(&folder, &["-o", format]);
         assert_eq!(run.code, 0, "{}", run.stderr);
-        for character in ['\u{1b}', '\u{202e}'] {
-            assert!(!run.stdout.contains(character), "{format}");
+        assert!(run.stdout.contains("after 0"), "{format}");
+        let small = match format {
+            "html" => "ConfigMap&#x2f;app&#x2f;small",
+            _ => "ConfigMap/app/small",
+        };
+        assert!(run.stdout.contains(small), "{format}");
+        match format {
+            "markdown" => assert!(run.stdout.len() < 20_000, "{}", run.stdout.len()),
+            "html" => assert!(run.stdout.len() < 400_000, "{}", run.stdout.len()),
+            _ => {}
         }
-        if format == "html" {
-            assert!(!run.stdout.contains("<script>"), "{format}");
-        }
-        if format == "markdown" {
-            assert!(run.stdout.len() < 65_536);
-            // The fence is longer than what is inside.
-            assert!(run.stdout.contains("`````diff"), "{}", run.stdout);
+        if format == "markdown" || format == "html" {
+            assert!(run.stdout.contains("more lines are not shown"), "{format}");
         }
     }
 }

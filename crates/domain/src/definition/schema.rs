@@ -1,12 +1,19 @@
 //! What a newer schema takes away from objects that an older one allows.
 //!
-//! Rules in CEL (`x-kubernetes-validations`) are not looked at: nobody but the
-//! server can tell what they say of an object.
+//! A rule in CEL (`x-kubernetes-validations`) that is new speaks against an object
+//! of which it is false. One that has no answer here says nothing: the server
+//! has functions that we do not have, and fills in defaults before it asks.
+
+use std::collections::BTreeMap;
 
 use jsonschema::Draft;
 use serde_json::{Map, Value, json};
 
 use super::survey::Misfit;
+use crate::cel::{Expression, Subject};
+
+/// Rules of a schema by their text, as far as they can be answered.
+pub(super) type Rules = BTreeMap<String, Expression>;
 
 /// How deep a schema may nest; the server reads none that is deeper.
 const MAX_DEPTH: usize = 128;
@@ -75,6 +82,7 @@ pub(super) fn may_take_away(old: &Value, new: &Value) -> bool {
             }
     }) || closes(old, new)
         || !new_requirements(old, new).is_empty()
+        || new_rules(old, new).next().is_some()
 }
 
 /// The fields of an object that somebody wrote: metadata is the server's, and
@@ -91,6 +99,7 @@ fn narrows(old: &Value, new: &Value, depth: usize) -> bool {
         || constraints(old) != constraints(new)
         || closes(old, new)
         || !new_requirements(old, new).is_empty()
+        || new_rules(old, new).next().is_some()
     {
         return true;
     }
@@ -162,9 +171,68 @@ fn new_requirements<'a>(old: &Value, new: &'a Value) -> Vec<&'a str> {
         .collect()
 }
 
+/// The rules that a schema itself has.
+fn rules_of(schema: &Value) -> impl Iterator<Item = &Value> {
+    let rules = schema["x-kubernetes-validations"].as_array();
+    rules.into_iter().flatten()
+}
+
+/// The rules that a schema gets. Those about the way from one value to another
+/// are not about objects as they are.
+fn new_rules<'a>(old: &'a Value, new: &'a Value) -> impl Iterator<Item = &'a Value> {
+    rules_of(new).filter(move |rule| {
+        let mut before = rules_of(old);
+        let is_of_change = rule["rule"]
+            .as_str()
+            .is_none_or(|text| text.contains("oldSelf"));
+        !is_of_change && !before.any(|known| known["rule"] == rule["rule"])
+    })
+}
+
+/// Every rule within a schema that can be answered.
+pub(super) fn rules_within(schema: &Value) -> Rules {
+    let mut found = Rules::new();
+    collect(schema, 0, &mut found);
+    found
+}
+
+fn collect(schema: &Value, depth: usize, found: &mut Rules) {
+    if depth > MAX_DEPTH {
+        return;
+    }
+    for text in rules_of(schema).filter_map(|rule| rule["rule"].as_str()) {
+        if let Ok(expression) = Expression::compile(text, &["self"]) {
+            found.insert(text.to_owned(), expression);
+        }
+    }
+    let fields = schema["properties"].as_object().into_iter().flatten();
+    let inner = ["items", "additionalProperties"].map(|key| &schema[key]);
+    let below = fields.map(|(_, schema)| schema).chain(inner);
+    for below in below.filter(|below| below.is_object()) {
+        stacker::maybe_grow(64 * 1024, 1024 * 1024, || collect(below, depth + 1, found));
+    }
+}
+
+/// What new rules say against a value.
+fn against(path: &str, value: &Value, (old, new): (&Value, &Value), rules: &Rules) -> Vec<Misfit> {
+    let mut subject = None;
+    new_rules(old, new)
+        .filter_map(|rule| {
+            let text = rule["rule"].as_str()?;
+            let expression = rules.get(text)?;
+            let subject = subject.get_or_insert_with(|| Subject::of(&json!({"self": value})));
+            let said = rule["message"].as_str().filter(|said| !said.is_empty());
+            (expression.test(subject) == Ok(false)).then(|| {
+                let why = said.map_or_else(|| format!("`{text}` does not hold"), str::to_owned);
+                stricter(path, why)
+            })
+        })
+        .collect()
+}
+
 /// What of an object goes with a newer schema, or does not fit it any more.
-pub(super) fn misfits(object: &Value, old: &Value, new: &Value) -> Vec<Misfit> {
-    let mut found = Vec::new();
+pub(super) fn misfits(object: &Value, old: &Value, new: &Value, rules: &Rules) -> Vec<Misfit> {
+    let mut found = against("", object, (old, new), rules);
     for name in new_requirements(old, new) {
         if object.get(name).is_none() {
             found.push(stricter("", format!("`{name}` becomes required")));
@@ -176,7 +244,7 @@ pub(super) fn misfits(object: &Value, old: &Value, new: &Value) -> Vec<Misfit> {
                 name,
                 value,
                 (&field(old, name), &field(new, name)),
-                1,
+                (1, rules),
                 &mut found,
             );
         }
@@ -188,7 +256,7 @@ fn look_into(
     path: &str,
     value: &Value,
     (old, new): (&Field<'_>, &Field<'_>),
-    depth: usize,
+    (depth, rules): (usize, &Rules),
     found: &mut Vec<Misfit>,
 ) {
     match (old, new) {
@@ -198,17 +266,20 @@ fn look_into(
             field: path.to_owned(),
             why: None,
         }),
-        (Field::Open, Field::Known(new)) => walk(path, value, &Value::Null, new, depth, found),
-        (Field::Known(old), Field::Known(new)) => walk(path, value, old, new, depth, found),
+        (Field::Open, Field::Known(new)) => {
+            walk(path, value, (&Value::Null, new), (depth, rules), found);
+        }
+        (Field::Known(old), Field::Known(new)) => {
+            walk(path, value, (old, new), (depth, rules), found);
+        }
     }
 }
 
 fn walk(
     path: &str,
     value: &Value,
-    old: &Value,
-    new: &Value,
-    depth: usize,
+    (old, new): (&Value, &Value),
+    (depth, rules): (usize, &Rules),
     found: &mut Vec<Misfit>,
 ) {
     if old == new || depth > MAX_DEPTH {
@@ -221,6 +292,7 @@ fn walk(
         found.push(stricter(path, why));
         return;
     }
+    found.extend(against(path, value, (old, new), rules));
     match value {
         Value::Object(map) => {
             for name in new_requirements(old, new) {
@@ -238,7 +310,7 @@ fn walk(
                 let after = field(new, name);
                 let path = format!("{path}.{name}");
                 stacker::maybe_grow(64 * 1024, 1024 * 1024, || {
-                    look_into(&path, value, (&before, &after), depth + 1, found);
+                    look_into(&path, value, (&before, &after), (depth + 1, rules), found);
                 });
             }
         }
@@ -246,7 +318,8 @@ fn walk(
             let path = format!("{path}[]");
             for item in items {
                 stacker::maybe_grow(64 * 1024, 1024 * 1024, || {
-                    walk(&path, item, &old["items"], &new["items"], depth + 1, found);
+                    let below = (&old["items"], &new["items"]);
+                    walk(&path, item, below, (depth + 1, rules), found);
                 });
             }
         }
@@ -333,6 +406,30 @@ mod tests {
         object(json!({"a": text()})), object(json!({"a": {"type": "string", "nullable": true}})), json!({"a": null}), &[])]
     #[case::a_requirement(object(json!({"a": text()})), json!({"type": "object", "properties": {"a": text()}, "required": ["a"]}), json!({}),
         &["spec: `a` becomes required"])]
+    #[case::a_rule(
+        object(json!({"a": {"type": "integer"}})),
+        json!({"type": "object", "properties": {"a": {"type": "integer"}}, "x-kubernetes-validations": [{"rule": "self.a > 3"}]}),
+        json!({"a": 3}), &["spec: `self.a > 3` does not hold"])]
+    #[case::a_rule_with_words(
+        object(json!({"a": {"type": "integer"}})),
+        object(json!({"a": {"type": "integer", "x-kubernetes-validations": [{"rule": "self > 3", "message": "must be more than 3"}]}})),
+        json!({"a": 3}), &["spec.a: must be more than 3"])]
+    #[case::a_rule_of_items(
+        object(json!({"l": {"type": "array", "items": text()}})),
+        object(json!({"l": {"type": "array", "items": {"type": "string", "x-kubernetes-validations": [{"rule": "self.startsWith('a')"}]}}})),
+        json!({"l": ["a", "b"]}), &["spec.l[]: `self.startsWith('a')` does not hold"])]
+    #[case::a_rule_that_holds(
+        object(json!({"a": {"type": "integer"}})),
+        json!({"type": "object", "properties": {"a": {"type": "integer"}}, "x-kubernetes-validations": [{"rule": "!has(self.b) || self.b > 1"}]}),
+        json!({"a": 3}), &[])]
+    #[case::a_rule_without_an_answer(
+        object(json!({"a": {"type": "integer"}})),
+        json!({"type": "object", "properties": {"a": {"type": "integer"}}, "x-kubernetes-validations": [{"rule": "self.b > 3"}, {"rule": "url(self.a).getHost() == 'x'"}]}),
+        json!({"a": 3}), &[])]
+    #[case::a_rule_that_was_there(
+        json!({"type": "object", "properties": {"a": text()}, "x-kubernetes-validations": [{"rule": "self.a == 'x'"}]}),
+        json!({"type": "object", "properties": {"a": text(), "b": text()}, "x-kubernetes-validations": [{"rule": "self.a == 'x'", "message": "m"}]}),
+        json!({"a": "y"}), &[])]
     #[case::a_requirement_with_a_default(object(json!({})), json!({"type": "object", "properties": {"a": {"type": "string", "default": "x"}}, "required": ["a"]}), json!({}), &[])]
     fn what_an_object_loses(
         #[case] old: Value,
@@ -343,7 +440,7 @@ mod tests {
         let (old, new) = (root(&old), root(&new));
         let object =
             json!({"apiVersion": "a/v1", "kind": "A", "metadata": {"name": "n"}, "spec": spec});
-        let found = misfits(&object, &old, &new);
+        let found = misfits(&object, &old, &new, &rules_within(&new));
         let words: Vec<String> = found.iter().map(ToString::to_string).collect();
         assert_eq!(words, expected);
         // Who is not asked about has lost nothing.
@@ -356,6 +453,8 @@ mod tests {
     #[case::a_field_more(object(json!({})), object(json!({"a": text()})), false)]
     #[case::a_field_less(object(json!({"a": text()})), object(json!({})), true)]
     #[case::a_pattern(text(), json!({"type": "string", "pattern": "^a$"}), true)]
+    #[case::a_rule(text(), json!({"type": "string", "x-kubernetes-validations": [{"rule": "self != ''"}]}), true)]
+    #[case::a_rule_for_changes(text(), json!({"type": "string", "x-kubernetes-validations": [{"rule": "self == oldSelf"}]}), false)]
     #[case::no_more_unknown_fields(json!({"type": "object", "x-kubernetes-preserve-unknown-fields": true}), json!({"type": "object"}), true)]
     fn objects_are_looked_at_where_something_may_go(
         #[case] old: Value,
@@ -370,6 +469,7 @@ mod tests {
         let old = object(json!({"status": object(json!({"a": text()}))}));
         let new = object(json!({"status": object(json!({}))}));
         assert!(!may_take_away(&old, &new));
-        assert_eq!(misfits(&json!({"status": {"a": "x"}}), &old, &new), []);
+        let status = json!({"status": {"a": "x"}});
+        assert_eq!(misfits(&status, &old, &new, &Rules::new()), []);
     }
 }

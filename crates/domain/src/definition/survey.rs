@@ -6,8 +6,8 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::schema::{may_take_away, misfits};
-use super::{converts, has_version, is_served, kept, storage, stored, version, versions};
+use super::schema::{Rules, may_take_away, misfits, rules_within};
+use super::{converts, has_version, is_served, kept, served, storage, stored, version, versions};
 use crate::diff::ownership::entries;
 use crate::object::{ApiVersion, GroupKind, Gvk, ObjectId};
 use crate::repo::MigrationRule;
@@ -28,6 +28,8 @@ pub struct Survey {
     gone: Vec<String>,
     /// Older and newer schemas that are compared.
     schemas: Vec<(Value, Value)>,
+    /// Rules of the newer ones.
+    rules: Rules,
 }
 
 /// What one custom resource says.
@@ -152,7 +154,7 @@ impl Survey {
             .collect();
         let read = storage(live)
             .filter(|name| is_served(live, name))
-            .or_else(|| versions(live).find(|name| is_served(live, name)))?;
+            .or_else(|| served(live).next())?;
         let schemas = schemas(wanted, live, read);
         let is_other = ["scope", "group"]
             .iter()
@@ -171,6 +173,10 @@ impl Survey {
             plural: names["plural"].as_str()?.to_owned(),
             namespaced: live["spec"]["scope"] == "Namespaced",
             gone,
+            rules: schemas
+                .iter()
+                .flat_map(|(_, new)| rules_within(new))
+                .collect(),
             schemas,
         })
     }
@@ -203,7 +209,7 @@ impl Survey {
             misfits: self
                 .schemas
                 .iter()
-                .flat_map(|(old, new)| misfits(object, old, new))
+                .flat_map(|(old, new)| misfits(object, old, new, &self.rules))
                 .collect(),
         }
     }
@@ -235,6 +241,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::definition::with_conversion;
     use crate::object::Origin;
 
     fn definition(versions: &[(&str, &[&str])]) -> Value {
@@ -322,6 +329,19 @@ mod tests {
         // A webhook knows what becomes of the field.
         wanted["spec"]["conversion"] = json!({"strategy": "Webhook"});
         assert!(Survey::of(&wanted, &live, &[]).is_none());
+    }
+
+    #[test]
+    fn a_conversion_that_git_leaves_to_others_is_not_none() {
+        let live = definition(&[("v1beta1", &["a", "b"])]);
+        let mut wanted = definition(&[("v1", &["a"]), ("v1beta1", &["a", "b"])]);
+        let mut predicted = wanted.clone();
+        predicted["spec"]["conversion"] = json!({"strategy": "Webhook"});
+        let surveyed =
+            |wanted: &Value| Survey::of(&with_conversion(wanted.clone(), &predicted), &live, &[]);
+        assert!(surveyed(&wanted).is_none());
+        wanted["spec"]["conversion"] = json!({"strategy": "None"});
+        assert!(surveyed(&wanted).is_some());
     }
 
     #[test]

@@ -90,6 +90,16 @@ pub fn waits_for_controller(object: &Subject) -> bool {
     object.deleting_since.is_some() && controllers(object).next().is_some()
 }
 
+/// What can be seen of why the finalizers of an object stay, in words: who set
+/// them runs nowhere, or has no ready pods.
+pub fn missing_controllers(object: &Subject, workloads: &[Workload]) -> Vec<String> {
+    let mut absence = Absence::default();
+    for controller in controllers(object) {
+        without_workload(workloads, controller, &mut absence);
+    }
+    absence.words.into_iter().collect()
+}
+
 /// The programs that set a finalizer of an object and may take it away.
 fn controllers(object: &Subject) -> impl Iterator<Item = &str> {
     object
@@ -112,7 +122,9 @@ pub(super) fn of_controllers(observations: &Observations, objects: &[&Subject]) 
     let mut absence = Absence::default();
     for object in objects {
         for controller in controllers(object) {
-            without_workload(observations, controller, &mut absence);
+            if let Some(workloads) = &observations.workloads {
+                without_workload(workloads, controller, &mut absence);
+            }
         }
         if !object.finalizers.is_empty() {
             behind_webhook(observations, object, &mut absence);
@@ -121,10 +133,7 @@ pub(super) fn of_controllers(observations: &Observations, objects: &[&Subject]) 
     absence
 }
 
-fn without_workload(observations: &Observations, controller: &str, absence: &mut Absence) {
-    let Some(workloads) = &observations.workloads else {
-        return;
-    };
+fn without_workload(workloads: &[Workload], controller: &str, absence: &mut Absence) {
     let called: Vec<&Workload> = workloads
         .iter()
         .filter(|workload| workload.names.contains(controller))

@@ -6,6 +6,9 @@ use serde_json::{Value, json};
 
 use super::release::status_of;
 
+/// Reason of the condition by which a release is told to wait for others.
+pub const DEPENDENCY_NOT_READY: &str = "DependencyNotReady";
+
 /// What the loop says of a release beside its record.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Condition {
@@ -24,6 +27,8 @@ pub enum ConditionKind {
     Followed,
     /// What git wants cannot be carried out until somebody does something.
     Stalled,
+    /// What comes before it is not ready yet; nobody has to do anything.
+    Waiting,
     /// Somebody changed what git says, and it is left as it is.
     Drifted,
     /// git cannot be reached: newer commits are not seen.
@@ -31,9 +36,10 @@ pub enum ConditionKind {
 }
 
 impl ConditionKind {
-    const ALL: [Self; 4] = [
+    const ALL: [Self; 5] = [
         Self::Followed,
         Self::Stalled,
+        Self::Waiting,
         Self::Drifted,
         Self::SourceUnavailable,
     ];
@@ -43,13 +49,17 @@ impl ConditionKind {
         match self {
             Self::Followed => "Followed",
             Self::Stalled => "Stalled",
+            // As kstatus has it: not there yet, and on its way.
+            Self::Waiting => "Reconciling",
             Self::Drifted => "Drifted",
             Self::SourceUnavailable => "SourceUnavailable",
         }
     }
 
     fn is(self, condition: &Value) -> bool {
-        condition["type"] == self.as_str()
+        // The record has a condition Reconciling of its own.
+        let is_its_reason = self != Self::Waiting || condition["reason"] == DEPENDENCY_NOT_READY;
+        condition["type"] == self.as_str() && is_its_reason
     }
 }
 
@@ -95,7 +105,12 @@ pub fn carry_over(live: &Value, status: &mut Value) {
     for condition in conditions.iter_mut() {
         keep_time(before, condition);
     }
-    conditions.extend(before.iter().filter(|known| is_told(known)).cloned());
+    let told = before.iter().filter(|known| is_told(known));
+    let kept: Vec<Value> = told
+        .filter(|known| conditions.iter().all(|one| one["type"] != known["type"]))
+        .cloned()
+        .collect();
+    conditions.extend(kept);
 }
 
 /// The status of `live` as it has to be for the loop to have said exactly this;
@@ -114,6 +129,10 @@ pub fn telling(live: &Value, said: &[Condition], now: Timestamp) -> Option<Value
         message,
     } in said
     {
+        // Somebody carries it out right now, and says so.
+        if conditions.iter().any(|one| one["type"] == kind.as_str()) {
+            continue;
+        }
         let mut condition = json!({
             "type": kind.as_str(),
             "status": "True",
@@ -197,6 +216,28 @@ mod tests {
             let back = telling(&live(&status)[live_of], &[], at(9)).unwrap();
             assert_eq!(types(&back), [("Ready", "now")]);
         }
+    }
+
+    #[test]
+    fn who_waits_for_others_is_told_so_until_it_begins() {
+        let waiting = Condition {
+            kind: ConditionKind::Waiting,
+            reason: DEPENDENCY_NOT_READY.to_owned(),
+            message: "it depends on release a".to_owned(),
+        };
+        let own = json!({"type": "Reconciling", "reason": "Reconciling", "status": "True"});
+        let first = json!({"kind": "Release", "status": {"conditions": []}});
+        let told = telling(&first, &[waiting], at(0)).unwrap();
+        assert_eq!(types(&told), [("Reconciling", "1970-01-01T00:00:00Z")]);
+        // Somebody else carries it out: the condition is there once.
+        let live = json!({"kind": "Release", "status": told});
+        let mut status = json!({"conditions": [own]});
+        carry_over(&live, &mut status);
+        assert_eq!(status["conditions"].as_array().unwrap().len(), 1);
+        assert_eq!(status["conditions"][0]["reason"], "Reconciling");
+        // What the record says is not taken back.
+        let live = json!({"kind": "Release", "status": status});
+        assert_eq!(telling(&live, &[], at(0)), None);
     }
 
     #[test]

@@ -1,9 +1,14 @@
 //! What a release leaves behind for its own end.
 
+use std::collections::BTreeSet;
+
+use jiff::SignedDuration;
 use serde::{Deserialize, Serialize};
 
+use super::Inventory;
+use crate::order::StageName;
 use crate::repo::format::{BlockUninstall, ReadinessRule};
-use crate::repo::{Protect, RuntimeObject};
+use crate::repo::{Protect, RuntimeObject, StageRule};
 
 /// What taking a release away needs to know of it when git no longer has its
 /// bundle, or its environment. Its size does not grow with the release.
@@ -15,14 +20,143 @@ use crate::repo::{Protect, RuntimeObject};
 pub struct Memory {
     /// Default namespace of the release.
     pub namespace: Option<String>,
+    /// Stages of its bundle's own, in their order: what was applied in them goes
+    /// in the reverse of it.
+    pub stages: Vec<RememberedStage>,
     /// Objects that its workloads make.
     pub runtime_objects: Vec<RuntimeObject>,
     /// What forbids its end.
     pub block_uninstall: Vec<BlockUninstall>,
     /// What "ready" means for some kinds.
     pub readiness: Vec<ReadinessRule>,
+    /// The releases that it depends on: it goes before them.
+    pub depends_on: Vec<String>,
     /// Kinds that its environment protects beside the built-in ones.
     pub protect: Vec<Protect>,
     /// Deadline of each wait, in seconds.
     pub timeout: Option<i64>,
+}
+
+/// A stage that a bundle declares, without what it does.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct RememberedStage {
+    /// Its name.
+    pub name: String,
+    /// The standard stage behind which it stands.
+    pub after: String,
+    /// Deadline of each of its waits, in seconds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub timeout: Option<i64>,
+}
+
+impl RememberedStage {
+    /// What is kept of a stage; none of a standard one.
+    pub fn of(rule: &StageRule) -> Option<Self> {
+        Some(Self {
+            name: rule.stage.as_str().to_owned(),
+            after: rule.stage.behind()?.as_str().to_owned(),
+            timeout: rule.timeout.map(|timeout| timeout.as_secs()),
+        })
+    }
+
+    /// Deadline of each wait for what was applied in it.
+    pub fn timeout(&self) -> Option<SignedDuration> {
+        self.timeout.map(SignedDuration::from_secs)
+    }
+}
+
+impl Memory {
+    /// The same with stages that it had `formerly` and that members were applied
+    /// in, be they of the version before: an upgrade may end half way.
+    #[must_use]
+    pub fn with_former_stages(mut self, formerly: Option<&Self>, members: &Inventory) -> Self {
+        let entries = members.entries.values();
+        let used: BTreeSet<&str> = entries.map(|entry| entry.stage.as_str()).collect();
+        let former = formerly.into_iter().flat_map(|memory| &memory.stages);
+        let former: Vec<RememberedStage> = former
+            .filter(|stage| used.contains(stage.name.as_str()))
+            .filter(|stage| !self.stages.iter().any(|own| own.name == stage.name))
+            .cloned()
+            .collect();
+        self.stages.extend(former);
+        self
+    }
+
+    /// The remembered stages where they stood.
+    pub fn placed(&self) -> impl Iterator<Item = (StageName, &RememberedStage)> {
+        let stages = self.stages.iter().enumerate();
+        stages.filter_map(|(order, stage)| {
+            let after = StageName::standard(&stage.after)?;
+            Some((StageName::declared(&stage.name, &after, order), stage))
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::inventory::Entry;
+    use crate::object::ObjectId;
+
+    fn stage(name: &str, after: &str) -> RememberedStage {
+        RememberedStage {
+            name: name.to_owned(),
+            after: after.to_owned(),
+            timeout: None,
+        }
+    }
+
+    fn memory(stages: &[(&str, &str)]) -> Memory {
+        Memory {
+            stages: stages
+                .iter()
+                .map(|(name, after)| stage(name, after))
+                .collect(),
+            ..Memory::default()
+        }
+    }
+
+    fn names(memory: &Memory) -> Vec<&str> {
+        let stages = memory.stages.iter();
+        stages.map(|stage| stage.name.as_str()).collect()
+    }
+
+    #[test]
+    fn a_former_stage_is_remembered_while_members_were_applied_in_it() {
+        let applied = |stage: &str| {
+            let id = ObjectId::new("", "ConfigMap", Some("web"), stage);
+            let entry = Entry {
+                stage: stage.to_owned(),
+                ..Entry::default()
+            };
+            (id, entry)
+        };
+        let members = Inventory {
+            entries: ["api", "agents", "config"].map(applied).into(),
+        };
+        let former = memory(&[
+            ("agents", "workloads"),
+            ("hooks", "workloads"),
+            ("api", "workloads"),
+        ]);
+        let now = || memory(&[("api", "services"), ("test", "workloads")]);
+        let kept = now().with_former_stages(Some(&former), &members);
+        assert_eq!(names(&kept), ["api", "test", "agents"]);
+        assert_eq!(kept.stages[0].after, "services");
+        // Said again it is the same, and forgotten with the last of its members.
+        assert_eq!(now().with_former_stages(Some(&kept), &members), kept);
+        let none = now().with_former_stages(Some(&kept), &Inventory::default());
+        assert_eq!(none, now());
+    }
+
+    #[test]
+    fn remembered_stages_stand_where_they_stood() {
+        let memory = memory(&[("stop", "services"), ("hooks", "workloads"), ("x", "later")]);
+        let mut placed: Vec<StageName> = memory.placed().map(|(stage, _)| stage).collect();
+        placed.extend([StageName::Workloads, StageName::Registrations]);
+        placed.sort();
+        let names: Vec<&str> = placed.iter().map(StageName::as_str).collect();
+        assert_eq!(names, ["stop", "workloads", "hooks", "registrations"]);
+    }
 }

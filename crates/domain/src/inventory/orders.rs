@@ -5,6 +5,8 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
+use crate::object::annotations;
+
 /// What was asked for by commands: in the spec of a Release, or as JSON text
 /// under `orders` in the ConfigMap in its place.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -14,6 +16,10 @@ pub struct Orders {
     pub suspend: Option<Suspension>,
     /// The loop is to sync the release now, and not when its time comes.
     pub sync: Option<SyncRequest>,
+    /// Digest of the effects that a plan may have, where plans wait for
+    /// approval: the annotation `pleach.dev/approved`.
+    #[serde(skip)]
+    pub approved: Option<String>,
 }
 
 /// Somebody holds the loop.
@@ -58,7 +64,7 @@ impl Orders {
             (false, _) if parent["spec"].is_null() => Ok(Self::default()),
             (false, _) => serde_json::from_value(parent["spec"].clone()),
         };
-        read.unwrap_or_else(|error| Self {
+        let read = read.unwrap_or_else(|error| Self {
             suspend: Some(Suspension {
                 until: None,
                 reason: format!("what was asked for cannot be read: {error}"),
@@ -66,7 +72,13 @@ impl Orders {
                 at: None,
             }),
             sync: None,
-        })
+            approved: None,
+        });
+        let approved = &parent["metadata"]["annotations"][annotations::APPROVED];
+        Self {
+            approved: approved.as_str().map(|digest| digest.trim().to_owned()),
+            ..read
+        }
     }
 
     /// The change that writes them to the object that holds a record: a merge
@@ -131,6 +143,23 @@ mod tests {
                 by: "bob@desk".to_owned(),
                 override_window: true,
             }),
+            approved: None,
+        }
+    }
+
+    #[test]
+    fn an_approval_is_read_from_both_kinds_of_record() {
+        for kind in ["Release", "ConfigMap"] {
+            let metadata = json!({"annotations": {"pleach.dev/approved": " sha256:ab\n"}});
+            let orders = Orders::read(&json!({"kind": kind, "metadata": metadata}));
+            assert_eq!(orders.approved.as_deref(), Some("sha256:ab"));
+            // It is an annotation and nothing else.
+            assert!(
+                !orders
+                    .patch(&json!({"kind": kind}))
+                    .to_string()
+                    .contains("sha256")
+            );
         }
     }
 
@@ -171,7 +200,7 @@ mod tests {
         assert_eq!(endless.words(), "suspended until it is resumed");
         let orders = Orders {
             suspend: Some(endless),
-            sync: None,
+            ..Orders::default()
         };
         assert!(orders.suspended(at(1 << 33)).is_some());
     }

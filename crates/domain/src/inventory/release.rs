@@ -15,12 +15,13 @@ use super::{Correction, Inventory, Memory, Store};
 use crate::object::{Digest, labels};
 
 /// Version of the status format. Format 1 had neither `removed` nor `memory`,
-/// format 2 no `oldestWriter`, format 3 no `memory.readiness`.
-pub const RECORD_FORMAT: u32 = 4;
+/// format 2 no `oldestWriter`, format 3 no `memory.readiness`, format 4 no
+/// `memory.stages` and no `memory.dependsOn`.
+pub const RECORD_FORMAT: u32 = 5;
 
 /// The oldest format whose pleach may write a record of this one: what it does
 /// not know it leaves as it is, and what it writes means the same.
-const OLDEST_WRITER: u32 = 4;
+const OLDEST_WRITER: u32 = 5;
 
 /// Reason of the condition Ready while a plan is carried out.
 pub const RECONCILING: &str = "Reconciling";
@@ -82,6 +83,10 @@ pub struct Installed {
     pub oldest_writer: u32,
     /// Id of the repository that owns the release.
     pub repository: String,
+    /// The branch that a loop last followed for it: what a loop that starts while
+    /// git is away knows it by.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub source: Option<Source>,
     /// The bundle.
     pub bundle: String,
     /// The last attempt that converged. Written as null where there is none:
@@ -110,6 +115,15 @@ pub struct Installed {
     /// What a newer pleach keeps here, and lets us write around.
     #[serde(flatten)]
     pub unknown: BTreeMap<String, Value>,
+}
+
+/// A branch of a repository that is elsewhere.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Source {
+    /// URL of the repository. It holds no credentials.
+    pub url: String,
+    /// The branch.
+    pub branch: String,
 }
 
 /// A shard that the record commits to.
@@ -440,9 +454,11 @@ mod tests {
     fn what_a_release_remembers_for_its_end_round_trips() {
         let memory = json!({
             "namespace": null,
+            "stages": [{"name": "agents", "after": "workloads", "timeout": 1200}, {"name": "api", "after": "workloads"}],
             "runtimeObjects": [{"kind": "APIService", "service": "api"}],
             "blockUninstall": [{"forEach": {"kind": "V", "group": "g"}, "where": "item.a", "message": "m"}],
             "readiness": [{"kind": "V", "group": "g", "current": "status.a", "stableFor": "PT10S"}],
+            "dependsOn": ["base"],
             "protect": [{"kind": "*", "group": "g"}],
             "timeout": 90,
         });
@@ -450,7 +466,7 @@ mod tests {
         assert_eq!(serde_json::to_value(&read).unwrap(), memory);
         // Every field is written, or a merge patch would keep what is over.
         let empty = serde_json::to_value(Memory::default()).unwrap();
-        assert_eq!(empty.as_object().unwrap().len(), 6);
+        assert_eq!(empty.as_object().unwrap().len(), 7);
     }
 
     #[test]

@@ -14,7 +14,7 @@ const fn code(name: &'static str, meaning: &'static str) -> Code {
 }
 
 /// Every code, sorted by name. A test compares it with docs/lint.md.
-pub const CODES: [Code; 69] = [
+pub const CODES: [Code; 70] = [
     code(
         "annotation",
         "An annotation of pleach with a value that it cannot have, or that it does not know.",
@@ -147,6 +147,10 @@ pub const CODES: [Code; 69] = [
         "An APIService, webhook configuration or conversion points at a Service that no manifest has.",
     ),
     code(
+        "release-cycle",
+        "Releases that wait for each other (`dependsOn`).",
+    ),
+    code(
         "requires",
         "The repository requires another version of pleach.",
     ),
@@ -210,7 +214,7 @@ pub const CODES: [Code; 69] = [
     ),
     code(
         "unused-consent",
-        "A consent for a release that is not there, for another version than the release is at, to delete what is still in the manifests, or to recreate what is in none.",
+        "A consent for a release that is not there, for another version than the release is at, to delete what is still in the manifests, to recreate what is in none, or to override a check that its bundle does not have.",
     ),
     code(
         "unused-rollback",

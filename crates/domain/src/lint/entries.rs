@@ -5,7 +5,8 @@ use super::Scene;
 use crate::deployer;
 use crate::finding::{Finding, Kind};
 use crate::object::Origin;
-use crate::repo::{Consent, ConsentAction, ResolvedRelease, release_name};
+use crate::plan::FIELD_IN_USE;
+use crate::repo::{Consent, ConsentAction, ResolvedRelease, did_you_mean, release_name};
 
 pub(super) fn check(scene: &Scene<'_>, findings: &mut Vec<Finding>) {
     for (index, consent) in scene.environment.consent.iter().enumerate() {
@@ -156,6 +157,27 @@ fn consent_left_over(scene: &Scene<'_>, consent: &Consent) -> Option<Finding> {
             ))
             .hint("correct the name, or take it out"),
         ),
+        (ConsentAction::Override, _) => overrides_nothing(release, consent),
         _ => None,
     }
+}
+
+/// A consent to go on although a check does not hold that nobody asks for.
+fn overrides_nothing(release: &ResolvedRelease, consent: &Consent) -> Option<Finding> {
+    let name = consent.check.as_deref()?;
+    let checks = release.sequence.checks.iter();
+    let known: Vec<&str> = checks
+        .map(|check| check.name.as_str())
+        .chain([FIELD_IN_USE])
+        .collect();
+    if known.contains(&name) {
+        return None;
+    }
+    let message = format!(
+        "the consent is to override check {name}, which the bundle of release {} does not have",
+        consent.release
+    );
+    let finding = Finding::warning(Kind::Repository, "unused-consent", message);
+    let hint = did_you_mean(name, &known);
+    Some(finding.hint(hint.unwrap_or_else(|| "correct the name, or take it out".to_owned())))
 }

@@ -373,8 +373,11 @@ consent:
   - {action: prune, count: 9, release: web, from: v0.8.0, to: v0.9.0}
   - {action: recreate, kind: StatefulSet, name: db, release: web, from: v0.9.0, to: v1.0.0, propagation: Orphan}
   - {action: recreate, kind: Deployment, name: web, release: web, from: v0.9.0, to: v1.0.0}
+  - {action: override, check: wel, release: web, from: v0.9.0, to: v1.0.0, reason: r}
+  - {action: override, check: well, release: web, from: v0.9.0, to: v1.0.0, reason: r}
+  - {action: override, check: field-in-use, kind: CustomResourceDefinition, name: a.b, release: web, from: v0.9.0, to: v1.0.0, reason: r}
 ",
-        "kubernetes: '>=1.37'\n",
+        "kubernetes: '>=1.37'\nchecks: [{name: well, forEach: {kind: Node}, require: item.spec.a == 1}]\n",
         &[("a.yaml", DEPLOYMENT)],
     );
     assert_eq!(
@@ -388,6 +391,8 @@ consent:
              (take it out when that upgrade is done)",
             "dev.yaml:11 unused-consent: the consent is to recreate StatefulSet db, which no \
              manifest of release web has (correct the name, or take it out)",
+            "dev.yaml:13 unused-consent: the consent is to override check wel, which the bundle \
+             of release web does not have (did you mean `well`?)",
         ]
     );
 }

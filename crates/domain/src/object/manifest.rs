@@ -18,6 +18,8 @@ pub mod labels {
     pub const RELEASE: &str = "pleach.dev/release";
     /// `true` on the journal of a release.
     pub const JOURNAL: &str = "pleach.dev/journal";
+    /// `true` on the writes of the last plan of a release.
+    pub const PLAN: &str = "pleach.dev/plan";
 }
 
 /// Annotations that pleach reads and writes.
@@ -53,6 +55,10 @@ pub mod annotations {
     pub fn restarted(stage: &str) -> String {
         format!("restarted.pleach.dev/{stage}")
     }
+
+    /// On the record of a release: digest of the effects that a plan of the loop
+    /// may have.
+    pub const APPROVED: &str = "pleach.dev/approved";
 
     /// What client-side `kubectl apply` leaves behind.
     pub const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";

@@ -19,6 +19,8 @@
 mod conformance;
 mod emit;
 mod error;
+#[cfg(test)]
+mod fuzz;
 mod node;
 mod parse;
 mod tabs;

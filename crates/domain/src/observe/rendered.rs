@@ -17,7 +17,7 @@ use super::{
     Prediction, Registration, Resource, ServedVersion,
 };
 use crate::diff::ownership::everything_in;
-use crate::inventory::{Attempt, Entry, EntryState, Installed, Outcome, ReleaseName, Run};
+use crate::inventory::{Attempt, Entry, EntryState, Installed, Outcome, Run};
 use crate::kinds::{KindTable, Scope};
 use crate::object::{
     ApiVersion, Digest, GroupKind, Gvk, Manifest, ObjectId, ServiceRef, annotations, labels,
@@ -34,7 +34,7 @@ pub struct Base<'a> {
     pub release: Option<&'a Desired>,
     /// The other releases of the environment at that revision: what they have
     /// exists as well, and is theirs.
-    pub others: &'a [Desired],
+    pub others: &'a [&'a Desired],
     /// The kinds of Kubernetes that both sides are rendered for.
     pub kinds: &'a KindTable,
 }
@@ -51,6 +51,9 @@ const REGISTRATIONS: [(&str, &str); 3] = [
         "ValidatingWebhookConfiguration",
     ),
 ];
+
+/// Defines kinds, and may point at a Service.
+const DEFINITION: &str = "CustomResourceDefinition";
 
 impl Observed {
     /// What would be observed for `head`, had `base` just been applied.
@@ -73,18 +76,23 @@ impl Observed {
             Timestamp::UNIX_EPOCH,
         );
         observed.installed = base.release.map(installed);
-        let sides = base.others.iter().chain(base.release).chain([head]);
+        let sides = base
+            .others
+            .iter()
+            .copied()
+            .chain(base.release)
+            .chain([head]);
         serve(&mut observed, sides, base.kinds);
         let wanted: BTreeMap<&ObjectId, &Manifest> =
             head.manifests.iter().map(|one| (one.id(), one)).collect();
         for other in base.others {
-            exist(&mut observed, other, &head.name);
+            exist(&mut observed, other, head, |id| wanted.contains_key(id));
             if head.terms.moved_from.as_ref() == Some(&other.name) {
                 hand_over(&mut observed, other, head, &wanted);
             }
         }
         if let Some(release) = base.release {
-            exist(&mut observed, release, &head.name);
+            exist(&mut observed, release, head, |_| true);
             for manifest in &release.manifests {
                 remember(&mut observed, release, head, manifest, &wanted);
             }
@@ -132,6 +140,9 @@ fn serve<'a>(observed: &mut Observed, sides: impl Iterator<Item = &'a Desired>, 
                 manifest.gvk(),
                 (id.kind.to_lowercase(), id.namespace.is_some()),
             );
+            if !id.is("apiextensions.k8s.io", DEFINITION) {
+                continue;
+            }
             if let Some(definition) = Facts::of(manifest).defines {
                 let scope = manifest.value()["spec"]["scope"] == "Namespaced";
                 listed.insert(definition.kind);
@@ -195,15 +206,32 @@ fn serve<'a>(observed: &mut Observed, sides: impl Iterator<Item = &'a Desired>, 
 }
 
 /// What a release has exists: its metadata, its registrations, its Services,
-/// and the namespaces that its objects lie in.
-fn exist(observed: &mut Observed, release: &Desired, reader: &ReleaseName) {
-    let manager = reader.field_manager();
+/// and the namespaces that its objects lie in. Of what nobody asks about, which
+/// may be all that a thousand other releases have, it is known whose it is.
+fn exist(
+    observed: &mut Observed,
+    release: &Desired,
+    reader: &Desired,
+    is_asked_about: impl Fn(&ObjectId) -> bool,
+) {
+    let manager = reader.name.field_manager();
     let owner = release.name.field_manager();
+    let set = release.apply_set();
     for manifest in &release.manifests {
         let id = manifest.id();
+        let kind = id.group_kind();
+        let registers = REGISTRATIONS
+            .iter()
+            .any(|(group, name)| kind.is(group, name));
+        if !registers && !is_asked_about(id) && !id.is("apiextensions.k8s.io", DEFINITION) {
+            let meta = unread(id, Some(&set));
+            observed.meta.insert(id.clone(), meta);
+            serve_endpoints(observed, id);
+            continue;
+        }
         let live = live(manifest, &owner, release.digests.get(id));
         let meta = LiveMeta::read(&live["metadata"], &manager);
-        let services = registered_services(&id.group_kind(), &live);
+        let services = registered_services(&kind, &live);
         if !services.is_empty() {
             observed.registrations.push(Registration {
                 id: id.clone(),
@@ -213,17 +241,7 @@ fn exist(observed: &mut Observed, release: &Desired, reader: &ReleaseName) {
                 available: (id.kind == "APIService").then_some(Ok(())),
             });
         }
-        if let Some(namespace) = id.namespace.clone().filter(|_| id.is("", "Service")) {
-            let service = ServiceRef {
-                namespace,
-                name: id.name.clone(),
-            };
-            let backend = Backend {
-                exists: true,
-                ready_endpoints: 1,
-            };
-            observed.backends.insert(service, backend);
-        }
+        serve_endpoints(observed, id);
         observed.meta.insert(id.clone(), meta);
     }
     let made = release
@@ -235,17 +253,40 @@ fn exist(observed: &mut Observed, release: &Desired, reader: &ReleaseName) {
             continue;
         };
         let id = ObjectId::new("", "Namespace", None, name);
-        observed.meta.entry(id).or_insert_with_key(|id| LiveMeta {
-            uid: uid(id),
-            resource_version: RESOURCE_VERSION.to_owned(),
-            has_managed_fields: true,
-            labels: (made == Some(name))
-                .then(|| (labels::PART_OF.to_owned(), release.apply_set()))
-                .into_iter()
-                .collect(),
-            ..LiveMeta::default()
-        });
+        let part_of = (made == Some(name)).then_some(&*set);
+        let unread = |id: &ObjectId| unread(id, part_of);
+        observed.meta.entry(id).or_insert_with_key(unread);
     }
+}
+
+/// What is known of an object that nobody looked at.
+fn unread(id: &ObjectId, part_of: Option<&str>) -> LiveMeta {
+    LiveMeta {
+        uid: uid(id),
+        resource_version: RESOURCE_VERSION.to_owned(),
+        has_managed_fields: true,
+        labels: part_of
+            .map(|set| (labels::PART_OF.to_owned(), set.to_owned()))
+            .into_iter()
+            .collect(),
+        ..LiveMeta::default()
+    }
+}
+
+/// A Service that exists answers.
+fn serve_endpoints(observed: &mut Observed, id: &ObjectId) {
+    let Some(namespace) = id.namespace.clone().filter(|_| id.is("", "Service")) else {
+        return;
+    };
+    let service = ServiceRef {
+        namespace,
+        name: id.name.clone(),
+    };
+    let backend = Backend {
+        exists: true,
+        ready_endpoints: 1,
+    };
+    observed.backends.insert(service, backend);
 }
 
 /// Records an object of the release as applied; in full where something happens to it.

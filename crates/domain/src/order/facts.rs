@@ -97,10 +97,7 @@ impl Facts {
             }
             ("apiextensions.k8s.io", "CustomResourceDefinition") => {
                 facts.defines = definition(&value);
-                facts.services =
-                    service_ref(&value["spec"]["conversion"]["webhook"]["clientConfig"]["service"])
-                        .into_iter()
-                        .collect();
+                facts.services = pointed_at(&id.group_kind(), &value);
             }
             _ => {
                 facts.registers = registered_api(&id.group_kind(), &value);
@@ -151,6 +148,16 @@ pub fn registered_services(kind: &GroupKind, value: &Value) -> Vec<ServiceRef> {
     services.sort();
     services.dedup();
     services
+}
+
+/// The Services that an object points at: a registration, or a definition whose
+/// conversion a webhook does.
+pub fn pointed_at(kind: &GroupKind, value: &Value) -> Vec<ServiceRef> {
+    if kind.is("apiextensions.k8s.io", "CustomResourceDefinition") {
+        let client = &value["spec"]["conversion"]["webhook"]["clientConfig"];
+        return service_ref(&client["service"]).into_iter().collect();
+    }
+    registered_services(kind, value)
 }
 
 fn items(value: &Value) -> impl Iterator<Item = &Value> {

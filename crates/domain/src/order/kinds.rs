@@ -212,6 +212,19 @@ impl DeletionClass {
         Self::Definitions,
         Self::Namespaces,
     ];
+
+    /// The standard stage in which such objects are applied.
+    pub fn stage(self) -> StageName {
+        match self {
+            Self::CustomResources => StageName::Resources,
+            Self::Registrations => StageName::Registrations,
+            Self::Workloads => StageName::Workloads,
+            Self::Services => StageName::Services,
+            Self::Config => StageName::Config,
+            Self::Access => StageName::Access,
+            Self::Definitions | Self::Namespaces => StageName::Definitions,
+        }
+    }
 }
 
 /// When an object of this kind is deleted.

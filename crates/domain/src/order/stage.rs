@@ -94,6 +94,14 @@ impl StageName {
         }
     }
 
+    /// The standard stage behind which a declared one stands.
+    pub fn behind(&self) -> Option<Self> {
+        match self {
+            Self::Declared(declared) => Self::STANDARD.get(declared.slot).cloned(),
+            _ => None,
+        }
+    }
+
     /// The name as bundles and reports write it.
     pub fn as_str(&self) -> &str {
         match self {
@@ -162,5 +170,7 @@ mod tests {
         let names: Vec<&str> = stages.iter().map(StageName::as_str).collect();
         assert_eq!(names, ["services", "stop", "hold", "workloads", "shrink"]);
         assert!(StageName::STANDARD.is_sorted());
+        assert_eq!(first.behind(), Some(StageName::Services));
+        assert_eq!(StageName::Services.behind(), None);
     }
 }

@@ -47,6 +47,11 @@ pub(super) fn run(ctx: &Ctx<'_>, draft: Draft, direction: Direction) -> Plan {
         stages: stages(&steps),
         steps,
         overlays,
+        assigned: ctx
+            .assigned
+            .iter()
+            .map(|(id, stage)| ((*id).clone(), stage.clone()))
+            .collect(),
         overrides,
         removal: None,
         findings,

@@ -4,11 +4,12 @@ mod adoption;
 mod definition;
 mod drift;
 mod emit;
+mod former;
 mod member;
 mod recreate;
 pub(super) mod refusal;
 
-pub(super) use definition::FIELD_IN_USE;
+pub(crate) use definition::FIELD_IN_USE;
 pub(super) use emit::{block, change, until};
 
 use super::draft::{Ctx, Draft};
@@ -87,10 +88,11 @@ fn absent(ctx: &Ctx<'_>, draft: &mut Draft, manifest: &Manifest) {
     let id = manifest.id();
     let unverified = match ctx.observed.predicted.get(id) {
         Some(Prediction::Creates | Prediction::Answer(_)) => None,
-        Some(Prediction::Unverified(why)) => Some(why.to_string()),
-        Some(Prediction::Refused(refusal)) => {
-            return block(ctx, draft, manifest, refusal::refused(refusal));
-        }
+        Some(Prediction::Unverified(_)) => former::unverified(ctx, manifest),
+        Some(Prediction::Refused(refusal)) => match former::unverified(ctx, manifest) {
+            None => return block(ctx, draft, manifest, refusal::refused(refusal)),
+            why => why,
+        },
         Some(Prediction::Conflict { fields, .. }) => {
             return block(
                 ctx,
@@ -99,7 +101,7 @@ fn absent(ctx: &Ctx<'_>, draft: &mut Draft, manifest: &Manifest) {
                 refusal::conflict(ctx, manifest, fields),
             );
         }
-        Some(Prediction::Immutable { .. }) | None => Some(Unverified::Offline.to_string()),
+        Some(Prediction::Immutable { .. }) | None => Some(Unverified::Offline),
     };
     let entry = ctx.observed.inventory.entries.get(id);
     let reason = if entry.is_some_and(|entry| entry.state == EntryState::Applied) {
@@ -107,7 +109,8 @@ fn absent(ctx: &Ctx<'_>, draft: &mut Draft, manifest: &Manifest) {
     } else {
         "it does not exist yet"
     };
-    change(ctx, draft, manifest, Action::Create, reason).unverified = unverified;
+    change(ctx, draft, manifest, Action::Create, reason).unverified =
+        unverified.map(|why| why.to_string());
     create(ctx, draft, manifest, reason);
 }
 

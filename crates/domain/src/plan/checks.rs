@@ -1,6 +1,7 @@
 //! What the bundle says must hold before a change: in preflight, and once more
 //! before each of its own stages.
 
+use super::access::operators::CANNOT_GRANT;
 use super::changes::FIELD_IN_USE;
 use super::draft::{Ctx, Draft};
 use super::model::{Desired, EdgeReason, Need, StepId, Until};
@@ -128,7 +129,7 @@ fn unused(ctx: &Ctx<'_>, draft: &mut Draft) {
     let checks = ctx.desired.sequence.checks.iter();
     let known: Vec<&str> = checks
         .map(|check| check.name.as_str())
-        .chain([FIELD_IN_USE])
+        .chain([FIELD_IN_USE, CANNOT_GRANT])
         .collect();
     let from = installed_version(ctx);
     let (release, to) = (&ctx.desired.name.release, &ctx.desired.version);

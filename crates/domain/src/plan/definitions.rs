@@ -7,11 +7,12 @@
 
 use serde_json::Value;
 
-use super::draft::{Ctx, Draft, Rewrite};
+use super::draft::{Ctx, Draft, Narrowing, Rewrite};
 use super::model::{Action, Body, Direction, EdgeReason, Need, NonSecret, Op, StepId, Until};
 use super::shrink::after_everything;
+use super::trust::{self, TRUSTED};
 use crate::definition::{
-    before_backend, is_definition, keeping, kept, rewritten, storage, unserved,
+    before_backend, is_definition, keeping, kept, rewritten, served, storage, unserved,
 };
 use crate::finding::{Finding, Kind};
 use crate::object::{Gvk, ObjectId, ServiceRef};
@@ -69,29 +70,46 @@ fn split(ctx: &Ctx<'_>, draft: &mut Draft, id: &ObjectId, direction: Direction) 
     let kept = kept(&wanted, live.value(), rules);
     let rewritten = rewritten(&wanted, live.value(), rules);
     let step = draft.done_by.get(id).copied();
-    let body = keeping(wanted.clone(), live.value(), &kept);
+    let trusted = trust::of_conversion(ctx, draft, id, (&wanted, live.value()));
+    let body = trusted.as_ref().unwrap_or(&wanted).clone();
+    let body = keeping(body, live.value(), &kept);
     let mut closing = None;
     let mut last = step;
     if let Some(step) = step {
         let planned = draft.at(step);
         let whole = (planned.op.clone(), planned.require.clone());
+        if trusted.is_some() || !kept.is_empty() {
+            send(draft, step, body.clone());
+        }
+        let planned = draft.at(step);
+        if trusted.is_some() {
+            planned.reason = format!("{}; {TRUSTED}", planned.reason);
+        }
         if !kept.is_empty() {
             let names: Vec<&str> = kept.iter().map(|rule| rule.from.as_str()).collect();
-            send(draft, step, body.clone());
-            let planned = draft.at(step);
             planned.reason = format!(
                 "{}; version {} stays until nothing is stored in it",
                 planned.reason,
                 names.join(", ")
             );
-            let without = unserved(body.clone(), &kept);
-            closing = Some((without, whole.0, whole.1));
+            let without = keeping(wanted.clone(), live.value(), &kept);
+            let without = unserved(without, &kept);
+            closing = Some((without, whole.0.clone(), whole.1.clone()));
         }
         if direction == Direction::Forward
             && let Some(service) = backend(ctx, id)
             && let Some(first) = before_backend(&body, live.value())
         {
             last = Some(convert_later(ctx, draft, step, &first, service));
+        }
+        // What closes a version says what git says of everything else.
+        if trusted.is_some() && closing.is_none() {
+            draft.narrowings.push(Narrowing {
+                id: id.clone(),
+                op: whole.0,
+                require: whole.1,
+                before: last,
+            });
         }
     }
     if let Some(rule) = rewritten.first() {
@@ -137,12 +155,8 @@ fn convert_later(
         planned.require.clone(),
     );
     let until = planned.until.take();
-    planned.until = crate::definition::versions(first)
-        .find(|name| {
-            let versions = first["spec"]["versions"].as_array().into_iter().flatten();
-            let mut versions = versions.filter(|version| version["served"] == true);
-            versions.any(|version| version["name"] == *name)
-        })
+    planned.until = served(first)
+        .next()
         .and_then(|name| gvk(first, name))
         .map(Until::Served);
     planned.reason = format!(

@@ -7,13 +7,14 @@
 use serde::Serialize;
 use serde_json::Value;
 
+use super::overlays::holds;
 use super::removal::Consented as Ended;
 use crate::doctor::{Evidence, Proof};
 use crate::gate;
 use crate::inventory::{Entry, EntryState, ReleaseName};
 use crate::object::{FieldPath, ServiceRef};
-use crate::observe::{LiveMeta, Registration};
-use crate::overlay::{Journaled, OverlayId, is_as_made};
+use crate::observe::{Former, LiveMeta, Registration};
+use crate::overlay::{Journaled, OverlayId, State, is_as_made};
 use crate::repo::Propagation as Consented;
 
 /// A deletion that was decided, with what proves that it is allowed.
@@ -35,6 +36,12 @@ pub enum Grant {
     Inventory,
     /// An applied member of a release that goes as a whole, with consent.
     Uninstall,
+    /// An applied member of the release whose objects are handed over: something
+    /// of this one takes over from it in another namespace.
+    Former {
+        /// The release that it was of.
+        release: ReleaseName,
+    },
     /// A run-time object recorded with its uid, or declared and matched.
     RunTimeObject {
         /// The Service by which it was matched.
@@ -69,6 +76,12 @@ pub enum Grant {
     /// names it, and it ends with the change.
     Overlay {
         /// The temporary change.
+        overlay: OverlayId,
+    },
+    /// A pod that its `DaemonSet` makes anew: its controller leaves that to us
+    /// while its roll-out is held.
+    Exchange {
+        /// The temporary change that holds it.
         overlay: OverlayId,
     },
     /// A gate of an upgrade that nobody carries out, and that somebody asked to
@@ -174,6 +187,19 @@ impl Deletion {
         })
     }
 
+    /// A workload of the release whose objects are handed over. None unless that
+    /// one applied it, and the live object is the very one and still its.
+    pub(super) fn of_former(entry: &Entry, live: &LiveMeta, former: &Former) -> Option<Self> {
+        let is_its = live.part_of() == Some(&former.apply_set);
+        let deletion = Self::of_member(entry, live, Propagation::Foreground);
+        deletion.filter(|_| is_its).map(|deletion| Self {
+            because: Grant::Former {
+                release: former.name.clone(),
+            },
+            ..deletion
+        })
+    }
+
     /// A run-time object whose reason to be is removed by this plan.
     pub(super) fn of_run_time_object(entry: &Entry, live: &LiveMeta) -> Option<Self> {
         let uid = entry.uid.clone().filter(|uid| *uid == live.uid)?;
@@ -247,6 +273,32 @@ impl Deletion {
         })
     }
 
+    /// A pod of a `DaemonSet` that makes it anew. None unless the journal has that
+    /// its roll-out is held, and it is the very one that controls the pod.
+    /// `metadata` is the pod's.
+    pub fn of_exchanged_pod(
+        (overlay, journaled): (&OverlayId, &Journaled),
+        metadata: &Value,
+    ) -> Option<Self> {
+        let object = &journaled.object;
+        let is_held = object.is("apps", "DaemonSet")
+            && journaled.state == State::On
+            && holds(&journaled.set.0);
+        let owners = metadata["ownerReferences"].as_array();
+        let is_its = owners
+            .into_iter()
+            .flatten()
+            .any(|owner| owner["controller"] == true && owner["uid"] == journaled.uid.as_str());
+        (is_held && is_its).then_some(Self {
+            uid: metadata["uid"].as_str()?.to_owned(),
+            resource_version: None,
+            propagation: Propagation::Background,
+            because: Grant::Exchange {
+                overlay: overlay.clone(),
+            },
+        })
+    }
+
     /// What `--fix` removes: any write to it since it was
     /// looked at makes the deletion fail.
     pub(crate) fn of_diagnosis(evidence: &Evidence) -> Self {
@@ -296,6 +348,9 @@ impl Deletion {
                 "it runs again: it failed, or it or what its pods read changed".to_owned()
             }
             Grant::Uninstall => "its release is taken away".to_owned(),
+            Grant::Former { release } => {
+                format!("of release {release}; what takes over from it lies in another namespace")
+            }
             Grant::RunTimeObject {
                 service: Some(service),
             } => format!("made at run time by the workload behind Service {service}, which goes"),
@@ -306,6 +361,9 @@ impl Deletion {
                 format!("no longer wanted, and nothing answers behind Service {service}")
             }
             Grant::Overlay { overlay } => format!("was there for a while only (gate {overlay})"),
+            Grant::Exchange { overlay } => {
+                format!("its DaemonSet makes it anew (overlay {overlay})")
+            }
             Grant::Gate { release } => {
                 format!("was a gate of an upgrade of {release}, which nobody carries out")
             }
@@ -329,7 +387,7 @@ mod tests {
 
     use super::*;
     use crate::object::ObjectId;
-    use crate::overlay::{MANAGER, OnFailure, State};
+    use crate::overlay::{MANAGER, OnFailure};
     use crate::plan::NonSecret;
 
     /// A binding that was made, or was to be made (without `uid`), and a live one.
@@ -371,5 +429,43 @@ mod tests {
         // What was there before is put back and not deleted.
         journaled.original = NonSecret(body("edit"));
         assert_eq!(Deletion::of_stand_in((&id, &journaled), &there), None);
+    }
+
+    /// A `DaemonSet` with uid `d`, and a pod with an owner.
+    #[rstest]
+    #[case::held("OnDelete", State::On, json!({"controller": true, "uid": "d"}), true)]
+    #[case::not_yet("OnDelete", State::Intended, json!({"controller": true, "uid": "d"}), false)]
+    #[case::not_held("RollingUpdate", State::On, json!({"controller": true, "uid": "d"}), false)]
+    #[case::of_another_one("OnDelete", State::On, json!({"controller": true, "uid": "e"}), false)]
+    #[case::not_controlled("OnDelete", State::On, json!({"uid": "d"}), false)]
+    fn a_pod_is_exchanged_while_its_roll_out_is_held(
+        #[case] strategy: &str,
+        #[case] state: State,
+        #[case] owner: Value,
+        #[case] expected: bool,
+    ) {
+        let object = ObjectId::new("apps", "DaemonSet", Some("web"), "agent");
+        let set = json!({"spec": {"updateStrategy": {"type": strategy}}});
+        let id = OverlayId::new("agents", &object, &set);
+        let journaled = Journaled {
+            object,
+            uid: "d".to_owned(),
+            state,
+            set: NonSecret(set),
+            original: NonSecret(json!({"spec": {"updateStrategy": {"type": "RollingUpdate"}}})),
+            owners: Vec::new(),
+            on_failure: OnFailure::Keep { max_age: None },
+            until: "agents".to_owned(),
+            since: Timestamp::UNIX_EPOCH,
+            attempt: "v2".to_owned(),
+        };
+        let pod = json!({"uid": "p", "ownerReferences": [owner]});
+        let deletion = Deletion::of_exchanged_pod((&id, &journaled), &pod);
+        assert_eq!(deletion.is_some(), expected);
+        assert!(deletion.is_none_or(|deletion| deletion.uid() == "p"
+            && deletion.because()
+                == &Grant::Exchange {
+                    overlay: id.clone()
+                }));
     }
 }

@@ -11,7 +11,9 @@ use super::draft::{Ctx, Draft};
 use super::model::{Action, Direction, EdgeReason, Need, StepId, Until};
 use crate::object::ObjectId;
 use crate::observe::Served;
+pub(super) use dependencies::answering;
 use dependencies::{Dependency, dependencies};
+pub(super) use endpoints::wait_for;
 use reverse::{Turned, turn};
 
 /// Turns what objects say about each other into edges, and blocks what needs a

@@ -11,14 +11,23 @@ use std::collections::{BTreeMap, BTreeSet};
 use jiff::SignedDuration;
 
 use super::draft::{Ctx, Draft};
+use super::edges::wait_for;
 use super::handover::{self, unregistered};
 use super::model::{Action, Course, EdgeReason, Need, NonSecret, Op, Overlay, Step, StepId, Until};
+use super::overlays::stops_pods;
+use super::verify::services;
 use crate::finding::{Finding, Kind};
 use crate::gate::{Closed, Gate, Operation, account, probe};
-use crate::object::ObjectId;
+use crate::object::{ObjectId, ServiceRef};
 use crate::order::StageName;
 use crate::overlay::{Journaled, OnFailure, OverlayId};
 use crate::repo::GateRule;
+
+/// The kinds of what guards objects while no gate does.
+const WEBHOOKS: [&str; 2] = [
+    "MutatingWebhookConfiguration",
+    "ValidatingWebhookConfiguration",
+];
 
 /// Name of the gate of what an upgrade brings.
 const NEW_KINDS: &str = "new-apis";
@@ -260,8 +269,13 @@ fn is_custom(group: &str) -> bool {
 
 /// What a gate of a former run closed.
 fn still_closed(journaled: &Journaled) -> Vec<Closed> {
-    let gate: Option<Gate> = serde_json::from_value(journaled.set.0.clone()).ok();
-    gate.map(|gate| gate.closed).unwrap_or_default()
+    closed_by(&journaled.set).unwrap_or_default()
+}
+
+/// What a gate closes, as it is written down; none of what is no gate.
+fn closed_by(written: &NonSecret) -> Option<Vec<Closed>> {
+    let gate: Option<Gate> = serde_json::from_value(written.0.clone()).ok();
+    gate.map(|gate| gate.closed)
 }
 
 /// API groups behind which another server stands, which asks no policy of ours;
@@ -342,6 +356,70 @@ pub(super) fn close(
         draft.edge(step, Need::Ready, later, EdgeReason::Overlay);
     }
     (index, step)
+}
+
+/// Makes the steps that lift gates wait until something answers behind the
+/// webhooks for which they stood: a webhook may be there before its endpoints
+/// are. Only what can be there by then is waited for. `after` is what comes
+/// before each such wait.
+pub(super) fn answered(ctx: &Ctx<'_>, draft: &mut Draft, lifts: &[StepId], after: Option<StepId>) {
+    if !ctx.policy.wait {
+        return;
+    }
+    let mut waits: BTreeMap<(StageName, ServiceRef), Option<StepId>> = BTreeMap::new();
+    for &lift in lifts {
+        let stage = draft.steps[lift.0].stage.clone();
+        for service in stood_for(ctx, draft, lift) {
+            let workloads = ctx.backends(&service);
+            let is_stopped = |id: &ObjectId| {
+                let mut overlays = draft.overlays.iter();
+                overlays.any(|one| {
+                    one.object == *id && one.until > stage && stops_pods(id, &one.patch.0)
+                })
+            };
+            let comes_later = |id: &&ObjectId| ctx.stage_of(id) > stage || is_stopped(id);
+            if workloads.iter().any(comes_later) {
+                continue;
+            }
+            let key = (stage.clone(), service.clone());
+            let wait = *waits.entry(key).or_insert_with(|| {
+                let reason = "a gate stands for the webhooks behind it until it answers";
+                let wait = wait_for(ctx, draft, stage.clone(), &service, reason)?;
+                if let Some(after) = after {
+                    draft.edge(after, Need::Applied, wait, EdgeReason::Barrier);
+                }
+                Some(wait)
+            });
+            if let Some(wait) = wait {
+                draft.edge(wait, Need::Ready, lift, EdgeReason::Overlay);
+            }
+        }
+    }
+}
+
+/// The Services of webhooks that guard what a gate closed: of those that the
+/// release ships by what they intercept, of those that its pods register all.
+fn stood_for(ctx: &Ctx<'_>, draft: &Draft, lift: StepId) -> BTreeSet<ServiceRef> {
+    let id = draft.steps[lift.0].overlay.as_ref();
+    let mut overlays = draft.overlays.iter();
+    let overlay = overlays.find(|overlay| Some(&overlay.id) == id);
+    let Some(closed) = overlay.and_then(|overlay| closed_by(&overlay.patch)) else {
+        return BTreeSet::new();
+    };
+    let groups: BTreeSet<&String> = closed.iter().flat_map(|one| &one.groups).collect();
+    let shipped = ctx.facts.values().filter(|facts| {
+        let mut rules = facts.intercepts.iter();
+        rules.any(|rule| rule.group == "*" || groups.contains(&rule.group))
+    });
+    let registered = ctx.desired.runtime_objects.iter();
+    let registered = registered
+        .filter(|object| !object.optional && WEBHOOKS.contains(&object.kind.as_str()))
+        .filter_map(|object| object.service.as_deref())
+        .flat_map(|name| services(ctx, name));
+    shipped
+        .flat_map(|facts| facts.services.iter().cloned())
+        .chain(registered)
+        .collect()
 }
 
 /// What tells that a gate is in force, or not any more.

@@ -6,7 +6,11 @@
 //! when the change fails before the successor is ready. A product moves where
 //! its bundle says so, and where its pods registered themselves, as they would
 //! stand in the way of their successors. What answers behind a registration of
-//! the release itself goes on until that points elsewhere.
+//! the release itself goes on until that points elsewhere. What another release
+//! hands over is emptied in the same way where it runs in another namespace.
+
+mod copies;
+mod former;
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -21,11 +25,13 @@ use super::model::{
 };
 use super::overlays::{Begin, End, Progress, Wanted};
 use crate::finding::{Finding, Kind};
-use crate::inventory::{EntryState, Installed, Inventory};
+use crate::inventory::{EntryState, Installed};
 use crate::object::{Manifest, ObjectId, ServiceRef, annotations};
-use crate::observe::Live;
+use crate::observe::{Former, Live, Observed};
 use crate::order::StageName;
 use crate::overlay::{OnFailure, OverlayId};
+use former::is_of_former;
+pub(super) use former::succeed;
 
 /// What the temporary changes of a handover are called, and its gate.
 pub(super) const NAME: &str = "handover";
@@ -41,17 +47,21 @@ const NOWHERE: &str = "pleach.dev/emptied";
 const LINGER: SignedDuration = SignedDuration::from_secs(2);
 
 impl Desired {
+    /// Whether the members have to be read of the release whose objects are
+    /// handed over.
+    pub fn needs_former(&self, record: Option<&Installed>) -> bool {
+        self.terms.former_is_given_up && Progress::of(self, record).unfinished
+    }
+
     /// Workloads of a former place that have to be read: members that something
-    /// takes over from, and, where nothing is recorded, what runs in a
+    /// takes over from, those of a release that hands its objects over with the
+    /// Services beside them, and, where nothing is recorded, what runs in a
     /// namespace that the bundle says it comes from.
-    pub fn counterparts(
-        &self,
-        record: Option<&Installed>,
-        inventory: &Inventory,
-    ) -> BTreeSet<ObjectId> {
-        if !Progress::of(self, record).unfinished {
+    pub fn counterparts(&self, observed: &Observed) -> BTreeSet<ObjectId> {
+        if !Progress::of(self, observed.installed.as_ref()).unfinished {
             return BTreeSet::new();
         }
+        let inventory = &observed.inventory;
         let wanted: BTreeSet<&ObjectId> = self
             .manifests
             .iter()
@@ -62,10 +72,22 @@ impl Desired {
             .iter()
             .map(|id| (id.kind.as_str(), id.name.as_str()))
             .collect();
+        let comes = |id: &ObjectId| names.contains(&(id.kind.as_str(), id.name.as_str()));
+        let former = observed.former.iter().flat_map(Former::applied);
+        let former: Vec<&ObjectId> = former.map(|(id, _)| id).collect();
+        let places: BTreeSet<&Option<String>> = former
+            .iter()
+            .filter(|id| has_pods(id) && comes(id) && !wanted.contains(*id))
+            .map(|id| &id.namespace)
+            .collect();
+        let former = former.into_iter().filter(|id| {
+            let is_workload = has_pods(id) && comes(id);
+            places.contains(&id.namespace) && (is_workload || id.is("", "Service"))
+        });
         let leaving = inventory.entries.iter();
         let leaving = leaving
             .filter(|(id, entry)| entry.state == EntryState::Applied && has_pods(id))
-            .filter(|(id, _)| names.contains(&(id.kind.as_str(), id.name.as_str())))
+            .filter(|(id, _)| comes(id))
             .map(|(id, _)| id.clone());
         let unknown = self
             .sequence
@@ -84,6 +106,7 @@ impl Desired {
         });
         leaving
             .chain(unknown)
+            .chain(former.cloned())
             .filter(|id| !wanted.contains(id))
             .collect()
     }
@@ -98,7 +121,7 @@ fn has_pods(id: &ObjectId) -> bool {
 /// registration settle that gets another backend.
 pub(super) fn run(ctx: &Ctx<'_>, draft: &mut Draft) {
     refuse_unrecorded(ctx, draft);
-    copy(ctx, draft);
+    copies::run(ctx, draft);
     for id in retargeted(ctx, draft) {
         if let Some(step) = draft.done_by.get(&id).copied().filter(|_| ctx.policy.wait) {
             draft.at(step).until = Some(Until::Ready { stable_for: LINGER });
@@ -133,64 +156,20 @@ fn refuse_unrecorded(ctx: &Ctx<'_>, draft: &mut Draft) {
     }
 }
 
-/// Copies what users keep in the former place, before the workloads that read it.
-fn copy(ctx: &Ctx<'_>, draft: &mut Draft) {
-    let record = ctx.observed.installed.as_ref();
-    if !Progress::of(ctx.desired, record).unfinished {
-        return;
-    }
-    let entries = &ctx.observed.inventory.entries;
-    for rule in &ctx.desired.sequence.moves {
-        let is_left = entries
-            .keys()
-            .any(|id| id.namespace.as_ref() == Some(&rule.from) && !ctx.is_desired(id));
-        if !is_left {
-            continue;
-        }
-        for one in &rule.copy {
-            let at = |namespace: &str| {
-                ObjectId::new(&one.kind.group, &one.kind.kind, Some(namespace), &one.name)
-            };
-            let (from, to) = (at(&rule.from), at(&rule.to));
-            if ctx.is_desired(&to) || ctx.is_desired(&from) {
-                let message = format!("{to} is to be copied, but the release has it itself");
-                let finding = Finding::error(Kind::Repository, "copy-of-own", message);
-                draft.findings.push(finding.at(rule.origin.clone()));
-                continue;
-            }
-            let namespace = ObjectId::new("", "Namespace", None, &rule.to);
-            let is_copied = entries.contains_key(&to);
-            if is_copied || draft.action(&namespace) == Some(Action::Blocked) {
-                continue;
-            }
-            let reason = format!("from {from}, if there is one; what exists stays");
-            let op = Op::Copy {
-                from,
-                to: to.clone(),
-            };
-            let step = draft.step(ctx, StageName::Config, to, op, &reason);
-            // That of the release may be made without a manifest.
-            let made = draft.steps.iter();
-            let made = made.filter(|step| step.op.applies() && step.object == namespace);
-            let made: Vec<StepId> = made.map(|step| step.id).collect();
-            for made in made {
-                draft.edge(made, Need::Applied, step, EdgeReason::Namespace);
-            }
-            for workload in draft.workloads(ctx) {
-                if draft.steps[workload.0].object.namespace.as_ref() == Some(&rule.to) {
-                    draft.edge(step, Need::Applied, workload, EdgeReason::Reference);
-                }
-            }
-        }
-    }
-}
-
 /// Registrations of the release that point at a Service which goes.
 fn retargeted(ctx: &Ctx<'_>, draft: &Draft) -> Vec<ObjectId> {
     let registrations = ctx.observed.registrations.iter();
     registrations
-        .filter(|one| ctx.is_desired(&one.id) && draft.action(&one.id) == Some(Action::Update))
-        .filter(|one| one.services.iter().any(|it| draft.leaving.contains(it)))
+        .filter(|one| ctx.is_desired(&one.id))
+        .filter(|one| {
+            let action = draft.action(&one.id);
+            let mut services = one.services.iter();
+            match action {
+                Some(Action::Update) => services.any(|it| draft.leaving.contains(it)),
+                Some(Action::Adopt) => services.any(|it| is_of_former(ctx, it)),
+                _ => false,
+            }
+        })
         .map(|one| one.id.clone())
         .collect()
 }
@@ -286,15 +265,21 @@ fn passing(
         .iter()
         .filter(|one| ctx.is_desired(&one.id))
         .flat_map(|one| &one.services)
-        .filter(|service| draft.leaving.contains(service))
+        .filter(|service| draft.leaving.contains(service) || is_of_former(ctx, service))
         .collect();
+    let former = ctx.observed.former.as_ref();
+    let is_handed_over = |old: &ObjectId| {
+        let members = &ctx.observed.inventory.entries;
+        former.is_some_and(|former| former.inventory.entries.contains_key(old))
+            && !members.contains_key(old)
+    };
     let pruned = draft.pruned.iter().map(|one| &one.id);
     pruned
         .filter(|old| has_pods(old))
         .filter_map(|old| {
             let is_moved = |new: &&&ObjectId| {
                 let pair = (old.namespace.clone(), new.namespace.clone());
-                new.group == old.group && moves.contains(&pair)
+                new.group == old.group && (moves.contains(&pair) || is_handed_over(old))
             };
             let new = ctx.named(&old.kind, &old.name).iter().find(is_moved)?;
             Some((old.clone(), (*new).clone()))
@@ -329,7 +314,12 @@ fn is_behind(ctx: &Ctx<'_>, service: &ServiceRef, workload: &ObjectId) -> Option
     if workload.namespace.as_ref() != Some(&service.namespace) {
         return Some(false);
     }
-    let live = ctx.observed.full.get(&service.id())?;
+    let observed = ctx.observed;
+    let id = service.id();
+    let live = observed
+        .full
+        .get(&id)
+        .or_else(|| observed.targets.get(&id))?;
     let selector = texts(&live.value()["spec"]["selector"]);
     let workload = ctx.observed.targets.get(workload)?;
     let labels = texts(&workload.value()["spec"]["template"]["metadata"]["labels"]);

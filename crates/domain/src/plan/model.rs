@@ -43,6 +43,9 @@ pub struct Plan {
     pub steps: Vec<Step>,
     /// Temporary changes.
     pub overlays: Vec<Overlay>,
+    /// Objects that the bundle assigns to a stage: what the record keeps of them.
+    #[serde(skip)]
+    pub assigned: BTreeMap<ObjectId, StageName>,
     /// Checks that do not hold and do not matter this once.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub overrides: Vec<Override>,
@@ -297,7 +300,7 @@ pub enum EdgeReason {
     Reference,
     /// A registration needs the workload behind its Service.
     Backend,
-    /// A custom resource is intercepted by a registration.
+    /// A custom resource is intercepted by a registration, and by who answers it.
     Intercepts,
     /// Annotation `pleach.dev/after`.
     After,

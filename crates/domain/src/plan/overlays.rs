@@ -29,8 +29,9 @@ use crate::overlay::{Journaled, OnFailure, OverlayId, project};
 use between::Place;
 pub(super) use between::{before_later, descendants};
 use rollout::Rollout;
+pub(super) use rollout::holds;
 use wanted::wanted;
-pub(super) use wanted::{Begin, End, Wanted};
+pub(super) use wanted::{Begin, End, Wanted, stops_pods};
 
 /// How far a change of the release is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -185,6 +186,9 @@ pub(super) fn run(ctx: &Ctx<'_>, draft: &mut Draft) {
     for ((stage, place), steps) in groups {
         between::place(ctx, draft, &steps, &stage, place);
     }
+    for steps in early.values() {
+        gate::answered(ctx, draft, steps, None);
+    }
     for (stage, steps) in early {
         between::place(ctx, draft, &steps, &stage, Place::After);
     }
@@ -279,6 +283,7 @@ pub(super) fn finish(ctx: &Ctx<'_>, draft: &mut Draft) {
         .into_iter()
         .map(|late| lift(ctx, draft, late.overlay, late.set, StageName::Ungate))
         .collect();
+    gate::answered(ctx, draft, &lifts, draft.verified);
     let why = EdgeReason::Overlay;
     let reason = "temporary changes stay until everything before is done";
     draft.all_before(ctx, StageName::Ungate, &before, &lifts, &why, reason);
@@ -343,7 +348,7 @@ fn drop_unwanted(
             .map(|step| step.id)
             .collect();
         let apply = draft.done_by.get(&journaled.object).copied();
-        if let Some(apply) = apply.filter(|_| rollout::holds(&journaled.set.0)) {
+        if let Some(apply) = apply.filter(|_| holds(&journaled.set.0)) {
             // Let go before, what nobody wants any more would be rolled out.
             let stage = draft.steps[apply.0].stage.clone();
             let step = lift(ctx, draft, index, None, stage);

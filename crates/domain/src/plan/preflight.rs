@@ -3,7 +3,8 @@
 use super::draft::{Ctx, Draft};
 use super::model::Direction;
 use super::version;
-use crate::finding::{Finding, Kind};
+use crate::depends;
+use crate::finding::{Finding, Kind, Severity};
 
 /// Checks cluster, repository and version; says which way the version goes.
 pub(super) fn run(ctx: &Ctx<'_>, draft: &mut Draft) -> Direction {
@@ -11,6 +12,7 @@ pub(super) fn run(ctx: &Ctx<'_>, draft: &mut Draft) -> Direction {
     check_repository(ctx, draft);
     check_tooling(ctx, draft);
     check_grants(ctx, draft);
+    check_hindrances(ctx, draft, depends::NOT_READY);
     version::check(ctx, draft)
 }
 
@@ -20,6 +22,7 @@ pub(super) fn before_removal(ctx: &Ctx<'_>, draft: &mut Draft) {
     check_repository(ctx, draft);
     check_tooling(ctx, draft);
     check_grants(ctx, draft);
+    check_hindrances(ctx, draft, depends::STILL_NEEDED);
 }
 
 fn check_cluster(ctx: &Ctx<'_>, draft: &mut Draft) {
@@ -92,5 +95,20 @@ fn check_grants(ctx: &Ctx<'_>, draft: &mut Draft) {
         draft
             .findings
             .push(Finding::error(Kind::Cluster, "missing-right", one.explain()).hint(one.hint()));
+    }
+}
+
+/// Other releases and objects come before this one; where the same command
+/// brings them about before it, that is only told.
+fn check_hindrances(ctx: &Ctx<'_>, draft: &mut Draft, code: &str) {
+    for one in &ctx.observed.hindrances {
+        let severity = if one.comes_first {
+            Severity::Note
+        } else {
+            Severity::Error
+        };
+        let mut finding = Finding::new(severity, Kind::Policy, code, one.message.clone());
+        finding.place.clone_from(&one.place);
+        draft.findings.push(finding);
     }
 }

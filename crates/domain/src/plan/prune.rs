@@ -88,8 +88,7 @@ fn is_copy(ctx: &Ctx<'_>, id: &ObjectId) -> bool {
     let mut moves = ctx.desired.sequence.moves.iter();
     moves.any(|rule| {
         let mut copied = rule.copy.iter();
-        id.namespace.as_ref() == Some(&rule.to)
-            && copied.any(|one| one.kind == id.group_kind() && one.name == id.name)
+        id.namespace.as_ref() == Some(&rule.to) && copied.any(|one| one.names(id))
     })
 }
 
@@ -148,7 +147,7 @@ fn say_unlisted(ctx: &Ctx<'_>, draft: &mut Draft) {
 }
 
 /// Why nothing may be pruned at all.
-fn hold(ctx: &Ctx<'_>, draft: &mut Draft) -> Option<String> {
+pub(super) fn hold(ctx: &Ctx<'_>, draft: &mut Draft) -> Option<String> {
     let unseen = unseen_registrations(ctx, draft);
     if let Some((kind, why)) = &unseen {
         draft.findings.push(Finding::warning(

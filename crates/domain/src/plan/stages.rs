@@ -8,7 +8,7 @@ use super::draft::{Ctx, Draft};
 use super::model::{Direction, EdgeReason, Need, Op, Step, StepId, Until};
 use super::verify::reached;
 use crate::finding::{Finding, Kind};
-use crate::object::{Manifest, ObjectId};
+use crate::object::ObjectId;
 use crate::order::{StageName, is_builtin_group};
 use crate::repo::{Matcher, RolloutRule, Selector, StageRule};
 
@@ -57,25 +57,15 @@ pub(super) fn assign<'a>(ctx: &Ctx<'a>) -> BTreeMap<&'a ObjectId, StageName> {
         if selectors.is_empty() {
             continue;
         }
-        let labels = labels(manifest);
+        let object = manifest.value();
         let selects = |(_, matchers): &&(&StageRule, Vec<Matcher>)| {
-            matchers.iter().any(|one| one.matches(id, &labels))
+            matchers.iter().any(|one| one.is_about(id, &object))
         };
         if let Some((rule, _)) = selectors.iter().find(selects) {
             assigned.insert(id, rule.stage.clone());
         }
     }
     assigned
-}
-
-fn labels(manifest: &Manifest) -> BTreeMap<String, String> {
-    let value = manifest.value();
-    let labels = value["metadata"]["labels"].as_object();
-    labels
-        .into_iter()
-        .flatten()
-        .filter_map(|(key, value)| Some((key.clone(), value.as_str()?.to_owned())))
-        .collect()
 }
 
 /// Gives the stages the order of the way back: what is applied in them goes back
@@ -207,7 +197,7 @@ fn point_out_unused(ctx: &Ctx<'_>, draft: &mut Draft, rule: &StageRule) {
         let matcher = selector.matcher();
         let is_met = ctx.manifests.iter().any(|(id, manifest)| {
             let is_candidate = selector.kind == "*" || selector.kind == id.kind;
-            is_candidate && matcher.matches(id, &labels(manifest))
+            is_candidate && matcher.is_about(id, &manifest.value())
         });
         if !is_met {
             let message = format!(

@@ -9,6 +9,7 @@ mod configuration;
 mod contended;
 mod definitions;
 mod edges;
+mod former;
 mod gates;
 mod handover;
 mod ignore;

@@ -1,5 +1,5 @@
-//! Certificates that registrations trust: while pods of two versions answer,
-//! those of both are trusted.
+//! Certificates that registrations and the conversion of definitions trust:
+//! while pods of two versions answer, those of both are trusted.
 //!
 //! What git has and what the server has now are sent as one bundle, together
 //! with the Service. In stage `shrink`, when nothing of the former version is
@@ -21,6 +21,10 @@ use crate::order::StageName;
 const BEGIN: &str = "-----BEGIN CERTIFICATE-----";
 const END: &str = "-----END CERTIFICATE-----";
 
+/// What is said of a step that keeps certificates.
+pub(super) const TRUSTED: &str =
+    "the certificates that the former pods answer with are trusted until the end";
+
 /// Keeps the trusted certificates in the steps that would take them away.
 pub(super) fn widen(ctx: &Ctx<'_>, draft: &mut Draft) {
     if !may_pods_be_exchanged(ctx, draft) {
@@ -29,8 +33,9 @@ pub(super) fn widen(ctx: &Ctx<'_>, draft: &mut Draft) {
     let registrations: Vec<ObjectId> = draft
         .changes
         .values()
-        .filter(|change| change.stage == Some(StageName::Registrations) && is_of_git(change))
+        .filter(|change| is_of_git(change))
         .map(|change| change.object.clone())
+        .filter(|id| ctx.stage_of_kind(id) == StageName::Registrations)
         .collect();
     for id in registrations {
         let (Some(manifest), Some(live), Some(step)) = (
@@ -50,10 +55,7 @@ pub(super) fn widen(ctx: &Ctx<'_>, draft: &mut Draft) {
         if let Op::Apply { body, .. } = &mut planned.op {
             *body = Body::Inline(NonSecret(wider));
         }
-        planned.reason = format!(
-            "{}; the certificates that the former pods answer with are trusted until the end",
-            planned.reason
-        );
+        planned.reason = format!("{}; {TRUSTED}", planned.reason);
         draft.narrowings.push(Narrowing {
             id,
             op,
@@ -61,6 +63,24 @@ pub(super) fn widen(ctx: &Ctx<'_>, draft: &mut Draft) {
             before: Some(step),
         });
     }
+}
+
+/// A definition that goes on trusting what the former pods behind its conversion
+/// answer with; none where git says all of it.
+pub(super) fn of_conversion(
+    ctx: &Ctx<'_>,
+    draft: &Draft,
+    id: &ObjectId,
+    (wanted, live): (&Value, &Value),
+) -> Option<Value> {
+    let is_changed = draft.changes.get(id).is_some_and(is_of_git);
+    if !is_changed || !may_pods_be_exchanged(ctx, draft) {
+        return None;
+    }
+    let mut wider = wanted.clone();
+    let client = wider.pointer_mut("/spec/conversion/webhook/clientConfig")?;
+    let former = &live["spec"]["conversion"]["webhook"]["clientConfig"];
+    add(client, former).then_some(wider)
 }
 
 /// Adds what the live object trusts to what the wanted one does. Says whether

@@ -26,7 +26,9 @@ pub(super) fn run(ctx: &Ctx<'_>, draft: &mut Draft) {
         return;
     }
     wait_for_unchanged(ctx, draft);
-    wait_for_run_time(ctx, draft);
+    if ctx.observed.focus.is_none() {
+        wait_for_run_time(ctx, draft);
+    }
     let earlier: Vec<(StepId, Need)> = draft.steps.iter().map(reached).collect();
     let reason = "everything is ready before anything is pruned";
     let barrier = draft.wait(ctx, StageName::Verify, ctx.release(), None, reason);
@@ -53,6 +55,13 @@ fn wait_for_unchanged(ctx: &Ctx<'_>, draft: &mut Draft) {
         .filter(|change| change.action == Action::Unchanged)
         .map(|change| change.object.clone())
         .filter(|id| ctx.is_desired(id) && !draft.awaited.contains_key(id))
+        // What was not looked at was ready, and nobody has touched it.
+        .filter(|id| {
+            ctx.observed
+                .focus
+                .as_ref()
+                .is_none_or(|some| some.contains(id))
+        })
         // It may be gone by now.
         .filter(|id| !ctx.desired.has_run(id, &ctx.observed.journal))
         .collect();
@@ -129,7 +138,7 @@ fn wait_for_one(
 }
 
 /// The Services of the release with a name, in whichever namespace.
-fn services(ctx: &Ctx<'_>, name: &str) -> Vec<ServiceRef> {
+pub(super) fn services(ctx: &Ctx<'_>, name: &str) -> Vec<ServiceRef> {
     ctx.named("Service", name)
         .iter()
         .filter(|id| id.group.is_empty())

@@ -250,7 +250,9 @@ fn check_kubernetes(ctx: &Ctx<'_>, draft: &mut Draft) {
     let installed = installed.and_then(|record| record.installed.as_ref());
     let is_new = installed.is_none_or(|attempt| attempt.version != ctx.desired.version);
     draft.findings.push(if is_new {
-        Finding::error(Kind::Policy, "kubernetes-version", message)
+        Finding::error(Kind::Policy, "kubernetes-version", message).hint(
+            "pin a version that is for it, or upgrade the cluster first; `kubernetes` of the bundle says what a version is for",
+        )
     } else {
         Finding::warning(Kind::Policy, "kubernetes-version", message)
     });

@@ -13,7 +13,7 @@ use crate::repo::format::ReadinessRule;
 use crate::repo::well_known_group;
 
 /// What rules may name: the object by its fields, and as a whole.
-const NAMES: &[&str] = &[
+pub(crate) const NAMES: &[&str] = &[
     "item",
     "apiVersion",
     "kind",

@@ -118,6 +118,24 @@ impl Engine {
         }
     }
 
+    /// Renders one message from a context of its own, without shared files.
+    pub(super) fn of_message(context: &serde_json::Value) -> Self {
+        let (library, asked) = (Library::default(), Arc::default());
+        Self {
+            env: sandbox(&library, &asked),
+            library,
+            context: Value::from(Serde(context)),
+            asked,
+            values_files: Vec::new(),
+        }
+    }
+
+    /// What a template writes, without where each line of it comes from.
+    pub(super) fn render_text(&self, file: &str, source: &str) -> Result<String, Box<Finding>> {
+        self.run(file, source)
+            .map_err(|error| Box::new(self.finding(file, source, &error)))
+    }
+
     /// The files under `templates/` that were used, and those that were looked
     /// for in vain.
     pub(super) fn asked(&self) -> BTreeSet<String> {

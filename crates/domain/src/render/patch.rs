@@ -5,7 +5,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use serde_json::Value;
 
+use super::strategic;
 use crate::finding::{Finding, Kind};
+use crate::kinds::Schema;
 use crate::object::ObjectId;
 use crate::repo::{Matcher, Patch, PatchChange};
 
@@ -32,12 +34,7 @@ impl<'a> Target<'a> {
 
     /// Whether the patch is for an object.
     pub(super) fn meets(&self, id: &ObjectId, value: &Value) -> bool {
-        let labels = if self.patch.target.labels.is_empty() {
-            BTreeMap::new()
-        } else {
-            labels(value)
-        };
-        let meets = self.matcher.matches(id, &labels);
+        let meets = self.matcher.is_about(id, value);
         if meets {
             self.met.store(true, Ordering::Relaxed);
         }
@@ -61,7 +58,13 @@ pub(super) fn labels(value: &Value) -> BTreeMap<String, String> {
 }
 
 /// Applies a patch to an object, or leaves the object as it was and says why.
-pub(super) fn apply(patch: &Patch, id: &ObjectId, value: &mut Value) -> Result<(), Box<Finding>> {
+/// `schema` is that of its kind, if that is one of Kubernetes.
+pub(super) fn apply(
+    patch: &Patch,
+    id: &ObjectId,
+    value: &mut Value,
+    schema: Option<Schema<'_>>,
+) -> Result<(), Box<Finding>> {
     match &patch.change {
         PatchChange::Json(operations) => json_patch::patch(value, operations).map_err(|error| {
             let operation = operations
@@ -82,6 +85,10 @@ pub(super) fn apply(patch: &Patch, id: &ObjectId, value: &mut Value) -> Result<(
         }),
         PatchChange::Merge(change) => {
             json_patch::merge(value, change);
+            Ok(())
+        }
+        PatchChange::Strategic(change) => {
+            strategic::merge(value, change, schema);
             Ok(())
         }
     }
@@ -178,7 +185,7 @@ mod tests {
             origin: Origin::new("environments/a.yaml", 9),
         };
         let mut value = json!({"data": {"password": "hunter2"}});
-        let finding = apply(&patch, &id, &mut value).unwrap_err();
+        let finding = apply(&patch, &id, &mut value, None).unwrap_err();
         assert_eq!(
             finding.to_string(),
             "environments/a.yaml:9: Secret/shop/web: operation 1 of the patch \
@@ -196,7 +203,7 @@ mod tests {
             origin: Origin::new("x", 1),
         };
         let mut value = json!({"data": {"a": "1"}});
-        apply(&patch, &id, &mut value).unwrap();
+        apply(&patch, &id, &mut value, None).unwrap();
         assert_eq!(value, json!({"data": {"b": "2"}}));
     }
 }

@@ -392,7 +392,8 @@ impl Pass<'_> {
                 if !target.meets(&draft.id, &draft.value) {
                     continue;
                 }
-                match patch::apply(target.patch(), &draft.id, &mut draft.value) {
+                let schema = self.kinds.schema(&draft.gvk);
+                match patch::apply(target.patch(), &draft.id, &mut draft.value, schema) {
                     Ok(()) => changed = true,
                     Err(finding) => self.outcome.findings.push(*finding),
                 }

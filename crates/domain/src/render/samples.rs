@@ -60,6 +60,7 @@ pub(super) fn release(name: &str, files: &[&str], values: Value) -> ResolvedRele
         timeout: SignedDuration::from_mins(10),
         secret_fields: Vec::new(),
         runtime_objects: Vec::new(),
+        depends_on: Vec::new(),
         moved_from: None,
         block_uninstall: Vec::new(),
         versions: VersionPolicy::default(),

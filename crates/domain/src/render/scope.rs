@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use serde_json::Value;
 
 use super::source::Written;
-use crate::kinds::{KindTable, Scope};
+use crate::kinds::{KindTable, Schema, Scope};
 use crate::object::{ApiVersion, GroupKind, Gvk};
 
 /// What is known of a kind at a version.
@@ -68,6 +68,11 @@ impl<'a> Kinds<'a> {
         let gvk = gvk(object);
         let kind = gvk.group_kind();
         self.table.scope(&kind).is_some() && self.table.served(&gvk) && !is_definition(&kind)
+    }
+
+    /// What a kind of Kubernetes looks like.
+    pub(super) fn schema(&self, gvk: &Gvk) -> Option<Schema<'a>> {
+        self.table.schema(gvk)
     }
 
     /// The Kubernetes minor.

@@ -6,7 +6,7 @@ use super::decode::decode;
 use super::own::{Header, header, read_own, read_text};
 use super::suggest::nearest;
 use super::versions::{KnownVersion, semantic};
-use super::{FileTree, TreeEntry, TreeError, TreeKind, format, unsupported};
+use super::{FileTree, TreeEntry, TreeError, TreeKind, format};
 use crate::finding::{Finding, Kind};
 use crate::object::Origin;
 use crate::object::yaml::{Content, Entry, Node, parse_nodes};
@@ -175,7 +175,6 @@ impl Found {
             |version| format!("{}/{version}", self.folder),
         );
         decode::<format::Bundle>(&self.node, findings);
-        unsupported::in_bundle(&self.node, findings);
         let mut own = vec![format!("{}/bundle.yaml", self.folder)];
         let special = version.and_then(|_| {
             let path = format!("{folder}/version.yaml");
@@ -185,7 +184,6 @@ impl Found {
             own.push(path.clone());
             let node = read_own(tree, &path, "BundleVersion", findings)?;
             decode::<format::Bundle>(&node, findings);
-            unsupported::in_bundle(&node, findings);
             Some(node)
         });
         let mut files = Files {

@@ -4,15 +4,19 @@
 
 mod allow;
 mod claims;
+mod credentials;
 mod forge;
+mod notifications;
+mod ssh;
 
 use core::net::SocketAddr;
 use std::collections::BTreeMap;
 
+use self::credentials::credentials;
+use super::MemoryTree;
 use super::decode::decode;
 use super::format::{self, ForgeKind};
 use super::own::read_own;
-use super::{MemoryTree, unsupported};
 use crate::finding::{Finding, Kind};
 use crate::object::Origin;
 use crate::object::yaml::Node;
@@ -20,6 +24,11 @@ use crate::object::yaml::Node;
 pub use allow::Allow;
 pub use claims::{Branches, Claim, ClaimKey, Claimant, Heads, claims};
 pub use forge::{ForgeAddress, check_api};
+pub use notifications::{News, Notification};
+pub use ssh::SshAddress;
+
+/// The key of a Secret under which its kubeconfig is looked for.
+const KUBECONFIG_KEY: &str = "kubeconfig";
 
 /// The configuration of the loop.
 #[derive(Debug, Clone)]
@@ -28,8 +37,12 @@ pub struct Controller {
     pub listen: Option<SocketAddr>,
     /// Where metrics and probes are served; nowhere when left out.
     pub metrics: Option<SocketAddr>,
+    /// Whether changes of objects are watched.
+    pub drift_watch: bool,
     /// The repositories that are followed.
     pub repositories: Vec<WatchedRepository>,
+    /// Who is told of what.
+    pub notifications: Vec<Notification>,
 }
 
 /// A repository that is followed.
@@ -41,6 +54,8 @@ pub struct WatchedRepository {
     pub url: String,
     /// Who we are for it.
     pub auth: Auth,
+    /// File with the keys whose signatures count; none where commits need none.
+    pub keys: Option<String>,
     /// Whose webhooks are believed, and the file with what they are signed with.
     pub webhook: Option<(ForgeKind, String)>,
     /// The forge that is talked to; none where it is not.
@@ -77,6 +92,24 @@ pub enum Auth {
         /// File with the token.
         token: String,
     },
+    /// A key for ssh.
+    Ssh {
+        /// File with the private key.
+        key: String,
+        /// File with the keys of hosts.
+        known_hosts: String,
+    },
+    /// An app of GitHub, which asks for a token of its installation.
+    GithubApp {
+        /// Its id.
+        app: String,
+        /// Its installation.
+        installation: String,
+        /// File with its private key.
+        key: String,
+        /// Where the API is.
+        api: String,
+    },
 }
 
 /// Environments that may be synced from a repository, where to, and as whom.
@@ -101,6 +134,15 @@ pub enum ConnectionGrant {
     InCluster,
     /// A kubeconfig, as its file.
     Kubeconfig(String),
+    /// A kubeconfig in a Secret of the cluster that the loop runs in.
+    Secret {
+        /// Namespace of the Secret.
+        namespace: String,
+        /// Its name.
+        name: String,
+        /// The key of its data.
+        key: String,
+    },
 }
 
 /// How a repository is reached, by the look of its URL.
@@ -152,7 +194,6 @@ pub fn read(file: &str, content: Vec<u8>) -> Result<Controller, Vec<Finding>> {
     let node = read_own(&tree, file, "Controller", &mut findings);
     let controller = node.and_then(|node| {
         let said: Option<format::Controller> = decode(&node, &mut findings);
-        unsupported::in_controller(&node, &mut findings);
         Some(resolve(said?, &node, &mut findings))
     });
     findings.sort_by(|a, b| (&a.place, a).cmp(&(&b.place, b)));
@@ -192,10 +233,15 @@ fn resolve(said: format::Controller, node: &Node, findings: &mut Vec<Finding>) -
         }
         repositories.push(repository(said, node, findings));
     }
+    let nodes = node.get("notifications").map_or(&[][..], Node::items);
+    let told = said.notifications.unwrap_or_default();
+    let notifications = notifications::resolve(told, nodes, findings);
     Controller {
         listen,
         metrics,
+        drift_watch: said.drift_watch.unwrap_or(true),
         repositories,
+        notifications,
     }
 }
 
@@ -212,13 +258,22 @@ fn repository(
     if let Err(message) = check_url(&said.url, transport, said.auth.is_some()) {
         findings.push(error("invalid-value", format!("`url`: {message}")).at(place(node, "url")));
     }
-    if transport == Some(Transport::Ssh) {
-        findings.push(unsupported::at(place(node, "url"), "url: ssh"));
-    }
     let auth = match said.auth {
-        None => Auth::Anonymous,
-        Some(said) => auth(said, node, findings),
+        None => Some(Auth::Anonymous),
+        Some(auth) => credentials(auth, (&said.url, said.forge.as_ref()), node, findings),
     };
+    let is_key = matches!(auth, Some(Auth::Ssh { .. }));
+    if auth.is_some() && is_key != (transport == Some(Transport::Ssh)) {
+        let message = if is_key {
+            "`auth`: a key for ssh, and the URL is not one of ssh"
+        } else {
+            "`auth`: a repository over ssh needs `sshKeyFile` and `knownHostsFile`"
+        };
+        let place = node
+            .get("auth")
+            .map_or_else(|| place(node, "url"), Node::origin);
+        findings.push(error("invalid-value", message).at(place));
+    }
     let forge_grant = said
         .forge
         .as_ref()
@@ -238,7 +293,8 @@ fn repository(
     WatchedRepository {
         name: said.name,
         url: said.url,
-        auth,
+        auth: auth.unwrap_or(Auth::Anonymous),
+        keys: said.verify.map(|verify| verify.keys_file),
         webhook,
         forge: forge_grant,
         environments,
@@ -254,8 +310,11 @@ fn forge_grant(
 ) -> Option<ForgeGrant> {
     let node = repository.get("forge").unwrap_or(repository);
     let Some(token) = &said.token_file else {
+        let auth = repository.get("auth");
+        // An app asks the same API.
+        let is_app = auth.is_some_and(|auth| auth.get("githubApp").is_some());
         for (key, is_said) in [
-            ("url", said.url.is_some()),
+            ("url", said.url.is_some() && !is_app),
             ("previews", said.previews == Some(true)),
         ] {
             if is_said {
@@ -292,6 +351,9 @@ pub fn check_url(url: &str, transport: Option<Transport>, has_auth: bool) -> Res
     if is_web && authority.contains('@') {
         return Err("credentials belong into files that `auth` names, not into the URL".to_owned());
     }
+    if transport == Transport::Ssh {
+        SshAddress::parse(url)?;
+    }
     if has_auth && transport == Transport::Local {
         return Err("a folder of this machine takes no credentials".to_owned());
     }
@@ -299,24 +361,6 @@ pub fn check_url(url: &str, transport: Option<Transport>, has_auth: bool) -> Res
         return Err("credentials are sent over https only".to_owned());
     }
     Ok(())
-}
-
-fn auth(said: format::Auth, repository: &Node, findings: &mut Vec<Finding>) -> Auth {
-    let node = repository.get("auth").unwrap_or(repository);
-    match (said.username_file, said.password_file, said.token_file) {
-        (Some(username), Some(password), None) => Auth::Basic { username, password },
-        (None, None, Some(token)) => Auth::Bearer { token },
-        // Refused in words of their own.
-        (None, None, None) if said.ssh_key_file.is_some() || said.github_app.is_some() => {
-            Auth::Anonymous
-        }
-        _ => {
-            let message =
-                "`auth`: either `usernameFile` and `passwordFile`, or `tokenFile`".to_owned();
-            findings.push(error("invalid-value", message).at(node.origin()));
-            Auth::Anonymous
-        }
-    }
 }
 
 fn grant(
@@ -350,12 +394,15 @@ fn grant(
         let message = "`id`: the uid of the cluster's namespace kube-system";
         findings.push(error("invalid-value", message).at(place(cluster, "id")));
     }
-    let connection = match (said.cluster.in_cluster, said.cluster.kubeconfig_file) {
-        (Some(true), None) => Some(ConnectionGrant::InCluster),
-        (None | Some(false), Some(file)) => Some(ConnectionGrant::Kubeconfig(file)),
-        _ if said.cluster.kubeconfig_secret.is_some() => None,
+    let in_cluster = said.cluster.in_cluster == Some(true);
+    let (file, secret) = (said.cluster.kubeconfig_file, said.cluster.kubeconfig_secret);
+    let connection = match (in_cluster, file, secret) {
+        (true, None, None) => Some(ConnectionGrant::InCluster),
+        (false, Some(file), None) => Some(ConnectionGrant::Kubeconfig(file)),
+        (false, None, Some(secret)) => kubeconfig_of(secret, cluster, findings),
         _ => {
-            let message = "`cluster`: either `inCluster: true` or `kubeconfigFile`";
+            let message =
+                "`cluster`: one of `inCluster: true`, `kubeconfigFile` and `kubeconfigSecret`";
             findings.push(error("missing-field", message).at(cluster.origin()));
             None
         }
@@ -375,6 +422,27 @@ fn grant(
         connection: connection?,
         user,
         allow: said.allow.map(|allow| Allow::new(&allow)),
+    })
+}
+
+fn kubeconfig_of(
+    said: format::KubeconfigSecret,
+    cluster: &Node,
+    findings: &mut Vec<Finding>,
+) -> Option<ConnectionGrant> {
+    let node = cluster.get("kubeconfigSecret").unwrap_or(cluster);
+    let mut is_sound = true;
+    for (key, value) in [("namespace", &said.namespace), ("name", &said.name)] {
+        if value.is_empty() || !value.bytes().all(is_subdomain) {
+            let message = format!("`{key}`: `{value}` is no name of an object");
+            findings.push(error("invalid-value", message).at(place(node, key)));
+            is_sound = false;
+        }
+    }
+    is_sound.then_some(ConnectionGrant::Secret {
+        namespace: said.namespace,
+        name: said.name,
+        key: said.key.unwrap_or_else(|| KUBECONFIG_KEY.to_owned()),
     })
 }
 

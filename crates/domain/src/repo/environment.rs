@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::decode::decode;
 use super::own::read_own;
 use super::suggest::did_you_mean;
-use super::{FileTree, TreeKind, format, unsupported};
+use super::{FileTree, TreeKind, format};
 use crate::finding::{Finding, Kind};
 use crate::object::Origin;
 use crate::object::yaml::{Content, Entry, Node};
@@ -55,7 +55,6 @@ pub(super) fn read(tree: &dyn FileTree, name: &str, findings: &mut Vec<Finding>)
     for file in &chain {
         // Each file on its own, so that an error names the file it is in.
         decode::<format::Environment>(file, findings);
-        unsupported::in_environment(file, findings);
     }
     if findings.len() > before {
         return None;

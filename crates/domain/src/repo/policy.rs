@@ -23,8 +23,7 @@ pub struct Selector {
     /// Labels that must be there with these values.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub labels: BTreeMap<String, String>,
-    /// Name of a Service that it points at. Only run-time objects can be
-    /// matched by that yet; resolution refuses it anywhere else.
+    /// Name of a Service that it points at: of registrations, and of definitions.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub service: Option<String>,
 }

@@ -1,7 +1,9 @@
 //! From files to a [`ResolvedEnvironment`].
 
+mod depending;
 pub(super) mod endings;
 mod following;
+mod patches;
 mod rules;
 mod secrets;
 mod sequence;
@@ -20,16 +22,14 @@ use super::policy::{Consent, ConsentAction, Propagation, RuntimeObject, Selector
 use super::suggest::did_you_mean;
 use super::sync;
 use super::versions::VersionPolicy;
-use super::{
-    ClusterRef, FileTree, Patch, PatchChange, ResolvedEnvironment, ResolvedRelease, SyncPolicy,
-    format,
-};
+use super::{ClusterRef, FileTree, ResolvedEnvironment, ResolvedRelease, SyncPolicy, format};
 use crate::finding::{Finding, Kind};
 use crate::ignore::{FieldPattern, IgnoreRule};
 use crate::inventory::{ReleaseName, Store};
 use crate::object::Origin;
 use crate::object::yaml::Node;
 use crate::values::{Layer, Values};
+use patches::patches;
 
 /// Deadline of each wait of a release that names none.
 const TIMEOUT: SignedDuration = SignedDuration::from_mins(10);
@@ -45,6 +45,19 @@ const REGISTRATIONS: [&str; 4] = [
     "MutatingWebhookConfiguration",
     "ValidatingWebhookConfiguration",
 ];
+
+/// Only what points at a Service can be told by it.
+fn check_service(target: &Selector, node: &Node, findings: &mut Vec<Finding>) {
+    let points = target.kind == "*" || REGISTRATIONS.contains(&target.kind.as_str());
+    if target.service.is_some() && !points {
+        let message = format!("no {} points at a Service", target.kind);
+        findings.push(
+            Finding::error(Kind::Repository, "invalid-value", message)
+                .at(node.origin())
+                .hint("name it with `name`"),
+        );
+    }
+}
 
 /// Reads an environment with everything it refers to.
 ///
@@ -171,6 +184,7 @@ impl Merged {
         let sync = sync::resolve(self.environment.sync.take(), &self.node, findings);
         let nodes = self.node.get("releases").map_or(&[][..], Node::items);
         following::follow(&mut releases, nodes, findings);
+        depending::check(&releases, nodes, findings);
         let mut resolved = Vec::new();
         let mut places: BTreeMap<String, (Origin, bool)> = BTreeMap::new();
         for (release, node) in releases.into_iter().zip(nodes) {
@@ -329,6 +343,7 @@ impl Merged {
             adopt: release.adopt.clone().unwrap_or_default(),
             timeout: release.timeout.map_or(TIMEOUT, |timeout| timeout.0),
             runtime_objects,
+            depends_on: depending::resolve(release, node, findings),
             moved_from,
             block_uninstall,
             versions: VersionPolicy {
@@ -433,51 +448,6 @@ impl Source {
             })
             .collect()
     }
-}
-
-/// Patches with their places; each says exactly one change.
-fn patches(patches: &[format::Patch], node: &Node, findings: &mut Vec<Finding>) -> Vec<Patch> {
-    let nodes = node.get("patches").map_or(&[][..], Node::items);
-    let mut resolved = Vec::new();
-    for (patch, node) in patches.iter().zip(nodes) {
-        let change = match (&patch.json, &patch.merge) {
-            (Some(operations), None) => PatchChange::Json(json_patch::Patch(
-                operations
-                    .iter()
-                    .map(|operation| operation.0.clone())
-                    .collect(),
-            )),
-            (None, Some(merge)) if merge.is_object() => PatchChange::Merge(merge.clone()),
-            (None, Some(_)) => {
-                findings.push(
-                    Finding::error(
-                        Kind::Repository,
-                        "wrong-type",
-                        "`merge` is a map: what it holds is merged into the object",
-                    )
-                    .at(node.origin()),
-                );
-                continue;
-            }
-            (None, None) | (Some(_), Some(_)) => {
-                findings.push(
-                    Finding::error(
-                        Kind::Repository,
-                        "invalid-value",
-                        "a patch has either `json` or `merge`",
-                    )
-                    .at(node.origin()),
-                );
-                continue;
-            }
-        };
-        resolved.push(Patch {
-            target: patch.target.clone(),
-            change,
-            origin: node.origin(),
-        });
-    }
-    resolved
 }
 
 /// A `StatefulSet` keeps data: what becomes of its pods is said. No other kind

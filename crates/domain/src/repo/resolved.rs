@@ -10,6 +10,7 @@ use super::policy::{Consent, Protect, PrunePolicy, RuntimeObject, Selector};
 use super::sequence::Sequence;
 use super::sync::SyncPolicy;
 use super::versions::VersionPolicy;
+use crate::depends::Dependency;
 use crate::finding::{Finding, Kind};
 use crate::ignore::IgnoreRule;
 use crate::inventory::{ReleaseName, Store};
@@ -93,7 +94,7 @@ impl ClusterRef {
 }
 
 /// A release with its bundle, version and values.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct ResolvedRelease {
     /// Environment and release.
     pub name: ReleaseName,
@@ -132,6 +133,8 @@ pub struct ResolvedRelease {
     pub timeout: SignedDuration,
     /// Objects that the workloads make.
     pub runtime_objects: Vec<RuntimeObject>,
+    /// What must be ready before it starts.
+    pub depends_on: Vec<Dependency>,
     /// The release whose objects are handed over to it.
     pub moved_from: Option<ReleaseName>,
     /// What forbids its end.
@@ -171,4 +174,6 @@ pub enum PatchChange {
     Json(json_patch::Patch),
     /// An RFC 7386 merge patch.
     Merge(Value),
+    /// A strategic merge patch: lists are merged by the keys of their items.
+    Strategic(Value),
 }

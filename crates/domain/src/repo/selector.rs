@@ -3,9 +3,11 @@
 use std::collections::BTreeMap;
 
 use globset::{GlobBuilder, GlobMatcher};
+use serde_json::Value;
 
 use super::policy::{Consent, ConsentAction, Protect, RuntimeObject, Selector};
 use crate::object::{GroupKind, ObjectId};
+use crate::order::pointed_at;
 
 /// A selector with its patterns compiled, for use on many objects.
 #[derive(Debug, Clone)]
@@ -15,10 +17,33 @@ pub struct Matcher {
     name: Pattern,
     namespace: Pattern,
     labels: BTreeMap<String, String>,
+    service: Option<String>,
 }
 
 impl Matcher {
-    /// Whether the selector is about an object. `labels` are the object's.
+    /// Whether the selector is about an object, by all that it asks for.
+    pub fn is_about(&self, id: &ObjectId, object: &Value) -> bool {
+        let labels = || {
+            let labels = object["metadata"]["labels"].as_object();
+            let labels = labels.into_iter().flatten();
+            labels
+                .filter_map(|(key, value)| Some((key.clone(), value.as_str()?.to_owned())))
+                .collect()
+        };
+        let labels = if self.labels.is_empty() {
+            BTreeMap::new()
+        } else {
+            labels()
+        };
+        self.matches(id, &labels)
+            && self.service.as_ref().is_none_or(|service| {
+                let mut services = pointed_at(&id.group_kind(), object).into_iter();
+                services.any(|one| one.name == *service)
+            })
+    }
+
+    /// Whether the selector is about an object, as far as that can be told by its
+    /// id and its labels.
     pub fn matches(&self, id: &ObjectId, labels: &BTreeMap<String, String>) -> bool {
         (self.kind == "*" || self.kind == id.kind)
             && self.group.as_ref().is_none_or(|group| *group == id.group)
@@ -80,6 +105,7 @@ impl Selector {
             name: Pattern::new(self.name.as_ref()),
             namespace: Pattern::new(self.namespace.as_ref()),
             labels: self.labels.clone(),
+            service: self.service.clone(),
         }
     }
 
@@ -310,6 +336,30 @@ mod tests {
         assert!(wanted.matches(&id("Deployment.apps/a/b"), &labels));
         assert!(!wanted.matches(&id("Deployment.apps/a/b"), &BTreeMap::new()));
         assert!(!wanted.matches(&id("Deployment.extensions/a/b"), &labels));
+    }
+
+    #[rstest]
+    #[case::what_points_there("ValidatingWebhookConfiguration", "api", true)]
+    #[case::what_points_elsewhere("ValidatingWebhookConfiguration", "web", false)]
+    #[case::a_definition("CustomResourceDefinition", "api", true)]
+    #[case::of_any_kind("*", "api", true)]
+    fn registrations_are_told_by_their_service(
+        #[case] kind: &str,
+        #[case] service: &str,
+        #[case] expected: bool,
+    ) {
+        let mut wanted = selector(kind, "", "");
+        wanted.service = Some(service.to_owned());
+        let client = serde_json::json!({"service": {"namespace": "a", "name": "api"}});
+        let object = serde_json::json!({
+            "webhooks": [{"clientConfig": client}],
+            "spec": {"conversion": {"webhook": {"clientConfig": client}}},
+        });
+        let id = id(match kind {
+            "CustomResourceDefinition" => "CustomResourceDefinition.apiextensions.k8s.io/things.a",
+            _ => "ValidatingWebhookConfiguration.admissionregistration.k8s.io/hook",
+        });
+        assert_eq!(wanted.matcher().is_about(&id, &object), expected);
     }
 
     fn consent(action: ConsentAction) -> Consent {

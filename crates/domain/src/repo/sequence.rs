@@ -2,15 +2,17 @@
 //! lasts, steps of its own between the standard ones, what must hold before
 //! them, and what is waited for.
 
+use std::collections::BTreeMap;
 use std::fmt;
 
 use jiff::SignedDuration;
 use serde::{Deserialize, Serialize};
 
 use super::policy::Selector;
+use super::selector::Pattern;
 use crate::check::Check;
 use crate::gate::{Closed, Operation};
-use crate::object::{GroupKind, Origin};
+use crate::object::{GroupKind, ObjectId, Origin};
 use crate::order::StageName;
 use crate::plan::NonSecret;
 use crate::readiness::Rules;
@@ -118,13 +120,27 @@ pub struct MoveRule {
     pub origin: Origin,
 }
 
-/// One object that comes along.
+/// Objects that come along.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CopyRule {
-    /// Its kind.
+    /// Their kind.
     pub kind: GroupKind,
-    /// Its name.
+    /// Their name, exact or with `*` and `?`.
     pub name: String,
+    /// Labels that they have.
+    pub labels: BTreeMap<String, String>,
+}
+
+impl CopyRule {
+    /// Whether it says itself which object it is.
+    pub fn is_one(&self) -> bool {
+        self.labels.is_empty() && !self.name.contains(['*', '?'])
+    }
+
+    /// Whether an object, or the copy of it, has such a kind and name.
+    pub fn names(&self, id: &ObjectId) -> bool {
+        self.kind == id.group_kind() && Pattern::new(Some(&self.name)).matches(Some(&id.name))
+    }
 }
 
 /// A stage of a bundle's own.

@@ -3,10 +3,8 @@
 use jiff::SignedDuration;
 
 use super::format::{Approval, Drift, Sync};
-use super::unsupported;
 use super::window::Windows;
 use crate::finding::{Finding, Kind};
-use crate::object::Origin;
 use crate::object::yaml::Node;
 
 /// How often the loop looks where nothing else is said.
@@ -19,6 +17,8 @@ pub struct SyncPolicy {
     pub interval: SignedDuration,
     /// What it does about drift.
     pub drift: Drift,
+    /// Whether it carries out only plans whose effects somebody approved.
+    pub needs_approval: bool,
     /// When it may sync.
     pub windows: Windows,
 }
@@ -28,6 +28,7 @@ impl Default for SyncPolicy {
         Self {
             interval: INTERVAL,
             drift: Drift::Correct,
+            needs_approval: false,
             windows: Windows::default(),
         }
     }
@@ -49,11 +50,7 @@ pub(super) fn resolve(
     if let Some(drift) = said.drift {
         policy.drift = drift;
     }
-    if said.approval == Some(Approval::Digest) {
-        let line = node.entry("approval").map_or(node.line, |entry| entry.line);
-        let place = Origin::new(&*node.file, line);
-        findings.push(unsupported::at(place, "sync.approval: digest"));
-    }
+    policy.needs_approval = said.approval == Some(Approval::Digest);
     let windows = said.windows.unwrap_or_default();
     let nodes = node.get("windows").map_or(&[][..], Node::items);
     for (window, node) in windows.iter().zip(nodes) {

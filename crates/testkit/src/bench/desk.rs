@@ -1,5 +1,6 @@
-//! What costs nothing but the program itself: its start, and render.
+//! What costs nothing but the program itself: its start, render, and preview.
 
+use std::fmt::Write as _;
 use std::path::Path;
 use std::process::Command;
 
@@ -21,12 +22,18 @@ pub struct AtDesk {
     pub limit: u64,
 }
 
-/// Measures the start of the program, and render from its start to its end.
-pub(super) fn measure(pleach: &Path, objects: usize) -> anyhow::Result<Vec<AtDesk>> {
+/// Measures the start of the program, and render and preview from its start to
+/// its end.
+pub(super) fn measure(
+    pleach: &Path,
+    objects: usize,
+    releases: usize,
+) -> anyhow::Result<Vec<AtDesk>> {
     let workload = Workload::new(Content::Mixed, objects);
     let empty = repository(Vec::new())?;
     let templates = repository(workload.templates())?;
     let looped = repository(vec![workload.looped()])?;
+    let fleet = fleet(releases)?;
     [
         ("version".to_owned(), &empty, &["version"][..], 10),
         (
@@ -40,6 +47,12 @@ pub(super) fn measure(pleach: &Path, objects: usize) -> anyhow::Result<Vec<AtDes
             &looped,
             &["render", "bench"],
             500,
+        ),
+        (
+            format!("preview of {releases} releases, one of them changed"),
+            &fleet,
+            &["preview", "--base", "main", "--head", "change"],
+            1_000,
         ),
     ]
     .into_iter()
@@ -63,6 +76,64 @@ pub(super) fn measure(pleach: &Path, objects: usize) -> anyhow::Result<Vec<AtDes
     })
     .collect()
 }
+
+/// An environment of many releases of a bundle each, and a branch that changes
+/// one of them.
+fn fleet(releases: usize) -> anyhow::Result<TestRepo> {
+    let header = "apiVersion: pleach.dev/v1alpha1\nkind";
+    let mut environment = format!("{header}: Environment\nreleases:\n");
+    let mut files = vec![(
+        "pleach.yaml".to_owned(),
+        format!("{header}: Repository\nid: bench\n"),
+    )];
+    for number in 0..releases {
+        let name = format!("app-{number}");
+        let _never_fails = writeln!(
+            environment,
+            "  - {{name: {name}, bundle: {name}, namespace: team-{}, values: {{image: \"{name}:1\"}}}}",
+            number % 50
+        );
+        let folder = format!("manifests/{name}");
+        files.push((
+            format!("{folder}/bundle.yaml"),
+            format!("{header}: Bundle\n"),
+        ));
+        files.push((format!("{folder}/app.yaml.j2"), APP.replace("NAME", &name)));
+    }
+    files.push(("environments/bench.yaml".to_owned(), environment));
+    let repository = TestRepo::new(files)?;
+    repository.commit("start")?;
+    repository.git(&["checkout", "--quiet", "-b", "change"])?;
+    repository.edit("manifests/app-7/app.yaml.j2", "level: info", "level: debug")?;
+    repository.commit("change")?;
+    Ok(repository)
+}
+
+/// What each of them deploys.
+const APP: &str = "\
+apiVersion: v1
+kind: ConfigMap
+metadata: {name: NAME}
+data: {level: info}
+---
+apiVersion: v1
+kind: Service
+metadata: {name: NAME}
+spec: {selector: {app: NAME}, ports: [{port: 80}]}
+---
+apiVersion: apps/v1
+kind: Deployment
+metadata: {name: NAME}
+spec:
+  selector: {matchLabels: {app: NAME}}
+  template:
+    metadata: {labels: {app: NAME}}
+    spec:
+      containers:
+      - name: app
+        image: {{ values.image }}
+        envFrom: [{configMapRef: {name: NAME}}]
+";
 
 fn repository(files: Vec<File>) -> anyhow::Result<TestRepo> {
     let header = "apiVersion: pleach.dev/v1alpha1\nkind";

@@ -128,6 +128,35 @@ impl Server {
     }
 }
 
+/// A process of ours that runs.
+#[derive(Debug)]
+pub struct Process(PathBuf);
+
+impl Process {
+    /// The process with an id.
+    pub fn of(id: u32) -> Self {
+        Self(PathBuf::from(format!("/proc/{id}")))
+    }
+
+    /// User and system time until now.
+    pub fn cpu(&self) -> anyhow::Result<Duration> {
+        let text = fs::read_to_string(self.0.join("stat")).context("the process ended")?;
+        let ticks = ticks_of(&text).context("/proc has an unknown form")?;
+        Ok(Duration::from_millis(ticks * 1000 / TICKS))
+    }
+
+    /// The resident set now, and the largest there was.
+    pub fn memory_kib(&self) -> anyhow::Result<(u64, u64)> {
+        let text = fs::read_to_string(self.0.join("status")).context("the process ended")?;
+        let value = |key: &str| -> anyhow::Result<u64> {
+            let line = text.lines().find_map(|line| line.strip_prefix(key));
+            let number = line.and_then(|line| line.split_whitespace().next());
+            Ok(number.context("/proc has an unknown form")?.parse()?)
+        };
+        Ok((value("VmRSS:")?, value("VmHWM:")?))
+    }
+}
+
 /// User and system time in the text of a `stat` file. The name of the program
 /// is in parentheses and may hold anything.
 fn ticks_of(stat: &str) -> Option<u64> {

@@ -1,13 +1,18 @@
 //! Measures pleach and kubectl on the same work: `make bench`.
 //!
-//! Arguments: `--quick`, `-o json`, `--rounds N`, `--only TEXT`, `--pleach FILE`.
+//! Arguments: `--quick`, `-o json`, `--rounds N`, `--only TEXT`, `--pleach FILE`;
+//! `--loop N` measures the loop with so many releases, and nothing else.
 
 use std::io::Write as _;
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use anyhow::{Context as _, bail};
-use pleach_testkit::bench::{self, Options};
+use pleach_testkit::bench::{self, Options, fleet};
+
+/// How long the loop is watched while nothing happens.
+const STANDS: Duration = Duration::from_mins(2);
 
 fn main() -> ExitCode {
     match run() {
@@ -24,6 +29,7 @@ fn run() -> anyhow::Result<()> {
     let program = std::env::current_exe().context("failed to find this program")?;
     let mut pleach = program.with_file_name("pleach");
     let (mut quick, mut json, mut rounds, mut only) = (false, false, None, None);
+    let mut releases = None;
     let mut arguments = std::env::args().skip(1);
     while let Some(argument) = arguments.next() {
         let mut value = || {
@@ -42,11 +48,21 @@ fn run() -> anyhow::Result<()> {
             }
             "--rounds" => rounds = Some(value()?.parse().context("--rounds needs a number")?),
             "--only" => only = Some(value()?),
+            "--loop" => releases = Some(value()?.parse().context("--loop needs a number")?),
             "--pleach" => pleach = PathBuf::from(value()?),
             other => bail!(
-                "unknown argument {other}; there are --quick, -o json, --rounds N, --only TEXT, --pleach FILE"
+                "unknown argument {other}; there are --quick, -o json, --rounds N, --only TEXT, --loop N, --pleach FILE"
             ),
         }
+    }
+    let runtime = tokio::runtime::Runtime::new()?;
+    if let Some(releases) = releases {
+        let say = |what: &str| drop(writeln!(std::io::stderr(), "{what}"));
+        let stands = if quick { STANDS / 12 } else { STANDS };
+        let measuring = fleet::measure(&pleach, releases, stands, say);
+        let phases = runtime.block_on(measuring)?;
+        write!(std::io::stdout(), "{}", fleet::text(releases, &phases))?;
+        return Ok(());
     }
     let mut options = if quick {
         Options::quick(pleach)
@@ -59,7 +75,6 @@ fn run() -> anyhow::Result<()> {
             .workloads
             .retain(|workload| workload.to_string().contains(&only));
     }
-    let runtime = tokio::runtime::Runtime::new()?;
     let report = runtime.block_on(bench::run(&options, |what| {
         drop(writeln!(std::io::stderr(), "{what}"));
     }))?;

@@ -74,7 +74,8 @@ pub(crate) fn mutate(review: &Value, namespace: &str) -> Value {
     }))
 }
 
-fn answer(response: &Value) -> Value {
+/// A review with its response.
+pub(crate) fn answer(response: &Value) -> Value {
     json!({
         "apiVersion": "admission.k8s.io/v1",
         "kind": "AdmissionReview",

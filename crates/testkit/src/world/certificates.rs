@@ -9,8 +9,6 @@ use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use serde_json::{Value, json};
 
-use super::product::Product;
-
 /// Certificates in PEM.
 #[derive(Clone)]
 pub(crate) struct Certificates {
@@ -38,16 +36,12 @@ impl Certificates {
         })
     }
 
-    /// The Secret as it is written.
-    pub(crate) fn to_secret(&self, product: &Product, namespace: &str) -> Value {
+    /// The Secret as it is written, with this metadata.
+    pub(crate) fn to_secret(&self, metadata: &Value) -> Value {
         json!({
             "apiVersion": "v1",
             "kind": "Secret",
-            "metadata": {
-                "name": product.certificates,
-                "namespace": namespace,
-                "labels": {&product.component_label: format!("{}-aggregator", product.api)},
-            },
+            "metadata": metadata,
             "type": "Opaque",
             "data": {
                 "signing-cert-bytes": STANDARD.encode(&self.ca),
@@ -96,9 +90,9 @@ mod tests {
 
     #[test]
     fn a_secret_gives_back_what_was_put_in() {
-        let product = Product::kubevirt();
         let made = Certificates::generate("virt-api", "a").unwrap();
-        let read = Certificates::from_secret(&made.to_secret(&product, "a")).unwrap();
+        let secret = made.to_secret(&json!({"name": "certs"}));
+        let read = Certificates::from_secret(&secret).unwrap();
         assert_eq!(made.ca_bundle(), read.ca_bundle());
         read.server_config().unwrap();
     }

@@ -154,6 +154,15 @@ impl Product {
         format!("{}.{}", self.version, self.group)
     }
 
+    /// The metadata of the Secret that an api pod of a namespace makes.
+    pub(crate) fn certificates_metadata(&self, namespace: &str) -> Value {
+        json!({
+            "name": self.certificates,
+            "namespace": namespace,
+            "labels": {&self.component_label: format!("{}-aggregator", self.api)},
+        })
+    }
+
     /// The `APIService` that an api pod of a namespace makes.
     pub(crate) fn api_service_body(&self, namespace: &str, ca_bundle: &str) -> Value {
         json!({

@@ -70,7 +70,10 @@ async fn certificates(
         let made = Certificates::generate(&product.service, namespace)
             .map_err(|error| error.to_string())?;
         match pod
-            .create(&collection, &made.to_secret(product, namespace))
+            .create(
+                &collection,
+                &made.to_secret(&product.certificates_metadata(namespace)),
+            )
             .await
         {
             Ok(_) => return Ok(made),

@@ -25,47 +25,63 @@ use tokio_util::sync::CancellationToken;
 use super::admission::{self, ValidationLog};
 use super::product::Product;
 
-/// The pods that answer right now, by address.
-#[derive(Clone, Default)]
-pub(crate) struct Alive(Arc<Mutex<HashMap<IpAddr, Backend>>>);
+/// The pods that answer right now, by address, with what their answers depend on.
+pub(crate) struct Alive<P>(Arc<Mutex<HashMap<IpAddr, Backend<P>>>>);
 
 /// A pod that answers.
 #[derive(Clone)]
-struct Backend {
+struct Backend<P> {
     uid: String,
-    namespace: String,
+    pod: P,
     tls: Arc<rustls::ServerConfig>,
     gone: CancellationToken,
 }
 
-impl Alive {
+impl<P> Clone for Alive<P> {
+    fn clone(&self) -> Self {
+        Self(Arc::clone(&self.0))
+    }
+}
+
+impl<P> Default for Alive<P> {
+    fn default() -> Self {
+        Self(Arc::default())
+    }
+}
+
+impl<P: Clone> Alive<P> {
     /// Lets a pod answer; nothing changes for one that already does.
     pub(crate) fn insert(
         &self,
         address: IpAddr,
         uid: &str,
-        namespace: &str,
+        pod: &P,
         tls: &Arc<rustls::ServerConfig>,
     ) {
         let mut pods = self.lock();
         if pods.get(&address).is_some_and(|pod| pod.uid == uid) {
             return;
         }
-        let pod = Backend {
+        let backend = Backend {
             uid: uid.to_owned(),
-            namespace: namespace.to_owned(),
+            pod: pod.clone(),
             tls: Arc::clone(tls),
             gone: CancellationToken::new(),
         };
-        if let Some(before) = pods.insert(address, pod) {
+        if let Some(before) = pods.insert(address, backend) {
             before.gone.cancel();
         }
     }
 
     /// Silences a pod and cuts its connections.
     pub(crate) fn remove(&self, uid: &str) {
+        self.retain(|other| other != uid);
+    }
+
+    /// Silences all pods but those with such a uid.
+    pub(crate) fn retain(&self, stays: impl Fn(&str) -> bool) {
         self.lock().retain(|_, pod| {
-            let stays = pod.uid != uid;
+            let stays = stays(&pod.uid);
             if !stays {
                 pod.gone.cancel();
             }
@@ -73,29 +89,33 @@ impl Alive {
         });
     }
 
-    fn get(&self, address: IpAddr) -> Option<Backend> {
+    fn get(&self, address: IpAddr) -> Option<Backend<P>> {
         self.lock().get(&address).cloned()
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<IpAddr, Backend>> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<IpAddr, Backend<P>>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// Accepts connections until it is dropped.
-pub(crate) async fn serve(
+/// Accepts connections until it is dropped; `answer` is told which pod is asked.
+pub(crate) async fn serve<P, A, F>(
     listener: TcpListener,
-    alive: Alive,
-    product: Arc<Product>,
-    log: ValidationLog,
-) -> anyhow::Result<()> {
+    alive: Alive<P>,
+    answer: A,
+) -> anyhow::Result<()>
+where
+    P: Clone + Send + Sync + 'static,
+    A: Fn(Request<Incoming>, P) -> F + Clone + Send + Sync + 'static,
+    F: Future<Output = Response<Full<Bytes>>> + Send + 'static,
+{
     let mut connections = JoinSet::new();
     loop {
         tokio::select! {
             accepted = listener.accept() => {
                 let (stream, _) = accepted?;
                 if let Some(pod) = alive.get(stream.local_addr()?.ip()) {
-                    connections.spawn(connection(stream, pod, Arc::clone(&product), log.clone()));
+                    connections.spawn(connection(stream, pod, answer.clone()));
                 }
             }
             Some(_) = connections.join_next() => {}
@@ -103,16 +123,23 @@ pub(crate) async fn serve(
     }
 }
 
-async fn connection(stream: TcpStream, pod: Backend, product: Arc<Product>, log: ValidationLog) {
+async fn connection<P, A, F>(stream: TcpStream, backend: Backend<P>, answer: A)
+where
+    P: Clone + Send + Sync + 'static,
+    A: Fn(Request<Incoming>, P) -> F + Send + Sync + 'static,
+    F: Future<Output = Response<Full<Bytes>>> + Send + 'static,
+{
     let talk = async {
         // Whatever goes wrong here is for the client to notice.
-        let Ok(stream) = TlsAcceptor::from(pod.tls).accept(stream).await else {
+        let Ok(stream) = TlsAcceptor::from(Arc::clone(&backend.tls))
+            .accept(stream)
+            .await
+        else {
             return;
         };
         let handler = service_fn(|request| {
-            let (product, log) = (Arc::clone(&product), log.clone());
-            let namespace = pod.namespace.clone();
-            async move { Ok::<_, Infallible>(respond(request, &product, &namespace, &log).await) }
+            let answered = answer(request, backend.pod.clone());
+            async move { Ok::<_, Infallible>(answered.await) }
         });
         drop(
             hyper::server::conn::http1::Builder::new()
@@ -122,11 +149,12 @@ async fn connection(stream: TcpStream, pod: Backend, product: Arc<Product>, log:
     };
     tokio::select! {
         () = talk => {}
-        () = pod.gone.cancelled() => {}
+        () = backend.gone.cancelled() => {}
     }
 }
 
-async fn respond(
+/// What the api pods of a product answer.
+pub(crate) async fn respond(
     request: Request<Incoming>,
     product: &Product,
     namespace: &str,
@@ -195,7 +223,7 @@ fn aggregated(product: &Product, path: &str) -> Option<Value> {
     }
 }
 
-fn reply(status: StatusCode, body: &Value) -> Response<Full<Bytes>> {
+pub(crate) fn reply(status: StatusCode, body: &Value) -> Response<Full<Bytes>> {
     let mut response = Response::new(Full::new(Bytes::from(body.to_string())));
     *response.status_mut() = status;
     response.headers_mut().insert(

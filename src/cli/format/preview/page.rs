@@ -1,88 +1,188 @@
 //! A page of its own: one file, nothing is fetched, nothing runs.
 
-use minijinja::{Environment, context};
-use pleach_domain::preview::Preview;
+use minijinja::{Environment, Value, context};
+use pleach_domain::diff::text::ObjectDiff;
+use pleach_domain::diff::words::{meanwhile, remarks, title, versions};
+use pleach_domain::finding::Finding;
+use pleach_domain::plain::clipped;
+use pleach_domain::preview::words::{
+    about, as_shown, binding, compared, in_cluster, other_than, subjects, unknown, without_effect,
+};
+use pleach_domain::preview::{Preview, ReleasePreview, worst_risk};
 
-use super::{about, unknown, without_effect};
-use crate::cli::format::diff;
 use crate::cli::format::findings::plain;
 
 /// The `.html` in its name makes the engine escape everything that is put in.
 const NAME: &str = "preview.html";
 
+/// As many lines of an object as a browser shows at ease, and as much of a line.
+const LINES: usize = 2_000;
+const LINE: usize = 2_000;
+/// As many lines of all objects together.
+const ALL_LINES: usize = 100_000;
+/// Objects that are unfolded at once.
+const UNFOLDED: usize = 12;
+
 /// Writes it; `revisions` are for people.
 pub(crate) fn page(preview: &Preview, revisions: (&str, &str)) -> Result<String, minijinja::Error> {
+    let mut room = ALL_LINES;
     let environments: Vec<_> = preview
         .environments
         .iter()
         .map(|environment| {
-            let releases: Vec<_> = environment
+            let cluster = environment.cluster.as_ref();
+            let mut releases: Vec<_> = environment
                 .releases
                 .iter()
-                .map(|release| {
-                    let objects: Vec<_> = release
-                        .diff
-                        .objects
-                        .iter()
-                        .map(|object| {
-                            let lines: Vec<_> = plain(&object.unified())
-                                .lines()
-                                .map(|line| {
-                                    let class = match line.chars().next() {
-                                        Some('+') => "added",
-                                        Some('-') => "removed",
-                                        Some('@') => "place",
-                                        _ => "",
-                                    };
-                                    context! { class, text => line }
-                                })
-                                .collect();
-                            context! {
-                                title => plain(&diff::title(object)),
-                                action => object.action.to_string(),
-                                remarks => diff::remarks(object),
-                                lines,
-                            }
-                        })
-                        .collect();
-                    context! {
-                        name => &release.diff.release,
-                        versions => diff::versions(&release.diff),
-                        summary => &release.diff.summary,
-                        risk => release.risk_line(),
-                        about => about(release),
-                        findings => release.diff.findings.iter().map(finding).collect::<Vec<_>>(),
-                        objects,
-                    }
+                .map(|one| {
+                    let live = environment.in_cluster(&one.diff.release);
+                    let live = live.map(|live| in_the_cluster(live, Some(one), &mut room));
+                    release(one, live, cluster.is_some(), &mut room)
                 })
                 .collect();
+            releases.extend(environment.only_in_cluster().map(|one| {
+                context! {
+                    name => &one.diff.release,
+                    versions => arrow(one),
+                    summary => "–",
+                    risk => one.risk_line(),
+                    live => in_the_cluster(one, None, &mut room),
+                }
+            }));
+            let findings = environment.findings.iter();
+            let of_cluster = cluster.into_iter().flat_map(|cluster| &cluster.findings);
             context! {
                 name => &environment.environment,
                 problem => unknown(environment),
-                findings => environment.findings.iter().map(finding).collect::<Vec<_>>(),
+                findings => findings.chain(of_cluster).map(finding).collect::<Vec<_>>(),
                 releases,
             }
         })
         .collect();
+    let is_live = preview.environments.iter().any(|one| one.cluster.is_some());
     let mut engine = Environment::new();
     engine.add_template(NAME, include_str!("preview.html.j2"))?;
     engine.get_template(NAME)?.render(context! {
         summary => &preview.summary,
-        base => revisions.0,
-        head => revisions.1,
+        compared => compared(preview, revisions.0, revisions.1),
+        is_live,
         environments,
         remarks => without_effect(preview),
     })
 }
 
-fn finding(finding: &pleach_domain::finding::Finding) -> minijinja::Value {
+/// A release against the base.
+fn release(
+    release: &ReleasePreview,
+    live: Option<Value>,
+    is_live: bool,
+    room: &mut usize,
+) -> Value {
+    let objects: Vec<&ObjectDiff> = release.diff.objects.iter().collect();
+    context! {
+        name => &release.diff.release,
+        versions => arrow(release),
+        summary => &release.diff.summary,
+        risk => release.risk_line(),
+        unknown => is_live && live.is_none(),
+        live,
+        ..contents(release, &objects, room),
+    }
+}
+
+/// A release in the cluster, without what is shown already.
+fn in_the_cluster(live: &ReleasePreview, base: Option<&ReleasePreview>, room: &mut usize) -> Value {
+    let (objects, same) = other_than(live, base);
+    context! {
+        summary => in_cluster(live),
+        shown => as_shown(same),
+        ..contents(live, &objects, room),
+    }
+}
+
+/// What is shown of a release below its name.
+fn contents(release: &ReleasePreview, objects: &[&ObjectDiff], room: &mut usize) -> Value {
+    let few = objects.len() <= UNFOLDED;
+    let subjects: Vec<_> = release
+        .subjects
+        .iter()
+        .map(|change| {
+            context! {
+                binding => plain(&binding(change)),
+                role => plain(&change.role),
+                before => plain(&subjects(&change.before)),
+                after => plain(&subjects(&change.after)),
+            }
+        })
+        .collect();
+    let overlays = release.diff.overlays.iter().flat_map(meanwhile);
+    context! {
+        about => about(release),
+        findings => release.diff.findings.iter().map(finding).collect::<Vec<_>>(),
+        overlays => overlays.map(|line| plain(&line)).collect::<Vec<_>>(),
+        subjects,
+        objects => objects.iter().map(|one| object(one, few, room)).collect::<Vec<_>>(),
+    }
+}
+
+fn object(object: &ObjectDiff, is_open: bool, room: &mut usize) -> Value {
+    let all: usize = object.hunks.iter().map(|hunk| hunk.lines.len() + 1).sum();
+    let shown = LINES.min(*room);
+    let mut lines = Vec::new();
+    for hunk in &object.hunks {
+        if lines.len() >= shown {
+            break;
+        }
+        lines.push((String::from("place"), hunk.header()));
+        for line in &hunk.lines {
+            if lines.len() >= shown {
+                break;
+            }
+            let class = match line.tag.sign() {
+                '+' => "added",
+                '-' => "removed",
+                _ => "",
+            };
+            let text = format!("{}{}", line.tag.sign(), line.text);
+            lines.push((class.to_owned(), text));
+        }
+    }
+    lines.truncate(shown);
+    *room -= lines.len();
+    let left_out = all.saturating_sub(lines.len());
+    let lines: Vec<_> = lines
+        .into_iter()
+        .map(|(class, text)| context! { class, text => clipped(&plain(&text), LINE) })
+        .collect();
+    let title = plain(&title(object));
+    let (verb, rest) = title.split_once(' ').unwrap_or((&title, ""));
+    context! {
+        verb,
+        rest,
+        action => object.former.as_ref().map_or_else(
+            || object.action.to_string(),
+            |former| former.how.verb().to_owned(),
+        ),
+        is_risky => worst_risk(object).is_some(),
+        is_open,
+        remarks => remarks(object),
+        left_out,
+        lines,
+    }
+}
+
+fn arrow(release: &ReleasePreview) -> String {
+    versions(&release.diff).replace("->", "→")
+}
+
+fn finding(finding: &Finding) -> Value {
     let place = finding.place.as_ref().map(ToString::to_string);
     let object = finding.object.as_ref().map(ToString::to_string);
     let about: Vec<String> = [place, object].into_iter().flatten().collect();
     context! {
         severity => finding.severity.to_string(),
         about => plain(&about.join(": ")),
-        message => plain(&finding.message),
+        message => clipped(&plain(&finding.message), LINE),
         hint => finding.hint.as_deref().map(plain),
     }
 }

@@ -1,9 +1,9 @@
 //! Definitions that are about to change: what their custom resources say.
 
 use futures::stream::{self, StreamExt as _};
-use pleach_domain::definition::{Instances, Survey, is_definition};
+use pleach_domain::definition::{Instances, Survey, is_definition, with_conversion};
 use pleach_domain::object::{Manifest, ObjectId};
-use pleach_domain::observe::Observed;
+use pleach_domain::observe::{Observed, Prediction};
 use pleach_domain::plan::Desired;
 use serde_json::Value;
 
@@ -38,7 +38,10 @@ impl Reader<'_> {
             .filter(|manifest| is_definition(manifest.id()))
             .filter_map(|manifest| {
                 let live = observed.full.get(manifest.id())?;
-                let wanted = desired.ignored.lean(manifest).value();
+                let mut wanted = desired.ignored.lean(manifest).value();
+                if let Some(Prediction::Answer(predicted)) = observed.predicted.get(manifest.id()) {
+                    wanted = with_conversion(wanted, predicted.value());
+                }
                 let survey = Survey::of(&wanted, live.value(), rules)?;
                 Some((manifest.id().clone(), survey))
             })

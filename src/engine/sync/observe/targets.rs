@@ -29,7 +29,7 @@ impl Reader<'_> {
             .values()
             .map(|journaled| journaled.object.clone())
             .collect();
-        let counterparts = desired.counterparts(observed.installed.as_ref(), &observed.inventory);
+        let counterparts = desired.counterparts(observed);
         for id in journaled.iter().chain(counterparts.difference(&journaled)) {
             let Some(path) = ResourcePath::preferred(&observed.discovery, &id.group_kind()) else {
                 continue;

@@ -4,12 +4,13 @@ use std::collections::BTreeMap;
 use std::sync::PoisonError;
 use std::time::Duration;
 
+use bytes::Bytes;
 use pleach_domain::diff::{locate, ownership};
 use pleach_domain::finding::{Finding, Kind};
 use pleach_domain::inventory::EntryState;
 use pleach_domain::object::{FieldPath, Gvk, annotations};
 use pleach_domain::observe::DesiredDigest;
-use pleach_domain::plan::{Body, Op, Precondition, Step};
+use pleach_domain::plan::{Body, EdgeReason, Op, Precondition, Step};
 use serde_json::Value;
 use tokio::time::Instant;
 
@@ -22,6 +23,11 @@ use crate::io::cluster::{Applied, ApplyOptions, Class, ClusterError, ResourcePat
 
 /// Pause between two looks at discovery.
 const DISCOVERY_PAUSE: Duration = Duration::from_millis(200);
+
+/// How long what this plan replaced just before may still answer: an API server
+/// that has not seen the new definition, a pod of the former version that ends.
+const SUCCESSION: Duration = Duration::from_secs(5);
+const SUCCESSION_PAUSE: Duration = Duration::from_millis(200);
 
 impl Operator<'_> {
     /// Sends the object and records the answer.
@@ -95,21 +101,44 @@ impl Operator<'_> {
             secret,
             ..ApplyOptions::new(&self.manager)
         };
-        let cluster = self.cluster_for(step, started);
-        let applied = match cluster.apply(&path, id, bytes.clone(), &options).await {
-            // Only from those whom the plan named: who else took a field since
-            // then was neither shown nor allowed.
-            Err(error) if is_with(&error, take_over) => {
-                let options = ApplyOptions {
-                    force: true,
-                    ..options
-                };
-                cluster.apply(&path, id, bytes, &options).await
-            }
-            other => other,
-        };
+        let request = (&path, &bytes, options);
+        let applied = self.put(step, request, take_over, started).await;
         let applied = applied.map_err(|error| failure(&error))?;
         self.accept(step, &path, digest, applied, started)
+    }
+
+    /// Sends an object: once more with force where those hold fields whom the
+    /// plan named, and again for a while where what it replaced refuses it.
+    async fn put(
+        &self,
+        step: &Step,
+        (path, bytes, options): (&ResourcePath, &Bytes, ApplyOptions<'_>),
+        take_over: &[String],
+        started: Instant,
+    ) -> Result<Applied, ClusterError> {
+        let cluster = self.cluster_for(step, started);
+        let id = &step.object;
+        let settled = Instant::now() + SUCCESSION;
+        loop {
+            let applied = match cluster.apply(path, id, bytes.clone(), &options).await {
+                // Only from those whom the plan named: who else took a field since
+                // then was neither shown nor allowed.
+                Err(error) if is_with(&error, take_over) => {
+                    let options = ApplyOptions {
+                        force: true,
+                        ..options
+                    };
+                    cluster.apply(path, id, bytes.clone(), &options).await
+                }
+                other => other,
+            };
+            match applied {
+                Err(error) if Instant::now() < settled && is_of_former(&error, step) => {
+                    tokio::time::sleep(SUCCESSION_PAUSE).await;
+                }
+                applied => return applied,
+            }
+        }
     }
 
     /// The address of a kind. One behind an APIService of the release is known
@@ -206,6 +235,16 @@ impl Operator<'_> {
             });
         }
         Ok(())
+    }
+}
+
+/// Whether an object is refused by what a step before it has replaced.
+fn is_of_former(error: &ClusterError, step: &Step) -> bool {
+    let comes_after = |why: &EdgeReason| step.needs.iter().any(|edge| edge.why == *why);
+    match error.class() {
+        Some(Class::InvalidManifest | Class::Invalid) => comes_after(&EdgeReason::Definition),
+        Some(Class::WebhookDenied(_)) => comes_after(&EdgeReason::Intercepts),
+        _ => false,
     }
 }
 

@@ -6,7 +6,7 @@
 use std::time::Duration;
 
 use pleach_domain::object::ObjectId;
-use pleach_domain::plan::{Propagation, Step};
+use pleach_domain::plan::{Deletion, Step};
 use pleach_domain::repo::Count;
 use tokio::time::Instant;
 
@@ -37,13 +37,20 @@ impl Operator<'_> {
         self.record(step, started, since);
         let cluster = self.cluster_for(step, started);
         let path = ResourcePath::namespaced("v1", "Pod", "pods");
+        let journal = self.ledger.journal().await;
+        let held = journal.overlays.iter();
+        let held = held.filter(|(_, journaled)| journaled.object == step.object);
         for pod in daemon.next(pods.of(daemon.desired)) {
             let namespace = step.object.namespace.as_deref();
             let id = ObjectId::new("", "Pod", namespace, &pod.name);
+            let deletion = held
+                .clone()
+                .find_map(|hold| Deletion::of_exchanged_pod(hold, &pod.metadata))
+                .ok_or_else(|| not_held(&id))?;
             let options = DeleteOptions {
-                uid: Some(&pod.uid),
-                resource_version: None,
-                propagation: Propagation::Background,
+                uid: Some(deletion.uid()),
+                resource_version: deletion.resource_version(),
+                propagation: deletion.propagation(),
                 dry_run: false,
             };
             match cluster.delete(&path, &id, &options).await {
@@ -70,4 +77,11 @@ impl Operator<'_> {
             }
         }
     }
+}
+
+/// Without the hold its controller would replace the pods itself, all of them.
+fn not_held(pod: &ObjectId) -> Failure {
+    let message =
+        format!("{pod} is not replaced: the journal does not say that the roll-out is held");
+    Failure::new(FailureKind::Conflict, message)
 }

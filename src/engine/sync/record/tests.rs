@@ -1,6 +1,6 @@
 //! When something is written, and in which word a sync ends.
 
-use pleach_domain::inventory::ReleaseName;
+use pleach_domain::inventory::{ReleaseName, RememberedStage};
 use pleach_domain::observe::{ClusterId, Discovery};
 use pleach_domain::order::StageName;
 use pleach_domain::plan::{Change, Direction, Step, StepId, Terms};
@@ -9,7 +9,7 @@ use rstest::rstest;
 use super::super::report::{Failure, FailureKind};
 use super::*;
 use crate::engine::stop::Cause;
-use pleach_domain::object::Digest;
+use pleach_domain::object::{ApiVersion, Digest, Origin};
 
 /// A plan that does this to ConfigMaps, with one step for each that changes.
 fn plan(actions: &[Action]) -> Plan {
@@ -50,6 +50,7 @@ fn plan(actions: &[Action]) -> Plan {
         stages: Vec::new(),
         steps,
         overlays: Vec::new(),
+        assigned: BTreeMap::new(),
         overrides: Vec::new(),
         removal: None,
         findings: Vec::new(),
@@ -226,4 +227,40 @@ fn failures_and_interruptions_win() {
     assert_eq!(words(&plan, &result, true), ["failed", "failed"]);
     result.stopped = Some(Cause::Interrupted);
     assert_eq!(words(&plan, &result, true), ["interrupted", "interrupted"]);
+}
+
+#[test]
+fn the_stage_of_a_member_is_recorded_and_a_former_one_remembered_while_it_is_used() {
+    let mut update = plan(&[Action::Update]);
+    let id = update.steps[0].object.clone();
+    let agents = StageName::declared("agents", &StageName::Workloads, 0);
+    update.assigned.insert(id.clone(), agents);
+    let mut wanted = desired();
+    let object = serde_json::json!({"metadata": {"namespace": "web", "name": "a"}});
+    let origin = Origin::new("a.yaml", 1);
+    let version = ApiVersion::parse("v1");
+    wanted.manifests = vec![Manifest::new(id.clone(), version, origin, &object, false)];
+    let observed = |record: Installed| observed(Some(record));
+    let mut before = observed(deployed("abc"));
+    let members = superset(&wanted, &before, &update);
+    assert_eq!(members.entries[&id].stage, "agents");
+    // In a stage of its own no longer, it has that of its kind.
+    before.inventory = members.clone();
+    update.assigned.clear();
+    let without = superset(&wanted, &before, &update);
+    assert_eq!(without.entries[&id].stage, "config");
+
+    // The bundle has no such stages by now: the record keeps the one in use.
+    let stage = |name: &str| RememberedStage {
+        name: name.to_owned(),
+        after: "workloads".to_owned(),
+        timeout: None,
+    };
+    let mut record = deployed("abc");
+    let remembered = record.memory.as_mut().unwrap();
+    remembered.stages = vec![stage("agents"), stage("hooks")];
+    let kept = memory(&desired(), &record, &members);
+    assert_eq!(kept.stages, [stage("agents")]);
+    // One that nobody uses is forgotten: that is something to write.
+    assert!(writes(&desired(), &observed(record), &plan(&[])));
 }

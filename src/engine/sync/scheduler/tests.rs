@@ -57,6 +57,7 @@ fn plan(steps: Vec<Step>) -> Plan {
         stages: Vec::new(),
         steps,
         overlays: Vec::new(),
+        assigned: BTreeMap::new(),
         overrides: Vec::new(),
         removal: None,
         findings: Vec::new(),

@@ -229,6 +229,25 @@ async fn read_all(cluster: &Cluster, search: &Search) -> Result<Inventories, Clu
     })
 }
 
+/// All releases at first, and then those that change. Failures are reported and do
+/// not end the stream.
+pub fn follow_changes(
+    cluster: &Cluster,
+    search: &Search,
+) -> impl Stream<Item = Result<Vec<ReleaseSummary>, ClusterError>> + Send + use<> {
+    let changes = search.places().into_iter().map(|place| {
+        let followed = cluster.follow(&place.path, &place.selector(), Depth::Full);
+        followed.boxed()
+    });
+    stream::select_all(changes).map(|change| {
+        Ok(match change? {
+            Followed::Listed(values) => values.iter().filter_map(ReleaseSummary::read).collect(),
+            Followed::Applied(value) => ReleaseSummary::read(&value).into_iter().collect(),
+            Followed::Deleted(_) => Vec::new(),
+        })
+    })
+}
+
 /// All releases, anew whenever one of them changes. Failures are reported and
 /// do not end the stream.
 pub fn follow_releases(

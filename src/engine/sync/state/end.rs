@@ -1,5 +1,6 @@
 //! The end of a record, when nothing is left that it must remember.
 
+use pleach_domain::audit::LastPlan;
 use pleach_domain::inventory::{Installed, Inventory, Journal, Store};
 
 use super::parent::path;
@@ -25,6 +26,7 @@ impl State {
             }
             other => other?,
         }
+        self.unlisted.insert(LastPlan::name(&self.name));
         if self.journal.take().is_some() {
             self.unlisted.insert(Journal::name(&self.name));
         }

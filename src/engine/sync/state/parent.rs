@@ -34,7 +34,13 @@ pub(super) fn path(store: &Store) -> ResourcePath {
 impl State {
     pub(super) async fn read_record(&self) -> Result<Option<(Installed, Value)>, SyncError> {
         let id = self.store.parent(&self.name);
-        let Some(value) = self.cluster.get_id(&path(&self.store), &id).await? else {
+        let path = path(&self.store);
+        let read = match self.store {
+            // All of its kind are of releases.
+            Store::Release => self.cluster.get_among(&path, &id).await?,
+            Store::ConfigMap { .. } => self.cluster.get_id(&path, &id).await?,
+        };
+        let Some(value) = read else {
             return Ok(None);
         };
         match Installed::from_object(&value) {

@@ -76,12 +76,14 @@ impl State {
             self.apply(&path, &id, &definition).await?;
         }
         let started = tokio::time::Instant::now();
+        // Whether a list is answered, and not what is in it: that may be long.
+        let name = format!("metadata.name={}", self.name);
+        let own = Selector {
+            fields: Some(&name),
+            ..Selector::default()
+        };
         loop {
-            match self
-                .cluster
-                .list_metadata(&releases(), &Selector::default(), MANAGER)
-                .await
-            {
+            match self.cluster.list_metadata(&releases(), &own, MANAGER).await {
                 Ok(_) => return Ok(()),
                 Err(error) if started.elapsed() > DEFINITION_DEADLINE => {
                     return Err(match error.class() {

@@ -5,14 +5,15 @@ use std::collections::BTreeSet;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use pleach_domain::inventory::{
-    Installed, Inventory, Journal, ReleaseName, ShardRef, Store, read_shards, write_shards,
+    Installed, Inventory, Journal, ReleaseName, ReleaseSummary, ShardRef, Store, read_shards,
+    write_shards,
 };
 use pleach_domain::object::{ObjectId, labels};
 use serde_json::{Value, json};
 
 use super::{State, config_maps};
 use crate::engine::sync::error::SyncError;
-use crate::io::cluster::{DeleteOptions, Propagation, Selector};
+use crate::io::cluster::{Cluster, DeleteOptions, Propagation, Selector};
 
 impl State {
     pub(super) async fn read_inventory(
@@ -105,6 +106,22 @@ impl State {
         self.cluster.delete(&config_maps(), &id, &options).await?;
         Ok(())
     }
+}
+
+/// The members of a release, for another one that takes over from it.
+pub(in crate::engine::sync) async fn members(
+    cluster: &Cluster,
+    release: &ReleaseSummary,
+    installed: &Installed,
+) -> Result<Inventory, SyncError> {
+    let label = format!("{}={}", labels::RELEASE, release.name.label());
+    let selector = Selector {
+        namespace: Some(release.store.namespace()),
+        labels: Some(&label),
+        ..Selector::default()
+    };
+    let list = cluster.list(&config_maps(), &selector).await?;
+    assemble(&release.name, &release.store, installed, &list.items)
 }
 
 /// Puts the shards together that a release commits to. One that is missing or

@@ -124,6 +124,7 @@ mod tests {
 
     fn pods(names: &[&str]) -> Vec<DaemonPod> {
         let pod = |name: &&str| DaemonPod {
+            metadata: serde_json::json!({"name": name, "uid": name}),
             name: (*name).to_owned(),
             uid: (*name).to_owned(),
             is_ready: true,

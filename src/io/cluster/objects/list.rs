@@ -112,6 +112,20 @@ impl Cluster {
         selector: &Selector<'_>,
         manager: &str,
     ) -> Result<MetaList, ClusterError> {
+        if let Some(found) = self.of_release(path, selector, Depth::Metadata).await {
+            let (values, resource_version) =
+                found.map_err(|source| failed(path, selector, source))?;
+            let items = values.iter().map(|value| {
+                let metadata = &value["metadata"];
+                let name = metadata["name"].as_str().unwrap_or_default();
+                let id = path.id(metadata["namespace"].as_str(), name);
+                (id, LiveMeta::read(metadata, manager))
+            });
+            return Ok(MetaList {
+                items: items.collect(),
+                resource_version,
+            });
+        }
         let mut items = Vec::new();
         let resource_version = self
             .pages(
@@ -141,6 +155,14 @@ impl Cluster {
         path: &ResourcePath,
         selector: &Selector<'_>,
     ) -> Result<List, ClusterError> {
+        if let Some(found) = self.of_release(path, selector, Depth::Full).await {
+            let (items, resource_version) =
+                found.map_err(|source| failed(path, selector, source))?;
+            return Ok(List {
+                items,
+                resource_version,
+            });
+        }
         let mut items = Vec::new();
         let resource_version = self
             .pages(
@@ -174,6 +196,28 @@ impl Cluster {
         let mut items = Vec::new();
         self.pages(path, selector, accept, &mut items, pick).await?;
         Ok(items.into_iter().flatten().collect())
+    }
+
+    /// Goes through a list of whole objects, or of their metadata, and keeps what
+    /// is picked from it. The error is the server's answer.
+    pub(in crate::io::cluster) async fn pick_all<U>(
+        &self,
+        path: &ResourcePath,
+        selector: &Selector<'_>,
+        depth: Depth,
+        pick: impl Fn(Map<String, Value>) -> Option<U>,
+    ) -> Result<(Vec<U>, String), Box<ApiError>> {
+        let accept = match depth {
+            Depth::Full => JSON,
+            Depth::Metadata => METADATA_LIST,
+        };
+        let mut items = Vec::new();
+        let listed = self.pages(path, selector, accept, &mut items, pick).await;
+        match listed {
+            Ok(resource_version) => Ok((items.into_iter().flatten().collect(), resource_version)),
+            Err(ClusterError::List { source, .. }) => Err(source),
+            Err(other) => Err(no_list(&other.to_string()).into()),
+        }
     }
 
     /// Lists objects without their bodies, in their own kind.

@@ -11,10 +11,11 @@ use serde_json::{Value, json};
 
 use super::{List, RBAC, cover};
 use crate::finding::{Finding, Kind};
-use crate::inventory::Installed;
+use crate::inventory::{Installed, Override};
 use crate::object::ObjectId;
 use crate::plan::draft::{Ctx, Draft};
-use crate::plan::model::Desired;
+use crate::plan::model::{Desired, Direction};
+use crate::plan::protection::installed_version;
 
 impl Desired {
     /// The roles that workloads of the release make, where a change is on its
@@ -43,8 +44,12 @@ impl Desired {
 /// The rules that one account holds, and where: in a namespace, or everywhere.
 type Held = Vec<(Option<String>, Vec<Value>)>;
 
-/// Names the roles that nobody of the release could write again.
-pub(in crate::plan) fn check(ctx: &Ctx<'_>, draft: &mut Draft) {
+/// What a consent `override` names: the new version may give less than the one
+/// that is there, or who writes the role may hold more than git gives him.
+pub(in crate::plan) const CANNOT_GRANT: &str = "operator-cannot-grant";
+
+/// Refuses a change after which nobody of the release could write a role again.
+pub(in crate::plan) fn check(ctx: &Ctx<'_>, draft: &mut Draft, direction: Direction) {
     let given = ctx.desired.given_roles(ctx.observed.installed.as_ref());
     if given.is_empty() {
         return;
@@ -70,19 +75,48 @@ pub(in crate::plan) fn check(ctx: &Ctx<'_>, draft: &mut Draft) {
         let nearest = lacking.min_by_key(|(_, lacks)| lacks.len());
         if let Some((account, lacks)) = nearest.filter(|(_, lacks)| !lacks.is_empty()) {
             let rules: Vec<String> = lacks.into_iter().map(ToString::to_string).collect();
-            let message = format!(
-                "{account} writes it at run time and could not any more: it would have to hold what the role gives"
-            );
-            draft.findings.push(
-                Finding::warning(Kind::Policy, "operator-cannot-grant", message)
-                    .on(role)
-                    .hint(format!(
-                        "give {account} these rules, or the verb `escalate` on roles:\n  {}",
-                        rules.join("\n  ")
-                    )),
-            );
+            say(ctx, draft, direction, (account, role, &rules.join("\n  ")));
         }
     }
+}
+
+/// Says it, as an error unless somebody knows better.
+fn say(
+    ctx: &Ctx<'_>,
+    draft: &mut Draft,
+    direction: Direction,
+    (account, role, rules): (&ObjectId, ObjectId, &str),
+) {
+    let message = format!(
+        "{account} writes it at run time and could not any more: it would have to hold what the role gives"
+    );
+    let give = format!("give {account} these rules, or the verb `escalate` on roles:\n  {rules}");
+    let (release, from) = (&ctx.desired.name.release, installed_version(ctx));
+    let to = &ctx.desired.version;
+    let mut consents = ctx.policy.consent.iter();
+    let consent = consents
+        .find(|consent| consent.allows_override_for((CANNOT_GRANT, &role), release, from, to));
+    let finding = if let Some(consent) = consent {
+        let reason = consent.reason.clone().unwrap_or_default();
+        let message = format!("check {CANNOT_GRANT} is overridden ({reason}): {message}");
+        draft.overrides.push(Override {
+            check: CANNOT_GRANT.to_owned(),
+            reason,
+        });
+        Finding::warning(Kind::Policy, "check-overridden", message)
+    } else if direction == Direction::Reverse {
+        // The older version gives what it gave before.
+        Finding::warning(Kind::Policy, CANNOT_GRANT, message).hint(give)
+    } else {
+        Finding::error(Kind::Policy, CANNOT_GRANT, message).hint(format!(
+            "{give}\nor, if the new version gives less, add to `consent` in {}: {{action: override, check: {CANNOT_GRANT}, kind: {}, name: {}, release: {release}, from: {}, to: {to}, reason: …}}",
+            ctx.environment_file(),
+            role.kind,
+            role.name,
+            from.unwrap_or("…"),
+        ))
+    };
+    draft.findings.push(finding.on(role));
 }
 
 /// What accounts hold by the roles and bindings that git has.

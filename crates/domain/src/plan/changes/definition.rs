@@ -12,7 +12,7 @@ use serde_json::Value;
 
 /// The guard that a consent `override` may name: whoever gives it wants the
 /// objects as the new schema leaves them.
-pub(in crate::plan) const FIELD_IN_USE: &str = "field-in-use";
+pub(crate) const FIELD_IN_USE: &str = "field-in-use";
 
 /// What is to become of a definition.
 pub(super) enum Guarded {

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use super::drift;
 use super::emit::{Manner, apply_after, block, change, unchanged};
-use super::{recreate, refusal};
+use super::{former, recreate, refusal};
 use crate::diff::normalize::normalized;
 use crate::diff::ownership::{
     FieldSet, applied_by, fingerprint_with, holders, owned_by, same_entry, survivors,
@@ -37,6 +37,15 @@ pub(super) fn decide(ctx: &Ctx<'_>, draft: &mut Draft, manifest: &Manifest, live
         let finding = refusal::not_read("it changed and could not be read");
         return block(ctx, draft, manifest, finding);
     };
+    if let Some(why) = former::unverified(ctx, manifest) {
+        let reason = "it could not be compared";
+        let own = own(ctx, manifest, before, FieldSet::default());
+        let change = change(ctx, draft, manifest, Action::Update, reason);
+        change.unverified = Some(why.to_string());
+        change.cause = git.then_some(Cause::Git);
+        apply_after(ctx, draft, manifest, own, Manner::default(), live, reason);
+        return;
+    }
     match ctx.observed.predicted.get(id) {
         Some(Prediction::Answer(after)) => {
             compare(ctx, draft, manifest, Sides { before, after }, git, &[]);
@@ -70,15 +79,7 @@ pub(super) fn decide(ctx: &Ctx<'_>, draft: &mut Draft, manifest: &Manifest, live
             let why = (fields.as_slice(), refused.as_ref());
             recreate::decide(ctx, draft, manifest, live, why, git.then_some(Cause::Git));
         }
-        Some(Prediction::Unverified(why)) => {
-            let reason = "it could not be compared";
-            let own = own(ctx, manifest, before, FieldSet::default());
-            let change = change(ctx, draft, manifest, Action::Update, reason);
-            change.unverified = Some(why.to_string());
-            change.cause = git.then_some(Cause::Git);
-            apply_after(ctx, draft, manifest, own, Manner::default(), live, reason);
-        }
-        Some(Prediction::Creates) | None => {
+        Some(Prediction::Creates | Prediction::Unverified(_)) | None => {
             let finding = refusal::not_read("the server was not asked about it");
             block(ctx, draft, manifest, finding);
         }

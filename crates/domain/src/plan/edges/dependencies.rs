@@ -83,7 +83,45 @@ pub(super) fn dependencies<'a>(ctx: &Ctx<'a>, findings: &mut Vec<Finding>) -> Ve
         }
     }
     intercept(ctx, &mut found);
+    convert(ctx, &mut found);
     found
+}
+
+/// Custom resources come after the workloads of the webhook that converts them
+/// between the versions of their definition, except what such a workload needs
+/// itself, and what the bundle wants in a stage before it.
+fn convert<'a>(ctx: &Ctx<'a>, found: &mut Vec<Dependency<'a>>) {
+    let mut needs: BTreeMap<&ObjectId, Vec<&ObjectId>> = BTreeMap::new();
+    for Dependency { from, to, .. } in found.iter() {
+        needs.entry(to).or_default().push(from);
+    }
+    for (&definition, facts) in ctx.facts.iter().filter(|(id, _)| is_definition(id)) {
+        let services = facts.services.iter();
+        let backends: Vec<&ObjectId> = services.flat_map(|one| ctx.backends(one)).collect();
+        if backends.is_empty() {
+            continue;
+        }
+        let defined = |id: &ObjectId| ctx.definition(&id.group_kind()).map(|(it, _)| it);
+        let resources = ctx.facts.keys().copied();
+        let resources: Vec<&'a ObjectId> = resources
+            .filter(|id| defined(id) == Some(definition))
+            .collect();
+        for from in backends {
+            let before = ancestors(from, &needs);
+            let stage = ctx.stage_of(from);
+            let later = resources.iter().copied();
+            for to in later.filter(|id| !before.contains(id) && ctx.stage_of(id) >= stage) {
+                // Known to the next webhook too, or two could close a circle.
+                needs.entry(to).or_default().push(from);
+                found.push(Dependency {
+                    from,
+                    to,
+                    need: Need::Ready,
+                    why: EdgeReason::Backend,
+                });
+            }
+        }
+    }
 }
 
 /// The object of the release that `pleach.dev/after: Kind/name` means: in the
@@ -117,7 +155,8 @@ fn after_nothing(ctx: &Ctx<'_>, id: &ObjectId, kind: &str, name: &str) -> Findin
 }
 
 /// Custom resources of the release come after the registrations that intercept
-/// them, except where the registration itself needs them. Custom resources of
+/// them, and after who answers those, except where the registration itself needs
+/// them. Custom resources of
 /// others do not: they come before the workloads, which may need what they make.
 fn intercept<'a>(ctx: &Ctx<'a>, found: &mut Vec<Dependency<'a>>) {
     let registrations: Vec<(&'a ObjectId, &Facts)> = ctx
@@ -140,20 +179,42 @@ fn intercept<'a>(ctx: &Ctx<'a>, found: &mut Vec<Dependency<'a>>) {
     }
     for (registration, facts) in registrations {
         let ancestors = ancestors(registration, &needs);
+        let answering = answering(ctx, registration, facts);
         for &(id, plural) in &resources {
             if ancestors.contains(id) || !is_intercepted(facts, id, plural) {
                 continue;
             }
             // Known to the next registration too, or two of them could close a circle.
             needs.entry(id).or_default().push(registration);
-            found.push(Dependency {
-                from: registration,
-                to: id,
-                need: Need::Applied,
-                why: EdgeReason::Intercepts,
-            });
+            let mut comes_after = |from: &'a ObjectId, need: Need| {
+                found.push(Dependency {
+                    from,
+                    to: id,
+                    need,
+                    why: EdgeReason::Intercepts,
+                });
+            };
+            comes_after(registration, Need::Applied);
+            // Whoever answers is asked about it, also where the registration is
+            // as wanted: the former version may refuse what the new one knows.
+            for workload in &answering {
+                comes_after(workload, Need::Ready);
+            }
         }
     }
+}
+
+/// The workloads that answer for a registration, as far as it waits for them.
+pub(in crate::plan) fn answering<'a>(
+    ctx: &Ctx<'a>,
+    registration: &ObjectId,
+    facts: &Facts,
+) -> Vec<&'a ObjectId> {
+    if ctx.is_applied_only(&ctx.stage_of(registration)) {
+        return Vec::new();
+    }
+    let services = facts.services.iter();
+    services.flat_map(|service| ctx.backends(service)).collect()
 }
 
 /// The plural of a custom resource whose CRD is part of the release.

@@ -19,7 +19,7 @@ pub(super) fn run(ctx: &Ctx<'_>, draft: &mut Draft, turned: &Turned<'_>) {
     for (step, service) in &converting {
         let wait = *waits
             .entry(service)
-            .or_insert_with(|| wait_for(ctx, draft, service));
+            .or_insert_with(|| written_after(ctx, draft, service));
         if let Some(wait) = wait {
             draft.edge(wait, Need::Ready, *step, EdgeReason::Backend);
         }
@@ -42,7 +42,7 @@ pub(super) fn run(ctx: &Ctx<'_>, draft: &mut Draft, turned: &Turned<'_>) {
             }
             let wait = *waits
                 .entry(service)
-                .or_insert_with(|| wait_for(ctx, draft, service));
+                .or_insert_with(|| written_after(ctx, draft, service));
             if let Some(wait) = wait {
                 draft.edge(wait, Need::Ready, first, EdgeReason::Backend);
             }
@@ -50,7 +50,20 @@ pub(super) fn run(ctx: &Ctx<'_>, draft: &mut Draft, turned: &Turned<'_>) {
     }
 }
 
-fn wait_for(ctx: &Ctx<'_>, draft: &mut Draft, service: &ServiceRef) -> Option<StepId> {
+fn written_after(ctx: &Ctx<'_>, draft: &mut Draft, service: &ServiceRef) -> Option<StepId> {
+    let reason = "registrations that point at it are written once it has a backend";
+    wait_for(ctx, draft, StageName::Registrations, service, reason)
+}
+
+/// Waits until a Service of the release has all its endpoints; none where no
+/// workload of the release is behind it.
+pub(in crate::plan) fn wait_for(
+    ctx: &Ctx<'_>,
+    draft: &mut Draft,
+    stage: StageName,
+    service: &ServiceRef,
+    reason: &str,
+) -> Option<StepId> {
     let workloads = ctx.backends(service);
     if workloads.is_empty() {
         return None;
@@ -60,8 +73,6 @@ fn wait_for(ctx: &Ctx<'_>, draft: &mut Draft, service: &ServiceRef) -> Option<St
         ready: workloads.iter().map(|id| replicas(ctx, id)).sum(),
     };
     let id = service.id();
-    let reason = "registrations that point at it are written once it has a backend";
-    let stage = StageName::Registrations;
     let wait = draft.wait(ctx, stage, id.clone(), Some(until), reason);
     for (from, need) in workloads
         .into_iter()
@@ -76,12 +87,14 @@ fn wait_for(ctx: &Ctx<'_>, draft: &mut Draft, service: &ServiceRef) -> Option<St
 }
 
 /// How many endpoints a workload is expected to have; a DaemonSet's number is
-/// the cluster's, so one is enough to know that the backend answers.
+/// the cluster's, and that of one which is scaled an autoscaler's, so one is
+/// enough to know that the backend answers.
 fn replicas(ctx: &Ctx<'_>, id: &ObjectId) -> usize {
     let replicas = ctx
         .manifests
         .get(id)
-        .and_then(|manifest| manifest.value()["spec"]["replicas"].as_u64())
+        .map(|manifest| ctx.desired.ignored.lean(manifest).value())
+        .and_then(|value| value["spec"]["replicas"].as_u64())
         .and_then(|replicas| usize::try_from(replicas).ok());
     replicas.unwrap_or(1)
 }

@@ -5,9 +5,10 @@ use std::collections::BTreeMap;
 use jiff::SignedDuration;
 use serde_json::{Value, json};
 
+use crate::depends::Dependency;
 use crate::finding::Finding;
 use crate::ignore::{FieldPattern, Ignored};
-use crate::inventory::{Attempt, Memory, ReleaseName, Store};
+use crate::inventory::{Attempt, Installed, Memory, ReleaseName, RememberedStage, Source, Store};
 use crate::object::{Digest, DigestKey, Manifest, ObjectId, canonical_json};
 use crate::observe::{ClusterId, DesiredDigest};
 use crate::repo::format::BlockUninstall;
@@ -52,11 +53,16 @@ pub struct Desired {
 /// What git says of the origin and the end of a release.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Terms {
+    /// What must be ready before it starts.
+    pub depends_on: Vec<Dependency>,
     /// The release whose objects are handed over to it.
     pub moved_from: Option<ReleaseName>,
     /// The ApplySet of that release, as its record says; filled in when the
     /// cluster is observed.
     pub former_set: Option<String>,
+    /// Whether git has that release no more: then what of it runs elsewhere ends
+    /// before its successor starts.
+    pub former_is_given_up: bool,
     /// What forbids its end.
     pub block_uninstall: Vec<BlockUninstall>,
     /// Kinds that its environment protects beside the built-in ones.
@@ -65,6 +71,8 @@ pub struct Terms {
     pub timeout: Option<SignedDuration>,
     /// Whether pods are replaced when what they read changes.
     pub restart_on_config_change: bool,
+    /// The branch that a loop follows for it; none at a desk.
+    pub source: Option<Source>,
 }
 
 impl Desired {
@@ -72,9 +80,16 @@ impl Desired {
     pub fn memory(&self) -> Memory {
         Memory {
             namespace: self.namespace.clone(),
+            stages: self
+                .sequence
+                .stages
+                .iter()
+                .filter_map(RememberedStage::of)
+                .collect(),
             runtime_objects: self.runtime_objects.clone(),
             block_uninstall: self.terms.block_uninstall.clone(),
             readiness: self.sequence.readiness.sources(),
+            depends_on: self.depends_on().map(str::to_owned).collect(),
             protect: self.terms.protect.clone(),
             timeout: self.terms.timeout.map(|timeout| timeout.as_secs()),
         }
@@ -82,6 +97,17 @@ impl Desired {
 }
 
 impl Desired {
+    /// The releases that it depends on, by their names.
+    pub fn depends_on(&self) -> impl Iterator<Item = &str> {
+        self.terms.depends_on.iter().filter_map(Dependency::release)
+    }
+
+    /// Whether what it depends on has to be ready before a plan is carried out.
+    /// What was reached once is kept as it is without that.
+    pub fn needs_dependencies(&self, record: Option<&Installed>) -> bool {
+        !self.terms.depends_on.is_empty() && self.is_unfinished(record)
+    }
+
     /// The id of the release's ApplySet: what its members carry as part-of label.
     pub fn apply_set(&self) -> String {
         self.store.apply_set(&self.name)

@@ -25,7 +25,7 @@ use crate::repo::{Count, RolloutRule, StageRule};
 const STEADY: SignedDuration = SignedDuration::from_secs(5);
 
 /// Whether a temporary change keeps a controller from replacing pods.
-pub(super) fn holds(patch: &Value) -> bool {
+pub(in crate::plan) fn holds(patch: &Value) -> bool {
     patch["spec"]["updateStrategy"]["type"] == "OnDelete"
 }
 

@@ -86,7 +86,8 @@ impl Wanted<'_> {
     }
 }
 
-fn stops_pods(object: &ObjectId, patch: &Value) -> bool {
+/// Whether a patch keeps a workload from having the pods that it should have.
+pub(in crate::plan) fn stops_pods(object: &ObjectId, patch: &Value) -> bool {
     let spec = &patch["spec"];
     object.group == "apps" && (spec["paused"] == true || spec["replicas"].is_u64())
 }
@@ -144,7 +145,7 @@ pub(super) fn matching<'a>(ctx: &Ctx<'a>, selector: &Selector) -> Vec<(&'a Objec
             };
             Some(id.group_kind()) == kind
                 && !live.meta().deleting
-                && matcher.matches(id, &live.meta().labels)
+                && matcher.is_about(id, live.value())
         })
         .collect()
 }

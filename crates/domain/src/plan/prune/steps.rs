@@ -1,7 +1,12 @@
-//! The deletions: class by class, each class after the one before is gone.
+//! The deletions: class by class, each class after the one before is gone. What
+//! the stages of a bundle applied one after the other goes in the reverse order
+//! within its class.
 
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
+use crate::inventory::{Memory, RememberedStage};
+use crate::object::ObjectId;
 use crate::order::{DeletionClass, StageName, deletion_class};
 use crate::plan::draft::{Ctx, Draft, Pruned};
 use crate::plan::model::{Action, EdgeReason, Need, Op, Precondition, StepId, Until};
@@ -18,35 +23,65 @@ pub(in crate::plan) fn run(ctx: &Ctx<'_>, draft: &mut Draft) {
     let stages = draft.steps.iter().map(|step| &step.stage);
     let first = stages.fold(&StageName::Gates, Ord::min).clone();
     let mut dead = Vec::new();
-    let mut by_class: BTreeMap<DeletionClass, Vec<StepId>> = BTreeMap::new();
+    let remembered = remembered(ctx);
+    let mut by_turn: BTreeMap<(DeletionClass, Reverse<StageName>), Vec<StepId>> = BTreeMap::new();
     for one in pruned {
         if one.dead {
             let step = delete(ctx, draft, first.clone(), one);
             dead.push((step, Need::Absent));
         } else {
             let class = deletion_class(&one.id.group_kind());
+            let stage = stage_of(ctx, &remembered, &one.id);
             let step = delete(ctx, draft, StageName::Prune, one);
+            if let Some(timeout) = stage.and_then(|(_, stage)| stage.timeout()) {
+                draft.at(step).deadline = timeout;
+            }
+            let stage = stage.map_or_else(|| class.stage(), |(stage, _)| stage.clone());
             if let Some(verified) = verified {
                 draft.edge(verified, Need::Applied, step, EdgeReason::Barrier);
             }
-            by_class.entry(class).or_default().push(step);
+            by_turn
+                .entry((class, Reverse(stage)))
+                .or_default()
+                .push(step);
         }
     }
     let reason = "nothing answers behind these registrations: they go before everything";
     let why = EdgeReason::Leftover;
     draft.all_before(ctx, first.clone(), &dead, &others, &why, reason);
-    if let Some(next) = by_class.values().next().filter(|_| ctx.removal.is_some()) {
+    if let Some(next) = by_turn.values().next().filter(|_| ctx.removal.is_some()) {
         // Nothing else stands between them and what they would break.
         let next = next.clone();
         draft.all_before(ctx, first, &dead, &next, &why, reason);
     }
-    let classes: Vec<Vec<StepId>> = by_class.into_values().collect();
-    for pair in classes.windows(2) {
+    let turns: Vec<Vec<StepId>> = by_turn.into_values().collect();
+    for pair in turns.windows(2) {
         let former: Vec<(StepId, Need)> = pair[0].iter().map(|id| (*id, Need::Absent)).collect();
         let reason = "what is deleted next is needed by these until they are gone";
         let why = EdgeReason::Reverse;
         draft.all_before(ctx, StageName::Prune, &former, &pair[1], &why, reason);
     }
+}
+
+/// The stages that bundles of the release declared, by their names: those that
+/// the record has, as they stood when they were carried out.
+fn remembered<'a>(ctx: &Ctx<'a>) -> BTreeMap<&'a str, (StageName, &'a RememberedStage)> {
+    let record = ctx.observed.installed.as_ref();
+    let memory = record.and_then(|record| record.memory.as_ref());
+    let placed = memory.map(Memory::placed).into_iter().flatten();
+    placed
+        .map(|(place, stage)| (stage.name.as_str(), (place, stage)))
+        .collect()
+}
+
+/// The stage of a bundle's own in which a member was applied.
+fn stage_of<'r, 'a>(
+    ctx: &Ctx<'_>,
+    remembered: &'r BTreeMap<&'a str, (StageName, &'a RememberedStage)>,
+    id: &ObjectId,
+) -> Option<&'r (StageName, &'a RememberedStage)> {
+    let entry = ctx.observed.inventory.entries.get(id)?;
+    remembered.get(entry.stage.as_str())
 }
 
 fn delete(ctx: &Ctx<'_>, draft: &mut Draft, stage: StageName, one: Pruned) -> StepId {

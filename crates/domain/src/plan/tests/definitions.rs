@@ -1,5 +1,7 @@
 //! Definitions that change: what is refused, and what goes by parts.
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use proptest::prelude::*;
 use rstest::rstest;
 use serde_json::{Value, json};
@@ -346,6 +348,65 @@ fn the_webhook_answers_before_it_is_asked() {
     )));
 }
 
+#[test]
+fn a_new_definition_is_there_before_its_webhook_and_its_objects_after() {
+    let release = |more: &str| {
+        format!(
+            "Service/web/api: {{spec: {{selector: {{app: api}}}}}}\n\
+             Deployment.apps/web/api: {{{more}spec: {{template: {{metadata: {{labels: {{app: api}}}}}}}}}}\n\
+             {}Thing.example.org/web/t: {{spec: {{}}}}\n",
+            definition(&["v2", "v1"], WEBHOOK)
+        )
+    };
+    let edge = "Deployment.apps/web/api -> Thing.example.org/web/t: Ready Backend".to_owned();
+    let plan = Scene::new().git(&release("")).plan();
+    assert_eq!(sent(&plan), ["definitions: git"]);
+    assert!(edges(&plan).contains(&edge), "{:#?}", edges(&plan));
+    // What the workload needs itself comes first all the same.
+    let after = "metadata: {annotations: {pleach.dev/after: Thing/t}}, ";
+    let plan = Scene::new().git(&release(after)).plan();
+    assert_eq!(refusals(&plan), [""; 0]);
+    assert!(!edges(&plan).contains(&edge));
+    // And so does what the bundle wants in an earlier stage.
+    let plan = Scene::new()
+        .git(&release(""))
+        .stage("first", &crate::order::StageName::Definitions, &[], &[])
+        .wants(|desired| {
+            let select = r#"{"kind": "Thing", "group": "example.org"}"#;
+            let select = serde_json::from_str(select).unwrap();
+            desired.sequence.stages[0].select = vec![select];
+        })
+        .plan();
+    assert_eq!(refusals(&plan), [""; 0]);
+    assert!(!edges(&plan).contains(&edge));
+}
+
+#[test]
+fn webhooks_that_need_objects_of_each_other_wait_in_no_circle() {
+    let other = definition(&["v2", "v1"], &WEBHOOK.replace("api", "b"))
+        .replace("things", "others")
+        .replace("Thing", "Other");
+    let workload = |name: &str, after: &str| {
+        format!(
+            "Service/web/{name}: {{spec: {{selector: {{app: {name}}}}}}}\n\
+             Deployment.apps/web/{name}: {{metadata: {{annotations: {{pleach.dev/after: {after}}}}}, spec: {{template: {{metadata: {{labels: {{app: {name}}}}}}}}}}}\n"
+        )
+    };
+    let git = [
+        definition(&["v2", "v1"], WEBHOOK),
+        other,
+        workload("api", "Other/o"),
+        workload("b", "Thing/t"),
+        "Thing.example.org/web/t: {}\nOther.example.org/web/o: {}".to_owned(),
+    ];
+    let plan = Scene::new().git(&git.concat()).plan();
+    assert_eq!(refusals(&plan), [""; 0]);
+    let edges = edges(&plan);
+    let one = "Deployment.apps/web/b -> Other.example.org/web/o: Ready Backend".to_owned();
+    let two = "Deployment.apps/web/api -> Thing.example.org/web/t: Ready Backend".to_owned();
+    assert!(edges.contains(&one) && !edges.contains(&two), "{edges:#?}");
+}
+
 const NAMES: [&str; 4] = ["v1", "v2", "v3", "v4"];
 
 fn some_versions() -> impl Strategy<Value = Vec<&'static str>> {
@@ -403,4 +464,80 @@ proptest! {
             }
         }
     }
+}
+
+/// A definition whose webhook is trusted by these certificates.
+fn trusting(versions: &[&str], names: &[&str]) -> String {
+    let certificate =
+        |name: &&str| format!("-----BEGIN CERTIFICATE-----\n{name}\n-----END CERTIFICATE-----\n");
+    let bundle = STANDARD.encode(names.iter().map(certificate).collect::<String>());
+    let client = format!("{{clientConfig: {{caBundle: {bundle}, service");
+    definition(
+        versions,
+        &WEBHOOK.replace("{clientConfig: {service", &client),
+    )
+}
+
+/// The certificates in the bodies that are sent, in order; git's are `git`.
+fn trusted(plan: &Plan) -> Vec<String> {
+    let steps = plan.steps.iter().filter(|step| step.object == id());
+    steps
+        .filter_map(|step| match &step.op {
+            Op::Apply { body, .. } => Some((&step.stage, body)),
+            _ => None,
+        })
+        .map(|(stage, body)| {
+            let Body::Inline(body) = body else {
+                return format!("{stage}: git");
+            };
+            let client = &body.0["spec"]["conversion"]["webhook"]["clientConfig"];
+            let bundle = STANDARD
+                .decode(client["caBundle"].as_str().unwrap())
+                .unwrap();
+            let bundle = String::from_utf8(bundle).unwrap();
+            let names = bundle.lines().filter(|line| !line.starts_with('-'));
+            format!("{stage}: {}", names.collect::<Vec<_>>().join(" "))
+        })
+        .collect()
+}
+
+#[rstest]
+#[case::another(trusting(&["v1"], &["old"]), trusting(&["v1"], &["new"]), &["definitions: old", "registrations: new old", "shrink: git"])]
+#[case::the_same(trusting(&["v1"], &["old"]), trusting(&["v1", "v2!"], &["old"]), &["definitions: git"])]
+#[case::one_more(trusting(&["v1"], &["old"]), trusting(&["v1"], &["new", "old"]), &["definitions: old", "registrations: git"])]
+fn a_conversion_trusts_both_versions_until_the_former_pods_are_gone(
+    #[case] before: String,
+    #[case] after: String,
+    #[case] expected: &[&str],
+) {
+    let plan = converting(&before, &after).plan();
+    assert_eq!(refusals(&plan), [""; 0]);
+    assert_eq!(trusted(&plan), expected);
+}
+
+#[test]
+fn a_version_that_goes_takes_the_former_certificates_along() {
+    let scene = converting(&trusting(&["v1"], &["old"]), &trusting(&["v2"], &["new"]));
+    let plan = migrated(scene, "v1", "v2").plan();
+    assert_eq!(refusals(&plan), [""; 0]);
+    assert_eq!(
+        trusted(&plan),
+        [
+            "definitions: old",
+            "registrations: new old",
+            "shrink: new",
+            "shrink: git",
+        ]
+    );
+}
+
+#[test]
+fn without_pods_that_are_exchanged_git_says_whom_to_trust() {
+    let plan = Scene::new()
+        .installed(&trusting(&["v1"], &["old"]))
+        .with_live(CRD, |live| live["status"]["storedVersions"] = json!(["v1"]))
+        .git(&trusting(&["v1"], &["new"]))
+        .cluster_scoped("CustomResourceDefinition.apiextensions.k8s.io")
+        .plan();
+    assert_eq!(trusted(&plan), ["definitions: git"]);
 }

@@ -120,17 +120,22 @@ fn custom_resources_come_after_what_intercepts_them() {
     );
     let scene = Scene::new().unserved("Widget.example.org").git(&git);
     let intercepts = |scene: &Scene| -> Vec<String> {
-        let edges = edges_of(&scene.plan()).into_iter();
-        edges.filter(|edge| edge.ends_with("Intercepts")).collect()
+        let mut edges = edges_of(&scene.plan());
+        edges.retain(|edge| edge.ends_with("Intercepts"));
+        edges.sort();
+        edges
     };
     let hook = "ValidatingWebhookConfiguration.admissionregistration.k8s.io/h";
-    let expected = format!("{hook} -> Widget.example.org/web/w: Applied Intercepts");
-    assert_eq!(intercepts(&scene), [expected]);
+    let expected = [
+        "Deployment.apps/web/api -> Widget.example.org/web/w: Ready Intercepts".to_owned(),
+        format!("{hook} -> Widget.example.org/web/w: Applied Intercepts"),
+    ];
+    assert_eq!(intercepts(&scene), expected);
     // Rules for everything do not hold up what others define: pods may need it.
     let any = HOOK
         .replace("[example.org]", "['*']")
         .replace("[widgets]", "['*']");
-    assert_eq!(intercepts(&scene.clone().git(&any)).len(), 1);
+    assert_eq!(intercepts(&scene.clone().git(&any)), expected);
     let other = HOOK.replace("[widgets]", "[gadgets]");
     assert!(intercepts(&scene.clone().git(&other)).is_empty());
     // A registration that needs the custom resource does not hold it up.
@@ -141,6 +146,34 @@ fn custom_resources_come_after_what_intercepts_them() {
     let plan = scene.clone().git(&needs).plan();
     assert!(plan.findings.is_empty(), "{:?}", plan.findings);
     assert!(intercepts(&scene.git(&needs)).is_empty());
+}
+
+#[test]
+fn custom_resources_come_after_another_version_of_who_is_asked_about_them() {
+    let git = |image: &str, size: u8| {
+        let api = API.replace(
+            "spec: {replicas: 2, template: {",
+            &format!("spec: {{image: {image}, replicas: 2, template: {{"),
+        );
+        format!("{CRD}\n{api}\n{HOOK}\nWidget.example.org/web/w: {{spec: {{size: {size}}}}}")
+    };
+    // Nothing is done to the registration itself.
+    let scene = Scene::new().installed(&git("a", 1)).git(&git("b", 2));
+    let expected = "Deployment.apps/web/api -> Widget.example.org/web/w: Ready Intercepts";
+    assert_eq!(edges_of(&scene.plan()), [expected]);
+    // In a stage that does not wait for who answers, it is not waited for here either.
+    let scene = scene.applies_in(
+        "hooks",
+        &["{kind: ValidatingWebhookConfiguration}"],
+        |stage| {
+            stage.applied_only = true;
+        },
+    );
+    let edges = edges_of(&scene.plan());
+    assert!(
+        edges.iter().all(|edge| !edge.ends_with("Intercepts")),
+        "{edges:?}"
+    );
 }
 
 #[test]

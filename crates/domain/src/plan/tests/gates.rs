@@ -243,3 +243,74 @@ fn a_gate_is_part_of_what_is_approved() {
     let policy: ObjectId = format!("{POLICY}/e.r.hold").parse().unwrap();
     assert_eq!(policy.name, "e.r.hold");
 }
+
+const SERVICE: &str = "Service/web/api: {spec: {selector: {app: api}}}";
+const ANSWERED: &str = "ungate: wait Service/web/api until web/api has 2";
+
+/// An upgrade of two pods behind a Service, with a gate.
+fn guarded(gate: &str) -> Scene {
+    let api = NEW_API.replace("{spec: {template", "{spec: {replicas: 2, template");
+    upgrade().git(&format!("{SERVICE}\n{api}")).gate(gate)
+}
+
+#[test]
+fn a_gate_is_lifted_when_something_answers_behind_the_webhooks_that_it_stands_for() {
+    let scene = guarded("{name: hold, groups: [x.org]}");
+    let registered = "{kind: ValidatingWebhookConfiguration, service: api}";
+    let plan = scene.clone().declares(registered).plan();
+    assert!(
+        lines(&plan).contains(&ANSWERED.to_owned()),
+        "{:#?}",
+        lines(&plan)
+    );
+    let lift = lift(&plan);
+    let mut needs = lift.needs.iter().map(|edge| &plan.steps[edge.from.0]);
+    let wait = needs
+        .find(|step| matches!(step.until, Some(Until::Endpoints { .. })))
+        .unwrap();
+    // Asked when everything is ready, and not before.
+    let barrier = plan.steps.iter().find(|step| {
+        step.stage == crate::order::StageName::Verify && step.object.kind == "Release"
+    });
+    assert!(before(&plan, wait).contains(&barrier.unwrap().id));
+
+    let other = "{kind: APIService, service: api}";
+    let optional = "{kind: ValidatingWebhookConfiguration, service: api, optional: true}";
+    for declared in [other, optional] {
+        let plan = scene.clone().declares(declared).plan();
+        assert!(!lines(&plan).contains(&ANSWERED.to_owned()), "{declared}");
+    }
+}
+
+#[test]
+fn a_gate_waits_for_webhooks_of_the_release_that_intercept_what_it_closes() {
+    let hook = |group: &str| {
+        format!(
+            "ValidatingWebhookConfiguration.admissionregistration.k8s.io/h: {{webhooks: [{{name: h, clientConfig: {{service: {{namespace: web, name: api}}}}, rules: [{{apiGroups: [{group}], resources: [gears]}}]}}]}}"
+        )
+    };
+    for (group, expected) in [("x.org", true), ("'*'", true), ("y.org", false)] {
+        let plan = guarded("{name: hold, groups: [x.org]}")
+            .git(&hook(group))
+            .plan();
+        let waits = lines(&plan).contains(&ANSWERED.to_owned());
+        assert_eq!(waits, expected, "{group}");
+    }
+}
+
+#[test]
+fn a_gate_that_ends_before_the_workloads_waits_for_none_of_them() {
+    let registered = "{kind: ValidatingWebhookConfiguration, service: api}";
+    let waits = |until: &str| {
+        let gate = format!("{{name: hold, groups: [x.org], from: definitions, until: {until}}}");
+        let plan = guarded(&gate).declares(registered).plan();
+        let lift = lift(&plan);
+        lift.needs.iter().any(|edge| {
+            let until = &plan.steps[edge.from.0].until;
+            matches!(until, Some(Until::Endpoints { .. }))
+        })
+    };
+    assert!(!waits("services"));
+    assert!(waits("workloads"));
+    assert!(waits("resources"));
+}

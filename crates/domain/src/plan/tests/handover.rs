@@ -5,12 +5,13 @@ use std::collections::BTreeSet;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use jiff::SignedDuration;
+use rstest::rstest;
 use serde_json::json;
 
 use super::scene::Scene;
 use super::{lines, step_of};
 use crate::overlay::OnFailure;
-use crate::plan::{Body, Course, Op, Plan, Step, StepId, Until};
+use crate::plan::{Body, Course, Grant, Op, Plan, Propagation, Step, StepId, Until};
 
 const OLD: &str = "\
 Service/old/api: {spec: {selector: {app: api}}}
@@ -422,6 +423,56 @@ fn what_users_keep_is_copied_before_the_workloads_and_once() {
 }
 
 #[test]
+fn by_a_pattern_everything_of_users_is_copied() {
+    let scene = |pattern: &str| {
+        Scene::new()
+            .installed(OLD)
+            .version("v1.0.0")
+            .git(&NEW.replace("/web/", "/next/"))
+            .git("Namespace/next: {}\nConfigMap/next/user-own: {}")
+            .moves("old", "next", &[pattern])
+            .live(
+                "ConfigMap/old/user-a: {}\nConfigMap/old/user-b: {metadata: {labels: {tier: gold}}}\n\
+                 ConfigMap/old/user-own: {}\nConfigMap/old/other: {}\nConfigMap/old/kube-root-ca.crt: {}\n\
+                 ConfigMap/old/user-made: {metadata: {ownerReferences: [{uid: u}]}}\n\
+                 ConfigMap/old/user-applied: {metadata: {labels: {applyset.kubernetes.io/part-of: applyset-x}}}\n\
+                 ConfigMap/elsewhere/user-c: {}\nSecret/old/user-d: {}",
+            )
+    };
+    let copied = |scene: Scene| -> Vec<String> {
+        let plan = scene.plan();
+        assert!(
+            plan.findings.iter().all(|one| !one.is_error()),
+            "{:?}",
+            plan.findings
+        );
+        let copies = plan.steps.iter().filter_map(|step| match &step.op {
+            Op::Copy { from, to } => Some(format!("{from} {to}")),
+            _ => None,
+        });
+        copies.collect()
+    };
+    let a = "ConfigMap/old/user-a ConfigMap/next/user-a";
+    let b = "ConfigMap/old/user-b ConfigMap/next/user-b";
+    let other = "ConfigMap/old/other ConfigMap/next/other";
+    assert_eq!(copied(scene("user-*")), [a, b]);
+    assert_eq!(copied(scene("user-?")), [a, b]);
+    assert_eq!(copied(scene("*")), [other, a, b]);
+    let labelled = scene("*").wants(|desired| {
+        let labels = &mut desired.sequence.moves[0].copy[0].labels;
+        labels.insert("tier".to_owned(), "gold".to_owned());
+    });
+    assert_eq!(copied(labelled), [b]);
+    // A copy stays when git has it no more than before.
+    let kept = scene("user-*")
+        .installed("ConfigMap/next/user-a: {}")
+        .entry("ConfigMap/next/user-a", |entry| {
+            entry.state = crate::inventory::EntryState::Kept;
+        });
+    assert_eq!(copied(kept), [b]);
+}
+
+#[test]
 fn a_move_of_what_nobody_recorded_is_refused() {
     let plan = Scene::new()
         .git(NEW)
@@ -434,4 +485,113 @@ fn a_move_of_what_nobody_recorded_is_refused() {
     // A cluster where nothing runs is no move.
     let plan = Scene::new().git(NEW).moves("old", "web", &[]).plan();
     assert!(plan.findings.iter().all(|one| !one.is_error()));
+}
+
+/// Another release hands over what it has, of which a part runs elsewhere.
+fn succeeding() -> Scene {
+    Scene::new().former(OLD).git(NEW)
+}
+
+fn deleted<'a>(plan: &'a Plan, id: &str) -> Option<&'a Step> {
+    let mut steps = plan.steps.iter();
+    steps.find(|step| matches!(step.op, Op::Delete(_)) && step.object.to_string() == id)
+}
+
+#[test]
+fn what_hands_over_runs_nowhere_else_when_its_successor_starts() {
+    let plan = succeeding().plan();
+    assert!(plan.findings.iter().all(|one| !one.is_error()));
+    for id in [
+        "Deployment.apps/old/api",
+        "Deployment.apps/old/controller",
+        "DaemonSet.apps/old/agent",
+    ] {
+        let emptied = set(&plan, id);
+        let new = step_of(&plan, &id.replace("/old/", "/web/"));
+        let gone = deleted(&plan, id).unwrap();
+        assert!(comes_before(&plan, emptied, new), "{id}");
+        assert!(comes_before(&plan, new, gone), "{id}");
+        let mut overlays = plan.overlays.iter();
+        let overlay = overlays.find(|one| one.object == emptied.object).unwrap();
+        let ready = new.object.clone();
+        assert_eq!(overlay.on_failure, OnFailure::UndoUnless { ready });
+        let Op::Delete(deletion) = &gone.op else {
+            panic!()
+        };
+        assert_eq!(deletion.uid(), format!("uid of {id}"));
+        assert!(
+            matches!(deletion.because(), Grant::Former { release } if release.release == "old")
+        );
+        assert_eq!(deletion.propagation(), Propagation::Foreground);
+    }
+    // The rest is not this release's to take away.
+    for id in ["Service/old/api", "ServiceAccount/old/s"] {
+        assert!(deleted(&plan, id).is_none(), "{id}");
+    }
+}
+
+#[test]
+fn what_users_keep_beside_the_former_release_comes_along() {
+    let plan = succeeding().moves("old", "web", &["settings"]).plan();
+    let copy = find(&plan, "copy", |step| matches!(step.op, Op::Copy { .. }));
+    assert_eq!(copy.object.to_string(), "ConfigMap/web/settings");
+    let api = step_of(&plan, "Deployment.apps/web/api");
+    assert!(comes_before(&plan, copy, api));
+}
+
+#[rstest]
+#[case::nothing_is_pruned(succeeding().policy(|policy| policy.prune.enabled = false), true)]
+#[case::nothing_is_waited_for(succeeding().policy(|policy| policy.wait = false), true)]
+#[case::protected(succeeding().protect("{group: apps, kind: Deployment}"), true)]
+#[case::annotated(succeeding().meta("Deployment.apps/old/controller", |meta| {
+    meta.annotations.insert("pleach.dev/prune".to_owned(), "disabled".to_owned());
+}), true)]
+#[case::another_incarnation(succeeding().meta("Deployment.apps/old/controller", |meta| meta.uid = "v".to_owned()), false)]
+#[case::of_somebody_else_by_now(succeeding().meta("Deployment.apps/old/controller", |meta| {
+    meta.labels.insert(crate::object::labels::PART_OF.to_owned(), "applyset-other".to_owned());
+}), false)]
+#[case::gone_already(succeeding().gone("Deployment.apps/old/controller"), false)]
+#[case::git_still_has_it(succeeding().cluster(|observed| observed.former = None), false)]
+#[case::nothing_comes(succeeding().wants(|desired| {
+    desired.manifests.retain(|manifest| manifest.id().name != "controller");
+}), false)]
+fn what_is_not_deleted_is_not_emptied_either(#[case] scene: Scene, #[case] said: bool) {
+    let plan = scene.plan();
+    let id = "Deployment.apps/old/controller";
+    assert!(deleted(&plan, id).is_none());
+    let touched = |step: &&Step| step.object.to_string() == id && !matches!(step.op, Op::Wait);
+    assert!(!plan.steps.iter().any(|step| touched(&step)));
+    let mut findings = plan.findings.iter();
+    let finding = findings.find(|one| {
+        one.code == "runs-beside" && one.object.as_ref().is_some_and(|it| it.to_string() == id)
+    });
+    assert_eq!(finding.is_some(), said, "{:?}", plan.findings);
+    assert!(plan.findings.iter().all(|one| !one.is_error()));
+}
+
+#[test]
+fn what_answers_for_others_goes_on_until_they_are_told_of_its_successor() {
+    let hook = |namespace: &str| {
+        format!(
+            "{HOOK_ID}: {{webhooks: [{{name: a, clientConfig: {{service: {{namespace: {namespace}, name: api}}}}}}]}}"
+        )
+    };
+    let plan = Scene::new()
+        .former(&format!("{OLD}\n{}", hook("old")))
+        .git(&format!("{NEW}\n{}", hook("web")))
+        .plan();
+    assert!(plan.findings.iter().all(|one| !one.is_error()));
+    let api = "Deployment.apps/old/api";
+    let is_set = |id: &str| {
+        let mut steps = plan.steps.iter();
+        steps.any(|step| matches!(step.op, Op::Set { .. }) && step.object.to_string() == id)
+    };
+    assert!(!is_set(api));
+    assert!(is_set("Deployment.apps/old/controller"));
+    let retargeted = step_of(&plan, HOOK_ID);
+    assert!(comes_before(
+        &plan,
+        retargeted,
+        deleted(&plan, api).unwrap()
+    ));
 }

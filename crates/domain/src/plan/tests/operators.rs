@@ -37,7 +37,7 @@ fn a_role_that_nobody_could_write_again_is_named(#[case] scene: Scene, #[case] e
     let found = findings.find(|finding| finding.code == "operator-cannot-grant");
     assert_eq!(found.is_some(), expected, "{:#?}", plan.findings);
     if let Some(found) = found {
-        assert_eq!(found.severity, Severity::Warning);
+        assert_eq!(found.severity, Severity::Error);
         assert!(
             found
                 .message
@@ -51,4 +51,43 @@ fn a_role_that_nobody_could_write_again_is_named(#[case] scene: Scene, #[case] e
                 .contains(r#""verbs":["get","list"]"#)
         );
     }
+}
+
+#[test]
+fn what_the_new_version_no_longer_gives_is_consented_to() {
+    let lacking = || scene("ClusterRole", &format!("{WRITES}, {LISTS}"));
+    let findings = |scene: Scene| {
+        let plan = scene.plan();
+        let findings = plan.findings.iter();
+        let found: Vec<(Severity, String)> = findings
+            .filter(|finding| {
+                [
+                    "operator-cannot-grant",
+                    "check-overridden",
+                    "unused-consent",
+                ]
+                .contains(&finding.code.as_str())
+            })
+            .map(|finding| (finding.severity, finding.code.clone()))
+            .collect();
+        (found, plan.overrides.len())
+    };
+    let consent = |name: &str| {
+        format!(
+            "{{action: override, check: operator-cannot-grant, kind: ClusterRole, name: {name}, release: r, reason: it gives less}}"
+        )
+    };
+    let overridden = lacking().consent(&consent("made"));
+    assert_eq!(
+        findings(overridden),
+        (vec![(Severity::Warning, "check-overridden".to_owned())], 1)
+    );
+    let of_another = lacking().consent(&consent("other"));
+    assert_eq!(
+        findings(of_another),
+        (
+            vec![(Severity::Error, "operator-cannot-grant".to_owned())],
+            0
+        )
+    );
 }

@@ -4,10 +4,11 @@ use rstest::rstest;
 use semver::VersionReq;
 
 use super::scene::Scene;
+use crate::depends::{Hindrance, NOT_READY, STILL_NEEDED};
 use crate::finding::Kind;
-use crate::object::GroupKind;
+use crate::object::{GroupKind, Origin};
 use crate::observe::{ClusterId, Escalation, MissingGrant};
-use crate::plan::Direction;
+use crate::plan::{Consented, Direction, Removal};
 use crate::repo::KnownVersion;
 use crate::repo::format::Rollback;
 
@@ -205,4 +206,42 @@ fn everything_that_is_wrong_is_said_at_once() {
         codes,
         ["direction-unknown", "kubernetes-version", "wrong-cluster"]
     );
+}
+
+fn hindrance(comes_first: bool) -> Hindrance {
+    Hindrance {
+        message: "it depends on release base, which is not ready".to_owned(),
+        place: Some(Origin::new("environments/e.yaml", 5)),
+        index: Some(0),
+        comes_first,
+    }
+}
+
+#[test]
+fn what_comes_before_has_to_be_ready() {
+    let held = |comes_first| {
+        let scene = Scene::new().git("ConfigMap/web/c: {}");
+        scene.cluster(|observed| observed.hindrances = vec![hindrance(comes_first)])
+    };
+    let plan = held(false).plan();
+    let refusals: Vec<String> = plan.refusals().map(ToString::to_string).collect();
+    assert_eq!(
+        refusals,
+        ["environments/e.yaml:5: it depends on release base, which is not ready"]
+    );
+    assert!(plan.refusals().all(|finding| finding.code == NOT_READY));
+    // What the same command brings about first is only told.
+    let plan = held(true).plan();
+    assert_eq!(plan.refusals().count(), 0);
+    assert!(
+        plan.findings
+            .iter()
+            .any(|finding| finding.code == NOT_READY)
+    );
+    // What is still needed does not go.
+    let plan = held(false).end(&Removal {
+        consented: Some(Consented::by_command()),
+        heirs: Vec::new(),
+    });
+    assert!(plan.refusals().any(|finding| finding.code == STILL_NEEDED));
 }

@@ -5,7 +5,7 @@ use serde_json::json;
 
 use super::scene::Scene;
 use super::{edges, lines, position};
-use crate::inventory::EntryState;
+use crate::inventory::{EntryState, Memory, RememberedStage};
 use crate::object::labels;
 use crate::observe::Listing;
 use crate::plan::{Action, Change, Grant, Op, Plan, Precondition, Propagation};
@@ -227,6 +227,82 @@ fn classes_go_one_after_the_other() {
         panic!()
     };
     assert_eq!(deletion.propagation(), Propagation::Foreground);
+}
+
+/// What bundles applied in stages of their own, one behind the other.
+pub(super) fn staged() -> Scene {
+    let mut scene = Scene::new().installed(
+        "DaemonSet.apps/web/agent: {spec: {template: {}}}\nDeployment.apps/web/api: {spec: {template: {}}}\n\
+         Deployment.apps/web/controller: {spec: {template: {}}}\nDeployment.apps/web/first: {spec: {template: {}}}\n\
+         ConfigMap/web/early: {}\nConfigMap/web/late: {}\nService/web/s: {}",
+    );
+    let stages = [
+        ("DaemonSet.apps/web/agent", "agents"),
+        ("Deployment.apps/web/controller", "controllers"),
+        ("Deployment.apps/web/api", "api"),
+        ("ConfigMap/web/late", "api"),
+    ];
+    for (id, stage) in stages {
+        scene = scene.entry(id, |entry| entry.stage = stage.to_owned());
+    }
+    let stages = ["agents", "controllers", "api"].map(|name| RememberedStage {
+        name: name.to_owned(),
+        after: "workloads".to_owned(),
+        timeout: (name == "agents").then_some(1200),
+    });
+    scene.cluster(|observed| {
+        let record = observed.installed.get_or_insert_default();
+        record.memory = Some(Memory {
+            stages: stages.to_vec(),
+            ..Memory::default()
+        });
+    })
+}
+
+#[test]
+fn what_stages_applied_goes_in_their_reverse_order() {
+    let plan = staged()
+        .policy(|policy| policy.prune.max = PruneMax::Percent(100))
+        .plan();
+    let pruned: Vec<String> = lines(&plan)
+        .into_iter()
+        .filter(|line| line.starts_with("prune"))
+        .collect();
+    assert_eq!(
+        pruned,
+        [
+            "prune: delete Deployment.apps/web/api until gone",
+            "prune: delete Deployment.apps/web/controller until gone",
+            "prune: delete DaemonSet.apps/web/agent until gone",
+            "prune: delete Deployment.apps/web/first until gone",
+            "prune: delete Service/web/s until gone",
+            "prune: delete ConfigMap/web/late until gone",
+            "prune: delete ConfigMap/web/early until gone",
+        ]
+    );
+    let edges = edges(&plan);
+    for edge in [
+        "Deployment.apps/web/api -> Deployment.apps/web/controller: Absent Reverse",
+        "Deployment.apps/web/controller -> DaemonSet.apps/web/agent: Absent Reverse",
+        "DaemonSet.apps/web/agent -> Deployment.apps/web/first: Absent Reverse",
+        "ConfigMap/web/late -> ConfigMap/web/early: Absent Reverse",
+    ] {
+        assert!(edges.contains(&edge.to_owned()), "{edges:#?}");
+    }
+    // A stage waits for its own as long as its bundle said.
+    let agent = &plan.steps[position(&plan, "DaemonSet.apps/web/agent")];
+    assert_eq!(agent.deadline.as_secs(), 1200);
+}
+
+#[test]
+fn without_a_record_of_stages_objects_go_by_class() {
+    let plan = staged()
+        .policy(|policy| policy.prune.max = PruneMax::Percent(100))
+        .cluster(|observed| observed.installed.as_mut().unwrap().memory = None)
+        .plan();
+    let edges = edges(&plan);
+    let within = |edge: &&String| edge.contains("web/api -> Deployment.apps/web/controller");
+    assert_eq!(edges.iter().find(within), None);
 }
 
 const HOOK: &str = "ValidatingWebhookConfiguration.admissionregistration.k8s.io/h: {webhooks: [{clientConfig: {service: {namespace: web, name: api}}}]}";

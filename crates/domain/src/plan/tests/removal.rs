@@ -437,3 +437,22 @@ fn what_an_end_left_in_place_comes_back_to_a_release_of_the_same_name(
         .plan();
     assert_eq!(plan.changes[0].action, action, "{:?}", changes(&plan));
 }
+
+#[test]
+fn a_release_goes_in_the_reverse_of_its_stages() {
+    let plan = super::prune::staged().end(&by_command());
+    assert_eq!(
+        deleted(&plan),
+        [
+            "Deployment.apps/web/api",
+            "Deployment.apps/web/controller",
+            "DaemonSet.apps/web/agent",
+            "Deployment.apps/web/first",
+            "Service/web/s",
+            "ConfigMap/web/late",
+            "ConfigMap/web/early",
+        ]
+    );
+    let edge = "Deployment.apps/web/api -> Deployment.apps/web/controller: Absent Reverse";
+    assert!(edges(&plan).contains(&edge.to_owned()));
+}

@@ -33,9 +33,10 @@ fn other(text: &str) -> Desired {
 
 fn observed(base: Option<&Desired>, others: &[Desired], head: &Desired) -> Observed {
     let (kinds, _) = KindTable::nearest(None);
+    let others: Vec<&Desired> = others.iter().collect();
     let base = Base {
         release: base,
-        others,
+        others: &others,
         kinds: &kinds,
     };
     Observed::from_rendered(base, head)

@@ -367,6 +367,7 @@ impl Scene {
                 .map(|name| CopyRule {
                     kind: GroupKind::new("", "ConfigMap"),
                     name: (*name).to_owned(),
+                    labels: BTreeMap::new(),
                 })
                 .collect(),
             origin: Origin::new("bundle.yaml", 1),

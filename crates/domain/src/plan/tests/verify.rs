@@ -32,6 +32,8 @@ const BARRIER: &str = "verify: wait Release.pleach.dev/e.r";
     &["verify: wait Secret/other/made until Secret/other/made or Secret/web/made exists", BARRIER])]
 #[case::by_name_without_namespace(Scene::new().git(DEPLOYMENT).cluster_scoped("PriorityClass.scheduling.k8s.io").declares("{kind: PriorityClass, group: scheduling.k8s.io, name: made}"),
     &["verify: wait PriorityClass.scheduling.k8s.io/made until PriorityClass.scheduling.k8s.io/made exists", BARRIER])]
+#[case::of_what_was_looked_at(Scene::new().installed(&format!("{DEPLOYMENT}\nConfigMap/web/c: {{}}")).git(&format!("{DEPLOYMENT}\nConfigMap/web/c: {{}}\nConfigMap/web/new: {{}}"))
+    .declares("{kind: Secret, group: '', name: made}").cluster(|observed| observed.focus = Some(["ConfigMap/web/new".parse().unwrap()].into())), &[BARRIER])]
 #[case::optional(Scene::new().git(DEPLOYMENT).declares("{kind: Secret, group: '', name: made, optional: true}"), &[BARRIER])]
 fn is_waited_for(#[case] scene: Scene, #[case] expected: &[&str]) {
     assert_eq!(verify(&scene.plan()), expected);

@@ -31,6 +31,20 @@ impl Branches {
         })
     }
 
+    /// The branch that holds an environment; none where none may.
+    pub fn branch(&self, name: &str) -> Option<String> {
+        match self {
+            Self::Pattern { before, after } => {
+                let branch = format!("{before}{name}{after}");
+                (self.environment(&branch) == Some(name)).then_some(branch)
+            }
+            Self::One {
+                environment,
+                branch,
+            } => (environment == name).then(|| branch.clone()),
+        }
+    }
+
     /// The environment that a branch holds.
     pub fn environment<'a>(&'a self, branch: &'a str) -> Option<&'a str> {
         match self {
@@ -185,6 +199,10 @@ mod tests {
         assert_eq!(pattern.environment("main"), None);
         let behind = Branches::pattern("deploy-*-now").unwrap();
         assert_eq!(behind.environment("deploy-x-now"), Some("x"));
+        assert_eq!(behind.branch("x").as_deref(), Some("deploy-x-now"));
+        assert_eq!(pattern.branch("a/b"), None);
+        assert_eq!(one("p", "main").branch("p").as_deref(), Some("main"));
+        assert_eq!(one("p", "main").branch("q"), None);
         assert_eq!(Branches::pattern("main"), None);
         assert_eq!(Branches::pattern("*/*"), None);
     }

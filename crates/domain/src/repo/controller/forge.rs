@@ -82,25 +82,22 @@ pub fn check_api(url: &str) -> Result<String, String> {
 
 /// Root of the host, and the path of a repository on it.
 fn parts(repository: &str) -> Option<(String, &str)> {
-    match Transport::of(repository)? {
-        Transport::Local => None,
-        transport => match repository.split_once("://") {
-            Some((scheme, rest)) => {
-                let (authority, path) = rest.split_once('/')?;
-                let host = authority.rsplit('@').next()?;
-                let base = match transport {
-                    // A port of ssh says nothing about the API.
-                    Transport::Ssh => format!("https://{}", without_port(host)),
-                    _ => format!("{scheme}://{host}"),
-                };
-                Some((base, path))
-            }
-            None => {
-                let (host, path) = repository.split_once(':')?;
-                Some((format!("https://{}", host.rsplit('@').next()?), path))
-            }
-        },
+    let transport = Transport::of(repository)?;
+    if transport == Transport::Local {
+        return None;
     }
+    let Some((scheme, rest)) = repository.split_once("://") else {
+        let (host, path) = repository.split_once(':')?;
+        return Some((format!("https://{}", host.rsplit('@').next()?), path));
+    };
+    let (authority, path) = rest.split_once('/')?;
+    let host = authority.rsplit('@').next()?;
+    let base = match transport {
+        // A port of ssh says nothing about the API.
+        Transport::Ssh => format!("https://{}", without_port(host)),
+        _ => format!("{scheme}://{host}"),
+    };
+    Some((base, path))
 }
 
 fn without_port(host: &str) -> &str {

@@ -1,4 +1,5 @@
 use super::*;
+use crate::repo::format::NotificationCause;
 
 const START: &str = "apiVersion: pleach.dev/v1alpha1\nkind: Controller\n";
 
@@ -91,7 +92,7 @@ fn every_mistake_is_told_with_its_line() {
         errors,
         [
             "loop.yaml:5: `url`: expected https, ssh or the path of a folder",
-            "loop.yaml:9: `cluster`: either `inCluster: true` or `kubeconfigFile`",
+            "loop.yaml:9: `cluster`: one of `inCluster: true`, `kubeconfigFile` and `kubeconfigSecret`",
             "loop.yaml:9: either `match`, or `name` and `branch`",
             "loop.yaml:10: `id`: the uid of the cluster's namespace kube-system",
             "loop.yaml:10: `match`: `main` has to hold one `*`, which stands for the name of the environment",
@@ -134,7 +135,133 @@ fn credentials_are_files_and_are_not_sent_in_the_clear() {
     told(url("/srv/fleet", basic), "takes no credentials");
     told(
         url("https://x/y", "    auth: {usernameFile: /s/user}\n"),
-        "either `usernameFile` and `passwordFile`, or `tokenFile`",
+        "one of `usernameFile` and `passwordFile`, `tokenFile`",
+    );
+    told(
+        url(
+            "https://x/y",
+            "    auth: {usernameFile: /s/user, passwordFile: /s/password, tokenFile: /s/token}\n",
+        ),
+        "one of `usernameFile` and `passwordFile`, `tokenFile`",
+    );
+}
+
+#[test]
+fn ssh_needs_a_key_and_the_keys_of_hosts() {
+    let auth = "    auth: {sshKeyFile: /s/key, knownHostsFile: /s/hosts}\n";
+    let read = |url: &str, lines: &str| check(&repository(url, lines, ""));
+    for url in [
+        "ssh://git@git.example.org/fleet.git",
+        "git@git.example.org:fleet.git",
+    ] {
+        let controller = read(url, auth).unwrap();
+        assert_eq!(
+            controller.repositories[0].auth,
+            Auth::Ssh {
+                key: "/s/key".to_owned(),
+                known_hosts: "/s/hosts".to_owned()
+            }
+        );
+    }
+    let told = |url: &str, lines: &str, text: &str| {
+        let errors = read(url, lines).unwrap_err();
+        assert!(errors[0].contains(text), "{errors:?}");
+    };
+    let ssh = "git@git.example.org:fleet.git";
+    told(ssh, "", "loop.yaml:5: `auth`: a repository over ssh needs");
+    told(
+        ssh,
+        "    auth: {tokenFile: /s/token}\n",
+        "loop.yaml:6: `auth`: a repository over ssh needs",
+    );
+    told(
+        ssh,
+        "    auth: {sshKeyFile: /s/key}\n",
+        "`sshKeyFile` and `knownHostsFile`",
+    );
+    told("https://x/y", auth, "the URL is not one of ssh");
+    told("ssh://git.example.org/x", auth, "has to name the user");
+}
+
+#[test]
+fn an_app_of_github_is_one_of_github_and_asks_its_api_safely() {
+    let app =
+        "    auth: {githubApp: {appId: Iv1.a2b3, installationId: '7', privateKeyFile: /s/key}}\n";
+    let auth = |host: &str, lines: &str| {
+        let lines = format!("{app}{lines}");
+        check(&repository(
+            &format!("https://{host}/example/fleet.git"),
+            &lines,
+            "",
+        ))
+        .map(|controller| controller.repositories[0].auth.clone())
+    };
+    let wanted = |api: &str| Auth::GithubApp {
+        app: "Iv1.a2b3".to_owned(),
+        installation: "7".to_owned(),
+        key: "/s/key".to_owned(),
+        api: api.to_owned(),
+    };
+    assert_eq!(
+        auth("github.com", "").unwrap(),
+        wanted("https://api.github.com")
+    );
+    let host = "github.example.org";
+    assert_eq!(
+        auth(host, "").unwrap(),
+        wanted("https://github.example.org/api/v3")
+    );
+    let own = auth(
+        host,
+        "    forge: {kind: github, url: https://api.example.org/}\n",
+    );
+    assert_eq!(own.unwrap(), wanted("https://api.example.org"));
+    for (forge, text) in [
+        ("    forge: {kind: gitea}\n", "the forge is not GitHub"),
+        (
+            "    forge: {kind: github, url: http://github.example.org/api}\n",
+            "`githubApp`: tokens are sent over https only",
+        ),
+    ] {
+        let errors = auth(host, forge).unwrap_err();
+        assert!(errors[0].contains(text), "{errors:?}");
+    }
+    let errors = check(&repository(
+        "https://github.example.org/example/fleet.git",
+        "    auth: {githubApp: {appId: a/b, installationId: x, privateKeyFile: /s/key}}\n",
+        "",
+    ));
+    assert_eq!(
+        errors.unwrap_err(),
+        [
+            "loop.yaml:6: `appId`: the number of the app, or its client id",
+            "loop.yaml:6: `installationId`: the number of the installation",
+        ]
+    );
+}
+
+#[test]
+fn keys_of_signatures_and_secrets_with_kubeconfigs_are_read() {
+    let environment = "      - match: x/*\n        cluster: {id: c, kubeconfigSecret: {namespace: a, name: b}}\n      - match: y/*\n        cluster: {id: c, kubeconfigSecret: {namespace: a, name: b, key: value}}\n";
+    let verify = "    verify: {keysFile: /s/keys}\n";
+    let controller = check(&repository("https://x/y", verify, environment)).unwrap();
+    let fleet = &controller.repositories[0];
+    assert_eq!(fleet.keys.as_deref(), Some("/s/keys"));
+    let secret = |key: &str| ConnectionGrant::Secret {
+        namespace: "a".to_owned(),
+        name: "b".to_owned(),
+        key: key.to_owned(),
+    };
+    assert_eq!(fleet.environments[1].connection, secret("kubeconfig"));
+    assert_eq!(fleet.environments[2].connection, secret("value"));
+    let environment = "      - match: x/*\n        cluster: {id: c, kubeconfigFile: /k, kubeconfigSecret: {namespace: a, name: b}}\n      - match: y/*\n        cluster: {id: c, kubeconfigSecret: {namespace: a/b, name: c}}\n";
+    let errors = check(&repository("https://x/y", "", environment)).unwrap_err();
+    assert_eq!(
+        errors,
+        [
+            "loop.yaml:10: `cluster`: one of `inCluster: true`, `kubeconfigFile` and `kubeconfigSecret`",
+            "loop.yaml:12: `namespace`: `a/b` is no name of an object",
+        ]
     );
 }
 
@@ -182,40 +309,6 @@ fn a_forge_is_found_by_the_repository_and_asked_with_a_token() {
 }
 
 #[test]
-fn what_is_not_built_yet_is_refused_in_words() {
-    let errors = check(&format!(
-        "notifications: [{{webhook: {{urlFile: /s/url}}, on: [failed]}}]\n{}",
-        repository(
-            "ssh://git@git.example.org/fleet.git",
-            "    auth: {sshKeyFile: /s/key, knownHostsFile: /s/hosts}\n    verify: {keysFile: /s/keys}\n",
-            "      - match: x/*\n        cluster: {id: c, kubeconfigSecret: {namespace: a, name: b}}\n",
-        )
-    ))
-    .unwrap_err();
-    let what: Vec<&str> = errors
-        .iter()
-        .map(|error| error.split('`').nth(1).unwrap())
-        .collect();
-    assert!(
-        errors
-            .iter()
-            .all(|error| error.ends_with("is not supported yet")),
-        "{errors:?}"
-    );
-    assert_eq!(
-        what,
-        [
-            "notifications",
-            "url: ssh",
-            "repositories[0].auth.knownHostsFile",
-            "repositories[0].auth.sshKeyFile",
-            "repositories[0].verify",
-            "repositories[0].environments[1].cluster.kubeconfigSecret",
-        ]
-    );
-}
-
-#[test]
 fn only_what_is_allowed_may_be_written() {
     let controller = check(&repository(
         "/srv/fleet",
@@ -241,4 +334,50 @@ fn only_what_is_allowed_may_be_written() {
     // A namespace of others is theirs also as an object.
     assert!(permits("", "Namespace", None, "team-a-web"));
     assert!(!permits("", "Namespace", None, "kube-system"));
+}
+
+fn told(notifications: &str) -> Result<Controller, Vec<String>> {
+    let rest = repository("/srv/fleet", "", "");
+    check(&format!("notifications: {notifications}\n{rest}"))
+}
+
+#[test]
+fn who_is_told_of_what_is_read() {
+    let said = "[{webhook: {urlFile: url, template: \"{{ release }}: {{ message }}\"}, on: [failed]}, {webhook: {urlFile: other}}]";
+    let controller = told(said).unwrap();
+    let news = |cause| News {
+        cause,
+        environment: "prod".to_owned(),
+        release: "web".to_owned(),
+        version: "v1".to_owned(),
+        revision: "abc".to_owned(),
+        message: "no".to_owned(),
+        at: "now".to_owned(),
+    };
+    let bodies = |cause| -> Vec<Option<String>> {
+        let told = controller.notifications.iter();
+        told.map(|one| one.body(&news(cause)).map(Result::unwrap))
+            .collect()
+    };
+    let failed = bodies(NotificationCause::Failed);
+    assert_eq!(failed[0].as_deref(), Some("web: no"));
+    assert_eq!(
+        failed[1].as_deref(),
+        Some(
+            r#"{"format":1,"cause":"failed","environment":"prod","release":"web","version":"v1","revision":"abc","message":"no","at":"now"}"#
+        )
+    );
+    assert_eq!(bodies(NotificationCause::Deployed)[0], None);
+}
+
+#[test]
+fn a_template_that_cannot_be_written_is_refused_beforehand() {
+    let errors = told("[{webhook: {urlFile: url, template: \"{{ secret }}\"}}]").unwrap_err();
+    assert_eq!(errors.len(), 1, "{errors:?}");
+    assert!(
+        errors[0].starts_with("loop.yaml:3: `template`: "),
+        "{errors:?}"
+    );
+    let errors = told("[{webhook: {urlFile: \"\"}, on: []}]").unwrap_err();
+    assert_eq!(errors.len(), 2, "{errors:?}");
 }

@@ -266,7 +266,7 @@ pub struct Patch {
     pub json: Option<Vec<JsonOperation>>,
     /// An RFC 7386 merge patch.
     pub merge: Option<Value>,
-    /// Kustomize's spelling.
+    /// Kustomize's spelling: operations or a strategic merge patch, as text.
     pub patch: Option<String>,
 }
 

@@ -15,6 +15,9 @@ pub struct Controller {
     pub listen: Option<String>,
     /// Metrics and probes.
     pub metrics: Option<Metrics>,
+    /// Whether changes of objects are watched, so that drift is seen when it happens
+    /// and not at the interval; they are when left out.
+    pub drift_watch: Option<bool>,
     /// The repositories that are followed.
     pub repositories: Vec<WatchedRepository>,
     /// Who is told of what.
@@ -193,7 +196,9 @@ pub struct NotificationWebhook {
 }
 
 /// What somebody is told of.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Deserialize, Serialize, JsonSchema,
+)]
 #[serde(rename_all = "lowercase")]
 pub enum NotificationCause {
     /// A release was deployed.
@@ -204,4 +209,19 @@ pub enum NotificationCause {
     Drifted,
     /// What was ready is not any more.
     Degraded,
+}
+
+impl NotificationCause {
+    /// All of them.
+    pub const ALL: [Self; 4] = [Self::Deployed, Self::Failed, Self::Drifted, Self::Degraded];
+
+    /// In one word, as it is written.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Deployed => "deployed",
+            Self::Failed => "failed",
+            Self::Drifted => "drifted",
+            Self::Degraded => "degraded",
+        }
+    }
 }

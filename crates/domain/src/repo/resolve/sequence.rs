@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 
 use serde_json::Value;
 
-use super::{Source, rules};
+use super::{Source, check_service, rules};
 use crate::finding::{Finding, Kind};
 use crate::object::yaml::Node;
 use crate::object::{SecretField, annotations, labels};
@@ -18,7 +18,7 @@ use crate::plan::NonSecret;
 use crate::repo::format::{Migration, Overlay};
 use crate::repo::sequence::{MigrationRule, OverlayRule, Sequence, StageRule};
 use crate::repo::suggest::did_you_mean;
-use crate::repo::{SecretRule, Selector, unsupported};
+use crate::repo::{SecretRule, Selector};
 use declared::Declared;
 
 /// What the source says about the course of a change. What its secret fields
@@ -180,9 +180,7 @@ fn check_target(target: &Selector, node: &Node, findings: &mut Vec<Finding>) {
         let message = format!("the group of {} is not known", target.kind);
         findings.push(invalid(node, message).hint("name one kind, with `group`"));
     }
-    if target.service.is_some() {
-        findings.push(unsupported::at(node.origin(), "target.service"));
-    }
+    check_service(target, node, findings);
 }
 
 /// A patch may change what an object wants, its labels and its annotations,

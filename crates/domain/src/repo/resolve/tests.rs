@@ -1,6 +1,7 @@
 //! Repositories in memory, and what is said about them.
 
 mod bundles;
+mod depending;
 mod endings;
 mod environments;
 mod following;
@@ -12,7 +13,7 @@ mod sequence;
 use serde_json::json;
 
 use super::*;
-use crate::repo::{MemoryTree, environments};
+use crate::repo::{MemoryTree, PatchChange, environments};
 
 const PLEACH: &str = "apiVersion: pleach.dev/v1alpha1\nkind: Repository\nid: fleet\n";
 const BUNDLE: &str = "apiVersion: pleach.dev/v1alpha1\nkind: Bundle\n";

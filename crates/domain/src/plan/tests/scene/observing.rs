@@ -2,17 +2,54 @@
 
 use std::collections::BTreeSet;
 
+use serde_json::json;
+
 use super::{MANAGER, Scene};
 use crate::diff::ownership;
-use crate::object::{Manifest, ObjectId};
+use crate::inventory::{Entry, EntryState, Inventory, ReleaseName, Store};
+use crate::object::{Manifest, ObjectId, labels};
 use crate::observe::{
-    DesiredDigest, Freshness, Listing, ListingKey, Live, LiveMeta, Prediction, Registration,
-    Resource, ServedGroup, ServedVersion, Unverified, is_unchanged,
+    DesiredDigest, Former, Freshness, Listing, ListingKey, Live, LiveMeta, Prediction,
+    Registration, Resource, ServedGroup, ServedVersion, Unverified, is_unchanged,
 };
 use crate::order::{interceptions, registered_services};
 use crate::plan::tests::server;
 
 impl Scene {
+    /// What release `old` has, whose objects are handed over and which git has no
+    /// more.
+    pub(in crate::plan::tests) fn former(mut self, text: &str) -> Self {
+        let name = ReleaseName {
+            environment: "e".to_owned(),
+            release: "old".to_owned(),
+        };
+        let mut former = Former {
+            apply_set: Store::Release.apply_set(&name),
+            name,
+            inventory: Inventory::default(),
+        };
+        let known: BTreeSet<ObjectId> = self.live.keys().cloned().collect();
+        self = self.live(text);
+        let manager = former.name.field_manager();
+        for (id, value) in self.live.iter_mut().filter(|(id, _)| !known.contains(*id)) {
+            value["metadata"]["labels"][labels::PART_OF] = json!(former.apply_set);
+            let fields = server::fields(value);
+            value["metadata"]["managedFields"] = json!([server::entry(&manager, "Apply", &fields)]);
+            let entry = Entry {
+                state: EntryState::Applied,
+                uid: value["metadata"]["uid"].as_str().map(str::to_owned),
+                ..Entry::default()
+            };
+            former.inventory.entries.insert(id.clone(), entry);
+        }
+        let terms = &mut self.desired.terms;
+        terms.moved_from = Some(former.name.clone());
+        terms.former_set = Some(former.apply_set.clone());
+        terms.former_is_given_up = true;
+        self.observed.former = Some(former);
+        self
+    }
+
     /// Fills in what observing this cluster would bring.
     pub(super) fn observe(&mut self) {
         for manifest in &self.desired.manifests {
@@ -28,6 +65,14 @@ impl Scene {
             .filter(|(id, _)| self.is_target(id))
             .map(|(id, value)| (id.clone(), Live::new(value.clone(), MANAGER)))
             .collect();
+        for (from, rule) in self.desired.sought_copies(&self.observed) {
+            let found = self.live.iter().filter(|(id, value)| {
+                let meta = LiveMeta::read(&value["metadata"], MANAGER);
+                id.namespace.as_ref() == Some(&from) && rule.takes(id, &meta)
+            });
+            let found = found.map(|(id, _)| id.clone());
+            self.observed.copies.extend(found);
+        }
         for (id, value) in &self.live {
             let meta = LiveMeta::read(&value["metadata"], MANAGER);
             let services = registered_services(&id.group_kind(), value);
@@ -55,8 +100,7 @@ impl Scene {
         let mut selectors = self.desired.sequence.targets();
         let mut journaled = self.observed.journal.overlays.values();
         let record = self.observed.installed.as_ref();
-        let inventory = &self.observed.inventory;
-        if self.desired.counterparts(record, inventory).contains(id) {
+        if self.desired.counterparts(&self.observed).contains(id) {
             return true;
         }
         let given = self.desired.given_roles(record);

@@ -4,15 +4,15 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::Value;
 
-use super::{check_name, invalid, unknown_stage};
+use super::{check_name, check_service, invalid, unknown_stage};
 use crate::finding::{Finding, Kind};
 use crate::object::yaml::Node;
 use crate::order::StageName;
+use crate::repo::Selector;
 use crate::repo::bundle::Source;
 use crate::repo::format::{Scale, Stage, StageReady};
 use crate::repo::sequence::{Count, RolloutRule, ScaleRule, StageRule};
 use crate::repo::suggest::did_you_mean;
-use crate::repo::{Selector, unsupported};
 
 /// Workloads that say how many pods they want.
 const SCALED: [&str; 2] = ["Deployment", "StatefulSet"];
@@ -37,14 +37,14 @@ impl<'a> Declared<'a> {
         check_verified_once(stages, nodes, findings);
         let mut names: BTreeSet<&str> = BTreeSet::new();
         let mut all = Vec::new();
-        for (index, (stage, node)) in stages.iter().zip(nodes).enumerate() {
+        for (stage, node) in stages.iter().zip(nodes) {
             let before = findings.len();
             check_name("a stage", &stage.name, node, findings);
             if StageName::standard(&stage.name).is_some() || !names.insert(&stage.name) {
                 let message = format!("there is a stage `{}` already", stage.name);
                 findings.push(invalid(node, message).hint("give it another name"));
             }
-            check_contents(stage, node, index, findings);
+            check_contents(stage, node, findings);
             check_steps(stage, node, findings);
             check_rollout(stage, node, findings);
             check_verify(source, stage, node, findings);
@@ -204,12 +204,9 @@ fn position(stage: &StageName) -> usize {
 }
 
 /// A stage says what it does, and about which objects.
-fn check_contents(stage: &Stage, node: &Node, index: usize, findings: &mut Vec<Finding>) {
+fn check_contents(stage: &Stage, node: &Node, findings: &mut Vec<Finding>) {
     for target in stage.select.iter().flatten() {
-        if target.service.is_some() {
-            let what = format!("stages[{index}].select.service");
-            findings.push(unsupported::at(node.origin(), &what));
-        }
+        check_service(target, node, findings);
     }
     // An annotation of an object may name it, so that it needs to say no more.
     let says_nothing = stage.ready.is_some()
@@ -330,9 +327,7 @@ fn verified_file(source: &Source, job: &str) -> String {
 
 fn check_steps(stage: &Stage, node: &Node, findings: &mut Vec<Finding>) {
     let mut check = |target: &Selector, kinds: &[&str], what: &str| {
-        if target.service.is_some() {
-            findings.push(unsupported::at(node.origin(), &format!("{what}.service")));
-        }
+        check_service(target, node, findings);
         let known = kinds.contains(&target.kind.as_str());
         if !known || target.group_kind().is_some_and(|kind| kind.group != "apps") {
             let message = format!("a {} cannot be {what}", target.kind);

@@ -1,6 +1,6 @@
 //! Moves from one namespace to another, checked.
 
-use super::{invalid, unsupported};
+use super::{check_service, invalid};
 use crate::finding::Finding;
 use crate::object::yaml::Node;
 use crate::repo::Selector;
@@ -43,7 +43,7 @@ fn is_label(text: &str) -> bool {
             .all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-')
 }
 
-/// One object by its kind and name: what else there is, nobody asked for.
+/// Objects by their kind and name: what else there is, nobody asked for.
 fn copied(selector: &Selector, node: &Node, findings: &mut Vec<Finding>) -> Option<CopyRule> {
     let kind = selector.group_kind();
     if kind.is_none() {
@@ -54,15 +54,14 @@ fn copied(selector: &Selector, node: &Node, findings: &mut Vec<Finding>) -> Opti
         let finding = invalid(node, "what is copied lies in the namespace `from`");
         findings.push(finding.hint("leave `namespace` out"));
     }
-    let is_one = |name: &&String| !name.contains(['*', '?']);
-    let name = selector.name.as_ref().filter(is_one);
-    if name.is_none() || !selector.labels.is_empty() || selector.service.is_some() {
-        let what = "moves[].copy without one exact name";
-        findings.push(unsupported::at(node.origin(), what));
-        return None;
+    check_service(selector, node, findings);
+    if selector.name.is_none() {
+        let finding = invalid(node, format!("a {} is copied by its name", selector.kind));
+        findings.push(finding.hint("say `name`, also with `*` and `?`"));
     }
     Some(CopyRule {
         kind: kind?,
-        name: name?.clone(),
+        name: selector.name.clone()?,
+        labels: selector.labels.clone(),
     })
 }

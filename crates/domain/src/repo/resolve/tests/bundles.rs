@@ -7,7 +7,35 @@ use super::*;
 #[rstest]
 #[case(
     "patches: [{target: {kind: A}, patch: x}]",
-    "`patches[0].patch` is not supported yet (write it as `json` or `merge`)"
+    "`patch` holds neither a list of operations nor a map"
+)]
+#[case(
+    "patches: [{target: {kind: A}, patch: \"a: 1\", merge: {a: 1}}]",
+    "a patch has exactly one of `json`, `merge` and `patch`"
+)]
+#[case(
+    "patches: [{target: {kind: A}, patch: \"a: [\"}]",
+    "`patch` is no YAML: line 1, column 5: a list or map in brackets that is not closed"
+)]
+#[case(
+    "patches: [{target: {kind: A}, patch: \"- {op: move, path: /a}\"}]",
+    "operation 0 of `patch` is none: `move` needs `from`"
+)]
+#[case(
+    "patches: [{target: {kind: A}, patch: \"[a]\"}]",
+    "operation 0 of `patch` is none: it is no map"
+)]
+#[case(
+    "patches: [{target: {kind: A}, patch: \"a: {$patch: remove}\"}]",
+    "`$patch` of `patch` does not say how to merge"
+)]
+#[case(
+    "patches: [{target: {kind: A}, patch: \"{$setElementOrder/a: []}\"}]",
+    "`$setElementOrder` is not supported yet"
+)]
+#[case(
+    "patches: [{target: {kind: A}, patch: \"a: 1\\n---\\nb: 1\"}]",
+    "`patch` holds more than one document (write a patch for each of them)"
 )]
 #[case(
     "runtimeObjects: [{kind: Secret, service: a}]",

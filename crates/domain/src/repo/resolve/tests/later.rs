@@ -1,41 +1,6 @@
 //! What is not supported yet is refused, and nothing else because of it.
 
-use rstest::rstest;
-
 use super::*;
-
-#[rstest]
-#[case("sync: {interval: 5m, approval: digest}", "3: `sync.approval: digest`")]
-#[case(
-    "releases: [{bundle: app, dependsOn: [web, {kind: A, name: b}]}]",
-    "3: `releases[0].dependsOn`"
-)]
-#[case(
-    "releases: [{bundle: app, patches: [{target: {kind: A, service: b}, merge: {}}]}]",
-    "3: `releases[0].patches[0].target.service`"
-)]
-fn what_an_environment_cannot_have_yet_is_refused(#[case] text: &str, #[case] expected: &str) {
-    assert_eq!(
-        errors(&[(PROD, text)]),
-        [format!(
-            "environments/prod.yaml:{expected} is not supported yet"
-        )]
-    );
-}
-
-#[test]
-fn a_stage_cannot_select_by_service_yet() {
-    let text =
-        "stages:\n- {name: a, select: [{kind: DaemonSet, service: b}], rollout: {first: 1}}\n";
-    let found = errors(&[
-        (PROD, "releases: [{bundle: app}]"),
-        ("manifests/app/bundle.yaml", text),
-    ]);
-    assert_eq!(
-        found,
-        ["manifests/app/bundle.yaml:4: `stages[0].select.service` is not supported yet"]
-    );
-}
 
 #[test]
 fn what_is_not_supported_is_checked_for_typos_all_the_same() {

@@ -189,7 +189,18 @@ fn moves_name_two_namespaces_and_what_comes_along() {
     };
     assert_eq!((first.from.as_str(), first.to.as_str()), ("old", "new"));
     assert_eq!(first.copy[0].name, "settings");
+    assert!(first.copy[0].is_one());
     assert!(second.copy.is_empty());
+    for (copy, is_one) in [
+        ("name: \"user-*\"", false),
+        ("name: user-?", false),
+        ("name: user, labels: {a: b}", false),
+        ("name: user", true),
+    ] {
+        let text = format!("moves: [{{from: a, to: b, copy: [{{kind: Secret, {copy}}}]}}]\n");
+        let copied = &self::sequence(&text).moves[0].copy[0];
+        assert_eq!(copied.is_one(), is_one, "{copy}");
+    }
 }
 
 #[rstest]
@@ -204,16 +215,36 @@ fn moves_name_two_namespaces_and_what_comes_along() {
     "what is copied lies in the namespace `from`"
 )]
 #[case(
-    "{from: a, to: b, copy: [{kind: ConfigMap, name: \"c-*\"}]}",
-    "`moves[].copy without one exact name` is not supported yet"
+    "{from: a, to: b, copy: [{kind: ConfigMap}]}",
+    "a ConfigMap is copied by its name"
 )]
 #[case(
-    "{from: a, to: b, copy: [{kind: ConfigMap}]}",
-    "`moves[].copy without one exact name` is not supported yet"
+    "{from: a, to: b, copy: [{kind: ConfigMap, name: c, service: d}]}",
+    "no ConfigMap points at a Service"
 )]
 fn moves_are_checked(#[case] moves: &str, #[case] expected: &str) {
     let found = refused(&format!("moves: [{moves}]\n"));
     assert!(found.iter().any(|one| one.contains(expected)), "{found:?}");
+}
+
+#[test]
+fn only_what_points_at_a_service_is_selected_by_it() {
+    let hooks = "{kind: ValidatingWebhookConfiguration, service: api}";
+    let text = format!(
+        "stages: [{{name: hooks, select: [{hooks}]}}]\npatches: [{{target: {hooks}, merge: {{}}}}]\n"
+    );
+    let selected = &sequence(&text).stages[0].select[0];
+    assert_eq!(selected.service.as_deref(), Some("api"));
+    for text in [
+        "stages: [{name: a, select: [{kind: Deployment, service: api}]}]\n",
+        "stages: [{name: a, restart: [{kind: Deployment, service: api}]}]\n",
+        "overlays: [{name: a, target: {kind: Deployment, service: api}, patch: {spec: {paused: true}}}]\n",
+        "patches: [{target: {kind: Deployment, service: api}, merge: {}}]\n",
+    ] {
+        let found = refused(text);
+        let expected = "no Deployment points at a Service (name it with `name`)";
+        assert!(found.iter().any(|one| one.contains(expected)), "{found:?}");
+    }
 }
 
 #[rstest]

@@ -1,0 +1,306 @@
+//! The writes of a plan, as an audit log tells them.
+
+use std::collections::BTreeSet;
+use std::io::{Read as _, Write as _};
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use flate2::Compression;
+use flate2::read::GzDecoder;
+use flate2::write::GzEncoder;
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+
+use crate::gate::{binding, is_policy};
+use crate::inventory::ReleaseName;
+use crate::object::{Digest, ObjectId, labels};
+use crate::plan::{Op, Plan, Precondition, Step};
+
+/// Version of the format of a kept plan.
+const FORMAT: u32 = 1;
+
+/// Most bytes of the writes of a plan, compressed: it is one object in the cluster.
+const LIMIT: usize = 512 * 1024;
+
+/// Most bytes that they may unpack to.
+const UNPACKED_LIMIT: u64 = 64 * 1024 * 1024;
+
+/// What is asked of the server.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Verb {
+    /// POST.
+    Create,
+    /// PATCH, also a server-side apply that creates.
+    Patch,
+    /// PUT.
+    Update,
+    /// DELETE of one object.
+    Delete,
+    /// DELETE of many.
+    DeleteCollection,
+}
+
+impl Verb {
+    /// The verb of an event; none for those that change nothing.
+    pub(super) fn of(text: &str) -> Option<Self> {
+        Some(match text {
+            "create" => Self::Create,
+            "patch" => Self::Patch,
+            "update" => Self::Update,
+            "delete" => Self::Delete,
+            "deletecollection" => Self::DeleteCollection,
+            _ => return None,
+        })
+    }
+
+    /// As logs write it.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Create => "create",
+            Self::Patch => "patch",
+            Self::Update => "update",
+            Self::Delete => "delete",
+            Self::DeleteCollection => "deletecollection",
+        }
+    }
+}
+
+/// A write that a plan makes.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct PlannedWrite {
+    /// What is asked; any of these.
+    pub verbs: BTreeSet<Verb>,
+    /// API group.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub group: String,
+    /// Plural name of the kind; empty where it is not known yet.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub resource: String,
+    /// Kind; empty where only the plural name is known.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub kind: String,
+    /// Namespace; any, where it is empty and the name too.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub namespace: String,
+    /// Name; any, where it is empty.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub name: String,
+    /// Whether the plan leaves it open: a change of ours that may be taken back
+    /// already, a copy of what may not exist.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub open: bool,
+}
+
+impl PlannedWrite {
+    fn new(verbs: impl IntoIterator<Item = Verb>, id: &ObjectId, open: bool) -> Self {
+        Self {
+            verbs: verbs.into_iter().collect(),
+            group: id.group.clone(),
+            resource: String::new(),
+            kind: id.kind.clone(),
+            namespace: id.namespace.clone().unwrap_or_default(),
+            name: id.name.clone(),
+            open,
+        }
+    }
+
+    /// The object, or what is known of it.
+    pub fn object(&self) -> String {
+        let kind = match (self.kind.as_str(), self.group.as_str()) {
+            ("", "") => self.resource.clone(),
+            ("", group) => format!("{}.{group}", self.resource),
+            (kind, "") => kind.to_owned(),
+            (kind, group) => format!("{kind}.{group}"),
+        };
+        let name = if self.name.is_empty() {
+            "*"
+        } else {
+            &self.name
+        };
+        match self.namespace.as_str() {
+            "" => format!("{kind}/{name}"),
+            namespace => format!("{kind}/{namespace}/{name}"),
+        }
+    }
+}
+
+/// The writes of one step.
+fn of_step(step: &Step) -> Vec<PlannedWrite> {
+    let id = &step.object;
+    let one = |verb, open| vec![PlannedWrite::new([verb], id, open)];
+    match &step.op {
+        Op::Apply { .. } | Op::Own(_) | Op::Patch { .. } | Op::Restart { .. } => {
+            one(Verb::Patch, false)
+        }
+        // What a former run made is only waited for.
+        Op::Create { .. } if step.require.iter().any(is_incarnation) => Vec::new(),
+        Op::Create { .. } => one(Verb::Patch, false),
+        Op::Delete(_) => one(Verb::Delete, false),
+        Op::Copy { to, .. } => vec![PlannedWrite::new([Verb::Create], to, true)],
+        Op::Replace { .. } => {
+            let pods = ObjectId::new("", "Pod", id.namespace.as_deref(), "");
+            vec![PlannedWrite {
+                resource: "pods".to_owned(),
+                ..PlannedWrite::new([Verb::Delete], &pods, true)
+            }]
+        }
+        Op::Migrate { crd, .. } => {
+            let (plural, group) = crd.name.split_once('.').unwrap_or((crd.name.as_str(), ""));
+            let objects = PlannedWrite {
+                resource: plural.to_owned(),
+                ..PlannedWrite::new([Verb::Patch], &ObjectId::new(group, "", None, ""), true)
+            };
+            vec![objects, PlannedWrite::new([Verb::Patch], crd, false)]
+        }
+        // Those are told by their overlays.
+        Op::Set { .. } | Op::Close { .. } | Op::Lift | Op::Wait => Vec::new(),
+    }
+}
+
+fn is_incarnation(precondition: &Precondition) -> bool {
+    matches!(precondition, Precondition::Uid(_))
+}
+
+/// What is only for a while: how often it is written depends on what others do
+/// meanwhile, and on how the run ends.
+fn for_a_while(plan: &Plan) -> Vec<PlannedWrite> {
+    let overlays = plan.overlays.iter();
+    overlays
+        .flat_map(|overlay| {
+            let makes = overlay.original.0.is_null();
+            let verbs = if makes {
+                vec![Verb::Create, Verb::Patch, Verb::Delete]
+            } else {
+                vec![Verb::Patch]
+            };
+            let id = &overlay.object;
+            let halves = is_policy(id).then(|| binding(id));
+            let all = std::iter::once(id.clone()).chain(halves);
+            all.map(move |id| PlannedWrite::new(verbs.clone(), &id, true))
+                .collect::<Vec<_>>()
+        })
+        .collect()
+}
+
+/// A plan that is about to be carried out, by its writes.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct LastPlan {
+    /// Version of this format.
+    pub format: u32,
+    /// Environment and release.
+    pub release: ReleaseName,
+    /// When it was begun.
+    pub at: Timestamp,
+    /// The git revision.
+    pub revision: String,
+    /// Version installed before; none on first use.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub from: Option<String>,
+    /// Version that is wanted.
+    pub to: String,
+    /// What an approval of it binds to.
+    pub effects: Digest,
+    /// What is written; none where that would be too much to keep.
+    pub writes: Option<BTreeSet<PlannedWrite>>,
+}
+
+/// A kept plan that cannot be read.
+#[derive(Debug, thiserror::Error)]
+pub enum LastPlanError {
+    /// It cannot be unpacked.
+    #[error("failed to unpack the last plan")]
+    Unpack(#[source] std::io::Error),
+    /// It is not what we write.
+    #[error("failed to parse the last plan")]
+    Parse(#[source] serde_json::Error),
+    /// A newer pleach wrote it.
+    #[error("the last plan has format {0}; this pleach reads up to {FORMAT}")]
+    Newer(u32),
+}
+
+impl LastPlan {
+    /// Of a plan; `resource` is the plural name of an object's kind.
+    pub fn of(
+        plan: &Plan,
+        (at, revision): (Timestamp, &str),
+        resource: impl Fn(&ObjectId) -> Option<String>,
+    ) -> Self {
+        let writes = plan.steps.iter().flat_map(of_step);
+        let writes = writes.chain(for_a_while(plan)).map(|mut write| {
+            if write.resource.is_empty() {
+                let id = ObjectId::new(&write.group, &write.kind, None, &write.name);
+                write.resource = resource(&id).unwrap_or_default();
+            }
+            write
+        });
+        Self {
+            format: FORMAT,
+            release: plan.release.clone(),
+            at,
+            revision: revision.to_owned(),
+            from: plan.from.clone(),
+            to: plan.to.clone(),
+            effects: plan.effects(),
+            writes: Some(writes.collect()),
+        }
+    }
+
+    /// Name of the ConfigMap that holds it.
+    pub fn name(release: &ReleaseName) -> String {
+        format!("{release}.plan")
+    }
+
+    /// The ConfigMap, in the namespace of the release's state.
+    pub fn to_object(&self, namespace: &str) -> Value {
+        let mut bytes = pack(self);
+        if bytes.len() > LIMIT {
+            bytes = pack(&Self {
+                writes: None,
+                ..self.clone()
+            });
+        }
+        json!({
+            "apiVersion": "v1", "kind": "ConfigMap",
+            "metadata": {
+                "name": Self::name(&self.release), "namespace": namespace,
+                "labels": { labels::PLAN: "true", labels::MANAGED_BY: "pleach" },
+            },
+            "binaryData": { "plan": STANDARD.encode(bytes) },
+        })
+    }
+
+    /// Reads the ConfigMap.
+    pub fn from_object(object: &Value) -> Result<Self, LastPlanError> {
+        #[derive(Deserialize)]
+        struct Head {
+            format: u32,
+        }
+        let text = object["binaryData"]["plan"].as_str().unwrap_or_default();
+        let bytes = STANDARD.decode(text).unwrap_or_default();
+        let mut json = Vec::new();
+        GzDecoder::new(bytes.as_slice())
+            .take(UNPACKED_LIMIT)
+            .read_to_end(&mut json)
+            .map_err(LastPlanError::Unpack)?;
+        let head: Head = serde_json::from_slice(&json).map_err(LastPlanError::Parse)?;
+        if head.format > FORMAT {
+            return Err(LastPlanError::Newer(head.format));
+        }
+        serde_json::from_slice(&json).map_err(LastPlanError::Parse)
+    }
+}
+
+fn pack(plan: &LastPlan) -> Vec<u8> {
+    let json = json!(plan).to_string();
+    let mut encoder = GzEncoder::new(Vec::new(), Compression::default());
+    // Writing to memory cannot fail.
+    drop(encoder.write_all(json.as_bytes()));
+    encoder.finish().unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests;

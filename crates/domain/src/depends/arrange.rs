@@ -1,0 +1,136 @@
+//! Puts things in the order in which they need each other.
+
+/// Circles that are named at most: a file may hold any number of them.
+const CIRCLES: usize = 10;
+
+/// An order, and what stands in the way of one.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Arranged {
+    /// Positions: what is needed comes before what needs it, and everything
+    /// else stays in the order that it had.
+    pub order: Vec<usize>,
+    /// Positions that need each other, from one of them back to it.
+    pub circles: Vec<Vec<usize>>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Seen {
+    Never,
+    /// Something that it needs is being looked at.
+    Open,
+    Done,
+}
+
+/// Arranges things; `needs` has for each of them the positions of what it needs.
+///
+/// ```
+/// use pleach_domain::depends::arrange;
+/// let arranged = arrange(&[vec![2], vec![], vec![]]);
+/// assert_eq!(arranged.order, [2, 0, 1]);
+/// assert!(arranged.circles.is_empty());
+/// ```
+pub fn arrange(needs: &[Vec<usize>]) -> Arranged {
+    let mut arranged = Arranged::default();
+    let mut seen = vec![Seen::Never; needs.len()];
+    for start in 0..needs.len() {
+        if seen[start] != Seen::Never {
+            continue;
+        }
+        seen[start] = Seen::Open;
+        // The way down from the start, with how much of each was looked at. No
+        // recursion: a file may name as many releases as it likes.
+        let mut path = vec![(start, 0)];
+        while let Some((at, looked)) = path.pop() {
+            let Some(&need) = needs[at].get(looked) else {
+                seen[at] = Seen::Done;
+                arranged.order.push(at);
+                continue;
+            };
+            path.push((at, looked + 1));
+            match seen[need] {
+                Seen::Done => {}
+                Seen::Never => {
+                    seen[need] = Seen::Open;
+                    path.push((need, 0));
+                }
+                Seen::Open if arranged.circles.len() < CIRCLES => {
+                    let first = path.iter().position(|(one, _)| *one == need);
+                    let circle = path[first.unwrap_or_default()..]
+                        .iter()
+                        .map(|(one, _)| *one);
+                    arranged.circles.push(circle.chain([need]).collect());
+                }
+                Seen::Open => {}
+            }
+        }
+    }
+    arranged
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use rstest::rstest;
+
+    use super::*;
+
+    #[rstest]
+    #[case::nothing(vec![], vec![])]
+    #[case::as_written(vec![vec![], vec![], vec![]], vec![0, 1, 2])]
+    #[case::what_is_needed_first(vec![vec![2], vec![0], vec![]], vec![2, 0, 1])]
+    #[case::a_diamond(vec![vec![1, 2], vec![3], vec![3], vec![]], vec![3, 1, 2, 0])]
+    fn what_is_needed_comes_first(#[case] needs: Vec<Vec<usize>>, #[case] order: Vec<usize>) {
+        assert_eq!(
+            arrange(&needs),
+            Arranged {
+                order,
+                circles: Vec::new()
+            }
+        );
+    }
+
+    #[rstest]
+    #[case::itself(vec![vec![0]], vec![vec![0, 0]])]
+    #[case::two(vec![vec![], vec![2], vec![1]], vec![vec![1, 2, 1]])]
+    #[case::behind_something(vec![vec![1], vec![2], vec![1]], vec![vec![1, 2, 1]])]
+    #[case::two_circles(vec![vec![1, 2], vec![0], vec![0]], vec![vec![0, 1, 0], vec![0, 2, 0]])]
+    fn circles_are_named(#[case] needs: Vec<Vec<usize>>, #[case] circles: Vec<Vec<usize>>) {
+        let arranged = arrange(&needs);
+        assert_eq!(arranged.circles, circles);
+        assert_eq!(arranged.order.len(), needs.len());
+    }
+
+    #[test]
+    fn a_chain_of_any_length_is_arranged() {
+        let length = 200_000;
+        let needs: Vec<Vec<usize>> = (0..length).map(|at| vec![(at + 1) % length]).collect();
+        let arranged = arrange(&needs);
+        assert_eq!(arranged.order.len(), length);
+        assert_eq!(arranged.circles.len(), 1);
+    }
+
+    proptest! {
+        #[test]
+        fn every_one_comes_once_and_after_what_it_needs(
+            needs in (1_usize..12).prop_flat_map(|n| {
+                // Only later ones are needed: no circles.
+                let of = |at: usize| proptest::collection::vec(at + 1..n + 1, 0..4)
+                    .prop_map(move |them| them.into_iter().filter(|one| *one < n).collect());
+                (0..n).map(of).collect::<Vec<_>>()
+            })
+        ) {
+            let needs: Vec<Vec<usize>> = needs;
+            let Arranged { order, circles } = arrange(&needs);
+            prop_assert!(circles.is_empty());
+            let mut sorted = order.clone();
+            sorted.sort_unstable();
+            prop_assert_eq!(sorted, (0..needs.len()).collect::<Vec<_>>());
+            let place = |one: usize| order.iter().position(|at| *at == one);
+            for (at, needed) in needs.iter().enumerate() {
+                for one in needed {
+                    prop_assert!(place(*one) < place(at));
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,96 @@
+//! Refusals by what this plan replaces.
+//!
+//! A dry run is answered by the definitions and webhooks that are there. They may
+//! refuse of a custom resource what their successors know, which come before it:
+//! a new field, or a version that only the next operator can install. Such a
+//! refusal says nothing; the object is not verified, and the server has the last
+//! word when it is applied.
+
+use super::Ctx;
+use crate::object::{Manifest, ObjectId};
+use crate::observe::{ApiRefusal, DesiredDigest, Prediction, Unverified};
+use crate::plan::edges::answering;
+
+/// How the server begins to say that an object has fields that its definition lacks.
+const UNKNOWN_FIELD: &str = "failed to create typed patch object";
+
+/// Why nothing can be told about an object beforehand, if that is so.
+pub(super) fn unverified(ctx: &Ctx<'_>, manifest: &Manifest) -> Option<Unverified> {
+    match ctx.observed.predicted.get(manifest.id())? {
+        Prediction::Unverified(why) => Some(why.clone()),
+        Prediction::Refused(refusal) => is_outdated(ctx, manifest.id(), refusal)
+            .then(|| Unverified::Former(refusal.message.clone())),
+        _ => None,
+    }
+}
+
+/// Whether who refuses a custom resource of the release is replaced before it.
+fn is_outdated(ctx: &Ctx<'_>, id: &ObjectId, refusal: &ApiRefusal) -> bool {
+    let Some((definition, _)) = ctx.definition(&id.group_kind()) else {
+        return false;
+    };
+    if let Some(webhook) = denied_by(&refusal.message) {
+        return is_answered_anew(ctx, webhook);
+    }
+    let is_invalid = matches!(refusal.code, 400 | 422)
+        || refusal.code == 500 && refusal.message.starts_with(UNKNOWN_FIELD);
+    is_invalid && is_changed(ctx, definition)
+}
+
+/// The webhook that a refusal is of.
+fn denied_by(message: &str) -> Option<&str> {
+    let (_, rest) = message.split_once("admission webhook \"")?;
+    let (name, rest) = rest.split_once('"')?;
+    rest.starts_with(" denied the request").then_some(name)
+}
+
+/// Whether another version is to answer for a webhook of the release, or began
+/// to in a run that did not get to its end.
+fn is_answered_anew(ctx: &Ctx<'_>, webhook: &str) -> bool {
+    let has_webhook = |id: &ObjectId| {
+        let value = ctx.manifests.get(id).map(|manifest| manifest.value());
+        let webhooks = value
+            .as_ref()
+            .and_then(|value| value["webhooks"].as_array());
+        webhooks
+            .into_iter()
+            .flatten()
+            .any(|one| one["name"] == webhook)
+    };
+    let installed = ctx.observed.installed.as_ref();
+    let applying = installed.and_then(|installed| installed.applying.as_ref());
+    let is_begun = applying.is_some_and(|attempt| ctx.desired.is_of(attempt));
+    let mut registrations = ctx
+        .facts
+        .iter()
+        .filter(|(id, facts)| !facts.intercepts.is_empty() && has_webhook(id));
+    registrations.any(|(id, facts)| {
+        let mut workloads = answering(ctx, id, facts).into_iter();
+        workloads.any(|workload| is_begun || is_changed(ctx, workload))
+    })
+}
+
+/// Whether git has something else than what was applied.
+fn is_changed(ctx: &Ctx<'_>, id: &ObjectId) -> bool {
+    let recorded = ctx.observed.inventory.entries.get(id);
+    let recorded = recorded.and_then(|entry| entry.desired);
+    match (ctx.desired.digests.get(id), recorded) {
+        (Some(DesiredDigest::Known(wanted)), Some(recorded)) => *wanted != recorded,
+        _ => true,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_refusal_names_its_webhook() {
+        let denied = "admission webhook \"depots.example.org\" denied the request: no";
+        assert_eq!(denied_by(denied), Some("depots.example.org"));
+        let wrapped = format!("depots.example.org \"a\" is forbidden: {denied}");
+        assert_eq!(denied_by(&wrapped), Some("depots.example.org"));
+        assert_eq!(denied_by("failed calling webhook \"w\": timeout"), None);
+        assert_eq!(denied_by("admission webhook \"w\" is asked"), None);
+    }
+}

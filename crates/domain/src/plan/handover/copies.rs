@@ -1,0 +1,132 @@
+//! What users keep in a namespace that the product leaves, and that comes along.
+
+use std::collections::BTreeSet;
+
+use crate::finding::{Finding, Kind};
+use crate::object::{Manifest, ObjectId};
+use crate::observe::{LiveMeta, Observed};
+use crate::order::StageName;
+use crate::plan::draft::{Ctx, Draft};
+use crate::plan::model::{Action, Desired, EdgeReason, Need, Op, StepId};
+use crate::plan::overlays::Progress;
+use crate::repo::{CopyRule, MoveRule};
+
+/// A `ConfigMap` that the cluster makes in every namespace.
+const ROOT_CA: &str = "kube-root-ca.crt";
+
+/// Says that a Secret is a token of an account, which means nothing elsewhere.
+const TOKEN_OF: &str = "kubernetes.io/service-account.name";
+
+impl Desired {
+    /// What comes along and has to be looked for, with the namespace it is in:
+    /// only while something of the release is left there.
+    pub fn sought_copies(&self, observed: &Observed) -> Vec<(String, CopyRule)> {
+        let moves = self.sequence.moves.iter();
+        let patterns = |rule: &MoveRule| rule.copy.iter().any(|one| !one.is_one());
+        let moves: Vec<&MoveRule> = moves.filter(|rule| patterns(rule)).collect();
+        let record = observed.installed.as_ref();
+        if moves.is_empty() || !Progress::of(self, record).unfinished {
+            return Vec::new();
+        }
+        let wanted: BTreeSet<&ObjectId> = self.manifests.iter().map(Manifest::id).collect();
+        moves
+            .into_iter()
+            .filter(|rule| is_left(rule, observed, &|id| wanted.contains(id)))
+            .flat_map(|rule| {
+                let copied = rule.copy.iter();
+                copied.map(move |one| (rule.from.clone(), one.clone()))
+            })
+            .filter(|(_, one)| !one.is_one())
+            .collect()
+    }
+}
+
+impl CopyRule {
+    /// Whether an object that was looked for is a user's: one that a controller
+    /// made, or a release applied, is made anew where it is needed.
+    pub fn takes(&self, id: &ObjectId, live: &LiveMeta) -> bool {
+        let mut labels = self.labels.iter();
+        self.names(id)
+            && labels.all(|(key, value)| live.labels.get(key) == Some(value))
+            && live.part_of().is_none()
+            && live.owners.is_empty()
+            && !live.deleting
+            && !live.annotations.contains_key(TOKEN_OF)
+            && id.name != ROOT_CA
+    }
+}
+
+/// Whether members are left in the former namespace, or something of the release
+/// that hands its objects over.
+fn is_left(rule: &MoveRule, observed: &Observed, is_wanted: &dyn Fn(&ObjectId) -> bool) -> bool {
+    let former = observed.former.iter();
+    let former = former.flat_map(|former| former.inventory.entries.keys());
+    let mut members = observed.inventory.entries.keys().chain(former);
+    members.any(|id| id.namespace.as_ref() == Some(&rule.from) && !is_wanted(id))
+}
+
+/// Copies them before the workloads that read them.
+pub(super) fn run(ctx: &Ctx<'_>, draft: &mut Draft) {
+    let record = ctx.observed.installed.as_ref();
+    if !Progress::of(ctx.desired, record).unfinished {
+        return;
+    }
+    for rule in &ctx.desired.sequence.moves {
+        if !is_left(rule, ctx.observed, &|id| ctx.is_desired(id)) {
+            continue;
+        }
+        for one in &rule.copy {
+            for (from, to) in pairs(ctx, rule, one) {
+                if !ctx.is_desired(&to) && !ctx.is_desired(&from) {
+                    copy(ctx, draft, rule, from, to);
+                } else if one.is_one() {
+                    let message = format!("{to} is to be copied, but the release has it itself");
+                    let finding = Finding::error(Kind::Repository, "copy-of-own", message);
+                    draft.findings.push(finding.at(rule.origin.clone()));
+                }
+            }
+        }
+    }
+}
+
+/// What is copied, and where it comes to lie.
+fn pairs(ctx: &Ctx<'_>, rule: &MoveRule, one: &CopyRule) -> Vec<(ObjectId, ObjectId)> {
+    let at = |namespace: &str, name: &str| {
+        ObjectId::new(&one.kind.group, &one.kind.kind, Some(namespace), name)
+    };
+    let pair = |name: &str| (at(&rule.from, name), at(&rule.to, name));
+    if one.is_one() {
+        return vec![pair(&one.name)];
+    }
+    let found = ctx.observed.copies.iter();
+    found
+        .filter(|id| id.namespace.as_ref() == Some(&rule.from) && one.names(id))
+        .map(|id| pair(&id.name))
+        .collect()
+}
+
+fn copy(ctx: &Ctx<'_>, draft: &mut Draft, rule: &MoveRule, from: ObjectId, to: ObjectId) {
+    let namespace = ObjectId::new("", "Namespace", None, &rule.to);
+    let is_copied = ctx.observed.inventory.entries.contains_key(&to);
+    if is_copied || draft.action(&namespace) == Some(Action::Blocked) {
+        return;
+    }
+    let reason = format!("from {from}, if there is one; what exists stays");
+    let op = Op::Copy {
+        from,
+        to: to.clone(),
+    };
+    let step = draft.step(ctx, StageName::Config, to, op, &reason);
+    // That of the release may be made without a manifest.
+    let made = draft.steps.iter();
+    let made = made.filter(|step| step.op.applies() && step.object == namespace);
+    let made: Vec<StepId> = made.map(|step| step.id).collect();
+    for made in made {
+        draft.edge(made, Need::Applied, step, EdgeReason::Namespace);
+    }
+    for workload in draft.workloads(ctx) {
+        if draft.steps[workload.0].object.namespace.as_ref() == Some(&rule.to) {
+            draft.edge(step, Need::Applied, workload, EdgeReason::Reference);
+        }
+    }
+}

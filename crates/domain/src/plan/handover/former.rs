@@ -1,0 +1,74 @@
+//! What runs of a release that hands its objects over (`movedFrom`), in another
+//! namespace than what takes over from it.
+
+use super::has_pods;
+use crate::finding::{Finding, Kind};
+use crate::inventory::Entry;
+use crate::object::{ObjectId, ServiceRef, annotations};
+use crate::observe::{Live, LiveMeta};
+use crate::order::StageName;
+use crate::plan::draft::{Ctx, Draft, Pruned};
+use crate::plan::model::Action;
+use crate::plan::protection::protected;
+use crate::plan::{Deletion, prune};
+
+/// Decides about what runs of the release whose objects are handed over: where
+/// something takes over from it in another namespace it goes, as if it had been
+/// a member.
+pub(in crate::plan) fn succeed(ctx: &Ctx<'_>, draft: &mut Draft) {
+    let Some(former) = &ctx.observed.former else {
+        return;
+    };
+    let mut held = None;
+    for (id, entry) in former.applied() {
+        let live = ctx.observed.targets.get(id).map(Live::meta);
+        let (Some(live), Some(new)) = (live, successor(ctx, id)) else {
+            continue;
+        };
+        let Some(deletion) = Deletion::of_former(entry, live, former) else {
+            continue;
+        };
+        let held = held.get_or_insert_with(|| prune::hold(ctx, draft));
+        let stays = held.clone().or_else(|| stays(ctx, (id, entry), live));
+        if let Some(why) = stays {
+            let message = format!("stays because {why}, and runs beside {new}");
+            draft.change(id, Action::Skip, StageName::Prune, &*message, Vec::new());
+            let finding = Finding::warning(Kind::Policy, "runs-beside", message);
+            draft.findings.push(finding.on(id.clone()));
+            continue;
+        }
+        draft.pruned.push(Pruned {
+            id: id.clone(),
+            deletion,
+            dead: false,
+        });
+    }
+}
+
+/// What takes over in another namespace from a workload of the release whose
+/// objects are handed over.
+fn successor<'a>(ctx: &Ctx<'a>, old: &ObjectId) -> Option<&'a ObjectId> {
+    if !has_pods(old) || ctx.is_desired(old) {
+        return None;
+    }
+    let mut named = ctx.named(&old.kind, &old.name).iter().copied();
+    named.find(|new| new.group == old.group)
+}
+
+/// Why one workload of the former release stays.
+fn stays(ctx: &Ctx<'_>, (id, entry): (&ObjectId, &Entry), live: &LiveMeta) -> Option<String> {
+    let disabled = live.annotations.get(annotations::PRUNE);
+    if disabled.is_some_and(|value| value == "disabled") {
+        return Some("of its annotation pleach.dev/prune".to_owned());
+    }
+    let what = protected(ctx, id, Some(entry))?;
+    Some(format!("{what} are protected"))
+}
+
+/// Whether a Service is of the release whose objects are handed over, and none
+/// of this one.
+pub(super) fn is_of_former(ctx: &Ctx<'_>, service: &ServiceRef) -> bool {
+    let id = service.id();
+    let former = ctx.observed.former.as_ref();
+    former.is_some_and(|former| former.inventory.entries.contains_key(&id)) && !ctx.is_desired(&id)
+}

@@ -1,0 +1,233 @@
+//! Strategic merge patches: as RFC 7386, but lists whose items have keys are
+//! merged item by item.
+//!
+//! The keys are those by which server-side apply merges, as far as the patch
+//! names them: a container port is found by its number alone. Directives are
+//! `$patch` (`replace`, `delete`, `merge`) in maps and in items of lists,
+//! `$retainKeys` and `$deleteFromPrimitiveList/FIELD`.
+
+use serde_json::{Map, Value};
+
+use crate::kinds::{ListKind, Schema};
+
+/// Merges a patch into an object, by the schema of its kind. Without a schema
+/// every list is replaced.
+pub(super) fn merge(object: &mut Value, patch: &Value, schema: Option<Schema<'_>>) {
+    let merged = merged(Some(object.take()), patch, schema);
+    *object = merged.unwrap_or_default();
+}
+
+/// What a value becomes; none where it goes.
+fn merged(former: Option<Value>, patch: &Value, schema: Option<Schema<'_>>) -> Option<Value> {
+    match patch {
+        Value::Null => None,
+        Value::Object(change) => match change.get("$patch").and_then(Value::as_str) {
+            Some("delete") => None,
+            Some("replace") => Some(plain(patch)),
+            _ => Some(Value::Object(map(former, change, schema))),
+        },
+        Value::Array(items) => Some(Value::Array(list(former, items, schema))),
+        scalar => Some(scalar.clone()),
+    }
+}
+
+fn map(
+    former: Option<Value>,
+    change: &Map<String, Value>,
+    schema: Option<Schema<'_>>,
+) -> Map<String, Value> {
+    let mut fields = match former {
+        Some(Value::Object(fields)) => fields,
+        _ => Map::new(),
+    };
+    if let Some(Value::Array(keys)) = change.get("$retainKeys") {
+        fields.retain(|field, _| keys.iter().any(|key| key == field));
+    }
+    for (key, change) in change {
+        if let Some(field) = key.strip_prefix("$deleteFromPrimitiveList/") {
+            let gone = change.as_array().map_or(&[][..], Vec::as_slice);
+            if let Some(Value::Array(items)) = fields.get_mut(field) {
+                items.retain(|item| !gone.contains(item));
+            }
+            continue;
+        }
+        if key.starts_with('$') {
+            continue;
+        }
+        let below = schema.and_then(|schema| schema.field(key).or_else(|| schema.values()));
+        let former = fields.get_mut(key).map(Value::take);
+        match merged(former, change, below) {
+            Some(value) => fields.insert(key.clone(), value),
+            None => fields.shift_remove(key),
+        };
+    }
+    fields
+}
+
+fn list(former: Option<Value>, changes: &[Value], schema: Option<Schema<'_>>) -> Vec<Value> {
+    let mut items = match former {
+        Some(Value::Array(items)) if !changes.iter().any(|one| one["$patch"] == "replace") => items,
+        _ => Vec::new(),
+    };
+    let each = schema.and_then(Schema::items);
+    match schema.map(Schema::list) {
+        Some(ListKind::Map(keys)) => {
+            for change in changes.iter().filter(|one| one["$patch"] != "replace") {
+                let at = items
+                    .iter()
+                    .position(|item| is_same(item, change, keys, each));
+                let former = at.map(|at| items[at].take());
+                match (at, merged(former, change, each)) {
+                    (Some(at), Some(item)) => items[at] = item,
+                    (Some(at), None) => drop(items.remove(at)),
+                    (None, Some(item)) => items.push(item),
+                    (None, None) => {}
+                }
+            }
+            items
+        }
+        Some(ListKind::Set) => {
+            for change in changes {
+                if !items.contains(change) {
+                    items.push(change.clone());
+                }
+            }
+            items
+        }
+        Some(ListKind::Atomic) | None => changes
+            .iter()
+            .filter(|change| change.get("$patch").is_none())
+            .map(plain)
+            .collect(),
+    }
+}
+
+/// Whether an item is the one that a change is about: in every key that the
+/// change names, and at least in one.
+fn is_same(item: &Value, change: &Value, keys: &[String], schema: Option<Schema<'_>>) -> bool {
+    let mut named = keys
+        .iter()
+        .filter_map(|key| Some((key, change.get(key)?)))
+        .peekable();
+    named.peek().is_some()
+        && named.all(|(key, wanted)| {
+            let default = || schema?.field(key)?.default();
+            item.get(key).or_else(default) == Some(wanted)
+        })
+}
+
+/// A value without what says how it is merged.
+fn plain(value: &Value) -> Value {
+    match value {
+        Value::Object(fields) => fields
+            .iter()
+            .filter(|(key, _)| !key.starts_with('$'))
+            .map(|(key, value)| (key.clone(), plain(value)))
+            .collect(),
+        Value::Array(items) => items
+            .iter()
+            .filter(|item| item.get("$patch").is_none())
+            .map(plain)
+            .collect(),
+        scalar => scalar.clone(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rstest::rstest;
+    use serde_json::json;
+
+    use super::*;
+    use crate::kinds::KindTable;
+    use crate::object::Gvk;
+
+    fn patched(kind: &str, object: &Value, patch: &Value) -> Value {
+        let table = KindTable::for_minor("1.36").unwrap();
+        let (api_version, kind) = kind.rsplit_once('/').unwrap();
+        let mut object = object.clone();
+        merge(
+            &mut object,
+            patch,
+            table.schema(&Gvk::new(api_version, kind)),
+        );
+        object
+    }
+
+    fn pod(spec: &Value) -> Value {
+        json!({"spec": {"template": {"spec": spec}}})
+    }
+
+    #[rstest]
+    #[case::an_item(
+        json!({"containers": [{"name": "a", "image": "a:1", "tty": true}, {"name": "b", "image": "b:1"}]}),
+        json!({"containers": [{"name": "a", "image": "a:2"}]}),
+        json!({"containers": [{"name": "a", "image": "a:2", "tty": true}, {"name": "b", "image": "b:1"}]}))]
+    #[case::an_item_more(
+        json!({"containers": [{"name": "a"}]}),
+        json!({"containers": [{"name": "b"}]}),
+        json!({"containers": [{"name": "a"}, {"name": "b"}]}))]
+    #[case::an_item_less(
+        json!({"containers": [{"name": "a"}, {"name": "b"}]}),
+        json!({"containers": [{"name": "a", "$patch": "delete"}, {"name": "c", "$patch": "delete"}]}),
+        json!({"containers": [{"name": "b"}]}))]
+    #[case::other_items(
+        json!({"containers": [{"name": "a"}, {"name": "b"}]}),
+        json!({"containers": [{"$patch": "replace"}, {"name": "c"}]}),
+        json!({"containers": [{"name": "c"}]}))]
+    #[case::by_a_part_of_the_key(
+        json!({"containers": [{"name": "a", "ports": [{"containerPort": 80, "protocol": "UDP"}]}]}),
+        json!({"containers": [{"name": "a", "ports": [{"containerPort": 80, "name": "web"}]}]}),
+        json!({"containers": [{"name": "a", "ports": [{"containerPort": 80, "protocol": "UDP", "name": "web"}]}]}))]
+    #[case::by_a_default(
+        json!({"containers": [{"name": "a", "ports": [{"containerPort": 80}]}]}),
+        json!({"containers": [{"name": "a", "ports": [{"containerPort": 80, "protocol": "TCP", "name": "web"}]}]}),
+        json!({"containers": [{"name": "a", "ports": [{"containerPort": 80, "protocol": "TCP", "name": "web"}]}]}))]
+    #[case::a_list_without_keys(
+        json!({"containers": [{"name": "a", "args": ["1", "2"]}]}),
+        json!({"containers": [{"name": "a", "args": ["3"]}]}),
+        json!({"containers": [{"name": "a", "args": ["3"]}]}))]
+    #[case::a_field_less(
+        json!({"nodeSelector": {"a": "b", "c": "d"}, "hostNetwork": true}),
+        json!({"nodeSelector": {"a": null}, "hostNetwork": null}),
+        json!({"nodeSelector": {"c": "d"}}))]
+    #[case::another_map(
+        json!({"nodeSelector": {"a": "b"}}),
+        json!({"nodeSelector": {"$patch": "replace", "c": "d"}}),
+        json!({"nodeSelector": {"c": "d"}}))]
+    #[case::no_map(
+        json!({"nodeSelector": {"a": "b"}, "tolerations": []}),
+        json!({"nodeSelector": {"$patch": "delete"}}),
+        json!({"tolerations": []}))]
+    #[case::some_keys(
+        json!({"volumes": [{"name": "v", "emptyDir": {}}]}),
+        json!({"volumes": [{"name": "v", "$retainKeys": ["name", "configMap"], "configMap": {"name": "c"}}]}),
+        json!({"volumes": [{"name": "v", "configMap": {"name": "c"}}]}))]
+    fn pods_are_merged_by_their_keys(
+        #[case] former: Value,
+        #[case] patch: Value,
+        #[case] expected: Value,
+    ) {
+        let found = patched("apps/v1/Deployment", &pod(&former), &pod(&patch));
+        assert_eq!(found, pod(&expected));
+    }
+
+    #[test]
+    fn values_of_a_set_are_added_and_taken_out_one_by_one() {
+        let object = json!({"metadata": {"finalizers": ["a", "b"]}});
+        let patch = json!({"metadata": {"finalizers": ["c", "a"], "$deleteFromPrimitiveList/finalizers": ["b"]}});
+        let found = patched("v1/ConfigMap", &object, &patch);
+        assert_eq!(found["metadata"]["finalizers"], json!(["a", "c"]));
+    }
+
+    #[test]
+    fn without_a_schema_lists_are_replaced() {
+        let object = json!({"spec": {"l": [{"name": "a"}], "m": {"a": 1, "b": 2}}});
+        let patch = json!({"spec": {"l": [{"name": "b"}], "m": {"a": null}}});
+        let found = patched("example.org/v1/Gear", &object, &patch);
+        assert_eq!(
+            found,
+            json!({"spec": {"l": [{"name": "b"}], "m": {"b": 2}}})
+        );
+    }
+}

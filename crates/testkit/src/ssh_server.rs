@@ -1,0 +1,201 @@
+//! A git server over ssh on loopback: the machine's own `sshd`, one process per
+//! connection, with keys of its own.
+#![expect(
+    clippy::disallowed_methods,
+    reason = "writes only inside its own folder; contexts name the path"
+)]
+
+use std::fs;
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+
+use anyhow::{Context as _, ensure};
+
+/// Where Debian and others keep it, beside where programs are looked for.
+const PLACES: [&str; 3] = ["/usr/sbin/sshd", "/usr/local/sbin/sshd", "/usr/bin/sshd"];
+/// What `sshd` wants to be there when it runs as root.
+const PRIVILEGE_SEPARATION: &str = "/run/sshd";
+
+/// Serves the repositories of this machine to whoever has [`SshServer::key`].
+///
+/// ```no_run
+/// use pleach_testkit::repository::TestRepo;
+/// use pleach_testkit::ssh_server::SshServer;
+///
+/// # fn main() -> anyhow::Result<()> {
+/// let repo = TestRepo::new([("pleach.yaml", "kind: Repository\n")])?;
+/// let server = SshServer::start()?;
+/// println!("{} {}", server.url(repo.path()), server.known_hosts());
+/// # Ok(()) }
+/// ```
+#[derive(Debug)]
+pub struct SshServer {
+    folder: tempfile::TempDir,
+    address: SocketAddr,
+    user: String,
+    connections: Arc<AtomicUsize>,
+    stop: Arc<AtomicBool>,
+    children: Arc<Mutex<Vec<Child>>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl SshServer {
+    /// Starts it on a port of its own.
+    pub fn start() -> anyhow::Result<Self> {
+        let program = PLACES.iter().map(Path::new).find(|path| path.exists());
+        let program = program.context("there is no sshd; `make check-tools` names its package")?;
+        let user = said(Command::new("id").arg("-un"))?;
+        if user == "root" {
+            fs::create_dir_all(PRIVILEGE_SEPARATION)
+                .with_context(|| format!("failed to make {PRIVILEGE_SEPARATION}"))?;
+        }
+        let folder = tempfile::Builder::new().prefix("pleach-sshd-").tempdir()?;
+        for name in ["host", "id"] {
+            make_key(&folder.path().join(name))?;
+        }
+        let path = |name: &str| folder.path().join(name);
+        let configuration = format!(
+            "HostKey {}\nAuthorizedKeysFile {}\nStrictModes no\nUsePAM no\nPidFile none\nPasswordAuthentication no\nKbdInteractiveAuthentication no\nPermitRootLogin yes\nUseDNS no\n",
+            path("host").display(),
+            path("id.pub").display()
+        );
+        fs::write(path("sshd_config"), configuration)?;
+        let listener = TcpListener::bind(("127.0.0.1", 0)).context("failed to listen")?;
+        let mut server = Self {
+            address: listener.local_addr()?,
+            folder,
+            user,
+            connections: Arc::default(),
+            stop: Arc::default(),
+            children: Arc::default(),
+            thread: None,
+        };
+        server.thread = Some(server.serve(program.to_owned(), listener));
+        Ok(server)
+    }
+
+    /// One `sshd` per connection, as inetd starts it: nothing is left behind, and
+    /// no port has to be free beforehand.
+    fn serve(&self, program: PathBuf, listener: TcpListener) -> JoinHandle<()> {
+        let (stop, children) = (Arc::clone(&self.stop), Arc::clone(&self.children));
+        let connections = Arc::clone(&self.connections);
+        let configuration = self.folder.path().join("sshd_config");
+        let log = self.folder.path().join("log");
+        std::thread::spawn(move || {
+            for stream in listener.incoming() {
+                if stop.load(Ordering::Relaxed) {
+                    return;
+                }
+                let Ok(stream) = stream else { continue };
+                connections.fetch_add(1, Ordering::Relaxed);
+                let Ok(answers) = stream.try_clone() else {
+                    continue;
+                };
+                let log = fs::File::options().create(true).append(true).open(&log);
+                let child = Command::new(&program)
+                    .args(["-i", "-e", "-f"])
+                    .arg(&configuration)
+                    .stdin(Stdio::from(OwnedFd::from(stream)))
+                    .stdout(Stdio::from(OwnedFd::from(answers)))
+                    .stderr(log.map_or_else(|_| Stdio::null(), Stdio::from))
+                    .spawn();
+                let mut children = children.lock().unwrap_or_else(PoisonError::into_inner);
+                children.retain_mut(|child| matches!(child.try_wait(), Ok(None)));
+                children.extend(child);
+            }
+        })
+    }
+
+    /// The URL of a repository by its folder, as `ssh://user@host:port/path`.
+    pub fn url(&self, repository: &Path) -> String {
+        let (user, address) = (&self.user, self.address);
+        format!("ssh://{user}@{address}{}", repository.display())
+    }
+
+    /// The private key that is let in.
+    pub fn key(&self) -> PathBuf {
+        self.folder.path().join("id")
+    }
+
+    /// The line by which the server is known.
+    pub fn known_hosts(&self) -> anyhow::Result<String> {
+        let key = fs::read_to_string(self.folder.path().join("host.pub"))?;
+        let port = self.address.port();
+        Ok(format!("[127.0.0.1]:{port} {key}"))
+    }
+
+    /// The fingerprint of the server's key.
+    pub fn fingerprint(&self) -> anyhow::Result<String> {
+        let said = said(
+            Command::new("ssh-keygen")
+                .arg("-lf")
+                .arg(self.folder.path().join("host.pub")),
+        )?;
+        let fingerprint = said.split(' ').nth(1).context("ssh-keygen told none")?;
+        Ok(fingerprint.to_owned())
+    }
+
+    /// How often somebody came.
+    pub fn connections(&self) -> usize {
+        self.connections.load(Ordering::Relaxed)
+    }
+
+    /// What `sshd` said so far.
+    pub fn log(&self) -> String {
+        fs::read_to_string(self.folder.path().join("log")).unwrap_or_default()
+    }
+}
+
+impl Drop for SshServer {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        // Wakes the thread, so that it looks.
+        drop(TcpStream::connect(self.address));
+        if let Some(thread) = self.thread.take() {
+            drop(thread.join());
+        }
+        let mut children = self.children.lock().unwrap_or_else(PoisonError::into_inner);
+        for child in children.iter_mut() {
+            drop(child.kill());
+            drop(child.wait());
+        }
+    }
+}
+
+/// Makes a key pair: the private key at a path, the public one beside it.
+pub fn make_key(path: &Path) -> anyhow::Result<()> {
+    said(
+        Command::new("ssh-keygen")
+            .args([
+                "-q",
+                "-t",
+                "ed25519",
+                "-N",
+                "",
+                "-C",
+                "tester@example.com",
+                "-f",
+            ])
+            .arg(path),
+    )?;
+    Ok(())
+}
+
+/// Runs a program to its end, and returns what it printed.
+fn said(command: &mut Command) -> anyhow::Result<String> {
+    let output = command
+        .output()
+        .with_context(|| format!("failed to run {}", command.get_program().display()))?;
+    ensure!(
+        output.status.success(),
+        "{} failed: {}",
+        command.get_program().display(),
+        String::from_utf8_lossy(&output.stderr)
+    );
+    Ok(String::from_utf8(output.stdout)?.trim().to_owned())
+}

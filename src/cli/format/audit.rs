@@ -1,0 +1,100 @@
+//! Plans beside an audit log.
+
+use std::fmt::Write as _;
+
+use pleach_domain::audit::{Difference, LastPlan, Report};
+use serde_json::{Value, json};
+
+use super::findings::plain;
+use super::style;
+
+/// A plan, and what a log says of it.
+pub(crate) struct Compared<'a> {
+    pub(crate) plan: &'a LastPlan,
+    pub(crate) report: Report,
+}
+
+impl Compared<'_> {
+    /// Whether what was planned is what was written, as far as that was kept.
+    pub(crate) fn is_same(&self) -> bool {
+        self.report.is_same() && self.plan.writes.is_some()
+    }
+
+    fn verdict(&self) -> String {
+        let report = &self.report;
+        if self.plan.writes.is_none() {
+            return "its plan was too large to be kept".to_owned();
+        }
+        if !report.found {
+            return "the log does not hold its last run".to_owned();
+        }
+        let writes = match report.written {
+            1 => "1 write".to_owned(),
+            count => format!("{count} writes"),
+        };
+        match report.missing.len() + report.unplanned.len() {
+            0 => format!("{writes}, as planned"),
+            differences => format!("{writes}, {differences} not as planned"),
+        }
+    }
+}
+
+/// For people: a line per release, and each difference below it.
+pub(crate) fn text(compared: &[Compared<'_>]) -> String {
+    let mut text = String::new();
+    for one in compared {
+        let LastPlan {
+            release,
+            at,
+            from,
+            to,
+            ..
+        } = one.plan;
+        let versions = match from {
+            Some(from) if from != to => format!("{from} -> {to}"),
+            _ => to.clone(),
+        };
+        let _ = writeln!(
+            text,
+            "{}release {release}{:#} {} at {at}: {}",
+            style::PLACE,
+            style::PLACE,
+            plain(&versions),
+            one.verdict()
+        );
+        let mut tell = |what: &str, differences: &[Difference]| {
+            for Difference { verb, object } in differences {
+                let _ = writeln!(text, "  {what}: {} {}", verb.as_str(), plain(object));
+            }
+        };
+        tell("planned and not written", &one.report.missing);
+        tell("written and not planned", &one.report.unplanned);
+        if one.report.unreadable > 0 {
+            let _ = writeln!(
+                text,
+                "  {} lines of the log cannot be read",
+                one.report.unreadable
+            );
+        }
+    }
+    text.trim_end().to_owned()
+}
+
+/// For programs.
+pub(crate) fn json(compared: &[Compared<'_>]) -> Value {
+    let releases: Vec<Value> = compared
+        .iter()
+        .map(|one| {
+            let mut value = json!(one.report);
+            value["release"] = json!(one.plan.release.to_string());
+            value["at"] = json!(one.plan.at);
+            value["revision"] = json!(one.plan.revision);
+            value["from"] = json!(one.plan.from);
+            value["to"] = json!(one.plan.to);
+            value["effects"] = json!(one.plan.effects);
+            value["same"] = json!(one.is_same());
+            value
+        })
+        .collect();
+    json!({ "format": 1, "releases": releases })
+}

@@ -1,0 +1,474 @@
+//! Changes of members as they happen: one metadata watch per kind of object and
+//! connection, for all releases.
+//!
+//! What is kept is the members of the releases, and nothing of any other object:
+//! who wants to hear of each, and how it was left. What is heard of an object
+//! that is as it was left (by the rule of [`is_unchanged`](pleach_domain::observe::is_unchanged)) wakes nobody.
+//!
+//! A watch only ever makes the loop look earlier. One that breaks begins with a
+//! list, in which everything that was missed shows; where a kind may not be
+//! watched in the whole cluster it is watched in the namespaces of the members,
+//! and where that is not allowed either, the interval finds it.
+
+mod mailbox;
+mod scopes;
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
+
+use futures::StreamExt as _;
+use futures::stream::{LocalBoxStream, SelectAll};
+use pleach_domain::object::{GroupKind, ObjectId, labels};
+use serde_json::Value;
+use tokio::sync::{Notify, mpsc};
+use tokio::task::JoinSet;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use self::mailbox::Mailbox;
+use self::scopes::{Scope, Scopes};
+use super::environment::pass_on;
+use crate::engine::words;
+use crate::io::cluster::{
+    Class, Cluster, ClusterError, Connection, Depth, Followed, ResourcePath, Selector,
+};
+
+pub(super) use self::mailbox::Left;
+
+/// When a watch that was forbidden is tried again.
+const FORBIDDEN: Duration = Duration::from_mins(10);
+
+/// The members on all connections; none where nobody wants watches.
+#[derive(Debug, Clone)]
+pub(super) struct Watches(Option<Known>);
+
+/// The connections that somebody has members on.
+#[derive(Debug, Clone)]
+struct Known {
+    members: Arc<Mutex<Vec<(Connection, Weak<Inner>)>>>,
+    /// Where new ones are handed to, which are followed by nobody yet.
+    unfollowed: mpsc::UnboundedSender<Asked>,
+}
+
+/// Members, and the connection that they are on.
+pub(super) type Asked = (Members, Cluster);
+
+/// The members of all releases on one connection.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Members(Arc<Inner>);
+
+#[derive(Debug, Default)]
+struct Inner {
+    state: Mutex<State>,
+    /// Another set of kinds or namespaces is to be watched.
+    changed: Notify,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    listeners: HashMap<ObjectId, Vec<Arc<Mailbox>>>,
+    kinds: BTreeMap<GroupKind, Kind>,
+}
+
+/// A kind of which somebody has members.
+#[derive(Debug, Default)]
+struct Kind {
+    /// Where it is served, as far as anybody knows.
+    path: Option<ResourcePath>,
+    /// By their namespaces.
+    members: BTreeMap<Option<String>, usize>,
+}
+
+/// One release that wants to hear of its members, until this is dropped.
+#[derive(Debug)]
+pub(super) struct Subscription {
+    members: Members,
+    mailbox: Arc<Mailbox>,
+    ids: BTreeSet<ObjectId>,
+}
+
+/// Changes within a scope.
+type Changes = LocalBoxStream<'static, (Scope, Result<Followed, ClusterError>)>;
+
+impl Watches {
+    /// Watches, where they are wanted, and what [`follow_all`] needs.
+    pub(super) fn new(wanted: bool) -> (Self, mpsc::UnboundedReceiver<Asked>) {
+        let (unfollowed, asked) = mpsc::unbounded_channel();
+        let known = Known {
+            members: Arc::default(),
+            unfollowed,
+        };
+        (Self(wanted.then_some(known)), asked)
+    }
+
+    /// The members on a connection.
+    pub(super) fn on(&self, connection: &Connection, cluster: &Cluster) -> Option<Members> {
+        let known = self.0.as_ref()?;
+        let (members, is_new) = known.on(connection);
+        if is_new {
+            // Nobody follows any more when the loop ends.
+            drop(known.unfollowed.send((members.clone(), cluster.clone())));
+        }
+        Some(members)
+    }
+}
+
+impl Known {
+    /// The members on a connection, and whether they are new.
+    fn on(&self, connection: &Connection) -> (Members, bool) {
+        let mut known = self.members.lock().unwrap_or_else(PoisonError::into_inner);
+        known.retain(|(_, members)| members.strong_count() > 0);
+        let found = known.iter().find(|(one, _)| one == connection);
+        if let Some(members) = found.and_then(|(_, members)| members.upgrade()) {
+            return (Members(members), false);
+        }
+        let members = Members::default();
+        known.push((connection.clone(), Arc::downgrade(&members.0)));
+        (members, true)
+    }
+}
+
+/// Follows the members on every connection until the loop ends: longer than the
+/// environment that connected first.
+pub(super) async fn follow_all(mut asked: mpsc::UnboundedReceiver<Asked>, stop: CancellationToken) {
+    let mut following = JoinSet::new();
+    loop {
+        tokio::select! {
+            () = stop.cancelled() => return,
+            Some((members, cluster)) = asked.recv() => {
+                following.spawn_local(members.follow(cluster, stop.clone()));
+            }
+            Some(ended) = following.join_next() => pass_on(ended),
+        }
+    }
+}
+
+impl Members {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether these are the same members.
+    pub(super) fn is_same(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+
+    /// Somebody wants to hear of its members.
+    pub(super) fn subscribe(&self, manager: String) -> Subscription {
+        Subscription {
+            members: self.clone(),
+            mailbox: Arc::new(Mailbox::new(manager)),
+            ids: BTreeSet::new(),
+        }
+    }
+
+    /// Follows the members until the loop ends.
+    pub(super) async fn follow(self, cluster: Cluster, stop: CancellationToken) {
+        let mut scopes = Scopes::default();
+        let mut changes: SelectAll<Changes> = SelectAll::new();
+        loop {
+            if Arc::strong_count(&self.0) == 1 {
+                // Nobody else has them.
+                return;
+            }
+            let begun = {
+                let state = self.lock();
+                scopes.adjust(&state.kinds, Instant::now())
+            };
+            for (scope, ending) in begun {
+                changes.push(follow(&cluster, scope, ending));
+            }
+            let retry = scopes.retry_at();
+            loop {
+                tokio::select! {
+                    () = stop.cancelled() => return,
+                    () = self.0.changed.notified() => break,
+                    () = until(retry) => break,
+                    Some((scope, change)) = changes.next(), if !changes.is_empty() => {
+                        if self.hear(&scope, change) {
+                            scopes.close(scope, Instant::now() + FORBIDDEN);
+                            break;
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    /// Tells the releases what was heard; true where nothing more will be.
+    fn hear(&self, scope: &Scope, change: Result<Followed, ClusterError>) -> bool {
+        match change {
+            Ok(Followed::Applied(value)) => self.tell(&id_of(&scope.path, &value), Some(&value)),
+            // Gone, or without its label.
+            Ok(Followed::Deleted(value)) => self.tell(&id_of(&scope.path, &value), None),
+            Ok(Followed::Listed(values)) => {
+                let mut missing = self.within(scope);
+                for value in &values {
+                    let id = id_of(&scope.path, value);
+                    missing.remove(&id);
+                    self.tell(&id, Some(value));
+                }
+                for id in missing {
+                    self.tell(&id, None);
+                }
+            }
+            Err(error) if error.class() == Some(&Class::Forbidden) => {
+                tracing::info!(%scope, error = %words(&error), "changes may not be watched");
+                return true;
+            }
+            // It begins anew by itself, with a list.
+            Err(error) => {
+                tracing::debug!(%scope, error = %words(&error), "changes cannot be watched");
+            }
+        }
+        false
+    }
+
+    fn tell(&self, id: &ObjectId, live: Option<&Value>) {
+        let state = self.lock();
+        for mailbox in state.listeners.get(id).into_iter().flatten() {
+            mailbox.hear(id, live.map(|live| &live["metadata"]));
+        }
+    }
+
+    /// The members that a list of the scope would have.
+    fn within(&self, scope: &Scope) -> BTreeSet<ObjectId> {
+        let kind = scope.path.group_kind();
+        let state = self.lock();
+        let is_within = |id: &&ObjectId| {
+            id.is(&kind.group, &kind.kind)
+                && (scope.namespace.is_none() || scope.namespace == id.namespace)
+        };
+        state.listeners.keys().filter(is_within).cloned().collect()
+    }
+}
+
+impl Subscription {
+    /// Whether it is one to these members.
+    pub(super) fn is_to(&self, members: &Members) -> bool {
+        self.members.is_same(members)
+    }
+
+    /// Is about these objects from now on. What is heard of them is held until
+    /// [`Subscription::settle`]: somebody is about to look at them. Gives what
+    /// was found to be changed before.
+    pub(super) fn begin(&mut self, ids: BTreeSet<ObjectId>) {
+        let mut state = self.members.lock();
+        let mut is_other = false;
+        for id in self.ids.difference(&ids) {
+            state.remove(id, &self.mailbox);
+            is_other = true;
+        }
+        for id in ids.difference(&self.ids) {
+            state.add(id, &self.mailbox);
+            is_other = true;
+        }
+        drop(state);
+        self.ids = ids;
+        self.mailbox.begin();
+        if is_other {
+            self.members.0.changed.notify_one();
+        }
+    }
+
+    /// Says where kinds are served.
+    pub(super) fn watch(&self, paths: impl Iterator<Item = ResourcePath>) {
+        let mut state = self.members.lock();
+        let mut is_new = false;
+        for path in paths {
+            if let Some(kind) = state.kinds.get_mut(&path.group_kind())
+                && kind.path.is_none()
+            {
+                kind.path = Some(path);
+                is_new = true;
+            }
+        }
+        drop(state);
+        if is_new {
+            self.members.0.changed.notify_one();
+        }
+    }
+
+    /// Somebody has looked. Where the objects were left otherwise than before,
+    /// `left` says how.
+    pub(super) fn settle(&self, left: Option<Left>) {
+        self.mailbox.settle(left);
+    }
+
+    /// From now on everything that is heard of the objects counts as a change.
+    pub(super) fn alert(&self) {
+        self.mailbox.alert();
+    }
+
+    /// Comes back when an object was found to be changed.
+    pub(super) async fn changed(&self) {
+        self.mailbox.changed().await;
+    }
+
+    /// The objects that were found to be changed.
+    pub(super) fn take(&self) -> BTreeSet<ObjectId> {
+        self.mailbox.take()
+    }
+}
+
+impl Drop for Subscription {
+    fn drop(&mut self) {
+        let mut state = self.members.lock();
+        for id in &self.ids {
+            state.remove(id, &self.mailbox);
+        }
+        drop(state);
+        self.members.0.changed.notify_one();
+    }
+}
+
+impl State {
+    fn add(&mut self, id: &ObjectId, mailbox: &Arc<Mailbox>) {
+        let listeners = self.listeners.entry(id.clone()).or_default();
+        listeners.push(Arc::clone(mailbox));
+        let kind = self.kinds.entry(id.group_kind()).or_default();
+        *kind.members.entry(id.namespace.clone()).or_default() += 1;
+    }
+
+    fn remove(&mut self, id: &ObjectId, mailbox: &Arc<Mailbox>) {
+        if let Some(listeners) = self.listeners.get_mut(id) {
+            listeners.retain(|one| !Arc::ptr_eq(one, mailbox));
+            if listeners.is_empty() {
+                self.listeners.remove(id);
+            }
+        }
+        let Some(kind) = self.kinds.get_mut(&id.group_kind()) else {
+            return;
+        };
+        if let Some(count) = kind.members.get_mut(&id.namespace) {
+            *count -= 1;
+            if *count == 0 {
+                kind.members.remove(&id.namespace);
+            }
+        }
+        if kind.members.is_empty() {
+            self.kinds.remove(&id.group_kind());
+        }
+    }
+}
+
+fn follow(cluster: &Cluster, scope: Scope, ending: CancellationToken) -> Changes {
+    let selector = Selector {
+        namespace: scope.namespace.as_deref(),
+        labels: Some(labels::PART_OF),
+        ..Selector::default()
+    };
+    let changes = cluster.follow(&scope.path, &selector, Depth::Metadata);
+    changes
+        .map(move |change| (scope.clone(), change))
+        .take_until(ending.cancelled_owned())
+        .boxed_local()
+}
+
+fn id_of(path: &ResourcePath, value: &Value) -> ObjectId {
+    let metadata = &value["metadata"];
+    path.id(
+        metadata["namespace"].as_str(),
+        metadata["name"].as_str().unwrap_or_default(),
+    )
+}
+
+async fn until(at: Option<Instant>) {
+    match at {
+        Some(at) => tokio::time::sleep_until(at).await,
+        None => std::future::pending().await,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn id(name: &str) -> ObjectId {
+        ObjectId::new("", "ConfigMap", Some("web"), name)
+    }
+
+    fn scope(namespace: Option<&str>) -> Scope {
+        Scope {
+            path: ResourcePath::namespaced("v1", "ConfigMap", "configmaps"),
+            namespace: namespace.map(str::to_owned),
+        }
+    }
+
+    fn subscribed(members: &Members, names: &[&str]) -> Subscription {
+        let mut subscription = members.subscribe("pleach/e.r".to_owned());
+        subscription.begin(names.iter().map(|name| id(name)).collect());
+        subscription.settle(None);
+        subscription.alert();
+        subscription
+    }
+
+    fn object(name: &str) -> Value {
+        json!({"metadata": {"namespace": "web", "name": name}})
+    }
+
+    #[test]
+    fn what_a_new_list_does_not_have_is_a_change() {
+        let members = Members::default();
+        let subscription = subscribed(&members, &["a", "b"]);
+        subscription.watch([scope(None).path].into_iter());
+        // A watch broke, and began with a list.
+        members.hear(&scope(None), Ok(Followed::Listed(Vec::new())));
+        assert_eq!(subscription.take(), BTreeSet::from([id("a"), id("b")]));
+        // A list of another namespace says nothing of it.
+        members.hear(&scope(Some("other")), Ok(Followed::Listed(Vec::new())));
+        assert!(subscription.take().is_empty());
+    }
+
+    #[test]
+    fn each_release_hears_of_its_own_members() {
+        let members = Members::default();
+        let first = subscribed(&members, &["a"]);
+        let second = subscribed(&members, &["b"]);
+        let all = scope(None);
+        members.hear(&all, Ok(Followed::Deleted(object("b"))));
+        members.hear(&all, Ok(Followed::Applied(object("c"))));
+        assert!(first.take().is_empty());
+        assert_eq!(second.take(), BTreeSet::from([id("b")]));
+        drop(second);
+        // Nothing is kept of what nobody has.
+        assert_eq!(members.lock().listeners.len(), 1);
+        drop(first);
+        assert!(members.lock().listeners.is_empty() && members.lock().kinds.is_empty());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_happens_while_somebody_looks_is_judged_afterwards() {
+        let members = Members::default();
+        let mut subscription = subscribed(&members, &["a"]);
+        subscription.begin(BTreeSet::from([id("a")]));
+        members.hear(&scope(None), Ok(Followed::Deleted(object("a"))));
+        assert!(subscription.take().is_empty());
+        subscription.settle(None);
+        subscription.changed().await;
+        assert_eq!(subscription.take(), BTreeSet::from([id("a")]));
+    }
+
+    #[test]
+    fn connections_that_are_the_same_share_their_watches() {
+        let connection = Connection::new("pleach/0");
+        let mut other = connection.clone();
+        other.user = Some("somebody".to_owned());
+        let (watches, _asked) = Watches::new(true);
+        let known = watches.0.unwrap();
+        let (first, is_new) = known.on(&connection);
+        assert!(is_new);
+        let (again, is_new) = known.on(&connection);
+        assert!(!is_new && first.is_same(&again));
+        // Who may see less is shown less.
+        let (second, is_new) = known.on(&other);
+        assert!(is_new && !first.is_same(&second));
+        // What nobody has any more is followed anew.
+        drop((first, again));
+        assert!(known.on(&connection).1);
+        assert!(Watches::new(false).0.0.is_none());
+    }
+}

@@ -1,0 +1,176 @@
+//! What was heard of the members of one release, and whether it is news.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use pleach_domain::ignore::Ignored;
+use pleach_domain::inventory::{EntryState, Inventory};
+use pleach_domain::object::ObjectId;
+use pleach_domain::observe::{DesiredDigest, LiveMeta, is_unchanged};
+use pleach_domain::plan::runs_once;
+use serde_json::Value;
+use tokio::sync::Notify;
+
+use crate::engine::controller::run::Wanted;
+
+/// How the objects of a release were left.
+pub(in crate::engine::controller) struct Left {
+    wanted: Arc<Wanted>,
+    ignored: Ignored,
+    members: Arc<Inventory>,
+    /// Positions of the manifests.
+    positions: HashMap<ObjectId, usize>,
+}
+
+impl Left {
+    /// Takes what was recorded when the release was brought to what is wanted.
+    pub(in crate::engine::controller) fn new(
+        wanted: Arc<Wanted>,
+        ignored: Ignored,
+        members: Arc<Inventory>,
+    ) -> Self {
+        let manifests = &wanted.release().1.manifests;
+        let positions = manifests
+            .iter()
+            .enumerate()
+            // Whether it ran is what counts, and not what became of it.
+            .filter(|(_, manifest)| !runs_once(manifest))
+            .map(|(position, manifest)| (manifest.id().clone(), position))
+            .collect();
+        Self {
+            wanted,
+            ignored,
+            members,
+            positions,
+        }
+    }
+
+    /// Whether an object is as it was left. One that is nobody's member is.
+    fn holds(&self, id: &ObjectId, live: Option<&LiveMeta>) -> bool {
+        let entry = self.members.entries.get(id);
+        let Some(entry) = entry.filter(|entry| entry.state == EntryState::Applied) else {
+            return true;
+        };
+        let manifests = &self.wanted.release().1.manifests;
+        let position = self.positions.get(id);
+        let Some(manifest) = position.and_then(|position| manifests.get(*position)) else {
+            return true;
+        };
+        let digest = entry.desired.map(DesiredDigest::Known);
+        let lean = self.ignored.lean(manifest);
+        live.is_some_and(|live| is_unchanged(lean, digest.as_ref(), entry, live))
+    }
+}
+
+impl fmt::Debug for Left {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // Not the manifests: Secrets are among them.
+        f.debug_struct("Left")
+            .field("members", &self.positions.len())
+            .finish_non_exhaustive()
+    }
+}
+
+/// Where changes of the members of a release end up.
+#[derive(Debug)]
+pub(super) struct Mailbox {
+    manager: String,
+    heard: Mutex<Heard>,
+    news: Notify,
+}
+
+#[derive(Debug, Default)]
+struct Heard {
+    left: Option<Left>,
+    /// Somebody is looking at the objects: what is heard meanwhile is judged
+    /// afterwards. The last of each is enough.
+    held: Option<BTreeMap<ObjectId, Option<LiveMeta>>>,
+    /// Everything counts.
+    alert: bool,
+    changed: BTreeSet<ObjectId>,
+}
+
+impl Heard {
+    fn judge(&mut self, id: &ObjectId, live: Option<&LiveMeta>) {
+        let is_as_left = match &self.left {
+            _ if self.alert => false,
+            Some(left) => left.holds(id, live),
+            // Nobody has brought it to anything yet.
+            None => true,
+        };
+        if is_as_left {
+            // Whoever changed it has changed it back.
+            self.changed.remove(id);
+        } else {
+            self.changed.insert(id.clone());
+        }
+    }
+}
+
+impl Mailbox {
+    pub(super) fn new(manager: String) -> Self {
+        Self {
+            manager,
+            heard: Mutex::default(),
+            news: Notify::new(),
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Heard> {
+        self.heard.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// An object is like this now; none where it is gone.
+    pub(super) fn hear(&self, id: &ObjectId, metadata: Option<&Value>) {
+        let live = metadata.map(|metadata| LiveMeta::read(metadata, &self.manager));
+        let mut heard = self.lock();
+        if let Some(held) = &mut heard.held {
+            held.insert(id.clone(), live);
+            return;
+        }
+        heard.judge(id, live.as_ref());
+        if !heard.changed.is_empty() {
+            self.news.notify_one();
+        }
+    }
+
+    /// Somebody begins to look.
+    pub(super) fn begin(&self) {
+        let mut heard = self.lock();
+        heard.held.get_or_insert_default();
+        heard.changed.clear();
+    }
+
+    /// Somebody has looked.
+    pub(super) fn settle(&self, left: Option<Left>) {
+        let mut heard = self.lock();
+        if left.is_some() {
+            heard.left = left;
+            heard.alert = false;
+        }
+        for (id, live) in heard.held.take().unwrap_or_default() {
+            heard.judge(&id, live.as_ref());
+        }
+        if !heard.changed.is_empty() {
+            self.news.notify_one();
+        }
+    }
+
+    pub(super) fn alert(&self) {
+        self.lock().alert = true;
+    }
+
+    pub(super) async fn changed(&self) {
+        loop {
+            if !self.lock().changed.is_empty() {
+                return;
+            }
+            self.news.notified().await;
+        }
+    }
+
+    pub(super) fn take(&self) -> BTreeSet<ObjectId> {
+        std::mem::take(&mut self.lock().changed)
+    }
+}

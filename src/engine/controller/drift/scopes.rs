@@ -1,0 +1,151 @@
+//! Which watches are open: a kind in the whole cluster, or, where that is
+//! forbidden, in each namespace that members lie in.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+
+use pleach_domain::object::GroupKind;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use super::Kind;
+use crate::io::cluster::ResourcePath;
+
+/// A kind, everywhere or in a namespace.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Scope {
+    pub(super) path: ResourcePath,
+    pub(super) namespace: Option<String>,
+}
+
+impl fmt::Display for Scope {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.path.group_kind())?;
+        match &self.namespace {
+            Some(namespace) => write!(f, " in {namespace}"),
+            None => Ok(()),
+        }
+    }
+}
+
+/// The watches that are open, and those that are forbidden.
+#[derive(Debug, Default)]
+pub(super) struct Scopes {
+    open: BTreeMap<Scope, CancellationToken>,
+    /// Until when nobody asks again.
+    closed: BTreeMap<Scope, Instant>,
+}
+
+impl Scopes {
+    /// Ends what nobody needs, and gives what is to be begun.
+    pub(super) fn adjust(
+        &mut self,
+        kinds: &BTreeMap<GroupKind, Kind>,
+        now: Instant,
+    ) -> Vec<(Scope, CancellationToken)> {
+        self.closed.retain(|_, until| *until > now);
+        let wanted = self.wanted(kinds);
+        self.open.retain(|scope, ending| {
+            let stays = wanted.contains(scope);
+            if !stays {
+                ending.cancel();
+            }
+            stays
+        });
+        let mut begun = Vec::new();
+        for scope in wanted {
+            if !self.open.contains_key(&scope) {
+                let ending = CancellationToken::new();
+                self.open.insert(scope.clone(), ending.clone());
+                begun.push((scope, ending));
+            }
+        }
+        begun
+    }
+
+    /// A watch is forbidden: it ends, and is not begun again before a time.
+    pub(super) fn close(&mut self, scope: Scope, until: Instant) {
+        if let Some(ending) = self.open.remove(&scope) {
+            ending.cancel();
+        }
+        self.closed.insert(scope, until);
+    }
+
+    /// When one that is forbidden is tried again.
+    pub(super) fn retry_at(&self) -> Option<Instant> {
+        self.closed.values().min().copied()
+    }
+
+    fn wanted(&self, kinds: &BTreeMap<GroupKind, Kind>) -> BTreeSet<Scope> {
+        let mut wanted = BTreeSet::new();
+        for kind in kinds.values() {
+            let Some(path) = &kind.path else { continue };
+            let scope = |namespace: Option<String>| Scope {
+                path: path.clone(),
+                namespace,
+            };
+            let everywhere = scope(None);
+            if !self.closed.contains_key(&everywhere) {
+                wanted.insert(everywhere);
+                continue;
+            }
+            let namespaces = kind.members.keys().filter(|namespace| namespace.is_some());
+            let each = namespaces.map(|namespace| scope(namespace.clone()));
+            wanted.extend(each.filter(|scope| !self.closed.contains_key(scope)));
+        }
+        wanted
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    fn kinds(namespaces: &[&str]) -> BTreeMap<GroupKind, Kind> {
+        let kind = Kind {
+            path: Some(ResourcePath::namespaced("v1", "ConfigMap", "configmaps")),
+            members: namespaces
+                .iter()
+                .map(|name| (Some((*name).to_owned()), 1))
+                .collect(),
+        };
+        BTreeMap::from([(GroupKind::new("", "ConfigMap"), kind)])
+    }
+
+    fn shown(begun: &[(Scope, CancellationToken)]) -> Vec<String> {
+        begun.iter().map(|(scope, _)| scope.to_string()).collect()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_is_forbidden_everywhere_is_watched_where_members_are() {
+        let mut scopes = Scopes::default();
+        let now = Instant::now();
+        let begun = scopes.adjust(&kinds(&["a", "b"]), now);
+        assert_eq!(shown(&begun), ["ConfigMap"]);
+        assert_eq!(shown(&scopes.adjust(&kinds(&["a"]), now)), [""; 0]);
+        let later = now + Duration::from_secs(5);
+        scopes.close(begun[0].0.clone(), later);
+        assert!(begun[0].1.is_cancelled());
+        let begun = scopes.adjust(&kinds(&["a", "b"]), now);
+        assert_eq!(shown(&begun), ["ConfigMap in a", "ConfigMap in b"]);
+        // One of them is forbidden too: the interval is left for it.
+        scopes.close(begun[0].0.clone(), later);
+        assert_eq!(shown(&scopes.adjust(&kinds(&["a", "b"]), now)), [""; 0]);
+        assert_eq!(scopes.retry_at(), Some(later));
+        // Rights may come; then one watch does for all again.
+        let begun_again = scopes.adjust(&kinds(&["a", "b"]), later);
+        assert_eq!(shown(&begun_again), ["ConfigMap"]);
+        assert!(begun[1].1.is_cancelled());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_kind_without_members_is_not_watched() {
+        let mut scopes = Scopes::default();
+        let now = Instant::now();
+        let begun = scopes.adjust(&kinds(&["a"]), now);
+        assert_eq!(shown(&scopes.adjust(&BTreeMap::new(), now)), [""; 0]);
+        assert!(begun[0].1.is_cancelled());
+    }
+}

@@ -1,0 +1,149 @@
+//! What came of looking at a release, and what a plan says without being carried
+//! out.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use pleach_domain::depends;
+use pleach_domain::finding::Finding;
+use pleach_domain::inventory::{
+    Condition, ConditionKind, DEPENDENCY_NOT_READY, Installed, Orders, SyncRequest,
+};
+use pleach_domain::plan::{Action, Cause, Plan, Taken};
+use pleach_domain::repo::format::Drift;
+
+use super::drift::Left;
+use super::run::{Wanted, line};
+use super::waiting::Awaited;
+use super::{End, NAMED};
+use crate::engine::planning::Planned;
+
+/// What came of looking.
+pub(super) struct Looked {
+    pub(super) end: End,
+    pub(super) message: String,
+    /// What is to be said of it.
+    pub(super) condition: Option<Condition>,
+    /// A request that was taken up.
+    pub(super) request: Option<SyncRequest>,
+    /// When to look again, where that is not the interval.
+    pub(super) pause: Option<Duration>,
+    /// What it waits for.
+    pub(super) awaited: Option<Awaited>,
+    /// How its objects were left.
+    pub(super) left: Option<Left>,
+}
+
+impl Looked {
+    pub(super) fn new(end: End, message: impl Into<String>) -> Self {
+        Self {
+            end,
+            message: message.into(),
+            condition: None,
+            request: None,
+            pause: None,
+            awaited: None,
+            left: None,
+        }
+    }
+
+    pub(super) fn saying(mut self, kind: ConditionKind, reason: &str) -> Self {
+        self.condition = Some(Condition {
+            kind,
+            reason: reason.to_owned(),
+            message: self.message.clone(),
+        });
+        self
+    }
+}
+
+/// What there is to say where a plan is not to be carried out.
+pub(super) fn stops(wanted: &Wanted, planned: &Planned, orders: &Orders) -> Option<Looked> {
+    let refusals = wanted.refusals(planned);
+    let waits = |finding: &Finding| finding.code == depends::NOT_READY;
+    if !refusals.is_empty() && refusals.iter().all(waits) {
+        let awaited = Awaited::of(&planned.desired, &planned.observation.observed);
+        let looked = Looked::new(End::Waiting, line(&refusals));
+        return Some(Looked {
+            pause: awaited.pause,
+            awaited: Some(awaited),
+            ..looked.saying(ConditionKind::Waiting, DEPENDENCY_NOT_READY)
+        });
+    }
+    let looked = if !refusals.is_empty() {
+        let looked = Looked::new(End::Refused, line(&refusals));
+        looked.saying(ConditionKind::Stalled, "Refused")
+    } else if wanted.loaded.environment.sync.drift == Drift::Report
+        && is_reached(planned)
+        && has_drifted(&planned.plan)
+    {
+        let looked = Looked::new(End::Drifted, drift(&planned.plan));
+        looked.saying(ConditionKind::Drifted, "ChangedByOthers")
+    } else {
+        return None;
+    };
+    Some(Looked {
+        request: orders.sync.clone(),
+        ..looked
+    })
+}
+
+/// Whether it is not the time for what git wants now.
+pub(super) fn is_held_back(
+    wanted: &Wanted,
+    planned: &Planned,
+    orders: &Orders,
+    now: Timestamp,
+) -> bool {
+    let windows = &wanted.loaded.environment.sync.windows;
+    let is_overridden = orders
+        .sync
+        .as_ref()
+        .is_some_and(|sync| sync.override_window);
+    !windows.are_open(now) && !is_overridden && !is_reached(planned)
+}
+
+/// Whether what git wants was reached before: what differs now is not git's.
+pub(super) fn is_reached(planned: &Planned) -> bool {
+    let record: Option<&Installed> = planned.observation.observed.installed.as_ref();
+    record.is_some_and(|record| {
+        let installed = record.installed.as_ref();
+        record.ready && installed.is_some_and(|installed| planned.desired.is_of(installed))
+    })
+}
+
+/// Whether somebody changed what git says: who owns a field is no value.
+fn has_drifted(plan: &Plan) -> bool {
+    plan.changes.iter().any(|change| match change.action {
+        Action::Unchanged | Action::Skip | Action::Blocked => false,
+        Action::Update => !matches!(change.cause, Some(Cause::Ownership | Cause::Overlay)),
+        Action::Create | Action::Recreate | Action::Adopt | Action::Delete => true,
+    })
+}
+
+/// What differs from git, and who did it.
+fn drift(plan: &Plan) -> String {
+    let changed: Vec<_> = plan
+        .changes
+        .iter()
+        .filter(|change| !matches!(change.action, Action::Unchanged | Action::Skip))
+        .collect();
+    let mut texts: Vec<String> = changed
+        .iter()
+        .take(NAMED)
+        .map(|change| {
+            let who: BTreeSet<&str> = change.corrects.iter().map(Taken::who).collect();
+            let who: Vec<&str> = who.into_iter().collect();
+            if who.is_empty() {
+                format!("{}: {}", change.object, change.reason)
+            } else {
+                format!("{}: changed by {}", change.object, who.join(", "))
+            }
+        })
+        .collect();
+    if changed.len() > NAMED {
+        texts.push(format!("and {} more", changed.len() - NAMED));
+    }
+    texts.join("; ")
+}

@@ -1,0 +1,212 @@
+//! What is told of a release to people who do not watch it: once per change of
+//! its state, and never without bounds.
+
+use std::time::Duration;
+
+use jiff::Timestamp;
+use pleach_domain::object::Digest;
+use pleach_domain::repo::controller::News;
+use pleach_domain::repo::format::NotificationCause;
+use tokio::time::Instant;
+
+use super::End;
+use super::run::Wanted;
+
+/// How much may be told of one release at once.
+const BURST: u32 = 20;
+/// After this time one more thing may be told.
+const REFILL: Duration = Duration::from_mins(5);
+/// How long a message is at most.
+const LONGEST: usize = 1024;
+
+/// What was told of a release.
+#[derive(Debug)]
+pub(super) struct Told {
+    last: Option<Digest>,
+    left: u32,
+    refilled: Instant,
+}
+
+/// Something to tell.
+#[derive(Debug)]
+pub(super) struct Item {
+    /// One word, for the Event.
+    pub(super) reason: &'static str,
+    /// Whether somebody has to do something.
+    pub(super) is_warning: bool,
+    /// For those who are told, where they can ask to be.
+    pub(super) cause: Option<NotificationCause>,
+    /// One line.
+    pub(super) message: String,
+}
+
+impl Told {
+    pub(super) fn new() -> Self {
+        Self {
+            last: None,
+            left: BURST,
+            refilled: Instant::now(),
+        }
+    }
+
+    /// What there is to tell of a look; none where it was told already, or so
+    /// much was told lately that nobody would read it. `was_reached` says that
+    /// the same was brought about before.
+    pub(super) fn of(
+        &mut self,
+        wanted: &Wanted,
+        end: End,
+        was_reached: bool,
+        message: &str,
+    ) -> Option<Item> {
+        self.judge(end, was_reached, &wanted.revision(), message)
+    }
+
+    fn judge(
+        &mut self,
+        end: End,
+        was_reached: bool,
+        revision: &str,
+        message: &str,
+    ) -> Option<Item> {
+        let warning = |reason, cause| Some((reason, true, cause));
+        let normal = |reason, cause| Some((reason, false, cause));
+        let (reason, is_warning, cause) = match end {
+            End::Deployed if was_reached => {
+                // Each correction is one: it is over when it is told.
+                self.last = None;
+                normal("DriftCorrected", Some(NotificationCause::Drifted))
+            }
+            End::Deployed => normal("Deployed", Some(NotificationCause::Deployed)),
+            End::Removed => normal("Removed", None),
+            End::Drifted => warning("Drifted", Some(NotificationCause::Drifted)),
+            End::Failed if was_reached => warning("Degraded", Some(NotificationCause::Degraded)),
+            End::Failed => warning("SyncFailed", Some(NotificationCause::Failed)),
+            End::Refused => warning("Refused", Some(NotificationCause::Failed)),
+            End::Unapproved => normal("AwaitingApproval", None),
+            End::Waiting => normal("Waiting", None),
+            End::Suspended => normal("Suspended", None),
+            // As it should be: what comes next is news again.
+            End::Unchanged => {
+                self.last = None;
+                None
+            }
+            End::Superseded | End::Interrupted => None,
+        }?;
+        // A failure is retried with other words each time, and is one failure.
+        let state = match end {
+            End::Unapproved => format!("{reason} {revision} {message}"),
+            _ => format!("{reason} {revision}"),
+        };
+        let state = Digest::of(state.as_bytes());
+        if self.last.replace(state) == Some(state) || !self.may_tell(Instant::now()) {
+            return None;
+        }
+        let mut message = message.split_whitespace().collect::<Vec<_>>().join(" ");
+        if message.len() > LONGEST {
+            message.truncate(message.floor_char_boundary(LONGEST));
+            message.push('…');
+        }
+        Some(Item {
+            reason,
+            is_warning,
+            cause,
+            message,
+        })
+    }
+
+    fn may_tell(&mut self, now: Instant) -> bool {
+        while self.left < BURST && now >= self.refilled + REFILL {
+            self.refilled += REFILL;
+            self.left += 1;
+        }
+        if self.left == BURST {
+            self.refilled = now;
+        }
+        let may = self.left > 0;
+        self.left = self.left.saturating_sub(1);
+        may
+    }
+}
+
+impl Item {
+    /// For those who asked to be told.
+    pub(super) fn news(&self, wanted: &Wanted, now: Timestamp) -> Option<News> {
+        let (release, _) = wanted.release();
+        Some(News {
+            cause: self.cause?,
+            environment: release.name.environment.clone(),
+            release: release.name.release.clone(),
+            version: wanted.loaded.version(release),
+            revision: wanted.revision(),
+            message: self.message.clone(),
+            at: format!("{now:.0}"),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn reasons(told: &mut Told, ends: &[(End, bool)]) -> Vec<&'static str> {
+        ends.iter()
+            .filter_map(|(end, was_reached)| told.judge(*end, *was_reached, "abc", "why"))
+            .map(|item| item.reason)
+            .collect()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn each_change_of_state_is_told_once() {
+        let mut told = Told::new();
+        let ends = [
+            (End::Failed, false),
+            (End::Failed, false),
+            (End::Superseded, false),
+            (End::Failed, false),
+            (End::Deployed, false),
+            (End::Unchanged, true),
+            (End::Unchanged, true),
+            (End::Failed, true),
+            (End::Failed, true),
+            (End::Unchanged, true),
+            (End::Failed, true),
+        ];
+        assert_eq!(
+            reasons(&mut told, &ends),
+            ["SyncFailed", "Deployed", "Degraded", "Degraded"]
+        );
+        // Another commit is another failure.
+        assert!(told.judge(End::Failed, false, "abc", "why").is_some());
+        assert!(told.judge(End::Failed, false, "def", "why").is_some());
+        assert!(
+            told.judge(End::Failed, false, "def", "other words")
+                .is_none()
+        );
+        // Another plan waits for another approval.
+        assert!(told.judge(End::Unapproved, false, "def", "a").is_some());
+        assert!(told.judge(End::Unapproved, false, "def", "a").is_none());
+        assert!(told.judge(End::Unapproved, false, "def", "b").is_some());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn nobody_is_told_without_bounds() {
+        let mut told = Told::new();
+        let drift = vec![(End::Deployed, true); 100];
+        assert_eq!(reasons(&mut told, &drift).len(), BURST as usize);
+        tokio::time::advance(REFILL * 2).await;
+        assert_eq!(reasons(&mut told, &drift).len(), 2);
+        tokio::time::advance(REFILL * 1000).await;
+        assert_eq!(reasons(&mut told, &drift).len(), BURST as usize);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_message_is_one_line_and_short() {
+        let mut told = Told::new();
+        let item = told
+            .judge(End::Failed, false, "abc", &"a\nb ".repeat(1000))
+            .unwrap();
+        assert!(item.message.starts_with("a b a b"), "{}", item.message);
+        assert!(item.message.len() <= LONGEST + '…'.len_utf8());
+    }
+}

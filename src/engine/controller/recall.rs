@@ -1,0 +1,95 @@
+//! What clusters know of a repository that cannot be reached: which environments
+//! were synced from which of its branches before.
+
+use std::collections::BTreeSet;
+
+use pleach_domain::observe::ClusterId;
+use pleach_domain::repo::controller::Branches;
+
+use super::{Grant, Repository};
+use crate::engine::planning::agent;
+use crate::engine::sync::is_cluster;
+use crate::engine::sync::state::{self, Search};
+use crate::engine::words;
+use crate::io::cluster::Cluster;
+
+/// An environment that was synced from a branch before.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Recalled {
+    /// Position of the grant within the repository.
+    pub(super) grant: usize,
+    pub(super) environment: String,
+    pub(super) branch: String,
+}
+
+/// Looks at the clusters of those grants that name their branches by a pattern:
+/// all others say themselves which environments there are.
+pub(super) struct Recall {
+    /// Positions of the grants whose cluster did not answer yet.
+    open: Vec<usize>,
+}
+
+impl Recall {
+    pub(super) fn new(repository: &Repository) -> Self {
+        let grants = repository.grants.iter().enumerate();
+        let patterns =
+            grants.filter(|(_, grant)| matches!(grant.branches, Branches::Pattern { .. }));
+        Self {
+            open: patterns.map(|(position, _)| position).collect(),
+        }
+    }
+
+    pub(super) fn is_open(&self) -> bool {
+        !self.open.is_empty()
+    }
+
+    /// Asks each cluster that was not asked with success before.
+    pub(super) async fn look(&mut self, repository: &Repository) -> BTreeSet<Recalled> {
+        let mut found = BTreeSet::new();
+        for position in std::mem::take(&mut self.open) {
+            let grant = &repository.grants[position];
+            match Box::pin(look_at(grant)).await {
+                Ok(there) => {
+                    found.extend(there.into_iter().map(|(environment, branch)| Recalled {
+                        grant: position,
+                        environment,
+                        branch,
+                    }));
+                }
+                Err(error) => {
+                    tracing::debug!(repository = %repository.name, %error, "a cluster does not tell what was synced to it");
+                    self.open.push(position);
+                }
+            }
+        }
+        found
+    }
+}
+
+/// Environments with their branches.
+async fn look_at(grant: &Grant) -> Result<Vec<(String, String)>, String> {
+    let mut connection = grant.connection.clone();
+    connection.user_agent = agent(None);
+    let cluster = Cluster::connect(&connection).await;
+    let cluster = cluster.map_err(|error| words(&error))?;
+    let records = state::releases(&cluster, &Search::Everywhere).await;
+    let mut found = Vec::new();
+    for release in records.map_err(|error| words(&error))?.releases {
+        let environment = release.name.environment;
+        let source = release.record.ok().and_then(|record| record.source);
+        let Some(source) = source.filter(|source| source.url == grant.url) else {
+            continue;
+        };
+        let holds = grant.branches.environment(&source.branch) == Some(environment.as_str());
+        let is_meant = match grant.cluster.as_ref().or(grant.fallback.as_ref()) {
+            Some(ClusterId(id)) if holds => {
+                is_cluster(&cluster, &release.store, id).await == Some(true)
+            }
+            _ => holds,
+        };
+        if is_meant {
+            found.push((environment, source.branch));
+        }
+    }
+    Ok(found)
+}

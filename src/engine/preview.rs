@@ -1,0 +1,184 @@
+//! What a change in git would do, before it is merged: the head against the
+//! base without a cluster, and against the cluster where that is asked for.
+//! Nothing is written.
+
+mod compare;
+mod live;
+
+use std::collections::BTreeSet;
+
+use pleach_domain::diff::masking::Masker;
+use pleach_domain::diff::text::View;
+use pleach_domain::diff::{fields, words};
+use pleach_domain::finding::{Finding, Kind};
+use pleach_domain::object::DigestKey;
+use pleach_domain::plan::view::Drawing;
+use pleach_domain::preview::{EnvironmentPreview, Preview, ReleasePreview, Touched};
+use pleach_domain::repo::{self, ClusterRef, RecordingTree, ResolvedEnvironment};
+
+use super::load::{self, Loaded};
+pub use compare::{Comparison, End, Incomparable, Kinds, Known, Revisions, Scope, revisions};
+pub use live::{Meant, add_cluster, unreachable};
+
+/// What is shown of objects.
+const VIEW: View = View {
+    scope: fields::Scope::Owned,
+    status: false,
+    full_deletes: false,
+};
+
+/// A change in git.
+pub struct Change {
+    /// What it is to be merged into.
+    pub base: End,
+    /// What is to be merged.
+    pub head: End,
+    /// The files in which they differ.
+    pub files: BTreeSet<String>,
+}
+
+/// What is known of an environment without a cluster.
+pub struct Looked {
+    /// What happens to it.
+    pub preview: EnvironmentPreview,
+    /// What its head was rendered to; none where that was not possible, or
+    /// where there is none.
+    pub rendered: Option<RenderedHead>,
+}
+
+/// The head of an environment, rendered.
+pub struct RenderedHead {
+    /// The environment and what its releases render to.
+    pub loaded: Loaded,
+    /// The cluster that the base means; none for a new environment.
+    pub before: Option<ClusterRef>,
+    kinds: Kinds,
+    masker: Masker,
+}
+
+impl Looked {
+    fn unknown(preview: EnvironmentPreview) -> Self {
+        Self {
+            preview,
+            rendered: None,
+        }
+    }
+}
+
+impl Change {
+    /// A preview in which no environment was looked at yet.
+    pub fn preview(&self) -> Preview {
+        Preview {
+            format: 1,
+            base: self.base.revision.to_string(),
+            head: self.head.revision.to_string(),
+            summary: String::new(),
+            environments: Vec::new(),
+            unchanged: Vec::new(),
+        }
+    }
+
+    /// Every environment of either revision.
+    pub fn environments(&self) -> BTreeSet<String> {
+        let mut names = repo::environments(&*self.head.tree);
+        names.extend(repo::environments(&*self.base.tree));
+        names.into_iter().collect()
+    }
+
+    /// What happens to a scope. That it cannot be rendered is part of the
+    /// answer: others can. None where the change touches nothing of it, unless
+    /// it is `asked_for`.
+    pub fn look(&self, scope: Scope<'_>, asked_for: bool, key: &DigestKey) -> Option<Looked> {
+        let mut preview = EnvironmentPreview::new(scope.environment);
+        let has = |end: &End| {
+            let names = repo::environments(&*end.tree);
+            names.iter().any(|name| name == scope.environment)
+        };
+        if has(&self.base) && !has(&self.head) {
+            let message = "its file is removed: it is suspended, and nothing is deleted";
+            let finding = Finding::warning(Kind::Repository, "environment-gone", message);
+            preview.findings.push(finding);
+            return Some(Looked::unknown(preview));
+        }
+        let head = match self.touched(scope.environment) {
+            Ok(None) if !asked_for => return None,
+            Ok(environment) => environment,
+            Err(findings) => {
+                preview.findings = findings;
+                return Some(Looked::unknown(preview));
+            }
+        };
+        let known = Known {
+            head,
+            files: Some(&self.files),
+        };
+        match revisions(scope, (&self.base, &self.head), known, key) {
+            Ok(comparison) => Some(looked(preview, comparison)),
+            Err(error) => {
+                preview.findings = error.findings;
+                Some(Looked::unknown(preview))
+            }
+        }
+    }
+
+    /// The environment at the head, if the change may have an effect on it. What
+    /// the head does not read, the base does not either.
+    fn touched(&self, environment: &str) -> Result<Option<ResolvedEnvironment>, Vec<Finding>> {
+        let recording = RecordingTree::new(&*self.head.tree);
+        let resolved = load::resolve(&recording, environment)?;
+        let touches = Touched(&self.files).environment(&resolved, &recording.record());
+        Ok(touches.then_some(resolved))
+    }
+}
+
+fn looked(mut preview: EnvironmentPreview, comparison: Comparison) -> Looked {
+    let Comparison {
+        kinds,
+        releases,
+        unchanged,
+        head,
+        before,
+        mut masker,
+        ..
+    } = comparison;
+    preview.unchanged = unchanged.into_iter().map(|name| name.release).collect();
+    for one in &releases {
+        let drawing = Drawing {
+            desired: &one.desired,
+            observed: &one.observed,
+            policy: &one.policy,
+            kinds: kinds.catalog(),
+            view: VIEW,
+        };
+        let release = ReleasePreview::new(&one.plan, drawing, &mut masker);
+        if release.is_quiet() {
+            preview.unchanged.push(one.desired.name.release.clone());
+        } else {
+            preview.releases.push(release);
+        }
+    }
+    Looked {
+        preview,
+        rendered: Some(RenderedHead {
+            loaded: head,
+            before,
+            kinds,
+            masker,
+        }),
+    }
+}
+
+/// Adds what was found out of an environment.
+pub fn add(preview: &mut Preview, environment: EnvironmentPreview) {
+    if environment.is_quiet() {
+        preview.unchanged.push(environment.environment);
+    } else {
+        preview.environments.push(environment);
+    }
+    let releases = preview.environments.iter().flat_map(|one| &one.releases);
+    let diffs: Vec<_> = releases.map(|release| &release.diff).collect();
+    preview.summary = match diffs.as_slice() {
+        [] => "no changes".to_owned(),
+        diffs => words::summary(diffs.iter().copied()),
+    };
+}

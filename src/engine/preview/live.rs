@@ -1,0 +1,156 @@
+//! The head against the cluster: what carrying it out would do there now.
+
+use std::collections::BTreeSet;
+
+use pleach_domain::finding::{Finding, Kind};
+use pleach_domain::inventory::ReleaseName;
+use pleach_domain::observe::ClusterId;
+use pleach_domain::plan::view::Drawing;
+use pleach_domain::preview::{ClusterPreview, EnvironmentPreview, ReleasePreview};
+use pleach_domain::repo::ClusterRef;
+
+use super::{RenderedHead, VIEW};
+use crate::engine::load::Loaded;
+use crate::engine::planning::{self, Candidate, Gone, Options, Planner, Predecessors, Subject};
+use crate::engine::sync::SyncError;
+use crate::engine::sync::state::{self, Search};
+use crate::engine::words;
+use crate::io::cluster::{Class, Cluster, ClusterError};
+
+/// As `diff` and `plan` do. Which rights a plan needs is asked of those who
+/// carry it out.
+const OPTIONS: Options = Options {
+    verify: false,
+    wait: true,
+    review: false,
+    predecessors: Predecessors::Ready,
+};
+
+/// The cluster that is looked at.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Meant {
+    /// Context of the kubeconfig; the current one where none is named.
+    pub context: Option<String>,
+    /// Its id, where it is named.
+    pub id: Option<String>,
+    /// That the change names another one.
+    pub findings: Vec<Finding>,
+}
+
+impl Meant {
+    /// The cluster of the base: a change does not choose who is asked. That of
+    /// the head where the environment is new.
+    pub fn of(head: &RenderedHead) -> Self {
+        let after = &head.loaded.environment.cluster;
+        let before = head.before.as_ref().unwrap_or(after);
+        let named = |cluster: &ClusterRef| (cluster.context.clone(), cluster.id.clone());
+        let moves = named(before) != named(after);
+        let finding = || {
+            Finding::warning(
+                Kind::Policy,
+                "other-cluster",
+                "the change names another cluster; the head is compared with that of the base",
+            )
+        };
+        Self {
+            context: before.context.clone(),
+            id: before.id.clone(),
+            findings: moves.then(finding).into_iter().collect(),
+        }
+    }
+}
+
+/// What is known of a cluster that cannot be reached.
+pub fn unreachable(error: &ClusterError) -> ClusterPreview {
+    ClusterPreview {
+        findings: vec![unknown(error, error.hint()).of_kind(error.kind())],
+        ..ClusterPreview::default()
+    }
+}
+
+fn unknown(error: &(dyn std::error::Error + 'static), hint: Option<String>) -> Finding {
+    let mut finding = Finding::error(Kind::Cluster, "cluster-unknown", words(error));
+    finding.hint = hint;
+    finding
+}
+
+/// Adds what the head would do to the cluster: to the releases to which
+/// something happens in git, or to `all` of them. What cannot be found out is
+/// said, and costs nothing else. `leaving` says what becomes of releases that
+/// git no longer has ([`planning::gone`], with the files of the head).
+pub async fn add_cluster(
+    preview: &mut EnvironmentPreview,
+    head: &mut RenderedHead,
+    (cluster, id): (&Cluster, Option<ClusterId>),
+    leaving: impl FnOnce(&Loaded, Vec<Candidate>) -> Vec<Gone>,
+    all: bool,
+) {
+    if !all && preview.releases.is_empty() {
+        return;
+    }
+    let mut found = ClusterPreview::default();
+    let touched: BTreeSet<String> = preview
+        .releases
+        .iter()
+        .map(|release| release.diff.release.clone())
+        .collect();
+    let is_wanted = |name: &ReleaseName| all || touched.contains(&name.to_string());
+    let RenderedHead {
+        loaded,
+        kinds,
+        masker,
+        ..
+    } = head;
+    let loaded = &*loaded;
+    let plans = Planner {
+        loaded,
+        cluster,
+        cluster_id: id.as_ref(),
+        options: OPTIONS,
+    };
+    let search = Search::In(loaded.environment.store.clone());
+    let is_whole = loaded.others.is_empty();
+    let gone = match state::releases(cluster, &search).await {
+        Ok(records) => {
+            let installed = planning::readable(records.releases);
+            let candidates = planning::candidates(loaded, is_whole, installed);
+            leaving(loaded, candidates)
+        }
+        // Who may not list them does not see what left git.
+        Err(error) if error.class() == Some(&Class::Forbidden) => Vec::new(),
+        Err(error) => {
+            preview.cluster = Some(unreachable(&error));
+            return;
+        }
+    };
+    let wanted = loaded.rendered.iter();
+    let wanted = wanted.map(|(release, rendered)| Subject::Wanted(release, rendered));
+    let gone = gone.into_iter().map(|gone| Subject::Gone(Box::new(gone)));
+    for subject in wanted.chain(gone).filter(|one| is_wanted(one.name())) {
+        match Box::pin(plans.plan_for(&subject)).await {
+            Ok(planned) => {
+                let observed = &planned.observation.observed;
+                found.id.get_or_insert_with(|| observed.cluster.clone());
+                let drawing = Drawing {
+                    desired: &planned.desired,
+                    observed,
+                    policy: &plans.policy_for(&subject),
+                    kinds: kinds.catalog(),
+                    view: VIEW,
+                };
+                found.releases.push(ReleasePreview {
+                    effects: Some(planned.plan.effects()),
+                    ..ReleasePreview::new(&planned.plan, drawing, masker)
+                });
+            }
+            Err(error) => found.findings.push(unplanned(subject.name(), &error)),
+        }
+    }
+    preview.cluster = Some(found);
+}
+
+fn unplanned(release: &ReleaseName, error: &SyncError) -> Finding {
+    let mut finding = unknown(error, error.hint()).of_kind(error.kind());
+    finding.message = format!("release {release}: {}", finding.message);
+    finding
+}

@@ -1,0 +1,213 @@
+//! Looks at a few objects of a release that is otherwise as it was left.
+//!
+//! Somebody who watches the members knows which of them changed: only those are
+//! asked for, by name. All others are taken to be what the record says of them,
+//! which is why this is for releases that were brought to what git wants, and
+//! never enough to delete anything: whoever wants more looks at all of it.
+
+use std::collections::{BTreeMap, BTreeSet, HashSet};
+
+use futures::stream::{self, StreamExt as _};
+use jiff::Timestamp;
+use pleach_domain::inventory::{Entry, EntryState, Installed, Inventory, Journal};
+use pleach_domain::object::{Manifest, ObjectId, annotations, labels};
+use pleach_domain::observe::{
+    DesiredDigest, Known, Listing, ListingKey, LiveMeta, Observed, Reading, triage,
+};
+use pleach_domain::plan::{Desired, Policy, runs_once};
+
+use super::members::note_listing;
+use super::{CONCURRENCY, Observation, Reader, autoscalers, identity, namespaces};
+use crate::engine::sync::error::SyncError;
+use crate::engine::sync::paths::Paths;
+use crate::engine::sync::state::State;
+use crate::io::cluster::{Cluster, ResourcePath};
+
+/// Reads the cluster for some objects of a release. None where the record does
+/// not vouch for the rest: then all of it has to be looked at.
+pub async fn observe_some(
+    cluster: &Cluster,
+    desired: &mut Desired,
+    policy: &Policy,
+    some: &BTreeSet<ObjectId>,
+) -> Result<Option<Observation>, SyncError> {
+    let manager = desired.name.field_manager();
+    let (server_version, identity, discovery) = futures::try_join!(
+        async { Ok(cluster.server_version().await?) },
+        identity::identify(cluster, &desired.store, &manager),
+        async { Ok(cluster.discover().await?) }
+    )?;
+    let (read, autoscalers) = futures::join!(
+        State::read(cluster, &desired.name, &desired.store, &discovery),
+        autoscalers::list(cluster, desired, &discovery)
+    );
+    let (state, recorded) = read?;
+    autoscalers::leave(desired, &autoscalers?, &recorded.inventory);
+    desired.digest_with(state.key());
+    let Some(installed) = recorded.installed else {
+        return Ok(None);
+    };
+    let wanted: HashSet<&ObjectId> = desired.manifests.iter().map(Manifest::id).collect();
+    if !some.iter().all(|id| wanted.contains(id))
+        || !is_settled(
+            desired,
+            &wanted,
+            &installed,
+            &recorded.inventory,
+            &recorded.journal,
+        )
+    {
+        return Ok(None);
+    }
+    let now = Timestamp::now();
+    let mut observed = Observed::of(identity.cluster, server_version, discovery, now);
+    observed.meta = as_recorded(desired, &recorded.inventory);
+    observed.meta.extend(identity.namespace);
+    observed.installed = Some(installed);
+    observed.inventory = recorded.inventory;
+    observed.journal = recorded.journal;
+    observed.focus = Some(some.clone());
+    let reader = Reader {
+        cluster,
+        paths: Paths::new(&observed.discovery, &desired.manifests),
+        manager,
+        part_of: format!("{}={}", labels::PART_OF, desired.apply_set()),
+    };
+    if !reader.read_some(desired, some, &mut observed).await {
+        return Ok(None);
+    }
+    let readings = readings(desired, policy, &observed, some);
+    reader.predict(desired, &readings, &mut observed).await?;
+    reader.read_definitions(desired, &mut observed).await?;
+    reader.read_foreign(desired, policy, &mut observed).await?;
+    Ok(Some(Observation { observed, state }))
+}
+
+impl Reader<'_> {
+    /// Reads objects by name. What is not there is known to be absent; whether
+    /// all of them could be asked for.
+    async fn read_some(
+        &self,
+        desired: &Desired,
+        some: &BTreeSet<ObjectId>,
+        observed: &mut Observed,
+    ) -> bool {
+        let manifests = desired.manifests.iter();
+        let questions: Vec<(ObjectId, Option<ResourcePath>)> = manifests
+            .filter(|manifest| some.contains(manifest.id()))
+            .map(|manifest| (manifest.id().clone(), self.paths.of(&manifest.gvk())))
+            .collect();
+        let answers: Vec<_> = stream::iter(questions)
+            .map(|(id, path)| async move {
+                let read = match path {
+                    Some(path) => self.cluster.get_id(&path, &id).await.ok(),
+                    None => None,
+                };
+                (id, read)
+            })
+            .buffer_unordered(CONCURRENCY)
+            .collect()
+            .await;
+        for (id, read) in answers {
+            match read {
+                Some(Some(value)) => {
+                    let meta = LiveMeta::read(&value["metadata"], &self.manager);
+                    observed.meta.insert(id, meta);
+                }
+                Some(None) => {
+                    observed.meta.remove(&id);
+                    // Nothing is deleted by this: every member is wanted.
+                    let [_, own] = ListingKey::of(&id);
+                    note_listing(observed, own.kind, own.namespace, Listing::Complete);
+                }
+                None => return false,
+            }
+        }
+        true
+    }
+}
+
+/// Whether the record says that everything git wants was applied and is ready,
+/// and that nothing else is there which a plan would have to deal with.
+fn is_settled(
+    desired: &Desired,
+    wanted: &HashSet<&ObjectId>,
+    record: &Installed,
+    inventory: &Inventory,
+    journal: &Journal,
+) -> bool {
+    let installed = record.installed.as_ref();
+    let is_reached = record.ready
+        && !record.removed
+        && record.applying.is_none()
+        && record.repository == desired.repository
+        && installed.is_some_and(|attempt| desired.is_of(attempt));
+    let is_applied = |manifest: &Manifest| {
+        let id = manifest.id();
+        desired.has_run(id, journal)
+            || inventory.entries.get(id).is_some_and(|entry| {
+                entry.state == EntryState::Applied
+                    && entry.desired.map(DesiredDigest::Known) == desired.digests.get(id).copied()
+            })
+    };
+    let is_known = |(id, entry): (&ObjectId, &Entry)| {
+        // The namespace of the release may be in no manifest.
+        let is_own = id.is("", "Namespace") && desired.namespace.as_ref() == Some(&id.name);
+        is_own
+            || wanted.contains(id)
+            || matches!(entry.state, EntryState::Observed | EntryState::Kept)
+    };
+    is_reached
+        && journal.overlays.is_empty()
+        && desired.manifests.iter().all(is_applied)
+        && inventory.entries.iter().all(is_known)
+}
+
+/// The members as they were left. The namespaces that objects lie in were there.
+fn as_recorded(desired: &Desired, inventory: &Inventory) -> BTreeMap<ObjectId, LiveMeta> {
+    let apply_set = desired.apply_set();
+    let of = |entry: &Entry| LiveMeta {
+        uid: entry.uid.clone().unwrap_or_default(),
+        resource_version: entry.resource_version.clone().unwrap_or_default(),
+        generation: entry.generation,
+        fingerprint: entry.fingerprint,
+        labels: BTreeMap::from([(labels::PART_OF.to_owned(), apply_set.clone())]),
+        annotations: entry
+            .desired
+            .map(|digest| (annotations::DESIRED.to_owned(), digest.to_string()))
+            .into_iter()
+            .collect(),
+        managers: vec![desired.name.field_manager()],
+        has_managed_fields: true,
+        ..LiveMeta::default()
+    };
+    let members = inventory.entries.iter();
+    let mut recorded: BTreeMap<ObjectId, LiveMeta> = namespaces(desired)
+        .map(|id| (id, LiveMeta::default()))
+        .collect();
+    recorded.extend(members.map(|(id, entry)| (id.clone(), of(entry))));
+    recorded
+}
+
+fn readings(
+    desired: &Desired,
+    policy: &Policy,
+    observed: &Observed,
+    some: &BTreeSet<ObjectId>,
+) -> Vec<Reading> {
+    let mut readings = triage(Known {
+        manifests: &desired.manifests,
+        digests: &desired.digests,
+        ignored: &desired.ignored,
+        inventory: &observed.inventory,
+        meta: &observed.meta,
+        verify: policy.verify,
+    });
+    for (reading, manifest) in readings.iter_mut().zip(&desired.manifests) {
+        let has_run = runs_once(manifest) && desired.has_run(manifest.id(), &observed.journal);
+        if has_run || !some.contains(manifest.id()) {
+            *reading = Reading::Nothing;
+        }
+    }
+    readings
+}

@@ -1,0 +1,81 @@
+//! The release whose objects are handed over (`movedFrom`).
+
+use pleach_domain::finding::{Finding, Kind};
+use pleach_domain::inventory::ReleaseSummary;
+use pleach_domain::observe::{Former, Observed};
+use pleach_domain::plan::Desired;
+
+use crate::engine::sync::error::SyncError;
+use crate::engine::sync::state::{Search, members, release};
+use crate::io::cluster::Cluster;
+
+/// Finds the record of the release whose objects are handed over, which says
+/// what they carry as label; and says when it is of another repository.
+pub(super) async fn find(
+    cluster: &Cluster,
+    desired: &mut Desired,
+) -> Result<Option<ReleaseSummary>, SyncError> {
+    let Some(former) = desired.terms.moved_from.clone() else {
+        return Ok(None);
+    };
+    let here = Search::In(desired.store.clone());
+    let mut found = release(cluster, &former, &here).await?;
+    if found.is_empty() {
+        // Its environment may keep records elsewhere; where we may not look,
+        // its objects are refused as those of anybody else.
+        let everywhere = release(cluster, &former, &Search::Everywhere).await;
+        found = everywhere.unwrap_or_default();
+    }
+    let Some(release) = found.into_iter().next() else {
+        desired.terms.former_set = Some(desired.store.apply_set(&former));
+        return Ok(None);
+    };
+    desired.terms.former_set = Some(release.store.apply_set(&former));
+    let repository = release
+        .record
+        .as_ref()
+        .map(|record| record.repository.clone())
+        .unwrap_or_default();
+    if !repository.is_empty() && repository != desired.repository {
+        let message = format!(
+            "`movedFrom`: release {former} in this cluster belongs to the repository `{repository}`, not to `{}`",
+            desired.repository
+        );
+        let finding = Finding::error(Kind::Policy, "other-repository", message);
+        desired.findings.push(finding);
+    }
+    Ok(Some(release))
+}
+
+/// Reads the members of that release, where git has it no more and a change is
+/// on its way: what of it runs elsewhere is not to run beside its successor.
+/// Without all of its members nothing is planned (I1).
+pub(super) async fn read(
+    cluster: &Cluster,
+    desired: &mut Desired,
+    former: Option<ReleaseSummary>,
+    observed: &mut Observed,
+) -> Result<(), SyncError> {
+    let is_needed = desired.needs_former(observed.installed.as_ref());
+    let Some(former) = former.filter(|_| is_needed) else {
+        return Ok(());
+    };
+    match &former.record {
+        Ok(record) => {
+            observed.former = Some(Former {
+                apply_set: former.store.apply_set(&former.name),
+                inventory: members(cluster, &former, record).await?,
+                name: former.name,
+            });
+        }
+        Err(why) => {
+            let message = format!(
+                "`movedFrom`: the record of release {} cannot be read, and what of it runs elsewhere would run beside its successor: {why}",
+                former.name
+            );
+            let finding = Finding::error(Kind::Cluster, "former-unread", message);
+            desired.findings.push(finding);
+        }
+    }
+    Ok(())
+}

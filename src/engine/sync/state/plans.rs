@@ -1,0 +1,38 @@
+//! The writes of the last plan, kept for whoever compares them with an audit log.
+
+use pleach_domain::audit::{LastPlan, LastPlanError};
+use pleach_domain::inventory::{ReleaseName, Store};
+use pleach_domain::object::ObjectId;
+
+use super::{State, config_maps};
+use crate::engine::sync::error::SyncError;
+use crate::io::cluster::{Cluster, ClusterError};
+
+impl State {
+    /// Keeps a plan, in the place of the former one. This write is where an audit
+    /// log begins to tell of the plan.
+    pub(in crate::engine::sync) async fn keep_plan(
+        &self,
+        plan: &LastPlan,
+    ) -> Result<(), SyncError> {
+        let namespace = self.store.namespace();
+        let name = LastPlan::name(&self.name);
+        let id = ObjectId::new("", "ConfigMap", Some(namespace), &name);
+        let object = plan.to_object(namespace);
+        self.apply(&config_maps(), &id, &object).await?;
+        Ok(())
+    }
+}
+
+/// The last plan of a release that was begun; none where none is kept. The inner
+/// error says that it cannot be read.
+pub async fn last_plan(
+    cluster: &Cluster,
+    release: &ReleaseName,
+    store: &Store,
+) -> Result<Option<Result<LastPlan, LastPlanError>>, ClusterError> {
+    let name = LastPlan::name(release);
+    let namespace = Some(store.namespace());
+    let object = cluster.get(&config_maps(), namespace, &name).await?;
+    Ok(object.map(|object| LastPlan::from_object(&object)))
+}

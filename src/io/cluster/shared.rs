@@ -1,0 +1,342 @@
+//! Answers that several askers share.
+//!
+//! The releases of an environment ask the same server much the same at about the
+//! same time: what it serves, which registrations there are, which objects of a
+//! kind are theirs. A connection that reads [as of](Cluster::as_of) a moment takes
+//! any answer that was asked for at that moment or later, whoever asked; without
+//! one it asks, and others wait for that. So nobody gets an answer that is older
+//! than the one they could have had themselves.
+//!
+//! What belongs to single releases is listed for all of them, by the label that
+//! tells them apart. Only reads are shared, and only those that say so.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use http::HeaderValue;
+use pleach_domain::object::{ObjectId, labels};
+use pleach_domain::observe::Discovery;
+use serde_json::{Map, Value};
+use tokio::time::Instant;
+
+use super::objects::with_type;
+use super::transport::{Call, Reply};
+use super::{ApiError, Class, Cluster, ClusterError, Depth, ResourcePath, Selector};
+
+/// Labels whose values are single releases.
+const LABELS: [&str; 2] = [labels::PART_OF, labels::RELEASE];
+/// How long an answer is kept that nobody asks for.
+const KEPT: Duration = Duration::from_mins(1);
+
+type Answer<T> = Result<T, Box<ApiError>>;
+
+/// A question, and the last answer to it.
+#[derive(Debug)]
+struct Slot<T>(tokio::sync::Mutex<Option<(Instant, Answer<T>)>>);
+
+impl<T> Default for Slot<T> {
+    fn default() -> Self {
+        Self(tokio::sync::Mutex::default())
+    }
+}
+
+impl<T: Clone> Slot<T> {
+    /// The last answer, if it was asked for at a moment or later; else a new one.
+    async fn get(&self, since: Instant, ask: impl Future<Output = Answer<T>>) -> Answer<T> {
+        let mut kept = self.0.lock().await;
+        if let Some((asked, answer)) = &*kept
+            && *asked >= since
+        {
+            return answer.clone();
+        }
+        let asked = Instant::now();
+        let answer = ask.await;
+        *kept = Some((asked, answer.clone()));
+        answer
+    }
+}
+
+/// Objects of a kind as text, by the release that they belong to or by name: a
+/// tree would take ten times as much.
+#[derive(Debug, Default)]
+struct Parts {
+    texts: HashMap<String, Vec<Box<str>>>,
+    resource_version: String,
+}
+
+/// The questions of one sort, each with its slot and when it was last asked.
+#[derive(Debug)]
+struct Slots<T>(Mutex<HashMap<String, (Instant, Arc<Slot<T>>)>>);
+
+impl<T> Default for Slots<T> {
+    fn default() -> Self {
+        Self(Mutex::default())
+    }
+}
+
+impl<T> Slots<T> {
+    fn of(&self, question: String) -> Arc<Slot<T>> {
+        let now = Instant::now();
+        let mut slots: MutexGuard<'_, _> = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        slots.retain(|_, (used, _)| now.duration_since(*used) < KEPT);
+        let (used, slot) = slots
+            .entry(question)
+            .or_insert_with(|| (now, Arc::default()));
+        *used = now;
+        Arc::clone(slot)
+    }
+}
+
+/// What the clones of a connection share.
+#[derive(Debug, Clone)]
+pub(super) struct Shared(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    /// What is asked for all of them is asked by none of them.
+    user_agent: HeaderValue,
+    replies: Slots<Reply>,
+    parts: Slots<Arc<Parts>>,
+    discovery: Slot<Arc<Discovery>>,
+}
+
+/// How a connection takes part in what is shared.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Taking {
+    /// It asks for itself.
+    Nothing,
+    /// It takes what was asked for at this moment or later: lists of what belongs
+    /// to releases, and what the server serves.
+    Since(Instant),
+    /// It takes whatever it asks for.
+    Everything(Instant),
+}
+
+impl Shared {
+    pub(super) fn new(user_agent: HeaderValue) -> Self {
+        Self(Arc::new(Inner {
+            user_agent,
+            replies: Slots::default(),
+            parts: Slots::default(),
+            discovery: Slot::default(),
+        }))
+    }
+}
+
+impl Cluster {
+    /// The same connection for who only looks, and may be given what others asked
+    /// for at this moment or later.
+    #[must_use]
+    pub fn as_of(mut self, moment: Instant) -> Self {
+        self.taking = Taking::Since(moment);
+        self
+    }
+
+    /// The same connection, which asks for itself: before and after a write.
+    #[must_use]
+    pub fn alone(mut self) -> Self {
+        self.taking = Taking::Nothing;
+        self
+    }
+
+    /// The same connection for questions that are the same for everybody.
+    #[must_use]
+    pub fn common(&self) -> Self {
+        let mut common = self.clone();
+        if let Taking::Since(moment) = self.taking {
+            common.taking = Taking::Everything(moment);
+        }
+        common
+    }
+
+    /// Who asks for all.
+    fn asker(&self) -> Self {
+        let mut asker = self.clone().alone();
+        asker.user_agent.clone_from(&self.shared.0.user_agent);
+        asker
+    }
+
+    /// Sends a request that reads, unless its answer is there.
+    pub(super) async fn send_shared(
+        &self,
+        since: Instant,
+        call: Call<'_>,
+    ) -> Result<Reply, Box<ApiError>> {
+        let slot = self
+            .shared
+            .0
+            .replies
+            .of(format!("{} {}", call.accept, call.url));
+        let asker = self.asker();
+        slot.get(since, asker.send_now(call)).await
+    }
+
+    /// What is served, unless that is known.
+    pub(super) async fn discovery_shared(
+        &self,
+        since: Instant,
+    ) -> Result<Discovery, Box<ApiError>> {
+        let asker = self.asker();
+        let asking = async { asker.ask_discovery().await.map(Arc::new) };
+        let found = self.shared.0.discovery.get(since, asking).await?;
+        Ok(Discovery::clone(&found))
+    }
+
+    /// The objects that a selector names by a release's label, from the list of
+    /// those of all releases. None where it selects something else.
+    pub(super) async fn of_release(
+        &self,
+        path: &ResourcePath,
+        selector: &Selector<'_>,
+        depth: Depth,
+    ) -> Option<Result<(Vec<Value>, String), Box<ApiError>>> {
+        let (Taking::Since(since) | Taking::Everything(since)) = self.taking else {
+            return None;
+        };
+        let (key, value) = selector.labels?.split_once('=')?;
+        if !LABELS.contains(&key) || value.contains(',') || selector.fields.is_some() {
+            return None;
+        }
+        let label = |object: &Value| {
+            object["metadata"]["labels"][key]
+                .as_str()
+                .map(str::to_owned)
+        };
+        let here = Selector {
+            labels: Some(key),
+            ..*selector
+        };
+        // State lies in one namespace, members in any.
+        if key == labels::PART_OF && here.namespace.is_some() {
+            let everywhere = Selector {
+                namespace: None,
+                ..here
+            };
+            let parts = self.parts(since, (path, &everywhere, depth), label).await;
+            let is_closed = parts
+                .as_ref()
+                .is_err_and(|error| error.class == Class::Forbidden);
+            if !is_closed {
+                return Some(parts.map(|parts| parts.within(value, here.namespace)));
+            }
+        }
+        let parts = self.parts(since, (path, &here, depth), label).await;
+        Some(parts.map(|parts| parts.within(value, None)))
+    }
+
+    /// Reads an object from the list of all of its kind, where such a list may be
+    /// taken from others; else by its name.
+    pub async fn get_among(
+        &self,
+        path: &ResourcePath,
+        id: &ObjectId,
+    ) -> Result<Option<Value>, ClusterError> {
+        let (Taking::Since(since) | Taking::Everything(since)) = self.taking else {
+            return self.get_id(path, id).await;
+        };
+        let name = |object: &Value| object["metadata"]["name"].as_str().map(str::to_owned);
+        let all = Selector::namespace(id.namespace.as_deref());
+        match self.parts(since, (path, &all, Depth::Full), name).await {
+            Ok(parts) => Ok(parts.within(&id.name, None).0.pop()),
+            // Who may not list it may still read it.
+            Err(error) if error.class == Class::Forbidden => self.get_id(path, id).await,
+            Err(source) => Err(ClusterError::Get {
+                id: id.clone(),
+                source,
+            }),
+        }
+    }
+
+    async fn parts(
+        &self,
+        since: Instant,
+        (path, selector, depth): (&ResourcePath, &Selector<'_>, Depth),
+        key: impl Fn(&Value) -> Option<String>,
+    ) -> Answer<Arc<Parts>> {
+        let question = format!(
+            "{depth:?} {} {} {} {}",
+            path.api_version,
+            path.plural,
+            selector.namespace.unwrap_or_default(),
+            selector.labels.unwrap_or_default()
+        );
+        let slot = self.shared.0.parts.of(question);
+        let asker = self.asker();
+        let asking = async {
+            let keep = |object: Map<String, Value>| {
+                let object = with_type(object, path);
+                key(&object).map(|key| (key, object.to_string().into_boxed_str()))
+            };
+            let (kept, resource_version) = asker.pick_all(path, selector, depth, keep).await?;
+            let mut texts: HashMap<String, Vec<Box<str>>> = HashMap::new();
+            for (key, text) in kept {
+                texts.entry(key).or_default().push(text);
+            }
+            Ok::<_, Box<ApiError>>(Arc::new(Parts {
+                texts,
+                resource_version,
+            }))
+        };
+        slot.get(since, asking).await
+    }
+}
+
+impl Parts {
+    /// The objects of one release, in one namespace or in all of them, and the
+    /// version of the list.
+    fn within(&self, key: &str, namespace: Option<&str>) -> (Vec<Value>, String) {
+        let texts = self.texts.get(key).into_iter().flatten();
+        // What was written by us can be read.
+        let values = texts.filter_map(|text| serde_json::from_str(text).ok());
+        let is_there = |value: &Value| {
+            namespace.is_none_or(|namespace| value["metadata"]["namespace"] == namespace)
+        };
+        let values = values.filter(is_there).collect();
+        (values, self.resource_version.clone())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use super::*;
+
+    async fn ask(slot: &Slot<usize>, asked: &AtomicUsize, since: Instant) -> usize {
+        let asking = async {
+            tokio::time::sleep(Duration::from_secs(1)).await;
+            Ok(asked.fetch_add(1, Ordering::Relaxed) + 1)
+        };
+        slot.get(since, asking).await.unwrap()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn nobody_gets_an_answer_that_was_asked_for_before_their_time() {
+        let (slot, asked) = (Slot::default(), AtomicUsize::new(0));
+        let begun = Instant::now();
+        let all = (0..100).map(|_| ask(&slot, &asked, begun));
+        assert_eq!(futures::future::join_all(all).await, [1; 100]);
+        // An answer on its way was asked for too early for who comes now.
+        let (early, late) = tokio::join!(ask(&slot, &asked, Instant::now()), async {
+            tokio::time::sleep(Duration::from_millis(500)).await;
+            let now = Instant::now();
+            futures::future::join_all((0..10).map(|_| ask(&slot, &asked, now))).await
+        });
+        assert_eq!((early, late), (2, vec![3; 10]));
+        assert_eq!(ask(&slot, &asked, begun).await, 3);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_nobody_asks_for_is_forgotten() {
+        let slots: Slots<usize> = Slots::default();
+        let asked = AtomicUsize::new(0);
+        let begun = Instant::now();
+        assert_eq!(ask(&slots.of("a".to_owned()), &asked, begun).await, 1);
+        assert_eq!(ask(&slots.of("a".to_owned()), &asked, begun).await, 1);
+        tokio::time::sleep(KEPT).await;
+        slots.of("b".to_owned());
+        assert_eq!(slots.0.lock().unwrap().len(), 1);
+        assert_eq!(ask(&slots.of("a".to_owned()), &asked, begun).await, 2);
+    }
+}

@@ -1,0 +1,141 @@
+//! Folders for a while: gone with their owner, also one that was killed.
+//!
+//! Whoever has one holds a lock in it. The system gives the lock back when the
+//! owner ends, however it ends, so whoever gets it knows that nobody is left.
+
+use std::fs::{File, Metadata};
+use std::io;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::Path;
+use std::time::Duration;
+
+use tempfile::{Builder, TempDir};
+
+use super::{FileError, STAGING, exists, names};
+
+/// The lock that the owner holds.
+const LOCK: &str = "pleach.lock";
+/// How old a folder without a lock is before nobody can be about to make it.
+const FORGOTTEN: Duration = Duration::from_hours(1);
+
+/// A folder of its own for files that nobody else reads; gone with the value.
+#[derive(Debug)]
+pub struct TemporaryFolder {
+    folder: TempDir,
+    _lock: File,
+}
+
+impl TemporaryFolder {
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        self.folder.path()
+    }
+}
+
+/// Makes a folder that is gone with the value.
+pub fn temporary_folder() -> Result<TemporaryFolder, FileError> {
+    loop {
+        let folder = Builder::new()
+            .prefix(STAGING)
+            .tempdir()
+            .map_err(FileError::write(&std::env::temp_dir()))?;
+        let path = folder.path().join(LOCK);
+        let lock = File::create_new(&path)
+            .and_then(|lock| lock.lock().map(|()| lock))
+            .map_err(FileError::write(&path))?;
+        // Somebody who cleans up may have taken it for abandoned before that.
+        if exists(&path)? {
+            return Ok(TemporaryFolder {
+                folder,
+                _lock: lock,
+            });
+        }
+    }
+}
+
+/// Removes the folders that our own processes left behind when they were
+/// killed, and says how many. What cannot be removed stays.
+pub fn remove_abandoned() -> Result<usize, FileError> {
+    remove_abandoned_in(&std::env::temp_dir())
+}
+
+#[expect(clippy::disallowed_methods, reason = "the home of std::fs")]
+fn remove_abandoned_in(parent: &Path) -> Result<usize, FileError> {
+    let own = temporary_folder()?;
+    let us = std::fs::metadata(own.path())
+        .map_err(FileError::read(own.path()))?
+        .uid();
+    let mut removed = 0;
+    for name in names(parent)? {
+        let path = parent.join(&name);
+        if !name.to_string_lossy().starts_with(STAGING) || path == own.path() {
+            continue;
+        }
+        // Others may put anything there, under any name.
+        let is_abandoned = std::fs::symlink_metadata(&path)
+            .is_ok_and(|data| data.is_dir() && data.uid() == us && is_abandoned(&path, &data));
+        if is_abandoned && std::fs::remove_dir_all(&path).is_ok() {
+            removed += 1;
+        }
+    }
+    Ok(removed)
+}
+
+fn is_abandoned(folder: &Path, data: &Metadata) -> bool {
+    match File::open(folder.join(LOCK)) {
+        Ok(lock) => lock.try_lock().is_ok(),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            let age = data.modified().ok().and_then(|at| at.elapsed().ok());
+            age.is_some_and(|age| age > FORGOTTEN)
+        }
+        Err(_) => false,
+    }
+}
+
+#[cfg(test)]
+#[expect(clippy::disallowed_methods, reason = "looks at what is left behind")]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn folders_go_with_their_owner() {
+        let folder = temporary_folder().unwrap();
+        let path = folder.path().to_owned();
+        assert!(path.is_dir());
+        drop(folder);
+        assert!(!path.exists());
+    }
+
+    #[test]
+    fn what_a_killed_process_left_behind_is_removed_and_nothing_else() {
+        let parent = tempfile::tempdir().unwrap();
+        let folder = |name: &str| {
+            let path = parent.path().join(name);
+            std::fs::create_dir(&path).unwrap();
+            path
+        };
+        let left = folder(".pleach-tmp-left");
+        std::fs::create_dir(left.join("objects")).unwrap();
+        std::fs::write(left.join(LOCK), "").unwrap();
+        let held = folder(".pleach-tmp-held");
+        let lock = File::create_new(held.join(LOCK)).unwrap();
+        lock.lock().unwrap();
+        let new = folder(".pleach-tmp-new");
+        let other = folder("other");
+        std::fs::write(other.join(LOCK), "").unwrap();
+        let linked = parent.path().join(".pleach-tmp-linked");
+        std::os::unix::fs::symlink(&other, &linked).unwrap();
+        let forgotten = folder(".pleach-tmp-forgotten");
+        File::open(&forgotten)
+            .unwrap()
+            .set_modified(std::time::SystemTime::now() - 2 * FORGOTTEN)
+            .unwrap();
+
+        assert_eq!(remove_abandoned_in(parent.path()).unwrap(), 2);
+        assert!(!left.exists() && !forgotten.exists());
+        assert!(held.exists() && new.exists() && other.exists() && linked.exists());
+        drop(lock);
+        assert_eq!(remove_abandoned_in(parent.path()).unwrap(), 1);
+        assert!(!held.exists());
+    }
+}

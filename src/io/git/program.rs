@@ -1,0 +1,152 @@
+//! Programs that work for the loop: strict, bounded, and with nothing of the
+//! user who started it. What is trusted is what the configuration names.
+
+use std::io::{self, Read};
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use super::GitError;
+
+/// How long a program may take that only computes.
+const LIMIT: Duration = Duration::from_secs(30);
+/// How often it is looked whether it has come to its end.
+const LOOK: Duration = Duration::from_millis(5);
+/// The most that is kept of what it says.
+const LARGEST: u64 = 64 * 1024;
+
+/// A program with a home of its own: no settings, keys or agents of a user.
+pub(super) fn program(name: &str, home: &Path) -> Command {
+    let mut command = Command::new(name);
+    command
+        .env_clear()
+        .env("LC_ALL", "C")
+        .env("HOME", home)
+        .current_dir(home)
+        .stdin(Stdio::null());
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "where programs are is no setting of pleach"
+    )]
+    if let Some(path) = std::env::var_os("PATH") {
+        command.env("PATH", path);
+    }
+    command
+}
+
+/// How a program ended, and what it said.
+pub(super) struct Ended {
+    pub(super) is_content: bool,
+    /// stdout, then stderr.
+    pub(super) said: String,
+}
+
+/// Runs a program to its end.
+pub(super) fn run(
+    command: &mut Command,
+    name: &'static str,
+    what: &'static str,
+) -> Result<Ended, GitError> {
+    let failed = |source| GitError::Tool { name, source };
+    let mut child = command
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .map_err(failed)?;
+    let readers = [
+        child.stdout.take().map(|pipe| listen(pipe)),
+        child.stderr.take().map(|pipe| listen(pipe)),
+    ];
+    let started = Instant::now();
+    let status = loop {
+        match child.try_wait().map_err(failed)? {
+            Some(status) => break status,
+            None if started.elapsed() > LIMIT => {
+                drop(child.kill());
+                drop(child.wait());
+                // What it started may hold its pipes for longer.
+                return Err(GitError::TimedOut { what, after: LIMIT });
+            }
+            None => std::thread::sleep(LOOK),
+        }
+    };
+    let mut said = String::new();
+    for reader in readers.into_iter().flatten() {
+        let bytes = reader.join().unwrap_or_default();
+        said.push_str(&String::from_utf8_lossy(&bytes));
+    }
+    Ok(Ended {
+        is_content: status.success(),
+        said,
+    })
+}
+
+/// Reads to the end, and keeps the beginning.
+pub(super) fn listen(mut pipe: impl Read + Send + 'static) -> JoinHandle<Vec<u8>> {
+    std::thread::spawn(move || {
+        let mut kept = Vec::new();
+        // What cannot be read is not said.
+        let _end = pipe.by_ref().take(LARGEST).read_to_end(&mut kept);
+        let _rest = io::copy(&mut pipe, &mut io::sink());
+        kept
+    })
+}
+
+/// What others said, in one line that cannot do anything to a terminal.
+pub(super) fn one_line(said: &str) -> String {
+    const LONGEST: usize = 400;
+    let mut line: String = said
+        .chars()
+        .map(|char| if char.is_control() { ' ' } else { char })
+        .collect();
+    if line.len() > LONGEST {
+        let end = line.floor_char_boundary(LONGEST);
+        line.truncate(end);
+        line.push('…');
+    }
+    line
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn programs_know_nothing_of_the_user() {
+        let home = tempfile::tempdir().unwrap();
+        let said = run(&mut program("env", home.path()), "env", "tell").unwrap();
+        assert!(said.is_content);
+        let mut names: Vec<&str> = said
+            .said
+            .lines()
+            .filter_map(|line| Some(line.split_once('=')?.0))
+            .filter(|name| *name != "PATH")
+            .collect();
+        names.sort_unstable();
+        assert_eq!(names, ["HOME", "LC_ALL"]);
+    }
+
+    #[test]
+    fn a_program_that_says_too_much_comes_to_its_end() {
+        let home = tempfile::tempdir().unwrap();
+        let mut command = program("seq", home.path());
+        let ended = run(command.arg("100000"), "seq", "count").unwrap();
+        assert!(ended.is_content);
+        assert_eq!(ended.said.len() as u64, LARGEST);
+    }
+
+    #[test]
+    fn a_program_that_is_not_there_is_named() {
+        let home = tempfile::tempdir().unwrap();
+        let mut command = program("no-such-program", home.path());
+        let error = run(&mut command, "no-such-program", "run").err().unwrap();
+        assert_eq!(error.to_string(), "failed to run no-such-program");
+    }
+
+    #[test]
+    fn what_others_say_stays_on_its_line() {
+        assert_eq!(one_line("a\x1b[31m\nb"), "a [31m b");
+        assert!(one_line(&"ü".repeat(1000)).len() < 410);
+    }
+}

@@ -1,0 +1,291 @@
+//! Whether commits are signed by somebody whose key counts.
+//!
+//! The keys are those of one file and no others: the lines of an allowed signers
+//! file of ssh, and blocks of OpenPGP keys, also both. git and the programs it
+//! calls judge, in a home that holds nothing but these keys.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use git2::{ErrorCode, Oid, Repository};
+
+use super::program::{Ended, one_line, program, run};
+use super::{GitError, with_causes};
+use crate::io::files::{self, FileContent};
+
+const BEGIN: &str = "-----BEGIN PGP PUBLIC KEY BLOCK-----";
+const END: &str = "-----END PGP PUBLIC KEY BLOCK-----";
+/// Files of the home.
+const SIGNERS: &str = "allowed_signers";
+const KEYRING: &str = "keys.asc";
+
+/// Signatures that commits need, and what was found of them.
+#[derive(Debug)]
+pub(super) struct Signatures {
+    file: PathBuf,
+    /// What the file held when commits were judged.
+    keys: Vec<u8>,
+    /// What is wrong with a commit; nothing where it is trusted.
+    judged: BTreeMap<String, Option<String>>,
+}
+
+impl Signatures {
+    pub(super) fn new(file: PathBuf) -> Self {
+        Self {
+            file,
+            keys: Vec::new(),
+            judged: BTreeMap::new(),
+        }
+    }
+
+    /// The branches whose commit is not trusted, and why. A commit is judged
+    /// once, and again when the keys are others.
+    pub(super) fn distrusted(
+        &mut self,
+        repository: &Path,
+        heads: &BTreeMap<String, String>,
+    ) -> BTreeMap<String, String> {
+        self.judged
+            .retain(|commit, _| heads.values().any(|head| head == commit));
+        let unread = match files::read(&self.file) {
+            Ok(keys) => {
+                if keys != self.keys {
+                    self.judged.clear();
+                    self.keys = keys;
+                }
+                None
+            }
+            Err(error) => Some(format!("the keys cannot be read: {error}")),
+        };
+        let mut distrusted = BTreeMap::new();
+        for (branch, commit) in heads {
+            let wrong = match &unread {
+                Some(unread) => Some(unread.clone()),
+                None => self.judge(repository, commit),
+            };
+            if let Some(wrong) = wrong {
+                let short = commit.get(..7).unwrap_or(commit);
+                let message = format!("commit {short} of branch {branch} is not trusted: {wrong}");
+                distrusted.insert(branch.clone(), message);
+            }
+        }
+        distrusted
+    }
+
+    fn judge(&mut self, repository: &Path, commit: &str) -> Option<String> {
+        if let Some(known) = self.judged.get(commit) {
+            return known.clone();
+        }
+        match verify(repository, commit, &self.keys) {
+            Ok(verdict) => {
+                let wrong = verdict.err().map(|why| self.words(&why));
+                self.judged.insert(commit.to_owned(), wrong.clone());
+                wrong
+            }
+            // Nothing was found out: it is tried again.
+            Err(error) => Some(format!(
+                "its signature could not be checked: {}",
+                with_causes(&error)
+            )),
+        }
+    }
+
+    fn words(&self, why: &Distrust) -> String {
+        let file = self.file.display();
+        match why {
+            Distrust::Unsigned { by } => {
+                format!("{by} committed it without a signature, and signed commits are required")
+            }
+            Distrust::Unknown { by } => {
+                format!("it is signed with {by}, which is not among the keys of {file}")
+            }
+            Distrust::Wrong { by, said } => {
+                format!("its signature with {by} does not hold: {said}")
+            }
+        }
+    }
+}
+
+/// Why a commit is not trusted.
+#[derive(Debug, PartialEq, Eq)]
+enum Distrust {
+    /// There is no signature; who committed it, as the commit says.
+    Unsigned { by: String },
+    /// The key is none of ours.
+    Unknown { by: String },
+    /// The key is ours and the signature does not fit, or the key is expired or
+    /// revoked; or it is no signature at all.
+    Wrong { by: String, said: String },
+}
+
+fn verify(repository: &Path, commit: &str, keys: &[u8]) -> Result<Result<(), Distrust>, GitError> {
+    let failed = |source| GitError::Open {
+        path: repository.to_owned(),
+        source,
+    };
+    let opened = Repository::open_bare(repository).map_err(failed)?;
+    let id = Oid::from_str(commit).map_err(failed)?;
+    let signature = match opened.extract_signature(&id, None) {
+        Ok((signature, _)) => String::from_utf8_lossy(&signature).into_owned(),
+        Err(error) if error.code() == ErrorCode::NotFound => {
+            let found = opened.find_commit(id).map_err(failed)?;
+            let by = String::from_utf8_lossy(found.committer().email_bytes()).into_owned();
+            return Ok(Err(Distrust::Unsigned { by: one_line(&by) }));
+        }
+        Err(error) => return Err(failed(error)),
+    };
+    let home = files::temporary_folder()?;
+    let (signers, keyring) = parted(&String::from_utf8_lossy(keys));
+    let write = |name: &str, text: String| {
+        files::write_new(&home.path().join(name), &FileContent::private(text))
+    };
+    write(SIGNERS, signers)?;
+    let is_openpgp = signature.starts_with("-----BEGIN PGP");
+    if is_openpgp && !keyring.is_empty() {
+        write(KEYRING, keyring)?;
+        let mut gpg = program("gpg", home.path());
+        gpg.args(["--batch", "--no-tty", "--no-autostart", "--homedir", "."])
+            .args(["--import", KEYRING]);
+        // What of it can be used, is.
+        run(&mut gpg, "gpg", "import the keys")?;
+    }
+    let mut git = program("git", home.path());
+    git.env("GIT_CONFIG_NOSYSTEM", "1")
+        .env("GIT_CONFIG_GLOBAL", "/dev/null")
+        .env("GIT_DIR", repository)
+        .env("GNUPGHOME", home.path())
+        .args(["-c", &format!("gpg.ssh.allowedSignersFile={SIGNERS}")])
+        .args(["-c", "gpg.program=gpg", "-c", "gpg.ssh.program=ssh-keygen"])
+        // Certificates would be judged by what the machine trusts.
+        .args(["-c", "gpg.x509.program=false"])
+        .args(["verify-commit", "--raw", commit]);
+    let ended = run(&mut git, "git", "verify a commit")?;
+    Ok(judgement(&ended))
+}
+
+/// The lines of an allowed signers file, and the blocks of OpenPGP keys.
+fn parted(text: &str) -> (String, String) {
+    let (mut signers, mut keyring) = (String::new(), String::new());
+    let mut is_block = false;
+    for line in text.lines() {
+        is_block |= line.trim() == BEGIN;
+        let part = if is_block { &mut keyring } else { &mut signers };
+        part.push_str(line);
+        part.push('\n');
+        is_block &= line.trim() != END;
+    }
+    (signers, keyring)
+}
+
+/// What git and the program that it called say.
+fn judgement(ended: &Ended) -> Result<(), Distrust> {
+    if ended.is_content {
+        return Ok(());
+    }
+    let gpg = |word: &str| {
+        let start = format!("[GNUPG:] {word} ");
+        let line = ended
+            .said
+            .lines()
+            .find_map(|line| line.strip_prefix(&start))?;
+        Some(one_line(line))
+    };
+    let by_key = |line: &str| {
+        // A key id, and whose it says to be.
+        let (id, name) = line.split_once(' ').unwrap_or((line, ""));
+        if name.is_empty() {
+            format!("OpenPGP key {id}")
+        } else {
+            format!("OpenPGP key {id} ({name})")
+        }
+    };
+    let wrong = |line: &str, said: &str| Distrust::Wrong {
+        by: by_key(line),
+        said: said.to_owned(),
+    };
+    for (word, said) in [
+        ("BADSIG", "the commit is not what was signed"),
+        ("EXPKEYSIG", "the key has expired"),
+        ("REVKEYSIG", "the key is revoked"),
+        ("EXPSIG", "the signature has expired"),
+    ] {
+        if let Some(line) = gpg(word) {
+            return Err(wrong(&line, said));
+        }
+    }
+    if let Some(line) = gpg("ERRSIG") {
+        let id = line.split(' ').next().unwrap_or_default();
+        return Err(if gpg("NO_PUBKEY").is_some() {
+            Distrust::Unknown { by: by_key(id) }
+        } else {
+            wrong(id, "it cannot be checked")
+        });
+    }
+    // `Good "git" signature with ED25519 key SHA256:…`, and nobody it belongs to.
+    let good = ended.said.lines().find_map(|line| {
+        let (_, key) = line
+            .strip_prefix("Good \"git\" signature ")?
+            .split_once("with ")?;
+        Some(one_line(key))
+    });
+    Err(match good {
+        Some(by) => Distrust::Unknown { by },
+        None => Distrust::Wrong {
+            by: "an unknown key".to_owned(),
+            said: one_line(ended.said.trim()),
+        },
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_may_hold_keys_of_both_kinds() {
+        let text = format!("# team\nann ssh-ed25519 AAAA\n{BEGIN}\n\nabc\n{END}\nbob ssh-rsa BBBB");
+        let (signers, keyring) = parted(&text);
+        assert_eq!(signers, "# team\nann ssh-ed25519 AAAA\nbob ssh-rsa BBBB\n");
+        assert_eq!(keyring, format!("{BEGIN}\n\nabc\n{END}\n"));
+    }
+
+    fn judged(said: &str) -> Distrust {
+        judgement(&Ended {
+            is_content: false,
+            said: said.to_owned(),
+        })
+        .unwrap_err()
+    }
+
+    #[test]
+    fn what_the_programs_say_is_understood() {
+        let unknown = |by: &str| Distrust::Unknown { by: by.to_owned() };
+        assert_eq!(
+            judged("Good \"git\" signature with ED25519 key SHA256:x\nNo principal matched.\n"),
+            unknown("ED25519 key SHA256:x")
+        );
+        assert_eq!(
+            judged("[GNUPG:] ERRSIG 0123 22 8 00 1 9 -\n[GNUPG:] NO_PUBKEY 0123\n"),
+            unknown("OpenPGP key 0123")
+        );
+        let wrong = |by: &str, said: &str| Distrust::Wrong {
+            by: by.to_owned(),
+            said: said.to_owned(),
+        };
+        assert_eq!(
+            judged("[GNUPG:] BADSIG 0123 Ann <ann@example.org>\n"),
+            wrong(
+                "OpenPGP key 0123 (Ann <ann@example.org>)",
+                "the commit is not what was signed"
+            )
+        );
+        assert_eq!(
+            judged("[GNUPG:] EXPKEYSIG 0123 Ann\n"),
+            wrong("OpenPGP key 0123 (Ann)", "the key has expired")
+        );
+        assert_eq!(
+            judged("Could not verify signature.\n"),
+            wrong("an unknown key", "Could not verify signature.")
+        );
+    }
+}

@@ -1,0 +1,379 @@
+//! Repositories over ssh: libgit2 speaks, and the program `ssh` carries it.
+//!
+//! The program knows hosts as everybody expects it to (hashed names, several
+//! keys, revoked ones, authorities), and is what operators trust with this. It
+//! gets a key and the keys of hosts, and nothing else: no settings, agent or
+//! known hosts of a user; a host that is not known, or shows another key, is
+//! never talked to.
+
+use std::cell::RefCell;
+use std::io::{self, Read, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, ChildStdout, Stdio};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use git2::transport::{Service, SmartSubtransport, SmartSubtransportStream, Transport};
+use pleach_domain::repo::controller::SshAddress;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+use super::GitError;
+use super::program::{listen, one_line, program};
+use crate::io::files::{self, FileContent, TemporaryFolder};
+
+/// How long the host may say nothing, once it was asked.
+const SILENCE: Duration = Duration::from_secs(30);
+/// How much a pipe takes at once when it takes anything.
+const PIPE: usize = 4096;
+/// How long the program may take to say why it ended.
+const LAST_WORDS: Duration = Duration::from_secs(2);
+/// What libgit2 takes for the URL; where it really is, the call knows.
+pub(super) const URL: &str = "ssh://repository/";
+
+const KEY: &str = "key";
+const KNOWN_HOSTS: &str = "known_hosts";
+
+/// Options of the program, beside those of the call.
+const OPTIONS: [&str; 17] = [
+    "BatchMode=yes",
+    "StrictHostKeyChecking=yes",
+    "UserKnownHostsFile=known_hosts",
+    "GlobalKnownHostsFile=/dev/null",
+    "UpdateHostKeys=no",
+    "VerifyHostKeyDNS=no",
+    "CheckHostIP=no",
+    "IdentitiesOnly=yes",
+    "IdentityAgent=none",
+    "PreferredAuthentications=publickey",
+    "ClearAllForwardings=yes",
+    "ForwardAgent=no",
+    "ControlPath=none",
+    "ConnectTimeout=10",
+    "ConnectionAttempts=1",
+    "ServerAliveInterval=10",
+    "ServerAliveCountMax=2",
+];
+
+thread_local! {
+    /// What the transport of this thread is for: libgit2 hands nothing on.
+    static CALL: RefCell<Option<Arc<Call>>> = const { RefCell::new(None) };
+}
+
+/// One conversation with a host.
+pub(super) struct Call {
+    address: SshAddress,
+    /// Files of the configuration, for messages.
+    key: PathBuf,
+    known_hosts: PathBuf,
+    /// Copies of them that nobody else reads. `ssh` refuses keys that others may
+    /// read, which those of a mounted Secret often are.
+    folder: TemporaryFolder,
+    deadline: Instant,
+    /// What the program said on the last connection.
+    said: Mutex<String>,
+    /// Why the last connection was given up.
+    given_up: Mutex<Option<String>>,
+}
+
+impl Call {
+    /// Reads the files, so that they can be changed from call to call.
+    pub(super) fn prepare(
+        url: &str,
+        key: &Path,
+        known_hosts: &Path,
+        deadline: Instant,
+    ) -> Result<Arc<Self>, GitError> {
+        let address = SshAddress::parse(url).map_err(|said| GitError::Fetch {
+            url: super::without_credentials(url),
+            said,
+        })?;
+        let folder = files::temporary_folder()?;
+        for (from, to) in [(key, KEY), (known_hosts, KNOWN_HOSTS)] {
+            let mut content = files::read(from)?;
+            // A key without the end of its last line is none.
+            if !content.ends_with(b"\n") {
+                content.push(b'\n');
+            }
+            files::write_new(&folder.path().join(to), &FileContent::private(content))?;
+        }
+        Ok(Arc::new(Self {
+            address,
+            key: key.to_owned(),
+            known_hosts: known_hosts.to_owned(),
+            folder,
+            deadline,
+            said: Mutex::default(),
+            given_up: Mutex::default(),
+        }))
+    }
+
+    /// Does something whose connections are of this call.
+    pub(super) fn around<T>(self: &Arc<Self>, work: impl FnOnce() -> T) -> T {
+        CALL.with_borrow_mut(|call| *call = Some(Arc::clone(self)));
+        let done = work();
+        CALL.with_borrow_mut(|call| *call = None);
+        done
+    }
+
+    /// What was wrong with the last connection, in words; none when the program
+    /// has nothing to say about it.
+    pub(super) fn complaint(&self) -> Option<String> {
+        let given_up = lock(&self.given_up).clone();
+        given_up.or_else(|| self.explain(&lock(&self.said)))
+    }
+
+    fn explain(&self, said: &str) -> Option<String> {
+        let host = self.address.known_as();
+        let file = self.known_hosts.display();
+        let mut lines = said.lines().map(str::trim);
+        let shown = lines.find_map(|line| line.strip_prefix("debug1: Server host key: "));
+        let shown = one_line(shown.unwrap_or("a key that it does not name"));
+        if said.contains("REVOKED HOST KEY DETECTED") {
+            return Some(format!(
+                "{file} says that the key of {host} is revoked: {shown}"
+            ));
+        }
+        if said.contains("REMOTE HOST IDENTIFICATION HAS CHANGED") {
+            return Some(format!(
+                "{host} shows another key than the one in {file}: {shown}; somebody may stand in between. If its operator says that this is its new key, put it into the file"
+            ));
+        }
+        if said.contains("Host key verification failed") {
+            let port = self.address.port.map(|port| format!("-p {port} "));
+            return Some(format!(
+                "{file} does not have the key that {host} shows: {shown}. If its operator says that this is its key, add what this prints: ssh-keyscan {}{}",
+                port.unwrap_or_default(),
+                self.address.host
+            ));
+        }
+        let words = words(said);
+        if said.contains("Permission denied (") {
+            return Some(format!(
+                "{host} does not let user {} in with {}: {words}",
+                self.address.user,
+                self.key.display()
+            ));
+        }
+        (!words.is_empty()).then_some(words)
+    }
+
+    fn connect(self: &Arc<Self>) -> io::Result<Stream> {
+        lock(&self.said).clear();
+        *lock(&self.given_up) = None;
+        let mut command = program("ssh", self.folder.path());
+        // -v tells the fingerprint of the host's key.
+        command.args(["-F", "none", "-T", "-x", "-a", "-v", "-i", KEY]);
+        for option in OPTIONS {
+            command.args(["-o", option]);
+        }
+        if let Some(port) = self.address.port {
+            command.args(["-p", &port.to_string()]);
+        }
+        command
+            .args(["-l", &self.address.user, "--", &self.address.host])
+            .arg(format!("git-upload-pack {}", quoted(&self.address.path)))
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped());
+        let given_up = |error: io::Error| {
+            let why = format!("failed to run ssh: {error}");
+            *lock(&self.given_up) = Some(why);
+            error
+        };
+        let mut child = command.spawn().map_err(given_up)?;
+        let taken = (child.stdin.take(), child.stdout.take(), child.stderr.take());
+        let (Some(stdin), Some(stdout), Some(stderr)) = taken else {
+            return Err(io::Error::other("ssh has no pipes"));
+        };
+        Ok(Stream {
+            call: Arc::clone(self),
+            child,
+            stdin,
+            stdout,
+            listening: Some(listen(stderr)),
+        })
+    }
+}
+
+/// What is left of what the program said without what it tells of its work.
+fn words(said: &str) -> String {
+    let is_about_work = |line: &&str| {
+        let starts = [
+            "debug1:",
+            "OpenSSH_",
+            "Authenticated to ",
+            "Transferred: ",
+            "Bytes per second: ",
+            "fatal: the remote end hung up",
+        ];
+        line.is_empty() || starts.iter().any(|start| line.starts_with(start))
+    };
+    let lines: Vec<&str> = said
+        .lines()
+        .map(str::trim)
+        .filter(|line| !is_about_work(line))
+        .collect();
+    let last = &lines[lines.len().saturating_sub(3)..];
+    one_line(&last.join("; "))
+}
+
+/// A path as the shell of the host takes it for one word.
+fn quoted(path: &str) -> String {
+    // As git does it: some shells read `!` within quotes.
+    format!("'{}'", path.replace('\'', r"'\''").replace('!', r"'\!'"))
+}
+
+/// Makes libgit2 reach ssh by the calls of this module. Nothing may be fetched
+/// yet: other threads would look at what this changes.
+pub(super) fn register() {
+    #[expect(
+        unsafe_code,
+        reason = "libgit2 keeps its transports in a global; nothing was fetched yet"
+    )]
+    let registered = unsafe {
+        git2::transport::register("ssh", |remote| {
+            let call = CALL.with_borrow(Clone::clone);
+            let call = call.ok_or_else(|| git2::Error::from_str("there is no key for it"))?;
+            Transport::smart(remote, false, Subtransport(call))
+        })
+    };
+    if let Err(error) = registered {
+        tracing::warn!(%error, "git has no ssh");
+    }
+}
+
+struct Subtransport(Arc<Call>);
+
+impl SmartSubtransport for Subtransport {
+    fn action(
+        &self,
+        _url: &str,
+        service: Service,
+    ) -> Result<Box<dyn SmartSubtransportStream>, git2::Error> {
+        match service {
+            Service::UploadPackLs | Service::UploadPack => {
+                let stream = self.0.connect();
+                let stream = stream.map_err(|error| git2::Error::from_str(&error.to_string()))?;
+                Ok(Box::new(stream))
+            }
+            Service::ReceivePackLs | Service::ReceivePack => {
+                Err(git2::Error::from_str("nothing is pushed"))
+            }
+        }
+    }
+
+    fn close(&self) -> Result<(), git2::Error> {
+        Ok(())
+    }
+}
+
+/// What is said to the host, and what it answers.
+struct Stream {
+    call: Arc<Call>,
+    child: Child,
+    stdin: ChildStdin,
+    stdout: ChildStdout,
+    listening: Option<JoinHandle<Vec<u8>>>,
+}
+
+impl Stream {
+    fn give_up(&self, why: String) -> io::Error {
+        *lock(&self.call.given_up) = Some(why.clone());
+        io::Error::new(io::ErrorKind::TimedOut, why)
+    }
+
+    /// Waits until a pipe can be used.
+    fn wait(&self, mut ready: [PollFd<'_>; 1]) -> io::Result<()> {
+        let until = (Instant::now() + SILENCE).min(self.call.deadline);
+        loop {
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                let why = if until == self.call.deadline {
+                    "it takes longer than five minutes".to_owned()
+                } else {
+                    format!("the host said nothing for {SILENCE:?}")
+                };
+                return Err(self.give_up(why));
+            }
+            let left = Timespec::try_from(left).map_err(io::Error::other)?;
+            match poll(&mut ready, Some(&left)) {
+                Ok(0) | Err(rustix::io::Errno::INTR) => {}
+                Ok(_) => return Ok(()),
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+
+    /// Ends the program, and keeps what it said.
+    fn end(&mut self) {
+        let Some(listening) = self.listening.take() else {
+            return;
+        };
+        let asked = Instant::now();
+        while !listening.is_finished() && asked.elapsed() < LAST_WORDS {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        drop(self.child.kill());
+        drop(self.child.wait());
+        let said = listening.join().unwrap_or_default();
+        *lock(&self.call.said) = String::from_utf8_lossy(&said).into_owned();
+    }
+}
+
+impl Read for Stream {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        self.wait([PollFd::new(&self.stdout, PollFlags::IN)])?;
+        let read = self.stdout.read(buffer)?;
+        if read == 0 {
+            self.end();
+        }
+        Ok(read)
+    }
+}
+
+impl Write for Stream {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.wait([PollFd::new(&self.stdin, PollFlags::OUT)])?;
+        // A pipe that takes anything takes this much without waiting.
+        self.stdin.write(&bytes[..bytes.len().min(PIPE)])
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.stdin.flush()
+    }
+}
+
+impl Drop for Stream {
+    fn drop(&mut self) {
+        drop(self.child.kill());
+        self.end();
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paths_are_one_word_for_the_shell() {
+        assert_eq!(quoted("/srv/fleet.git"), "'/srv/fleet.git'");
+        assert_eq!(quoted("~/it's"), r"'~/it'\''s'");
+        assert_eq!(quoted("a!b; rm -r /"), r"'a'\!'b; rm -r /'");
+    }
+
+    #[test]
+    fn only_what_matters_of_what_ssh_says_is_told() {
+        let said = "OpenSSH_9.2p1\ndebug1: Connecting\r\nssh: connect to host h port 22: Connection refused\r\n";
+        assert_eq!(
+            words(said),
+            "ssh: connect to host h port 22: Connection refused"
+        );
+        assert_eq!(words("debug1: x\n"), "");
+        assert_eq!(words("1\n2\n3\n\x1b]4\n"), "2; 3;  ]4");
+    }
+}

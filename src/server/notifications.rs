@@ -1,0 +1,95 @@
+//! Tells people through webhooks what happened to releases: one task per webhook,
+//! so that one that does not answer delays no other and never the loop.
+
+use std::path::PathBuf;
+
+use pleach_domain::repo::controller::{News, Notification};
+use tokio::sync::mpsc::{self, error::TrySendError};
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+
+use super::DRAIN;
+use crate::engine::words;
+use crate::io::webhook::{Caller, WebhookError};
+
+/// What may wait for a webhook; more is dropped, with a line in the log.
+const QUEUE: usize = 200;
+
+/// A webhook, and what it is called for.
+#[derive(Debug, Clone)]
+pub struct Target {
+    /// The file with its address.
+    pub address: PathBuf,
+    /// When it is called, and with what.
+    pub notification: Notification,
+}
+
+/// Hands news to those who are to be told.
+#[derive(Debug, Default)]
+pub struct Notifier {
+    targets: Vec<(PathBuf, mpsc::Sender<News>)>,
+}
+
+impl Notifier {
+    /// Starts a task per webhook. They end some time after `stop`.
+    pub fn start(
+        targets: Vec<Target>,
+        tasks: &mut JoinSet<()>,
+        stop: &CancellationToken,
+    ) -> Result<Self, WebhookError> {
+        let mut notifier = Self::default();
+        if targets.is_empty() {
+            return Ok(notifier);
+        }
+        let caller = Caller::new()?;
+        for target in targets {
+            let (sender, receiver) = mpsc::channel(QUEUE);
+            notifier.targets.push((target.address.clone(), sender));
+            let (caller, stop) = (caller.clone(), stop.clone());
+            tasks.spawn(async move {
+                let drained = async {
+                    stop.cancelled().await;
+                    tokio::time::sleep(DRAIN).await;
+                };
+                tokio::select! {
+                    () = call(&caller, &target, receiver) => {}
+                    () = drained => {}
+                }
+            });
+        }
+        Ok(notifier)
+    }
+
+    /// Tells everybody who asked for it.
+    pub fn tell(&self, news: &News) {
+        for (address, sender) in &self.targets {
+            if let Err(TrySendError::Full(_)) = sender.try_send(news.clone()) {
+                let webhook = address.display();
+                tracing::warn!(%webhook, "a notification is dropped: too many wait for the webhook");
+            }
+        }
+    }
+}
+
+/// Calls a webhook for everything that it is told, until nobody tells more.
+async fn call(caller: &Caller, target: &Target, mut receiver: mpsc::Receiver<News>) {
+    let webhook = target.address.display();
+    while let Some(news) = receiver.recv().await {
+        let (environment, release) = (&news.environment, &news.release);
+        let cause = news.cause.as_str();
+        let body = match target.notification.body(&news) {
+            None => continue,
+            Some(Ok(body)) => body,
+            Some(Err(finding)) => {
+                tracing::warn!(%webhook, %environment, %release, cause, error = %finding.message, "a notification cannot be written");
+                continue;
+            }
+        };
+        match caller.post(&target.address, &body).await {
+            Ok(()) => tracing::debug!(%webhook, %environment, %release, cause, "notified"),
+            Err(error) => {
+                tracing::warn!(%webhook, %environment, %release, cause, error = %words(&error), "nobody could be notified");
+            }
+        }
+    }
+}

@@ -1,0 +1,209 @@
+//! Objects that wait for each other, in any order of the files: none of them
+//! holds up the release.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use serde_json::Value;
+
+use crate::fleet::Fleet;
+use crate::samples::BUNDLE;
+use crate::stages::nodes;
+
+/// A claim that is bound when a pod wants it; a Deployment that wants the claim,
+/// an account with rights, a runtime class, and a Secret that an operator makes
+/// for a custom resource, as soon as somebody wants it.
+const PARTS: [&str; 7] = [
+    "\
+apiVersion: apps/v1
+kind: Deployment
+metadata: {name: app}
+spec:
+  selector: {matchLabels: {app: app}}
+  template:
+    metadata: {labels: {app: app}, annotations: {testkit.pleach.dev/crash: wait}}
+    spec:
+      serviceAccountName: app
+      runtimeClassName: NAME
+      containers: [{name: app, image: app}]
+      volumes:
+        - {name: data, persistentVolumeClaim: {claimName: data}}
+        - {name: token, secret: {secretName: token}}
+",
+    "\
+apiVersion: v1
+kind: PersistentVolumeClaim
+metadata: {name: data}
+spec: {storageClassName: NAME, accessModes: [ReadWriteOnce], resources: {requests: {storage: 1Mi}}}
+",
+    "\
+apiVersion: circles.example.org/v1
+kind: Token
+metadata: {name: token}
+",
+    "\
+apiVersion: rbac.authorization.k8s.io/v1
+kind: ClusterRoleBinding
+metadata: {name: NAME}
+roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: view}
+subjects: [{kind: ServiceAccount, name: app, namespace: NAME}]
+",
+    "\
+apiVersion: storage.k8s.io/v1
+kind: StorageClass
+metadata: {name: NAME}
+provisioner: example.org/none
+volumeBindingMode: WaitForFirstConsumer
+",
+    "\
+apiVersion: node.k8s.io/v1
+kind: RuntimeClass
+metadata: {name: NAME}
+handler: runc
+",
+    "\
+apiVersion: v1
+kind: ServiceAccount
+metadata: {name: app}
+",
+];
+
+/// Defined by somebody else, before.
+const TOKENS: &str = "\
+apiVersion: apiextensions.k8s.io/v1
+kind: CustomResourceDefinition
+metadata: {name: tokens.circles.example.org}
+spec:
+  group: circles.example.org
+  scope: Namespaced
+  names: {plural: tokens, singular: token, kind: Token}
+  versions:
+    - name: v1
+      served: true
+      storage: true
+      schema: {openAPIV3Schema: {type: object, x-kubernetes-preserve-unknown-fields: true}}
+";
+
+/// Others at work: whoever makes Secrets for Tokens, whoever makes volumes for
+/// claims, and kubelets that start no pod without its Secret.
+struct Others<'a> {
+    fleet: &'a Fleet,
+}
+
+impl Others<'_> {
+    fn work(&self, is_over: &AtomicBool) {
+        while !is_over.load(Ordering::Relaxed) {
+            self.look();
+            std::thread::sleep(Duration::from_millis(200));
+        }
+    }
+
+    fn look(&self) {
+        let namespace = self.fleet.environment;
+        let list = |what: &[&str]| -> Vec<Value> {
+            let found = self.fleet.get(&[what, &["-n", namespace]].concat());
+            let items = found.map(|found| found["items"].clone());
+            items
+                .and_then(|items| items.as_array().cloned())
+                .unwrap_or_default()
+        };
+        let pods = list(&["pods", "-l", "app=app"]);
+        for claim in list(&["pvc"]) {
+            let asked = &claim["metadata"]["annotations"]["volume.kubernetes.io/selected-node"];
+            if asked.is_string() && claim["status"]["phase"] == "Pending" {
+                self.make(&format!(
+                    "apiVersion: v1\nkind: PersistentVolume\nmetadata: {{name: {namespace}}}\nspec:\n  storageClassName: {namespace}\n  capacity: {{storage: 1Mi}}\n  accessModes: [ReadWriteOnce]\n  hostPath: {{path: /tmp}}\n  claimRef: {{apiVersion: v1, kind: PersistentVolumeClaim, namespace: {namespace}, name: data}}\n"
+                ));
+            }
+        }
+        let is_wanted = !pods.is_empty() && !list(&["tokens.circles.example.org"]).is_empty();
+        if !is_wanted {
+            return;
+        }
+        self.make(&format!(
+            "apiVersion: v1\nkind: Secret\nmetadata: {{name: token, namespace: {namespace}}}\n"
+        ));
+        let ready =
+            "--patch={\"status\":{\"conditions\":[{\"type\":\"Ready\",\"status\":\"True\"}]}}";
+        let token = [
+            "patch",
+            "-n",
+            namespace,
+            "tokens.circles.example.org",
+            "token",
+        ];
+        self.fleet
+            .kubectl(&[&token[..], &["--type=merge", ready]].concat());
+        let scheduled = pods
+            .iter()
+            .filter(|pod| pod["spec"]["nodeName"].is_string());
+        for name in scheduled.filter_map(|pod| pod["metadata"]["name"].as_str()) {
+            let start = "testkit.pleach.dev/crash=false";
+            let annotate = [
+                "annotate",
+                "--overwrite",
+                "pod",
+                name,
+                "-n",
+                namespace,
+                start,
+            ];
+            // A pod that is gone by now needs nothing.
+            drop(self.fleet.try_kubectl(&annotate));
+        }
+    }
+
+    fn make(&self, text: &str) {
+        let file = self.fleet.file("made.yaml", text);
+        self.fleet.kubectl(&["apply", "-f", &file]);
+    }
+}
+
+/// Ends the work of others also when the test has failed.
+struct Over<'a>(&'a AtomicBool);
+
+impl Drop for Over<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+#[test]
+fn what_waits_for_its_consumer_holds_up_nothing_in_any_order_of_the_files() {
+    for (index, environment) in ["circle-a", "circle-b", "circle-c"].into_iter().enumerate() {
+        let mut parts = PARTS.map(|part| part.replace("NAME", environment));
+        match index {
+            0 => {}
+            1 => parts.reverse(),
+            _ => parts.rotate_left(3),
+        }
+        let release =
+            format!("  - {{name: web, bundle: web, namespace: {environment}, timeout: 50s}}\n");
+        let mut files = vec![("manifests/web/bundle.yaml".to_owned(), BUNDLE.to_owned())];
+        files.extend(
+            parts
+                .into_iter()
+                .enumerate()
+                .map(|(place, part)| (format!("manifests/web/{place}.yaml"), part)),
+        );
+        let files: Vec<(&str, &str)> = files
+            .iter()
+            .map(|(path, text)| (path.as_str(), text.as_str()))
+            .collect();
+        let fleet = Fleet::on(nodes(), environment, &release, &files);
+        let definition = fleet.file("tokens.yaml", TOKENS);
+        fleet.kubectl(&["apply", "-f", &definition]);
+        let is_over = AtomicBool::new(false);
+        let others = Others { fleet: &fleet };
+        std::thread::scope(|scope| {
+            scope.spawn(|| others.work(&is_over));
+            let _over = Over(&is_over);
+            fleet.applied();
+        });
+        let claim = ["pvc", "data", "-n", environment];
+        assert_eq!(fleet.field(&claim, "{.status.phase}"), "Bound");
+        let app = ["deployment", "app", "-n", environment];
+        assert_eq!(fleet.field(&app, "{.status.readyReplicas}"), "1");
+        fleet.writes_nothing(Fleet::applied);
+    }
+}

@@ -1,0 +1,158 @@
+//! Releases that come after others, and after objects of anybody.
+
+use pleach_testkit::audit::Events;
+
+use crate::fleet::Fleet;
+use crate::samples::{BUNDLE, config_map, deployment};
+
+const CONSENT: &str =
+    "consent: [{action: uninstall, release: web}, {action: uninstall, release: base}]\n";
+
+/// Release `web`, which needs what is said, is named before release `base`.
+fn fleet(environment: &'static str, needs: &str, base: &str) -> Fleet {
+    Fleet::new(
+        environment,
+        &format!(
+            "  - {{name: web, bundle: web, namespace: {environment}, dependsOn: {needs}}}\n  - {{name: base, bundle: base, namespace: {environment}, createNamespace: true, timeout: 3s}}\n"
+        ),
+        &[
+            ("manifests/web/bundle.yaml", BUNDLE),
+            ("manifests/web/web.yaml", &config_map("web", "first")),
+            ("manifests/base/bundle.yaml", BUNDLE),
+            ("manifests/base/base.yaml", base),
+        ],
+    )
+}
+
+/// Names of the objects of the namespace that were written by a verb, in order.
+fn written(events: &Events, verb: &str, namespace: &str) -> Vec<String> {
+    let events = events.filter(|event| {
+        let object = event.object_ref.as_ref();
+        event.verb == verb
+            && !event.is_dry_run()
+            && event.code() < 300
+            && object.is_some_and(|object| object.namespace == namespace)
+    });
+    let names = events
+        .0
+        .iter()
+        .filter_map(|event| event.object_ref.as_ref());
+    names.map(|object| object.name.clone()).collect()
+}
+
+#[test]
+fn a_release_is_applied_after_what_it_depends_on_and_goes_before_it() {
+    let fleet = fleet("depends", "[base]", &config_map("base", "first"));
+    let apply = |fleet: &Fleet| {
+        let run = fleet.run(&["apply", "depends", "--yes", "--verbose"]);
+        run.ended_with(0)
+    };
+    let (run, events) = fleet.watched(apply);
+    run.says("release base is carried out and ready first");
+    assert_eq!(written(&events, "patch", "depends"), ["base", "web"]);
+    // Both are there: nothing has to be said any more.
+    let run = apply(&fleet);
+    assert!(!run.stderr.contains("ready first"), "{}", run.shown());
+
+    // Whoever is needed does not go.
+    fleet
+        .run(&["uninstall", "depends/base", "--yes"])
+        .ended_with(7)
+        .says("release depends.web depends on it: take that one away first");
+    assert!(fleet.exists(&["configmap", "base", "-n", "depends"]));
+
+    fleet.set_environment(&format!(
+        "cluster: {{id: {}}}\nreleases: []\n{CONSENT}",
+        fleet.cluster_id()
+    ));
+    fleet.commit();
+    let (run, events) = fleet.watched(apply);
+    run.says("release depends.web, which depends on it, goes first");
+    assert_eq!(written(&events, "delete", "depends"), ["web", "base"]);
+}
+
+#[test]
+fn nothing_is_begun_behind_a_release_that_is_not_ready() {
+    // No pod is ever scheduled here.
+    let never = deployment("base").replace("replicas: 0", "replicas: 1");
+    let fleet = fleet("depends-late", "[base]", &never);
+    fleet
+        .apply()
+        .ended_with(6)
+        .says("release depends-late.web was not begun: it depends on release base");
+    let web = || fleet.exists(&["configmap", "web", "-n", "depends-late"]);
+    assert!(!web());
+    fleet.writes_nothing(|fleet| {
+        for command in ["plan", "apply"] {
+            let mut args = vec![command, "depends-late/web"];
+            args.extend((command == "apply").then_some("--yes"));
+            fleet
+                .run(&args)
+                .ended_with(7)
+                .says("it depends on release base, which is not at ")
+                .says("environments/depends-late.yaml:5");
+        }
+    });
+    fleet.edit("manifests/base/base.yaml", "replicas: 1", "replicas: 0");
+    fleet.commit();
+    fleet.applied();
+    assert!(web());
+}
+
+#[test]
+fn what_was_reached_is_kept_while_a_dependency_is_not_ready() {
+    let fleet = fleet("depends-kept", "[base]", &deployment("base"));
+    fleet.applied();
+    fleet.edit("manifests/base/base.yaml", "replicas: 0", "replicas: 1");
+    fleet.commit();
+    fleet
+        .run(&["apply", "depends-kept/base", "--yes"])
+        .ended_with(6);
+    fleet.kubectl(&[
+        "patch",
+        "configmap",
+        "web",
+        "-n",
+        "depends-kept",
+        "-p",
+        r#"{"data":{"k":"mine"}}"#,
+    ]);
+    fleet
+        .run(&["apply", "depends-kept/web", "--yes"])
+        .ended_with(0);
+    let value = fleet.field(&["configmap", "web", "-n", "depends-kept"], "{.data.k}");
+    assert_eq!(value, "first");
+    // A change waits.
+    fleet.edit("manifests/web/web.yaml", "k: first", "k: second");
+    fleet.commit();
+    fleet
+        .run(&["apply", "depends-kept/web", "--yes"])
+        .ended_with(7);
+}
+
+#[test]
+fn an_object_of_anybody_is_ready_when_its_expression_holds() {
+    let needs = "[{kind: ConfigMap, name: flag, ready: \"data.on == 'yes'\"}]";
+    let fleet = fleet("depends-flag", needs, &config_map("base", "first"));
+    fleet.kubectl(&["create", "namespace", "depends-flag"]);
+    let apply = || fleet.run(&["apply", "depends-flag", "--yes"]);
+    apply()
+        .ended_with(7)
+        .says("it depends on ConfigMap/depends-flag/flag, which does not exist");
+    let namespace = ["-n", fleet.environment];
+    let flag = |args: &[&str]| drop(fleet.kubectl(&[args, &namespace].concat()));
+    flag(&["create", "configmap", "flag", "--from-literal=on=no"]);
+    apply()
+        .ended_with(7)
+        .says("which is not ready: `data.on == 'yes'` does not hold");
+    assert!(!fleet.exists(&["configmap", "web", "-n", "depends-flag"]));
+    flag(&[
+        "patch",
+        "configmap",
+        "flag",
+        "-p",
+        r#"{"data":{"on":"yes"}}"#,
+    ]);
+    apply().ended_with(0);
+    assert!(fleet.exists(&["configmap", "web", "-n", "depends-flag"]));
+}

@@ -1,0 +1,82 @@
+//! The loop carries out what was approved, and nothing else.
+
+use crate::fleet::Fleet;
+use crate::loop_run::{Loop, fleet};
+
+const RELEASE: &str = "release.pleach.dev/loop-approved.web";
+
+fn approve(fleet: &Fleet, digest: &str) {
+    let approval = format!("pleach.dev/approved={digest}");
+    fleet.kubectl(&["annotate", "--overwrite", RELEASE, &approval]);
+}
+
+/// The digest that `pleach plan` shows for the commit.
+fn effects(fleet: &Fleet) -> String {
+    let plan = fleet.plan();
+    let digest = plan["effects"].as_str().unwrap().to_owned();
+    fleet
+        .run(&["plan", fleet.environment])
+        .says(&format!("effects {digest}"));
+    digest
+}
+
+fn unapproved(running: &Loop) -> f64 {
+    running.number(
+        "pleach_looks_total{environment=\"loop-approved\",release=\"web\",result=\"unapproved\"}",
+    )
+}
+
+#[test]
+fn a_plan_is_carried_out_when_its_effects_are_approved() {
+    let fleet = fleet("loop-approved", "{interval: 1h, approval: digest}");
+    let running = fleet.runs();
+    let said = fleet.until_condition("Stalled", "AwaitingApproval");
+    let first = effects(&fleet);
+    for part in [
+        format!("waits for approval of {first}: 1 to create (create ConfigMap/loop-approved/web)"),
+        format!(
+            "kubectl annotate --overwrite releases.pleach.dev loop-approved.web pleach.dev/approved={first}"
+        ),
+    ] {
+        assert!(said.contains(&part), "{said}");
+    }
+    assert_eq!(fleet.value(), None);
+    // Not this one.
+    approve(&fleet, "sha256:00");
+    let said = fleet.until("the other digest", |fleet| {
+        let (_, message) = fleet.condition("Stalled")?;
+        message
+            .contains("what is approved is sha256:00")
+            .then_some(message)
+    });
+    assert!(said.contains(&first), "{said}");
+    assert_eq!(fleet.value(), None);
+    approve(&fleet, &first);
+    fleet.until_value("first");
+    fleet.until_not("Stalled");
+
+    // What was reached is kept without asking.
+    let patch = r#"{"data":{"k":"mine"}}"#;
+    fleet.kubectl(&[
+        "patch",
+        "configmap",
+        "web",
+        "-n",
+        fleet.environment,
+        "-p",
+        patch,
+    ]);
+    fleet.until_value("first");
+
+    // The next one is another one.
+    let before = unapproved(&running);
+    fleet.push_value("first", "second");
+    running.pushed();
+    fleet.until("a look", |_| (unapproved(&running) > before).then_some(()));
+    fleet.until_condition("Stalled", "AwaitingApproval");
+    assert_eq!(fleet.value().as_deref(), Some("first"));
+    approve(&fleet, &effects(&fleet));
+    fleet.until_value("second");
+    fleet.until_not("Stalled");
+    running.stopped();
+}

@@ -1,0 +1,217 @@
+//! The loop sees what others change when they change it.
+
+use std::collections::BTreeSet;
+use std::time::{Duration, Instant};
+
+use pleach_testkit::audit::Events;
+
+use crate::fleet::{Fleet, object_writes};
+use crate::loop_run::{Loop, fleet};
+use crate::rights::Team;
+use crate::samples::{config_map, deployment};
+
+/// From the change until it is taken back.
+const AT_ONCE: Duration = Duration::from_secs(2);
+
+/// A release of two `ConfigMap`s and a Deployment, brought about by the loop.
+/// Nothing is looked at again by the clock.
+fn deployed(environment: &'static str, more: &str) -> (Fleet, Loop) {
+    let fleet = fleet(environment, "{interval: 1h}");
+    let other = [
+        config_map("other", "first"),
+        deployment("idle"),
+        more.to_owned(),
+    ];
+    fleet.write("manifests/web/other.yaml", &other.join("---\n"));
+    fleet.push("more");
+    let running = fleet.runs();
+    until_ready(&fleet);
+    (fleet, running)
+}
+
+pub(crate) fn until_ready(fleet: &Fleet) {
+    let release = format!("release.pleach.dev/{}.web", fleet.environment);
+    fleet.until("the record", |fleet| {
+        let release = fleet.get(&[&release])?;
+        (release["status"]["record"]["ready"] == true).then_some(())
+    });
+}
+
+fn data(fleet: &Fleet, name: &str) -> String {
+    let args = [
+        "configmap",
+        name,
+        "-n",
+        fleet.environment,
+        "--ignore-not-found",
+    ];
+    fleet.field(&args, "{.data.k}")
+}
+
+/// The objects of the release that were asked for or written; those of whole
+/// kinds have no name.
+fn touched(fleet: &Fleet, events: &Events) -> BTreeSet<String> {
+    let objects = events
+        .0
+        .iter()
+        .filter_map(|event| event.object_ref.as_ref());
+    objects
+        .filter(|object| ["configmaps", "deployments"].contains(&object.resource.as_str()))
+        .filter(|object| object.namespace.is_empty() || object.namespace == fleet.environment)
+        .map(|object| format!("{}/{}", object.resource, object.name))
+        .collect()
+}
+
+#[test]
+fn drift_of_one_object_is_corrected_at_once_with_requests_for_it_only() {
+    let (fleet, running) = deployed("loop-watch", "");
+    let namespace = ["-n", fleet.environment];
+    let cases: [&[&str]; 4] = [
+        &[
+            "patch",
+            "configmap",
+            "web",
+            "-p",
+            r#"{"data":{"k":"mine"}}"#,
+        ],
+        &["delete", "configmap", "web"],
+        &[
+            "label",
+            "configmap",
+            "web",
+            "applyset.kubernetes.io/part-of-",
+        ],
+        &["annotate", "configmap", "web", "pleach.dev/desired-"],
+    ];
+    for case in cases {
+        let before = uid_and_version(&fleet);
+        let (took, events) = fleet.watched(|fleet| {
+            fleet.kubectl(&[case, &namespace].concat());
+            let since = Instant::now();
+            fleet.until("the correction", |fleet| {
+                let live = fleet.get(&["configmap", "web", "-n", fleet.environment])?;
+                let metadata = &live["metadata"];
+                let is_ours = live["data"]["k"] == "first"
+                    && metadata["labels"]["applyset.kubernetes.io/part-of"].is_string()
+                    && metadata["annotations"]["pleach.dev/desired"].is_string();
+                (is_ours && uid_and_version(fleet) != before).then_some(())
+            });
+            let took = since.elapsed();
+            until_ready(fleet);
+            took
+        });
+        assert!(took < AT_ONCE, "{case:?}: {took:?}");
+        let touched = touched(&fleet, &events);
+        let expected = BTreeSet::from(["configmaps/web".to_owned()]);
+        assert_eq!(touched, expected, "{case:?}");
+        assert_eq!(object_writes(&events).len(), 1, "{case:?}");
+    }
+    // What nobody has as a member is nobody's concern.
+    assert_eq!(data(&fleet, "other"), "first");
+    running.stopped();
+}
+
+fn uid_and_version(fleet: &Fleet) -> String {
+    let args = [
+        "configmap",
+        "web",
+        "-n",
+        fleet.environment,
+        "--ignore-not-found",
+    ];
+    fleet.field(&args, "{.metadata.uid} {.metadata.resourceVersion}")
+}
+
+#[test]
+fn an_autoscaler_is_not_fought() {
+    let autoscaler = "\
+apiVersion: autoscaling/v2
+kind: HorizontalPodAutoscaler
+metadata: {name: idle}
+spec: {scaleTargetRef: {apiVersion: apps/v1, kind: Deployment, name: idle}, maxReplicas: 5}
+";
+    let (fleet, running) = deployed("loop-scaled", autoscaler);
+    let unchanged = || {
+        running.number(
+            "pleach_looks_total{environment=\"loop-scaled\",release=\"web\",result=\"unchanged\"}",
+        )
+    };
+    let before = unchanged();
+    let (_, events) = fleet.watched(|fleet| {
+        fleet.kubectl(&[
+            "scale",
+            "deployment",
+            "idle",
+            "--replicas=2",
+            "-n",
+            "loop-scaled",
+        ]);
+        fleet.until("a look", |_| (unchanged() > before).then_some(()));
+    });
+    assert_eq!(object_writes(&events), [""; 0]);
+    let replicas = fleet.field(
+        &["deployment", "idle", "-n", "loop-scaled"],
+        "{.spec.replicas}",
+    );
+    assert_eq!(replicas, "2");
+    running.stopped();
+}
+
+#[test]
+fn drift_that_is_only_reported_is_told_at_once_and_taken_back_at_once() {
+    let fleet = fleet("loop-told", "{interval: 1h, drift: report}");
+    let running = fleet.runs();
+    until_ready(&fleet);
+    let patch = |value: &str| {
+        let patch = format!(r#"{{"data":{{"k":"{value}"}}}}"#);
+        let manager = "--field-manager=ann";
+        fleet.kubectl(&[
+            "patch",
+            "configmap",
+            "web",
+            "-n",
+            "loop-told",
+            "-p",
+            &patch,
+            manager,
+        ]);
+    };
+    patch("mine");
+    fleet.until_condition("Drifted", "ChangedByOthers");
+    patch("first");
+    fleet.until_not("Drifted");
+    running.stopped();
+}
+
+#[test]
+fn who_has_rights_in_one_namespace_sees_what_changes_there() {
+    let team = Team::new("loop-team", "namespaced.yaml", "pleach", &["loop-team"]);
+    let fleet = &team.fleet;
+    let id = fleet.field(&["namespace", "loop-team"], "{.metadata.uid}");
+    fleet.extend_environment(&format!("cluster: {{id: {id}}}\nsync: {{interval: 1h}}\n"));
+    fleet.push("start");
+    let running = fleet.runs();
+    let map = |name: &str, path: &str| {
+        let args = ["configmap", name, "-n", "loop-team", "--ignore-not-found"];
+        fleet.field(&args, path)
+    };
+    fleet.until("the record", |_| {
+        (map("loop-team.shop", "{.data.ready}") == "True").then_some(())
+    });
+    let patch = r#"{"data":{"color":"mine"}}"#;
+    fleet.kubectl(&[
+        "patch",
+        "configmap",
+        "settings",
+        "-n",
+        "loop-team",
+        "-p",
+        patch,
+    ]);
+    let since = Instant::now();
+    fleet.until("the correction", |_| {
+        (map("settings", "{.data.color}") == "red").then_some(())
+    });
+    assert!(since.elapsed() < AT_ONCE, "{:?}", since.elapsed());
+    running.stopped();
+}

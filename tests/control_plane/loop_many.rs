@@ -1,0 +1,95 @@
+//! Many releases in one loop ask the cluster together.
+
+use std::fmt::Write as _;
+
+use jiff::Timestamp;
+use pleach_testkit::audit::Events;
+
+use crate::fleet::{Fleet, settled};
+use crate::loop_run::{Loop, fleet};
+use crate::shared;
+
+/// Runs the loop as a user of its own, from its start.
+#[track_caller]
+fn runs_as(fleet: &mut Fleet, user: &str) -> (Loop, Timestamp) {
+    let since = Timestamp::now();
+    let kubeconfig = shared().kubeconfig_for_user(user, &["system:masters"]);
+    fleet.through(kubeconfig.unwrap());
+    (fleet.runs(), since)
+}
+
+/// What a user asked for, without watches, which stay open.
+fn asked_by(user: &str, since: Timestamp) -> Events {
+    let events = settled(shared()).since(since);
+    events.filter(|event| event.user.username == user && event.verb != "watch")
+}
+
+fn synced(running: &Loop, environment: &str) -> usize {
+    let (_, text) = running.get("/metrics");
+    let start = format!("pleach_release_synced{{environment=\"{environment}\"");
+    let lines = text.lines().filter(|line| line.starts_with(&start));
+    lines.filter(|line| line.ends_with(" 1")).count()
+}
+
+#[test]
+fn after_a_restart_each_kind_is_listed_once_for_all_releases() {
+    const RELEASES: usize = 12;
+    let mut fleet = fleet("many-again", "{interval: 1h}");
+    fleet.remove("manifests/web/web.yaml");
+    fleet.write(
+        "manifests/web/web.yaml.j2",
+        "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: {{ release.name }}}\ndata: {k: first}\n---\napiVersion: v1\nkind: Service\nmetadata: {name: {{ release.name }}}\nspec: {ports: [{port: 80}]}\n",
+    );
+    let mut releases = String::new();
+    for number in 1..RELEASES {
+        writeln!(
+            releases,
+            "  - {{name: web-{number}, bundle: web, namespace: many-again}}"
+        )
+        .unwrap();
+    }
+    fleet.edit_environment("releases:\n", &format!("releases:\n{releases}"));
+    fleet.push("many");
+    let (running, _) = runs_as(&mut fleet, "many-first-loop");
+    fleet.until("all releases", |_| {
+        (synced(&running, "many-again") == RELEASES).then_some(())
+    });
+    running.stopped();
+
+    let (running, since) = runs_as(&mut fleet, "many-again-loop");
+    fleet.until("all releases", |_| {
+        (synced(&running, "many-again") == RELEASES).then_some(())
+    });
+    running.stopped();
+    let asked = asked_by("many-again-loop", since);
+    assert_eq!(asked.writes().to_string(), "");
+    assert_eq!(asked.dry_runs().to_string(), "");
+    for kind in ["configmaps", "services", "releases"] {
+        let lists = asked.filter(|event| {
+            let object = event.object_ref.as_ref();
+            let of_kind =
+                object.is_some_and(|object| object.resource == kind && object.namespace.is_empty());
+            event.verb == "list" && of_kind
+        });
+        // The watch of what people ask for begins with a list of its own.
+        let wanted = if kind == "releases" { 1..=3 } else { 1..=1 };
+        assert!(wanted.contains(&lists.0.len()), "{kind}: {asked}");
+    }
+    // The namespace of each release, what is said of it, and what one of them costs.
+    assert!(asked.0.len() <= 2 * RELEASES + 24, "{asked}");
+
+    // What one of them lost is seen, and only that is written.
+    let (running, since) = runs_as(&mut fleet, "many-drift-loop");
+    fleet.until("all releases", |_| {
+        (synced(&running, "many-again") == RELEASES).then_some(())
+    });
+    fleet.kubectl(&["delete", "configmap", "web-3", "-n", "many-again"]);
+    fleet.run(&["sync", "many-again/web-3"]).ended_with(0);
+    fleet.until("the correction", |fleet| {
+        let there = fleet.exists(&["configmap", "web-3", "-n", "many-again"]);
+        there.then_some(())
+    });
+    running.stopped();
+    let written = crate::fleet::object_writes(&asked_by("many-drift-loop", since));
+    assert_eq!(written, ["patch configmaps many-again/web-3 201"]);
+}

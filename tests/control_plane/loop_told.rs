@@ -1,0 +1,155 @@
+//! Who is told what the loop does: Events, and webhooks of others.
+
+use std::collections::BTreeSet;
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::net::{SocketAddr, TcpListener};
+use std::sync::{Arc, Mutex};
+
+use serde_json::Value;
+
+use crate::fleet::{Fleet, leaks};
+use crate::loop_drift::until_ready;
+use crate::loop_run::fleet;
+use crate::samples::config_map;
+
+/// A webhook of somebody, which is out of order at first.
+struct Webhook {
+    address: SocketAddr,
+    bodies: Arc<Mutex<Vec<String>>>,
+}
+
+impl Webhook {
+    fn start() -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let bodies: Arc<Mutex<Vec<String>>> = Arc::default();
+        let taken = Arc::clone(&bodies);
+        std::thread::spawn(move || {
+            for (number, stream) in listener.incoming().enumerate() {
+                let mut stream = stream.unwrap();
+                let mut reader = BufReader::new(stream.try_clone().unwrap());
+                let mut length = 0;
+                loop {
+                    let mut line = String::new();
+                    reader.read_line(&mut line).unwrap();
+                    let line = line.trim().to_lowercase();
+                    if let Some(said) = line.strip_prefix("content-length:") {
+                        length = said.trim().parse().unwrap();
+                    }
+                    if line.is_empty() {
+                        break;
+                    }
+                }
+                let mut body = vec![0; length];
+                reader.read_exact(&mut body).unwrap();
+                let status = if number == 0 { "503 Busy" } else { "200 OK" };
+                let answer =
+                    format!("HTTP/1.1 {status}\r\ncontent-length: 0\r\nconnection: close\r\n\r\n");
+                stream.write_all(answer.as_bytes()).unwrap();
+                if number > 0 {
+                    taken.lock().unwrap().push(String::from_utf8(body).unwrap());
+                }
+            }
+        });
+        Self { address, bodies }
+    }
+
+    fn bodies(&self) -> Vec<String> {
+        self.bodies.lock().unwrap().clone()
+    }
+
+    fn until(&self, fleet: &Fleet, count: usize) -> Vec<String> {
+        fleet.until("a notification", |_| {
+            let bodies = self.bodies();
+            (bodies.len() >= count).then_some(bodies)
+        })
+    }
+}
+
+/// Reasons of the Events about the release.
+fn events(fleet: &Fleet) -> BTreeSet<String> {
+    let field = format!(
+        "--field-selector=involvedObject.name={}.web",
+        fleet.environment
+    );
+    let path = "-o=jsonpath={range .items[*]}{.reason} {end}";
+    let reasons = fleet.kubectl(&["get", "events", "-n", "default", &field, path]);
+    reasons.split_whitespace().map(str::to_owned).collect()
+}
+
+#[test]
+fn people_are_told_once_per_change_of_state() {
+    let fleet = fleet("loop-heard", "{interval: 1s}");
+    let webhook = Webhook::start();
+    let path = "/a-path-that-nobody-may-see";
+    let url = fleet.file("url", &format!("http://{}{path}\n", webhook.address));
+    let repository = fleet.repo.path().to_str().unwrap().to_owned();
+    let text = fleet.configuration_text(&repository, "");
+    let told = format!(
+        "notifications:\n  - webhook:\n      urlFile: {url}\n      template: '{{\"text\": {{{{ (release ~ \" \" ~ cause ~ \": \" ~ message) | tojson }}}}}}'\n    on: [deployed, failed, drifted]\n"
+    );
+    let config = fleet.file("loop.yaml", &(text + &told));
+    let running = fleet.runs_with(&["--config", &config]);
+    until_ready(&fleet);
+    let said = |body: &str| -> String {
+        let body: Value = serde_json::from_str(body).unwrap();
+        body["text"].as_str().unwrap().to_owned()
+    };
+    // It was out of order, and was called again.
+    let bodies = webhook.until(&fleet, 1);
+    assert_eq!(said(&bodies[0]), "web deployed: ");
+
+    let patch = r#"{"data":{"k":"mine"}}"#;
+    fleet.kubectl(&[
+        "patch",
+        "configmap",
+        "web",
+        "-n",
+        fleet.environment,
+        "-p",
+        patch,
+    ]);
+    let bodies = webhook.until(&fleet, 2);
+    assert!(said(&bodies[1]).starts_with("web drifted: "), "{bodies:?}");
+
+    // The server refuses it, again and again: that is told once.
+    let refused = config_map("Not_A_Name", "x");
+    let secret = format!(
+        "apiVersion: v1\nkind: Secret\nmetadata: {{name: s}}\nstringData: {{k: {}}}\n---\n",
+        crate::fleet::PLANTED
+    );
+    fleet.write("manifests/web/bad.yaml", &(secret + &refused));
+    fleet.push("bad");
+    let bodies = webhook.until(&fleet, 3);
+    assert!(said(&bodies[2]).starts_with("web failed: "), "{bodies:?}");
+    let looks = || {
+        let result = |result: &str| {
+            running.number(&format!(
+                "pleach_looks_total{{environment=\"loop-heard\",release=\"web\",result=\"{result}\"}}"
+            ))
+        };
+        result("failed") + result("refused")
+    };
+    let before = looks();
+    fleet.until("more looks", |_| (looks() > before + 2.0).then_some(()));
+    assert_eq!(webhook.bodies().len(), 3, "{:?}", webhook.bodies());
+    fleet.remove("manifests/web/bad.yaml");
+    fleet.push_value("first", "second");
+    let bodies = webhook.until(&fleet, 4);
+    assert_eq!(said(&bodies[3]), "web deployed: ");
+    assert_eq!(leaks(&bodies.join("\n")), None);
+
+    let seen = events(&fleet);
+    for reason in ["Deployed", "DriftCorrected"] {
+        assert!(seen.contains(reason), "{seen:?}");
+    }
+    assert!(
+        seen.contains("Refused") || seen.contains("SyncFailed"),
+        "{seen:?}"
+    );
+    // Who describes the release finds them.
+    let described = fleet.kubectl(&["describe", "release.pleach.dev", "loop-heard.web"]);
+    assert!(described.contains("DriftCorrected"), "{described}");
+    let run = running.stopped();
+    assert!(!run.stderr.contains(path), "{}", run.stderr);
+}

@@ -1,0 +1,421 @@
+//! An operator with a custom resource, as `manifests/depot` has it, on a control
+//! plane where its pods answer: installed, upgraded by both triggers, taken away,
+//! dead, and without a right that it needs.
+
+use std::path::Path;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use pleach::io::throwaway::{ControlPlane, Network, Options};
+use pleach_testkit::audit::Events;
+use pleach_testkit::control_plane::binaries;
+use pleach_testkit::demo::copy_example;
+use pleach_testkit::isolated;
+use pleach_testkit::world::Operator;
+use tokio::runtime::Runtime;
+
+use crate::fleet::{self, Fleet, object_writes};
+
+/// The example, installed by a repository, with who lives in the pods.
+struct Scene {
+    fleet: Fleet,
+    plane: &'static ControlPlane,
+    operator: Operator,
+    runtime: Runtime,
+}
+
+impl Scene {
+    /// `install` pins the version of the product, or leaves it to the operator.
+    fn start(environment: &'static str, install: &str) -> Self {
+        let plane = pleach_testkit::control_plane::start(Options {
+            binaries: binaries(),
+            controllers: true,
+            scheduler: true,
+            nodes: 1,
+            network: Network::Namespace,
+        });
+        let plane: &'static ControlPlane = Box::leak(Box::new(plane.unwrap()));
+        let release = format!(
+            "  - name: depot\n    bundle: depot\n    namespace: depot\n    timeout: 40s\n    version: v1.0.0\n    values: {{install: \"{install}\"}}\n"
+        );
+        let none: [(&str, &str); 0] = [];
+        let fleet = Fleet::on(plane, environment, &release, &none);
+        let project = Path::new(env!("CARGO_MANIFEST_DIR"));
+        copy_example(project, fleet.repo.path()).unwrap();
+        fleet.commit();
+        let runtime = Runtime::new().unwrap();
+        let operator = runtime
+            .block_on(Operator::start(plane.kubeconfig()))
+            .unwrap();
+        Self {
+            fleet,
+            plane,
+            operator,
+            runtime,
+        }
+    }
+
+    /// Everything that anybody asked of the server while something was done.
+    fn all<T>(&self, act: impl FnOnce(&Fleet) -> T) -> (T, Events) {
+        let since = Timestamp::now();
+        let done = act(&self.fleet);
+        (done, fleet::settled(self.plane).since(since))
+    }
+
+    /// Nothing was refused to the operator, and its own world was sound.
+    fn end(self) {
+        let events = fleet::settled(self.plane).by_agent("depot-operator");
+        let refused = events.filter(|event| event.code() == 403);
+        assert_eq!(refused.to_string(), "");
+        self.runtime.block_on(self.operator.stop()).unwrap();
+    }
+}
+
+/// Changes the environment and commits that.
+fn change(fleet: &Fleet, from: &str, to: &str) {
+    fleet.edit_environment(from, to);
+    fleet.commit();
+}
+
+/// What the custom resource says: phase, what is installed, and by which operator.
+fn told(fleet: &Fleet) -> String {
+    fleet.field(
+        &["depots.depot.example.org", "depot", "-n", "depot"],
+        "{.status.phase} {.status.observedVersion} {.status.operatorVersion}",
+    )
+}
+
+/// The image of a Deployment, without its registry.
+fn image(fleet: &Fleet, name: &str) -> String {
+    let path = "{.spec.template.spec.containers[0].image}";
+    let image = fleet.field(&["deployment", name, "-n", "depot"], path);
+    image.strip_prefix("docker.io/depot/").unwrap().to_owned()
+}
+
+/// Changes that succeeded, with who made them: `pleach patch deployments/depot-operator`.
+fn written(events: &Events) -> Vec<String> {
+    let events = events.writes();
+    let events = events.0.iter().filter(|event| event.code() < 400);
+    events
+        .filter_map(|event| {
+            let object = event.object_ref.as_ref()?;
+            let who = event.user_agent.split('/').next()?;
+            (object.subresource.is_empty() && ["pleach", "depot-operator"].contains(&who))
+                .then(|| format!("{who} {} {}/{}", event.verb, object.resource, object.name))
+        })
+        .collect()
+}
+
+/// These changes were made, the last of each after the last of the one before.
+#[track_caller]
+fn in_order(written: &[String], expected: &[&str]) {
+    let place = |one: &&str| written.iter().rposition(|written| written == one);
+    let places: Vec<Option<usize>> = expected.iter().map(place).collect();
+    assert!(
+        places.iter().all(Option::is_some) && places.is_sorted(),
+        "{expected:#?}\n{places:?}\n{written:#?}"
+    );
+}
+
+#[test]
+fn an_operand_follows_its_operator_or_a_pin_and_goes_before_it() {
+    let name = "operator::an_operand_follows_its_operator_or_a_pin_and_goes_before_it";
+    if !isolated::inside(name).unwrap() {
+        return;
+    }
+    let scene = Scene::start("harbor", "");
+    let fleet = &scene.fleet;
+
+    // Who gives rights has them before he is asked to.
+    let (run, events) = scene.all(Fleet::applied);
+    run.says("release harbor.depot v1.0.0: deployed");
+    assert_eq!(told(fleet), "Deployed v1.0.0 v1.0.0");
+    in_order(
+        &written(&events),
+        &[
+            "pleach patch customresourcedefinitions/depots.depot.example.org",
+            "pleach patch clusterrolebindings/depot-operator",
+            "pleach patch deployments/depot-operator",
+            "pleach patch validatingwebhookconfigurations/depots.depot.example.org",
+            "pleach patch depots/depot",
+            "depot-operator create customresourcedefinitions/parcels.depot.example.org",
+            "depot-operator create clusterroles/depot-api",
+            "depot-operator create deployments/depot-api",
+        ],
+    );
+    fleet.writes_nothing(Fleet::applied);
+
+    // Locked to the operator: where the operator goes, its operand goes.
+    change(fleet, "version: v1.0.0", "version: v1.1.0");
+    let (_, events) = scene.all(Fleet::applied);
+    assert_eq!(told(fleet), "Deployed v1.1.0 v1.1.0");
+    assert_eq!(image(fleet, "depot-api"), "api:v1.1.0");
+    in_order(
+        &written(&events),
+        &[
+            "pleach patch clusterroles/depot-operator",
+            "pleach patch deployments/depot-operator",
+            "pleach patch depots/depot",
+            "depot-operator patch clusterroles/depot-api",
+            "depot-operator patch deployments/depot-api",
+        ],
+    );
+
+    // Pinned to what the operator installed before. The plan waits for it, and not
+    // for what the status still says of the former spec.
+    change(fleet, "install: \"\"", "install: v1.0.0");
+    scene.operator.hang(true);
+    change(fleet, "timeout: 40s", "timeout: 3s");
+    fleet
+        .apply()
+        .ended_with(6)
+        .says("failed Depot.depot.example.org/depot/depot: not ready after")
+        .says("its controller has seen generation");
+    assert_eq!(image(fleet, "depot-api"), "api:v1.1.0");
+    scene.operator.hang(false);
+    change(fleet, "timeout: 3s", "timeout: 40s");
+    fleet.applied();
+    assert_eq!(told(fleet), "Deployed v1.0.0 v1.1.0");
+    assert_eq!(image(fleet, "depot-api"), "api:v1.0.0");
+
+    // The pin moves in git: nothing but the custom resource is written.
+    change(fleet, "install: v1.0.0", "install: v1.1.0");
+    let (_, events) = fleet.watched(Fleet::applied);
+    assert_eq!(
+        object_writes(&events),
+        ["patch depot.example.org depots depot/depot 200"]
+    );
+    assert_eq!(told(fleet), "Deployed v1.1.0 v1.1.0");
+    assert_eq!(image(fleet, "depot-api"), "api:v1.1.0");
+
+    // Back: first what is installed, then who installs it.
+    fleet.edit_environment("install: v1.1.0", "install: v1.0.0");
+    change(
+        fleet,
+        "version: v1.1.0\n",
+        "version: v1.0.0\n    rollback: {from: v1.1.0, to: v1.0.0}\n",
+    );
+    let (_, events) = scene.all(Fleet::applied);
+    assert_eq!(told(fleet), "Deployed v1.0.0 v1.0.0");
+    in_order(
+        &written(&events),
+        &[
+            "pleach patch depots/depot",
+            "pleach patch deployments/depot-operator",
+        ],
+    );
+
+    // What users have made keeps the release.
+    let parcel = "apiVersion: depot.example.org/v1\nkind: Parcel\nmetadata: {name: mine, namespace: default}\n";
+    let parcel = fleet.file("parcel.yaml", parcel);
+    fleet.kubectl(&["apply", "-f", &parcel]);
+    let uninstall = ["uninstall", "harbor/depot", "--yes"];
+    fleet
+        .writes_nothing(|fleet| fleet.run(&uninstall).ended_with(7))
+        .says("parcel mine is in store");
+    fleet.kubectl(&["delete", "-f", &parcel]);
+
+    // The custom resource goes while its operator answers and cleans up.
+    let (run, events) = scene.all(|fleet| fleet.run(&uninstall).ended_with(0));
+    run.says("release harbor.depot v1.0.0: uninstalled")
+        .says("kept CustomResourceDefinition.apiextensions.k8s.io/depots.depot.example.org: ")
+        .says("kept CustomResourceDefinition.apiextensions.k8s.io/parcels.depot.example.org: ");
+    in_order(
+        &written(&events),
+        &[
+            "pleach delete depots/depot",
+            "depot-operator delete deployments/depot-api",
+            "depot-operator delete clusterroles/depot-api",
+            "depot-operator patch depots/depot",
+            "pleach delete validatingwebhookconfigurations/depots.depot.example.org",
+            "pleach delete deployments/depot-operator",
+            "pleach delete services/depot-operator",
+            "pleach delete secrets/depot-operator-certs",
+            "pleach delete clusterroles/depot-operator",
+        ],
+    );
+    for gone in ["deployment/depot-api", "secret/depot-operator-certs"] {
+        assert!(!fleet.exists(&["-n", "depot", gone]), "{gone}");
+    }
+    for kept in ["depots", "parcels"] {
+        assert!(fleet.exists(&["crd", &format!("{kept}.depot.example.org")]));
+    }
+    scene.end();
+}
+
+/// What the program deleted, in the order of the answers.
+fn deleted(events: &Events) -> Vec<String> {
+    let lines = object_writes(events).into_iter();
+    lines.filter(|line| line.starts_with("delete ")).collect()
+}
+
+#[test]
+fn an_operator_that_is_dead_holds_the_end_until_it_is_back() {
+    let name = "operator::an_operator_that_is_dead_holds_the_end_until_it_is_back";
+    if !isolated::inside(name).unwrap() {
+        return;
+    }
+    let scene = Scene::start("wreck", "");
+    let fleet = &scene.fleet;
+    fleet.applied();
+    let replicas = |count: &str| {
+        let count = format!("--replicas={count}");
+        fleet.kubectl(&["scale", "-n=depot", "deployment/depot-operator", &count]);
+    };
+    replicas("0");
+    let pods = ["wait", "-n=depot", "pod", "-l=app=depot-operator"];
+    fleet.kubectl(&[&pods[..], &["--for=delete", "--timeout=60s"]].concat());
+
+    // What is dead already goes first: it would refuse to let the finalizer go.
+    let uninstall = ["uninstall", "wreck/depot", "--yes", "--timeout", "4s"];
+    let (run, events) = fleet.watched(|fleet| fleet.run(&uninstall).ended_with(6));
+    run.says("failed Depot.depot.example.org/depot/depot: not gone after")
+        .says("it waits for depot.example.org/operands (set by depot-operator); Deployment.apps/depot/depot-operator has no ready pods")
+        .says("the controller that set depot.example.org/operands has to take it off; pleach never does");
+    assert_eq!(
+        deleted(&events),
+        [
+            "delete admissionregistration.k8s.io validatingwebhookconfigurations depots.depot.example.org 200",
+            "delete depot.example.org depots depot/depot 200",
+        ]
+    );
+    std::thread::sleep(Duration::from_secs(8));
+    fleet
+        .run(&["doctor"])
+        .ended_with(1)
+        .says("[object-stuck]")
+        .says("Depot.depot.example.org/depot/depot")
+        .says("Deployment.apps/depot/depot-operator has no ready pods");
+    for left in [
+        "deployment/depot-api",
+        "deployment/depot-operator",
+        "sa/depot-operator",
+    ] {
+        assert!(fleet.exists(&["-n", "depot", left]), "{left}");
+    }
+
+    // Back, it cleans up. What it made at run time goes with consent.
+    replicas("1");
+    let operator = ["-n=depot", "deployment/depot-operator", "--timeout=60s"];
+    fleet.kubectl(&[&["rollout", "status"], &operator[..]].concat());
+    fleet.extend_environment(
+        "consent: [{action: delete, kind: CustomResourceDefinition, name: parcels.depot.example.org, release: depot, from: v1.0.0}]\n",
+    );
+    fleet.commit();
+    fleet
+        .run(&["uninstall", "wreck/depot", "--yes"])
+        .ended_with(0)
+        .says("release wreck.depot v1.0.0: uninstalled");
+    assert!(!fleet.exists(&["-n", "depot", "deployment/depot-api"]));
+    assert!(!fleet.exists(&["crd", "parcels.depot.example.org"]));
+    assert!(fleet.exists(&["crd", "depots.depot.example.org"]));
+
+    // One that hangs holds what leaves git in the same way.
+    fleet.applied();
+    assert_eq!(told(fleet), "Deployed v1.0.0 v1.0.0");
+    scene.operator.hang(true);
+    fleet.remove("manifests/depot/v1.0.0/depot.yaml.j2");
+    change(fleet, "timeout: 40s", "timeout: 3s");
+    let (run, events) = fleet.watched(|fleet| fleet.apply().ended_with(6));
+    run.says("failed Depot.depot.example.org/depot/depot: not gone after")
+        .says("it waits for depot.example.org/operands (set by depot-operator)");
+    assert_eq!(
+        deleted(&events),
+        ["delete depot.example.org depots depot/depot 200"]
+    );
+    assert!(fleet.exists(&["-n", "depot", "deployment/depot-api"]));
+    scene.operator.hang(false);
+    change(fleet, "timeout: 3s", "timeout: 40s");
+    fleet.applied();
+    assert!(!fleet.exists(&["-n", "depot", "deployment/depot-api"]));
+    fleet.writes_nothing(Fleet::applied);
+    scene.end();
+}
+
+const PARCELS: &str = "  - {apiGroups: [depot.example.org], resources: [parcels], verbs: [get, list, watch, update]}\n";
+const LEASES: &str =
+    "  - {apiGroups: [coordination.k8s.io], resources: [leases], verbs: [get, create, update]}\n";
+
+#[test]
+fn an_operator_gives_no_right_that_it_lacks() {
+    let name = "operator::an_operator_gives_no_right_that_it_lacks";
+    if !isolated::inside(name).unwrap() {
+        return;
+    }
+    let scene = Scene::start("customs", "v1.0.0");
+    let fleet = &scene.fleet;
+    let access = "manifests/depot/v1.1.0/access.yaml";
+    fleet.applied();
+
+    // Operator and pin in one commit. The former operator would refuse the pin; it
+    // is not asked: that comes after its successor.
+    fleet.edit(access, PARCELS, "");
+    fleet.edit_environment("install: \"v1.0.0\"", "install: v1.1.0");
+    change(fleet, "version: v1.0.0", "version: v1.1.0");
+    fleet
+        .writes_nothing(|fleet| fleet.apply().ended_with(7))
+        .says("ServiceAccount/depot/depot-operator writes it at run time and could not any more")
+        .says("object: ClusterRole.rbac.authorization.k8s.io/depot-api")
+        .says(r#""resources":["parcels"]"#)
+        .says("{action: override, check: operator-cannot-grant, kind: ClusterRole, name: depot-api, release: depot, from: v1.0.0, to: v1.1.0, reason: …}")
+        .says("nothing was written");
+
+    // What the new version gives beyond that nobody can know before: the server
+    // refuses it, and the custom resource says so.
+    fleet.edit(
+        access,
+        "---\napiVersion: rbac.authorization.k8s.io/v1\nkind: ClusterRoleBinding",
+        &format!(
+            "{PARCELS}---\napiVersion: rbac.authorization.k8s.io/v1\nkind: ClusterRoleBinding"
+        ),
+    );
+    fleet.edit(access, LEASES, "");
+    change(fleet, "timeout: 40s", "timeout: 10s");
+    let (run, events) = fleet.watched(Fleet::apply);
+    run.ended_with(6)
+        .says("failed Depot.depot.example.org/depot/depot: not ready after")
+        .says("Available=False (Refused): ")
+        .says("attempting to grant RBAC permissions not currently held");
+    assert_eq!(deleted(&events), [""; 0]);
+    assert_eq!(told(fleet), "Deploying v1.0.0 v1.1.0");
+    assert_eq!(image(fleet, "depot-operator"), "operator:v1.1.0");
+    assert_eq!(image(fleet, "depot-api"), "api:v1.0.0");
+
+    // Given what it needs, it gets on.
+    fleet.edit(access, PARCELS, &format!("{PARCELS}{LEASES}"));
+    change(fleet, "timeout: 10s", "timeout: 40s");
+    fleet
+        .applied()
+        .says("release customs.depot v1.1.0: deployed");
+    assert_eq!(told(fleet), "Deployed v1.1.0 v1.1.0");
+    assert_eq!(image(fleet, "depot-api"), "api:v1.1.0");
+
+    // A field that only the new definition knows is no mistake either.
+    fleet.edit(
+        "manifests/depot/v1.1.0/api.yaml",
+        "replicas: {type: integer}",
+        "replicas: {type: integer}\n                keep: {type: integer}",
+    );
+    fleet.edit(
+        "manifests/depot/v1.1.0/depot.yaml.j2",
+        "replicas: 2",
+        "replicas: 2\n  keep: 10",
+    );
+    fleet.commit();
+    fleet
+        .run(&[
+            "plan",
+            "customs",
+            "--explain",
+            "Depot.depot.example.org/depot/depot",
+        ])
+        .ended_with(0)
+        .says(
+            "not verified by the server: refused by the former version, which is replaced before",
+        );
+    fleet.applied();
+    let depot = ["depots.depot.example.org", "depot", "-n", "depot"];
+    assert_eq!(fleet.field(&depot, "{.spec.keep}"), "10");
+    fleet.writes_nothing(Fleet::applied);
+    scene.runtime.block_on(scene.operator.stop()).unwrap();
+}

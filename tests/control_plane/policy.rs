@@ -1,0 +1,468 @@
+//! Every refusal by policy: exit code 7, the rule by its name, a way out, and
+//! nothing written, as the audit log has it.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+
+use pleach_testkit::faults::{Answer, Fault, FaultProxy, Rule};
+use rstest::rstest;
+
+use crate::fleet::Fleet;
+use crate::samples::{BUNDLE, config_map, deployment};
+use crate::shared;
+
+/// The rules of [`every_refusal_exits_7_and_nothing_is_written`].
+const TRIED: [&str; 20] = [
+    "wrong-cluster",
+    "other-repository",
+    "other-tooling",
+    "version-path",
+    "older-version",
+    "direction-unknown",
+    "kubernetes-version",
+    "version-stored",
+    "version-recorded",
+    "definition-identity",
+    "field-in-use",
+    "objects-unread",
+    "namespace-missing",
+    "unrecorded-move",
+    "check-failed",
+    "prune-cap",
+    "not-adopted",
+    "foreign-apply-set",
+    "immutable-field",
+    "operator-cannot-grant",
+];
+
+/// Rules that other tests try.
+const ELSEWHERE: [&str; 1] = [
+    // tests/control_plane/adoption.rs: an active Flux and an active Argo CD.
+    "owned-by-deployer",
+];
+
+/// A release `web` that can go from v1.0.0 to v1.1.0, not applied yet.
+fn two_versions(environment: &'static str, first: &str, second: &str) -> Fleet {
+    let release = format!(
+        "  - {{name: web, bundle: web, version: v1.0.0, namespace: {environment}, timeout: 20s}}\n"
+    );
+    let files = [
+        ("manifests/web/bundle.yaml", BUNDLE),
+        ("manifests/web/v1.0.0/web.yaml", first),
+        ("manifests/web/v1.1.0/web.yaml", second),
+    ];
+    let fleet = Fleet::new(environment, &release, &files);
+    fleet.kubectl(&["create", "namespace", environment]);
+    fleet
+}
+
+/// The same, applied in the first version, and the second one pinned.
+fn upgrading(environment: &'static str, first: &str, second: &str) -> Fleet {
+    let fleet = two_versions(environment, first, second);
+    fleet.applied();
+    upgrade(&fleet);
+    fleet
+}
+
+fn upgrade(fleet: &Fleet) {
+    fleet.edit_environment("version: v1.0.0", "version: v1.1.0");
+    fleet.commit();
+}
+
+/// One object, of another value in each version.
+fn settings(environment: &'static str) -> Fleet {
+    upgrading(
+        environment,
+        &config_map("settings", "a"),
+        &config_map("settings", "b"),
+    )
+}
+
+/// What version.yaml, or bundle.yaml, says beside its first lines.
+fn says(fleet: &Fleet, file: &str, kind: &str, text: &str) {
+    let text = format!("apiVersion: pleach.dev/v1alpha1\nkind: {kind}\n{text}\n");
+    fleet.write(&format!("manifests/web/{file}"), &text);
+    fleet.commit();
+}
+
+fn group(environment: &str) -> String {
+    format!("{environment}.policy.example.org")
+}
+
+/// Defines Gears with versions, of which the first is stored, and one field.
+fn gears(environment: &str, scope: &str, versions: &[&str], field: &str) -> String {
+    let group = group(environment);
+    let versions: Vec<String> = versions
+        .iter()
+        .enumerate()
+        .map(|(index, name)| {
+            format!(
+                "{{name: {name}, served: true, storage: {}, schema: {{openAPIV3Schema: {{type: object, properties: {{spec: {{type: object, properties: {{{field}: {{type: string}}}}}}}}}}}}}}",
+                index == 0
+            )
+        })
+        .collect();
+    format!(
+        "apiVersion: apiextensions.k8s.io/v1\nkind: CustomResourceDefinition\nmetadata: {{name: gears.{group}}}\nspec:\n  group: {group}\n  scope: {scope}\n  names: {{plural: gears, singular: gear, kind: Gear}}\n  versions: [{}]\n",
+        versions.join(", ")
+    )
+}
+
+/// Definitions that change while somebody has a Gear of `version`.
+fn definitions(environment: &'static str, first: &str, second: &str, version: &str) -> Fleet {
+    let fleet = two_versions(environment, first, second);
+    fleet.applied();
+    let gear = format!(
+        "apiVersion: {}/{version}\nkind: Gear\nmetadata: {{name: mine, namespace: {environment}}}\nspec: {{a: x}}\n",
+        group(environment)
+    );
+    let file = fleet.file("gear.yaml", &gear);
+    fleet.kubectl(&["create", "-f", &file]);
+    upgrade(&fleet);
+    fleet
+}
+
+fn wrong_cluster(environment: &'static str) -> Fleet {
+    let fleet = settings(environment);
+    let wrong = "00000000-0000-0000-0000-000000000000";
+    fleet.edit_environment(&fleet.cluster_id(), wrong);
+    fleet.commit();
+    fleet
+}
+
+fn other_repository(environment: &'static str) -> Fleet {
+    let fleet = settings(environment);
+    fleet.edit("pleach.yaml", &format!("id: {environment}"), "id: stranger");
+    fleet.commit();
+    fleet
+}
+
+fn other_tooling(environment: &'static str) -> Fleet {
+    let fleet = settings(environment);
+    let release = format!("{environment}.web");
+    let tooling = "applyset.kubernetes.io/tooling=kubectl/v1.36.3";
+    fleet.kubectl(&["annotate", "--overwrite", "release", &release, tooling]);
+    fleet
+}
+
+fn version_path(environment: &'static str) -> Fleet {
+    let fleet = settings(environment);
+    says(
+        &fleet,
+        "v1.1.0/version.yaml",
+        "BundleVersion",
+        "upgradesFrom: '>=1.0.5'",
+    );
+    fleet
+}
+
+fn older_version(environment: &'static str) -> Fleet {
+    let fleet = settings(environment);
+    fleet.applied();
+    fleet.edit_environment("version: v1.1.0", "version: v1.0.0");
+    fleet.commit();
+    fleet
+}
+
+fn direction_unknown(environment: &'static str) -> Fleet {
+    let fleet = settings(environment);
+    let web = config_map("settings", "c");
+    fleet.write("manifests/web/spring/web.yaml", &web);
+    says(&fleet, "spring/version.yaml", "BundleVersion", "");
+    fleet.edit_environment("version: v1.1.0", "version: spring");
+    fleet.commit();
+    fleet
+}
+
+fn kubernetes_version(environment: &'static str) -> Fleet {
+    let fleet = settings(environment);
+    says(
+        &fleet,
+        "v1.1.0/version.yaml",
+        "BundleVersion",
+        "kubernetes: '>=9.0'",
+    );
+    fleet
+}
+
+fn version_stored(environment: &'static str) -> Fleet {
+    let definition = |version| gears(environment, "Namespaced", &[version], "a");
+    definitions(
+        environment,
+        &definition("v1beta1"),
+        &definition("v1"),
+        "v1beta1",
+    )
+}
+
+fn version_recorded(environment: &'static str) -> Fleet {
+    let definition = |versions: &[&str]| gears(environment, "Namespaced", versions, "a");
+    let both = definition(&["v1", "v1beta1"]);
+    definitions(environment, &both, &definition(&["v1"]), "v1beta1")
+}
+
+fn definition_identity(environment: &'static str) -> Fleet {
+    let definition = |scope| gears(environment, scope, &["v1"], "a");
+    definitions(
+        environment,
+        &definition("Namespaced"),
+        &definition("Cluster"),
+        "v1",
+    )
+}
+
+fn field_in_use(environment: &'static str) -> Fleet {
+    let definition = |field| gears(environment, "Namespaced", &["v1"], field);
+    definitions(environment, &definition("a"), &definition("b"), "v1")
+}
+
+fn objects_unread(environment: &'static str) -> Fleet {
+    let mut fleet = field_in_use(environment);
+    let proxy = FaultProxy::start(shared().kubeconfig()).unwrap();
+    let forbidden = Answer::status(
+        http::StatusCode::FORBIDDEN,
+        "Forbidden",
+        "gears is forbidden",
+    );
+    let lists = Rule::on(
+        |seen| {
+            let is_list = seen.method == "GET" && seen.path.ends_with("/gears");
+            is_list && !seen.query.contains("labelSelector")
+        },
+        Fault::Answer(forbidden),
+    );
+    proxy.add(lists.times(1000));
+    fleet.through(proxy.kubeconfig());
+    // It answers for as long as the test lasts.
+    std::mem::forget(proxy);
+    fleet
+}
+
+fn namespace_missing(environment: &'static str) -> Fleet {
+    let fleet = settings(environment);
+    fleet.edit_environment(
+        &format!("namespace: {environment}"),
+        "namespace: nowhere-at-all, createNamespace: false",
+    );
+    fleet.commit();
+    fleet
+}
+
+fn unrecorded_move(environment: &'static str) -> Fleet {
+    let fleet = two_versions(environment, &deployment("shop"), &deployment("shop"));
+    let former = format!("{environment}-former");
+    fleet.kubectl(&["create", "namespace", &former]);
+    let file = fleet.file("shop.yaml", &deployment("shop"));
+    fleet.kubectl(&["apply", "-n", &former, "-f", &file]);
+    let moves = format!("moves: [{{from: {former}, to: {environment}}}]");
+    says(&fleet, "bundle.yaml", "Bundle", &moves);
+    fleet
+}
+
+fn check_failed(environment: &'static str) -> Fleet {
+    let fleet = settings(environment);
+    let check = format!(
+        "checks: [{{name: quiet, forEach: {{kind: ConfigMap, namespace: {environment}}}, require: \"item.metadata.name == 'nothing'\", message: there is something}}]"
+    );
+    says(&fleet, "v1.1.0/version.yaml", "BundleVersion", &check);
+    fleet
+}
+
+fn prune_cap(environment: &'static str) -> Fleet {
+    let all: Vec<String> = (0..7)
+        .map(|number| config_map(&format!("map-{number}"), "v"))
+        .collect();
+    upgrading(environment, &all.join("---\n"), &all[0])
+}
+
+/// Somebody else has an object of the name already.
+fn taken(environment: &'static str, metadata: &str) -> Fleet {
+    let fleet = settings(environment);
+    let theirs = format!(
+        "apiVersion: v1\nkind: ConfigMap\nmetadata: {{name: theirs, namespace: {environment}{metadata}}}\ndata: {{k: theirs}}\n"
+    );
+    let file = fleet.file("theirs.yaml", &theirs);
+    fleet.kubectl(&["create", "-f", &file]);
+    fleet.write(
+        "manifests/web/v1.1.0/theirs.yaml",
+        &config_map("theirs", "ours"),
+    );
+    fleet.commit();
+    fleet
+}
+
+fn not_adopted(environment: &'static str) -> Fleet {
+    taken(environment, "")
+}
+
+fn foreign_apply_set(environment: &'static str) -> Fleet {
+    let label = "applyset.kubernetes.io/part-of: applyset-of-others-v1";
+    let fleet = taken(environment, &format!(", labels: {{{label}}}"));
+    // Leave to adopt is none for what another set has.
+    fleet.edit_environment("timeout: 20s", "timeout: 20s, adopt: [kubectl-create]");
+    fleet.commit();
+    fleet
+}
+
+fn immutable_field(environment: &'static str) -> Fleet {
+    let first = deployment("shop");
+    let second = first.replace("app: shop", "app: other");
+    let fleet = upgrading(environment, &first, &second);
+    fleet.extend_environment("protect: [{group: apps, kind: Deployment}]\n");
+    fleet.commit();
+    fleet
+}
+
+fn operator_cannot_grant(environment: &'static str) -> Fleet {
+    let release = |resources: &str| {
+        format!(
+            "\
+apiVersion: v1
+kind: ServiceAccount
+metadata: {{name: operator}}
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: Role
+metadata: {{name: operator}}
+rules:
+  - {{apiGroups: [rbac.authorization.k8s.io], resources: [roles], verbs: [get, create, update]}}
+  - {{apiGroups: [\"\"], resources: [{resources}], verbs: [get]}}
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: RoleBinding
+metadata: {{name: operator}}
+roleRef: {{apiGroup: rbac.authorization.k8s.io, kind: Role, name: operator}}
+subjects: [{{kind: ServiceAccount, name: operator}}]
+"
+        )
+    };
+    let fleet = upgrading(environment, &release("pods, secrets"), &release("pods"));
+    let made = [
+        "create",
+        "role",
+        "made",
+        "--verb=get",
+        "--resource=pods,secrets",
+    ];
+    fleet.kubectl(&[&made[..], &["-n", environment]].concat());
+    let declared = "runtimeObjects: [{kind: Role, name: made, optional: true}]";
+    says(&fleet, "bundle.yaml", "Bundle", declared);
+    fleet
+}
+
+#[rstest]
+#[case(
+    "wrong-cluster",
+    wrong_cluster,
+    "correct cluster.id in the environment file"
+)]
+#[case("other-repository", other_repository, "or the repository that owns it")]
+#[case("other-tooling", other_tooling, "kubectl annotate --overwrite")]
+#[case("version-path", version_path, "no way leads there from v1.0.0")]
+#[case(
+    "older-version",
+    older_version,
+    "`rollback: {from: v1.1.0, to: v1.0.0}`"
+)]
+#[case(
+    "direction-unknown",
+    direction_unknown,
+    "say `direction: forward` or `direction: reverse`"
+)]
+#[case(
+    "kubernetes-version",
+    kubernetes_version,
+    "pin a version that is for it"
+)]
+#[case("version-stored", version_stored, "from: v1beta1, to: v1}]`")]
+#[case("version-recorded", version_recorded, "from: v1beta1, to: v1}]`")]
+#[case(
+    "definition-identity",
+    definition_identity,
+    "give the new kind another name, or to lose the objects, add to `consent`"
+)]
+#[case("field-in-use", field_in_use, "{action: override, check: field-in-use")]
+#[case("objects-unread", objects_unread, "see to it that they can be listed")]
+#[case(
+    "namespace-missing",
+    namespace_missing,
+    "create it, or set createNamespace: true"
+)]
+#[case(
+    "unrecorded-move",
+    unrecorded_move,
+    "adopt the version that is installed first"
+)]
+#[case(
+    "check-failed",
+    check_failed,
+    "{action: override, check: quiet, release: web, from: v1.0.0, to: v1.1.0, reason: …}"
+)]
+#[case(
+    "prune-cap",
+    prune_cap,
+    "{action: prune, release: web, from: v1.0.0, to: v1.1.0, count: 6}"
+)]
+#[case("not-adopted", not_adopted, "add `adopt: [")]
+#[case(
+    "foreign-apply-set",
+    foreign_apply_set,
+    "remove it from the other set, or from this release"
+)]
+#[case(
+    "immutable-field",
+    immutable_field,
+    "{action: recreate, kind: Deployment"
+)]
+#[case(
+    "operator-cannot-grant",
+    operator_cannot_grant,
+    "or the verb `escalate` on roles"
+)]
+fn every_refusal_exits_7_and_nothing_is_written(
+    #[case] rule: &'static str,
+    #[case] scene: fn(&'static str) -> Fleet,
+    #[case] way_out: &str,
+) {
+    assert!(TRIED.contains(&rule));
+    let environment: &'static str = format!("no-{rule}").leak();
+    let fleet = scene(environment);
+    let run = fleet.writes_nothing(|fleet| fleet.apply().ended_with(7));
+    run.says(way_out).says("nothing was written");
+    // Programs find the rule by its name.
+    let plan = fleet.plan();
+    let findings = plan["findings"].as_array().unwrap();
+    let errors: Vec<&serde_json::Value> = findings
+        .iter()
+        .filter(|finding| finding["severity"] == "error")
+        .collect();
+    assert!(!errors.is_empty(), "{plan:#}");
+    for error in &errors {
+        assert_eq!(error["code"], rule, "{plan:#}");
+        assert!(error["hint"].is_string(), "{plan:#}");
+    }
+    fleet.writes_nothing(Fleet::diff).ended_with(7);
+}
+
+#[test]
+fn every_rule_of_the_page_is_tried() {
+    let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/plan.md");
+    #[expect(clippy::disallowed_methods, reason = "a page of the project itself")]
+    let page = std::fs::read_to_string(page).unwrap();
+    let (_, table) = page
+        .split_once("## Checks before anything is written")
+        .unwrap();
+    let (table, _) = table.split_once("\n## ").unwrap();
+    let codes = |line: &str| -> Vec<String> {
+        let cell = line.split('|').nth(1).unwrap_or_default();
+        let codes = cell.split('`').skip(1).step_by(2);
+        codes.map(str::to_owned).collect()
+    };
+    let (_, of_policy) = table.split_once("`missing-right`").unwrap();
+    let mut listed: BTreeSet<String> = of_policy.lines().skip(1).flat_map(codes).collect();
+    // What the server does not tell is no refusal by policy.
+    listed.remove("check-unknown");
+    let known = TRIED.iter().chain(&ELSEWHERE).map(ToString::to_string);
+    let known: BTreeSet<String> = known.collect();
+    assert_eq!(listed, known);
+}

@@ -1,0 +1,133 @@
+//! A release that takes over from another one which runs in another namespace
+//! (`movedFrom`): no two of a kind run at the same time.
+
+use crate::fleet::{Fleet, object_writes};
+use crate::samples::{BUNDLE, config_map, deployment};
+use crate::stages::nodes;
+
+/// Where the old release lies, and where the new one does.
+fn places(environment: &str) -> [String; 2] {
+    [format!("{environment}-a"), format!("{environment}-b")]
+}
+
+fn old(environment: &str) -> String {
+    let [place, _] = places(environment);
+    format!("  - {{name: old, bundle: shop, namespace: {place}, timeout: 40s}}\n")
+}
+
+fn new(environment: &str, timeout: &str) -> String {
+    let [_, place] = places(environment);
+    let from = format!("{{environment: {environment}, release: old}}");
+    format!(
+        "  - {{name: new, bundle: shop, namespace: {place}, movedFrom: {from}, timeout: {timeout}}}\n"
+    )
+}
+
+/// A controller that must not run twice; `crash` says what its pods do.
+fn controller(image: &str, crash: &str) -> String {
+    let labels = "metadata: {labels: {app: controller}}";
+    let crashing = format!(
+        "metadata: {{labels: {{app: controller}}, annotations: {{testkit.pleach.dev/crash: \"{crash}\"}}}}"
+    );
+    let workload = deployment("controller")
+        .replace("replicas: 0", "replicas: 1")
+        .replace(labels, &crashing)
+        .replace("controller:1", image);
+    [workload, config_map("settings", "v")].join("---\n")
+}
+
+fn fleet(environment: &'static str) -> Fleet {
+    let files = [
+        ("manifests/shop/bundle.yaml", BUNDLE.to_owned()),
+        (
+            "manifests/shop/app.yaml",
+            controller("controller:1", "false"),
+        ),
+    ];
+    let fleet = Fleet::on(nodes(), environment, &old(environment), &files);
+    for place in places(environment) {
+        fleet.kubectl(&["create", "namespace", &place]);
+    }
+    fleet.applied();
+    fleet
+}
+
+/// How many pods a controller has in a place, those on their way out aside.
+fn running(fleet: &Fleet, place: &str) -> usize {
+    let pods = fleet
+        .get(&["pods", "-l", "app=controller", "-n", place])
+        .unwrap();
+    let pods = pods["items"].as_array().unwrap().iter();
+    pods.filter(|pod| pod["metadata"]["deletionTimestamp"].is_null())
+        .count()
+}
+
+#[test]
+fn what_hands_over_stops_before_its_successor_starts() {
+    let fleet = fleet("succeed");
+    let [a, b] = places("succeed");
+    fleet.edit_environment(&old("succeed"), &new("succeed", "40s"));
+    fleet.commit();
+    fleet
+        .run(&["plan", "succeed"])
+        .ended_with(0)
+        .says(&format!(
+            "it is emptied before Deployment.apps/{b}/controller takes over"
+        ))
+        .says("of release succeed.old; what takes over from it lies in another namespace");
+    let (_, events) = fleet.watched(Fleet::applied);
+    let writes = object_writes(&events);
+    let at = |start: &str| {
+        let position = writes.iter().position(|line| line.starts_with(start));
+        position.unwrap_or_else(|| panic!("no {start}: {writes:#?}"))
+    };
+    let emptied = at(&format!("patch deployments {a}/controller"));
+    let started = at(&format!("patch deployments {b}/controller"));
+    let deleted = at(&format!("delete deployments {a}/controller"));
+    assert!(emptied < started && started < deleted, "{writes:#?}");
+    assert_eq!((running(&fleet, &a), running(&fleet, &b)), (0, 1));
+    assert!(!fleet.exists(&["deployment", "controller", "-n", &a]));
+    // The rest of the old release waits for the consent to its end.
+    assert!(fleet.exists(&["cm", "settings", "-n", &a]));
+    assert!(fleet.exists(&["release", "succeed.old"]));
+    fleet.applied();
+    fleet.writes_nothing(Fleet::applied);
+    fleet.extend_environment("consent: [{action: uninstall, release: old}]\n");
+    fleet.commit();
+    fleet.applied();
+    assert!(!fleet.exists(&["release", "succeed.old"]));
+    assert_eq!(running(&fleet, &b), 1);
+}
+
+#[test]
+fn what_hands_over_runs_again_when_its_successor_does_not() {
+    let fleet = fleet("fallback");
+    let [a, b] = places("fallback");
+    fleet.edit_environment(&old("fallback"), &new("fallback", "6s"));
+    fleet.write(
+        "manifests/shop/app.yaml",
+        &controller("controller:2", "true"),
+    );
+    fleet.commit();
+    fleet
+        .apply()
+        .ended_with(6)
+        .says(&format!("Deployment.apps/{b}/controller"));
+    let replicas = |place: &str| {
+        let controller = ["deployment", "controller", "-n", place];
+        fleet.field(&controller, "{.spec.replicas}")
+    };
+    assert_eq!(replicas(&a), "1");
+    // The next run takes over, and starts with what it stopped with.
+    fleet.edit_environment(&new("fallback", "6s"), &new("fallback", "40s"));
+    fleet.write(
+        "manifests/shop/app.yaml",
+        &controller("controller:3", "false"),
+    );
+    fleet.commit();
+    fleet.applied();
+    assert!(!fleet.exists(&["deployment", "controller", "-n", &a]));
+    assert_eq!(running(&fleet, &b), 1);
+    let journal = "configmap/fallback.new.journal";
+    assert!(!fleet.exists(&[journal, "-n", "pleach-system"]));
+}

@@ -1,0 +1,266 @@
+//! Commits that have to be signed, by the programs that people sign with.
+
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::PathBuf;
+use std::process::Command;
+
+use pleach::io::git::mirror::{Auth, Fetched, Mirror, Remote};
+use pleach_testkit::repository::TestRepo;
+use pleach_testkit::ssh_server::make_key;
+use tempfile::TempDir;
+
+const BRANCH: &str = "env/a";
+
+/// A repository whose commits are signed in many ways.
+struct Scene {
+    repo: TestRepo,
+    folder: TempDir,
+    mirror: Mirror,
+}
+
+impl Scene {
+    fn new() -> Self {
+        let repo = TestRepo::new([("pleach.yaml", "first")]).unwrap();
+        let folder = tempfile::tempdir().unwrap();
+        let mirror = Mirror::new(Remote {
+            url: repo.path().to_str().unwrap().to_owned(),
+            auth: Auth::Anonymous,
+            keys: Some(folder.path().join("keys")),
+        });
+        Self {
+            repo,
+            folder,
+            mirror,
+        }
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    fn trust(&self, keys: &str) {
+        std::fs::write(self.path("keys"), keys).unwrap();
+    }
+
+    /// A key of ssh, as a line of an allowed signers file.
+    fn ssh_key(&self, name: &str) -> String {
+        make_key(&self.path(name)).unwrap();
+        let key = std::fs::read_to_string(self.path(&format!("{name}.pub"))).unwrap();
+        format!("{name}@example.org namespaces=\"git\" {key}")
+    }
+
+    fn sign_by_ssh(&self, name: &str) -> String {
+        let key = format!("user.signingkey={}", self.path(name).display());
+        self.sign(&["-c", "gpg.format=ssh", "-c", &key])
+    }
+
+    /// Commits with a signature, and gives the branch that commit.
+    fn sign(&self, settings: &[&str]) -> String {
+        let commit = ["commit", "--quiet", "--allow-empty", "-S", "-m", "signed"];
+        self.repo.git(&["add", "--all"]).unwrap();
+        self.repo.git(&[settings, &commit[..]].concat()).unwrap();
+        self.point("HEAD")
+    }
+
+    fn point(&self, commit: &str) -> String {
+        self.repo
+            .git(&["branch", "--force", BRANCH, commit])
+            .unwrap();
+        self.repo.git(&["rev-parse", BRANCH]).unwrap()
+    }
+
+    /// The same commit with another message: the signature stays as it was.
+    fn tamper(&self) -> String {
+        let commit = self.repo.git(&["cat-file", "commit", BRANCH]).unwrap();
+        let other = commit.replace("signed", "something else");
+        assert_ne!(commit, other);
+        std::fs::write(self.path("tampered"), other).unwrap();
+        let path = self.path("tampered");
+        let tampered = ["hash-object", "-t", "commit", "-w", path.to_str().unwrap()];
+        let id = self.repo.git(&tampered).unwrap();
+        self.point(&id)
+    }
+
+    fn fetch(&mut self) -> Fetched {
+        self.mirror.fetch(|branch| branch == BRANCH).unwrap()
+    }
+
+    /// What is wrong with the commit of the branch.
+    fn wrong(&mut self) -> Option<String> {
+        let fetched = self.fetch();
+        assert_eq!(fetched.heads.len(), 1);
+        fetched.distrusted.get(BRANCH).cloned()
+    }
+
+    #[track_caller]
+    fn assert_wrong(&mut self, commit: &str, parts: &[&str]) {
+        let wrong = self.wrong().unwrap();
+        let start = format!(
+            "commit {} of branch {BRANCH} is not trusted: ",
+            &commit[..7]
+        );
+        assert!(wrong.starts_with(&start), "{wrong}");
+        for part in parts {
+            assert!(wrong.contains(part), "{part}: {wrong}");
+        }
+    }
+}
+
+/// A home of gpg with one key, and a program that signs with it.
+struct Gpg {
+    folder: TempDir,
+    /// Options by which it takes another time for now.
+    time: Vec<&'static str>,
+}
+
+impl Gpg {
+    fn new(name: &str, time: &[&'static str], lifetime: &str) -> Self {
+        let gpg = Self {
+            folder: tempfile::tempdir().unwrap(),
+            time: time.to_vec(),
+        };
+        let private = std::fs::Permissions::from_mode(0o700);
+        std::fs::set_permissions(gpg.folder.path(), private).unwrap();
+        let user = format!("{name} <{name}@example.org>");
+        gpg.run(&["--quick-gen-key", &user, "ed25519", "sign", lifetime]);
+        let program = format!(
+            "#!/bin/sh\nexec gpg --homedir '{}' --batch {} \"$@\"\n",
+            gpg.folder.path().display(),
+            gpg.time.join(" ")
+        );
+        std::fs::write(gpg.program(), program).unwrap();
+        let runnable = std::fs::Permissions::from_mode(0o755);
+        std::fs::set_permissions(gpg.program(), runnable).unwrap();
+        gpg
+    }
+
+    fn program(&self) -> PathBuf {
+        self.folder.path().join("sign")
+    }
+
+    fn run(&self, args: &[&str]) -> String {
+        let output = Command::new("gpg")
+            .arg("--homedir")
+            .arg(self.folder.path())
+            .args(["--batch", "--passphrase", ""])
+            .args(&self.time)
+            .args(args)
+            .output()
+            .unwrap();
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "gpg {args:?}: {said}");
+        String::from_utf8(output.stdout).unwrap()
+    }
+
+    fn public(&self) -> String {
+        self.run(&["--armor", "--export"])
+    }
+
+    fn sign(&self, scene: &Scene) -> String {
+        let program = format!("gpg.program={}", self.program().display());
+        scene.sign(&["-c", &program, "-c", "user.signingkey=example.org"])
+    }
+}
+
+impl Drop for Gpg {
+    fn drop(&mut self) {
+        // It would stay until it notices that its home is gone.
+        let mut command = Command::new("gpgconf");
+        command.arg("--homedir").arg(self.folder.path());
+        drop(command.args(["--kill", "gpg-agent"]).output());
+    }
+}
+
+#[test]
+fn commits_signed_by_ssh_keys_are_told_from_others() {
+    let mut scene = Scene::new();
+    let (ann, bob) = (scene.ssh_key("ann"), scene.ssh_key("bob"));
+    scene.trust(&format!("# the team\n{ann}"));
+    scene.sign_by_ssh("ann");
+    assert_eq!(scene.wrong(), None);
+    // By a key that is not among them.
+    let commit = scene.sign_by_ssh("bob");
+    scene.assert_wrong(
+        &commit,
+        &[
+            "it is signed with ED25519 key SHA256:",
+            "is not among the keys of",
+        ],
+    );
+    // The keys are others now.
+    scene.trust(&format!("{ann}{bob}"));
+    assert_eq!(scene.wrong(), None);
+    scene.trust(&ann);
+    scene.assert_wrong(&commit, &["is not among the keys of"]);
+    // Not what was signed.
+    scene.sign_by_ssh("ann");
+    let commit = scene.tamper();
+    scene.assert_wrong(&commit, &["does not hold"]);
+    // Not signed at all: who committed it is told.
+    scene.repo.commit("unsigned").unwrap();
+    let commit = scene.point("HEAD");
+    scene.assert_wrong(
+        &commit,
+        &["tester@example.com committed it without a signature"],
+    );
+    // Back to a commit that was good.
+    scene.sign_by_ssh("ann");
+    assert_eq!(scene.wrong(), None);
+    // A key that may sign files may not sign commits.
+    scene.trust(&ann.replace("namespaces=\"git\"", "namespaces=\"file\""));
+    assert!(scene.wrong().is_some());
+}
+
+#[test]
+fn commits_signed_by_openpgp_keys_are_told_from_others() {
+    let mut scene = Scene::new();
+    let ann = Gpg::new("ann", &[], "0");
+    let bob = Gpg::new("bob", &[], "0");
+    scene.trust(&ann.public());
+    ann.sign(&scene);
+    assert_eq!(scene.wrong(), None);
+    let commit = scene.tamper();
+    scene.assert_wrong(
+        &commit,
+        &[
+            "its signature with OpenPGP key ",
+            "(ann <ann@example.org>)",
+            "the commit is not what was signed",
+        ],
+    );
+    let commit = bob.sign(&scene);
+    scene.assert_wrong(
+        &commit,
+        &["it is signed with OpenPGP key ", "is not among the keys of"],
+    );
+    // Keys of both kinds in one file.
+    let carl = scene.ssh_key("carl");
+    scene.trust(&format!("{}{carl}{}", ann.public(), bob.public()));
+    assert_eq!(scene.wrong(), None);
+    scene.sign_by_ssh("carl");
+    assert_eq!(scene.wrong(), None);
+}
+
+#[test]
+fn a_key_that_expired_signs_nothing() {
+    let mut scene = Scene::new();
+    let old = Gpg::new("old", &["--faked-system-time", "20200101T000000"], "1y");
+    scene.trust(&old.public());
+    let commit = old.sign(&scene);
+    scene.assert_wrong(&commit, &["the key has expired"]);
+}
+
+#[test]
+fn keys_that_cannot_be_read_trust_nobody() {
+    let mut scene = Scene::new();
+    let ann = scene.ssh_key("ann");
+    let commit = scene.sign_by_ssh("ann");
+    let file = scene.path("keys").to_str().unwrap().to_owned();
+    scene.assert_wrong(&commit, &["the keys cannot be read", &file]);
+    for keys in ["", "no keys\n", "-----BEGIN PGP PUBLIC KEY BLOCK-----\nx\n"] {
+        scene.trust(keys);
+        scene.assert_wrong(&commit, &["ED25519 key SHA256:"]);
+    }
+    scene.trust(&ann);
+    assert_eq!(scene.wrong(), None);
+}
