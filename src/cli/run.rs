@@ -34,7 +34,7 @@ use crate::io::git::app::GithubApp;
 use crate::io::git::mirror::{Auth, Fetched, Mirror, Remote};
 use crate::server::hooks::{self, Hook};
 use crate::server::metrics::Metrics;
-use crate::server::notifications::{Notifier, Target};
+use crate::server::notifications::{self, Notifier};
 use crate::server::{self, ServerError, probes};
 
 /// How long somebody else who applies a release is waited for: longer than it takes
@@ -127,7 +127,7 @@ struct Plan {
     listen: Option<SocketAddr>,
     metrics: Option<SocketAddr>,
     drift_watch: bool,
-    told: Vec<Target>,
+    told: Vec<notifications::Target>,
 }
 
 pub(crate) async fn run(ui: &mut Ui, ctx: &Context, args: RunArgs) -> Result<Exit, CliError> {
@@ -363,7 +363,7 @@ fn from_file(ctx: &Context, path: &Path) -> Result<Plan, CliError> {
         told: said
             .notifications
             .into_iter()
-            .map(|notification| Target {
+            .map(|notification| notifications::Target {
                 address: folder.join(&notification.url_file),
                 notification,
             })

@@ -55,7 +55,7 @@ impl Report {
         match self.verdict {
             Verdict::Fine => self.summary.clone(),
             Verdict::Refused => format!("would be refused: {}", self.summary),
-            Verdict::Invalid => format!("cannot be rendered: {}", self.summary),
+            Verdict::Invalid => format!("cannot be rendered; the rest: {}", self.summary),
         }
     }
 

@@ -96,6 +96,11 @@ impl Cluster {
         }
     }
 
+    /// Whether both came from the same connecting: they share its credentials.
+    pub fn is_same(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.server, &other.server)
+    }
+
     /// The address of the API server, for messages.
     pub fn server(&self) -> &str {
         &self.server

@@ -36,9 +36,12 @@ const TRIED: [&str; 20] = [
 ];
 
 /// Rules that other tests try.
-const ELSEWHERE: [&str; 1] = [
+const ELSEWHERE: [&str; 3] = [
     // tests/control_plane/adoption.rs: an active Flux and an active Argo CD.
     "owned-by-deployer",
+    // tests/control_plane/depends.rs: releases that need each other.
+    "dependency-not-ready",
+    "still-needed",
 ];
 
 /// A release `web` that can go from v1.0.0 to v1.1.0, not applied yet.

@@ -57,10 +57,6 @@ impl Api {
         let bind = tokio::net::TcpListener::bind("127.0.0.1:0");
         let listener = runtime.block_on(bind).unwrap();
         let url = format!("http://{}", listener.local_addr().unwrap());
-        #[expect(
-            clippy::disallowed_methods,
-            reason = "ends with the runtime of the test"
-        )]
         let _serving = runtime.spawn(async move { axum::serve(listener, router).await });
         Self {
             url,

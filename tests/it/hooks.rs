@@ -215,6 +215,10 @@ async fn probes_and_metrics_answer() {
             reason: "Contested".to_owned(),
             message: String::new(),
         },
+        LoopEvent::Led {
+            environment: environment.clone(),
+            leads: true,
+        },
         LoopEvent::Previewed {
             repository: repository.clone(),
             number: 7,

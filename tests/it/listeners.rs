@@ -38,10 +38,6 @@ impl Served {
         listening.limits = limits;
         let (address, stop) = (listening.address, CancellationToken::new());
         let serving = listening.serve(router, stop.clone());
-        #[expect(
-            clippy::disallowed_methods,
-            reason = "ends with the runtime of the test"
-        )]
         let _serving = runtime.spawn(serving);
         Self {
             address,

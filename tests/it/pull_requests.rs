@@ -421,7 +421,10 @@ fn a_hostile_change_is_told_and_delays_nobody() {
     let fine = hosted.push(8, "manifests/web/web.yaml", &config_map("second"));
     let staging = "origin/main:refs/heads/env/staging";
     hosted.repo.git(&["fetch", "--quiet", "origin"]).unwrap();
-    hosted.repo.git(&["push", "--quiet", "origin", staging]).unwrap();
+    hosted
+        .repo
+        .git(&["push", "--quiet", "origin", staging])
+        .unwrap();
     hosted.open(7, &hostile, "env/staging");
     hosted.open(8, &fine, "env/staging");
     let running = hosted.runs();

@@ -19,7 +19,7 @@ use std::time::Duration;
 
 use futures::StreamExt as _;
 use futures::stream::{LocalBoxStream, SelectAll};
-use pleach_domain::object::{GroupKind, ObjectId, labels};
+use pleach_domain::object::{Digest, GroupKind, ObjectId, labels};
 use serde_json::Value;
 use tokio::sync::{Notify, mpsc};
 use tokio::task::JoinSet;
@@ -46,10 +46,14 @@ pub(super) struct Watches(Option<Known>);
 /// The connections that somebody has members on.
 #[derive(Debug, Clone)]
 struct Known {
-    members: Arc<Mutex<Vec<(Connection, Weak<Inner>)>>>,
+    members: Arc<Mutex<Vec<(Made, Weak<Inner>)>>>,
     /// Where new ones are handed to, which are followed by nobody yet.
     unfollowed: mpsc::UnboundedSender<Asked>,
 }
+
+/// A connection, and which kubeconfig it was made from: one that changed makes
+/// another.
+type Made = (Connection, Option<Digest>);
 
 /// Members, and the connection that they are on.
 pub(super) type Asked = (Members, Cluster);
@@ -103,9 +107,9 @@ impl Watches {
     }
 
     /// The members on a connection.
-    pub(super) fn on(&self, connection: &Connection, cluster: &Cluster) -> Option<Members> {
+    pub(super) fn on(&self, made: Made, cluster: &Cluster) -> Option<Members> {
         let known = self.0.as_ref()?;
-        let (members, is_new) = known.on(connection);
+        let (members, is_new) = known.on(made);
         if is_new {
             // Nobody follows any more when the loop ends.
             drop(known.unfollowed.send((members.clone(), cluster.clone())));
@@ -116,15 +120,15 @@ impl Watches {
 
 impl Known {
     /// The members on a connection, and whether they are new.
-    fn on(&self, connection: &Connection) -> (Members, bool) {
+    fn on(&self, made: Made) -> (Members, bool) {
         let mut known = self.members.lock().unwrap_or_else(PoisonError::into_inner);
         known.retain(|(_, members)| members.strong_count() > 0);
-        let found = known.iter().find(|(one, _)| one == connection);
+        let found = known.iter().find(|(one, _)| *one == made);
         if let Some(members) = found.and_then(|(_, members)| members.upgrade()) {
             return (Members(members), false);
         }
         let members = Members::default();
-        known.push((connection.clone(), Arc::downgrade(&members.0)));
+        known.push((made, Arc::downgrade(&members.0)));
         (members, true)
     }
 }
@@ -455,20 +459,24 @@ mod tests {
     #[test]
     fn connections_that_are_the_same_share_their_watches() {
         let connection = Connection::new("pleach/0");
+        let made = || (connection.clone(), None);
         let mut other = connection.clone();
         other.user = Some("somebody".to_owned());
         let (watches, _asked) = Watches::new(true);
         let known = watches.0.unwrap();
-        let (first, is_new) = known.on(&connection);
+        let (first, is_new) = known.on(made());
         assert!(is_new);
-        let (again, is_new) = known.on(&connection);
+        let (again, is_new) = known.on(made());
         assert!(!is_new && first.is_same(&again));
         // Who may see less is shown less.
-        let (second, is_new) = known.on(&other);
+        let (second, is_new) = known.on((other, None));
         assert!(is_new && !first.is_same(&second));
+        // So is who comes by a kubeconfig that changed.
+        let (third, is_new) = known.on((connection.clone(), Some(Digest::of(b"other"))));
+        assert!(is_new && !first.is_same(&third));
         // What nobody has any more is followed anew.
         drop((first, again));
-        assert!(known.on(&connection).1);
+        assert!(known.on(made()).1);
         assert!(Watches::new(false).0.0.is_none());
     }
 }

@@ -348,8 +348,10 @@ impl Environment {
                 return;
             }
             Assignment::Distrusted { commit, message } => {
-                // The commit before it may come back, and is good then.
+                // The commit before it may come back, and is good then: it is
+                // read, also where nothing of the environment is another.
                 self.tried = None;
+                self.inputs = None;
                 let hold = Hold::new("UntrustedCommit", message.clone());
                 self.held(assigned, hold, Some(commit));
                 return;
@@ -614,7 +616,7 @@ impl Environment {
             Some(cluster) => cluster.map_err(|error| words(&error))?,
             None => return Err("the loop ends".to_owned()),
         };
-        let members = self.shared.watches.on(&connection, &cluster);
+        let members = self.shared.watches.on((connection, kubeconfig), &cluster);
         self.connected = Some(Connected {
             grant: Arc::clone(grant),
             context,

@@ -13,22 +13,14 @@ use tokio::sync::{Notify, mpsc, watch};
 use tokio::time::{Instant, sleep, sleep_until};
 use tokio_util::sync::CancellationToken;
 
-<<<<<<< HEAD
 use super::drift::{Left, Subscription};
 use super::looked::{Looked, is_held_back, is_reached, stops};
 use super::news::Told;
 use super::run::{Done, LIMIT, Wanted, carry_out};
 use super::{End, LoopEvent, Shared, approval, pace};
-use crate::engine::planning::Planned;
+use crate::engine::planning::{Planned, Planner};
 use crate::engine::sync::state::{self, Announcement};
 use crate::engine::sync::{SyncError, introduce};
-=======
-use super::run::{LIMIT, Wanted, carry_out, line};
-use super::{End, LoopEvent, Shared, pace};
-use crate::engine::planning::{Planned, Planner};
-use crate::engine::sync::SyncError;
-use crate::engine::sync::state;
->>>>>>> ha
 use crate::engine::words;
 use crate::io::cluster::ResourcePath;
 
@@ -61,7 +53,6 @@ pub(super) struct Release {
     /// meant: nothing is told of any other.
     is_ours: bool,
     verify_at: Instant,
-<<<<<<< HEAD
     /// Where it hears of changes of its objects.
     subscription: Option<Subscription>,
     /// How often in a row somebody changed something and nothing was to be done.
@@ -70,11 +61,9 @@ pub(super) struct Release {
     was_reached: bool,
     /// What people were told of it.
     news: Told,
-=======
     /// From when on answers count that others asked the cluster for; from now on
     /// where it was not said.
     since: Option<Instant>,
->>>>>>> ha
 }
 
 /// How the releases of an environment hear of each other.
@@ -178,7 +167,6 @@ impl Release {
                 End::Failed => pace::after(self.failures),
                 _ => looked.pause.unwrap_or(interval).min(interval),
             };
-<<<<<<< HEAD
             // What is left alone, or not as git says, is not kept as it is.
             let is_kept = matches!(looked.end, End::Deployed | End::Unchanged | End::Drifted);
             let until_verify = self.verify_at.saturating_duration_since(Instant::now());
@@ -202,9 +190,7 @@ impl Release {
                 }
             };
             changed = BTreeSet::new();
-=======
             self.since = None;
->>>>>>> ha
             tokio::select! {
                 // A release that left git is not looked at again.
                 biased;
@@ -214,7 +200,6 @@ impl Release {
                     Err(_) => return,
                 },
                 () = self.wake.notified() => {}
-<<<<<<< HEAD
                 () = self.neighbors.ready.notified(), if waits => {}
                 () = awaited.one_is_ready(&cluster) => {}
                 objects = hearing => {
@@ -224,10 +209,7 @@ impl Release {
                     });
                     changed = objects;
                 }
-                () = sleep(pause) => {}
-=======
                 () = sleep(pause) => self.since = pace::not_before(pause),
->>>>>>> ha
             }
         }
     }
@@ -442,12 +424,18 @@ impl Release {
         stop: &CancellationToken,
     ) -> Option<Result<Planned, SyncError>> {
         let (release, rendered) = wanted.release();
-<<<<<<< HEAD
-        let work = format!("to look at release {}", release.name);
-        let _work = self.shared.pulse.work(work, LIMIT);
         let started = Instant::now();
         let planner = wanted.planner(verify);
-        let planning = Box::pin(planner.plan(release, rendered));
+        let planning = async {
+            let sight = self.shared.sights.begin(wanted, self.since).await;
+            let work = format!("to look at release {}", release.name);
+            let _work = self.shared.pulse.work(work, LIMIT);
+            let planner = Planner {
+                cluster: &sight.cluster,
+                ..planner
+            };
+            Box::pin(planner.plan(release, rendered)).await
+        };
         let planned = stop.run_until_cancelled(planning).await;
         self.planned(wanted, started);
         let mut planned = planned?;
@@ -462,20 +450,6 @@ impl Release {
             release: wanted.release().0.name.clone(),
             took: started.elapsed(),
         });
-=======
-        let planner = wanted.planner(verify);
-        let planning = async {
-            let sight = self.shared.sights.begin(wanted, self.since).await;
-            let work = format!("to look at release {}", release.name);
-            let _work = self.shared.pulse.work(work, LIMIT);
-            let planner = Planner {
-                cluster: &sight.cluster,
-                ..planner
-            };
-            Box::pin(planner.plan(release, rendered)).await
-        };
-        stop.run_until_cancelled(planning).await
->>>>>>> ha
     }
 
     /// Carries the plan out, unless something newer comes in between.

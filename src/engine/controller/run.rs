@@ -50,6 +50,8 @@ impl Wanted {
     pub(super) fn is_identical(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.loaded, &other.loaded)
             && Arc::ptr_eq(&self.grant, &other.grant)
+            // Another one is made from a kubeconfig that changed.
+            && self.cluster.is_same(&other.cluster)
             && (self.index, &self.cluster_id, &self.conditions)
                 == (other.index, &other.cluster_id, &other.conditions)
     }

@@ -145,9 +145,11 @@ impl Statuses {
             releases,
             held,
         };
-        let known = self.environments.get(environment);
-        if known.is_some_and(|known| known.is_same(&now)) {
+        if let Some(known) = self.environments.get_mut(environment)
+            && known.is_same(&now)
+        {
             // It is read once more, by a replica that got it back.
+            known.read_at = now.read_at;
             return;
         }
         self.environments.insert(environment.to_owned(), now);

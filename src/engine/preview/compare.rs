@@ -20,9 +20,7 @@ use pleach_domain::repo::{ClusterRef, FileTree, ResolvedEnvironment, ResolvedRel
 
 use crate::engine::load::{self, Loaded, is_unknown};
 use crate::engine::mask;
-use crate::engine::planning::{
-    Heirs, Options, Predecessors, autoscaled, desired_among, policy,
-};
+use crate::engine::planning::{Heirs, Options, Predecessors, autoscaled, desired_among, policy};
 use crate::io::git::Revision;
 
 /// How a preview is planned: as an apply would be.

@@ -11,7 +11,7 @@ use pleach_domain::repo::ClusterRef;
 
 use super::{RenderedHead, VIEW};
 use crate::engine::load::Loaded;
-use crate::engine::planning::{self, Candidate, Gone, Options, Planner, Subject};
+use crate::engine::planning::{self, Candidate, Gone, Options, Planner, Predecessors, Subject};
 use crate::engine::sync::SyncError;
 use crate::engine::sync::state::{self, Search};
 use crate::engine::words;
@@ -23,6 +23,7 @@ const OPTIONS: Options = Options {
     verify: false,
     wait: true,
     review: false,
+    predecessors: Predecessors::Ready,
 };
 
 /// The cluster that is looked at.

@@ -27,7 +27,16 @@ impl Refusals {
         (since.elapsed() < REMEMBERED).then(|| error.clone())
     }
 
-    fn remember(&self, plural: &str, error: &ApiError) {
+    /// Whether something of the whole cluster was refused lately: who is refused
+    /// one kind has rights in namespaces, as a rule.
+    pub(super) fn are_recent(&self) -> bool {
+        let refusals = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        refusals
+            .values()
+            .any(|(since, _)| since.elapsed() < REMEMBERED)
+    }
+
+    pub(super) fn remember(&self, plural: &str, error: &ApiError) {
         let mut refusals = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         // What was remembered is not news.
         let known = refusals.get(plural);

@@ -208,16 +208,18 @@ impl Cluster {
             ..*selector
         };
         // State lies in one namespace, members in any.
-        if key == labels::PART_OF && here.namespace.is_some() {
+        let may_be_anywhere = key == labels::PART_OF && here.namespace.is_some();
+        if may_be_anywhere && !self.refusals.are_recent() {
             let everywhere = Selector {
                 namespace: None,
                 ..here
             };
             let parts = self.parts(since, (path, &everywhere, depth), label).await;
-            let is_closed = parts
-                .as_ref()
-                .is_err_and(|error| error.class == Class::Forbidden);
-            if !is_closed {
+            if let Err(error) = &parts
+                && error.class == Class::Forbidden
+            {
+                self.refusals.remember(&path.plural, error);
+            } else {
                 return Some(parts.map(|parts| parts.within(value, here.namespace)));
             }
         }

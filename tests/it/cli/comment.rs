@@ -115,7 +115,7 @@ fn what_would_be_refused_is_a_failure_on_the_commit() {
     let states = forge.statuses(HEAD);
     assert_eq!(states[0].1, "failed");
     assert!(
-        states[0].2.starts_with("cannot be rendered: "),
+        states[0].2.starts_with("cannot be rendered; the rest: "),
         "{states:?}"
     );
     assert!(forge.notes(7)[0].1.contains("environments/broken.yaml"));

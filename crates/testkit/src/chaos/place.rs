@@ -12,8 +12,9 @@ use serde_json::Value;
 use crate::dump::{Found, everything};
 use crate::generated::LABEL;
 
-/// How long the control plane may take to come back.
-const RETURN: Duration = Duration::from_mins(1);
+/// How long the control plane may take to come back, also on a machine that is
+/// busy with something else.
+const RETURN: Duration = Duration::from_mins(3);
 
 /// Deletions under way at a time.
 const CONCURRENCY: usize = 16;
