@@ -24,14 +24,16 @@ fn fleet(environment: &'static str, needs: &str, base: &str) -> Fleet {
     )
 }
 
-/// Names of the objects of the namespace that were written by a verb, in order.
+/// Names of the ConfigMaps of the namespace that were written by a verb, in order.
 fn written(events: &Events, verb: &str, namespace: &str) -> Vec<String> {
     let events = events.filter(|event| {
         let object = event.object_ref.as_ref();
         event.verb == verb
             && !event.is_dry_run()
             && event.code() < 300
-            && object.is_some_and(|object| object.namespace == namespace)
+            && object.is_some_and(|object| {
+                object.namespace == namespace && object.resource == "configmaps"
+            })
     });
     let names = events
         .0

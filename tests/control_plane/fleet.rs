@@ -379,7 +379,14 @@ impl Fleet {
             "-o",
             "json",
         ];
-        let text = self.kubectl(&[&get, args].concat());
+        let output = self.try_kubectl(&[&get, args].concat());
+        // Nor is anything there of a kind that is not served yet.
+        let said = String::from_utf8_lossy(&output.stderr);
+        if said.contains("the server doesn't have a resource type") {
+            return None;
+        }
+        assert!(output.status.success(), "kubectl get {args:?}: {output:?}");
+        let text = String::from_utf8(output.stdout).unwrap();
         (!text.trim().is_empty()).then(|| serde_json::from_str(&text).unwrap())
     }
 

@@ -246,6 +246,8 @@ fn an_account_for_some_namespaces_stays_in_them() {
     let beyond: Vec<String> = forbidden(&events)
         .into_iter()
         .filter(|line| !CLOSED.contains(&line.as_str()) && !elsewhere.contains(&line.as_str()))
+        // A watch of drift is tried in the whole cluster first.
+        .filter(|line| !(line.starts_with("list ") && line.ends_with("  403")))
         .collect();
     assert_eq!(beyond, [""; 0]);
 

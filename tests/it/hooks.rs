@@ -16,6 +16,7 @@ use pleach::server::hooks::{self, Hook};
 use pleach::server::metrics::Metrics;
 use pleach::server::probes;
 use pleach_domain::inventory::ReleaseName;
+use pleach_domain::plan::Action;
 use pleach_domain::repo::format::ForgeKind;
 use rstest::rstest;
 use sha2::Sha256;
@@ -172,7 +173,10 @@ async fn bodies_that_do_not_come_to_an_end_leave_room_for_others() {
     let signed = || {
         post(
             "/hooks/gitlab",
-            &[("x-gitlab-token", SECRET.to_owned())],
+            &[
+                ("x-gitlab-token", SECRET.to_owned()),
+                ("content-length", "2".to_owned()),
+            ],
             b"{}",
         )
     };
@@ -202,6 +206,10 @@ async fn probes_and_metrics_answer() {
     let (status, _) = get(&listeners.probes, "/readyz").await;
     assert_eq!(status, StatusCode::SERVICE_UNAVAILABLE);
     let (environment, repository) = ("a".to_owned(), "r".to_owned());
+    let release = ReleaseName {
+        environment: environment.clone(),
+        release: "b".to_owned(),
+    };
     for event in [
         LoopEvent::Fetched {
             repository: repository.clone(),
@@ -219,6 +227,15 @@ async fn probes_and_metrics_answer() {
             environment: environment.clone(),
             leads: true,
         },
+        LoopEvent::Carried {
+            release: release.clone(),
+            objects: vec![(Action::Create, 2)],
+            took: Duration::ZERO,
+        },
+        LoopEvent::Changed {
+            release: release.clone(),
+            objects: 1,
+        },
         LoopEvent::Previewed {
             repository: repository.clone(),
             number: 7,
@@ -228,10 +245,7 @@ async fn probes_and_metrics_answer() {
             took: Duration::ZERO,
         },
         LoopEvent::Looked {
-            release: ReleaseName {
-                environment,
-                release: "b".to_owned(),
-            },
+            release,
             revision: String::new(),
             end: End::Deployed,
             message: String::new(),

@@ -263,7 +263,7 @@ manifests/web/bundle.yaml:4: error: the patch is for ConfigMap/wbe, and the rele
   hint: correct its target, or take it out when upstream no longer needs it
 "),
         case("a patch of two forms", BUNDLE_FILE, patch("merge: {}\n    json: []"), "\
-manifests/web/bundle.yaml:4: error: a patch has either `json` or `merge`
+manifests/web/bundle.yaml:4: error: a patch has exactly one of `json`, `merge` and `patch`
 "),
         case("a patch with an unknown operation", BUNDLE_FILE, patch("json: [{op: delete, path: /data}]"), "\
 manifests/web/bundle.yaml:5: error: `patches[0].json[0]`: `delete` is not one of add, remove, replace, move, copy, test

@@ -83,7 +83,7 @@ fn contents() -> Vec<Case> {
         Case {
             name: "the name of an environment",
             write: |folder, _| folder.write("environments/@team <b>.yaml", ENVIRONMENT),
-            end: End::Refused("is not a name"),
+            end: End::Refused("cannot be the name of an environment"),
         },
         Case {
             name: "a file that is too large",

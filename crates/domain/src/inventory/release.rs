@@ -466,7 +466,7 @@ mod tests {
         assert_eq!(serde_json::to_value(&read).unwrap(), memory);
         // Every field is written, or a merge patch would keep what is over.
         let empty = serde_json::to_value(Memory::default()).unwrap();
-        assert_eq!(empty.as_object().unwrap().len(), 7);
+        assert_eq!(empty.as_object().unwrap().len(), 8);
     }
 
     #[test]

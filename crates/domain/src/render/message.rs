@@ -24,7 +24,7 @@ pub fn message(name: &str, source: &str, context: &Value) -> Result<String, Box<
         let message = format!("the message would have more than {LONGEST} bytes");
         return Err(Box::new(Finding::error(
             Kind::Repository,
-            "template",
+            "template-limit",
             message,
         )));
     }

@@ -160,10 +160,15 @@ fn check_label(what: &str, name: &str, place: Option<&Origin>, findings: &mut Ve
         && !name.starts_with('-')
         && !name.ends_with('-');
     if !valid {
+        let article = if what.starts_with(['a', 'e', 'i', 'o', 'u']) {
+            "an"
+        } else {
+            "a"
+        };
         let mut finding = Finding::error(
             Kind::Repository,
             "invalid-name",
-            format!("`{name}` cannot be the name of a {what}"),
+            format!("`{name}` cannot be the name of {article} {what}"),
         )
         .hint("a DNS label: lower-case letters, digits and -, at most 63 characters");
         finding.place = place.cloned();

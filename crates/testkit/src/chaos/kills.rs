@@ -332,7 +332,8 @@ fn nothing_temporary(dump: &Dump) -> anyhow::Result<()> {
                 || id.starts_with("ConfigMap/pleach-system/")
                 || id.contains("AdmissionPolicy") && id.contains("/demo.kubevirt.")
         })
-        .filter(|id| !id.ends_with("/kube-root-ca.crt"))
+        // What was planned last is kept for `status --audit`, as long as the release.
+        .filter(|id| !id.ends_with("/kube-root-ca.crt") && !id.ends_with(".plan"))
         .collect();
     ensure!(left.is_empty(), "left: {left:?}");
     Ok(())
