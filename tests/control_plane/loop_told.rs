@@ -59,7 +59,7 @@ impl Webhook {
     }
 
     fn until(&self, fleet: &Fleet, count: usize) -> Vec<String> {
-        fleet.until("a notification", |_| {
+        fleet.until(&format!("notification {count}"), |_| {
             let bodies = self.bodies();
             (bodies.len() >= count).then_some(bodies)
         })

@@ -143,6 +143,8 @@ fn an_operand_follows_its_operator_or_a_pin_and_goes_before_it() {
             "depot-operator create deployments/depot-api",
         ],
     );
+    // What the operator changed meanwhile is noted once.
+    fleet.applied();
     fleet.writes_nothing(Fleet::applied);
 
     // Locked to the operator: where the operator goes, its operand goes.
@@ -299,7 +301,7 @@ fn an_operator_that_is_dead_holds_the_end_until_it_is_back() {
     let operator = ["-n=depot", "deployment/depot-operator", "--timeout=60s"];
     fleet.kubectl(&[&["rollout", "status"], &operator[..]].concat());
     fleet.extend_environment(
-        "consent: [{action: delete, kind: CustomResourceDefinition, name: parcels.depot.example.org, release: depot, from: v1.0.0}]\n",
+        "consent: [{action: uninstall, release: depot}, {action: delete, kind: CustomResourceDefinition, name: parcels.depot.example.org, release: depot, from: v1.0.0}]\n",
     );
     fleet.commit();
     fleet
@@ -375,7 +377,7 @@ fn an_operator_gives_no_right_that_it_lacks() {
     run.ended_with(6)
         .says("failed Depot.depot.example.org/depot/depot: not ready after")
         .says("Available=False (Refused): ")
-        .says("attempting to grant RBAC permissions not currently held");
+        .says(r#"clusterroles.rbac.authorization.k8s.io "depot-api" is forbidden"#);
     assert_eq!(deleted(&events), [""; 0]);
     assert_eq!(told(fleet), "Deploying v1.0.0 v1.1.0");
     assert_eq!(image(fleet, "depot-operator"), "operator:v1.1.0");

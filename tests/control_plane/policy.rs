@@ -461,7 +461,7 @@ fn every_rule_of_the_page_is_tried() {
         let codes = cell.split('`').skip(1).step_by(2);
         codes.map(str::to_owned).collect()
     };
-    let (_, of_policy) = table.split_once("`missing-right`").unwrap();
+    let (_, of_policy) = table.rsplit_once("`missing-right`").unwrap();
     let mut listed: BTreeSet<String> = of_policy.lines().skip(1).flat_map(codes).collect();
     // What the server does not tell is no refusal by policy.
     listed.remove("check-unknown");
