@@ -65,6 +65,8 @@ fn a_commit_that_changes_nothing_of_an_environment_costs_nothing() {
     let planned = || running.number("pleach_verb_duration_seconds_count{verb=\"plan\"}");
     let fetched =
         || running.number("pleach_source_fetch_timestamp_seconds{repository=\"repository\"}");
+    // What the loop wrote itself comes back by its watch, and is looked at.
+    std::thread::sleep(Duration::from_secs(5));
     let before = (rendered(), planned());
     let (_, events) = fleet.watched(|fleet| {
         for (file, text) in [

@@ -157,7 +157,6 @@ fn an_operand_follows_its_operator_or_a_pin_and_goes_before_it() {
         &[
             "pleach patch clusterroles/depot-operator",
             "pleach patch deployments/depot-operator",
-            "pleach patch depots/depot",
             "depot-operator patch clusterroles/depot-api",
             "depot-operator patch deployments/depot-api",
         ],

@@ -81,9 +81,9 @@ fn what_hands_over_stops_before_its_successor_starts() {
         let position = writes.iter().position(|line| line.starts_with(start));
         position.unwrap_or_else(|| panic!("no {start}: {writes:#?}"))
     };
-    let emptied = at(&format!("patch deployments {a}/controller"));
-    let started = at(&format!("patch deployments {b}/controller"));
-    let deleted = at(&format!("delete deployments {a}/controller"));
+    let emptied = at(&format!("patch apps deployments {a}/controller"));
+    let started = at(&format!("patch apps deployments {b}/controller"));
+    let deleted = at(&format!("delete apps deployments {a}/controller"));
     assert!(emptied < started && started < deleted, "{writes:#?}");
     assert_eq!((running(&fleet, &a), running(&fleet, &b)), (0, 1));
     assert!(!fleet.exists(&["deployment", "controller", "-n", &a]));

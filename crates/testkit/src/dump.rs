@@ -84,7 +84,10 @@ impl Dump {
         let mut dump = BTreeMap::new();
         for (id, found) in &all {
             let object = &found.object;
-            if is_restless(object) || is_state_map(object) && has_record(object, &all) {
+            if is_restless(object)
+                || is_state_map(object) && has_record(object, &all)
+                || is_kept_plan(object, &all)
+            {
                 continue;
             }
             if object["kind"] == "Release" {
@@ -234,6 +237,15 @@ fn is_state_map(object: &Value) -> bool {
 fn has_record(shard: &Value, all: &BTreeMap<String, Found>) -> bool {
     let release = text(&shard["metadata"]["labels"][labels::RELEASE]);
     all.contains_key(&format!("Release.pleach.dev/{release}"))
+}
+
+/// Whether it is what a run planned, which is another one after a kill.
+fn is_kept_plan(object: &Value, all: &BTreeMap<String, Found>) -> bool {
+    let metadata = &object["metadata"];
+    let release = text(&metadata["name"]).strip_suffix(".plan");
+    object["kind"] == "ConfigMap"
+        && metadata["namespace"] == STATE
+        && release.is_some_and(|release| all.contains_key(&format!("Release.pleach.dev/{release}")))
 }
 
 /// What of a record is the same after another run.

@@ -148,12 +148,12 @@ fn templates() -> Vec<Case> {
         Case {
             name: "an include from above",
             write: |folder, _| template(folder, "{% include '../../outside' %}"),
-            end: End::Refused("imports are paths below templates/"),
+            end: End::Refused("names are paths below templates"),
         },
         Case {
             name: "an include from the root",
             write: |folder, _| template(folder, "{% include '/etc/hostname' %}"),
-            end: End::Refused("imports are paths below templates/"),
+            end: End::Refused("names are paths below templates"),
         },
     ]
 }
