@@ -447,7 +447,8 @@ pub(crate) fn object_writes(events: &Events) -> Vec<String> {
 
 fn is_state(event: &Event) -> bool {
     event.object_ref.as_ref().is_some_and(|object| {
-        object.namespace == "pleach-system"
+        object.resource == "events"
+            || object.namespace == "pleach-system"
             || object.name == "pleach-system"
             || object.resource == "leases"
             || (object.resource == "configmaps"

@@ -10,7 +10,6 @@ use serde_json::Value;
 use crate::fleet::{Fleet, leaks};
 use crate::loop_drift::until_ready;
 use crate::loop_run::fleet;
-use crate::samples::config_map;
 
 /// A webhook of somebody, which is out of order at first.
 struct Webhook {
@@ -113,12 +112,12 @@ fn people_are_told_once_per_change_of_state() {
     assert!(said(&bodies[1]).starts_with("web drifted: "), "{bodies:?}");
 
     // The server refuses it, again and again: that is told once.
-    let refused = config_map("Not_A_Name", "x");
+    let refused = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: bad}\ndata: {\"a b\": x}\n";
     let secret = format!(
         "apiVersion: v1\nkind: Secret\nmetadata: {{name: s}}\nstringData: {{k: {}}}\n---\n",
         crate::fleet::PLANTED
     );
-    fleet.write("manifests/web/bad.yaml", &(secret + &refused));
+    fleet.write("manifests/web/bad.yaml", &(secret + refused));
     fleet.push("bad");
     let bodies = webhook.until(&fleet, 3);
     assert!(said(&bodies[2]).starts_with("web failed: "), "{bodies:?}");

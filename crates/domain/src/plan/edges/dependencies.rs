@@ -57,6 +57,10 @@ pub(super) fn dependencies<'a>(ctx: &Ctx<'a>, findings: &mut Vec<Finding>) -> Ve
             need(account, Need::Applied, EdgeReason::Rights);
             for binding in bindings.get(account).into_iter().flatten() {
                 need(binding, Need::Applied, EdgeReason::Rights);
+                // A binding that stays as it is leads to a role that changes.
+                if let Some(role) = ctx.facts.get(binding).and_then(|of| of.role.as_ref()) {
+                    need(role, Need::Applied, EdgeReason::Rights);
+                }
             }
         }
         for reference in &facts.pod_references {
