@@ -113,6 +113,10 @@ pub(super) struct Outcome {
     unplanned: BTreeSet<String>,
 }
 
+#[expect(
+    clippy::too_many_lines,
+    reason = "one step after the other, each a few lines"
+)]
 pub(crate) async fn run(ui: &mut Ui, ctx: &Context, mut args: ApplyArgs) -> Result<Exit, CliError> {
     let review = match &args.plan {
         Some(path) => Some((path.clone(), plan_file::read(path)?)),

@@ -33,7 +33,7 @@ pub(super) struct ForgeArgs {
     )]
     product: Option<Product>,
 
-    /// Root of its API, such as https://git.example.org/api/v4 [default: by the product and where the repository was cloned from]
+    /// Root of its API, such as `https://git.example.org/api/v4` [default: by the product and where the repository was cloned from]
     #[arg(
         long,
         value_name = "URL",

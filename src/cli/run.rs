@@ -249,6 +249,10 @@ impl From<ServerError> for CliError {
 }
 
 /// What a configuration file says.
+#[expect(
+    clippy::too_many_lines,
+    reason = "a few lines for each part of the file"
+)]
 fn from_file(ctx: &Context, path: &Path) -> Result<Plan, CliError> {
     if ctx.names_repository() || ctx.settings.context.is_some() {
         return Err(CliError::usage(

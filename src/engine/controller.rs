@@ -546,7 +546,7 @@ impl Controller {
         let mut ended = ended.and(drain(&mut tasks, &mut stands).await);
         leave.cancel();
         while let Some(task) = membership.join_next().await {
-            ended = ended.and(task.map_err(TaskFailed));
+            ended = ended.and_then(|()| task.map_err(TaskFailed));
         }
         ended
     }

@@ -31,6 +31,7 @@ pub(super) async fn listen(
     }
 }
 
+#[expect(clippy::too_many_lines, reason = "an arm for each event")]
 fn log(event: &LoopEvent) {
     match event {
         LoopEvent::Fetched {

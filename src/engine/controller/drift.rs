@@ -43,10 +43,13 @@ const FORBIDDEN: Duration = Duration::from_mins(10);
 #[derive(Debug, Clone)]
 pub(super) struct Watches(Option<Known>);
 
+/// How a connection was made, and what is known of it.
+type Member = (Made, Weak<Inner>);
+
 /// The connections that somebody has members on.
 #[derive(Debug, Clone)]
 struct Known {
-    members: Arc<Mutex<Vec<(Made, Weak<Inner>)>>>,
+    members: Arc<Mutex<Vec<Member>>>,
     /// Where new ones are handed to, which are followed by nobody yet.
     unfollowed: mpsc::UnboundedSender<Asked>,
 }

@@ -102,6 +102,10 @@ impl Release {
     }
 
     /// Runs until the loop ends, or git no longer has the release.
+    #[expect(
+        clippy::too_many_lines,
+        reason = "one round, from what is wanted to the wait"
+    )]
     pub(super) async fn run(mut self) {
         let mut changed = BTreeSet::new();
         loop {

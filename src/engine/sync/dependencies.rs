@@ -69,7 +69,7 @@ pub async fn look_at_dependencies<'a>(
                         (what, lacks, false)
                     }
                 };
-                let said = |lacks| said(dependency, index, &what, lacks, comes_first);
+                let said = |lacks: String| said(dependency, index, &what, &lacks, comes_first);
                 Ok(lacks.map(said))
             })
             .buffered(CONCURRENCY)
@@ -85,7 +85,7 @@ fn said(
     dependency: &Dependency,
     index: usize,
     what: &str,
-    lacks: String,
+    lacks: &str,
     comes_first: bool,
 ) -> Hindrance {
     let message = if comes_first {

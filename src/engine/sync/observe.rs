@@ -50,6 +50,10 @@ pub struct Observation {
 /// Reads the cluster for one release. Fills in `desired.digests`, which need
 /// the key that the cluster keeps, and `desired.ignored` with what autoscalers
 /// in the cluster scale.
+#[expect(
+    clippy::too_many_lines,
+    reason = "one reading after the other, each a few lines"
+)]
 pub async fn observe(
     cluster: &Cluster,
     desired: &mut Desired,

@@ -67,7 +67,10 @@ struct Parts {
 
 /// The questions of one sort, each with its slot and when it was last asked.
 #[derive(Debug)]
-struct Slots<T>(Mutex<HashMap<String, (Instant, Arc<Slot<T>>)>>);
+struct Slots<T>(Mutex<Asked<T>>);
+
+/// What was asked, by the question.
+type Asked<T> = HashMap<String, (Instant, Arc<Slot<T>>)>;
 
 impl<T> Default for Slots<T> {
     fn default() -> Self {
@@ -179,7 +182,7 @@ impl Cluster {
     ) -> Result<Discovery, Box<ApiError>> {
         let asker = self.asker();
         let asking = async { asker.ask_discovery().await.map(Arc::new) };
-        let found = self.shared.0.discovery.get(since, asking).await?;
+        let found = Box::pin(self.shared.0.discovery.get(since, asking)).await?;
         Ok(Discovery::clone(&found))
     }
 

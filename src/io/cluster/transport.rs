@@ -144,9 +144,9 @@ impl Cluster {
     pub(super) async fn send(&self, call: Call<'_>) -> Result<Reply, Box<ApiError>> {
         match self.taking {
             Taking::Everything(since) if call.method == Method::GET => {
-                self.send_shared(since, call).await
+                Box::pin(self.send_shared(since, call)).await
             }
-            _ => self.send_now(call).await,
+            _ => Box::pin(self.send_now(call)).await,
         }
     }
 

@@ -65,14 +65,13 @@ impl ChangeMirror {
         if self.downloads >= DOWNLOADS || self.received >= LARGEST {
             self.folder = None;
         }
-        let folder = match &self.folder {
-            Some(folder) => Arc::clone(folder),
-            None => {
-                let folder = Arc::new(files::temporary_folder()?);
-                (self.downloads, self.received) = (0, 0);
-                self.folder = Some(Arc::clone(&folder));
-                folder
-            }
+        let folder = if let Some(folder) = &self.folder {
+            Arc::clone(folder)
+        } else {
+            let folder = Arc::new(files::temporary_folder()?);
+            (self.downloads, self.received) = (0, 0);
+            self.folder = Some(Arc::clone(&folder));
+            folder
         };
         let failed = |source: git2::Error| GitError::Fetch {
             url: without_credentials(&self.remote.url),

@@ -55,8 +55,8 @@ pub(super) fn run(
         .spawn()
         .map_err(failed)?;
     let readers = [
-        child.stdout.take().map(|pipe| listen(pipe)),
-        child.stderr.take().map(|pipe| listen(pipe)),
+        child.stdout.take().map(listen),
+        child.stderr.take().map(listen),
     ];
     let started = Instant::now();
     let status = loop {

@@ -1,7 +1,7 @@
 //! Whether commits are signed by somebody whose key counts.
 //!
 //! The keys are those of one file and no others: the lines of an allowed signers
-//! file of ssh, and blocks of OpenPGP keys, also both. git and the programs it
+//! file of ssh, and blocks of `OpenPGP` keys, also both. git and the programs it
 //! calls judge, in a home that holds nothing but these keys.
 
 use std::collections::BTreeMap;
@@ -163,7 +163,7 @@ fn verify(repository: &Path, commit: &str, keys: &[u8]) -> Result<Result<(), Dis
     Ok(judgement(&ended))
 }
 
-/// The lines of an allowed signers file, and the blocks of OpenPGP keys.
+/// The lines of an allowed signers file, and the blocks of `OpenPGP` keys.
 fn parted(text: &str) -> (String, String) {
     let (mut signers, mut keyring) = (String::new(), String::new());
     let mut is_block = false;

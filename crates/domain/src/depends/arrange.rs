@@ -48,7 +48,6 @@ pub fn arrange(needs: &[Vec<usize>]) -> Arranged {
             };
             path.push((at, looked + 1));
             match seen[need] {
-                Seen::Done => {}
                 Seen::Never => {
                     seen[need] = Seen::Open;
                     path.push((need, 0));
@@ -60,7 +59,7 @@ pub fn arrange(needs: &[Vec<usize>]) -> Arranged {
                         .map(|(one, _)| *one);
                     arranged.circles.push(circle.chain([need]).collect());
                 }
-                Seen::Open => {}
+                Seen::Done | Seen::Open => {}
             }
         }
     }

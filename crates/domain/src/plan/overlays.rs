@@ -183,6 +183,16 @@ pub(super) fn run(ctx: &Ctx<'_>, draft: &mut Draft) {
     close(ctx, draft, gates, is_new, (&mut groups, &mut early));
     restarts(ctx, draft, progress, &mut groups);
     gather(ctx, draft, &mut groups, &early, progress);
+    put_in_place(ctx, draft, groups, early);
+}
+
+/// Puts what begins and what ends before verify where it belongs.
+fn put_in_place(
+    ctx: &Ctx<'_>,
+    draft: &mut Draft,
+    groups: Groups,
+    early: BTreeMap<StageName, Vec<StepId>>,
+) {
     for ((stage, place), steps) in groups {
         between::place(ctx, draft, &steps, &stage, place);
     }

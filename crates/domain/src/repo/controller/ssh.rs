@@ -30,32 +30,29 @@ impl SshAddress {
         if url.chars().any(|char| char.is_control() || char == ' ') {
             return Err("it holds a space or a control character".to_owned());
         }
-        let (user, host, path) = match url.strip_prefix("ssh://") {
-            Some(rest) => {
-                if rest.contains('%') {
-                    return Err("write the characters themselves instead of `%…`".to_owned());
-                }
-                let (authority, _) = rest.split_once('/').ok_or("it names no path")?;
-                let path = &rest[authority.len()..];
-                let (user, host) = split_user(authority)?;
-                // `/~/x` and `/~name/x` begin at a home.
-                let path = if path.starts_with("/~") {
-                    &path[1..]
-                } else {
-                    path
-                };
-                (user, host, path)
+        let (user, host, path) = if let Some(rest) = url.strip_prefix("ssh://") {
+            if rest.contains('%') {
+                return Err("write the characters themselves instead of `%…`".to_owned());
             }
-            None => {
-                let (user, rest) = split_user(url)?;
-                let end = if rest.starts_with('[') {
-                    rest.find("]:").map(|end| end + 1)
-                } else {
-                    rest.find(':')
-                };
-                let end = end.ok_or("it names no path: `user@host:path`")?;
-                (user, &rest[..end], &rest[end + 1..])
-            }
+            let (authority, _) = rest.split_once('/').ok_or("it names no path")?;
+            let path = &rest[authority.len()..];
+            let (user, host) = split_user(authority)?;
+            // `/~/x` and `/~name/x` begin at a home.
+            let path = if path.starts_with("/~") {
+                &path[1..]
+            } else {
+                path
+            };
+            (user, host, path)
+        } else {
+            let (user, rest) = split_user(url)?;
+            let end = if rest.starts_with('[') {
+                rest.find("]:").map(|end| end + 1)
+            } else {
+                rest.find(':')
+            };
+            let end = end.ok_or("it names no path: `user@host:path`")?;
+            (user, &rest[..end], &rest[end + 1..])
         };
         let is_long = url.starts_with("ssh://");
         let (host, port) = split_port(host, is_long)?;
