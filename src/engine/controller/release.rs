@@ -313,7 +313,7 @@ impl Release {
         let sync = &wanted.loaded.environment.sync;
         // What was approved once is kept as it is without asking again.
         if sync.needs_approval && !is_reached(&planned) {
-            planned = match self.approved(&wanted, planned, verify, stop).await? {
+            planned = match Box::pin(self.approved(&wanted, planned, verify, stop)).await? {
                 Ok(planned) => planned,
                 Err(looked) => return Some(*looked),
             };
@@ -356,7 +356,7 @@ impl Release {
         let failed = |error: SyncError| Box::new(Looked::new(End::Failed, words(&error)));
         if planned.is_new() && planned.plan.has_steps() {
             // There is nothing yet that an approval could be written to.
-            let introducing = introduce(&planned.desired, planned.observation);
+            let introducing = Box::pin(introduce(&planned.desired, planned.observation));
             if let Err(error) = stop.run_until_cancelled(introducing).await? {
                 return Some(Err(failed(error)));
             }
