@@ -268,7 +268,6 @@ impl Drop for FakeForge {
 
 type Shared = Arc<Mutex<Inner>>;
 
-#[expect(clippy::unused_async, reason = "handlers are asynchronous")]
 async fn answer(
     State(shared): State<Shared>,
     method: Method,

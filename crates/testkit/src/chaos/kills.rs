@@ -333,7 +333,7 @@ fn nothing_temporary(dump: &Dump) -> anyhow::Result<()> {
                 || id.contains("AdmissionPolicy") && id.contains("/demo.kubevirt.")
         })
         // What was planned last is kept for `status --audit`, as long as the release.
-        .filter(|id| !id.ends_with("/kube-root-ca.crt") && !id.ends_with(".plan"))
+        .filter(|id| !id.ends_with("/kube-root-ca.crt") && !id.ends_with("/demo.kubevirt.plan"))
         .collect();
     ensure!(left.is_empty(), "left: {left:?}");
     Ok(())

@@ -27,7 +27,7 @@ const RELEASES: [&str; 2] = ["shop", "web"];
 const NAMESPACE: &str = "default";
 /// How long it may take to get where the last commit wants it, once nobody is
 /// killed any more.
-const SETTLED: Duration = Duration::from_secs(60);
+const SETTLED: Duration = Duration::from_mins(1);
 
 const BUNDLE: &str = "apiVersion: pleach.dev/v1alpha1\nkind: Bundle\nvalues: {number: 0}\n";
 const APP: &str = "\
