@@ -25,6 +25,10 @@ struct Arguments {
     first: u64,
     storms: u64,
     moves: u64,
+    #[expect(
+        clippy::option_option,
+        reason = "not given, given without a value, or with one"
+    )]
     kills: Option<Option<usize>>,
     replicas: bool,
     jobs: usize,
@@ -113,7 +117,7 @@ fn play(arguments: &Arguments, job: usize) -> anyhow::Result<ExitCode> {
         of: (job, arguments.jobs),
     };
     let lane = Lane::new(&arguments.pleach, move |text: &str| {
-        say(&format!("[{job}] {text}"))
+        say(&format!("[{job}] {text}"));
     });
     let report = runtime.block_on(lane.play(&work));
     let mut out = std::io::stdout();
