@@ -138,7 +138,7 @@ spec: {scaleTargetRef: {apiVersion: apps/v1, kind: Deployment, name: idle}, maxR
         )
     };
     let before = unchanged();
-    let (_, events) = fleet.watched(|fleet| {
+    let ((), events) = fleet.watched(|fleet| {
         fleet.kubectl(&[
             "scale",
             "deployment",

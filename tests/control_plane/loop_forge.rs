@@ -21,6 +21,7 @@ fn until_said(fleet: &Fleet, forge: &FakeForge, commit: &str, state: &str) -> St
 }
 
 #[test]
+#[expect(clippy::disallowed_methods, reason = "a folder of the test's own")]
 fn every_commit_gets_its_state_and_gets_it_once() {
     let fleet = fleet("loop-forge", "{interval: 1s}");
     let root = tempfile::tempdir().unwrap();

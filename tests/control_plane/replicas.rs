@@ -34,6 +34,7 @@ impl Fleet {
     }
 
     /// Writes of objects by a user since a moment.
+    #[expect(clippy::unused_self, reason = "reads like what else a fleet tells")]
     fn written_by(&self, user: &str, since: Timestamp) -> Vec<String> {
         let events = settled(shared()).since(since);
         object_writes(&events.filter(|event| event.user.username == user))
