@@ -116,6 +116,7 @@ impl Session {
             loaded: &self.loaded,
             cluster: &self.cluster,
             cluster_id: self.cluster_id.as_ref(),
+            source: None,
             options: self.options,
         }
     }

@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use pleach_domain::depends::{Dependency, Wanted, arrange};
 use pleach_domain::finding::{self, Finding};
 use pleach_domain::ignore::{Ignored, scale_target};
-use pleach_domain::inventory::ReleaseName;
+use pleach_domain::inventory::{ReleaseName, Source};
 use pleach_domain::object::ObjectId;
 use pleach_domain::observe::ClusterId;
 use pleach_domain::plan::{self, Desired, Plan, Policy, Terms};
@@ -71,6 +71,8 @@ pub struct Planner<'a> {
     pub cluster: &'a Cluster,
     /// The cluster that is meant, where somebody names it.
     pub cluster_id: Option<&'a ClusterId>,
+    /// The branch that a loop follows for it.
+    pub source: Option<&'a Source>,
     /// How the plans are made.
     pub options: Options,
 }
@@ -93,7 +95,7 @@ impl Planner<'_> {
         release: &ResolvedRelease,
         rendered: &Rendered,
     ) -> Result<Planned, SyncError> {
-        let mut desired = desired(self.loaded, release, rendered);
+        let mut desired = self.desired(release, rendered);
         let cluster = self.cluster_for(&release.name);
         let policy = self.policy(release);
         let mut observation = observe(&cluster, &mut desired, &policy).await?;
@@ -151,7 +153,7 @@ impl Planner<'_> {
         rendered: &Rendered,
         some: &BTreeSet<ObjectId>,
     ) -> Result<Option<Planned>, SyncError> {
-        let mut desired = desired(self.loaded, release, rendered);
+        let mut desired = self.desired(release, rendered);
         let cluster = self.cluster_for(&release.name);
         let policy = self.policy(release);
         let observing = observe_some(&cluster, &mut desired, &policy, some);
@@ -176,6 +178,13 @@ impl Planner<'_> {
             Subject::Wanted(release, rendered) => Box::pin(self.plan(release, rendered)).await,
             Subject::Gone(gone) => Box::pin(self.plan_end(gone)).await,
         }
+    }
+
+    /// What git wants of a release.
+    fn desired(&self, release: &ResolvedRelease, rendered: &Rendered) -> Desired {
+        let mut desired = desired(self.loaded, release, rendered);
+        desired.terms.source = self.source.cloned();
+        desired
     }
 
     /// What the environment and the flags allow a release.

@@ -22,9 +22,10 @@ use tokio::time::{Instant, MissedTickBehavior, interval_at, sleep_until};
 use super::drift::Members;
 use super::ends::{Ends, Last};
 use super::inputs::Inputs;
+use super::pace::{self, Paces};
 use super::release::{Neighbors, Release};
 use super::run::Wanted;
-use super::{Grant, LoopEvent, Paces, Shared, pace};
+use super::{Grant, LoopEvent, Shared};
 use crate::engine::load::{Loaded, is_unknown, read_all};
 use crate::engine::planning::agent;
 use crate::engine::sync::is_cluster;
@@ -472,6 +473,7 @@ impl Environment {
                 cluster_id: cluster_id.clone(),
                 members: members.clone(),
                 grant: Arc::clone(grant),
+                source: grant.source(&loaded.environment.name),
                 conditions: conditions.clone(),
             })
         };

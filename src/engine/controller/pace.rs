@@ -1,8 +1,12 @@
 //! How long the loop waits where nothing wakes it.
 
+use std::collections::BTreeMap;
 use std::hash::{BuildHasher as _, RandomState};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use pleach_domain::repo::controller::ClaimKey;
+use tokio::sync::Notify;
 use tokio::time::Instant;
 
 /// Pause after the first failure; doubles with every further one.
@@ -39,6 +43,41 @@ pub(super) fn not_before(pause: Duration) -> Option<Instant> {
 pub(super) fn after(failures: u32) -> Duration {
     let doubled = FIRST.saturating_mul(1_u32 << failures.saturating_sub(1).min(20));
     doubled.min(LONGEST).mul_f64(0.9 + random() * 0.2)
+}
+
+/// How often the environments of a repository want it to be looked at.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Paces(Arc<PacesInner>);
+
+#[derive(Debug, Default)]
+struct PacesInner {
+    intervals: Mutex<BTreeMap<ClaimKey, Duration>>,
+    /// One of them is another now.
+    changed: Notify,
+}
+
+impl Paces {
+    pub(super) fn set(&self, key: &ClaimKey, interval: Duration) {
+        let mut intervals = self.lock();
+        if intervals.insert(key.clone(), interval) != Some(interval) {
+            self.0.changed.notify_one();
+        }
+    }
+
+    pub(super) fn shortest(&self) -> Option<Duration> {
+        self.lock().values().min().copied()
+    }
+
+    pub(super) async fn changed(&self) {
+        self.0.changed.notified().await;
+    }
+
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<ClaimKey, Duration>> {
+        self.0
+            .intervals
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 #[cfg(test)]

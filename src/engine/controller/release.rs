@@ -442,11 +442,7 @@ impl Release {
         };
         let planned = stop.run_until_cancelled(planning).await;
         self.planned(wanted, started);
-        let mut planned = planned?;
-        if let Ok(planned) = &mut planned {
-            planned.desired.terms.source = wanted.source();
-        }
-        Some(planned)
+        planned
     }
 
     fn planned(&self, wanted: &Wanted, started: Instant) {

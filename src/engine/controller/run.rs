@@ -41,6 +41,8 @@ pub(super) struct Wanted {
     pub(super) members: Option<Members>,
     /// The limits.
     pub(super) grant: Arc<Grant>,
+    /// The branch that the commit is from.
+    pub(super) source: Option<Source>,
     /// What there is to say of the environment.
     pub(super) conditions: Vec<Condition>,
 }
@@ -62,6 +64,7 @@ impl Wanted {
             loaded: &self.loaded,
             cluster: &self.cluster,
             cluster_id: self.cluster_id.as_ref(),
+            source: self.source.as_ref(),
             options: Options {
                 verify,
                 wait: true,
@@ -79,15 +82,6 @@ impl Wanted {
     /// The commit.
     pub(super) fn revision(&self) -> String {
         self.loaded.revision.to_string()
-    }
-
-    /// The branch that it is from.
-    pub(super) fn source(&self) -> Option<Source> {
-        let branch = self.grant.branches.branch(&self.loaded.environment.name)?;
-        Some(Source {
-            url: self.grant.url.clone(),
-            branch,
-        })
     }
 
     /// Whether the release is the same in both: a run need not be stopped for a

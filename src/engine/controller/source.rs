@@ -7,8 +7,9 @@ use pleach_domain::repo::controller::Branches;
 use tokio::sync::{Notify, watch};
 use tokio::time::{Instant, sleep_until, timeout};
 
+use super::pace::{self, Paces};
 use super::recall::{Recall, Recalled};
-use super::{LoopEvent, Paces, Repository, Shared, pace};
+use super::{LoopEvent, Repository, Shared};
 use crate::engine::words;
 use crate::io::git::GitError;
 use crate::io::git::mirror::{Fetched, Mirror};

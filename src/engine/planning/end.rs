@@ -111,7 +111,7 @@ impl Gone {
                 protect: memory.protect,
                 timeout: memory.timeout.map(SignedDuration::from_secs),
                 restart_on_config_change: false,
-                source: None,
+                source: planner.source.cloned(),
             },
             sequence: Sequence {
                 // A rule of a newer pleach is one it can do without: nothing is made.

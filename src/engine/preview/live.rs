@@ -106,6 +106,7 @@ pub async fn add_cluster(
         loaded,
         cluster,
         cluster_id: id.as_ref(),
+        source: None,
         options: OPTIONS,
     };
     let search = Search::In(loaded.environment.store.clone());

@@ -6,6 +6,8 @@ use std::os::unix::fs::symlink;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use rstest::rstest;
+
 use super::Folder;
 use super::diff::{commit, git};
 
@@ -206,13 +208,6 @@ fn links_and_bombs() -> Vec<Case> {
     ]
 }
 
-fn cases() -> Vec<Case> {
-    [contents(), templates(), links_and_bombs()]
-        .into_iter()
-        .flatten()
-        .collect()
-}
-
 /// The change of a case, in the working tree and on the branch `pr`.
 fn change(case: &Case, outside: &Path) -> Folder {
     let folder = Folder::with(&[
@@ -229,17 +224,23 @@ fn change(case: &Case, outside: &Path) -> Folder {
     folder
 }
 
-#[test]
-fn no_case_has_an_effect_beyond_a_finding() {
+#[rstest]
+#[case::contents(contents())]
+#[case::templates(templates())]
+#[case::links_and_bombs(links_and_bombs())]
+fn nothing_has_an_effect_beyond_a_finding(#[case] cases: Vec<Case>) {
     let elsewhere = Folder::with(&[("outside.j2", OUTSIDE), ("bundle.yaml", OUTSIDE)]);
     let outside = elsewhere.path().join("outside.j2");
-    for case in cases() {
+    for case in cases {
         let folder = change(&case, &outside);
         for format in ["text", "markdown", "html"] {
-            for head in [&[][..], &["--head", "pr"]] {
-                let args = ["preview", "--untrusted", "--base", "main", "-o", format];
-                check(&case, &folder, &[&args, head].concat());
-            }
+            let args = ["preview", "--untrusted", "--base", "main", "-o", format];
+            // Of the working tree, and of the branch.
+            let head: &[&str] = match format {
+                "text" => &[],
+                _ => &["--head", "pr"],
+            };
+            check(&case, &folder, &[&args, head].concat());
         }
     }
 }

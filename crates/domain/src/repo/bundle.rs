@@ -79,7 +79,12 @@ pub(super) fn find(
     let known = bundles(tree);
     if !known.iter().any(|known| known == name) {
         let mut finding = error(format!("there is no bundle `{name}`: no folder {folder}"));
+        let entries = tree.list(FOLDER).unwrap_or_default();
+        let is_elsewhere = entries.iter().any(|entry| {
+            entry.name == name && matches!(entry.kind, TreeKind::Link | TreeKind::Submodule)
+        });
         finding.hint = Some(match nearest(name, known.iter().map(String::as_str)) {
+            _ if is_elsewhere => format!("{folder} is a link or a submodule: neither is followed"),
             Some(nearest) => format!("did you mean `{nearest}`?"),
             None if known.is_empty() => format!("write {folder}/bundle.yaml"),
             None => format!("there are {}", known.join(", ")),

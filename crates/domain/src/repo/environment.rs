@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::decode::decode;
 use super::own::read_own;
 use super::suggest::did_you_mean;
-use super::{FileTree, TreeKind, format};
+use super::{FileTree, format};
 use crate::finding::{Finding, Kind};
 use crate::object::Origin;
 use crate::object::yaml::{Content, Entry, Node};
@@ -25,12 +25,12 @@ pub(super) struct Merged {
 }
 
 /// Names of the environments of a repository, sorted; without those that are
-/// only extended from.
+/// only extended from. A link is one that cannot be read, not one that is gone.
 pub fn environments(tree: &dyn FileTree) -> Vec<String> {
     let entries = tree.list(FOLDER).unwrap_or_default();
     entries
         .into_iter()
-        .filter(|entry| entry.kind == TreeKind::File && !entry.name.starts_with(['_', '.']))
+        .filter(|entry| !entry.name.starts_with(['_', '.']))
         .filter_map(|entry| Some(entry.name.strip_suffix(".yaml")?.to_owned()))
         .collect()
 }
@@ -141,25 +141,12 @@ fn unknown(tree: &dyn FileTree, name: &str, known: &[String]) -> Finding {
             format!("there are {}", known.join(", "))
         })
     });
-    let other = tree
-        .list(FOLDER)
-        .unwrap_or_default()
-        .into_iter()
-        .find(|entry| {
-            entry.name == format!("{name}.yml")
-                || (entry.name == format!("{name}.yaml") && entry.kind != TreeKind::File)
-        });
-    match other {
-        Some(entry) if entry.kind == TreeKind::File => finding.hint(format!(
-            "rename {FOLDER}/{} to {FOLDER}/{name}.yaml",
-            entry.name
-        )),
-        Some(entry) => finding.hint(format!(
-            "{FOLDER}/{} is not a plain file; links and submodules are not followed",
-            entry.name
-        )),
-        None => finding,
+    let other = format!("{name}.yml");
+    let entries = tree.list(FOLDER).unwrap_or_default();
+    if entries.iter().any(|entry| entry.name == other) {
+        return finding.hint(format!("rename {FOLDER}/{other} to {FOLDER}/{name}.yaml"));
     }
+    finding
 }
 
 /// The file and all that it extends, lowest first.

@@ -1,0 +1,228 @@
+//! Hands branches to environments, as long as this replica leads them.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use pleach_domain::repo::controller::{Claim, ClaimKey, Claimant, Heads, claims};
+use tokio::sync::watch;
+use tokio::task::{AbortHandle, JoinSet};
+
+use super::environment::{Assigned, Assignment, Environment};
+use super::pace::Paces;
+use super::replicas::Standing;
+use super::source::SourceState;
+use super::{LoopEvent, Repository, Shared};
+
+/// Hands branches to environments.
+pub(super) struct Supervisor<'a> {
+    repositories: &'a [Repository],
+    paces: Vec<Paces>,
+    shared: Shared,
+    environments: BTreeMap<ClaimKey, Led>,
+    /// Environments that others lead by now, while their last run ends.
+    leaving: BTreeMap<ClaimKey, AbortHandle>,
+}
+
+/// An environment that this replica leads.
+struct Led {
+    assigned: watch::Sender<Assigned>,
+    task: AbortHandle,
+}
+
+impl<'a> Supervisor<'a> {
+    pub(super) fn new(repositories: &'a [Repository], paces: Vec<Paces>, shared: Shared) -> Self {
+        Self {
+            repositories,
+            paces,
+            shared,
+            environments: BTreeMap::new(),
+            leaving: BTreeMap::new(),
+        }
+    }
+
+    /// Gives each environment what it is to be now, and leaves to others what
+    /// they lead.
+    pub(super) fn assign(
+        &mut self,
+        states: &[SourceState],
+        stand: &Standing,
+        tasks: &mut JoinSet<()>,
+    ) {
+        self.give_up(stand);
+        let grants: Vec<Vec<_>> = self
+            .repositories
+            .iter()
+            .map(|repository| {
+                let grants = repository.grants.iter();
+                grants
+                    .map(|grant| {
+                        let cluster = grant.cluster.as_ref().map(|id| id.0.clone());
+                        (grant.branches.clone(), cluster)
+                    })
+                    .collect()
+            })
+            .collect();
+        let heads: Vec<Heads> = states
+            .iter()
+            .map(|state| {
+                let fetched = state.fetched.as_ref();
+                fetched.map_or_else(Heads::new, |fetched| fetched.heads.clone())
+            })
+            .collect();
+        let mut claims = claims(&grants, &heads);
+        // Environments of patterns whose branches nobody could ask for yet.
+        for (repository, state) in states.iter().enumerate() {
+            for recalled in &state.recalled {
+                let (_, cluster) = &grants[repository][recalled.grant];
+                let key = ClaimKey {
+                    environment: recalled.environment.clone(),
+                    cluster: cluster.clone(),
+                };
+                let claimant = Claimant {
+                    repository,
+                    grant: recalled.grant,
+                    branch: recalled.branch.clone(),
+                    commit: None,
+                };
+                claims.entry(key).or_insert(Claim::Held(claimant));
+            }
+        }
+        for (key, claim) in claims.iter().filter(|(key, _)| stand.leads(key)) {
+            let (claimant, assignment, by) = match claim {
+                Claim::Held(claimant) => {
+                    let state = &states[claimant.repository];
+                    let distrust = state
+                        .fetched
+                        .as_ref()
+                        .and_then(|fetched| fetched.distrusted.get(&claimant.branch));
+                    let assignment = match (&claimant.commit, distrust, &state.fetched) {
+                        (Some(commit), Some(message), _) => Assignment::Distrusted {
+                            commit: commit.clone(),
+                            message: message.clone(),
+                        },
+                        (Some(commit), None, Some(fetched)) => Assignment::Follow {
+                            commit: commit.clone(),
+                            reader: fetched.reader.clone(),
+                        },
+                        (None, _, Some(_)) => missing(&claimant.branch),
+                        (_, _, None) => Assignment::Unknown,
+                    };
+                    (claimant, assignment, self.words(claimant))
+                }
+                Claim::Contested(claimants) => {
+                    let who: Vec<String> = claimants.iter().map(|one| self.words(one)).collect();
+                    let who = who.join(", ");
+                    let assignment = Assignment::Held {
+                        reason: "Contested",
+                        message: format!(
+                            "several branches hold the environment, so it is synced from none of them: {who}"
+                        ),
+                    };
+                    (&claimants[0], assignment, who)
+                }
+            };
+            let repository = &self.repositories[claimant.repository];
+            let assigned = Assigned {
+                repository: repository.name.clone(),
+                grant: Arc::clone(&repository.grants[claimant.grant]),
+                by,
+                what: assignment,
+                source: states[claimant.repository].trouble.clone(),
+            };
+            self.give(key, claimant.repository, assigned, tasks);
+        }
+        // A branch that is gone suspends its environment, and deletes nothing.
+        for (
+            key,
+            Led {
+                assigned: sender, ..
+            },
+        ) in &self.environments
+        {
+            if !claims.contains_key(key) {
+                let mut assigned = sender.borrow().clone();
+                assigned.what = missing(&format!("of environment {}", key.environment));
+                sender.send_if_modified(|known| replace(known, assigned));
+            }
+        }
+    }
+
+    /// Lets go of what others lead. What is under way comes to its next safe
+    /// point, unless others may have taken it over already.
+    fn give_up(&mut self, stand: &Standing) {
+        let lost: Vec<ClaimKey> = self
+            .environments
+            .keys()
+            .filter(|key| !stand.leads(key))
+            .cloned()
+            .collect();
+        for key in lost {
+            if let Some(Led { task, .. }) = self.environments.remove(&key) {
+                self.tell(&key, false);
+                self.leaving.insert(key, task);
+            }
+        }
+        self.leaving.retain(|_, task| !task.is_finished());
+        if *stand == Standing::Out {
+            self.leaving.values().for_each(AbortHandle::abort);
+        }
+    }
+
+    fn tell(&self, key: &ClaimKey, leads: bool) {
+        self.shared.listener.tell(LoopEvent::Led {
+            environment: key.environment.clone(),
+            leads,
+        });
+    }
+
+    /// A branch and its repository.
+    fn words(&self, claimant: &Claimant) -> String {
+        let repository = &self.repositories[claimant.repository].name;
+        format!("{} of {repository}", claimant.branch)
+    }
+
+    fn give(
+        &mut self,
+        key: &ClaimKey,
+        repository: usize,
+        assigned: Assigned,
+        tasks: &mut JoinSet<()>,
+    ) {
+        if let Some(led) = self.environments.get(key) {
+            led.assigned
+                .send_if_modified(|known| replace(known, assigned));
+            return;
+        }
+        if self.leaving.contains_key(key) {
+            // It came back too soon: its task ends first, and that wakes us.
+            return;
+        }
+        let (sender, receiver) = watch::channel(assigned);
+        let environment = Environment::new(
+            key.clone(),
+            receiver,
+            self.paces[repository].clone(),
+            self.shared.clone(),
+        );
+        let task = tasks.spawn_local(environment.run());
+        self.tell(key, true);
+        let assigned = sender;
+        self.environments
+            .insert(key.clone(), Led { assigned, task });
+    }
+}
+
+fn replace(known: &mut Assigned, assigned: Assigned) -> bool {
+    let differs = !known.is_same(&assigned);
+    *known = assigned;
+    differs
+}
+
+fn missing(branch: &str) -> Assignment {
+    Assignment::Held {
+        reason: "BranchMissing",
+        message: format!(
+            "branch {branch} is gone: the environment is suspended, nothing is applied and nothing deleted"
+        ),
+    }
+}
