@@ -129,7 +129,7 @@ impl Show {
             return object;
         }
         self.masked += usize::from(manifest.is_secret());
-        self.masker.object(&object, &manifest.secrecy())
+        self.masker.object(object, &manifest.secrecy())
     }
 }
 
@@ -150,7 +150,7 @@ fn write_stream(ui: &mut Ui, args: &RenderArgs, loaded: &Loaded, show: &mut Show
                     .map(|(manifest, object)| (*manifest, show.object(manifest, object)))
                     .collect();
                 let texts: Vec<String> = shown
-                    .par_iter()
+                    .into_par_iter()
                     .map(|(manifest, object)| document(manifest, object))
                     .collect();
                 ui.print(texts.concat().trim_end_matches('\n'));
@@ -175,8 +175,8 @@ fn write_files(
         for manifest in &rendered.manifests {
             let object = show.object(manifest, manifest.value());
             let text = match args.output {
-                Output::Yaml => document(manifest, &object),
-                Output::Json => format!("{:#}\n", in_reading_order(&object)),
+                Output::Yaml => document(manifest, object),
+                Output::Json => format!("{:#}\n", in_reading_order(object)),
             };
             let content = if manifest.is_secret() {
                 FileContent::private(text)

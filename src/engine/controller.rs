@@ -14,6 +14,7 @@
 //! run; it knows no consumer.
 
 mod approval;
+mod assigned;
 mod drift;
 mod ends;
 mod environment;
@@ -25,7 +26,9 @@ mod news;
 mod pace;
 mod pull_requests;
 pub mod pulse;
+mod read;
 mod recall;
+
 mod release;
 mod replicas;
 mod run;

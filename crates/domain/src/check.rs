@@ -179,7 +179,7 @@ impl Check {
             .collect();
         let secrecy = Secrecy::of(id, &fields).and(secrecy);
         // The key lives as long as this one object: only its numbers get out.
-        let masked = Masker::new(DigestKey::new(Vec::new())).object(value, &secrecy);
+        let masked = Masker::new(DigestKey::new(Vec::new())).object(value.clone(), &secrecy);
         Subject::of(&masked)
     }
 }

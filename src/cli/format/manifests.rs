@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use super::findings::plain;
 
 /// One document of a stream, with a comment that says where it is written.
-pub(crate) fn document(manifest: &Manifest, object: &Value) -> String {
+pub(crate) fn document(manifest: &Manifest, object: Value) -> String {
     let mut text = String::from("---\n");
     // A file name may hold anything, a line break too.
     let place = plain(&manifest.origin().to_string()).replace('\n', "\\n");
@@ -24,7 +24,7 @@ pub(crate) fn document(manifest: &Manifest, object: &Value) -> String {
 
 /// All objects as the list that kubectl reads.
 pub(crate) fn list(objects: impl IntoIterator<Item = Value>) -> Value {
-    let items: Vec<Value> = objects.into_iter().map(|o| in_reading_order(&o)).collect();
+    let items: Vec<Value> = objects.into_iter().map(in_reading_order).collect();
     json!({"apiVersion": "v1", "kind": "List", "items": items})
 }
 
@@ -83,7 +83,7 @@ mod tests {
     #[test]
     fn a_place_stays_on_its_line() {
         let value = json!({"kind": "ConfigMap", "metadata": {"name": "a"}, "apiVersion": "v1"});
-        let text = document(&manifest(&value), &value);
+        let text = document(&manifest(&value), value);
         assert!(text.starts_with("---\n# Source: a\\nb.yaml:3\n"), "{text}");
     }
 

@@ -35,7 +35,7 @@ impl Secrets {
             values.extend(&rendered.secret_values);
             for manifest in rendered.manifests.iter().filter(|one| one.is_secret()) {
                 let object = manifest.value();
-                let shown = masker.object(&object, &manifest.secrecy());
+                let shown = masker.object(object.clone(), &manifest.secrecy());
                 collect(&object, &shown, &mut texts);
             }
         }

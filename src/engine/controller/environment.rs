@@ -7,112 +7,36 @@ use std::time::Duration;
 
 use futures::StreamExt as _;
 use futures::stream::BoxStream;
-use pleach_domain::finding::Finding;
 use pleach_domain::inventory::{
     Condition, ConditionKind, Orders, ReleaseName, ReleaseSummary, Store,
 };
 use pleach_domain::object::Digest;
 use pleach_domain::observe::ClusterId;
 use pleach_domain::repo::controller::ClaimKey;
-use pleach_domain::repo::{FileTree, RecordingTree};
 use tokio::sync::{Notify, mpsc, watch};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, MissedTickBehavior, interval_at, sleep_until};
 
+use super::assigned::{Assigned, Assignment};
 use super::drift::Members;
 use super::ends::{Ends, Last};
 use super::inputs::Inputs;
 use super::pace::{self, Paces};
+use super::read::{Hold, load};
 use super::release::{Neighbors, Release};
 use super::run::Wanted;
 use super::{Grant, LoopEvent, Shared};
-use crate::engine::load::{Loaded, is_unknown, read_all};
+use crate::engine::load::Loaded;
 use crate::engine::planning::agent;
 use crate::engine::sync::is_cluster;
 use crate::engine::sync::state::{self, Search};
 use crate::engine::words;
 use crate::io::cluster::{Cluster, ClusterError};
-use crate::io::git::Revision;
-use crate::io::git::mirror::Reader;
 
 /// How long it may take to read an environment.
 const LIMIT: Duration = Duration::from_mins(10);
 /// How often it is looked whether a kubeconfig is another one.
 const KUBECONFIG: Duration = Duration::from_secs(15);
-/// How long the message of a condition is at most.
-const LONGEST_MESSAGE: usize = 1024;
-
-/// What an environment is to be made of.
-#[derive(Debug, Clone)]
-pub(super) struct Assigned {
-    /// The repository whose branch says what it is.
-    pub(super) repository: String,
-    /// Where to, and within which limits.
-    pub(super) grant: Arc<Grant>,
-    /// Branch and repository, in words.
-    pub(super) by: String,
-    /// The commit, or why there is none.
-    pub(super) what: Assignment,
-    /// Why its repository cannot be reached now.
-    pub(super) source: Option<String>,
-}
-
-/// The commit of an environment, or why there is none.
-#[derive(Debug, Clone)]
-pub(super) enum Assignment {
-    /// A commit of its branch.
-    Follow { commit: String, reader: Reader },
-    /// It is not synced.
-    Held {
-        reason: &'static str,
-        message: String,
-    },
-    /// The newest commit is not signed by somebody who counts: what was read
-    /// before stays.
-    Distrusted { commit: String, message: String },
-    /// Its repository was not reached yet.
-    Unknown,
-}
-
-impl Assigned {
-    /// Whether they mean the same: mirrors are made anew without a change.
-    pub(super) fn is_same(&self, other: &Self) -> bool {
-        let what = match (&self.what, &other.what) {
-            (Assignment::Follow { commit: a, .. }, Assignment::Follow { commit: b, .. })
-            | (Assignment::Held { message: a, .. }, Assignment::Held { message: b, .. })
-            | (
-                Assignment::Distrusted { message: a, .. },
-                Assignment::Distrusted { message: b, .. },
-            ) => a == b,
-            (Assignment::Unknown, Assignment::Unknown) => true,
-            _ => false,
-        };
-        let is_same_way = Arc::ptr_eq(&self.grant, &other.grant) && self.by == other.by;
-        what && is_same_way && self.source == other.source
-    }
-}
-
-/// Why nothing newer of an environment is synced.
-#[derive(Debug, Clone, PartialEq, Eq)]
-struct Hold {
-    reason: String,
-    message: String,
-}
-
-impl Hold {
-    fn new(reason: &str, message: impl Into<String>) -> Self {
-        let mut message: String = message.into();
-        if message.len() > LONGEST_MESSAGE {
-            let end = message.floor_char_boundary(LONGEST_MESSAGE);
-            message.truncate(end);
-            message.push('…');
-        }
-        Self {
-            reason: reason.to_owned(),
-            message,
-        }
-    }
-}
 
 fn condition(kind: ConditionKind, reason: &str, message: &str) -> Condition {
     Condition {
@@ -677,62 +601,4 @@ pub(super) fn pass_on(ended: Result<(), tokio::task::JoinError>) {
     {
         std::panic::resume_unwind(panic);
     }
-}
-
-/// What reading an environment came to, and what it was read from.
-type Read = (Result<Loaded, Hold>, Option<Inputs>);
-
-/// Reads an environment at a commit, or says why it cannot be synced. None where
-/// it would be the same as what was read from `known`.
-fn load(reader: &Reader, commit: &str, name: &str, known: Option<&Inputs>) -> Option<Read> {
-    let tree = match reader.tree(commit) {
-        Ok(tree) => tree,
-        Err(error) => {
-            return Some((Err(Hold::new("InvalidRepository", words(&error))), None));
-        }
-    };
-    if known.is_some_and(|known| known.are_those_of(&tree)) {
-        return None;
-    }
-    let recording = RecordingTree::new(&tree);
-    let read = load_from(&recording, commit, name);
-    let inputs = Inputs::of(&tree, recording.record());
-    Some((read, Some(inputs)))
-}
-
-fn load_from(tree: &dyn FileTree, commit: &str, name: &str) -> Result<Loaded, Hold> {
-    let short = commit.get(..7).unwrap_or(commit);
-    let invalid = |findings: &[Finding]| {
-        let errors: Vec<String> = findings
-            .iter()
-            .filter(|finding| finding.is_error())
-            .map(ToString::to_string)
-            .collect();
-        let reason = if is_unknown(findings) {
-            "EnvironmentMissing"
-        } else {
-            "InvalidRepository"
-        };
-        Hold::new(reason, format!("commit {short}: {}", errors.join("; ")))
-    };
-    let loaded = read_all(tree, Revision::Commit(commit.to_owned()), name)
-        .map_err(|findings| invalid(&findings))?;
-    if !loaded.is_sound() {
-        return Err(invalid(&loaded.findings));
-    }
-    let elsewhere = loaded.rendered.iter().find(|(release, _)| {
-        let former = release.moved_from.as_ref();
-        former.is_some_and(|former| former.environment != name)
-    });
-    if let Some((release, _)) = elsewhere {
-        // One branch would take what another branch holds.
-        return Err(Hold::new(
-            "InvalidRepository",
-            format!(
-                "commit {short}: {}: release {} takes over objects of another environment, which is done from the desk: `pleach apply {name}`",
-                release.origin, release.name.release
-            ),
-        ));
-    }
-    Ok(loaded)
 }

@@ -7,7 +7,8 @@ use pleach_domain::repo::controller::{Claim, ClaimKey, Claimant, Heads, claims};
 use tokio::sync::watch;
 use tokio::task::{AbortHandle, JoinSet};
 
-use super::environment::{Assigned, Assignment, Environment};
+use super::assigned::{Assigned, Assignment};
+use super::environment::Environment;
 use super::pace::Paces;
 use super::replicas::Standing;
 use super::source::SourceState;

@@ -5,6 +5,7 @@
 //! nothing else: not its length, not its text. Values are told apart by a keyed
 //! digest whose key lives as long as the run.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fmt::{self, Write as _};
 
@@ -60,10 +61,9 @@ impl Masker {
 
     /// Masks one object, or one side of a comparison.
     #[must_use]
-    pub fn object(&mut self, object: &Value, secrecy: &Secrecy) -> Value {
-        let mut masked = object.clone();
-        self.walk(&mut masked, &secrecy.root(), None, None);
-        masked
+    pub fn object(&mut self, mut object: Value, secrecy: &Secrecy) -> Value {
+        self.walk(&mut object, &secrecy.root(), None, None);
+        object
     }
 
     /// Masks both sides of a comparison; what changed in place says so.
@@ -293,10 +293,10 @@ impl Masker {
     }
 }
 
-fn text_of(value: &Value) -> String {
+fn text_of(value: &Value) -> Cow<'_, str> {
     match value {
-        Value::String(text) => text.clone(),
-        other => other.to_string(),
+        Value::String(text) => Cow::Borrowed(text),
+        other => Cow::Owned(other.to_string()),
     }
 }
 
@@ -328,12 +328,12 @@ mod tests {
         let object = json!({"data": {"a": STANDARD.encode("hunter2"), "b": STANDARD.encode("other")},
             "stringData": {"c": "hunter2"}, "type": "Opaque"});
         assert_eq!(
-            masker.object(&object, &secret_kind()),
+            masker.object(object.clone(), &secret_kind()),
             json!({"data": {"a": "<secret 1>", "b": "<secret 2>"}, "stringData": {"c": "<secret 1>"}, "type": "Opaque"})
         );
         assert_eq!(
             masker.object(
-                &secret(&json!({"x": STANDARD.encode("other")})),
+                secret(&json!({"x": STANDARD.encode("other")})),
                 &secret_kind()
             )["data"],
             json!({"x": "<secret 2>"})
@@ -344,7 +344,7 @@ mod tests {
     fn a_misspelled_field_of_a_secret_is_secret_too() {
         let object = json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "a"}, "type": "Opaque",
             "immutable": true, "stringDate": {"a": "hunter2"}});
-        let masked = masker().object(&object, &secret_kind());
+        let masked = masker().object(object.clone(), &secret_kind());
         assert_eq!(masked["stringDate"], json!({"a": "<secret 1>"}));
         assert_eq!(
             (&masked["type"], &masked["immutable"], &masked["metadata"]),
@@ -392,7 +392,7 @@ mod tests {
         let object = json!({"kind": "ConfigMap", "metadata": {"annotations": {
             "kubectl.kubernetes.io/last-applied-configuration": "{\"data\":{}}", "team": "web"}}});
         assert_eq!(
-            masker().object(&object, &Secrecy::default())["metadata"]["annotations"],
+            masker().object(object.clone(), &Secrecy::default())["metadata"]["annotations"],
             json!({"kubectl.kubernetes.io/last-applied-configuration": "<secret 1>", "team": "web"})
         );
     }
@@ -404,7 +404,7 @@ mod tests {
             &json!({"a": STANDARD.encode("hunter2-and-more"), "b": STANDARD.encode("hunter2")}),
         );
         assert_eq!(
-            masker.object(&object, &secret_kind())["data"]["a"],
+            masker.object(object.clone(), &secret_kind())["data"]["a"],
             "<secret 1>"
         );
         assert_eq!(
@@ -468,7 +468,7 @@ mod tests {
         masker.guard(&values);
         let object = json!({"a": "x hunter2-and-more", "b": STANDARD.encode("hunter2-and-more"), "c": "hunter2"});
         assert_eq!(
-            masker.object(&object, &Secrecy::default()),
+            masker.object(object.clone(), &Secrecy::default()),
             json!({"a": "<secret 1>", "b": "<secret 2>", "c": "hunter2"})
         );
     }

@@ -72,29 +72,26 @@ fn sorted(value: &Value) -> Value {
 
 /// What says which object it is comes first, as people write it.
 #[must_use]
-pub fn in_reading_order(object: &Value) -> Value {
+pub fn in_reading_order(object: Value) -> Value {
     let mut ordered = first(object, &["apiVersion", "kind", "metadata"]);
     if let Some(metadata) = ordered.get_mut("metadata") {
-        *metadata = first(metadata, &["name", "namespace"]);
+        *metadata = first(metadata.take(), &["name", "namespace"]);
     }
     ordered
 }
 
-fn first(object: &Value, first: &[&str]) -> Value {
-    let Value::Object(fields) = object else {
-        return object.clone();
+fn first(object: Value, first: &[&str]) -> Value {
+    let Value::Object(mut fields) = object else {
+        return object;
     };
-    let (front, rest): (Vec<_>, Vec<_>) = fields
-        .iter()
-        .partition(|(name, _)| first.contains(&name.as_str()));
-    let front = first
-        .iter()
-        .filter_map(|wanted| front.iter().copied().find(|(name, _)| name == wanted));
-    front
-        .chain(rest)
-        .map(|(name, value)| (name.clone(), value.clone()))
-        .collect::<Map<String, Value>>()
-        .into()
+    let mut ordered = Map::with_capacity(fields.len());
+    for name in first {
+        if let Some((name, value)) = fields.shift_remove_entry(*name) {
+            ordered.insert(name, value);
+        }
+    }
+    ordered.extend(fields);
+    Value::Object(ordered)
 }
 
 #[cfg(test)]

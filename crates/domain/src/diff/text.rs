@@ -163,7 +163,7 @@ impl ObjectDiff {
             }
             value
         };
-        let text = |value: &Value| yaml::emit(&in_reading_order(value));
+        let text = |value: Value| yaml::emit(&in_reading_order(value));
         match (sides.old.map(normal), sides.new.map(normal)) {
             (Some(old), Some(new)) => {
                 // A new object keeps nothing of the old one, whoever owned it.
@@ -175,17 +175,17 @@ impl ObjectDiff {
                 let shown = shown(&old, &new, &comparison.ignored);
                 let shown = aligned(&old, &shown, sides.owned, sides.schema);
                 let (before, after) = masker.pair(&old, &shown, sides.secrecy);
-                diff.hunks = hunks(&text(&before), &text(&after), CONTEXT);
+                diff.hunks = hunks(&text(before), &text(after), CONTEXT);
                 diff.fields = comparison.changes;
                 masker.changes(&mut diff.fields, &new, sides.secrecy);
             }
             (None, Some(new)) => {
-                let new = masker.object(&new, sides.secrecy);
-                diff.hunks = hunks("", &text(&new), CONTEXT);
+                let new = masker.object(new, sides.secrecy);
+                diff.hunks = hunks("", &text(new), CONTEXT);
             }
             (Some(old), None) if view.full_deletes => {
-                let old = masker.object(&old, sides.secrecy);
-                diff.hunks = hunks(&text(&old), "", CONTEXT);
+                let old = masker.object(old, sides.secrecy);
+                diff.hunks = hunks(&text(old), "", CONTEXT);
             }
             (_, None) => {}
         }

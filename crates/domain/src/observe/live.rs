@@ -164,7 +164,7 @@ impl Live {
 
     fn masked(&self) -> Value {
         // The key lives as long as this one object: only its numbers get out.
-        Masker::new(DigestKey::new(Vec::new())).object(&self.value, &self.secrecy)
+        Masker::new(DigestKey::new(Vec::new())).object(self.value.clone(), &self.secrecy)
     }
 }
 

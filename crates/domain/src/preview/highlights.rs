@@ -98,11 +98,11 @@ pub(super) fn subjects(
             let secrecies = [manifest.map(Manifest::secrecy), live.map(Live::secrecy)];
             let secrecy = secrecies.into_iter().flatten().reduce(|a, b| a.and(&b))?;
             let before = live
-                .map(|live| masker.object(live.value(), &secrecy))
+                .map(|live| masker.object(live.value().clone(), &secrecy))
                 .unwrap_or_default();
             let after = manifest
                 .filter(|_| object.action != Action::Delete)
-                .map(|manifest| masker.object(&manifest.value(), &secrecy))
+                .map(|manifest| masker.object(manifest.value(), &secrecy))
                 .unwrap_or_default();
             let change = SubjectChange {
                 object: id.clone(),
