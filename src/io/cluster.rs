@@ -68,6 +68,8 @@ pub struct Cluster {
     /// What others asked for, and whether it is taken.
     shared: shared::Shared,
     taking: shared::Taking,
+    /// Of the lists that come in.
+    turns: transport::Turns,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -93,6 +95,7 @@ impl Cluster {
             retry: Retry::within(connection.patience),
             version: Arc::default(),
             refusals: registrations::Refusals::default(),
+            turns: transport::Turns::default(),
         }
     }
 

@@ -6,6 +6,7 @@
 use std::error::Error as StdError;
 use std::io;
 use std::marker::PhantomData;
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -14,6 +15,7 @@ use http::{HeaderMap, Method, Request, Response};
 use kube::client::Body;
 use pleach_domain::object::ObjectId;
 use serde::de::{DeserializeOwned, DeserializeSeed};
+use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio::time::{Instant, timeout};
 
 use super::classify::{Question, Verb};
@@ -27,6 +29,30 @@ use super::{ApiError, Class, Cluster, warning};
 pub(super) const JSON: &str = "application/json";
 /// Longest text of an answer that is no Status and still goes into a message.
 const LONGEST_TEXT: usize = 300;
+
+/// How many lists come in at a time: a page may take megabytes, and is made
+/// little of as soon as it is there.
+const LISTS: usize = 4;
+
+/// How long a list waits for its turn: another one may come in slowly.
+const TURN: Duration = Duration::from_secs(1);
+
+/// The turns of lists that are read.
+#[derive(Debug, Clone)]
+pub(super) struct Turns(Arc<Semaphore>);
+
+impl Default for Turns {
+    fn default() -> Self {
+        Self(Arc::new(Semaphore::new(LISTS)))
+    }
+}
+
+impl Turns {
+    /// A turn. None where it would take long: what is slow delays nothing else.
+    async fn take(&self) -> Option<SemaphorePermit<'_>> {
+        timeout(TURN, self.0.acquire()).await.ok()?.ok()
+    }
+}
 
 /// A request before it is sent.
 #[derive(Debug, Clone)]
@@ -193,6 +219,10 @@ impl Cluster {
             let response = self.open(call).await?;
             let status = response.status().as_u16();
             let warnings = warnings(response.headers(), call.mask().as_ref());
+            let _turn = match call.verb {
+                Verb::List => self.turns.take().await,
+                _ => None,
+            };
             let body = self.collect(response).await?;
             Ok(Reply {
                 status,
