@@ -182,6 +182,9 @@ pub(super) struct Draft {
     pub(super) done_by: BTreeMap<ObjectId, StepId>,
     /// Steps that wait for objects to which nothing is done.
     pub(super) awaited: BTreeMap<ObjectId, StepId>,
+    /// Objects that are ready already when something changes that they need: it
+    /// is looked again afterwards.
+    pub(super) looked_at_again: BTreeMap<ObjectId, Vec<(ObjectId, Need, EdgeReason)>>,
     /// Steps of objects that turned out to be blocked.
     pub(super) dropped: BTreeSet<StepId>,
     /// What goes.
