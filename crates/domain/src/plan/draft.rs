@@ -191,6 +191,9 @@ pub(super) struct Draft {
     pub(super) pruned: Vec<Pruned>,
     /// Services of the release that go, or went already.
     pub(super) leaving: BTreeSet<ServiceRef>,
+    /// Services of the release whose objects are handed over, behind which nothing
+    /// of it runs any more.
+    pub(super) deserted: BTreeSet<ServiceRef>,
     /// The barrier after which things may be pruned.
     pub(super) verified: Option<StepId>,
     /// Temporary changes.
