@@ -253,6 +253,36 @@ fn fields_that_objects_use_go_with_consent_only() {
     assert_eq!(gears(&fleet)[0]["spec"], serde_json::json!({"a": "x"}));
 }
 
+#[test]
+fn a_definition_that_is_created_anew_takes_nothing_of_the_release_along() {
+    let g = group("anew");
+    let fleet = fleet(
+        "anew",
+        &definition(&g, &["v1beta1"], &["a"]),
+        &definition(&g, &["v1"], &["a"]),
+    );
+    for (folder, version) in [("v1.0.0", "v1beta1"), ("v1.1.0", "v1")] {
+        let path = format!("manifests/web/{folder}/gear.yaml");
+        fleet.write(&path, &gear(&g, version, "ours", "{a: x}"));
+    }
+    fleet.commit();
+    fleet.applied();
+    plant(&fleet, "v1beta1", "theirs", "{a: x}");
+    upgrade(&fleet);
+    fleet.extend_environment(&format!(
+        "consent:\n  - {{action: recreate, kind: CustomResourceDefinition, name: gears.{g}, release: web, from: v1.0.0, to: v1.1.0}}\n"
+    ));
+    fleet.commit();
+    fleet
+        .applied()
+        .says("it goes with its definition, which is created anew");
+    let all = gears(&fleet);
+    let names: Vec<&Value> = all.iter().map(|gear| &gear["metadata"]["name"]).collect();
+    assert_eq!(names, ["ours"]);
+    assert_eq!(all[0]["spec"]["a"], "x");
+    fleet.writes_nothing(Fleet::applied);
+}
+
 /// Writes of Gears, by number.
 fn is_rewrite(seen: &Seen) -> bool {
     seen.method == "PATCH" && seen.path.contains("/gears/") && seen.query.contains("pleach-overlay")

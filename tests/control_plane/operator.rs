@@ -117,6 +117,9 @@ fn in_order(written: &[String], expected: &[&str]) {
     );
 }
 
+const NEWER: &str = "version: v1.1.0\n";
+const BACK: &str = "version: v1.0.0\n    rollback: {from: v1.1.0, to: v1.0.0}\n";
+
 #[test]
 fn an_operand_follows_its_operator_or_a_pin_and_goes_before_it() {
     let name = "operator::an_operand_follows_its_operator_or_a_pin_and_goes_before_it";
@@ -162,6 +165,21 @@ fn an_operand_follows_its_operator_or_a_pin_and_goes_before_it() {
         ],
     );
 
+    // And back again, which nothing can wait for before the operator goes.
+    change(fleet, NEWER, BACK);
+    let (_, events) = scene.all(Fleet::applied);
+    assert_eq!(told(fleet), "Deployed v1.0.0 v1.0.0");
+    in_order(
+        &written(&events),
+        &[
+            "pleach patch depots/depot",
+            "pleach patch deployments/depot-operator",
+            "depot-operator patch deployments/depot-api",
+        ],
+    );
+    change(fleet, BACK, NEWER);
+    fleet.applied();
+
     // Pinned to what the operator installed before. The plan waits for it, and not
     // for what the status still says of the former spec.
     change(fleet, "install: \"\"", "install: v1.0.0");
@@ -189,15 +207,20 @@ fn an_operand_follows_its_operator_or_a_pin_and_goes_before_it() {
     assert_eq!(told(fleet), "Deployed v1.1.0 v1.1.0");
     assert_eq!(image(fleet, "depot-api"), "api:v1.1.0");
 
-    // And all of it back.
+    // Back: first what is installed, then who installs it.
     fleet.edit_environment("install: v1.1.0", "install: v1.0.0");
-    change(
-        fleet,
-        "version: v1.1.0\n",
-        "version: v1.0.0\n    rollback: {from: v1.1.0, to: v1.0.0}\n",
-    );
-    fleet.applied();
+    change(fleet, NEWER, BACK);
+    let (_, events) = scene.all(Fleet::applied);
     assert_eq!(told(fleet), "Deployed v1.0.0 v1.0.0");
+    assert_eq!(image(fleet, "depot-api"), "api:v1.0.0");
+    in_order(
+        &written(&events),
+        &[
+            "pleach patch depots/depot",
+            "depot-operator patch deployments/depot-api",
+            "pleach patch deployments/depot-operator",
+        ],
+    );
 
     // What users have made keeps the release.
     let parcel = "apiVersion: depot.example.org/v1\nkind: Parcel\nmetadata: {name: mine, namespace: default}\n";
@@ -322,6 +345,50 @@ fn an_operator_that_is_dead_holds_the_end_until_it_is_back() {
     change(fleet, "timeout: 3s", "timeout: 40s");
     fleet.applied();
     assert!(!fleet.exists(&["-n", "depot", "deployment/depot-api"]));
+    fleet.writes_nothing(Fleet::applied);
+    scene.end();
+}
+
+#[test]
+fn an_operator_that_does_not_run_goes_back_before_what_it_installs() {
+    let name = "operator::an_operator_that_does_not_run_goes_back_before_what_it_installs";
+    if !isolated::inside(name).unwrap() {
+        return;
+    }
+    let scene = Scene::start("salvage", "v1.0.0");
+    let fleet = &scene.fleet;
+    fleet.applied();
+    fleet.edit_environment("install: \"v1.0.0\"", "install: v1.1.0");
+    change(fleet, "version: v1.0.0\n", NEWER);
+    fleet.applied();
+    assert_eq!(told(fleet), "Deployed v1.1.0 v1.1.0");
+
+    // No node takes the pods of the newer operator any more.
+    fleet.edit(
+        "manifests/depot/v1.1.0/operator.yaml.j2",
+        "  template:\n    metadata: {labels: {app: depot-operator}}\n    spec:\n",
+        "  strategy: {type: Recreate}\n  template:\n    metadata: {labels: {app: depot-operator}}\n    spec:\n      nodeSelector: {none: here}\n",
+    );
+    change(fleet, "timeout: 40s", "timeout: 4s");
+    fleet
+        .apply()
+        .ended_with(6)
+        .says("failed Deployment.apps/depot/depot-operator: ");
+
+    // Its webhook lets no custom resource through, and it would install nothing.
+    fleet.edit_environment("timeout: 4s", "timeout: 40s");
+    fleet.edit_environment("install: v1.1.0", "install: v1.0.0");
+    change(fleet, NEWER, BACK);
+    let (_, events) = scene.all(Fleet::applied);
+    assert_eq!(told(fleet), "Deployed v1.0.0 v1.0.0");
+    in_order(
+        &written(&events),
+        &[
+            "pleach patch deployments/depot-operator",
+            "pleach patch depots/depot",
+            "depot-operator patch deployments/depot-api",
+        ],
+    );
     fleet.writes_nothing(Fleet::applied);
     scene.end();
 }

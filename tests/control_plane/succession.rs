@@ -131,3 +131,54 @@ fn what_hands_over_runs_again_when_its_successor_does_not() {
     let journal = "configmap/fallback.new.journal";
     assert!(!fleet.exists(&[journal, "-n", "pleach-system"]));
 }
+
+const SERVICE: &str = "---
+apiVersion: v1
+kind: Service
+metadata: {name: controller}
+spec: {selector: {app: controller}, ports: [{port: 443}]}
+";
+
+#[test]
+fn what_the_former_pods_registered_goes_before_their_successors_start() {
+    let fleet = fleet("unregister");
+    let [a, b] = places("unregister");
+    let app = controller("controller:1", "false");
+    fleet.write("manifests/shop/app.yaml", &format!("{app}{SERVICE}"));
+    fleet.commit();
+    fleet.applied();
+    // As the pods would have done it.
+    let hook = format!(
+        "apiVersion: admissionregistration.k8s.io/v1\nkind: ValidatingWebhookConfiguration\nmetadata: {{name: unregister}}\nwebhooks:\n\
+         - name: unregister.example.org\n  admissionReviewVersions: [v1]\n  sideEffects: None\n\
+         \x20 clientConfig: {{service: {{name: controller, namespace: {a}}}}}\n\
+         \x20 rules: [{{apiGroups: [unregister.example.org], apiVersions: [\"*\"], resources: [\"*\"], operations: [CREATE]}}]\n"
+    );
+    let hook = fleet.file("hook.yaml", &hook);
+    fleet.kubectl(&["apply", "-f", &hook]);
+
+    fleet.edit_environment(&old("unregister"), &new("unregister", "40s"));
+    fleet.commit();
+    fleet
+        .run(&["plan", "unregister"])
+        .ended_with(0)
+        .says(&format!(
+            "points at Service {a}/controller of release unregister.old, whose pods go"
+        ))
+        .says("gate handover until ungate: CREATE and UPDATE of *.unregister.example.org");
+    let (_, events) = fleet.watched(Fleet::applied);
+    let writes = object_writes(&events);
+    let at = |words: &str| {
+        let position = writes.iter().position(|line| line.contains(words));
+        position.unwrap_or_else(|| panic!("no {words}: {writes:#?}"))
+    };
+    let gone =
+        at("delete admissionregistration.k8s.io validatingwebhookconfigurations unregister ");
+    let emptied = at(&format!("patch apps deployments {a}/controller"));
+    let started = at(&format!("patch apps deployments {b}/controller"));
+    assert!(gone < emptied && emptied < started, "{writes:#?}");
+    assert!(!fleet.exists(&["validatingwebhookconfiguration", "unregister"]));
+    assert!(fleet.exists(&["service", "controller", "-n", &a]));
+    fleet.applied();
+    fleet.writes_nothing(Fleet::applied);
+}

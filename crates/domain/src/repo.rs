@@ -21,7 +21,6 @@ mod sequence;
 mod suggest;
 mod sync;
 mod tree;
-mod unsupported;
 mod versions;
 mod window;
 

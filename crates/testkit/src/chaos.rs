@@ -15,6 +15,7 @@ pub mod moves;
 mod place;
 pub mod replicas;
 pub mod storm;
+mod verdict;
 mod weather;
 
 use anyhow::ensure;

@@ -15,15 +15,20 @@ pub(super) use emit::{block, change, until};
 use super::draft::{Ctx, Draft};
 use super::model::{Action, Cause, EdgeReason, Need};
 use super::ownership::{self, Claim};
+use crate::definition::is_definition;
 use crate::inventory::EntryState;
 use crate::object::Manifest;
 use crate::observe::{LiveMeta, Prediction, Served, Unverified};
 use definition::Guarded;
 use emit::create;
 
-/// Decides about every desired object.
+/// Decides about every desired object; about definitions first, as some take
+/// their custom resources along.
 pub(super) fn run(ctx: &Ctx<'_>, draft: &mut Draft) {
-    for manifest in ctx.manifests.values() {
+    let all = ctx.manifests.values();
+    let (definitions, others): (Vec<&Manifest>, Vec<&Manifest>) =
+        all.partition(|manifest| is_definition(manifest.id()));
+    for manifest in definitions.into_iter().chain(others) {
         decide(ctx, draft, manifest);
     }
 }
@@ -57,6 +62,7 @@ fn decide(ctx: &Ctx<'_>, draft: &mut Draft, manifest: &Manifest) {
         Some(live) if live.deleting || in_ending_namespace => ending(ctx, draft, manifest, live),
         Some(_) if just_deleted(ctx, manifest) => absent(ctx, draft, manifest),
         Some(live) => match ownership::claim(ctx, id, live) {
+            Claim::Ours if goes_along(ctx, draft, manifest) => lost(ctx, draft, manifest),
             Claim::Ours => match definition::guard(ctx, draft, manifest) {
                 Guarded::Free => member::decide(ctx, draft, manifest, live),
                 Guarded::Refused => {}
@@ -81,6 +87,20 @@ fn just_deleted(ctx: &Ctx<'_>, manifest: &Manifest) -> bool {
         ctx.observed.predicted.get(manifest.id()),
         Some(Prediction::Creates)
     )
+}
+
+/// Whether its definition is deleted and created anew.
+fn goes_along(ctx: &Ctx<'_>, draft: &Draft, manifest: &Manifest) -> bool {
+    let definition = ctx.definition(&manifest.id().group_kind());
+    definition.is_some_and(|(id, _)| draft.action(id) == Some(Action::Recreate))
+}
+
+/// A custom resource that is there, and goes with its definition.
+fn lost(ctx: &Ctx<'_>, draft: &mut Draft, manifest: &Manifest) {
+    let reason = "it goes with its definition, which is created anew";
+    change(ctx, draft, manifest, Action::Create, reason).unverified =
+        Some(Unverified::KindMissing.to_string());
+    create(ctx, draft, manifest, reason);
 }
 
 /// An object that does not exist: created, once the server has checked what it can.

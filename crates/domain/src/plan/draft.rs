@@ -182,12 +182,18 @@ pub(super) struct Draft {
     pub(super) done_by: BTreeMap<ObjectId, StepId>,
     /// Steps that wait for objects to which nothing is done.
     pub(super) awaited: BTreeMap<ObjectId, StepId>,
+    /// Objects that are ready already when something changes that they need: it
+    /// is looked again afterwards.
+    pub(super) looked_at_again: BTreeMap<ObjectId, Vec<(ObjectId, Need, EdgeReason)>>,
     /// Steps of objects that turned out to be blocked.
     pub(super) dropped: BTreeSet<StepId>,
     /// What goes.
     pub(super) pruned: Vec<Pruned>,
     /// Services of the release that go, or went already.
     pub(super) leaving: BTreeSet<ServiceRef>,
+    /// Services of the release whose objects are handed over, behind which nothing
+    /// of it runs any more.
+    pub(super) deserted: BTreeSet<ServiceRef>,
     /// The barrier after which things may be pruned.
     pub(super) verified: Option<StepId>,
     /// Temporary changes.

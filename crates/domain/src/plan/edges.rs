@@ -14,7 +14,7 @@ use crate::observe::Served;
 pub(super) use dependencies::answering;
 use dependencies::{Dependency, dependencies};
 pub(super) use endpoints::wait_for;
-use reverse::{Turned, turn};
+use reverse::{Turned, reached_before, turn};
 
 /// Turns what objects say about each other into edges, and blocks what needs a
 /// blocked object (I10: and nothing else).
@@ -26,25 +26,19 @@ pub(super) fn run(ctx: &Ctx<'_>, draft: &mut Draft, direction: Direction) {
         Direction::Reverse => turn(ctx, draft, &dependencies),
     };
     for (position, dependency) in dependencies.into_iter().enumerate() {
-        let Dependency {
-            from,
-            to,
-            need,
-            why,
-        } = dependency;
         if turned.holds(position) {
-            // What must be ready in one direction must be ready in the other;
-            // of the rest it is enough that it is written.
-            let need = match why {
-                EdgeReason::After => Need::Ready,
-                _ => Need::Applied,
-            };
-            back(draft, to, need, from);
+            let need = reached_before(ctx, &dependency);
+            back(draft, dependency.to, need, dependency.from);
+            look_again(draft, &dependency);
             continue;
         }
-        let Some(to) = draft.done_by.get(to).copied() else {
+        let Some(to) = draft.done_by.get(dependency.to).copied() else {
+            look_again(draft, &dependency);
             continue;
         };
+        let Dependency {
+            from, need, why, ..
+        } = dependency;
         if let Some(from) = reached_by(ctx, draft, from, &why) {
             let first = first_step_of(draft, to);
             draft.edge(from, need, first, why);
@@ -54,6 +48,20 @@ pub(super) fn run(ctx: &Ctx<'_>, draft: &mut Draft, direction: Direction) {
         back(draft, workload, Need::Ready, definition);
     }
     endpoints::run(ctx, draft, &turned);
+}
+
+/// What is ready before something changes that it needs has to be so afterwards.
+fn look_again(draft: &mut Draft, dependency: &Dependency<'_>) {
+    let Dependency {
+        from,
+        to,
+        need,
+        why,
+    } = dependency;
+    if draft.done_by.contains_key(*from) {
+        let after = draft.looked_at_again.entry((*to).clone()).or_default();
+        after.push(((*from).clone(), *need, why.clone()));
+    }
 }
 
 /// Makes what is needed go back after what needs it.

@@ -131,10 +131,12 @@ fn gate(ctx: &Ctx<'_>, name: &str, closed: Vec<Closed>) -> Gate {
     }
 }
 
-/// The accounts of both versions: those that git has, those that are members,
-/// and those that pods run as.
+/// The accounts of both versions: those that git has, those that are members, also
+/// of the release whose objects are handed over, and those that pods run as.
 fn accounts(ctx: &Ctx<'_>) -> Vec<String> {
     let members = ctx.observed.inventory.entries.keys();
+    let former = ctx.observed.former.iter();
+    let former = former.flat_map(|former| former.inventory.entries.keys());
     let used = ctx.facts.values();
     let used = used.filter_map(|facts| facts.service_account.as_ref());
     let accounts: BTreeSet<String> = ctx
@@ -142,6 +144,7 @@ fn accounts(ctx: &Ctx<'_>) -> Vec<String> {
         .keys()
         .copied()
         .chain(members)
+        .chain(former)
         .chain(used)
         .filter(|id| id.is("", "ServiceAccount"))
         .filter_map(|id| Some(account(id.namespace.as_deref()?, &id.name)))

@@ -54,9 +54,9 @@ impl Desired {
     }
 
     /// Workloads of a former place that have to be read: members that something
-    /// takes over from, those of a release that hands its objects over with the
-    /// Services beside them, and, where nothing is recorded, what runs in a
-    /// namespace that the bundle says it comes from.
+    /// takes over from; where that is so of a release that hands its objects over,
+    /// everything that it runs there, and its Services; and, where nothing is
+    /// recorded, what runs in a namespace that the bundle says it comes from.
     pub fn counterparts(&self, observed: &Observed) -> BTreeSet<ObjectId> {
         if !Progress::of(self, observed.installed.as_ref()).unfinished {
             return BTreeSet::new();
@@ -80,10 +80,9 @@ impl Desired {
             .filter(|id| has_pods(id) && comes(id) && !wanted.contains(*id))
             .map(|id| &id.namespace)
             .collect();
-        let former = former.into_iter().filter(|id| {
-            let is_workload = has_pods(id) && comes(id);
-            places.contains(&id.namespace) && (is_workload || id.is("", "Service"))
-        });
+        let former = former
+            .into_iter()
+            .filter(|id| places.contains(&id.namespace) && (has_pods(id) || id.is("", "Service")));
         let leaving = inventory.entries.iter();
         let leaving = leaving
             .filter(|(id, entry)| entry.state == EntryState::Applied && has_pods(id))

@@ -1,10 +1,11 @@
-//! Registrations whose Service this plan removes.
+//! Registrations whose Service this plan removes, or leaves without pods.
 //!
 //! An upgrade that moves a product to another namespace leaves behind the
 //! APIService and webhook configurations that its pods registered at run time:
 //! no manifest has them. They are found by the Service they point at, and go
 //! before the new workloads start, which would crash on them otherwise. Until
-//! everything that those workloads need is there, the former ones keep them.
+//! everything that those workloads need is there, the former ones keep them. What
+//! the pods of another release registered, which hands its objects over, is the same.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,14 +15,15 @@ use super::model::{Action, EdgeReason, Need, Op, Precondition, StepId, Until};
 use super::prune::Judge;
 use crate::deployer;
 use crate::finding::{Finding, Kind};
-use crate::inventory::EntryState;
+use crate::inventory::{EntryState, Inventory};
 use crate::object::ServiceRef;
 use crate::observe::Registration;
 use crate::order::StageName;
 
-/// Plans the deletion of every registration that points only at Services that go.
+/// Plans the deletion of every registration that points only at Services that go,
+/// or behind which nothing runs any more.
 pub(super) fn run(ctx: &Ctx<'_>, draft: &mut Draft) {
-    if draft.leaving.is_empty() {
+    if draft.leaving.is_empty() && draft.deserted.is_empty() {
         return;
     }
     let workloads = draft.workloads(ctx);
@@ -73,25 +75,31 @@ fn found<'a>(ctx: &Ctx<'a>, draft: &mut Draft) -> Vec<(&'a Registration, Deletio
         .iter()
         .map(|registration| (&registration.id, registration))
         .collect();
+    let former = observed.former.iter();
+    let inventories: Vec<&Inventory> = former
+        .map(|former| &former.inventory)
+        .chain([&observed.inventory])
+        .collect();
+    let going: BTreeSet<&ServiceRef> = draft.leaving.iter().chain(&draft.deserted).collect();
     let mut found = Vec::new();
+    let mut left = Vec::new();
     for registration in registrations.into_values() {
         let id = &registration.id;
-        let entry = observed.inventory.entries.get(id);
-        let shipped = entry.is_some_and(|entry| entry.state == EntryState::Applied);
-        let service = registration
-            .services
-            .iter()
-            .find(|service| draft.leaving.contains(service));
+        let mut entries = inventories.iter().filter_map(|one| one.entries.get(id));
+        let shipped = entries.any(|entry| entry.state == EntryState::Applied);
+        let mut services = registration.services.iter();
+        let service = services.find(|service| going.contains(service));
         let Some(service) = service.filter(|_| !ctx.is_desired(id) && !shipped) else {
             // Retargeted by its apply, pruned before its backend, or none of ours.
             continue;
         };
-        if let Some(finding) = reservation(ctx, registration, &draft.leaving) {
-            draft.findings.push(finding.on(id.clone()));
+        if let Some(finding) = reservation(ctx, registration, &going) {
+            left.push(finding.on(id.clone()));
         } else if let Some(deletion) = Deletion::of_registration(registration, service) {
             found.push((registration, deletion));
         }
     }
+    draft.findings.extend(left);
     found
 }
 
@@ -124,10 +132,10 @@ pub(super) fn needs_of(draft: &Draft, workloads: &[StepId]) -> Vec<(StepId, Need
 fn reservation(
     ctx: &Ctx<'_>,
     registration: &Registration,
-    leaving: &BTreeSet<ServiceRef>,
+    going: &BTreeSet<&ServiceRef>,
 ) -> Option<Finding> {
     let Registration { meta, services, .. } = registration;
-    let (code, why) = if let Some(other) = services.iter().find(|one| !leaving.contains(one)) {
+    let (code, why) = if let Some(other) = services.iter().find(|one| !going.contains(one)) {
         let why = format!("it also points at Service {other}, which stays");
         ("leftover-shared", why)
     } else if let Some(set) = meta.part_of().filter(|set| *set != ctx.apply_set) {
@@ -160,7 +168,15 @@ fn delete(
 ) -> StepId {
     let id = &registration.id;
     let stage = StageName::Workloads;
-    let reason = deletion.explain();
+    let former = ctx.observed.former.as_ref();
+    let mut services = registration.services.iter();
+    let reason = match (services.find(|one| draft.deserted.contains(*one)), former) {
+        (Some(service), Some(former)) => format!(
+            "points at Service {service} of release {}, whose pods go",
+            former.name
+        ),
+        _ => deletion.explain(),
+    };
     let require = vec![
         Precondition::Uid(registration.meta.uid.clone()),
         Precondition::ResourceVersion(registration.meta.resource_version.clone()),

@@ -25,7 +25,7 @@ pub(super) fn run(ctx: &Ctx<'_>, draft: &mut Draft) {
         ));
         return;
     }
-    wait_for_unchanged(ctx, draft);
+    wait_for_the_rest(ctx, draft);
     if ctx.observed.focus.is_none() {
         wait_for_run_time(ctx, draft);
     }
@@ -48,13 +48,22 @@ pub(super) fn reached(step: &Step) -> (StepId, Need) {
     (step.id, need)
 }
 
-fn wait_for_unchanged(ctx: &Ctx<'_>, draft: &mut Draft) {
-    let unchanged: Vec<ObjectId> = draft
+/// Waits for what is ready already: that nothing is done to, and what went before
+/// something that it needs. Where that changes, it is looked afterwards.
+fn wait_for_the_rest(ctx: &Ctx<'_>, draft: &mut Draft) {
+    let still: Vec<ObjectId> = draft
         .changes
         .values()
-        .filter(|change| change.action == Action::Unchanged)
+        .filter(|change| ctx.is_desired(&change.object))
+        .filter(|change| {
+            let again = draft.looked_at_again.contains_key(&change.object);
+            match change.action {
+                Action::Unchanged => again || !draft.awaited.contains_key(&change.object),
+                Action::Update => again,
+                _ => false,
+            }
+        })
         .map(|change| change.object.clone())
-        .filter(|id| ctx.is_desired(id) && !draft.awaited.contains_key(id))
         // What was not looked at was ready, and nobody has touched it.
         .filter(|id| {
             ctx.observed
@@ -65,10 +74,16 @@ fn wait_for_unchanged(ctx: &Ctx<'_>, draft: &mut Draft) {
         // It may be gone by now.
         .filter(|id| !ctx.desired.has_run(id, &ctx.observed.journal))
         .collect();
-    for id in unchanged {
-        if let Some(until) = until(ctx, &id) {
-            let reason = "it must still be ready";
-            draft.wait(ctx, StageName::Verify, id, Some(until), reason);
+    for id in still {
+        let Some(until) = until(ctx, &id) else {
+            continue;
+        };
+        let reason = "it must still be ready";
+        let wait = draft.wait(ctx, StageName::Verify, id.clone(), Some(until), reason);
+        for (from, need, why) in draft.looked_at_again.remove(&id).into_iter().flatten() {
+            if let Some(&from) = draft.done_by.get(&from) {
+                draft.edge(from, need, wait, why);
+            }
         }
     }
 }

@@ -4,7 +4,7 @@
 //! The keys are those by which server-side apply merges, as far as the patch
 //! names them: a container port is found by its number alone. Directives are
 //! `$patch` (`replace`, `delete`, `merge`) in maps and in items of lists,
-//! `$retainKeys` and `$deleteFromPrimitiveList/FIELD`.
+//! `$retainKeys`, `$deleteFromPrimitiveList/FIELD` and `$setElementOrder/FIELD`.
 
 use serde_json::{Map, Value};
 
@@ -40,6 +40,7 @@ fn map(
         Some(Value::Object(fields)) => fields,
         _ => Map::new(),
     };
+    let orders = orders(&fields, change);
     if let Some(Value::Array(keys)) = change.get("$retainKeys") {
         fields.retain(|field, _| keys.iter().any(|key| key == field));
     }
@@ -61,7 +62,75 @@ fn map(
             None => fields.shift_remove(key),
         };
     }
+    for order in orders {
+        let below = schema.and_then(|schema| schema.field(order.field));
+        if let Some(Value::Array(items)) = fields.get_mut(order.field) {
+            *items = order.of(std::mem::take(items), below);
+        }
+    }
     fields
+}
+
+/// What `$setElementOrder/FIELD` says of a list.
+struct Order<'a> {
+    field: &'a str,
+    /// The items in their order, as far as it is said; of items with keys one of
+    /// the keys is enough.
+    said: &'a [Value],
+    /// The list as it was.
+    former: Vec<Value>,
+}
+
+fn orders<'a>(fields: &Map<String, Value>, change: &'a Map<String, Value>) -> Vec<Order<'a>> {
+    let said = change.iter().filter_map(|(key, said)| {
+        let field = key.strip_prefix("$setElementOrder/")?;
+        Some((field, said.as_array()?))
+    });
+    said.map(|(field, said)| Order {
+        field,
+        said,
+        former: fields
+            .get(field)
+            .and_then(Value::as_array)
+            .cloned()
+            .unwrap_or_default(),
+    })
+    .collect()
+}
+
+impl Order<'_> {
+    /// The items in this order. Those of which nothing is said keep their place
+    /// among the others, as far as both were there before; as kubectl has it.
+    fn of(&self, items: Vec<Value>, schema: Option<Schema<'_>>) -> Vec<Value> {
+        let each = schema.and_then(Schema::items);
+        let keys: &[String] = match schema.map(Schema::list) {
+            Some(ListKind::Map(keys)) => keys,
+            _ => &[],
+        };
+        let place = |list: &[Value], item: &Value| {
+            list.iter()
+                .position(|one| one == item || is_same(item, one, keys, each))
+        };
+        let (mut said, others): (Vec<Value>, Vec<Value>) = items
+            .into_iter()
+            .partition(|item| place(self.said, item).is_some());
+        said.sort_by_key(|item| place(self.said, item));
+        let mut others = others.into_iter().peekable();
+        let mut ordered = Vec::new();
+        for item in said {
+            let at = place(&self.former, &item);
+            let comes_before = |other: &Value| {
+                let before = place(&self.former, other).zip(at);
+                before.is_some_and(|(other, item)| other < item)
+            };
+            while let Some(other) = others.next_if(comes_before) {
+                ordered.push(other);
+            }
+            ordered.push(item);
+        }
+        ordered.extend(others);
+        ordered
+    }
 }
 
 fn list(former: Option<Value>, changes: &[Value], schema: Option<Schema<'_>>) -> Vec<Value> {
@@ -203,6 +272,26 @@ mod tests {
         json!({"volumes": [{"name": "v", "emptyDir": {}}]}),
         json!({"volumes": [{"name": "v", "$retainKeys": ["name", "configMap"], "configMap": {"name": "c"}}]}),
         json!({"volumes": [{"name": "v", "configMap": {"name": "c"}}]}))]
+    #[case::in_an_order(
+        json!({"containers": [{"name": "a"}, {"name": "b"}]}),
+        json!({"$setElementOrder/containers": [{"name": "c"}, {"name": "b"}, {"name": "a"}], "containers": [{"name": "c"}]}),
+        json!({"containers": [{"name": "c"}, {"name": "b"}, {"name": "a"}]}))]
+    #[case::in_an_order_that_leaves_some_where_they_were(
+        json!({"containers": [{"name": "theirs"}, {"name": "a"}, {"name": "b"}, {"name": "last"}]}),
+        json!({"$setElementOrder/containers": [{"name": "b"}, {"name": "a"}]}),
+        json!({"containers": [{"name": "theirs"}, {"name": "b"}, {"name": "a"}, {"name": "last"}]}))]
+    #[case::in_an_order_of_which_some_are_not_there(
+        json!({"containers": [{"name": "a"}, {"name": "b"}]}),
+        json!({"$setElementOrder/containers": [{"name": "b"}, {"name": "gone"}, {"name": "a"}], "containers": [{"name": "b", "$patch": "delete"}, {"name": "new"}]}),
+        json!({"containers": [{"name": "a"}, {"name": "new"}]}))]
+    #[case::in_an_order_by_a_part_of_the_key(
+        json!({"containers": [{"name": "a", "ports": [{"containerPort": 80, "protocol": "UDP"}, {"containerPort": 81}]}]}),
+        json!({"containers": [{"name": "a", "$setElementOrder/ports": [{"containerPort": 81}, {"containerPort": 80}]}]}),
+        json!({"containers": [{"name": "a", "ports": [{"containerPort": 81}, {"containerPort": 80, "protocol": "UDP"}]}]}))]
+    #[case::in_no_order_without_a_list(
+        json!({"hostNetwork": true}),
+        json!({"$setElementOrder/containers": [{"name": "a"}]}),
+        json!({"hostNetwork": true}))]
     fn pods_are_merged_by_their_keys(
         #[case] former: Value,
         #[case] patch: Value,
@@ -218,6 +307,10 @@ mod tests {
         let patch = json!({"metadata": {"finalizers": ["c", "a"], "$deleteFromPrimitiveList/finalizers": ["b"]}});
         let found = patched("v1/ConfigMap", &object, &patch);
         assert_eq!(found["metadata"]["finalizers"], json!(["a", "c"]));
+        let patch =
+            json!({"metadata": {"finalizers": ["c"], "$setElementOrder/finalizers": ["c", "b"]}});
+        let found = patched("v1/ConfigMap", &object, &patch);
+        assert_eq!(found["metadata"]["finalizers"], json!(["c", "a", "b"]));
     }
 
     #[test]

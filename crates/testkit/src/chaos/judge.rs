@@ -62,6 +62,20 @@ pub(super) struct Change {
     object: Value,
 }
 
+impl Change {
+    /// The namespace of a pod that runs after it.
+    pub(super) fn pod_runs_in(&self) -> Option<&str> {
+        let runs = !self.is_gone && self.object["status"]["phase"] == "Running";
+        let namespace = self.object["metadata"]["namespace"].as_str();
+        namespace.filter(|_| self.kind == "Pod" && runs)
+    }
+
+    #[cfg(test)]
+    pub(super) fn told_at(&self) -> u64 {
+        self.version
+    }
+}
+
 /// Somebody who watches.
 pub(super) struct Judge {
     changes: Arc<Mutex<Vec<Change>>>,
@@ -405,97 +419,4 @@ fn text(value: &Value) -> String {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn change(version: u64, kind: &'static str, object: &Value) -> Change {
-        Change {
-            version,
-            kind,
-            is_gone: false,
-            object: object.clone(),
-        }
-    }
-
-    fn pod(moving: &Moving, namespace: &str, component: &str) -> Value {
-        json!({"metadata": {"namespace": namespace, "name": format!("{component}-x"),
-            "labels": {&moving.product.component_label: component, "app": component}},
-            "spec": {"serviceAccountName": component, "nodeName": "n"},
-            "status": {"phase": "Running"}})
-    }
-
-    /// Everything of a version that is about rights, as it is told.
-    fn access(moving: &Moving, side: Side, version: u64) -> Vec<Change> {
-        let kinds = KINDS.map(|(_, _, kind, _)| kind);
-        moving
-            .bundle
-            .objects(side)
-            .iter()
-            .filter_map(|object| {
-                let kind = kinds.into_iter().find(|kind| object["kind"] == *kind)?;
-                kind.contains("Role").then(|| change(version, kind, object))
-            })
-            .collect()
-    }
-
-    #[test]
-    fn rights_that_a_running_pod_lacks_for_a_moment_are_seen() {
-        let moving = Moving::new("m", 1);
-        let api = &moving.product.api;
-        let runs = change(2, "Pod", &pod(&moving, &moving.from, api));
-        let mut changes = access(&moving, Side::Old, 1);
-        changes.push(runs);
-        assert_eq!(judge(&moving, &changes), [""; 0]);
-        // The bindings of the new version name other accounts.
-        changes.extend(access(&moving, Side::New, 3));
-        let wrong = judge(&moving, &changes);
-        let words = format!(
-            "pod {}/{api}-x runs, and its account {api} may not",
-            moving.from
-        );
-        assert!(wrong.iter().any(|one| one.contains(&words)), "{wrong:?}");
-        // Without the pod nobody needs them.
-        changes.retain(|change| change.kind != "Pod");
-        assert_eq!(judge(&moving, &changes), [""; 0]);
-    }
-
-    #[test]
-    fn two_versions_at_the_same_time_are_seen() {
-        let moving = Moving::new("m", 1);
-        let controller = &moving.product.controller;
-        let deployment = |namespace: &str, replicas: usize| json!({"metadata": {"namespace": namespace, "name": controller}, "spec": {"replicas": replicas}});
-        let old = change(1, "Deployment", &deployment(&moving.from, 1));
-        let emptied = change(2, "Deployment", &deployment(&moving.from, 0));
-        let new = change(3, "Deployment", &deployment(&moving.to, 1));
-        assert_eq!(
-            judge(&moving, &[old.clone(), emptied, new.clone()]),
-            [""; 0]
-        );
-        assert_eq!(
-            judge(&moving, &[old, new]),
-            ["at 3: controllers of both versions have replicas"]
-        );
-        let mut agents = [&moving.from, &moving.to].map(|namespace| {
-            let mut pod = pod(&moving, namespace, "agent");
-            pod["metadata"]["ownerReferences"] = json!([{"kind": "DaemonSet"}]);
-            pod
-        });
-        let both: Vec<Change> = agents.iter().map(|pod| change(4, "Pod", pod)).collect();
-        assert_eq!(
-            judge(&moving, &both),
-            ["at 4: agents agent of both versions run on n"]
-        );
-        agents[1]["spec"]["nodeName"] = json!("other");
-        let apart: Vec<Change> = agents.iter().map(|pod| change(4, "Pod", pod)).collect();
-        assert_eq!(judge(&moving, &apart), [""; 0]);
-    }
-
-    #[test]
-    fn what_may_be_done_everywhere_may_be_done_anywhere() {
-        let rule = json!({"apiGroups": [""], "resources": ["pods"], "verbs": ["get"]});
-        let make = |scope: &str| atoms(scope, &rule).remove(0);
-        assert!(may(&BTreeSet::from([make("*")]), &make("a")));
-        assert!(may(&BTreeSet::from([make("a")]), &make("a")));
-        assert!(!may(&BTreeSet::from([make("a")]), &make("*")));
-    }
-}
+pub(super) mod tests;

@@ -12,9 +12,10 @@ use pleach::io::throwaway::{ControlPlane, Network, Options};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use super::judge::{Judge, judge};
+use super::judge::Judge;
+use super::verdict::{Witnessed, verdict};
 use super::{is_sound, place};
-use crate::audit::{AuditLog, Event, Events};
+use crate::audit::AuditLog;
 use crate::control_plane::{binaries, client};
 use crate::faults::FaultProxy;
 use crate::generated::{Moving, Side};
@@ -22,7 +23,7 @@ use crate::kubectl::Kubectl;
 use crate::program::{Program, Run};
 use crate::proof;
 use crate::repository::TestRepo;
-use crate::world::{Report, World};
+use crate::world::World;
 
 /// How long the user may need for some writes.
 const PATIENCE: Duration = Duration::from_mins(1);
@@ -201,7 +202,7 @@ impl Moves {
         let watched = Judge::start(&self.client).await?;
         self.proxy.reset();
         let run = program.run(&apply).await?;
-        let deletions = self.proxy.log();
+        let asked = self.proxy.log();
         is_sound(&run)?;
         let run = run.ended_with(0)?;
         world.more_writes(WRITES, PATIENCE).await?;
@@ -209,21 +210,15 @@ impl Moves {
         let changes = watched.changes().await?;
         let requests = log.settled(&self.client).await?;
 
-        let mut wrong = judge(moving, &changes);
-        wrong.extend(heard(&report));
-        wrong.extend(refused_to_pods(moving, &requests));
-        let without_uid = deletions.writes().filter(|seen| {
-            let is_state = seen.path.contains("/namespaces/pleach-system/");
-            let uid = &seen.delete_options["preconditions"]["uid"];
-            seen.method == http::Method::DELETE && !is_state && !uid.is_string()
-        });
-        wrong.extend(without_uid.map(|seen| format!("deleted without its uid: {}", seen.path)));
-        let mut crashes = world.crashes();
-        crashes.sort_by(|a, b| a.pod.cmp(&b.pod));
-        let again = crashes.windows(2).filter(|pair| pair[0].pod == pair[1].pod);
-        wrong.extend(again.map(|pair| format!("crashed twice: {:?}", pair[1])));
-        let together = world.controllers_together().into_iter();
-        wrong.extend(together.map(|pair| format!("controllers ran together: {pair:?}")));
+        let witnessed = Witnessed {
+            changes,
+            report: report.clone(),
+            requests,
+            asked,
+            crashes: world.crashes(),
+            together: world.controllers_together(),
+        };
+        let wrong = verdict(moving, &witnessed);
         ensure!(wrong.is_empty(), "{}\n{report}\n{run}", wrong.join("\n"));
 
         self.is_as_wanted(moving, Some(Side::New), &run).await?;
@@ -246,8 +241,8 @@ impl Moves {
         Ok(Moved {
             writes: report.writes,
             refused: report.refused,
-            crashes: crashes.len(),
-            judged: changes.len(),
+            crashes: witnessed.crashes.len(),
+            judged: witnessed.changes.len(),
             upgrade: run.took,
             took: Duration::ZERO,
         })
@@ -402,37 +397,4 @@ impl Moves {
 
 fn environment(name: &str) -> String {
     format!("environments/{name}.yaml")
-}
-
-/// What a user may not meet.
-fn heard(report: &Report) -> Vec<String> {
-    let mut wrong = Vec::new();
-    if report.failed > 0 {
-        wrong.push(format!("{} writes of the user failed", report.failed));
-    }
-    if report.unvalidated > 0 {
-        let count = report.unvalidated;
-        wrong.push(format!("nothing looked at {count} writes of the user"));
-    }
-    // A gate says whose it is, and what lifts it.
-    let is_ours =
-        |message: &str| message.contains("(gate ") && message.contains("pleach doctor --fix");
-    let others = report.messages.keys().filter(|message| !is_ours(message));
-    wrong.extend(others.map(|message| format!("the user was told: {message}")));
-    wrong
-}
-
-/// Requests of pods for which they lacked the right.
-fn refused_to_pods(moving: &Moving, requests: &Events) -> Vec<String> {
-    let accounts =
-        [&moving.from, &moving.to].map(|place| format!("system:serviceaccount:{place}:"));
-    let is_refused = |event: &&Event| {
-        let user = event.impersonated_user.as_ref();
-        event.code() == 403
-            && user.is_some_and(|user| accounts.iter().any(|one| user.username.starts_with(one)))
-    };
-    let refused = requests.0.iter().filter(is_refused);
-    refused
-        .map(|event| format!("a pod was refused: {event}"))
-        .collect()
 }

@@ -4,16 +4,22 @@
 //! new backend answers what the old registrations ask. So custom resources go
 //! back first, then registrations, then workloads, then definitions. What must
 //! exist before something else can run (a namespace, rights, configuration)
-//! comes first whichever way it goes, and so does everything that is created.
+//! comes first whichever way it goes, and so does everything that is created. So
+//! does a workload that does not answer any more, and what refuses the older
+//! version of what needs it.
 
 use std::collections::{BTreeMap, BTreeSet};
+
+use serde_json::Value;
 
 use super::dependencies::Dependency;
 use crate::definition::is_definition;
 use crate::object::ObjectId;
-use crate::observe::Served;
+use crate::observe::{Prediction, Served, Unverified};
+use crate::order::StageName;
 use crate::plan::draft::{Ctx, Draft};
-use crate::plan::model::{Action, EdgeReason};
+use crate::plan::model::{Action, EdgeReason, Need};
+use crate::repo::semantic;
 
 /// What is done in the other order.
 #[derive(Default)]
@@ -50,7 +56,7 @@ pub(super) fn turn<'a>(
     for (position, dependency) in dependencies.iter().enumerate() {
         if can_turn(ctx, draft, dependency) {
             candidates.push((position, dependency));
-        } else {
+        } else if is_done(draft, dependency) {
             order.add(dependency.from, dependency.to);
         }
     }
@@ -84,12 +90,19 @@ pub(super) fn turn<'a>(
 }
 
 fn is_workload(ctx: &Ctx<'_>, id: &ObjectId) -> bool {
-    ctx.stage_of_kind(id) == crate::order::StageName::Workloads
+    ctx.stage_of_kind(id) == StageName::Workloads
 }
 
 /// Whether an object is there and becomes what it was.
 fn goes_back(draft: &Draft, id: &ObjectId) -> bool {
     draft.action(id) == Some(Action::Update)
+}
+
+/// Whether something is done to both: an object that stays as it is comes neither
+/// before nor after others, and does not keep them in their order.
+fn is_done(draft: &Draft, dependency: &Dependency<'_>) -> bool {
+    let Dependency { from, to, .. } = dependency;
+    [from, to].iter().all(|id| draft.done_by.contains_key(**id))
 }
 
 /// Whether both are there, and either may go back first.
@@ -99,7 +112,79 @@ fn can_turn(ctx: &Ctx<'_>, draft: &Draft, dependency: &Dependency<'_>) -> bool {
         EdgeReason::Backend | EdgeReason::Intercepts | EdgeReason::After => true,
         _ => false,
     };
-    may && goes_back(draft, dependency.from) && goes_back(draft, dependency.to)
+    may && goes_back(draft, dependency.from)
+        && goes_back(draft, dependency.to)
+        && answers(ctx, dependency.from)
+        && is_let_through(ctx, dependency.to)
+}
+
+/// Whether the server would take an object before anything else has gone back: a
+/// webhook may deny the older version, or not be there to be asked.
+fn is_let_through(ctx: &Ctx<'_>, id: &ObjectId) -> bool {
+    !matches!(
+        ctx.observed.predicted.get(id),
+        Some(Prediction::Refused(_) | Prediction::Unverified(Unverified::Webhook(_)))
+    )
+}
+
+/// Whether a workload has pods that answer, as far as it is one and known to be
+/// there. One that has none is the reason to go back: it lets no custom resource
+/// through and brings nothing about, so nothing goes back before it.
+fn answers(ctx: &Ctx<'_>, id: &ObjectId) -> bool {
+    let available = match id.kind.as_str() {
+        "DaemonSet" => "numberAvailable",
+        "Deployment" | "StatefulSet" | "ReplicaSet" | "ReplicationController" => {
+            "availableReplicas"
+        }
+        _ => return true,
+    };
+    let live = ctx.observed.full.get(id);
+    let status = live.map(|live| &live.value()["status"]);
+    // Without a cluster there is no status.
+    let status = status.filter(|status| !status.is_null());
+    status.is_none_or(|status| status[available].as_u64().unwrap_or(0) > 0)
+}
+
+/// What an object that goes back first reaches before the one that it needs does.
+pub(super) fn reached_before(ctx: &Ctx<'_>, dependency: &Dependency<'_>) -> Need {
+    let Dependency { from, to, why, .. } = dependency;
+    let is_own = ctx.definition(&to.group_kind()).is_some();
+    if is_own && is_workload(ctx, from) {
+        // The operator installs the version that its custom resource names, and
+        // may know the newer one alone. Where none is named it installs its own:
+        // what is wanted then comes about only when the operator has gone back.
+        let waits = names_another_version(ctx, to) && !ctx.is_applied_only(&ctx.stage_of(to));
+        return if waits { Need::Ready } else { Need::Applied };
+    }
+    // What must be ready in one direction must be ready in the other; of the
+    // rest it is enough that it is written.
+    match why {
+        EdgeReason::After => Need::Ready,
+        _ => Need::Applied,
+    }
+}
+
+/// Whether the spec of an object comes to name a version that it does not name yet.
+fn names_another_version(ctx: &Ctx<'_>, id: &ObjectId) -> bool {
+    let wanted = ctx.manifests.get(id).map(|manifest| manifest.value());
+    let live = ctx.observed.full.get(id);
+    wanted
+        .zip(live)
+        .is_some_and(|(wanted, live)| has_another_version(&wanted["spec"], &live.value()["spec"]))
+}
+
+fn has_another_version(wanted: &Value, live: &Value) -> bool {
+    match wanted {
+        Value::String(text) => wanted != live && semantic(text).is_some(),
+        Value::Object(fields) => fields
+            .iter()
+            .any(|(name, wanted)| has_another_version(wanted, &live[name])),
+        Value::Array(items) => items
+            .iter()
+            .enumerate()
+            .any(|(place, wanted)| has_another_version(wanted, &live[place])),
+        _ => false,
+    }
 }
 
 /// Whether the definition that is there serves all that the wanted one serves:

@@ -1,11 +1,11 @@
 //! What runs of a release that hands its objects over (`movedFrom`), in another
 //! namespace than what takes over from it.
 
-use super::has_pods;
+use super::{has_pods, is_behind};
 use crate::finding::{Finding, Kind};
 use crate::inventory::Entry;
 use crate::object::{ObjectId, ServiceRef, annotations};
-use crate::observe::{Live, LiveMeta};
+use crate::observe::{Former, Live, LiveMeta};
 use crate::order::StageName;
 use crate::plan::draft::{Ctx, Draft, Pruned};
 use crate::plan::model::Action;
@@ -14,7 +14,7 @@ use crate::plan::{Deletion, prune};
 
 /// Decides about what runs of the release whose objects are handed over: where
 /// something takes over from it in another namespace it goes, as if it had been
-/// a member.
+/// a member. So does what its pods registered.
 pub(in crate::plan) fn succeed(ctx: &Ctx<'_>, draft: &mut Draft) {
     let Some(former) = &ctx.observed.former else {
         return;
@@ -43,6 +43,24 @@ pub(in crate::plan) fn succeed(ctx: &Ctx<'_>, draft: &mut Draft) {
             dead: false,
         });
     }
+    let services = former.applied();
+    let services = services.filter_map(|(id, _)| prune::service_ref(id));
+    let deserted: Vec<ServiceRef> = services
+        .filter(|service| !ctx.is_desired(&service.id()) && is_deserted(ctx, draft, service))
+        .collect();
+    draft.deserted.extend(deserted);
+}
+
+/// Whether everything goes that the former release runs behind a Service. What is
+/// not known to run elsewhere may be behind it.
+fn is_deserted(ctx: &Ctx<'_>, draft: &Draft, service: &ServiceRef) -> bool {
+    let former = ctx.observed.former.iter().flat_map(Former::applied);
+    let workloads = former.map(|(id, _)| id).filter(|id| has_pods(id));
+    let mut behind = workloads
+        .filter(|id| is_behind(ctx, service, id) != Some(false))
+        .peekable();
+    let goes = |id: &ObjectId| draft.pruned.iter().any(|pruned| pruned.id == *id);
+    behind.peek().is_some() && behind.all(goes)
 }
 
 /// What takes over in another namespace from a workload of the release whose

@@ -168,6 +168,43 @@ fn whoever_consents_loses_the_objects() {
     assert_eq!(plan.count(Action::Blocked), 1);
 }
 
+/// What the release has of the kind is as git wants it at the end of the run, and
+/// not only of the next one.
+#[rstest]
+#[case::as_it_was("{a: b}", "{a: b}")]
+#[case::changed("{a: b}", "{a: c}")]
+fn what_goes_with_a_definition_is_created_again(#[case] before: &str, #[case] after: &str) {
+    const THING: &str = "Thing.example.org/web/ours";
+    let consent = "{action: recreate, kind: CustomResourceDefinition, name: things.example.org, release: r, from: v1.0.0, to: v2.0.0}";
+    let scene = Scene::new()
+        .installed(&format!(
+            "{}{THING}: {{spec: {before}}}",
+            definition(&["v0"], "")
+        ))
+        .git(&format!(
+            "{}{THING}: {{spec: {after}}}",
+            definition(&["v1"], "")
+        ))
+        .with_live(CRD, |live| {
+            live["status"] = json!({"storedVersions": ["v0"]})
+        })
+        .consent(consent);
+    let plan = seen(scene, things(&[("ours", &[], &[])])).plan();
+    assert_eq!(refusals(&plan), [""; 0]);
+    let mut changes = plan.changes.iter();
+    let ours = changes.find(|one| one.object.to_string() == THING).unwrap();
+    assert_eq!(ours.action, Action::Create);
+    assert_eq!(
+        ours.reason,
+        "it goes with its definition, which is created anew"
+    );
+    let of_thing = format!("{CRD} -> {THING}: Ready Definition");
+    assert!(edges(&plan).contains(&of_thing), "{:#?}", edges(&plan));
+    let mut steps = plan.steps.iter();
+    let step = steps.find(|step| step.object.to_string() == THING).unwrap();
+    assert_eq!(step.require, [crate::plan::Precondition::Absent]);
+}
+
 #[test]
 fn a_field_in_use_goes_with_consent() {
     let scene = seen(

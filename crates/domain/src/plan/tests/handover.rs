@@ -531,6 +531,78 @@ fn what_hands_over_runs_nowhere_else_when_its_successor_starts() {
 }
 
 #[test]
+fn what_the_pods_of_the_former_release_registered_goes_before_their_successors_come() {
+    let plan = succeeding().live(HOOK).plan();
+    assert!(plan.findings.iter().all(|one| !one.is_error()));
+    let unregister = deleted(&plan, HOOK_ID).unwrap();
+    assert_eq!(
+        unregister.reason,
+        "points at Service old/api of release e.old, whose pods go"
+    );
+    let close = find(&plan, "gate", |step| matches!(step.op, Op::Close { .. }));
+    let Op::Close { gate } = &close.op else {
+        panic!()
+    };
+    assert_eq!(gate.explain(), "CREATE and UPDATE of *.x.org");
+    // Those who still run go on writing.
+    for place in ["old", "web"] {
+        let account = format!("system:serviceaccount:{place}:s");
+        assert!(gate.exempt.contains(&account), "{:?}", gate.exempt);
+    }
+    let emptied = set(&plan, "Deployment.apps/old/api");
+    let again = find(&plan, "second look", |step| {
+        step.op == Op::Wait && step.object.to_string() == HOOK_ID
+    });
+    let new = step_of(&plan, "Deployment.apps/web/api");
+    let order = [close, unregister, emptied, again, new];
+    for pair in order.windows(2) {
+        assert!(comes_before(&plan, pair[0], pair[1]), "{:#?}", lines(&plan));
+    }
+}
+
+/// A Deployment of the former release beside its api, for which nothing comes.
+fn beside(app: &str) -> Scene {
+    let other = format!(
+        "Deployment.apps/old/other: {{spec: {{replicas: 1, selector: {{matchLabels: {{app: {app}, n: two}}}}, template: {{metadata: {{labels: {{app: {app}, n: two}}}}}}}}}}"
+    );
+    Scene::new()
+        .former(&format!("{OLD}\n{other}"))
+        .git(NEW)
+        .live(HOOK)
+}
+
+#[rstest]
+#[case::another_workload_beside_it(beside("other"), true)]
+#[case::another_workload_behind_the_service(beside("api"), false)]
+#[case::it_is_shipped(Scene::new().former(&format!("{OLD}\n{HOOK}")).git(NEW), false)]
+#[case::nothing_is_pruned(succeeding().live(HOOK).policy(|policy| policy.prune.enabled = false), false)]
+#[case::the_workload_stays(succeeding().live(HOOK).meta("Deployment.apps/old/api", |meta| {
+    meta.annotations.insert("pleach.dev/prune".to_owned(), "disabled".to_owned());
+}), false)]
+#[case::git_still_has_it(succeeding().live(HOOK).cluster(|observed| observed.former = None), false)]
+#[case::it_points_elsewhere_too(succeeding().live(&HOOK.replace("rules:", "x: y}, {clientConfig: {service: {namespace: others, name: api}}, rules:")), false)]
+#[case::another_object_owns_it(succeeding().live(HOOK).with_live(HOOK_ID, |live| {
+    live["metadata"]["ownerReferences"] = json!([{"apiVersion": "v1", "kind": "ConfigMap", "name": "c", "uid": "u"}]);
+}), false)]
+fn a_registration_of_the_former_release_goes_only_with_all_that_answer(
+    #[case] scene: Scene,
+    #[case] goes: bool,
+) {
+    let plan = scene.plan();
+    assert!(
+        plan.findings.iter().all(|one| !one.is_error()),
+        "{:?}",
+        plan.findings
+    );
+    assert_eq!(
+        deleted(&plan, HOOK_ID).is_some(),
+        goes,
+        "{:#?}",
+        lines(&plan)
+    );
+}
+
+#[test]
 fn what_users_keep_beside_the_former_release_comes_along() {
     let plan = succeeding().moves("old", "web", &["settings"]).plan();
     let copy = find(&plan, "copy", |step| matches!(step.op, Op::Copy { .. }));

@@ -2,9 +2,14 @@
 
 use rstest::rstest;
 
-use super::edges;
+use serde_json::json;
+
 use super::scene::Scene;
+use super::{edges, lines};
+use crate::observe::{ApiRefusal, Prediction, Unverified};
+use crate::order::StageName;
 use crate::plan::{Action, Plan, StepId};
+use crate::repo::Selector;
 use crate::repo::format::Rollback;
 
 const CRD: &str = "CustomResourceDefinition.apiextensions.k8s.io/widgets.example.org: {spec: {group: example.org, names: {kind: Widget, plural: widgets}, versions: [{name: v1, served: true}], note: OLD}}";
@@ -19,9 +24,9 @@ fn id_of(text: &str) -> &str {
 }
 
 /// Goes from v3.0.0, which has `new`, back to v2.0.0, which has `old`.
-fn back(old: &[&str], new: &[&str]) -> Plan {
+fn scene(old: &[&str], new: &[&str]) -> Scene {
     let newer = new.join("\n").replace("OLD", "NEW");
-    let plan = Scene::new()
+    Scene::new()
         .installed(&newer)
         .version("v3.0.0")
         .git(&old.join("\n"))
@@ -31,7 +36,10 @@ fn back(old: &[&str], new: &[&str]) -> Plan {
                 to: "v2.0.0".to_owned(),
             });
         })
-        .plan();
+}
+
+fn back(old: &[&str], new: &[&str]) -> Plan {
+    let plan = scene(old, new).plan();
     assert!(plan.findings.is_empty(), "{:?}", plan.findings);
     plan
 }
@@ -156,4 +164,126 @@ fn annotations_are_turned_round_but_never_into_a_circle() {
     let plan = back(&[first, second, third], &[first, second]);
     assert!(before(&plan, first, third) && before(&plan, third, second));
     assert!(!before(&plan, second, first));
+}
+
+/// A release like that of an operator: the webhook for its custom resource is the
+/// same in both versions.
+fn operator<'a>(resource: &'a str, hook: &'a str) -> [&'a str; 5] {
+    [CRD, SERVICE, API, hook, resource]
+}
+
+/// What goes from the custom resource to its operator, or back.
+fn between(plan: &Plan) -> Vec<String> {
+    let all = edges(plan).into_iter();
+    all.filter(|edge| edge.contains("Widget") && edge.contains("Deployment"))
+        .collect()
+}
+
+const AGAIN: &str = "Deployment.apps/web/api -> Widget.example.org/web/w (wait): Ready Intercepts";
+
+/// What stays as it is (the webhook) does not keep others in their order, and the
+/// operator stays until what it installs is back, where that is its work.
+#[rstest]
+#[case::pinned("{version: v2.0.0, replicas: 2}", "{version: v3.0.0}", "Ready")]
+#[case::pinned_within(
+    "{parts: [{image: {tag: 2.0.0}}]}",
+    "{parts: [{image: {tag: 3.0.0}}]}",
+    "Ready"
+)]
+#[case::pinned_from_now_on("{version: v2.0.0}", "{replicas: 1}", "Ready")]
+#[case::locked("{replicas: 1}", "{replicas: 2}", "Applied")]
+#[case::locked_from_now_on("{replicas: 1}", "{version: v3.0.0}", "Applied")]
+#[case::as_pinned_as_before("{version: v1.0.0, replicas: 1}", "{version: v1.0.0}", "Applied")]
+fn an_operator_goes_back_after_its_custom_resource(
+    #[case] old: &str,
+    #[case] new: &str,
+    #[case] reached: &str,
+) {
+    let hook = HOOK.replace("OLD", "same");
+    let [old, new] = [old, new].map(|spec| RESOURCE.replace("OLD", spec));
+    let plan = back(&operator(&old, &hook), &operator(&new, &hook));
+    let first = format!("Widget.example.org/web/w -> Deployment.apps/web/api: {reached} Reverse");
+    assert_eq!(between(&plan), [&first, AGAIN]);
+    assert!(before(&plan, RESOURCE, API));
+    let again = "verify: wait Widget.example.org/web/w until ready".to_owned();
+    assert!(lines(&plan).contains(&again), "{:#?}", lines(&plan));
+}
+
+/// `pleach.dev/after` says the same where there is no webhook.
+#[rstest]
+#[case::pinned("{version: v2.0.0}", "Ready")]
+#[case::locked("{replicas: 1}", "Applied")]
+fn an_annotation_is_turned_round_as_the_webhook_is(#[case] spec: &str, #[case] reached: &str) {
+    let resource = format!(
+        "Widget.example.org/web/w: {{metadata: {{annotations: {{pleach.dev/after: Deployment/api}}}}, spec: {spec}}}"
+    );
+    let newer = "Widget.example.org/web/w: {metadata: {annotations: {pleach.dev/after: Deployment/api}}, spec: {replicas: 2}}";
+    let plan = back(&[CRD, API, &resource], &[CRD, API, newer]);
+    let first = format!("Widget.example.org/web/w -> Deployment.apps/web/api: {reached} Reverse");
+    assert_eq!(between(&plan)[0], first);
+}
+
+/// A stage may say that nothing waits until it is ready.
+#[test]
+fn a_stage_that_is_only_applied_is_not_waited_for() {
+    let hook = HOOK.replace("OLD", "same");
+    let [old, new] = ["v2.0.0", "v3.0.0"]
+        .map(|version| RESOURCE.replace("OLD", &format!("{{version: {version}}}")));
+    let mut scene = scene(&operator(&old, &hook), &operator(&new, &hook)).stage(
+        "products",
+        &StageName::Registrations,
+        &[],
+        &[],
+    );
+    let rule = scene.desired.sequence.stages.last_mut().unwrap();
+    rule.applied_only = true;
+    rule.select.push(Selector {
+        kind: "Widget".to_owned(),
+        group: Some("example.org".to_owned()),
+        ..Selector::default()
+    });
+    let plan = scene.plan();
+    let first = "Widget.example.org/web/w -> Deployment.apps/web/api: Applied Reverse".to_owned();
+    assert!(between(&plan).contains(&first), "{:#?}", edges(&plan));
+}
+
+/// An operator that does not run is why somebody goes back: its webhook would let
+/// nothing through.
+#[rstest]
+#[case::runs(json!({"availableReplicas": 1}), true)]
+#[case::is_down(json!({"unavailableReplicas": 2}), false)]
+#[case::not_seen_yet(json!({}), false)]
+fn an_operator_that_answers_nobody_goes_back_first(
+    #[case] status: serde_json::Value,
+    #[case] resource_first: bool,
+) {
+    let hook = HOOK.replace("OLD", "same");
+    let [old, new] = ["v2.0.0", "v3.0.0"]
+        .map(|version| RESOURCE.replace("OLD", &format!("{{version: {version}}}")));
+    let plan = scene(&operator(&old, &hook), &operator(&new, &hook))
+        .with_live(id_of(API), |live| live["status"] = status)
+        .plan();
+    assert_eq!(before(&plan, RESOURCE, API), resource_first);
+    assert_eq!(before(&plan, API, RESOURCE), !resource_first);
+    // Nor does one that cannot be called, or that denies the older version.
+    let message = "admission webhook \"same\" denied the request: no way back".to_owned();
+    let refusal = ApiRefusal {
+        code: 422,
+        reason: "Invalid".to_owned(),
+        message,
+    };
+    for answer in [
+        Prediction::Refused(refusal),
+        Prediction::Unverified(Unverified::Webhook("it times out".to_owned())),
+    ] {
+        let plan = scene(&operator(&old, &hook), &operator(&new, &hook))
+            .predict(id_of(RESOURCE), answer)
+            .plan();
+        assert!(before(&plan, API, RESOURCE), "{:#?}", edges(&plan));
+    }
+    // The same where the webhook goes back too.
+    let plan = scene(&operator(&old, HOOK), &operator(&new, HOOK))
+        .with_live(id_of(API), |live| live["status"] = json!({}))
+        .plan();
+    assert!(before(&plan, API, RESOURCE), "{:#?}", edges(&plan));
 }

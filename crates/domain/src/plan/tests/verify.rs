@@ -93,3 +93,30 @@ fn what_cannot_be_found_is_said(#[case] declared: &str, #[case] git: &str, #[cas
     let plan = Scene::new().git(git).declares(declared).plan();
     assert_eq!(plan.findings[0].code, code);
 }
+
+/// An operator that gets another version may break what it has installed, whether
+/// or not git has something else for that.
+#[test]
+fn what_stays_as_it_is_is_looked_at_after_what_it_needs_has_changed() {
+    let stays = "CustomResourceDefinition.apiextensions.k8s.io/widgets.example.org: {spec: {group: example.org, names: {kind: Widget, plural: widgets}, versions: [{name: v1, served: true}]}}\n\
+        Service/web/api: {spec: {selector: {app: api}}}\n\
+        ValidatingWebhookConfiguration.admissionregistration.k8s.io/h: {webhooks: [{clientConfig: {service: {namespace: web, name: api}}, rules: [{apiGroups: [example.org], resources: [widgets]}]}]}\n\
+        Deployment.apps/web/other: {spec: {template: {spec: {volumes: [{configMap: {name: c}}]}}}}\n\
+        Widget.example.org/web/w: {spec: {a: b}}\n";
+    let changes = "Deployment.apps/web/api: {spec: {image: OLD, template: {metadata: {labels: {app: api}}}}}\nConfigMap/web/c: {data: {k: OLD}}";
+    let plan = Scene::new()
+        .installed(&format!("{stays}{changes}"))
+        .git(&format!("{stays}{}", changes.replace("OLD", "NEW")))
+        .plan();
+    let edges: Vec<String> = edges(&plan)
+        .into_iter()
+        .filter(|edge| edge.contains("(wait):") && !edge.contains("Release"))
+        .collect();
+    assert_eq!(
+        edges,
+        [
+            "ConfigMap/web/c -> Deployment.apps/web/other (wait): Applied Reference",
+            "Deployment.apps/web/api -> Widget.example.org/web/w (wait): Ready Intercepts",
+        ]
+    );
+}

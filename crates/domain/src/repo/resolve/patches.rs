@@ -6,7 +6,7 @@ use super::check_service;
 use crate::finding::{Finding, Kind};
 use crate::object::yaml::{Node, parse_documents};
 use crate::repo::format::{self, JsonOperation};
-use crate::repo::{Patch, PatchChange, unsupported};
+use crate::repo::{Patch, PatchChange};
 
 /// Patches with their places; each says exactly one change.
 pub(super) fn patches(
@@ -117,10 +117,10 @@ fn check_directives(change: &Value, node: &Node) -> Result<(), Box<Finding>> {
             for (key, below) in fields {
                 let is_known = match key.split('/').next().unwrap_or_default() {
                     "$patch" => matches!(below.as_str(), Some("replace" | "merge" | "delete")),
-                    "$retainKeys" | "$deleteFromPrimitiveList" => below.is_array(),
-                    "$setElementOrder" => {
-                        let what = "$setElementOrder";
-                        return Err(Box::new(unsupported::at(node.origin(), what)));
+                    "$retainKeys" => below.is_array(),
+                    "$deleteFromPrimitiveList" | "$setElementOrder" => {
+                        let field = key.split_once('/').map(|(_, field)| field);
+                        below.is_array() && field.is_some_and(|field| !field.is_empty())
                     }
                     directive => !directive.starts_with('$'),
                 };

@@ -30,8 +30,12 @@ use super::*;
     "`$patch` of `patch` does not say how to merge"
 )]
 #[case(
-    "patches: [{target: {kind: A}, patch: \"{$setElementOrder/a: []}\"}]",
-    "`$setElementOrder` is not supported yet"
+    "patches: [{target: {kind: A}, patch: \"{$setElementOrder/a: b}\"}]",
+    "`$setElementOrder/a` of `patch` does not say how to merge"
+)]
+#[case(
+    "patches: [{target: {kind: A}, patch: \"{$setElementOrder: []}\"}]",
+    "`$setElementOrder` of `patch` does not say how to merge"
 )]
 #[case(
     "patches: [{target: {kind: A}, patch: \"a: 1\\n---\\nb: 1\"}]",

@@ -1,0 +1,320 @@
+//! What nobody may have seen of a move: neither the user who writes, nor the API
+//! server in its audit log, nor the proxy before it, nor the pods, nor those who
+//! watched.
+
+use std::collections::BTreeMap;
+
+use super::judge::{Change, judge};
+use crate::audit::{Event, Events};
+use crate::faults::Log;
+use crate::generated::Moving;
+use crate::world::{Crash, Report};
+
+/// What was seen of a move.
+pub(super) struct Witnessed {
+    /// What the server told those who watched.
+    pub(super) changes: Vec<Change>,
+    /// What became of the user's writes.
+    pub(super) report: Report,
+    /// What the server was asked, by whomever.
+    pub(super) requests: Events,
+    /// What the program asked.
+    pub(super) asked: Log,
+    /// Pods that exited.
+    pub(super) crashes: Vec<Crash>,
+    /// Namespaces in which controllers ran at the same time.
+    pub(super) together: Vec<(String, String)>,
+}
+
+/// Everything that is wrong with a move, in words.
+pub(super) fn verdict(moving: &Moving, witnessed: &Witnessed) -> Vec<String> {
+    let mut wrong = unseen(moving, witnessed);
+    wrong.extend(judge(moving, &witnessed.changes));
+    wrong.extend(heard(&witnessed.report));
+    wrong.extend(refused_to_pods(moving, &witnessed.requests));
+    wrong.extend(deleted_blindly(&witnessed.asked));
+    wrong.extend(crashed_again(&witnessed.crashes));
+    let together = witnessed.together.iter();
+    wrong.extend(together.map(|pair| format!("controllers ran together: {pair:?}")));
+    wrong
+}
+
+/// Who saw nothing has nothing to complain of.
+fn unseen(moving: &Moving, witnessed: &Witnessed) -> Vec<String> {
+    let mut wrong = Vec::new();
+    for place in [&moving.from, &moving.to] {
+        let mut changes = witnessed.changes.iter();
+        if !changes.any(|change| change.pod_runs_in() == Some(place.as_str())) {
+            wrong.push(format!("nobody saw a pod that runs in {place}"));
+        }
+    }
+    if witnessed.report.writes == 0 {
+        wrong.push("the user did not write".to_owned());
+    }
+    if witnessed.requests.0.is_empty() || witnessed.asked.requests.is_empty() {
+        wrong.push("nobody saw a request".to_owned());
+    }
+    wrong
+}
+
+/// What a user may not meet.
+fn heard(report: &Report) -> Vec<String> {
+    let mut wrong = Vec::new();
+    if report.failed > 0 {
+        wrong.push(format!("{} writes of the user failed", report.failed));
+    }
+    if report.unvalidated > 0 {
+        let count = report.unvalidated;
+        wrong.push(format!("nothing looked at {count} writes of the user"));
+    }
+    // A gate says whose it is, and what lifts it.
+    let is_ours =
+        |message: &str| message.contains("(gate ") && message.contains("pleach doctor --fix");
+    let others = report.messages.keys().filter(|message| !is_ours(message));
+    wrong.extend(others.map(|message| format!("the user was told: {message}")));
+    wrong
+}
+
+/// Requests of pods for which they lacked the right.
+fn refused_to_pods(moving: &Moving, requests: &Events) -> Vec<String> {
+    let accounts =
+        [&moving.from, &moving.to].map(|place| format!("system:serviceaccount:{place}:"));
+    let is_refused = |event: &&Event| {
+        let user = event.impersonated_user.as_ref();
+        event.code() == 403
+            && user.is_some_and(|user| accounts.iter().any(|one| user.username.starts_with(one)))
+    };
+    let refused = requests.0.iter().filter(is_refused);
+    refused
+        .map(|event| format!("a pod was refused: {event}"))
+        .collect()
+}
+
+/// What was deleted, whichever incarnation it was. State of pleach's own aside.
+fn deleted_blindly(asked: &Log) -> Vec<String> {
+    let blindly = asked.writes().filter(|seen| {
+        let is_state = seen.path.contains("/namespaces/pleach-system/");
+        let uid = &seen.delete_options["preconditions"]["uid"];
+        seen.method == http::Method::DELETE && !is_state && !uid.is_string()
+    });
+    blindly
+        .map(|seen| format!("deleted without its uid: {}", seen.path))
+        .collect()
+}
+
+/// Pods that exited more than once: one may have to wait for what was not there,
+/// for one back-off.
+fn crashed_again(crashes: &[Crash]) -> Vec<String> {
+    let mut by_pod: BTreeMap<(&str, &str), Vec<&Crash>> = BTreeMap::new();
+    for crash in crashes {
+        let pod = (crash.namespace.as_str(), crash.pod.as_str());
+        by_pod.entry(pod).or_default().push(crash);
+    }
+    let again = by_pod.into_values().filter(|all| all.len() > 1);
+    again
+        .filter_map(|all| {
+            let last = all.last()?;
+            Some(format!("crashed {} times: {last:?}", all.len()))
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use http::Method;
+    use serde_json::{Value, json};
+
+    use super::super::judge::tests::History;
+    use super::*;
+    use crate::faults::{Kind, Seen};
+
+    fn moving() -> Moving {
+        Moving::new("m", 1)
+    }
+
+    fn asked(method: Method, path: &str, delete_options: Value) -> Seen {
+        Seen {
+            method,
+            path: path.to_owned(),
+            query: String::new(),
+            user_agent: String::new(),
+            kind: Kind::Write,
+            fault: None,
+            delete_options,
+            status: Some(200),
+        }
+    }
+
+    fn event(account: &str, code: u16) -> Event {
+        serde_json::from_value(json!({
+            "verb": "create", "requestURI": "/api/v1/namespaces/a/secrets",
+            "user": {"username": "admin"}, "impersonatedUser": {"username": account},
+            "objectRef": {"resource": "secrets", "namespace": "a"},
+            "responseStatus": {"code": code},
+            "requestReceivedTimestamp": "2026-01-02T03:04:05.678901Z",
+        }))
+        .unwrap()
+    }
+
+    fn crash(pod: &str, reason: &str) -> Crash {
+        Crash {
+            namespace: "m-1".to_owned(),
+            pod: pod.to_owned(),
+            reason: reason.to_owned(),
+        }
+    }
+
+    /// A move with which nothing is wrong.
+    fn sound() -> Witnessed {
+        let uid = json!({"preconditions": {"uid": "u"}});
+        let by_name = "/api/v1/namespaces/pleach-system/configmaps/e.r.journal";
+        let refusal = "things is closed (gate m.app.move): pleach doctor --fix 1";
+        Witnessed {
+            changes: History::sound(moving()).changes,
+            report: Report {
+                writes: 3,
+                done: 2,
+                refused: 1,
+                messages: [(refusal.to_owned(), 1)].into(),
+                ..Report::default()
+            },
+            requests: Events(vec![
+                event(&format!("system:serviceaccount:{}:m-api", moving().to), 200),
+                event("system:serviceaccount:elsewhere:m-api", 403),
+                event("ada", 403),
+            ]),
+            asked: Log {
+                requests: vec![
+                    asked(Method::DELETE, "/api/v1/namespaces/a/secrets/s", uid),
+                    asked(Method::DELETE, by_name, Value::Null),
+                    asked(Method::PATCH, "/api/v1/namespaces/a", Value::Null),
+                ],
+            },
+            crashes: vec![crash("api-1", "no rights"), crash("api-2", "no rights")],
+            together: Vec::new(),
+        }
+    }
+
+    #[track_caller]
+    fn is_wrong(spoil: impl FnOnce(&mut Witnessed), expected: &[&str]) {
+        let mut witnessed = sound();
+        spoil(&mut witnessed);
+        assert_eq!(verdict(&moving(), &witnessed), expected);
+    }
+
+    #[test]
+    fn a_sound_move_is_let_pass() {
+        is_wrong(|_| {}, &[]);
+    }
+
+    #[test]
+    fn what_the_watches_told_is_judged() {
+        let mut witnessed = sound();
+        witnessed.changes.retain(|change| change.told_at() != 1);
+        let wrong = verdict(&moving(), &witnessed);
+        assert!(!wrong.is_empty());
+        let lacks = |one: &String| one.contains(" runs, and its account ");
+        assert!(wrong.iter().any(lacks), "{wrong:#?}");
+    }
+
+    #[test]
+    fn who_saw_nothing_says_so() {
+        let (from, to) = (moving().from, moving().to);
+        is_wrong(
+            |witnessed| {
+                witnessed.changes.clear();
+                witnessed.report = Report::default();
+                witnessed.requests = Events::default();
+            },
+            &[
+                &format!("nobody saw a pod that runs in {from}"),
+                &format!("nobody saw a pod that runs in {to}"),
+                "the user did not write",
+                "nobody saw a request",
+            ],
+        );
+    }
+
+    #[test]
+    fn writes_of_the_user_that_fail_or_pass_unseen_are_wrong() {
+        is_wrong(
+            |witnessed| {
+                witnessed.report.failed = 1;
+                let message = "failed calling webhook: no endpoints".to_owned();
+                witnessed.report.messages.insert(message, 1);
+            },
+            &[
+                "1 writes of the user failed",
+                "the user was told: failed calling webhook: no endpoints",
+            ],
+        );
+        is_wrong(
+            |witnessed| witnessed.report.unvalidated = 2,
+            &["nothing looked at 2 writes of the user"],
+        );
+    }
+
+    #[test]
+    fn a_refusal_that_is_no_gate_of_ours_is_wrong() {
+        for message in ["things \"vm1\" is forbidden", "closed (gate m.app.move)"] {
+            is_wrong(
+                |witnessed| {
+                    witnessed.report.refused = 1;
+                    witnessed.report.messages = [(message.to_owned(), 1)].into();
+                },
+                &[&format!("the user was told: {message}")],
+            );
+        }
+    }
+
+    #[test]
+    fn a_pod_that_is_refused_something_is_wrong() {
+        for place in [moving().from, moving().to] {
+            is_wrong(
+                |witnessed| {
+                    let account = format!("system:serviceaccount:{place}:m-api");
+                    witnessed.requests.0.push(event(&account, 403));
+                },
+                &["a pod was refused: create secrets a/ 403"],
+            );
+        }
+    }
+
+    #[test]
+    fn a_deletion_by_name_alone_is_wrong() {
+        let path = "/apis/apps/v1/namespaces/a/deployments/d";
+        for options in [
+            Value::Null,
+            json!({"preconditions": {"resourceVersion": "1"}}),
+        ] {
+            is_wrong(
+                |witnessed| {
+                    let deletion = asked(Method::DELETE, path, options);
+                    witnessed.asked.requests.push(deletion);
+                },
+                &[&format!("deleted without its uid: {path}")],
+            );
+        }
+    }
+
+    #[test]
+    fn a_pod_that_crashes_in_a_loop_is_wrong() {
+        is_wrong(
+            |witnessed| witnessed.crashes.push(crash("api-1", "still none")),
+            &[
+                "crashed 2 times: Crash { namespace: \"m-1\", pod: \"api-1\", reason: \"still none\" }",
+            ],
+        );
+    }
+
+    #[test]
+    fn controllers_that_ran_together_are_wrong() {
+        is_wrong(
+            |witnessed| {
+                let pair = ("old".to_owned(), "new".to_owned());
+                witnessed.together.push(pair);
+            },
+            &["controllers ran together: (\"old\", \"new\")"],
+        );
+    }
+}
