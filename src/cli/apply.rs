@@ -113,10 +113,6 @@ pub(super) struct Outcome {
     unplanned: BTreeSet<String>,
 }
 
-#[expect(
-    clippy::too_many_lines,
-    reason = "one step after the other, each a few lines"
-)]
 pub(crate) async fn run(ui: &mut Ui, ctx: &Context, mut args: ApplyArgs) -> Result<Exit, CliError> {
     let review = match &args.plan {
         Some(path) => Some((path.clone(), plan_file::read(path)?)),
@@ -164,7 +160,21 @@ pub(crate) async fn run(ui: &mut Ui, ctx: &Context, mut args: ApplyArgs) -> Resu
         return Ok(outcome.finish(ui));
     }
     consent(ui, ctx, &args, &session, &reviewed).await?;
-    let is_held = branch.is_some() && args.local.is_meant();
+    let hold = branch.and_then(|_| args.local.is_meant().then_some(&args.local));
+    in_order(ui, ctx, &session, hold, reviewed, &mut outcome).await;
+    Ok(outcome.finish(ui))
+}
+
+/// Carries out what was reviewed, one release after the other. What a loop
+/// follows is held before, where that is said.
+async fn in_order(
+    ui: &mut Ui,
+    ctx: &Context,
+    session: &Session,
+    hold: Option<&LocalArgs>,
+    reviewed: Vec<Reviewed<'_>>,
+    outcome: &mut Outcome,
+) {
     let mut written = false;
     let mut unready = outcome.unplanned.clone();
     for mut one in reviewed {
@@ -185,7 +195,7 @@ pub(crate) async fn run(ui: &mut Ui, ctx: &Context, mut args: ApplyArgs) -> Resu
         // because of those before it, is not carried out.
         let was_held = !one.planned.observation.observed.hindrances.is_empty();
         if (written || was_held) && !ctx.cancel.is_cancelled() {
-            match replan(ui, &session, &one).await {
+            match replan(ui, session, &one).await {
                 Ok(planned) => one.planned = planned,
                 Err(error) => {
                     outcome.not_begun(ui, &one.planned, &error);
@@ -202,9 +212,8 @@ pub(crate) async fn run(ui: &mut Ui, ctx: &Context, mut args: ApplyArgs) -> Resu
         let store = one.planned.desired.store.clone();
         let cluster = session.cluster_for(&name);
         let is_new = one.planned.is_new();
-        if is_held
-            && !is_new
-            && let Err(error) = args.local.hold(&cluster, &name, &store).await
+        if let Some(local) = hold.filter(|_| !is_new)
+            && let Err(error) = local.hold(&cluster, &name, &store).await
         {
             ui.error(&error);
             outcome.not_begun(ui, &one.planned, &error);
@@ -213,9 +222,8 @@ pub(crate) async fn run(ui: &mut Ui, ctx: &Context, mut args: ApplyArgs) -> Resu
         }
         let ending = Box::pin(outcome.carry_out(ui, ctx, &cluster, one.planned)).await;
         // What was not there could not be held.
-        if is_held
-            && is_new
-            && let Err(error) = args.local.hold(&cluster, &name, &store).await
+        if let Some(local) = hold.filter(|_| is_new)
+            && let Err(error) = local.hold(&cluster, &name, &store).await
         {
             ui.error(&error);
             outcome.exit = outcome.exit.and(error.exit());
@@ -224,7 +232,6 @@ pub(crate) async fn run(ui: &mut Ui, ctx: &Context, mut args: ApplyArgs) -> Resu
             unready.insert(name.release);
         }
     }
-    Ok(outcome.finish(ui))
 }
 
 /// A release waits for one that did not become ready in this run.

@@ -12,7 +12,9 @@ use clap::ValueEnum;
 use pleach_domain::inventory::ReleaseName;
 use pleach_domain::observe::ClusterId;
 use pleach_domain::repo;
-use pleach_domain::repo::controller::{self as config, Branches, ConnectionGrant, check_url};
+use pleach_domain::repo::controller::{
+    self as config, Branches, ConnectionGrant, EnvironmentGrant, check_url,
+};
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
@@ -249,10 +251,6 @@ impl From<ServerError> for CliError {
 }
 
 /// What a configuration file says.
-#[expect(
-    clippy::too_many_lines,
-    reason = "a few lines for each part of the file"
-)]
 fn from_file(ctx: &Context, path: &Path) -> Result<Plan, CliError> {
     if ctx.names_repository() || ctx.settings.context.is_some() {
         return Err(CliError::usage(
@@ -278,59 +276,11 @@ fn from_file(ctx: &Context, path: &Path) -> Result<Plan, CliError> {
                 repository: position,
             });
         }
-        let auth = match repository.auth {
-            config::Auth::Anonymous => Auth::Anonymous,
-            config::Auth::Basic { username, password } => Auth::Basic {
-                username: folder.join(username),
-                password: folder.join(password),
-            },
-            config::Auth::Bearer { token } => Auth::Bearer {
-                token: folder.join(token),
-            },
-            config::Auth::Ssh { key, known_hosts } => Auth::Ssh {
-                key: folder.join(key),
-                known_hosts: folder.join(known_hosts),
-            },
-            config::Auth::GithubApp {
-                app,
-                installation,
-                key,
-                api,
-            } => Auth::GithubApp(GithubApp::new(app, installation, folder.join(key), api)),
-        };
         let url = repository.url;
-        let grants = repository.environments.into_iter().map(|grant| {
-            let mut connection = Connection::new(agent(None));
-            connection.programs = false;
-            connection.user = grant.user;
-            match grant.connection {
-                ConnectionGrant::InCluster => connection.in_cluster = true,
-                ConnectionGrant::Kubeconfig(file) => {
-                    connection.kubeconfig = Some(folder.join(file));
-                }
-                ConnectionGrant::Secret {
-                    namespace,
-                    name,
-                    key,
-                } => {
-                    connection.secret = Some(KubeconfigSecret {
-                        own: own.clone(),
-                        namespace,
-                        name,
-                        key,
-                    });
-                }
-            }
-            Arc::new(Grant {
-                url: url.clone(),
-                branches: grant.branches,
-                cluster: Some(ClusterId(grant.cluster_id)),
-                fallback: None,
-                connection,
-                allow: grant.allow,
-            })
-        });
-        let grants = grants.collect();
+        let grants = repository.environments.into_iter();
+        let grants = grants
+            .map(|granted| Arc::new(grant(folder, &own, &url, granted)))
+            .collect();
         let previews = match repository.forge {
             None => None,
             Some(grant) => {
@@ -343,8 +293,8 @@ fn from_file(ctx: &Context, path: &Path) -> Result<Plan, CliError> {
         repositories.push(Repository {
             name: repository.name,
             remote: Remote {
-                url: url.clone(),
-                auth,
+                url,
+                auth: auth(folder, repository.auth),
                 keys: repository.keys.map(|keys| folder.join(keys)),
             },
             grants,
@@ -373,6 +323,64 @@ fn from_file(ctx: &Context, path: &Path) -> Result<Plan, CliError> {
             })
             .collect(),
     })
+}
+
+/// How a repository is read, with the files that are named beside the
+/// configuration.
+fn auth(folder: &Path, auth: config::Auth) -> Auth {
+    match auth {
+        config::Auth::Anonymous => Auth::Anonymous,
+        config::Auth::Basic { username, password } => Auth::Basic {
+            username: folder.join(username),
+            password: folder.join(password),
+        },
+        config::Auth::Bearer { token } => Auth::Bearer {
+            token: folder.join(token),
+        },
+        config::Auth::Ssh { key, known_hosts } => Auth::Ssh {
+            key: folder.join(key),
+            known_hosts: folder.join(known_hosts),
+        },
+        config::Auth::GithubApp {
+            app,
+            installation,
+            key,
+            api,
+        } => Auth::GithubApp(GithubApp::new(app, installation, folder.join(key), api)),
+    }
+}
+
+/// What branches may do, and how their cluster is reached.
+fn grant(folder: &Path, own: &OwnCluster, url: &str, granted: EnvironmentGrant) -> Grant {
+    let mut connection = Connection::new(agent(None));
+    connection.programs = false;
+    connection.user = granted.user;
+    match granted.connection {
+        ConnectionGrant::InCluster => connection.in_cluster = true,
+        ConnectionGrant::Kubeconfig(file) => {
+            connection.kubeconfig = Some(folder.join(file));
+        }
+        ConnectionGrant::Secret {
+            namespace,
+            name,
+            key,
+        } => {
+            connection.secret = Some(KubeconfigSecret {
+                own: own.clone(),
+                namespace,
+                name,
+                key,
+            });
+        }
+    }
+    Grant {
+        url: url.to_owned(),
+        branches: granted.branches,
+        cluster: Some(ClusterId(granted.cluster_id)),
+        fallback: None,
+        connection,
+        allow: granted.allow,
+    }
 }
 
 /// pleach itself, for work that is done in a process of its own.

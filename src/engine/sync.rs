@@ -268,7 +268,7 @@ impl Run<'_> {
             result = scheduler::run(plan, &operator, self.events, CONCURRENCY, self.stop) => result,
             never = operator.lift_expired() => match never {},
         };
-        result.standing = Box::pin(operator.settle(&result)).await;
+        Box::pin(operator.settle(&mut result)).await;
         let inventory = operator
             .inventory
             .into_inner()

@@ -2,17 +2,15 @@
 //! there, and everything ends in the same state as without the kill (I8).
 
 use std::collections::BTreeMap;
-use std::process::{Child, Stdio};
-use std::sync::{Arc, Mutex};
 
 use pleach_domain::diff::normalize::normalized;
-use pleach_testkit::faults::{Fault, FaultProxy, Moment, Rule};
+use pleach_testkit::faults::Moment;
 use rstest::rstest;
 use serde_json::Value;
 
 use crate::fleet::{Fleet, object_writes, owners};
+use crate::kill;
 use crate::samples::{BUNDLE, config_map, deployment};
-use crate::shared;
 
 /// No apply of these tests writes more often than this.
 const MOST_WRITES: usize = 60;
@@ -124,36 +122,14 @@ fn shards(fleet: &Fleet) -> usize {
 }
 
 /// Applies, and is killed at the nth write. Whether it came to that.
-fn killed_at(fleet: &Fleet, proxy: &FaultProxy, moment: Moment, nth: usize) -> bool {
-    let child: Arc<Mutex<Option<Child>>> = Arc::default();
-    let victim = child.clone();
-    let killed = Arc::new(Mutex::new(false));
-    let note = killed.clone();
-    let kill = Fault::hook(moment, move || {
-        // Noted before it is done: who waits for the end must find the note.
-        *note.lock().unwrap() = true;
-        victim.lock().unwrap().as_mut().unwrap().kill().unwrap();
-    });
-    proxy.reset();
-    proxy.add(Rule::on_writes(kill).nth(nth));
-    // The hook waits for the lock while the child is being made.
-    let mut slot = child.lock().unwrap();
-    let mut command = fleet.command(&["apply", fleet.environment, "--yes"]);
-    command.stdout(Stdio::null()).stderr(Stdio::null());
-    *slot = Some(command.spawn().unwrap());
-    drop(slot);
-    loop {
-        let ended = child.lock().unwrap().as_mut().unwrap().try_wait().unwrap();
-        if let Some(status) = ended {
-            let killed = *killed.lock().unwrap();
-            assert!(killed || status.success(), "{status}");
-            if killed {
-                fleet.forget_killed_runs();
-            }
-            return killed;
-        }
-        std::thread::sleep(std::time::Duration::from_millis(5));
+fn killed_at(fleet: &mut Fleet, moment: Moment, nth: usize) -> bool {
+    let environment = fleet.environment;
+    let killed = kill::at_write(fleet, &["apply", environment, "--yes"], moment, nth);
+    if !killed {
+        // It got through: nothing is left to do.
+        fleet.writes_nothing(Fleet::applied);
     }
+    killed
 }
 
 #[rstest]
@@ -170,8 +146,6 @@ fn a_kill_at_any_write_changes_nothing_about_the_end(
         &[("manifests/web/bundle.yaml", BUNDLE)],
     );
     fleet.kubectl(&["create", "namespace", environment]);
-    let proxy = FaultProxy::start(shared().kubeconfig()).unwrap();
-    fleet.through(proxy.kubeconfig());
 
     // How it is without a kill.
     let names = ["red", "blue"];
@@ -188,11 +162,10 @@ fn a_kill_at_any_write_changes_nothing_about_the_end(
     for nth in 1..MOST_WRITES {
         let side = 1 - nth % 2;
         write(&fleet, names[side]);
-        if !killed_at(&fleet, &proxy, moment, nth) {
+        if !killed_at(&mut fleet, moment, nth) {
             break;
         }
         kills += 1;
-        proxy.reset();
         fleet.applied();
         let mut state = state(&fleet);
         state.retain(|name, value| expected[side].get(name) != Some(value));
@@ -238,8 +211,6 @@ fn a_kill_while_things_are_different_leaves_nothing_different(
         &file,
     ]);
     let untouched = theirs(&fleet);
-    let proxy = FaultProxy::start(shared().kubeconfig()).unwrap();
-    fleet.through(proxy.kubeconfig());
     let names = ["red", "blue"];
     let (mut expected, mut runs) = (Vec::new(), Vec::new());
     // Once more than there are sides: a restart mark is there from the second time on.
@@ -256,11 +227,10 @@ fn a_kill_while_things_are_different_leaves_nothing_different(
     for nth in (first..MOST_WRITES).step_by(3) {
         let side = 1 - current;
         write_with_job(&fleet, names[side]);
-        if !killed_at(&fleet, &proxy, moment, nth) {
+        if !killed_at(&mut fleet, moment, nth) {
             break;
         }
         kills += 1;
-        proxy.reset();
         // Every other time a newer revision comes before the run that goes on.
         let side = if kills % 2 == 1 { side } else { current };
         current = side;
@@ -290,16 +260,13 @@ fn a_first_apply_that_is_killed_again_and_again_gets_done(
         &release,
         &[("manifests/web/bundle.yaml", BUNDLE)],
     );
-    let proxy = FaultProxy::start(shared().kubeconfig()).unwrap();
-    fleet.through(proxy.kubeconfig());
     write(&fleet, "red");
     // Each run gets one write further than the last.
     let mut kills = 0;
-    while kills < MOST_WRITES && killed_at(&fleet, &proxy, moment, kills + 1) {
+    while kills < MOST_WRITES && killed_at(&mut fleet, moment, kills + 1) {
         kills += 1;
     }
     assert!((3..MOST_WRITES).contains(&kills), "{kills}");
-    proxy.reset();
     let (_, events) = fleet.watched(Fleet::applied);
     assert_eq!(object_writes(&events), [""; 0]);
     let state = state(&fleet);

@@ -9,7 +9,7 @@ const CONSENT: &str =
     "consent: [{action: uninstall, release: web}, {action: uninstall, release: base}]\n";
 
 /// Release `web`, which needs what is said, is named before release `base`.
-fn fleet(environment: &'static str, needs: &str, base: &str) -> Fleet {
+pub(crate) fn fleet(environment: &'static str, needs: &str, base: &str) -> Fleet {
     Fleet::new(
         environment,
         &format!(
@@ -22,6 +22,19 @@ fn fleet(environment: &'static str, needs: &str, base: &str) -> Fleet {
             ("manifests/base/base.yaml", base),
         ],
     )
+}
+
+/// Makes an object that no release has, and that says no.
+pub(crate) fn make_flag(fleet: &Fleet) {
+    let flag = ["create", "configmap", "flag", "-n", fleet.environment];
+    fleet.kubectl(&[&flag[..], &["--from-literal=on=no"]].concat());
+}
+
+/// Lets it say something else.
+pub(crate) fn set_flag(fleet: &Fleet, on: &str) {
+    let patch = format!(r#"{{"data":{{"on":"{on}"}}}}"#);
+    let flag = ["patch", "configmap", "flag", "-n", fleet.environment];
+    fleet.kubectl(&[&flag[..], &["-p", &patch]].concat());
 }
 
 /// Names of the ConfigMaps of the namespace that were written by a verb, in order.
@@ -141,20 +154,12 @@ fn an_object_of_anybody_is_ready_when_its_expression_holds() {
     apply()
         .ended_with(7)
         .says("it depends on ConfigMap/depends-flag/flag, which does not exist");
-    let namespace = ["-n", fleet.environment];
-    let flag = |args: &[&str]| drop(fleet.kubectl(&[args, &namespace].concat()));
-    flag(&["create", "configmap", "flag", "--from-literal=on=no"]);
+    make_flag(&fleet);
     apply()
         .ended_with(7)
         .says("which is not ready: `data.on == 'yes'` does not hold");
     assert!(!fleet.exists(&["configmap", "web", "-n", "depends-flag"]));
-    flag(&[
-        "patch",
-        "configmap",
-        "flag",
-        "-p",
-        r#"{"data":{"on":"yes"}}"#,
-    ]);
+    set_flag(&fleet, "yes");
     apply().ended_with(0);
     assert!(fleet.exists(&["configmap", "web", "-n", "depends-flag"]));
 }

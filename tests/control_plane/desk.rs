@@ -63,12 +63,9 @@ fn what_a_loop_follows_is_changed_from_the_desk_only_when_that_is_meant() {
         .run(&["history", "desk-loop/web"])
         .says("from the desk: ")
         .says(reason);
-    let looks =
-        "pleach_looks_total{environment=\"desk-loop\",release=\"web\",result=\"suspended\"}";
-    let seen = running.number(looks);
-    fleet.until("two more looks", |_| {
-        (running.number(looks) > seen + 1.0).then_some(())
-    });
+    let looks = || running.looks("desk-loop", "web", "suspended");
+    let seen = looks();
+    fleet.until("two more looks", |_| (looks() > seen + 1.0).then_some(()));
     assert_eq!(fleet.value().as_deref(), Some("mine"));
     // It still follows, and leaves alone: the desk can go on.
     until_followed(&fleet);

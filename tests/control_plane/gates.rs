@@ -33,7 +33,8 @@ fn group(fleet: &Fleet) -> String {
     format!("{}.example.org", fleet.environment)
 }
 
-fn define_gears(fleet: &Fleet) {
+/// Defines a kind of somebody else, in the group of the environment.
+pub(crate) fn define_gears(fleet: &Fleet) {
     let file = fleet.file("gears.yaml", &gears(&group(fleet)));
     fleet.kubectl(&["apply", "-f", &file]);
     fleet.kubectl(&[
@@ -63,7 +64,8 @@ fn create(fleet: &Fleet, user: &str) -> Result<(), String> {
     Err(String::from_utf8(output.stderr).unwrap())
 }
 
-fn is_closed(fleet: &Fleet, gate: &str) -> bool {
+/// Whether a gate of release `web` stands.
+pub(crate) fn is_closed(fleet: &Fleet, gate: &str) -> bool {
     let name = format!("{}.web.{gate}", fleet.environment);
     let both = [KIND, "validatingadmissionpolicybindings"];
     let found = both.map(|kind| fleet.exists(&[kind, &name]));
@@ -71,7 +73,7 @@ fn is_closed(fleet: &Fleet, gate: &str) -> bool {
     found[0]
 }
 
-fn journal(fleet: &Fleet) -> Option<Value> {
+pub(crate) fn journal(fleet: &Fleet) -> Option<Value> {
     let name = format!("{}.web.journal", fleet.environment);
     fleet.get(&["configmap", &name, "-n", "pleach-system"])
 }

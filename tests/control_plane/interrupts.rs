@@ -140,10 +140,20 @@ fn stopped_at(
     args: &[&str],
     is_held: impl Fn(&Seen) -> bool + Send + Sync + 'static,
 ) -> Run {
-    let proxy = FaultProxy::start(shared().kubeconfig()).unwrap();
-    let held = Fault::Delay(Duration::from_millis(1500));
     let is_held = move |seen: &Seen| seen.kind == Kind::Write && is_held(seen);
-    proxy.add(Rule::on(is_held, held).nth(1));
+    stopped_by(fleet, signal, args, |held| Rule::on(is_held, held).nth(1))
+}
+
+/// The same, with any rule that says which request is held.
+pub(crate) fn stopped_by(
+    fleet: &mut Fleet,
+    signal: &str,
+    args: &[&str],
+    rule: impl FnOnce(Fault) -> Rule,
+) -> Run {
+    let server = fleet.server();
+    let proxy = FaultProxy::start(&server).unwrap();
+    proxy.add(rule(Fault::Delay(Duration::from_millis(1500))));
     fleet.through(proxy.kubeconfig());
     let run = fleet.start(args);
     fleet.until("the request", |_| {
@@ -155,7 +165,7 @@ fn stopped_at(
     });
     run.signal(signal);
     let run = run.ended();
-    fleet.through(shared().kubeconfig().to_owned());
+    fleet.through(server);
     run
 }
 
@@ -254,6 +264,76 @@ fn a_signal_in_any_stage_leaves_what_the_report_says(
     let held = path.rsplit('/').next().unwrap();
     let left = names(&stopped["left"]);
     assert!(!left.iter().any(|id| id.ends_with(held)), "{stopped}");
+    finishes(&fleet);
+}
+
+#[rstest]
+#[case::resources("gone-resources", "INT", "/gears/first")]
+#[case::registrations(
+    "gone-registrations",
+    "TERM",
+    "/validatingwebhookconfigurations/gone-registrations"
+)]
+#[case::workloads("gone-workloads", "INT", "/deployments/app")]
+#[case::services("gone-services", "TERM", "/services/app")]
+#[case::config("gone-config", "INT", "/configmaps/settings")]
+#[case::access("gone-access", "TERM", "/serviceaccounts/app")]
+fn a_signal_while_everything_goes_leaves_what_the_report_says(
+    #[case] environment: &'static str,
+    #[case] signal: &str,
+    #[case] path: &'static str,
+) {
+    let mut fleet = fleet(environment);
+    let release = format!("{environment}/web");
+    let uninstall = ["uninstall", release.as_str(), "--yes", "-o", "json"];
+    let run = stopped_at(&mut fleet, signal, &uninstall, move |seen| {
+        seen.method == Method::DELETE && seen.path.ends_with(path)
+    });
+    let run = run
+        .ended_with(130)
+        .says("stopping at the next safe point; once more stops at once");
+    let report = run.json();
+    let report = report["releases"].as_array().unwrap().last().unwrap();
+    assert_eq!(report["result"], "interrupted", "{report}");
+    let stopped = &report["stopped"];
+    assert_eq!(stopped["goOn"], format!("pleach uninstall {release}"));
+    let went = [names(&stopped["made"]), names(&stopped["unsettled"])].concat();
+    let left = names(&stopped["left"]);
+    for (id, version) in versions(&fleet) {
+        // Nobody consented to lose the definition.
+        if id.starts_with("CustomResourceDefinition.") {
+            assert!(
+                !version.is_empty() && !went.contains(&id),
+                "{id}: {stopped}"
+            );
+        } else if version.is_empty() {
+            assert!(went.contains(&id), "{id} is gone: {stopped}");
+        } else {
+            assert!(left.contains(&id), "{id} is there: {stopped}");
+        }
+    }
+    fleet.run(&["status", environment]).says("Interrupted: ");
+    fleet.run(&uninstall[..3]).ended_with(0).says("uninstalled");
+    let left = versions(&fleet).into_iter();
+    let left: Vec<String> = left
+        .filter(|(_, version)| !version.is_empty())
+        .map(|(id, _)| id)
+        .collect();
+    let kept =
+        format!("CustomResourceDefinition.apiextensions.k8s.io/gears.{environment}.example.org");
+    assert_eq!(left, [kept]);
+}
+
+#[test]
+fn a_signal_before_anything_is_begun_changes_nothing() {
+    let mut fleet = fleet("stop-look");
+    let before = (versions(&fleet), fleet.get(&["release", "stop-look.web"]));
+    let args = ["apply", "stop-look", "--yes"];
+    let is_list = |seen: &Seen| seen.kind == Kind::Read && seen.path.ends_with("/configmaps");
+    let run = stopped_by(&mut fleet, "INT", &args, |held| Rule::on(is_list, held));
+    run.ended_with(130).says("interrupted");
+    let after = (versions(&fleet), fleet.get(&["release", "stop-look.web"]));
+    assert_eq!(before, after);
     finishes(&fleet);
 }
 

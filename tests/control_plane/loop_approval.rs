@@ -1,7 +1,7 @@
 //! The loop carries out what was approved, and nothing else.
 
 use crate::fleet::Fleet;
-use crate::loop_run::{Loop, fleet};
+use crate::loop_run::fleet;
 
 const RELEASE: &str = "release.pleach.dev/loop-approved.web";
 
@@ -18,12 +18,6 @@ fn effects(fleet: &Fleet) -> String {
         .run(&["plan", fleet.environment])
         .says(&format!("effects {digest}"));
     digest
-}
-
-fn unapproved(running: &Loop) -> f64 {
-    running.number(
-        "pleach_looks_total{environment=\"loop-approved\",release=\"web\",result=\"unapproved\"}",
-    )
 }
 
 #[test]
@@ -56,23 +50,15 @@ fn a_plan_is_carried_out_when_its_effects_are_approved() {
     fleet.until_not("Stalled");
 
     // What was reached is kept without asking.
-    let patch = r#"{"data":{"k":"mine"}}"#;
-    fleet.kubectl(&[
-        "patch",
-        "configmap",
-        "web",
-        "-n",
-        fleet.environment,
-        "-p",
-        patch,
-    ]);
+    fleet.edit_by_hand("ann");
     fleet.until_value("first");
 
     // The next one is another one.
-    let before = unapproved(&running);
+    let unapproved = || running.looks("loop-approved", "web", "unapproved");
+    let before = unapproved();
     fleet.push_value("first", "second");
     running.pushed();
-    fleet.until("a look", |_| (unapproved(&running) > before).then_some(()));
+    fleet.until("a look", |_| (unapproved() > before).then_some(()));
     fleet.until_condition("Stalled", "AwaitingApproval");
     assert_eq!(fleet.value().as_deref(), Some("first"));
     approve(&fleet, &effects(&fleet));

@@ -25,16 +25,8 @@ fn deployed(environment: &'static str, more: &str) -> (Fleet, Loop) {
     fleet.write("manifests/web/other.yaml", &other.join("---\n"));
     fleet.push("more");
     let running = fleet.runs();
-    until_ready(&fleet);
+    fleet.until_ready();
     (fleet, running)
-}
-
-pub(crate) fn until_ready(fleet: &Fleet) {
-    let release = format!("release.pleach.dev/{}.web", fleet.environment);
-    fleet.until("the record", |fleet| {
-        let release = fleet.get(&[&release])?;
-        (release["status"]["record"]["ready"] == true).then_some(())
-    });
 }
 
 fn data(fleet: &Fleet, name: &str) -> String {
@@ -97,7 +89,7 @@ fn drift_of_one_object_is_corrected_at_once_with_requests_for_it_only() {
                 (is_ours && uid_and_version(fleet) != before).then_some(())
             });
             let took = since.elapsed();
-            until_ready(fleet);
+            fleet.until_ready();
             took
         });
         assert!(took < AT_ONCE, "{case:?}: {took:?}");
@@ -132,11 +124,7 @@ metadata: {name: idle}
 spec: {scaleTargetRef: {apiVersion: apps/v1, kind: Deployment, name: idle}, maxReplicas: 5}
 ";
     let (fleet, running) = deployed("loop-scaled", autoscaler);
-    let unchanged = || {
-        running.number(
-            "pleach_looks_total{environment=\"loop-scaled\",release=\"web\",result=\"unchanged\"}",
-        )
-    };
+    let unchanged = || running.looks("loop-scaled", "web", "unchanged");
     let before = unchanged();
     let ((), events) = fleet.watched(|fleet| {
         fleet.kubectl(&[
@@ -162,24 +150,10 @@ spec: {scaleTargetRef: {apiVersion: apps/v1, kind: Deployment, name: idle}, maxR
 fn drift_that_is_only_reported_is_told_at_once_and_taken_back_at_once() {
     let fleet = fleet("loop-told", "{interval: 1h, drift: report}");
     let running = fleet.runs();
-    until_ready(&fleet);
-    let patch = |value: &str| {
-        let patch = format!(r#"{{"data":{{"k":"{value}"}}}}"#);
-        let manager = "--field-manager=ann";
-        fleet.kubectl(&[
-            "patch",
-            "configmap",
-            "web",
-            "-n",
-            "loop-told",
-            "-p",
-            &patch,
-            manager,
-        ]);
-    };
-    patch("mine");
+    fleet.until_ready();
+    fleet.edit_by_hand("mine");
     fleet.until_condition("Drifted", "ChangedByOthers");
-    patch("first");
+    fleet.edit_by_hand("first");
     fleet.until_not("Drifted");
     running.stopped();
 }

@@ -46,15 +46,7 @@ fn a_push_to_one_branch_changes_its_environment_and_no_other() {
         .unwrap();
     let said = fleet.until_condition("Stalled", "BranchMissing");
     assert!(said.contains("nothing deleted"), "{said}");
-    fleet.kubectl(&[
-        "patch",
-        "configmap",
-        "web",
-        "-n",
-        "loop-staging",
-        "-p",
-        r#"{"data":{"k":"mine"}}"#,
-    ]);
+    fleet.edit_by_hand("ann");
     fleet
         .repo
         .git(&["branch", "env/loop-staging", "main"])
@@ -78,15 +70,7 @@ fn a_bad_commit_leaves_what_was_good_and_the_next_one_goes_through() {
         .run(&["status", "loop-bad"])
         .says("loop-bad/web: Stalled: InvalidRepository: commit ");
     // Drift is corrected all the while, to what was good.
-    fleet.kubectl(&[
-        "patch",
-        "configmap",
-        "web",
-        "-n",
-        "loop-bad",
-        "-p",
-        r#"{"data":{"k":"mine"}}"#,
-    ]);
+    fleet.edit_by_hand("ann");
     fleet.until_value("first");
 
     // No pod is ever scheduled here: this waits for ten minutes.
@@ -120,11 +104,8 @@ fn a_push_webhook_is_acted_upon_at_once_and_garbage_never() {
     let fleet = fleet("loop-hooks", "{interval: 1h}");
     let running = fleet.runs();
     fleet.until_value("first");
-    fleet.until("the first look", |_| {
-        let looks =
-            "pleach_looks_total{environment=\"loop-hooks\",release=\"web\",result=\"deployed\"}";
-        (running.number(looks) > 0.0).then_some(())
-    });
+    let looks = || running.looks("loop-hooks", "web", "deployed");
+    fleet.until("the first look", |_| (looks() > 0.0).then_some(()));
     let fetched = "pleach_source_fetch_timestamp_seconds{repository=\"repository\"}";
     let before = running.number(fetched);
     fleet.push_value("first", "second");
@@ -163,10 +144,7 @@ fn a_loop_that_starts_while_git_is_away_says_so_and_goes_on_later() {
     let config = fleet.configuration(&server.url(".git"), "");
     let running = fleet.runs_with(&["--config", &config]);
     fleet.until_value("first");
-    fleet.until("the record", |fleet| {
-        let release = fleet.get(&["release.pleach.dev/loop-away.web"])?;
-        (release["status"]["record"]["ready"] == true).then_some(())
-    });
+    fleet.until_ready();
     running.stopped();
 
     server.close();
@@ -191,15 +169,7 @@ fn a_loop_that_starts_while_git_is_away_says_so_and_goes_on_later() {
     // It goes away while the loop runs: what is known is kept up.
     server.close();
     fleet.until_condition("SourceUnavailable", "Unreachable");
-    fleet.kubectl(&[
-        "patch",
-        "configmap",
-        "web",
-        "-n",
-        "loop-away",
-        "-p",
-        r#"{"data":{"k":"mine"}}"#,
-    ]);
+    fleet.edit_by_hand("ann");
     fleet.until_value("second");
     running.stopped();
 }

@@ -1,50 +1,22 @@
 //! What holds the loop: people, policies, limits.
 
-use crate::fleet::Fleet;
 use crate::loop_run::fleet;
 use crate::samples::{BUNDLE, config_map};
-
-/// Somebody writes their name into the `ConfigMap`.
-fn edit_by_hand(fleet: &Fleet, who: &str) {
-    let patch = format!(r#"{{"data":{{"k":"{who}"}}}}"#);
-    let manager = format!("--field-manager={who}");
-    fleet.kubectl(&[
-        "patch",
-        "configmap",
-        "web",
-        "-n",
-        fleet.environment,
-        "-p",
-        &patch,
-        &manager,
-    ]);
-}
 
 #[test]
 fn what_is_suspended_is_left_alone_until_it_is_resumed() {
     let fleet = fleet("loop-held", "{interval: 1s}");
     let running = fleet.runs();
     fleet.until_value("first");
-    fleet.until("the record", |fleet| {
-        let release = fleet.get(&["release.pleach.dev/loop-held.web"])?;
-        (release["status"]["record"]["ready"] == true).then_some(())
-    });
+    fleet.until_ready();
     fleet
         .run(&["suspend", "loop-held", "--reason", "tests"])
         .ended_with(0);
-    let looks = |result: &str| {
-        running.number(&format!(
-            "pleach_looks_total{{environment=\"loop-held\",release=\"web\",result=\"{result}\"}}"
-        ))
-    };
-    fleet.until("the suspension", |_| {
-        (looks("suspended") > 0.0).then_some(())
-    });
+    let looks = || running.looks("loop-held", "web", "suspended");
+    fleet.until("the suspension", |_| (looks() > 0.0).then_some(()));
     fleet.push_value("first", "second");
-    let seen = looks("suspended");
-    fleet.until("another look", |_| {
-        (looks("suspended") > seen + 1.0).then_some(())
-    });
+    let seen = looks();
+    fleet.until("another look", |_| (looks() > seen + 1.0).then_some(()));
     assert_eq!(fleet.value().as_deref(), Some("first"));
     fleet.run(&["resume", "loop-held"]).ended_with(0);
     fleet.until_value("second");
@@ -56,11 +28,8 @@ fn drift_is_reported_where_it_is_not_corrected() {
     let fleet = fleet("loop-drift", "{interval: 1s, drift: report}");
     let running = fleet.runs();
     fleet.until_value("first");
-    fleet.until("the record", |fleet| {
-        let release = fleet.get(&["release.pleach.dev/loop-drift.web"])?;
-        (release["status"]["record"]["ready"] == true).then_some(())
-    });
-    edit_by_hand(&fleet, "ann");
+    fleet.until_ready();
+    fleet.edit_by_hand("ann");
     let said = fleet.until_condition("Drifted", "ChangedByOthers");
     assert_eq!(said, "ConfigMap/loop-drift/web: changed by ann");
     assert_eq!(fleet.value().as_deref(), Some("ann"));
@@ -68,7 +37,7 @@ fn drift_is_reported_where_it_is_not_corrected() {
         .run(&["status", "loop-drift"])
         .says("loop-drift/web: Drifted: ChangedByOthers: ");
     // Nothing is told of it any more once it is over.
-    edit_by_hand(&fleet, "first");
+    fleet.edit_by_hand("first");
     fleet.until_not("Drifted");
     running.stopped();
 }
@@ -79,12 +48,9 @@ fn a_request_to_sync_is_carried_out_also_outside_of_the_windows() {
     let repo = fleet.repo.path().to_str().unwrap().to_owned();
     let running = fleet.runs_with(&["--repo", &repo, "loop-windows"]);
     fleet.until_value("first");
-    fleet.until("the record", |fleet| {
-        let release = fleet.get(&["release.pleach.dev/loop-windows.web"])?;
-        (release["status"]["record"]["ready"] == true).then_some(())
-    });
+    fleet.until_ready();
     // Drift is found because somebody asks.
-    edit_by_hand(&fleet, "bob");
+    fleet.edit_by_hand("bob");
     fleet.run(&["sync", "loop-windows"]).ended_with(0);
     fleet.until_value("first");
     fleet.until("the request", |fleet| {
@@ -98,17 +64,14 @@ fn a_request_to_sync_is_carried_out_also_outside_of_the_windows() {
     fleet.edit_environment("{interval: 1h}", never);
     fleet.push("windows");
     let running = fleet.runs_with(&["--repo", &repo, "loop-windows"]);
-    edit_by_hand(&fleet, "carl");
+    fleet.edit_by_hand("carl");
     fleet.until_value("first");
     fleet.push_value("first", "second");
-    let waiting =
-        "pleach_looks_total{environment=\"loop-windows\",release=\"web\",result=\"unchanged\"}";
-    let before = running.number(waiting);
-    fleet.until("a look", |_| {
-        (running.number(waiting) > before + 2.0).then_some(())
-    });
+    let looks = || running.looks("loop-windows", "web", "unchanged");
+    let before = looks();
+    fleet.until("a look", |_| (looks() > before + 2.0).then_some(()));
     assert_eq!(fleet.value().as_deref(), Some("first"));
-    edit_by_hand(&fleet, "dora");
+    fleet.edit_by_hand("dora");
     fleet.until_value("first");
     fleet
         .run(&["sync", "loop-windows", "--override-window"])

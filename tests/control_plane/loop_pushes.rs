@@ -6,7 +6,6 @@ use std::time::Duration;
 use jiff::Timestamp;
 use pleach_testkit::git_server::GitServer;
 
-use crate::loop_drift::until_ready;
 use crate::loop_run::{SECRET, fleet};
 
 /// From the webhook to the first request that applies something.
@@ -26,7 +25,7 @@ fn a_push_is_applied_within_two_seconds() {
     let config = fleet.file("loop.yaml", &text);
     let running = fleet.runs_with(&["--config", &config]);
     fleet.until_value("first");
-    until_ready(&fleet);
+    fleet.until_ready();
     for (from, to) in [
         ("first", "second"),
         ("second", "third"),
@@ -46,7 +45,7 @@ fn a_push_is_applied_within_two_seconds() {
         let took = first.request_received_timestamp.duration_since(pushed);
         println!("from the push of {to} to its first apply: {took:#}");
         assert!(took.unsigned_abs() < FAST, "{took:#}");
-        until_ready(&fleet);
+        fleet.until_ready();
     }
     running.stopped();
 }
@@ -55,12 +54,9 @@ fn a_push_is_applied_within_two_seconds() {
 fn a_commit_that_changes_nothing_of_an_environment_is_not_rendered() {
     let fleet = fleet("loop-unrelated", "{interval: 1h}");
     let running = fleet.runs();
-    until_ready(&fleet);
-    let looks =
-        "pleach_looks_total{environment=\"loop-unrelated\",release=\"web\",result=\"deployed\"}";
-    fleet.until("the first look", |_| {
-        (running.number(looks) > 0.0).then_some(())
-    });
+    fleet.until_ready();
+    let looks = || running.looks("loop-unrelated", "web", "deployed");
+    fleet.until("the first look", |_| (looks() > 0.0).then_some(()));
     let rendered = || running.number("pleach_verb_duration_seconds_count{verb=\"render\"}");
     let fetched =
         || running.number("pleach_source_fetch_timestamp_seconds{repository=\"repository\"}");

@@ -74,6 +74,25 @@ impl Fleet {
         });
     }
 
+    /// Waits until release web is recorded as ready.
+    #[track_caller]
+    pub(crate) fn until_ready(&self) {
+        let name = format!("release.pleach.dev/{}.web", self.environment);
+        self.until("the record", |fleet| {
+            let release = fleet.get(&[&name])?;
+            (release["status"]["record"]["ready"] == true).then_some(())
+        });
+    }
+
+    /// Somebody writes their name into the `ConfigMap`.
+    #[track_caller]
+    pub(crate) fn edit_by_hand(&self, who: &str) {
+        let patch = format!(r#"{{"data":{{"k":"{who}"}}}}"#);
+        let manager = format!("--field-manager={who}");
+        let web = ["patch", "configmap", "web", "-n", self.environment];
+        self.kubectl(&[&web[..], &["-p", &patch, &manager]].concat());
+    }
+
     /// A condition of release web, if it has it: reason and message.
     pub(crate) fn condition(&self, kind: &str) -> Option<(String, String)> {
         let name = format!("release.pleach.dev/{}.web", self.environment);
@@ -187,6 +206,13 @@ impl Loop {
         text.lines()
             .find_map(|line| line.strip_prefix(start))
             .map_or(0.0, |number| number.trim().parse().unwrap())
+    }
+
+    /// How often a release was looked at with a result.
+    pub(crate) fn looks(&self, environment: &str, release: &str, result: &str) -> f64 {
+        self.number(&format!(
+            "pleach_looks_total{{environment=\"{environment}\",release=\"{release}\",result=\"{result}\"}}"
+        ))
     }
 
     /// Stops it as Kubernetes does. Every line of its log is JSON.

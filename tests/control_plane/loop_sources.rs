@@ -13,28 +13,6 @@ use crate::fleet::Fleet;
 use crate::loop_run::{SECRET, fleet};
 use crate::shared;
 
-/// Somebody changes the `ConfigMap` by hand.
-fn edit_by_hand(fleet: &Fleet) {
-    fleet.kubectl(&[
-        "patch",
-        "configmap",
-        "web",
-        "-n",
-        fleet.environment,
-        "-p",
-        r#"{"data":{"k":"mine"}}"#,
-    ]);
-}
-
-/// Waits until the release is recorded as ready.
-fn until_ready(fleet: &Fleet) {
-    let name = format!("release.pleach.dev/{}.web", fleet.environment);
-    fleet.until("the record", |fleet| {
-        let release = fleet.get(&[&name])?;
-        (release["status"]["record"]["ready"] == true).then_some(())
-    });
-}
-
 /// Signs the newest commit, and lets the branch of the environment follow.
 fn sign(fleet: &Fleet, key: &Path) -> String {
     let key = format!("user.signingkey={}", key.display());
@@ -71,7 +49,7 @@ fn only_signed_commits_are_synced_where_they_have_to_be() {
     sign(&fleet, &key);
     running.pushed();
     fleet.until_value("first");
-    until_ready(&fleet);
+    fleet.until_ready();
 
     let commit = fleet.push_value("first", "second");
     let said = fleet.until_condition("Stalled", "UntrustedCommit");
@@ -88,7 +66,7 @@ fn only_signed_commits_are_synced_where_they_have_to_be() {
         .run(&["status", "loop-signed"])
         .says("loop-signed/web: Stalled: UntrustedCommit: commit ");
     // The last good one is kept up.
-    edit_by_hand(&fleet);
+    fleet.edit_by_hand("ann");
     fleet.until_value("first");
     running.stopped();
 
@@ -119,7 +97,7 @@ fn a_repository_over_ssh_is_followed() {
     let config = fleet.file("ssh.yaml", &text.replace("    environments:", &auth));
     let running = fleet.runs_with(&["--config", &config]);
     fleet.until_value("first");
-    until_ready(&fleet);
+    fleet.until_ready();
     fleet.push_value("first", "second");
     fleet.until_value("second");
     // Another host in its place is not talked to.
@@ -139,7 +117,7 @@ fn environments_of_a_pattern_are_known_while_git_is_away() {
     let config = fleet.file("pattern.yaml", &text.replace(one, "      - match: env/*\n"));
     let running = fleet.runs_with(&["--config", &config]);
     fleet.until_value("first");
-    until_ready(&fleet);
+    fleet.until_ready();
     let release = fleet.get(&["release.pleach.dev/loop-pattern.web"]).unwrap();
     let source = &release["status"]["record"]["source"];
     assert_eq!(source["url"], server.url(".git").as_str());
@@ -179,7 +157,7 @@ fn a_branch_that_is_written_anew_is_followed_and_an_empty_one_deletes_nothing() 
     let branch = "env/loop-anew";
     let running = fleet.runs();
     fleet.until_value("first");
-    until_ready(&fleet);
+    fleet.until_ready();
     // Another history, without a commit in common.
     fleet
         .repo
@@ -272,7 +250,7 @@ fn a_kubeconfig_in_a_secret_is_used_and_followed() {
     assert_eq!(fleet.value(), None);
     put(&good);
     fleet.until_value("first");
-    until_ready(&fleet);
+    fleet.until_ready();
 
     // Another way, which leads nowhere: it is taken without a push.
     let mut other: Value = serde_json::from_str(&good).unwrap();

@@ -8,7 +8,6 @@ use std::sync::{Arc, Mutex};
 use serde_json::Value;
 
 use crate::fleet::{Fleet, leaks};
-use crate::loop_drift::until_ready;
 use crate::loop_run::fleet;
 
 /// A webhook of somebody, which is out of order at first.
@@ -89,7 +88,7 @@ fn people_are_told_once_per_change_of_state() {
     );
     let config = fleet.file("loop.yaml", &(text + &told));
     let running = fleet.runs_with(&["--config", &config]);
-    until_ready(&fleet);
+    fleet.until_ready();
     let said = |body: &str| -> String {
         let body: Value = serde_json::from_str(body).unwrap();
         body["text"].as_str().unwrap().to_owned()
@@ -98,16 +97,7 @@ fn people_are_told_once_per_change_of_state() {
     let bodies = webhook.until(&fleet, 1);
     assert_eq!(said(&bodies[0]), "web deployed: ");
 
-    let patch = r#"{"data":{"k":"mine"}}"#;
-    fleet.kubectl(&[
-        "patch",
-        "configmap",
-        "web",
-        "-n",
-        fleet.environment,
-        "-p",
-        patch,
-    ]);
+    fleet.edit_by_hand("ann");
     let bodies = webhook.until(&fleet, 2);
     assert!(said(&bodies[1]).starts_with("web drifted: "), "{bodies:?}");
 
@@ -122,11 +112,7 @@ fn people_are_told_once_per_change_of_state() {
     let bodies = webhook.until(&fleet, 3);
     assert!(said(&bodies[2]).starts_with("web failed: "), "{bodies:?}");
     let looks = || {
-        let result = |result: &str| {
-            running.number(&format!(
-                "pleach_looks_total{{environment=\"loop-heard\",release=\"web\",result=\"{result}\"}}"
-            ))
-        };
+        let result = |result: &str| running.looks("loop-heard", "web", result);
         result("failed") + result("refused")
     };
     let before = looks();

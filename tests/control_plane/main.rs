@@ -79,6 +79,7 @@ mod skew;
 mod stages;
 mod start;
 mod status;
+mod stopped;
 mod succession;
 mod suspensions;
 mod turns;

@@ -29,6 +29,9 @@ fn job(spec: &str) -> String {
 
 const AT_ONCE: &str = "completions: 0";
 
+/// It runs until [`goes_on`] ends it.
+const LASTS: &str = "completionMode: Indexed\n  completions: 1\n  parallelism: 1";
+
 fn deploy(fleet: &Fleet, value: &str, spec: &str) {
     let later = "apiVersion: networking.k8s.io/v1\nkind: Ingress\nmetadata: {name: later}\nspec: {defaultBackend: {service: {name: a, port: {number: 80}}}}\n";
     let files = [config_map("settings", value), job(spec), later.to_owned()];
@@ -50,6 +53,18 @@ fn outcome(fleet: &Fleet) -> Value {
     let runs = journal["runs"].as_object().unwrap();
     assert_eq!(runs.len(), 1);
     runs.values().next().unwrap()["outcome"].clone()
+}
+
+/// The Job that was begun ends while nobody looks; the next run finds it.
+fn goes_on(fleet: &Fleet, running: &str) {
+    let end = r#"{"spec": {"completions": 0, "parallelism": 0}}"#;
+    let job = ["patch", "job", "migrate", "-n", fleet.environment];
+    fleet.kubectl(&[&job[..], &["-p", end]].concat());
+    fleet.applied();
+    assert_eq!(uid(fleet).unwrap(), running);
+    assert_eq!(outcome(fleet), "succeeded");
+    assert!(fleet.exists(&["ingress", "later", "-n", fleet.environment]));
+    fleet.writes_nothing(Fleet::applied);
 }
 
 #[test]
@@ -111,11 +126,7 @@ fn a_job_that_does_not_end_holds_what_comes_after_and_is_never_deleted() {
 #[test]
 fn a_job_that_runs_when_the_program_is_killed_is_not_run_again() {
     let mut fleet = fleet("once-killed", "30s");
-    deploy(
-        &fleet,
-        "a",
-        "completionMode: Indexed\n  completions: 1\n  parallelism: 1",
-    );
+    deploy(&fleet, "a", LASTS);
     let args = ["apply", "once-killed", "--yes"];
     // The Job is there; its answer is the last that this run hears of.
     let is_job = |seen: &Seen| seen.kind == Kind::Write && seen.path.ends_with("/jobs/migrate");
@@ -123,21 +134,28 @@ fn a_job_that_runs_when_the_program_is_killed_is_not_run_again() {
     fleet.forget_killed_runs();
     let running = uid(&fleet).unwrap();
     assert_eq!(outcome(&fleet), "begun");
-    // It ends while nobody looks.
-    fleet.kubectl(&[
-        "patch",
-        "job",
-        "migrate",
-        "-n",
-        fleet.environment,
-        "-p",
-        r#"{"spec": {"completions": 0, "parallelism": 0}}"#,
-    ]);
-    fleet.applied();
+    goes_on(&fleet, &running);
+}
+
+#[test]
+fn a_job_that_runs_when_the_program_is_interrupted_is_waited_for_by_the_next() {
+    let fleet = fleet("once-stopped", "30s");
+    deploy(&fleet, "a", LASTS);
+    let run = fleet.start(&["apply", "once-stopped", "--yes"]);
+    let running = fleet.until("the Job", uid);
+    fleet.until("the record of it", |fleet| {
+        fleet
+            .exists(&["configmap", "once-stopped.web.journal", "-n=pleach-system"])
+            .then_some(())
+    });
+    run.signal("INT");
+    run.ended()
+        .ended_with(130)
+        .says("not waited for: Job.batch/once-stopped/migrate\n")
+        .says("left: create Ingress.networking.k8s.io/once-stopped/later\n");
     assert_eq!(uid(&fleet).unwrap(), running);
-    assert_eq!(outcome(&fleet), "succeeded");
-    assert!(fleet.exists(&["ingress", "later", "-n", fleet.environment]));
-    fleet.writes_nothing(Fleet::applied);
+    assert_eq!(outcome(&fleet), "begun");
+    goes_on(&fleet, &running);
 }
 
 #[test]

@@ -277,6 +277,32 @@ fn a_release_more() {
 }
 
 #[test]
+fn another_order_of_the_same_changes() {
+    let change = |fleet: &Fleet| {
+        let last = "stages: [{name: last, select: [{kind: ConfigMap, name: changing}], after: [resources]}]\n";
+        let bundle = fleet.read("manifests/web/bundle.yaml");
+        fleet.write("manifests/web/bundle.yaml", &(bundle + last));
+    };
+    moved(
+        "plan-order",
+        change,
+        5,
+        "release plan-order.web: the steps are no longer those that were reviewed",
+    );
+}
+
+#[test]
+fn what_others_add_and_commits_of_other_things_do_not_matter() {
+    let fleet = reviewed("plan-harmless");
+    let annotate = ["annotate", "configmap", "changing", "theirs=theirs"];
+    fleet.kubectl(&[&annotate[..], &["-n", fleet.environment]].concat());
+    fleet.write("README.md", "Read me.\n");
+    fleet.commit();
+    let (_, events) = fleet.watched(|fleet| carry_out(fleet).ended_with(0));
+    assert_eq!(object_writes(&events).len(), 4, "{events}");
+}
+
+#[test]
 fn another_repository_and_another_cluster() {
     let change = |fleet: &Fleet| {
         fleet.edit("pleach.yaml", "id: plan-repository", "id: other");

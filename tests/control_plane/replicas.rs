@@ -94,11 +94,8 @@ fn environments_are_shared_and_a_replica_that_ends_is_followed_at_once() {
 
     // A push that the other replica is told of reaches the one that leads.
     let (leader, other) = sorted(&fleet, "replica-drain", one, two);
-    fleet.until("the first look", |_| {
-        let looks =
-            "pleach_looks_total{environment=\"replica-drain\",release=\"web\",result=\"deployed\"}";
-        (leader.number(looks) > 0.0).then_some(())
-    });
+    let looks = || leader.looks("replica-drain", "web", "deployed");
+    fleet.until("the first look", |_| (looks() > 0.0).then_some(()));
     fleet.push_value("first", "second");
     let pushed = Instant::now();
     other.pushed();
@@ -108,10 +105,7 @@ fn environments_are_shared_and_a_replica_that_ends_is_followed_at_once() {
         "{:?}",
         pushed.elapsed()
     );
-    fleet.until("the record", |fleet| {
-        let release = fleet.get(&["release.pleach.dev/replica-drain.web"])?;
-        (release["status"]["record"]["ready"] == true).then_some(())
-    });
+    fleet.until_ready();
     assert_eq!(other.get("/readyz").0, 200, "who waits is ready too");
 
     // The leader ends in the middle of a wait.
@@ -202,10 +196,7 @@ fn a_replica_that_comes_back_too_late_writes_nothing() {
     fleet.remove("manifests/web/slow.yaml");
     fleet.push_value("first", "second");
     fleet.until_value("second");
-    fleet.until("the record", |fleet| {
-        let release = fleet.get(&["release.pleach.dev/replica-late.web"])?;
-        (release["status"]["record"]["ready"] == true).then_some(())
-    });
+    fleet.until_ready();
     let back = Timestamp::now();
     leader.running.signal("CONT");
     leader
@@ -249,9 +240,7 @@ fn our_own_release_goes_after_all_others() {
     assert!(!own(&fleet));
     // The other one fails, and does not hold ours for ever.
     fleet.until("our own release", |fleet| own(fleet).then_some(()));
-    let failed =
-        "pleach_looks_total{environment=\"replica-last\",release=\"web\",result=\"failed\"}";
-    assert!(running.number(failed) > 0.0);
+    assert!(running.looks("replica-last", "web", "failed") > 0.0);
     running.stopped();
 }
 

@@ -6,16 +6,18 @@ use crate::samples::{BUNDLE, config_map, deployment};
 use crate::stages::nodes;
 
 /// Where the old release lies, and where the new one does.
-fn places(environment: &str) -> [String; 2] {
+pub(crate) fn places(environment: &str) -> [String; 2] {
     [format!("{environment}-a"), format!("{environment}-b")]
 }
 
-fn old(environment: &str) -> String {
+/// The old release in the environment file.
+pub(crate) fn old(environment: &str) -> String {
     let [place, _] = places(environment);
     format!("  - {{name: old, bundle: shop, namespace: {place}, timeout: 40s}}\n")
 }
 
-fn new(environment: &str, timeout: &str) -> String {
+/// The new one, which takes over.
+pub(crate) fn new(environment: &str, timeout: &str) -> String {
     let [_, place] = places(environment);
     let from = format!("{{environment: {environment}, release: old}}");
     format!(
@@ -36,7 +38,8 @@ fn controller(image: &str, crash: &str) -> String {
     [workload, config_map("settings", "v")].join("---\n")
 }
 
-fn fleet(environment: &'static str) -> Fleet {
+/// The old release runs.
+pub(crate) fn fleet(environment: &'static str) -> Fleet {
     let files = [
         ("manifests/shop/bundle.yaml", BUNDLE.to_owned()),
         (

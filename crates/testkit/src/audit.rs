@@ -14,7 +14,7 @@ use jiff::Timestamp;
 use serde::Deserialize;
 
 /// The log may lag behind an answer by moments.
-const PATIENCE: Duration = Duration::from_secs(10);
+const PATIENCE: Duration = Duration::from_mins(1);
 
 /// An audit log that is still being written.
 #[derive(Debug, Clone)]

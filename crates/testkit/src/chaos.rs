@@ -13,6 +13,7 @@ pub mod kills;
 pub mod lane;
 pub mod moves;
 mod place;
+mod release;
 pub mod replicas;
 pub mod storm;
 mod verdict;
@@ -20,8 +21,8 @@ mod weather;
 
 use anyhow::ensure;
 
-use crate::faults::{Kind, Rule, Seen};
-use crate::program::Run;
+use crate::faults::{FaultProxy, Kind, Rule, Seen};
+use crate::program::{Program, Run};
 
 /// Groups of reviews: they are created and never stored.
 const REVIEWS: [&str; 2] = [
@@ -46,4 +47,23 @@ fn is_sound(run: &Run) -> anyhow::Result<()> {
         "the program panicked\n{run}"
     );
     Ok(())
+}
+
+/// A run finds nothing to do, and writes nothing.
+async fn writes_nothing(
+    program: &Program,
+    proxy: &FaultProxy,
+    args: &[&str],
+) -> anyhow::Result<Run> {
+    proxy.reset();
+    let run = program.run(args).await?.ended_with(0)?;
+    let log = proxy.log();
+    let writes: Vec<String> = log
+        .requests
+        .iter()
+        .filter(|seen| is_change(seen))
+        .map(|seen| format!("{} {}", seen.method, seen.path))
+        .collect();
+    ensure!(writes.is_empty(), "a further run writes: {writes:?}\n{run}");
+    Ok(run)
 }

@@ -23,6 +23,23 @@ pub fn binaries() -> Binaries {
     )
 }
 
+/// How often a control plane is started that does not get ready.
+const TRIES: usize = 5;
+
+/// Starts a control plane. On a machine that is busy with something else it may not
+/// get ready in time, which is nobody's fault: then it is started again.
+pub async fn start_patiently(options: Options) -> anyhow::Result<ControlPlane> {
+    for _ in 1..TRIES {
+        match ControlPlane::start(options.clone()).await {
+            Err(error @ ThrowawayError::NotReady { .. }) => {
+                tracing::warn!(%error, "the control plane is started again");
+            }
+            started => return Ok(started?),
+        }
+    }
+    Ok(ControlPlane::start(options).await?)
+}
+
 /// Starts a control plane from code that is not async.
 ///
 /// Works inside and outside of runtimes, so statics may call it.

@@ -4,20 +4,21 @@
 //! asked in another way than the product documents is answered 404, and kept
 //! among [`FakeForge::wrong`].
 
-use std::collections::{BTreeMap, VecDeque};
-use std::net::{SocketAddr, TcpListener};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::thread::JoinHandle;
+mod github;
+mod gitlab;
 
-use anyhow::Context as _;
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
 use axum::Router;
-use axum::body::{Body, Bytes};
-use axum::extract::{DefaultBodyLimit, State};
+use axum::body::Bytes;
+use axum::extract::State;
 use axum::http::{HeaderMap, Method, StatusCode, Uri};
 use axum::response::Response;
 use pleach_domain::repo::format::ForgeKind;
 use serde_json::{Value, json};
-use tokio_util::sync::CancellationToken;
+
+use crate::loopback::{Loopback, response};
 
 /// The token that is let in.
 pub const TOKEN: &str = "forge-token-tell-nobody";
@@ -74,7 +75,7 @@ struct Known {
 /// An answer instead of the one that would be given.
 #[derive(Debug, Clone)]
 struct Fault {
-    status: u16,
+    status: StatusCode,
     headers: Vec<(String, String)>,
     body: String,
 }
@@ -111,16 +112,12 @@ struct Inner {
 #[derive(Debug)]
 pub struct FakeForge {
     inner: Arc<Mutex<Inner>>,
-    address: SocketAddr,
-    running: Option<(CancellationToken, JoinHandle<()>)>,
+    running: Loopback,
 }
 
 impl FakeForge {
     /// Starts one on a port of its own.
     pub fn start(kind: ForgeKind) -> anyhow::Result<Self> {
-        let listener = TcpListener::bind(("127.0.0.1", 0)).context("failed to listen")?;
-        listener.set_nonblocking(true)?;
-        let address = listener.local_addr()?;
         let inner = Arc::new(Mutex::new(Inner {
             kind,
             page: 100,
@@ -134,30 +131,12 @@ impl FakeForge {
             faults: VecDeque::new(),
             next: 1000,
         }));
-        let stop = CancellationToken::new();
-        let (served, ending) = (Arc::clone(&inner), stop.clone());
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .enable_all()
-            .build()?;
-        let thread = std::thread::spawn(move || {
-            runtime.block_on(async {
-                let router = Router::new()
-                    .fallback(answer)
-                    .layer(DefaultBodyLimit::disable())
-                    .with_state(served);
-                let Ok(listener) = tokio::net::TcpListener::from_std(listener) else {
-                    return;
-                };
-                tokio::select! {
-                    _ended = async { axum::serve(listener, router).await } => {}
-                    () = ending.cancelled() => {}
-                }
-            });
-        });
+        let router = Router::new()
+            .fallback(answer)
+            .with_state(Arc::clone(&inner));
         Ok(Self {
             inner,
-            address,
-            running: Some((stop, thread)),
+            running: Loopback::start(0, router)?,
         })
     }
 
@@ -172,7 +151,7 @@ impl FakeForge {
             ForgeKind::Gitlab => "v4",
             ForgeKind::Gitea => "v1",
         };
-        format!("http://{}/api/{version}", self.address)
+        format!("http://{}/api/{version}", self.running.address())
     }
 
     /// Puts at most so many items on a page.
@@ -249,20 +228,11 @@ impl FakeForge {
             .iter()
             .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
         let fault = Fault {
-            status,
+            status: StatusCode::from_u16(status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR),
             headers: headers.collect(),
             body: body.to_owned(),
         };
         self.inner().faults.push_back(fault);
-    }
-}
-
-impl Drop for FakeForge {
-    fn drop(&mut self) {
-        if let Some((stop, thread)) = self.running.take() {
-            stop.cancel();
-            drop(thread.join());
-        }
     }
 }
 
@@ -294,45 +264,37 @@ async fn answer(
         return response(fault.status, &fault.headers, fault.body);
     }
     if !inner.is_let_in(&seen) {
-        return json_response(401, &json!({"message": "Bad credentials"}));
+        return json_response(
+            StatusCode::UNAUTHORIZED,
+            &json!({"message": "Bad credentials"}),
+        );
     }
-    match inner.act(&seen) {
-        Some((status, body, link)) => {
-            let headers: Vec<_> = link
-                .into_iter()
-                .map(|link| ("link".to_owned(), link))
-                .chain([("content-type".to_owned(), "application/json".to_owned())])
-                .collect();
-            response(status, &headers, body.to_string())
-        }
-        None => {
-            inner.wrong.push(format!("{method} {path} {}", seen.body));
-            json_response(404, &json!({"message": "Not Found"}))
-        }
-    }
+    let Some((status, body, link)) = inner.act(&seen) else {
+        inner.wrong.push(format!("{method} {path} {}", seen.body));
+        return json_response(StatusCode::NOT_FOUND, &json!({"message": "Not Found"}));
+    };
+    let headers: Vec<_> = link
+        .into_iter()
+        .map(|link| ("link".to_owned(), link))
+        .chain([("content-type".to_owned(), "application/json".to_owned())])
+        .collect();
+    response(status, &headers, body.to_string())
 }
 
-fn json_response(status: u16, body: &Value) -> Response {
+fn json_response(status: StatusCode, body: &Value) -> Response {
     let headers = [("content-type".to_owned(), "application/json".to_owned())];
     response(status, &headers, body.to_string())
 }
 
-fn response(status: u16, headers: &[(String, String)], body: String) -> Response {
-    let status = StatusCode::from_u16(status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
-    let mut builder = Response::builder().status(status);
-    for (name, value) in headers {
-        builder = builder.header(name, value);
-    }
-    builder
-        .body(Body::from(body))
-        .unwrap_or_else(|_| Response::new(Body::empty()))
+/// Status, body, and a header with the next page.
+type Answer = (StatusCode, Value, Option<String>);
+
+fn ok(body: Value) -> Answer {
+    (StatusCode::OK, body, None)
 }
 
-/// Status, body, and a header with the next page.
-type Answered = Option<(u16, Value, Option<String>)>;
-
-fn ok(body: Value) -> Answered {
-    Some((200, body, None))
+fn created(body: Value) -> Answer {
+    (StatusCode::CREATED, body, None)
 }
 
 impl Inner {
@@ -360,181 +322,11 @@ impl Inner {
         note
     }
 
-    fn act(&mut self, seen: &Seen) -> Answered {
+    fn act(&mut self, seen: &Seen) -> Option<Answer> {
         match self.kind {
             ForgeKind::Github => self.as_github(seen, "/api/v3"),
             ForgeKind::Gitea => self.as_github(seen, "/api/v1"),
             ForgeKind::Gitlab => self.as_gitlab(seen),
-        }
-    }
-
-    fn as_github(&mut self, seen: &Seen, root: &str) -> Answered {
-        let is_gitea = self.kind == ForgeKind::Gitea;
-        let (path, query) = seen.path.split_once('?').unwrap_or((&seen.path, ""));
-        if path == "/api/graphql" && !is_gitea {
-            let is_asked = seen.method == "POST" && seen.body["query"] == "{viewer{databaseId}}";
-            return is_asked
-                .then(|| json!({"data": {"viewer": {"databaseId": ACCOUNT}}}))
-                .and_then(ok);
-        }
-        let path = path.strip_prefix(root)?;
-        if path == "/user" && is_gitea {
-            return ok(json!({"id": ACCOUNT, "login": "pleach"}));
-        }
-        let path = path.strip_prefix(&format!("/repos/{PROJECT}/"))?;
-        let parts: Vec<&str> = path.split('/').collect();
-        let body = &seen.body;
-        match (seen.method.as_str(), parts.as_slice()) {
-            ("GET", ["pulls"]) if has(query, "state", "open") => {
-                let pulls = self.pulls.iter().filter(|(_, pull)| !pull.is_closed);
-                let pulls = pulls.map(|(number, pull)| github_pull(*number, pull));
-                self.pages(pulls.collect(), query, is_gitea)
-            }
-            ("GET", ["pulls", number]) => {
-                let number = number.parse().ok()?;
-                ok(github_pull(number, self.pulls.get(&number)?))
-            }
-            ("POST", ["pulls"]) => {
-                for key in ["title", "head", "base"] {
-                    body[key].as_str()?;
-                }
-                self.opened.push(body.clone());
-                let url = format!("https://git.example.org/{PROJECT}/pull/77");
-                Some((201, json!({"number": 77, "html_url": url}), None))
-            }
-            ("GET", ["issues", number, "comments"]) => {
-                let notes = self.notes.get(&number.parse().ok()?);
-                let notes = notes.into_iter().flatten().map(github_note).collect();
-                if is_gitea {
-                    // It knows no pages here.
-                    return ok(Value::Array(notes));
-                }
-                self.pages(notes, query, false)
-            }
-            ("POST", ["issues", number, "comments"]) => {
-                let note = self.add_note(number.parse().ok()?, ACCOUNT, body["body"].as_str()?);
-                Some((201, github_note(&note), None))
-            }
-            ("PATCH", ["issues", "comments", id]) => {
-                let note = self.edit(id.parse().ok()?, body["body"].as_str()?)?;
-                ok(github_note(&note))
-            }
-            ("GET", ["commits", commit, "statuses"] | ["statuses", commit]) => {
-                let is_gitea_path = parts[0] == "statuses";
-                if is_gitea_path != is_gitea {
-                    return None;
-                }
-                let key = if is_gitea { "status" } else { "state" };
-                let known = self
-                    .statuses
-                    .iter()
-                    .rev()
-                    .filter(|one| one.commit == *commit);
-                let known = known.map(|one| {
-                    json!({key: one.state, "context": one.context, "description": one.description})
-                });
-                self.pages(known.collect(), query, is_gitea)
-            }
-            ("POST", ["statuses", commit]) => {
-                let state = body["state"].as_str()?;
-                let is_known = ["pending", "success", "failure", "error"].contains(&state);
-                let longest = if is_gitea { 255 } else { 140 };
-                let description = body["description"].as_str()?;
-                if !is_known || description.chars().count() > longest {
-                    return None;
-                }
-                self.statuses.push(Known {
-                    commit: (*commit).to_owned(),
-                    context: body["context"].as_str()?.to_owned(),
-                    state: state.to_owned(),
-                    description: description.to_owned(),
-                });
-                Some((201, json!({"id": 1}), None))
-            }
-            _ => None,
-        }
-    }
-
-    fn as_gitlab(&mut self, seen: &Seen) -> Answered {
-        let (path, query) = seen.path.split_once('?').unwrap_or((&seen.path, ""));
-        let path = path.strip_prefix("/api/v4")?;
-        if path == "/user" {
-            return ok(json!({"id": ACCOUNT, "username": "pleach"}));
-        }
-        let project = PROJECT.replace('/', "%2F");
-        let path = path.strip_prefix(&format!("/projects/{project}/"))?;
-        let parts: Vec<&str> = path.split('/').collect();
-        let body = &seen.body;
-        match (seen.method.as_str(), parts.as_slice()) {
-            ("GET", ["merge_requests"]) if has(query, "state", "opened") => {
-                let pulls = self.pulls.iter().filter(|(_, pull)| !pull.is_closed);
-                let pulls = pulls.map(|(number, pull)| gitlab_request(*number, pull));
-                self.pages(pulls.collect(), query, false)
-            }
-            ("GET", ["merge_requests", number]) => {
-                let number = number.parse().ok()?;
-                ok(gitlab_request(number, self.pulls.get(&number)?))
-            }
-            ("POST", ["merge_requests"]) => {
-                for key in ["title", "source_branch", "target_branch"] {
-                    body[key].as_str()?;
-                }
-                self.opened.push(body.clone());
-                let url = format!("https://git.example.org/{PROJECT}/-/merge_requests/77");
-                Some((201, json!({"iid": 77, "web_url": url}), None))
-            }
-            ("GET", ["merge_requests", number, "notes"]) if has(query, "sort", "asc") => {
-                let notes = self.notes.get(&number.parse().ok()?);
-                let notes = notes.into_iter().flatten().map(gitlab_note).collect();
-                self.pages(notes, query, false)
-            }
-            ("POST", ["merge_requests", number, "notes"]) => {
-                let note = self.add_note(number.parse().ok()?, ACCOUNT, body["body"].as_str()?);
-                Some((201, gitlab_note(&note), None))
-            }
-            ("PUT", ["merge_requests", _, "notes", id]) => {
-                let note = self.edit(id.parse().ok()?, body["body"].as_str()?)?;
-                ok(gitlab_note(&note))
-            }
-            ("GET", ["repository", "commits", commit, "statuses"]) => {
-                let mut newest: BTreeMap<&str, &Known> = BTreeMap::new();
-                for one in self.statuses.iter().filter(|one| one.commit == *commit) {
-                    newest.insert(&one.context, one);
-                }
-                let known = newest.values().map(|one| {
-                    json!({"name": one.context, "status": one.state, "description": one.description})
-                });
-                self.pages(known.collect(), query, false)
-            }
-            ("POST", ["statuses", commit]) => {
-                let state = body["state"].as_str()?;
-                let context = body["name"].as_str()?;
-                let is_known = ["pending", "running", "success", "failed", "canceled"];
-                if !is_known.contains(&state) {
-                    return None;
-                }
-                let of_commit = |one: &&Known| one.commit == *commit && one.context == context;
-                if self
-                    .statuses
-                    .iter()
-                    .rev()
-                    .find(of_commit)
-                    .is_some_and(|one| one.state == state)
-                {
-                    let message = format!(
-                        "Cannot transition status via :enqueue from :{state} (Reason(s): Status cannot transition via \"enqueue\")"
-                    );
-                    return Some((400, json!({"message": message}), None));
-                }
-                self.statuses.push(Known {
-                    commit: (*commit).to_owned(),
-                    context: context.to_owned(),
-                    state: state.to_owned(),
-                    description: body["description"].as_str()?.to_owned(),
-                });
-                Some((201, json!({"id": 1}), None))
-            }
-            _ => None,
         }
     }
 
@@ -546,7 +338,7 @@ impl Inner {
     }
 
     /// One page, with a header that names the next one.
-    fn pages(&self, items: Vec<Value>, query: &str, is_gitea: bool) -> Answered {
+    fn pages(&self, items: Vec<Value>, query: &str, is_gitea: bool) -> Option<Answer> {
         let number = |name: &str| -> Option<usize> { value(query, name)?.parse().ok() };
         let size = number(if is_gitea { "limit" } else { "per_page" })?.min(self.page);
         let page = number("page")?;
@@ -558,8 +350,8 @@ impl Inner {
             page + 1
         );
         Some((
-            200,
-            Value::Array(items[start..end].to_vec()),
+            StatusCode::OK,
+            items.into_iter().skip(start).take(end - start).collect(),
             more.then_some(link),
         ))
     }
@@ -573,43 +365,4 @@ fn value<'a>(query: &'a str, name: &str) -> Option<&'a str> {
 
 fn has(query: &str, name: &str, wanted: &str) -> bool {
     value(query, name) == Some(wanted)
-}
-
-fn github_pull(number: u64, pull: &Pull) -> Value {
-    let labels: Vec<Value> = pull
-        .labels
-        .iter()
-        .map(|name| json!({"name": name}))
-        .collect();
-    json!({
-        "number": number,
-        "state": if pull.is_closed { "closed" } else { "open" },
-        "title": "A change",
-        "head": {"sha": pull.head, "ref": "change", "repo": {"id": if pull.is_fork { 2 } else { 1 }}},
-        "base": {"sha": "0000", "ref": pull.base_branch, "repo": {"id": 1}},
-        "labels": labels,
-    })
-}
-
-fn gitlab_request(number: u64, pull: &Pull) -> Value {
-    json!({
-        "id": number + 5000,
-        "iid": number,
-        "state": if pull.is_closed { "merged" } else { "opened" },
-        "title": "A change",
-        "sha": pull.head,
-        "source_branch": "change",
-        "target_branch": pull.base_branch,
-        "source_project_id": if pull.is_fork { 2 } else { 1 },
-        "target_project_id": 1,
-        "labels": pull.labels,
-    })
-}
-
-fn github_note(note: &Note) -> Value {
-    json!({"id": note.id, "user": {"id": note.author, "login": "somebody"}, "body": note.body})
-}
-
-fn gitlab_note(note: &Note) -> Value {
-    json!({"id": note.id, "author": {"id": note.author}, "body": note.body, "system": false})
 }

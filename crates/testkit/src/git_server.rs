@@ -1,20 +1,19 @@
 //! A git server on loopback: git's own `http-backend` behind HTTP.
 
-use std::net::{SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::thread::JoinHandle;
 
 use anyhow::{Context as _, ensure};
 use axum::Router;
-use axum::body::{Body, Bytes};
-use axum::extract::{DefaultBodyLimit, State};
+use axum::body::Bytes;
+use axum::extract::State;
 use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, Uri};
 use axum::response::Response;
 use tokio::io::AsyncWriteExt as _;
 use tokio::process::Command;
-use tokio_util::sync::CancellationToken;
+
+use crate::loopback::{Loopback, response};
 
 /// What a server asks of its clients, and what it was asked.
 #[derive(Debug, Default)]
@@ -48,8 +47,8 @@ struct Server {
 #[derive(Debug)]
 pub struct GitServer {
     server: Server,
-    address: SocketAddr,
-    running: Option<(CancellationToken, JoinHandle<()>)>,
+    port: u16,
+    running: Option<Loopback>,
 }
 
 impl GitServer {
@@ -60,7 +59,7 @@ impl GitServer {
                 root: root.to_owned(),
                 shared: Arc::default(),
             },
-            address: SocketAddr::from(([127, 0, 0, 1], 0)),
+            port: 0,
             running: None,
         };
         server.open()?;
@@ -69,7 +68,7 @@ impl GitServer {
 
     /// The URL of a repository, by its path below the folder.
     pub fn url(&self, repository: &str) -> String {
-        format!("http://{}/{repository}", self.address)
+        format!("http://127.0.0.1:{}/{repository}", self.port)
     }
 
     /// Lets in only who sends this as header `Authorization`.
@@ -91,46 +90,19 @@ impl GitServer {
 
     /// Refuses connections from now on.
     pub fn close(&mut self) {
-        if let Some((stop, thread)) = self.running.take() {
-            stop.cancel();
-            drop(thread.join());
-        }
+        self.running = None;
     }
 
     /// Takes connections again, on the same port.
     pub fn open(&mut self) -> anyhow::Result<()> {
         ensure!(self.running.is_none(), "it is open");
-        let listener = TcpListener::bind(self.address).context("failed to listen")?;
-        listener.set_nonblocking(true)?;
-        self.address = listener.local_addr()?;
-        let stop = CancellationToken::new();
-        let (server, ending) = (self.server.clone(), stop.clone());
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .enable_all()
-            .build()?;
-        let thread = std::thread::spawn(move || {
-            runtime.block_on(async {
-                let router = Router::new()
-                    .fallback(answer)
-                    .layer(DefaultBodyLimit::disable())
-                    .with_state(server);
-                let Ok(listener) = tokio::net::TcpListener::from_std(listener) else {
-                    return;
-                };
-                tokio::select! {
-                    _ended = async { axum::serve(listener, router).await } => {}
-                    () = ending.cancelled() => {}
-                }
-            });
-        });
-        self.running = Some((stop, thread));
+        let router = Router::new()
+            .fallback(answer)
+            .with_state(self.server.clone());
+        let running = Loopback::start(self.port, router)?;
+        self.port = running.address().port();
+        self.running = Some(running);
         Ok(())
-    }
-}
-
-impl Drop for GitServer {
-    fn drop(&mut self) {
-        self.close();
     }
 }
 
@@ -223,14 +195,4 @@ async fn backend(
         }
     }
     Ok(response(status, &fields, output[end + 4..].to_vec()))
-}
-
-fn response(status: StatusCode, fields: &[(String, String)], body: Vec<u8>) -> Response {
-    let mut builder = Response::builder().status(status);
-    for (name, value) in fields {
-        builder = builder.header(name, value);
-    }
-    builder
-        .body(Body::from(body))
-        .unwrap_or_else(|_| Response::new(Body::empty()))
 }

@@ -1,15 +1,5 @@
 //! What the tests and the demo run on.
 
-#![allow(
-    clippy::format_collect,
-    clippy::format_push_string,
-    clippy::match_same_arms,
-    clippy::needless_pass_by_value,
-    clippy::single_match_else,
-    clippy::unnecessary_wraps,
-    reason = "a tool of tests: as it reads best"
-)]
-
 pub mod aggregated;
 pub mod audit;
 pub mod bench;
@@ -23,6 +13,7 @@ pub mod generated;
 pub mod git_server;
 pub mod isolated;
 pub mod kubectl;
+mod loopback;
 pub mod program;
 pub mod proof;
 pub mod repository;

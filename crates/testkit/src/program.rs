@@ -9,11 +9,15 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, ensure};
 
-/// No command has a reason to take longer.
-const DEADLINE: Duration = Duration::from_mins(3);
+/// No command has a reason to take longer, also on a machine that is busy with
+/// something else.
+const DEADLINE: Duration = Duration::from_mins(10);
 
 /// Exit code of a program that was killed, as shells tell it.
 pub const KILLED: i32 = 137;
+
+/// Exit code of a program that was asked to stop.
+pub const STOPPED: i32 = 130;
 
 /// A program, the repository it runs in and the cluster it reaches.
 #[derive(Debug, Clone)]
@@ -133,6 +137,15 @@ impl Victim {
         if let Some(child) = self.child().as_mut() {
             // It may have ended by itself.
             drop(child.kill());
+        }
+    }
+
+    /// Asks it to end, as a system does, if it still runs.
+    pub fn stop(&self) {
+        if let Some(child) = self.child().as_ref() {
+            let process = child.id().to_string();
+            // It may have ended by itself.
+            drop(Command::new("kill").args(["-s", "TERM", &process]).status());
         }
     }
 

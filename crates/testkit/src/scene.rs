@@ -11,7 +11,7 @@ use pleach::io::throwaway::{ControlPlane, Network, Options};
 use serde_json::Value;
 
 use crate::audit::{AuditLog, Events};
-use crate::control_plane::{binaries, client};
+use crate::control_plane::{binaries, client, start_patiently};
 use crate::faults::FaultProxy;
 use crate::kubectl::Kubectl;
 use crate::program::Program;
@@ -36,7 +36,7 @@ impl Scene {
     /// Starts everything. `namespace` is where the old version will live; what
     /// lies there now is remembered.
     pub async fn start(product: Product, namespace: &'static str) -> anyhow::Result<Self> {
-        let control_plane = ControlPlane::start(Options {
+        let control_plane = start_patiently(Options {
             binaries: binaries(),
             controllers: true,
             scheduler: true,

@@ -1,5 +1,8 @@
 //! Events of the loop as log lines and numbers.
 
+use std::time::Duration;
+
+use pleach_domain::inventory::ReleaseName;
 use tokio::sync::mpsc::UnboundedReceiver;
 
 use crate::engine::controller::statuses::Statuses;
@@ -31,7 +34,6 @@ pub(super) async fn listen(
     }
 }
 
-#[expect(clippy::too_many_lines, reason = "an arm for each event")]
 fn log(event: &LoopEvent) {
     match event {
         LoopEvent::Fetched {
@@ -87,29 +89,7 @@ fn log(event: &LoopEvent) {
             end,
             message,
             took,
-        } => {
-            let took = took.as_secs_f64();
-            let result = end.word();
-            let environment = &release.environment;
-            let release = &release.release;
-            match end {
-                End::Unchanged | End::Suspended | End::Waiting => {
-                    tracing::debug!(%environment, %release, %revision, result, took, detail = %message, "release looked at");
-                }
-                End::Deployed | End::Removed | End::Superseded | End::Interrupted => {
-                    tracing::info!(%environment, %release, %revision, result, took, "release synced");
-                }
-                End::Unapproved => {
-                    tracing::warn!(%environment, %release, %revision, result, took, detail = %message, "release not synced");
-                }
-                End::Drifted => {
-                    tracing::warn!(%environment, %release, %revision, result, took, detail = %message, "release drifted");
-                }
-                End::Failed | End::Refused => {
-                    tracing::error!(%environment, %release, %revision, result, took, error = %message, "release not synced");
-                }
-            }
-        }
+        } => log_look(release, revision, *end, message, *took),
         LoopEvent::Previewed {
             repository,
             number,
@@ -133,6 +113,31 @@ fn log(event: &LoopEvent) {
             repository,
             message,
         } => tracing::warn!(%repository, error = %message, "forge cannot be asked"),
+    }
+}
+
+fn log_look(name: &ReleaseName, revision: &str, end: End, message: &str, took: Duration) {
+    let ReleaseName {
+        environment,
+        release,
+    } = name;
+    let (took, result) = (took.as_secs_f64(), end.word());
+    match end {
+        End::Unchanged | End::Suspended | End::Waiting => {
+            tracing::debug!(%environment, %release, %revision, result, took, detail = %message, "release looked at");
+        }
+        End::Deployed | End::Removed | End::Superseded | End::Interrupted => {
+            tracing::info!(%environment, %release, %revision, result, took, "release synced");
+        }
+        End::Unapproved => {
+            tracing::warn!(%environment, %release, %revision, result, took, detail = %message, "release not synced");
+        }
+        End::Drifted => {
+            tracing::warn!(%environment, %release, %revision, result, took, detail = %message, "release drifted");
+        }
+        End::Failed | End::Refused => {
+            tracing::error!(%environment, %release, %revision, result, took, error = %message, "release not synced");
+        }
     }
 }
 

@@ -102,10 +102,6 @@ impl Release {
     }
 
     /// Runs until the loop ends, or git no longer has the release.
-    #[expect(
-        clippy::too_many_lines,
-        reason = "one round, from what is wanted to the wait"
-    )]
     pub(super) async fn run(mut self) {
         let mut changed = BTreeSet::new();
         loop {
@@ -127,28 +123,7 @@ impl Release {
             });
             let looked = Box::pin(self.look(&wanted, &changed, &stop)).await;
             let Some(mut looked) = looked else { return };
-            self.fruitless = match looked.end {
-                End::Unchanged | End::Drifted if !changed.is_empty() => {
-                    self.fruitless.saturating_add(1)
-                }
-                _ => 0,
-            };
-            let calm_at = Instant::now() + calm(self.fruitless);
-            self.settle(&mut looked);
-            self.shared.listener.tell(LoopEvent::Looked {
-                release: wanted.release().0.name.clone(),
-                revision: wanted.revision(),
-                end: looked.end,
-                message: looked.message.clone(),
-                took: started.elapsed(),
-            });
-            if !matches!(looked.end, End::Superseded | End::Interrupted) {
-                self.shared.last.looked(&wanted);
-            }
-            self.failures = match looked.end {
-                End::Failed => self.failures.saturating_add(1),
-                _ => 0,
-            };
+            let calm_at = self.heed(&wanted, &changed, &mut looked, started.elapsed());
             if stop
                 .run_until_cancelled(self.tell(&wanted, &looked))
                 .await
@@ -163,22 +138,12 @@ impl Release {
             {
                 return;
             }
-            let sync = &wanted.loaded.environment.sync;
-            let interval = pace::interval(sync.interval.try_into().unwrap_or(LIMIT));
-            let pause = match looked.end {
-                End::Interrupted => return,
-                End::Superseded => Duration::ZERO,
-                End::Failed => pace::after(self.failures),
-                _ => looked.pause.unwrap_or(interval).min(interval),
-            };
+            if looked.end == End::Interrupted {
+                return;
+            }
             // What is left alone, or not as git says, is not kept as it is.
             let is_kept = matches!(looked.end, End::Deployed | End::Unchanged | End::Drifted);
-            let until_verify = self.verify_at.saturating_duration_since(Instant::now());
-            let pause = if is_kept {
-                pause.min(until_verify.max(CALM))
-            } else {
-                pause
-            };
+            let pause = self.pause(&wanted, &looked, is_kept);
             let waits = looked.awaited.is_some();
             let cluster = wanted.planner(false).cluster_for(&wanted.release().0.name);
             let awaited = looked.awaited.unwrap_or_default();
@@ -215,6 +180,57 @@ impl Release {
                 }
                 () = sleep(pause) => self.since = pace::not_before(pause),
             }
+        }
+    }
+
+    /// Takes in what came of a look, and tells of it. Says from when on a change is
+    /// looked at again.
+    fn heed(
+        &mut self,
+        wanted: &Wanted,
+        changed: &BTreeSet<ObjectId>,
+        looked: &mut Looked,
+        took: Duration,
+    ) -> Instant {
+        self.fruitless = match looked.end {
+            End::Unchanged | End::Drifted if !changed.is_empty() => {
+                self.fruitless.saturating_add(1)
+            }
+            _ => 0,
+        };
+        let calm_at = Instant::now() + calm(self.fruitless);
+        self.settle(looked);
+        self.shared.listener.tell(LoopEvent::Looked {
+            release: wanted.release().0.name.clone(),
+            revision: wanted.revision(),
+            end: looked.end,
+            message: looked.message.clone(),
+            took,
+        });
+        if !matches!(looked.end, End::Superseded | End::Interrupted) {
+            self.shared.last.looked(wanted);
+        }
+        self.failures = match looked.end {
+            End::Failed => self.failures.saturating_add(1),
+            _ => 0,
+        };
+        calm_at
+    }
+
+    /// How long the release is not looked at where nothing happens.
+    fn pause(&self, wanted: &Wanted, looked: &Looked, is_kept: bool) -> Duration {
+        let sync = &wanted.loaded.environment.sync;
+        let interval = pace::interval(sync.interval.try_into().unwrap_or(LIMIT));
+        let pause = match looked.end {
+            End::Superseded => Duration::ZERO,
+            End::Failed => pace::after(self.failures),
+            _ => looked.pause.unwrap_or(interval).min(interval),
+        };
+        let until_verify = self.verify_at.saturating_duration_since(Instant::now());
+        if is_kept {
+            pause.min(until_verify.max(CALM))
+        } else {
+            pause
         }
     }
 

@@ -29,7 +29,7 @@ use pleach_domain::plan::{Desired, Policy, runs_once};
 use super::error::SyncError;
 use super::paths::Paths;
 use super::state::State;
-use crate::io::cluster::{Class, Cluster, ClusterError, ResourcePath};
+use crate::io::cluster::{Class, Cluster, ClusterError, RegistrationList, ResourcePath};
 use members::note_listing;
 
 pub use focus::observe_some;
@@ -50,10 +50,6 @@ pub struct Observation {
 /// Reads the cluster for one release. Fills in `desired.digests`, which need
 /// the key that the cluster keeps, and `desired.ignored` with what autoscalers
 /// in the cluster scale.
-#[expect(
-    clippy::too_many_lines,
-    reason = "one reading after the other, each a few lines"
-)]
 pub async fn observe(
     cluster: &Cluster,
     desired: &mut Desired,
@@ -92,25 +88,7 @@ pub async fn observe(
     observed.installed = recorded.installed;
     observed.inventory = recorded.inventory;
     observed.journal = recorded.journal;
-    for list in registrations {
-        let listing = match list.found {
-            Ok(found) => {
-                observed.registrations.extend(found);
-                Listing::Complete
-            }
-            Err(error) => failed_listing(error)?,
-        };
-        note_listing(&mut observed, list.kind, None, listing);
-    }
-    // Registrations were just read in full: no further request for those that
-    // are members.
-    for registration in &observed.registrations {
-        if observed.inventory.entries.contains_key(&registration.id) {
-            observed
-                .meta
-                .insert(registration.id.clone(), registration.meta.clone());
-        }
-    }
+    note_registrations(&mut observed, registrations)?;
     let reader = Reader {
         cluster,
         paths: Paths::new(&observed.discovery, &desired.manifests),
@@ -119,9 +97,47 @@ pub async fn observe(
     };
     reader.list_members(desired, &mut observed).await?;
     reader.read_missing_members(desired, &mut observed).await?;
-    let unconfirmed = observed
-        .inventory
-        .settle(&observed.meta, &desired.apply_set());
+    drop_unconfirmed(desired, &mut observed);
+    let readings = readings(desired, policy, &observed);
+    reader.predict(desired, &readings, &mut observed).await?;
+    reader.read_definitions(desired, &mut observed).await?;
+    reader.read_foreign(desired, policy, &mut observed).await?;
+    reader.read_leaving(desired, &mut observed).await?;
+    former::read(cluster, desired, former, &mut observed).await?;
+    reader.read_targets(desired, &mut observed).await?;
+    reader.find_copies(desired, &mut observed).await?;
+    Ok(Observation { observed, state })
+}
+
+/// Takes in the registrations of the cluster. They were read in full: no further
+/// request for those that are members.
+fn note_registrations(
+    observed: &mut Observed,
+    lists: Vec<RegistrationList>,
+) -> Result<(), SyncError> {
+    for list in lists {
+        let listing = match list.found {
+            Ok(found) => {
+                observed.registrations.extend(found);
+                Listing::Complete
+            }
+            Err(error) => failed_listing(error)?,
+        };
+        note_listing(observed, list.kind, None, listing);
+    }
+    for registration in &observed.registrations {
+        if observed.inventory.entries.contains_key(&registration.id) {
+            let meta = registration.meta.clone();
+            observed.meta.insert(registration.id.clone(), meta);
+        }
+    }
+    Ok(())
+}
+
+/// Drops what a former run meant to apply and never saw done.
+fn drop_unconfirmed(desired: &mut Desired, observed: &mut Observed) {
+    let apply_set = desired.apply_set();
+    let unconfirmed = observed.inventory.settle(&observed.meta, &apply_set);
     let wanted: HashSet<&ObjectId> = desired.manifests.iter().map(Manifest::id).collect();
     let dropped: Vec<Finding> = unconfirmed
         .into_iter()
@@ -133,6 +149,10 @@ pub async fn observe(
         })
         .collect();
     desired.findings.extend(dropped);
+}
+
+/// What has to be known of each manifest's object.
+fn readings(desired: &Desired, policy: &Policy, observed: &Observed) -> Vec<Reading> {
     let mut readings = triage(Known {
         manifests: &desired.manifests,
         digests: &desired.digests,
@@ -153,14 +173,7 @@ pub async fn observe(
             };
         }
     }
-    reader.predict(desired, &readings, &mut observed).await?;
-    reader.read_definitions(desired, &mut observed).await?;
-    reader.read_foreign(desired, policy, &mut observed).await?;
-    reader.read_leaving(desired, &mut observed).await?;
-    former::read(cluster, desired, former, &mut observed).await?;
-    reader.read_targets(desired, &mut observed).await?;
-    reader.find_copies(desired, &mut observed).await?;
-    Ok(Observation { observed, state })
+    readings
 }
 
 struct Reader<'a> {

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use pleach_domain::object::ObjectId;
-use pleach_domain::plan::{Op, Plan, Step};
+use pleach_domain::plan::{Action, Op, Plan, Step};
 
 use super::events::Outcome;
 use super::report::SyncResult;
@@ -42,6 +42,8 @@ impl<'a> Remainder<'a> {
         let actions: BTreeMap<&ObjectId, String> = plan
             .changes
             .iter()
+            // What is as git wants it may be changed for a while.
+            .filter(|change| change.action != Action::Unchanged)
             .map(|change| (&change.object, change.action.to_string()))
             .collect();
         let mut seen: BTreeMap<&ObjectId, Vec<&'a Step>> = BTreeMap::new();
@@ -56,9 +58,15 @@ impl<'a> Remainder<'a> {
             }
             steps.push(step);
         }
+        // What was made for a while and taken back at once is as it was.
+        let is_undone = |step: &Step| {
+            let overlay = step.overlay.as_ref();
+            !matches!(step.op, Op::Lift) && overlay.is_some_and(|id| result.undone.contains(id))
+        };
         for object in order {
             let steps = &seen[object];
             let reached = |step: &&Step| match result.outcomes.get(&step.id) {
+                _ if is_undone(step) => None,
                 Some(Outcome::Done) => Some(true),
                 Some(Outcome::Stopped { applied: true }) => Some(false),
                 Some(
@@ -119,6 +127,7 @@ mod tests {
     use jiff::SignedDuration;
     use pleach_domain::inventory::ReleaseName;
     use pleach_domain::order::StageName;
+    use pleach_domain::overlay::OverlayId;
     use pleach_domain::plan::{Direction, NonSecret, StepId, Until};
     use serde_json::json;
 
@@ -168,7 +177,10 @@ mod tests {
     }
 
     fn check(objects: &[&str], outcomes: &[Outcome], expected: &str) {
-        let plan = plan(objects);
+        check_plan(&plan(objects), outcomes, &[], expected);
+    }
+
+    fn check_plan(plan: &Plan, outcomes: &[Outcome], undone: &[&OverlayId], expected: &str) {
         let result = SyncResult {
             outcomes: plan
                 .steps
@@ -177,9 +189,10 @@ mod tests {
                 .zip(outcomes.iter().cloned())
                 .collect(),
             stopped: Some(Cause::Interrupted),
+            undone: undone.iter().map(|id| (*id).clone()).collect(),
             ..SyncResult::default()
         };
-        let remainder = Remainder::of(&plan, &result);
+        let remainder = Remainder::of(plan, &result);
         let names = |ids: &[&ObjectId]| -> String { ids.iter().map(|id| &id.name[..]).collect() };
         let mut left = String::new();
         for one in &remainder.left {
@@ -215,6 +228,20 @@ mod tests {
             &[UNTOUCHED],
             "||: nothing was to be changed; readiness was not waited for",
         );
+    }
+
+    #[test]
+    fn what_was_taken_back_at_once_is_not_begun() {
+        let stop = OverlayId("stop".to_owned());
+        let mut plan = plan(&["a", "a", "b"]);
+        plan.steps[0].op = Op::Set {
+            patch: NonSecret(json!({"spec": {"replicas": 0}})),
+        };
+        plan.steps[0].overlay = Some(stop.clone());
+        let outcomes = [Outcome::Done, UNTOUCHED, Outcome::Done, UNTOUCHED];
+        check_plan(&plan, &outcomes, &[&stop], "b||a: 1 of 2 changes is made");
+        // While it is on, it is half of what was to be done.
+        check_plan(&plan, &outcomes, &[], "b||a+: 1 of 2 changes is made");
     }
 
     #[test]

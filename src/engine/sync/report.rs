@@ -1,6 +1,6 @@
 //! How a sync ended.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use pleach_domain::inventory::Inventory;
@@ -79,6 +79,9 @@ pub struct SyncResult {
     pub ending: &'static str,
     /// Temporary changes that are still on.
     pub standing: Vec<Standing>,
+    /// Temporary changes that were taken back because the run did not come to its
+    /// end.
+    pub undone: BTreeSet<OverlayId>,
     /// The members as they are recorded now; none where nothing was begun.
     pub members: Option<Arc<Inventory>>,
     /// Why the result could not be recorded in the cluster, if it could not.

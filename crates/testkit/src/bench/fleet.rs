@@ -228,12 +228,13 @@ impl Fleet {
     }
 
     fn commit(&self, interval: &str) -> anyhow::Result<()> {
-        let releases: String = (0..self.releases)
+        let releases: Vec<String> = (0..self.releases)
             .map(|number| {
                 let namespace = number % NAMESPACES;
                 format!("  - {{name: app-{number}, bundle: app, version: v1.0.0, namespace: fleet-{namespace}}}\n")
             })
             .collect();
+        let releases = releases.concat();
         self.repo.write(
             format!("environments/{ENVIRONMENT}.yaml"),
             format!(
@@ -413,9 +414,10 @@ fn ask(address: &str, head: &str) -> anyhow::Result<String> {
 
 /// The machine, and a line per phase.
 pub fn text(releases: usize, phases: &[Phase]) -> String {
-    let lines: String = phases.iter().map(|phase| format!("  {phase}\n")).collect();
+    let lines: Vec<String> = phases.iter().map(|phase| format!("  {phase}\n")).collect();
     format!(
-        "{}\n{releases} releases of 4 objects\n{lines}",
-        measure::machine()
+        "{}\n{releases} releases of 4 objects\n{}",
+        measure::machine(),
+        lines.concat()
     )
 }

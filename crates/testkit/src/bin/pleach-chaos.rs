@@ -2,13 +2,15 @@
 //!
 //! Arguments: `--runs N` (seeds, from `--seed N` on), `--only storm`, `--only
 //! moves`, `--only replicas` or `--only kills`, `--kills N` (of each leg, instead of
-//! all), `--jobs N` (control planes side by side), `--pleach FILE`.
+//! all; `--seed` and `--runs` choose among their rounds), `--jobs N` (control planes
+//! side by side), `--pleach FILE`.
 //!
 //! Each job is a process in a network of its own, with a control plane of its
 //! own: seeds never meet, so that one alone does what it did among others. What
 //! fails is told at once and once more at the end; the others go on.
 
 use std::io::{Read as _, Seek as _, Write as _};
+use std::ops::Range;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Instant;
@@ -30,6 +32,8 @@ struct Arguments {
         reason = "not given, given without a value, or with one"
     )]
     kills: Option<Option<usize>>,
+    /// Rounds of kills, from 0.
+    rounds: Range<usize>,
     replicas: bool,
     jobs: usize,
     /// One of the jobs: this process is it.
@@ -112,6 +116,7 @@ fn play(arguments: &Arguments, job: usize) -> anyhow::Result<ExitCode> {
         storms: share(arguments.storms),
         moves: share(arguments.moves),
         kills: arguments.kills,
+        rounds: arguments.rounds.clone(),
         // They last for minutes, and are the last job's.
         replicas: (arguments.replicas && job + 1 == arguments.jobs).then_some(arguments.first),
         of: (job, arguments.jobs),
@@ -168,6 +173,14 @@ fn arguments() -> anyhow::Result<Arguments> {
     let is_about_seeds = seed.is_some() && only.is_none();
     let at_most = storms.max(moves);
     let kills = (wants("kills") && !is_about_seeds).then_some(kills);
+    // Where nothing else is played, seeds are the numbers of rounds.
+    let rounds = if only.as_deref() == Some("kills") {
+        let first = usize::try_from(seed.unwrap_or(1).saturating_sub(1))?;
+        let count = runs.or(one).map(usize::try_from).transpose()?;
+        first..count.map_or(usize::MAX, |count| first + count)
+    } else {
+        0..usize::MAX
+    };
     let replicas = wants("replicas") && !is_about_seeds;
     // Most of the time is waiting.
     let usual = std::thread::available_parallelism().map_or(4, |cores| cores.get() * 2);
@@ -181,6 +194,7 @@ fn arguments() -> anyhow::Result<Arguments> {
         storms,
         moves,
         kills,
+        rounds,
         replicas,
         jobs,
         job,

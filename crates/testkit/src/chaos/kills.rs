@@ -33,8 +33,9 @@ const MOMENTS: [Moment; 3] = [
     Moment::AfterAnswer,
 ];
 
-/// How long controllers may need when a run is over.
-const PATIENCE: Duration = Duration::from_secs(20);
+/// How long controllers may need when a run is over, also on a machine that is
+/// busy with something else.
+const PATIENCE: Duration = Duration::from_mins(1);
 
 /// A change of the release.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -76,6 +77,18 @@ pub struct Point {
     pub nth: usize,
     /// When.
     pub moment: Moment,
+}
+
+/// `write 12 before forwarding`.
+impl fmt::Display for Point {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let moment = match self.moment {
+            Moment::BeforeForwarding => "before forwarding",
+            Moment::AfterForwarding => "after forwarding",
+            Moment::AfterAnswer => "after the answer",
+        };
+        write!(out, "write {} {moment}", self.nth)
+    }
 }
 
 /// What becomes of one round.
@@ -153,14 +166,17 @@ impl Kills {
         self.legs.get(&leg).map_or(0, |leg| leg.writes)
     }
 
-    /// Points of a leg: all of them, or some that are spread evenly over its
-    /// writes, with all three moments in turn.
+    /// Points of a leg: all of them, in an order in which the first ones lie all
+    /// over, or some that are spread evenly over its writes, with all three moments
+    /// in turn.
     pub fn points(&self, leg: Leg, count: Option<usize>) -> Vec<Point> {
         let writes = self.writes(leg);
         match count {
-            None => (1..=writes)
-                .flat_map(|nth| MOMENTS.map(|moment| Point { nth, moment }))
-                .collect(),
+            None => {
+                let points = (1..=writes).flat_map(|nth| MOMENTS.map(|moment| (nth, moment)));
+                let points = points.map(|(nth, moment)| Point { nth, moment });
+                scattered(&points.collect::<Vec<_>>())
+            }
             Some(count) => (0..count)
                 .map(|number| Point {
                     nth: 1 + number * writes / count,
@@ -310,6 +326,23 @@ impl Kills {
     }
 }
 
+/// The same in an order in which the first ones come from all over.
+fn scattered<T: Copy>(all: &[T]) -> Vec<T> {
+    let count = all.len();
+    // Steps of a golden section always fall into the largest gap.
+    let golden = (count * 618 / 1000).max(1);
+    let step = (golden..=golden + count).find(|step| divisor(*step, count) == 1);
+    let step = step.unwrap_or(1);
+    (0..count)
+        .map(|number| all[number * step % count])
+        .collect()
+}
+
+/// The greatest common one.
+fn divisor(a: usize, b: usize) -> usize {
+    if b == 0 { a } else { divisor(b, a % b) }
+}
+
 /// Whether the run before was killed after the last write of an uninstall.
 fn is_over(leg: Leg, run: &Run) -> bool {
     leg == Leg::Uninstall && run.says("is not installed")
@@ -391,4 +424,25 @@ async fn bystanders(client: &Client) -> anyhow::Result<()> {
         client.request::<Value>(request).await?;
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_points_come_and_the_first_ones_lie_all_over() {
+        for count in [0, 1, 2, 7, 100, 299] {
+            let all: Vec<usize> = (0..count).collect();
+            let mut scattered = scattered(&all);
+            if count == 299 {
+                let mut first = scattered[..20].to_vec();
+                first.sort_unstable();
+                let gaps = first.windows(2).map(|pair| pair[1] - pair[0]);
+                assert!(gaps.max() < Some(40), "{first:?}");
+            }
+            scattered.sort_unstable();
+            assert_eq!(scattered, all);
+        }
+    }
 }

@@ -4,6 +4,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -31,6 +32,8 @@ pub struct Work {
     /// Whether the example is killed, and how often in each leg; at every point
     /// where no number is said.
     pub kills: Option<Option<usize>>,
+    /// Which of the rounds that this takes, from 0.
+    pub rounds: Range<usize>,
     /// Seed of the replicas of the loop that are killed, if they are.
     pub replicas: Option<u64>,
     /// Which of how many processes share the points.
@@ -125,7 +128,7 @@ impl<S: Fn(&str)> Lane<S> {
             self.replicas(seed, &mut report).await;
         }
         if let Some(count) = work.kills {
-            self.kills(count, work.of, &mut report).await;
+            self.kills(count, work, &mut report).await;
         }
         report
     }
@@ -210,11 +213,12 @@ impl<S: Fn(&str)> Lane<S> {
 
     /// Kills the example at its writes, in as many rounds as its longest leg has
     /// points.
-    async fn kills(&self, count: Option<usize>, (job, jobs): (usize, usize), report: &mut Report) {
+    async fn kills(&self, count: Option<usize>, work: &Work, report: &mut Report) {
+        let (job, jobs) = work.of;
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
         let mut kills = None;
-        let mut number = job;
-        loop {
+        let mut number = work.rounds.start + job;
+        while number < work.rounds.end {
             if kills.is_none() {
                 match Kills::start(&self.pleach, &root).await {
                     Ok(started) => kills = Some(started),
@@ -237,15 +241,26 @@ impl<S: Fn(&str)> Lane<S> {
             if points.is_empty() {
                 return;
             }
+            let told: Vec<String> = points
+                .iter()
+                .map(|(leg, points)| format!("{leg} at {}", points[0]))
+                .collect();
+            let told = format!("round {}: {}", number + 1, told.join(", "));
             let began = Instant::now();
             match started.round(&points).await {
                 Ok(round) => {
                     report.kills += round.kills;
                     let took = seconds(began.elapsed());
-                    (self.say)(&format!("round {number}: {} kills, {took}", round.kills));
+                    (self.say)(&format!("{told}: {} kills, {took}", round.kills));
                 }
                 Err(error) => {
-                    let text = format!("kills at {points:?}: {error:#}");
+                    let number = number + 1;
+                    let again = match count {
+                        Some(count) => format!("--only kills --kills {count} --seed {number}"),
+                        None => format!("--only kills --seed {number}"),
+                    };
+                    let text =
+                        format!("kills, {told}: {error:#}\nagain: make chaos CHAOS=\"{again}\"");
                     (self.say)(&format!("FAILED {text}"));
                     report.failures.push(text);
                     kills = None;

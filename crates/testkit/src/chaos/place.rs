@@ -13,8 +13,12 @@ use crate::dump::{Found, everything};
 use crate::generated::LABEL;
 
 /// How long the control plane may take to come back, also on a machine that is
-/// busy with something else.
-const RETURN: Duration = Duration::from_mins(3);
+/// busy with something else: that it does is none of pleach's business.
+const RETURN: Duration = Duration::from_mins(10);
+
+/// How long it may take to tell everything. A request to a server that is killed
+/// then may never be answered.
+const LOOK: Duration = Duration::from_mins(1);
 
 /// Deletions under way at a time.
 const CONCURRENCY: usize = 16;
@@ -23,7 +27,8 @@ const CONCURRENCY: usize = 16;
 pub(super) async fn look(client: &Client) -> anyhow::Result<BTreeMap<String, Found>> {
     let started = Instant::now();
     loop {
-        match tokio::time::timeout(RETURN, look_once(client)).await? {
+        let looked = tokio::time::timeout(LOOK, look_once(client)).await;
+        match looked.unwrap_or_else(|late| Err(late.into())) {
             Ok(all) => return Ok(all),
             Err(error) if started.elapsed() > RETURN => {
                 return Err(error).context("the control plane does not come back");

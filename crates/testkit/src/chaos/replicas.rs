@@ -16,7 +16,7 @@ use tempfile::TempDir;
 use tokio::time::sleep;
 
 use crate::audit::{AuditLog, Event, Events};
-use crate::control_plane::{binaries, client};
+use crate::control_plane::{binaries, client, start_patiently};
 use crate::kubectl::Kubectl;
 use crate::program::Program;
 use crate::proof;
@@ -184,7 +184,7 @@ pub async fn play(pleach: &Path, terms: Terms) -> anyhow::Result<Played> {
 
 impl Stage {
     async fn start(pleach: &Path) -> anyhow::Result<Self> {
-        let plane = ControlPlane::start(Options {
+        let plane = start_patiently(Options {
             binaries: binaries(),
             controllers: true,
             scheduler: false,
@@ -220,14 +220,10 @@ impl Stage {
 
     /// Changes all releases of an environment, and pushes that.
     fn commit(&mut self, environment: &'static str, n: usize) -> anyhow::Result<()> {
-        let releases: String = RELEASES
-            .iter()
-            .map(|release| {
-                format!(
-                    "  - {{name: {release}, bundle: app, namespace: {environment}-{release}}}\n"
-                )
-            })
-            .collect();
+        let releases = RELEASES.map(|release| {
+            format!("  - {{name: {release}, bundle: app, namespace: {environment}-{release}}}\n")
+        });
+        let releases = releases.concat();
         self.repo.write(
             format!("environments/{environment}.yaml"),
             format!(
@@ -285,15 +281,15 @@ impl Stage {
     /// The last words of every replica.
     #[expect(clippy::disallowed_methods, reason = "a folder of its own")]
     fn said(&self) -> String {
-        let mut said = String::new();
-        for number in (1..=self.replicas).rev().take(4) {
+        let said = |number: usize| {
             let user = format!("replica-{number}");
             let text = std::fs::read_to_string(self.log(&user)).unwrap_or_default();
             let lines: Vec<&str> = text.lines().collect();
             let last = &lines[lines.len().saturating_sub(40)..];
-            said += &format!("--- {user}\n{}\n", last.join("\n"));
-        }
-        said
+            format!("--- {user}\n{}\n", last.join("\n"))
+        };
+        let all: Vec<String> = (1..=self.replicas).rev().take(4).map(said).collect();
+        all.concat()
     }
 
     /// Waits until everything is as the last commits say.

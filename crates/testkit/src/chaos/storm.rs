@@ -8,28 +8,25 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, bail, ensure};
+use anyhow::{Context as _, ensure};
 use fastrand::Rng;
 use kube::Client;
 use pleach::io::throwaway::{ControlPlane, Network, Options};
 use serde::{Deserialize, Serialize};
 
 use super::weather::{Restart, Weather};
-use super::{is_change, is_sound, place};
-use crate::control_plane::{binaries, client};
+use super::{is_sound, place, release, writes_nothing};
+use crate::control_plane::{binaries, client, start_patiently};
 use crate::faults::{FaultProxy, Seen};
 use crate::generated::{Generated, Shape, Side};
 use crate::kubectl::Kubectl;
-use crate::program::{KILLED, Program, Run, Victim};
+use crate::program::{KILLED, Program, Run, STOPPED, Victim};
 use crate::proof;
 use crate::repository::TestRepo;
 
 /// What a run in bad weather may end with: done, failed, unreachable, conflict,
-/// not ready, killed.
-const EXPECTED: [i32; 6] = [0, 1, 4, 5, 6, KILLED];
-
-/// How long the cluster may need to become what was asked for.
-const PATIENCE: Duration = Duration::from_secs(15);
+/// not ready, stopped, killed.
+const EXPECTED: [i32; 7] = [0, 1, 4, 5, 6, STOPPED, KILLED];
 
 /// A control plane on which seeds are played.
 pub struct Storm {
@@ -54,6 +51,8 @@ pub struct Played {
     pub succeeded: usize,
     /// Those of them that were killed.
     pub killed: usize,
+    /// Those of them that stopped because they were asked to.
+    pub stopped: usize,
     /// How often a part of the control plane crashed.
     pub restarts: usize,
     /// Requests that met a fault.
@@ -70,6 +69,7 @@ impl Played {
         self.disturbed += other.disturbed;
         self.succeeded += other.succeeded;
         self.killed += other.killed;
+        self.stopped += other.stopped;
         self.restarts += other.restarts;
         self.faults += other.faults;
         self.ran += other.ran;
@@ -81,10 +81,11 @@ impl fmt::Display for Played {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             out,
-            "{} disturbed runs, of which {} succeeded and {} were killed; {} faults, {} crashes, {:.1} s of {:.1} s in the program",
+            "{} disturbed runs, of which {} succeeded, {} were killed and {} stopped; {} faults, {} crashes, {:.1} s of {:.1} s in the program",
             self.disturbed,
             self.succeeded,
             self.killed,
+            self.stopped,
             self.faults,
             self.restarts,
             self.ran.as_secs_f64(),
@@ -96,7 +97,7 @@ impl fmt::Display for Played {
 impl Storm {
     /// Starts a control plane; with `may_restart` parts of it crash on the way.
     pub async fn start(pleach: &Path, shape: Shape, may_restart: bool) -> anyhow::Result<Self> {
-        let plane = ControlPlane::start(Options {
+        let plane = start_patiently(Options {
             binaries: binaries(),
             controllers: true,
             scheduler: true,
@@ -137,7 +138,7 @@ impl Storm {
         let mut rng = Rng::with_seed(seed);
         let name = format!("s{seed}");
         let bundle = Generated::new(&name, rng.u64(..), self.shape);
-        let repo = self.repository(&bundle)?;
+        let repo = release::repository(&bundle, &self.cluster, &bundle.namespace())?;
         let mut act = Act {
             storm: self,
             program: Program::new(&self.pleach, repo.path(), &self.proxy.kubeconfig()),
@@ -159,35 +160,6 @@ impl Storm {
         played.took = started.elapsed();
         Ok(played)
     }
-
-    fn repository(&self, bundle: &Generated) -> anyhow::Result<TestRepo> {
-        let name = bundle.name();
-        let files = bundle.files().into_iter();
-        let repo =
-            TestRepo::new(files.map(|(path, text)| (format!("manifests/app/{path}"), text)))?;
-        repo.write(
-            "pleach.yaml",
-            format!("apiVersion: pleach.dev/v1alpha1\nkind: Repository\nid: {name}\n"),
-        )?;
-        repo.write(
-            environment_file(name),
-            format!(
-                "apiVersion: pleach.dev/v1alpha1\nkind: Environment\ncluster: {{id: {}}}\nreleases:\n  \
-                 - {{name: app, bundle: app, version: {}, namespace: {}, timeout: 30s}}\n\
-                 prune: {{max: 100000}}\nconsent:\n{}",
-                self.cluster,
-                Side::Old.version(),
-                bundle.namespace(),
-                bundle.consents("app")
-            ),
-        )?;
-        repo.commit("Install")?;
-        Ok(repo)
-    }
-}
-
-fn environment_file(name: &str) -> String {
-    format!("environments/{name}.yaml")
 }
 
 /// A seed while it is played.
@@ -217,7 +189,7 @@ impl Act<'_> {
 
         let (old, new) = (Side::Old.version(), Side::New.version());
         let pin = |version| format!("version: {version}, namespace");
-        repo.edit(environment_file(&name), &pin(old), &pin(new))?;
+        repo.edit(release::environment_file(&name), &pin(old), &pin(new))?;
         repo.commit("Upgrade")?;
         for _ in 0..self.rng.usize(1..=3) {
             self.disturbed(&apply, size * 3 / 4 + 20, upgraded).await?;
@@ -284,6 +256,7 @@ impl Act<'_> {
             self.played.succeeded += 1;
             self.is_as_wanted(&run, wanted).await.with_context(faults)?;
         }
+        self.played.stopped += usize::from(run.code == STOPPED);
         if run.code == KILLED {
             self.played.killed += 1;
             let lease = format!(
@@ -312,47 +285,13 @@ impl Act<'_> {
     }
 
     async fn writes_nothing(&mut self, args: &[&str]) -> anyhow::Result<()> {
-        self.storm.proxy.reset();
-        let run = self.program.run(args).await?.ended_with(0)?;
+        let run = writes_nothing(&self.program, &self.storm.proxy, args).await?;
         self.played.ran += run.took;
-        let log = self.storm.proxy.log();
-        let writes: Vec<String> = log
-            .requests
-            .iter()
-            .filter(|seen| is_change(seen))
-            .map(|seen| format!("{} {}", seen.method, seen.path))
-            .collect();
-        ensure!(writes.is_empty(), "a further run writes: {writes:?}\n{run}");
         Ok(())
     }
 
-    /// The cluster is as is said, at once but for what controllers and the
-    /// garbage collector still do; and nothing is left that is there for a while.
+    /// The cluster is as is said, and nothing is left that is there for a while.
     async fn is_as_wanted(&self, run: &Run, wanted: Option<Side>) -> anyhow::Result<()> {
-        let started = Instant::now();
-        loop {
-            let all = place::look(&self.storm.client).await?;
-            let live = all
-                .into_iter()
-                .map(|(id, found)| (id, found.object))
-                .collect();
-            let mut wrong = self.bundle.wrong(wanted, &live);
-            let name = self.bundle.name();
-            let left = live
-                .keys()
-                .filter(|id| place::is_temporary(id, &format!("{name}.app")));
-            wrong.extend(left.map(|id| format!("{id} is left")));
-            if wrong.is_empty() {
-                return Ok(());
-            }
-            if started.elapsed() > PATIENCE {
-                wrong.truncate(20);
-                bail!(
-                    "it is said to be done, but\n  {}\n{run}",
-                    wrong.join("\n  ")
-                );
-            }
-            tokio::time::sleep(Duration::from_millis(300)).await;
-        }
+        release::is_reached(self.bundle, wanted, &self.storm.client, run, |_| false).await
     }
 }

@@ -51,6 +51,8 @@ enum What {
     /// An answer of a balancer.
     Text(u16),
     Kill(Moment),
+    /// The program is asked to stop at its next safe point.
+    Stop,
     Restart(Component),
 }
 
@@ -123,11 +125,12 @@ fn trouble(rng: &mut Rng, writes: usize) -> Trouble {
         63..69 => What::Status(503, Some(1)),
         69..73 => What::Status(504, None),
         73..78 => What::Text(503),
-        _ => What::Kill(match rng.u8(0..3) {
+        78..94 => What::Kill(match rng.u8(0..3) {
             0 => Moment::BeforeForwarding,
             1 => Moment::AfterForwarding,
             _ => Moment::AfterAnswer,
         }),
+        _ => What::Stop,
     };
     let last = match about {
         About::Changes => writes,
@@ -138,7 +141,7 @@ fn trouble(rng: &mut Rng, writes: usize) -> Trouble {
         what,
         about,
         nth: rng.usize(1..=last),
-        times: if matches!(what, What::Kill(_)) {
+        times: if matches!(what, What::Kill(_) | What::Stop) {
             1
         } else {
             rng.usize(1..=4)
@@ -174,6 +177,10 @@ impl What {
             Self::Kill(moment) => {
                 let victim = victim.clone();
                 Fault::hook(moment, move || victim.kill())
+            }
+            Self::Stop => {
+                let victim = victim.clone();
+                Fault::hook(Moment::AfterAnswer, move || victim.stop())
             }
             Self::Restart(component) => {
                 let restart = Arc::clone(restart);
@@ -226,6 +233,7 @@ mod tests {
             "504",
             "Text",
             "Kill",
+            "Stop",
             "Etcd",
             "ApiServer",
             "read",

@@ -362,12 +362,11 @@ impl Of<'_> {
             self.object(api, "CustomResourceDefinition", None, &name, body)
         };
         let others = match (self.choice.is_migrated, self.side) {
-            (false, _) => vec![version("v1", true)],
             (true, Side::Old) => vec![version("v1alpha1", true)],
             (true, Side::New) if self.choice.keeps_former => {
                 vec![version("v1", true), version("v1alpha1", false)]
             }
-            (true, Side::New) => vec![version("v1", true)],
+            (true, Side::New) | (false, _) => vec![version("v1", true)],
         };
         vec![
             definition("things", "Thing", vec![version("v1", true)]),

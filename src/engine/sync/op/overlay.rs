@@ -297,8 +297,8 @@ impl Operator<'_> {
     }
 
     /// Applies the rules of the temporary changes that are still on after a run
-    /// that did not come to its end, and says what stays.
-    pub(in crate::engine::sync) async fn settle(&self, result: &SyncResult) -> Vec<Standing> {
+    /// that did not come to its end, and says what stays and what does not.
+    pub(in crate::engine::sync) async fn settle(&self, result: &mut SyncResult) {
         if result.is_success() {
             // What git no longer has does not run again. The next run tells too.
             let forgotten = self.ledger.record(|journal| {
@@ -309,7 +309,6 @@ impl Operator<'_> {
             }
         }
         let journal = self.ledger.journal().await;
-        let mut standing = Vec::new();
         for (id, journaled) in &journal.overlays {
             let stays = match &journaled.on_failure {
                 OnFailure::Keep { .. } => true,
@@ -319,18 +318,20 @@ impl Operator<'_> {
             let mut trouble = None;
             if !stays {
                 match self.lift_now(id, journaled).await {
-                    Ok(()) => continue,
+                    Ok(()) => {
+                        result.undone.insert(id.clone());
+                        continue;
+                    }
                     Err(failure) => trouble = Some(failure.message),
                 }
             }
-            standing.push(Standing {
+            result.standing.push(Standing {
                 overlay: id.clone(),
                 object: journaled.object.clone(),
                 rule: rule(journaled),
                 trouble,
             });
         }
-        standing
     }
 
     /// Whether an object has taken over, in this run or in a former one: it is

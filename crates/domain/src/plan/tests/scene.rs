@@ -4,6 +4,7 @@
 //! does not say follows from it: kinds that occur are served and listed
 //! completely, and the server answers dry runs as `server` does.
 
+mod declared;
 mod observing;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -13,9 +14,7 @@ use semver::VersionReq;
 use serde_json::{Value, json};
 
 use super::server;
-use crate::check::{Check, Looked};
 use crate::deployer::{KnownOwner, Owner, OwnerState};
-use crate::gate::{self, Closed, Operation};
 use crate::ignore::Ignored;
 use crate::inventory::{Attempt, AttemptResult, Entry, EntryState, ReleaseName, Store};
 use crate::object::{
@@ -25,16 +24,8 @@ use crate::object::{
 use crate::observe::{
     Backend, ClusterId, DesiredDigest, Discovery, Listing, LiveMeta, Observed, Prediction,
 };
-use crate::order::StageName;
-use crate::overlay::{
-    Journaled, MANAGER as MANAGER_OF_OVERLAYS, OnFailure, OverlayId, State, project,
-};
-use crate::plan::{Desired, NonSecret, Plan, Policy, Removal, Terms, plan, remove};
-use crate::repo::format::{Gate, Overlay};
-use crate::repo::{
-    Consent, CopyRule, GateRule, MoveRule, OverlayRule, Protect, PrunePolicy, RuntimeObject,
-    ScaleRule, Selector, StageRule, VersionPolicy,
-};
+use crate::plan::{Desired, Plan, Policy, Removal, Terms, plan, remove};
+use crate::repo::{Consent, Protect, PrunePolicy, RuntimeObject, VersionPolicy};
 
 pub(super) const MANAGER: &str = "pleach/e.r";
 
@@ -313,185 +304,6 @@ impl Scene {
         let at = Timestamp::from_second(seconds).unwrap();
         let installed = self.observed.installed.get_or_insert_default();
         installed.correct(&id(key), field, manager, at);
-        self
-    }
-
-    /// A temporary change that the bundle asks for, as it is written there.
-    pub(super) fn overlay(mut self, text: &str) -> Self {
-        let overlay: Overlay = parse(text);
-        let stage = |name: &Option<String>, default: &str| {
-            let name = name.as_deref().unwrap_or(default);
-            StageName::standard(name).unwrap()
-        };
-        self.desired.sequence.overlays.push(OverlayRule {
-            name: overlay.name,
-            target: overlay.target,
-            patch: NonSecret(overlay.patch),
-            from: stage(&overlay.from, "gates"),
-            until: stage(&overlay.until, "ungate"),
-            origin: Origin::new("bundle.yaml", 1),
-        });
-        self
-    }
-
-    /// A gate that the bundle asks for, as it is written there.
-    pub(super) fn gate(mut self, text: &str) -> Self {
-        let gate: Gate = parse(text);
-        let stage = |name: &Option<String>, default: &str| {
-            let name = name.as_deref().unwrap_or(default);
-            StageName::standard(name).unwrap()
-        };
-        self.desired.sequence.gates.push(GateRule {
-            name: gate.name,
-            closed: Closed {
-                groups: gate.groups,
-                resources: gate.resources.unwrap_or_else(|| vec!["*".to_owned()]),
-            },
-            operations: vec![Operation::Create, Operation::Update],
-            exempt: Vec::new(),
-            from: stage(&gate.from, "gates"),
-            until: stage(&gate.until, "ungate"),
-            max_age: SignedDuration::from_hours(1),
-            origin: Origin::new("bundle.yaml", 1),
-        });
-        self
-    }
-
-    /// A move that the bundle declares, with the `ConfigMaps` that come along.
-    pub(super) fn moves(mut self, from: &str, to: &str, copy: &[&str]) -> Self {
-        self.desired.sequence.moves.push(MoveRule {
-            from: from.to_owned(),
-            to: to.to_owned(),
-            copy: copy
-                .iter()
-                .map(|name| CopyRule {
-                    kind: GroupKind::new("", "ConfigMap"),
-                    name: (*name).to_owned(),
-                    labels: BTreeMap::new(),
-                })
-                .collect(),
-            origin: Origin::new("bundle.yaml", 1),
-        });
-        self
-    }
-
-    /// A gate that a former run closed and did not lift.
-    pub(super) fn left_closed(mut self, name: &str, group: &str, plural: &str) -> Self {
-        let gate = gate::Gate {
-            release: self.desired.name.clone(),
-            name: name.to_owned(),
-            version: "v2.0.0".to_owned(),
-            closed: vec![Closed {
-                groups: vec![group.to_owned()],
-                resources: vec![plural.to_owned()],
-            }],
-            operations: vec![Operation::Create],
-            exempt: Vec::new(),
-            state: "pleach-system".to_owned(),
-        };
-        let journaled = Journaled {
-            object: gate.id(),
-            uid: "gate".to_owned(),
-            state: State::On,
-            set: NonSecret(serde_json::to_value(&gate).unwrap()),
-            original: NonSecret(Value::Null),
-            owners: Vec::new(),
-            on_failure: OnFailure::Keep {
-                max_age: Some(SignedDuration::from_hours(1)),
-            },
-            until: "ungate".to_owned(),
-            since: Timestamp::UNIX_EPOCH,
-            attempt: "v2.0.0".to_owned(),
-        };
-        let overlays = &mut self.observed.journal.overlays;
-        overlays.insert(OverlayId::of_gate(name, &gate.id()), journaled);
-        self
-    }
-
-    /// A stage of the bundle's own, behind a standard one. `scale` and
-    /// `restart` name Deployments.
-    pub(super) fn stage(
-        mut self,
-        name: &str,
-        after: &StageName,
-        scale: &[(&str, u32)],
-        restart: &[&str],
-    ) -> Self {
-        let target = |name: &str| Selector {
-            kind: "Deployment".to_owned(),
-            name: Some(name.to_owned()),
-            ..Selector::default()
-        };
-        let order = self.desired.sequence.stages.len();
-        self.desired.sequence.stages.push(StageRule {
-            stage: StageName::declared(name, after, order),
-            select: Vec::new(),
-            applied_only: false,
-            rollout: None,
-            verify: Vec::new(),
-            checks: Vec::new(),
-            scale: scale
-                .iter()
-                .map(|(name, replicas)| ScaleRule {
-                    target: target(name),
-                    replicas: *replicas,
-                })
-                .collect(),
-            restart: restart.iter().map(|name| target(name)).collect(),
-            timeout: None,
-            origin: Origin::new("bundle.yaml", 1),
-        });
-        self
-    }
-
-    /// A stage of the bundle's own behind the workloads, which applies what the
-    /// selectors name.
-    pub(super) fn applies_in(
-        self,
-        name: &str,
-        select: &[&str],
-        change: impl FnOnce(&mut StageRule),
-    ) -> Self {
-        let mut scene = self.stage(name, &StageName::Workloads, &[], &[]);
-        let rule = scene.desired.sequence.stages.last_mut().unwrap();
-        rule.select = select.iter().map(|one| parse(one)).collect();
-        change(rule);
-        scene
-    }
-
-    /// A check of the bundle, as it is written there.
-    pub(super) fn check(mut self, text: &str) -> Self {
-        let check: crate::repo::format::Check = parse(text);
-        let check = Check::read(&check, &[], Origin::new("bundle.yaml", 1)).unwrap();
-        self.desired.sequence.checks.push(check);
-        self
-    }
-
-    /// What a look at the objects of a check brought.
-    pub(super) fn looked(mut self, check: &str, looked: Looked) -> Self {
-        self.observed.checked.insert(check.to_owned(), looked);
-        self
-    }
-
-    /// A temporary change that a former run made and did not take back.
-    pub(super) fn left_on(mut self, name: &str, key: &str, patch: &Value) -> Self {
-        let object = id(key);
-        let live = self.live.get_mut(&object).unwrap();
-        let journaled = Journaled {
-            object: object.clone(),
-            uid: live["metadata"]["uid"].as_str().unwrap().to_owned(),
-            state: State::On,
-            set: NonSecret(patch.clone()),
-            original: NonSecret(project(patch, live)),
-            owners: Vec::new(),
-            on_failure: OnFailure::Keep { max_age: None },
-            until: "ungate".to_owned(),
-            since: Timestamp::UNIX_EPOCH,
-            attempt: "v2.0.0".to_owned(),
-        };
-        server::write(live, MANAGER_OF_OVERLAYS, patch);
-        let overlays = &mut self.observed.journal.overlays;
-        overlays.insert(OverlayId::new(name, &object, patch), journaled);
         self
     }
 

@@ -1,0 +1,141 @@
+//! What holds of everything that is only for a while (I5).
+
+use std::collections::BTreeSet;
+
+use crate::gate::is_policy;
+use crate::object::ObjectId;
+use crate::observe::Observed;
+use crate::order::StageName;
+use crate::overlay::OverlayId;
+use crate::plan::{Action, Course, Op, Overlay, Plan, Step, StepId, Until};
+
+/// The laws of what is only for a while (I5).
+pub(super) fn check_overlays(plan: &Plan, observed: &Observed, ancestors: &[BTreeSet<StepId>]) {
+    let known: BTreeSet<&OverlayId> = plan.overlays.iter().map(|one| &one.id).collect();
+    assert_eq!(known.len(), plan.overlays.len());
+    for id in observed.journal.overlays.keys() {
+        assert!(known.contains(id), "{id:?} is forgotten");
+    }
+    for step in &plan.steps {
+        let is_temporary = matches!(step.op, Op::Set { .. } | Op::Close { .. } | Op::Lift);
+        assert_eq!(step.overlay.is_some(), is_temporary);
+        if let Some(id) = &step.overlay {
+            // Nothing outside of the targets is touched.
+            let overlay = plan.overlays.iter().find(|one| one.id == *id).unwrap();
+            assert_eq!(overlay.object, step.object);
+            let is_target = observed.targets.contains_key(&step.object);
+            let is_gate = is_policy(&step.object);
+            assert!(is_target || is_gate || overlay.course == Course::Dropped);
+        }
+    }
+    for overlay in &plan.overlays {
+        assert_eq!(overlay.undo, [Op::Lift]);
+        if is_policy(&overlay.object) {
+            check_gate(plan, overlay, ancestors);
+            continue;
+        }
+        let with = |is: fn(&Op) -> bool| -> Vec<&Step> {
+            let steps = plan.steps.iter();
+            steps
+                .filter(|step| step.overlay.as_ref() == Some(&overlay.id) && is(&step.op))
+                .collect()
+        };
+        let sets = with(|op| matches!(op, Op::Set { .. }));
+        let lifts = with(|op| matches!(op, Op::Lift));
+        assert_eq!(sets.len(), usize::from(overlay.course == Course::Made));
+        let goes = plan
+            .steps
+            .iter()
+            .any(|step| step.object == overlay.object && matches!(step.op, Op::Delete(_)));
+        assert!(lifts.len() == 1 || goes && lifts.is_empty(), "{overlay:?}");
+        for lift in &lifts {
+            for set in &sets {
+                assert!(ancestors[lift.id.0].contains(&set.id));
+            }
+            if overlay.course == Course::Dropped {
+                continue;
+            }
+            // The undo never precedes the end of its last stage. What scales
+            // ends once its object was applied.
+            let own = |step: &&Step| step.object == overlay.object;
+            let scales = overlay.id.name().starts_with('s');
+            let applies = plan
+                .steps
+                .iter()
+                .filter(|step| step.op.applies() && step.stage <= StageName::Ungate);
+            for step in applies.filter(|step| {
+                if scales {
+                    own(step)
+                } else {
+                    step.stage <= overlay.until
+                }
+            }) {
+                assert!(
+                    ancestors[lift.id.0].contains(&step.id),
+                    "{} before {}",
+                    lift.object,
+                    step.object
+                );
+            }
+        }
+        let hands_over = overlay.id.name() == "handover";
+        for set in &sets {
+            let from = overlay.from.as_ref().unwrap();
+            for step in plan.steps.iter().filter(|step| step.op.applies()) {
+                let comes_after = if hands_over {
+                    is_successor(&overlay.object, &step.object)
+                } else {
+                    step.stage > *from
+                };
+                assert!(!comes_after || ancestors[step.id.0].contains(&set.id));
+            }
+            // Nothing is emptied that does not go.
+            assert!(!hands_over || goes, "{overlay:?}");
+        }
+    }
+}
+
+/// Whether it takes over in another namespace.
+fn is_successor(old: &ObjectId, new: &ObjectId) -> bool {
+    old.group_kind() == new.group_kind() && old.name == new.name && old.namespace != new.namespace
+}
+
+/// What a gate guards is done between its closing and its lifting; what is
+/// half done stays closed.
+fn check_gate(plan: &Plan, overlay: &Overlay, ancestors: &[BTreeSet<StepId>]) {
+    let steps = plan.steps.iter();
+    let (closes, lifts): (Vec<&Step>, Vec<&Step>) = steps
+        .filter(|step| step.overlay.as_ref() == Some(&overlay.id))
+        .partition(|step| matches!(step.op, Op::Close { .. }));
+    let is_dropped = overlay.course == Course::Dropped;
+    assert_eq!(closes.len(), usize::from(!is_dropped));
+    let is_blocked = plan.count(Action::Blocked) > 0;
+    assert_eq!(lifts.len(), usize::from(is_dropped || !is_blocked));
+    for step in closes.iter().chain(&lifts) {
+        assert!(matches!(step.until, Some(Until::Probe { .. })));
+    }
+    let applies = || {
+        let steps = plan.steps.iter();
+        steps.filter(|step| step.op.applies() && step.stage <= StageName::Ungate)
+    };
+    for close in &closes {
+        let is_declared = overlay.id.name().starts_with('g');
+        for step in applies() {
+            let is_guarded = if is_declared {
+                overlay.from.as_ref().is_some_and(|from| step.stage > *from)
+            } else {
+                step.object.kind == "CustomResourceDefinition"
+                    && plan.changes.iter().any(|change| {
+                        change.object == step.object && change.action == Action::Create
+                    })
+            };
+            assert!(!is_guarded || ancestors[step.id.0].contains(&close.id));
+        }
+        for lift in &lifts {
+            assert!(ancestors[lift.id.0].contains(&close.id));
+            for step in applies().filter(|step| step.stage <= overlay.until) {
+                assert!(ancestors[lift.id.0].contains(&step.id));
+            }
+        }
+    }
+}

@@ -1,0 +1,241 @@
+//! A run that is stopped by a signal while things are different for a while: what
+//! it says stays so is what stays so, and the next one ends all of it.
+
+use std::collections::BTreeSet;
+
+use http::Method;
+use pleach_testkit::faults::{Kind, Rule, Seen};
+use rstest::rstest;
+use serde_json::Value;
+
+use crate::fleet::Fleet;
+use crate::gates::{define_gears, is_closed, journal};
+use crate::interrupts::stopped_by;
+use crate::samples::{BUNDLE, config_map, deployment};
+use crate::stages::nodes;
+use crate::succession;
+
+/// Something of every kind that lasts as long as a change.
+const TEMPORARY: &str = "\
+overlays:
+  - {name: slow, target: {kind: ConfigMap, name: theirs}, patch: {data: {mode: slow}}, from: preflight, until: verify}
+gates:
+  - {name: hold, groups: [GROUP], maxDuration: 30m}
+stages:
+  - {name: stop, scale: [{kind: Deployment, name: app, replicas: 0}], before: [config]}
+  - {name: again, restart: [{kind: Deployment, name: app}], after: [workloads]}
+";
+
+/// The first version runs, and git has the second.
+fn fleet(environment: &'static str) -> Fleet {
+    let release =
+        format!("  - {{name: web, bundle: web, namespace: {environment}, timeout: 40s}}\n");
+    let temporary = TEMPORARY.replace("GROUP", &format!("{environment}.example.org"));
+    let bundle = format!("{BUNDLE}{temporary}");
+    let files = [("manifests/web/bundle.yaml", bundle.as_str())];
+    let fleet = Fleet::on(nodes(), environment, &release, &files);
+    fleet.kubectl(&["create", "namespace", environment]);
+    let theirs = ["create", "configmap", "theirs", "-n", environment];
+    fleet.kubectl(&[&theirs[..], &["--from-literal=mode=fast"]].concat());
+    define_gears(&fleet);
+    deploy(&fleet, "one");
+    fleet.applied();
+    deploy(&fleet, "two");
+    fleet
+}
+
+fn deploy(fleet: &Fleet, version: &str) {
+    let app = deployment("app")
+        .replace("replicas: 0", "replicas: 1")
+        .replace("app:1", &format!("app:{version}"));
+    let files = [config_map("settings", version), app];
+    fleet.write("manifests/web/web.yaml", &files.join("---\n"));
+    fleet.commit();
+}
+
+/// What is different for a while.
+fn different(fleet: &Fleet) -> BTreeSet<String> {
+    let environment = fleet.environment;
+    let theirs = ["configmap", "theirs", "-n", environment];
+    let mut all = BTreeSet::new();
+    if fleet.field(&theirs, "{.data.mode}") == "slow" {
+        all.insert(format!("ConfigMap/{environment}/theirs"));
+    }
+    if is_closed(fleet, "hold") {
+        all.insert(format!(
+            "ValidatingAdmissionPolicy.admissionregistration.k8s.io/{environment}.web.hold"
+        ));
+    }
+    all
+}
+
+/// The image of the application, and whether it was restarted for it.
+fn app(fleet: &Fleet) -> (String, bool) {
+    let app = fleet
+        .get(&["deployment", "app", "-n", fleet.environment])
+        .unwrap();
+    assert_eq!(app["spec"]["replicas"], 1, "it was stopped, and runs again");
+    let template = &app["spec"]["template"];
+    let image = template["spec"]["containers"][0]["image"].as_str().unwrap();
+    let mark = &template["metadata"]["annotations"]["restarted.pleach.dev/again"];
+    (image.to_owned(), mark.is_string())
+}
+
+/// What the report says of an object: nothing is left to do, something is, or
+/// all of it.
+fn said_of(stopped: &Value, id: &str) -> &'static str {
+    let has = |list: &str| {
+        let mut items = stopped[list].as_array().unwrap().iter();
+        items.any(|one| *one == id)
+    };
+    let mut left = stopped["left"].as_array().unwrap().iter();
+    match left.find(|one| one["object"] == id) {
+        Some(one) if one["begun"] == true => "begun",
+        Some(_) => "left",
+        None if has("made") || has("unsettled") => "changed",
+        None => "nothing",
+    }
+}
+
+/// Which request of the second version is held while the signal comes.
+#[derive(Debug, Clone, Copy)]
+enum Held {
+    Overlay,
+    Gate,
+    Scale,
+    Config,
+    Apply,
+    Restart,
+    Lift,
+    Ungate,
+}
+
+impl Held {
+    fn matches(self, seen: &Seen) -> bool {
+        let ends = |end: &str| seen.path.ends_with(end);
+        let by = |manager: &str| {
+            seen.query
+                .contains(&format!("fieldManager=pleach{manager}"))
+        };
+        seen.kind == Kind::Write
+            && match self {
+                Self::Overlay | Self::Lift => ends("/configmaps/theirs"),
+                Self::Gate => seen.path.contains("/validatingadmissionpolicies"),
+                Self::Scale => ends("/deployments/app") && by("-overlay"),
+                Self::Config => ends("/configmaps/settings"),
+                Self::Apply => ends("/deployments/app") && !by("-"),
+                Self::Restart => ends("/deployments/app") && by("-restart"),
+                Self::Ungate => {
+                    seen.method == Method::DELETE && seen.path.contains("/validatingadmission")
+                }
+            }
+    }
+
+    /// What is put back comes after what is made.
+    fn nth(self) -> usize {
+        if matches!(self, Self::Lift) { 2 } else { 1 }
+    }
+}
+
+#[rstest]
+#[case::overlay("halt-overlay", "INT", Held::Overlay)]
+#[case::gate("halt-gate", "TERM", Held::Gate)]
+#[case::scale("halt-scale", "INT", Held::Scale)]
+#[case::config("halt-config", "TERM", Held::Config)]
+#[case::apply("halt-apply", "INT", Held::Apply)]
+#[case::restart("halt-restart", "TERM", Held::Restart)]
+#[case::lift("halt-lift", "INT", Held::Lift)]
+#[case::ungate("halt-ungate", "TERM", Held::Ungate)]
+fn a_signal_while_things_are_different_leaves_what_the_report_says(
+    #[case] environment: &'static str,
+    #[case] signal: &str,
+    #[case] held: Held,
+) {
+    let mut fleet = fleet(environment);
+    let (_, was_restarted) = app(&fleet);
+    assert!(
+        !was_restarted,
+        "the first version is new, and not restarted"
+    );
+    let args = ["apply", environment, "--yes", "-o", "json"];
+    let run = stopped_by(&mut fleet, signal, &args, |fault| {
+        Rule::on(move |seen| held.matches(seen), fault).nth(held.nth())
+    });
+    let run = run.ended_with(130);
+    let report = run.json()["releases"][0].clone();
+    assert_eq!(report["result"], "interrupted", "{report:#}");
+
+    // What is said to stay different is what is different, to everybody who asks.
+    let standing = report["standing"].as_array().unwrap().iter();
+    let standing: BTreeSet<String> = standing
+        .map(|one| one["object"].as_str().unwrap().to_owned())
+        .collect();
+    assert_eq!(standing, different(&fleet), "{report:#}");
+    let status = fleet.run(&["status", environment]);
+    assert_eq!(
+        status.stdout.matches(" since ").count(),
+        standing.len(),
+        "{}",
+        status.shown()
+    );
+
+    // So is what is said of the objects of the release.
+    let stopped = &report["stopped"];
+    let (image, is_restarted) = app(&fleet);
+    let expected = match (image.as_str(), is_restarted) {
+        ("app:one", false) => "left",
+        ("app:two", false) => "begun",
+        ("app:two", true) => "changed",
+        other => panic!("{other:?} was never wanted"),
+    };
+    let id = format!("Deployment.apps/{environment}/app");
+    assert_eq!(said_of(stopped, &id), expected, "{report:#}");
+    let settings = ["configmap", "settings", "-n", environment];
+    let expected = match fleet.field(&settings, "{.data.k}").as_str() {
+        "one" => "left",
+        _ => "changed",
+    };
+    let id = format!("ConfigMap/{environment}/settings");
+    assert_eq!(said_of(stopped, &id), expected, "{report:#}");
+
+    fleet.applied();
+    assert_eq!(different(&fleet), BTreeSet::new());
+    assert_eq!(app(&fleet), ("app:two".to_owned(), true));
+    assert_eq!(journal(&fleet), None);
+    fleet.writes_nothing(Fleet::applied);
+}
+
+#[test]
+fn what_was_emptied_for_its_successor_runs_again_after_a_signal() {
+    let environment = "halt-move";
+    let mut fleet = succession::fleet(environment);
+    let [a, b] = succession::places(environment);
+    let new = succession::new(environment, "40s");
+    fleet.edit_environment(&succession::old(environment), &new);
+    fleet.commit();
+    let emptied = format!("/namespaces/{a}/deployments/controller");
+    let is_emptied = move |seen: &Seen| seen.kind == Kind::Write && seen.path.ends_with(&emptied);
+    let args = ["apply", environment, "--yes", "-o", "json"];
+    let run = stopped_by(&mut fleet, "INT", &args, |fault| {
+        Rule::on(is_emptied, fault).nth(1)
+    });
+    let report = run.ended_with(130).json();
+    let mut releases = report["releases"].as_array().unwrap().iter();
+    let report = releases.find(|one| one["release"] == "halt-move.new");
+    let report = report.unwrap();
+    assert_eq!(report["standing"], serde_json::json!([]), "{report:#}");
+    let stopped = &report["stopped"];
+    for place in [&a, &b] {
+        let id = format!("Deployment.apps/{place}/controller");
+        assert_eq!(said_of(stopped, &id), "left", "{report:#}");
+    }
+    let old = ["deployment", "controller", "-n", &a];
+    assert_eq!(fleet.field(&old, "{.spec.replicas}"), "1");
+    assert!(!fleet.exists(&["deployment", "controller", "-n", &b]));
+    let journal = ["configmap", "halt-move.new.journal", "-n=pleach-system"];
+    assert!(!fleet.exists(&journal));
+
+    fleet.applied();
+    assert!(!fleet.exists(&old));
+    assert!(fleet.exists(&["deployment", "controller", "-n", &b]));
+}
