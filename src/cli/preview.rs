@@ -15,7 +15,9 @@ use super::runtime::block_on;
 use super::session::finish;
 use super::{Context, Exit, Loaded, Target, Ui, format, mask};
 use crate::engine::planning::{self, agent};
-use crate::engine::preview::{Change, End, Looked, Meant, Scope, add, add_cluster, unreachable};
+use crate::engine::preview::{
+    Change, End, Looked, Meant, Question, Scope, add, add_cluster, unreachable,
+};
 use crate::engine::preview_process::{FORMAT, Report, Verdict, marker};
 use crate::io::bounds::bound;
 use crate::io::cluster::{Cluster, Connection};
@@ -198,8 +200,12 @@ fn look(change: &Change, target: &Target, args: &PreviewArgs, key: &DigestKey) -
         environment: &target.environment,
         release: target.release.as_deref(),
     };
-    let asked_for = !args.targets.is_empty() && !args.telling.untrusted;
-    change.look(scope, asked_for, key)
+    let question = Question {
+        scope,
+        asked_for: !args.targets.is_empty() && !args.telling.untrusted,
+        whole: args.live,
+    };
+    change.look(question, key)
 }
 
 /// Adds what the head would do to the clusters, one environment after the other.
