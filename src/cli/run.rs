@@ -3,6 +3,7 @@
 mod log;
 
 use std::collections::BTreeMap;
+use std::ffi::OsString;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -23,7 +24,7 @@ use super::session::agent;
 use super::{Context, Exit, Target, Ui};
 use crate::engine::controller::statuses::Statuses;
 use crate::engine::controller::{
-    Controller, Grant, Listener, Previews, Repository, Setup, Sharing,
+    Controller, Grant, Listener, Live, Previews, Repository, Setup, Sharing,
 };
 use crate::engine::lease::Peers;
 use crate::engine::sync::Claim;
@@ -299,6 +300,18 @@ fn from_file(ctx: &Context, path: &Path) -> Result<Plan, CliError> {
             } => Auth::GithubApp(GithubApp::new(app, installation, folder.join(key), api)),
         };
         let url = repository.url;
+        let previews = match repository.forge {
+            None => None,
+            Some(grant) => {
+                let token = Token::File(folder.join(grant.token));
+                let forge = Arc::new(Forge::new(grant.address, token, FORGE_PATIENCE)?);
+                forges.insert(repository.name.clone(), Arc::clone(&forge));
+                grant.previews.then_some((forge, grant.live))
+            }
+        };
+        // Without a cluster they say nothing of effects.
+        let live = previews.as_ref().filter(|(_, live)| live.is_some());
+        let telling = live.map(|(forge, _)| Arc::clone(forge));
         let grants = repository.environments.into_iter().map(|grant| {
             let mut connection = Connection::new(agent(None));
             connection.programs = false;
@@ -328,18 +341,10 @@ fn from_file(ctx: &Context, path: &Path) -> Result<Plan, CliError> {
                 fallback: None,
                 connection,
                 allow: grant.allow,
+                forge: telling.clone(),
             })
         });
         let grants = grants.collect();
-        let previews = match repository.forge {
-            None => None,
-            Some(grant) => {
-                let token = Token::File(folder.join(grant.token));
-                let forge = Arc::new(Forge::new(grant.address, token, FORGE_PATIENCE)?);
-                forges.insert(repository.name.clone(), Arc::clone(&forge));
-                grant.previews.then_some(forge)
-            }
-        };
         repositories.push(Repository {
             name: repository.name,
             remote: Remote {
@@ -349,9 +354,13 @@ fn from_file(ctx: &Context, path: &Path) -> Result<Plan, CliError> {
             },
             grants,
             previews: match previews {
-                Some(forge) => Some(Previews {
+                Some((forge, live)) => Some(Previews {
                     forge,
                     program: program()?,
+                    live: live.map(|live| Live {
+                        fork_label: live.fork_label,
+                        variables: variables(),
+                    }),
                 }),
                 None => None,
             },
@@ -373,6 +382,23 @@ fn from_file(ctx: &Context, path: &Path) -> Result<Plan, CliError> {
             })
             .collect(),
     })
+}
+
+/// What leads to clusters beside kubeconfigs.
+fn variables() -> Vec<(OsString, OsString)> {
+    const NAMES: [&str; 8] = [
+        "HOME",
+        "KUBECONFIG",
+        "KUBERNETES_SERVICE_HOST",
+        "KUBERNETES_SERVICE_PORT",
+        "HTTPS_PROXY",
+        "https_proxy",
+        "NO_PROXY",
+        "no_proxy",
+    ];
+    #[expect(clippy::disallowed_methods, reason = "settings are read here")]
+    let variable = |name: &str| Some((name.into(), std::env::var_os(name)?));
+    NAMES.into_iter().filter_map(variable).collect()
 }
 
 /// pleach itself, for work that is done in a process of its own.
@@ -417,6 +443,7 @@ async fn from_arguments(ui: &mut Ui, ctx: &Context, args: &RunArgs) -> Result<Pl
             fallback: args.cluster_id.clone().map(ClusterId),
             connection: connection.clone(),
             allow: None,
+            forge: None,
         })
     });
     let hook = args.webhook_secret_file.iter().map(|secret| Hook {

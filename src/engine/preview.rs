@@ -19,7 +19,7 @@ use pleach_domain::repo::{self, ClusterRef, Record, RecordingTree, ResolvedEnvir
 
 use super::load::{self, Loaded};
 pub use compare::{Comparison, End, Incomparable, Kinds, Known, Revisions, Scope, revisions};
-pub use live::{Meant, add_cluster, unreachable};
+pub use live::{Asked, Meant, add_cluster, unanswered, unreachable};
 
 /// What is shown of objects.
 const VIEW: View = View {

@@ -39,8 +39,17 @@ pub struct Pull {
     pub is_fork: bool,
     /// Whether it was merged or closed.
     pub is_closed: bool,
+    /// The commit that it was merged as.
+    pub merged_as: Option<String>,
     /// Its labels.
     pub labels: Vec<String>,
+}
+
+impl Pull {
+    /// Whether a commit came by it.
+    fn came_as(&self, commit: &str) -> bool {
+        self.head == commit || self.merged_as.as_deref() == Some(commit)
+    }
 }
 
 /// A request that arrived.
@@ -402,6 +411,19 @@ impl Inner {
                 let url = format!("https://git.example.org/{PROJECT}/pull/77");
                 Some((201, json!({"number": 77, "html_url": url}), None))
             }
+            ("GET", ["commits", commit, "pulls"]) if !is_gitea => {
+                let pulls = self.pulls.iter().filter(|(_, pull)| pull.came_as(commit));
+                let pulls = pulls.map(|(number, pull)| github_pull(*number, pull));
+                ok(pulls.collect())
+            }
+            ("GET", ["commits", commit, "pull"]) if is_gitea => {
+                // It knows only those that were merged.
+                let mut pulls = self.pulls.iter();
+                match pulls.find(|(_, pull)| pull.merged_as.as_deref() == Some(*commit)) {
+                    Some((number, pull)) => ok(github_pull(*number, pull)),
+                    None => Some((404, json!({"message": "no such pull request"}), None)),
+                }
+            }
             ("GET", ["issues", number, "comments"]) => {
                 let notes = self.notes.get(&number.parse().ok()?);
                 let notes = notes.into_iter().flatten().map(github_note).collect();
@@ -474,6 +496,11 @@ impl Inner {
             ("GET", ["merge_requests", number]) => {
                 let number = number.parse().ok()?;
                 ok(gitlab_request(number, self.pulls.get(&number)?))
+            }
+            ("GET", ["repository", "commits", commit, "merge_requests"]) => {
+                let pulls = self.pulls.iter().filter(|(_, pull)| pull.came_as(commit));
+                let pulls = pulls.map(|(number, pull)| gitlab_request(*number, pull));
+                ok(pulls.collect())
             }
             ("POST", ["merge_requests"]) => {
                 for key in ["title", "source_branch", "target_branch"] {
@@ -588,6 +615,9 @@ fn github_pull(number: u64, pull: &Pull) -> Value {
         "head": {"sha": pull.head, "ref": "change", "repo": {"id": if pull.is_fork { 2 } else { 1 }}},
         "base": {"sha": "0000", "ref": pull.base_branch, "repo": {"id": 1}},
         "labels": labels,
+        "merged_at": pull.merged_as.as_ref().map(|_| "2026-11-02T09:14:03Z"),
+        // While it is open: a merge that was tried.
+        "merge_commit_sha": pull.merged_as.as_deref().unwrap_or("0000"),
     })
 }
 
@@ -603,6 +633,8 @@ fn gitlab_request(number: u64, pull: &Pull) -> Value {
         "source_project_id": if pull.is_fork { 2 } else { 1 },
         "target_project_id": 1,
         "labels": pull.labels,
+        "merge_commit_sha": pull.merged_as,
+        "squash_commit_sha": null,
     })
 }
 
