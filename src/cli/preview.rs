@@ -1,12 +1,17 @@
 //! `pleach preview`.
 
+use std::collections::BTreeMap;
+use std::time::Duration;
+
 use clap::ValueEnum;
 use pleach_domain::finding::{Finding, Kind as FindingKind};
 use pleach_domain::object::DigestKey;
 use pleach_domain::observe::ClusterId;
-use pleach_domain::preview::Preview;
 use pleach_domain::preview::comment::{Comment, comment};
 use pleach_domain::preview::words::compared;
+use pleach_domain::preview::{EnvironmentPreview, Preview};
+use pleach_domain::repo::controller::Allow;
+use tokio::time::{Instant, timeout_at};
 
 use super::error::{CliError, Kind};
 use super::forge::TellingArgs;
@@ -15,10 +20,17 @@ use super::runtime::block_on;
 use super::session::finish;
 use super::{Context, Exit, Loaded, Target, Ui, format, mask};
 use crate::engine::planning::{self, agent};
-use crate::engine::preview::{Change, End, Looked, Meant, Scope, add, add_cluster, unreachable};
-use crate::engine::preview_process::{FORMAT, Report, Verdict, marker};
+use crate::engine::preview::{
+    Asked, Change, End, Looked, Meant, Question, RenderedHead, Scope, add, add_cluster, unanswered,
+    unreachable,
+};
+use crate::engine::preview_process::{FORMAT, Report, Verdict, Way, marker};
 use crate::io::bounds::bound;
 use crate::io::cluster::{Cluster, Connection};
+
+/// How long clusters are asked about a change that nobody has looked at yet: less
+/// than its process may take as a whole.
+const ASKING: Duration = Duration::from_secs(90);
 
 /// Show what a change in git would do
 ///
@@ -68,6 +80,11 @@ pub(crate) struct PreviewArgs {
     #[arg(long, conflicts_with = "untrusted")]
     live: bool,
 
+    /// The ways to the clusters of environments, as JSON: the head is compared with
+    /// these, as a loop would that uses them
+    #[arg(long, value_name = "JSON", hide = true, requires = "untrusted", value_parser = ways)]
+    clusters: Option<Ways>,
+
     /// Exit with code 10 when something would change
     #[arg(long)]
     exit_code: bool,
@@ -98,6 +115,13 @@ enum Output {
     Comment,
 }
 
+/// The ways to the clusters of environments, by their names.
+type Ways = BTreeMap<String, Way>;
+
+fn ways(text: &str) -> Result<Ways, String> {
+    serde_json::from_str(text).map_err(|error| error.to_string())
+}
+
 pub(crate) fn run(ui: &mut Ui, ctx: &Context, args: &PreviewArgs) -> Result<Exit, CliError> {
     if args.telling.untrusted {
         bound().map_err(|error| CliError::new(Kind::Failed, error))?;
@@ -115,6 +139,8 @@ pub(crate) fn run(ui: &mut Ui, ctx: &Context, args: &PreviewArgs) -> Result<Exit
     if args.live {
         let all = !args.targets.is_empty();
         block_on(&ctx.cancel, live(ctx, &change, &mut looked, all))?;
+    } else if let Some(ways) = &args.clusters {
+        block_on(&ctx.cancel, as_a_loop(ctx, &change, &mut looked, ways))?;
     }
     for one in looked {
         add(&mut found, one.preview);
@@ -198,8 +224,16 @@ fn look(change: &Change, target: &Target, args: &PreviewArgs, key: &DigestKey) -
         environment: &target.environment,
         release: target.release.as_deref(),
     };
-    let asked_for = !args.targets.is_empty() && !args.telling.untrusted;
-    change.look(scope, asked_for, key)
+    let question = Question {
+        scope,
+        asked_for: !args.targets.is_empty() && !args.telling.untrusted,
+        whole: args.live
+            || args
+                .clusters
+                .as_ref()
+                .is_some_and(|ways| ways.contains_key(&target.environment)),
+    };
+    change.look(question, key)
 }
 
 /// Adds what the head would do to the clusters, one environment after the other.
@@ -217,22 +251,82 @@ async fn live(
         let mut connection = Connection::new(agent(None));
         connection.kubeconfig.clone_from(&ctx.settings.kubeconfig);
         connection.context = ctx.settings.context.clone().or(meant.context);
-        match finish(&ctx.cancel, Cluster::connect(&connection)).await? {
-            Ok(cluster) => {
-                let tree = &*change.head.tree;
-                let leaving =
-                    |loaded: &Loaded, candidates| planning::gone(loaded, tree, candidates);
-                let to = (&cluster, meant.id.map(ClusterId));
-                let adding = add_cluster(&mut one.preview, head, to, leaving, all);
-                finish(&ctx.cancel, Box::pin(adding)).await?;
-            }
-            Err(error) => one.preview.cluster = Some(unreachable(&error)),
-        }
+        let id = meant.id.map(ClusterId);
+        let asking = ask(&mut one.preview, head, change, (&connection, id, None), all);
+        finish(&ctx.cancel, Box::pin(asking)).await?;
         if let Some(cluster) = &mut one.preview.cluster {
             cluster.findings.extend(meant.findings);
         }
     }
     Ok(())
+}
+
+/// Adds what a loop would do to the clusters that it is given, within its limits.
+async fn as_a_loop(
+    ctx: &Context,
+    change: &Change,
+    looked: &mut [Looked],
+    ways: &Ways,
+) -> Result<(), CliError> {
+    let until = Instant::now() + ASKING;
+    for one in looked {
+        let way = ways.get(&one.preview.environment);
+        let (Some(head), Some(way)) = (&mut one.rendered, way) else {
+            continue;
+        };
+        if let Some(finding) = other_cluster(head, way) {
+            one.preview.cluster = Some(unanswered(finding));
+            continue;
+        }
+        let allow = way.allow.as_ref().map(Allow::new);
+        let id = Some(ClusterId(way.cluster.clone()));
+        let connection = way.connection();
+        let to = (&connection, id, allow.as_ref());
+        let asking = ask(&mut one.preview, head, change, to, false);
+        let asking = timeout_at(until, Box::pin(asking));
+        if finish(&ctx.cancel, asking).await?.is_err() {
+            let message = format!("it was not asked to the end within {ASKING:?}");
+            let finding = Finding::error(FindingKind::Cluster, "cluster-unknown", message);
+            one.preview.cluster = Some(unanswered(finding));
+        }
+    }
+    Ok(())
+}
+
+/// The file names another cluster than the loop would write to, which holds the
+/// environment there.
+fn other_cluster(head: &RenderedHead, way: &Way) -> Option<Finding> {
+    let named = head.loaded.environment.cluster.id.as_ref()?;
+    (*named != way.cluster).then(|| {
+        Finding::error(
+            FindingKind::Policy,
+            "other-cluster",
+            "the environment file names another cluster than the configuration of the loop, which would hold it",
+        )
+    })
+}
+
+/// Adds what the head would do to one cluster.
+async fn ask(
+    preview: &mut EnvironmentPreview,
+    head: &mut RenderedHead,
+    change: &Change,
+    (connection, id, allow): (&Connection, Option<ClusterId>, Option<&Allow>),
+    all: bool,
+) {
+    match Cluster::connect(connection).await {
+        Ok(cluster) => {
+            let tree = &*change.head.tree;
+            let leaving = |loaded: &Loaded, candidates| planning::gone(loaded, tree, candidates);
+            let asked = Asked {
+                cluster: &cluster,
+                id,
+                allow,
+            };
+            add_cluster(preview, head, &asked, leaving, all).await;
+        }
+        Err(error) => preview.cluster = Some(unreachable(&error)),
+    }
 }
 
 /// Everything that was found, wherever.
@@ -327,7 +421,7 @@ fn command(args: &PreviewArgs) -> String {
     if args.direct {
         line.push_str(" --direct");
     }
-    if args.live {
+    if args.live || args.clusters.is_some() {
         line.push_str(" --live");
     }
     for target in &args.targets {

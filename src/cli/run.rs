@@ -3,6 +3,7 @@
 mod log;
 
 use std::collections::BTreeMap;
+use std::ffi::OsString;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -25,7 +26,7 @@ use super::session::agent;
 use super::{Context, Exit, Target, Ui};
 use crate::engine::controller::statuses::Statuses;
 use crate::engine::controller::{
-    Controller, Grant, Listener, Previews, Repository, Setup, Sharing,
+    Controller, Grant, Listener, Live, Previews, Repository, Setup, Sharing,
 };
 use crate::engine::lease::Peers;
 use crate::engine::sync::Claim;
@@ -277,19 +278,22 @@ fn from_file(ctx: &Context, path: &Path) -> Result<Plan, CliError> {
             });
         }
         let url = repository.url;
-        let grants = repository.environments.into_iter();
-        let grants = grants
-            .map(|granted| Arc::new(grant(folder, &own, &url, granted)))
-            .collect();
         let previews = match repository.forge {
             None => None,
             Some(grant) => {
                 let token = Token::File(folder.join(grant.token));
                 let forge = Arc::new(Forge::new(grant.address, token, FORGE_PATIENCE)?);
                 forges.insert(repository.name.clone(), Arc::clone(&forge));
-                grant.previews.then_some(forge)
+                grant.previews.then_some((forge, grant.live))
             }
         };
+        // Without a cluster they say nothing of effects.
+        let live = previews.as_ref().filter(|(_, live)| live.is_some());
+        let telling = live.map(|(forge, _)| Arc::clone(forge));
+        let grants = repository.environments.into_iter();
+        let grants = grants
+            .map(|granted| Arc::new(grant(folder, &own, &url, granted, telling.clone())))
+            .collect();
         repositories.push(Repository {
             name: repository.name,
             remote: Remote {
@@ -299,9 +303,13 @@ fn from_file(ctx: &Context, path: &Path) -> Result<Plan, CliError> {
             },
             grants,
             previews: match previews {
-                Some(forge) => Some(Previews {
+                Some((forge, live)) => Some(Previews {
                     forge,
                     program: program()?,
+                    live: live.map(|live| Live {
+                        fork_label: live.fork_label,
+                        variables: variables(),
+                    }),
                 }),
                 None => None,
             },
@@ -351,7 +359,13 @@ fn auth(folder: &Path, auth: config::Auth) -> Auth {
 }
 
 /// What branches may do, and how their cluster is reached.
-fn grant(folder: &Path, own: &OwnCluster, url: &str, granted: EnvironmentGrant) -> Grant {
+fn grant(
+    folder: &Path,
+    own: &OwnCluster,
+    url: &str,
+    granted: EnvironmentGrant,
+    forge: Option<Arc<Forge>>,
+) -> Grant {
     let mut connection = Connection::new(agent(None));
     connection.programs = false;
     connection.user = granted.user;
@@ -380,7 +394,25 @@ fn grant(folder: &Path, own: &OwnCluster, url: &str, granted: EnvironmentGrant) 
         fallback: None,
         connection,
         allow: granted.allow,
+        forge,
     }
+}
+
+/// What leads to clusters beside kubeconfigs.
+fn variables() -> Vec<(OsString, OsString)> {
+    const NAMES: [&str; 8] = [
+        "HOME",
+        "KUBECONFIG",
+        "KUBERNETES_SERVICE_HOST",
+        "KUBERNETES_SERVICE_PORT",
+        "HTTPS_PROXY",
+        "https_proxy",
+        "NO_PROXY",
+        "no_proxy",
+    ];
+    #[expect(clippy::disallowed_methods, reason = "settings are read here")]
+    let variable = |name: &str| Some((name.into(), std::env::var_os(name)?));
+    NAMES.into_iter().filter_map(variable).collect()
 }
 
 /// pleach itself, for work that is done in a process of its own.
@@ -425,6 +457,7 @@ async fn from_arguments(ui: &mut Ui, ctx: &Context, args: &RunArgs) -> Result<Pl
             fallback: args.cluster_id.clone().map(ClusterId),
             connection: connection.clone(),
             allow: None,
+            forge: None,
         })
     });
     let hook = args.webhook_secret_file.iter().map(|secret| Hook {

@@ -47,7 +47,7 @@ use tokio::task::{JoinSet, LocalSet};
 use tokio_util::sync::CancellationToken;
 
 pub use self::event::{End, Listener, LoopEvent};
-pub use self::pull_requests::{Previewed, Previews};
+pub use self::pull_requests::{Live, Previewed, Previews};
 pub use self::replicas::Sharing;
 pub use self::setup::{Grant, Repository, Setup};
 

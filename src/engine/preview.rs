@@ -3,6 +3,7 @@
 //! Nothing is written.
 
 mod compare;
+mod few;
 mod live;
 
 use std::collections::BTreeSet;
@@ -14,11 +15,11 @@ use pleach_domain::finding::{Finding, Kind};
 use pleach_domain::object::DigestKey;
 use pleach_domain::plan::view::Drawing;
 use pleach_domain::preview::{EnvironmentPreview, Preview, ReleasePreview, Touched};
-use pleach_domain::repo::{self, ClusterRef, RecordingTree, ResolvedEnvironment};
+use pleach_domain::repo::{self, ClusterRef, Record, RecordingTree, ResolvedEnvironment};
 
 use super::load::{self, Loaded};
 pub use compare::{Comparison, End, Incomparable, Kinds, Known, Revisions, Scope, revisions};
-pub use live::{Meant, add_cluster, unreachable};
+pub use live::{Asked, Meant, add_cluster, unanswered, unreachable};
 
 /// What is shown of objects.
 const VIEW: View = View {
@@ -35,6 +36,18 @@ pub struct Change {
     pub head: End,
     /// The files in which they differ.
     pub files: BTreeSet<String>,
+}
+
+/// What is asked about a change.
+#[derive(Debug, Clone, Copy)]
+pub struct Question<'a> {
+    /// What it is about.
+    pub scope: Scope<'a>,
+    /// It is looked at also where the change touches nothing of it.
+    pub asked_for: bool,
+    /// All of its releases are rendered, also those that the change does not
+    /// touch: for those who go on with them.
+    pub whole: bool,
 }
 
 /// What is known of an environment without a cluster.
@@ -87,8 +100,9 @@ impl Change {
 
     /// What happens to a scope. That it cannot be rendered is part of the
     /// answer: others can. None where the change touches nothing of it, unless
-    /// it is `asked_for`.
-    pub fn look(&self, scope: Scope<'_>, asked_for: bool, key: &DigestKey) -> Option<Looked> {
+    /// it is asked for.
+    pub fn look(&self, question: Question<'_>, key: &DigestKey) -> Option<Looked> {
+        let scope = question.scope;
         let mut preview = EnvironmentPreview::new(scope.environment);
         let has = |end: &End| {
             let names = repo::environments(&*end.tree);
@@ -100,17 +114,24 @@ impl Change {
             preview.findings.push(finding);
             return Some(Looked::unknown(preview));
         }
-        let head = match self.touched(scope.environment) {
-            Ok(None) if !asked_for => return None,
-            Ok(environment) => environment,
+        let (head, asked) = match self.resolve(scope.environment) {
+            Ok(resolved) => resolved,
             Err(findings) => {
                 preview.findings = findings;
                 return Some(Looked::unknown(preview));
             }
         };
+        let touched = Touched(&self.files);
+        if !question.asked_for && !touched.environment(&head, &asked) {
+            return None;
+        }
+        let trees = [&*self.base.tree, &*self.head.tree];
+        let is_same = touched.is_answered_alike(&asked, trees);
         let known = Known {
-            head,
+            base: is_same.then(|| head.clone()),
+            head: Some(head),
             files: Some(&self.files),
+            whole: question.whole,
         };
         match revisions(scope, (&self.base, &self.head), known, key) {
             Ok(comparison) => Some(looked(preview, comparison)),
@@ -121,13 +142,12 @@ impl Change {
         }
     }
 
-    /// The environment at the head, if the change may have an effect on it. What
-    /// the head does not read, the base does not either.
-    fn touched(&self, environment: &str) -> Result<Option<ResolvedEnvironment>, Vec<Finding>> {
+    /// The environment at the head, and what was asked to know it. What the head
+    /// does not read, the base does not either.
+    fn resolve(&self, environment: &str) -> Result<(ResolvedEnvironment, Record), Vec<Finding>> {
         let recording = RecordingTree::new(&*self.head.tree);
         let resolved = load::resolve(&recording, environment)?;
-        let touches = Touched(&self.files).environment(&resolved, &recording.record());
-        Ok(touches.then_some(resolved))
+        Ok((resolved, recording.record()))
     }
 }
 
@@ -182,3 +202,6 @@ pub fn add(preview: &mut Preview, environment: EnvironmentPreview) {
         diffs => words::summary(diffs.iter().copied()),
     };
 }
+
+#[cfg(test)]
+mod tests;

@@ -2,9 +2,14 @@
 //!
 //! A change can hold anything. It is rendered and compared by a process of its
 //! own, `pleach preview`, which is bounded in time, memory and output, knows no
-//! token, and can break down without harm to anybody else. What it prints is
-//! read here.
+//! token of the forge, and can break down without harm to anybody else. What it
+//! prints is read here. Only where somebody vouches for the change is it told how
+//! clusters are reached.
 
+mod way;
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
 use std::io;
 use std::path::Path;
 use std::process::{ExitStatus, Stdio};
@@ -16,6 +21,7 @@ use tokio::process::Command;
 use tokio::time::timeout;
 
 use crate::io::forge::{State, Status};
+pub use way::{SecretPlace, Way};
 
 /// How long a preview may take.
 const TIME: Duration = Duration::from_mins(3);
@@ -28,6 +34,9 @@ const LONGEST_WORDS: u64 = 4 << 10;
 pub const FORMAT: u32 = 1;
 /// What the states of commits that were previewed are about.
 pub const CONTEXT: &str = "pleach/preview";
+
+/// What every comment with a preview begins with.
+pub const MARKER: &str = "<!-- pleach preview";
 
 /// What a preview says to a forge: printed by `pleach preview -o comment`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -98,6 +107,11 @@ pub struct Request<'a> {
     /// The environments that are looked at where the change touches them; all
     /// when there are none.
     pub environments: &'a [String],
+    /// The clusters of environments that it may ask; none for a change that
+    /// nobody vouches for.
+    pub ways: &'a BTreeMap<String, Way>,
+    /// Variables by which the ways lead to clusters.
+    pub variables: &'a [(OsString, OsString)],
     /// The longest comment, in bytes.
     pub limit: usize,
 }
@@ -135,8 +149,8 @@ impl PreviewError {
 pub fn marker(environments: &[String]) -> String {
     let mut names = environments.to_vec();
     names.sort();
-    names.insert(0, "pleach preview".to_owned());
-    format!("<!-- {} -->", names.join(" "))
+    names.insert(0, MARKER.to_owned());
+    format!("{} -->", names.join(" "))
 }
 
 /// Previews a change. Dropped, it ends the process.
@@ -151,6 +165,7 @@ pub async fn preview(request: &Request<'_>) -> Result<Report, PreviewError> {
         .arg(format!("--base={}", request.base))
         .arg(format!("--head={}", request.head))
         .arg(format!("--limit={}", request.limit))
+        .args(clusters(request.ways)?)
         .arg("--")
         .args(request.environments)
         .current_dir(request.folder)
@@ -158,6 +173,9 @@ pub async fn preview(request: &Request<'_>) -> Result<Report, PreviewError> {
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .kill_on_drop(true);
+    if !request.ways.is_empty() {
+        command.envs(request.variables.iter().cloned());
+    }
     let mut child = command.spawn().map_err(PreviewError::Start)?;
     let (out, err) = (child.stdout.take(), child.stderr.take());
     let running = async {
@@ -179,6 +197,15 @@ pub async fn preview(request: &Request<'_>) -> Result<Report, PreviewError> {
             status,
             said: last_line(&err),
         })
+}
+
+/// The option that says how clusters are reached.
+fn clusters(ways: &BTreeMap<String, Way>) -> Result<Option<String>, PreviewError> {
+    if ways.is_empty() {
+        return Ok(None);
+    }
+    let text = serde_json::to_string(ways).map_err(|error| PreviewError::Start(error.into()))?;
+    Ok(Some(format!("--clusters={text}")))
 }
 
 /// Reads a little more than a limit, and then stops.
@@ -207,6 +234,10 @@ mod tests {
 
     /// Previews with a program of a few lines.
     async fn run(script: &str) -> Result<Report, PreviewError> {
+        run_with(script, &BTreeMap::new()).await
+    }
+
+    async fn run_with(script: &str, ways: &BTreeMap<String, Way>) -> Result<Report, PreviewError> {
         let folder = files::temporary_folder().unwrap();
         let program = folder.path().join("program");
         let text = format!("#!/bin/sh\n{script}\n");
@@ -220,6 +251,8 @@ mod tests {
             base: "main",
             head: "pull/1",
             environments: &["staging".to_owned()],
+            ways,
+            variables: &[("KUBECONFIG".into(), "/etc/own".into())],
             limit: 65_000,
         };
         preview(&request).await
@@ -237,6 +270,27 @@ mod tests {
             error.ends_with(
                 "preview --untrusted -o comment --base=main --head=pull/1 --limit=65000 -- staging"
             ),
+            "{error}"
+        );
+    }
+
+    #[tokio::test]
+    async fn only_who_is_vouched_for_learns_of_clusters() {
+        let way = Way {
+            cluster: "c".to_owned(),
+            in_cluster: false,
+            kubeconfig: Some("/etc/cluster".into()),
+            secret: None,
+            user: None,
+            allow: None,
+        };
+        let ways = BTreeMap::from([("staging".to_owned(), way)]);
+        let script = "test -z \"$HOME\" || exit 1\nprintf '%s ' \"$KUBECONFIG\" \"$@\" >&2; exit 1";
+        let error = run_with(script, &ways).await.unwrap_err().to_string();
+        assert!(
+            error.contains("/etc/own preview --untrusted")
+                && error.contains(r#"--clusters={"staging":{"cluster":"c","#)
+                && error.ends_with("-- staging"),
             "{error}"
         );
     }

@@ -151,6 +151,9 @@ pub struct PullRequest {
     pub is_fork: bool,
     /// Names of its labels.
     pub labels: Vec<String>,
+    /// The commits that it was merged as, if it was: a merge, or what its own
+    /// commits became.
+    pub merged_as: Vec<String>,
 }
 
 /// A comment on a pull request.
@@ -274,6 +277,20 @@ impl Forge {
         Ok(found)
     }
 
+    /// The pull requests by which a commit came, as far as the forge knows them.
+    pub async fn pull_requests_of(&self, commit: &str) -> Result<Vec<PullRequest>, ForgeError> {
+        let path = self.dialect.pull_requests_of(&self.project, commit);
+        let call = Call::get("find the pull request of a commit", path);
+        match self.send(&call).await {
+            Ok(answer) => read(&call, self.dialect.read_pull_requests_of(&answer.body)),
+            // It came by none, or is not known yet.
+            Err(ForgeError::Refused {
+                status: 404 | 422, ..
+            }) => Ok(Vec::new()),
+            Err(error) => Err(error),
+        }
+    }
+
     /// Number of the account that the token is of.
     pub async fn account(&self) -> Result<u64, ForgeError> {
         let call = self.dialect.account(self.sender.api());
@@ -289,22 +306,44 @@ impl Forge {
         account: u64,
         marker: &str,
     ) -> Result<Option<Comment>, ForgeError> {
+        let mut found = self.own_comments(number, account, marker, 1).await?;
+        Ok(found.pop())
+    }
+
+    /// All comments of an account that begin with a text.
+    pub async fn find_comments(
+        &self,
+        number: u64,
+        account: u64,
+        start: &str,
+    ) -> Result<Vec<Comment>, ForgeError> {
+        self.own_comments(number, account, start, usize::MAX).await
+    }
+
+    /// The first comments of an account that begin with a text.
+    async fn own_comments(
+        &self,
+        number: u64,
+        account: u64,
+        start: &str,
+        most: usize,
+    ) -> Result<Vec<Comment>, ForgeError> {
+        let mut found = Vec::new();
         for page in 1..=PAGES {
             let path = self.dialect.comments(&self.project, number, page);
             let call = Call::get("list the comments", path);
             let answer = self.send(&call).await?;
             let comments = read(&call, self.dialect.read_comments(&answer.body))?;
             let is_ours = |comment: &Comment| {
-                comment.author == Some(account) && comment.body.trim_start().starts_with(marker)
+                comment.author == Some(account) && comment.body.trim_start().starts_with(start)
             };
-            if let Some(comment) = comments.into_iter().find(is_ours) {
-                return Ok(Some(comment));
-            }
-            if !answer.more {
+            found.extend(comments.into_iter().filter(is_ours));
+            if !answer.more || found.len() >= most {
                 break;
             }
         }
-        Ok(None)
+        found.truncate(most);
+        Ok(found)
     }
 
     /// Says something on a pull request: once, in one comment, which begins with

@@ -177,21 +177,30 @@ impl Loop {
 
     /// Sends a webhook with a signature.
     pub(crate) fn push_hook(&self, signature: &str) -> u16 {
+        self.hook("push", signature)
+    }
+
+    fn hook(&self, event: &str, signature: &str) -> u16 {
         let head = format!(
-            "POST /hooks/github HTTP/1.1\r\nx-github-event: push\r\nx-hub-signature-256: {signature}\r\n"
+            "POST /hooks/github HTTP/1.1\r\nx-github-event: {event}\r\nx-hub-signature-256: {signature}\r\n"
         );
         ask(&self.hooks, &head, b"{}").0
     }
 
     /// Sends a webhook that is signed as it should be.
     pub(crate) fn pushed(&self) {
+        self.happened("push");
+    }
+
+    /// The same, of any event.
+    pub(crate) fn happened(&self, event: &str) {
         let mut mac = Hmac::<Sha256>::new_from_slice(SECRET.as_bytes()).unwrap();
         mac.update(b"{}");
         let mut signature = "sha256=".to_owned();
         for byte in mac.finalize().into_bytes() {
             write!(signature, "{byte:02x}").unwrap();
         }
-        assert_eq!(self.push_hook(&signature), 202);
+        assert_eq!(self.hook(event, &signature), 202);
     }
 
     /// Sends bytes to the listener of webhooks, whatever they are.

@@ -45,6 +45,7 @@ mod loop_drift;
 mod loop_follows;
 mod loop_forge;
 mod loop_holds;
+mod loop_live;
 mod loop_many;
 mod loop_pushes;
 mod loop_run;

@@ -146,6 +146,60 @@ async fn pull_requests_are_read_page_by_page(
 
 #[rstest]
 #[tokio::test]
+async fn the_pull_request_by_which_a_commit_came_is_found(
+    #[values(Kind::Github, Kind::Gitlab, Kind::Gitea)] kind: ForgeKind,
+) {
+    let fake = FakeForge::start(kind).unwrap();
+    fake.put(1, pull("abc"));
+    let merged = Pull {
+        is_closed: true,
+        merged_as: Some("merge".to_owned()),
+        ..pull("def")
+    };
+    fake.put(2, merged);
+    let forge = forge(&fake, kind);
+    let found = forge.pull_requests_of("merge").await.unwrap();
+    assert_eq!(found.len(), 1);
+    assert_eq!((found[0].number, found[0].head.as_str()), (2, "def"));
+    assert!(found[0].merged_as.contains(&"merge".to_owned()));
+    // One that is open was merged as nothing yet.
+    let open = forge.pull_requests_of("abc").await.unwrap();
+    assert!(
+        open.iter()
+            .all(|one| one.is_open && one.merged_as.is_empty())
+    );
+    fake.fail(404, &[], "{}");
+    assert_eq!(forge.pull_requests_of("abc").await.unwrap(), []);
+    fake.fail(403, &[], "{}");
+    assert!(forge.pull_requests_of("abc").await.is_err());
+    assert_eq!(fake.wrong(), [""; 0]);
+}
+
+#[rstest]
+#[tokio::test]
+async fn all_comments_of_an_account_are_found(
+    #[values(Kind::Github, Kind::Gitlab, Kind::Gitea)] kind: ForgeKind,
+) {
+    let fake = FakeForge::start(kind).unwrap();
+    fake.page(2);
+    for (author, text) in [
+        (ACCOUNT, "a 1"),
+        (5, "a 2"),
+        (ACCOUNT, "b"),
+        (ACCOUNT, "a 3"),
+    ] {
+        fake.note(7, author, text);
+    }
+    let found = forge(&fake, kind)
+        .find_comments(7, ACCOUNT, "a")
+        .await
+        .unwrap();
+    let texts: Vec<&str> = found.iter().map(|comment| comment.body.as_str()).collect();
+    assert_eq!(texts, ["a 1", "a 3"]);
+}
+
+#[rstest]
+#[tokio::test]
 async fn states_of_commits_are_set_and_read(
     #[values(Kind::Github, Kind::Gitlab, Kind::Gitea)] kind: ForgeKind,
 ) {

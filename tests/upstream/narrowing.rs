@@ -57,6 +57,7 @@ fn upgrade() -> (Desired, Plan) {
     let base = Base {
         release: Some(&before),
         others: &[],
+        namespaces: &BTreeMap::new(),
         kinds: &kinds,
     };
     let policy = Policy {

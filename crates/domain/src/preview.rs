@@ -2,12 +2,14 @@
 //! releases it touches, what is risky about it, and the differences, the most
 //! dangerous first.
 
+mod apart;
 pub mod comment;
 mod highlights;
 mod runtime;
 mod touched;
 pub mod words;
 
+pub use apart::{AUTOSCALER, NAMESPACE, has_course_of_its_own, may_be_scaled, stays_apart};
 pub use highlights::{CopyAlong, Relocation, SubjectChange};
 pub use runtime::run_time_objects;
 pub use touched::{Touched, wants_the_same};

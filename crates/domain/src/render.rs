@@ -332,6 +332,21 @@ fn refuse_repeated(manifests: Vec<Manifest>, findings: &mut Vec<Finding>) -> Vec
         .collect()
 }
 
+/// The values of a release that may not be shown, wherever they got. Nothing is
+/// rendered to know them.
+///
+/// Fails where the schema that says it cannot be read.
+pub fn secret_values(
+    tree: &dyn FileTree,
+    release: &ResolvedRelease,
+) -> Result<SecretValues, Box<Finding>> {
+    let values = release.values.merged.as_object();
+    if values.is_none_or(serde_json::Map::is_empty) {
+        return Ok(SecretValues::default());
+    }
+    Ok(hide::values(tree, release)?.unwrap_or_default())
+}
+
 /// Finds objects that an earlier release has. Only for releases that were not
 /// rendered together.
 pub fn refuse_shared<'a>(rendered: impl Iterator<Item = &'a mut Rendered>) {

@@ -40,8 +40,17 @@ pub struct Pull {
     pub is_fork: bool,
     /// Whether it was merged or closed.
     pub is_closed: bool,
+    /// The commit that it was merged as.
+    pub merged_as: Option<String>,
     /// Its labels.
     pub labels: Vec<String>,
+}
+
+impl Pull {
+    /// Whether a commit came by it.
+    fn came_as(&self, commit: &str) -> bool {
+        self.head == commit || self.merged_as.as_deref() == Some(commit)
+    }
 }
 
 /// A request that arrived.
@@ -295,6 +304,10 @@ fn ok(body: Value) -> Answer {
 
 fn created(body: Value) -> Answer {
     (StatusCode::CREATED, body, None)
+}
+
+fn missing(what: &str) -> Answer {
+    (StatusCode::NOT_FOUND, json!({"message": what}), None)
 }
 
 impl Inner {

@@ -3,17 +3,72 @@
 //! An approval binds to the effects of a plan and to nothing else: made again
 //! from another commit, or on a cluster that has changed, a plan that does the
 //! same is approved, and any other is not.
+//!
+//! Effects are approved by an annotation of the Release, or by the merge of a pull
+//! request: where the commit came by one, and our own comment says of the head
+//! that was merged that it has these effects, those who merged it knew them. Who
+//! may merge, the forge decides.
 
+use pleach_domain::inventory::Source;
 use pleach_domain::plan::Plan;
+use pleach_domain::preview::comment::stated;
 
+use super::run::Wanted;
 use super::{ACTIONS, NAMED};
 use crate::engine::planning::Planned;
+use crate::engine::preview_process::MARKER;
+use crate::engine::words;
+use crate::io::forge::{Forge, ForgeError};
 
 /// Reason of the condition of a release that waits for approval.
 pub(super) const AWAITING: &str = "AwaitingApproval";
 
 /// What has to be approved before a plan is carried out; none where it may be.
-pub(super) fn lacks(planned: &Planned) -> Option<String> {
+pub(super) async fn missing(wanted: &Wanted, planned: &Planned) -> Option<String> {
+    let message = lacks(planned)?;
+    let (Some(forge), Some(source)) = (&wanted.grant.forge, &wanted.source) else {
+        return Some(message);
+    };
+    match was_merged_knowingly(forge, source, &wanted.revision(), &planned.plan).await {
+        Ok(true) => None,
+        Ok(false) => Some(message),
+        Err(error) => Some(format!(
+            "{message}; whether its pull request was merged with these effects is not known: {}",
+            words(&error)
+        )),
+    }
+}
+
+/// Whether a commit came to its branch by a pull request of which we had said,
+/// of the head that was merged, that it has the effects of a plan.
+async fn was_merged_knowingly(
+    forge: &Forge,
+    source: &Source,
+    commit: &str,
+    plan: &Plan,
+) -> Result<bool, ForgeError> {
+    let (release, effects) = (plan.release.to_string(), plan.effects());
+    for pull in forge.pull_requests_of(commit).await? {
+        // What was pushed on top of it nobody reviewed with it.
+        let is_this = pull.merged_as.iter().any(|merged| merged == commit);
+        if !is_this || pull.base_branch != source.branch {
+            continue;
+        }
+        let account = forge.account().await?;
+        let comments = forge.find_comments(pull.number, account, MARKER).await?;
+        let says_so = comments
+            .iter()
+            .filter_map(|comment| stated(&comment.body))
+            .any(|said| said.head == pull.head && said.effects.get(&release) == Some(&effects));
+        if says_so {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+/// What the annotation of the Release would have to say.
+fn lacks(planned: &Planned) -> Option<String> {
     let Planned {
         desired,
         observation,

@@ -150,8 +150,16 @@ impl Ends {
             Ok(planned) => {
                 let refusals = wanted.refusals(&planned);
                 let needs_approval = wanted.loaded.environment.sync.needs_approval;
-                let lacks = approval::lacks(&planned).filter(|_| needs_approval);
-                if let (true, Some(message)) = (refusals.is_empty(), lacks) {
+                let lacks = if needs_approval && refusals.is_empty() {
+                    let asking = Box::pin(approval::missing(wanted, &planned));
+                    match stop.run_until_cancelled(asking).await {
+                        Some(lacks) => lacks,
+                        None => return true,
+                    }
+                } else {
+                    None
+                };
+                if let Some(message) = lacks {
                     let mut said = wanted.conditions.clone();
                     said.push(Condition {
                         kind: ConditionKind::Stalled,

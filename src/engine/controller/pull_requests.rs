@@ -5,8 +5,15 @@
 //! commit takes the place of one that is being previewed, and one that was merged
 //! or closed ends it. That a preview was told is known by the comment itself, so
 //! nothing has to be kept.
+//!
+//! Whether clusters are asked is decided for each commit. Branches of the
+//! repository itself are those of people who may see what is there; a commit of a
+//! fork has to be vouched for by a label. Labels are of pull requests and not of
+//! commits: one counts for a commit that was told here without it before, and
+//! for no other, so that nothing which is pushed after the label is covered by it.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::OsString;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -19,7 +26,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::replicas::Standing;
 use super::{Grant, LoopEvent, Repository, Shared, pace};
-use crate::engine::preview_process::{self, CONTEXT, Report, Request, Verdict, marker};
+use crate::engine::preview_process::{self, CONTEXT, Report, Request, Verdict, Way, marker};
 use crate::engine::words;
 use crate::io::forge::{Forge, ForgeError, PullRequest, State, Status};
 use crate::io::git::change::{ChangeMirror, FetchedChange};
@@ -34,8 +41,10 @@ const FETCH: Duration = Duration::from_mins(7);
 const LIMIT: Duration = Duration::from_mins(15);
 /// How much longer until the loop is said to hang.
 const GRACE: Duration = Duration::from_mins(1);
-/// The longest comment, in bytes; the line that ends it is added.
+/// The longest comment, in bytes; the lines that end it are added.
 const LONGEST: usize = 65_000;
+/// What is said where a label does not count.
+const STALE_LABEL: &str = "The label that has commits of forks compared with the cluster was there before this commit was looked at, so it does not count for it. Look at the commit, then take the label off, and set it again when this comment has changed.";
 
 /// How pull requests of a repository are previewed.
 #[derive(Debug, Clone)]
@@ -44,6 +53,17 @@ pub struct Previews {
     pub forge: Arc<Forge>,
     /// pleach itself: each preview is a process of its own.
     pub program: PathBuf,
+    /// How these ask clusters; none where they do not.
+    pub live: Option<Live>,
+}
+
+/// How previews ask clusters.
+#[derive(Debug, Clone)]
+pub struct Live {
+    /// The label that vouches for a commit of a fork.
+    pub fork_label: Option<String>,
+    /// Variables by which connections lead to clusters.
+    pub variables: Vec<(OsString, OsString)>,
 }
 
 /// What came of previewing a pull request.
@@ -90,21 +110,71 @@ struct Subject {
     number: u64,
     head: String,
     base_branch: String,
+    origin: Origin,
+}
+
+/// Where a change comes from, as far as it matters.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Origin {
+    /// A branch of the repository itself.
+    Own,
+    /// Another repository.
+    Fork,
+    /// Another repository, and the label is on the pull request.
+    LabeledFork,
+}
+
+/// How far a commit is looked at.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Depth {
+    /// Without a cluster: there is none to be asked.
+    Offline,
+    /// Without a cluster: a fork without the label.
+    Unlabeled,
+    /// Without a cluster: the label that is there was there before the commit.
+    StaleLabel,
+    /// With those of its environments.
+    Live,
 }
 
 impl Subject {
-    fn of(pull: PullRequest) -> Self {
+    fn of(pull: PullRequest, live: Option<&Live>) -> Self {
+        let label = live.and_then(|live| live.fork_label.as_ref());
+        let origin = match label {
+            _ if !pull.is_fork => Origin::Own,
+            Some(label) if pull.labels.contains(label) => Origin::LabeledFork,
+            _ => Origin::Fork,
+        };
         Self {
             number: pull.number,
             head: pull.head,
             base_branch: pull.base_branch,
+            origin,
+        }
+    }
+
+    /// How far it is looked at where clusters may be asked, by the line that ends
+    /// the comment so far.
+    fn depth(&self, told: Option<&str>) -> Depth {
+        let is_told = |depth: Depth| told == Some(&*self.last_line(depth));
+        match self.origin {
+            Origin::Own => Depth::Live,
+            Origin::Fork => Depth::Unlabeled,
+            Origin::LabeledFork if is_told(Depth::Unlabeled) || is_told(Depth::Live) => Depth::Live,
+            Origin::LabeledFork => Depth::StaleLabel,
         }
     }
 
     /// The line that ends the comment about it, which nobody sees.
-    fn last_line(&self) -> String {
-        // Names of branches may hold anything.
-        let told = format!("{}\n{}", self.head, self.base_branch);
+    fn last_line(&self, depth: Depth) -> String {
+        let depth = match depth {
+            Depth::Offline => "",
+            Depth::Unlabeled => "\nno label",
+            Depth::StaleLabel => "\nstale label",
+            Depth::Live => "\nlive",
+        };
+        // Names of branches may hold anything, but no ends of lines.
+        let told = format!("{}\n{}{depth}", self.head, self.base_branch);
         format!("<!-- pleach told {} -->", Digest::of(told.as_bytes()))
     }
 }
@@ -241,7 +311,7 @@ impl PullRequests {
         // Dropped, each ends what it has under way.
         self.open.retain(|number, _| numbers.contains(number));
         for pull in pulls {
-            let subject = Subject::of(pull);
+            let subject = Subject::of(pull, self.work.previews.live.as_ref());
             // Some forges know a pull request before its commits.
             if subject.head.is_empty() {
                 continue;
@@ -353,9 +423,19 @@ impl Work {
         let failed = |error: ForgeError| words(&error);
         let environments = self.environments(&subject.base_branch);
         let marker = marker(&environments);
-        if self.is_told(subject, &marker).await.map_err(failed)? {
+        let ways = self.ways(&subject.base_branch, &environments);
+        let told = self.told(subject, &marker).await.map_err(failed)?;
+        let depth = if ways.is_empty() {
+            Depth::Offline
+        } else {
+            subject.depth(told.as_deref())
+        };
+        let last_line = subject.last_line(depth);
+        if told.as_ref() == Some(&last_line) && self.is_judged(subject).await.map_err(failed)? {
             return Ok(None);
         }
+        let none = BTreeMap::new();
+        let ways = if depth == Depth::Live { &ways } else { &none };
         let (head, number) = (&subject.head, subject.number);
         let pending = status(State::Pending, "is looked at");
         // Whoever may not set it may still comment.
@@ -368,9 +448,13 @@ impl Work {
                 fetched.head
             ));
         }
-        let told = self.tell(subject, &marker, &environments, &fetched).await?;
-        let (previewed, state, comment) = told;
-        let comment = format!("{comment}\n\n{}\n", subject.last_line());
+        let about = (&*marker, &*environments, ways);
+        let (previewed, state, mut comment) = self.tell(subject, about, &fetched).await?;
+        if depth == Depth::StaleLabel {
+            comment.push_str("\n\n");
+            comment.push_str(STALE_LABEL);
+        }
+        let comment = format!("{comment}\n\n{last_line}\n");
         let commented = forge.tell(number, &marker, &comment).await;
         let marked = marked.and(forge.set_status(head, &state).await);
         commented.map_err(failed)?;
@@ -382,8 +466,7 @@ impl Work {
     async fn tell(
         &self,
         subject: &Subject,
-        marker: &str,
-        environments: &[String],
+        (marker, environments, ways): (&str, &[String], &BTreeMap<String, Way>),
         fetched: &FetchedChange,
     ) -> Result<(Previewed, Status, String), String> {
         let name = name(subject.number);
@@ -393,6 +476,12 @@ impl Work {
             base: &subject.base_branch,
             head: &name,
             environments,
+            ways,
+            variables: self
+                .previews
+                .live
+                .as_ref()
+                .map_or(&[], |live| &live.variables),
             limit: LONGEST,
         };
         match preview_process::preview(&request).await {
@@ -415,17 +504,42 @@ impl Work {
         }
     }
 
-    /// Whether the comment says so, and the state of the commit is no longer open.
-    async fn is_told(&self, subject: &Subject, marker: &str) -> Result<bool, ForgeError> {
+    /// The line that ends the comment that is there.
+    async fn told(&self, subject: &Subject, marker: &str) -> Result<Option<String>, ForgeError> {
         let forge = &self.previews.forge;
         let account = forge.account().await?;
         let comment = forge.find_comment(subject.number, account, marker).await?;
-        let last_line = subject.last_line();
-        if !comment.is_some_and(|comment| comment.body.trim_end().ends_with(&last_line)) {
-            return Ok(false);
-        }
+        let last = |text: &str| text.trim_end().lines().next_back().map(str::to_owned);
+        Ok(comment.and_then(|comment| last(&comment.body)))
+    }
+
+    /// Whether the state of the commit is no longer open.
+    async fn is_judged(&self, subject: &Subject) -> Result<bool, ForgeError> {
+        let forge = &self.previews.forge;
         let status = forge.status(&subject.head, CONTEXT).await?;
         Ok(status.is_none_or(|status| status.state != State::Pending))
+    }
+
+    /// The ways to the clusters of the environments that a branch holds, where
+    /// clusters may be asked. What two branches hold is synced from none.
+    fn ways(&self, branch: &str, environments: &[String]) -> BTreeMap<String, Way> {
+        if self.previews.live.is_none() {
+            return BTreeMap::new();
+        }
+        let way = |environment: &String| {
+            let mut held = self
+                .grants
+                .iter()
+                .filter(|grant| grant.branches.environment(branch) == Some(environment.as_str()));
+            let (grant, None) = (held.next()?, held.next()) else {
+                return None;
+            };
+            let allow = grant.allow.as_ref().map(|allow| allow.said().clone());
+            let cluster = grant.cluster.as_ref()?;
+            let way = Way::of(&grant.connection, &cluster.0, allow);
+            Some((environment.clone(), way))
+        };
+        environments.iter().filter_map(way).collect()
     }
 
     /// The environments that a branch holds; none where it holds none: then it is
@@ -465,5 +579,79 @@ fn status(state: State, description: &str) -> Status {
         context: CONTEXT.to_owned(),
         state,
         description: description.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pull(is_fork: bool, head: &str, labels: &[&str]) -> PullRequest {
+        PullRequest {
+            number: 7,
+            is_open: true,
+            head: head.to_owned(),
+            base_branch: "env/production".to_owned(),
+            is_fork,
+            labels: labels.iter().map(|label| (*label).to_owned()).collect(),
+            merged_as: Vec::new(),
+        }
+    }
+
+    fn subject(is_fork: bool, head: &str, labels: &[&str]) -> Subject {
+        let live = Live {
+            fork_label: Some("ask".to_owned()),
+            variables: Vec::new(),
+        };
+        Subject::of(pull(is_fork, head, labels), Some(&live))
+    }
+
+    #[test]
+    fn a_label_counts_for_the_commit_that_was_told_without_it() {
+        let depth = |subject: &Subject, told: Option<&(Subject, Depth)>| {
+            let told = told.map(|(subject, depth)| subject.last_line(*depth));
+            subject.depth(told.as_deref())
+        };
+        let (before, after) = (
+            subject(true, "a", &["x"]),
+            subject(true, "a", &["x", "ask"]),
+        );
+        assert_eq!(depth(&before, None), Depth::Unlabeled);
+        assert_eq!(depth(&after, None), Depth::StaleLabel);
+        assert_eq!(
+            depth(&after, Some(&(before.clone(), Depth::Unlabeled))),
+            Depth::Live
+        );
+        assert_eq!(
+            depth(&after, Some(&(after.clone(), Depth::Live))),
+            Depth::Live
+        );
+        // Told when nobody asked for labels.
+        let offline = (before.clone(), Depth::Offline);
+        assert_eq!(depth(&after, Some(&offline)), Depth::StaleLabel);
+        // Told with the label on it: it may be of another commit.
+        let stale = (after.clone(), Depth::StaleLabel);
+        assert_eq!(depth(&after, Some(&stale)), Depth::StaleLabel);
+        assert_eq!(depth(&before, Some(&stale)), Depth::Unlabeled);
+        // What is pushed afterwards is another commit, whatever was told of the first.
+        let pushed = subject(true, "b", &["ask"]);
+        for told in [Depth::Unlabeled, Depth::Live, Depth::StaleLabel] {
+            assert_eq!(
+                depth(&pushed, Some(&(before.clone(), told))),
+                Depth::StaleLabel
+            );
+        }
+    }
+
+    #[test]
+    fn branches_of_the_repository_need_no_label_and_forks_have_no_other_way() {
+        assert_eq!(subject(false, "a", &[]).depth(None), Depth::Live);
+        assert_eq!(subject(true, "a", &["asked"]).depth(None), Depth::Unlabeled);
+        let live = Live {
+            fork_label: None,
+            variables: Vec::new(),
+        };
+        let fork = Subject::of(pull(true, "a", &["ask"]), Some(&live));
+        assert_eq!(fork.origin, Origin::Fork);
     }
 }

@@ -382,7 +382,8 @@ impl Release {
                 Err(error) => return Some(Err(failed(error))),
             };
         }
-        Some(match approval::lacks(&planned) {
+        let asking = Box::pin(approval::missing(wanted, &planned));
+        Some(match stop.run_until_cancelled(asking).await? {
             None => Ok(planned),
             Some(message) => {
                 let looked = Looked::new(End::Unapproved, message);

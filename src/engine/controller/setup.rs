@@ -10,6 +10,7 @@ use super::pull_requests::Previews;
 use super::replicas::Sharing;
 use crate::engine::sync::Claim as LeaseClaim;
 use crate::io::cluster::Connection;
+use crate::io::forge::Forge;
 use crate::io::git::mirror::Remote;
 
 /// What the loop follows, and where to.
@@ -58,6 +59,9 @@ pub struct Grant {
     pub connection: Connection,
     /// What may be written at all; anything where left out.
     pub allow: Option<Allow>,
+    /// Where previews of pull requests say what carrying them out does; none where
+    /// no preview asks the cluster.
+    pub forge: Option<Arc<Forge>>,
 }
 
 impl Grant {

@@ -18,6 +18,7 @@ use pleach_domain::preview::{Touched, run_time_objects, wants_the_same};
 use pleach_domain::render::{self, Rendered};
 use pleach_domain::repo::{ClusterRef, FileTree, ResolvedEnvironment, ResolvedRelease};
 
+use super::few::{self, Aside};
 use crate::engine::load::{self, Loaded, is_unknown};
 use crate::engine::mask;
 use crate::engine::planning::{Heirs, Options, Predecessors, autoscaled, desired_among, policy};
@@ -169,11 +170,16 @@ impl Incomparable {
 /// What is known of two revisions before they are compared.
 #[derive(Debug, Default)]
 pub struct Known<'a> {
-    /// The environment at the head, where it was read already.
+    /// The environment at the base, where it was read already.
+    pub base: Option<ResolvedEnvironment>,
+    /// The environment at the head, likewise.
     pub head: Option<ResolvedEnvironment>,
     /// The files in which the revisions differ. Only what they touch is
     /// rendered at both, and planned.
     pub files: Option<&'a BTreeSet<String>>,
+    /// Every release of the head is rendered, whatever the change touches: for
+    /// those who go on with it.
+    pub whole: bool,
 }
 
 /// Renders a scope at both revisions and plans the way from one to the other.
@@ -191,35 +197,39 @@ pub fn revisions(
         head_commit: head.revision.to_string(),
     };
     let tree = &*head.tree;
-    let whole = match known.head {
-        Some(environment) => render_all(tree, head.revision.clone(), environment),
-        None => load::read_all(tree, head.revision.clone(), scope.environment)
-            .map_err(|findings| Incomparable::new(scope, findings))?,
-    };
     let touched = known.files.map(Touched);
-    let before = read_base(scope, base, &whole, touched)?;
-    if let Some(wanted) = scope.release {
-        let was_there = |base: &Loaded| base.names().contains(&wanted);
-        if !whole.names().contains(&wanted) && !before.as_ref().is_some_and(was_there) {
-            let finding = load::no_release(&whole.environment, wanted);
-            return Err(Incomparable::new(scope, vec![finding]));
+    let former = match known.base {
+        Some(environment) => Ok(environment),
+        None => load::resolve(&*base.tree, scope.environment),
+    };
+    let may_be_few = !known.whole && scope.release.is_none();
+    let few = match (&former, &known.head, touched) {
+        (Ok(former), Some(environment), Some(touched)) if may_be_few => {
+            few::few((base, former), (head, environment), touched)
         }
-    }
-    let head = match scope.release {
-        Some(wanted) => whole.only(wanted),
-        None => whole,
+        _ => None,
+    };
+    let (before, head, aside) = match few {
+        Some(few) => (Some(few.before), few.head, few.aside),
+        None => {
+            let environments = (former, known.head);
+            let (before, head) = whole(scope, (base, head), environments, touched)?;
+            (before, head, Aside::default())
+        }
     };
     if !head.is_sound() {
         return Err(Incomparable::new(scope, head.findings));
     }
     let everything: Vec<&Rendered> = before.iter().chain([&head]).flat_map(Loaded::all).collect();
-    let masker = mask::masker(key, everything.iter().copied());
+    let mut masker = mask::masker(key, everything.iter().copied());
+    masker.guard(&aside.secrets);
     let kinds = Kinds::of(&head.environment, everything);
     let sides = Sides {
         scope,
         tree,
         before: before.as_ref(),
         head: &head,
+        aside: &aside,
         key,
     };
     let (releases, unchanged) = sides.pair(touched.is_some());
@@ -236,7 +246,39 @@ pub fn revisions(
     })
 }
 
-fn render_all(tree: &dyn FileTree, revision: Revision, environment: ResolvedEnvironment) -> Loaded {
+/// Renders the scope at both revisions, with all that other releases say of it.
+fn whole(
+    scope: Scope<'_>,
+    (base, head): (&End, &End),
+    (former, environment): (
+        Result<ResolvedEnvironment, Vec<Finding>>,
+        Option<ResolvedEnvironment>,
+    ),
+    touched: Option<Touched<'_>>,
+) -> Result<(Option<Loaded>, Loaded), Incomparable> {
+    let tree = &*head.tree;
+    let whole = match environment {
+        Some(environment) => render_all(tree, head.revision.clone(), environment),
+        None => load::read_all(tree, head.revision.clone(), scope.environment)
+            .map_err(|findings| Incomparable::new(scope, findings))?,
+    };
+    let before = read_base(scope, (base, former), &whole, touched)?;
+    let Some(wanted) = scope.release else {
+        return Ok((before, whole));
+    };
+    let was_there = |base: &Loaded| base.names().contains(&wanted);
+    if !whole.names().contains(&wanted) && !before.as_ref().is_some_and(was_there) {
+        let finding = load::no_release(&whole.environment, wanted);
+        return Err(Incomparable::new(scope, vec![finding]));
+    }
+    Ok((before, whole.only(wanted)))
+}
+
+pub(super) fn render_all(
+    tree: &dyn FileTree,
+    revision: Revision,
+    environment: ResolvedEnvironment,
+) -> Loaded {
     let (kinds, _) = KindTable::nearest(environment.cluster.kubernetes.as_deref());
     let all = render::render_environment(tree, &environment, &kinds);
     load::loaded(tree, revision, environment, all)
@@ -246,7 +288,7 @@ fn render_all(tree: &dyn FileTree, revision: Revision, environment: ResolvedEnvi
 /// not have the environment.
 fn read_base(
     scope: Scope<'_>,
-    base: &End,
+    (base, former): (&End, Result<ResolvedEnvironment, Vec<Finding>>),
     head: &Loaded,
     touched: Option<Touched<'_>>,
 ) -> Result<Option<Loaded>, Incomparable> {
@@ -264,7 +306,7 @@ fn read_base(
         }
     };
     let (tree, revision) = (&*base.tree, base.revision.clone());
-    let loaded = match load::resolve(tree, scope.environment) {
+    let loaded = match former {
         Ok(environment) => match touched {
             Some(touched) => render_touched(tree, revision, environment, head, touched),
             None => render_all(tree, revision, environment),
@@ -323,6 +365,7 @@ struct Sides<'a> {
     tree: &'a dyn FileTree,
     before: Option<&'a Loaded>,
     head: &'a Loaded,
+    aside: &'a Aside,
     key: &'a DigestKey,
 }
 
@@ -338,17 +381,19 @@ impl Sides<'_> {
             .iter()
             .map(|(release, desired)| (&release.name, desired))
             .collect();
-        let (mut compared, mut unchanged) = (Vec::new(), Vec::new());
+        let (mut compared, mut unchanged) = (Vec::new(), self.aside.names.clone());
         for (release, desired) in self.wanted(self.head) {
             let base = at_base.get(&release.name).copied();
             if only_changed && base.is_some_and(|base| wants_the_same(base, &desired)) {
-                unchanged.push(release.name.clone());
+                unchanged.insert(release.name.clone());
             } else {
                 compared.push(self.changed(release, desired, base, &former));
             }
         }
-        let kept = self.head.environment.releases.iter();
-        let kept: BTreeSet<&ReleaseName> = kept.map(|release| &release.name).collect();
+        let releases = self.head.environment.releases.iter();
+        let names = releases.map(|release| &release.name);
+        let kept: BTreeSet<&ReleaseName> = names.clone().collect();
+        let unchanged = names.filter(|name| unchanged.contains(*name));
         let is_asked_for = |name: &ReleaseName| {
             let asked = self.scope.release;
             asked.is_none_or(|asked| *asked == name.release)
@@ -360,7 +405,7 @@ impl Sides<'_> {
             .filter(|(release, _)| is_asked_for(&release.name) && !kept.contains(&release.name))
             .map(|(release, base)| self.removed(release, base, &former));
         compared.extend(removed);
-        (compared, unchanged)
+        (compared, unchanged.cloned().collect())
     }
 
     /// What a revision wants of its releases.
@@ -387,6 +432,7 @@ impl Sides<'_> {
         let base = Base {
             release: own.first().copied(),
             others: &others,
+            namespaces: &self.aside.namespaces,
             kinds: &kinds,
         };
         Observed::from_rendered(base, desired)

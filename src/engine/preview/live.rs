@@ -4,10 +4,12 @@ use std::collections::BTreeSet;
 
 use pleach_domain::finding::{Finding, Kind};
 use pleach_domain::inventory::ReleaseName;
+use pleach_domain::object::Manifest;
 use pleach_domain::observe::ClusterId;
 use pleach_domain::plan::view::Drawing;
 use pleach_domain::preview::{ClusterPreview, EnvironmentPreview, ReleasePreview};
 use pleach_domain::repo::ClusterRef;
+use pleach_domain::repo::controller::Allow;
 
 use super::{RenderedHead, VIEW};
 use crate::engine::load::Loaded;
@@ -60,12 +62,41 @@ impl Meant {
     }
 }
 
-/// What is known of a cluster that cannot be reached.
-pub fn unreachable(error: &ClusterError) -> ClusterPreview {
+/// The cluster that is asked.
+pub struct Asked<'a> {
+    /// The cluster.
+    pub cluster: &'a Cluster,
+    /// The one that is meant, where somebody names it.
+    pub id: Option<ClusterId>,
+    /// What may be asked for; anything where left out.
+    pub allow: Option<&'a Allow>,
+}
+
+impl Asked<'_> {
+    /// Why it is not asked about a release: what others have there is not for
+    /// whoever reads this.
+    fn refusals(&self, subject: &Subject<'_>) -> Vec<Finding> {
+        match (self.allow, subject) {
+            (Some(allow), Subject::Wanted(_, rendered)) => {
+                allow.refuse(rendered.manifests.iter().map(Manifest::id))
+            }
+            // Nothing of git is sent for it.
+            (_, Subject::Gone(_)) | (None, _) => Vec::new(),
+        }
+    }
+}
+
+/// What is known of a cluster that is not asked to the end.
+pub fn unanswered(why: Finding) -> ClusterPreview {
     ClusterPreview {
-        findings: vec![unknown(error, error.hint()).of_kind(error.kind())],
+        findings: vec![why],
         ..ClusterPreview::default()
     }
+}
+
+/// What is known of a cluster that cannot be reached.
+pub fn unreachable(error: &ClusterError) -> ClusterPreview {
+    unanswered(unknown(error, error.hint()).of_kind(error.kind()))
 }
 
 fn unknown(error: &(dyn std::error::Error + 'static), hint: Option<String>) -> Finding {
@@ -81,7 +112,7 @@ fn unknown(error: &(dyn std::error::Error + 'static), hint: Option<String>) -> F
 pub async fn add_cluster(
     preview: &mut EnvironmentPreview,
     head: &mut RenderedHead,
-    (cluster, id): (&Cluster, Option<ClusterId>),
+    asked: &Asked<'_>,
     leaving: impl FnOnce(&Loaded, Vec<Candidate>) -> Vec<Gone>,
     all: bool,
 ) {
@@ -102,10 +133,11 @@ pub async fn add_cluster(
         ..
     } = head;
     let loaded = &*loaded;
+    let cluster = asked.cluster;
     let plans = Planner {
         loaded,
         cluster,
-        cluster_id: id.as_ref(),
+        cluster_id: asked.id.as_ref(),
         source: None,
         options: OPTIONS,
     };
@@ -128,8 +160,20 @@ pub async fn add_cluster(
     let wanted = wanted.map(|(release, rendered)| Subject::Wanted(release, rendered));
     let gone = gone.into_iter().map(|gone| Subject::Gone(Box::new(gone)));
     for subject in wanted.chain(gone).filter(|one| is_wanted(one.name())) {
+        let refusals = asked.refusals(&subject);
+        if !refusals.is_empty() {
+            found.findings.extend(of_release(subject.name(), refusals));
+            continue;
+        }
         match Box::pin(plans.plan_for(&subject)).await {
             Ok(planned) => {
+                let allow = asked.allow;
+                let refusals = allow.map(|allow| allow.check(&planned.plan));
+                let refusals = refusals.filter(|refusals| !refusals.is_empty());
+                if let Some(refusals) = refusals {
+                    found.findings.extend(of_release(subject.name(), refusals));
+                    continue;
+                }
                 let observed = &planned.observation.observed;
                 found.id.get_or_insert_with(|| observed.cluster.clone());
                 let drawing = Drawing {
@@ -151,7 +195,18 @@ pub async fn add_cluster(
 }
 
 fn unplanned(release: &ReleaseName, error: &SyncError) -> Finding {
-    let mut finding = unknown(error, error.hint()).of_kind(error.kind());
+    let finding = unknown(error, error.hint()).of_kind(error.kind());
+    about(release, finding)
+}
+
+/// As many findings of a release as people read.
+fn of_release(release: &ReleaseName, findings: Vec<Finding>) -> impl Iterator<Item = Finding> {
+    const SHOWN: usize = 10;
+    let findings = findings.into_iter().take(SHOWN);
+    findings.map(move |finding| about(release, finding))
+}
+
+fn about(release: &ReleaseName, mut finding: Finding) -> Finding {
     finding.message = format!("release {release}: {}", finding.message);
     finding
 }

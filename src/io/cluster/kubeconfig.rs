@@ -44,6 +44,11 @@ impl OwnCluster {
         }))
     }
 
+    /// The way to it.
+    pub fn connection(&self) -> &Connection {
+        &self.0.connection
+    }
+
     async fn cluster(&self) -> Result<&Cluster, ClusterError> {
         self.0.cluster.get_or_try_init(|| self.connect()).await
     }

@@ -43,6 +43,12 @@ pub(super) trait Dialect: std::fmt::Debug + Send + Sync {
     fn pull_requests(&self, project: &str, page: u32) -> String;
     fn read_pull_requests(&self, body: &Bytes) -> Read<Vec<PullRequest>>;
 
+    /// Those that a commit belongs to.
+    fn pull_requests_of(&self, project: &str, commit: &str) -> String;
+    fn read_pull_requests_of(&self, body: &Bytes) -> Read<Vec<PullRequest>> {
+        self.read_pull_requests(body)
+    }
+
     fn comments(&self, project: &str, number: u64, page: u32) -> String;
     fn read_comments(&self, body: &Bytes) -> Read<Vec<Comment>>;
     fn create_comment(&self, project: &str, number: u64, body: &str) -> Call;

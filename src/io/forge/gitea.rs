@@ -54,6 +54,16 @@ impl Dialect for Gitea {
         Github.read_pull_requests(body)
     }
 
+    fn pull_requests_of(&self, project: &str, commit: &str) -> String {
+        let (project, commit) = (segments(project), segment(commit));
+        format!("/repos/{project}/commits/{commit}/pull")
+    }
+
+    /// It knows the one that was merged.
+    fn read_pull_requests_of(&self, body: &Bytes) -> Result<Vec<PullRequest>, serde_json::Error> {
+        parse::<Pull>(body).map(|pull| vec![pull.into()])
+    }
+
     /// It gives all of them at once, whatever page is asked for.
     fn comments(&self, project: &str, number: u64, page: u32) -> String {
         let project = segments(project);

@@ -37,6 +37,9 @@ pub(super) struct Pull {
     base: End,
     #[serde(default)]
     labels: Vec<Label>,
+    /// Null while it is open.
+    merged_at: Option<String>,
+    merge_commit_sha: Option<String>,
 }
 
 #[derive(Deserialize)]
@@ -90,9 +93,12 @@ pub(super) struct OpenedPull {
 impl From<Pull> for PullRequest {
     fn from(pull: Pull) -> Self {
         let id = |end: &End| end.repo.as_ref().map(|repository| repository.id);
+        // What is open may name a merge that was only tried.
+        let merged_as = pull.merge_commit_sha.filter(|_| pull.merged_at.is_some());
         Self {
             number: pull.number,
             is_open: pull.state == "open",
+            merged_as: merged_as.into_iter().collect(),
             // One whose repository is gone was another one's.
             is_fork: id(&pull.head).is_none() || id(&pull.head) != id(&pull.base),
             head: pull.head.sha,
@@ -187,6 +193,11 @@ impl Dialect for Github {
     fn read_pull_requests(&self, body: &Bytes) -> Result<Vec<PullRequest>, serde_json::Error> {
         let pulls = parse::<Vec<Pull>>(body)?;
         Ok(pulls.into_iter().map(PullRequest::from).collect())
+    }
+
+    fn pull_requests_of(&self, project: &str, commit: &str) -> String {
+        let (project, commit) = (segments(project), segment(commit));
+        format!("/repos/{project}/commits/{commit}/pulls?per_page=100")
     }
 
     fn comments(&self, project: &str, number: u64, page: u32) -> String {

@@ -29,6 +29,8 @@ struct MergeRequest {
     target_project_id: u64,
     #[serde(default)]
     labels: Vec<String>,
+    merge_commit_sha: Option<String>,
+    squash_commit_sha: Option<String>,
 }
 
 #[derive(Deserialize)]
@@ -57,7 +59,13 @@ struct OpenedRequest {
 
 impl From<MergeRequest> for PullRequest {
     fn from(request: MergeRequest) -> Self {
+        let is_merged = request.state == "merged";
+        let commits = [request.merge_commit_sha, request.squash_commit_sha];
+        let merged_as = commits.into_iter().flatten().filter(|_| is_merged);
         Self {
+            merged_as: merged_as
+                .chain(request.sha.clone().filter(|_| is_merged))
+                .collect(),
             number: request.iid,
             is_open: request.state == "opened",
             head: request.sha.unwrap_or_default(),
@@ -138,6 +146,11 @@ impl Dialect for Gitlab {
     fn read_pull_requests(&self, body: &Bytes) -> Result<Vec<PullRequest>, serde_json::Error> {
         let requests = parse::<Vec<MergeRequest>>(body)?;
         Ok(requests.into_iter().map(PullRequest::from).collect())
+    }
+
+    fn pull_requests_of(&self, project: &str, commit: &str) -> String {
+        let (project, commit) = (project_path(project), segment(commit));
+        format!("{project}/repository/commits/{commit}/merge_requests?per_page=100")
     }
 
     fn comments(&self, project: &str, number: u64, page: u32) -> String {

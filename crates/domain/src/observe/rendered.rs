@@ -35,6 +35,9 @@ pub struct Base<'a> {
     /// The other releases of the environment at that revision: what they have
     /// exists as well, and is theirs.
     pub others: &'a [&'a Desired],
+    /// Namespaces that further releases lie in, which nothing else is known of;
+    /// each with the set of the release that makes it, where one does.
+    pub namespaces: &'a BTreeMap<String, Option<String>>,
     /// The kinds of Kubernetes that both sides are rendered for.
     pub kinds: &'a KindTable,
 }
@@ -62,9 +65,10 @@ impl Observed {
     /// ([`Desired::digest_with`]), or every secret object counts as changed.
     ///
     /// ```
+    /// # use std::collections::BTreeMap;
     /// # use pleach_domain::{kinds::KindTable, observe::{Base, Observed}, plan::{self, Desired, Plan, Policy}};
     /// fn preview(base: &Desired, head: &Desired, policy: &Policy, kinds: &KindTable) -> Plan {
-    ///     let base = Base { release: Some(base), others: &[], kinds };
+    ///     let base = Base { release: Some(base), others: &[], namespaces: &BTreeMap::new(), kinds };
     ///     plan::plan(head, &Observed::from_rendered(base, head), policy)
     /// }
     /// ```
@@ -90,6 +94,11 @@ impl Observed {
             if head.terms.moved_from.as_ref() == Some(&other.name) {
                 hand_over(&mut observed, other, head, &wanted);
             }
+        }
+        for (name, set) in base.namespaces {
+            let id = ObjectId::new("", "Namespace", None, name);
+            let unread = |id: &ObjectId| unread(id, set.as_deref());
+            observed.meta.entry(id).or_insert_with_key(unread);
         }
         if let Some(release) = base.release {
             exist(&mut observed, release, head, |_| true);

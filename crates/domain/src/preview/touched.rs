@@ -4,10 +4,11 @@
 //! where none of the files that were asked for changed, nothing of it did.
 
 use std::collections::BTreeSet;
+use std::ops::Bound;
 
 use crate::plan::Desired;
 use crate::render::Rendered;
-use crate::repo::{Record, ResolvedEnvironment, ResolvedRelease};
+use crate::repo::{FileTree, Record, ResolvedEnvironment, ResolvedRelease};
 
 /// Files that are read by templates wherever they are.
 const SHARED: &str = "templates/";
@@ -31,6 +32,34 @@ impl Touched<'_> {
                 || path.starts_with(SHARED)
                 || above.any(|folder| asked.listed.contains(folder) || bundles.contains(folder))
         })
+    }
+
+    /// Whether what was asked of a tree is answered in the same way by that of the
+    /// other revision: then what was made from the answers is the same.
+    pub fn is_answered_alike(self, asked: &Record, [a, b]: [&dyn FileTree; 2]) -> bool {
+        let is_same = |folder: &str| a.list(folder).ok() == b.list(folder).ok();
+        self.0.iter().all(|path| {
+            let above = path.match_indices('/').map(|(end, _)| &path[..end]);
+            let mut listed = above
+                .chain([""])
+                .filter(|folder| asked.listed.contains(*folder));
+            !asked.read.contains(path) && listed.all(is_same)
+        })
+    }
+
+    /// Whether a release may be, or render to, something else at the other
+    /// revision. Nothing has to be rendered to know it; what other releases do
+    /// to it is another matter.
+    pub fn may_differ(self, base: &ResolvedRelease, head: &ResolvedRelease) -> bool {
+        base != head
+            || self.any_below(SHARED)
+            || self.any_below(&format!("{}/", head.bundle_folder))
+    }
+
+    fn any_below(self, folder: &str) -> bool {
+        let from = (Bound::Included(folder), Bound::Unbounded);
+        let mut after = self.0.range::<str, _>(from);
+        after.next().is_some_and(|path| path.starts_with(folder))
     }
 
     /// Whether a release may render to something else at the other revision,

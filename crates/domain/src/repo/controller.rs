@@ -73,6 +73,16 @@ pub struct ForgeGrant {
     pub token: String,
     /// Whether pull requests get previews.
     pub previews: bool,
+    /// Whether these compare with the cluster too; none where they do not.
+    pub live: Option<LivePreviews>,
+}
+
+/// Previews that compare with the cluster.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LivePreviews {
+    /// The label by which a maintainer has a commit of a fork compared; without
+    /// one none is.
+    pub fork_label: Option<String>,
 }
 
 /// Credentials for a repository, as the files that hold them.
@@ -316,6 +326,7 @@ fn forge_grant(
         for (key, is_said) in [
             ("url", said.url.is_some() && !is_app),
             ("previews", said.previews == Some(true)),
+            ("live", said.live == Some(true)),
         ] {
             if is_said {
                 let message =
@@ -325,12 +336,34 @@ fn forge_grant(
         }
         return None;
     };
+    let is_live = said.live == Some(true);
+    let label = said.fork_label.as_deref();
+    for (key, is_wrong, needed) in [
+        (
+            "live",
+            is_live && said.previews != Some(true),
+            "previews: true",
+        ),
+        ("forkLabel", label.is_some() && !is_live, "live: true"),
+    ] {
+        if is_wrong {
+            let message = format!("`{key}`: it says something only with `{needed}`");
+            findings.push(error("missing-field", message).at(place(node, key)));
+        }
+    }
+    if label.is_some_and(|label| label.trim().is_empty() || label.trim() != label) {
+        let message = "`forkLabel`: the name of a label, without blanks around it";
+        findings.push(error("invalid-value", message).at(place(node, "forkLabel")));
+    }
     let key = if said.url.is_some() { "url" } else { "kind" };
     match ForgeAddress::of(said.kind, url, said.url.as_deref()) {
         Ok(address) => Some(ForgeGrant {
             address,
             token: token.clone(),
             previews: said.previews == Some(true),
+            live: is_live.then(|| LivePreviews {
+                fork_label: said.fork_label.clone(),
+            }),
         }),
         Err(message) => {
             findings

@@ -3,7 +3,7 @@
 use pleach_domain::repo::format::ForgeKind;
 use serde_json::{Value, json};
 
-use super::{ACCOUNT, Answer, Inner, Known, Note, PROJECT, Pull, Seen, created, has, ok};
+use super::{ACCOUNT, Answer, Inner, Known, Note, PROJECT, Pull, Seen, created, has, missing, ok};
 
 impl Inner {
     /// Answers what lies below a path.
@@ -40,6 +40,19 @@ impl Inner {
                 self.opened.push(body.clone());
                 let url = format!("https://git.example.org/{PROJECT}/pull/77");
                 Some(created(json!({"number": 77, "html_url": url})))
+            }
+            ("GET", ["commits", commit, "pulls"]) if !is_gitea => {
+                let pulls = self.pulls.iter().filter(|(_, pull)| pull.came_as(commit));
+                let pulls = pulls.map(|(number, pull)| pull_json(*number, pull));
+                Some(ok(pulls.collect()))
+            }
+            ("GET", ["commits", commit, "pull"]) if is_gitea => {
+                // It knows only those that were merged.
+                let mut pulls = self.pulls.iter();
+                match pulls.find(|(_, pull)| pull.merged_as.as_deref() == Some(*commit)) {
+                    Some((number, pull)) => Some(ok(pull_json(*number, pull))),
+                    None => Some(missing("no such pull request")),
+                }
             }
             ("GET", ["issues", number, "comments"]) => {
                 let notes = self.notes.get(&number.parse().ok()?);
@@ -108,6 +121,9 @@ fn pull_json(number: u64, pull: &Pull) -> Value {
         "head": {"sha": pull.head, "ref": "change", "repo": {"id": if pull.is_fork { 2 } else { 1 }}},
         "base": {"sha": "0000", "ref": pull.base_branch, "repo": {"id": 1}},
         "labels": labels,
+        "merged_at": pull.merged_as.as_ref().map(|_| "2026-11-02T09:14:03Z"),
+        // While it is open: a merge that was tried.
+        "merge_commit_sha": pull.merged_as.as_deref().unwrap_or("0000"),
     })
 }
 

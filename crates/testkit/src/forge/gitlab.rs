@@ -29,6 +29,11 @@ impl Inner {
                 let number = number.parse().ok()?;
                 Some(ok(request_json(number, self.pulls.get(&number)?)))
             }
+            ("GET", ["repository", "commits", commit, "merge_requests"]) => {
+                let pulls = self.pulls.iter().filter(|(_, pull)| pull.came_as(commit));
+                let pulls = pulls.map(|(number, pull)| request_json(*number, pull));
+                Some(ok(pulls.collect()))
+            }
             ("POST", ["merge_requests"]) => {
                 for key in ["title", "source_branch", "target_branch"] {
                     body[key].as_str()?;
@@ -105,6 +110,8 @@ fn request_json(number: u64, pull: &Pull) -> Value {
         "source_project_id": if pull.is_fork { 2 } else { 1 },
         "target_project_id": 1,
         "labels": pull.labels,
+        "merge_commit_sha": pull.merged_as,
+        "squash_commit_sha": null,
     })
 }
 

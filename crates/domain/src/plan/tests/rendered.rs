@@ -1,5 +1,7 @@
 //! Plans against another revision instead of a cluster.
 
+use std::collections::BTreeMap;
+
 use crate::diff::fields::Scope;
 use crate::diff::masking::Masker;
 use crate::diff::text::View;
@@ -37,6 +39,7 @@ fn observed(base: Option<&Desired>, others: &[Desired], head: &Desired) -> Obser
     let base = Base {
         release: base,
         others: &others,
+        namespaces: &BTreeMap::new(),
         kinds: &kinds,
     };
     Observed::from_rendered(base, head)

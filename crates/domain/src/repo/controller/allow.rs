@@ -11,16 +11,18 @@ use crate::repo::selector::{Pattern, well_known_group};
 /// The namespaces and kinds that may be written to.
 #[derive(Debug, Clone)]
 pub struct Allow {
+    said: AllowList,
     namespaces: Vec<Pattern>,
     cluster_scoped: Vec<(Option<String>, String)>,
 }
 
 impl Allow {
     /// Compiles the patterns.
-    pub(super) fn new(said: &AllowList) -> Self {
+    pub fn new(said: &AllowList) -> Self {
         let namespaces = said.namespaces.iter().flatten();
         let kinds = said.cluster_scoped.iter().flatten();
         Self {
+            said: said.clone(),
             namespaces: namespaces.map(|name| Pattern::new(Some(name))).collect(),
             cluster_scoped: kinds
                 .map(|kind| match kind.split_once('.') {
@@ -29,6 +31,11 @@ impl Allow {
                 })
                 .collect(),
         }
+    }
+
+    /// What it was made from.
+    pub fn said(&self) -> &AllowList {
+        &self.said
     }
 
     /// Whether an object may be written to.
@@ -64,10 +71,13 @@ impl Allow {
             .iter()
             .filter(|step| !step.object.is("pleach.dev", "Release"))
             .map(|step| &step.object);
-        let refused: BTreeSet<&ObjectId> = wanted
-            .chain(written)
-            .filter(|id| !self.permits(id))
-            .collect();
+        self.refuse(wanted.chain(written))
+    }
+
+    /// Refuses what may not be written to.
+    pub fn refuse<'a>(&self, objects: impl IntoIterator<Item = &'a ObjectId>) -> Vec<Finding> {
+        let objects = objects.into_iter();
+        let refused: BTreeSet<&ObjectId> = objects.filter(|id| !self.permits(id)).collect();
         refused
             .into_iter()
             .map(|id| {

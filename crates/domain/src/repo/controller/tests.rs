@@ -283,8 +283,14 @@ fn a_forge_is_found_by_the_repository_and_asked_with_a_token() {
             },
             token: "/s/token".to_owned(),
             previews: true,
+            live: None,
         })
     );
+    let live =
+        "kind: gitea, tokenFile: /s/token, previews: true, live: true, forkLabel: safe to ask";
+    let found = forge(url, live).unwrap().repositories[0].forge.clone();
+    let fork_label = Some("safe to ask".to_owned());
+    assert_eq!(found.unwrap().live, Some(LivePreviews { fork_label }));
     let none = forge(url, "kind: gitea, webhookSecretFile: /s/hook").unwrap();
     assert_eq!(none.repositories[0].forge, None);
     let told = |result: Result<Controller, Vec<String>>, words: &str| {
@@ -294,6 +300,24 @@ fn a_forge_is_found_by_the_repository_and_asked_with_a_token() {
     told(
         forge(url, "kind: gitea, previews: true"),
         "loop.yaml:6: `previews`: nothing can be asked of the forge without `tokenFile`",
+    );
+    told(
+        forge(url, "kind: gitea, tokenFile: /s/token, live: true"),
+        "loop.yaml:6: `live`: it says something only with `previews: true`",
+    );
+    told(
+        forge(
+            url,
+            "kind: gitea, tokenFile: /s/token, previews: true, forkLabel: x",
+        ),
+        "loop.yaml:6: `forkLabel`: it says something only with `live: true`",
+    );
+    told(
+        forge(
+            url,
+            "kind: gitea, tokenFile: /s/token, previews: true, live: true, forkLabel: \" \"",
+        ),
+        "loop.yaml:6: `forkLabel`: the name of a label",
     );
     told(
         forge("/srv/fleet", "kind: gitea, tokenFile: /s/token"),

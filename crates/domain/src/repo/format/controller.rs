@@ -102,6 +102,12 @@ pub struct Forge {
     pub webhook_secret_file: Option<String>,
     /// Whether pull requests get a preview.
     pub previews: Option<bool>,
+    /// Whether previews also compare with the cluster: those of the repository's
+    /// own branches, into a branch that holds environments.
+    pub live: Option<bool>,
+    /// The label by which a maintainer has a commit of a fork compared with the
+    /// cluster too.
+    pub fork_label: Option<String>,
 }
 
 /// The product that a forge is.

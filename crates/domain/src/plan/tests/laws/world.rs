@@ -59,6 +59,8 @@ pub(super) struct World {
     dead: Vec<u8>,
     ready: bool,
     wait: bool,
+    /// Whether git goes back to an older version.
+    back: bool,
     /// Temporary changes of one kind: from a stage until another one.
     overlays: Vec<(usize, usize, usize)>,
     /// Declared stages: behind which one, what they do, and what they select.
@@ -84,15 +86,25 @@ pub(super) fn world() -> impl Strategy<Value = World> {
     let gates = prop::collection::vec((0..10_usize, 0..11_usize), 0..2);
     let closed = (prop::bool::weighted(0.1), prop::bool::weighted(0.1));
     let moves = prop::collection::vec((0..5_u8, 0..5_u8), 0..3);
-    let world = (parts, unlisted, dead, any::<bool>(), wait);
+    let back = prop::bool::weighted(0.3);
+    let world = (parts, unlisted, dead, any::<bool>(), wait, back);
     (world, overlays, stages, left, gates, closed, moves).prop_map(
-        |((parts, unlisted, dead, ready, wait), overlays, stages, left, gates, closed, moves)| {
+        |(
+            (parts, unlisted, dead, ready, wait, back),
+            overlays,
+            stages,
+            left,
+            gates,
+            closed,
+            moves,
+        )| {
             World {
                 parts,
                 unlisted,
                 dead,
                 ready,
                 wait,
+                back,
                 overlays,
                 stages,
                 left,
@@ -124,10 +136,11 @@ impl World {
         for number in &self.dead {
             scene = scene.backend(&format!("web/a{number}"), false, 0);
         }
+        let installed = if self.back { "v3.0.0" } else { "v1.0.0" };
         scene = if self.ready {
-            scene.version("v1.0.0")
+            scene.version(installed)
         } else {
-            scene.unfinished("v1.0.0")
+            scene.unfinished(installed)
         };
         for (number, (object, from, until)) in self.overlays.iter().enumerate() {
             let (kind, _) = OBJECTS[*object].split_once('/').unwrap();
@@ -199,6 +212,10 @@ impl World {
         scene.policy(|policy| {
             policy.wait = self.wait;
             policy.prune.max = crate::repo::PruneMax::Percent(100);
+            policy.versions.rollback = self.back.then(|| crate::repo::format::Rollback {
+                from: "v3.0.0".to_owned(),
+                to: "v2.0.0".to_owned(),
+            });
         })
     }
 }

@@ -1,0 +1,228 @@
+//! A change of few releases among many, without rendering the others.
+//!
+//! The releases that it touches are rendered first, at both revisions. Where
+//! nothing about them concerns other releases, all that has to be known of these
+//! is where they are and what is secret in them; those that may scale what is
+//! touched, or make its namespaces, are rendered with it. Otherwise everything is
+//! rendered: objects that two releases have, and kinds that one defines for
+//! another, show only then.
+//!
+//! What is wrong with a release that the change does not touch is wrong at both
+//! revisions, and no part of the change.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use pleach_domain::inventory::ReleaseName;
+use pleach_domain::kinds::KindTable;
+use pleach_domain::preview::{
+    AUTOSCALER, NAMESPACE, Touched, has_course_of_its_own, may_be_scaled, stays_apart,
+};
+use pleach_domain::render::{self, Rendered};
+use pleach_domain::repo::{FileTree, ResolvedEnvironment, ResolvedRelease, TreeKind};
+use pleach_domain::values::SecretValues;
+
+use super::compare::{End, render_all};
+use crate::engine::load::Loaded;
+
+/// Where more than one of so many releases is touched, rendering the rest as well
+/// costs little more.
+const MANY: usize = 4;
+/// What templates may import.
+const SHARED: &str = "templates";
+
+/// Both revisions, with the releases that the change touches.
+pub(super) struct Few {
+    pub(super) before: Loaded,
+    pub(super) head: Loaded,
+    pub(super) aside: Aside,
+}
+
+/// The releases that are not rendered: they are the same at both revisions.
+#[derive(Default)]
+pub(super) struct Aside {
+    pub(super) names: BTreeSet<ReleaseName>,
+    /// The namespaces that they lie in, each with the set of who makes it.
+    pub(super) namespaces: BTreeMap<String, Option<String>>,
+    /// What may not be shown of them.
+    pub(super) secrets: SecretValues,
+}
+
+/// Renders what the change touches; none where the rest has to be rendered too.
+pub(super) fn few(
+    (base, former): (&End, &ResolvedEnvironment),
+    (head, environment): (&End, &ResolvedEnvironment),
+    touched: Touched<'_>,
+) -> Option<Few> {
+    if !are_alike(former, environment) {
+        return None;
+    }
+    let pairs = former.releases.iter().zip(&environment.releases);
+    let mut picked: BTreeSet<&ReleaseName> = pairs
+        .filter(|(before, now)| touched.may_differ(before, now))
+        .map(|(_, now)| &now.name)
+        .collect();
+    let is_few =
+        |picked: &BTreeSet<&ReleaseName>| picked.len() * MANY <= environment.releases.len();
+    let both = |picked: &BTreeSet<&ReleaseName>| {
+        [(base, former), (head, environment)].map(|(end, of)| only(end, of, picked))
+    };
+    let has_own_course = |environment: &ResolvedEnvironment| {
+        let mut releases = environment.releases.iter();
+        releases.all(|one| !picked.contains(&one.name) || has_course_of_its_own(one))
+    };
+    if !is_few(&picked) || !has_own_course(former) || !has_own_course(environment) {
+        return None;
+    }
+    let [mut before, mut now] = both(&picked);
+    let (kinds, _) = KindTable::nearest(environment.cluster.kubernetes.as_deref());
+    let stay_apart = before
+        .all()
+        .zip(now.all())
+        .all(|(before, now)| stays_apart(before, now, &kinds));
+    if !stay_apart {
+        return None;
+    }
+    let tree = &*head.tree;
+    let others = |picked: &BTreeSet<&ReleaseName>| -> Vec<&ResolvedRelease> {
+        let releases = environment.releases.iter();
+        releases.filter(|one| !picked.contains(&one.name)).collect()
+    };
+    let left = others(&picked);
+    let mut aside = Aside::of(tree, &left)?;
+    let words = Words::of([&before, &now], &aside);
+    if !words.kinds.is_empty() {
+        if words.are_shared(tree, &left) {
+            return None;
+        }
+        let meant = left.iter().filter(|one| words.are_in(tree, one));
+        picked.extend(meant.map(|one| &one.name));
+        if !is_few(&picked) {
+            return None;
+        }
+        [before, now] = both(&picked);
+        if before.all().chain(now.all()).any(Rendered::failed) {
+            return None;
+        }
+        aside = Aside::of(tree, &others(&picked))?;
+    }
+    Some(Few {
+        before,
+        head: now,
+        aside,
+    })
+}
+
+/// An environment of which some releases are rendered.
+fn only(end: &End, environment: &ResolvedEnvironment, picked: &BTreeSet<&ReleaseName>) -> Loaded {
+    let mut part = environment.clone();
+    let all = std::mem::take(&mut part.releases);
+    let some = all.iter().filter(|one| picked.contains(&one.name));
+    part.releases = some.cloned().collect();
+    let mut loaded = render_all(&*end.tree, end.revision.clone(), part);
+    loaded.environment.releases = all;
+    loaded
+}
+
+/// Whether environments say the same of what concerns all of their releases, and
+/// have the same.
+fn are_alike(a: &ResolvedEnvironment, b: &ResolvedEnvironment) -> bool {
+    let names = |environment: &'_ ResolvedEnvironment| -> Vec<ReleaseName> {
+        let releases = environment.releases.iter();
+        releases.map(|one| one.name.clone()).collect()
+    };
+    // What becomes of a former release other environments say.
+    let takes_over = |environment: &ResolvedEnvironment| {
+        let mut releases = environment.releases.iter();
+        releases.any(|one| one.moved_from.is_some())
+    };
+    a.repository == b.repository
+        && a.cluster.kubernetes == b.cluster.kubernetes
+        && a.protect == b.protect
+        && names(a) == names(b)
+        && !takes_over(a)
+        && !takes_over(b)
+}
+
+impl Aside {
+    /// What has to be known of releases; none where it cannot be.
+    fn of(tree: &dyn FileTree, releases: &[&ResolvedRelease]) -> Option<Self> {
+        let mut aside = Self::default();
+        for release in releases {
+            aside.names.insert(release.name.clone());
+            if let Some(namespace) = &release.namespace {
+                let set = || release.store.apply_set(&release.name);
+                let maker = release.create_namespace.then(set);
+                aside.namespaces.entry(namespace.clone()).or_insert(maker);
+            }
+            let secrets = render::secret_values(tree, release).ok()?;
+            aside.secrets.extend(&secrets);
+        }
+        Some(aside)
+    }
+}
+
+/// What other releases may have to do with those that are touched, by the words
+/// that their texts would have to hold.
+struct Words {
+    /// Parts of kinds.
+    kinds: Vec<&'static str>,
+    /// Namespaces that the releases which are touched make themselves, unless
+    /// others do.
+    namespaces: BTreeSet<String>,
+}
+
+impl Words {
+    fn of(touched: [&Loaded; 2], aside: &Aside) -> Self {
+        let mut rendered = touched.into_iter().flat_map(Loaded::all);
+        let releases = touched.into_iter().flat_map(|loaded| &loaded.rendered);
+        let makers = releases.filter(|(release, _)| release.create_namespace);
+        let made = makers.filter_map(|(release, _)| release.namespace.clone());
+        // Where others lie too, it is known already.
+        let namespaces: BTreeSet<String> = made
+            .filter(|namespace| !aside.namespaces.contains_key(namespace))
+            .collect();
+        let autoscaler = rendered.any(may_be_scaled).then_some(AUTOSCALER);
+        let namespace = (!namespaces.is_empty()).then_some(NAMESPACE);
+        Self {
+            kinds: autoscaler.into_iter().chain(namespace).collect(),
+            namespaces,
+        }
+    }
+
+    /// Whether a release may have something to do with them.
+    fn are_in(&self, tree: &dyn FileTree, release: &ResolvedRelease) -> bool {
+        let namespaces = self.namespaces.iter().map(String::as_str);
+        let words: Vec<&str> = namespaces.chain(self.kinds.iter().copied()).collect();
+        release
+            .files
+            .iter()
+            .any(|file| mentions(tree, file, &words))
+    }
+
+    /// Whether any of some releases may, by what they share with others.
+    fn are_shared(&self, tree: &dyn FileTree, releases: &[&ResolvedRelease]) -> bool {
+        let values = releases.iter().flat_map(|one| &one.values.files);
+        let mut files: BTreeSet<String> = values.cloned().collect();
+        let mut folders = vec![SHARED.to_owned()];
+        while let Some(folder) = folders.pop() {
+            // There need be none.
+            for entry in tree.list(&folder).unwrap_or_default() {
+                let path = format!("{folder}/{}", entry.name);
+                match entry.kind {
+                    TreeKind::Folder => folders.push(path),
+                    TreeKind::File => drop(files.insert(path)),
+                    TreeKind::Link | TreeKind::Submodule => {}
+                }
+            }
+        }
+        files.iter().any(|file| mentions(tree, file, &self.kinds))
+    }
+}
+
+fn mentions(tree: &dyn FileTree, file: &str, words: &[&str]) -> bool {
+    // What cannot be read is no part of the change.
+    tree.read(file).is_ok_and(|text| {
+        let text = String::from_utf8_lossy(&text);
+        words.iter().any(|word| text.contains(word))
+    })
+}

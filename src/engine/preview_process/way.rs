@@ -1,0 +1,117 @@
+//! The way to a cluster, as the process of a preview is told it: where
+//! credentials lie and whom they are for, and no credentials.
+
+use std::path::PathBuf;
+
+use pleach_domain::repo::format::AllowList;
+use serde::{Deserialize, Serialize};
+
+use crate::engine::planning::agent;
+use crate::io::cluster::{Connection, KubeconfigSecret, OwnCluster};
+
+/// The way to the cluster of an environment, and the limits there.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Way {
+    /// Id of the cluster that is meant.
+    pub cluster: String,
+    /// The cluster that this runs in.
+    pub in_cluster: bool,
+    /// A kubeconfig, as its file.
+    pub kubeconfig: Option<PathBuf>,
+    /// A kubeconfig in a Secret.
+    pub secret: Option<SecretPlace>,
+    /// The user that is impersonated.
+    pub user: Option<String>,
+    /// What may be asked for; anything where left out.
+    pub allow: Option<AllowList>,
+}
+
+/// A Secret that holds a kubeconfig.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct SecretPlace {
+    /// The kubeconfig that leads to it; as kubectl finds one where left out.
+    pub own: Option<PathBuf>,
+    /// Its namespace.
+    pub namespace: String,
+    /// Its name.
+    pub name: String,
+    /// The key of its data.
+    pub key: String,
+}
+
+impl Way {
+    /// The way of a connection to a cluster.
+    pub fn of(connection: &Connection, cluster: &str, allow: Option<AllowList>) -> Self {
+        let secret = connection.secret.as_ref().map(|secret| SecretPlace {
+            own: secret.own.connection().kubeconfig.clone(),
+            namespace: secret.namespace.clone(),
+            name: secret.name.clone(),
+            key: secret.key.clone(),
+        });
+        Self {
+            cluster: cluster.to_owned(),
+            in_cluster: connection.in_cluster,
+            kubeconfig: connection.kubeconfig.clone(),
+            secret,
+            user: connection.user.clone(),
+            allow,
+        }
+    }
+
+    /// The connection that it stands for.
+    pub fn connection(&self) -> Connection {
+        let mut connection = Connection::new(agent(None));
+        connection.programs = false;
+        connection.in_cluster = self.in_cluster;
+        connection.kubeconfig.clone_from(&self.kubeconfig);
+        connection.user.clone_from(&self.user);
+        connection.secret = self.secret.as_ref().map(|secret| {
+            let mut own = Connection::new(agent(None));
+            own.kubeconfig.clone_from(&secret.own);
+            KubeconfigSecret {
+                own: OwnCluster::new(own),
+                namespace: secret.namespace.clone(),
+                name: secret.name.clone(),
+                key: secret.key.clone(),
+            }
+        });
+        connection
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_way_leads_where_its_connection_did() {
+        let mut own = Connection::new(agent(None));
+        own.kubeconfig = Some("/etc/own".into());
+        let mut connection = Connection::new(agent(None));
+        connection.programs = false;
+        connection.user = Some("system:serviceaccount:a:b".to_owned());
+        let plain = {
+            let mut plain = connection.clone();
+            plain.kubeconfig = Some("/etc/cluster".into());
+            plain
+        };
+        let way = Way::of(&plain, "c", None);
+        assert_eq!(way.connection(), plain);
+        connection.secret = Some(KubeconfigSecret {
+            own: OwnCluster::new(own.clone()),
+            namespace: "a".to_owned(),
+            name: "b".to_owned(),
+            key: "c".to_owned(),
+        });
+        let way = Way::of(&connection, "c", None);
+        let text = serde_json::to_string(&way).unwrap();
+        let read: Way = serde_json::from_str(&text).unwrap();
+        assert_eq!(read, way);
+        let led = read.connection();
+        assert_eq!(led.user, connection.user);
+        assert!(!led.programs && led.kubeconfig.is_none());
+        assert_eq!(*led.secret.unwrap().own.connection(), own);
+    }
+}
