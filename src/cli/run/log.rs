@@ -61,6 +61,7 @@ fn log(event: &LoopEvent) {
         LoopEvent::Unaffected {
             environment,
             revision,
+            ..
         } => tracing::debug!(%environment, %revision, "environment unaffected"),
         LoopEvent::Held {
             environment,
