@@ -1,7 +1,7 @@
 //! Disturbs pleach and looks what becomes of it: `make chaos`.
 //!
 //! Arguments: `--runs N` (seeds, from `--seed N` on), `--only storm`, `--only
-//! moves`, `--only replicas` or `--only kills`, `--kills N` (of each leg, instead of
+//! moves`, `--only replicas`, `--only loop` or `--only kills`, `--kills N` (of each leg, instead of
 //! all), `--jobs N` (control planes side by side), `--pleach FILE`.
 //!
 //! Each job is a process in a network of its own, with a control plane of its
@@ -18,7 +18,7 @@ use pleach::io::throwaway::isolate;
 use pleach_testkit::chaos::lane::{Lane, Report, Work};
 
 /// What there is to play.
-const PLAYS: [&str; 4] = ["storm", "moves", "replicas", "kills"];
+const PLAYS: [&str; 5] = ["storm", "moves", "replicas", "loop", "kills"];
 
 struct Arguments {
     pleach: PathBuf,
@@ -31,6 +31,7 @@ struct Arguments {
     )]
     kills: Option<Option<usize>>,
     replicas: bool,
+    follower: bool,
     jobs: usize,
     /// One of the jobs: this process is it.
     job: Option<usize>,
@@ -112,8 +113,9 @@ fn play(arguments: &Arguments, job: usize) -> anyhow::Result<ExitCode> {
         storms: share(arguments.storms),
         moves: share(arguments.moves),
         kills: arguments.kills,
-        // They last for minutes, and are the last job's.
+        // They last for minutes, and are the last job's and the first one's.
         replicas: (arguments.replicas && job + 1 == arguments.jobs).then_some(arguments.first),
+        follower: (arguments.follower && job == 0).then_some(arguments.first),
         of: (job, arguments.jobs),
     };
     let lane = Lane::new(&arguments.pleach, move |text: &str| {
@@ -169,6 +171,7 @@ fn arguments() -> anyhow::Result<Arguments> {
     let at_most = storms.max(moves);
     let kills = (wants("kills") && !is_about_seeds).then_some(kills);
     let replicas = wants("replicas") && !is_about_seeds;
+    let follower = wants("loop") && !is_about_seeds;
     // Most of the time is waiting.
     let usual = std::thread::available_parallelism().map_or(4, |cores| cores.get() * 2);
     let mut jobs = jobs.unwrap_or(usual);
@@ -182,6 +185,7 @@ fn arguments() -> anyhow::Result<Arguments> {
         moves,
         kills,
         replicas,
+        follower,
         jobs,
         job,
     })
