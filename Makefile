@@ -26,7 +26,7 @@ fmt: ## Format the code
 
 lint: ## Check format and lints
 	cargo fmt --all --check
-	cargo clippy --workspace --all-targets -- -D warnings
+	cargo clippy --workspace --all-targets --all-features -- -D warnings
 	cargo clippy --test upstream -- -D warnings
 
 unit: ## Run all tests that need no control plane

@@ -10,6 +10,8 @@ pub mod metrics;
 pub mod notifications;
 pub mod probes;
 pub mod signature;
+#[cfg(feature = "otlp")]
+pub mod traces;
 
 use std::net::SocketAddr;
 use std::pin::pin;

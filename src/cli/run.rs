@@ -216,10 +216,18 @@ pub(crate) async fn run(ui: &mut Ui, ctx: &Context, args: RunArgs) -> Result<Exi
     let mut telling = JoinSet::new();
     let notifier = Notifier::start(plan.told, &mut telling, &over)
         .map_err(|error| CliError::new(Kind::Failed, error))?;
+    let listeners = log::Listeners {
+        metrics: &metrics,
+        statuses,
+        notifier,
+        #[cfg(feature = "otlp")]
+        traces: crate::server::traces::Traces::from_environment()
+            .map_err(|error| CliError::new(Kind::Failed, error))?,
+    };
     let (ended, served, (), ()) = tokio::join!(
         looping,
         serving,
-        log::listen(heard, heard_syncs, &metrics, (statuses, notifier)),
+        listeners.listen(heard, heard_syncs),
         tellers.run()
     );
     // What was told last gets a little time.

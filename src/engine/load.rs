@@ -34,6 +34,15 @@ impl Loaded {
         !self.findings.iter().any(Finding::is_error)
     }
 
+    /// Whether the same is wanted at both revisions, object for object and line
+    /// for line.
+    pub fn wants_the_same(&self, other: &Self) -> bool {
+        self.environment == other.environment
+            && self.rendered == other.rendered
+            && self.others == other.others
+            && self.given_up == other.given_up
+    }
+
     /// What all releases render to, also those not asked for.
     pub fn all(&self) -> impl Iterator<Item = &Rendered> {
         self.rendered

@@ -288,6 +288,11 @@ impl Metrics {
                 self.held.get_or_create(&environment(name)).set(0);
                 self.begin(name, revision, releases.len());
             }
+            LoopEvent::Unaffected { took, .. } => {
+                if let Some(took) = took {
+                    self.took("render", *took);
+                }
+            }
             LoopEvent::Held {
                 environment: name, ..
             } => {
@@ -342,10 +347,7 @@ impl Metrics {
                 };
                 self.previews.get_or_create(&labels).inc();
             }
-            LoopEvent::Unconnected { .. }
-            | LoopEvent::Untold { .. }
-            | LoopEvent::News(_)
-            | LoopEvent::Unaffected { .. } => {}
+            LoopEvent::Unconnected { .. } | LoopEvent::Untold { .. } | LoopEvent::News(_) => {}
             LoopEvent::Looked {
                 release,
                 end,

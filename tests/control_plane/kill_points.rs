@@ -5,7 +5,9 @@
 
 use std::collections::BTreeMap;
 use std::path::Path;
+use std::time::Duration;
 
+use pleach_testkit::chaos::follower::{self, Terms};
 use pleach_testkit::chaos::kills::{Kills, Leg};
 use pleach_testkit::isolated;
 
@@ -28,4 +30,23 @@ async fn kills_all_over_the_example_change_nothing_about_its_end() {
     let happened = kills.round(&chains).await.unwrap().kills;
     // Most runs have a write left to be killed at.
     assert!(happened >= 20, "{happened}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_loop_that_is_killed_again_and_again_ends_where_the_last_push_wants_it() {
+    let name =
+        "kill_points::a_loop_that_is_killed_again_and_again_ends_where_the_last_push_wants_it";
+    if !isolated::inside(name).unwrap() {
+        return;
+    }
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let pleach = Path::new(env!("CARGO_BIN_EXE_pleach"));
+    let terms = Terms {
+        lasts: Duration::from_secs(20),
+        lives: Duration::from_secs(3),
+        commits: Duration::from_secs(2),
+        seed: 1,
+    };
+    let played = follower::play(pleach, root, terms).await.unwrap();
+    assert!(played.kills >= 4 && played.commits >= 5, "{played}");
 }

@@ -1,7 +1,8 @@
 //! The loop carries out what was approved, and nothing else.
 
 use crate::fleet::Fleet;
-use crate::loop_run::fleet;
+use crate::loop_run::{Loop, fleet};
+use crate::samples::{BUNDLE, config_map};
 
 const RELEASE: &str = "release.pleach.dev/loop-approved.web";
 
@@ -64,5 +65,20 @@ fn a_plan_is_carried_out_when_its_effects_are_approved() {
     approve(&fleet, &effects(&fleet));
     fleet.until_value("second");
     fleet.until_not("Stalled");
+
+    // So is its end, which is gone on with as soon as it is approved.
+    fleet.write("manifests/other/bundle.yaml", BUNDLE);
+    fleet.write("manifests/other/other.yaml", &config_map("other", "first"));
+    fleet.edit_environment("{name: web, bundle: web,", "{name: other, bundle: other,");
+    fleet.extend_environment("consent: [{action: uninstall, release: web}]\n");
+    fleet.push("the end");
+    running.pushed();
+    let said = fleet.until_condition("Stalled", "AwaitingApproval");
+    let (_, digest) = said.split_once("approval of ").unwrap();
+    let digest = digest.split_whitespace().next().unwrap();
+    assert_eq!(fleet.value().as_deref(), Some("second"));
+    approve(&fleet, digest.trim_end_matches(':'));
+    fleet.until("the end", |fleet| (!fleet.exists(&[RELEASE])).then_some(()));
+    assert_eq!(fleet.value(), None);
     running.stopped();
 }

@@ -26,4 +26,6 @@ mod records;
 mod render;
 mod signatures;
 mod ssh;
+#[cfg(feature = "otlp")]
+mod traces;
 mod yaml;

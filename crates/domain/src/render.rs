@@ -67,7 +67,7 @@ use scope::Kinds;
 use source::{Loaded, Loader, Written};
 
 /// What a release renders to.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Rendered {
     /// The release.
     pub release: ReleaseName,

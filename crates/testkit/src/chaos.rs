@@ -4,10 +4,11 @@
 //! [`storm`] plays generated bundles through faults of the connection, kills,
 //! and restarts of the control plane. [`moves`] lets generated products move to
 //! another namespace while a user writes. [`replicas`] kills one of two replicas of
-//! the loop every few seconds. Whatever happens on the way: a run says
+//! the loop every few seconds, [`follower`] the only loop of the example. Whatever happens on the way: a run says
 //! that it succeeded only if the cluster is as git wants it, the next
 //! undisturbed run gets there, and the one after it has nothing to do.
 
+pub mod follower;
 mod judge;
 pub mod kills;
 pub mod lane;

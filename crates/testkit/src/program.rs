@@ -1,6 +1,7 @@
 //! The `pleach` program as a user runs it, with its output kept.
 
 use std::fmt;
+use std::fs::File;
 use std::io::{Read as _, Seek as _};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -107,6 +108,16 @@ impl Program {
             file.read_to_string(text)?;
         }
         Ok(run)
+    }
+
+    /// Starts a command line that goes on until somebody ends it. What it says goes
+    /// to a file.
+    pub fn start(&self, args: &[&str], said: File) -> anyhow::Result<Child> {
+        let mut command = self.command(args)?;
+        command.stdout(Stdio::null()).stderr(said);
+        command
+            .spawn()
+            .with_context(|| format!("failed to start {}", self.executable.display()))
     }
 
     fn command(&self, args: &[&str]) -> anyhow::Result<Command> {

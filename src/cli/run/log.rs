@@ -10,26 +10,54 @@ use crate::engine::controller::{End, LoopEvent, Previewed};
 use crate::engine::sync::events::{EventKind, Outcome, SyncEvent};
 use crate::server::metrics::Metrics;
 use crate::server::notifications::Notifier;
+#[cfg(feature = "otlp")]
+use crate::server::traces::Traces;
 
-/// Listens until the loop has ended.
-pub(super) async fn listen(
-    mut events: UnboundedReceiver<LoopEvent>,
-    mut syncs: UnboundedReceiver<SyncEvent>,
-    metrics: &Metrics,
-    (mut statuses, notifier): (Statuses, Notifier),
-) {
-    loop {
-        tokio::select! {
-            Some(event) = events.recv() => {
-                metrics.count(&event);
-                statuses.hear(&event);
-                log(&event);
-                if let LoopEvent::News(news) = &event {
-                    notifier.tell(news);
+/// Who hears of what the loop does, beside the log.
+pub(super) struct Listeners<'a> {
+    pub(super) metrics: &'a Metrics,
+    pub(super) statuses: Statuses,
+    pub(super) notifier: Notifier,
+    #[cfg(feature = "otlp")]
+    pub(super) traces: Option<Traces>,
+}
+
+impl Listeners<'_> {
+    /// Listens until the loop has ended.
+    pub(super) async fn listen(
+        mut self,
+        mut events: UnboundedReceiver<LoopEvent>,
+        mut syncs: UnboundedReceiver<SyncEvent>,
+    ) {
+        loop {
+            tokio::select! {
+                Some(event) = events.recv() => self.hear(&event),
+                Some(event) = syncs.recv() => {
+                    #[cfg(feature = "otlp")]
+                    if let Some(traces) = &mut self.traces {
+                        traces.hear_sync(&event);
+                    }
+                    log_sync(&event);
                 }
+                else => break,
             }
-            Some(event) = syncs.recv() => log_sync(&event),
-            else => return,
+        }
+        #[cfg(feature = "otlp")]
+        if let Some(traces) = self.traces {
+            traces.end().await;
+        }
+    }
+
+    fn hear(&mut self, event: &LoopEvent) {
+        self.metrics.count(event);
+        self.statuses.hear(event);
+        #[cfg(feature = "otlp")]
+        if let Some(traces) = &mut self.traces {
+            traces.hear(event);
+        }
+        log(event);
+        if let LoopEvent::News(news) = event {
+            self.notifier.tell(news);
         }
     }
 }
@@ -63,6 +91,7 @@ fn log(event: &LoopEvent) {
         LoopEvent::Unaffected {
             environment,
             revision,
+            ..
         } => tracing::debug!(%environment, %revision, "environment unaffected"),
         LoopEvent::Held {
             environment,

@@ -23,21 +23,21 @@ use pleach_domain::object::{Digest, GroupKind, ObjectId, labels};
 use serde_json::Value;
 use tokio::sync::{Notify, mpsc};
 use tokio::task::JoinSet;
-use tokio::time::Instant;
+use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 
 use self::mailbox::Mailbox;
 use self::scopes::{Scope, Scopes};
 use super::environment::pass_on;
 use crate::engine::words;
-use crate::io::cluster::{
-    Class, Cluster, ClusterError, Connection, Depth, Followed, ResourcePath, Selector,
-};
+use crate::io::cluster::{Class, Cluster, ClusterError, Connection, Heard, ResourcePath, Selector};
 
 pub(super) use self::mailbox::Left;
 
 /// When a watch that was forbidden is tried again.
 const FORBIDDEN: Duration = Duration::from_mins(10);
+/// Changes within this time are looked at together.
+const GATHER: Duration = Duration::from_millis(50);
 
 /// The members on all connections; none where nobody wants watches.
 #[derive(Debug, Clone)]
@@ -95,8 +95,8 @@ pub(super) struct Subscription {
     ids: BTreeSet<ObjectId>,
 }
 
-/// Changes within a scope.
-type Changes = LocalBoxStream<'static, (Scope, Result<Followed, ClusterError>)>;
+/// Changes within a scope. With the rest of a list come the ids of its other parts.
+type Changes = LocalBoxStream<'static, (Scope, Result<Heard, ClusterError>, BTreeSet<ObjectId>)>;
 
 impl Watches {
     /// Watches, where they are wanted, and what [`follow_all`] needs.
@@ -192,8 +192,8 @@ impl Members {
                     () = stop.cancelled() => return,
                     () = self.0.changed.notified() => break,
                     () = until(retry) => break,
-                    Some((scope, change)) = changes.next(), if !changes.is_empty() => {
-                        if self.hear(&scope, change) {
+                    Some((scope, change, parts)) = changes.next(), if !changes.is_empty() => {
+                        if self.hear(&scope, change, &parts) {
                             scopes.close(scope, Instant::now() + FORBIDDEN);
                             break;
                         }
@@ -204,17 +204,27 @@ impl Members {
     }
 
     /// Tells the releases what was heard; true where nothing more will be.
-    fn hear(&self, scope: &Scope, change: Result<Followed, ClusterError>) -> bool {
+    fn hear(
+        &self,
+        scope: &Scope,
+        change: Result<Heard, ClusterError>,
+        parts: &BTreeSet<ObjectId>,
+    ) -> bool {
+        let tell = |value: &Value| {
+            let id = id_of(&scope.path, value);
+            self.tell(&id, Some(value));
+            id
+        };
         match change {
-            Ok(Followed::Applied(value)) => self.tell(&id_of(&scope.path, &value), Some(&value)),
+            Ok(Heard::Applied(value)) => drop(tell(&value)),
             // Gone, or without its label.
-            Ok(Followed::Deleted(value)) => self.tell(&id_of(&scope.path, &value), None),
-            Ok(Followed::Listed(values)) => {
+            Ok(Heard::Deleted(value)) => self.tell(&id_of(&scope.path, &value), None),
+            Ok(Heard::Part(values)) => values.iter().for_each(|value| drop(tell(value))),
+            Ok(Heard::Rest(values)) => {
                 let mut missing = self.within(scope);
+                missing.retain(|id| !parts.contains(id));
                 for value in &values {
-                    let id = id_of(&scope.path, value);
-                    missing.remove(&id);
-                    self.tell(&id, Some(value));
+                    missing.remove(&tell(value));
                 }
                 for id in missing {
                     self.tell(&id, None);
@@ -308,14 +318,18 @@ impl Subscription {
         self.mailbox.alert();
     }
 
-    /// Comes back when an object was found to be changed.
-    pub(super) async fn changed(&self) {
-        self.mailbox.changed().await;
-    }
-
-    /// The objects that were found to be changed.
-    pub(super) fn take(&self) -> BTreeSet<ObjectId> {
-        self.mailbox.take()
+    /// Waits until objects are found to be changed, at least until `calm_at`, and
+    /// gives them. What was changed back meanwhile is not among them.
+    pub(super) async fn changes(&self, calm_at: Instant) -> BTreeSet<ObjectId> {
+        loop {
+            self.mailbox.changed().await;
+            // Several changes at once are one.
+            sleep_until(calm_at.max(Instant::now() + GATHER)).await;
+            let changed = self.mailbox.take();
+            if !changed.is_empty() {
+                return changed;
+            }
+        }
     }
 }
 
@@ -366,11 +380,17 @@ fn follow(cluster: &Cluster, scope: Scope, ending: CancellationToken) -> Changes
         labels: Some(labels::PART_OF),
         ..Selector::default()
     };
-    let changes = cluster.follow(&scope.path, &selector, Depth::Metadata);
-    changes
-        .map(move |change| (scope.clone(), change))
-        .take_until(ending.cancelled_owned())
-        .boxed_local()
+    let changes = cluster.follow_in_parts(&scope.path, &selector);
+    let told = changes.scan(BTreeSet::new(), move |parts, change| {
+        let before = if let Ok(Heard::Part(values)) = &change {
+            parts.extend(values.iter().map(|value| id_of(&scope.path, value)));
+            BTreeSet::new()
+        } else {
+            std::mem::take(parts)
+        };
+        std::future::ready(Some((scope.clone(), change, before)))
+    });
+    told.take_until(ending.cancelled_owned()).boxed_local()
 }
 
 fn id_of(path: &ResourcePath, value: &Value) -> ObjectId {
@@ -383,7 +403,7 @@ fn id_of(path: &ResourcePath, value: &Value) -> ObjectId {
 
 async fn until(at: Option<Instant>) {
     match at {
-        Some(at) => tokio::time::sleep_until(at).await,
+        Some(at) => sleep_until(at).await,
         None => std::future::pending().await,
     }
 }
@@ -417,17 +437,39 @@ mod tests {
         json!({"metadata": {"namespace": "web", "name": name}})
     }
 
+    fn heard(members: &Members, namespace: Option<&str>, heard: Heard) {
+        members.hear(&scope(namespace), Ok(heard), &BTreeSet::new());
+    }
+
+    #[test]
+    fn what_no_part_of_a_list_has_is_a_change() {
+        let members = Members::default();
+        let mut subscription = members.subscribe("pleach/e.r".to_owned());
+        subscription.begin(["a", "b", "c"].map(id).into());
+        subscription.settle(None);
+        heard(&members, None, Heard::Part(vec![object("a")]));
+        assert!(subscription.mailbox.take().is_empty());
+        subscription.alert();
+        let rest = Ok(Heard::Rest(Vec::new()));
+        members.hear(&scope(None), rest, &BTreeSet::from([id("a")]));
+        let missing = BTreeSet::from([id("b"), id("c")]);
+        assert_eq!(subscription.mailbox.take(), missing);
+    }
+
     #[test]
     fn what_a_new_list_does_not_have_is_a_change() {
         let members = Members::default();
         let subscription = subscribed(&members, &["a", "b"]);
         subscription.watch([scope(None).path].into_iter());
         // A watch broke, and began with a list.
-        members.hear(&scope(None), Ok(Followed::Listed(Vec::new())));
-        assert_eq!(subscription.take(), BTreeSet::from([id("a"), id("b")]));
+        heard(&members, None, Heard::Rest(Vec::new()));
+        assert_eq!(
+            subscription.mailbox.take(),
+            BTreeSet::from([id("a"), id("b")])
+        );
         // A list of another namespace says nothing of it.
-        members.hear(&scope(Some("other")), Ok(Followed::Listed(Vec::new())));
-        assert!(subscription.take().is_empty());
+        heard(&members, Some("other"), Heard::Rest(Vec::new()));
+        assert!(subscription.mailbox.take().is_empty());
     }
 
     #[test]
@@ -435,11 +477,10 @@ mod tests {
         let members = Members::default();
         let first = subscribed(&members, &["a"]);
         let second = subscribed(&members, &["b"]);
-        let all = scope(None);
-        members.hear(&all, Ok(Followed::Deleted(object("b"))));
-        members.hear(&all, Ok(Followed::Applied(object("c"))));
-        assert!(first.take().is_empty());
-        assert_eq!(second.take(), BTreeSet::from([id("b")]));
+        heard(&members, None, Heard::Deleted(object("b")));
+        heard(&members, None, Heard::Applied(object("c")));
+        assert!(first.mailbox.take().is_empty());
+        assert_eq!(second.mailbox.take(), BTreeSet::from([id("b")]));
         drop(second);
         // Nothing is kept of what nobody has.
         assert_eq!(members.lock().listeners.len(), 1);
@@ -452,11 +493,31 @@ mod tests {
         let members = Members::default();
         let mut subscription = subscribed(&members, &["a"]);
         subscription.begin(BTreeSet::from([id("a")]));
-        members.hear(&scope(None), Ok(Followed::Deleted(object("a"))));
-        assert!(subscription.take().is_empty());
+        heard(&members, None, Heard::Deleted(object("a")));
+        assert!(subscription.mailbox.take().is_empty());
         subscription.settle(None);
-        subscription.changed().await;
-        assert_eq!(subscription.take(), BTreeSet::from([id("a")]));
+        let changed = subscription.changes(Instant::now()).await;
+        assert_eq!(changed, BTreeSet::from([id("a")]));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_is_changed_back_at_once_wakes_nobody() {
+        let members = Members::default();
+        let subscription = subscribed(&members, &["a"]);
+        let change = || heard(&members, None, Heard::Deleted(object("a")));
+        let begun = Instant::now();
+        let later = Duration::from_secs(10);
+        change();
+        let others = async {
+            tokio::time::sleep(GATHER / 2).await;
+            // As it was left again.
+            subscription.mailbox.take();
+            tokio::time::sleep(later).await;
+            change();
+        };
+        let (changed, ()) = tokio::join!(subscription.changes(begun), others);
+        assert_eq!(changed, BTreeSet::from([id("a")]));
+        assert!(begun.elapsed() > later, "{:?}", begun.elapsed());
     }
 
     #[test]

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use jiff::Timestamp;
 use pleach_domain::inventory::{Condition, ConditionKind, ReleaseSummary};
-use tokio::sync::watch;
+use tokio::sync::{Notify, watch};
 use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 
@@ -31,12 +31,19 @@ pub(super) struct Last {
 /// The task that ends releases of an environment.
 pub(super) struct Ends {
     wanted: watch::Receiver<Last>,
+    /// Somebody asks for something of a release that left git: approves its end,
+    /// or lets it go on.
+    asked: Arc<Notify>,
     shared: Shared,
 }
 
 impl Ends {
-    pub(super) fn new(wanted: watch::Receiver<Last>, shared: Shared) -> Self {
-        Self { wanted, shared }
+    pub(super) fn new(wanted: watch::Receiver<Last>, asked: Arc<Notify>, shared: Shared) -> Self {
+        Self {
+            wanted,
+            asked,
+            shared,
+        }
     }
 
     /// Runs until the loop ends, or the environment is not synced any more.
@@ -59,6 +66,7 @@ impl Ends {
                 changed = self.wanted.changed() => if changed.is_err() {
                     return;
                 },
+                () = self.asked.notified() => {}
                 () = sleep(pause) => {}
             }
         }

@@ -102,6 +102,9 @@ pub(super) struct Environment {
     connected: Option<Connected>,
     releases: BTreeMap<String, Running>,
     ends: Option<watch::Sender<Last>>,
+    /// Somebody asks for something of a release that has no task: one that left
+    /// git may end now.
+    end_asked: Arc<Notify>,
     tasks: JoinSet<()>,
     /// Names of releases that were brought to a commit.
     reached: (
@@ -131,6 +134,7 @@ impl Environment {
             connected: None,
             releases: BTreeMap::new(),
             ends: None,
+            end_asked: Arc::default(),
             tasks: JoinSet::new(),
             reached: mpsc::unbounded_channel(),
             told: None,
@@ -244,8 +248,10 @@ impl Environment {
             let is_asked = known.suspend != now.orders.suspend
                 || known.approved != now.orders.approved
                 || (now.orders.sync.is_some() && known.sync != now.orders.sync);
-            if is_asked && let Some(running) = self.releases.get(&name.release) {
-                running.wake.notify_one();
+            if is_asked {
+                let running = self.releases.get(&name.release);
+                let wake = running.map_or(&self.end_asked, |running| &running.wake);
+                wake.notify_one();
             }
         }
         for name in moved {
@@ -298,10 +304,7 @@ impl Environment {
         self.tried = Some(commit.clone());
         let read = match read {
             Ok(None) => {
-                self.shared.listener.tell(LoopEvent::Unaffected {
-                    environment: self.key.environment.clone(),
-                    revision: commit.clone(),
-                });
+                self.unaffected(commit, None);
                 return;
             }
             Ok(Some((read, inputs))) => {
@@ -314,6 +317,10 @@ impl Environment {
             }
         };
         match read {
+            // Read from other files, or in other words: nobody is woken.
+            Ok(Ok(loaded)) if self.is_wanted_already(&loaded) => {
+                self.unaffected(commit, Some(started.elapsed()));
+            }
             Ok(Ok(loaded)) => {
                 let releases = loaded.names().into_iter().map(str::to_owned);
                 self.shared.listener.tell(LoopEvent::Loaded {
@@ -339,6 +346,22 @@ impl Environment {
                 self.held(assigned, Hold::new("Internal", message), Some(commit));
             }
         }
+    }
+
+    /// Whether the same is kept already as a commit wants.
+    fn is_wanted_already(&self, loaded: &Loaded) -> bool {
+        let known = self.loaded.as_ref();
+        self.hold.is_none() && known.is_some_and(|known| known.wants_the_same(loaded))
+    }
+
+    /// Notes that a commit changes nothing; `took` is how long it took to read it,
+    /// where that was necessary to know.
+    fn unaffected(&self, commit: &str, took: Option<Duration>) {
+        self.shared.listener.tell(LoopEvent::Unaffected {
+            environment: self.key.environment.clone(),
+            revision: commit.to_owned(),
+            took,
+        });
     }
 
     /// Notes why nothing newer is synced; `commit` where that is the reason.
@@ -449,7 +472,8 @@ impl Environment {
                 });
             } else {
                 let (sender, receiver) = watch::channel(last);
-                let ends = Ends::new(receiver, self.shared.clone());
+                let asked = Arc::clone(&self.end_asked);
+                let ends = Ends::new(receiver, asked, self.shared.clone());
                 self.tasks.spawn_local(ends.run());
                 self.ends = Some(sender);
             }

@@ -60,6 +60,9 @@ pub enum LoopEvent {
         environment: String,
         /// The commit.
         revision: String,
+        /// How long it took to read it; none where nothing that the environment was
+        /// read from is another.
+        took: Option<Duration>,
     },
     /// Nothing newer of an environment is synced until somebody does something.
     Held {

@@ -32,9 +32,12 @@ fn answers(tree: &GitTree, record: &Record) -> Digest {
     let files = record.read.iter().map(|file| (file, tree.content(file)));
     let folders = record.listed.iter();
     let folders = folders.map(|folder| (folder, tree.list(folder).ok()));
+    let names = record.named.iter();
+    let names = names.map(|(folder, name)| (folder, name, tree.kind(folder, name)));
     let said: Vec<String> = files
         .map(|answer| format!("{answer:?}"))
         .chain(folders.map(|answer| format!("{answer:?}")))
+        .chain(names.map(|answer| format!("{answer:?}")))
         .collect();
     Digest::of(said.join("\n").as_bytes())
 }

@@ -10,7 +10,7 @@ use pleach_domain::inventory::{Condition, ConditionKind, Orders};
 use pleach_domain::object::ObjectId;
 use pleach_domain::repo::format::Drift;
 use tokio::sync::{Notify, mpsc, watch};
-use tokio::time::{Instant, sleep, sleep_until};
+use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 
 use super::drift::{Left, Subscription};
@@ -28,8 +28,6 @@ use crate::io::cluster::ResourcePath;
 const VERIFY: Duration = Duration::from_hours(24);
 /// Findings by which a record is somebody else's, or on another cluster.
 const NOT_OURS: [&str; 3] = ["wrong-cluster", "other-repository", "other-tooling"];
-/// Changes within this time are looked at together.
-const GATHER: Duration = Duration::from_millis(50);
 /// Pause after a change that needed nothing to be done; doubles with every
 /// further one.
 const CALM: Duration = Duration::from_secs(1);
@@ -149,12 +147,7 @@ impl Release {
             let awaited = looked.awaited.unwrap_or_default();
             let hearing = async {
                 match &self.subscription {
-                    Some(subscription) if is_kept => {
-                        subscription.changed().await;
-                        // Several changes at once are one.
-                        sleep_until(calm_at.max(Instant::now() + GATHER)).await;
-                        subscription.take()
-                    }
+                    Some(subscription) if is_kept => subscription.changes(calm_at).await,
                     _ => std::future::pending().await,
                 }
             };

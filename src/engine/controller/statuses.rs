@@ -100,6 +100,7 @@ impl Statuses {
             LoopEvent::Unaffected {
                 environment,
                 revision,
+                ..
             } => {
                 if let Some(known) = self.environments.get_mut(environment) {
                     known.commit.clone_from(revision);
@@ -509,6 +510,7 @@ mod tests {
         let unaffected = LoopEvent::Unaffected {
             environment: "staging".to_owned(),
             revision: "b".to_owned(),
+            took: None,
         };
         let news = check(&[
             loaded("a", &["web"]),

@@ -53,6 +53,20 @@ pub enum WatchEvent {
     Expired,
 }
 
+/// One message of a watch that never ends and whose lists come in parts, so that a
+/// large one is never in memory as a whole.
+#[derive(Clone, PartialEq)]
+pub enum Heard {
+    /// Some of what is there; more comes. An error takes it back.
+    Part(Vec<Value>),
+    /// The rest of it; what was known before and is in none of the parts, is gone.
+    Rest(Vec<Value>),
+    /// An object is there, or has changed.
+    Applied(Value),
+    /// An object is gone, or no longer selected.
+    Deleted(Value),
+}
+
 /// One message of a watch that never ends.
 #[derive(Clone, PartialEq)]
 pub enum Followed {
@@ -71,6 +85,18 @@ impl fmt::Debug for WatchEvent {
             Self::Deleted(value) => write!(f, "Deleted({})", brief(value)),
             Self::Bookmark { resource_version } => write!(f, "Bookmark({resource_version})"),
             Self::Expired => f.write_str("Expired"),
+        }
+    }
+}
+
+impl fmt::Debug for Heard {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Part(values) | Self::Rest(values) => {
+                f.debug_list().entries(values.iter().map(brief)).finish()
+            }
+            Self::Applied(value) => write!(f, "Applied({})", brief(value)),
+            Self::Deleted(value) => write!(f, "Deleted({})", brief(value)),
         }
     }
 }
@@ -118,18 +144,37 @@ impl Cluster {
         selector: &Selector<'_>,
         depth: Depth,
     ) -> impl Stream<Item = Result<Followed, ClusterError>> + Send + use<> {
-        let follow = Follow {
-            watch: Watch::new(
-                self.clone().with_retry(super::Retry::never()),
-                path,
-                selector,
-                "",
-                depth,
-            ),
-            listed: false,
-            failures: 0,
-            asked: None,
-        };
+        let follow = Follow::new(self, path, selector, depth);
+        stream::unfold((follow, Vec::new()), |(mut follow, mut listed)| async {
+            let item = loop {
+                break Ok(match follow.next().await {
+                    Ok(Heard::Part(part)) => {
+                        listed.extend(part);
+                        continue;
+                    }
+                    Ok(Heard::Rest(rest)) => {
+                        listed.extend(rest);
+                        Followed::Listed(std::mem::take(&mut listed))
+                    }
+                    Ok(Heard::Applied(value)) => Followed::Applied(value),
+                    Ok(Heard::Deleted(value)) => Followed::Deleted(value),
+                    Err(error) => {
+                        listed.clear();
+                        break Err(error);
+                    }
+                });
+            };
+            Some((item, (follow, listed)))
+        })
+    }
+
+    /// The same of metadata, with lists in parts.
+    pub fn follow_in_parts(
+        &self,
+        path: &ResourcePath,
+        selector: &Selector<'_>,
+    ) -> impl Stream<Item = Result<Heard, ClusterError>> + Send + use<> {
+        let follow = Follow::new(self, path, selector, Depth::Metadata);
         stream::unfold(follow, |mut follow| async {
             let item = follow.next().await;
             Some((item, follow))
@@ -327,15 +372,29 @@ impl From<ApiError> for Failure {
 struct Follow {
     watch: Watch,
     listed: bool,
+    /// What asks for the next part of a list that was begun.
+    token: Option<String>,
     failures: u32,
     /// How long the server asks to wait after the last failure.
     asked: Option<Duration>,
 }
 
 impl Follow {
-    async fn next(&mut self) -> Result<Followed, ClusterError> {
+    fn new(cluster: &Cluster, path: &ResourcePath, selector: &Selector<'_>, depth: Depth) -> Self {
+        let cluster = cluster.clone().with_retry(super::Retry::never());
+        Self {
+            watch: Watch::new(cluster, path, selector, "", depth),
+            listed: false,
+            token: None,
+            failures: 0,
+            asked: None,
+        }
+    }
+
+    async fn next(&mut self) -> Result<Heard, ClusterError> {
         loop {
-            if self.failures > 0 {
+            // Not between the parts of a list.
+            if self.failures > 0 && self.token.is_none() {
                 tokio::time::sleep(pause(self.failures, self.asked)).await;
             }
             if !self.listed {
@@ -345,8 +404,8 @@ impl Follow {
                 Ok(event) => {
                     self.failures = 0;
                     match event {
-                        Some(WatchEvent::Applied(value)) => return Ok(Followed::Applied(value)),
-                        Some(WatchEvent::Deleted(value)) => return Ok(Followed::Deleted(value)),
+                        Some(WatchEvent::Applied(value)) => return Ok(Heard::Applied(value)),
+                        Some(WatchEvent::Deleted(value)) => return Ok(Heard::Deleted(value)),
                         Some(WatchEvent::Bookmark { .. }) | None => {}
                         Some(WatchEvent::Expired) => self.listed = false,
                     }
@@ -361,23 +420,31 @@ impl Follow {
         }
     }
 
-    async fn list(&mut self) -> Result<Followed, ClusterError> {
+    /// The next part of what is there. After an error it begins anew.
+    async fn list(&mut self) -> Result<Heard, ClusterError> {
+        let token = self.token.take();
         let watch = &mut self.watch;
+        let (path, selector) = (&watch.path, &watch.selector());
         let listed = match watch.depth {
-            Depth::Full => watch.cluster.list(&watch.path, &watch.selector()).await,
+            Depth::Full => {
+                let listed = watch.cluster.list(path, selector).await;
+                listed.map(|list| (list, None))
+            }
             Depth::Metadata => {
-                watch
-                    .cluster
-                    .list_partial(&watch.path, &watch.selector())
-                    .await
+                let page = watch.cluster.partial_page(path, selector, token.as_deref());
+                page.await
             }
         };
         match listed {
-            Ok(list) => {
+            Ok((list, None)) => {
                 self.listed = true;
                 self.failures = 0;
                 watch.resource_version = list.resource_version;
-                Ok(Followed::Listed(list.items))
+                Ok(Heard::Rest(list.items))
+            }
+            Ok((list, next)) => {
+                self.token = next;
+                Ok(Heard::Part(list.items))
             }
             Err(error) => Err(self.failed(error)),
         }

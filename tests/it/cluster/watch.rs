@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use futures::{StreamExt as _, pin_mut};
-use pleach::io::cluster::{Class, Depth, Followed, Selector, WatchEvent};
+use pleach::io::cluster::{Class, Depth, Followed, Heard, Selector, WatchEvent};
 use serde_json::{Value, json};
 
 use super::scripted::{Answer, Scripted, Seen, config_maps};
@@ -25,14 +25,17 @@ fn expired() -> String {
 }
 
 fn list(version: &str, names: &[&str]) -> Answer {
+    part(version, names, "")
+}
+
+/// One page of a list; the token asks for the next one.
+fn part(version: &str, names: &[&str], token: &str) -> Answer {
     let items: Vec<Value> = names
         .iter()
         .map(|name| json!({"metadata": {"name": name, "resourceVersion": version}}))
         .collect();
-    Answer::ok(
-        json!({"kind": "ConfigMapList", "metadata": {"resourceVersion": version},
-        "items": items}),
-    )
+    Answer::ok(json!({"kind": "ConfigMapList",
+        "metadata": {"resourceVersion": version, "continue": token}, "items": items}))
 }
 
 #[tokio::test]
@@ -196,4 +199,49 @@ async fn following_goes_on_after_errors() {
         next().await.unwrap(),
         Followed::Listed(vec![config_map("b", "6")])
     );
+}
+
+#[tokio::test]
+async fn large_lists_of_metadata_come_in_parts() {
+    let server = Scripted::start(|seen: &Seen| match seen.before {
+        0 => part("5", &["a"], "more"),
+        1 => part("5", &["b"], "most"),
+        // What was begun is no longer kept: it begins anew.
+        2 => Answer::status(410, "Expired", "the provided continue parameter is too old"),
+        3 => part("7", &["a"], "more"),
+        4 => list("7", &["c"]),
+        _ => Answer::Open(vec![event("DELETED", "c", "8")]),
+    })
+    .await;
+    let cluster = server.cluster().await;
+    let stream = cluster.follow_in_parts(&config_maps(), &Selector::default());
+    pin_mut!(stream);
+    let mut next = async || stream.next().await.unwrap();
+    assert_eq!(
+        next().await.unwrap(),
+        Heard::Part(vec![config_map("a", "5")])
+    );
+    assert_eq!(
+        next().await.unwrap(),
+        Heard::Part(vec![config_map("b", "5")])
+    );
+    assert!(next().await.is_err());
+    assert_eq!(
+        next().await.unwrap(),
+        Heard::Part(vec![config_map("a", "7")])
+    );
+    assert_eq!(
+        next().await.unwrap(),
+        Heard::Rest(vec![config_map("c", "7")])
+    );
+    assert_eq!(next().await.unwrap(), Heard::Deleted(config_map("c", "8")));
+    let queries: Vec<String> = server
+        .seen()
+        .iter()
+        .map(|seen| seen.query.clone())
+        .collect();
+    let continues = |query: &String| query.contains("continue=");
+    let continued: Vec<bool> = queries.iter().map(continues).collect();
+    assert_eq!(continued, [false, true, true, false, true, false]);
+    assert!(queries[5].contains("resourceVersion=7&"), "{queries:?}");
 }

@@ -76,8 +76,9 @@ pub(super) fn find(
         return None;
     }
     let folder = format!("{FOLDER}/{name}");
-    let known = bundles(tree);
-    if !known.iter().any(|known| known == name) {
+    // Which other bundles there are matters only to the message.
+    if tree.kind(FOLDER, name) != Some(TreeKind::Folder) {
+        let known = bundles(tree);
         let mut finding = error(format!("there is no bundle `{name}`: no folder {folder}"));
         let entries = tree.list(FOLDER).unwrap_or_default();
         let is_elsewhere = entries.iter().any(|entry| {

@@ -37,7 +37,6 @@ pub fn environments(tree: &dyn FileTree) -> Vec<String> {
 
 /// Reads an environment with all that it extends.
 pub(super) fn read(tree: &dyn FileTree, name: &str, findings: &mut Vec<Finding>) -> Option<Merged> {
-    let known = environments(tree);
     if name.starts_with('_') {
         findings.push(Finding::error(
             Kind::Repository,
@@ -46,11 +45,13 @@ pub(super) fn read(tree: &dyn FileTree, name: &str, findings: &mut Vec<Finding>)
         ));
         return None;
     }
-    if !known.iter().any(|known| known == name) {
-        findings.push(unknown(tree, name, &known));
+    // Which other environments there are matters only to the message.
+    let file = format!("{name}.yaml");
+    if file.starts_with('.') || tree.kind(FOLDER, &file).is_none() {
+        findings.push(unknown(tree, name, &environments(tree)));
         return None;
     }
-    let chain = chain(tree, &format!("{name}.yaml"), findings)?;
+    let chain = chain(tree, &file, findings)?;
     let before = findings.len();
     for file in &chain {
         // Each file on its own, so that an error names the file it is in.

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 
 use bytes::Bytes;
 
-use super::{FileTree, TreeEntry, TreeError};
+use super::{FileTree, TreeEntry, TreeError, TreeKind};
 
 /// A tree that remembers what was asked of it, also in vain: a change of
 /// anything else cannot change what was made from the answers.
@@ -21,6 +21,8 @@ pub struct Record {
     pub read: BTreeSet<String>,
     /// Folders that were listed.
     pub listed: BTreeSet<String>,
+    /// Folders and names in them of which only was asked what they stand for.
+    pub named: BTreeSet<(String, String)>,
 }
 
 impl<'a> RecordingTree<'a> {
@@ -47,5 +49,11 @@ impl FileTree for RecordingTree<'_> {
     fn read(&self, file: &str) -> Result<Bytes, TreeError> {
         self.record.borrow_mut().read.insert(file.to_owned());
         self.tree.read(file)
+    }
+
+    fn kind(&self, folder: &str, name: &str) -> Option<TreeKind> {
+        let asked = (folder.to_owned(), name.to_owned());
+        self.record.borrow_mut().named.insert(asked);
+        self.tree.kind(folder, name)
     }
 }

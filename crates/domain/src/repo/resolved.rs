@@ -18,7 +18,7 @@ use crate::object::{Origin, SecretField};
 use crate::values::Values;
 
 /// An environment file merged with what it extends, and its releases.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct ResolvedEnvironment {
     /// Id of the repository.
     pub repository: String,

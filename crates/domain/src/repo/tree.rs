@@ -55,6 +55,14 @@ pub trait FileTree {
     fn list(&self, folder: &str) -> Result<Vec<TreeEntry>, TreeError>;
     /// The content of a file.
     fn read(&self, file: &str) -> Result<Bytes, TreeError>;
+    /// What a name in a folder stands for; none where it is not there, or the
+    /// folder cannot be listed. Asks about this one name: what else lies beside it
+    /// does not matter to who asks so.
+    fn kind(&self, folder: &str, name: &str) -> Option<TreeKind> {
+        let entries = self.list(folder).ok()?;
+        let found = entries.into_iter().find(|entry| entry.name == name)?;
+        Some(found.kind)
+    }
 }
 
 /// Files in memory.

@@ -1,9 +1,9 @@
 //! Disturbs pleach and looks what becomes of it: `make chaos`.
 //!
 //! Arguments: `--runs N` (seeds, from `--seed N` on), `--only storm`, `--only
-//! moves`, `--only replicas` or `--only kills`, `--kills N` (of each leg, instead of
-//! all; `--seed` and `--runs` choose among their rounds), `--jobs N` (control planes
-//! side by side), `--pleach FILE`.
+//! moves`, `--only replicas`, `--only loop` or `--only kills`, `--kills N` (of each
+//! leg, instead of all; `--seed` and `--runs` choose among their rounds), `--jobs N`
+//! (control planes side by side), `--pleach FILE`.
 //!
 //! Each job is a process in a network of its own, with a control plane of its
 //! own: seeds never meet, so that one alone does what it did among others. What
@@ -20,7 +20,7 @@ use pleach::io::throwaway::isolate;
 use pleach_testkit::chaos::lane::{Lane, Report, Work};
 
 /// What there is to play.
-const PLAYS: [&str; 4] = ["storm", "moves", "replicas", "kills"];
+const PLAYS: [&str; 5] = ["storm", "moves", "replicas", "loop", "kills"];
 
 struct Arguments {
     pleach: PathBuf,
@@ -35,6 +35,7 @@ struct Arguments {
     /// Rounds of kills, from 0.
     rounds: Range<usize>,
     replicas: bool,
+    follower: bool,
     jobs: usize,
     /// One of the jobs: this process is it.
     job: Option<usize>,
@@ -117,8 +118,9 @@ fn play(arguments: &Arguments, job: usize) -> anyhow::Result<ExitCode> {
         moves: share(arguments.moves),
         kills: arguments.kills,
         rounds: arguments.rounds.clone(),
-        // They last for minutes, and are the last job's.
+        // They last for minutes, and are the last job's and the first one's.
         replicas: (arguments.replicas && job + 1 == arguments.jobs).then_some(arguments.first),
+        follower: (arguments.follower && job == 0).then_some(arguments.first),
         of: (job, arguments.jobs),
     };
     let lane = Lane::new(&arguments.pleach, move |text: &str| {
@@ -182,6 +184,7 @@ fn arguments() -> anyhow::Result<Arguments> {
         0..usize::MAX
     };
     let replicas = wants("replicas") && !is_about_seeds;
+    let follower = wants("loop") && !is_about_seeds;
     // Most of the time is waiting.
     let usual = std::thread::available_parallelism().map_or(4, |cores| cores.get() * 2);
     let mut jobs = jobs.unwrap_or(usual);
@@ -196,6 +199,7 @@ fn arguments() -> anyhow::Result<Arguments> {
         kills,
         rounds,
         replicas,
+        follower,
         jobs,
         job,
     })

@@ -25,8 +25,8 @@ use crate::world::Product;
 const ENVIRONMENT: &str = "environments/demo.yaml";
 const TARGET: &str = "demo/kubevirt";
 const LEASE: &str = "/apis/coordination.k8s.io/v1/namespaces/pleach-system/leases/demo.kubevirt";
-const OLD: &str = "v0.11.0";
-const NEW: &str = "v0.12.0";
+pub(super) const OLD: &str = "v0.11.0";
+pub(super) const NEW: &str = "v0.12.0";
 const MOMENTS: [Moment; 3] = [
     Moment::BeforeForwarding,
     Moment::AfterForwarding,
@@ -349,7 +349,7 @@ fn is_over(leg: Leg, run: &Run) -> bool {
 }
 
 /// What was written; none for pleach's own records.
-fn address(event: &Event) -> Option<String> {
+pub(super) fn address(event: &Event) -> Option<String> {
     let object = event.object_ref.as_ref()?;
     let is_record = object.namespace == "pleach-system" || object.api_group == "pleach.dev";
     let (group, plural) = (&object.api_group, &object.resource);
@@ -357,23 +357,23 @@ fn address(event: &Event) -> Option<String> {
 }
 
 /// No overlay, gate, Lease or other object stays that is there for a while.
-fn nothing_temporary(dump: &Dump) -> anyhow::Result<()> {
+pub(super) fn nothing_temporary(dump: &Dump) -> anyhow::Result<()> {
     let left: Vec<&str> = dump
         .ids()
         .filter(|id| {
             id.starts_with("Lease.")
                 || id.starts_with("ConfigMap/pleach-system/")
-                || id.contains("AdmissionPolicy") && id.contains("/demo.kubevirt.")
+                || id.contains("AdmissionPolicy") && id.contains("/demo.")
         })
         // What was planned last is kept for `status --audit`, as long as the release.
-        .filter(|id| !id.ends_with("/kube-root-ca.crt") && !id.ends_with("/demo.kubevirt.plan"))
+        .filter(|id| !id.ends_with("/kube-root-ca.crt") && !id.ends_with(".plan"))
         .collect();
     ensure!(left.is_empty(), "left: {left:?}");
     Ok(())
 }
 
 /// The consents to lose what is protected, for the end of the release.
-fn consents() -> String {
+pub(super) fn consents() -> String {
     let kinds = [
         "virtualmachineinstances",
         "virtualmachineinstancereplicasets",
@@ -394,7 +394,7 @@ fn consents() -> String {
 }
 
 /// Objects of nobody, beside those of the release and named like them.
-async fn bystanders(client: &Client) -> anyhow::Result<()> {
+pub(super) async fn bystanders(client: &Client) -> anyhow::Result<()> {
     let objects = [
         (
             "/api/v1/namespaces",

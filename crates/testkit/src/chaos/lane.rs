@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 
+use super::follower;
 use super::kills::{Kills, Leg};
 use super::moves::{Moved, Moves};
 use super::replicas;
@@ -36,6 +37,8 @@ pub struct Work {
     pub rounds: Range<usize>,
     /// Seed of the replicas of the loop that are killed, if they are.
     pub replicas: Option<u64>,
+    /// Seed of the loop that is killed while it follows the example, if it is.
+    pub follower: Option<u64>,
     /// Which of how many processes share the points.
     pub of: (usize, usize),
 }
@@ -53,6 +56,8 @@ pub struct Report {
     pub kills: usize,
     /// How the replicas of the loop went, in words.
     pub replicas: Vec<String>,
+    /// How the loop went that followed the example, in words.
+    pub followers: Vec<String>,
     /// What failed, with what plays it again.
     pub failures: Vec<String>,
 }
@@ -67,6 +72,7 @@ impl Report {
         self.writes.extend(other.writes);
         self.kills += other.kills;
         self.replicas.extend(other.replicas);
+        self.followers.extend(other.followers);
         self.failures.extend(other.failures);
     }
 }
@@ -95,6 +101,9 @@ impl fmt::Display for Report {
         }
         for replicas in &self.replicas {
             writeln!(out, "two replicas: {replicas}")?;
+        }
+        for follower in &self.followers {
+            writeln!(out, "one loop: {follower}")?;
         }
         write!(out, "{} failed", self.failures.len())
     }
@@ -126,6 +135,9 @@ impl<S: Fn(&str)> Lane<S> {
         }
         if let Some(seed) = work.replicas {
             self.replicas(seed, &mut report).await;
+        }
+        if let Some(seed) = work.follower {
+            self.follower(seed, &mut report).await;
         }
         if let Some(count) = work.kills {
             self.kills(count, work, &mut report).await;
@@ -203,6 +215,23 @@ impl<S: Fn(&str)> Lane<S> {
         }
     }
 
+    /// Kills the loop that follows the example every few seconds, for five minutes.
+    async fn follower(&self, seed: u64, report: &mut Report) {
+        let terms = follower::Terms {
+            lasts: Duration::from_mins(5),
+            lives: Duration::from_secs(4),
+            commits: Duration::from_secs(3),
+            seed,
+        };
+        match follower::play(&self.pleach, &root(), terms).await {
+            Ok(played) => {
+                (self.say)(&format!("one loop: {played}"));
+                report.followers.push(played.to_string());
+            }
+            Err(error) => self.failed(report, "loop", seed, &error),
+        }
+    }
+
     fn failed(&self, report: &mut Report, what: &str, seed: u64, error: &anyhow::Error) {
         let text = format!(
             "{what} {seed}: {error:#}\nagain: make chaos CHAOS=\"--only {what} --seed {seed}\""
@@ -215,12 +244,11 @@ impl<S: Fn(&str)> Lane<S> {
     /// points.
     async fn kills(&self, count: Option<usize>, work: &Work, report: &mut Report) {
         let (job, jobs) = work.of;
-        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
         let mut kills = None;
         let mut number = work.rounds.start + job;
         while number < work.rounds.end {
             if kills.is_none() {
-                match Kills::start(&self.pleach, &root).await {
+                match Kills::start(&self.pleach, &root()).await {
                     Ok(started) => kills = Some(started),
                     Err(error) => {
                         let text = format!("kills, undisturbed: {error:#}");
@@ -269,6 +297,11 @@ impl<S: Fn(&str)> Lane<S> {
             number += jobs;
         }
     }
+}
+
+/// The project, which is the example.
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
 
 fn seconds(time: Duration) -> String {

@@ -220,25 +220,30 @@ impl Cluster {
         }
     }
 
-    /// Lists objects without their bodies, in their own kind.
-    pub(in crate::io::cluster) async fn list_partial(
+    /// One page of objects without their bodies, in their own kind, and what asks
+    /// for the next one. A list that expires on the way is an error.
+    pub(in crate::io::cluster) async fn partial_page(
         &self,
         path: &ResourcePath,
         selector: &Selector<'_>,
-    ) -> Result<List, ClusterError> {
+        token: Option<&str>,
+    ) -> Result<(List, Option<String>), ClusterError> {
         let mut items = Vec::new();
         let read = |item: Partial| {
             let mut object = Map::new();
             object.insert("metadata".to_owned(), item.metadata);
             with_type(object, path)
         };
-        let resource_version = self
-            .pages(path, selector, METADATA_LIST, &mut items, read)
-            .await?;
-        Ok(List {
+        let page = self
+            .one_page(path, selector, (METADATA_LIST, token), &mut items, &read)
+            .await
+            .and_then(|page| page.map_err(|source| failed(path, selector, source)))?;
+        let next = page.next().map_err(|error| failed(path, selector, error))?;
+        let list = List {
             items,
-            resource_version,
-        })
+            resource_version: page.metadata.resource_version.unwrap_or_default(),
+        };
+        Ok((list, next))
     }
 
     /// One page of a list of metadata, for who changes what it goes through:
@@ -296,15 +301,8 @@ impl Cluster {
                 }
                 Err(error) => return Err(failed(path, selector, error)),
             };
-            token = page
-                .metadata
-                .continue_token
-                .filter(|token| !token.is_empty());
+            token = page.next().map_err(|error| failed(path, selector, error))?;
             if token.is_none() {
-                if page.metadata.remaining_item_count.unwrap_or_default() > 0 {
-                    let error = no_list("a list without its last pages");
-                    return Err(failed(path, selector, error.into()));
-                }
                 return Ok(page.metadata.resource_version.unwrap_or_default());
             }
         }
@@ -346,6 +344,19 @@ impl Cluster {
                 Err(no_list(&page.kind).into())
             }
         }))
+    }
+}
+
+impl Page {
+    /// What asks for the next page; none on the last one. A list that just stops
+    /// is an error.
+    fn next(&self) -> Result<Option<String>, Box<ApiError>> {
+        let token = self.metadata.continue_token.clone();
+        let token = token.filter(|token| !token.is_empty());
+        if token.is_none() && self.metadata.remaining_item_count.unwrap_or_default() > 0 {
+            return Err(no_list("a list without its last pages").into());
+        }
+        Ok(token)
     }
 }
 

@@ -123,4 +123,16 @@ fn only_what_matters_is_read() {
         ]
     );
     assert!(!record.listed.contains("manifests/app"));
+    // Another bundle or environment changes nothing of this one.
+    for folder in ["manifests", "environments"] {
+        assert!(!record.listed.contains(folder), "{folder}");
+    }
+    let named = |folder: &str, name: &str| (folder.to_owned(), name.to_owned());
+    assert_eq!(
+        Vec::from_iter(record.named),
+        [
+            named("environments", "prod.yaml"),
+            named("manifests", "web")
+        ]
+    );
 }

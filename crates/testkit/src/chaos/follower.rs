@@ -1,0 +1,367 @@
+//! One loop that follows the example of the project, killed at moments that nobody
+//! chose, while commits arrive: the product comes, moves to its new version and
+//! goes, again and again, and beside it a small release changes with every
+//! commit. In the end the cluster is as the last commit says, and as it was when
+//! nobody disturbed the loop; nothing else was written on the way, and no Lease,
+//! gate or journal is left.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, bail, ensure};
+use kube::Client;
+use serde_json::Value;
+use tempfile::TempDir;
+use tokio::time::sleep;
+
+use super::kills::{Leg, NEW, OLD, address, bystanders, consents, nothing_temporary};
+use super::place;
+use crate::audit::AuditLog;
+use crate::demo::copy_example;
+use crate::dump::Dump;
+use crate::program::Program;
+use crate::repository::TestRepo;
+use crate::scene::Scene;
+use crate::world::Product;
+
+const ENVIRONMENT: &str = "demo";
+const BRANCH: &str = "env/demo";
+const LEASES: &str = "/apis/coordination.k8s.io/v1/namespaces/pleach-system/leases";
+
+/// How long a leg may take that nobody disturbs any more.
+const REACHED: Duration = Duration::from_mins(3);
+/// How long controllers may need when a leg is over.
+const PATIENCE: Duration = Duration::from_secs(20);
+/// How long the loop may take to end when it is asked to.
+const ENDS: Duration = Duration::from_secs(30);
+/// How often it is looked how far a leg is.
+const LOOKS: Duration = Duration::from_millis(500);
+
+/// How it is played.
+#[derive(Debug, Clone, Copy)]
+pub struct Terms {
+    /// For how long the loop is killed again and again.
+    pub lasts: Duration,
+    /// How long it lives, about.
+    pub lives: Duration,
+    /// How often something is committed, about.
+    pub commits: Duration,
+    /// What chance is made of.
+    pub seed: u64,
+}
+
+/// What happened.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Played {
+    /// How often the loop was killed.
+    pub kills: usize,
+    /// How often something was committed.
+    pub commits: usize,
+    /// Legs that were brought about.
+    pub legs: usize,
+}
+
+impl fmt::Display for Played {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            kills,
+            commits,
+            legs,
+        } = self;
+        write!(out, "{kills} kills, {commits} commits, {legs} legs")
+    }
+}
+
+/// The loop, until it is killed.
+struct Running(Child);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        // It may have ended by itself.
+        drop(self.0.kill());
+        drop(self.0.wait());
+    }
+}
+
+/// What is played with.
+struct Stage {
+    scene: Scene,
+    repo: TestRepo,
+    program: Program,
+    client: Client,
+    home: TempDir,
+    cluster: String,
+    /// How many loops there were so far.
+    loops: usize,
+    running: Option<Running>,
+    commit: String,
+}
+
+/// Plays, and looks what became of it. Pods must be able to answer: see
+/// [`crate::isolated`].
+pub async fn play(pleach: &Path, example: &Path, terms: Terms) -> anyhow::Result<Played> {
+    let mut stage = Stage::start(pleach, example).await?;
+    let log = stage.scene.audit_log().from_here()?;
+    let mut ends: BTreeMap<Leg, Dump> = BTreeMap::new();
+    for leg in Leg::ALL {
+        stage.commit(leg, 0)?;
+        if stage.running.is_none() {
+            stage.begin()?;
+        }
+        stage.reached(leg).await.context("undisturbed")?;
+        ends.insert(leg, stage.settled().await?);
+    }
+    let touched = stage.touched(&log).await?;
+    let log = stage.scene.audit_log().from_here()?;
+    let (played, leg) = stage.disturb(terms).await?;
+    // What is committed last differs in nothing from what was undisturbed.
+    stage.commit(leg, 0)?;
+    stage.reached(leg).await?;
+    stage.end().await?;
+    let is_reached = ends[&leg].is_reached(&stage.client, PATIENCE).await;
+    is_reached.with_context(|| format!("not as after an undisturbed {leg}\n{}", stage.said()))?;
+    nothing_temporary(&Dump::take(&stage.client).await?)?;
+    let others = stage.touched(&log).await?;
+    let others: Vec<&String> = others.difference(&touched).collect();
+    ensure!(others.is_empty(), "written and none of it: {others:?}");
+    let run = stage
+        .program
+        .run(&["diff", ENVIRONMENT, "--exit-code"])
+        .await?;
+    run.ended_with(0)?;
+    stage.is_sound()?;
+    Ok(played)
+}
+
+impl Stage {
+    async fn start(pleach: &Path, example: &Path) -> anyhow::Result<Self> {
+        let scene = Scene::start(Product::kubevirt(), "kube-system").await?;
+        let repo = TestRepo::new::<&str, &str>([])?;
+        copy_example(example, repo.path())?;
+        let client = scene.client().await?;
+        bystanders(&client).await?;
+        Ok(Self {
+            program: scene.program(pleach, repo.path()),
+            cluster: scene.cluster_id()?,
+            home: tempfile::tempdir()?,
+            scene,
+            repo,
+            client,
+            loops: 0,
+            running: None,
+            commit: String::new(),
+        })
+    }
+
+    /// Pushes what git says for a leg. The small release has another value with
+    /// every number.
+    fn commit(&mut self, leg: Leg, number: usize) -> anyhow::Result<()> {
+        let product = |version: &str| {
+            format!(
+                "  - {{name: kubevirt, bundle: kubevirt, version: {version}, namespace: kubevirt, timeout: 2m}}\n"
+            )
+        };
+        let product = match leg {
+            Leg::Install => product(OLD),
+            Leg::Upgrade => product(NEW),
+            Leg::Uninstall => String::new(),
+        };
+        self.repo.write(
+            format!("environments/{ENVIRONMENT}.yaml"),
+            format!(
+                "apiVersion: pleach.dev/v1alpha1\nkind: Environment\ncluster: {{id: {}, kubernetes: \"1.36\"}}\nvalues: {{registry: docker.io}}\n\
+                 sync: {{interval: 2s}}\nprune: {{max: 10%}}\n{}releases:\n{product}  - name: web\n    bundle: web\n    version: v1.0.0\n    namespace: web\n    \
+                 values: {{host: web-{number}.example.org, sessionKey: only-for-the-demo}}\n",
+                self.cluster,
+                consents()
+            ),
+        )?;
+        self.commit = self.repo.commit(&format!("{leg} {number}"))?;
+        self.repo.git(&["branch", "--force", BRANCH])?;
+        Ok(())
+    }
+
+    fn log(&self, number: usize) -> PathBuf {
+        self.home.path().join(format!("loop-{number}.log"))
+    }
+
+    fn begin(&mut self) -> anyhow::Result<()> {
+        self.loops += 1;
+        let log = File::create(self.log(self.loops))?;
+        let child = self.program.start(&["run", ENVIRONMENT], log)?;
+        self.running = Some(Running(child));
+        Ok(())
+    }
+
+    /// Kills the loop again and again, and moves on to the next leg when one is
+    /// brought about. The leg that is wanted in the end, and the loop that runs.
+    async fn disturb(&mut self, terms: Terms) -> anyhow::Result<(Played, Leg)> {
+        let mut random = fastrand::Rng::with_seed(terms.seed);
+        let mut about = |time: Duration| time.mul_f64(2.0 * random.f64());
+        let mut played = Played::default();
+        let mut legs = Leg::ALL.into_iter().cycle();
+        let mut leg = legs.next().unwrap_or(Leg::Install);
+        let begun = Instant::now();
+        let mut next_kill = begun + about(terms.lives);
+        let mut next_commit = begun;
+        let mut next_look = begun;
+        while begun.elapsed() < terms.lasts {
+            let now = Instant::now();
+            if now >= next_commit {
+                played.commits += 1;
+                self.commit(leg, played.commits)?;
+                next_commit = now + about(terms.commits);
+            }
+            if now >= next_kill {
+                played.kills += 1;
+                self.running = None;
+                self.forget_leases().await?;
+                self.begin()?;
+                next_kill = now + about(terms.lives);
+            }
+            if now >= next_look {
+                if self.is_reached(leg)? {
+                    played.legs += 1;
+                    leg = legs.next().unwrap_or(leg);
+                    next_commit = now;
+                }
+                next_look = now + LOOKS;
+            }
+            sleep(Duration::from_millis(20)).await;
+        }
+        Ok((played, leg))
+    }
+
+    /// Does what waiting for the end of their duration does, without the wait.
+    async fn forget_leases(&self) -> anyhow::Result<()> {
+        for release in ["kubevirt", "web"] {
+            place::delete(&self.client, &format!("{LEASES}/{ENVIRONMENT}.{release}")).await?;
+        }
+        Ok(())
+    }
+
+    /// Waits until a leg is brought about, with everything of the last commit.
+    async fn reached(&self, leg: Leg) -> anyhow::Result<()> {
+        let begun = Instant::now();
+        while !(self.is_reached(leg)? && self.is_at_last_commit()?) {
+            if begun.elapsed() > REACHED {
+                bail!("{leg} is not reached after {REACHED:?}\n{}", self.said());
+            }
+            sleep(LOOKS).await;
+        }
+        Ok(())
+    }
+
+    fn is_reached(&self, leg: Leg) -> anyhow::Result<bool> {
+        let record = self.record("kubevirt")?;
+        let wanted = match leg {
+            Leg::Install => OLD,
+            Leg::Upgrade => NEW,
+            Leg::Uninstall => return Ok(record.is_null()),
+        };
+        Ok(record["ready"] == true && record["installed"]["version"] == wanted)
+    }
+
+    fn is_at_last_commit(&self) -> anyhow::Result<bool> {
+        let record = self.record("web")?;
+        Ok(record["ready"] == true && record["installed"]["revision"] == self.commit.as_str())
+    }
+
+    /// What the cluster records of a release.
+    fn record(&self, release: &str) -> anyhow::Result<Value> {
+        let name = format!("release.pleach.dev/{ENVIRONMENT}.{release}");
+        match self.scene.kubectl.get(&[&name]) {
+            Ok(found) => Ok(found.map_or(Value::Null, |mut found| {
+                let record = found["status"]["record"].take();
+                // It is there, and says nothing yet.
+                if record.is_null() {
+                    Value::Bool(false)
+                } else {
+                    record
+                }
+            })),
+            // The definition is not there yet.
+            Err(error) if format!("{error:#}").contains("resource type") => Ok(Value::Bool(false)),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// The cluster when nothing changes any more.
+    async fn settled(&self) -> anyhow::Result<Dump> {
+        let mut last = Dump::take(&self.client).await?;
+        for _ in 0..40 {
+            sleep(LOOKS).await;
+            let now = Dump::take(&self.client).await?;
+            if now == last {
+                return Ok(now);
+            }
+            last = now;
+        }
+        bail!("the cluster never settles")
+    }
+
+    /// Stops the loop as Kubernetes does.
+    async fn end(&mut self) -> anyhow::Result<()> {
+        let Some(mut running) = self.running.take() else {
+            bail!("no loop runs");
+        };
+        let process = running.0.id().to_string();
+        Command::new("kill")
+            .args(["-s", "TERM", &process])
+            .status()?;
+        let begun = Instant::now();
+        let status = loop {
+            if let Some(status) = running.0.try_wait()? {
+                break status;
+            }
+            ensure!(
+                begun.elapsed() < ENDS,
+                "the loop does not end\n{}",
+                self.said()
+            );
+            sleep(Duration::from_millis(20)).await;
+        };
+        ensure!(status.success(), "the loop: {status}\n{}", self.said());
+        Ok(())
+    }
+
+    /// What was written, but for records and Events.
+    async fn touched(&self, log: &AuditLog) -> anyhow::Result<BTreeSet<String>> {
+        let events = log.settled(&self.client).await?.by_agent("pleach/");
+        let writes = events.writes().filter(|event| event.code() < 400);
+        let addresses = writes.0.iter().filter_map(address);
+        Ok(addresses
+            .filter(|address| !address.starts_with("events."))
+            .collect())
+    }
+
+    /// No loop may panic, however it is disturbed.
+    fn is_sound(&self) -> anyhow::Result<()> {
+        for number in 1..=self.loops {
+            let said = self.words(number);
+            ensure!(!said.contains("panicked"), "loop {number} panicked\n{said}");
+        }
+        Ok(())
+    }
+
+    #[expect(clippy::disallowed_methods, reason = "a folder of its own")]
+    fn words(&self, number: usize) -> String {
+        std::fs::read_to_string(self.log(number)).unwrap_or_default()
+    }
+
+    /// The last words of the last loops.
+    fn said(&self) -> String {
+        let mut said = String::new();
+        for number in (1..=self.loops).rev().take(3) {
+            let text = self.words(number);
+            let lines: Vec<&str> = text.lines().collect();
+            let last = &lines[lines.len().saturating_sub(40)..];
+            said += &format!("--- loop {number}\n{}\n", last.join("\n"));
+        }
+        said
+    }
+}
