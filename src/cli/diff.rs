@@ -106,7 +106,7 @@ pub(crate) async fn run(ui: &mut Ui, ctx: &Context, args: DiffArgs) -> Result<Ex
         verify: args.verify,
         wait: true,
         review: false,
-        predecessors: Predecessors::Ready,
+        predecessors: Predecessors::ComeFirst,
     };
     let session = Session::open(ui, ctx, &args.target, options, None).await?;
     let masker = mask::masker(&key, session.loaded.all());

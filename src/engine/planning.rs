@@ -12,7 +12,7 @@ use pleach_domain::ignore::{Ignored, scale_target};
 use pleach_domain::inventory::{ReleaseName, Source};
 use pleach_domain::object::ObjectId;
 use pleach_domain::observe::ClusterId;
-use pleach_domain::plan::{self, Desired, Plan, Policy, Terms};
+use pleach_domain::plan::{self, Brought, Desired, Heir, Plan, Policy, Terms};
 use pleach_domain::render::Rendered;
 use pleach_domain::repo::{ResolvedEnvironment, ResolvedRelease};
 
@@ -184,7 +184,26 @@ impl Planner<'_> {
     fn desired(&self, release: &ResolvedRelease, rendered: &Rendered) -> Desired {
         let mut desired = desired(self.loaded, release, rendered);
         desired.terms.source = self.source.cloned();
+        if self.options.predecessors == Predecessors::ComeFirst {
+            desired.terms.brought = self.brought_before(release);
+        }
         desired
+    }
+
+    /// What the releases bring that are carried out before this one.
+    fn brought_before(&self, release: &ResolvedRelease) -> Brought {
+        let releases = &self.loaded.rendered;
+        let mut brought = Brought::default();
+        let order = in_order(releases).into_iter();
+        let before = order
+            .map(|index| &releases[index])
+            .take_while(|(one, _)| one.name != release.name);
+        for (one, rendered) in before {
+            let namespace = one.namespace.as_deref();
+            let namespace = namespace.filter(|_| one.create_namespace);
+            brought.add(&rendered.manifests, namespace);
+        }
+        brought
     }
 
     /// What the environment and the flags allow a release.
@@ -299,6 +318,8 @@ pub fn desired_among(
                 .moved_from
                 .as_ref()
                 .is_some_and(|former| loaded.given_up.contains(former)),
+            heirs: heirs_within(loaded, &release.name),
+            brought: Brought::default(),
             block_uninstall: release.block_uninstall.clone(),
             protect: loaded.environment.protect.clone(),
             timeout: Some(release.timeout),
@@ -311,6 +332,15 @@ pub fn desired_among(
         desired.leave_replicas(target, autoscaler);
     }
     desired
+}
+
+/// The releases of the same environment that take over objects of one that stays.
+fn heirs_within(loaded: &Loaded, former: &ReleaseName) -> Vec<Heir> {
+    let releases = loaded.rendered.iter().chain(&loaded.others);
+    releases
+        .filter(|(release, _)| release.moved_from.as_ref() == Some(former))
+        .map(|(release, rendered)| heirs::heir(release, rendered))
+        .collect()
 }
 
 /// What an environment and the flags allow a release.

@@ -226,6 +226,21 @@ fn a_lost_record_stops_everything_until_it_is_rebuilt() {
 }
 
 #[test]
+fn what_nobody_remembers_is_not_taken_for_a_first_apply() {
+    let fleet = fleet("forgotten");
+    fleet.applied();
+    lose_release(&fleet);
+    fleet
+        .writes_nothing(|fleet| fleet.apply().ended_with(4))
+        .says("the record of release forgotten.shop is gone")
+        .says("`pleach recover forgotten/shop`");
+    fleet
+        .run(&["recover", "forgotten/shop", "--yes"])
+        .ended_with(0);
+    fleet.applied();
+}
+
+#[test]
 fn a_record_of_another_repository_is_not_written_over() {
     let fleet = fleet("theirs");
     fleet.applied();

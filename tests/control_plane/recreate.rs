@@ -222,3 +222,64 @@ fn a_stateful_set_is_created_anew_and_adopts_its_pods() {
     assert_eq!(pods(), before);
     fleet.diff().ended_with(0);
 }
+
+/// A Deployment, a Service and a volume that the server completes.
+const CHOICES: &str = "\
+apiVersion: apps/v1
+kind: Deployment
+metadata: {name: web}
+spec:
+  replicas: 0
+  strategy: {type: RollingUpdate}
+  selector: {matchLabels: {app: web}}
+  template:
+    metadata: {labels: {app: web}}
+    spec:
+      containers: [{name: web, image: \"web:1\", livenessProbe: {httpGet: {port: 80}}}]
+      volumes: [{name: files, configMap: {name: files}}]
+";
+
+#[test]
+fn another_choice_takes_away_what_the_server_filled_in_beside_the_former_one() {
+    let fleet = Fleet::web("choices", CHOICES);
+    fleet.applied();
+    let uid_before = uid(&fleet, &["-n", "choices", "deployment/web"]);
+    fleet.edit(WEB, "{type: RollingUpdate}", "{type: Recreate}");
+    fleet.edit(WEB, "httpGet", "tcpSocket");
+    fleet.edit(
+        WEB,
+        "configMap: {name: files}",
+        "secret: {secretName: files}",
+    );
+    fleet.commit();
+    let run = fleet.writes_nothing(|fleet| fleet.diff().ended_with(10));
+    run.says("update Deployment.apps/choices/web")
+        .says("-    rollingUpdate:")
+        .says("1 to update");
+    fleet.applied();
+    let field = |path: &str| fleet.field(&["-n", "choices", "deployment/web"], path);
+    assert_eq!(field("{.metadata.uid}"), uid_before);
+    assert_eq!(field("{.spec.strategy}"), r#"{"type":"Recreate"}"#);
+    let pod = "{.spec.template.spec";
+    assert_eq!(
+        field(&format!("{pod}.containers[0].livenessProbe.httpGet}}")),
+        ""
+    );
+    assert_eq!(field(&format!("{pod}.volumes[0].configMap}}")), "");
+    // What we own is what git has, also where everything is asked again.
+    fleet.writes_nothing(|fleet| {
+        fleet
+            .run(&["diff", "choices", "--verify", "--exit-code"])
+            .ended_with(0)
+    });
+
+    // What somebody else holds of it is a conflict, with its ways out.
+    fleet.edit(WEB, "{type: Recreate}", "{type: RollingUpdate}");
+    fleet.commit();
+    fleet.applied();
+    let surge = r#"{"spec": {"strategy": {"rollingUpdate": {"maxSurge": 3}}}}"#;
+    fleet.kubectl(&["-n", "choices", "patch", "deployment/web", "-p", surge]);
+    fleet.edit(WEB, "{type: RollingUpdate}", "{type: Recreate}");
+    fleet.commit();
+    fleet.diff().ended_with(5).says("adopt: [kubectl-patch]");
+}

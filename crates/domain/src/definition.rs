@@ -9,7 +9,11 @@ mod survey;
 
 use serde_json::Value;
 
-pub use course::{before_backend, keeping, kept, rewritten, unserved, without};
+pub(crate) use course::covers;
+pub use course::{
+    before_backend, ends_conversion, keeping, kept, rewritten, rewritten_before, unconverted,
+    unserved, without,
+};
 pub use survey::{Instances, Misfit, Named, Sighting, Survey};
 
 use crate::object::ObjectId;

@@ -11,13 +11,15 @@
 //! 3. `access::widen`, `trust::widen`: what running pods may need stays for now,
 //!    and who trusts them. `definitions::stage`: what of a definition can only
 //!    be had later.
-//! 4. `namespace`: the release's namespace, when no manifest has it.
+//! 4. `namespace`: the release's namespace, when no manifest has it; others that
+//!    are missing.
 //! 5. `edges`: what one step needs of another.
 //! 6. `prune::decide`: what git no longer has and may go; `handover::succeed`:
 //!    what of a release runs elsewhere that hands its objects over.
 //! 7. `leftover`: registrations whose Service goes.
 //! 8. `handover`: what moves to another namespace; `once`: what comes after Jobs
-//!    that run once; `overlays`: what is different or closed for a while, and
+//!    that run once; `definitions::run_before`: what comes after objects that a
+//!    webhook which goes has to convert; `overlays`: what is different or closed for a while, and
 //!    declared stages with what `stages` assigns to them; `checks` again before
 //!    each of these.
 //! 9. `verify`: readiness of everything, run-time objects too.
@@ -71,9 +73,9 @@ pub(crate) use changes::FIELD_IN_USE;
 pub use deletion::{Deletion, Grant, Propagation};
 pub use file::{PLAN_FILE_FORMAT, PlanFile, PlanFileError, ReviewedObject, ReviewedRelease};
 pub use model::{
-    Action, Body, Cause, Change, Course, Desired, Direction, Edge, EdgeReason, Need, NonSecret, Op,
-    Outgoing, Overlay, Own, Plan, Policy, Precondition, Stage, Step, StepId, Taken, Terms, Until,
-    is_protected_kind, is_refusal,
+    Action, Body, Brought, Cause, Change, Course, Desired, Direction, Edge, EdgeReason, Need,
+    NonSecret, Op, Outgoing, Overlay, Own, Plan, Policy, Precondition, Stage, Step, StepId, Taken,
+    Terms, Until, is_protected_kind, is_refusal,
 };
 pub use once::runs_once;
 pub use ownership::{is_foreign, owners_of};
@@ -102,12 +104,14 @@ pub fn plan(desired: &Desired, observed: &Observed, policy: &Policy) -> Plan {
     trust::widen(&ctx, &mut draft);
     definitions::stage(&ctx, &mut draft, direction);
     namespace::run(&ctx, &mut draft);
+    namespace::check(&ctx, &mut draft);
     edges::run(&ctx, &mut draft, direction);
     prune::decide(&ctx, &mut draft);
     handover::succeed(&ctx, &mut draft);
     leftover::run(&ctx, &mut draft);
     handover::run(&ctx, &mut draft);
     once::run_before(&ctx, &mut draft);
+    definitions::run_before(&ctx, &mut draft);
     overlays::run(&ctx, &mut draft);
     checks::before_stages(&ctx, &mut draft);
     verify::run(&ctx, &mut draft);

@@ -255,6 +255,7 @@ fn why(reason: &EdgeReason) -> &'static str {
         EdgeReason::Overlay => "a temporary change lasts from its first stage to its last",
         EdgeReason::Stage => "a stage of the bundle's own",
         EdgeReason::Once => "a Job that runs once comes before what comes after it",
+        EdgeReason::Rewritten => "stored objects are rewritten while the former webhook converts",
         EdgeReason::Check => "checks hold before a stage of the bundle's own",
     }
 }

@@ -7,7 +7,7 @@ use pleach_domain::depends::{Dependency, Hindrance, arrange};
 use pleach_domain::finding::Finding;
 use pleach_domain::ignore::Ignored;
 use pleach_domain::inventory::{Installed, ReleaseName, ReleaseSummary, Store};
-use pleach_domain::plan::{self, Consented, Desired, Policy, Removal, Terms};
+use pleach_domain::plan::{self, Brought, Consented, Desired, Policy, Removal, Terms};
 use pleach_domain::readiness::Rules;
 use pleach_domain::render::Rendered;
 use pleach_domain::repo::{self, FileTree, ResolvedRelease, Sequence, VersionPolicy};
@@ -107,6 +107,8 @@ impl Gone {
                 moved_from: None,
                 former_set: None,
                 former_is_given_up: false,
+                heirs: Vec::new(),
+                brought: Brought::default(),
                 block_uninstall: memory.block_uninstall,
                 protect: memory.protect,
                 timeout: memory.timeout.map(SignedDuration::from_secs),

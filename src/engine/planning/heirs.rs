@@ -3,6 +3,7 @@
 use pleach_domain::finding::{Finding, Kind};
 use pleach_domain::inventory::ReleaseName;
 use pleach_domain::plan::{Consented, Heir, Removal};
+use pleach_domain::render::Rendered;
 use pleach_domain::repo::{self, FileTree, Outline, ResolvedRelease};
 
 use crate::engine::load::{Loaded, pleach_version, read_all};
@@ -45,21 +46,9 @@ impl Heirs {
                 }
                 &read_in.rendered
             };
-            heirs
-                .known
-                .extend(releases.iter().filter(|(release, _)| is_heir(release)).map(
-                    |(release, rendered)| {
-                        Heir {
-                            name: release.name.clone(),
-                            apply_set: release.store.apply_set(&release.name),
-                            wants: rendered
-                                .manifests
-                                .iter()
-                                .map(|manifest| manifest.id().clone())
-                                .collect(),
-                        }
-                    },
-                ));
+            let found = releases.iter().filter(|(release, _)| is_heir(release));
+            let found = found.map(|(release, rendered)| heir(release, rendered));
+            heirs.known.extend(found);
         }
         heirs
     }
@@ -72,6 +61,16 @@ impl Heirs {
             heirs: self.known,
         };
         (removal, self.unread)
+    }
+}
+
+/// A release as one that takes over objects.
+pub(super) fn heir(release: &ResolvedRelease, rendered: &Rendered) -> Heir {
+    let wants = rendered.manifests.iter();
+    Heir {
+        name: release.name.clone(),
+        apply_set: release.store.apply_set(&release.name),
+        wants: wants.map(|manifest| manifest.id().clone()).collect(),
     }
 }
 

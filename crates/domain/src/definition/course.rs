@@ -3,6 +3,7 @@
 use serde_json::{Value, json};
 
 use super::{all, converts, has_version, is_served, storage, stored, version};
+use crate::diff::ownership::{FieldSet, holders};
 use crate::repo::MigrationRule;
 
 fn of<'r>(
@@ -47,8 +48,51 @@ pub fn rewritten<'r>(
         .collect()
 }
 
-/// What git wants, with versions that stay for now as they are in the cluster.
+/// Whether a webhook converts objects now and git wants none any more. What git
+/// says nothing of stays where others than `ours` wrote it.
+pub fn ends_conversion(wanted: &Value, live: &Value, ours: &dyn Fn(&str) -> bool) -> bool {
+    if !converts(live) || converts(wanted) {
+        return false;
+    }
+    let strategy = FieldSet::parse(&json!({"f:spec": {"f:conversion": {"f:strategy": {}}}}));
+    let holders = holders(&live["metadata"], &strategy, "");
+    !wanted["spec"]["conversion"].is_null() || holders.iter().all(|manager| ours(manager))
+}
+
+/// The versions in which objects may be stored and that nobody reads as what is
+/// stored from now on, once no webhook converts any more.
+pub fn unconverted<'l>(wanted: &Value, live: &'l Value) -> Vec<&'l str> {
+    let mut stored = stored(live);
+    stored.retain(|name| Some(*name) != storage(wanted));
+    stored
+}
+
+/// The migrations that must be done while the webhook still converts, as git
+/// wants it gone: without it, what is stored in those versions would be read as
+/// if it were written in that of today. Only what the server stores already can
+/// be written so early.
+pub fn rewritten_before<'r>(
+    wanted: &Value,
+    live: &Value,
+    rules: &'r [MigrationRule],
+) -> Vec<&'r MigrationRule> {
+    let unconverted = unconverted(wanted, live);
+    of(wanted, rules)
+        .filter(|rule| unconverted.contains(&rule.from.as_str()))
+        .filter(|rule| storage(live) == Some(&rule.to) && storage(wanted) == Some(&rule.to))
+        .collect()
+}
+
+/// What git wants, with versions that stay for now as they are in the cluster,
+/// and with the webhook that converts them.
 pub fn keeping(mut wanted: Value, live: &Value, kept: &[&MigrationRule]) -> Value {
+    if !kept.is_empty()
+        && converts(live)
+        && !converts(&wanted)
+        && let Some(spec) = wanted.get_mut("spec").and_then(Value::as_object_mut)
+    {
+        spec.insert("conversion".to_owned(), live["spec"]["conversion"].clone());
+    }
     let kept: Vec<Value> = kept
         .iter()
         .filter_map(|rule| version(live, &rule.from))
@@ -69,8 +113,15 @@ fn list(definition: &mut Value) -> Option<&mut Vec<Value>> {
     definition.pointer_mut("/spec/versions")?.as_array_mut()
 }
 
-/// The same without them: what an answer of the server looks like in the end.
-pub fn without(mut definition: Value, kept: &[&MigrationRule]) -> Value {
+/// The same without them: what an answer of the server looks like in the end,
+/// where `wanted` is what git has.
+pub fn without(mut definition: Value, wanted: &Value, kept: &[&MigrationRule]) -> Value {
+    if !kept.is_empty() && converts(&definition) && !converts(wanted) {
+        definition["spec"]["conversion"] = match &wanted["spec"]["conversion"] {
+            Value::Null => json!({"strategy": "None"}),
+            conversion => conversion.clone(),
+        };
+    }
     if let Some(versions) = list(&mut definition) {
         versions.retain(|version| !kept.iter().any(|rule| version["name"] == *rule.from));
     }
@@ -123,11 +174,15 @@ pub fn before_backend(wanted: &Value, live: &Value) -> Option<Value> {
 }
 
 /// Whether everything that is wanted is there; the server defaults the rest.
-fn covers(live: &Value, wanted: &Value) -> bool {
+pub(crate) fn covers(live: &Value, wanted: &Value) -> bool {
     match (live, wanted) {
         (Value::Object(live), Value::Object(wanted)) => wanted
             .iter()
             .all(|(key, wanted)| live.get(key).is_some_and(|live| covers(live, wanted))),
+        (Value::Array(live), Value::Array(wanted)) => {
+            let mut pairs = live.iter().zip(wanted);
+            live.len() == wanted.len() && pairs.all(|(live, wanted)| covers(live, wanted))
+        }
         _ => live == wanted,
     }
 }
@@ -179,7 +234,7 @@ mod tests {
     fn another_object_stays_as_it_is() {
         let object = json!({"metadata": {"name": "a"}, "spec": {"replicas": 1}});
         assert_eq!(keeping(object.clone(), &object, &[]), object);
-        assert_eq!(unserved(without(object.clone(), &[]), &[]), object);
+        assert_eq!(unserved(without(object.clone(), &object, &[]), &[]), object);
         assert_eq!(before_backend(&object, &object), None);
     }
 
@@ -199,7 +254,7 @@ mod tests {
         let first = keeping(wanted.clone(), &live, &kept);
         assert_eq!(shown(&first), ["*v1", "v1beta1"]);
         assert_eq!(shown(&unserved(first.clone(), &kept)), ["*v1", "v1beta1!"]);
-        assert_eq!(without(first, &kept), wanted);
+        assert_eq!(without(first, &wanted, &kept), wanted);
     }
 
     #[rstest]

@@ -7,7 +7,9 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::schema::{Rules, may_take_away, misfits, rules_within};
-use super::{converts, has_version, is_served, kept, served, storage, stored, version, versions};
+use super::{
+    converts, has_version, is_served, kept, served, storage, stored, unconverted, version, versions,
+};
 use crate::diff::ownership::entries;
 use crate::object::{ApiVersion, GroupKind, Gvk, ObjectId};
 use crate::repo::MigrationRule;
@@ -161,7 +163,9 @@ impl Survey {
             .any(|field| wanted["spec"][field] != live["spec"][field])
             || wanted["spec"]["names"]["kind"] != live["spec"]["names"]["kind"];
         let is_stored = stored(live).into_iter().any(goes);
-        if gone.is_empty() && schemas.is_empty() && !is_other && !is_stored {
+        let is_unconverted =
+            converts(live) && !converts(wanted) && !unconverted(wanted, live).is_empty();
+        if gone.is_empty() && schemas.is_empty() && !is_other && !is_stored && !is_unconverted {
             return None;
         }
         let names = &live["spec"]["names"];
@@ -342,6 +346,18 @@ mod tests {
         assert!(surveyed(&wanted).is_none());
         wanted["spec"]["conversion"] = json!({"strategy": "None"});
         assert!(surveyed(&wanted).is_some());
+    }
+
+    #[test]
+    fn objects_are_counted_that_only_a_webhook_can_read() {
+        let mut live = definition(&[("v1", &["a"]), ("v1beta1", &["b"])]);
+        let wanted = live.clone();
+        live["spec"]["conversion"] = json!({"strategy": "Webhook"});
+        live["status"]["storedVersions"] = json!(["v1beta1", "v1"]);
+        assert!(Survey::of(&wanted, &live, &[]).is_some());
+        assert!(Survey::of(&live, &live, &[]).is_none());
+        live["status"]["storedVersions"] = json!(["v1"]);
+        assert!(Survey::of(&wanted, &live, &[]).is_none());
     }
 
     #[test]

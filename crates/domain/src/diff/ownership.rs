@@ -3,6 +3,7 @@
 
 mod adoption;
 mod field_set;
+mod outgrown;
 mod remains;
 mod versions;
 mod whole;
@@ -14,6 +15,7 @@ use crate::object::{Digest, FieldPath, canonical_json};
 
 pub use adoption::{Transfer, Transferred, after_adoption, without_owned};
 pub use field_set::FieldSet;
+pub use outgrown::{Held, denying, outgrown};
 pub use remains::{recreated, remainder};
 pub use versions::moved_to;
 pub use whole::everything_in;

@@ -6,6 +6,7 @@ use super::stuck::address;
 use super::{Code, Diagnosis, KnownRelease, Observations, Subject};
 use crate::finding::Severity;
 use crate::object::ObjectId;
+use crate::plan::is_protected_kind;
 
 /// Members of a lost release that are named; the rest is counted.
 const NAMED: usize = 10;
@@ -88,12 +89,17 @@ fn orphan(object: &Subject, release: Option<&KnownRelease>) -> Diagnosis {
     diagnosis.owner = Some(owner);
     diagnosis.hint = Some(match release {
         Some(release) => format!(
-            "if git has it, `pleach apply {}` takes it back; otherwise remove it",
+            "if git has it, `pleach apply {0}` takes it back; if the record was lost, `pleach recover {0}` does; otherwise remove it",
             release.summary.target()
         ),
         None => "remove it if nobody needs it, or its annotation pleach.dev/desired".to_owned(),
     });
-    diagnosis.command = Some(format!("kubectl delete {}", address(&object.id)));
+    // What takes more along than itself is nothing to copy a deletion of.
+    diagnosis.command = Some(if is_protected_kind(&object.id.group_kind()) {
+        format!("kubectl describe {}", address(&object.id))
+    } else {
+        format!("kubectl delete {}", address(&object.id))
+    });
     diagnosis
 }
 
@@ -113,7 +119,7 @@ fn lost_release(set: &str, objects: &[&Subject]) -> Diagnosis {
         .map(|object| object.id.clone())
         .collect();
     diagnosis.hint = Some(
-        "if git still has the release, applying it takes them back; otherwise they are leftovers"
+        "if git still has the release, `pleach recover` of it takes them back; otherwise they are leftovers"
             .to_owned(),
     );
     diagnosis.command = objects.first().map(|object| {

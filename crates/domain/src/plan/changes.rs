@@ -18,9 +18,9 @@ use super::ownership::{self, Claim};
 use crate::definition::is_definition;
 use crate::inventory::EntryState;
 use crate::object::Manifest;
-use crate::observe::{LiveMeta, Prediction, Served, Unverified};
+use crate::observe::{DesiredDigest, LiveMeta, Prediction, Served, Unverified};
 use definition::Guarded;
-use emit::create;
+use emit::{create, unchanged};
 
 /// Decides about every desired object; about definitions first, as some take
 /// their custom resources along.
@@ -37,6 +37,10 @@ fn decide(ctx: &Ctx<'_>, draft: &mut Draft, manifest: &Manifest) {
     let id = manifest.id();
     match ctx.observed.discovery.served(&manifest.gvk()) {
         Served::Current(_) => {}
+        // What serves it comes with another release, before this one.
+        Served::Absent if ctx.desired.terms.brought.serves(&manifest.gvk()) => {
+            return absent(ctx, draft, manifest);
+        }
         // Its server comes with the release.
         Served::Stale | Served::Absent if refusal::is_to_come(ctx, manifest) => {
             return absent(ctx, draft, manifest);
@@ -106,6 +110,10 @@ fn lost(ctx: &Ctx<'_>, draft: &mut Draft, manifest: &Manifest) {
 /// An object that does not exist: created, once the server has checked what it can.
 fn absent(ctx: &Ctx<'_>, draft: &mut Draft, manifest: &Manifest) {
     let id = manifest.id();
+    if has_ended(ctx, manifest) {
+        let reason = "it ended, and its ttlSecondsAfterFinished took it away";
+        return unchanged(ctx, draft, manifest, reason);
+    }
     let unverified = match ctx.observed.predicted.get(id) {
         Some(Prediction::Creates | Prediction::Answer(_)) => None,
         Some(Prediction::Unverified(_)) => former::unverified(ctx, manifest),
@@ -132,6 +140,25 @@ fn absent(ctx: &Ctx<'_>, draft: &mut Draft, manifest: &Manifest) {
     change(ctx, draft, manifest, Action::Create, reason).unverified =
         unverified.map(|why| why.to_string());
     create(ctx, draft, manifest, reason);
+}
+
+/// Whether a Job is away because it ended: it is as it was applied, and the run
+/// that applied it saw everything ready.
+fn has_ended(ctx: &Ctx<'_>, manifest: &Manifest) -> bool {
+    let id = manifest.id();
+    if !id.is("batch", "Job") || manifest.value()["spec"]["ttlSecondsAfterFinished"].is_null() {
+        return false;
+    }
+    let installed = ctx.observed.installed.as_ref();
+    let entry = ctx.observed.inventory.entries.get(id);
+    let recorded = entry
+        .filter(|entry| entry.state == EntryState::Applied)
+        .and_then(|entry| entry.desired);
+    let is_as_applied = match (ctx.desired.digests.get(id), recorded) {
+        (Some(DesiredDigest::Known(wanted)), Some(recorded)) => *wanted == recorded,
+        _ => false,
+    };
+    is_as_applied && installed.is_some_and(|installed| installed.ready)
 }
 
 /// A terminating object is never applied: its end is waited for, then it is created.

@@ -8,11 +8,15 @@
 use serde_json::Value;
 
 use super::draft::{Ctx, Draft, Narrowing, Rewrite};
+use super::edges::first_step_of;
 use super::model::{Action, Body, Direction, EdgeReason, Need, NonSecret, Op, StepId, Until};
+use super::overlays::before_later;
+use super::ownership;
 use super::shrink::after_everything;
 use super::trust::{self, TRUSTED};
 use crate::definition::{
-    before_backend, is_definition, keeping, kept, rewritten, served, storage, unserved,
+    before_backend, ends_conversion, is_definition, keeping, kept, rewritten, rewritten_before,
+    served, storage, unserved,
 };
 use crate::finding::{Finding, Kind};
 use crate::object::{Gvk, ObjectId, ServiceRef};
@@ -112,6 +116,7 @@ fn split(ctx: &Ctx<'_>, draft: &mut Draft, id: &ObjectId, direction: Direction) 
             });
         }
     }
+    rewrite_before(ctx, draft, id, (&wanted, live.value()));
     if let Some(rule) = rewritten.first() {
         draft.rewrites.push(Rewrite {
             id: id.clone(),
@@ -121,6 +126,54 @@ fn split(ctx: &Ctx<'_>, draft: &mut Draft, id: &ObjectId, direction: Direction) 
             before: last,
             closing,
         });
+    }
+}
+
+/// Rewrites objects that only the webhook can read, while it still converts:
+/// before the definition does without it, and before its pods are replaced.
+fn rewrite_before(
+    ctx: &Ctx<'_>,
+    draft: &mut Draft,
+    id: &ObjectId,
+    (wanted, live): (&Value, &Value),
+) {
+    let ours = |manager: &str| ownership::may_take_over(ctx, manager);
+    let rules = rewritten_before(wanted, live, &ctx.desired.sequence.migrations);
+    let (Some(step), Some(rule)) = (draft.done_by.get(id).copied(), rules.first()) else {
+        return;
+    };
+    if !ends_conversion(wanted, live, &ours) {
+        return;
+    }
+    let from: Vec<String> = rules.iter().map(|rule| rule.from.clone()).collect();
+    let reason = format!(
+        "objects that may be stored as {} are written as {} while the webhook still converts",
+        from.join(", "),
+        rule.to
+    );
+    let migrate = Op::Migrate {
+        crd: id.clone(),
+        from,
+        to: rule.to.clone(),
+    };
+    let stage = StageName::Definitions;
+    let migrated = draft.step(ctx, stage, id.clone(), migrate, &reason);
+    let uid = ctx.observed.live_meta(id).map(|live| live.uid.clone());
+    draft.at(migrated).require = uid.map(super::Precondition::Uid).into_iter().collect();
+    let first = first_step_of(draft, step);
+    draft.edge(migrated, Need::Applied, first, EdgeReason::SameObject);
+    draft.rewritten_before.push(migrated);
+}
+
+/// What comes in later stages comes after the objects that are rewritten before
+/// all else: the former pods have to convert them.
+pub(super) fn run_before(ctx: &Ctx<'_>, draft: &mut Draft) {
+    let mut steps = draft.rewritten_before.clone();
+    steps.retain(|step| !draft.dropped.contains(step));
+    if !steps.is_empty() {
+        let why = &EdgeReason::Rewritten;
+        let reason = "the former webhook converts the objects that are rewritten";
+        before_later(ctx, draft, &steps, (&StageName::Definitions, why, reason));
     }
 }
 

@@ -208,6 +208,8 @@ pub(super) struct Draft {
     pub(super) stand_ins: Vec<StandIn>,
     /// Stored objects that are rewritten at the end.
     pub(super) rewrites: Vec<Rewrite>,
+    /// Steps that rewrite stored objects while a webhook that goes still converts.
+    pub(super) rewritten_before: Vec<StepId>,
     /// Steps that apply a definition once the Service answers that converts.
     pub(super) converting: BTreeMap<StepId, ServiceRef>,
 }

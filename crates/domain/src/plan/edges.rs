@@ -105,7 +105,7 @@ fn reached_by(ctx: &Ctx<'_>, draft: &mut Draft, id: &ObjectId, why: &EdgeReason)
 
 /// An object may have steps before its last one (a patch, a wait, a part of
 /// it); what it needs, the first of them needs.
-fn first_step_of(draft: &Draft, step: StepId) -> StepId {
+pub(super) fn first_step_of(draft: &Draft, step: StepId) -> StepId {
     let mut first = step;
     while let Some(edge) = draft.steps[first.0]
         .needs

@@ -1,9 +1,11 @@
 //! What a plan is made of.
 
+mod brought;
 mod configuration;
 mod op;
 mod wanted;
 
+pub use brought::Brought;
 pub use op::{Body, NonSecret, Op, Own};
 pub use wanted::{Desired, Policy, Terms};
 
@@ -319,6 +321,8 @@ pub enum EdgeReason {
     Stage,
     /// A Job that runs once comes before what comes after it.
     Once,
+    /// Stored objects are rewritten while those still run who convert them.
+    Rewritten,
     /// A check of the bundle holds before it.
     Check,
 }

@@ -1,5 +1,7 @@
 //! The release's namespace, when an object lies in it and no manifest has it.
 
+use std::collections::BTreeSet;
+
 use serde_json::json;
 
 use super::changes::ending_reason;
@@ -7,6 +9,7 @@ use super::draft::{Ctx, Draft};
 use super::model::{Action, Body, EdgeReason, Need, NonSecret, Op, Precondition};
 use crate::finding::{Finding, Kind};
 use crate::object::{ObjectId, labels};
+use crate::observe::{Prediction, Unverified};
 use crate::order::StageName;
 
 /// Creates the namespace where it is missing. An existing one is left
@@ -79,6 +82,37 @@ pub(super) fn run(ctx: &Ctx<'_>, draft: &mut Draft) {
         {
             draft.edge(step, Need::Applied, to, EdgeReason::Namespace);
         }
+    }
+}
+
+/// Refuses what lies in a namespace that is not there and that nobody makes.
+pub(super) fn check(ctx: &Ctx<'_>, draft: &mut Draft) {
+    let implied = implied(ctx).map(|id| id.name);
+    let mut told = BTreeSet::new();
+    for (&id, manifest) in &ctx.manifests {
+        let Some(Prediction::Unverified(Unverified::NamespaceMissing(name))) =
+            ctx.observed.predicted.get(id)
+        else {
+            continue;
+        };
+        let namespace = ObjectId::new("", "Namespace", None, name);
+        let comes = ctx.is_desired(&namespace)
+            || implied.as_ref() == Some(name)
+            || ctx.observed.live_meta(&namespace).is_some()
+            || ctx.desired.terms.brought.has_namespace(name);
+        if comes || !told.insert(name) {
+            continue;
+        }
+        let message =
+            format!("namespace {name} does not exist, and nothing of the release makes it");
+        let finding = Finding::error(Kind::Policy, "namespace-missing", message)
+            .at(manifest.origin().clone())
+            .on(id.clone());
+        draft.findings.push(finding.hint(format!(
+            "add the Namespace to the bundle, say `namespace: {name}` for release {} in {}, or create it",
+            ctx.desired.name.release,
+            ctx.environment_file()
+        )));
     }
 }
 

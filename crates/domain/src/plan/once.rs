@@ -222,6 +222,8 @@ pub(super) fn run_before(ctx: &Ctx<'_>, draft: &mut Draft) {
         }
     }
     for (stage, steps) in stages {
-        super::overlays::before_later(ctx, draft, &steps, &stage);
+        let reason = "what comes after a Job that runs once waits for it";
+        let behind = (&stage, &EdgeReason::Once, reason);
+        super::overlays::before_later(ctx, draft, &steps, behind);
     }
 }

@@ -31,14 +31,7 @@ pub(super) fn claim(ctx: &Ctx<'_>, id: &ObjectId, live: &LiveMeta) -> Claim {
         return Claim::Adopt;
     }
     if let Some(set) = live.part_of().filter(|set| *set != ctx.apply_set) {
-        return Claim::Refused(Box::new(
-            Finding::error(
-                Kind::Policy,
-                "foreign-apply-set",
-                format!("it is part of another ApplySet ({set})"),
-            )
-            .hint("remove it from the other set, or from this release"),
-        ));
+        return Claim::Refused(Box::new(of_another(ctx, live, set)));
     }
     let strangers = strangers(ctx, live);
     if is_member(ctx.observed.inventory.entries.get(id), live, &strangers) {
@@ -75,6 +68,27 @@ pub(super) fn claim(ctx: &Ctx<'_>, id: &ObjectId, live: &LiveMeta) -> Claim {
         )
         .hint(adoption_hint(ctx, wanted.unwrap_or("kubectl"))),
     ))
+}
+
+/// An object of another set. That of a release is known by who applied it.
+fn of_another(ctx: &Ctx<'_>, live: &LiveMeta, set: &str) -> Finding {
+    let mut applied = live.managers.iter();
+    let owner = applied.find_map(|manager| manager.strip_prefix("pleach/"));
+    let (message, hint) = match owner.and_then(|name| Some((name, name.split_once('.')?))) {
+        Some((name, (environment, release))) => (
+            format!("it is part of release {name}"),
+            format!(
+                "to take it over, add to release {} in {}: `movedFrom: {{environment: {environment}, release: {release}}}`; or remove it from one of the two",
+                ctx.desired.name.release,
+                ctx.environment_file()
+            ),
+        ),
+        None => (
+            format!("it is part of another ApplySet ({set})"),
+            "remove it from the other set, or from this release".to_owned(),
+        ),
+    };
+    Finding::error(Kind::Policy, "foreign-apply-set", message).hint(hint)
 }
 
 /// An object with the marks of another deployer is taken over only when that

@@ -5,11 +5,13 @@ use super::model::Direction;
 use super::version;
 use crate::depends;
 use crate::finding::{Finding, Kind, Severity};
+use crate::inventory::ReleaseName;
 
 /// Checks cluster, repository and version; says which way the version goes.
 pub(super) fn run(ctx: &Ctx<'_>, draft: &mut Draft) -> Direction {
     check_cluster(ctx, draft);
     check_repository(ctx, draft);
+    check_record(ctx, draft);
     check_tooling(ctx, draft);
     check_grants(ctx, draft);
     check_hindrances(ctx, draft, depends::NOT_READY);
@@ -61,6 +63,38 @@ fn check_repository(ctx: &Ctx<'_>, draft: &mut Draft) {
             .hint("use another name for the environment or the release, or the repository that owns it"),
         );
     }
+}
+
+/// The record is there before the first object is. Without it nobody knows what
+/// is installed, nor what else there is to prune.
+fn check_record(ctx: &Ctx<'_>, draft: &mut Draft) {
+    let observed = ctx.observed;
+    if observed.installed.is_some() || !observed.inventory.entries.is_empty() {
+        return;
+    }
+    let live = ctx.manifests.keys().filter_map(|id| observed.live_meta(id));
+    let ours = live.filter(|live| {
+        live.part_of() == Some(ctx.apply_set.as_str())
+            && live.fingerprint.is_some()
+            && !live.deleting
+    });
+    let objects = match ours.count() {
+        0 => return,
+        1 => "an object of it is".to_owned(),
+        many => format!("{many} objects of it are"),
+    };
+    let ReleaseName {
+        environment,
+        release,
+    } = &ctx.desired.name;
+    let message = format!(
+        "the record of release {} is gone, and {objects} there",
+        ctx.desired.name
+    );
+    let finding = Finding::error(Kind::Cluster, "record-lost", message);
+    draft.findings.push(finding.hint(format!(
+        "`pleach recover {environment}/{release}` rebuilds it, and deletes nothing"
+    )));
 }
 
 /// Whoever is named as tooling of the ApplySet prunes it: a user who wrote

@@ -11,6 +11,7 @@ pub(super) use verdict::{Judge, Verdict};
 use super::draft::{Ctx, Draft, Pruned};
 use super::model::Action;
 use super::namespace;
+use super::removal::{Handed, heir};
 use crate::finding::{Finding, Kind};
 use crate::inventory::EntryState;
 use crate::object::{GroupKind, ObjectId, ServiceRef};
@@ -46,6 +47,7 @@ pub(super) fn decide(ctx: &Ctx<'_>, draft: &mut Draft) {
                 id,
                 "no longer in git; stays because others hold fields of it",
             ),
+            EntryState::Applied if handed_over(ctx, draft, id) => {}
             EntryState::Applied => {
                 let verdict = judge.member(id, entry);
                 if matches!(verdict, Verdict::Absent | Verdict::Delete(_)) {
@@ -81,6 +83,27 @@ pub(super) fn decide(ctx: &Ctx<'_>, draft: &mut Draft) {
     }
     check_cap(ctx, draft, counted);
     draft.pruned = pruned;
+}
+
+/// Whether another release takes an object over, or did so; says which one.
+fn handed_over(ctx: &Ctx<'_>, draft: &mut Draft, id: &ObjectId) -> bool {
+    let live = ctx.observed.live_meta(id);
+    match heir(&ctx.desired.terms.heirs, id, live) {
+        Some((Handed::Taken, heir)) => {
+            let reason = format!("it was handed over to release {}", heir.name);
+            stays(draft, id, &reason);
+            true
+        }
+        Some((Handed::Waiting, heir)) => {
+            let reason = format!(
+                "no longer in git; stays because it is to be handed over to release {}",
+                heir.name
+            );
+            skip(draft, id, &reason);
+            true
+        }
+        None => false,
+    }
 }
 
 /// Whether it is what a move of the bundle takes along.

@@ -58,6 +58,28 @@ impl Consented {
     }
 }
 
+/// How far the handover of an object is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Handed {
+    /// It carries the label of the other release.
+    Taken,
+    /// The other release wants it.
+    Waiting,
+}
+
+/// The release that took an object over, or will.
+pub(super) fn heir<'h>(
+    heirs: &'h [Heir],
+    id: &ObjectId,
+    live: Option<&LiveMeta>,
+) -> Option<(Handed, &'h Heir)> {
+    let live = live?;
+    let has = |heir: &&Heir| live.part_of() == Some(heir.apply_set.as_str());
+    let taken = heirs.iter().find(has).map(|heir| (Handed::Taken, heir));
+    let waiting = || heirs.iter().find(|heir| heir.wants.contains(id));
+    taken.or_else(|| waiting().map(|heir| (Handed::Waiting, heir)))
+}
+
 impl Removal {
     /// The objects that other releases take over.
     pub(super) fn handed_over(&self) -> impl Iterator<Item = &ObjectId> {
@@ -114,26 +136,17 @@ fn hand_over<'a>(
     let mut left = Vec::new();
     for (id, entry) in &ctx.observed.inventory.entries {
         let live = ctx.observed.live_meta(id);
-        let set = live.and_then(LiveMeta::part_of);
-        let taken = removal
-            .heirs
-            .iter()
-            .find(|heir| set == Some(heir.apply_set.as_str()));
-        let waited = removal
-            .heirs
-            .iter()
-            .find(|heir| live.is_some() && heir.wants.contains(id));
-        match (taken, waited) {
-            (Some(heir), _) => {
+        match heir(&removal.heirs, id, live) {
+            Some((Handed::Taken, heir)) => {
                 let reason = format!("it was handed over to release {}", heir.name);
                 draft.change(id, Action::Unchanged, StageName::Prune, reason, Vec::new());
                 outgoing.released.push(id.clone());
             }
-            (None, Some(heir)) => {
+            Some((Handed::Waiting, heir)) => {
                 let reason = format!("it is handed over to release {}", heir.name);
                 skip(draft, id, &reason);
             }
-            (None, None) => left.push((id, entry)),
+            None => left.push((id, entry)),
         }
     }
     left

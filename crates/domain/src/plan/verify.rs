@@ -71,7 +71,8 @@ fn wait_for_the_rest(ctx: &Ctx<'_>, draft: &mut Draft) {
                 .as_ref()
                 .is_none_or(|some| some.contains(id))
         })
-        // It may be gone by now.
+        // A Job that ended may be gone by now.
+        .filter(|id| ctx.observed.live_meta(id).is_some())
         .filter(|id| !ctx.desired.has_run(id, &ctx.observed.journal))
         .collect();
     for id in still {

@@ -43,6 +43,25 @@ fn orphans_are_in_no_inventory(
 }
 
 #[test]
+fn nobody_is_told_to_delete_a_namespace() {
+    let release = release("prod.web", &[]);
+    let set = release.summary.apply_set();
+    let metadata = json!({"labels": {"applyset.kubernetes.io/part-of": set}});
+    let found = diagnose(&Observations {
+        objects: vec![object("Namespace/web", &metadata)],
+        releases: vec![release],
+        ..cluster()
+    });
+    assert_eq!(codes(&found), [Code::Orphan]);
+    assert_eq!(
+        found[0].command.as_deref(),
+        Some("kubectl describe namespace web")
+    );
+    let hint = found[0].hint.as_deref().unwrap();
+    assert!(hint.contains("`pleach recover prod/web`"), "{hint}");
+}
+
+#[test]
 fn members_of_a_release_that_is_gone_are_told_together() {
     let metadata = json!({"labels": {"applyset.kubernetes.io/part-of": "applyset-gone-v1"},
         "annotations": {"pleach.dev/desired": "sha256:0"}});

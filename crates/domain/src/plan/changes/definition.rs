@@ -2,11 +2,15 @@
 //! lost with it, or that nobody could write any more.
 
 use super::emit::change;
-use crate::definition::{Instances, has_version, is_definition, kept, stored, versions};
+use crate::definition::{
+    Instances, ends_conversion, has_version, is_definition, kept, rewritten_before, storage,
+    stored, unconverted, versions,
+};
 use crate::finding::{Finding, Kind};
 use crate::object::{FieldPath, Manifest, PathSegment};
 use crate::plan::draft::{Ctx, Draft};
 use crate::plan::model::Action;
+use crate::plan::ownership;
 use crate::plan::protection::installed_version;
 use serde_json::Value;
 
@@ -77,6 +81,7 @@ impl Guard<'_> {
     fn findings(&self) -> Vec<Finding> {
         let mut findings: Vec<Finding> = self.identity().into_iter().collect();
         findings.extend(self.dropped().into_iter().map(|name| self.stored(name)));
+        findings.extend(self.unconverted());
         match self.instances {
             None => {}
             Some(Instances::Unknown(why)) => findings.push(unread(why)),
@@ -113,6 +118,46 @@ impl Guard<'_> {
             .filter(|name| !has_version(self.wanted, name))
             .filter(|name| !kept.iter().any(|rule| rule.from == *name))
             .collect()
+    }
+
+    /// Objects may be stored in versions that only the webhook can read, and it
+    /// goes.
+    fn unconverted(&self) -> Option<Finding> {
+        let ours = |manager: &str| ownership::may_take_over(self.ctx, manager);
+        let is_empty =
+            matches!(self.instances, Some(Instances::Known { all, .. }) if all.count == 0);
+        if is_empty || !ends_conversion(self.wanted, self.live, &ours) {
+            return None;
+        }
+        let rules = &self.ctx.desired.sequence.migrations;
+        let before = rewritten_before(self.wanted, self.live, rules);
+        let dropped = self.dropped();
+        let mut left = unconverted(self.wanted, self.live);
+        // What goes without a migration is named already.
+        left.retain(|name| {
+            !dropped.contains(name) && !before.iter().any(|rule| rule.from == *name)
+        });
+        let from = left.first()?;
+        let name = &self.manifest.id().name;
+        let to = storage(self.wanted).unwrap_or("…");
+        let finding = Finding::error(
+            Kind::Policy,
+            "conversion-goes",
+            format!(
+                "objects may be stored as {} (status.storedVersions), and the webhook that converts them goes: they would be read as if they were written as {to}, and lose what that does not have",
+                left.join(", ")
+            ),
+        );
+        Some(finding.hint(if storage(self.live) == Some(to) {
+            format!(
+                "to rewrite them while it still converts, add to version.yaml of {}: `migrate: [{{crd: {name}, from: {from}, to: {to}}}]`",
+                self.ctx.desired.version
+            )
+        } else {
+            format!(
+                "go through a version that stores {to}, keeps the webhook, and says `migrate: [{{crd: {name}, from: {from}, to: {to}}}]`"
+            )
+        }))
     }
 
     fn drops_versions(&self) -> bool {
@@ -172,7 +217,7 @@ impl Guard<'_> {
 
     fn stored(&self, version: &str) -> Finding {
         let name = &self.manifest.id().name;
-        let to = crate::definition::storage(self.wanted).unwrap_or("…");
+        let to = storage(self.wanted).unwrap_or("…");
         Finding::error(
             Kind::Policy,
             "version-stored",
@@ -190,7 +235,7 @@ impl Guard<'_> {
 
     fn recorded(&self, version: &str, objects: &str) -> Finding {
         let name = &self.manifest.id().name;
-        let to = crate::definition::storage(self.wanted).unwrap_or("…");
+        let to = storage(self.wanted).unwrap_or("…");
         let verb = if versions(self.wanted).any(|name| name == version) {
             "is not served any more"
         } else {

@@ -6,6 +6,7 @@
 
 use super::emit::{block, change, create};
 use super::refusal;
+use crate::definition::covers;
 use crate::finding::{Finding, Kind};
 use crate::object::{FieldPath, Manifest, ObjectId};
 use crate::observe::{ApiRefusal, LiveMeta};
@@ -25,6 +26,8 @@ pub(super) fn decide(
     cause: Option<Cause>,
 ) {
     let id = manifest.id();
+    let named = named(ctx, manifest, fields);
+    let fields = named.as_slice();
     if let Some(refusal) = refused {
         return block(ctx, draft, manifest, refusal::refused_anew(fields, refusal));
     }
@@ -50,6 +53,42 @@ pub(super) fn decide(
     draft.at(delete).until = Some(Until::Absent { pods: None });
     let created = create(ctx, draft, manifest, "the former object is gone");
     draft.edge(delete, Need::Absent, created, EdgeReason::SameObject);
+}
+
+/// Fields of a `StatefulSet` that may change; of all others the server only says
+/// that something in `spec` may not.
+const MUTABLE: [&str; 7] = [
+    "replicas",
+    "ordinals",
+    "template",
+    "updateStrategy",
+    "revisionHistoryLimit",
+    "persistentVolumeClaimRetentionPolicy",
+    "minReadySeconds",
+];
+
+/// The fields that cannot change, as closely as they are known.
+fn named(ctx: &Ctx<'_>, manifest: &Manifest, fields: &[FieldPath]) -> Vec<FieldPath> {
+    let id = manifest.id();
+    let spec = FieldPath::default().key("spec");
+    let live = ctx.observed.full.get(id);
+    let (Some(live), true) = (
+        live,
+        id.is("apps", "StatefulSet") && fields == [spec.clone()],
+    ) else {
+        return fields.to_vec();
+    };
+    let wanted = ctx.desired.ignored.lean(manifest).value();
+    let wanted = wanted["spec"].as_object().into_iter().flatten();
+    let found: Vec<FieldPath> = wanted
+        .filter(|(key, _)| !MUTABLE.contains(&key.as_str()))
+        .filter(|(key, wanted)| !covers(&live.value()["spec"][*key], wanted))
+        .map(|(key, _)| spec.key(key))
+        .collect();
+    if found.is_empty() {
+        return fields.to_vec();
+    }
+    found
 }
 
 /// What becomes of what the object owns, if it may be deleted at all.

@@ -11,8 +11,11 @@ use crate::ignore::{FieldPattern, Ignored};
 use crate::inventory::{Attempt, Installed, Memory, ReleaseName, RememberedStage, Source, Store};
 use crate::object::{Digest, DigestKey, Manifest, ObjectId, canonical_json};
 use crate::observe::{ClusterId, DesiredDigest};
+use crate::plan::Heir;
 use crate::repo::format::BlockUninstall;
 use crate::repo::{Consent, Protect, PrunePolicy, RuntimeObject, Sequence, VersionPolicy};
+
+use super::Brought;
 
 /// What git wants of one release, rendered.
 #[derive(Debug, Clone)]
@@ -63,6 +66,10 @@ pub struct Terms {
     /// Whether git has that release no more: then what of it runs elsewhere ends
     /// before its successor starts.
     pub former_is_given_up: bool,
+    /// Releases that take over objects of it, and that git has beside it.
+    pub heirs: Vec<Heir>,
+    /// What comes before it, carried out by the same command.
+    pub brought: Brought,
     /// What forbids its end.
     pub block_uninstall: Vec<BlockUninstall>,
     /// Kinds that its environment protects beside the built-in ones.

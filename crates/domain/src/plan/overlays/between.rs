@@ -87,7 +87,7 @@ pub(in crate::plan) fn before_later(
     ctx: &Ctx<'_>,
     draft: &mut Draft,
     group: &[StepId],
-    stage: &StageName,
+    (stage, why, reason): (&StageName, &EdgeReason, &str),
 ) {
     let above = ancestors(draft, group);
     let later: Vec<StepId> = draft
@@ -98,8 +98,7 @@ pub(in crate::plan) fn before_later(
         .filter(|id| !above.contains(id))
         .collect();
     let done: Vec<(StepId, Need)> = group.iter().map(|id| reached(&draft.steps[id.0])).collect();
-    let reason = "what comes after a Job that runs once waits for it";
-    draft.all_before(ctx, stage.clone(), &done, &later, &EdgeReason::Once, reason);
+    draft.all_before(ctx, stage.clone(), &done, &later, why, reason);
 }
 
 /// These steps, and everything that needs them.

@@ -54,6 +54,51 @@ fn refused(code: u16) -> Prediction {
     })
 }
 
+const JOB: &str = "Job.batch/web/j: {spec: {ttlSecondsAfterFinished: 5}}";
+
+fn job_that_is_gone(installed: &str, git: &str) -> Scene {
+    Scene::new()
+        .installed(&format!("{installed}\n{CONFIG}"))
+        .git(&format!("{git}\n{EDITED}"))
+        .gone("Job.batch/web/j")
+        .version("v1.0.0")
+}
+
+#[rstest]
+#[case::it_ended(job_that_is_gone(JOB, JOB), Action::Unchanged)]
+#[case::nobody_saw_its_end(job_that_is_gone(JOB, JOB).unfinished("v2.0.0"), Action::Create)]
+#[case::it_changed(job_that_is_gone(&JOB.replace('5', "6"), JOB), Action::Create)]
+#[case::it_stays_when_it_ends(
+    job_that_is_gone("Job.batch/web/j: {spec: {}}", "Job.batch/web/j: {spec: {}}"),
+    Action::Create
+)]
+fn a_job_that_ended_and_was_taken_away_is_no_drift(#[case] scene: Scene, #[case] expected: Action) {
+    let plan = scene.plan();
+    let job = change(&plan, "Job.batch/web/j");
+    assert_eq!(job.action, expected, "{}", job.reason);
+    let steps = operations(&plan, "Job.batch/web/j");
+    assert_eq!(steps.is_empty(), expected == Action::Unchanged, "{steps:?}");
+}
+
+#[test]
+fn a_kind_that_an_earlier_release_brings_need_not_be_served_yet() {
+    let git = "Widget.example.org/web/w: {}";
+    let scene = || Scene::new().git(git).unserved("Widget.example.org");
+    assert_eq!(codes(&scene().plan())[0], "kind-not-served");
+    let definition = "CustomResourceDefinition.apiextensions.k8s.io/widgets.example.org: {spec: {group: example.org, scope: Namespaced, \
+        names: {kind: Widget, plural: widgets}, versions: [{name: v1, served: true, storage: true}]}}";
+    let earlier = Scene::new().git(definition).desired.manifests;
+    let scene = scene().wants(|desired| desired.terms.brought.add(&earlier, None));
+    let plan = scene.plan();
+    assert_eq!(codes(&plan), [""; 0]);
+    let widget = change(&plan, "Widget.example.org/web/w");
+    assert_eq!(widget.action, Action::Create);
+    assert_eq!(
+        widget.unverified.as_deref(),
+        Some("its kind is not served yet")
+    );
+}
+
 #[rstest]
 #[case::new(Scene::new().git(CONFIG), Action::Create, "it does not exist yet", &["apply"])]
 #[case::deleted(Scene::new().installed(CONFIG).git(CONFIG).gone(KEY), Action::Create, "it was deleted in the cluster", &["apply"])]

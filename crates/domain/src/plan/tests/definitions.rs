@@ -352,6 +352,86 @@ fn what_is_converted_waits_for_the_webhook(#[case] scene: Scene, #[case] expecte
     assert_eq!(sent(&plan), expected);
 }
 
+/// A release whose webhook converted until now. Objects may be stored as v1; the
+/// first version is stored today.
+fn unconverting(before: &[&str], after: &str) -> Scene {
+    converting(&definition(before, WEBHOOK), after).with_live(CRD, |live| {
+        live["status"]["storedVersions"] = json!(["v1", "v2"])
+    })
+}
+
+/// How a definition converts in every step that applies it, `git` for what git
+/// has, and where its objects are rewritten.
+fn converted(plan: &Plan) -> Vec<String> {
+    let steps = plan.steps.iter().filter(|step| step.object == id());
+    steps
+        .map(|step| match &step.op {
+            Op::Apply {
+                body: Body::Inline(body),
+                ..
+            } => format!(
+                "{}: {}",
+                step.stage, body.0["spec"]["conversion"]["strategy"]
+            ),
+            Op::Apply { .. } => format!("{}: git", step.stage),
+            op => format!("{}: {}", step.stage, op.verb()),
+        })
+        .collect()
+}
+
+#[rstest]
+#[case::with_the_version_that_goes(definition(&["v2"], ", conversion: {strategy: None}"),
+    &["definitions: migrate", "definitions: \"Webhook\"", "shrink: \"Webhook\"", "shrink: migrate", "shrink: git"])]
+#[case::git_says_nothing_of_it(definition(&["v2"], ""),
+    &["definitions: migrate", "definitions: \"Webhook\"", "shrink: \"Webhook\"", "shrink: migrate", "shrink: git"])]
+#[case::before_the_version(definition(&["v2", "v1"], ", conversion: {strategy: None}"),
+    &["definitions: migrate", "definitions: git", "shrink: migrate"])]
+#[case::not_at_all(definition(&["v2"], WEBHOOK),
+    &["definitions: \"Webhook\"", "shrink: \"Webhook\"", "shrink: migrate", "shrink: git"])]
+fn objects_are_rewritten_before_the_webhook_goes_that_reads_them(
+    #[case] after: String,
+    #[case] expected: &[&str],
+) {
+    let plan = migrated(unconverting(&["v2", "v1"], &after), "v1", "v2").plan();
+    assert_eq!(refusals(&plan), [""; 0]);
+    assert_eq!(converted(&plan), expected);
+    let edges = edges(&plan);
+    let before = format!("{CRD} -> Deployment.apps/web/api: Applied Rewritten");
+    let is_early = expected[0].ends_with("migrate");
+    assert_eq!(edges.contains(&before), is_early, "{edges:#?}");
+}
+
+#[test]
+fn a_conversion_that_others_wrote_stays() {
+    let git = definition(&["v2", "v1"], "");
+    let scene = unconverting(&["v2", "v1"], &git).with_live(CRD, |live| {
+        let entries = live["metadata"]["managedFields"].as_array_mut().unwrap();
+        entries.push(json!({"manager": "injector", "operation": "Update",
+            "fieldsV1": {"f:spec": {"f:conversion": {"f:strategy": {}}}}}));
+    });
+    let plan = seen(scene, things(&[("a", &[], &[])])).plan();
+    assert_eq!(refusals(&plan), [""; 0]);
+}
+
+const GOES: &str = "conversion-goes: objects may be stored as v1 (status.storedVersions), and the webhook that converts them goes: they would be read as if they were written as v2, and lose what that does not have";
+
+#[rstest]
+#[case::no_migration(unconverting(&["v2", "v1"], &definition(&["v2", "v1"], "")), things(&[("a", &[], &[])]), &[GOES])]
+#[case::not_stored_as_that_yet(
+    migrated(unconverting(&["v1", "v2"], &definition(&["v2"], "")), "v1", "v2"), things(&[("a", &[], &[])]), &[GOES])]
+#[case::there_are_none(unconverting(&["v2", "v1"], &definition(&["v2", "v1"], "")), things(&[]), &[])]
+#[case::all_were_rewritten(
+    unconverting(&["v2", "v1"], &definition(&["v2", "v1"], "")).with_live(CRD, |live| live["status"]["storedVersions"] = json!(["v2"])),
+    things(&[("a", &[], &[])]), &[])]
+fn a_webhook_stays_as_long_as_objects_need_it(
+    #[case] scene: Scene,
+    #[case] instances: Instances,
+    #[case] expected: &[&str],
+) {
+    let plan = seen(scene, instances).plan();
+    assert_eq!(refusals(&plan), expected);
+}
+
 #[test]
 fn the_webhook_answers_before_it_is_asked() {
     let scene = converting(

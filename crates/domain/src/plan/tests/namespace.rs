@@ -1,5 +1,7 @@
 //! The release's namespace, when no manifest has it.
 
+use rstest::rstest;
+
 use super::changes;
 use super::scene::Scene;
 use crate::object::labels;
@@ -93,4 +95,39 @@ fn without_objects_in_it_there_is_none() {
         changes(&plan),
         ["create Namespace/other: it does not exist yet"]
     );
+}
+
+#[test]
+fn one_that_nobody_makes_is_refused_before_anything_is_written() {
+    let git = "ConfigMap/web/c: {}\nConfigMap/elsewhere/a: {}\nConfigMap/elsewhere/b: {}";
+    let plan = Scene::new().git(git).plan();
+    let errors = plan.findings.iter().filter(|finding| finding.is_error());
+    let told: Vec<(&str, &str)> = errors
+        .map(|finding| (finding.code.as_str(), finding.message.as_str()))
+        .collect();
+    assert_eq!(
+        told,
+        [(
+            "namespace-missing",
+            "namespace elsewhere does not exist, and nothing of the release makes it"
+        )]
+    );
+    assert!(plan.findings.iter().any(crate::plan::is_refusal));
+}
+
+#[rstest]
+#[case::a_manifest("Namespace/elsewhere: {}\nConfigMap/elsewhere/a: {}", false)]
+#[case::an_earlier_release("ConfigMap/elsewhere/a: {}", true)]
+fn one_that_comes_is_waited_for(#[case] git: &str, #[case] is_brought: bool) {
+    let scene = Scene::new().git(git).wants(|desired| {
+        let namespace = is_brought.then_some("elsewhere");
+        desired.terms.brought.add(&[], namespace);
+    });
+    let plan = scene.plan();
+    let codes: Vec<&str> = plan
+        .findings
+        .iter()
+        .map(|finding| finding.code.as_str())
+        .collect();
+    assert_eq!(codes, [""; 0]);
 }

@@ -7,8 +7,8 @@ use super::scene::Scene;
 use crate::depends::{Hindrance, NOT_READY, STILL_NEEDED};
 use crate::finding::Kind;
 use crate::object::{GroupKind, Origin};
-use crate::observe::{ClusterId, Escalation, MissingGrant};
-use crate::plan::{Consented, Direction, Removal};
+use crate::observe::{ClusterId, Escalation, MissingGrant, Observed};
+use crate::plan::{Consented, Direction, Plan, Removal};
 use crate::repo::KnownVersion;
 use crate::repo::format::Rollback;
 
@@ -244,4 +244,28 @@ fn what_comes_before_has_to_be_ready() {
         heirs: Vec::new(),
     });
     assert!(plan.refusals().any(|finding| finding.code == STILL_NEEDED));
+}
+
+#[test]
+fn a_release_without_its_record_is_not_a_new_one() {
+    let scene = |entries: fn(&mut Observed)| {
+        Scene::new()
+            .installed("ConfigMap/web/c: {}")
+            .git("ConfigMap/web/c: {}")
+            .cluster(entries)
+    };
+    let told = |plan: &Plan| {
+        let errors = plan.findings.iter().filter(|finding| finding.is_error());
+        errors
+            .map(|finding| finding.code.clone())
+            .collect::<Vec<String>>()
+    };
+    let forgotten = scene(|observed| {
+        observed.inventory.entries.clear();
+        observed.installed = None;
+    })
+    .plan();
+    assert_eq!(told(&forgotten), ["record-lost"]);
+    assert!(forgotten.findings.iter().any(crate::plan::is_refusal));
+    assert_eq!(told(&scene(|_| {}).plan()), [""; 0]);
 }

@@ -177,3 +177,30 @@ fn only_what_this_release_applied_is_deleted(#[case] scene: Scene) {
     assert!(!plan.has_steps(), "{:?}", plan.steps);
     assert_eq!(plan.findings[0].code, "immutable-field");
 }
+
+#[test]
+fn of_a_stateful_set_the_fields_are_named() {
+    let set = |service: &str, image: &str, size: &str| {
+        format!(
+            "StatefulSet.apps/web/db: {{spec: {{serviceName: {service}, template: {{i: {image}}}, volumeClaimTemplates: [{{size: {size}}}]}}}}"
+        )
+    };
+    let spec = Prediction::Immutable {
+        fields: vec![FieldPath::default().key("spec")],
+        refused: None,
+    };
+    let plan = Scene::new()
+        .installed(&set("a", "a", "1"))
+        .with_live("StatefulSet.apps/web/db", |live| {
+            live["spec"]["volumeClaimTemplates"][0]["status"] =
+                serde_json::json!({"phase": "Pending"});
+        })
+        .git(&set("b", "b", "1"))
+        .predict("StatefulSet.apps/web/db", spec)
+        .plan();
+    let told = plan.findings[0].message.as_str();
+    assert!(
+        told.starts_with(".spec.serviceName cannot be changed on an existing object;"),
+        "{told}"
+    );
+}

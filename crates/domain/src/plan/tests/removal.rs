@@ -456,3 +456,28 @@ fn a_release_goes_in_the_reverse_of_its_stages() {
     let edge = "Deployment.apps/web/api -> Deployment.apps/web/controller: Absent Reverse";
     assert!(edges(&plan).contains(&edge.to_owned()));
 }
+
+#[test]
+fn a_release_that_stays_leaves_alone_what_another_one_takes_over() {
+    let worker = "ConfigMap/web/worker: {}\nConfigMap/web/left: {}";
+    let scene = || {
+        let git = "ConfigMap/web/kept: {}";
+        Scene::new()
+            .installed(&format!("{git}\n{worker}"))
+            .git(git)
+            .wants(|desired| desired.terms.heirs = heir(&["ConfigMap/web/worker"]).heirs)
+    };
+    let plan = scene().plan();
+    assert_eq!(deleted(&plan), ["ConfigMap/web/left"]);
+    assert!(changes(&plan).contains(
+        &"skip ConfigMap/web/worker: no longer in git; stays because it is to be handed over to release e.new".to_owned()
+    ));
+    let taken = scene().with_live("ConfigMap/web/worker", |live| {
+        live["metadata"]["labels"] = json!({labels::PART_OF: set("new")});
+    });
+    let plan = taken.plan();
+    assert_eq!(deleted(&plan), ["ConfigMap/web/left"]);
+    assert!(changes(&plan).contains(
+        &"unchanged ConfigMap/web/worker: it was handed over to release e.new".to_owned()
+    ));
+}
