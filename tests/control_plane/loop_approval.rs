@@ -1,7 +1,7 @@
 //! The loop carries out what was approved, and nothing else.
 
 use crate::fleet::Fleet;
-use crate::loop_run::{Loop, fleet};
+use crate::loop_run::fleet;
 use crate::samples::{BUNDLE, config_map};
 
 const RELEASE: &str = "release.pleach.dev/loop-approved.web";
