@@ -355,13 +355,13 @@ impl Stage {
 
     /// The last words of the last loops.
     fn said(&self) -> String {
-        let mut said = String::new();
-        for number in (1..=self.loops).rev().take(3) {
+        let said = |number: usize| {
             let text = self.words(number);
             let lines: Vec<&str> = text.lines().collect();
             let last = &lines[lines.len().saturating_sub(40)..];
-            said += &format!("--- loop {number}\n{}\n", last.join("\n"));
-        }
-        said
+            format!("--- loop {number}\n{}\n", last.join("\n"))
+        };
+        let all: Vec<String> = (1..=self.loops).rev().take(3).map(said).collect();
+        all.concat()
     }
 }
