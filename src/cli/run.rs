@@ -221,7 +221,7 @@ pub(crate) async fn run(ui: &mut Ui, ctx: &Context, args: RunArgs) -> Result<Exi
         statuses,
         notifier,
         #[cfg(feature = "otlp")]
-        traces: crate::server::traces::Traces::from_environment()
+        traces: server::traces::Traces::from_environment()
             .map_err(|error| CliError::new(Kind::Failed, error))?,
     };
     let (ended, served, (), ()) = tokio::join!(

@@ -25,7 +25,7 @@ struct Collector {
     url: String,
     spans: Arc<Mutex<Vec<Value>>>,
     /// Ends the server.
-    _runtime: tokio::runtime::Runtime,
+    runtime: tokio::runtime::Runtime,
 }
 
 impl Collector {
@@ -49,7 +49,7 @@ impl Collector {
         Self {
             url,
             spans,
-            _runtime: runtime,
+            runtime,
         }
     }
 
@@ -113,9 +113,9 @@ fn release() -> ReleaseName {
     }
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn a_look_is_a_trace_with_what_was_done_in_it() {
-    let collector = tokio::task::spawn_blocking(Collector::start).await.unwrap();
+#[test]
+fn a_look_is_a_trace_with_what_was_done_in_it() {
+    let collector = Collector::start();
     drop(rustls::crypto::ring::default_provider().install_default());
     let mut traces = Traces::to(&format!("{}/v1/traces", collector.url)).unwrap();
     let sync = |kind: EventKind| SyncEvent {
@@ -151,7 +151,7 @@ async fn a_look_is_a_trace_with_what_was_done_in_it() {
         repository: "fleet".to_owned(),
         message: "no route".to_owned(),
     });
-    traces.end().await;
+    collector.runtime.block_on(traces.end());
 
     let look = collector.span("look");
     assert_eq!(attribute(&look, "pleach.environment"), "staging");
