@@ -288,7 +288,7 @@ mod tests {
         let script = "test -z \"$HOME\" || exit 1\nprintf '%s ' \"$KUBECONFIG\" \"$@\" >&2; exit 1";
         let error = run_with(script, &ways).await.unwrap_err().to_string();
         assert!(
-            error.contains("/etc/own preview --untrusted")
+            error.contains("/etc/own --repo ")
                 && error.contains(r#"--clusters={"staging":{"cluster":"c","#)
                 && error.ends_with("-- staging"),
             "{error}"

@@ -65,7 +65,7 @@ fn fleet(releases: usize) -> Files {
             format!("{HEADER}: Bundle\n"),
         );
         let template = format!(
-            "{{% from 'templates/lib.j2' import level %}}\n{}",
+            "{{% from 'lib.j2' import level %}}\n{}",
             config_map(&format!("app-{number}"), "{{ level(values.level) }}")
         );
         files.insert(format!("{folder}/app.yaml.j2"), template);
