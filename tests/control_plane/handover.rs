@@ -182,7 +182,7 @@ fn objects_of_another_release_are_refused_without_being_named() {
     fleet.commit();
     fleet
         .writes_nothing(|fleet| fleet.apply().ended_with(7))
-        .says("it is part of another ApplySet");
+        .says("it is part of release grabs.old");
 }
 
 #[rstest]

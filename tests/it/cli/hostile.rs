@@ -19,7 +19,7 @@ const BUNDLE: &str = "apiVersion: pleach.dev/v1alpha1\nkind: Bundle\n";
 const OUTSIDE: &str = "Zk4secret8outside";
 
 /// Far longer than any of these takes, in a debug build on a busy machine.
-const PATIENCE: Duration = Duration::from_mins(1);
+const PATIENCE: Duration = Duration::from_mins(5);
 
 /// What becomes of a preview.
 #[derive(Clone, Copy)]
