@@ -1,7 +1,6 @@
 //! The bytes that are sent for a manifest.
 
 use bytes::Bytes;
-use pleach_domain::diff::ownership::{self, Held};
 use pleach_domain::object::{annotations, canonical_json};
 use pleach_domain::observe::DesiredDigest;
 use serde_json::{Value, json};
@@ -22,23 +21,6 @@ pub(super) fn compose(mut value: Value, digest: DesiredDigest, require: Require<
         value["metadata"]["annotations"][annotations::DESIRED] = json!(digest.to_string());
     }
     with_requirements(value, require)
-}
-
-/// The same body, saying that the object does not have what the server filled in
-/// beside a choice that git does not make any more; none where there is no such.
-pub(super) fn without_outgrown(
-    body: &Bytes,
-    live: &Value,
-    manager: &str,
-    held: Held,
-) -> Option<Bytes> {
-    let wanted: Value = serde_json::from_slice(body).ok()?;
-    let outgrown = ownership::outgrown(live, &wanted, manager, held);
-    if outgrown.is_empty() {
-        return None;
-    }
-    let denying = ownership::denying(wanted, &outgrown);
-    Some(Bytes::from(canonical_json(&denying)))
 }
 
 /// An object of our own with the incarnation it is meant for.

@@ -3,7 +3,6 @@
 
 mod adoption;
 mod field_set;
-mod outgrown;
 mod remains;
 mod versions;
 mod whole;
@@ -15,7 +14,6 @@ use crate::object::{Digest, FieldPath, canonical_json};
 
 pub use adoption::{Transfer, Transferred, after_adoption, without_owned};
 pub use field_set::FieldSet;
-pub use outgrown::{Held, denying, outgrown};
 pub use remains::{recreated, remainder};
 pub use versions::moved_to;
 pub use whole::everything_in;

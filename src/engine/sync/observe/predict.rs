@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use bytes::Bytes;
 use futures::stream::{self, StreamExt as _, TryStreamExt as _};
 use pleach_domain::definition::{self, is_definition};
-use pleach_domain::diff::ownership::{self, Held};
+use pleach_domain::diff::ownership;
 use pleach_domain::object::{Manifest, ObjectId};
 use pleach_domain::observe::{
     ApiRefusal, DesiredDigest, Discovery, Live, Observed, Prediction, Reading, Served, Unverified,
@@ -134,14 +134,6 @@ impl Reader<'_> {
                 prediction = self.dry_run(&path, manifest, body(Some(live))).await?;
             }
         }
-        if let (Prediction::Refused(refusal), Ok(Some(live))) = (&prediction, &read)
-            && refusal.code == 422
-            && let Some(anew) = self
-                .ask_anew(&path, manifest, &body(Some(live)), live)
-                .await?
-        {
-            prediction = anew;
-        }
         if let Ok(Some(live)) = &read {
             let kept = kept(desired, manifest, live);
             if !kept.is_empty() {
@@ -165,33 +157,6 @@ impl Reader<'_> {
             *refused = self.refusal_of_new(&path, manifest).await?;
         }
         Ok(Asked::new(id, read, prediction))
-    }
-
-    /// What the server would make of an object that it refused, without what it
-    /// filled in beside a choice that git does not make any more. None where it
-    /// refuses that too.
-    async fn ask_anew(
-        &self,
-        path: &ResourcePath,
-        manifest: &Manifest,
-        body: &Bytes,
-        live: &Live,
-    ) -> Result<Option<Prediction>, SyncError> {
-        for held in [Held::ByNobody, Held::ByOthersToo] {
-            let Some(body) = body::without_outgrown(body, live.value(), &self.manager, held) else {
-                continue;
-            };
-            let anew = self.dry_run(path, manifest, body).await?;
-            let is_better = match &anew {
-                Prediction::Answer(_) | Prediction::Immutable { .. } => true,
-                Prediction::Conflict { forced, .. } => forced.is_some(),
-                Prediction::Creates | Prediction::Refused(_) | Prediction::Unverified(_) => false,
-            };
-            if is_better {
-                return Ok(Some(anew));
-            }
-        }
-        Ok(None)
     }
 
     /// What the server would make of an object. One that it cannot answer for

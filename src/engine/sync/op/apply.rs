@@ -5,8 +5,7 @@ use std::sync::PoisonError;
 use std::time::Duration;
 
 use bytes::Bytes;
-use pleach_domain::diff::locate;
-use pleach_domain::diff::ownership::{self, Held};
+use pleach_domain::diff::{locate, ownership};
 use pleach_domain::finding::{Finding, Kind};
 use pleach_domain::inventory::EntryState;
 use pleach_domain::object::{FieldPath, Gvk, annotations};
@@ -103,13 +102,7 @@ impl Operator<'_> {
             ..ApplyOptions::new(&self.manager)
         };
         let request = (&path, &bytes, options);
-        let applied = match self.put(step, request, take_over, started).await {
-            Err(error) if error.class() == Some(&Class::Invalid) => {
-                let anew = self.put_anew(step, request, take_over, started).await;
-                anew.unwrap_or(Err(error))
-            }
-            other => other,
-        };
+        let applied = self.put(step, request, take_over, started).await;
         let applied = applied.map_err(|error| failure(&error))?;
         self.accept(step, &path, digest, applied, started)
     }
@@ -146,35 +139,6 @@ impl Operator<'_> {
                 applied => return applied,
             }
         }
-    }
-
-    /// Sends an object that was refused, saying that it does not have what the
-    /// server filled in beside a choice that git does not make any more. Then as
-    /// it is, so that we own what git has. None where there is nothing of that.
-    async fn put_anew(
-        &self,
-        step: &Step,
-        (path, bytes, options): (&ResourcePath, &Bytes, ApplyOptions<'_>),
-        take_over: &[String],
-        started: Instant,
-    ) -> Option<Result<Applied, ClusterError>> {
-        let cluster = self.cluster_for(step, started);
-        let live = cluster.get_id(path, &step.object).await.ok()??;
-        let mut refused = None;
-        for held in [Held::ByNobody, Held::ByOthersToo] {
-            let Some(denying) = body::without_outgrown(bytes, &live, &self.manager, held) else {
-                continue;
-            };
-            let request = (path, &denying, options);
-            match self.put(step, request, take_over, started).await {
-                Ok(_) => {
-                    let request = (path, bytes, options);
-                    return Some(self.put(step, request, take_over, started).await);
-                }
-                Err(error) => refused = Some(Err(error)),
-            }
-        }
-        refused
     }
 
     /// The address of a kind. One behind an APIService of the release is known

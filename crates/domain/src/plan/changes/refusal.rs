@@ -126,8 +126,19 @@ pub(in crate::plan) fn refused(refusal: &ApiRefusal) -> Finding {
     );
     finding.hint = MissingRule::read(&refusal.message)
         .map(|rule| rule.hint())
-        .or_else(|| Escalation::hint_of(&refusal.message));
+        .or_else(|| Escalation::hint_of(&refusal.message))
+        .or_else(|| filled_in(&refusal.message));
     finding
+}
+
+/// What to do about a field that the server filled in beside a choice that git
+/// does not make any more: nobody owns it, so no apply takes it away.
+fn filled_in(message: &str) -> Option<String> {
+    message.contains("may not be specified when").then(|| {
+        "if git does not have that field, the server filled it in, and no apply takes away what nobody owns: \
+         write it into the manifest with its present value and apply that first, then the change"
+            .to_owned()
+    })
 }
 
 /// Fields that others hold, with the ways out, each a line to copy.

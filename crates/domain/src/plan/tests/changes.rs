@@ -81,6 +81,19 @@ fn a_job_that_ended_and_was_taken_away_is_no_drift(#[case] scene: Scene, #[case]
 }
 
 #[test]
+fn what_the_server_filled_in_has_a_way_out() {
+    let refused = Prediction::Refused(ApiRefusal {
+        code: 422,
+        reason: "Invalid".to_owned(),
+        message: "spec.strategy.rollingUpdate: Forbidden: may not be specified when strategy `type` is 'Recreate'".to_owned(),
+    });
+    let scene = Scene::new().installed(CONFIG).git(EDITED);
+    let plan = scene.predict(KEY, refused).plan();
+    let hint = plan.findings[0].hint.as_deref().unwrap();
+    assert!(hint.contains("write it into the manifest"), "{hint}");
+}
+
+#[test]
 fn a_kind_that_an_earlier_release_brings_need_not_be_served_yet() {
     let git = "Widget.example.org/web/w: {}";
     let scene = || Scene::new().git(git).unserved("Widget.example.org");
