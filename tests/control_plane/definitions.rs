@@ -255,9 +255,9 @@ fn fields_that_objects_use_go_with_consent_only() {
 
 #[test]
 fn a_definition_that_is_created_anew_takes_nothing_of_the_release_along() {
-    let g = group("anew");
+    let g = group("gears-anew");
     let fleet = fleet(
-        "anew",
+        "gears-anew",
         &definition(&g, &["v1beta1"], &["a"]),
         &definition(&g, &["v1"], &["a"]),
     );

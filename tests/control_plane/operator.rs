@@ -367,7 +367,7 @@ fn an_operator_that_does_not_run_goes_back_before_what_it_installs() {
     fleet.edit(
         "manifests/depot/v1.1.0/operator.yaml.j2",
         "  template:\n    metadata: {labels: {app: depot-operator}}\n    spec:\n",
-        "  strategy: {type: Recreate}\n  template:\n    metadata: {labels: {app: depot-operator}}\n    spec:\n      nodeSelector: {none: here}\n",
+        "  strategy: {rollingUpdate: {maxSurge: 0, maxUnavailable: 1}}\n  template:\n    metadata: {labels: {app: depot-operator}}\n    spec:\n      nodeSelector: {none: here}\n",
     );
     change(fleet, "timeout: 40s", "timeout: 4s");
     fleet

@@ -186,7 +186,7 @@ fn what_goes_with_a_definition_is_created_again(#[case] before: &str, #[case] af
             definition(&["v1"], "")
         ))
         .with_live(CRD, |live| {
-            live["status"] = json!({"storedVersions": ["v0"]})
+            live["status"] = json!({"storedVersions": ["v0"]});
         })
         .consent(consent);
     let plan = seen(scene, things(&[("ours", &[], &[])])).plan();
@@ -356,7 +356,7 @@ fn what_is_converted_waits_for_the_webhook(#[case] scene: Scene, #[case] expecte
 /// first version is stored today.
 fn unconverting(before: &[&str], after: &str) -> Scene {
     converting(&definition(before, WEBHOOK), after).with_live(CRD, |live| {
-        live["status"]["storedVersions"] = json!(["v1", "v2"])
+        live["status"]["storedVersions"] = json!(["v1", "v2"]);
     })
 }
 
