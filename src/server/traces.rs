@@ -57,7 +57,7 @@ impl Traces {
     )]
     pub fn from_environment() -> Result<Option<Self>, ExporterBuildError> {
         let is_set = |name: &&str| std::env::var_os(name).is_some_and(|value| !value.is_empty());
-        if ENDPOINTS.iter().any(|name| is_set(&name)) {
+        if ENDPOINTS.iter().any(is_set) {
             Self::new(None).map(Some)
         } else {
             Ok(None)

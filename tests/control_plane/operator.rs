@@ -222,6 +222,13 @@ fn an_operand_follows_its_operator_or_a_pin_and_goes_before_it() {
         ],
     );
 
+    ends_before_its_operator(&scene);
+    scene.end();
+}
+
+/// The operator still answers while the custom resource goes.
+fn ends_before_its_operator(scene: &Scene) {
+    let fleet = &scene.fleet;
     // What users have made keeps the release.
     let parcel = "apiVersion: depot.example.org/v1\nkind: Parcel\nmetadata: {name: mine, namespace: default}\n";
     let parcel = fleet.file("parcel.yaml", parcel);
@@ -257,7 +264,6 @@ fn an_operand_follows_its_operator_or_a_pin_and_goes_before_it() {
     for kept in ["depots", "parcels"] {
         assert!(fleet.exists(&["crd", &format!("{kept}.depot.example.org")]));
     }
-    scene.end();
 }
 
 /// What the program deleted, in the order of the answers.

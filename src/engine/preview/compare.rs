@@ -209,13 +209,12 @@ pub fn revisions(
         }
         _ => None,
     };
-    let (before, head, aside) = match few {
-        Some(few) => (Some(few.before), few.head, few.aside),
-        None => {
-            let environments = (former, known.head);
-            let (before, head) = whole(scope, (base, head), environments, touched)?;
-            (before, head, Aside::default())
-        }
+    let (before, head, aside) = if let Some(few) = few {
+        (Some(few.before), few.head, few.aside)
+    } else {
+        let environments = (former, known.head);
+        let (before, head) = whole(scope, (base, head), environments, touched)?;
+        (before, head, Aside::default())
     };
     if !head.is_sound() {
         return Err(Incomparable::new(scope, head.findings));

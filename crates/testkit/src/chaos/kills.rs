@@ -366,7 +366,7 @@ pub(super) fn nothing_temporary(dump: &Dump) -> anyhow::Result<()> {
                 || id.contains("AdmissionPolicy") && id.contains("/demo.")
         })
         // What was planned last is kept for `status --audit`, as long as the release.
-        .filter(|id| !id.ends_with("/kube-root-ca.crt") && !id.ends_with(".plan"))
+        .filter(|id| !id.ends_with("/kube-root-ca.crt") && id.strip_suffix(".plan").is_none())
         .collect();
     ensure!(left.is_empty(), "left: {left:?}");
     Ok(())
