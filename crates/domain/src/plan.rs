@@ -112,6 +112,7 @@ pub fn plan(desired: &Desired, observed: &Observed, policy: &Policy) -> Plan {
     handover::run(&ctx, &mut draft);
     once::run_before(&ctx, &mut draft);
     definitions::run_before(&ctx, &mut draft);
+    stages::join(&mut draft, direction);
     overlays::run(&ctx, &mut draft);
     checks::before_stages(&ctx, &mut draft);
     verify::run(&ctx, &mut draft);

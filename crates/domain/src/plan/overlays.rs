@@ -186,14 +186,18 @@ pub(super) fn run(ctx: &Ctx<'_>, draft: &mut Draft) {
     put_in_place(ctx, draft, groups, early);
 }
 
-/// Puts what begins and what ends before verify where it belongs.
+/// Puts what begins and what ends before verify where it belongs, then the
+/// declared stages: where they contradict each other, what is temporary wins.
 fn put_in_place(
     ctx: &Ctx<'_>,
     draft: &mut Draft,
     groups: Groups,
     early: BTreeMap<StageName, Vec<StepId>>,
 ) {
-    for ((stage, place), steps) in groups {
+    let (stages, before): (Groups, Groups) = groups
+        .into_iter()
+        .partition(|((_, place), _)| *place == Place::In);
+    for ((stage, place), steps) in before {
         between::place(ctx, draft, &steps, &stage, place);
     }
     for steps in early.values() {
@@ -201,6 +205,9 @@ fn put_in_place(
     }
     for (stage, steps) in early {
         between::place(ctx, draft, &steps, &stage, Place::After);
+    }
+    for ((stage, place), steps) in stages {
+        between::place(ctx, draft, &steps, &stage, place);
     }
 }
 

@@ -150,6 +150,49 @@ fn applied_after(ctx: &Ctx<'_>, rule: &StageRule, places: &[StageName]) -> Optio
     found.min()
 }
 
+/// What needs something that is applied in a declared stage is applied there
+/// too, where its own stage comes earlier: else the stages would wait for each
+/// other, and what ends between them could do so too soon. On the way back what
+/// is needed goes back last.
+pub(super) fn join(draft: &mut Draft, direction: Direction) {
+    if direction == Direction::Reverse {
+        return;
+    }
+    let is_declared = |step: &&Step| matches!(step.stage, StageName::Declared(_));
+    let declared = draft.steps.iter().filter(is_declared).map(|step| step.id);
+    let mut open: Vec<StepId> = declared.filter(|id| !draft.dropped.contains(id)).collect();
+    if open.is_empty() {
+        return;
+    }
+    let mut dependents: BTreeMap<StepId, Vec<StepId>> = BTreeMap::new();
+    for step in &draft.steps {
+        for edge in &step.needs {
+            dependents.entry(edge.from).or_default().push(step.id);
+        }
+    }
+    while let Some(needed) = open.pop() {
+        let stage = draft.steps[needed.0].stage.clone();
+        let object = draft.steps[needed.0].object.clone();
+        for &id in dependents.get(&needed).into_iter().flatten() {
+            if draft.steps[id.0].stage >= stage || draft.dropped.contains(&id) {
+                continue;
+            }
+            let step = draft.at(id);
+            step.stage = stage.clone();
+            open.push(id);
+            let joined = step.object.clone();
+            let own = draft.changes.get_mut(&joined);
+            if let Some(own) = own.filter(|own| own.stage.as_ref().is_some_and(|own| *own < stage))
+            {
+                own.stage = Some(stage.clone());
+                let message = format!("it is applied in stage {stage}, as it needs {object}");
+                let finding = Finding::note(Kind::Repository, "stage-joined", message);
+                draft.findings.push(finding.on(joined));
+            }
+        }
+    }
+}
+
 /// Adds what a declared stage wants of its steps: the deadline of its waits, and
 /// that what verifies it comes last. `around` are steps that come before the
 /// stage, or after it. While a change is not `unfinished`, no check is asked for.
@@ -216,7 +259,9 @@ fn point_out_unused(ctx: &Ctx<'_>, draft: &mut Draft, rule: &StageRule) {
 pub(super) fn at_barrier(ctx: &Ctx<'_>, step: &Step) -> (StepId, Need) {
     let (id, need) = reached(step);
     let runs_once = matches!(step.op, Op::Create { once: true, .. });
-    let is_awaited = match ctx.declared(&step.stage) {
+    // What only joined a stage may need what comes after it.
+    let assigned = ctx.assigned.get(&step.object) == Some(&step.stage);
+    let is_awaited = match ctx.declared(&step.stage).filter(|_| assigned) {
         Some(rule) => !rule.applied_only,
         None => {
             is_builtin_group(&step.object.group) && !step.object.is("", "PersistentVolumeClaim")

@@ -1,12 +1,15 @@
 //! Puts steps between the stages: after everything before, before everything
-//! after. What is before in name and after in fact is left where it is.
+//! after. A bundle may assign what an earlier stage needs to a later one. What
+//! begins, begins before all that is later in name, and what is earlier in name
+//! only comes after it; what ends, ends after all that is earlier in name, and
+//! what that needs does not wait for the end: a gate is never lifted too soon.
 
 use std::collections::BTreeSet;
 
 use crate::order::StageName;
 use crate::plan::draft::{Ctx, Draft};
 use crate::plan::gate::is_temporary;
-use crate::plan::model::{EdgeReason, Need, StepId};
+use crate::plan::model::{EdgeReason, Need, Step, StepId};
 use crate::plan::stages::at_barrier;
 use crate::plan::verify::reached;
 
@@ -56,16 +59,31 @@ pub(super) fn place(
         .filter(|step| step.stage > *stage || !is_temporary(step))
         .map(|step| step.id)
         .collect();
-    let behind = descendants(draft, later.iter().chain(group).copied().collect());
-    let later: Vec<StepId> = {
-        let above = ancestors(draft, group);
-        later.into_iter().filter(|id| !above.contains(id)).collect()
+    let above = ancestors(draft, group);
+    let later: Vec<StepId> = later.into_iter().filter(|id| !above.contains(id)).collect();
+    let behind = match place {
+        Place::After => descendants(draft, group.to_vec()),
+        Place::Before | Place::In => {
+            descendants(draft, later.iter().chain(group).copied().collect())
+        }
     };
-    let earlier: Vec<(StepId, Need)> = draft
+    let earlier: Vec<&Step> = draft
         .steps
         .iter()
         .filter(|step| is_other(step.id) && place.comes_before(&step.stage, stage))
         .filter(|step| !behind.contains(&step.id))
+        .collect();
+    // What they need of a later stage is not held up by what waits for them.
+    let needed = ancestors(
+        draft,
+        &earlier.iter().map(|step| step.id).collect::<Vec<_>>(),
+    );
+    let later: Vec<StepId> = later
+        .into_iter()
+        .filter(|id| !needed.contains(id))
+        .collect();
+    let earlier: Vec<(StepId, Need)> = earlier
+        .into_iter()
         .map(|step| at_barrier(ctx, step))
         .collect();
     let why = place.why();

@@ -135,7 +135,7 @@ fn check(scene: &Scene) {
         );
     }
 
-    check_overlays(&plan, &observed, &ancestors);
+    check_overlays(scene, &plan, &observed, &ancestors);
 
     check_order(scene, &plan);
 }

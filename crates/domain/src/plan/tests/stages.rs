@@ -190,6 +190,58 @@ fn a_stage_without_its_object_is_pointed_out() {
 }
 
 #[test]
+fn what_needs_an_object_of_a_later_stage_is_applied_there_too() {
+    let api = API.replace(
+        "template: {",
+        "template: {spec: {volumes: [{configMap: {name: c}}]}, ",
+    );
+    let plan = upgrade(&[&api, SERVICE, CONTROLLER, CONFIG])
+        .applies_in("late", &["{kind: ConfigMap}"], plain)
+        .gate("{name: g, groups: [example.org], from: config, until: workloads}")
+        .plan();
+    assert_eq!(
+        steps(&plan),
+        [
+            "config: close e.r.g",
+            "workloads: apply controller",
+            "workloads: lift e.r.g",
+            "late: apply c",
+            "late: apply api",
+        ]
+    );
+    comes_before(&plan, ("lift", "e.r.g"), ("apply", "c"));
+    let joined: Vec<_> = plan
+        .findings
+        .iter()
+        .filter(|finding| finding.code == "stage-joined")
+        .map(|finding| finding.message.as_str())
+        .collect();
+    assert_eq!(
+        joined,
+        ["it is applied in stage late, as it needs ConfigMap/web/c"]
+    );
+    let change = plan
+        .changes
+        .iter()
+        .find(|one| one.object.kind == "Deployment" && one.object.name == "api");
+    assert_eq!(change.unwrap().stage.as_ref().unwrap().as_str(), "late");
+}
+
+#[test]
+fn what_ends_with_a_stage_waits_for_what_is_late_in_it() {
+    let api = API.replacen(
+        "{spec:",
+        "{metadata: {annotations: {pleach.dev/after: Ingress/i}}, spec:",
+        1,
+    );
+    let plan = upgrade(&[&api, INGRESS])
+        .gate("{name: g, groups: [example.org], from: config, until: workloads}")
+        .plan();
+    comes_before(&plan, ("apply", "i"), ("apply", "api"));
+    comes_before(&plan, ("apply", "api"), ("lift", "e.r.g"));
+}
+
+#[test]
 fn a_custom_resource_before_a_barrier_is_not_waited_for() {
     let gear = "Gear.example.org/web/one: {spec: {k: OLD}}";
     let plan = upgrade(&[gear, API])

@@ -7,10 +7,16 @@ use crate::object::ObjectId;
 use crate::observe::Observed;
 use crate::order::StageName;
 use crate::overlay::OverlayId;
+use crate::plan::tests::scene::Scene;
 use crate::plan::{Action, Course, Op, Overlay, Plan, Step, StepId, Until};
 
 /// The laws of what is only for a while (I5).
-pub(super) fn check_overlays(plan: &Plan, observed: &Observed, ancestors: &[BTreeSet<StepId>]) {
+pub(super) fn check_overlays(
+    scene: &Scene,
+    plan: &Plan,
+    observed: &Observed,
+    ancestors: &[BTreeSet<StepId>],
+) {
     let known: BTreeSet<&OverlayId> = plan.overlays.iter().map(|one| &one.id).collect();
     assert_eq!(known.len(), plan.overlays.len());
     for id in observed.journal.overlays.keys() {
@@ -83,9 +89,9 @@ pub(super) fn check_overlays(plan: &Plan, observed: &Observed, ancestors: &[BTre
             let from = overlay.from.as_ref().unwrap();
             for step in plan.steps.iter().filter(|step| step.op.applies()) {
                 let comes_after = if hands_over {
-                    is_successor(&overlay.object, &step.object)
+                    is_successor(scene, &overlay.object, &step.object)
                 } else {
-                    step.stage > *from
+                    step.stage > *from && !is_needed_before(plan, ancestors, step, from)
                 };
                 assert!(!comes_after || ancestors[step.id.0].contains(&set.id));
             }
@@ -95,9 +101,27 @@ pub(super) fn check_overlays(plan: &Plan, observed: &Observed, ancestors: &[BTre
     }
 }
 
-/// Whether it takes over in another namespace.
-fn is_successor(old: &ObjectId, new: &ObjectId) -> bool {
-    old.group_kind() == new.group_kind() && old.name == new.name && old.namespace != new.namespace
+/// Whether something that a bundle assigned to this stage or an earlier one
+/// needs it: then it comes earlier than its stage says.
+fn is_needed_before(
+    plan: &Plan,
+    ancestors: &[BTreeSet<StepId>],
+    step: &Step,
+    stage: &StageName,
+) -> bool {
+    plan.steps.iter().any(|one| {
+        let is_assigned = matches!(one.stage, StageName::Declared(_));
+        is_assigned && one.stage <= *stage && ancestors[one.id.0].contains(&step.id)
+    })
+}
+
+/// Whether it takes over where a declared move leads.
+fn is_successor(scene: &Scene, old: &ObjectId, new: &ObjectId) -> bool {
+    old.group_kind() == new.group_kind()
+        && old.name == new.name
+        && scene.desired.sequence.moves.iter().any(|one| {
+            old.namespace.as_ref() == Some(&one.from) && new.namespace.as_ref() == Some(&one.to)
+        })
 }
 
 /// What a gate guards is done between its closing and its lifting; what is
@@ -122,7 +146,10 @@ fn check_gate(plan: &Plan, overlay: &Overlay, ancestors: &[BTreeSet<StepId>]) {
         let is_declared = overlay.id.name().starts_with('g');
         for step in applies() {
             let is_guarded = if is_declared {
-                overlay.from.as_ref().is_some_and(|from| step.stage > *from)
+                let is_later = |from: &StageName| {
+                    step.stage > *from && !is_needed_before(plan, ancestors, step, from)
+                };
+                overlay.from.as_ref().is_some_and(is_later)
             } else {
                 step.object.kind == "CustomResourceDefinition"
                     && plan.changes.iter().any(|change| {
