@@ -30,7 +30,7 @@ const PRIVILEGE_SEPARATION: &str = "/run/sshd";
 /// # fn main() -> anyhow::Result<()> {
 /// let repo = TestRepo::new([("pleach.yaml", "kind: Repository\n")])?;
 /// let server = SshServer::start()?;
-/// println!("{} {}", server.url(repo.path()), server.known_hosts());
+/// println!("{} {}", server.url(repo.path()), server.known_hosts()?);
 /// # Ok(()) }
 /// ```
 #[derive(Debug)]

@@ -23,6 +23,7 @@ mod error;
 mod fuzz;
 mod node;
 mod parse;
+mod plain;
 mod tabs;
 
 pub use emit::{emit, emit_all};

@@ -6,6 +6,64 @@ use proptest::prelude::*;
 
 use super::{emit_all, parse_documents, parse_nodes};
 
+/// What may be a text or something else.
+fn word() -> impl Strategy<Value = String> {
+    let words = [
+        "y",
+        "Yes",
+        "NO",
+        "on",
+        "oFF",
+        "true",
+        "False",
+        "null",
+        "Null",
+        "~",
+        "nan",
+        ".NaN",
+        "inf",
+        "Infinity",
+        "0",
+        "00",
+        "017",
+        "08",
+        "9",
+        "12345678901234567890",
+        "1_0",
+        "+1",
+        "-1",
+        "0x1f",
+        "0b1",
+        "0o7",
+        "1e3",
+        "1.0",
+        ".5",
+        "500m",
+        "1.2.3",
+        "2001-01-01",
+        "1:30",
+        "=",
+        "<<",
+        "a/b",
+        "/a",
+        "_x",
+        ".x",
+        "é",
+        "-x",
+        "--- x",
+        "k8s.io/x",
+        "a#b",
+        "a:b",
+        "@",
+        "`",
+        "%x",
+        "!",
+        "",
+    ];
+    let count = words.len();
+    (0..count).prop_map(move |index| words[index].to_owned())
+}
+
 /// Parts that parsers stumble over.
 fn text() -> impl Strategy<Value = String> {
     let token = prop_oneof![
@@ -37,6 +95,9 @@ fn text() -> impl Strategy<Value = String> {
         1 => Just("%YAML 9.9\n".to_owned()),
         1 => Just("#".to_owned()),
         1 => Just("0x1_0 -.inf 1e999 0777 ~ ".to_owned()),
+        2 => Just("\nk: ".to_owned()),
+        2 => Just("\n- ".to_owned()),
+        3 => word(),
         1 => any::<String>(),
     ];
     prop_oneof![

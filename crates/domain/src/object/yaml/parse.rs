@@ -9,7 +9,7 @@ use serde_json::{Map, Number, Value};
 use serde_yaml::{DuplicateKeyPolicy, Options, Spanned};
 
 use super::error::{OURS, duplicate_key};
-use super::{YamlError, tabs};
+use super::{YamlError, plain, tabs};
 
 /// How deep maps and lists may lie in each other: schemas in definitions of
 /// custom resources go beyond 64.
@@ -36,28 +36,41 @@ pub struct Document {
 /// Fails with the first error of every broken document, in the order of the
 /// text, never with an empty list.
 pub fn parse_documents(text: &str) -> Result<Vec<Document>, Vec<YamlError>> {
-    let document = |parsed: Spanned<Tree>, lines_before: usize| Document {
-        line: lines_before + usize::try_from(parsed.referenced.line()).unwrap_or(0),
-        value: parsed.value.0,
-    };
-    let parts = parts(text);
-    if parts.len() > 1 && !text.contains('\t') {
-        let read: Result<Vec<Vec<Document>>, serde_yaml::Error> = parts
-            .into_par_iter()
-            .map(|(before, part)| {
-                let parsed = serde_yaml::from_multiple_with_options(part, options())?;
-                Ok(parsed
-                    .into_iter()
-                    .map(|one| document(one, before))
-                    .collect())
-            })
-            .collect();
-        if let Ok(documents) = read {
+    if !text.contains('\t') {
+        let parts = parts(text);
+        let read: Option<Vec<Vec<Document>>> = match parts.as_slice() {
+            // A thread pool is not worth it.
+            [part] => read(part).map(|documents| vec![documents]),
+            parts => parts.par_iter().map(read).collect(),
+        };
+        if let Some(documents) = read {
             return Ok(documents.into_iter().flatten().collect());
         }
         // What is wrong is said by those who see the whole text.
     }
-    parse_stream(text, |parsed| document(parsed, 0))
+    parse_stream(text, document)
+}
+
+/// The documents of a part with this many lines before it.
+fn read((before, part): &(usize, &str)) -> Option<Vec<Document>> {
+    let mut documents = plain::parse(part).or_else(|| library(part).ok())?;
+    for document in &mut documents {
+        document.line += before;
+    }
+    Some(documents)
+}
+
+/// What the crate reads.
+pub(super) fn library(text: &str) -> Result<Vec<Document>, serde_yaml::Error> {
+    let parsed = serde_yaml::from_multiple_with_options(text, options())?;
+    Ok(parsed.into_iter().map(document).collect())
+}
+
+fn document(parsed: Spanned<Tree>) -> Document {
+    Document {
+        line: usize::try_from(parsed.referenced.line()).unwrap_or(0),
+        value: parsed.value.0,
+    }
 }
 
 /// Cuts a long text between documents, each part with the number of lines
@@ -394,10 +407,7 @@ mod tests {
             format!("{}---\n---\n", long("\n")),
         ] {
             assert!(parts(&text).len() > 2);
-            let whole = parse_stream(&text, |parsed: Spanned<Tree>| Document {
-                line: usize::try_from(parsed.referenced.line()).unwrap(),
-                value: parsed.value.0,
-            });
+            let whole = parse_stream(&text, document);
             let read = parse_documents(&text);
             assert_eq!(read.as_ref().map(Vec::len), Ok(4000));
             assert_eq!(read, whole);
