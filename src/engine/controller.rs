@@ -15,6 +15,7 @@
 
 mod approval;
 mod assigned;
+mod connected;
 mod drift;
 mod ends;
 mod environment;

@@ -5,12 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures::StreamExt as _;
-use futures::stream::BoxStream;
-use pleach_domain::inventory::{
-    Condition, ConditionKind, Orders, ReleaseName, ReleaseSummary, Store,
-};
-use pleach_domain::object::Digest;
+use pleach_domain::inventory::{Condition, ConditionKind, ReleaseSummary};
 use pleach_domain::observe::ClusterId;
 use pleach_domain::repo::controller::ClaimKey;
 use tokio::sync::{Notify, mpsc, watch};
@@ -18,7 +13,7 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, MissedTickBehavior, interval_at, sleep_until};
 
 use super::assigned::{Assigned, Assignment};
-use super::drift::Members;
+use super::connected::Connected;
 use super::ends::{Ends, Last};
 use super::inputs::Inputs;
 use super::pace::{self, Paces};
@@ -27,11 +22,9 @@ use super::release::{Neighbors, Release};
 use super::run::Wanted;
 use super::{Grant, LoopEvent, Shared};
 use crate::engine::load::Loaded;
-use crate::engine::planning::agent;
 use crate::engine::sync::is_cluster;
 use crate::engine::sync::state::{self, Search};
 use crate::engine::words;
-use crate::io::cluster::{Cluster, ClusterError};
 
 /// How long it may take to read an environment.
 const LIMIT: Duration = Duration::from_mins(10);
@@ -60,31 +53,6 @@ impl Running {
         let mut needed = wanted.release().0.depends_on.iter();
         needed.any(|needed| needed.release() == Some(name))
     }
-}
-
-/// All releases, and then those that change.
-type Releases = BoxStream<'static, Result<Vec<ReleaseSummary>, ClusterError>>;
-
-/// A connection, and what was asked for over it.
-struct Connected {
-    grant: Arc<Grant>,
-    context: Option<String>,
-    /// Which kubeconfig it was made from.
-    kubeconfig: Option<Digest>,
-    cluster: Cluster,
-    /// The members of all releases there.
-    members: Option<Members>,
-    /// What people ask for, as it comes in.
-    orders: Option<(Store, Releases)>,
-    known: BTreeMap<ReleaseName, Known>,
-}
-
-/// What was last heard of a release.
-#[derive(Debug, Clone, PartialEq, Eq)]
-struct Known {
-    orders: Orders,
-    /// What others wait for: whether it is ready, and at which commit.
-    standing: Option<(bool, Option<String>)>,
 }
 
 /// The task of an environment.
@@ -178,13 +146,10 @@ impl Environment {
         let mut looks = interval_at(Instant::now() + KUBECONFIG, KUBECONFIG);
         looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
-            let orders = async {
+            let said = async {
                 match &mut self.connected {
-                    Some(Connected {
-                        orders: Some((_, orders)),
-                        ..
-                    }) => orders.next().await,
-                    _ => std::future::pending().await,
+                    Some(connected) => connected.said().await,
+                    None => std::future::pending().await,
                 }
             };
             let retry = async {
@@ -202,53 +167,27 @@ impl Environment {
                 },
                 Some(ended) = self.tasks.join_next() => pass_on(ended),
                 Some(name) = self.reached.1.recv() => self.wake_dependants(&name),
-                said = orders => match said {
-                    Some(Ok(releases)) => self.hear(releases),
-                    // It goes on by itself, and each release looks at its own.
-                    Some(Err(error)) => tracing::debug!(
-                        environment = %self.key.environment,
-                        error = %words(&error),
-                        "requests of people cannot be followed"
-                    ),
-                    None => if let Some(connected) = &mut self.connected {
-                        connected.orders = None;
-                    },
-                },
+                releases = said => self.hear(releases),
             }
         }
     }
 
     /// Wakes the releases of which somebody wants something else now.
     fn hear(&mut self, releases: Vec<ReleaseSummary>) {
-        let Some(connected) = &mut self.connected else {
-            return;
-        };
         let mut moved = Vec::new();
         for release in releases {
-            let ReleaseSummary {
-                name,
-                orders,
-                record,
-                ..
-            } = release;
+            let name = release.name.clone();
             if name.environment != self.key.environment {
                 continue;
             }
-            let standing = record.ok().map(|record| {
-                let installed = record.installed.map(|installed| installed.revision);
-                (record.ready && record.applying.is_none(), installed)
-            });
-            let now = Known { orders, standing };
-            let known = connected.known.insert(name.clone(), now.clone());
-            if known.as_ref().map(|known| &known.standing) != Some(&now.standing) {
+            let Some(connected) = &mut self.connected else {
+                return;
+            };
+            let heard = connected.hear(release);
+            if heard.moved {
                 moved.push(name.release.clone());
             }
-            // One that is heard of for the first time may have been asked already.
-            let known = known.map(|known| known.orders).unwrap_or_default();
-            let is_asked = known.suspend != now.orders.suspend
-                || known.approved != now.orders.approved
-                || (now.orders.sync.is_some() && known.sync != now.orders.sync);
-            if is_asked {
+            if heard.asked {
                 let running = self.releases.get(&name.release);
                 let wake = running.map_or(&self.end_asked, |running| &running.wake);
                 wake.notify_one();
@@ -257,6 +196,17 @@ impl Environment {
         for name in moved {
             self.wake_dependants(&name);
         }
+    }
+
+    async fn is_other_kubeconfig(&self) -> bool {
+        let looking = async {
+            match &self.connected {
+                Some(connected) => connected.is_other_kubeconfig(&self.key.environment).await,
+                None => false,
+            }
+        };
+        let looked = self.shared.stop.run_until_cancelled(looking).await;
+        looked == Some(true)
     }
 
     /// Wakes the releases that may wait for one.
@@ -406,12 +356,11 @@ impl Environment {
         self.paces
             .set(&self.key, interval.try_into().unwrap_or(LIMIT));
         let context = loaded.environment.cluster.context.clone();
-        let cluster = self.connect(grant, context).await?;
-        self.follow_orders(&cluster, &loaded.environment.store);
+        let connected = self.connect(grant, context).await?;
+        connected.follow_orders(&loaded.environment.store);
+        let (cluster, members) = (connected.cluster.clone(), connected.members.clone());
         self.told = None;
         let conditions = self.conditions(assigned);
-        let connected = self.connected.as_ref();
-        let members = connected.and_then(|connected| connected.members.clone());
         let wanted = |index| {
             Arc::new(Wanted {
                 loaded: Arc::clone(&loaded),
@@ -505,7 +454,7 @@ impl Environment {
         if self.told.as_ref() == Some(&said) {
             return Ok(());
         }
-        let cluster = self.connect(&assigned.grant, None).await?;
+        let cluster = self.connect(&assigned.grant, None).await?.cluster.clone();
         let id = assigned.grant.cluster.clone();
         let id = id.or_else(|| assigned.grant.fallback.clone());
         let telling = async {
@@ -539,7 +488,7 @@ impl Environment {
         &mut self,
         grant: &Arc<Grant>,
         context: Option<String>,
-    ) -> Result<Cluster, String> {
+    ) -> Result<&mut Connected, String> {
         // Only at a desk the file says which context is meant.
         let context = match (&grant.cluster, &grant.connection.context) {
             (None, None) => context,
@@ -548,72 +497,23 @@ impl Environment {
         let stop = self.shared.stop.clone();
         let kubeconfig = stop.run_until_cancelled(grant.connection.fingerprint());
         let kubeconfig = kubeconfig.await.unwrap_or(Ok(None));
-        if let Some(connected) = &self.connected
-            && Arc::ptr_eq(&connected.grant, grant)
-            && (connected.context == context || self.loaded.is_none())
-            // What cannot be read now leaves the connection that is there.
-            && !matches!(&kubeconfig, Ok(now) if *now != connected.kubeconfig)
-        {
-            return Ok(connected.cluster.clone());
-        }
-        let kubeconfig = kubeconfig.map_err(|error| words(&error))?;
-        self.connected = None;
-        let mut connection = grant.connection.clone();
-        connection.context.clone_from(&context);
-        connection.user_agent = agent(None);
-        let connecting = Cluster::connect(&connection);
-        let cluster = match stop.run_until_cancelled(connecting).await {
-            Some(cluster) => cluster.map_err(|error| words(&error))?,
-            None => return Err("the loop ends".to_owned()),
+        let is_same = |connected: &Connected| {
+            Arc::ptr_eq(&connected.grant, grant)
+                && (connected.context == context || self.loaded.is_none())
+                // What cannot be read now leaves the connection that is there.
+                && !matches!(&kubeconfig, Ok(now) if *now != connected.kubeconfig)
         };
-        let members = self.shared.watches.on((connection, kubeconfig), &cluster);
-        self.connected = Some(Connected {
-            grant: Arc::clone(grant),
-            context,
-            kubeconfig,
-            cluster: cluster.clone(),
-            members,
-            orders: None,
-            known: BTreeMap::new(),
-        });
-        Ok(cluster)
-    }
-
-    /// Whether the connection was made from a kubeconfig that is another by now.
-    async fn is_other_kubeconfig(&self) -> bool {
-        let Some(connected) = &self.connected else {
-            return false;
-        };
-        let Some(known) = connected.kubeconfig else {
-            return false;
-        };
-        let reading = connected.grant.connection.fingerprint();
-        match self.shared.stop.run_until_cancelled(reading).await {
-            Some(Ok(now)) => now != Some(known),
-            Some(Err(error)) => {
-                tracing::warn!(
-                    environment = %self.key.environment,
-                    error = %words(&error),
-                    "the kubeconfig cannot be read; the connection stays as it is"
-                );
-                false
+        let is_same = self.connected.as_ref().is_some_and(is_same);
+        if !is_same {
+            let kubeconfig = kubeconfig.map_err(|error| words(&error))?;
+            self.connected = None;
+            let opening = Connected::open(&self.shared, grant, context, kubeconfig);
+            if let Some(opened) = stop.run_until_cancelled(opening).await {
+                self.connected = Some(opened?);
             }
-            None => false,
         }
-    }
-
-    /// Listens for what people ask of the releases.
-    fn follow_orders(&mut self, cluster: &Cluster, store: &Store) {
-        let Some(connected) = &mut self.connected else {
-            return;
-        };
-        let is_followed = |(known, _): &(Store, Releases)| known == store;
-        if !connected.orders.as_ref().is_some_and(is_followed) {
-            let search = Search::In(store.clone());
-            let orders = state::follow_changes(cluster, &search).boxed();
-            connected.orders = Some((store.clone(), orders));
-            connected.known.clear();
-        }
+        let connected = self.connected.as_mut();
+        connected.ok_or_else(|| "the loop ends".to_owned())
     }
 }
 

@@ -1,6 +1,7 @@
 //! A throw-away control plane to try things on: `make sandbox`.
 //!
-//! Prints the path of a kubeconfig, and lives until it is interrupted.
+//! Prints the path of a kubeconfig, and lives until it is interrupted. It takes
+//! no arguments.
 
 #![expect(clippy::print_stdout, reason = "its output is for people")]
 
@@ -10,6 +11,10 @@ use pleach::io::throwaway::{ControlPlane, Network, Options};
 use pleach_testkit::control_plane::binaries;
 
 fn main() -> ExitCode {
+    if std::env::args_os().len() > 1 {
+        println!("usage: pleach-sandbox: starts a control plane, and removes it at Ctrl-C");
+        return ExitCode::from(2);
+    }
     let runtime = match tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()
