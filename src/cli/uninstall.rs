@@ -3,6 +3,7 @@
 use jiff::SignedDuration;
 use pleach_domain::inventory::{ReleaseName, Store};
 use pleach_domain::plan::{Action, Plan};
+use pleach_domain::repo::format::Timeout;
 
 use super::apply::{ApplyOutput, Outcome, show};
 use super::claim::LockArgs;
@@ -43,7 +44,7 @@ pub(crate) struct UninstallArgs {
     yes: bool,
 
     /// Deadline of each wait, such as 90s or 10m [default: the release's]
-    #[arg(long, value_name = "TIME")]
+    #[arg(long, value_name = "TIME", value_parser = timeout)]
     timeout: Option<SignedDuration>,
 
     #[command(flatten)]
@@ -55,6 +56,11 @@ pub(crate) struct UninstallArgs {
     /// Format of the output
     #[arg(short, long, value_name = "FORMAT", default_value = "text")]
     output: ApplyOutput,
+}
+
+/// A deadline, as files may say it.
+fn timeout(text: &str) -> Result<SignedDuration, String> {
+    Timeout::try_from(text.to_owned()).map(|Timeout(duration)| duration)
 }
 
 pub(crate) async fn run(ui: &mut Ui, ctx: &Context, args: UninstallArgs) -> Result<Exit, CliError> {
@@ -79,6 +85,7 @@ pub(crate) async fn run(ui: &mut Ui, ctx: &Context, args: UninstallArgs) -> Resu
     let claim = args.local.claim(&args.lock);
     let mut outcome = Outcome::new("uninstall", args.output, claim);
     let mut shown: Option<Plan> = None;
+    let mut is_over = false;
     for _ in 0..ROUNDS {
         let found = state::release(&cluster, &name, &session.search()).await?;
         let Some(summary) = found.into_iter().next() else {
@@ -120,16 +127,26 @@ pub(crate) async fn run(ui: &mut Ui, ctx: &Context, args: UninstallArgs) -> Resu
             Some("removed") if outcome.exit == Exit::DONE && unseen == Exit::DONE => {}
             Some("removed") => {
                 outcome.exit = outcome.exit.and(unseen);
-                break;
+                is_over = true;
             }
-            _ => break,
+            _ => is_over = true,
+        }
+        if is_over {
+            break;
         }
         let is_stuck = shown.as_ref().is_some_and(|plan| !plan.has_steps());
         if is_stuck || ctx.cancel.is_cancelled() {
             // The report says what stays, and why.
             outcome.exit = outcome.exit.and(Exit::POLICY);
+            is_over = true;
             break;
         }
+    }
+    if !is_over {
+        ui.notice(&format!(
+            "{name} is still there: in each of {ROUNDS} rounds something of it came back; see `pleach status {target}`"
+        ));
+        outcome.exit = outcome.exit.and(Exit::NOT_READY);
     }
     Ok(outcome.finish(ui))
 }

@@ -129,7 +129,8 @@ impl Check {
     /// check holds, or is not about it. `secrecy` is what is known to be secret
     /// of it beside what its kind and the bundle say.
     pub fn object_to(&self, id: &ObjectId, value: &Value, secrecy: &Secrecy) -> Option<String> {
-        let subject = Subject::of(value);
+        // Who asks sees what messages may show, and no more: an answer tells.
+        let subject = self.shown(id, value, secrecy);
         let unclear = match self.condition.as_ref().map(|one| one.test(&subject)) {
             None | Some(Ok(true)) => None,
             // What is not there is not what is looked for.
@@ -142,7 +143,7 @@ impl Check {
             _ => unclear,
         };
         let message = match (&self.message, &self.require) {
-            (Some(message), _) => message.render(&self.shown(id, value, secrecy)),
+            (Some(message), _) => message.render(&subject),
             (None, Some(require)) => format!("`{}` does not hold", require.text()),
             (None, None) => "it exists".to_owned(),
         };
@@ -168,7 +169,7 @@ impl Check {
             .collect()
     }
 
-    /// The object as messages may show it.
+    /// The object without what is secret in it.
     fn shown(&self, id: &ObjectId, value: &Value, secrecy: &Secrecy) -> Subject {
         let labels = Self::labels(value);
         let fields: Vec<_> = self

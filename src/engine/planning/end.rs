@@ -10,6 +10,7 @@ use pleach_domain::inventory::{Installed, ReleaseName, ReleaseSummary, Store};
 use pleach_domain::plan::{self, Brought, Consented, Desired, Policy, Removal, Terms};
 use pleach_domain::readiness::Rules;
 use pleach_domain::render::Rendered;
+use pleach_domain::repo::format::remembered;
 use pleach_domain::repo::{self, FileTree, ResolvedRelease, Sequence, VersionPolicy};
 
 use super::{Heirs, Planned, Planner, Predecessors};
@@ -111,7 +112,7 @@ impl Gone {
                 brought: Brought::default(),
                 block_uninstall: memory.block_uninstall,
                 protect: memory.protect,
-                timeout: memory.timeout.map(SignedDuration::from_secs),
+                timeout: memory.timeout.map(remembered),
                 restart_on_config_change: false,
                 source: planner.source.cloned(),
             },
@@ -127,7 +128,7 @@ impl Gone {
         let environment = &planner.loaded.environment;
         let is_own = environment.name == self.name.environment;
         let memory = self.record.memory.clone().unwrap_or_default();
-        let timeout = memory.timeout.map(SignedDuration::from_secs);
+        let timeout = memory.timeout.map(remembered);
         let mut prune = environment.prune.clone();
         prune.enabled |= self.by_command;
         Policy {

@@ -318,6 +318,10 @@ fn unprocessable(question: Question<'_>, status: Option<&Status>, message: &str)
     {
         return Class::PreconditionFailed(Failed::Test);
     }
+    // Who hands out addresses and ports puts trouble of its storage into a field.
+    if message.contains("rpc error: code = Unavailable") {
+        return Class::ApiUnavailable;
+    }
     match immutable::fields(status) {
         Some(fields)
             if fields

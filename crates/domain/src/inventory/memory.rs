@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::Inventory;
 use crate::order::StageName;
-use crate::repo::format::{BlockUninstall, ReadinessRule};
+use crate::repo::format::{BlockUninstall, ReadinessRule, remembered};
 use crate::repo::{Protect, RuntimeObject, StageRule};
 
 /// What taking a release away needs to know of it when git no longer has its
@@ -62,7 +62,7 @@ impl RememberedStage {
 
     /// Deadline of each wait for what was applied in it.
     pub fn timeout(&self) -> Option<SignedDuration> {
-        self.timeout.map(SignedDuration::from_secs)
+        self.timeout.map(remembered)
     }
 }
 

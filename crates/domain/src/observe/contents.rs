@@ -7,6 +7,7 @@ use std::collections::BTreeSet;
 
 use serde::{Deserialize, Serialize};
 
+use crate::inventory::{EntryState, Inventory};
 use crate::object::ObjectId;
 
 /// What a look into a namespace brought.
@@ -39,8 +40,7 @@ const BY_THE_CLUSTER: [(&str, &str); 4] = [
 ];
 
 impl Content {
-    /// Whether the cluster puts it into every namespace, or beside objects that
-    /// count themselves.
+    /// Whether the cluster puts it into every namespace, or beside other objects.
     fn is_by_the_cluster(&self) -> bool {
         let Self { id, .. } = self;
         BY_THE_CLUSTER
@@ -49,25 +49,52 @@ impl Content {
             || (id.is("", "ConfigMap") && id.name == "kube-root-ca.crt")
             || (id.is("", "ServiceAccount") && id.name == "default")
     }
+
+    /// Whether it has owners, and none but these.
+    fn is_owned_by(&self, owners: &BTreeSet<&str>) -> bool {
+        let mut known = self.owners.iter().map(|uid| owners.contains(uid.as_str()));
+        !self.owners.is_empty() && known.all(|is_known| is_known)
+    }
+
+    /// Whether a workload of the release made it.
+    pub fn is_of_run_time(&self, inventory: &Inventory) -> bool {
+        inventory.entries.get(&self.id).is_some_and(|entry| {
+            entry.state == EntryState::Observed && entry.uid.as_deref() == Some(&*self.uid)
+        })
+    }
+}
+
+fn uids<'a>(contents: impl Iterator<Item = &'a Content>) -> BTreeSet<&'a str> {
+    contents.map(|one| one.uid.as_str()).collect()
 }
 
 impl Contents {
     /// The objects that speak against the end of the namespace. `goes` says
     /// what goes before it, or with it: objects that are deleted, and those
-    /// that the workloads made. What one of them owns goes too.
+    /// that the workloads made. What only they own goes too, and what that owns.
     pub fn others(&self, goes: &dyn Fn(&Content) -> bool) -> Result<Vec<&ObjectId>, &str> {
         let contents = match self {
             Self::Known(contents) => contents,
             Self::Unknown(why) => return Err(why),
         };
-        // What has an owner that counts itself is no reason of its own.
-        let owners: BTreeSet<&str> = contents.iter().map(|one| one.uid.as_str()).collect();
-        let is_owned = |one: &Content| one.owners.iter().any(|uid| owners.contains(uid.as_str()));
-        let mut others: Vec<&ObjectId> = contents
-            .iter()
-            .filter(|one| !one.is_by_the_cluster() && !goes(one) && !is_owned(one))
-            .map(|one| &one.id)
-            .collect();
+        let mut going: BTreeSet<&str> = uids(contents.iter().filter(|one| goes(one)));
+        loop {
+            let owned = contents.iter().filter(|one| one.is_owned_by(&going));
+            let more = uids(owned.filter(|one| !going.contains(one.uid.as_str())));
+            if more.is_empty() {
+                break;
+            }
+            going.extend(more);
+        }
+        let counts = |one: &&Content| !one.is_by_the_cluster() && !going.contains(one.uid.as_str());
+        let counted: Vec<&Content> = contents.iter().filter(counts).collect();
+        // Who owns others speaks for them, except where they own each other.
+        let owners = uids(counted.iter().copied());
+        let owned = |one: &&&Content| !one.is_owned_by(&owners);
+        let mut others: Vec<&ObjectId> = counted.iter().filter(owned).map(|one| &one.id).collect();
+        if others.is_empty() {
+            others = counted.iter().map(|one| &one.id).collect();
+        }
         others.sort();
         Ok(others)
     }
@@ -124,6 +151,11 @@ mod tests {
     #[case::another_service_account(&[("ServiceAccount/a/x", "")], Some("it holds objects of others: ServiceAccount/a/x"))]
     #[case::an_owner_counts_for_what_it_owns(&[("Pod/a/p", "ConfigMap/a/c"), ("ConfigMap/a/c", "")],
         Some("it holds objects of others: ConfigMap/a/c"))]
+    #[case::of_what_every_namespace_has(&[("ServiceAccount/a/default", ""), ("Secret/a/s", "ServiceAccount/a/default")],
+        Some("it holds objects of others: Secret/a/s"))]
+    #[case::in_a_circle(&[("Secret/a/1", "Secret/a/2"), ("Secret/a/2", "Secret/a/1")],
+        Some("it holds objects of others: Secret/a/1, Secret/a/2"))]
+    #[case::goes_with_its_owners_owner(&[("Pod/a/p", "ReplicaSet.apps/a/r"), ("ReplicaSet.apps/a/r", "Deployment.apps/a/goes"), ("Deployment.apps/a/goes", "")], None)]
     #[case::owned_from_elsewhere(&[("Pod/a/p", "gone")], Some("it holds objects of others: Pod/a/p"))]
     #[case::many(&[("Secret/a/1", ""), ("Secret/a/2", ""), ("Secret/a/3", ""), ("Secret/a/4", "")],
         Some("it holds objects of others: Secret/a/1, Secret/a/2, Secret/a/3, and 1 more"))]

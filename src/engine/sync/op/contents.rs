@@ -6,7 +6,6 @@
 use std::collections::BTreeSet;
 use std::sync::PoisonError;
 
-use pleach_domain::inventory::EntryState;
 use pleach_domain::object::ObjectId;
 use pleach_domain::observe::{Content, Contents};
 use pleach_domain::plan::Op;
@@ -35,8 +34,7 @@ impl Operator<'_> {
             .unwrap_or_else(PoisonError::into_inner);
         // What the plan deletes is gone by now, and what it owned may not be yet.
         let goes = |one: &Content| {
-            let entry = inventory.entries.get(&one.id);
-            entry.is_some_and(|entry| entry.state == EntryState::Observed)
+            one.is_of_run_time(&inventory)
                 || one.owners.iter().any(|uid| deleted.contains(uid.as_str()))
         };
         let Some(message) = contents.objection(&goes) else {

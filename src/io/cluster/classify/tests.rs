@@ -31,6 +31,7 @@ const STRICT: &str =
     "strict decoding error: unknown field \"spec.template.spec.containers[0].imagee\"";
 const STRICT_YAML: &str = "error strict decoding YAML: error converting YAML to JSON: yaml: key \"image\" already set in map";
 const STORED: &str = "CustomResourceDefinition.apiextensions.k8s.io \"datavolumes.cdi.example.org\" is invalid: status.storedVersions[0]: Invalid value: \"v1alpha2\": missing from spec.versions; v1alpha2 was previously a storage version, and must remain in spec.versions until a storage migration ensures no data remains persisted in v1alpha2 and removes v1alpha2 from status.storedVersions";
+const NO_ADDRESS: &str = "Service \"hook\" is invalid: spec.clusterIPs: Invalid value: [\"\"]: failed to allocate IP: rpc error: code = Unavailable desc = error reading from server: EOF";
 const EXPIRED: &str = "The provided continue parameter is too old to display a consistent list result. You can start a new list without the continue parameter, or use the continue token in this response to retrieve the remainder of the results. Continuing with the provided token results in an inconsistent list - objects that were created, modified, or deleted between the time the first chunk was returned and now may show up in the list.";
 const BY_USER: &str = "deployments.apps is forbidden: User \"bob\" cannot list resource \"deployments\" in API group \"apps\" at the cluster scope";
 const PATCH_BY_USER: &str = "deployments.apps \"a\" is forbidden: User \"bob\" cannot patch resource \"deployments\" in API group \"apps\" in the namespace \"web\"";
@@ -154,6 +155,7 @@ fn of(verb: Verb, kind: &str, http: u16, status: &Status) -> Class {
 )]
 // Section 6 (vi): storage versions.
 #[case(Verb::DryRun, 422, "Invalid", STORED, Class::Invalid, false)]
+#[case(Verb::Apply, 422, "Invalid", NO_ADDRESS, Class::ApiUnavailable, true)]
 // Section 6 (viii): namespaces.
 #[case(Verb::Apply, 403, "Forbidden", TERMINATING, Class::NamespaceTerminating("term2".into()), false)]
 // Section 6 (xi): rights.

@@ -197,7 +197,7 @@ fn looks_like_number(text: &[u8]) -> bool {
 }
 
 /// Whether a text is a word that YAML 1.1 gives another type, in any case.
-fn is_word(text: &str) -> bool {
+pub(super) fn is_word(text: &str) -> bool {
     const WORDS: [&str; 9] = ["y", "n", "yes", "no", "on", "off", "true", "false", "null"];
     text.len() <= 5 && WORDS.iter().any(|word| text.eq_ignore_ascii_case(word))
 }

@@ -4,7 +4,8 @@ use std::fmt::Write as _;
 
 use proptest::prelude::*;
 
-use super::{emit_all, parse_documents, parse_nodes};
+use super::parse::library;
+use super::{emit_all, parse_documents, parse_nodes, plain};
 
 /// What may be a text or something else.
 fn word() -> impl Strategy<Value = String> {
@@ -111,6 +112,11 @@ proptest! {
     /// and what was read can be written and read again.
     #[test]
     fn any_text_is_read_or_refused(text in text()) {
+        if !text.contains('\t')
+            && let Some(plain) = plain::parse(&text)
+        {
+            prop_assert_eq!(Some(plain), library(&text).ok());
+        }
         let read = parse_documents(&text);
         let nodes = parse_nodes("a.yaml", &text);
         prop_assert_eq!(read.is_ok(), nodes.is_ok(), "{:?} {:?}", read, nodes);

@@ -8,9 +8,10 @@
 
 use std::collections::HashMap;
 
-use granit_parser::{Event, Parser, ScalarStyle};
 use serde_json::{Map, Number, Value};
+use serde_yaml::granit_parser::{self, Event, Parser, ScalarStyle};
 
+use super::emit::is_word;
 use super::parse::{Document, library};
 
 /// Above this many bytes the limits of the crate might be reached.
@@ -22,10 +23,8 @@ const MAX_DEPTH: usize = 60;
 /// More documents are left to who counts them.
 const MAX_DOCUMENTS: usize = 50_000;
 
-/// Words that are something else than texts for somebody, in any case.
-const WORDS: [&str; 12] = [
-    "y", "yes", "n", "no", "true", "false", "on", "off", "null", "nan", "inf", "infinity",
-];
+/// Words that may be numbers, in any case.
+const NUMBERS: [&str; 3] = ["nan", "inf", "infinity"];
 
 /// A map or a list that is not complete.
 enum Open {
@@ -42,15 +41,16 @@ pub(super) fn parse(text: &str) -> Option<Vec<Document>> {
     let mut scalars = Scalars::default();
     let mut documents: Vec<Document> = Vec::new();
     let mut open: Vec<Open> = Vec::new();
-    let mut line = 0;
-    for event in Parser::new_from_str(text) {
+    let (mut line, mut count) = (0, 0);
+    let options = granit_parser::options! { emit_comments: false };
+    for event in Parser::new_from_str_with_options(text, options) {
         let (event, span) = event.ok()?;
         let value = match event {
-            Event::StreamStart
-            | Event::StreamEnd
-            | Event::DocumentStart(_, None)
-            | Event::DocumentEnd
-            | Event::Comment(..) => continue,
+            Event::DocumentStart(_, None) if count < MAX_DOCUMENTS => {
+                count += 1;
+                continue;
+            }
+            Event::StreamStart | Event::StreamEnd | Event::DocumentEnd => continue,
             Event::MappingStart(_, 0, None) | Event::SequenceStart(_, 0, None) => {
                 if open.is_empty() {
                     line = span.start.line();
@@ -89,8 +89,7 @@ pub(super) fn parse(text: &str) -> Option<Vec<Document>> {
             _ => return None,
         };
         match open.last_mut() {
-            None if documents.len() < MAX_DOCUMENTS => documents.push(Document { line, value }),
-            None => return None,
+            None => documents.push(Document { line, value }),
             Some(Open::List(list)) => list.push(value),
             Some(Open::Map(map, key)) => match (key.take(), value) {
                 (None, Value::String(text)) if !map.contains_key(&text) => *key = Some(text),
@@ -119,7 +118,7 @@ impl Scalars {
             "" | "null" => Some(Value::Null),
             "true" => Some(Value::Bool(true)),
             "false" => Some(Value::Bool(false)),
-            _ if is_word(text) => Some(Value::String(text.to_owned())),
+            _ if is_text(text) => Some(Value::String(text.to_owned())),
             _ => match whole(text) {
                 Some(number) => Some(Value::Number(number)),
                 None => self.ask(text),
@@ -149,9 +148,10 @@ impl Scalars {
 }
 
 /// Whether it begins like a word and is none of those that mean something.
-fn is_word(text: &str) -> bool {
+fn is_text(text: &str) -> bool {
     text.starts_with(|first: char| first.is_ascii_alphabetic())
-        && !WORDS.iter().any(|word| word.eq_ignore_ascii_case(text))
+        && !is_word(text)
+        && !NUMBERS.iter().any(|word| word.eq_ignore_ascii_case(text))
 }
 
 /// A whole number in its only form.

@@ -4,7 +4,6 @@ use std::collections::BTreeSet;
 
 use super::verdict::kept;
 use crate::finding::Finding;
-use crate::inventory::EntryState;
 use crate::object::ObjectId;
 use crate::observe::{Content, Contents};
 use crate::plan::draft::{Ctx, Pruned};
@@ -20,10 +19,8 @@ pub(in crate::plan) fn keep_occupied(
         .map(|one| one.deletion.uid().to_owned())
         .collect();
     let goes = |one: &Content| {
-        let entry = ctx.observed.inventory.entries.get(&one.id);
         // What the workloads made goes with the namespace.
-        let is_run_time = entry.is_some_and(|entry| entry.state == EntryState::Observed);
-        is_run_time
+        one.is_of_run_time(&ctx.observed.inventory)
             || leaving.contains(&one.uid)
             || one.owners.iter().any(|uid| leaving.contains(uid))
     };

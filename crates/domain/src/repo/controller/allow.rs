@@ -3,8 +3,9 @@
 use std::collections::BTreeSet;
 
 use crate::finding::{Finding, Kind};
+use crate::inventory::{ReleaseName, Store};
 use crate::object::ObjectId;
-use crate::plan::{Action, Plan};
+use crate::plan::{Action, Op, Plan};
 use crate::repo::format::AllowList;
 use crate::repo::selector::{Pattern, well_known_group};
 
@@ -71,7 +72,21 @@ impl Allow {
             .iter()
             .filter(|step| !step.object.is("pleach.dev", "Release"))
             .map(|step| &step.object);
-        self.refuse(wanted.chain(written))
+        // What is copied is read with the rights of the loop.
+        let copied = plan.steps.iter().filter_map(|step| match &step.op {
+            Op::Copy { from, .. } => Some(from),
+            _ => None,
+        });
+        self.refuse(wanted.chain(written).chain(copied))
+    }
+
+    /// Refuses to keep state in a namespace that may not be written to.
+    pub fn refuse_store(&self, store: &Store, name: &ReleaseName) -> Vec<Finding> {
+        match store {
+            // The loop keeps its own state there.
+            Store::Release => Vec::new(),
+            Store::ConfigMap { .. } => self.refuse([&store.parent(name)]),
+        }
     }
 
     /// Refuses what may not be written to.

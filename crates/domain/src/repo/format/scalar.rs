@@ -32,7 +32,16 @@ impl Serialize for Range {
     }
 }
 
-/// A positive duration, such as `10m`, `90s` or `1h30m`.
+/// The longest duration that anybody may wait for, in seconds: a leap year. No
+/// clock that it is added to overflows.
+const LONGEST_SECONDS: i64 = 366 * 24 * 60 * 60;
+
+/// A duration that a record of a release holds, within what a file may say.
+pub fn remembered(seconds: i64) -> SignedDuration {
+    SignedDuration::from_secs(seconds.clamp(1, LONGEST_SECONDS))
+}
+
+/// A positive duration, such as `10m`, `90s` or `1h30m`; a year at most.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(try_from = "String")]
 #[schemars(with = "String")]
@@ -42,11 +51,13 @@ impl TryFrom<String> for Timeout {
     type Error = String;
 
     fn try_from(text: String) -> Result<Self, String> {
-        text.parse()
-            .ok()
-            .filter(SignedDuration::is_positive)
-            .map(Self)
-            .ok_or_else(|| format!("`{text}` is not a duration such as `10m`, `90s` or `1h30m`"))
+        let parsed = text.parse().ok().filter(SignedDuration::is_positive);
+        let duration = parsed
+            .ok_or_else(|| format!("`{text}` is not a duration such as `10m`, `90s` or `1h30m`"))?;
+        if duration > SignedDuration::from_secs(LONGEST_SECONDS) {
+            return Err(format!("`{text}` is longer than 366 days"));
+        }
+        Ok(Self(duration))
     }
 }
 
