@@ -14,7 +14,7 @@ const fn code(name: &'static str, meaning: &'static str) -> Code {
 }
 
 /// Every code, sorted by name. A test compares it with docs/lint.md.
-pub const CODES: [Code; 71] = [
+pub const CODES: [Code; 72] = [
     code(
         "annotation",
         "An annotation of pleach with a value that it cannot have, or that it does not know.",
@@ -190,6 +190,10 @@ pub const CODES: [Code; 71] = [
     ),
     code("template-syntax", "A template that cannot be parsed."),
     code("template-undefined", "A value that is not defined."),
+    code(
+        "too-deep",
+        "More than 100 levels of folders within each other.",
+    ),
     code("unknown-bundle", "A bundle that is not there."),
     code(
         "unknown-environment",
