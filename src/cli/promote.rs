@@ -189,13 +189,21 @@ impl Way<'_> {
         let own = self.branch.fork(&name).await?;
         let proposed = self.propose_from(ui, &own, done, message).await;
         // Whoever ran this is left where they were.
-        self.branch.check_out().await?;
-        let opened = proposed
-            .map_err(|error| error.hint(format!("what was done so far is on branch {name}")))?;
+        let back = self.branch.check_out().await;
+        let opened = proposed.map_err(|error| {
+            let error = error.hint(format!("what was done so far is on branch {name}"));
+            match &back {
+                Ok(()) => error,
+                Err(failed) => error.hint(format!(
+                    "that branch is still the one checked out: {failed}"
+                )),
+            }
+        })?;
         ui.status(format_args!(
             "opened pull request {}: {}",
             opened.number, opened.url
         ));
+        back?;
         Ok(())
     }
 

@@ -75,6 +75,29 @@ async fn a_commit_holds_its_files_and_nothing_else() {
 }
 
 #[tokio::test]
+async fn what_was_a_link_or_a_submodule_becomes_a_file() {
+    let repo = repo();
+    let blob = repo.git(&["rev-parse", "HEAD:fleet/a.yaml"]).unwrap();
+    let commit = repo.git(&["rev-parse", "HEAD"]).unwrap();
+    for entry in [
+        format!("120000,{blob},fleet/link.yaml"),
+        format!("160000,{commit},fleet/module.yaml"),
+    ] {
+        repo.git(&["update-index", "--add", "--cacheinfo", &entry])
+            .unwrap();
+    }
+    repo.git(&["commit", "--quiet", "--message", "no files"])
+        .unwrap();
+    let paths = ["link.yaml", "module.yaml"];
+    let changes = changes(&paths.map(|path| (path, Some("a: 2\n"))));
+    branch(&repo).unwrap().commit(&changes, "x").await.unwrap();
+    for path in paths.map(|path| format!("fleet/{path}")) {
+        let listed = repo.git(&["ls-tree", "HEAD", &path]).unwrap();
+        assert!(listed.starts_with("100644 blob "), "{listed}");
+    }
+}
+
+#[tokio::test]
 async fn what_somebody_is_editing_is_named() {
     let repo = repo();
     repo.write("fleet/a.yaml", "a: 3\n").unwrap();

@@ -161,7 +161,11 @@ impl Branch {
             let blob = self.git(what, &blob, Some(content), &own).await?;
             let listed = texts(&["ls-tree", &self.head, "--", &path]);
             let listed = self.git(what, &listed, None, &own).await?;
-            let mode = listed.split_whitespace().next().unwrap_or("100644");
+            // Of a link or a submodule nothing is kept: what is written is a file.
+            let mode = match listed.split_whitespace().next() {
+                Some("100755") => "100755",
+                _ => "100644",
+            };
             let entry = format!("{mode},{},{path}", blob.trim());
             let arguments = texts(&["update-index", "--add", "--cacheinfo", &entry]);
             self.git(what, &arguments, None, &own).await?;

@@ -172,6 +172,17 @@ fn bad_input_is_told_and_nothing_is_written() {
     assert_eq!(run.code, 3, "{}", run.shown());
 }
 
+/// Pushes the branch to a repository of its own from now on.
+fn publish(folder: &Folder, bare: &str) {
+    git(folder, &["clone", "--quiet", "--bare", ".", bare]);
+    git(folder, &["remote", "add", "origin", bare]);
+    git(folder, &["fetch", "--quiet", "origin"]);
+    git(
+        folder,
+        &["branch", "--quiet", "--set-upstream-to=origin/main"],
+    );
+}
+
 #[test]
 fn with_a_forge_it_is_a_pull_request() {
     let forge = FakeForge::start(ForgeKind::Gitea).unwrap();
@@ -179,13 +190,7 @@ fn with_a_forge_it_is_a_pull_request() {
     let remote = tempfile::tempdir().unwrap();
     let bare = remote.path().join("example/fleet.git");
     let bare = bare.to_str().unwrap();
-    git(&folder, &["clone", "--quiet", "--bare", ".", bare]);
-    git(&folder, &["remote", "add", "origin", bare]);
-    git(&folder, &["fetch", "--quiet", "origin"]);
-    git(
-        &folder,
-        &["branch", "--quiet", "--set-upstream-to=origin/main"],
-    );
+    publish(&folder, bare);
     // What somebody is editing stays as it is.
     folder.write("notes.md", "mine\n");
     let push = [
@@ -245,6 +250,43 @@ fn with_a_forge_it_is_a_pull_request() {
     assert!(run.stderr.contains("already exists"), "{}", run.shown());
     assert_eq!(line(&["branch", "--show-current"]), "main");
     assert_eq!(forge.opened().len(), 1);
+}
+
+#[test]
+fn why_there_is_no_pull_request_is_told_first() {
+    let forge = FakeForge::start(ForgeKind::Gitea).unwrap();
+    let folder = repository();
+    let elsewhere = tempfile::tempdir().unwrap();
+    let path = |name: &str| elsewhere.path().join(name).to_str().unwrap().to_owned();
+    publish(&folder, &path("example/fleet.git"));
+    // Nothing can be signed, and the branch cannot be checked out again.
+    git(&folder, &["config", "commit.gpgSign", "true"]);
+    git(&folder, &["config", "gpg.program", "/bin/false"]);
+    let other = path("other");
+    let worktree = [
+        "worktree",
+        "add",
+        "--quiet",
+        "--force",
+        other.as_str(),
+        "main",
+    ];
+    git(&folder, &worktree);
+    let api = forge.api();
+    let variables = [
+        ("PLEACH_FORGE_URL", api.as_str()),
+        ("PLEACH_FORGE_PROJECT", PROJECT),
+        ("PLEACH_FORGE_TOKEN", TOKEN),
+    ];
+    let run = promote_with(&folder, &["--push", "--forge", "gitea"], &variables);
+    assert_ne!(run.code, 0, "{}", run.shown());
+    for said in [
+        "failed to sign the data",
+        "what was done so far is on branch promote/",
+        "that branch is still the one checked out",
+    ] {
+        assert!(run.stderr.contains(said), "{}", run.shown());
+    }
 }
 
 /// What git prints.

@@ -42,7 +42,7 @@ pub fn attach(tree: &dyn FileTree, findings: &mut [Finding]) {
 /// one that may not be shown at all.
 pub fn lines(file: &str, text: &str) -> Vec<Option<String>> {
     let source = Source::new(text.to_owned(), is_own(file));
-    (1..=text.lines().count())
+    (1..=source.lines.len())
         .map(|number| source.line(number))
         .collect()
 }
@@ -54,21 +54,73 @@ fn is_own(file: &str) -> bool {
         || ["pleach.yaml", "bundle.yaml", "version.yaml"].contains(&name)
 }
 
-/// A text whose lines can be shown.
+/// A text whose lines can be shown. It is gone through once, however many of
+/// them are asked for.
 struct Source {
     text: String,
     own: bool,
+    lines: Vec<Line>,
+    /// Whether each document may be a Secret.
+    secret: Vec<bool>,
+}
+
+/// Where a line is, and what is known of it.
+struct Line {
+    begin: usize,
+    end: usize,
+    /// The document that it belongs to.
+    document: usize,
+    /// Whether it lies below a private key, going by indentation: this must
+    /// hold for text that is no YAML, too.
+    private: bool,
 }
 
 impl Source {
     fn new(text: String, own: bool) -> Self {
         let own = own || text.contains("pleach.dev/v1");
-        Self { text, own }
+        let mut lines = Vec::new();
+        let mut secret = vec![false];
+        // What the next line may lie below, each further in than the one
+        // before; and whether it is private, or lies below what is.
+        let mut above: Vec<(usize, bool)> = Vec::new();
+        let mut begin = 0;
+        for whole in text.split_inclusive('\n') {
+            let line = whole.trim_end_matches(['\r', '\n']);
+            if line.starts_with("---") {
+                secret.push(false);
+            }
+            let document = secret.len() - 1;
+            secret[document] |= tells_of_secret(line);
+            let mut private = false;
+            if own && !line.trim().is_empty() {
+                let indent = indent_of(line);
+                while above.last().is_some_and(|(other, _)| *other >= indent) {
+                    above.pop();
+                }
+                private = above.last().is_some_and(|(_, private)| *private);
+                let opens = private_part(line).is_some() || ends_with_private_key(line);
+                above.push((indent, private || opens));
+            }
+            lines.push(Line {
+                begin,
+                end: begin + line.trim_end().len(),
+                document,
+                private,
+            });
+            begin += whole.len();
+        }
+        Self {
+            text,
+            own,
+            lines,
+            secret,
+        }
     }
 
     fn line(&self, number: usize) -> Option<String> {
-        let line = self.text.lines().nth(number - 1)?.trim_end();
-        let shown = if self.is_secret(number) || (self.own && self.is_private(number)) {
+        let known = self.lines.get(number.checked_sub(1)?)?;
+        let line = &self.text[known.begin..known.end];
+        let shown = if self.secret[known.document] || known.private {
             without_value(line)?
         } else if self.own {
             private_part(line)
@@ -78,44 +130,16 @@ impl Source {
         };
         (!shown.trim().is_empty() && shown.chars().count() <= LONGEST).then_some(shown)
     }
+}
 
-    /// Whether the document that a line belongs to may be a Secret. Rather once
-    /// too often: a ConfigMap may mention a Secret, and a template may write any
-    /// kind.
-    fn is_secret(&self, number: usize) -> bool {
-        let marker = |line: &&str| line.starts_with("---");
-        let lines: Vec<&str> = self.text.lines().collect();
-        let (above, below) = lines.split_at(number.min(lines.len()));
-        let above = above.iter().rev().take_while(|line| !marker(line));
-        let below = below.iter().take_while(|line| !marker(line));
-        above.chain(below).any(|line| {
-            line.contains("Secret")
-                || line.contains("stringData")
-                || line
-                    .split_once("kind:")
-                    .is_some_and(|(_, kind)| kind.contains("{{"))
-        })
-    }
-
-    /// Whether a line lies below a private key, going by indentation: this
-    /// must hold for text that is no YAML, too.
-    fn is_private(&self, number: usize) -> bool {
-        let lines: Vec<&str> = self.text.lines().take(number).collect();
-        let Some((line, above)) = lines.split_last() else {
-            return true;
-        };
-        let mut indent = indent_of(line);
-        for line in above.iter().rev() {
-            if line.trim().is_empty() || indent_of(line) >= indent {
-                continue;
-            }
-            indent = indent_of(line);
-            if private_part(line).is_some() || ends_with_private_key(line) {
-                return true;
-            }
-        }
-        false
-    }
+/// Whether the document of a line may be a Secret. Rather once too often: a
+/// ConfigMap may mention a Secret, and a template may write any kind.
+fn tells_of_secret(line: &str) -> bool {
+    line.contains("Secret")
+        || line.contains("stringData")
+        || line
+            .split_once("kind:")
+            .is_some_and(|(_, kind)| kind.contains("{{"))
 }
 
 fn ends_with_private_key(line: &str) -> bool {
@@ -185,6 +209,8 @@ mod tests {
     #[case("kind: A\nx: 1\n---\nkind: Secret\nx: 2\n---\nx: 3\n", 5, Some("x: …"))]
     #[case("kind: A\nx: 1\n---\nx: 2\nkind: Secret\n---\nx: 3\n", 4, Some("x: …"))]
     #[case("kind: A\nx: 1\n---\nkind: Secret\nx: 2\n---\nx: 3\n", 7, Some("x: 3"))]
+    #[case("x: 1\n--- # a Secret\nx: 2\n", 1, Some("x: 1"))]
+    #[case("x: 1\n--- # a Secret\nx: 2\n", 3, Some("x: …"))]
     #[case("x: hunter2\nkind: {{ values.kind }}\n", 1, Some("x: …"))]
     #[case("kind: Secret\ndata:\n  - hunter2\n", 3, None)]
     #[case("kind: Secret\nstringData:\n  k: |\n    hunter2:x\n", 4, None)]
@@ -232,5 +258,16 @@ mod tests {
     ) {
         let source = Source::new(text.to_owned(), false);
         assert_eq!(source.line(line).as_deref(), expected);
+    }
+
+    #[test]
+    fn a_long_file_is_gone_through_once() {
+        let text = format!("values:\n{}", "  x: 1\r\n\n".repeat(50_000));
+        let shown = lines("manifests/a.yaml", &text);
+        assert_eq!(shown.len(), 100_001);
+        assert_eq!(shown[99_999].as_deref(), Some("  x: 1"));
+        let shown = lines("pleach.yaml", &text);
+        assert_eq!(shown[99_999].as_deref(), Some("  x: …"));
+        assert_eq!(shown[100_000], None);
     }
 }

@@ -14,7 +14,7 @@ const fn code(name: &'static str, meaning: &'static str) -> Code {
 }
 
 /// Every code, sorted by name. A test compares it with docs/lint.md.
-pub const CODES: [Code; 70] = [
+pub const CODES: [Code; 72] = [
     code(
         "annotation",
         "An annotation of pleach with a value that it cannot have, or that it does not know.",
@@ -90,6 +90,10 @@ pub const CODES: [Code; 70] = [
         "A field that is required: of our own files, by a definition, or to tell the items of a list apart.",
     ),
     code("missing-file", "A file or folder that is not there."),
+    code(
+        "more-errors",
+        "A file of our own with so many errors that no more of them are looked for.",
+    ),
     code("name", "A name that the server does not take."),
     code(
         "namespace-ignored",
@@ -186,6 +190,10 @@ pub const CODES: [Code; 70] = [
     ),
     code("template-syntax", "A template that cannot be parsed."),
     code("template-undefined", "A value that is not defined."),
+    code(
+        "too-deep",
+        "More than 100 levels of folders within each other.",
+    ),
     code("unknown-bundle", "A bundle that is not there."),
     code(
         "unknown-environment",

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use json_patch::PatchOperation as Operation;
 use serde_json::Value;
 
 use super::strategic;
@@ -10,6 +11,13 @@ use crate::finding::{Finding, Kind};
 use crate::kinds::Schema;
 use crate::object::ObjectId;
 use crate::repo::{Matcher, Patch, PatchChange};
+
+/// Largest object that operations may make, in bytes of memory; what they move
+/// counts too. Copies into themselves double with each operation.
+const LARGEST: usize = 32 << 20;
+
+/// How many levels an object may have where an operation puts something.
+const DEEPEST: usize = 100;
 
 /// A patch with its selector compiled.
 pub(super) struct Target<'a> {
@@ -66,23 +74,23 @@ pub(super) fn apply(
     schema: Option<Schema<'_>>,
 ) -> Result<(), Box<Finding>> {
     match &patch.change {
-        PatchChange::Json(operations) => json_patch::patch(value, operations).map_err(|error| {
-            let operation = operations
-                .get(error.operation)
-                .map_or("operation", operation_name);
-            Box::new(
-                Finding::error(
-                    Kind::Repository,
-                    "patch-failed",
-                    format!(
-                        "operation {} of the patch ({operation} {}) failed: {}",
-                        error.operation, error.path, error.kind
-                    ),
-                )
-                .at(patch.origin.clone())
-                .on(id.clone()),
-            )
-        }),
+        PatchChange::Json(operations) => {
+            let mut changed = value.clone();
+            let (mut size, _) = extent(value);
+            for (number, operation) in operations.iter().enumerate() {
+                operate(&mut changed, operation, &mut size).map_err(|why| {
+                    let name = operation_name(operation);
+                    let message = format!(
+                        "operation {number} of the patch ({name} {}) failed: {why}",
+                        operation.path()
+                    );
+                    let finding = Finding::error(Kind::Repository, "patch-failed", message);
+                    Box::new(finding.at(patch.origin.clone()).on(id.clone()))
+                })?;
+            }
+            *value = changed;
+            Ok(())
+        }
         PatchChange::Merge(change) => {
             json_patch::merge(value, change);
             Ok(())
@@ -94,8 +102,53 @@ pub(super) fn apply(
     }
 }
 
-fn operation_name(operation: &json_patch::PatchOperation) -> &'static str {
-    use json_patch::PatchOperation as Operation;
+/// Carries out one operation, or says why not. `size` is that of the object
+/// with all that was put into it.
+fn operate(value: &mut Value, operation: &Operation, size: &mut usize) -> Result<(), String> {
+    let put = match operation {
+        Operation::Add(add) => Some(&add.value),
+        Operation::Replace(replace) => Some(&replace.value),
+        Operation::Move(from) => value.pointer(from.from.as_str()),
+        Operation::Copy(from) => value.pointer(from.from.as_str()),
+        Operation::Remove(_) | Operation::Test(_) => None,
+    };
+    if let Some(put) = put {
+        let (bytes, levels) = extent(put);
+        *size += bytes;
+        if *size > LARGEST {
+            return Err(format!("the object gets larger than {} MiB", LARGEST >> 20));
+        }
+        if operation.path().count() + levels > DEEPEST {
+            return Err(format!("the object gets more than {DEEPEST} levels deep"));
+        }
+    }
+    json_patch::patch(value, std::slice::from_ref(operation))
+        .map_err(|error| error.kind.to_string())
+}
+
+/// About how many bytes of memory a value takes, and how many levels it has.
+fn extent(value: &Value) -> (usize, usize) {
+    let (mut bytes, mut levels) = (0_usize, 0_usize);
+    let mut open = vec![(value, 1_usize)];
+    while let Some((value, level)) = open.pop() {
+        bytes += size_of::<Value>();
+        levels = levels.max(level);
+        match value {
+            Value::Null | Value::Bool(_) | Value::Number(_) => {}
+            Value::String(text) => bytes += text.len(),
+            Value::Array(items) => open.extend(items.iter().map(|item| (item, level + 1))),
+            Value::Object(fields) => {
+                for (key, value) in fields {
+                    bytes += size_of::<String>() + key.len();
+                    open.push((value, level + 1));
+                }
+            }
+        }
+    }
+    (bytes, levels)
+}
+
+fn operation_name(operation: &Operation) -> &'static str {
     match operation {
         Operation::Add(_) => "add",
         Operation::Remove(_) => "remove",
@@ -132,6 +185,7 @@ pub(super) fn unused(patch: &Patch) -> Finding {
 
 #[cfg(test)]
 mod tests {
+    use rstest::rstest;
     use serde_json::json;
 
     use super::*;
@@ -192,6 +246,25 @@ mod tests {
              (test /data/password) failed: value did not match"
         );
         assert_eq!(value, json!({"data": {"password": "hunter2"}}));
+    }
+
+    #[rstest]
+    #[case("/data/x", "/data/x/-", "the object gets larger than 32 MiB")]
+    #[case("/data", "/data/y", "the object gets more than 100 levels deep")]
+    fn copies_of_copies_are_refused(#[case] from: &str, #[case] path: &str, #[case] why: &str) {
+        let id = ObjectId::new("", "ConfigMap", Some("shop"), "web");
+        let copy = json!({"op": "copy", "from": from, "path": path});
+        let patch = Patch {
+            target: selector("ConfigMap", None, None),
+            change: PatchChange::Json(serde_json::from_value(vec![copy; 120].into()).unwrap()),
+            origin: Origin::new("environments/a.yaml", 9),
+        };
+        let before = json!({"data": {"x": ["y"]}});
+        let mut value = before.clone();
+        let finding = apply(&patch, &id, &mut value, None).unwrap_err();
+        let expected = format!("of the patch (copy {path}) failed: {why}");
+        assert!(finding.message.ends_with(&expected), "{finding}");
+        assert_eq!(value, before);
     }
 
     #[test]

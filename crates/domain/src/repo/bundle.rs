@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use super::decode::decode;
 use super::own::{Header, header, read_own, read_text};
 use super::suggest::nearest;
+use super::tree::{DEEPEST, is_too_deep};
 use super::versions::{KnownVersion, semantic};
 use super::{FileTree, TreeEntry, TreeError, TreeKind, format};
 use crate::finding::{Finding, Kind};
@@ -385,6 +386,12 @@ impl Files<'_> {
                 continue;
             }
             match entry.kind {
+                TreeKind::Folder if is_too_deep(&path) => self.error(
+                    &path,
+                    "too-deep",
+                    &format!("more than {DEEPEST} levels of folders are not entered"),
+                    "move what is in it further up",
+                ),
                 TreeKind::Folder => self.collect(&path, false),
                 TreeKind::Link => self.error(
                     &path,

@@ -3,7 +3,8 @@
 //! serde stops at the first error. Here the field that failed is taken out of
 //! sight and the tree is read again, until nothing fails: the structs stay the
 //! only description of the formats, and a file with three typos gets three
-//! findings.
+//! findings. One with more than a hundred is probably something else: the rest
+//! of it is not looked at.
 
 use std::cell::RefCell;
 use std::collections::HashSet;
@@ -22,12 +23,16 @@ use crate::finding::{Finding, Kind};
 use crate::object::Origin;
 use crate::object::yaml::{Content, Entry, Node};
 
+/// Errors of a file that are looked for: each of them costs another reading.
+const MOST: usize = 100;
+
 /// Reads a struct; none if there was any error.
 pub(super) fn decode<T: for<'de> Deserialize<'de>>(
     root: &Node,
     findings: &mut Vec<Finding>,
 ) -> Option<T> {
     let hidden = RefCell::new(HashSet::new());
+    let before = findings.len();
     let mut clean = true;
     loop {
         let reader = Reader {
@@ -59,7 +64,20 @@ pub(super) fn decode<T: for<'de> Deserialize<'de>>(
         if std::ptr::eq(node, root) || !hidden.borrow_mut().insert(address(node)) {
             return None;
         }
+        if findings.len() - before >= MOST {
+            let more = more(&findings[before..]);
+            findings.push(more);
+            return None;
+        }
     }
+}
+
+/// Says that there may be more than these, after the last of them.
+fn more(found: &[Finding]) -> Finding {
+    let message = format!("there may be more errors: the first {MOST} of a file are told");
+    let mut finding = Finding::warning(Kind::Repository, "more-errors", message);
+    finding.place = found.iter().filter_map(|one| one.place.clone()).max();
+    finding
 }
 
 fn address(node: &Node) -> usize {

@@ -4,6 +4,14 @@ use std::collections::BTreeMap;
 
 use bytes::Bytes;
 
+/// Levels of folders that are gone into.
+pub(super) const DEEPEST: usize = 100;
+
+/// Whether a folder is too deep to be gone into: git knows no limit.
+pub(super) fn is_too_deep(folder: &str) -> bool {
+    folder.split('/').count() > DEEPEST
+}
+
 /// What lies in a folder.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct TreeEntry {

@@ -4,13 +4,13 @@
 //! in what was rendered: as it is, as part of a text, escaped, and in base64.
 //! What only its hash is made of is not found, and does not give it away.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashSet};
 use std::fmt;
 
 use base64::Engine as _;
 use base64::alphabet;
 use base64::engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig};
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 /// Shorter values are found in any text by accident; they are looked for as a
 /// whole.
@@ -21,9 +21,6 @@ const SHORTEST_LINE: usize = 8;
 
 /// How deep base64 may be packed into base64.
 const LAYERS: usize = 2;
-
-/// How deep a schema may refer to itself.
-const DEEPEST: usize = 32;
 
 const LENIENT: GeneralPurposeConfig = GeneralPurposeConfig::new()
     .with_decode_padding_mode(DecodePaddingMode::Indifferent)
@@ -55,11 +52,7 @@ impl SecretValues {
     /// decided: what any of them marks is secret.
     pub fn of(schema: &Value, values: &Value) -> Self {
         let mut secrets = Self::default();
-        Walk {
-            root: schema,
-            secrets: &mut secrets,
-        }
-        .walk(schema, values, 0);
+        secrets.add_all(marked(schema, values));
         secrets
     }
 
@@ -109,15 +102,25 @@ impl SecretValues {
             .any(|inner| self.packed_in(&inner, layers - 1))
     }
 
-    fn add(&mut self, value: &Value) {
-        let text = match value {
-            Value::Object(map) => return map.values().for_each(|value| self.add(value)),
-            Value::Array(items) => return items.iter().for_each(|item| self.add(item)),
-            // Neither tells anything.
-            Value::Null | Value::Bool(_) => return,
-            Value::Number(number) => number.to_string(),
-            Value::String(text) => text.clone(),
-        };
+    /// Adds values with all below them, each once.
+    fn add_all(&mut self, mut open: Vec<&Value>) {
+        let mut seen = HashSet::new();
+        while let Some(value) = open.pop() {
+            if !seen.insert(address(value)) {
+                continue;
+            }
+            match value {
+                Value::Object(map) => open.extend(map.values()),
+                Value::Array(items) => open.extend(items),
+                // Neither tells anything.
+                Value::Null | Value::Bool(_) => {}
+                Value::Number(number) => self.add(number.to_string()),
+                Value::String(text) => self.add(text.clone()),
+            }
+        }
+    }
+
+    fn add(&mut self, text: String) {
         let trimmed = text.trim();
         if trimmed.is_empty() {
             return;
@@ -148,56 +151,84 @@ fn decoded(engine: &GeneralPurpose, text: &str) -> Option<String> {
     Some(String::from_utf8_lossy(&bytes).into_owned())
 }
 
-struct Walk<'a> {
-    root: &'a Value,
-    secrets: &'a mut SecretValues,
+/// Which of two equal values it is.
+fn address(value: &Value) -> usize {
+    std::ptr::from_ref(value).addr()
 }
 
-impl Walk<'_> {
-    fn walk(&mut self, schema: &Value, value: &Value, depth: usize) {
+/// The values that a schema marks.
+fn marked<'a>(schema: &'a Value, values: &'a Value) -> Vec<&'a Value> {
+    let mut walk = Walk {
+        root: schema,
+        seen: HashSet::new(),
+        open: Vec::new(),
+    };
+    walk.look_at(schema, values);
+    let mut marked = Vec::new();
+    while let Some((keywords, value)) = walk.open.pop() {
+        if keywords.get("writeOnly") == Some(&Value::Bool(true)) {
+            marked.push(value);
+        }
+        walk.follow(keywords, value);
+    }
+    marked
+}
+
+/// The pairs of a schema and a value that it is about. Each is looked at once:
+/// schemas refer to themselves and to each other, and may be of any depth.
+struct Walk<'a> {
+    root: &'a Value,
+    seen: HashSet<(usize, usize)>,
+    open: Vec<(&'a Map<String, Value>, &'a Value)>,
+}
+
+impl<'a> Walk<'a> {
+    fn look_at(&mut self, schema: &'a Value, value: &'a Value) {
         let Value::Object(keywords) = schema else {
             return;
         };
-        if depth > DEEPEST {
-            return;
+        if self.seen.insert((address(schema), address(value))) {
+            self.open.push((keywords, value));
         }
-        if keywords.get("writeOnly") == Some(&Value::Bool(true)) {
-            self.secrets.add(value);
-        }
+    }
+
+    /// What the keywords of a schema lead to.
+    fn follow(&mut self, keywords: &'a Map<String, Value>, value: &'a Value) {
         for (keyword, part) in keywords {
             match keyword.as_str() {
                 "$ref" => {
+                    let root = self.root;
                     let pointer = part.as_str().and_then(|text| text.strip_prefix('#'));
-                    if let Some(target) = pointer.and_then(|at| self.root.pointer(at)) {
-                        self.walk(target, value, depth + 1);
+                    if let Some(target) = pointer.and_then(|at| root.pointer(at)) {
+                        self.look_at(target, value);
                     }
                 }
                 "allOf" | "anyOf" | "oneOf" => {
                     for one in part.as_array().into_iter().flatten() {
-                        self.walk(one, value, depth + 1);
+                        self.look_at(one, value);
                     }
                 }
-                "if" | "then" | "else" => self.walk(part, value, depth + 1),
+                "if" | "then" | "else" => self.look_at(part, value),
                 "dependentSchemas" => {
-                    for one in part.as_object().into_iter().flatten() {
-                        self.walk(one.1, value, depth + 1);
+                    for (_, one) in part.as_object().into_iter().flatten() {
+                        self.look_at(one, value);
                     }
                 }
                 "properties" => {
                     for (key, schema) in part.as_object().into_iter().flatten() {
                         if let Some(child) = value.get(key) {
-                            self.walk(schema, child, depth + 1);
+                            self.look_at(schema, child);
                         }
                     }
                 }
                 // Which keys a pattern means is not decided: any of them.
                 "patternProperties" => {
                     for (_, schema) in part.as_object().into_iter().flatten() {
-                        self.children(schema, value, None, depth);
+                        self.children(schema, value, None);
                     }
                 }
                 "additionalProperties" | "unevaluatedProperties" => {
-                    self.children(part, value, keywords.get("properties"), depth);
+                    self.children(part, value, keywords.get("properties"));
                 }
                 "items" | "prefixItems" | "additionalItems" | "contains" | "unevaluatedItems" => {
                     let schemas = match part {
@@ -206,7 +237,7 @@ impl Walk<'_> {
                     };
                     for schema in schemas {
                         for item in value.as_array().into_iter().flatten() {
-                            self.walk(schema, item, depth + 1);
+                            self.look_at(schema, item);
                         }
                     }
                 }
@@ -216,10 +247,10 @@ impl Walk<'_> {
     }
 
     /// What a schema says of the keys of a map that have no schema of their own.
-    fn children(&mut self, schema: &Value, value: &Value, named: Option<&Value>, depth: usize) {
+    fn children(&mut self, schema: &'a Value, value: &'a Value, named: Option<&Value>) {
         for (key, child) in value.as_object().into_iter().flatten() {
             if named.is_none_or(|named| named.get(key).is_none()) {
-                self.walk(schema, child, depth + 1);
+                self.look_at(schema, child);
             }
         }
     }
@@ -250,6 +281,31 @@ mod tests {
             assert_eq!(secrets.are_in(text), expected.contains(&text), "{text}");
         }
         assert_eq!(secrets.is_empty(), expected.is_empty());
+    }
+
+    #[test]
+    fn a_value_is_found_below_any_number_of_schemas() {
+        let (mut schema, mut values) = (json!({"writeOnly": true}), json!("hunter2"));
+        for _ in 0..100 {
+            schema = json!({"properties": {"a": schema}});
+            values = json!({"a": values});
+        }
+        assert!(SecretValues::of(&schema, &values).are_in("hunter2"));
+    }
+
+    #[test]
+    fn a_schema_may_refer_to_itself_any_number_of_times() {
+        let itself = json!({"$ref": "#"});
+        let schema = json!({
+            "allOf": vec![itself.clone(); 8],
+            "properties": {"next": itself, "a": {"writeOnly": true}},
+        });
+        let mut values = json!({"a": "hunter2"});
+        for _ in 0..50 {
+            values = json!({"next": values, "a": "x"});
+        }
+        let secrets = SecretValues::of(&schema, &values);
+        assert!(secrets.are_in("hunter2") && secrets.are_in("x"));
     }
 
     fn secrets(values: &Value) -> SecretValues {

@@ -135,18 +135,23 @@ impl Operator<'_> {
         Ok(Some((name, bounded(&self.without_secrets(line)))))
     }
 
-    fn without_secrets(&self, mut text: String) -> String {
+    fn without_secrets(&self, text: String) -> String {
         let secrets = self
             .manifests
             .values()
             .filter(|manifest| manifest.is_secret());
-        for manifest in secrets {
-            for value in values(&manifest.value()) {
-                text = text.replace(&value, "<masked>");
-            }
-        }
-        text
+        let found = secrets.flat_map(|manifest| values(&manifest.value()));
+        masked(text, found.collect())
     }
+}
+
+/// A text without some values. One may be part of another, so the longest goes
+/// first, wherever it comes from.
+fn masked(text: String, mut values: Vec<String>) -> String {
+    values.sort_by_key(|value| std::cmp::Reverse(value.len()));
+    values
+        .into_iter()
+        .fold(text, |text, value| text.replace(&value, "<masked>"))
 }
 
 /// The container of a pod that did not end well, else the first.
@@ -163,8 +168,8 @@ fn failed_container(pod: &Value) -> Option<String> {
     name.as_str().map(str::to_owned)
 }
 
-/// Every text of an object that is worth masking, longest first; of a Secret as
-/// it is and as it is written.
+/// Every text of an object that is worth masking; of a Secret as it is and as it
+/// is written.
 fn values(object: &Value) -> Vec<String> {
     fn collect(value: &Value, found: &mut Vec<String>) {
         match value {
@@ -186,7 +191,6 @@ fn values(object: &Value) -> Vec<String> {
         }
     }
     found.retain(|value| value.len() >= SHORTEST);
-    found.sort_by_key(|value| std::cmp::Reverse(value.len()));
     found
 }
 
@@ -217,6 +221,18 @@ mod tests {
             !found
                 .iter()
                 .any(|value| value == "Opaque" || value == "keys" || value == "a")
+        );
+    }
+
+    #[test]
+    fn nothing_is_left_of_a_value_that_begins_like_one_of_another_secret() {
+        let found = ["hunter", "hunter2hunter2"].map(|value| {
+            let secret = json!({"kind": "Secret", "stringData": {"k": value}});
+            values(&secret)
+        });
+        assert_eq!(
+            masked("said hunter2hunter2, hunter".to_owned(), found.concat()),
+            "said <masked>, <masked>"
         );
     }
 

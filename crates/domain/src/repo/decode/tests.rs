@@ -92,3 +92,14 @@ fn a_hidden_field_is_not_called_missing() {
     );
     assert_eq!(errors("count: 1\n"), ["f.yaml:1: `id` is required"]);
 }
+
+#[test]
+fn a_file_that_is_wrong_throughout_is_not_read_to_its_end() {
+    let lines: Vec<String> = (0..250).map(|number| format!("x{number}: 1\n")).collect();
+    let found = errors(&lines.concat());
+    assert_eq!(found.len(), MOST + 1);
+    assert_eq!(
+        found[MOST],
+        "f.yaml:100: there may be more errors: the first 100 of a file are told"
+    );
+}

@@ -6,6 +6,7 @@ use bytes::Bytes;
 
 use crate::finding::{Finding, Kind};
 use crate::object::Origin;
+use crate::repo::tree::{DEEPEST, is_too_deep};
 use crate::repo::{FileChanges, FileTree, TreeError, TreeKind};
 
 /// The folder of a bundle.
@@ -27,6 +28,11 @@ pub(in crate::repo) fn files(
     for entry in entries {
         let path = format!("{folder}/{}", entry.name);
         match entry.kind {
+            TreeKind::Folder if is_too_deep(&path) => {
+                return Err(format!(
+                    "{path}: more than {DEEPEST} levels of folders are not entered"
+                ));
+            }
             TreeKind::Folder => found.extend(files(tree, &path)?),
             TreeKind::File => {
                 let content = tree.read(&path).map_err(|error| error.to_string())?;

@@ -253,3 +253,14 @@ fn what_cannot_go_back_is_said() {
     let errors = restore(&anchored, "prod", &[wish("web")]).unwrap_err();
     assert_eq!(errors[0].code, "not-editable");
 }
+
+#[test]
+fn folders_are_entered_down_to_a_hundred_levels() {
+    let files = |levels: usize| {
+        let path = format!("manifests/{}x.yaml", "a/".repeat(levels - 1));
+        folders::files(&MemoryTree::new([(path, MANIFEST)]), "manifests")
+    };
+    assert_eq!(files(100).unwrap().len(), 1);
+    let said = files(101).unwrap_err();
+    assert!(said.ends_with("/a: more than 100 levels of folders are not entered"));
+}

@@ -95,6 +95,19 @@ fn links_and_submodules_are_refused(#[case] kind: TreeKind, #[case] expected: &s
 }
 
 #[test]
+fn folders_are_entered_down_to_a_hundred_levels() {
+    let path = |levels: usize| format!("manifests/app/{}x.yaml", "a/".repeat(levels - 2));
+    let (last, beyond) = (path(100), path(101));
+    let release = (PROD, "releases: [{bundle: app}]");
+    resolved(&[release, (last.as_str(), MANIFEST)]);
+    let found = errors(&[release, (beyond.as_str(), MANIFEST)]);
+    assert!(
+        found[0].contains("/a/a: more than 100 levels of folders are not entered"),
+        "{found:?}"
+    );
+}
+
+#[test]
 fn only_what_matters_is_read() {
     let tree = tree(&[
         (
