@@ -143,7 +143,7 @@ pub(crate) async fn run(ui: &mut Ui, ctx: &Context, args: UninstallArgs) -> Resu
         }
     }
     if !is_over {
-        ui.notice(&format!(
+        ui.notice(format!(
             "{name} is still there: in each of {ROUNDS} rounds something of it came back; see `pleach status {target}`"
         ));
         outcome.exit = outcome.exit.and(Exit::NOT_READY);
