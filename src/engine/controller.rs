@@ -250,11 +250,16 @@ impl Controller {
                 {
                     break Err(TaskFailed(error));
                 },
+                // Its Lease ends with it, and others take over.
+                Some(ended) = membership.join_next() => if let Err(error) = ended {
+                    tasks.abort_all();
+                    break Err(TaskFailed(error));
+                },
             }
         };
         self.pulse.is_draining();
         stop.cancel();
-        let mut ended = ended.and(drain(&mut tasks, &mut stands).await);
+        let mut ended = ended.and(drain(&mut tasks, &mut membership, &mut stands).await);
         leave.cancel();
         while let Some(task) = membership.join_next().await {
             ended = ended.and_then(|()| task.map_err(TaskFailed));
@@ -267,6 +272,7 @@ impl Controller {
 /// stands.
 async fn drain(
     tasks: &mut JoinSet<()>,
+    membership: &mut JoinSet<()>,
     stands: &mut watch::Receiver<Standing>,
 ) -> Result<(), TaskFailed> {
     let mut ended = Ok(());
@@ -282,6 +288,26 @@ async fn drain(
             Ok(()) = stands.changed() => if *stands.borrow_and_update() == Standing::Out {
                 tasks.abort_all();
             },
+            Some(task) = membership.join_next() => if let Err(error) = task {
+                tasks.abort_all();
+                ended = ended.and(Err(TaskFailed(error)));
+            },
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn work_is_dropped_when_nobody_takes_part_for_it_any_more() {
+        let mut tasks: JoinSet<()> = JoinSet::new();
+        tasks.spawn(std::future::pending());
+        let mut membership: JoinSet<()> = JoinSet::new();
+        membership.spawn(async { panic!("a bug") });
+        let (_standing, mut stands) = watch::channel(Standing::Alone);
+        let ended = drain(&mut tasks, &mut membership, &mut stands).await;
+        assert!(ended.unwrap_err().0.is_panic());
     }
 }

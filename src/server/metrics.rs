@@ -37,7 +37,7 @@ pub const NAMES: [&str; 17] = [
     "pleach_previews",
 ];
 
-#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, EncodeLabelSet)]
 struct ReleaseLabels {
     environment: String,
     release: String,
@@ -118,6 +118,10 @@ pub struct Metrics {
     previews: Family<PreviewLabels, Counter>,
     progress: Mutex<BTreeMap<String, Progress>>,
     in_progress: Mutex<BTreeSet<ReleaseName>>,
+    /// The releases of which it is told how they are.
+    releases: Mutex<BTreeSet<ReleaseLabels>>,
+    /// On how many clusters this replica syncs each environment.
+    here: Mutex<BTreeMap<String, usize>>,
 }
 
 /// How far the newest commit of an environment is.
@@ -157,6 +161,8 @@ impl Default for Metrics {
             previews: Family::default(),
             progress: Mutex::default(),
             in_progress: Mutex::default(),
+            releases: Mutex::default(),
+            here: Mutex::default(),
         };
         let mut registry = Registry::default();
         metrics.register(&mut registry);
@@ -256,9 +262,6 @@ impl Metrics {
 
     /// Counts an event of the loop.
     pub fn count(&self, event: &LoopEvent) {
-        let environment = |environment: &String| EnvironmentLabels {
-            environment: environment.clone(),
-        };
         let repository = |repository: &String| RepositoryLabels {
             repository: repository.clone(),
         };
@@ -285,7 +288,6 @@ impl Metrics {
                 ..
             } => {
                 self.took("render", *took);
-                self.held.get_or_create(&environment(name)).set(0);
                 self.begin(name, revision, releases.len());
             }
             LoopEvent::Unaffected { took, .. } => {
@@ -295,11 +297,7 @@ impl Metrics {
             }
             LoopEvent::Held {
                 environment: name, ..
-            } => {
-                self.held.get_or_create(&environment(name)).set(1);
-                // It has commits that nobody can bring about.
-                self.since(name);
-            }
+            } => self.hold(name),
             LoopEvent::Looking { release } => self.looking(|looked_at| {
                 looked_at.insert(release.clone());
             }),
@@ -329,13 +327,7 @@ impl Metrics {
             LoopEvent::Led {
                 environment: name,
                 leads,
-            } => {
-                let led = self.led.get_or_create(&environment(name));
-                led.set(i64::from(*leads));
-                if !leads {
-                    self.leave(name);
-                }
-            }
+            } => self.lead(name, *leads),
             LoopEvent::Previewed {
                 repository,
                 previewed,
@@ -366,8 +358,6 @@ impl Metrics {
             self.reach(&release.environment, &release.release, revision);
         }
         let labels = ReleaseLabels::of(release);
-        let drifted = i64::from(end == End::Drifted);
-        self.drifted.get_or_create(&labels).set(drifted);
         let looks = LookLabels {
             environment: release.environment.clone(),
             release: release.release.clone(),
@@ -375,18 +365,23 @@ impl Metrics {
         };
         self.looks.get_or_create(&looks).inc();
         if end == End::Removed {
-            self.synced.remove(&labels);
-            self.seen.remove(&labels);
+            self.releases().remove(&labels);
+            self.forget(&labels);
             self.durations.remove(&labels);
-            self.drifted.remove(&labels);
             return;
         }
         self.durations
             .get_or_create(&labels)
             .observe(took.as_secs_f64());
+        if self.is_left(&release.environment) {
+            return;
+        }
+        let drifted = i64::from(end == End::Drifted);
+        self.drifted.get_or_create(&labels).set(drifted);
         self.seen.get_or_create(&labels).set(now());
         let synced = matches!(end, End::Deployed | End::Unchanged);
         self.synced.get_or_create(&labels).set(i64::from(synced));
+        self.releases().insert(labels);
     }
 
     fn looking(&self, change: impl FnOnce(&mut BTreeSet<ReleaseName>)) {
@@ -399,12 +394,59 @@ impl Metrics {
             .set(looked_at.len().try_into().unwrap_or(i64::MAX));
     }
 
-    /// Another replica goes on with an environment: what is not brought about is
-    /// that one's to tell.
+    /// From now on this replica syncs an environment, or no longer: on each of the
+    /// clusters that it is on for itself.
+    fn lead(&self, environment: &str, leads: bool) {
+        let here = {
+            let mut here = self.here.lock().unwrap_or_else(PoisonError::into_inner);
+            let here = here.entry(environment.to_owned()).or_default();
+            *here = if leads {
+                *here + 1
+            } else {
+                here.saturating_sub(1)
+            };
+            *here
+        };
+        let labels = EnvironmentLabels {
+            environment: environment.to_owned(),
+        };
+        let led = i64::from(here > 0);
+        self.led.get_or_create(&labels).set(led);
+        if here == 0 {
+            self.leave(environment);
+        }
+    }
+
+    /// Whether others sync an environment by now. What is under way here still
+    /// comes to its end, and says nothing of how it is.
+    fn is_left(&self, environment: &str) -> bool {
+        let here = self.here.lock().unwrap_or_else(PoisonError::into_inner);
+        here.get(environment) == Some(&0)
+    }
+
+    /// Another replica goes on with an environment: how it is, and what is not
+    /// brought about, is that one's to tell.
     fn leave(&self, environment: &str) {
         self.looking(|looked_at| looked_at.retain(|release| release.environment != environment));
         self.progress().remove(environment);
         self.is_reconciled(environment);
+        self.held.remove(&EnvironmentLabels {
+            environment: environment.to_owned(),
+        });
+        self.releases().retain(|labels| {
+            let stays = labels.environment != environment;
+            if !stays {
+                self.forget(labels);
+            }
+            stays
+        });
+    }
+
+    /// How a release is, is not told any more.
+    fn forget(&self, labels: &ReleaseLabels) {
+        self.synced.remove(labels);
+        self.seen.remove(labels);
+        self.drifted.remove(labels);
     }
 
     fn took(&self, verb: &'static str, took: Duration) {
@@ -425,7 +467,26 @@ impl Metrics {
         }
     }
 
+    /// An environment has commits that nobody can bring about.
+    fn hold(&self, environment: &str) {
+        if self.is_left(environment) {
+            return;
+        }
+        let labels = EnvironmentLabels {
+            environment: environment.to_owned(),
+        };
+        self.held.get_or_create(&labels).set(1);
+        self.since(environment);
+    }
+
     fn begin(&self, environment: &str, revision: &str, releases: usize) {
+        if self.is_left(environment) {
+            return;
+        }
+        let labels = EnvironmentLabels {
+            environment: environment.to_owned(),
+        };
+        self.held.get_or_create(&labels).set(0);
         let progress = Progress {
             revision: revision.to_owned(),
             releases,
@@ -451,8 +512,8 @@ impl Metrics {
             environment: environment.to_owned(),
         };
         // A commit that cannot be read is newer than what is reached.
-        let is_held = self.held.get_or_create(&labels).get() == 1;
-        if is_done && !is_held {
+        let is_held = || self.held.get_or_create(&labels).get() == 1;
+        if is_done && !is_held() {
             self.is_reconciled(environment);
         }
     }
@@ -466,6 +527,10 @@ impl Metrics {
 
     fn progress(&self) -> MutexGuard<'_, BTreeMap<String, Progress>> {
         self.progress.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn releases(&self) -> MutexGuard<'_, BTreeSet<ReleaseLabels>> {
+        self.releases.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Counts the answer to a webhook.
@@ -528,6 +593,36 @@ mod tests {
             environment: text("prod"),
         };
         metrics.unreconciled.get_or_create(&labels).get()
+    }
+
+    #[test]
+    fn how_an_environment_is_is_told_by_who_leads_it() {
+        let told = |metrics: &Metrics| {
+            let text = metrics.text();
+            let lines = text.lines().filter(|line| {
+                let is = |name: &str| line.starts_with(name);
+                (is("pleach_release_") || is("pleach_environment_held")) && line.contains("prod")
+            });
+            lines.count()
+        };
+        let metrics = Metrics::default();
+        let led = |leads| LoopEvent::Led {
+            environment: text("prod"),
+            leads,
+        };
+        metrics.count(&led(true));
+        metrics.count(&loaded("a", 1));
+        metrics.count(&looked("web", "a", End::Deployed));
+        assert_eq!(told(&metrics), 4);
+        metrics.count(&led(false));
+        // What was under way comes to its end.
+        metrics.count(&looked("web", "a", End::Unchanged));
+        assert_eq!(told(&metrics), 0);
+        // It comes back with the first look.
+        metrics.count(&led(true));
+        metrics.count(&loaded("a", 1));
+        metrics.count(&looked("web", "a", End::Unchanged));
+        assert_eq!(told(&metrics), 4);
     }
 
     #[test]

@@ -134,6 +134,22 @@ impl Journaled {
     pub fn is_made(&self) -> bool {
         self.original.0.is_null() && !is_policy(&self.object)
     }
+
+    /// Whether it was not made yet, and what was written down as being there
+    /// before is not what is there now. A value that is ours was made, also where
+    /// the server wrote it in other words.
+    pub fn is_overtaken(&self, live: &Value) -> bool {
+        let metadata = &live["metadata"];
+        let touched = fields(&self.set.0);
+        let owned = ownership::owned_by(metadata, MANAGER);
+        let now = project(&self.set.0, live);
+        let is_made = now == self.set.0 || touched.iter().any(|field| owned.touches(field));
+        self.state == State::Intended
+            && !is_made
+            && (now != self.original.0
+                || held(metadata, &touched) != self.owners
+                || metadata["uid"] != self.uid.as_str())
+    }
 }
 
 /// How far a temporary change is.
@@ -215,6 +231,38 @@ mod tests {
             merge(&mut changed, &original);
             assert_eq!(changed, live, "{patch}");
         }
+    }
+
+    #[test]
+    fn what_somebody_changed_before_it_was_made_is_written_down_anew() {
+        let patch = json!({"spec": {"replicas": 0}});
+        let live = |replicas: i64, manager: &str| {
+            json!({"metadata": {"uid": "u", "managedFields": [{"manager": manager,
+                "operation": "Update", "apiVersion": "apps/v1",
+                "fieldsV1": {"f:spec": {"f:replicas": {}}}}]},
+                "spec": {"replicas": replicas}})
+        };
+        let before = live(3, "kubectl");
+        let mut journaled = Journaled {
+            object: ObjectId::new("apps", "Deployment", Some("web"), "api"),
+            uid: "u".to_owned(),
+            state: State::Intended,
+            set: NonSecret(patch.clone()),
+            original: NonSecret(project(&patch, &before)),
+            owners: held(&before["metadata"], &fields(&patch)),
+            on_failure: OnFailure::Undo,
+            until: "verify".to_owned(),
+            since: Timestamp::UNIX_EPOCH,
+            attempt: "v1".to_owned(),
+        };
+        assert!(!journaled.is_overtaken(&before));
+        assert!(journaled.is_overtaken(&live(10, "kubectl")));
+        assert!(journaled.is_overtaken(&live(3, "scaler")));
+        // It was made, and the answer was lost.
+        assert!(!journaled.is_overtaken(&live(0, MANAGER)));
+        assert!(!journaled.is_overtaken(&live(1, MANAGER)));
+        journaled.state = State::On;
+        assert!(!journaled.is_overtaken(&live(10, "kubectl")));
     }
 
     #[test]

@@ -87,6 +87,16 @@ struct Kind {
     members: BTreeMap<Option<String>, usize>,
 }
 
+impl Drop for Members {
+    /// Wakes who follows them when nobody else is left: on the one thread of the
+    /// loop it looks when this one is gone.
+    fn drop(&mut self) {
+        if Arc::strong_count(&self.0) == 2 {
+            self.0.changed.notify_one();
+        }
+    }
+}
+
 /// One release that wants to hear of its members, until this is dropped.
 #[derive(Debug)]
 pub(super) struct Subscription {
@@ -518,6 +528,18 @@ mod tests {
         let (changed, ()) = tokio::join!(subscription.changes(begun), others);
         assert_eq!(changed, BTreeSet::from([id("a")]));
         assert!(begun.elapsed() > later, "{:?}", begun.elapsed());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_follows_hears_that_nobody_else_has_the_members() {
+        let members = Members::default();
+        let others = members.clone();
+        let followed = members.clone();
+        let heard = || tokio::time::timeout(GATHER, followed.0.changed.notified());
+        drop(others);
+        assert!(heard().await.is_err());
+        drop(members);
+        assert!(heard().await.is_ok());
     }
 
     #[test]

@@ -254,7 +254,9 @@ impl Replica {
                         if let Some(replicas) = view.there() {
                             self.stand(Standing::Among { own: name.to_owned(), replicas });
                         }
-                        clear(cluster, &self.sharing.namespace, view.stale()).await;
+                        let clearing = clear(cluster, &self.sharing.namespace, view.stale());
+                        // The loss of our own Lease is heard at once, whatever is under way.
+                        let _cleared = lease.lost().run_until_cancelled(clearing).await;
                     }
                     Some(Err(error)) => {
                         tracing::warn!(error = %words(&error), "the other replicas are not seen");
@@ -265,7 +267,8 @@ impl Replica {
                     if changed.is_err() {
                         return;
                     }
-                    self.pass_on(&lease).await;
+                    let passing = self.pass_on(&lease);
+                    let _passed = lease.lost().run_until_cancelled(passing).await;
                 }
             }
         }

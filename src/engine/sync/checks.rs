@@ -8,6 +8,7 @@ use pleach_domain::plan::{Desired, Plan};
 use serde_json::{Map, Value, json};
 
 use super::CONCURRENCY;
+use super::absent::confirmed_absent;
 use crate::io::cluster::{Class, Cluster, Depth, ResourcePath, Selector};
 
 /// Looks at the objects of the checks before a plan is carried out that changes
@@ -56,7 +57,7 @@ pub(super) fn secrecy_of(desired: &Desired, id: &ObjectId) -> Secrecy {
 
 /// Looks at every object of a check; `of` says what is secret of it, and none
 /// for one that does not count. A kind that nobody serves has no objects; a
-/// list that is not complete says nothing.
+/// list that is not complete says nothing, nor does a server that is only starting.
 pub(super) async fn look(
     cluster: &Cluster,
     path: Option<&ResourcePath>,
@@ -105,10 +106,20 @@ pub(super) async fn look(
         .await;
     match found {
         Ok(objections) => Looked::seen(objections),
-        // Its definition is on its way, or went.
-        Err(error) if matches!(error.class(), Some(Class::KindNotServed | Class::NotFound)) => {
-            Looked::seen(Vec::new())
+        Err(error) => {
+            let is_missing = matches!(error.class(), Some(Class::KindNotServed | Class::NotFound));
+            // Its definition may be on its way, or have gone.
+            if is_missing && is_absent(cluster, path).await {
+                Looked::seen(Vec::new())
+            } else {
+                Looked::Unknown(super::op::failure(&error).message)
+            }
         }
-        Err(error) => Looked::Unknown(super::op::failure(&error).message),
     }
+}
+
+/// Whether nothing defines a kind that is not served; false where that cannot be told.
+async fn is_absent(cluster: &Cluster, path: &ResourcePath) -> bool {
+    let absent = confirmed_absent(cluster, [path.group_kind()].into()).await;
+    absent.is_ok_and(|absent| !absent.is_empty())
 }

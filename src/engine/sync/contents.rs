@@ -1,15 +1,16 @@
 //! What lies in a namespace that may go.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use futures::stream::{self, StreamExt as _};
-use pleach_domain::object::ApiVersion;
+use pleach_domain::object::{ApiVersion, GroupKind};
 use pleach_domain::observe::{Content, Contents, Discovery, Freshness, Observed};
 use pleach_domain::plan::{Op, Plan};
 use serde::Deserialize;
 use serde_json::Value;
 
 use super::CONCURRENCY;
+use super::absent::confirmed_absent;
 use crate::io::cluster::{Class, Cluster, Depth, ResourcePath, Selector};
 
 /// Looks into the namespaces that a plan would delete. Says whether there were
@@ -35,10 +36,7 @@ pub(super) async fn look_into(
     discovery: &Discovery,
     namespace: &str,
 ) -> Contents {
-    let kinds = match listed_kinds(discovery) {
-        Ok(kinds) => kinds,
-        Err(why) => return Contents::Unknown(why),
-    };
+    let (kinds, mut unseen) = listed_kinds(discovery);
     let lists: Vec<_> = stream::iter(kinds)
         .map(|path| async move {
             let selector = Selector {
@@ -59,17 +57,41 @@ pub(super) async fn look_into(
     for (path, list) in lists {
         match list {
             Ok(list) => found.extend(list),
-            // Its definition went with the release.
-            Err(error) if matches!(error.class(), Some(Class::KindNotServed | Class::NotFound)) => {
-            }
             Err(error) => {
                 let why = super::op::failure(&error).message;
-                return Contents::Unknown(format!("{} cannot be listed: {why}", path.plural));
+                let why = format!("{} cannot be listed: {why}", path.plural);
+                if !matches!(error.class(), Some(Class::KindNotServed | Class::NotFound)) {
+                    return Contents::Unknown(why);
+                }
+                unseen.insert(path.group_kind(), why);
             }
         }
     }
+    if let Some(why) = hidden(cluster, unseen).await {
+        return Contents::Unknown(why);
+    }
     found.sort_by(|a, b| a.id.cmp(&b.id));
     Contents::Known(found)
+}
+
+/// Why there may be objects of these kinds all the same; none where nothing
+/// defines any of them: the definitions went with the release.
+async fn hidden(cluster: &Cluster, unseen: BTreeMap<GroupKind, String>) -> Option<String> {
+    if unseen.is_empty() {
+        return None;
+    }
+    match confirmed_absent(cluster, unseen.keys().cloned().collect()).await {
+        Ok(absent) => {
+            let mut unseen = unseen.into_iter();
+            let hides = unseen.find(|(kind, _)| !absent.contains(kind));
+            hides.map(|(_, why)| why)
+        }
+        Err(error) => {
+            let why = unseen.into_values().next()?;
+            let trouble = super::op::failure(&error).message;
+            Some(format!("{why}, and whether it is gone: {trouble}"))
+        }
+    }
 }
 
 #[derive(Deserialize)]
@@ -94,17 +116,19 @@ fn content(path: &ResourcePath, metadata: &Value) -> Content {
     }
 }
 
-/// Every namespaced kind, once.
-fn listed_kinds(discovery: &Discovery) -> Result<Vec<ResourcePath>, String> {
+/// Every namespaced kind, once; and the groups that may have more of them, as the
+/// kind without a name.
+fn listed_kinds(discovery: &Discovery) -> (Vec<ResourcePath>, BTreeMap<GroupKind, String>) {
     let mut kinds = Vec::new();
+    let mut silent = BTreeMap::new();
     for (group, served) in &discovery.groups {
         let mut seen = BTreeSet::new();
         for version in &served.versions {
             if version.freshness == Freshness::Stale {
-                return Err(format!(
-                    "the server behind {group}/{} does not answer",
-                    version.version
-                ));
+                let version = &version.version;
+                let why = format!("the server behind {group}/{version} does not answer");
+                silent.insert(GroupKind::new(group, ""), why);
+                continue;
             }
             for resource in &version.resources {
                 let listed = resource.namespaced && resource.verbs.contains("list");
@@ -122,5 +146,8 @@ fn listed_kinds(discovery: &Discovery) -> Result<Vec<ResourcePath>, String> {
             }
         }
     }
-    Ok(kinds)
+    (kinds, silent)
 }
+
+#[cfg(test)]
+mod tests;

@@ -43,11 +43,19 @@ pub(super) struct Trouble {
 }
 
 impl Trouble {
-    /// Takes a failed request.
+    /// Takes a failed request. All waits of a kind share the watch: only what says
+    /// that it cannot be watched at all ends them, and not a line that is garbled
+    /// or a token that is being renewed.
     pub(super) fn new(error: &ClusterError) -> Self {
+        let permanent = error.class().is_none_or(|class| {
+            matches!(
+                class,
+                Class::Forbidden | Class::KindNotServed | Class::Unsupported
+            )
+        });
         Self {
             message: describe(error),
-            permanent: !error.is_retryable(),
+            permanent,
         }
     }
 }
@@ -219,4 +227,40 @@ fn id_of(path: &ResourcePath, value: &Value) -> ObjectId {
         metadata["namespace"].as_str(),
         metadata["name"].as_str().unwrap_or_default(),
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use pleach_domain::object::GroupKind;
+    use rstest::rstest;
+
+    use super::*;
+    use crate::io::cluster::ApiError;
+
+    #[rstest]
+    #[case(Class::Forbidden, true)]
+    #[case(Class::KindNotServed, true)]
+    #[case(Class::Unsupported, true)]
+    #[case(Class::NotKubernetes, false)]
+    #[case(Class::Unauthorized, false)]
+    #[case(Class::Expired { continue_token: None }, false)]
+    #[case(Class::Interrupted, false)]
+    fn only_what_cannot_be_watched_ends_the_waits(#[case] class: Class, #[case] permanent: bool) {
+        let error = ClusterError::Watch {
+            kind: GroupKind::new("", "ConfigMap"),
+            namespace: None,
+            source: Box::new(ApiError {
+                class,
+                status: None,
+                reason: String::new(),
+                message: "words".to_owned(),
+                retry_after: None,
+                unclear: false,
+                attempts: 1,
+            }),
+        };
+        let trouble = Trouble::new(&error);
+        assert_eq!(trouble.permanent, permanent);
+        assert_eq!(trouble.message, "failed to watch ConfigMap: words");
+    }
 }

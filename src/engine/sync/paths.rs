@@ -61,11 +61,6 @@ impl Paths {
         }
     }
 
-    /// What the server served when the cluster was observed.
-    pub(super) fn discovery(&self) -> &Discovery {
-        &self.discovery
-    }
-
     /// The address of a kind at a version: what the server serves, or what a
     /// CRD of the release will.
     pub(super) fn of(&self, gvk: &Gvk) -> Option<ResourcePath> {

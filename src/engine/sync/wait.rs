@@ -471,7 +471,21 @@ impl Waiter<'_> {
         let Some(check) = checks.find(|check| check.name == name) else {
             return Ok(Look::Never(format!("there is no check `{name}`")));
         };
-        let path = check.kind().and_then(|kind| self.paths.of_kind(&kind));
+        let kind = check.kind();
+        let mut path = kind.as_ref().and_then(|kind| self.paths.of_kind(kind));
+        if path.is_none()
+            && let Some(kind) = &kind
+        {
+            // It may have come since the plan was made.
+            let discovery = self.cluster.clone().alone().discover().await?;
+            path = ResourcePath::preferred(&discovery, kind);
+            if path.is_none() && discovery.is_stale(&kind.group) {
+                return Ok(Look::NotYet(format!(
+                    "check {name} cannot be told: the server behind {} does not answer",
+                    kind.group
+                )));
+            }
+        }
         let of = |id: &ObjectId| Some(secrecy_of(self.desired, id));
         let looked = checks::look(self.cluster, path.as_ref(), check, &of).await;
         Ok(match looked.explain() {

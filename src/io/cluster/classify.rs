@@ -56,7 +56,8 @@ pub enum Class {
     Unreachable,
     /// The certificates do not fit.
     Tls,
-    /// The connection broke off before the answer was complete.
+    /// The connection broke off before the answer was complete: ours, or the one
+    /// from a load balancer to the server.
     Interrupted,
     /// No complete answer in time.
     Timeout,
@@ -180,7 +181,8 @@ impl Class {
             422 => unprocessable(question, status, message),
             429 => Self::TooManyRequests,
             500 => internal(status, message),
-            502 | 503 => Self::ApiUnavailable,
+            502 => Self::Interrupted,
+            503 => Self::ApiUnavailable,
             504 => Self::ServerTimeout,
             501 | 505..=599 => Self::ServerError,
             _ => Self::Unexpected,

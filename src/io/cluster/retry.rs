@@ -14,6 +14,8 @@ use super::{ApiError, Class};
 const FIRST: Duration = Duration::from_millis(100);
 /// Longest pause that is ours to choose.
 const LONGEST: Duration = Duration::from_secs(5);
+/// Longest pause that a server may ask for.
+const LONGEST_ASKED: Duration = Duration::from_hours(1);
 
 /// An attempt that failed and will be repeated.
 #[derive(Debug, Clone)]
@@ -155,7 +157,7 @@ impl fmt::Debug for Retry {
 }
 
 /// The pause after attempt number `attempt` (from 1): exponential with jitter,
-/// never shorter than what the server asked for.
+/// never shorter than what the server asked for, within reason.
 pub(super) fn pause(attempt: u32, asked: Option<Duration>) -> Duration {
     let whole = FIRST
         .saturating_mul(1 << attempt.saturating_sub(1).min(10))
@@ -167,7 +169,7 @@ pub(super) fn pause(attempt: u32, asked: Option<Duration>) -> Duration {
         .mul_f64(0.5)
         .mul_f64(f64::from(u32::try_from(random).unwrap_or_default()) / 1024.0);
     let own = whole.mul_f64(0.5) + jitter;
-    asked.map_or(own, |asked| asked.max(own))
+    asked.map_or(own, |asked| asked.min(LONGEST_ASKED).max(own))
 }
 
 #[cfg(test)]
@@ -191,5 +193,7 @@ mod tests {
             Duration::from_secs(7)
         );
         assert!(pause(9, Some(Duration::from_millis(1))) > Duration::from_secs(2));
+        // What nobody can mean.
+        assert_eq!(pause(1, Some(Duration::MAX)), LONGEST_ASKED);
     }
 }

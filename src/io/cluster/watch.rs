@@ -13,7 +13,7 @@ use http_body_util::BodyExt as _;
 use kube::client::Body;
 use serde::Deserialize;
 use serde_json::{Map, Value};
-use tokio::time::timeout;
+use tokio::time::{Instant, sleep, timeout};
 
 use super::classify::{Question, Verb};
 use super::mask::Mask;
@@ -27,6 +27,9 @@ use super::{ApiError, Class, Cluster, ClusterError, ResourcePath, Selector};
 /// Metadata only.
 const METADATA: &str =
     "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,application/json";
+
+/// A watch that ends sooner has failed, whatever it looks like.
+const SHORTEST: Duration = Duration::from_secs(1);
 
 /// How much of the objects is wanted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -137,7 +140,7 @@ impl Cluster {
 
     /// Lists and watches for ever: every end is followed by the next watch, and
     /// where that is impossible by the next list. Errors are reported and do
-    /// not end the stream; the pause after them grows.
+    /// not end the stream; the pause after them grows until a watch tells something.
     pub fn follow(
         &self,
         path: &ResourcePath,
@@ -192,6 +195,8 @@ struct Watch {
     depth: Depth,
     resource_version: String,
     body: Option<Lines>,
+    /// When it was opened last.
+    opened: Instant,
 }
 
 impl Watch {
@@ -211,6 +216,7 @@ impl Watch {
             depth,
             resource_version: resource_version.to_owned(),
             body: None,
+            opened: Instant::now(),
         }
     }
 
@@ -265,7 +271,10 @@ impl Watch {
     async fn next(&mut self) -> Result<Option<WatchEvent>, Failure> {
         if self.body.is_none() {
             match self.open().await {
-                Ok(lines) => self.body = Some(lines),
+                Ok(lines) => {
+                    self.body = Some(lines);
+                    self.opened = Instant::now();
+                }
                 // Some servers say it before the stream begins.
                 Err(Failure::Api(error)) if matches!(error.class, Class::Expired { .. }) => {
                     return Ok(Some(WatchEvent::Expired));
@@ -374,9 +383,10 @@ struct Follow {
     listed: bool,
     /// What asks for the next part of a list that was begun.
     token: Option<String>,
+    /// How often it failed since a watch told something.
     failures: u32,
-    /// How long the server asks to wait after the last failure.
-    asked: Option<Duration>,
+    /// What is to be waited for after the last failure.
+    pause: Option<Duration>,
 }
 
 impl Follow {
@@ -387,29 +397,36 @@ impl Follow {
             listed: false,
             token: None,
             failures: 0,
-            asked: None,
+            pause: None,
         }
     }
 
     async fn next(&mut self) -> Result<Heard, ClusterError> {
         loop {
-            // Not between the parts of a list.
-            if self.failures > 0 && self.token.is_none() {
-                tokio::time::sleep(pause(self.failures, self.asked)).await;
+            if let Some(pause) = self.pause {
+                sleep(pause).await;
+                self.pause = None;
             }
             if !self.listed {
                 return self.list().await;
             }
             match self.watch.next().await {
-                Ok(event) => {
+                Ok(Some(WatchEvent::Applied(value))) => {
                     self.failures = 0;
-                    match event {
-                        Some(WatchEvent::Applied(value)) => return Ok(Heard::Applied(value)),
-                        Some(WatchEvent::Deleted(value)) => return Ok(Heard::Deleted(value)),
-                        Some(WatchEvent::Bookmark { .. }) | None => {}
-                        Some(WatchEvent::Expired) => self.listed = false,
-                    }
+                    return Ok(Heard::Applied(value));
                 }
+                Ok(Some(WatchEvent::Deleted(value))) => {
+                    self.failures = 0;
+                    return Ok(Heard::Deleted(value));
+                }
+                Ok(Some(WatchEvent::Bookmark { .. })) => self.failures = 0,
+                // A list that works says nothing of the watch after it.
+                Ok(Some(WatchEvent::Expired)) => {
+                    self.listed = false;
+                    self.wait(None);
+                }
+                Ok(None) if self.watch.opened.elapsed() < SHORTEST => self.wait(None),
+                Ok(None) => {}
                 Err(error) => {
                     // The kind may be gone or forbidden by now: a list says so.
                     self.listed = false;
@@ -438,7 +455,6 @@ impl Follow {
         match listed {
             Ok((list, None)) => {
                 self.listed = true;
-                self.failures = 0;
                 watch.resource_version = list.resource_version;
                 Ok(Heard::Rest(list.items))
             }
@@ -451,9 +467,15 @@ impl Follow {
     }
 
     fn failed(&mut self, error: ClusterError) -> ClusterError {
-        self.failures = self.failures.saturating_add(1);
-        self.asked = error.api().and_then(|api| api.retry_after);
+        self.wait(error.api().and_then(|api| api.retry_after));
         error
+    }
+
+    /// Waits before the next request, longer each time, and as long as the
+    /// server asks for.
+    fn wait(&mut self, asked: Option<Duration>) {
+        self.failures = self.failures.saturating_add(1);
+        self.pause = Some(pause(self.failures, asked));
     }
 }
 

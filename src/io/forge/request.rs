@@ -28,6 +28,10 @@ const PAUSE: Duration = Duration::from_secs(1);
 /// The pause where a forge says that there were too many requests, and not when
 /// it takes more.
 const TOO_MANY: Duration = Duration::from_mins(1);
+/// The shortest pause that a forge may ask for: none at all would never end.
+const SHORTEST: Duration = Duration::from_secs(1);
+/// The longest one: limits are by the hour.
+const LONGEST: Duration = Duration::from_hours(1);
 
 /// A request before it is sent.
 #[derive(Debug, Clone)]
@@ -269,8 +273,7 @@ fn used_up(headers: &HeaderMap) -> Option<Duration> {
 
 /// For how long nothing more is taken, where that is why a request was refused.
 fn closed_for(status: StatusCode, headers: &HeaderMap, said: &str) -> Option<Duration> {
-    let asked = number(headers, &[RETRY_AFTER.as_str()])
-        .map(|seconds| Duration::from_secs(seconds.try_into().unwrap_or(0)));
+    let asked = number(headers, &[RETRY_AFTER.as_str()]).map(bounded);
     let is_limit = match status {
         StatusCode::TOO_MANY_REQUESTS => true,
         StatusCode::SERVICE_UNAVAILABLE => asked.is_some(),
@@ -289,7 +292,13 @@ fn until_reset(headers: &HeaderMap) -> Option<Duration> {
     let at = number(headers, &["x-ratelimit-reset", "ratelimit-reset"])?;
     let left = at.saturating_sub(Timestamp::now().as_second());
     // Their clock may be ahead of ours by a little.
-    Some(Duration::from_secs(u64::try_from(left).unwrap_or(0) + 1))
+    Some(bounded(left.saturating_add(1)))
+}
+
+/// A pause that a forge asks for, within reason.
+fn bounded(seconds: i64) -> Duration {
+    let asked = Duration::from_secs(seconds.try_into().unwrap_or(0));
+    asked.clamp(SHORTEST, LONGEST)
 }
 
 fn number(headers: &HeaderMap, names: &[&str]) -> Option<i64> {
@@ -349,6 +358,10 @@ mod tests {
     #[case(403, &[("retry-after", "3")], "", Some(3))]
     #[case(403, &[], "You have exceeded a secondary rate limit", Some(60))]
     #[case(403, &[("x-ratelimit-remaining", "12")], "Resource not accessible", None)]
+    #[case(429, &[("retry-after", "0")], "", Some(1))]
+    #[case(429, &[("retry-after", "9223372036854775807")], "", Some(3600))]
+    #[case(403, &[("x-ratelimit-remaining", "0"), ("x-ratelimit-reset", "9223372036854775807")],
+        "", Some(3600))]
     #[case(503, &[("retry-after", "2")], "", Some(2))]
     #[case(503, &[], "", None)]
     #[case(404, &[("retry-after", "2")], "", None)]

@@ -5,11 +5,12 @@ use std::convert::Infallible;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use futures::StreamExt as _;
 use http::{Request, Response};
 use kube::client::Body;
-use pleach::io::cluster::{Class, Cluster, Connection, Retry};
+use pleach::io::cluster::{Class, Cluster, Connection, Depth, Retry, Selector};
 use serde_json::json;
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout};
 
 use super::scripted::config_maps;
 
@@ -135,4 +136,41 @@ async fn what_the_caller_knows_to_pass_is_repeated_and_told() {
     assert!(get(&cluster.with_retry(retry)).await.is_ok());
     assert_eq!(*told.lock().unwrap(), [Class::KindNotServed]);
     assert_eq!(times.lock().unwrap().len(), 2);
+}
+
+const EMPTY: &str = r#"{"kind":"ConfigMapList","metadata":{"resourceVersion":"5"},"items":[]}"#;
+
+#[tokio::test(start_paused = true)]
+async fn lists_between_watches_that_fail_do_not_shorten_the_pauses() {
+    let scripts: [Script; 2] = [
+        |attempt| match attempt % 2 {
+            0 => (200, None, EMPTY),
+            _ => (500, None, "internal error"),
+        },
+        |attempt| match attempt % 2 {
+            0 => (200, None, EMPTY),
+            _ => (410, None, "too old resource version"),
+        },
+    ];
+    for script in scripts {
+        let (cluster, times) = cluster(script);
+        let followed = cluster.follow(&config_maps(), &Selector::default(), Depth::Full);
+        let lists = followed.filter(|followed| std::future::ready(followed.is_ok()));
+        let _lists: Vec<_> = lists.take(10).collect().await;
+        let last = *times.lock().unwrap().last().unwrap();
+        assert!(last > Duration::from_secs(10), "{last:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_watch_that_ends_at_once_is_not_opened_at_once_again() {
+    let (cluster, times) = cluster(|attempt| {
+        assert!(attempt < 100, "there is no pause");
+        (200, None, if attempt == 0 { EMPTY } else { "" })
+    });
+    let followed = cluster.follow(&config_maps(), &Selector::default(), Depth::Full);
+    let followed = followed.take(2).collect::<Vec<_>>();
+    assert!(timeout(Duration::from_secs(10), followed).await.is_err());
+    let count = times.lock().unwrap().len();
+    assert!((5..20).contains(&count), "{count} requests");
 }

@@ -10,7 +10,7 @@ use pleach_domain::object::ObjectId;
 use pleach_domain::observe::{Content, Contents};
 use pleach_domain::plan::Op;
 
-use super::Operator;
+use super::{Operator, failure};
 use crate::engine::sync::contents::look_into;
 use crate::engine::sync::report::{Failure, FailureKind};
 
@@ -18,7 +18,12 @@ impl Operator<'_> {
     /// Refuses to go on while objects of others lie in a namespace, or while
     /// that cannot be told.
     pub(super) async fn ensure_empty(&self, namespace: &ObjectId) -> Result<(), Failure> {
-        let contents = look_into(self.cluster, self.paths.discovery(), &namespace.name).await;
+        // Kinds may have come since the plan was made.
+        let cluster = self.cluster.clone().alone();
+        let contents = match cluster.discover().await {
+            Ok(discovery) => look_into(&cluster, &discovery, &namespace.name).await,
+            Err(error) => Contents::Unknown(failure(&error).message),
+        };
         let deleted: BTreeSet<&str> = self
             .plan
             .steps

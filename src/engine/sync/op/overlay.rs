@@ -54,7 +54,9 @@ impl Operator<'_> {
             if known.is_some_and(|known| known.state == State::On && known.set.0 == now) {
                 return Ok(());
             }
-            if known.is_none() {
+            // An undo brings back what is there when it is made, not what was
+            // there when it was first meant to be.
+            if known.is_none_or(|known| known.is_overtaken(&live)) {
                 self.begin(overlay, &live, now.clone()).await?;
             }
             let written = if now == patch.0 {

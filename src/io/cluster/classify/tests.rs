@@ -276,13 +276,7 @@ fn statuses(
 #[case(Verb::List, 404, "404 page not found", Class::KindNotServed, false)]
 #[case(Verb::Get, 503, "service unavailable", Class::ApiUnavailable, true)]
 #[case(Verb::Apply, 503, "service unavailable", Class::ApiUnavailable, true)]
-#[case(
-    Verb::Get,
-    502,
-    "<html>Bad Gateway</html>",
-    Class::ApiUnavailable,
-    true
-)]
+#[case(Verb::Get, 502, "<html>Bad Gateway</html>", Class::Interrupted, true)]
 #[case(
     Verb::Get,
     429,
@@ -312,6 +306,18 @@ fn plain_text(
     let found = Class::of(question, http, None, body);
     assert_eq!(found, class);
     assert_eq!(found.is_retryable(), retryable);
+}
+
+/// A load balancer says nothing of what became of a request that it had sent on.
+#[rstest]
+#[case(502, true)]
+#[case(503, false)]
+fn whether_it_was_carried_out(#[case] http: u16, #[case] unclear: bool) {
+    let question = Question {
+        verb: Verb::Create,
+        kind: "ConfigMap",
+    };
+    assert_eq!(Class::of(question, http, None, "").is_unclear(), unclear);
 }
 
 /// 404 tells by its details what is missing.
