@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use clap::ValueEnum;
 
-use pleach_domain::inventory::ReleaseName;
+use pleach_domain::inventory::{ReleaseName, ReleaseSummary};
 use pleach_domain::plan::{Action, Plan};
 use serde_json::Value;
 
@@ -13,11 +13,12 @@ use super::claim::LockArgs;
 use super::error::{CliError, Kind};
 use super::format::report::Report;
 use super::local::{LocalArgs, follower};
-use super::session::{self, Options, Planned, Predecessors, Session, Subject};
+use super::session::{self, Gone, Options, Planned, Predecessors, Session, Subject};
 use super::{Context, Exit, Target, Ui, format, plan_file};
 use crate::engine::stop::Cause;
 use crate::engine::sync::events::Events;
 use crate::engine::sync::report::{FailureKind, SyncResult};
+use crate::engine::sync::state;
 use crate::engine::sync::{self, Claim, Run, SyncError};
 use crate::io::cluster::Cluster;
 
@@ -177,15 +178,18 @@ async fn in_order(
 ) {
     let mut written = false;
     let mut unready = outcome.unplanned.clone();
+    let mut reached = BTreeSet::new();
     for mut one in reviewed {
         let name = one.subject.name().clone();
-        let first = {
-            let mut needed = one.planned.desired.depends_on();
-            let first = needed.find(|needed| unready.contains(*needed));
-            first.map(str::to_owned)
+        let error = match &one.subject {
+            Subject::Wanted(..) => {
+                let mut needed = one.planned.desired.depends_on();
+                let first = needed.find(|needed| unready.contains(*needed));
+                first.map(|first| not_begun(&name, first))
+            }
+            Subject::Gone(gone) => not_taken_over(session, gone, &reached).await,
         };
-        if let Some(first) = first {
-            let error = not_begun(&name, &first);
+        if let Some(error) = error {
             ui.error(&error);
             outcome.not_begun(ui, &one.planned, &error);
             unready.insert(name.release);
@@ -228,10 +232,41 @@ async fn in_order(
             ui.error(&error);
             outcome.exit = outcome.exit.and(error.exit());
         }
-        if !matches!(ending, Some("deployed" | "unchanged")) {
+        if matches!(ending, Some("deployed" | "unchanged")) {
+            reached.insert(name);
+        } else {
             unready.insert(name.release);
         }
     }
+}
+
+/// A release goes when all those that take over from it are ready: they were
+/// `reached` in this run, or their record says so. Until then what they left
+/// behind may still be needed.
+async fn not_taken_over(
+    session: &Session,
+    gone: &Gone,
+    reached: &BTreeSet<ReleaseName>,
+) -> Option<CliError> {
+    for heir in gone.heirs().filter(|heir| !reached.contains(heir)) {
+        let cluster = session.cluster_for(heir);
+        let found = match state::release(&cluster, heir, &session.search()).await {
+            Ok(found) => found,
+            Err(error) => return Some(error.into()),
+        };
+        let is_ready = |one: &ReleaseSummary| {
+            let record = one.record.as_ref();
+            record.is_ok_and(|record| record.ready && record.applying.is_none())
+        };
+        if !found.iter().any(is_ready) {
+            let release = gone.name();
+            let message = format!(
+                "release {release} was not taken away: release {heir} takes over from it, and is not ready"
+            );
+            return Some(CliError::new(Kind::NotReady, message));
+        }
+    }
+    None
 }
 
 /// A release waits for one that did not become ready in this run.

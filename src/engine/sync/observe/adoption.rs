@@ -14,7 +14,7 @@ use crate::engine::sync::error::SyncError;
 use crate::io::cluster::{ClusterError, Patch, PatchOptions, ResourcePath, Selector};
 
 /// Field manager of what is only asked.
-const MANAGER: &str = "pleach-overlay";
+const MANAGER: &str = pleach_domain::overlay::MANAGER;
 
 impl Reader<'_> {
     /// Looks up the owners of objects with marks of other deployers, and asks

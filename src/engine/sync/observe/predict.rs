@@ -10,6 +10,7 @@ use pleach_domain::object::{Manifest, ObjectId};
 use pleach_domain::observe::{
     ApiRefusal, DesiredDigest, Discovery, Live, Observed, Prediction, Reading, Served, Unverified,
 };
+use pleach_domain::overlay;
 use pleach_domain::plan::Desired;
 use pleach_domain::repo::MigrationRule;
 use serde_json::Value;
@@ -187,8 +188,18 @@ impl Reader<'_> {
                     force: true,
                     ..options
                 };
-                let forced = self.cluster.apply(path, id, body, &options).await.ok();
-                let forced = forced.map(|applied| self.live(manifest, applied.value));
+                let forced = self.cluster.apply(path, id, body, &options).await;
+                let refused = forced.as_ref().err().and_then(ClusterError::api);
+                // What pleach holds by another name speaks against nothing.
+                if fields.iter().all(|field| is_of_pleach(&field.manager))
+                    && let Some(why @ Prediction::Immutable { .. }) =
+                        refused.and_then(ApiError::prediction)
+                {
+                    return Ok(why);
+                }
+                let forced = forced
+                    .ok()
+                    .map(|applied| self.live(manifest, applied.value));
                 Ok(Prediction::Conflict { fields, forced })
             }
             Some(prediction) => Ok(prediction),
@@ -311,4 +322,9 @@ fn kept<'d>(desired: &'d Desired, manifest: &Manifest, live: &Live) -> Vec<&'d M
         return Vec::new();
     }
     definition::kept(&manifest.value(), live.value(), rules)
+}
+
+/// Whether a field manager is pleach itself: for a while, or as another release.
+fn is_of_pleach(manager: &str) -> bool {
+    manager == overlay::MANAGER || manager.starts_with("pleach/")
 }

@@ -11,7 +11,7 @@ use crate::engine::sync::report::{Failure, FailureKind};
 use crate::io::cluster::{Class, ClusterError, Failed, Patch, PatchOptions};
 
 /// Field manager of patches; what it holds is taken over by the next apply.
-const MANAGER: &str = "pleach-overlay";
+const MANAGER: &str = pleach_domain::overlay::MANAGER;
 
 /// Writes by others between our read and our patch after which we give up: a
 /// status that is written all the time must not stop an upgrade.

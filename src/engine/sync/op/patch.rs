@@ -8,7 +8,7 @@ use crate::engine::sync::report::{Failure, FailureKind};
 use crate::io::cluster::{Patch, PatchOptions};
 
 /// Field manager of patches; what it holds is taken over by the next apply.
-const MANAGER: &str = "pleach-overlay";
+const MANAGER: &str = pleach_domain::overlay::MANAGER;
 
 impl Operator<'_> {
     /// Sends the patch.
