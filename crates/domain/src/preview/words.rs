@@ -62,10 +62,10 @@ pub fn about(release: &ReleasePreview) -> Vec<(&'static str, String)> {
 
 /// What the head does to a release in the cluster, in one line.
 pub fn in_cluster(release: &ReleasePreview) -> String {
-    if release.is_quiet() {
-        "nothing to do".to_owned()
-    } else {
+    if release.does_something() {
         release.diff.summary.clone()
+    } else {
+        "nothing to do".to_owned()
     }
 }
 
