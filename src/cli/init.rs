@@ -5,7 +5,9 @@ mod wrap;
 use std::path::{Path, PathBuf};
 
 use pleach_domain::finding::Finding;
+use pleach_domain::object::yaml;
 use pleach_domain::repo::MemoryTree;
+use serde_json::Value;
 
 use super::error::{CliError, Kind};
 use super::target::is_dns_label;
@@ -102,10 +104,12 @@ fn starter(id: &str) -> Files {
     .collect()
 }
 
-/// Replaces `{{name}}`; the names are ours, so this needs no engine.
+/// Replaces `{{name}}`; the names are ours, so this needs no engine. What YAML
+/// would read as something else than a text is quoted.
 fn fill(text: &str, names: &[(&str, &str)]) -> String {
     names.iter().fold(text.to_owned(), |text, (name, value)| {
-        text.replace(&format!("{{{{{name}}}}}"), value)
+        let value = yaml::emit(&Value::from(*value));
+        text.replace(&format!("{{{{{name}}}}}"), value.trim_end())
     })
 }
 
@@ -192,6 +196,16 @@ mod tests {
     #[case("it's", "'it'\\''s'")]
     fn paths_are_quoted_for_a_shell(#[case] path: &str, #[case] expected: &str) {
         assert_eq!(quoted(path), expected);
+    }
+
+    #[rstest]
+    #[case("fleet", "id: fleet\n")]
+    #[case("on", "id: \"on\"\n")]
+    #[case("1", "id: \"1\"\n")]
+    #[case("null", "id: \"null\"\n")]
+    #[case("2026-11-22", "id: \"2026-11-22\"\n")]
+    fn names_stay_texts(#[case] name: &str, #[case] expected: &str) {
+        assert_eq!(fill("id: {{id}}\n", &[("id", name)]), expected);
     }
 
     #[test]

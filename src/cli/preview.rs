@@ -9,7 +9,7 @@ use pleach_domain::object::DigestKey;
 use pleach_domain::observe::ClusterId;
 use pleach_domain::preview::comment::{Comment, comment};
 use pleach_domain::preview::words::compared;
-use pleach_domain::preview::{EnvironmentPreview, Preview};
+use pleach_domain::preview::{EnvironmentPreview, Preview, ReleasePreview};
 use pleach_domain::repo::controller::Allow;
 use tokio::time::{Instant, timeout_at};
 
@@ -366,9 +366,10 @@ fn exit_of(found: &Preview) -> Exit {
 
 fn changes(found: &Preview) -> bool {
     found.environments.iter().any(|environment| {
-        let mut cluster = environment.cluster.iter();
-        !environment.releases.is_empty()
-            || cluster.any(|one| one.releases.iter().any(|release| !release.is_quiet()))
+        let live = environment.cluster.iter();
+        let live = live.flat_map(|cluster| &cluster.releases);
+        let mut releases = environment.releases.iter().chain(live);
+        releases.any(ReleasePreview::does_something)
     })
 }
 

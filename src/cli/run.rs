@@ -121,6 +121,18 @@ impl RunArgs {
     }
 }
 
+/// That nobody can be told from anybody else, and what changes that.
+fn no_secret(has_file: bool) -> String {
+    let way = if has_file {
+        "`forge.webhookSecretFile` of a repository of the configuration"
+    } else {
+        "--webhook-secret-file"
+    };
+    format!(
+        "warning: no repository has a webhook secret, so every webhook is refused; {way} names one"
+    )
+}
+
 /// What is run.
 struct Plan {
     repositories: Vec<Repository>,
@@ -173,9 +185,7 @@ pub(crate) async fn run(ui: &mut Ui, ctx: &Context, args: RunArgs) -> Result<Exi
     let mut listening = Vec::new();
     if let Some(address) = plan.listen {
         if plan.hooks.is_empty() {
-            ui.notice(
-                "warning: no repository has a webhook secret, so every webhook is refused; --webhook-secret-file names one",
-            );
+            ui.notice(no_secret(args.config.is_some()));
         }
         let one = server::listen(address).await?;
         ui.print(format!("webhooks: http://{}", one.address));
@@ -572,4 +582,17 @@ async fn look(remote: Remote, branch: Option<String>) -> Result<Fetched, CliErro
         .await
         .map_err(|error| CliError::new(Kind::Failed, error))?;
     Ok(fetched?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_names_a_secret_is_what_may_be_given() {
+        assert!(no_secret(false).ends_with("; --webhook-secret-file names one"));
+        let configured = no_secret(true);
+        assert!(configured.contains("`forge.webhookSecretFile`"), "{configured}");
+        assert!(!configured.contains("--webhook-secret-file"), "{configured}");
+    }
 }

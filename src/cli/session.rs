@@ -207,7 +207,7 @@ impl Planned {
         self.verdict().remarks()
     }
 
-    /// Refuses to go on when the plan may not be carried out: all findings at once.
+    /// Refuses to go on when the plan may not be carried out: all that forbids it at once.
     pub(super) fn ensure_allowed(&self) -> Result<(), CliError> {
         self.verdict().ensure_allowed()
     }

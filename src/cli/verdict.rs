@@ -1,7 +1,7 @@
 //! What a plan means for the command that made it: the exit code, what is
 //! said, and whether it may be carried out.
 
-use pleach_domain::finding::{Finding, Severity};
+use pleach_domain::finding::Finding;
 use pleach_domain::plan::{Action, Plan, is_refusal};
 
 use super::Exit;
@@ -40,19 +40,13 @@ impl Verdict<'_> {
             .collect()
     }
 
-    /// Refuses to go on when the plan may not be carried out: all findings at once.
+    /// Refuses to go on when the plan may not be carried out: all that forbids it
+    /// at once. What else there is to say is among the remarks.
     pub(super) fn ensure_allowed(self) -> Result<(), CliError> {
-        let mut findings: Vec<Finding> = self.0.refusals().cloned().collect();
+        let findings: Vec<Finding> = self.0.refusals().cloned().collect();
         if findings.is_empty() {
             return Ok(());
         }
-        findings.extend(
-            self.0
-                .findings
-                .iter()
-                .filter(|finding| finding.severity == Severity::Warning)
-                .cloned(),
-        );
         Err(CliError::from_findings(
             format!(
                 "release {} is not applied; nothing was written",
@@ -60,5 +54,30 @@ impl Verdict<'_> {
             ),
             findings,
         ))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use pleach_domain::finding::Kind;
+
+    use super::*;
+    use crate::cli::format::samples;
+
+    #[test]
+    fn everything_is_said_once_of_a_plan_that_is_refused() {
+        let mut plan = samples::plan(&[("a", Action::Update)]);
+        plan.findings = vec![
+            Finding::error(Kind::Policy, "guard", "not now"),
+            Finding::warning(Kind::Policy, "kept", "it stays"),
+            Finding::note(Kind::Policy, "noted", "by the way"),
+        ];
+        let verdict = Verdict(&plan);
+        let refused = verdict.ensure_allowed().unwrap_err();
+        let mut said = verdict.remarks();
+        said.extend(refused.findings().iter().cloned());
+        said.sort();
+        plan.findings.sort();
+        assert_eq!(said, plan.findings);
     }
 }

@@ -109,7 +109,10 @@ impl Change {
             names.iter().any(|name| name == scope.environment)
         };
         if has(&self.base) && !has(&self.head) {
-            let message = "its file is removed: it is suspended, and nothing is deleted";
+            let message = format!(
+                "the file of environment {} is removed: it is suspended, and nothing is deleted",
+                scope.environment
+            );
             let finding = Finding::warning(Kind::Repository, "environment-gone", message);
             preview.findings.push(finding);
             return Some(Looked::unknown(preview));

@@ -20,7 +20,7 @@ use serde::Serialize;
 
 use crate::diff::masking::Masker;
 use crate::diff::text::ObjectDiff;
-use crate::finding::Finding;
+use crate::finding::{Finding, Severity};
 use crate::object::{Digest, FieldPath, GroupKind};
 use crate::observe::ClusterId;
 use crate::plan::view::{Drawing, ReleaseDiff};
@@ -91,7 +91,7 @@ impl EnvironmentPreview {
         let releases = self.cluster.iter().flat_map(|cluster| &cluster.releases);
         releases.filter(|live| {
             let mut shown = self.releases.iter();
-            !live.is_quiet() && !shown.any(|one| one.diff.release == live.diff.release)
+            live.does_something() && !shown.any(|one| one.diff.release == live.diff.release)
         })
     }
 }
@@ -208,12 +208,21 @@ impl ReleasePreview {
         }
     }
 
-    /// Whether nothing happens and nothing has to be said.
-    pub fn is_quiet(&self) -> bool {
+    /// Whether anything would change, or be refused. What is kept stays as it is.
+    pub fn does_something(&self) -> bool {
         let mut actions = self.diff.counts.keys();
-        actions.all(|action| matches!(action, Action::Unchanged | Action::Skip))
-            && !self.diff.findings.iter().any(Finding::is_error)
-            && self.diff.overlays.is_empty()
+        actions.any(|action| !matches!(action, Action::Unchanged | Action::Skip))
+            || self.diff.findings.iter().any(Finding::is_error)
+            || !self.diff.overlays.is_empty()
+    }
+
+    /// Whether nothing happens and nothing has to be said. That something is
+    /// kept although git drops it has to be.
+    pub fn is_quiet(&self) -> bool {
+        let mut findings = self.diff.findings.iter();
+        !self.does_something()
+            && !self.diff.counts.contains_key(&Action::Skip)
+            && findings.all(|finding| finding.severity == Severity::Note)
     }
 
     /// The risks in one line; empty where there are none.

@@ -245,3 +245,16 @@ fn of_a_thousand_releases_one_is_rendered() {
     assert_eq!((names("releases"), names("unchanged")), (1, 999));
     assert_eq!(found["releases"][0]["release"], "dev.app-7");
 }
+
+#[test]
+fn an_environment_whose_file_is_removed_is_named() {
+    let base = fleet(1);
+    let mut head = base.clone();
+    head.remove(ENVIRONMENT);
+    let (found, rendered) = look(&change(&base, &head), false);
+    assert_eq!(rendered, None);
+    assert_eq!(
+        found["findings"][0]["message"],
+        "the file of environment dev is removed: it is suspended, and nothing is deleted"
+    );
+}

@@ -434,7 +434,18 @@ pub(super) fn corrected(plan: &Plan, result: &SyncResult) -> Vec<(ObjectId, Take
         .collect()
 }
 
-/// Writes how a sync ended. A run without effects leaves no entry in the history.
+/// Whether a result belongs in the history. That of a run without effects does
+/// only where the newest entry says something else of the release: that it
+/// failed, or that another version is there. What has no versions has another
+/// one with each commit, which is nothing to say.
+fn is_news(record: &Installed, attempt: &Attempt, result: &str) -> bool {
+    let is_versioned = attempt.version != attempt.revision;
+    record.history.first().is_none_or(|last| {
+        last.result != result || (is_versioned && last.version != attempt.version)
+    })
+}
+
+/// Writes how a sync ended.
 pub(super) async fn finish(
     state: &mut State,
     desired: &Desired,
@@ -459,7 +470,7 @@ pub(super) async fn finish(
         for (object, taken) in corrected {
             record.correct(object, &taken.field.to_string(), &taken.manager, now);
         }
-        if had_effects || !deployed {
+        if had_effects || !deployed || is_news(record, &attempt, ending.result) {
             record.push(AttemptResult {
                 version: attempt.version.clone(),
                 revision: attempt.revision.clone(),

@@ -6,8 +6,10 @@ use std::process::Command;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use insta::assert_snapshot;
+use pleach_domain::plan::view::Temporary;
+use pleach_domain::plan::{Course, NonSecret};
 use rstest::rstest;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::{Folder, Run};
 
@@ -400,4 +402,24 @@ fn what_programs_read_is_what_the_schema_says() {
         wrong["releases"][0]["objects"][0]["action"] = "explode".into();
         assert!(std::panic::catch_unwind(|| check_schema(&wrong)).is_err());
     }
+}
+
+#[test]
+fn what_was_not_there_before_has_no_original() {
+    let run = changed().run(&["diff", "dev", "--base", "main", "-o", "json"]);
+    let mut document: Value = serde_json::from_str(&run.stdout).unwrap();
+    // A gate that is closed: its policy is new.
+    let gate = Temporary {
+        overlay: "locked".to_owned(),
+        object: "ValidatingAdmissionPolicy.admissionregistration.k8s.io/locked"
+            .parse()
+            .unwrap(),
+        course: Course::Made,
+        until: "finish".to_owned(),
+        patch: NonSecret(json!({"spec": {}})),
+        original: NonSecret(Value::Null),
+        on_failure: "it stays".to_owned(),
+    };
+    document["releases"][0]["overlays"] = json!([gate]);
+    check_schema(&document);
 }

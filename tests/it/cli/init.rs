@@ -1,4 +1,5 @@
 use insta::assert_snapshot;
+use rstest::rstest;
 
 use super::Folder;
 
@@ -115,6 +116,23 @@ fn a_folder_is_wrapped_with_its_subfolders() {
             .count(),
         2
     );
+}
+
+#[rstest]
+#[case("on")]
+#[case("1")]
+#[case("null")]
+fn names_that_yaml_reads_as_something_else_are_quoted(#[case] name: &str) {
+    let app = format!("{name}.yaml");
+    let folder = Folder::with(&[(app.as_str(), APP)]);
+    for arguments in [&["init", name][..], &["init", "wrapped", "--from", app.as_str()]] {
+        let run = folder.run(arguments);
+        assert_eq!(run.code, 0, "{}", run.shown());
+    }
+    let id = format!("\nid: \"{name}\"\n");
+    assert!(folder.read(&format!("{name}/pleach.yaml")).contains(&id));
+    check_sound(&folder, name);
+    check_sound(&folder, "wrapped");
 }
 
 #[test]

@@ -134,6 +134,21 @@ fn a_change_without_effect_is_said_to_be_one() {
 }
 
 #[test]
+fn a_removed_environment_is_named_and_no_change_without_effect() {
+    let folder = fleet(&["dev", "prod"], &config_map("app", "1"));
+    std::fs::remove_file(folder.path().join("environments/dev.yaml")).unwrap();
+    for format in ["text", "markdown", "html"] {
+        let run = preview(&folder, &["-o", format]);
+        assert_eq!(run.code, 0, "{}", run.shown());
+        let (all, lines) = (run.shown(), &run.stdout);
+        assert!(all.contains("the file of environment dev is removed"), "{all}");
+        for words in ["does nothing", "| release |", "<table>"] {
+            assert!(!lines.contains(words), "{words}: {all}");
+        }
+    }
+}
+
+#[test]
 fn the_base_is_where_the_head_left_it() {
     let folder = fleet(&["dev"], &config_map("app", "1"));
     let git = |arguments: &[&str]| git(&folder, arguments);

@@ -98,9 +98,11 @@ pub fn comment(preview: &Preview, about: &Comment<'_>) -> String {
     text
 }
 
-/// A line per release; per environment where that would be too long.
+/// A line per release; per environment where that would be too long. None where
+/// no release is known to which something happens.
 fn table(preview: &Preview, limit: usize) -> String {
-    if preview.environments.is_empty() {
+    let rows: Vec<Row> = preview.environments.iter().flat_map(rows).collect();
+    if rows.is_empty() {
         return String::new();
     }
     let is_live = preview
@@ -112,22 +114,20 @@ fn table(preview: &Preview, limit: usize) -> String {
     } else {
         "\n| release | version | changes | risk |\n|---|---|---|---|\n"
     });
-    for environment in &preview.environments {
-        for row in rows(environment) {
-            let Row {
-                name,
-                version,
-                changes,
-                cluster,
-                risk,
-            } = row;
-            let cluster = if is_live {
-                format!(" {cluster} |")
-            } else {
-                String::new()
-            };
-            let _ = writeln!(text, "| {name} | {version} | {changes} |{cluster} {risk} |");
-        }
+    for row in rows {
+        let Row {
+            name,
+            version,
+            changes,
+            cluster,
+            risk,
+        } = row;
+        let cluster = if is_live {
+            format!(" {cluster} |")
+        } else {
+            String::new()
+        };
+        let _ = writeln!(text, "| {name} | {version} | {changes} |{cluster} {risk} |");
     }
     if text.len() <= limit {
         return text;

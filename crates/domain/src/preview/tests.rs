@@ -6,6 +6,7 @@ use super::*;
 use crate::diff::fields::FieldChange;
 use crate::diff::pairing::{Former, Moved};
 use crate::diff::text::Note;
+use crate::finding::Kind;
 use crate::object::{FieldPath, ObjectId};
 
 fn object(id: &str, action: Action, field: Option<&str>) -> ObjectDiff {
@@ -70,4 +71,44 @@ fn a_workload_that_moves_is_restarted() {
         risks_of(&moved),
         BTreeSet::from([Risk::Restarted, Risk::Moved])
     );
+}
+
+/// A preview of a release with so many objects of each action.
+fn release(counts: &[(Action, usize)], findings: Vec<Finding>) -> ReleasePreview {
+    ReleasePreview {
+        diff: ReleaseDiff {
+            release: "dev.web".to_owned(),
+            from: Some("v1".to_owned()),
+            to: "v2".to_owned(),
+            summary: String::new(),
+            counts: counts.iter().copied().collect(),
+            objects: Vec::new(),
+            overlays: Vec::new(),
+            findings,
+        },
+        risks: BTreeMap::new(),
+        stages: Vec::new(),
+        moves: Vec::new(),
+        copies: Vec::new(),
+        subjects: Vec::new(),
+        effects: None,
+    }
+}
+
+#[rstest]
+#[case::unchanged(&[(Action::Unchanged, 7)], vec![], true, false)]
+#[case::noted(&[(Action::Unchanged, 7)], vec![Finding::note(Kind::Policy, "x", "said")], true, false)]
+#[case::warned_of(&[(Action::Unchanged, 7)], vec![Finding::warning(Kind::Policy, "x", "said")], false, false)]
+#[case::kept(&[(Action::Unchanged, 7), (Action::Skip, 1)], vec![], false, false)]
+#[case::refused(&[(Action::Unchanged, 7)], vec![Finding::error(Kind::Policy, "x", "said")], false, true)]
+#[case::changed(&[(Action::Update, 1)], vec![], false, true)]
+fn what_is_kept_or_warned_of_is_shown_and_no_change(
+    #[case] counts: &[(Action, usize)],
+    #[case] findings: Vec<Finding>,
+    #[case] is_quiet: bool,
+    #[case] does_something: bool,
+) {
+    let release = release(counts, findings);
+    assert_eq!(release.is_quiet(), is_quiet);
+    assert_eq!(release.does_something(), does_something);
 }

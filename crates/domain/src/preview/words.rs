@@ -62,10 +62,10 @@ pub fn about(release: &ReleasePreview) -> Vec<(&'static str, String)> {
 
 /// What the head does to a release in the cluster, in one line.
 pub fn in_cluster(release: &ReleasePreview) -> String {
-    if release.is_quiet() {
-        "nothing to do".to_owned()
-    } else {
+    if release.does_something() {
         release.diff.summary.clone()
+    } else {
+        "nothing to do".to_owned()
     }
 }
 
@@ -140,10 +140,11 @@ pub fn without_effect(preview: &Preview) -> Vec<String> {
         .iter()
         .map(|environment| environment.unchanged.len())
         .sum();
+    // One with findings is gone, or not known: that is said of it instead.
     if preview
         .environments
         .iter()
-        .all(|one| one.releases.is_empty() && unknown(one).is_none())
+        .all(|one| one.releases.is_empty() && one.findings.is_empty())
     {
         lines.push("this change does nothing to any environment".to_owned());
     } else if releases > 0 {

@@ -60,12 +60,17 @@ pub(crate) fn page(preview: &Preview, revisions: (&str, &str)) -> Result<String,
         })
         .collect();
     let is_live = preview.environments.iter().any(|one| one.cluster.is_some());
+    let has_rows = preview.environments.iter().any(|one| {
+        let mut live = one.only_in_cluster();
+        unknown(one).is_some() || !one.releases.is_empty() || live.next().is_some()
+    });
     let mut engine = Environment::new();
     engine.add_template(NAME, include_str!("preview.html.j2"))?;
     engine.get_template(NAME)?.render(context! {
         summary => &preview.summary,
         compared => compared(preview, revisions.0, revisions.1),
         is_live,
+        has_rows,
         environments,
         remarks => without_effect(preview),
     })

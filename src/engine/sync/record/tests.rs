@@ -159,6 +159,48 @@ fn consent_is_asked_for_whatever_is_written(
     assert_eq!(writes(&desired(), &observed, &plan(actions)), expected);
 }
 
+/// A history with these results, newest first.
+fn history(results: &[(&str, &str)]) -> Installed {
+    let result = |(version, result): &(&str, &str)| AttemptResult {
+        version: (*version).to_owned(),
+        revision: "def".to_owned(),
+        result: (*result).to_owned(),
+        at: Timestamp::UNIX_EPOCH,
+        message: String::new(),
+        local: String::new(),
+        overridden: Vec::new(),
+    };
+    Installed {
+        history: results.iter().map(result).collect(),
+        ..deployed("abc")
+    }
+}
+
+#[rstest]
+#[case::as_it_was(&[("v1.0.0", "deployed"), ("v1.0.0", "failed")], false)]
+#[case::after_a_failure(&[("v1.0.0", "failed"), ("v1.0.0", "deployed")], true)]
+#[case::after_nobody_waited(&[("v1.0.0", "unverified")], true)]
+#[case::another_version(&[("v0.9.0", "deployed"), ("v1.0.0", "deployed")], true)]
+#[case::the_first(&[], true)]
+fn a_run_without_effects_has_a_result_where_the_newest_says_otherwise(
+    #[case] results: &[(&str, &str)],
+    #[case] expected: bool,
+) {
+    let is_news = is_news(&history(results), &attempt("abc"), "deployed");
+    assert_eq!(is_news, expected);
+}
+
+#[test]
+fn another_commit_of_what_has_no_versions_is_no_result_of_its_own() {
+    let attempt = Attempt {
+        version: "abc".to_owned(),
+        ..attempt("abc")
+    };
+    let is_news = |results: &[(&str, &str)]| is_news(&history(results), &attempt, "deployed");
+    assert!(!is_news(&[("def", "deployed")]));
+    assert!(is_news(&[("def", "failed")]));
+}
+
 #[test]
 fn waits_alone_change_the_record() {
     let plan = verifying(plan(&[Action::Unchanged]));
