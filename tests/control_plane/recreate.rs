@@ -156,7 +156,7 @@ fn immutable_fields_are_refused_before_anything_is_written() {
         .says("manifests/web/web.yaml:13")
         .says("PersistentVolumeClaim/stiff/data")
         .says("objects of kind PersistentVolumeClaim are protected")
-        .says("to recreate it, add to `consent` in environments/stiff.yaml: {action: recreate, kind: PersistentVolumeClaim, namespace: stiff, name: data, release: web,")
+        .says("to recreate it, add to `consent` in environments/stiff.yaml: {action: recreate, kind: PersistentVolumeClaim, namespace: stiff, name: data, release: web}")
         .says("nothing was written");
     fleet.diff().ended_with(7);
     let greeting = fleet.field(&["-n", "stiff", "cm/settings"], "{.data.greeting}");

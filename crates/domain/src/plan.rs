@@ -40,6 +40,7 @@ mod arrange;
 mod certificates;
 mod changes;
 mod checks;
+mod consent;
 mod definitions;
 mod deletion;
 mod draft;

@@ -3,6 +3,7 @@
 
 use super::access::operators::CANNOT_GRANT;
 use super::changes::FIELD_IN_USE;
+use super::consent::bound_to;
 use super::draft::{Ctx, Draft};
 use super::model::{Desired, EdgeReason, Need, StepId, Until};
 use super::overlays::{Progress, descendants};
@@ -77,12 +78,10 @@ pub(super) fn of_stage(ctx: &Ctx<'_>, draft: &mut Draft, rule: &StageRule) -> Ve
 fn refuse(ctx: &Ctx<'_>, draft: &mut Draft, check: &Check, looked: &Looked) {
     let hint = || {
         format!(
-            "to go on all the same, add to `consent` in {}: {{action: override, check: {}, release: {}, from: {}, to: {}, reason: …}}",
+            "to go on all the same, add to `consent` in {}: {{action: override, check: {}, {}, reason: …}}",
             ctx.environment_file(),
             check.name,
-            ctx.desired.name.release,
-            installed_version(ctx).unwrap_or("…"),
-            ctx.desired.version
+            bound_to(ctx)
         )
     };
     let mut add = |kind, code: &str, what: String| {

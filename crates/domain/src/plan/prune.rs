@@ -8,6 +8,7 @@ pub(super) use contents::keep_occupied;
 pub(super) use steps::run as steps;
 pub(super) use verdict::{Judge, Verdict};
 
+use super::consent::bound_to;
 use super::draft::{Ctx, Draft, Pruned};
 use super::model::Action;
 use super::namespace;
@@ -264,7 +265,6 @@ fn check_cap(ctx: &Ctx<'_>, draft: &mut Draft, counted: usize) {
     if counted <= cap.max(consented.unwrap_or(0)) {
         return;
     }
-    let from = from.unwrap_or("…");
     draft.findings.push(
         Finding::error(
             Kind::Policy,
@@ -272,7 +272,8 @@ fn check_cap(ctx: &Ctx<'_>, draft: &mut Draft, counted: usize) {
             format!("{counted} objects would be pruned, more than the cap of {cap}"),
         )
         .hint(format!(
-            "if that is meant, add to `consent` in the environment file: {{action: prune, release: {release}, from: {from}, to: {to}, count: {counted}}}"
+            "if that is meant, add to `consent` in the environment file: {{action: prune, {}, count: {counted}}}",
+            bound_to(ctx)
         )),
     );
 }

@@ -6,6 +6,7 @@ mod certificates;
 mod changes;
 mod checks;
 mod configuration;
+mod consent;
 mod contended;
 mod definitions;
 mod edges;

@@ -109,7 +109,7 @@ pub fn version_left(record: &Installed, to: &str, said: Option<Direction>) -> Op
 
 /// Whether the version is the git revision: that of a bundle without version
 /// folders. The newest one is what is wanted, and none is within a range.
-fn has_no_versions(ctx: &Ctx<'_>) -> bool {
+pub(super) fn has_no_versions(ctx: &Ctx<'_>) -> bool {
     ctx.desired.version == ctx.desired.revision
 }
 

@@ -13,6 +13,7 @@ use super::{List, RBAC, cover};
 use crate::finding::{Finding, Kind};
 use crate::inventory::{Installed, Override};
 use crate::object::ObjectId;
+use crate::plan::consent::bound_to;
 use crate::plan::draft::{Ctx, Draft};
 use crate::plan::model::{Desired, Direction};
 use crate::plan::protection::installed_version;
@@ -109,11 +110,11 @@ fn say(
         Finding::warning(Kind::Policy, CANNOT_GRANT, message).hint(give)
     } else {
         Finding::error(Kind::Policy, CANNOT_GRANT, message).hint(format!(
-            "{give}\nor, if the new version gives less, add to `consent` in {}: {{action: override, check: {CANNOT_GRANT}, kind: {}, name: {}, release: {release}, from: {}, to: {to}, reason: …}}",
+            "{give}\nor, if the new version gives less, add to `consent` in {}: {{action: override, check: {CANNOT_GRANT}, kind: {}, name: {}, {}, reason: …}}",
             ctx.environment_file(),
             role.kind,
             role.name,
-            from.unwrap_or("…"),
+            bound_to(ctx),
         ))
     };
     draft.findings.push(finding.on(role));

@@ -8,6 +8,7 @@ use crate::definition::{
 };
 use crate::finding::{Finding, Kind};
 use crate::object::{FieldPath, Manifest, PathSegment};
+use crate::plan::consent::bound_to;
 use crate::plan::draft::{Ctx, Draft};
 use crate::plan::model::Action;
 use crate::plan::ownership;
@@ -255,17 +256,16 @@ impl Guard<'_> {
     }
 
     fn misfit(&self, misfit: &str, objects: &str) -> Finding {
-        let (release, to) = (&self.ctx.desired.name.release, &self.ctx.desired.version);
         Finding::error(
             Kind::Policy,
             FIELD_IN_USE,
             format!("objects do not fit the new schema: {misfit}: {objects}"),
         )
         .hint(format!(
-            "change the objects or the schema; or, to take the loss, add to `consent` in {}: {{action: override, check: {FIELD_IN_USE}, kind: CustomResourceDefinition, name: {}, release: {release}, from: {}, to: {to}, reason: …}}",
+            "change the objects or the schema; or, to take the loss, add to `consent` in {}: {{action: override, check: {FIELD_IN_USE}, kind: CustomResourceDefinition, name: {}, {}, reason: …}}",
             self.ctx.environment_file(),
             self.manifest.id().name,
-            installed_version(self.ctx).unwrap_or("…"),
+            bound_to(self.ctx),
         ))
     }
 
@@ -279,12 +279,10 @@ impl Guard<'_> {
 
     fn anew(&self) -> String {
         format!(
-            "to lose the objects, add to `consent` in {}: {{action: recreate, kind: CustomResourceDefinition, name: {}, release: {}, from: {}, to: {}}}",
+            "to lose the objects, add to `consent` in {}: {{action: recreate, kind: CustomResourceDefinition, name: {}, {}}}",
             self.ctx.environment_file(),
             self.manifest.id().name,
-            self.ctx.desired.name.release,
-            installed_version(self.ctx).unwrap_or("…"),
-            self.ctx.desired.version
+            bound_to(self.ctx),
         )
     }
 }

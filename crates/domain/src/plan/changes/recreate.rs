@@ -11,6 +11,7 @@ use crate::finding::{Finding, Kind};
 use crate::object::{FieldPath, Manifest, ObjectId};
 use crate::observe::{ApiRefusal, LiveMeta};
 use crate::order::{DeletionClass, deletion_class};
+use crate::plan::consent::bound_to;
 use crate::plan::draft::{Ctx, Draft};
 use crate::plan::model::{Action, Cause, EdgeReason, Need, Op, Precondition, Until};
 use crate::plan::protection::{installed_version, protected};
@@ -135,11 +136,11 @@ fn propagation(
             );
             Err(Box::new(
                 Finding::error(Kind::Policy, "immutable-field", message).hint(format!(
-                    "to recreate it, add to `consent` in {}: {{action: recreate, kind: {}, {namespace}name: {}, release: {release}, from: {}, to: {to}{orphan}}}",
+                    "to recreate it, add to `consent` in {}: {{action: recreate, kind: {}, {namespace}name: {}, {}{orphan}}}",
                     ctx.environment_file(),
                     id.kind,
                     id.name,
-                    from.unwrap_or("…"),
+                    bound_to(ctx),
                 )),
             ))
         }

@@ -7,6 +7,7 @@ use crate::inventory::Entry;
 use crate::object::{ObjectId, ServiceRef, annotations};
 use crate::observe::{LiveMeta, Registration};
 use crate::order::{DeletionClass, deletion_class};
+use crate::plan::consent::bound_to;
 use crate::plan::draft::{Ctx, Pruned};
 use crate::plan::protection::{installed_version, protected};
 use crate::plan::{Deletion, Propagation, Removal};
@@ -183,15 +184,11 @@ impl<'a, 'c> Judge<'a, 'c> {
                 Some(namespace) => format!("namespace: {namespace}, "),
                 None => String::new(),
             };
-            let to = match ctx.removal {
-                Some(_) => String::new(),
-                None => format!(", to: {to}"),
-            };
             return Some(finding.hint(format!(
-                "to delete it, add to `consent` in the environment file: {{action: delete, kind: {}, {namespace}name: {}, release: {release}, from: {}{to}}}",
+                "to delete it, add to `consent` in the environment file: {{action: delete, kind: {}, {namespace}name: {}, {}}}",
                 id.kind,
                 id.name,
-                from.unwrap_or("…"),
+                bound_to(ctx),
             )));
         }
         // The deletion of a namespace looks into it first, and stops where

@@ -41,7 +41,7 @@ fn id() -> ObjectId {
 }
 
 /// Things with these names, versions that they record, and fields that go.
-fn things(all: &[(&str, &[&str], &[&str])]) -> Instances {
+pub(super) fn things(all: &[(&str, &[&str], &[&str])]) -> Instances {
     Instances::of(all.iter().map(|(name, recorded, fields)| {
         Sighting {
             id: format!("Thing.example.org/web/{name}").parse().unwrap(),
@@ -59,7 +59,7 @@ fn things(all: &[(&str, &[&str], &[&str])]) -> Instances {
 
 /// A definition that goes from some versions, in which objects are stored, to
 /// others.
-fn from_to(before: &[&str], stored: &[&str], after: &[&str]) -> Scene {
+pub(super) fn from_to(before: &[&str], stored: &[&str], after: &[&str]) -> Scene {
     Scene::new()
         .installed(&definition(before, ""))
         .with_live(CRD, |live| live["status"]["storedVersions"] = json!(stored))
@@ -67,7 +67,7 @@ fn from_to(before: &[&str], stored: &[&str], after: &[&str]) -> Scene {
         .cluster_scoped("CustomResourceDefinition.apiextensions.k8s.io")
 }
 
-fn seen(scene: Scene, instances: Instances) -> Scene {
+pub(super) fn seen(scene: Scene, instances: Instances) -> Scene {
     scene.cluster(|observed| drop(observed.instances.insert(id(), instances)))
 }
 

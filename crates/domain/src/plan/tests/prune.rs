@@ -163,7 +163,7 @@ fn an_adopted_namespace_is_never_deleted() {
     assert_eq!(plan.findings[0].code, "kept-adopted");
 }
 
-fn many(count: usize) -> Scene {
+pub(super) fn many(count: usize) -> Scene {
     let text = |index| format!("ConfigMap/web/c{index:02}: {{}}\n");
     Scene::new().installed(&(0..count).map(text).collect::<String>())
 }

@@ -15,7 +15,7 @@ fn immutable(refused: Option<ApiRefusal>) -> Prediction {
 }
 
 /// A member of which git changed a field that cannot change.
-fn scene(key: &str) -> Scene {
+pub(super) fn scene(key: &str) -> Scene {
     Scene::new()
         .installed(&format!("{key}: {{spec: {{selector: a}}}}"))
         .git(&format!("{key}: {{spec: {{selector: b}}}}"))
