@@ -592,7 +592,13 @@ mod tests {
     fn what_names_a_secret_is_what_may_be_given() {
         assert!(no_secret(false).ends_with("; --webhook-secret-file names one"));
         let configured = no_secret(true);
-        assert!(configured.contains("`forge.webhookSecretFile`"), "{configured}");
-        assert!(!configured.contains("--webhook-secret-file"), "{configured}");
+        assert!(
+            configured.contains("`forge.webhookSecretFile`"),
+            "{configured}"
+        );
+        assert!(
+            !configured.contains("--webhook-secret-file"),
+            "{configured}"
+        );
     }
 }

@@ -143,6 +143,34 @@ spec: {selector: {app: controller}, ports: [{port: 443}]}
 ";
 
 #[test]
+fn what_hands_over_stays_while_its_successor_is_not_ready_also_with_consent() {
+    let fleet = fleet("inherit");
+    let [a, b] = places("inherit");
+    fleet.edit_environment(&old("inherit"), &new("inherit", "6s"));
+    fleet.extend_environment("consent: [{action: uninstall, release: old}]\n");
+    fleet.write(
+        "manifests/shop/app.yaml",
+        &controller("controller:2", "true"),
+    );
+    fleet.commit();
+    fleet.apply().ended_with(6).says(
+        "release inherit.old was not taken away: release inherit.new takes over from it, and is not ready",
+    );
+    assert!(fleet.exists(&["deployment", "controller", "-n", &a]));
+    assert!(fleet.exists(&["cm", "settings", "-n", &a]));
+    assert!(fleet.exists(&["release", "inherit.old"]));
+    fleet.write(
+        "manifests/shop/app.yaml",
+        &controller("controller:3", "false"),
+    );
+    fleet.commit();
+    fleet.applied();
+    assert!(!fleet.exists(&["release", "inherit.old"]));
+    assert!(!fleet.exists(&["deployment", "controller", "-n", &a]));
+    assert_eq!(running(&fleet, &b), 1);
+}
+
+#[test]
 fn what_the_former_pods_registered_goes_before_their_successors_start() {
     let fleet = fleet("unregister");
     let [a, b] = places("unregister");

@@ -125,7 +125,10 @@ fn a_folder_is_wrapped_with_its_subfolders() {
 fn names_that_yaml_reads_as_something_else_are_quoted(#[case] name: &str) {
     let app = format!("{name}.yaml");
     let folder = Folder::with(&[(app.as_str(), APP)]);
-    for arguments in [&["init", name][..], &["init", "wrapped", "--from", app.as_str()]] {
+    for arguments in [
+        &["init", name][..],
+        &["init", "wrapped", "--from", app.as_str()],
+    ] {
         let run = folder.run(arguments);
         assert_eq!(run.code, 0, "{}", run.shown());
     }

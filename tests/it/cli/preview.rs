@@ -141,7 +141,10 @@ fn a_removed_environment_is_named_and_no_change_without_effect() {
         let run = preview(&folder, &["-o", format]);
         assert_eq!(run.code, 0, "{}", run.shown());
         let (all, lines) = (run.shown(), &run.stdout);
-        assert!(all.contains("the file of environment dev is removed"), "{all}");
+        assert!(
+            all.contains("the file of environment dev is removed"),
+            "{all}"
+        );
         for words in ["does nothing", "| release |", "<table>"] {
             assert!(!lines.contains(words), "{words}: {all}");
         }
