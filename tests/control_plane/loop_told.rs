@@ -122,6 +122,12 @@ fn people_are_told_once_per_change_of_state() {
     fleet.push_value("first", "second");
     let bodies = webhook.until(&fleet, 4);
     assert_eq!(said(&bodies[3]), "web deployed: ");
+
+    // So is a commit that cannot be rendered, although what was good is kept.
+    fleet.write("manifests/web/bad.yaml", "kind: [\n");
+    fleet.push("broken");
+    let bodies = webhook.until(&fleet, 5);
+    assert!(said(&bodies[4]).starts_with("web failed: commit "), "{bodies:?}");
     assert_eq!(leaks(&bodies.join("\n")), None);
 
     let seen = events(&fleet);

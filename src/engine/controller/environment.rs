@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use jiff::Timestamp;
 use pleach_domain::inventory::{Condition, ConditionKind, ReleaseSummary};
 use pleach_domain::observe::ClusterId;
 use pleach_domain::repo::controller::ClaimKey;
@@ -16,15 +17,17 @@ use super::assigned::{Assigned, Assignment};
 use super::connected::Connected;
 use super::ends::{Ends, Last};
 use super::inputs::Inputs;
+use super::news::{Item, Told};
 use super::pace::{self, Paces};
 use super::read::{Hold, load};
 use super::release::{Neighbors, Release};
 use super::run::Wanted;
-use super::{Grant, LoopEvent, Shared};
+use super::{Grant, Listener, LoopEvent, Shared};
 use crate::engine::load::Loaded;
 use crate::engine::sync::is_cluster;
 use crate::engine::sync::state::{self, Search};
 use crate::engine::words;
+use crate::io::cluster::Cluster;
 
 /// How long it may take to read an environment.
 const LIMIT: Duration = Duration::from_mins(10);
@@ -81,6 +84,8 @@ pub(super) struct Environment {
     ),
     /// What was told of all releases while none had a task.
     told: Option<Vec<Condition>>,
+    /// What people were told of each of them then.
+    news: BTreeMap<String, Told>,
 }
 
 impl Environment {
@@ -106,6 +111,7 @@ impl Environment {
             tasks: JoinSet::new(),
             reached: mpsc::unbounded_channel(),
             told: None,
+            news: BTreeMap::new(),
         }
     }
 
@@ -315,7 +321,8 @@ impl Environment {
     }
 
     /// Notes why nothing newer is synced; `commit` where that is the reason.
-    fn held(&mut self, assigned: &Assigned, hold: Hold, commit: Option<&String>) {
+    fn held(&mut self, assigned: &Assigned, mut hold: Hold, commit: Option<&String>) {
+        hold.revision = commit.cloned();
         if self.hold.as_ref() != Some(&hold) {
             self.shared.listener.tell(LoopEvent::Held {
                 repository: assigned.repository.clone(),
@@ -360,6 +367,7 @@ impl Environment {
         connected.follow_orders(&loaded.environment.store);
         let (cluster, members) = (connected.cluster.clone(), connected.members.clone());
         self.told = None;
+        self.news.values_mut().for_each(Told::free);
         let conditions = self.conditions(assigned);
         let wanted = |index| {
             Arc::new(Wanted {
@@ -371,6 +379,7 @@ impl Environment {
                 grant: Arc::clone(grant),
                 source: grant.source(&loaded.environment.name),
                 conditions: conditions.clone(),
+                hold: self.hold.clone(),
             })
         };
         let mut releases = BTreeMap::new();
@@ -434,8 +443,7 @@ impl Environment {
     /// the release, so that a desk knows, and what holds that loop.
     fn conditions(&self, assigned: &Assigned) -> Vec<Condition> {
         let hold = self.hold.as_ref();
-        let stalled =
-            hold.map(|Hold { reason, message }| (ConditionKind::Stalled, reason, message));
+        let stalled = hold.map(|hold| (ConditionKind::Stalled, &hold.reason, &hold.message));
         let unreachable = "Unreachable".to_owned();
         let source = assigned.source.as_ref();
         let source = source.map(|why| (ConditionKind::SourceUnavailable, &unreachable, why));
@@ -457,6 +465,7 @@ impl Environment {
         let cluster = self.connect(&assigned.grant, None).await?.cluster.clone();
         let id = assigned.grant.cluster.clone();
         let id = id.or_else(|| assigned.grant.fallback.clone());
+        let (hold, listener) = (self.hold.as_ref(), &self.shared.listener);
         let telling = async {
             let records = state::releases(&cluster, &Search::Everywhere).await;
             for release in records.map_err(|error| words(&error))?.releases {
@@ -471,6 +480,11 @@ impl Environment {
                 if is_meant {
                     let told = state::tell(&cluster, &release.name, &release.store, &said);
                     told.await.map_err(|error| words(&error))?;
+                    let news = self.news.entry(release.name.release.clone());
+                    let news = news.or_insert_with(Told::new).of_hold(hold);
+                    if let Some(item) = news {
+                        Box::pin(spread(listener, &cluster, &release, &item, hold)).await;
+                    }
                 }
             }
             Ok::<_, String>(())
@@ -514,6 +528,31 @@ impl Environment {
         }
         let connected = self.connected.as_mut();
         connected.ok_or_else(|| "the loop ends".to_owned())
+    }
+}
+
+/// Tells those who do not watch a release what holds its environment.
+async fn spread(
+    listener: &Listener,
+    cluster: &Cluster,
+    release: &ReleaseSummary,
+    item: &Item,
+    hold: Option<&Hold>,
+) {
+    let name = &release.name;
+    let installed = release.record.as_ref().ok();
+    let installed = installed.and_then(|record| record.installed.as_ref());
+    let (version, former) = installed
+        .map(|one| (one.version.as_str(), one.revision.as_str()))
+        .unwrap_or_default();
+    let held = hold.and_then(|hold| hold.revision.as_deref());
+    let revision = held.unwrap_or(former);
+    if let Some(news) = item.news(name, (version, revision), Timestamp::now()) {
+        listener.tell(LoopEvent::News(news));
+    }
+    let said = item.announcement(revision);
+    if let Err(error) = state::announce(cluster, name, &release.store, said).await {
+        tracing::debug!(release = %name, error = %words(&error), "no Event could be written");
     }
 }
 

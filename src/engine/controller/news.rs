@@ -4,13 +4,16 @@
 use std::time::Duration;
 
 use jiff::Timestamp;
+use pleach_domain::inventory::ReleaseName;
 use pleach_domain::object::Digest;
 use pleach_domain::repo::controller::News;
 use pleach_domain::repo::format::NotificationCause;
 use tokio::time::Instant;
 
 use super::End;
+use super::read::Hold;
 use super::run::Wanted;
+use crate::engine::sync::state::Announcement;
 
 /// How much may be told of one release at once.
 const BURST: u32 = 20;
@@ -23,6 +26,8 @@ const LONGEST: usize = 1024;
 #[derive(Debug)]
 pub(super) struct Told {
     last: Option<Digest>,
+    /// What held its environment then.
+    hold: Option<Digest>,
     left: u32,
     refilled: Instant,
 }
@@ -44,6 +49,7 @@ impl Told {
     pub(super) fn new() -> Self {
         Self {
             last: None,
+            hold: None,
             left: BURST,
             refilled: Instant::now(),
         }
@@ -60,6 +66,31 @@ impl Told {
         message: &str,
     ) -> Option<Item> {
         self.judge(end, was_reached, &wanted.revision(), message)
+    }
+
+    /// What there is to tell of what holds the environment of a release; none
+    /// where it was told already. What is over is news when it comes again.
+    pub(super) fn of_hold(&mut self, hold: Option<&Hold>) -> Option<Item> {
+        let state = hold.map(|hold| {
+            let commit = hold.revision.as_deref().unwrap_or_default();
+            Digest::of(format!("{} {commit}", hold.reason).as_bytes())
+        });
+        let was_told = std::mem::replace(&mut self.hold, state) == state;
+        let hold = hold?;
+        if was_told || !self.may_tell(Instant::now()) {
+            return None;
+        }
+        Some(Item {
+            reason: "SyncFailed",
+            is_warning: true,
+            cause: Some(NotificationCause::Failed),
+            message: line(&hold.message),
+        })
+    }
+
+    /// Nothing holds the environment any more.
+    pub(super) fn free(&mut self) {
+        self.hold = None;
     }
 
     fn judge(
@@ -102,16 +133,11 @@ impl Told {
         if self.last.replace(state) == Some(state) || !self.may_tell(Instant::now()) {
             return None;
         }
-        let mut message = message.split_whitespace().collect::<Vec<_>>().join(" ");
-        if message.len() > LONGEST {
-            message.truncate(message.floor_char_boundary(LONGEST));
-            message.push('…');
-        }
         Some(Item {
             reason,
             is_warning,
             cause,
-            message,
+            message: line(message),
         })
     }
 
@@ -129,19 +155,44 @@ impl Told {
     }
 }
 
+/// A message in one line of bounded length.
+fn line(message: &str) -> String {
+    let mut message = message.split_whitespace().collect::<Vec<_>>().join(" ");
+    if message.len() > LONGEST {
+        message.truncate(message.floor_char_boundary(LONGEST));
+        message.push('…');
+    }
+    message
+}
+
 impl Item {
-    /// For those who asked to be told.
-    pub(super) fn news(&self, wanted: &Wanted, now: Timestamp) -> Option<News> {
-        let (release, _) = wanted.release();
+    /// For those who asked to be told: of a release, with its version and the
+    /// commit that it is about.
+    pub(super) fn news(
+        &self,
+        name: &ReleaseName,
+        (version, revision): (&str, &str),
+        now: Timestamp,
+    ) -> Option<News> {
         Some(News {
             cause: self.cause?,
-            environment: release.name.environment.clone(),
-            release: release.name.release.clone(),
-            version: wanted.loaded.version(release),
-            revision: wanted.revision(),
+            environment: name.environment.clone(),
+            release: name.release.clone(),
+            version: version.to_owned(),
+            revision: revision.to_owned(),
             message: self.message.clone(),
             at: format!("{now:.0}"),
         })
+    }
+
+    /// For those who read Events.
+    pub(super) fn announcement<'a>(&'a self, revision: &'a str) -> Announcement<'a> {
+        Announcement {
+            reason: self.reason,
+            is_warning: self.is_warning,
+            message: &self.message,
+            revision,
+        }
     }
 }
 
@@ -187,6 +238,28 @@ mod tests {
         assert!(told.judge(End::Unapproved, false, "def", "a").is_some());
         assert!(told.judge(End::Unapproved, false, "def", "a").is_none());
         assert!(told.judge(End::Unapproved, false, "def", "b").is_some());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_holds_the_environment_is_told_once() {
+        let hold = |commit: &str| Hold {
+            revision: Some(commit.to_owned()),
+            ..Hold::new("InvalidRepository", "it cannot\nbe rendered")
+        };
+        let mut told = Told::new();
+        let item = told.of_hold(Some(&hold("abc"))).unwrap();
+        assert_eq!(item.cause, Some(NotificationCause::Failed));
+        assert_eq!(
+            (item.reason, item.message.as_str()),
+            ("SyncFailed", "it cannot be rendered")
+        );
+        assert!(told.of_hold(Some(&hold("abc"))).is_none());
+        // Another commit is another failure, and so is the same after a good one.
+        assert!(told.of_hold(Some(&hold("def"))).is_some());
+        assert!(told.of_hold(None).is_none());
+        assert!(told.of_hold(Some(&hold("def"))).is_some());
+        told.free();
+        assert!(told.of_hold(Some(&hold("def"))).is_some());
     }
 
     #[tokio::test(start_paused = true)]

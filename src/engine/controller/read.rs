@@ -17,6 +17,8 @@ const LONGEST_MESSAGE: usize = 1024;
 pub(super) struct Hold {
     pub(super) reason: String,
     pub(super) message: String,
+    /// The commit that is held, where one is the reason.
+    pub(super) revision: Option<String>,
 }
 
 impl Hold {
@@ -30,6 +32,7 @@ impl Hold {
         Self {
             reason: reason.to_owned(),
             message,
+            revision: None,
         }
     }
 }

@@ -15,11 +15,11 @@ use tokio_util::sync::CancellationToken;
 
 use super::drift::{Left, Subscription};
 use super::looked::{Looked, is_held_back, is_reached, stops};
-use super::news::Told;
+use super::news::{Item, Told};
 use super::run::{Done, LIMIT, Wanted, carry_out};
 use super::{End, LoopEvent, Shared, approval, pace};
 use crate::engine::planning::{Planned, Planner};
-use crate::engine::sync::state::{self, Announcement};
+use crate::engine::sync::state;
 use crate::engine::sync::{SyncError, introduce};
 use crate::engine::words;
 use crate::io::cluster::ResourcePath;
@@ -504,27 +504,38 @@ impl Release {
         }
     }
 
-    /// Tells those who do not watch it, where its state has changed.
+    /// Tells those who do not watch it, where its state has changed or something
+    /// else holds its environment.
     async fn spread(&mut self, wanted: &Wanted, looked: &Looked) {
+        let revision = wanted.revision();
+        let hold = wanted.hold.as_ref();
+        if let Some(item) = self.news.of_hold(hold) {
+            let held = hold.and_then(|hold| hold.revision.as_deref());
+            let at = held.unwrap_or(&revision);
+            self.hand_on(wanted, &item, at).await;
+        }
         let item = self
             .news
             .of(wanted, looked.end, self.was_reached, &looked.message);
-        let Some(item) = item else { return };
-        if let Some(news) = item.news(wanted, Timestamp::now()) {
+        if let Some(item) = item {
+            self.hand_on(wanted, &item, &revision).await;
+        }
+    }
+
+    /// Tells something of it, and of the commit that it is about.
+    async fn hand_on(&self, wanted: &Wanted, item: &Item, revision: &str) {
+        let (release, _) = wanted.release();
+        let name = &release.name;
+        let version = wanted.loaded.version(release);
+        if let Some(news) = item.news(name, (version.as_str(), revision), Timestamp::now()) {
             self.shared.listener.tell(LoopEvent::News(news));
         }
         if !self.is_ours {
             return;
         }
-        let name = &wanted.release().0.name;
         let cluster = wanted.planner(false).cluster_for(name);
-        let said = Announcement {
-            reason: item.reason,
-            is_warning: item.is_warning,
-            message: &item.message,
-            revision: &wanted.revision(),
-        };
         let store = &wanted.loaded.environment.store;
+        let said = item.announcement(revision);
         if let Err(error) = state::announce(&cluster, name, store, said).await {
             tracing::debug!(release = %name, error = %words(&error), "no Event could be written");
         }

@@ -13,6 +13,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::drift::Members;
+use super::read::Hold;
 use super::{ACTIONS, End, Grant, LoopEvent, Shared};
 use crate::engine::load::Loaded;
 use crate::engine::planning::{Options, Planned, Planner, Predecessors};
@@ -45,6 +46,8 @@ pub(super) struct Wanted {
     pub(super) source: Option<Source>,
     /// What there is to say of the environment.
     pub(super) conditions: Vec<Condition>,
+    /// Why nothing newer of it is synced.
+    pub(super) hold: Option<Hold>,
 }
 
 impl Wanted {
@@ -54,8 +57,8 @@ impl Wanted {
             && Arc::ptr_eq(&self.grant, &other.grant)
             // Another one is made from a kubeconfig that changed.
             && self.cluster.is_same(&other.cluster)
-            && (self.index, &self.cluster_id, &self.conditions)
-                == (other.index, &other.cluster_id, &other.conditions)
+            && (self.index, &self.cluster_id, &self.conditions, &self.hold)
+                == (other.index, &other.cluster_id, &other.conditions, &other.hold)
     }
 
     /// What makes the plans.
