@@ -229,6 +229,32 @@ fn classes_go_one_after_the_other() {
     assert_eq!(deletion.propagation(), Propagation::Foreground);
 }
 
+#[test]
+fn a_binding_goes_before_its_policy_and_that_before_its_parameters() {
+    let plan = Scene::new()
+        .installed(
+            "CustomResourceDefinition.apiextensions.k8s.io/widgets.example.org: {}\nWidget.example.org/web/w: {}\nConfigMap/web/c: {}\n\
+             ValidatingAdmissionPolicy.admissionregistration.k8s.io/p: {spec: {paramKind: {apiVersion: example.org/v1, kind: Widget}}}\n\
+             ValidatingAdmissionPolicyBinding.admissionregistration.k8s.io/b: {spec: {policyName: p, paramRef: {name: w, namespace: web}}}",
+        )
+        .consent("{action: delete, kind: CustomResourceDefinition, name: widgets.example.org, release: r, from: v1.0.0, to: v2.0.0}")
+        .policy(|policy| policy.prune.max = PruneMax::Percent(100))
+        .plan();
+    let expected = [
+        "ValidatingAdmissionPolicyBinding.admissionregistration.k8s.io/b",
+        "ValidatingAdmissionPolicy.admissionregistration.k8s.io/p",
+        "Widget.example.org/web/w",
+        "ConfigMap/web/c",
+        "CustomResourceDefinition.apiextensions.k8s.io/widgets.example.org",
+    ];
+    assert_eq!(deleted(&plan), expected);
+    let edges = edges(&plan);
+    for pair in expected.windows(2) {
+        let edge = format!("{} -> {}: Absent Reverse", pair[0], pair[1]);
+        assert!(edges.contains(&edge), "{edges:#?}");
+    }
+}
+
 /// What bundles applied in stages of their own, one behind the other.
 pub(super) fn staged() -> Scene {
     let mut scene = Scene::new().installed(
