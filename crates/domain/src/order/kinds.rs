@@ -191,6 +191,9 @@ pub enum DeletionClass {
     CustomResources,
     /// While their Service still exists.
     Registrations,
+    /// Definitions whose objects a Service converts that goes as well: while it
+    /// answers.
+    ConvertedDefinitions,
     /// Before what they need.
     Workloads,
     /// After the pods behind them.
@@ -207,11 +210,12 @@ pub enum DeletionClass {
 
 impl DeletionClass {
     /// All classes in order of deletion.
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 11] = [
         Self::PolicyBindings,
         Self::Policies,
         Self::CustomResources,
         Self::Registrations,
+        Self::ConvertedDefinitions,
         Self::Workloads,
         Self::Services,
         Self::Config,
@@ -229,12 +233,14 @@ impl DeletionClass {
             Self::Services => StageName::Services,
             Self::Config => StageName::Config,
             Self::Access => StageName::Access,
-            Self::Definitions | Self::Namespaces => StageName::Definitions,
+            Self::ConvertedDefinitions | Self::Definitions | Self::Namespaces => {
+                StageName::Definitions
+            }
         }
     }
 }
 
-/// When an object of this kind is deleted.
+/// When an object of this kind is deleted, as far as its kind says.
 pub fn deletion_class(kind: &GroupKind) -> DeletionClass {
     if kind.is("", "Namespace") {
         return DeletionClass::Namespaces;
