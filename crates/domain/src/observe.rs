@@ -78,6 +78,10 @@ pub struct Observed {
     pub registrations: Vec<Registration>,
     /// The Services that registrations point at; read only when there are steps.
     pub backends: BTreeMap<ServiceRef, Backend>,
+    /// The Services that convert the objects of definitions which git no longer
+    /// has; looked up only where a Service goes as well.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub conversions: BTreeMap<ObjectId, Vec<ServiceRef>>,
     /// What lies in namespaces that the plan would delete, by their names; read
     /// only when there are such.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
@@ -325,6 +329,7 @@ impl Observed {
             owners: Vec::new(),
             registrations: Vec::new(),
             backends: BTreeMap::new(),
+            conversions: BTreeMap::new(),
             contents: BTreeMap::new(),
             instances: BTreeMap::new(),
             checked: BTreeMap::new(),

@@ -247,6 +247,7 @@ fn why(reason: &EdgeReason) -> &'static str {
         EdgeReason::Reference => "its pods need it",
         EdgeReason::Backend => "a registration needs its backend",
         EdgeReason::Intercepts => "a webhook of the release is asked about it",
+        EdgeReason::Policy => "an admission policy needs its parameters, its binding needs both",
         EdgeReason::After => "annotation pleach.dev/after",
         EdgeReason::Barrier => "a barrier between stages",
         EdgeReason::SameObject => "an earlier step on the same object",

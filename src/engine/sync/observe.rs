@@ -185,7 +185,8 @@ struct Reader<'a> {
 
 impl Reader<'_> {
     /// Members that git no longer has: a Service is read in full, it may be a
-    /// load balancer; of a registration it is looked up whether its backend lives.
+    /// load balancer; of a registration it is looked up whether its backend lives,
+    /// of a definition which Service converts its objects.
     async fn read_leaving(
         &self,
         desired: &Desired,
@@ -221,6 +222,7 @@ impl Reader<'_> {
                 observed.full.insert(id.clone(), live);
             }
         }
+        self.read_conversions(&leaving, observed).await?;
         self.read_former(&wanted, &leaving, observed).await?;
         // A release without manifests goes as a whole: its pods may have left
         // registrations behind that are dead already.

@@ -23,7 +23,7 @@ use crate::object::{
     ApiVersion, Digest, GroupKind, Gvk, Manifest, ObjectId, ServiceRef, annotations, labels,
 };
 use crate::observe::DesiredDigest;
-use crate::order::{Facts, interceptions, registered_services};
+use crate::order::{Facts, interceptions, pointed_at, registered_services};
 use crate::plan::{Desired, runs_once};
 use crate::repo::RuntimeObject;
 
@@ -339,7 +339,13 @@ fn remember(
             let after = live(wanted, &manager, head.digests.get(id));
             Some(Live::new(after, &manager).hiding(&wanted.secrecy()))
         }
-        None => None,
+        None => {
+            if id.is("apiextensions.k8s.io", DEFINITION) {
+                let services = pointed_at(&id.group_kind(), before.value());
+                observed.conversions.insert(id.clone(), services);
+            }
+            None
+        }
     };
     observed.full.insert(id.clone(), before);
     if let Some(after) = after {

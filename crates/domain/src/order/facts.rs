@@ -30,6 +30,10 @@ pub struct Facts {
     pub defines: Option<Definition>,
     /// The group-version that an APIService registers for another server.
     pub registers: Option<ApiVersion>,
+    /// The kind of the parameters that an admission policy takes.
+    pub parameter_kind: Option<Gvk>,
+    /// What a binding of an admission policy switches on.
+    pub switches_on: Option<SwitchedOn>,
     /// Annotation `pleach.dev/after`, as `(kind, name)` pairs; without a name
     /// where it is not written as such.
     pub after: Vec<(String, String)>,
@@ -55,6 +59,33 @@ pub struct Interception {
     pub group: String,
     /// Plural without subresource, or `*`.
     pub resource: String,
+}
+
+/// An admission policy as a binding switches it on.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SwitchedOn {
+    /// The policy.
+    pub policy: ObjectId,
+    /// What it asks; none where the binding names no parameters.
+    pub parameters: Option<Parameters>,
+}
+
+/// The parameters that a binding names.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Parameters {
+    /// Their name; none where a selector finds them by their labels.
+    pub name: Option<String>,
+    /// Their namespace; none where each object is judged by those beside it.
+    pub namespace: Option<String>,
+}
+
+impl Parameters {
+    /// Whether an object of their kind may be one of them. Labels are not looked at.
+    pub fn may_be(&self, id: &ObjectId) -> bool {
+        let has_name = self.name.as_ref().is_none_or(|name| *name == id.name);
+        let lies_there = self.namespace.is_none() || self.namespace == id.namespace;
+        has_name && lies_there
+    }
 }
 
 impl Facts {
@@ -99,6 +130,14 @@ impl Facts {
                 facts.defines = definition(&value);
                 facts.services = pointed_at(&id.group_kind(), &value);
             }
+            (
+                "admissionregistration.k8s.io",
+                "MutatingAdmissionPolicy" | "ValidatingAdmissionPolicy",
+            ) => facts.parameter_kind = parameter_kind(&value),
+            (
+                "admissionregistration.k8s.io",
+                "MutatingAdmissionPolicyBinding" | "ValidatingAdmissionPolicyBinding",
+            ) => facts.switches_on = switches_on(id, &value),
             _ => {
                 facts.registers = registered_api(&id.group_kind(), &value);
                 facts.services = registered_services(&id.group_kind(), &value);
@@ -317,6 +356,34 @@ fn definition(value: &Value) -> Option<Definition> {
     })
 }
 
+fn parameter_kind(policy: &Value) -> Option<Gvk> {
+    let kind = &policy["spec"]["paramKind"];
+    Some(Gvk::new(
+        kind["apiVersion"].as_str()?,
+        kind["kind"].as_str()?,
+    ))
+}
+
+/// The policy of a binding is of the kind that the binding is named after.
+fn switches_on(id: &ObjectId, binding: &Value) -> Option<SwitchedOn> {
+    let spec = &binding["spec"];
+    let kind = id.kind.strip_suffix("Binding")?;
+    let text = |field: &Value| {
+        field
+            .as_str()
+            .filter(|it| !it.is_empty())
+            .map(str::to_owned)
+    };
+    let parameters = &spec["paramRef"];
+    Some(SwitchedOn {
+        policy: ObjectId::new(&id.group, kind, None, spec["policyName"].as_str()?),
+        parameters: parameters.is_object().then(|| Parameters {
+            name: text(&parameters["name"]),
+            namespace: text(&parameters["namespace"]),
+        }),
+    })
+}
+
 /// What a webhook configuration intercepts.
 pub fn interceptions(value: &Value) -> Vec<Interception> {
     let mut found = Vec::new();
@@ -458,6 +525,43 @@ mod tests {
         ];
         assert_eq!(definition.served, served);
         assert_eq!(facts.services.len(), 1);
+    }
+
+    #[test]
+    fn a_policy_names_the_kind_of_its_parameters_and_a_binding_both() {
+        const GROUP: &str = "admissionregistration.k8s.io";
+        let limit = Gvk::new("x.org/v1", "Limit");
+        let id = |text: &str| text.parse::<ObjectId>().unwrap();
+        for policy in ["MutatingAdmissionPolicy", "ValidatingAdmissionPolicy"] {
+            let asks = json!({"spec": {"paramKind": {"apiVersion": "x.org/v1", "kind": "Limit"}}});
+            let policy_facts = facts(GROUP, policy, &asks);
+            assert_eq!(policy_facts.parameter_kind, Some(limit.clone()));
+            assert_eq!(
+                facts(GROUP, policy, &json!({"spec": {}})).parameter_kind,
+                None
+            );
+
+            let binding = |spec: Value| {
+                let facts = facts(GROUP, &format!("{policy}Binding"), &json!({"spec": spec}));
+                facts.switches_on.unwrap()
+            };
+            let named =
+                binding(json!({"policyName": "p", "paramRef": {"name": "l", "namespace": "web"}}));
+            assert_eq!(named.policy, id(&format!("{policy}.{GROUP}/p")));
+            let parameters = named.parameters.unwrap();
+            assert!(parameters.may_be(&id("Limit.x.org/web/l")));
+            assert!(!parameters.may_be(&id("Limit.x.org/web/other")));
+            assert!(!parameters.may_be(&id("Limit.x.org/other/l")));
+
+            let selected = binding(json!({"policyName": "p", "paramRef": {"selector": {}}}));
+            assert!(
+                selected
+                    .parameters
+                    .unwrap()
+                    .may_be(&id("Limit.x.org/other/l"))
+            );
+            assert_eq!(binding(json!({"policyName": "p"})).parameters, None);
+        }
     }
 
     #[test]

@@ -181,11 +181,19 @@ fn sort_key(id: &ObjectId, defined: &BTreeSet<GroupKind>) -> SortKey {
 /// Groups of kinds that are deleted one after the other, in this order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum DeletionClass {
+    /// Bindings of admission policies: they switch a policy on, which refuses what
+    /// it matches as soon as its parameters are gone.
+    PolicyBindings,
+    /// Admission policies, before the parameters that they take.
+    Policies,
     /// Custom resources and everything without a place of its own, while
     /// controllers and webhooks still run.
     CustomResources,
     /// While their Service still exists.
     Registrations,
+    /// Definitions whose objects a Service converts that goes as well: while it
+    /// answers.
+    ConvertedDefinitions,
     /// Before what they need.
     Workloads,
     /// After the pods behind them.
@@ -202,9 +210,12 @@ pub enum DeletionClass {
 
 impl DeletionClass {
     /// All classes in order of deletion.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 11] = [
+        Self::PolicyBindings,
+        Self::Policies,
         Self::CustomResources,
         Self::Registrations,
+        Self::ConvertedDefinitions,
         Self::Workloads,
         Self::Services,
         Self::Config,
@@ -216,21 +227,34 @@ impl DeletionClass {
     /// The standard stage in which such objects are applied.
     pub fn stage(self) -> StageName {
         match self {
-            Self::CustomResources => StageName::Resources,
+            Self::PolicyBindings | Self::Policies | Self::CustomResources => StageName::Resources,
             Self::Registrations => StageName::Registrations,
             Self::Workloads => StageName::Workloads,
             Self::Services => StageName::Services,
             Self::Config => StageName::Config,
             Self::Access => StageName::Access,
-            Self::Definitions | Self::Namespaces => StageName::Definitions,
+            Self::ConvertedDefinitions | Self::Definitions | Self::Namespaces => {
+                StageName::Definitions
+            }
         }
     }
 }
 
-/// When an object of this kind is deleted.
+/// When an object of this kind is deleted, as far as its kind says.
 pub fn deletion_class(kind: &GroupKind) -> DeletionClass {
     if kind.is("", "Namespace") {
         return DeletionClass::Namespaces;
+    }
+    if kind.group == "admissionregistration.k8s.io" {
+        match kind.kind.as_str() {
+            "MutatingAdmissionPolicyBinding" | "ValidatingAdmissionPolicyBinding" => {
+                return DeletionClass::PolicyBindings;
+            }
+            "MutatingAdmissionPolicy" | "ValidatingAdmissionPolicy" => {
+                return DeletionClass::Policies;
+            }
+            _ => {}
+        }
     }
     match KINDS
         .iter()
@@ -271,6 +295,21 @@ mod tests {
             stage_of(&GroupKind::new(group, kind), &defined).as_str(),
             stage
         );
+    }
+
+    #[rstest]
+    #[case("MutatingAdmissionPolicy")]
+    #[case("ValidatingAdmissionPolicy")]
+    fn an_admission_policy_goes_before_its_parameters_and_its_binding_before_it(
+        #[case] policy: &str,
+    ) {
+        let class = |group: &str, kind: &str| deletion_class(&GroupKind::new(group, kind));
+        let group = "admissionregistration.k8s.io";
+        let policies = class(group, policy);
+        assert!(class(group, &format!("{policy}Binding")) < policies);
+        assert!(policies < class("ours.example.org", "Widget"));
+        assert!(policies < class("", "ConfigMap"));
+        assert!(DeletionClass::ALL.is_sorted());
     }
 
     #[test]

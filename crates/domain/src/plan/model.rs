@@ -304,6 +304,8 @@ pub enum EdgeReason {
     Backend,
     /// A custom resource is intercepted by a registration, and by who answers it.
     Intercepts,
+    /// An admission policy needs its parameters, and a binding of it both.
+    Policy,
     /// Annotation `pleach.dev/after`.
     After,
     /// A barrier between stages.

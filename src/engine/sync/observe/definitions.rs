@@ -1,9 +1,11 @@
-//! Definitions that are about to change: what their custom resources say.
+//! Definitions that are about to change: what their custom resources say. Of those
+//! that go: who converts these.
 
 use futures::stream::{self, StreamExt as _};
 use pleach_domain::definition::{Instances, Survey, is_definition, with_conversion};
 use pleach_domain::object::{Manifest, ObjectId};
 use pleach_domain::observe::{Observed, Prediction};
+use pleach_domain::order::pointed_at;
 use pleach_domain::plan::Desired;
 use serde_json::Value;
 
@@ -56,6 +58,45 @@ impl Reader<'_> {
             .await;
         for (id, instances) in found {
             observed.instances.insert(id, instances?);
+        }
+        Ok(())
+    }
+
+    /// Looks up which Services convert the objects of definitions that git no longer
+    /// has: where such a Service goes too, its definition goes before it.
+    pub(super) async fn read_conversions(
+        &self,
+        leaving: &[ObjectId],
+        observed: &mut Observed,
+    ) -> Result<(), SyncError> {
+        if !leaving.iter().any(|id| id.is("", "Service")) {
+            return Ok(());
+        }
+        let path = ResourcePath::cluster_scoped(
+            "apiextensions.k8s.io/v1",
+            "CustomResourceDefinition",
+            "customresourcedefinitions",
+        );
+        let path = &path;
+        let definitions: Vec<ObjectId> = leaving
+            .iter()
+            .filter(|id| is_definition(id) && observed.meta.contains_key(id))
+            .cloned()
+            .collect();
+        let read: Vec<_> = stream::iter(definitions)
+            .map(|id| async move {
+                let read = self.read(path, &id).await;
+                (id, read)
+            })
+            .buffer_unordered(CONCURRENCY)
+            .collect()
+            .await;
+        for (id, read) in read {
+            // One that cannot be read goes after its Service, as others do.
+            if let Ok(Some(live)) = read? {
+                let services = pointed_at(&id.group_kind(), live.value());
+                observed.conversions.insert(id, services);
+            }
         }
         Ok(())
     }

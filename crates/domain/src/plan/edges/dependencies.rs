@@ -86,9 +86,50 @@ pub(super) fn dependencies<'a>(ctx: &Ctx<'a>, findings: &mut Vec<Finding>) -> Ve
             }
         }
     }
+    switch_on(ctx, &mut found);
     intercept(ctx, &mut found);
     convert(ctx, &mut found);
     found
+}
+
+/// An admission policy whose parameters cannot be found refuses all that it
+/// matches. So it comes after what defines their kind, and after them: it may ask
+/// what the former ones did not say. A binding, which switches it on, comes last.
+fn switch_on<'a>(ctx: &Ctx<'a>, found: &mut Vec<Dependency<'a>>) {
+    let mut add = |from: &'a ObjectId, to: &'a ObjectId, need: Need, why: EdgeReason| {
+        found.push(Dependency {
+            from,
+            to,
+            need,
+            why,
+        });
+    };
+    for (&id, facts) in &ctx.facts {
+        if let Some(kind) = &facts.parameter_kind {
+            if let Some((definition, _)) = ctx.definition(&kind.group_kind()) {
+                add(definition, id, Need::Ready, EdgeReason::Definition);
+            }
+            if let Some(api) = ctx.api(&kind.api_version) {
+                add(api, id, Need::Ready, EdgeReason::Api);
+            }
+        }
+        let Some(switched_on) = &facts.switches_on else {
+            continue;
+        };
+        let Some((&policy, asks)) = ctx.facts.get_key_value(&switched_on.policy) else {
+            continue;
+        };
+        add(policy, id, Need::Applied, EdgeReason::Policy);
+        let named = switched_on.parameters.as_ref();
+        if let Some((named, kind)) = named.zip(asks.parameter_kind.as_ref()) {
+            let is_one =
+                |id: &ObjectId| id.is(&kind.api_version.group, &kind.kind) && named.may_be(id);
+            for &parameter in ctx.manifests.keys().filter(|id| is_one(id)) {
+                add(parameter, policy, Need::Applied, EdgeReason::Policy);
+                add(parameter, id, Need::Applied, EdgeReason::Policy);
+            }
+        }
+    }
 }
 
 /// Custom resources come after the workloads of the webhook that converts them

@@ -2,7 +2,8 @@
 //!
 //! While old and new run side by side, the new definitions know both, and the
 //! new backend answers what the old registrations ask. So custom resources go
-//! back first, then registrations, then workloads, then definitions. What must
+//! back first, then registrations, then workloads, then definitions; bindings of
+//! admission policies before the policies, and those before their parameters. What must
 //! exist before something else can run (a namespace, rights, configuration)
 //! comes first whichever way it goes, and so does everything that is created. So
 //! does a workload that does not answer any more, and what refuses the older
@@ -109,7 +110,9 @@ fn is_done(draft: &Draft, dependency: &Dependency<'_>) -> bool {
 fn can_turn(ctx: &Ctx<'_>, draft: &Draft, dependency: &Dependency<'_>) -> bool {
     let may = match dependency.why {
         EdgeReason::Definition => is_served(ctx, dependency.from),
-        EdgeReason::Backend | EdgeReason::Intercepts | EdgeReason::After => true,
+        EdgeReason::Backend | EdgeReason::Intercepts | EdgeReason::Policy | EdgeReason::After => {
+            true
+        }
         _ => false,
     };
     may && goes_back(draft, dependency.from)

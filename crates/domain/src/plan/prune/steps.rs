@@ -1,5 +1,6 @@
-//! The deletions: class by class, each class after the one before is gone. What
-//! the stages of a bundle applied one after the other goes in the reverse order
+//! The deletions: class by class, each class after the one before is gone; a
+//! definition before the Service that converts its objects, where both go. What the
+//! stages of a bundle applied one after the other goes in the reverse order
 //! within its class.
 
 use std::cmp::Reverse;
@@ -30,7 +31,7 @@ pub(in crate::plan) fn run(ctx: &Ctx<'_>, draft: &mut Draft) {
             let step = delete(ctx, draft, first.clone(), one);
             dead.push((step, Need::Absent));
         } else {
-            let class = deletion_class(&one.id.group_kind());
+            let class = class_of(ctx, draft, &one.id);
             let stage = stage_of(ctx, &remembered, &one.id);
             let step = delete(ctx, draft, StageName::Prune, one);
             if let Some(timeout) = stage.and_then(|(_, stage)| stage.timeout()) {
@@ -61,6 +62,18 @@ pub(in crate::plan) fn run(ctx: &Ctx<'_>, draft: &mut Draft) {
         let why = EdgeReason::Reverse;
         draft.all_before(ctx, StageName::Prune, &former, &pair[1], &why, reason);
     }
+}
+
+/// When a member is deleted. A definition whose objects are converted by a Service
+/// that goes as well is gone before it, and before the pods behind it: without them
+/// nobody reads these objects any more, so nobody deletes them either.
+fn class_of(ctx: &Ctx<'_>, draft: &Draft, id: &ObjectId) -> DeletionClass {
+    let services = ctx.observed.conversions.get(id);
+    let mut services = services.into_iter().flatten();
+    if services.any(|service| draft.leaving.contains(service)) {
+        return DeletionClass::ConvertedDefinitions;
+    }
+    deletion_class(&id.group_kind())
 }
 
 /// The stages that bundles of the release declared, by their names: those that

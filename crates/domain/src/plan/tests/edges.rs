@@ -4,11 +4,16 @@ use rstest::rstest;
 
 use super::scene::Scene;
 use super::{changes, edges};
+use crate::finding::Finding;
+use crate::order::StageName;
 use crate::plan::{Action, Plan, Until};
 
 const CRD: &str = "CustomResourceDefinition.apiextensions.k8s.io/widgets.example.org: {spec: {group: example.org, names: {kind: Widget, plural: widgets}, versions: [{name: v1, served: true}]}}";
 const HOOK: &str = "ValidatingWebhookConfiguration.admissionregistration.k8s.io/h: {webhooks: [{clientConfig: {service: {namespace: web, name: api}}, rules: [{apiGroups: [example.org], resources: [widgets]}]}]}";
 const API: &str = "Deployment.apps/web/api: {spec: {replicas: 2, template: {metadata: {labels: {app: api}}}}}\nService/web/api: {spec: {selector: {app: api}}}";
+
+const POLICY: &str = "ValidatingAdmissionPolicy.admissionregistration.k8s.io/p: {spec: {paramKind: {apiVersion: example.org/v1, kind: Widget}}}";
+const BINDING: &str = "ValidatingAdmissionPolicyBinding.admissionregistration.k8s.io/b: {spec: {policyName: p, paramRef: {name: w, namespace: web}}}";
 
 /// The edges of a plan without those of barriers.
 fn edges_of(plan: &Plan) -> Vec<String> {
@@ -35,6 +40,23 @@ fn edges_of(plan: &Plan) -> Vec<String> {
     "Deployment.apps/web/api -> ValidatingWebhookConfiguration.admissionregistration.k8s.io/h: Ready Backend",
     "Service/web/api -> ValidatingWebhookConfiguration.admissionregistration.k8s.io/h: Applied Backend",
     "Service/web/api (wait) -> ValidatingWebhookConfiguration.admissionregistration.k8s.io/h: Ready Backend"])]
+#[case::parameters(&format!("{CRD}\n{POLICY}\n{BINDING}\nWidget.example.org/web/w: {{}}\nWidget.example.org/web/other: {{}}"), &[
+    "CustomResourceDefinition.apiextensions.k8s.io/widgets.example.org -> Widget.example.org/web/w: Ready Definition",
+    "CustomResourceDefinition.apiextensions.k8s.io/widgets.example.org -> Widget.example.org/web/other: Ready Definition",
+    "CustomResourceDefinition.apiextensions.k8s.io/widgets.example.org -> ValidatingAdmissionPolicy.admissionregistration.k8s.io/p: Ready Definition",
+    "Widget.example.org/web/w -> ValidatingAdmissionPolicy.admissionregistration.k8s.io/p: Applied Policy",
+    "Widget.example.org/web/w -> ValidatingAdmissionPolicyBinding.admissionregistration.k8s.io/b: Applied Policy",
+    "ValidatingAdmissionPolicy.admissionregistration.k8s.io/p -> ValidatingAdmissionPolicyBinding.admissionregistration.k8s.io/b: Applied Policy"])]
+#[case::parameters_that_a_selector_finds(&format!("{}\n{}\nConfigMap/web/one: {{}}\nConfigMap/web/two: {{}}\nConfigMap/other/c: {{}}",
+    POLICY.replace("example.org/v1, kind: Widget", "v1, kind: ConfigMap"), BINDING.replace("name: w, ", "selector: {}, ")), &[
+    "ConfigMap/web/one -> ValidatingAdmissionPolicy.admissionregistration.k8s.io/p: Applied Policy",
+    "ConfigMap/web/one -> ValidatingAdmissionPolicyBinding.admissionregistration.k8s.io/b: Applied Policy",
+    "ConfigMap/web/two -> ValidatingAdmissionPolicy.admissionregistration.k8s.io/p: Applied Policy",
+    "ConfigMap/web/two -> ValidatingAdmissionPolicyBinding.admissionregistration.k8s.io/b: Applied Policy",
+    "ValidatingAdmissionPolicy.admissionregistration.k8s.io/p -> ValidatingAdmissionPolicyBinding.admissionregistration.k8s.io/b: Applied Policy"])]
+#[case::a_policy_without_parameters("ValidatingAdmissionPolicy.admissionregistration.k8s.io/p: {}\nValidatingAdmissionPolicyBinding.admissionregistration.k8s.io/b: {spec: {policyName: p}}\nConfigMap/web/w: {}",
+    &["ValidatingAdmissionPolicy.admissionregistration.k8s.io/p -> ValidatingAdmissionPolicyBinding.admissionregistration.k8s.io/b: Applied Policy"])]
+#[case::a_policy_of_others(BINDING, &[])]
 #[case::after("ConfigMap/web/a: {metadata: {annotations: {pleach.dev/after: Job/migrate}}}\nJob.batch/web/migrate: {}",
     &["Job.batch/web/migrate -> ConfigMap/web/a: Ready After"])]
 #[case::after_in_the_same_namespace_first("ConfigMap/web/a: {metadata: {annotations: {pleach.dev/after: \"Job/m, Secret/s\"}}}\nJob.batch/a/m: {}\nJob.batch/web/m: {}\nSecret/other/s: {}",
@@ -69,7 +91,7 @@ fn objects_of_an_api_of_the_release_wait_for_it(#[case] scene: Scene) {
     let edges = edges_of(&plan);
     assert!(edges.iter().any(|found| found == edge), "{edges:?}");
     let thing = plan.steps.iter().find(|step| step.object.kind == "Thing");
-    assert_eq!(thing.unwrap().stage, crate::order::StageName::Resources);
+    assert_eq!(thing.unwrap().stage, StageName::Resources);
 }
 
 /// After a run that did not finish nothing is done to the APIService.
@@ -86,6 +108,53 @@ fn an_api_that_does_not_answer_yet_is_waited_for() {
     let edges = edges_of(&plan);
     let edge = "APIService.apiregistration.k8s.io/v1.sub.example.org (wait) -> Thing.sub.example.org/web/first: Ready Api";
     assert!(edges.iter().any(|found| found == edge), "{edges:?}");
+}
+
+/// After a run that did not finish nothing is done to the definition, and its kind
+/// is not served yet.
+#[test]
+fn a_policy_waits_for_a_definition_that_is_not_served_yet() {
+    let plan = Scene::new()
+        .installed(CRD)
+        .unfinished("v2.0.0")
+        .unserved("Widget.example.org")
+        .git(&format!("{CRD}\n{POLICY}\n{BINDING}"))
+        .plan();
+    let expected = [
+        "CustomResourceDefinition.apiextensions.k8s.io/widgets.example.org (wait) -> ValidatingAdmissionPolicy.admissionregistration.k8s.io/p: Ready Definition",
+        "ValidatingAdmissionPolicy.admissionregistration.k8s.io/p -> ValidatingAdmissionPolicyBinding.admissionregistration.k8s.io/b: Applied Policy",
+    ];
+    assert_eq!(edges_of(&plan), expected);
+}
+
+#[test]
+fn a_policy_and_its_binding_come_after_the_parameters_in_whichever_stage_those_are() {
+    let git = format!("{CRD}\n{POLICY}\n{BINDING}\nWidget.example.org/web/w: {{}}");
+    let scene = Scene::new().unserved("Widget.example.org").git(&git);
+    let late = scene
+        .clone()
+        .applies_in("late", &["{group: example.org, kind: Widget}"], |rule| {
+            rule.stage = StageName::declared("late", &StageName::Resources, 0);
+        });
+    for (scene, stage) in [(scene, "resources"), (late, "late")] {
+        let plan = scene.plan();
+        let last = plan.steps.iter().rfind(|step| step.op.applies());
+        assert_eq!(last.unwrap().stage.as_str(), stage);
+        assert!(!plan.findings.iter().any(Finding::is_error));
+        let order: Vec<&str> = plan
+            .steps
+            .iter()
+            .filter(|step| step.op.applies())
+            .map(|step| step.object.kind.as_str())
+            .collect();
+        let expected = [
+            "CustomResourceDefinition",
+            "Widget",
+            "ValidatingAdmissionPolicy",
+            "ValidatingAdmissionPolicyBinding",
+        ];
+        assert_eq!(order, expected);
+    }
 }
 
 /// One that was seen there before is not taken for absent, and a kind that the

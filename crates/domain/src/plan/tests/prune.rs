@@ -229,6 +229,75 @@ fn classes_go_one_after_the_other() {
     assert_eq!(deletion.propagation(), Propagation::Foreground);
 }
 
+#[test]
+fn a_binding_goes_before_its_policy_and_that_before_its_parameters() {
+    let plan = Scene::new()
+        .installed(
+            "CustomResourceDefinition.apiextensions.k8s.io/widgets.example.org: {}\nWidget.example.org/web/w: {}\nConfigMap/web/c: {}\n\
+             ValidatingAdmissionPolicy.admissionregistration.k8s.io/p: {spec: {paramKind: {apiVersion: example.org/v1, kind: Widget}}}\n\
+             ValidatingAdmissionPolicyBinding.admissionregistration.k8s.io/b: {spec: {policyName: p, paramRef: {name: w, namespace: web}}}",
+        )
+        .consent("{action: delete, kind: CustomResourceDefinition, name: widgets.example.org, release: r, from: v1.0.0, to: v2.0.0}")
+        .policy(|policy| policy.prune.max = PruneMax::Percent(100))
+        .plan();
+    let expected = [
+        "ValidatingAdmissionPolicyBinding.admissionregistration.k8s.io/b",
+        "ValidatingAdmissionPolicy.admissionregistration.k8s.io/p",
+        "Widget.example.org/web/w",
+        "ConfigMap/web/c",
+        "CustomResourceDefinition.apiextensions.k8s.io/widgets.example.org",
+    ];
+    assert_eq!(deleted(&plan), expected);
+    let edges = edges(&plan);
+    for pair in expected.windows(2) {
+        let edge = format!("{} -> {}: Absent Reverse", pair[0], pair[1]);
+        assert!(edges.contains(&edge), "{edges:#?}");
+    }
+}
+
+/// What converts the objects of a definition, and what both need.
+pub(super) fn converted(service: &str) -> Scene {
+    let definition = "CustomResourceDefinition.apiextensions.k8s.io/widgets.example.org: {spec: {conversion: {webhook: {clientConfig: {service: {namespace: web, name: NAME}}}}}}";
+    Scene::new().installed(&format!(
+        "{}\nWidget.example.org/web/w: {{}}\nService/web/api: {{}}\nConfigMap/web/c: {{}}\n\
+         Deployment.apps/web/api: {{spec: {{template: {{}}}}}}",
+        definition.replace("NAME", service)
+    ))
+}
+
+pub(super) const CONVERTED: [&str; 5] = [
+    "Widget.example.org/web/w",
+    "CustomResourceDefinition.apiextensions.k8s.io/widgets.example.org",
+    "Deployment.apps/web/api",
+    "Service/web/api",
+    "ConfigMap/web/c",
+];
+
+#[rstest]
+#[case::it_goes(converted("api"), true)]
+#[case::it_is_gone_already(converted("api").gone("Service/web/api"), true)]
+#[case::it_stays(converted("api").git("Service/web/api: {}"), false)]
+#[case::it_is_of_others(converted("other"), false)]
+fn a_definition_goes_before_the_service_that_converts_its_objects(
+    #[case] scene: Scene,
+    #[case] is_first: bool,
+) {
+    let plan = scene
+        .consent("{action: delete, kind: CustomResourceDefinition, name: widgets.example.org, release: r, from: v1.0.0, to: v2.0.0}")
+        .policy(|policy| policy.prune.max = PruneMax::Percent(100))
+        .plan();
+    let deleted = deleted(&plan);
+    let mut expected = CONVERTED.to_vec();
+    if !is_first {
+        expected[1..].rotate_left(1);
+    }
+    expected.retain(|id| deleted.iter().any(|one| one == id));
+    assert_eq!(deleted, expected);
+    assert!(deleted.contains(&CONVERTED[1].to_owned()));
+    let edge = format!("{} -> {}: Absent Reverse", CONVERTED[1], CONVERTED[2]);
+    assert_eq!(edges(&plan).contains(&edge), is_first);
+}
+
 /// What bundles applied in stages of their own, one behind the other.
 pub(super) fn staged() -> Scene {
     let mut scene = Scene::new().installed(

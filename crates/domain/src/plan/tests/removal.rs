@@ -467,6 +467,15 @@ fn a_release_goes_in_the_reverse_of_its_stages() {
 }
 
 #[test]
+fn a_definition_goes_while_the_service_of_the_release_converts_its_objects() {
+    let consent = "{action: delete, kind: CustomResourceDefinition, name: widgets.example.org, release: r, from: v1.0.0}";
+    let plan = super::prune::converted("api")
+        .consent(consent)
+        .end(&by_command());
+    assert_eq!(deleted(&plan), super::prune::CONVERTED);
+}
+
+#[test]
 fn a_release_that_stays_leaves_alone_what_another_one_takes_over() {
     let worker = "ConfigMap/web/worker: {}\nConfigMap/web/left: {}";
     let scene = || {

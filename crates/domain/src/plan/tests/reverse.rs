@@ -113,6 +113,34 @@ fn on_the_way_up_the_same_objects_go_the_other_way() {
     }
 }
 
+const POLICY: &str = "ValidatingAdmissionPolicy.admissionregistration.k8s.io/p: {spec: {paramKind: {apiVersion: example.org/v1, kind: Widget}, note: OLD}}";
+const BINDING: &str = "ValidatingAdmissionPolicyBinding.admissionregistration.k8s.io/b: {spec: {policyName: p, paramRef: {name: w, namespace: web}, note: OLD}}";
+
+#[test]
+fn a_binding_goes_back_before_its_policy_and_that_before_its_parameters() {
+    let all = &[CRD, POLICY, BINDING, RESOURCE];
+    let pairs = [
+        (BINDING, POLICY),
+        (BINDING, RESOURCE),
+        (POLICY, RESOURCE),
+        (POLICY, CRD),
+        (RESOURCE, CRD),
+    ];
+    let plan = back(all, all);
+    assert_eq!(plan.count(Action::Update), all.len());
+    for (first, second) in pairs {
+        assert!(before(&plan, first, second), "{:?}", edges(&plan));
+    }
+    let newer = all.join("\n");
+    let plan = Scene::new()
+        .installed(&newer.replace("OLD", "older"))
+        .git(&newer)
+        .plan();
+    for (second, first) in pairs {
+        assert!(before(&plan, first, second), "{:?}", edges(&plan));
+    }
+}
+
 /// What is not there yet is needed by the rest.
 #[rstest]
 #[case::registration(&[HOOK], API, HOOK)]

@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use serde_json::json;
 
 use super::{MANAGER, Scene};
+use crate::definition::is_definition;
 use crate::diff::ownership;
 use crate::inventory::{Entry, EntryState, Inventory, ReleaseName, Store};
 use crate::object::{Manifest, ObjectId, labels};
@@ -12,7 +13,7 @@ use crate::observe::{
     DesiredDigest, Former, Freshness, Listing, ListingKey, Live, LiveMeta, Prediction,
     Registration, Resource, ServedGroup, ServedVersion, Unverified, is_unchanged,
 };
-use crate::order::{interceptions, registered_services};
+use crate::order::{interceptions, pointed_at, registered_services};
 use crate::plan::tests::server;
 
 impl Scene {
@@ -84,6 +85,10 @@ impl Scene {
                     intercepts: interceptions(value),
                     available: None,
                 });
+            }
+            if is_definition(id) && !self.desired.manifests.iter().any(|one| one.id() == id) {
+                let services = pointed_at(&id.group_kind(), value);
+                self.observed.conversions.insert(id.clone(), services);
             }
             if id.is("", "Service") || id.is("batch", "Job") {
                 let live = Live::new(value.clone(), MANAGER);
