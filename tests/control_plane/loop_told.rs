@@ -127,7 +127,10 @@ fn people_are_told_once_per_change_of_state() {
     fleet.write("manifests/web/bad.yaml", "kind: [\n");
     fleet.push("broken");
     let bodies = webhook.until(&fleet, 5);
-    assert!(said(&bodies[4]).starts_with("web failed: commit "), "{bodies:?}");
+    assert!(
+        said(&bodies[4]).starts_with("web failed: commit "),
+        "{bodies:?}"
+    );
     assert_eq!(leaks(&bodies.join("\n")), None);
 
     let seen = events(&fleet);

@@ -422,21 +422,26 @@ impl Environment {
                 reader: reader.clone(),
                 commit: commit.clone(),
             };
-            if let Some(ends) = &self.ends {
-                ends.send_if_modified(|known| {
-                    let is_other = !known.wanted.is_identical(&last.wanted);
-                    *known = last;
-                    is_other
-                });
-            } else {
-                let (sender, receiver) = watch::channel(last);
-                let asked = Arc::clone(&self.end_asked);
-                let ends = Ends::new(receiver, asked, self.shared.clone());
-                self.tasks.spawn_local(ends.run());
-                self.ends = Some(sender);
-            }
+            self.follow_ends(last);
         }
         Ok(())
+    }
+
+    /// Hands what is wanted last to the task that ends releases.
+    fn follow_ends(&mut self, last: Last) {
+        if let Some(ends) = &self.ends {
+            ends.send_if_modified(|known| {
+                let is_other = !known.wanted.is_identical(&last.wanted);
+                *known = last;
+                is_other
+            });
+        } else {
+            let (sender, receiver) = watch::channel(last);
+            let asked = Arc::clone(&self.end_asked);
+            let ends = Ends::new(receiver, asked, self.shared.clone());
+            self.tasks.spawn_local(ends.run());
+            self.ends = Some(sender);
+        }
     }
 
     /// What the object that holds a record says beside it: that a loop follows
