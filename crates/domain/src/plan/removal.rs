@@ -11,7 +11,9 @@ use serde_json::{Value, json};
 use super::draft::{Ctx, Draft, Pruned};
 use super::leftover;
 use super::model::{Action, EdgeReason, Need, NonSecret, Op, Outgoing, Precondition, StepId};
-use super::prune::{self, Judge, Verdict, keep_occupied, service_ref, unseen_registrations};
+use super::prune::{
+    self, Judge, Verdict, check_backends, keep_occupied, service_ref, unseen_registrations,
+};
 use crate::finding::{Finding, Kind};
 use crate::inventory::{Entry, EntryState, ReleaseName};
 use crate::object::{ObjectId, ServiceRef, annotations, labels};
@@ -117,6 +119,7 @@ pub(super) fn run(ctx: &Ctx<'_>, draft: &mut Draft) -> Outgoing {
         }
         draft.findings.push(finding.on(id));
     }
+    check_backends(ctx, draft, &pruned);
     draft.pruned = pruned;
     prune::steps(ctx, draft);
     kept.retain(|id| draft.action(id) != Some(Action::Delete));

@@ -11,7 +11,7 @@ use super::{Reader, ends_observation};
 use crate::engine::sync::error::SyncError;
 use crate::io::cluster::{Depth, ResourcePath, Selector};
 
-/// Lists at a time: each may be long.
+/// Requests at a time: their answers may be long.
 const CONCURRENCY: usize = 4;
 
 impl Reader<'_> {
@@ -56,6 +56,37 @@ impl Reader<'_> {
             .await;
         for (id, instances) in found {
             observed.instances.insert(id, instances?);
+        }
+        Ok(())
+    }
+
+    /// Reads in full the definitions that git no longer has, where Services go as
+    /// well: one of those may convert the objects of what stays.
+    pub(super) async fn read_definitions_left(
+        &self,
+        desired: &Desired,
+        observed: &mut Observed,
+    ) -> Result<(), SyncError> {
+        let left = desired.definitions_left(observed).into_iter();
+        let paths: Vec<(ObjectId, ResourcePath)> = left
+            .filter_map(|id| {
+                let path = self.paths.of_kind(&id.group_kind())?;
+                Some((id, path))
+            })
+            .collect();
+        let read: Vec<_> = stream::iter(paths)
+            .map(|(id, path)| async move {
+                let read = self.read(&path, &id).await;
+                (id, read)
+            })
+            .buffer_unordered(CONCURRENCY)
+            .collect()
+            .await;
+        for (id, read) in read {
+            // The planner refuses what it cannot tell.
+            if let Ok(Some(live)) = read? {
+                observed.full.insert(id, live);
+            }
         }
         Ok(())
     }

@@ -179,19 +179,9 @@ impl<'a, 'c> Judge<'a, 'c> {
         let mut consents = ctx.policy.consent.iter();
         if !consents.any(|consent| consent.allows_delete(id, release, from, to)) {
             let finding = kept(self.ctx, "kept-protected", &format!("{what} are protected"));
-            let namespace = match &id.namespace {
-                Some(namespace) => format!("namespace: {namespace}, "),
-                None => String::new(),
-            };
-            let to = match ctx.removal {
-                Some(_) => String::new(),
-                None => format!(", to: {to}"),
-            };
             return Some(finding.hint(format!(
-                "to delete it, add to `consent` in the environment file: {{action: delete, kind: {}, {namespace}name: {}, release: {release}, from: {}{to}}}",
-                id.kind,
-                id.name,
-                from.unwrap_or("…"),
+                "to delete it, add to `consent` in the environment file: {}",
+                consent(ctx, "delete", id)
             )));
         }
         // The deletion of a namespace looks into it first, and stops where
@@ -221,6 +211,26 @@ fn is_running(ctx: &Ctx<'_>, id: &ObjectId, live: &LiveMeta) -> bool {
         let readiness = assess(full.value()).readiness;
         !matches!(readiness, Readiness::Current | Readiness::Failed)
     })
+}
+
+/// A consent to do something to an object in this change, as it has to be written.
+pub(super) fn consent(ctx: &Ctx<'_>, action: &str, id: &ObjectId) -> String {
+    let namespace = match &id.namespace {
+        Some(namespace) => format!("namespace: {namespace}, "),
+        None => String::new(),
+    };
+    // What is taken away goes to no version.
+    let to = match ctx.removal {
+        Some(_) => String::new(),
+        None => format!(", to: {}", ctx.desired.version),
+    };
+    format!(
+        "{{action: {action}, kind: {}, {namespace}name: {}, release: {}, from: {}{to}}}",
+        id.kind,
+        id.name,
+        ctx.desired.name.release,
+        installed_version(ctx).unwrap_or("…"),
+    )
 }
 
 pub(super) fn kept(ctx: &Ctx<'_>, code: &str, why: &str) -> Finding {

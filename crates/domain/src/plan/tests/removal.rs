@@ -10,7 +10,7 @@ use crate::object::{ObjectId, annotations, labels};
 use crate::observe::{Content, Contents, Listing};
 use crate::plan::{Action, Consented, Grant, Heir, Op, Plan, Removal, Terms};
 
-fn by_command() -> Removal {
+pub(super) fn by_command() -> Removal {
     Removal {
         consented: Some(Consented::by_command()),
         heirs: Vec::new(),
@@ -28,7 +28,7 @@ fn set(release: &str) -> String {
     Store::Release.apply_set(&name(release))
 }
 
-fn heir(wants: &[&str]) -> Removal {
+pub(super) fn heir(wants: &[&str]) -> Removal {
     Removal {
         consented: Some(Consented::by_command()),
         heirs: vec![Heir {
