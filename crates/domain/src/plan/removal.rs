@@ -159,8 +159,7 @@ fn hand_over<'a>(
 fn wait_for_consent(ctx: &Ctx<'_>, draft: &mut Draft, members: &[(&ObjectId, &Entry)]) {
     let mut staying = 0;
     for (id, _) in members {
-        let is_gone = ctx.observed.live_meta(id).is_none() && ctx.observed.is_complete(id);
-        if is_gone {
+        if is_gone(ctx, id) {
             unchanged(draft, id, "no longer in git, and gone already");
         } else {
             staying += 1;
@@ -189,6 +188,11 @@ fn wait_for_consent(ctx: &Ctx<'_>, draft: &mut Draft, members: &[(&ObjectId, &En
     );
 }
 
+/// Whether everything was seen, and an object was not there.
+fn is_gone(ctx: &Ctx<'_>, id: &ObjectId) -> bool {
+    ctx.observed.live_meta(id).is_none() && ctx.observed.is_complete(id)
+}
+
 /// What happens to each member, with consent.
 fn judge(
     ctx: &Ctx<'_>,
@@ -201,6 +205,7 @@ fn judge(
     draft.leaving.extend(remembered_services(ctx));
     for &(id, entry) in members {
         match entry.state {
+            EntryState::Intended if is_gone(ctx, id) => unchanged(draft, id, "gone already"),
             EntryState::Intended => skip(
                 draft,
                 id,
