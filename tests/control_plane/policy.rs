@@ -36,7 +36,7 @@ const TRIED: [&str; 20] = [
 ];
 
 /// Rules that other tests try.
-const ELSEWHERE: [&str; 5] = [
+const ELSEWHERE: [&str; 6] = [
     // tests/control_plane/adoption.rs: an active Flux and an active Argo CD.
     "owned-by-deployer",
     // tests/control_plane/depends.rs: releases that need each other.
@@ -47,6 +47,8 @@ const ELSEWHERE: [&str; 5] = [
     // The planner's tests: a definition whose webhook does not answer would be in
     // the way of all other tests here.
     "conversion-goes",
+    // The same.
+    "backend-goes",
 ];
 
 /// A release `web` that can go from v1.0.0 to v1.1.0, not applied yet.

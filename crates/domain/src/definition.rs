@@ -16,7 +16,8 @@ pub use course::{
 };
 pub use survey::{Instances, Misfit, Named, Sighting, Survey};
 
-use crate::object::ObjectId;
+use crate::object::{GroupKind, ObjectId, ServiceRef};
+use crate::order::pointed_at;
 
 /// Whether an object is a definition.
 pub fn is_definition(id: &ObjectId) -> bool {
@@ -88,4 +89,18 @@ pub fn with_conversion(mut wanted: Value, predicted: &Value) -> Value {
 /// Whether a webhook converts objects between the versions.
 fn converts(definition: &Value) -> bool {
     definition["spec"]["conversion"]["strategy"] == "Webhook"
+}
+
+/// The Service behind which its objects are converted; none where they are served
+/// and stored in one version only, as nothing is converted then.
+pub fn converter(definition: &Value) -> Option<ServiceRef> {
+    let mut names = stored(definition);
+    names.extend(storage(definition));
+    names.extend(served(definition));
+    let several = names.iter().any(|name| *name != names[0]);
+    if !several || !converts(definition) {
+        return None;
+    }
+    let kind = GroupKind::new("apiextensions.k8s.io", "CustomResourceDefinition");
+    pointed_at(&kind, definition).into_iter().next()
 }

@@ -14,8 +14,9 @@
 //! 4. `namespace`: the release's namespace, when no manifest has it; others that
 //!    are missing.
 //! 5. `edges`: what one step needs of another.
-//! 6. `prune::decide`: what git no longer has and may go; `handover::succeed`:
-//!    what of a release runs elsewhere that hands its objects over.
+//! 6. `prune::decide`: what git no longer has and may go, and what that would
+//!    break; `handover::succeed`: what of a release runs elsewhere that hands its
+//!    objects over.
 //! 7. `leftover`: registrations whose Service goes.
 //! 8. `handover`: what moves to another namespace; `once`: what comes after Jobs
 //!    that run once; `definitions::run_before`: what comes after objects that a
@@ -80,6 +81,7 @@ pub use model::{
 };
 pub use once::runs_once;
 pub use ownership::{is_foreign, owners_of};
+pub(crate) use prune::BACKEND_GOES;
 pub use removal::{Consented, Heir, Removal};
 pub use version::version_left;
 

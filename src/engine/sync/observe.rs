@@ -185,8 +185,8 @@ struct Reader<'a> {
 
 impl Reader<'_> {
     /// Members that git no longer has: a Service is read in full, it may be a
-    /// load balancer; of a registration it is looked up whether its backend lives,
-    /// of a definition which Service converts its objects.
+    /// load balancer; so is a definition that may lose what converts its objects; of a
+    /// registration it is looked up whether its backend lives.
     async fn read_leaving(
         &self,
         desired: &Desired,
@@ -222,8 +222,8 @@ impl Reader<'_> {
                 observed.full.insert(id.clone(), live);
             }
         }
-        self.read_conversions(&leaving, observed).await?;
         self.read_former(&wanted, &leaving, observed).await?;
+        self.read_definitions_left(desired, observed).await?;
         // A release without manifests goes as a whole: its pods may have left
         // registrations behind that are dead already.
         let goes_as_a_whole = desired.manifests.is_empty();

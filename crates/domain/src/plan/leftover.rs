@@ -90,7 +90,8 @@ fn found<'a>(ctx: &Ctx<'a>, draft: &mut Draft) -> Vec<(&'a Registration, Deletio
         let mut services = registration.services.iter();
         let service = services.find(|service| going.contains(service));
         let Some(service) = service.filter(|_| !ctx.is_desired(id) && !shipped) else {
-            // Retargeted by its apply, pruned before its backend, or none of ours.
+            // Retargeted by its apply, pruned before its backend or a reason to
+            // refuse the plan, or none of ours.
             continue;
         };
         if let Some(finding) = reservation(ctx, registration, &going) {

@@ -1,9 +1,12 @@
 //! What git no longer has: decided here, deleted after verify, in reverse order.
 
+mod backends;
 mod contents;
 mod steps;
 mod verdict;
 
+pub(crate) use backends::BACKEND_GOES;
+pub(super) use backends::check as check_backends;
 pub(super) use contents::keep_occupied;
 pub(super) use steps::run as steps;
 pub(super) use verdict::{Judge, Verdict};
@@ -82,6 +85,7 @@ pub(super) fn decide(ctx: &Ctx<'_>, draft: &mut Draft) {
         skip(draft, &id, &finding.message);
         draft.findings.push(finding.on(id));
     }
+    check_backends(ctx, draft, &pruned);
     check_cap(ctx, draft, counted);
     draft.pruned = pruned;
 }

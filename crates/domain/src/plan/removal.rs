@@ -11,7 +11,9 @@ use serde_json::{Value, json};
 use super::draft::{Ctx, Draft, Pruned};
 use super::leftover;
 use super::model::{Action, EdgeReason, Need, NonSecret, Op, Outgoing, Precondition, StepId};
-use super::prune::{self, Judge, Verdict, keep_occupied, service_ref, unseen_registrations};
+use super::prune::{
+    self, Judge, Verdict, check_backends, keep_occupied, service_ref, unseen_registrations,
+};
 use crate::finding::{Finding, Kind};
 use crate::inventory::{Entry, EntryState, ReleaseName};
 use crate::object::{ObjectId, ServiceRef, annotations, labels};
@@ -119,6 +121,7 @@ pub(super) fn run(ctx: &Ctx<'_>, draft: &mut Draft) -> Outgoing {
         }
         draft.findings.push(finding.on(id));
     }
+    check_backends(ctx, draft, &pruned);
     draft.pruned = pruned;
     prune::steps(ctx, draft);
     kept.retain(|id| draft.action(id) != Some(Action::Delete));
@@ -158,8 +161,7 @@ fn hand_over<'a>(
 fn wait_for_consent(ctx: &Ctx<'_>, draft: &mut Draft, members: &[(&ObjectId, &Entry)]) {
     let mut staying = 0;
     for (id, _) in members {
-        let is_gone = ctx.observed.live_meta(id).is_none() && ctx.observed.is_complete(id);
-        if is_gone {
+        if is_gone(ctx, id) {
             unchanged(draft, id, "no longer in git, and gone already");
         } else {
             staying += 1;
@@ -197,6 +199,11 @@ fn wait_for_consent(ctx: &Ctx<'_>, draft: &mut Draft, members: &[(&ObjectId, &En
     );
 }
 
+/// Whether everything was seen, and an object was not there.
+fn is_gone(ctx: &Ctx<'_>, id: &ObjectId) -> bool {
+    ctx.observed.live_meta(id).is_none() && ctx.observed.is_complete(id)
+}
+
 /// What happens to each member, with consent.
 fn judge(
     ctx: &Ctx<'_>,
@@ -209,6 +216,7 @@ fn judge(
     draft.leaving.extend(remembered_services(ctx));
     for &(id, entry) in members {
         match entry.state {
+            EntryState::Intended if is_gone(ctx, id) => unchanged(draft, id, "gone already"),
             EntryState::Intended => skip(
                 draft,
                 id,

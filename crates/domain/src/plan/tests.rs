@@ -2,6 +2,7 @@
 //! has, what is recorded.
 
 mod access;
+mod backends;
 mod certificates;
 mod changes;
 mod checks;

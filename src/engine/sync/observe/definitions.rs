@@ -13,7 +13,7 @@ use super::{Reader, ends_observation};
 use crate::engine::sync::error::SyncError;
 use crate::io::cluster::{Depth, ResourcePath, Selector};
 
-/// Lists at a time: each may be long.
+/// Requests at a time: their answers may be long.
 const CONCURRENCY: usize = 4;
 
 impl Reader<'_> {
@@ -62,40 +62,34 @@ impl Reader<'_> {
         Ok(())
     }
 
-    /// Looks up which Services convert the objects of definitions that git no longer
-    /// has: where such a Service goes too, its definition goes before it.
-    pub(super) async fn read_conversions(
+    /// Reads in full the definitions that git no longer has, where Services go as
+    /// well: one of those may convert the objects of what stays.
+    pub(super) async fn read_definitions_left(
         &self,
-        leaving: &[ObjectId],
+        desired: &Desired,
         observed: &mut Observed,
     ) -> Result<(), SyncError> {
-        if !leaving.iter().any(|id| id.is("", "Service")) {
-            return Ok(());
-        }
-        let path = ResourcePath::cluster_scoped(
-            "apiextensions.k8s.io/v1",
-            "CustomResourceDefinition",
-            "customresourcedefinitions",
-        );
-        let path = &path;
-        let definitions: Vec<ObjectId> = leaving
-            .iter()
-            .filter(|id| is_definition(id) && observed.meta.contains_key(id))
-            .cloned()
+        let left = desired.definitions_left(observed).into_iter();
+        let paths: Vec<(ObjectId, ResourcePath)> = left
+            .filter_map(|id| {
+                let path = self.paths.of_kind(&id.group_kind())?;
+                Some((id, path))
+            })
             .collect();
-        let read: Vec<_> = stream::iter(definitions)
-            .map(|id| async move {
-                let read = self.read(path, &id).await;
+        let read: Vec<_> = stream::iter(paths)
+            .map(|(id, path)| async move {
+                let read = self.read(&path, &id).await;
                 (id, read)
             })
             .buffer_unordered(CONCURRENCY)
             .collect()
             .await;
         for (id, read) in read {
-            // One that cannot be read goes after its Service, as others do.
+            // The planner refuses what it cannot tell.
             if let Ok(Some(live)) = read? {
                 let services = pointed_at(&id.group_kind(), live.value());
-                observed.conversions.insert(id, services);
+                observed.conversions.insert(id.clone(), services);
+                observed.full.insert(id, live);
             }
         }
         Ok(())

@@ -180,15 +180,9 @@ impl<'a, 'c> Judge<'a, 'c> {
         let mut consents = ctx.policy.consent.iter();
         if !consents.any(|consent| consent.allows_delete(id, release, from, to)) {
             let finding = kept(self.ctx, "kept-protected", &format!("{what} are protected"));
-            let namespace = match &id.namespace {
-                Some(namespace) => format!("namespace: {namespace}, "),
-                None => String::new(),
-            };
             return Some(finding.hint(format!(
-                "to delete it, add to `consent` in the environment file: {{action: delete, kind: {}, {namespace}name: {}, {}}}",
-                id.kind,
-                id.name,
-                bound_to(ctx),
+                "to delete it, add to `consent` in the environment file: {}",
+                consent(ctx, "delete", id)
             )));
         }
         // The deletion of a namespace looks into it first, and stops where
@@ -218,6 +212,20 @@ fn is_running(ctx: &Ctx<'_>, id: &ObjectId, live: &LiveMeta) -> bool {
         let readiness = assess(full.value()).readiness;
         !matches!(readiness, Readiness::Current | Readiness::Failed)
     })
+}
+
+/// A consent to do something to an object in this change, as it has to be written.
+pub(super) fn consent(ctx: &Ctx<'_>, action: &str, id: &ObjectId) -> String {
+    let namespace = match &id.namespace {
+        Some(namespace) => format!("namespace: {namespace}, "),
+        None => String::new(),
+    };
+    format!(
+        "{{action: {action}, kind: {}, {namespace}name: {}, {}}}",
+        id.kind,
+        id.name,
+        bound_to(ctx),
+    )
 }
 
 pub(super) fn kept(ctx: &Ctx<'_>, code: &str, why: &str) -> Finding {

@@ -10,7 +10,7 @@ use crate::object::{ObjectId, annotations, labels};
 use crate::observe::{Content, Contents, Listing};
 use crate::plan::{Action, Consented, Grant, Heir, Op, Plan, Removal, Terms};
 
-fn by_command() -> Removal {
+pub(super) fn by_command() -> Removal {
     Removal {
         consented: Some(Consented::by_command()),
         ..Removal::default()
@@ -28,7 +28,7 @@ fn set(release: &str) -> String {
     Store::Release.apply_set(&name(release))
 }
 
-fn heir(wants: &[&str]) -> Removal {
+pub(super) fn heir(wants: &[&str]) -> Removal {
     Removal {
         consented: Some(Consented::by_command()),
         heirs: vec![Heir {
@@ -190,6 +190,11 @@ fn a_protected_object_goes_with_its_own_consent(#[case] consent: &str, #[case] g
     "unchanged ConfigMap/web/c: what has its name now is another object", true)]
 #[case::never_confirmed(Scene::new().installed("ConfigMap/web/c: {}").entry("ConfigMap/web/c", |entry| entry.state = EntryState::Intended),
     "skip ConfigMap/web/c: its creation was never confirmed, so whatever exists is left alone", false)]
+#[case::never_confirmed_nor_seen(Scene::new().installed("ConfigMap/web/c: {}").entry("ConfigMap/web/c", |entry| entry.state = EntryState::Intended)
+    .gone("ConfigMap/web/c").incomplete("ConfigMap"),
+    "skip ConfigMap/web/c: its creation was never confirmed, so whatever exists is left alone", false)]
+#[case::never_made(Scene::new().installed("ConfigMap/web/c: {}").entry("ConfigMap/web/c", |entry| entry.state = EntryState::Intended)
+    .gone("ConfigMap/web/c"), "unchanged ConfigMap/web/c: gone already", false)]
 #[case::not_seen(Scene::new().installed("ConfigMap/web/c: {}").incomplete("ConfigMap"),
     "skip ConfigMap/web/c: stays because its kind could not be listed completely", false)]
 #[case::not_served(Scene::new().installed("Widget.example.org/web/w: {}").gone("Widget.example.org/web/w").unserved("Widget.example.org"),

@@ -96,6 +96,10 @@ impl Scene {
             }
             self.observed.meta.insert(id.clone(), meta);
         }
+        for id in self.desired.definitions_left(&self.observed) {
+            let live = Live::new(self.live[&id].clone(), MANAGER);
+            self.observed.full.insert(id, live);
+        }
         for manifest in self.desired.manifests.clone() {
             self.ask(&manifest);
         }

@@ -1,0 +1,167 @@
+//! Services that go although something that stays points at them.
+//!
+//! A definition is kept for the objects of others, a registration because somebody
+//! asked for it: without what answers for them they break whoever uses them.
+
+use std::collections::BTreeSet;
+
+use super::service_ref;
+use super::verdict::consent;
+use crate::definition::{converter, is_definition};
+use crate::finding::{Finding, Kind};
+use crate::inventory::{EntryState, Override};
+use crate::object::{Manifest, ObjectId, ServiceRef, annotations};
+use crate::observe::Observed;
+use crate::plan::draft::{Ctx, Draft, Pruned};
+use crate::plan::model::Desired;
+use crate::plan::protection::{installed_version, protected};
+use crate::plan::removal::heir;
+
+/// The guard that a consent `override` may name: whoever gives it knows that
+/// nobody needs what stays.
+pub(crate) const BACKEND_GOES: &str = "backend-goes";
+
+impl Desired {
+    /// The definitions that have to be read although git no longer has them: a
+    /// Service that goes as well may be what converts their objects.
+    pub fn definitions_left(&self, observed: &Observed) -> Vec<ObjectId> {
+        let wanted: BTreeSet<&ObjectId> = self.manifests.iter().map(Manifest::id).collect();
+        let left = || {
+            let recorded = observed.inventory.entries.keys();
+            recorded.filter(|id| !wanted.contains(id) && observed.live_meta(id).is_some())
+        };
+        if !left().any(|id| id.is("", "Service")) {
+            return Vec::new();
+        }
+        left().filter(|id| is_definition(id)).cloned().collect()
+    }
+}
+
+/// Refuses a plan that deletes a Service at which a member points that stays.
+pub(in crate::plan) fn check(ctx: &Ctx<'_>, draft: &mut Draft, pruned: &[Pruned]) {
+    let going: BTreeSet<ServiceRef> = pruned
+        .iter()
+        .filter_map(|one| service_ref(&one.id))
+        .collect();
+    if going.is_empty() {
+        return;
+    }
+    let deleted: BTreeSet<&ObjectId> = pruned.iter().map(|one| &one.id).collect();
+    let stays =
+        |id: &ObjectId| !deleted.contains(id) && !ctx.is_desired(id) && !is_handed_over(ctx, id);
+    let observed = ctx.observed;
+    let entries = &observed.inventory.entries;
+    for id in entries.keys().filter(|id| is_definition(id) && stays(id)) {
+        match observed.full.get(id) {
+            Some(live) => {
+                if let Some(service) = converter(live.value()).filter(|one| going.contains(one)) {
+                    say(ctx, draft, id, &service);
+                }
+            }
+            None if observed.live_meta(id).is_none() && observed.is_complete(id) => {}
+            None => draft.findings.push(unread(id)),
+        }
+    }
+    for registration in &observed.registrations {
+        let id = &registration.id;
+        let entry = entries.get(id);
+        // All others go with their Service, or it is said why they do not.
+        let shipped = entry.is_some_and(|entry| entry.state == EntryState::Applied);
+        if !shipped || !stays(id) {
+            continue;
+        }
+        let services = registration.services.iter();
+        for service in services.filter(|one| going.contains(*one)) {
+            say(ctx, draft, id, service);
+        }
+    }
+}
+
+/// Whether another release sees to it.
+fn is_handed_over(ctx: &Ctx<'_>, id: &ObjectId) -> bool {
+    let heirs = match ctx.removal {
+        Some(removal) => &removal.heirs,
+        None => &ctx.desired.terms.heirs,
+    };
+    heir(heirs, id, ctx.observed.live_meta(id)).is_some()
+}
+
+/// Says what would break, as an error unless somebody knows better.
+fn say(ctx: &Ctx<'_>, draft: &mut Draft, id: &ObjectId, service: &ServiceRef) {
+    let harm = match id.kind.as_str() {
+        "CustomResourceDefinition" => {
+            "this Service converts its objects: without it they can be neither read nor written in another version than the one they are stored in"
+        }
+        "APIService" => "this Service answers for its API: without it nobody can use that",
+        _ => {
+            "this Service answers its webhooks: without it the writes that they are asked about are refused, or go unchecked"
+        }
+    };
+    let message = format!("goes, and {id} stays; {harm}");
+    let service = service.id();
+    let (release, from) = (&ctx.desired.name.release, installed_version(ctx));
+    let to = &ctx.desired.version;
+    let mut consents = ctx.policy.consent.iter();
+    let overriding = consents
+        .find(|consent| consent.allows_override_for((BACKEND_GOES, &service), release, from, to));
+    let finding = if let Some(overriding) = overriding {
+        let reason = overriding.reason.clone().unwrap_or_default();
+        let message = format!("check {BACKEND_GOES} is overridden ({reason}): {message}");
+        let check = BACKEND_GOES.to_owned();
+        let one = Override { check, reason };
+        if !draft.overrides.contains(&one) {
+            draft.overrides.push(one);
+        }
+        Finding::warning(Kind::Policy, "check-overridden", message)
+    } else {
+        Finding::error(Kind::Policy, BACKEND_GOES, message).hint(ways_out(ctx, id, &service))
+    };
+    draft.findings.push(finding.on(service));
+}
+
+/// How to go on: without what stays, with what goes, or all the same.
+fn ways_out(ctx: &Ctx<'_>, id: &ObjectId, service: &ObjectId) -> String {
+    let file = ctx.environment_file();
+    let keep = match ctx.removal {
+        Some(_) => "",
+        None => "; or keep the Service in git",
+    };
+    let action = format!("override, check: {BACKEND_GOES}");
+    let overriding = consent(ctx, &action, service);
+    let overriding = overriding.trim_end_matches('}');
+    format!(
+        "{}{keep}; or, if nobody needs it, add to `consent` in {file}: {overriding}, reason: …}}",
+        without(ctx, id, &file)
+    )
+}
+
+/// How what stays does not.
+fn without(ctx: &Ctx<'_>, id: &ObjectId, file: &str) -> String {
+    let entry = ctx.observed.inventory.entries.get(id);
+    let live = ctx.observed.live_meta(id);
+    let (Some(entry), Some(live)) = (entry, live) else {
+        return "see to it first".to_owned();
+    };
+    let is_ours = entry.state == EntryState::Applied
+        && entry.uid.as_deref() == Some(&live.uid)
+        && live.part_of().is_none_or(|set| set == ctx.apply_set);
+    let disabled = live.annotations.get(annotations::PRUNE);
+    if is_ours && disabled.is_some_and(|value| value == "disabled") {
+        format!("to delete {id} as well, take its annotation pleach.dev/prune off")
+    } else if is_ours && protected(ctx, id, Some(entry)).is_some() {
+        format!(
+            "to delete {id} as well, add to `consent` in {file}: {}",
+            consent(ctx, "delete", id)
+        )
+    } else {
+        format!("have {id} do without the Service first")
+    }
+}
+
+/// What is not known to do without a Service that goes may need it (I1).
+fn unread(id: &ObjectId) -> Finding {
+    let message = format!(
+        "{id} stays and could not be read: whether a Service that goes converts its objects cannot be told"
+    );
+    Finding::error(Kind::Cluster, "backend-unknown", message).hint("see to it that it can be read")
+}
