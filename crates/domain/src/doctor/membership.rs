@@ -171,7 +171,13 @@ pub(super) fn releases(observations: &Observations, found: &mut Vec<Diagnosis>) 
             Some(id),
             words.join(": "),
         );
-        diagnosis.command = Some(format!("pleach apply {target}"));
+        let is_removed = summary.record.as_ref().is_ok_and(|record| record.removed);
+        let verb = if is_removed { "uninstall" } else { "apply" };
+        diagnosis.command = Some(format!("pleach {verb} {target}"));
+        if is_removed {
+            let hint = "git no longer had it when it was last looked at: take it away, or put its entry back and apply";
+            diagnosis.hint = Some(hint.to_owned());
+        }
         found.push(diagnosis);
     }
 }

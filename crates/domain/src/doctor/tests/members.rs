@@ -104,3 +104,23 @@ fn releases_that_are_not_ready_say_why() {
     );
     assert_eq!(found[0].command.as_deref(), Some("pleach apply prod/web"));
 }
+
+#[test]
+fn a_release_that_left_git_is_taken_away_and_not_applied() {
+    let mut release = release("prod.web", &[]);
+    release.summary.ready = Some(false);
+    release.summary.reason = "Removed".to_owned();
+    release.summary.record = Ok(crate::inventory::Installed {
+        removed: true,
+        ..crate::inventory::Installed::default()
+    });
+    let found = diagnose(&Observations {
+        releases: vec![release],
+        ..cluster()
+    });
+    assert_eq!(codes(&found), [Code::ReleaseNotReady]);
+    assert_eq!(
+        found[0].command.as_deref(),
+        Some("pleach uninstall prod/web")
+    );
+}
