@@ -174,6 +174,33 @@ fn objects_are_handed_over_to_another_environment() {
 }
 
 #[test]
+fn what_a_renamed_environment_leaves_behind_is_uninstalled() {
+    let fleet = fleet("renamed-from");
+    fleet.applied();
+    let id = fleet.cluster_id();
+    fleet.write(
+        "environments/renamed-to.yaml",
+        &format!(
+            "apiVersion: pleach.dev/v1alpha1\nkind: Environment\ncluster: {{id: {id}}}\nreleases:\n{}",
+            new("renamed-from", "renamed-from")
+        ),
+    );
+    fleet.remove("environments/renamed-from.yaml");
+    fleet.commit();
+    fleet
+        .run(&["apply", "renamed-to", "--yes"])
+        .ended_with(0)
+        .says("3 adopted")
+        .says("run `pleach uninstall renamed-from/old`");
+    assert!(fleet.exists(&["-n", "renamed-from", "cm/c"]));
+    fleet
+        .run(&["uninstall", "renamed-from/old", "--yes"])
+        .ended_with(0);
+    assert!(!fleet.exists(&["-n", "renamed-from", "cm/c"]));
+    assert!(fleet.exists(&["-n", "renamed-from", "cm/a"]));
+}
+
+#[test]
 fn objects_of_another_release_are_refused_without_being_named() {
     let fleet = fleet("grabs");
     fleet.applied();

@@ -74,7 +74,8 @@ impl Gone {
         heirs: Heirs,
         timeout: Option<SignedDuration>,
     ) -> Self {
-        let (removal, findings) = heirs.removal(Some(Consented::by_command()));
+        // Nobody is told where to consent: this is the consent.
+        let (removal, findings) = heirs.removal(Some(Consented::by_command()), true);
         Self {
             name,
             store,
@@ -266,7 +267,8 @@ pub fn gone(loaded: &Loaded, tree: &dyn FileTree, candidates: Vec<Candidate>) ->
         }
         let heirs = Heirs::of(&name, tree, loaded);
         let consented = Consented::in_git(&environment.consent, &name.release);
-        let (removal, findings) = heirs.removal(consented.filter(|_| is_here));
+        let has_file = is_here || repo::environments(tree).contains(&name.environment);
+        let (removal, findings) = heirs.removal(consented.filter(|_| is_here), has_file);
         gone.push(Gone {
             name,
             store,

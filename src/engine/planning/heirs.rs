@@ -55,10 +55,11 @@ impl Heirs {
 
     /// What becomes of the release. What may be handed over is not deleted: a
     /// consent counts where all who may take something are known.
-    pub fn removal(self, consented: Option<Consented>) -> (Removal, Vec<Finding>) {
+    pub fn removal(self, consented: Option<Consented>, has_file: bool) -> (Removal, Vec<Finding>) {
         let removal = Removal {
             consented: consented.filter(|_| self.unread.is_empty()),
             heirs: self.known,
+            has_file,
         };
         (removal, self.unread)
     }

@@ -470,7 +470,7 @@ impl Sides<'_> {
         let environment = &self.head.environment;
         let heirs = Heirs::of(&release.name, self.tree, self.head);
         let consented = Consented::in_git(&environment.consent, &release.name.release);
-        let (removal, findings) = heirs.removal(consented);
+        let (removal, findings) = heirs.removal(consented, true);
         let desired = Desired {
             version: String::new(),
             manifests: Vec::new(),

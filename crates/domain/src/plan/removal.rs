@@ -26,6 +26,8 @@ pub struct Removal {
     pub consented: Option<Consented>,
     /// Releases that take over objects of it.
     pub heirs: Vec<Heir>,
+    /// Whether its environment has a file in which somebody could consent.
+    pub has_file: bool,
 }
 
 /// Proof that somebody consented to the end of a release.
@@ -173,16 +175,25 @@ fn wait_for_consent(ctx: &Ctx<'_>, draft: &mut Draft, members: &[(&ObjectId, &En
         1 => "its object stays".to_owned(),
         many => format!("its {many} objects stay"),
     };
+    let how = if ctx.removal.is_some_and(|removal| removal.has_file) {
+        format!(
+            "add to `consent` in {}: {{action: uninstall, release: {}}}",
+            ctx.environment_file(),
+            name.release
+        )
+    } else {
+        format!(
+            "run `pleach uninstall {}/{}`: its environment has no file any more to consent in",
+            name.environment, name.release
+        )
+    };
     draft.findings.push(
         Finding::warning(
             Kind::Policy,
             "removal-waits",
             format!("release {name} is no longer in git; {objects} until that is consented to"),
         )
-        .hint(format!(
-            "to take it away, add to `consent` in the environment file: {{action: uninstall, release: {}}}",
-            name.release
-        )),
+        .hint(format!("to take it away, {how}")),
     );
 }
 

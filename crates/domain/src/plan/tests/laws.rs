@@ -155,7 +155,7 @@ fn check_end(scene: &Scene) {
     assert!(waiting.steps.is_empty(), "nothing goes without consent");
     let plan = scene.end(&Removal {
         consented: Some(Consented::by_command()),
-        heirs: Vec::new(),
+        ..Removal::default()
     });
     let observed = scene.observed();
     for step in &plan.steps {

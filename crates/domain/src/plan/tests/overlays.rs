@@ -346,7 +346,7 @@ fn nothing_secret_is_changed_for_a_while() {
 fn a_release_that_goes_takes_its_temporary_changes_back_first() {
     let removal = crate::plan::Removal {
         consented: Some(crate::plan::Consented::by_command()),
-        heirs: Vec::new(),
+        ..crate::plan::Removal::default()
     };
     let plan = Scene::new()
         .installed("ConfigMap/web/c: {}")

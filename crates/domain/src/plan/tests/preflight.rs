@@ -241,7 +241,7 @@ fn what_comes_before_has_to_be_ready() {
     // What is still needed does not go.
     let plan = held(false).end(&Removal {
         consented: Some(Consented::by_command()),
-        heirs: Vec::new(),
+        ..Removal::default()
     });
     assert!(plan.refusals().any(|finding| finding.code == STILL_NEEDED));
 }

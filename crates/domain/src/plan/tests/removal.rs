@@ -13,7 +13,7 @@ use crate::plan::{Action, Consented, Grant, Heir, Op, Plan, Removal, Terms};
 fn by_command() -> Removal {
     Removal {
         consented: Some(Consented::by_command()),
-        heirs: Vec::new(),
+        ..Removal::default()
     }
 }
 
@@ -36,6 +36,7 @@ fn heir(wants: &[&str]) -> Removal {
             apply_set: set("new"),
             wants: wants.iter().map(|id| id.parse().unwrap()).collect(),
         }],
+        ..Removal::default()
     }
 }
 
@@ -273,12 +274,26 @@ fn content(id: &str, owners: &[&str]) -> Content {
     }
 }
 
-#[test]
-fn without_consent_everything_stays_and_the_line_that_is_needed_is_said() {
+#[rstest]
+#[case::in_its_file(
+    true,
+    "to take it away, add to `consent` in environments/e.yaml: {action: uninstall, release: r}"
+)]
+#[case::its_file_is_gone(
+    false,
+    "to take it away, run `pleach uninstall e/r`: its environment has no file any more to consent in"
+)]
+fn without_consent_everything_stays_and_what_is_needed_is_said(
+    #[case] has_file: bool,
+    #[case] hint: &str,
+) {
     let plan = Scene::new()
         .installed("ConfigMap/web/c: {}\nConfigMap/web/gone: {}\nNamespace/made: {}")
         .gone("ConfigMap/web/gone")
-        .end(&Removal::default());
+        .end(&Removal {
+            has_file,
+            ..Removal::default()
+        });
     assert!(plan.steps.is_empty());
     assert_eq!(
         changes(&plan),
@@ -293,13 +308,7 @@ fn without_consent_everything_stays_and_the_line_that_is_needed_is_said() {
     };
     assert_eq!(finding.code, "removal-waits");
     assert!(!finding.is_error());
-    assert!(
-        finding
-            .hint
-            .as_ref()
-            .unwrap()
-            .ends_with("{action: uninstall, release: r}")
-    );
+    assert_eq!(finding.hint.as_deref(), Some(hint));
     assert!(!plan.removal.unwrap().ends);
 }
 
