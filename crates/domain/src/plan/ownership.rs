@@ -46,7 +46,13 @@ pub(super) fn claim(ctx: &Ctx<'_>, id: &ObjectId, live: &LiveMeta) -> Claim {
     // An end of this very release left it in place.
     let released = live.annotations.get(annotations::RELEASED);
     let was_ours = released.is_some_and(|name| *name == ctx.desired.name.to_string());
-    if is_begun || was_ours || strangers.iter().any(|manager| ctx.policy.adopts(manager)) {
+    let is_adopted = if strangers.is_empty() {
+        // Its record is empty: the server would make up an owner.
+        ctx.policy.adopts(MADE_UP_MANAGER)
+    } else {
+        strangers.iter().any(|manager| ctx.policy.adopts(manager))
+    };
+    if is_begun || was_ours || is_adopted {
         return Claim::Adopt;
     }
     let managers = if strangers.is_empty() {

@@ -48,7 +48,9 @@ pub(super) fn decide(ctx: &Ctx<'_>, draft: &mut Draft, manifest: &Manifest, live
         }
     };
     let strangers = ownership::strangers(ctx, live);
-    let reason = if strangers.is_empty() {
+    let reason = if !live.has_managed_fields {
+        "it exists and is taken over; its record of owners is empty".to_owned()
+    } else if strangers.is_empty() {
         "it exists; a former adoption of it was not finished".to_owned()
     } else {
         format!("it exists and is taken over from {}", strangers.join(", "))

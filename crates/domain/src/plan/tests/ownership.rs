@@ -143,6 +143,7 @@ fn a_member_that_was_made_again_by_hand_has_drifted() {
 #[rstest]
 #[case::by_family(theirs("kubectl-client-side-apply").adopt("kubectl"))]
 #[case::made_up_by_the_server(theirs("before-first-apply").adopt("kubectl"))]
+#[case::nobody_on_record(theirs("").adopt("kubectl"))]
 #[case::flux_when_it_left(theirs("kustomize-controller").adopt("flux"))]
 #[case::argo(theirs("argocd-controller").adopt("argocd"))]
 #[case::helm(theirs("helm").adopt("helm"))]
