@@ -38,6 +38,7 @@ pub use gate::{Gate, Holding};
 pub use namespace::{Leaving, Remaining};
 pub use registration::{Definition, Registered, Role, Rule, Webhook};
 pub use standing::Standing;
+pub(crate) use stuck::address;
 pub use subject::{Deployer, Owner, Subject, Write};
 
 /// Everything that the doctor knows of a cluster.

@@ -225,7 +225,7 @@ pub(super) fn objects(observations: &Observations, found: &mut Vec<Diagnosis>) {
 }
 
 /// An object as kubectl takes it.
-pub(super) fn address(id: &ObjectId) -> String {
+pub(crate) fn address(id: &ObjectId) -> String {
     let kind = id.group_kind().to_string().to_lowercase();
     let option = id
         .namespace

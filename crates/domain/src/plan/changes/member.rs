@@ -73,7 +73,12 @@ pub(super) fn decide(ctx: &Ctx<'_>, draft: &mut Draft, manifest: &Manifest, live
             }
         }
         Some(Prediction::Refused(refusal)) => {
-            block(ctx, draft, manifest, refusal::refused(refusal));
+            let finding = if git || !has_drifted(ctx, manifest, before) {
+                refusal::refused(refusal)
+            } else {
+                refusal::refused_beside(ctx, manifest, live, refusal)
+            };
+            block(ctx, draft, manifest, finding);
         }
         Some(Prediction::Immutable { fields, refused }) => {
             let why = (fields.as_slice(), refused.as_ref());

@@ -2,12 +2,14 @@
 
 use std::collections::BTreeSet;
 
+use crate::doctor::address;
 use crate::finding::{Finding, Kind};
 use crate::ignore::FieldPattern;
 use crate::inventory::EntryState;
 use crate::object::{FieldPath, Gvk, Manifest};
-use crate::observe::{ApiRefusal, Escalation, FieldConflict, MissingRule, Served};
+use crate::observe::{ApiRefusal, Escalation, FieldConflict, LiveMeta, MissingRule, Served};
 use crate::plan::draft::Ctx;
+use crate::plan::ownership;
 use crate::repo::well_known_group;
 
 /// Whether a definition of the release serves the manifest's kind at its version.
@@ -129,6 +131,31 @@ pub(in crate::plan) fn refused(refusal: &ApiRefusal) -> Finding {
         .or_else(|| Escalation::hint_of(&refusal.message))
         .or_else(|| filled_in(&refusal.message));
     finding
+}
+
+/// A refusal of what the server took before, of an object that others wrote to
+/// since: no fault of the manifest.
+pub(super) fn refused_beside(
+    ctx: &Ctx<'_>,
+    manifest: &Manifest,
+    live: &LiveMeta,
+    refusal: &ApiRefusal,
+) -> Finding {
+    let found = refused(refusal);
+    let managers = ownership::strangers(ctx, live);
+    if refusal.code != 422 || managers.is_empty() {
+        return found;
+    }
+    let message = format!(
+        "what git wants does not go together with what {} wrote: {}",
+        managers.join(", "),
+        found.message
+    );
+    let object = address(manifest.id());
+    Finding::error(Kind::Conflict, &found.code, message).hint(format!(
+        "take theirs out by hand, `kubectl edit {object}`; \
+         who wrote what is in `kubectl get {object} -o yaml --show-managed-fields`"
+    ))
 }
 
 /// What to do about a field that the server filled in beside a choice that git

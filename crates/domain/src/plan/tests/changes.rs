@@ -80,6 +80,32 @@ fn a_job_that_ended_and_was_taken_away_is_no_drift(#[case] scene: Scene, #[case]
     assert_eq!(steps.is_empty(), expected == Action::Unchanged, "{steps:?}");
 }
 
+/// What others wrote is no fault of the manifest: it costs that object alone.
+#[test]
+fn what_the_server_refuses_beside_what_others_wrote_is_a_conflict_with_them() {
+    let drifted = || {
+        Scene::new()
+            .installed(CONFIG)
+            .edited("kubectl-edit", EDITED)
+            .predict(KEY, refused(422))
+    };
+    let plan = drifted().git(CONFIG).plan();
+    let finding = &plan.findings[0];
+    assert_eq!(
+        (finding.kind, finding.message.as_str()),
+        (
+            Kind::Conflict,
+            "what git wants does not go together with what kubectl-edit wrote: the server refuses it (422): no"
+        )
+    );
+    assert!(plan.refusals().next().is_none());
+    let hint = finding.hint.as_deref().unwrap();
+    assert!(hint.contains("`kubectl edit configmap c -n web`"), "{hint}");
+    // What git says anew may be wrong by itself.
+    let plan = drifted().git("ConfigMap/web/c: {data: {k: x}}").plan();
+    assert_eq!(plan.findings[0].kind, Kind::Repository);
+}
+
 #[test]
 fn what_the_server_filled_in_has_a_way_out() {
     let refused = Prediction::Refused(ApiRefusal {
