@@ -356,3 +356,66 @@ fn an_object_that_somebody_created_meanwhile_is_kept_and_stops() {
         assert!(fleet.exists(&["-n", "meanwhile", "cm", name]), "{name}");
     }
 }
+
+/// Another port is another item of the list, beside which the server takes no
+/// second one of the name.
+#[test]
+fn ports_that_were_changed_by_hand_come_back() {
+    const PORTS: &str = "\
+apiVersion: v1
+kind: Service
+metadata: {name: web}
+spec:
+  selector: {app: web}
+  ports: [{name: http, port: 80}]
+---
+apiVersion: apps/v1
+kind: Deployment
+metadata: {name: web}
+spec:
+  replicas: 0
+  selector: {matchLabels: {app: web}}
+  template:
+    metadata: {labels: {app: web}}
+    spec: {containers: [{name: web, image: \"web:1\", ports: [{name: http, containerPort: 8080}]}]}
+";
+    let objects = [
+        (
+            "service/web",
+            "/spec/ports/0/port",
+            "{.spec.ports[*].port}",
+            "80",
+        ),
+        (
+            "deployment/web",
+            "/spec/template/spec/containers/0/ports/0/containerPort",
+            "{.spec.template.spec.containers[0].ports[*].containerPort}",
+            "8080",
+        ),
+    ];
+    let fleet = fleet("ports", PORTS);
+    fleet.applied();
+    for (object, path, ..) in objects {
+        let patch = format!(r#"[{{"op":"replace","path":"{path}","value":81}}]"#);
+        fleet.kubectl(&[
+            "-n",
+            "ports",
+            "patch",
+            object,
+            "--type=json",
+            "--field-manager=hand",
+            "-p",
+            &patch,
+        ]);
+    }
+    fleet.diff().says("hand wrote to fields of ours");
+    fleet.applied();
+    for (object, _, field, expected) in objects {
+        assert_eq!(fleet.field(&["-n", "ports", object], field), expected);
+        let owners = owners(&fleet.get(&["-n", "ports", object]).unwrap());
+        let hands = owners.iter().filter(|owner| owner.starts_with("hand"));
+        assert_eq!(hands.count(), 0, "{owners:?}");
+    }
+    let (_, events) = fleet.watched(Fleet::applied);
+    assert_eq!(object_writes(&events), [""; 0]);
+}

@@ -2,6 +2,7 @@
 //! (<https://kubernetes.io/docs/reference/using-api/server-side-apply/#field-management>).
 
 mod adoption;
+mod displaced;
 mod field_set;
 mod remains;
 mod versions;
@@ -13,6 +14,7 @@ use crate::ignore::{self, FieldPattern};
 use crate::object::{Digest, FieldPath, canonical_json};
 
 pub use adoption::{Transfer, Transferred, after_adoption, without_owned};
+pub use displaced::displacing;
 pub use field_set::FieldSet;
 pub use remains::{recreated, remainder};
 pub use versions::moved_to;

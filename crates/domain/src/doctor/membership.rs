@@ -171,7 +171,7 @@ pub(super) fn releases(observations: &Observations, found: &mut Vec<Diagnosis>) 
             Some(id),
             words.join(": "),
         );
-        let is_removed = (summary.record.as_ref()).is_ok_and(|record| record.removed);
+        let is_removed = summary.record.as_ref().is_ok_and(|record| record.removed);
         let verb = if is_removed { "uninstall" } else { "apply" };
         diagnosis.command = Some(format!("pleach {verb} {target}"));
         if is_removed {

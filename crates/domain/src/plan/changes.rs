@@ -2,6 +2,7 @@
 
 mod adoption;
 mod definition;
+mod displaced;
 mod drift;
 mod emit;
 mod former;

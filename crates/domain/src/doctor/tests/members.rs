@@ -112,7 +112,7 @@ fn a_release_that_left_git_is_taken_away_and_not_applied() {
     release.summary.reason = "Removed".to_owned();
     release.summary.record = Ok(crate::inventory::Installed {
         removed: true,
-        ..Default::default()
+        ..crate::inventory::Installed::default()
     });
     let found = diagnose(&Observations {
         releases: vec![release],

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use super::drift;
 use super::emit::{Manner, apply_after, block, change, unchanged};
-use super::{former, recreate, refusal};
+use super::{displaced, former, recreate, refusal};
 use crate::diff::normalize::normalized;
 use crate::diff::ownership::{
     FieldSet, applied_by, fingerprint_with, holders, owned_by, same_entry, survivors,
@@ -73,12 +73,12 @@ pub(super) fn decide(ctx: &Ctx<'_>, draft: &mut Draft, manifest: &Manifest, live
             }
         }
         Some(Prediction::Refused(refusal)) => {
-            let finding = if git || !has_drifted(ctx, manifest, before) {
-                refusal::refused(refusal)
-            } else {
-                refusal::refused_beside(ctx, manifest, live, refusal)
-            };
-            block(ctx, draft, manifest, finding);
+            if git || !has_drifted(ctx, manifest, before) {
+                block(ctx, draft, manifest, refusal::refused(refusal));
+            } else if !displaced::put_back(ctx, draft, manifest, before, refusal) {
+                let finding = refusal::refused_beside(ctx, manifest, live, refusal);
+                block(ctx, draft, manifest, finding);
+            }
         }
         Some(Prediction::Immutable { fields, refused }) => {
             let why = (fields.as_slice(), refused.as_ref());
@@ -294,7 +294,7 @@ fn has_second_entry(ctx: &Ctx<'_>, before: &Live) -> bool {
 }
 
 /// The change of the record of owners that comes before the apply, and why.
-fn own(
+pub(super) fn own(
     ctx: &Ctx<'_>,
     manifest: &Manifest,
     before: &Live,
@@ -335,7 +335,7 @@ fn writers(
     managers
 }
 
-fn drift_reason(prefix: &str, managers: &[String]) -> String {
+pub(super) fn drift_reason(prefix: &str, managers: &[String]) -> String {
     if managers.is_empty() {
         format!("{prefix}the cluster drifted")
     } else {

@@ -106,6 +106,51 @@ fn what_the_server_refuses_beside_what_others_wrote_is_a_conflict_with_them() {
     assert_eq!(plan.findings[0].kind, Kind::Repository);
 }
 
+/// Another key makes another item of it, which ours cannot stand beside.
+#[test]
+fn an_item_that_got_another_key_is_taken_out_before_ours_comes_back() {
+    const SERVICE: &str = "Service/web/s: {spec: {ports: [{name: http, port: 80}]}}";
+    let item = json!({"f:spec": {"f:ports": {
+        r#"k:{"port":81,"protocol":"TCP"}"#: {".": {}, "f:name": {}, "f:port": {}}}}});
+    let refused = Prediction::Refused(ApiRefusal {
+        code: 422,
+        reason: "Invalid".to_owned(),
+        message: r#"Service "s" is invalid: spec.ports[1].name: Duplicate value: "http""#
+            .to_owned(),
+    });
+    let plan = Scene::new()
+        .installed(SERVICE)
+        .with_live("Service/web/s", |live| {
+            live["spec"]["ports"] = json!([{"name": "http", "port": 81, "protocol": "TCP"}]);
+            let labels =
+                json!({"f:metadata": {"f:labels": {"f:applyset.kubernetes.io/part-of": {}}}});
+            live["metadata"]["resourceVersion"] = json!("2");
+            live["metadata"]["managedFields"] = json!([
+                super::server::entry(MANAGER, "Apply", &labels),
+                super::server::entry("hand", "Update", &item),
+            ]);
+        })
+        .git(SERVICE)
+        .predict("Service/web/s", refused)
+        .plan();
+    assert!(plan.findings.iter().all(|finding| !finding.is_error()));
+    let change = change(&plan, "Service/web/s");
+    assert_eq!(
+        (change.action, change.reason.as_str()),
+        (
+            Action::Update,
+            "the cluster drifted: hand wrote to fields of ours"
+        )
+    );
+    assert!(change.corrects.iter().all(|one| one.manager == "hand"));
+    assert_eq!(operations(&plan, "Service/web/s")[..2], ["patch", "apply"]);
+    let mut patches = plan.steps.iter().filter_map(|step| match &step.op {
+        Op::Own(own) => Some(&own.take_back),
+        _ => None,
+    });
+    assert_eq!(patches.next().unwrap().to_json(), item);
+}
+
 #[test]
 fn what_the_server_filled_in_has_a_way_out() {
     let refused = Prediction::Refused(ApiRefusal {

@@ -1,0 +1,136 @@
+//! Items of lists that others put in the place of ours.
+
+use serde_json::Value;
+
+use super::{FieldSet, apply_entry, entries, is_main_resource, manager_of};
+use crate::diff::locate;
+use crate::object::{KeyValue, PathSegment};
+
+/// The items of others that have the same in one of the `unique` fields as an
+/// item that `wanted` has and the live object has not, by who holds them.
+///
+/// Whoever changes the key of an item makes another one of it: ours is gone, and
+/// an apply would add it beside theirs. What others merely added is not among
+/// them. Only entries are looked at that name fields by the version of ours.
+pub fn displacing(
+    live: &Value,
+    wanted: &Value,
+    ours: &str,
+    unique: &[&str],
+) -> Vec<(String, FieldSet)> {
+    let metadata = &live["metadata"];
+    let Some(our_entry) = apply_entry(metadata, ours) else {
+        return Vec::new();
+    };
+    entries(metadata)
+        .iter()
+        .filter(|entry| is_main_resource(entry) && manager_of(entry) != ours)
+        .filter(|entry| entry["apiVersion"] == our_entry["apiVersion"])
+        .map(|entry| {
+            let theirs = FieldSet::parse(&entry["fieldsV1"]);
+            let found = below(&theirs, live, wanted, unique);
+            (manager_of(entry).to_owned(), found)
+        })
+        .filter(|(_, found)| !found.is_empty())
+        .collect()
+}
+
+fn below(theirs: &FieldSet, live: &Value, wanted: &Value, unique: &[&str]) -> FieldSet {
+    let mut found = FieldSet::default();
+    for (segment, child) in theirs.items() {
+        let Some(live_child) = locate::step(live, &segment) else {
+            continue;
+        };
+        let inner = match (locate::step(wanted, &segment), &segment) {
+            (Some(wanted), _) => below(child, live_child, wanted, unique),
+            (None, PathSegment::Select(keys)) if child.itself => {
+                let is_in_the_way = missing(keys, live, wanted)
+                    .any(|item| unique.iter().any(|&field| same(item, live_child, field)));
+                if is_in_the_way {
+                    child.clone()
+                } else {
+                    FieldSet::default()
+                }
+            }
+            (None, _) => continue,
+        };
+        found = found.with(&segment, inner);
+    }
+    found
+}
+
+/// The items of a wanted list that the live one does not have.
+fn missing<'w>(
+    keys: &[(String, KeyValue)],
+    live: &Value,
+    wanted: &'w Value,
+) -> impl Iterator<Item = &'w Value> {
+    let live = live.as_array().map_or(&[][..], Vec::as_slice);
+    let wanted = wanted.as_array().map_or(&[][..], Vec::as_slice);
+    // What a manifest leaves out has the server's default in the key.
+    let is_item = move |item: &Value, other: &Value| {
+        let mut said = keys.iter().filter(|(key, _)| item.get(key).is_some());
+        said.all(|(key, _)| item[key] == other[key])
+    };
+    wanted
+        .iter()
+        .filter(move |item| !live.iter().any(|other| is_item(item, other)))
+}
+
+fn same(item: &Value, other: &Value, field: &str) -> bool {
+    let value = item.get(field);
+    value.is_some() && value == other.get(field)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    const OURS: &str = "pleach/a.b";
+
+    fn port(number: u16) -> String {
+        format!("k:{{\"port\":{number},\"protocol\":\"TCP\"}}")
+    }
+
+    fn service(version: &str) -> Value {
+        let item = json!({".": {}, "f:name": {}, "f:port": {}});
+        json!({
+            "metadata": {"managedFields": [
+                {"manager": OURS, "operation": "Apply", "apiVersion": "v1",
+                 "fieldsV1": {"f:spec": {"f:selector": {}}}},
+                {"manager": "hand", "operation": "Update", "apiVersion": version,
+                 "fieldsV1": {"f:spec": {"f:paused": {}, "f:ports": {
+                    (port(81)): item, (port(90)): item}}}}]},
+            "spec": {"ports": [
+                {"name": "http", "port": 81, "protocol": "TCP"},
+                {"name": "extra", "port": 90, "protocol": "TCP"}]}})
+    }
+
+    fn check(version: &str, wanted: &Value, unique: &[&str]) -> Vec<(String, Value)> {
+        let wanted = json!({"spec": {"ports": wanted}});
+        displacing(&service(version), &wanted, OURS, unique)
+            .into_iter()
+            .map(|(manager, fields)| (manager, fields.to_json()))
+            .collect()
+    }
+
+    #[test]
+    fn an_item_with_another_key_stands_in_the_place_of_ours() {
+        let wanted = json!([{"name": "http", "port": 80}]);
+        let fields = json!({"f:spec": {"f:ports": {
+            (port(81)): {".": {}, "f:name": {}, "f:port": {}}}}});
+        assert_eq!(
+            check("v1", &wanted, &["name"]),
+            [("hand".to_owned(), fields)]
+        );
+        // Nothing of it has to be unique, or it names fields in another way.
+        assert!(check("v1", &wanted, &["nodePort"]).is_empty());
+        assert!(check("v1", &wanted, &[]).is_empty());
+        assert!(check("v2", &wanted, &["name"]).is_empty());
+        // Nothing of ours is gone.
+        let there = json!([{"name": "http", "port": 81}]);
+        assert!(check("v1", &there, &["name"]).is_empty());
+    }
+}
