@@ -240,15 +240,17 @@ async fn in_order(
     }
 }
 
-/// A release goes when all those that take over from it are ready: they were
-/// `reached` in this run, or their record says so. Until then what they left
-/// behind may still be needed.
+/// A release goes when those of its environment that take over from it are
+/// ready: they were `reached` in this run, or their record says so. Until then
+/// what they leave behind may still be needed.
 async fn not_taken_over(
     session: &Session,
     gone: &Gone,
     reached: &BTreeSet<ReleaseName>,
 ) -> Option<CliError> {
-    for heir in gone.heirs().filter(|heir| !reached.contains(heir)) {
+    let environment = &gone.name().environment;
+    let heirs = gone.heirs().filter(|heir| heir.environment == *environment);
+    for heir in heirs.filter(|heir| !reached.contains(heir)) {
         let cluster = session.cluster_for(heir);
         let found = match state::release(&cluster, heir, &session.search()).await {
             Ok(found) => found,
