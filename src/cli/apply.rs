@@ -187,7 +187,7 @@ async fn in_order(
                 let first = needed.find(|needed| unready.contains(*needed));
                 first.map(|first| not_begun(&name, first))
             }
-            Subject::Gone(gone) => not_taken_over(session, gone, &reached).await,
+            Subject::Gone(gone) => not_taken_over(session, gone, &reached, &unready).await,
         };
         if let Some(error) = error {
             ui.error(&error);
@@ -241,12 +241,13 @@ async fn in_order(
 }
 
 /// A release goes when those of its environment that take over from it are
-/// ready: they were `reached` in this run, or their record says so. Until then
-/// what they leave behind may still be needed.
+/// ready: they were `reached` in this run, or have no part in it and a record that
+/// says so. Until then what they leave behind may still be needed.
 async fn not_taken_over(
     session: &Session,
     gone: &Gone,
     reached: &BTreeSet<ReleaseName>,
+    unready: &BTreeSet<String>,
 ) -> Option<CliError> {
     let environment = &gone.name().environment;
     let heirs = gone.heirs().filter(|heir| heir.environment == *environment);
@@ -260,7 +261,8 @@ async fn not_taken_over(
             let record = one.record.as_ref();
             record.is_ok_and(|record| record.ready && record.applying.is_none())
         };
-        if !found.iter().any(is_ready) {
+        // The record of one that failed may be that of the version before.
+        if unready.contains(&heir.release) || !found.iter().any(is_ready) {
             let release = gone.name();
             let message = format!(
                 "release {release} was not taken away: release {heir} takes over from it, and is not ready"
