@@ -380,3 +380,85 @@ fn a_move_of_what_nobody_recorded_is_refused() {
     fleet.applied();
     assert!(fleet.exists(&["deployment", "shop", "-n", "move-unknown-b"]));
 }
+
+/// Release `base`, release `new` in one namespace, and release `old` in another one,
+/// side by side. None of them needs another.
+fn beside(environment: &'static str) -> Fleet {
+    let former = old(&format!("{environment}-a"));
+    let releases = format!(
+        "  - {{name: base, bundle: base, namespace: {environment}, timeout: 3s}}\n{former}  - {{name: new, bundle: next, namespace: {environment}}}\n"
+    );
+    Fleet::new(
+        environment,
+        &releases,
+        &[
+            ("manifests/base/bundle.yaml", samples::BUNDLE),
+            ("manifests/base/all.yaml", &samples::deployment("base")),
+            ("manifests/shop/bundle.yaml", samples::BUNDLE),
+            ("manifests/shop/all.yaml", &samples::config_map("a", "v")),
+            ("manifests/next/bundle.yaml", samples::BUNDLE),
+            ("manifests/next/all.yaml", &samples::config_map("a", "v")),
+        ],
+    )
+}
+
+/// What takes over was there before, and its record says that it is ready: at
+/// the version before. In this run it was not even begun.
+#[test]
+fn what_hands_over_to_a_release_that_failed_in_this_run_stays() {
+    let fleet = beside("heir-late");
+    fleet.applied();
+    let is_ready = || {
+        let heir = fleet.get(&["release", "heir-late.new"]).unwrap();
+        let record = &heir["status"]["record"];
+        record["ready"] == true && record["applying"].is_null()
+    };
+    assert!(is_ready());
+
+    fleet.edit_environment(&old("heir-late-a"), "");
+    fleet.edit_environment(
+        "name: new, bundle: next,",
+        "name: new, bundle: next, dependsOn: [base], movedFrom: {environment: heir-late, release: old},",
+    );
+    fleet.extend_environment("consent: [{action: uninstall, release: old}]\n");
+    // No pod is ever scheduled here.
+    let never = samples::deployment("base").replace("replicas: 0", "replicas: 1");
+    fleet.write("manifests/base/all.yaml", &never);
+    fleet.commit();
+    let (run, events) = fleet.watched(Fleet::apply);
+    run.ended_with(6)
+        .says("release heir-late.new was not begun: it depends on release base")
+        .says("release heir-late.old was not taken away: release heir-late.new takes over from it, and is not ready");
+    let deleted = |line: &String| line.starts_with("delete");
+    let writes = object_writes(&events);
+    assert!(!writes.iter().any(deleted), "{writes:#?}");
+    assert!(fleet.exists(&["-n", "heir-late-a", "cm/a"]));
+    assert!(fleet.exists(&["release", "heir-late.old"]));
+    // That is what would have let it go.
+    assert!(is_ready());
+
+    fleet.write("manifests/base/all.yaml", &samples::deployment("base"));
+    fleet.commit();
+    fleet.applied();
+    assert!(!fleet.exists(&["-n", "heir-late-a", "cm/a"]));
+    assert!(!fleet.exists(&["release", "heir-late.old"]));
+    assert!(fleet.exists(&["-n", "heir-late", "cm/a"]));
+}
+
+/// Of two that take over, one has no part in the run: its record is asked.
+#[test]
+fn what_hands_over_to_a_release_that_is_ready_and_not_asked_for_goes() {
+    let fleet = beside("heir-ready");
+    fleet.applied();
+    let from = "movedFrom: {environment: heir-ready, release: old},";
+    for heir in ["name: base, bundle: base,", "name: new, bundle: next,"] {
+        fleet.edit_environment(heir, &format!("{heir} {from}"));
+    }
+    fleet.edit_environment(&old("heir-ready-a"), "");
+    fleet.extend_environment("consent: [{action: uninstall, release: old}]\n");
+    fleet.commit();
+    let apply = ["apply", "heir-ready/new", "--yes"];
+    fleet.run(&apply).ended_with(0);
+    assert!(!fleet.exists(&["-n", "heir-ready-a", "cm/a"]));
+    assert!(!fleet.exists(&["release", "heir-ready.old"]));
+}
