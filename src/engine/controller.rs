@@ -298,6 +298,8 @@ async fn drain(
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
 
     #[tokio::test]
@@ -309,5 +311,18 @@ mod tests {
         let (_standing, mut stands) = watch::channel(Standing::Alone);
         let ended = drain(&mut tasks, &mut membership, &mut stands).await;
         assert!(ended.unwrap_err().0.is_panic());
+    }
+
+    #[tokio::test]
+    async fn work_is_dropped_when_others_may_have_taken_over_while_it_ends() {
+        let mut tasks: JoinSet<()> = JoinSet::new();
+        tasks.spawn(std::future::pending());
+        let mut membership: JoinSet<()> = JoinSet::new();
+        membership.spawn(std::future::pending());
+        let (standing, mut stands) = watch::channel(Standing::Alone);
+        standing.send_replace(Standing::Out);
+        let draining = drain(&mut tasks, &mut membership, &mut stands);
+        let ended = tokio::time::timeout(Duration::from_secs(10), draining).await;
+        assert!(ended.unwrap().is_ok());
     }
 }

@@ -209,6 +209,48 @@ fn a_replica_that_comes_back_too_late_writes_nothing() {
 }
 
 #[test]
+fn a_replica_that_takes_no_part_syncs_nothing_until_it_does_again() {
+    let fleet = fleet("replica-out", "{interval: 1s}");
+    let meet = "replica-out-meet";
+    fleet.kubectl(&["create", "namespace", meet]);
+    let secret = fleet.file("webhook-secret", crate::loop_run::SECRET);
+    let repo = fleet.repo.path().to_str().unwrap().to_owned();
+    let mut replica = fleet.runs_with(&[
+        "--repo",
+        &repo,
+        "--share-in",
+        meet,
+        "--webhook-secret-file",
+        &secret,
+    ]);
+    fleet.until_value("first");
+    fleet.until_ready();
+    assert!(replica.leads("replica-out"));
+
+    // Its Lease goes, and there is no place for another one.
+    fleet.kubectl(&["delete", "namespace", meet]);
+    replica
+        .running
+        .until_says("the lease of this replica is lost");
+    fleet.until("it to lead nothing", |_| {
+        (!replica.leads("replica-out")).then_some(())
+    });
+    let fetches = || replica.number("pleach_verb_duration_seconds_count{verb=\"fetch\"}");
+    fleet.writes_nothing(|fleet| {
+        fleet.push_value("first", "second");
+        let seen = fetches();
+        replica.pushed();
+        // The second of them began after the push.
+        fleet.until("two fetches", |_| (fetches() > seen + 1.5).then_some(()));
+    });
+    assert_eq!(fleet.value().as_deref(), Some("first"));
+    fleet.kubectl(&["create", "namespace", meet]);
+    fleet.until_value("second");
+    assert!(replica.leads("replica-out"));
+    replica.stopped();
+}
+
+#[test]
 fn our_own_release_goes_after_all_others() {
     let fleet = fleet("replica-last", "{interval: 1h}");
     fleet.write("manifests/self/bundle.yaml", crate::samples::BUNDLE);

@@ -227,3 +227,157 @@ fn missing(branch: &str) -> Assignment {
         ),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use tokio::sync::mpsc;
+    use tokio::task::LocalSet;
+    use tokio_util::sync::CancellationToken;
+
+    use super::*;
+    use crate::engine::controller::drift::Watches;
+    use crate::engine::controller::last::Last;
+    use crate::engine::controller::pulse::Pulse;
+    use crate::engine::controller::sight::Sights;
+    use crate::engine::controller::{Grant, Listener};
+    use crate::engine::lease::Peers;
+    use crate::engine::sync::Claim as LeaseClaim;
+    use crate::io::cluster::Connection;
+    use crate::io::git::mirror::{Auth, Remote};
+    use pleach_domain::repo::controller::Branches;
+
+    /// What a task has, and what is heard of it.
+    fn shared() -> (Shared, mpsc::UnboundedReceiver<LoopEvent>) {
+        let (events, heard) = mpsc::unbounded_channel();
+        let (syncs, _) = mpsc::unbounded_channel();
+        let (watches, _) = Watches::new(false);
+        let shared = Shared {
+            listener: Listener { events, syncs },
+            pulse: Pulse::default(),
+            claim: LeaseClaim {
+                who: "test".to_owned(),
+                patience: Duration::ZERO,
+                peers: Peers::default(),
+                local: None,
+            },
+            watches,
+            last: Last::of(None),
+            sights: Sights::default(),
+            stop: CancellationToken::new(),
+        };
+        (shared, heard)
+    }
+
+    /// A repository of these environments, which nobody has reached yet.
+    fn repository(environments: &[&str]) -> Repository {
+        let grant = |name: &&str| {
+            Arc::new(Grant {
+                url: "/srv/fleet".to_owned(),
+                branches: Branches::One {
+                    environment: (*name).to_owned(),
+                    branch: format!("env/{name}"),
+                },
+                cluster: None,
+                fallback: None,
+                connection: Connection::new("pleach/0.0.0"),
+                allow: None,
+                forge: None,
+            })
+        };
+        Repository {
+            name: "fleet".to_owned(),
+            remote: Remote {
+                url: "/srv/fleet".to_owned(),
+                auth: Auth::Anonymous,
+                keys: None,
+            },
+            grants: environments.iter().map(grant).collect(),
+            previews: None,
+        }
+    }
+
+    /// Replica `a`, as it sees who is there.
+    fn among(replicas: &[&str]) -> Standing {
+        Standing::Among {
+            own: "a".to_owned(),
+            replicas: replicas.iter().map(|name| (*name).to_owned()).collect(),
+        }
+    }
+
+    /// What was told of who leads what.
+    fn led(heard: &mut mpsc::UnboundedReceiver<LoopEvent>) -> Vec<(String, bool)> {
+        let mut led = Vec::new();
+        while let Ok(event) = heard.try_recv() {
+            if let LoopEvent::Led { environment, leads } = event {
+                led.push((environment, leads));
+            }
+        }
+        led
+    }
+
+    fn told(of: &[(&str, bool)]) -> Vec<(String, bool)> {
+        let of = of.iter();
+        of.map(|(environment, leads)| ((*environment).to_owned(), *leads))
+            .collect()
+    }
+
+    #[tokio::test]
+    async fn who_takes_no_part_drops_its_work_and_claims_nothing_more() {
+        let repositories = [repository(&["api", "web"])];
+        let (shared, mut heard) = shared();
+        let mut tasks = JoinSet::new();
+        let mut supervisor = Supervisor::new(&repositories, vec![Paces::default()], shared);
+        let states = [SourceState::default()];
+        let playing = async {
+            supervisor.assign(&states, &among(&["a"]), &mut tasks);
+            assert_eq!(tasks.len(), 2);
+            assert_eq!(led(&mut heard), told(&[("api", true), ("web", true)]));
+            tokio::task::yield_now().await;
+
+            supervisor.assign(&states, &Standing::Out, &mut tasks);
+            for _ in 0..2 {
+                // Others may have taken over: no safe point is waited for.
+                let ended = tasks.join_next().await.unwrap();
+                assert!(ended.is_err_and(|error| error.is_cancelled()));
+            }
+            assert_eq!(led(&mut heard), told(&[("api", false), ("web", false)]));
+
+            supervisor.assign(&states, &Standing::Out, &mut tasks);
+            assert!(tasks.is_empty() && supervisor.environments.is_empty());
+            // Others are there, and it is not yet among them.
+            supervisor.assign(&states, &among(&["b"]), &mut tasks);
+            assert!(tasks.is_empty());
+            assert_eq!(led(&mut heard), told(&[]));
+
+            supervisor.assign(&states, &among(&["a"]), &mut tasks);
+            assert_eq!(tasks.len(), 2);
+        };
+        LocalSet::new().run_until(playing).await;
+    }
+
+    #[tokio::test]
+    async fn what_another_replica_leads_comes_to_its_safe_point_before_it_is_begun_anew() {
+        let repositories = [repository(&["web"])];
+        let (shared, mut heard) = shared();
+        let mut tasks = JoinSet::new();
+        let mut supervisor = Supervisor::new(&repositories, vec![Paces::default()], shared);
+        let states = [SourceState::default()];
+        let playing = async {
+            supervisor.assign(&states, &among(&["a"]), &mut tasks);
+            tokio::task::yield_now().await;
+            supervisor.assign(&states, &among(&["b"]), &mut tasks);
+            assert_eq!(led(&mut heard), told(&[("web", true), ("web", false)]));
+            // It is ours again before its task has ended.
+            supervisor.assign(&states, &among(&["a"]), &mut tasks);
+            assert_eq!(tasks.len(), 1);
+            assert_eq!(led(&mut heard), told(&[]));
+            let ended = tasks.join_next().await.unwrap();
+            assert!(ended.is_ok());
+            supervisor.assign(&states, &among(&["a"]), &mut tasks);
+            assert_eq!(led(&mut heard), told(&[("web", true)]));
+        };
+        LocalSet::new().run_until(playing).await;
+    }
+}
