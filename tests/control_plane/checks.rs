@@ -1,7 +1,7 @@
 //! What a bundle says must hold, of objects that are really there.
 
 use http::StatusCode;
-use pleach_testkit::faults::{Answer, Fault, FaultProxy, Rule};
+use pleach_testkit::faults::{Answer, Fault, FaultProxy, Kind, Moment, Rule};
 
 use crate::fleet::Fleet;
 use crate::samples::{BUNDLE, config_map, deployment, gears};
@@ -208,6 +208,59 @@ stages:
     // Nothing has changed: the next run asks again.
     fleet.writes_objects_nowhere(|fleet| fleet.apply().ended_with(6));
     report("fine");
+    fleet.applied();
+    assert_eq!(values(), ["new", "new"]);
+}
+
+#[test]
+fn a_check_is_waited_for_of_a_kind_that_came_after_the_plan() {
+    let group = "late.example.org";
+    let stages = "\
+stages:
+  - {name: first, select: [{kind: ConfigMap, name: settings}], verify: [{check: gears-turn}]}
+  - {name: second, select: [{kind: ConfigMap, name: later}]}
+";
+    let rules = RULES.replace("GROUP", group) + stages;
+    let mut fleet = fleet("check-late", &rules);
+    for (version, value) in [("v1.0.0", "old"), ("v1.1.0", "new")] {
+        let files = [config_map("settings", value), config_map("later", value)].join("---\n");
+        fleet.write(&format!("manifests/web/{version}/web.yaml"), &files);
+    }
+    fleet.commit();
+    // Of a kind that nobody serves there is nothing that could speak against it.
+    fleet.applied();
+    upgrade(&fleet);
+    let definition = fleet.file("gears.yaml", &gears(group));
+    let bent = format!(
+        "apiVersion: {group}/v1\nkind: Gear\nmetadata: {{name: bent}}\nspec: {{teeth: 7}}\nstatus: {{state: bent}}\n"
+    );
+    let bent = fleet.file("bent.yaml", &bent);
+    let name = format!("crd/gears.{group}");
+    let comes = move || {
+        kubectl::admin(&["apply", "-f", &definition]);
+        let wait = ["wait", "--for=condition=Established", "--timeout=30s"];
+        kubectl::admin(&[&wait[..], &[name.as_str()]].concat());
+        kubectl::admin(&["-n", "check-late", "apply", "-f", &bent]);
+    };
+    let proxy = FaultProxy::start(shared().kubeconfig()).unwrap();
+    proxy.add(
+        Rule::on(
+            |seen| seen.kind == Kind::Write && seen.path.ends_with("/configmaps/settings"),
+            Fault::hook(Moment::AfterAnswer, comes),
+        )
+        .nth(1),
+    );
+    fleet.through(proxy.kubeconfig());
+    fleet.apply().ended_with(6).says(
+        "check gears-turn does not hold: Gear.late.example.org/check-late/bent: gear bent is bent",
+    );
+    assert_eq!(proxy.log().faults().count(), 1);
+    let values = || {
+        ["settings", "later"]
+            .map(|name| fleet.field(&["cm", name, "-n", "check-late"], "{.data.k}"))
+    };
+    assert_eq!(values(), ["new", "old"]);
+    plant(&fleet, group, "bent", 7, "turning");
     fleet.applied();
     assert_eq!(values(), ["new", "new"]);
 }

@@ -303,6 +303,53 @@ fn namespaces_with_objects_of_others_stay() {
     assert!(!fleet.exists(&["namespace", "tenant-extra"]));
 }
 
+/// Its definition, and an object of it: the kind is served by then.
+fn makes_a_gear(fleet: &Fleet, group: &str, namespace: &str) -> impl Fn() + Send + Sync + use<> {
+    let definition = fleet.file("gears.yaml", &samples::gears(group));
+    let gear = fleet.file("gear.yaml", &samples::gear(group));
+    let (name, namespace) = (format!("crd/gears.{group}"), namespace.to_owned());
+    move || {
+        kubectl::admin(&["apply", "-f", &definition]);
+        let wait = ["wait", "--for=condition=Established", "--timeout=30s"];
+        kubectl::admin(&[&wait[..], &[name.as_str()]].concat());
+        kubectl::admin(&["-n", &namespace, "apply", "-f", &gear]);
+    }
+}
+
+#[test]
+fn namespaces_with_objects_of_a_kind_that_came_after_the_plan_stay() {
+    let extra = "apiVersion: v1\nkind: Namespace\nmetadata: {name: between-extra}\n";
+    let before = ANCHOR.replace("anchor", "before");
+    let mut fleet = fleet(
+        "between",
+        &[("extra.yaml", extra), ("before.yaml", &before)],
+    );
+    fleet.applied();
+    upgrade(&fleet);
+    fleet.extend_environment(
+        "consent: [{action: delete, kind: Namespace, name: between-extra, release: shop, from: v1.0.0, to: v1.1.0}]\n",
+    );
+    fleet.commit();
+    // When it was planned, nothing was in there, and nobody served the kind.
+    fleet.diff().ended_with(10).says("2 to delete");
+    let proxy = FaultProxy::start(shared().kubeconfig()).unwrap();
+    let comes = makes_a_gear(&fleet, "between.example.org", "between-extra");
+    proxy.add(
+        Rule::on(
+            |seen| seen.method == "DELETE" && seen.path.ends_with("/configmaps/before"),
+            Fault::hook(Moment::AfterAnswer, comes),
+        )
+        .nth(1),
+    );
+    fleet.through(proxy.kubeconfig());
+    let (run, events) = fleet.watched(|fleet| fleet.apply().ended_with(5));
+    run.says("it holds objects of others: Gear.between.example.org/between-extra/first")
+        .says("delete or move them first, or take back the consent");
+    assert_eq!(proxy.log().faults().count(), 1);
+    assert_eq!(deletions(&events), ["configmaps"]);
+    assert!(fleet.exists(&["gears.between.example.org/first", "-n", "between-extra"]));
+}
+
 #[test]
 fn more_than_the_cap_is_refused_and_nothing_waited_for_prunes_nothing() {
     let many: Vec<String> = (0..7)
