@@ -237,7 +237,7 @@ fn a_handover_that_is_killed_is_gone_on_with(
 
 /// A release that lies in one namespace in its first version, and in another
 /// one in its second. Both exist.
-fn moving(environment: &'static str) -> Fleet {
+pub(crate) fn moving(environment: &'static str) -> Fleet {
     let (old, new) = (format!("{environment}-a"), format!("{environment}-b"));
     let bundle = format!(
         "{}moves:\n  - {{from: {old}, to: {new}, copy: [{{kind: ConfigMap, name: settings}}]}}\n",

@@ -1,5 +1,6 @@
 //! What holds the loop: people, policies, limits.
 
+use crate::handover::moving;
 use crate::loop_run::fleet;
 use crate::samples::{BUNDLE, config_map};
 
@@ -103,6 +104,54 @@ fn nothing_is_written_beside_what_the_configuration_allows() {
     fleet.until_value("second");
     fleet.until_not("Stalled");
     running.stopped();
+}
+
+#[test]
+fn state_is_kept_only_where_the_configuration_allows() {
+    let fleet = fleet("loop-store", "{interval: 1s}");
+    fleet.kubectl(&["create", "namespace", "elsewhere-store"]);
+    fleet.extend_environment("state: {kind: ConfigMap, namespace: elsewhere-store}\n");
+    fleet.push("state");
+    let url = fleet.repo.path().to_str().unwrap().to_owned();
+    let config = fleet.configuration(&url, "        allow: {namespaces: [loop-store]}\n");
+    let mut running = fleet.runs_with(&["--config", &config]);
+    running.running.until_says(
+        "state is kept in namespace elsewhere-store (`state` in the environment file), and the loop may not write there",
+    );
+    let refused = || running.looks("loop-store", "web", "refused") > 0.0;
+    fleet.until("a refusal", |_| refused().then_some(()));
+    assert_eq!(fleet.value(), None);
+    let all = ["get", "configmaps,secrets,leases", "-o", "name"];
+    let kept = fleet.kubectl(&[&all[..], &["-n", "elsewhere-store"]].concat());
+    let kept = kept.lines().filter(|name| !name.contains("kube-root-ca"));
+    assert_eq!(kept.count(), 0);
+
+    fleet.edit_environment("namespace: elsewhere-store", "namespace: loop-store");
+    fleet.push("here");
+    fleet.until_value("first");
+    assert!(fleet.exists(&["configmap", "loop-store.web", "-n", "loop-store"]));
+    running.stopped();
+}
+
+#[test]
+fn copies_come_only_from_where_the_configuration_allows() {
+    let fleet = moving("loop-copy");
+    fleet.extend_environment("sync: {interval: 1s}\n");
+    fleet.commit();
+    fleet.applied();
+    let settings = ["create", "configmap", "settings", "-n", "loop-copy-a"];
+    fleet.kubectl(&[&settings[..], &["--from-literal=k=theirs"]].concat());
+    fleet.edit_environment("v1.0.0", "v1.1.0");
+    fleet.push("move");
+    let url = fleet.repo.path().to_str().unwrap().to_owned();
+    let config = fleet.configuration(&url, "        allow: {namespaces: [loop-copy-b]}\n");
+    let mut running = fleet.runs_with(&["--config", &config]);
+    running.running.until_says(
+        "ConfigMap/loop-copy-a/settings: the loop may not copy from it for this environment",
+    );
+    running.stopped();
+    assert!(!fleet.exists(&["configmap", "settings", "-n", "loop-copy-b"]));
+    assert!(fleet.exists(&["deployment", "shop", "-n", "loop-copy-a"]));
 }
 
 #[test]

@@ -244,6 +244,14 @@ fn nothing_beyond_its_limits_is_asked_about_or_shown() {
         running.happened("pull_request");
         let said = hosted.until_says(7, "the loop may not write to it");
         assert!(!said.contains("tell-nobody-here"), "{said}");
+        // Nor are records looked for where others keep theirs.
+        let file = fleet.environment_file();
+        let state = "state: {kind: ConfigMap, namespace: loop-live-others}\n";
+        let moved = fleet.read(&file) + state;
+        fleet.write(VALUE, &config_map("web", "second"));
+        hosted.proposes(8, &file, &moved, Pull::default());
+        running.happened("pull_request");
+        hosted.until_says(8, "state is kept in namespace");
     });
     let asked = events.to_string();
     assert!(!asked.contains("loop-live-others"), "{asked}");

@@ -109,8 +109,7 @@ impl Wanted {
         let mut refusals: Vec<Finding> = planned.plan.refusals().cloned().collect();
         if let Some(allow) = &self.grant.allow {
             refusals.extend(allow.check(&planned.plan));
-            let desired = &planned.desired;
-            refusals.extend(allow.refuse_store(&desired.store, &desired.name));
+            refusals.extend(allow.refuse_store(&planned.desired.store));
         }
         if self.cluster_id.is_none() && planned.is_new() {
             let id = &planned.observation.observed.cluster;

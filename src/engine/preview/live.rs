@@ -141,7 +141,13 @@ pub async fn add_cluster(
         source: None,
         options: OPTIONS,
     };
-    let search = Search::In(loaded.environment.store.clone());
+    let store = &loaded.environment.store;
+    // Nor are records read where others keep theirs.
+    if let Some(why) = asked.allow.and_then(|allow| allow.refuse_store(store)) {
+        preview.cluster = Some(unanswered(why));
+        return;
+    }
+    let search = Search::In(store.clone());
     let is_whole = loaded.others.is_empty();
     let gone = match state::releases(cluster, &search).await {
         Ok(records) => {

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use crate::finding::{Finding, Kind};
-use crate::inventory::{ReleaseName, Store};
+use crate::inventory::Store;
 use crate::object::ObjectId;
 use crate::plan::{Action, Op, Plan};
 use crate::repo::format::AllowList;
@@ -72,20 +72,28 @@ impl Allow {
             .iter()
             .filter(|step| !step.object.is("pleach.dev", "Release"))
             .map(|step| &step.object);
+        let mut refusals = self.refuse(wanted.chain(written));
         // What is copied is read with the rights of the loop.
         let copied = plan.steps.iter().filter_map(|step| match &step.op {
             Op::Copy { from, .. } => Some(from),
             _ => None,
         });
-        self.refuse(wanted.chain(written).chain(copied))
+        let copied: BTreeSet<&ObjectId> = copied.filter(|from| !self.permits(from)).collect();
+        refusals.extend(copied.into_iter().map(|from| {
+            refusal("the loop may not copy from it for this environment").on(from.clone())
+        }));
+        refusals
     }
 
     /// Refuses to keep state in a namespace that may not be written to.
-    pub fn refuse_store(&self, store: &Store, name: &ReleaseName) -> Vec<Finding> {
+    pub fn refuse_store(&self, store: &Store) -> Option<Finding> {
         match store {
             // The loop keeps its own state there.
-            Store::Release => Vec::new(),
-            Store::ConfigMap { .. } => self.refuse([&store.parent(name)]),
+            Store::Release => None,
+            Store::ConfigMap { namespace } if self.permits_namespace(namespace) => None,
+            Store::ConfigMap { namespace } => Some(refusal(format!(
+                "state is kept in namespace {namespace} (`state` in the environment file), and the loop may not write there for this environment"
+            ))),
         }
     }
 
@@ -95,15 +103,12 @@ impl Allow {
         let refused: BTreeSet<&ObjectId> = objects.filter(|id| !self.permits(id)).collect();
         refused
             .into_iter()
-            .map(|id| {
-                Finding::error(
-                    Kind::Policy,
-                    "not-allowed",
-                    "the loop may not write to it for this environment",
-                )
-                .on(id.clone())
-                .hint("`allow` in the configuration of the loop says what it may; no branch can widen it")
-            })
+            .map(|id| refusal("the loop may not write to it for this environment").on(id.clone()))
             .collect()
     }
+}
+
+fn refusal(message: impl Into<String>) -> Finding {
+    Finding::error(Kind::Policy, "not-allowed", message)
+        .hint("`allow` in the configuration of the loop says what it may; no branch can widen it")
 }
