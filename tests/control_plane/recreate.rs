@@ -1,5 +1,7 @@
 //! Fields that cannot change: the object is deleted and created anew.
 
+use rstest::rstest;
+
 use crate::fleet::{Fleet, WEB};
 
 fn uid(fleet: &Fleet, args: &[&str]) -> String {
@@ -221,4 +223,89 @@ fn a_stateful_set_is_created_anew_and_adopts_its_pods() {
     ]);
     assert_eq!(pods(), before);
     fleet.diff().ended_with(0);
+}
+
+const FIXED: &str = "\
+apiVersion: v1
+kind: ConfigMap
+metadata: {name: fixed}
+immutable: true
+data: {k: v}
+";
+
+/// A release has an object that cannot change. Another manager applied the same
+/// of it, and git changes it then.
+fn fixed(environment: &'static str, manager: &str) -> Fleet {
+    let fleet = Fleet::web(environment, FIXED);
+    fleet.applied();
+    let file = fleet.file("fixed.yaml", FIXED);
+    let manager = format!("--field-manager={manager}");
+    let apply = ["apply", "--server-side", "-n", environment, "-f", &file];
+    fleet.kubectl(&[&apply[..], &[manager.as_str()]].concat());
+    fleet.edit(WEB, "k: v", "k: w");
+    fleet.commit();
+    fleet
+}
+
+/// Another release is somebody else, too.
+#[rstest]
+#[case::of_somebody("stiff-theirs", "somebody")]
+#[case::of_another_release("stiff-other", "pleach/other.web")]
+fn what_others_hold_of_a_field_that_cannot_change_is_a_conflict(
+    #[case] environment: &'static str,
+    #[case] manager: &str,
+) {
+    let fleet = fixed(environment, manager);
+    let object = ["-n", environment, "cm/fixed"];
+    let before = uid(&fleet, &object);
+    fleet
+        .writes_objects_nowhere(|fleet| fleet.apply().ended_with(5))
+        .says(&format!("{manager} holds .data.k"));
+    assert_eq!(uid(&fleet, &object), before);
+}
+
+#[test]
+fn what_is_adopted_of_a_field_that_cannot_change_stands_against_nothing() {
+    let fleet = fixed("stiff-adopted", "somebody");
+    fleet.edit_environment("bundle: web,", "bundle: web, adopt: [somebody],");
+    fleet.commit();
+    let object = ["-n", "stiff-adopted", "cm/fixed"];
+    let before = uid(&fleet, &object);
+    fleet
+        .diff()
+        .ended_with(10)
+        .says("recreate ConfigMap/stiff-adopted/fixed");
+    fleet.applied();
+    assert_ne!(uid(&fleet, &object), before);
+    assert_eq!(fleet.field(&object, "{.data.k}"), "w");
+    fleet.writes_nothing(Fleet::applied);
+}
+
+/// The release that hands over is pleach by another name: the field is what
+/// stands against it, not who holds it.
+#[test]
+fn what_is_handed_over_with_a_field_that_cannot_change_is_told_as_such() {
+    let environment = "stiff-moved";
+    let fleet = Fleet::web(environment, FIXED);
+    fleet.applied();
+    fleet.edit(WEB, "k: v", "k: w");
+    fleet.edit_environment(
+        "name: web, bundle: web,",
+        "name: next, bundle: web, movedFrom: {environment: stiff-moved, release: web},",
+    );
+    fleet.commit();
+    let run = fleet.writes_nothing(|fleet| fleet.apply().ended_with(7));
+    let run = run
+        .says("cannot be changed on an existing object")
+        .says("only an object that this release has applied is recreated");
+    assert!(!run.stderr.contains("holds .data"), "{}", run.shown());
+    // As it is, it is taken over; then it may be made anew.
+    fleet.edit(WEB, "k: w", "k: v");
+    fleet.commit();
+    fleet.applied();
+    fleet.edit(WEB, "k: v", "k: w");
+    fleet.commit();
+    fleet.applied();
+    let value = fleet.field(&["-n", environment, "cm/fixed"], "{.data.k}");
+    assert_eq!(value, "w");
 }

@@ -80,7 +80,7 @@ pub use model::{
     Terms, Until, is_protected_kind, is_refusal,
 };
 pub use once::runs_once;
-pub use ownership::{is_foreign, owners_of};
+pub use ownership::{is_foreign, owners_of, takes_over};
 pub(crate) use prune::BACKEND_GOES;
 pub use removal::{Consented, Heir, Removal};
 pub use version::version_left;

@@ -99,7 +99,8 @@ pub async fn observe(
     reader.read_missing_members(desired, &mut observed).await?;
     drop_unconfirmed(desired, &mut observed);
     let readings = readings(desired, policy, &observed);
-    reader.predict(desired, &readings, &mut observed).await?;
+    let terms = (&*desired, policy);
+    reader.predict(terms, &readings, &mut observed).await?;
     reader.read_definitions(desired, &mut observed).await?;
     reader.read_foreign(desired, policy, &mut observed).await?;
     reader.read_leaving(desired, &mut observed).await?;

@@ -1,7 +1,7 @@
 //! Whose an existing object is.
 
 use super::draft::Ctx;
-use super::model::{Own, Policy};
+use super::model::{Desired, Own, Policy};
 use crate::deployer::{self, Deployer, MADE_UP_MANAGER, OwnerKind, OwnerState, Tool};
 use crate::diff::ownership::{FieldSet, Transfer};
 use crate::finding::{Finding, Kind};
@@ -259,18 +259,20 @@ pub(super) fn is_our_other(manager: &str) -> bool {
     OUR_OTHER_MANAGERS.contains(&manager)
 }
 
-/// Whether this is the manager of the release whose objects are handed over.
-fn is_of_former(ctx: &Ctx<'_>, manager: &str) -> bool {
-    let former = ctx.desired.terms.moved_from.as_ref();
-    former.is_some_and(|former| former.field_manager() == manager)
+/// Whether a release takes over fields of this manager without asking: those that
+/// it holds by another name, those of the release whose objects are handed over,
+/// and those of whom it adopts. Another release is somebody else.
+pub fn takes_over(desired: &Desired, policy: &Policy, manager: &str) -> bool {
+    let former = desired.terms.moved_from.as_ref();
+    manager == desired.name.field_manager()
+        || is_our_other(manager)
+        || former.is_some_and(|former| former.field_manager() == manager)
+        || policy.adopts(manager)
 }
 
 /// Whether fields of this manager are taken over without asking.
 pub(super) fn may_take_over(ctx: &Ctx<'_>, manager: &str) -> bool {
-    manager == ctx.manager
-        || is_our_other(manager)
-        || is_of_former(ctx, manager)
-        || ctx.policy.adopts(manager)
+    takes_over(ctx.desired, ctx.policy, manager)
 }
 
 /// What must change of the record of owners before the object is applied.

@@ -77,7 +77,8 @@ pub async fn observe_some(
         return Ok(None);
     }
     let readings = readings(desired, policy, &observed, some);
-    reader.predict(desired, &readings, &mut observed).await?;
+    let terms = (&*desired, policy);
+    reader.predict(terms, &readings, &mut observed).await?;
     reader.read_definitions(desired, &mut observed).await?;
     reader.read_foreign(desired, policy, &mut observed).await?;
     Ok(Some(Observation { observed, state }))

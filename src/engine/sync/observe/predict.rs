@@ -10,8 +10,7 @@ use pleach_domain::object::{Manifest, ObjectId};
 use pleach_domain::observe::{
     ApiRefusal, DesiredDigest, Discovery, Live, Observed, Prediction, Reading, Served, Unverified,
 };
-use pleach_domain::overlay;
-use pleach_domain::plan::Desired;
+use pleach_domain::plan::{Desired, Policy, takes_over};
 use pleach_domain::repo::MigrationRule;
 use serde_json::Value;
 
@@ -32,7 +31,7 @@ impl Reader<'_> {
     /// in the order of the manifests.
     pub(super) async fn predict(
         &self,
-        desired: &Desired,
+        (desired, policy): (&Desired, &Policy),
         readings: &[Reading],
         observed: &mut Observed,
     ) -> Result<(), SyncError> {
@@ -54,7 +53,7 @@ impl Reader<'_> {
                 if let Some(why) = why {
                     self.look(manifest, why).await
                 } else {
-                    self.ask(desired, manifest, reading).await
+                    self.ask((desired, policy), manifest, reading).await
                 }
             })
             .buffer_unordered(CONCURRENCY)
@@ -88,7 +87,7 @@ impl Reader<'_> {
 
     async fn ask(
         &self,
-        desired: &Desired,
+        (desired, policy): (&Desired, &Policy),
         manifest: &Manifest,
         reading: Reading,
     ) -> Result<Asked, SyncError> {
@@ -119,7 +118,8 @@ impl Reader<'_> {
             Reading::Predict | Reading::Nothing => Ok(None),
         };
         let live = read.as_ref().ok().and_then(Option::as_ref);
-        let mut prediction = self.dry_run(&path, manifest, body(live)).await?;
+        let terms = (desired, policy);
+        let mut prediction = self.dry_run(&path, manifest, body(live), terms).await?;
         let is_absent = matches!(
             prediction,
             Prediction::Creates
@@ -132,7 +132,8 @@ impl Reader<'_> {
             if let Ok(Some(live)) = &read
                 && (!desired.ignored.of(id).is_empty() || !kept(desired, manifest, live).is_empty())
             {
-                prediction = self.dry_run(&path, manifest, body(Some(live))).await?;
+                let asked = body(Some(live));
+                prediction = self.dry_run(&path, manifest, asked, terms).await?;
             }
         }
         if let Ok(Some(live)) = &read {
@@ -167,6 +168,7 @@ impl Reader<'_> {
         path: &ResourcePath,
         manifest: &Manifest,
         body: Bytes,
+        (desired, policy): (&Desired, &Policy),
     ) -> Result<Prediction, SyncError> {
         let id = manifest.id();
         let options = ApplyOptions {
@@ -190,8 +192,9 @@ impl Reader<'_> {
                 };
                 let forced = self.cluster.apply(path, id, body, &options).await;
                 let refused = forced.as_ref().err().and_then(ClusterError::api);
-                // What pleach holds by another name speaks against nothing.
-                if fields.iter().all(|field| is_of_pleach(&field.manager))
+                // What is taken over without asking speaks against nothing.
+                let mut managers = fields.iter().map(|field| &field.manager);
+                if managers.all(|manager| takes_over(desired, policy, manager))
                     && let Some(why @ Prediction::Immutable { .. }) =
                         refused.and_then(ApiError::prediction)
                 {
@@ -322,9 +325,4 @@ fn kept<'d>(desired: &'d Desired, manifest: &Manifest, live: &Live) -> Vec<&'d M
         return Vec::new();
     }
     definition::kept(&manifest.value(), live.value(), rules)
-}
-
-/// Whether a field manager is pleach itself: for a while, or as another release.
-fn is_of_pleach(manager: &str) -> bool {
-    manager == overlay::MANAGER || manager.starts_with("pleach/")
 }

@@ -6,12 +6,30 @@ use serde_json::json;
 use super::changes;
 use super::scene::Scene;
 use crate::deployer::{Owner, OwnerKind, OwnerState};
-use crate::inventory::EntryState;
+use crate::inventory::{EntryState, ReleaseName};
 use crate::object::labels;
-use crate::plan::{Action, Cause, Op, Plan, Precondition};
+use crate::plan::{Action, Cause, Op, Plan, Precondition, takes_over};
 
 const KEY: &str = "ConfigMap/web/c";
 const GIT: &str = "ConfigMap/web/c: {data: {k: v}}";
+
+#[rstest]
+#[case::its_own("pleach/e.r", true)]
+#[case::its_own_for_a_while("pleach-overlay", true)]
+#[case::of_the_release_that_hands_over("pleach/e.old", true)]
+#[case::adopted("shop-operator", true)]
+#[case::of_another_release("pleach/e.other", false)]
+#[case::of_the_same_release_elsewhere("pleach/other.old", false)]
+#[case::of_somebody("somebody", false)]
+fn whose_fields_are_taken_over_without_asking(#[case] manager: &str, #[case] expected: bool) {
+    let mut scene = Scene::new();
+    scene.desired.terms.moved_from = Some(ReleaseName {
+        environment: "e".to_owned(),
+        release: "old".to_owned(),
+    });
+    scene.policy.adopt = vec!["shop-operator".to_owned()];
+    assert_eq!(takes_over(&scene.desired, &scene.policy, manager), expected);
+}
 
 fn theirs(managers: &str) -> Scene {
     let live = format!("ConfigMap/web/c: {{data: {{k: v, more: x}}, managers: [{managers}]}}");
