@@ -10,10 +10,12 @@
 
 mod abandoned;
 mod access;
+mod admission;
 mod adoption;
 mod aggregated;
 mod apply_set;
 mod audit;
+mod backends;
 mod chaos;
 mod checks;
 mod circles;

@@ -47,7 +47,7 @@ const ELSEWHERE: [&str; 6] = [
     // The planner's tests: a definition whose webhook does not answer would be in
     // the way of all other tests here.
     "conversion-goes",
-    // The same.
+    // tests/control_plane/backends.rs: on a control plane of their own.
     "backend-goes",
 ];
 
