@@ -260,8 +260,19 @@ struct Court<'a> {
     wrong: BTreeSet<String>,
 }
 
-/// Everything that was not as it has to be at some moment, in words.
+/// What was not as it has to be at some moment, in words: as much as people read.
 pub(super) fn judge(moving: &Moving, changes: &[Change]) -> Vec<String> {
+    let wrong = violations(moving, changes);
+    let count = wrong.len();
+    let mut told: Vec<String> = wrong.into_iter().take(TOLD).collect();
+    if count > TOLD {
+        told.push(format!("and {} more", count - TOLD));
+    }
+    told
+}
+
+/// Everything that was not as it has to be at some moment.
+pub(super) fn violations(moving: &Moving, changes: &[Change]) -> BTreeSet<String> {
     let needs = [Side::Old, Side::New].map(|side| rights(moving.bundle.objects(side).iter()));
     let mut court = Court {
         moving,
@@ -283,12 +294,7 @@ pub(super) fn judge(moving: &Moving, changes: &[Change]) -> Vec<String> {
             court.is_served(change.version);
         }
     }
-    let count = court.wrong.len();
-    let mut wrong: Vec<String> = court.wrong.into_iter().take(TOLD).collect();
-    if count > TOLD {
-        wrong.push(format!("and {} more", count - TOLD));
-    }
-    wrong
+    court.wrong
 }
 
 impl Court<'_> {

@@ -12,7 +12,7 @@ use pleach::io::throwaway::{ControlPlane, Network, Options};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use super::judge::Judge;
+use super::judge::{Judge, violations};
 use super::verdict::{Witnessed, verdict};
 use super::{is_sound, place, release, writes_nothing};
 use crate::audit::AuditLog;
@@ -145,6 +145,59 @@ impl Moves {
         self.clear(&moving).await?;
         moved.took = started.elapsed();
         Ok(moved)
+    }
+
+    /// Moves the product of a seed as who has no plan: the new version is applied
+    /// as it is, and the former controller is deleted by its name. Gives everything
+    /// that is wrong with that; who judges plans has to see it. The control plane is
+    /// of no use afterwards.
+    #[expect(clippy::disallowed_methods, reason = "a folder of its own")]
+    pub async fn play_without_a_plan(&self, seed: u64) -> anyhow::Result<Vec<String>> {
+        let moving = Moving::new(&format!("m{seed}"), seed);
+        let repo = release::repository(&moving.bundle, &self.cluster, &moving.from)?;
+        let world = World::start(self.plane.kubeconfig(), moving.product.clone()).await?;
+        let program = Program::new(&self.pleach, repo.path(), &self.proxy.kubeconfig());
+        let run = program
+            .run(&["apply", moving.bundle.name(), "--yes"])
+            .await?;
+        let run = run.ended_with(0)?;
+        self.is_as_wanted(&moving, Some(Side::Old), &run).await?;
+
+        let log = AuditLog::new(self.plane.audit_log()).from_here()?;
+        let watched = Judge::start(&self.client).await?;
+        self.proxy.reset();
+        let kubectl = Kubectl::new(self.plane.kubectl(), self.proxy.kubeconfig());
+        if kubectl.get(&["namespace", &moving.to])?.is_none() {
+            kubectl.run(&["create", "namespace", &moving.to])?;
+        }
+        let folder = tempfile::tempdir()?;
+        let file = folder.path().join("new.json");
+        let all =
+            json!({"apiVersion": "v1", "kind": "List", "items": moving.bundle.objects(Side::New)});
+        std::fs::write(&file, all.to_string())?;
+        let file = file.display().to_string();
+        let apply = ["apply", "--server-side", "--force-conflicts", "-f", &file];
+        if let Err(refused) = kubectl.run(&apply) {
+            // All the rest of it was applied.
+            tracing::debug!(error = %refused, "something of the new version is refused");
+        }
+        let controller = moving.product.controller.as_str();
+        kubectl.run(&["delete", "deployment", controller, "-n", &moving.from])?;
+
+        let changes = watched.changes().await?;
+        let all = violations(&moving, &changes);
+        let witnessed = Witnessed {
+            changes,
+            report: world.report(),
+            requests: log.settled(&self.client).await?,
+            asked: self.proxy.log(),
+            crashes: world.crashes(),
+            together: world.controllers_together(),
+        };
+        let mut wrong = verdict(&moving, &witnessed);
+        // A verdict tells only as much as people read.
+        wrong.extend(all);
+        Ok(wrong)
     }
 
     /// Installs, moves, and looks.

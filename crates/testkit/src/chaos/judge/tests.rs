@@ -253,6 +253,34 @@ fn a_controller_that_starts_before_the_other_one_is_gone_is_seen() {
 }
 
 #[test]
+fn a_controller_that_goes_with_its_replicas_and_a_workload_of_another_name_are_let_pass() {
+    let mut history = sound();
+    let controller = history.moving.product.controller.clone();
+    history.edit(4, "Deployment", &controller, |change| {
+        change.is_gone = true;
+        change.object["spec"]["replicas"] = json!(1);
+    });
+    let from = history.moving.from.clone();
+    let other = json!({"metadata": {"namespace": from, "name": format!("{controller}-2")},
+        "spec": {"replicas": 1}});
+    history.add(6, "Deployment", false, other);
+    assert_eq!(history.judged(), [""; 0]);
+}
+
+#[test]
+fn a_pod_that_has_ended_needs_nothing_and_runs_with_nobody() {
+    let mut history = sound();
+    let [api, controller, agent] = history.components();
+    for (version, component) in [(2, agent), (5, controller), (9, api)] {
+        history.edit(version, "Pod", &format!("{component}-x"), |change| {
+            change.is_gone = false;
+            change.object["status"]["phase"] = json!("Failed");
+        });
+    }
+    assert_eq!(history.judged(), [""; 0]);
+}
+
+#[test]
 fn agents_of_both_versions_on_a_node_are_seen_and_on_two_nodes_they_may_be() {
     let mut history = sound();
     history
