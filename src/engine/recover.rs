@@ -277,7 +277,7 @@ fn gap(path: &ResourcePath, error: ClusterError) -> Result<String, SyncError> {
 /// Every kind whose objects are kept, once, where the server prefers it.
 fn kinds(discovery: &Discovery) -> Vec<ResourcePath> {
     let mut kinds = BTreeMap::new();
-    for (group, served) in &discovery.groups {
+    for (group, served) in &*discovery.groups {
         let resources = served
             .versions
             .iter()

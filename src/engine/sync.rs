@@ -28,7 +28,7 @@ mod wait;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use pleach_domain::inventory::{Attempt, Installed, Inventory, Orders, RECONCILING};
+use pleach_domain::inventory::{Attempt, Condition, Installed, Inventory, Orders, RECONCILING};
 use pleach_domain::object::labels;
 use pleach_domain::observe::{DesiredDigest, Grants, Observed};
 use pleach_domain::order::StageName;
@@ -320,6 +320,12 @@ impl Observation {
     /// no loop does.
     pub fn followed(&self) -> Option<String> {
         self.state.followed()
+    }
+
+    /// Whether exactly this is said of the release already, as far as the loop
+    /// says it.
+    pub fn says(&self, said: &[Condition]) -> bool {
+        self.state.says(said)
     }
 
     /// What people say of the release without git.

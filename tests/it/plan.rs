@@ -269,7 +269,7 @@ fn serve(observed: &mut Observed, kind: GroupKind, version: String) {
         namespace: None,
     };
     observed.listings.insert(key, Listing::Complete);
-    let groups = &mut observed.discovery.groups;
+    let groups = observed.discovery.groups_mut();
     let group: &mut ServedGroup = groups.entry(kind.group).or_default();
     let resource = Resource {
         plural: kind.kind.to_lowercase(),

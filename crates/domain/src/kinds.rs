@@ -181,7 +181,7 @@ impl KindTable {
     /// Takes what an API server serves.
     pub fn from_discovery(minor: &str, discovery: &Discovery) -> Self {
         let mut groups: BTreeMap<String, BTreeMap<String, KindEntry>> = BTreeMap::new();
-        for (group, served) in &discovery.groups {
+        for (group, served) in &*discovery.groups {
             let kinds = groups.entry(group.clone()).or_default();
             for version in &served.versions {
                 for resource in &version.resources {

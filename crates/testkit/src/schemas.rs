@@ -98,7 +98,7 @@ pub fn published_kinds(version: &str, checksum: &str) -> anyhow::Result<KindTabl
     add_core(&read(&api.join("discovery/api__v1.json"))?, &mut discovery)?;
     let list = read(&api.join("discovery/aggregated_v2.json"))?;
     add(serde_json::from_value(list)?, &mut discovery)?;
-    for group in discovery.groups.values_mut() {
+    for group in discovery.groups_mut().values_mut() {
         group.versions.retain(|version| {
             !["alpha", "beta"]
                 .iter()
@@ -106,7 +106,7 @@ pub fn published_kinds(version: &str, checksum: &str) -> anyhow::Result<KindTabl
         });
     }
     discovery
-        .groups
+        .groups_mut()
         .retain(|_, group| !group.versions.is_empty());
     let mut documents = Vec::new();
     for entry in fs_list(&api.join("openapi-spec/v3"))? {
@@ -200,7 +200,7 @@ fn add_core(list: &Value, discovery: &mut Discovery) -> anyhow::Result<()> {
             resources,
         }],
     };
-    discovery.groups.insert(String::new(), served);
+    discovery.groups_mut().insert(String::new(), served);
     Ok(())
 }
 
@@ -235,7 +235,7 @@ fn add(list: APIGroupDiscoveryList, discovery: &mut Discovery) -> anyhow::Result
                 resources,
             });
         }
-        discovery.groups.insert(name, served);
+        discovery.groups_mut().insert(name, served);
     }
     Ok(())
 }

@@ -121,16 +121,17 @@ impl Release {
             });
             let looked = Box::pin(self.look(&wanted, &changed, &stop)).await;
             let Some(mut looked) = looked else { return };
+            // Most of the time it waits: what it does in between takes no room then.
             let calm_at = self.heed(&wanted, &changed, &mut looked, started.elapsed());
             if stop
-                .run_until_cancelled(self.tell(&wanted, &looked))
+                .run_until_cancelled(Box::pin(self.tell(&wanted, &looked)))
                 .await
                 .is_none()
             {
                 return;
             }
             if stop
-                .run_until_cancelled(self.spread(&wanted, &looked))
+                .run_until_cancelled(Box::pin(self.spread(&wanted, &looked)))
                 .await
                 .is_none()
             {
@@ -151,6 +152,13 @@ impl Release {
                     _ => std::future::pending().await,
                 }
             };
+            let waiting = async {
+                if waits {
+                    Box::pin(awaited.one_is_ready(&cluster)).await;
+                } else {
+                    std::future::pending().await
+                }
+            };
             changed = BTreeSet::new();
             self.since = None;
             tokio::select! {
@@ -163,7 +171,7 @@ impl Release {
                 },
                 () = self.wake.notified() => {}
                 () = self.neighbors.ready.notified(), if waits => {}
-                () = awaited.one_is_ready(&cluster) => {}
+                () = waiting => {}
                 objects = hearing => {
                     self.shared.listener.tell(LoopEvent::Changed {
                         release: wanted.release().0.name.clone(),
@@ -328,7 +336,11 @@ impl Release {
             };
         }
         // What held it may be over, and this may take long.
-        self.say(&wanted, conditions).await;
+        if planned.observation.says(&conditions) {
+            self.told = Some(conditions);
+        } else {
+            self.say(&wanted, conditions).await;
+        }
         let ignored = planned.desired.ignored.clone();
         let Done {
             end,

@@ -152,7 +152,7 @@ fn forbidden(kinds: &mut Vec<String>) -> Option<Gap> {
 fn listed_kinds(observations: &Observations) -> BTreeMap<GroupKind, ResourcePath> {
     let discovery = &observations.discovery;
     let mut kinds: BTreeMap<GroupKind, ResourcePath> = BTreeMap::new();
-    for (group, served) in &discovery.groups {
+    for (group, served) in &*discovery.groups {
         for resource in served
             .versions
             .iter()

@@ -121,7 +121,7 @@ fn content(path: &ResourcePath, metadata: &Value) -> Content {
 fn listed_kinds(discovery: &Discovery) -> (Vec<ResourcePath>, BTreeMap<GroupKind, String>) {
     let mut kinds = Vec::new();
     let mut silent = BTreeMap::new();
-    for (group, served) in &discovery.groups {
+    for (group, served) in &*discovery.groups {
         let mut seen = BTreeSet::new();
         for version in &served.versions {
             if version.freshness == Freshness::Stale {

@@ -25,8 +25,10 @@ use std::collections::BTreeSet;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
+use jiff::Timestamp;
 use pleach_domain::inventory::{
-    Attempt, Installed, Inventory, Journal, Orders, ReleaseName, Store, followed,
+    Attempt, Condition, Installed, Inventory, Journal, Orders, ReleaseName, Store, followed,
+    telling,
 };
 use pleach_domain::object::Gvk;
 use pleach_domain::object::{Digest, DigestKey, ObjectId, annotations, canonical_json};
@@ -196,6 +198,12 @@ impl State {
     /// read; none where no loop does.
     pub fn followed(&self) -> Option<String> {
         self.live.as_ref().and_then(followed)
+    }
+
+    /// Whether the loop has said exactly this of the release, as it was last read.
+    pub fn says(&self, said: &[Condition]) -> bool {
+        let live = self.live.as_ref();
+        live.is_some_and(|live| telling(live, said, Timestamp::now()).is_none())
     }
 
     /// What people say of the release without git, as it was last read.

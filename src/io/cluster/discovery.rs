@@ -44,7 +44,9 @@ impl Cluster {
                             .and_then(|metadata| metadata.name)
                             .unwrap_or_default();
                         let versions = group.versions.into_iter().filter_map(served).collect();
-                        discovery.groups.insert(name, ServedGroup { versions });
+                        discovery
+                            .groups_mut()
+                            .insert(name, ServedGroup { versions });
                     }
                 }
                 Document::Names(versions) => {
@@ -130,7 +132,7 @@ impl Cluster {
                     .collect(),
             };
             discovery
-                .groups
+                .groups_mut()
                 .entry(api_version.group)
                 .or_default()
                 .versions

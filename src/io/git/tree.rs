@@ -1,9 +1,11 @@
 //! The files of a commit.
 
-use std::path::Path;
+use std::cell::RefCell;
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
 
 use bytes::Bytes;
-use git2::{ErrorCode, ObjectType, Oid, Repository, Tree};
+use git2::{ErrorCode, ObjectType, Oid, Repository};
 use pleach_domain::repo::{FileTree, TreeEntry, TreeError, TreeKind};
 
 use super::GitError;
@@ -11,11 +13,35 @@ use crate::io::files::{check_content, check_size, is_inside, join, missing, unre
 
 const LINK: i32 = 0o120_000;
 
+/// Entries of folders that are kept in memory, whatever a commit consists of.
+const MOST_ENTRIES: usize = 200_000;
+
 /// A folder of a commit as a [`FileTree`], read without a checkout.
 pub struct GitTree {
     repository: Repository,
     commit: Oid,
     root: Oid,
+    /// Folders that were looked into.
+    folders: RefCell<Folders>,
+}
+
+/// Folders by their path.
+#[derive(Default)]
+struct Folders {
+    known: HashMap<String, Arc<Folder>>,
+    /// Entries in all of them.
+    entries: usize,
+}
+
+/// What lies in a folder, by name.
+type Folder = BTreeMap<Box<[u8]>, Entry>;
+
+#[derive(Clone, Copy)]
+struct Entry {
+    id: Oid,
+    kind: TreeKind,
+    /// The bits of `st_mode` that git keeps.
+    mode: i32,
 }
 
 impl GitTree {
@@ -30,13 +56,21 @@ impl GitTree {
             repository,
             commit,
             root: top,
+            folders: RefCell::default(),
         };
         if !folder.is_empty() {
-            tree.root = tree.folder(folder).map_err(|source| GitError::NoFolder {
+            let no_folder = |source| GitError::NoFolder {
                 revision: revision.to_owned(),
                 folder: folder.to_owned(),
                 source,
-            })?;
+            };
+            let entry = tree.entry(folder).map_err(no_folder)?;
+            if entry.kind != TreeKind::Folder {
+                let source = self::no_folder("it", entry.kind, folder);
+                return Err(no_folder(source));
+            }
+            tree.root = entry.id;
+            tree.folders.take();
         }
         Ok(tree)
     }
@@ -49,113 +83,126 @@ impl GitTree {
     /// Names what is at a path: the same content has the same name. None where
     /// nothing is.
     pub fn content(&self, path: &str) -> Option<String> {
-        let (id, _, mode) = self.entry(path).ok()?;
+        let Entry { id, mode, .. } = self.entry(path).ok()?;
         Some(format!("{mode:o} {id}"))
     }
 
-    fn tree(&self, path: &str, id: Oid) -> Result<Tree<'_>, TreeError> {
-        self.repository
-            .find_tree(id)
-            .map_err(|error| failed(path, &error))
-    }
-
-    /// The entry at a path that is not the root: its id, type and mode.
-    fn entry(&self, path: &str) -> Result<(Oid, Option<ObjectType>, i32), TreeError> {
+    /// The entry at a path that is not the root.
+    fn entry(&self, path: &str) -> Result<Entry, TreeError> {
         if !is_inside(path) {
             return Err(unreadable(path, "it is not a path within the repository"));
         }
-        let root = self.tree("", self.root)?;
-        let entry = root
-            .get_path(Path::new(path))
-            .map_err(|error| self.failed_entry(path, &error))?;
-        Ok((entry.id(), entry.kind(), entry.filemode()))
+        let (above, name) = path.rsplit_once('/').unwrap_or(("", path));
+        let folder = self.folder(above, path)?;
+        let entry = folder.get(name.as_bytes());
+        entry.copied().ok_or_else(|| missing(path))
     }
 
-    /// Says which part of a path is a link or a submodule, when that is why
-    /// git finds nothing there.
-    fn failed_entry(&self, path: &str, error: &git2::Error) -> TreeError {
-        let above = path.match_indices('/').map(|(end, _)| &path[..end]);
-        for part in above {
-            match self.entry(part) {
-                Ok((_, Some(ObjectType::Blob), LINK)) => {
-                    let reason = format!("{part} is a symbolic link, and links are not followed");
-                    return unreadable(path, reason);
-                }
-                Ok((_, Some(ObjectType::Commit), _)) => {
-                    let reason = format!("{part} is a submodule, and submodules are not entered");
-                    return unreadable(path, reason);
-                }
-                Ok(_) => {}
-                Err(_) => break,
+    /// What lies in a folder on the way to `asked`, which messages name.
+    fn folder(&self, folder: &str, asked: &str) -> Result<Arc<Folder>, TreeError> {
+        if !is_inside(folder) {
+            return Err(unreadable(asked, "it is not a path within the repository"));
+        }
+        if let Some(known) = self.folders.borrow().known.get(folder) {
+            return Ok(Arc::clone(known));
+        }
+        let mut at = self.read_folder("", self.root, asked)?;
+        let ends = folder.match_indices('/').map(|(end, _)| end);
+        let ends = ends.chain((!folder.is_empty()).then_some(folder.len()));
+        for path in ends.map(|end| &folder[..end]) {
+            let name = path.rsplit('/').next().unwrap_or(path);
+            let entry = *at.get(name.as_bytes()).ok_or_else(|| missing(asked))?;
+            let what = if path == asked { "it" } else { path };
+            match entry.kind {
+                TreeKind::Folder => at = self.read_folder(path, entry.id, asked)?,
+                kind => return Err(no_folder(what, kind, asked)),
             }
         }
-        failed(path, error)
+        Ok(at)
     }
 
-    fn folder(&self, path: &str) -> Result<Oid, TreeError> {
-        if path.is_empty() {
-            return Ok(self.root);
+    /// Reads a folder, unless that was done before: libgit2 reads a large one
+    /// again for every name that is looked up in it.
+    fn read_folder(&self, path: &str, id: Oid, asked: &str) -> Result<Arc<Folder>, TreeError> {
+        if let Some(known) = self.folders.borrow().known.get(path) {
+            return Ok(Arc::clone(known));
         }
-        match self.entry(path)? {
-            (id, Some(ObjectType::Tree), _) => Ok(id),
-            (_, Some(ObjectType::Commit), _) => Err(unreadable(
-                path,
-                "it is a submodule, and submodules are not entered",
-            )),
-            (_, _, LINK) => Err(unreadable(
-                path,
-                "it is a symbolic link, and links are not followed",
-            )),
-            _ => Err(missing(path)),
-        }
-    }
-}
-
-impl FileTree for GitTree {
-    fn list(&self, folder: &str) -> Result<Vec<TreeEntry>, TreeError> {
-        let tree = self.tree(folder, self.folder(folder)?)?;
-        let mut entries = Vec::with_capacity(tree.len());
-        for entry in &tree {
-            let name = str::from_utf8(entry.name_bytes()).map_err(|_| {
-                let name = String::from_utf8_lossy(entry.name_bytes());
-                unreadable(&join(folder, &name), "its name is not UTF-8")
-            })?;
+        let tree = self
+            .repository
+            .find_tree(id)
+            .map_err(|error| failed(asked, &error))?;
+        let entries = tree.iter().map(|entry| {
             let kind = match entry.kind() {
                 Some(ObjectType::Tree) => TreeKind::Folder,
                 Some(ObjectType::Commit) => TreeKind::Submodule,
                 _ if entry.filemode() == LINK => TreeKind::Link,
                 _ => TreeKind::File,
             };
-            entries.push(TreeEntry {
-                name: name.to_owned(),
+            let found = Entry {
+                id: entry.id(),
                 kind,
-            });
+                mode: entry.filemode(),
+            };
+            (entry.name_bytes().into(), found)
+        });
+        let folder: Arc<Folder> = Arc::new(entries.collect());
+        let mut folders = self.folders.borrow_mut();
+        if folders.entries + folder.len() > MOST_ENTRIES {
+            *folders = Folders::default();
         }
-        // git sorts folders as if their names ended with a slash.
-        entries.sort();
-        Ok(entries)
+        folders.entries += folder.len();
+        folders.known.insert(path.to_owned(), Arc::clone(&folder));
+        Ok(folder)
+    }
+}
+
+/// Why what is wanted as a folder is none.
+fn no_folder(what: &str, kind: TreeKind, asked: &str) -> TreeError {
+    match kind {
+        TreeKind::Link => unreadable(
+            asked,
+            format!("{what} is a symbolic link, and links are not followed"),
+        ),
+        TreeKind::Submodule => unreadable(
+            asked,
+            format!("{what} is a submodule, and submodules are not entered"),
+        ),
+        TreeKind::File | TreeKind::Folder => missing(asked),
+    }
+}
+
+impl FileTree for GitTree {
+    fn list(&self, folder: &str) -> Result<Vec<TreeEntry>, TreeError> {
+        let entries = self.folder(folder, folder)?;
+        // By name, unlike git, which sorts folders as if theirs ended with a slash.
+        let entries = entries.iter().map(|(name, entry)| {
+            let name = str::from_utf8(name).map_err(|_| {
+                let name = String::from_utf8_lossy(name);
+                unreadable(&join(folder, &name), "its name is not UTF-8")
+            })?;
+            Ok(TreeEntry {
+                name: name.to_owned(),
+                kind: entry.kind,
+            })
+        });
+        entries.collect()
+    }
+
+    fn kind(&self, folder: &str, name: &str) -> Option<TreeKind> {
+        let folder = self.folder(folder, folder).ok()?;
+        folder.get(name.as_bytes()).map(|entry| entry.kind)
     }
 
     fn read(&self, file: &str) -> Result<Bytes, TreeError> {
         if file.is_empty() {
             return Err(unreadable(file, "it is a folder"));
         }
-        let id = match self.entry(file)? {
-            (_, _, LINK) => {
-                return Err(unreadable(
-                    file,
-                    "it is a symbolic link, and links are not followed",
-                ));
-            }
-            (id, Some(ObjectType::Blob), _) => id,
-            (_, Some(ObjectType::Commit), _) => {
-                return Err(unreadable(
-                    file,
-                    "it is a submodule, and submodules are not entered",
-                ));
-            }
-            _ => return Err(unreadable(file, "it is a folder")),
-        };
+        let Entry { id, kind, .. } = self.entry(file)?;
+        match kind {
+            TreeKind::File => {}
+            TreeKind::Folder => return Err(unreadable(file, "it is a folder")),
+            kind => return Err(no_folder("it", kind, file)),
+        }
         let (size, _) = self
             .repository
             .odb()

@@ -6,6 +6,8 @@ mod registrations;
 mod standing;
 mod waiting;
 
+use std::sync::Arc;
+
 use serde::Deserialize as _;
 use serde_json::{Value, json};
 
@@ -126,7 +128,7 @@ fn stale_discovery_is_told_once() {
     };
     let mut observations = Observations {
         discovery: Discovery {
-            groups: [("sub.ex.io".to_owned(), group)].into(),
+            groups: Arc::new([("sub.ex.io".to_owned(), group)].into()),
         },
         ..cluster()
     };

@@ -1,6 +1,7 @@
 //! Which kinds a cluster serves, and whether their servers answer.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
@@ -9,8 +10,9 @@ use crate::object::{ApiVersion, GroupKind, Gvk};
 /// Aggregated discovery, with the freshness of every group-version.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Discovery {
-    /// By group; the core group is empty.
-    pub groups: BTreeMap<String, ServedGroup>,
+    /// By group; the core group is empty. Shared: releases of one cluster are
+    /// planned side by side.
+    pub groups: Arc<BTreeMap<String, ServedGroup>>,
 }
 
 /// A group and its versions, the preferred one first.
@@ -65,6 +67,11 @@ pub enum Served<'a> {
 }
 
 impl Discovery {
+    /// The groups, to be changed.
+    pub fn groups_mut(&mut self) -> &mut BTreeMap<String, ServedGroup> {
+        Arc::make_mut(&mut self.groups)
+    }
+
     /// How a kind is served at a version.
     pub fn served(&self, gvk: &Gvk) -> Served<'_> {
         let Some(group) = self.groups.get(&gvk.api_version.group) else {

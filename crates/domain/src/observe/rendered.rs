@@ -185,7 +185,7 @@ fn serve<'a>(observed: &mut Observed, sides: impl Iterator<Item = &'a Desired>, 
     for (gvk, (plural, namespaced)) in served {
         let versions = &mut observed
             .discovery
-            .groups
+            .groups_mut()
             .entry(gvk.api_version.group)
             .or_default()
             .versions;

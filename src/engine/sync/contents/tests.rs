@@ -67,7 +67,7 @@ fn discovery(freshness: Freshness) -> Discovery {
     let group = ServedGroup {
         versions: vec![version],
     };
-    discovery.groups.insert("x.io".to_owned(), group);
+    discovery.groups_mut().insert("x.io".to_owned(), group);
     discovery
 }
 

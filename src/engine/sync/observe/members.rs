@@ -209,9 +209,16 @@ impl Reader<'_> {
                 );
             }
         }
+        // Releases that were ready ask for the same namespaces: one may answer for
+        // all. Those of one that is being made may come at any moment.
+        let was_ready = observed.installed.as_ref().is_some_and(|one| one.ready);
+        let common = self.cluster.common();
+        let common = if was_ready { &common } else { self.cluster };
         let read: Vec<_> = stream::iter(missing)
             .map(|(id, path)| async move {
-                let value = self.cluster.get_id(&path, &id).await;
+                let is_shared = id.is("", "Namespace");
+                let cluster = if is_shared { common } else { self.cluster };
+                let value = cluster.get_id(&path, &id).await;
                 (id, value)
             })
             .buffer_unordered(CONCURRENCY)

@@ -245,7 +245,7 @@ fn a_webhook_that_keeps_a_finalizer_in_place_is_named(
         objects: vec![held()],
         ..cluster()
     };
-    let groups = &mut observations.discovery.groups;
+    let groups = observations.discovery.groups_mut();
     groups.insert("ex.io".to_owned(), ServedGroup { versions });
     let found = diagnose(&observations);
     let stuck = found.iter().find(|found| found.code == Code::ObjectStuck);

@@ -350,7 +350,7 @@ fn only_what_is_allowed_may_be_written() {
     let allow = controller.repositories[0].environments[0].allow.clone();
     let allow = allow.unwrap();
     let permits = |group: &str, kind: &str, namespace: Option<&str>, name: &str| {
-        allow.permits(&crate::object::ObjectId::new(group, kind, namespace, name))
+        allow.permits(&ObjectId::new(group, kind, namespace, name))
     };
     assert!(permits("", "ConfigMap", Some("team-a-web"), "x"));
     assert!(!permits("", "ConfigMap", Some("team-b"), "x"));

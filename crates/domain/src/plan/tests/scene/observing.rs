@@ -194,7 +194,7 @@ impl Scene {
             if !served && !is_stale {
                 continue;
             }
-            let groups = &mut self.observed.discovery.groups;
+            let groups = self.observed.discovery.groups_mut();
             let group = groups
                 .entry(kind.group.clone())
                 .or_insert_with(|| ServedGroup {
