@@ -429,7 +429,7 @@ impl Waiter<'_> {
         let backend = self.cluster.backend(service).await?;
         Ok(if !backend.exists {
             Look::NotYet(format!("Service {service} does not exist"))
-        } else if backend.ready_endpoints < ready {
+        } else if !backend.is_elsewhere && backend.ready_endpoints < ready {
             Look::NotYet(format!(
                 "Service {service} has {} of {ready} ready endpoints",
                 backend.ready_endpoints

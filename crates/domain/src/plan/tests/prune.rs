@@ -411,6 +411,20 @@ fn a_dead_registration_goes_before_everything(
     assert_eq!(before, if dead { 3 } else { 1 });
 }
 
+#[test]
+fn a_registration_that_asks_a_url_as_well_is_not_called_dead() {
+    let hook = format!(
+        "{HOOK_KEY}: {{webhooks: [{{clientConfig: {{service: {{namespace: web, name: api}}}}}}, {{clientConfig: {{url: 'https://10.0.0.1/'}}}}]}}"
+    );
+    let plan = Scene::new()
+        .installed(&format!("{hook}\n{OLD}"))
+        .git("ConfigMap/web/a: {}")
+        .backend("web/api", false, 0)
+        .plan();
+    let step = &plan.steps[position(&plan, HOOK_KEY)];
+    assert_eq!(step.stage.as_str(), "prune");
+}
+
 #[rstest]
 #[case::with_its_service(Scene::new().installed("Service/old/api: {}").run_time("Secret/old/s: {}", Some("old/api")).git(OLD), true)]
 #[case::its_service_stays(Scene::new().installed("Service/web/api: {}").git("Service/web/api: {}").run_time("Secret/old/s: {}", Some("web/api")), false)]
