@@ -79,7 +79,9 @@ fn take_out(fleet: &Fleet) {
 fn deletions(events: &Events) -> Vec<String> {
     let deletions = events.filter(|event| {
         let object = event.object_ref.as_ref();
+        // What moved since the plan was made is refused once, and looked at again.
         event.verb == "delete"
+            && event.code() < 400
             && object.is_some_and(|object| {
                 object.namespace != "pleach-system" && object.api_group != "pleach.dev"
             })
@@ -561,7 +563,9 @@ fn registrations_that_pods_make_anew_while_they_end_go_too() {
 fn deleted_names(events: &Events, resource: &str) -> Vec<String> {
     let deletions = events.filter(|event| {
         let object = event.object_ref.as_ref();
-        event.verb == "delete" && object.is_some_and(|object| object.resource == resource)
+        event.verb == "delete"
+            && event.code() < 400
+            && object.is_some_and(|object| object.resource == resource)
     });
     let name =
         |event: &pleach_testkit::audit::Event| event.object_ref.as_ref().unwrap().name.clone();

@@ -108,7 +108,7 @@ impl Backend {
 }
 
 /// Whether one of the webhooks of a configuration is asked at a URL.
-fn asks_url(value: &Value) -> bool {
+pub(crate) fn asks_url(value: &Value) -> bool {
     let mut webhooks = value["webhooks"].as_array().into_iter().flatten();
     webhooks.any(|webhook| webhook["clientConfig"]["url"].is_string())
 }
