@@ -4,7 +4,7 @@
 use super::Scene;
 use crate::deployer;
 use crate::finding::{Finding, Kind};
-use crate::object::Origin;
+use crate::object::{Origin, managers};
 use crate::plan::{BACKEND_GOES, FIELD_IN_USE};
 use crate::repo::{Consent, ConsentAction, ResolvedRelease, did_you_mean, release_name};
 
@@ -72,7 +72,7 @@ fn adopts_nothing(item: &str, all: &[String]) -> Option<(String, String)> {
     if all.iter().filter(|other| *other == item).count() > 1 {
         return Some((format!("`adopt` has {item} more than once"), take_out()));
     }
-    if item == "pleach" || item.starts_with("pleach/") || item.starts_with("pleach-") {
+    if item == "pleach" || item.starts_with(managers::RELEASE) || item.starts_with("pleach-") {
         let message = format!("`adopt` has {item}: what pleach itself holds needs no consent");
         return Some((message, take_out()));
     }

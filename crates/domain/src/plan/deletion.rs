@@ -456,18 +456,18 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::object::ObjectId;
-    use crate::overlay::{MANAGER, OnFailure};
+    use crate::object::{ObjectId, managers};
+    use crate::overlay::OnFailure;
     use crate::plan::NonSecret;
 
     /// A binding that was made, or was to be made (without `uid`), and a live one.
     #[rstest]
-    #[case::the_one_that_was_made("u", "u", MANAGER, "view", Some("u"))]
-    #[case::another_incarnation("u", "v", MANAGER, "view", None)]
+    #[case::the_one_that_was_made("u", "u", managers::OVERLAY, "view", Some("u"))]
+    #[case::another_incarnation("u", "v", managers::OVERLAY, "view", None)]
     #[case::changed_by_somebody("u", "u", "kubectl", "view", Some("u"))]
-    #[case::nobody_saw_it_made("", "u", MANAGER, "view", Some("u"))]
+    #[case::nobody_saw_it_made("", "u", managers::OVERLAY, "view", Some("u"))]
     #[case::somebody_elses("", "u", "kubectl", "view", None)]
-    #[case::with_another_content("", "u", MANAGER, "edit", None)]
+    #[case::with_another_content("", "u", managers::OVERLAY, "edit", None)]
     fn what_stands_in_is_deleted_by_its_incarnation(
         #[case] made: &str,
         #[case] live: &str,

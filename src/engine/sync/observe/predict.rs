@@ -6,11 +6,10 @@ use bytes::Bytes;
 use futures::stream::{self, StreamExt as _, TryStreamExt as _};
 use pleach_domain::definition::{self, is_definition};
 use pleach_domain::diff::ownership;
-use pleach_domain::object::{Manifest, ObjectId};
+use pleach_domain::object::{Manifest, ObjectId, managers};
 use pleach_domain::observe::{
     ApiRefusal, DesiredDigest, Discovery, Live, Observed, Prediction, Reading, Served, Unverified,
 };
-use pleach_domain::overlay;
 use pleach_domain::plan::Desired;
 use pleach_domain::repo::MigrationRule;
 use serde_json::Value;
@@ -326,5 +325,5 @@ fn kept<'d>(desired: &'d Desired, manifest: &Manifest, live: &Live) -> Vec<&'d M
 
 /// Whether a field manager is pleach itself: for a while, or as another release.
 fn is_of_pleach(manager: &str) -> bool {
-    manager == overlay::MANAGER || manager.starts_with("pleach/")
+    manager == managers::OVERLAY || manager.starts_with(managers::RELEASE)
 }
