@@ -72,7 +72,7 @@ fn adopts_nothing(item: &str, all: &[String]) -> Option<(String, String)> {
     if all.iter().filter(|other| *other == item).count() > 1 {
         return Some((format!("`adopt` has {item} more than once"), take_out()));
     }
-    if item == "pleach" || item.starts_with(managers::RELEASE) || item.starts_with("pleach-") {
+    if item == "pleach" || managers::is_of_pleach(item) {
         let message = format!("`adopt` has {item}: what pleach itself holds needs no consent");
         return Some((message, take_out()));
     }

@@ -78,6 +78,11 @@ pub mod managers {
     /// over: a restart that is taken back would be another one.
     pub const RESTART: &str = "pleach-restart";
 
+    /// Whether pleach writes by this name, in this version or another one.
+    pub fn is_of_pleach(manager: &str) -> bool {
+        manager.starts_with(RELEASE) || manager.starts_with("pleach-")
+    }
+
     /// Whether it is one of those beside the releases' own whose fields are
     /// taken over without asking.
     pub fn is_other(manager: &str) -> bool {
