@@ -5,7 +5,7 @@ use super::Scene;
 use crate::deployer;
 use crate::finding::{Finding, Kind};
 use crate::object::{Origin, managers};
-use crate::plan::{BACKEND_GOES, FIELD_IN_USE};
+use crate::plan::OVERRIDABLE;
 use crate::repo::{Consent, ConsentAction, ResolvedRelease, did_you_mean, release_name};
 
 pub(super) fn check(scene: &Scene<'_>, findings: &mut Vec<Finding>) {
@@ -168,7 +168,7 @@ fn overrides_nothing(release: &ResolvedRelease, consent: &Consent) -> Option<Fin
     let checks = release.sequence.checks.iter();
     let known: Vec<&str> = checks
         .map(|check| check.name.as_str())
-        .chain([FIELD_IN_USE, BACKEND_GOES])
+        .chain(OVERRIDABLE)
         .collect();
     if known.contains(&name) {
         return None;

@@ -5,7 +5,6 @@ mod contents;
 mod steps;
 mod verdict;
 
-pub(crate) use backends::BACKEND_GOES;
 pub(super) use backends::check as check_backends;
 pub(super) use contents::keep_occupied;
 pub(super) use steps::run as steps;
