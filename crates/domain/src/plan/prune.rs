@@ -35,6 +35,9 @@ pub(super) fn decide(ctx: &Ctx<'_>, draft: &mut Draft) {
     };
     for (id, entry) in unwanted() {
         match entry.state {
+            EntryState::Intended if is_gone(ctx, id) => {
+                stays(draft, id, "no longer in git, and not there");
+            }
             EntryState::Intended => skip(
                 draft,
                 id,
@@ -145,6 +148,11 @@ fn stays(draft: &mut Draft, id: &ObjectId, reason: &str) {
 fn skip(draft: &mut Draft, id: &ObjectId, reason: &str) {
     let stage = StageName::Prune;
     draft.change(id, Action::Skip, stage, reason, Vec::new());
+}
+
+/// Whether everything was seen, and an object was not there.
+pub(super) fn is_gone(ctx: &Ctx<'_>, id: &ObjectId) -> bool {
+    ctx.observed.live_meta(id).is_none() && ctx.observed.is_complete(id)
 }
 
 pub(super) fn service_ref(id: &ObjectId) -> Option<ServiceRef> {

@@ -97,6 +97,10 @@ fn it_stays(#[case] scene: Scene, #[case] why: &str, #[case] code: &str) {
     "no longer in git; its creation was never confirmed, so whatever exists is left alone")]
 #[case::intended_with_uid(old().entry(KEY, |entry| entry.state = EntryState::Intended), Action::Skip,
     "no longer in git; its creation was never confirmed, so whatever exists is left alone")]
+#[case::intended_and_not_there(old().entry(KEY, |entry| entry.state = EntryState::Intended).gone(KEY), Action::Unchanged,
+    "no longer in git, and not there")]
+#[case::intended_and_not_seen(old().entry(KEY, |entry| entry.state = EntryState::Intended).gone(KEY).incomplete("ConfigMap"), Action::Skip,
+    "no longer in git; its creation was never confirmed, so whatever exists is left alone")]
 #[case::kept(old().entry(KEY, |entry| entry.state = EntryState::Kept), Action::Skip, "no longer in git; stays because others hold fields of it")]
 #[case::applied_without_uid(old().entry(KEY, |entry| entry.uid = None), Action::Unchanged, "no longer in git; what has its name now is another object")]
 #[case::run_time_in_use(Scene::new().run_time(OLD, None).git("ConfigMap/web/c: {}"), Action::Unchanged, "the workloads made it")]
