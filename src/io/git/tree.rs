@@ -6,7 +6,7 @@ use bytes::Bytes;
 use git2::{ErrorCode, ObjectType, Oid, Repository, Tree};
 use pleach_domain::repo::{FileTree, TreeEntry, TreeError, TreeKind};
 
-use super::GitError;
+use super::{GitError, extent};
 use crate::io::files::{check_content, check_size, is_inside, join, missing, unreadable};
 
 const LINK: i32 = 0o120_000;
@@ -38,6 +38,7 @@ impl GitTree {
                 source,
             })?;
         }
+        extent::check(&tree.repository, tree.root, revision)?;
         Ok(tree)
     }
 
