@@ -285,6 +285,25 @@ impl fmt::Display for Unverified {
     }
 }
 
+impl ApiRefusal {
+    /// Whether a check of the cluster's own refuses the object that it looked at: a
+    /// webhook, an admission policy, a quota, pod security. They choose their HTTP
+    /// status themselves.
+    pub fn is_by_admission(&self) -> bool {
+        let says = |start: &str, end: &str| {
+            let rest = self.message.split_once(start).map(|(_, rest)| rest);
+            rest.is_some_and(|rest| rest.contains(end))
+        };
+        // `User "x" cannot …` comes from who looks at the right alone.
+        let is_about_rights = says("User \"", " cannot ")
+            || Escalation::hint_of(&self.message).is_some()
+            || self.message.contains("because it is being terminated");
+        says("admission webhook \"", "\" denied the request")
+            || says("ValidatingAdmissionPolicy '", "' denied request")
+            || (self.code == 403 && self.message.contains(" is forbidden: ") && !is_about_rights)
+    }
+}
+
 impl Observed {
     /// A cluster of which nothing is known but what it is and what it serves.
     pub fn of(
