@@ -92,8 +92,8 @@ impl Class {
             | Self::StaleResourceVersion
             | Self::AlreadyExists { .. }
             | Self::Conflict => finding::Kind::Conflict,
-            // Only a planned Recreate may replace the object; and what a check of the
-            // cluster refuses, nobody there lets anybody do.
+            // Only a planned Recreate may replace the object; and a check of the
+            // cluster that looks at it refuses it to everybody.
             Self::Immutable(_)
             | Self::WebhookDenied(_)
             | Self::PolicyDenied { .. }
