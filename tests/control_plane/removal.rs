@@ -1,13 +1,14 @@
 //! Releases that go as a whole: taken out of git, or uninstalled.
 
+mod killed;
+
 use http::StatusCode;
 use pleach_testkit::audit::Events;
-use pleach_testkit::faults::{Answer, Fault, FaultProxy, Moment, Rule, Seen};
-use rstest::rstest;
+use pleach_testkit::faults::{Answer, Fault, FaultProxy, Moment, Rule};
 use serde_json::Value;
 
 use crate::fleet::{Fleet, object_writes};
-use crate::{kill, kubectl, samples, shared};
+use crate::{kubectl, samples, shared};
 
 /// One object of each class of deletion, and one of each protected kind.
 fn everything(environment: &str) -> String {
@@ -425,51 +426,6 @@ fn what_the_bundle_says_must_be_gone_blocks_the_end() {
     fleet
         .run(&["uninstall", "block/shop", "--yes"])
         .ended_with(0);
-}
-
-#[rstest]
-#[case("killed-before", Moment::BeforeForwarding)]
-#[case("killed-after", Moment::AfterForwarding)]
-fn an_uninstall_that_is_killed_is_gone_on_with(
-    #[case] environment: &'static str,
-    #[case] moment: Moment,
-) {
-    let mut fleet = fleet(environment, &everything(environment));
-    fleet.applied();
-    let target = format!("{environment}/shop");
-    kill::at_every_write(&mut fleet, &["uninstall", &target, "--yes"], moment);
-    for gone in ["cm/settings", "deployment/shop", "service/shop", "sa/shop"] {
-        assert!(!fleet.exists(&["-n", environment, gone]), "{gone}");
-    }
-    assert!(fleet.exists(&["-n", environment, "pvc/data"]));
-    assert!(!fleet.exists(&["release", &format!("{environment}.shop")]));
-    // The record goes last, so that nothing is left of it wherever a run is killed.
-    assert!(!has_state(&fleet));
-    fleet.applied();
-}
-
-/// A run that is killed when the record is gone leaves its Lease, which the next
-/// one takes away.
-#[rstest]
-#[case("lease-before", Moment::BeforeForwarding)]
-#[case("lease-after", Moment::AfterForwarding)]
-fn an_uninstall_that_is_killed_at_its_very_end_leaves_nothing(
-    #[case] environment: &'static str,
-    #[case] moment: Moment,
-) {
-    let mut fleet = fleet(environment, &samples::config_map("settings", "v"));
-    fleet.applied();
-    let target = format!("{environment}/shop");
-    let uninstall = ["uninstall", target.as_str(), "--yes"];
-    let is_lease = |seen: &Seen| seen.method == "DELETE" && seen.path.contains("/leases/");
-    assert!(kill::at(&mut fleet, &uninstall, moment, is_lease));
-    assert!(!fleet.exists(&["release", &format!("{environment}.shop")]));
-    let lease = format!("{environment}.shop");
-    let lease = ["-n", "pleach-system", "lease", lease.as_str()];
-    assert_eq!(fleet.exists(&lease), moment == Moment::BeforeForwarding);
-    fleet.run(&uninstall).ended_with(1).says("is not installed");
-    assert!(!fleet.exists(&lease));
-    assert!(!has_state(&fleet));
 }
 
 #[test]
