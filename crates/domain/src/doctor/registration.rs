@@ -217,4 +217,3 @@ fn read_webhook(webhook: &Value, mutates: bool) -> Webhook {
         rules: Vec::deserialize(&webhook["rules"]).unwrap_or_default(),
     }
 }
-
