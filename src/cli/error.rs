@@ -125,14 +125,6 @@ impl CliError {
         self
     }
 
-    /// Adds findings that are shown before the message; they do not change the
-    /// exit code.
-    #[must_use]
-    pub fn with_findings(mut self, findings: Vec<Finding>) -> Self {
-        self.findings.extend(findings);
-        self
-    }
-
     /// What kind of failure it is.
     pub fn kind(&self) -> Kind {
         self.kind

@@ -224,9 +224,9 @@ async fn backends(cluster: &Cluster, observations: &mut Observations) {
         .flat_map(Registered::services)
         .cloned()
         .collect();
-    let read: Vec<(ServiceRef, Result<Option<Backend>, ClusterError>)> = stream::iter(services)
+    let read: Vec<(ServiceRef, Result<Backend, ClusterError>)> = stream::iter(services)
         .map(|service| async move {
-            let backend = backend(cluster, &service).await;
+            let backend = cluster.backend(&service).await;
             (service, backend)
         })
         .buffer_unordered(CONCURRENCY)
@@ -235,25 +235,11 @@ async fn backends(cluster: &Cluster, observations: &mut Observations) {
     let mut backends = BTreeMap::new();
     for (service, backend) in read {
         let what = format!("Service {service}");
-        if let Some(backend) = observations.take(&what, backend).flatten() {
+        if let Some(backend) = observations.take(&what, backend) {
             backends.insert(service, backend);
         }
     }
     observations.backends = backends;
-}
-
-/// What stands behind a Service; none where that cannot be told: another name
-/// is asked in its place.
-async fn backend(cluster: &Cluster, service: &ServiceRef) -> Result<Option<Backend>, ClusterError> {
-    let backend = cluster.backend(service).await?;
-    if backend.exists && backend.ready_endpoints == 0 {
-        let path = ResourcePath::namespaced("v1", "Service", "services");
-        let value = cluster.get_id(&path, &service.id()).await?;
-        if value.is_some_and(|value| value["spec"]["type"] == "ExternalName") {
-            return Ok(None);
-        }
-    }
-    Ok(Some(backend))
 }
 
 /// What was read, or a gap in the view.

@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use jiff::Timestamp;
-use pleach_domain::object::{ObjectId, canonical_json};
+use pleach_domain::object::{ObjectId, canonical_json, managers};
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
@@ -26,9 +26,6 @@ use crate::io::cluster::{
     ApplyOptions, Class, Cluster, ClusterError, DeleteOptions, Patch, PatchOptions, Propagation,
     ResourcePath, Retry,
 };
-
-/// Field manager of Leases.
-const MANAGER: &str = "pleach-state";
 
 /// How long a Lease holds, and how often it is renewed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -410,7 +407,7 @@ async fn create(
         "spec": spec(identity, terms, 0),
     });
     let body = Bytes::from(canonical_json(&object));
-    let options = ApplyOptions::new(MANAGER);
+    let options = ApplyOptions::new(managers::STATE);
     let created = cluster.create(&leases(), id, body, &options).await?;
     Ok(created.value)
 }
@@ -432,7 +429,7 @@ async fn take(
 
 async fn patch(cluster: &Cluster, id: &ObjectId, body: Value) -> Result<Value, ClusterError> {
     let options = PatchOptions {
-        manager: MANAGER,
+        manager: managers::STATE,
         dry_run: false,
         subresource: None,
     };

@@ -1,12 +1,14 @@
 //! Metrics of the loop, for Prometheus: made from its events.
 
+mod environments;
+mod labels;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::AtomicU64;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use pleach_domain::inventory::ReleaseName;
-use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::encoding::text::encode;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
@@ -15,6 +17,11 @@ use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::Registry;
 
 use crate::engine::controller::{End, LoopEvent};
+use environments::Progress;
+use labels::{
+    EnvironmentLabels, HookLabels, LookLabels, ObjectLabels, PreviewLabels, ReleaseLabels,
+    RepositoryLabels, VerbLabels,
+};
 
 /// Names of all metrics; docs/loop.md has them too.
 pub const NAMES: [&str; 17] = [
@@ -36,62 +43,6 @@ pub const NAMES: [&str; 17] = [
     "pleach_replicas",
     "pleach_previews",
 ];
-
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, EncodeLabelSet)]
-struct ReleaseLabels {
-    environment: String,
-    release: String,
-}
-
-impl ReleaseLabels {
-    fn of(release: &ReleaseName) -> Self {
-        Self {
-            environment: release.environment.clone(),
-            release: release.release.clone(),
-        }
-    }
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct LookLabels {
-    environment: String,
-    release: String,
-    result: &'static str,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct EnvironmentLabels {
-    environment: String,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct RepositoryLabels {
-    repository: String,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct VerbLabels {
-    verb: &'static str,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct ObjectLabels {
-    environment: String,
-    release: String,
-    action: String,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct HookLabels {
-    forge: String,
-    code: u32,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct PreviewLabels {
-    repository: String,
-    result: &'static str,
-}
 
 type Time = Gauge<f64, AtomicU64>;
 
@@ -122,14 +73,6 @@ pub struct Metrics {
     releases: Mutex<BTreeSet<ReleaseLabels>>,
     /// On how many clusters this replica syncs each environment.
     here: Mutex<BTreeMap<String, usize>>,
-}
-
-/// How far the newest commit of an environment is.
-#[derive(Debug, Default)]
-struct Progress {
-    revision: String,
-    releases: usize,
-    reached: BTreeSet<String>,
 }
 
 impl Default for Metrics {
@@ -394,54 +337,6 @@ impl Metrics {
             .set(looked_at.len().try_into().unwrap_or(i64::MAX));
     }
 
-    /// From now on this replica syncs an environment, or no longer: on each of the
-    /// clusters that it is on for itself.
-    fn lead(&self, environment: &str, leads: bool) {
-        let here = {
-            let mut here = self.here.lock().unwrap_or_else(PoisonError::into_inner);
-            let here = here.entry(environment.to_owned()).or_default();
-            *here = if leads {
-                *here + 1
-            } else {
-                here.saturating_sub(1)
-            };
-            *here
-        };
-        let labels = EnvironmentLabels {
-            environment: environment.to_owned(),
-        };
-        let led = i64::from(here > 0);
-        self.led.get_or_create(&labels).set(led);
-        if here == 0 {
-            self.leave(environment);
-        }
-    }
-
-    /// Whether others sync an environment by now. What is under way here still
-    /// comes to its end, and says nothing of how it is.
-    fn is_left(&self, environment: &str) -> bool {
-        let here = self.here.lock().unwrap_or_else(PoisonError::into_inner);
-        here.get(environment) == Some(&0)
-    }
-
-    /// Another replica goes on with an environment: how it is, and what is not
-    /// brought about, is that one's to tell.
-    fn leave(&self, environment: &str) {
-        self.looking(|looked_at| looked_at.retain(|release| release.environment != environment));
-        self.progress().remove(environment);
-        self.is_reconciled(environment);
-        self.held.remove(&EnvironmentLabels {
-            environment: environment.to_owned(),
-        });
-        self.releases().retain(|labels| {
-            let stays = labels.environment != environment;
-            if !stays {
-                self.forget(labels);
-            }
-            stays
-        });
-    }
-
     /// How a release is, is not told any more.
     fn forget(&self, labels: &ReleaseLabels) {
         self.synced.remove(labels);
@@ -454,79 +349,6 @@ impl Metrics {
         self.verbs
             .get_or_create(&labels)
             .observe(took.as_secs_f64());
-    }
-
-    /// From now on an environment has a commit that is not brought about.
-    fn since(&self, environment: &str) {
-        let labels = EnvironmentLabels {
-            environment: environment.to_owned(),
-        };
-        let since = self.unreconciled.get_or_create(&labels);
-        if since.get() <= 0.0 {
-            since.set(now());
-        }
-    }
-
-    /// An environment has commits that nobody can bring about.
-    fn hold(&self, environment: &str) {
-        if self.is_left(environment) {
-            return;
-        }
-        let labels = EnvironmentLabels {
-            environment: environment.to_owned(),
-        };
-        self.held.get_or_create(&labels).set(1);
-        self.since(environment);
-    }
-
-    fn begin(&self, environment: &str, revision: &str, releases: usize) {
-        if self.is_left(environment) {
-            return;
-        }
-        let labels = EnvironmentLabels {
-            environment: environment.to_owned(),
-        };
-        self.held.get_or_create(&labels).set(0);
-        let progress = Progress {
-            revision: revision.to_owned(),
-            releases,
-            reached: BTreeSet::new(),
-        };
-        let is_done = releases == 0;
-        self.progress().insert(environment.to_owned(), progress);
-        self.since(environment);
-        if is_done {
-            self.is_reconciled(environment);
-        }
-    }
-
-    fn reach(&self, environment: &str, release: &str, revision: &str) {
-        let is_done = match self.progress().get_mut(environment) {
-            Some(progress) if progress.revision == revision => {
-                progress.reached.insert(release.to_owned());
-                progress.reached.len() >= progress.releases
-            }
-            _ => false,
-        };
-        let labels = EnvironmentLabels {
-            environment: environment.to_owned(),
-        };
-        // A commit that cannot be read is newer than what is reached.
-        let is_held = || self.held.get_or_create(&labels).get() == 1;
-        if is_done && !is_held() {
-            self.is_reconciled(environment);
-        }
-    }
-
-    fn is_reconciled(&self, environment: &str) {
-        let labels = EnvironmentLabels {
-            environment: environment.to_owned(),
-        };
-        self.unreconciled.get_or_create(&labels).set(0.0);
-    }
-
-    fn progress(&self) -> MutexGuard<'_, BTreeMap<String, Progress>> {
-        self.progress.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn releases(&self) -> MutexGuard<'_, BTreeSet<ReleaseLabels>> {

@@ -3,6 +3,7 @@
 use serde_json::Value;
 
 use crate::fleet::{Fleet, WEB, object_writes, owners};
+use crate::samples;
 
 /// What we own of an object through our applies.
 fn ours(fleet: &Fleet, args: &[&str]) -> Value {
@@ -16,26 +17,15 @@ fn ours(fleet: &Fleet, args: &[&str]) -> Value {
         .clone()
 }
 
-const CONFIG: &str = "\
-apiVersion: v1
-kind: ConfigMap
-metadata: {name: settings}
-data: {mode: fast, other: x}
----
-apiVersion: apps/v1
-kind: Deployment
-metadata: {name: web}
-spec:
-  replicas: 0
-  selector: {matchLabels: {app: web}}
-  template:
-    metadata: {labels: {app: web}}
-    spec: {containers: [{name: web, image: \"web:1\"}, {name: side, image: \"side:1\"}]}
-";
+fn config() -> String {
+    let settings = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: settings}\ndata: {mode: fast, other: x}\n";
+    let containers = "[{name: web, image: \"web:1\"}, {name: side, image: \"side:1\"}]";
+    [settings, &samples::deployment_of("web", containers)].join("---\n")
+}
 
 #[test]
 fn a_rule_comes_lives_and_goes() {
-    let fleet = Fleet::web("ignoring", CONFIG);
+    let fleet = Fleet::web("ignoring", &config());
     fleet.applied();
     let write = |value: &str| {
         let patch = format!(r#"{{"data":{{"mode":"{value}"}}}}"#);
@@ -134,7 +124,7 @@ fn a_rule_comes_lives_and_goes() {
 
 #[test]
 fn an_ignored_field_is_sent_when_its_object_is_created() {
-    let fleet = Fleet::web("initial", CONFIG);
+    let fleet = Fleet::web("initial", &config());
     fleet.edit_environment(
         "bundle: web,",
         "bundle: web, ignore: [{kind: ConfigMap, fields: [data.mode, data.typo]}, {kind: ConfigMap, name: setting, fields: [data.x]}],",

@@ -5,48 +5,26 @@ use std::time::Duration;
 use pleach_testkit::faults::{Fault, FaultProxy, Kind, Moment, Rule};
 
 use crate::fleet::{Fleet, object_writes, owners};
-use crate::{kubectl, shared};
+use crate::{kubectl, samples, shared};
 
 /// What lies in the cluster before pleach comes.
-const LIVE: &str = "\
-apiVersion: v1
-kind: ConfigMap
-metadata: {name: settings}
-data: {color: blue, stale: \"yes\"}
----
-apiVersion: apps/v1
-kind: Deployment
-metadata: {name: web, labels: {old: label}}
-spec:
-  replicas: 0
-  selector: {matchLabels: {app: web}}
-  template:
-    metadata: {labels: {app: web}}
-    spec: {containers: [{name: web, image: \"web:1\", env: [{name: GONE, value: x}]}]}
-";
+fn live() -> String {
+    let settings = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: settings}\ndata: {color: blue, stale: \"yes\"}\n";
+    let containers = "[{name: web, image: \"web:1\", env: [{name: GONE, value: x}]}]";
+    let web = samples::deployment_of("web", containers).replace(
+        "metadata: {name: web}",
+        "metadata: {name: web, labels: {old: label}}",
+    );
+    [settings, &web].join("---\n")
+}
 
 /// What git has of it, and one object that is new.
-const WANTED: &str = "\
-apiVersion: v1
-kind: ConfigMap
-metadata: {name: settings}
-data: {color: red}
----
-apiVersion: apps/v1
-kind: Deployment
-metadata: {name: web}
-spec:
-  replicas: 0
-  selector: {matchLabels: {app: web}}
-  template:
-    metadata: {labels: {app: web}}
-    spec: {containers: [{name: web, image: \"web:2\"}]}
----
-apiVersion: v1
-kind: ConfigMap
-metadata: {name: new}
-data: {k: v}
-";
+fn wanted() -> String {
+    let settings =
+        "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: settings}\ndata: {color: red}\n";
+    let web = samples::deployment_of("web", "[{name: web, image: \"web:2\"}]");
+    [settings, &web, &samples::config_map("new", "v")].join("---\n")
+}
 
 /// A namespace that is there already, and a release for it.
 fn fleet(environment: &'static str, manifests: &str) -> Fleet {
@@ -63,8 +41,8 @@ fn set(fleet: &Fleet, setting: &str) {
 
 #[test]
 fn objects_of_kubectl_are_refused_then_adopted_and_have_one_owner() {
-    let fleet = fleet("adopt", WANTED);
-    let file = fleet.file("live.yaml", LIVE);
+    let fleet = fleet("adopt", &wanted());
+    let file = fleet.file("live.yaml", &live());
     fleet.kubectl(&["-n", "adopt", "apply", "-f", &file]);
 
     let run = fleet.writes_nothing(|fleet| fleet.apply().ended_with(7));
@@ -119,7 +97,7 @@ fn objects_of_kubectl_are_refused_then_adopted_and_have_one_owner() {
 
 #[test]
 fn wiped_managed_fields_are_repaired() {
-    let fleet = fleet("wiped", WANTED);
+    let fleet = fleet("wiped", &wanted());
     fleet.applied();
     fleet.kubectl(&[
         "-n",
@@ -148,8 +126,8 @@ fn wiped_managed_fields_are_repaired() {
 
 #[test]
 fn objects_of_other_sets_are_refused_even_where_adoption_is_allowed() {
-    let fleet = fleet("foreign", WANTED);
-    let file = fleet.file("live.yaml", LIVE);
+    let fleet = fleet("foreign", &wanted());
+    let file = fleet.file("live.yaml", &live());
     fleet.kubectl(&["-n", "foreign", "apply", "-f", &file]);
     set(&fleet, "adopt: [kubectl, flux]");
     fleet.kubectl(&[
@@ -166,7 +144,7 @@ fn objects_of_other_sets_are_refused_even_where_adoption_is_allowed() {
 
 #[test]
 fn a_field_that_somebody_else_applied_stops_that_object_alone() {
-    let fleet = fleet("clash", WANTED);
+    let fleet = fleet("clash", &wanted());
     fleet.applied();
     let file = fleet.file(
         "theirs.yaml",
@@ -228,7 +206,7 @@ fn a_field_that_somebody_else_applied_stops_that_object_alone() {
 
 #[test]
 fn a_field_that_git_gave_up_and_somebody_holds_is_told() {
-    let fleet = fleet("shared", WANTED);
+    let fleet = fleet("shared", &wanted());
     fleet.applied();
     let file = fleet.file(
         "same.yaml",
@@ -258,7 +236,7 @@ fn a_field_that_git_gave_up_and_somebody_holds_is_told() {
 
 #[test]
 fn a_field_that_somebody_keeps_writing_to_is_left_alone_after_three_times() {
-    let fleet = fleet("fought", WANTED);
+    let fleet = fleet("fought", &wanted());
     fleet.applied();
     let write = |field: &str| {
         let patch = format!(r#"{{"data":{{"{field}":"theirs"}}}}"#);
@@ -357,28 +335,55 @@ fn an_object_that_somebody_created_meanwhile_is_kept_and_stops() {
     }
 }
 
+/// One field was shown to be taken back from them, and they take another one
+/// before it is.
+#[test]
+fn no_other_field_is_taken_than_was_shown() {
+    let both =
+        "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: both}\ndata: {color: red, tone: dark}\n";
+    let mut fleet = fleet("unshown", both);
+    fleet.applied();
+    let write = |field: &str| {
+        let patch = format!(r#"{{"data":{{"{field}":"theirs"}}}}"#);
+        kubectl::admin(&[
+            "-n",
+            "unshown",
+            "patch",
+            "cm/both",
+            "--type=merge",
+            "-p",
+            &patch,
+            "--field-manager=hand",
+        ]);
+    };
+    write("color");
+    let proxy = FaultProxy::start(shared().kubeconfig()).unwrap();
+    proxy.add(
+        Rule::on(
+            |seen| seen.kind == Kind::Write && seen.path.ends_with("/configmaps/both"),
+            Fault::hook(Moment::BeforeForwarding, move || write("tone")),
+        )
+        .nth(1),
+    );
+    fleet.through(proxy.kubeconfig());
+    fleet.apply().ended_with(5).says("conflict");
+    assert_eq!(proxy.log().faults().count(), 1);
+    let tone = |fleet: &Fleet| fleet.field(&["-n", "unshown", "cm/both"], "{.data.tone}");
+    assert_eq!(tone(&fleet), "theirs");
+
+    // The next plan shows both.
+    fleet.through(shared().kubeconfig().to_owned());
+    fleet.applied();
+    assert_eq!(tone(&fleet), "dark");
+}
+
 /// Another port is another item of the list, beside which the server takes no
 /// second one of the name.
 #[test]
 fn ports_that_were_changed_by_hand_come_back() {
-    const PORTS: &str = "\
-apiVersion: v1
-kind: Service
-metadata: {name: web}
-spec:
-  selector: {app: web}
-  ports: [{name: http, port: 80}]
----
-apiVersion: apps/v1
-kind: Deployment
-metadata: {name: web}
-spec:
-  replicas: 0
-  selector: {matchLabels: {app: web}}
-  template:
-    metadata: {labels: {app: web}}
-    spec: {containers: [{name: web, image: \"web:1\", ports: [{name: http, containerPort: 8080}]}]}
-";
+    let service = "apiVersion: v1\nkind: Service\nmetadata: {name: web}\nspec: {selector: {app: web}, ports: [{name: http, port: 80}]}\n";
+    let containers = "[{name: web, image: \"web:1\", ports: [{name: http, containerPort: 8080}]}]";
+    let web = samples::deployment_of("web", containers);
     let objects = [
         (
             "service/web",
@@ -393,7 +398,7 @@ spec:
             "8080",
         ),
     ];
-    let fleet = fleet("ports", PORTS);
+    let fleet = fleet("ports", &[service, &web].join("---\n"));
     fleet.applied();
     for (object, path, ..) in objects {
         let patch = format!(r#"[{{"op":"replace","path":"{path}","value":81}}]"#);

@@ -12,7 +12,8 @@ use crate::samples::{BUNDLE, config_map, deployment};
 use crate::shared;
 
 /// The rules of [`every_refusal_exits_7_and_nothing_is_written`].
-const TRIED: [&str; 20] = [
+const TRIED: [&str; 21] = [
+    "denied",
     "wrong-cluster",
     "other-repository",
     "other-tooling",
@@ -129,6 +130,45 @@ fn definitions(environment: &'static str, first: &str, second: &str, version: &s
     let file = fleet.file("gear.yaml", &gear);
     fleet.kubectl(&["create", "-f", &file]);
     upgrade(&fleet);
+    fleet
+}
+
+/// A policy of the cluster that takes no other values in one namespace.
+const POLICY: &str = "\
+apiVersion: admissionregistration.k8s.io/v1
+kind: ValidatingAdmissionPolicy
+metadata: {name: NAME}
+spec:
+  failurePolicy: Fail
+  matchConstraints:
+    resourceRules: [{apiGroups: [''], apiVersions: [v1], operations: [CREATE, UPDATE], resources: [configmaps]}]
+  validations: [{expression: \"!has(object.data) || !('k' in object.data) || object.data.k != 'b'\", message: b is not taken}]
+---
+apiVersion: admissionregistration.k8s.io/v1
+kind: ValidatingAdmissionPolicyBinding
+metadata: {name: NAME}
+spec:
+  policyName: NAME
+  validationActions: [Deny]
+  matchResources: {namespaceSelector: {matchLabels: {kubernetes.io/metadata.name: NAME}}}
+";
+
+fn denied(environment: &'static str) -> Fleet {
+    let fleet = settings(environment);
+    let file = fleet.file("policy.yaml", &POLICY.replace("NAME", environment));
+    fleet.kubectl(&["apply", "-f", &file]);
+    let probe = [
+        "-n",
+        environment,
+        "create",
+        "configmap",
+        "probe",
+        "--from-literal=k=b",
+        "--dry-run=server",
+    ];
+    fleet.until("the policy in force", |fleet| {
+        (!fleet.try_kubectl(&probe).status.success()).then_some(())
+    });
     fleet
 }
 
@@ -413,6 +453,7 @@ subjects: [{{kind: ServiceAccount, name: operator}}]
     prune_cap,
     "{action: prune, release: web, from: v1.0.0, to: v1.1.0, count: 6}"
 )]
+#[case("denied", denied, "have it allowed by those whose check it is")]
 #[case("not-adopted", not_adopted, "add `adopt: [")]
 #[case(
     "foreign-apply-set",

@@ -2,6 +2,7 @@
 
 use pleach_testkit::audit::Events;
 use pleach_testkit::faults::{Fault, FaultProxy, Moment, Rule};
+use rstest::rstest;
 use std::sync::{Arc, Mutex};
 
 use crate::fleet::{Fleet, object_writes};
@@ -63,7 +64,10 @@ fn upgrade(fleet: &Fleet) {
 fn deletions(events: &Events) -> Vec<String> {
     let deletions = events.filter(|event| {
         let object = event.object_ref.as_ref();
-        event.verb == "delete" && object.is_some_and(|object| object.namespace != "pleach-system")
+        // What moved since the plan was made is refused once, and looked at again.
+        event.verb == "delete"
+            && event.code() < 400
+            && object.is_some_and(|object| object.namespace != "pleach-system")
     });
     let name =
         |event: &pleach_testkit::audit::Event| event.object_ref.as_ref().unwrap().resource.clone();
@@ -175,6 +179,70 @@ fn another_object_of_the_same_name_is_never_deleted() {
         fleet.field(&["-n", "reborn", "cm/settings"], "{.metadata.uid}"),
         uid
     );
+}
+
+/// Between plan and deletion somebody writes to it.
+#[rstest]
+#[case::kept(
+    "prune-keep",
+    &["annotate", "cm/settings", "pleach.dev/prune=disabled"],
+    "it has the annotation pleach.dev/prune: disabled now"
+)]
+#[case::given_away(
+    "prune-give",
+    &["label", "--overwrite", "cm/settings", "applyset.kubernetes.io/part-of=other"],
+    "it is part of another ApplySet now (other)"
+)]
+fn what_is_to_stay_by_now_is_not_deleted(
+    #[case] environment: &'static str,
+    #[case] change: &'static [&'static str],
+    #[case] why: &str,
+) {
+    let settings = ANCHOR.replace("anchor", "settings");
+    let mut fleet = fleet(environment, &[("settings.yaml", &settings)]);
+    fleet.applied();
+    upgrade(&fleet);
+    let proxy = FaultProxy::start(shared().kubeconfig()).unwrap();
+    proxy.add(
+        Rule::on(
+            |seen| seen.method == "DELETE" && seen.path.ends_with("/configmaps/settings"),
+            Fault::hook(Moment::BeforeForwarding, move || {
+                kubectl::admin(&[&["-n", environment][..], change].concat());
+            }),
+        )
+        .nth(1),
+    );
+    fleet.through(proxy.kubeconfig());
+    fleet.apply().ended_with(5).says(why);
+    assert_eq!(proxy.log().faults().count(), 1);
+    assert!(fleet.exists(&["-n", environment, "cm/settings"]));
+
+    // The next plan leaves it by itself.
+    fleet.through(shared().kubeconfig().to_owned());
+    fleet.applied();
+    assert!(fleet.exists(&["-n", environment, "cm/settings"]));
+}
+
+#[test]
+fn what_only_moved_since_the_plan_is_deleted() {
+    let settings = ANCHOR.replace("anchor", "settings");
+    let mut fleet = fleet("prune-moved", &[("settings.yaml", &settings)]);
+    fleet.applied();
+    upgrade(&fleet);
+    let proxy = FaultProxy::start(shared().kubeconfig()).unwrap();
+    proxy.add(
+        Rule::on(
+            |seen| seen.method == "DELETE" && seen.path.ends_with("/configmaps/settings"),
+            Fault::hook(Moment::BeforeForwarding, || {
+                kubectl::admin(&["-n", "prune-moved", "annotate", "cm/settings", "a=b"]);
+            }),
+        )
+        .nth(1),
+    );
+    fleet.through(proxy.kubeconfig());
+    fleet.applied().says("1 deleted");
+    assert_eq!(proxy.log().faults().count(), 1);
+    assert!(!fleet.exists(&["-n", "prune-moved", "cm/settings"]));
 }
 
 /// Protected objects: a namespace with nothing in it, a claim, a definition.

@@ -3,22 +3,13 @@
 use rstest::rstest;
 
 use crate::fleet::{Fleet, WEB};
+use crate::samples;
 
 fn uid(fleet: &Fleet, args: &[&str]) -> String {
     fleet.field(args, "{.metadata.uid}")
 }
 
-const WORKLOADS: &str = "\
-apiVersion: apps/v1
-kind: Deployment
-metadata: {name: web}
-spec:
-  replicas: 0
-  selector: {matchLabels: {app: web}}
-  template:
-    metadata: {labels: {app: web}}
-    spec: {containers: [{name: web, image: \"web:1\"}]}
----
+const OTHERS: &str = "\
 apiVersion: batch/v1
 kind: Job
 metadata: {name: once}
@@ -40,9 +31,13 @@ immutable: true
 data: {k: v}
 ";
 
+fn workloads() -> String {
+    [samples::deployment("web").as_str(), OTHERS].join("---\n")
+}
+
 #[test]
 fn what_is_not_protected_is_planned_shown_and_created_anew() {
-    let fleet = Fleet::web("anew", WORKLOADS);
+    let fleet = Fleet::web("anew", &workloads());
     let apply = |fleet: &Fleet| {
         fleet
             .run(&["apply", "anew", "--yes", "--wait=none"])
@@ -94,7 +89,7 @@ fn what_is_not_protected_is_planned_shown_and_created_anew() {
 
 #[test]
 fn nothing_is_deleted_for_what_the_server_would_refuse() {
-    let fleet = Fleet::web("invalid", WORKLOADS);
+    let fleet = Fleet::web("invalid", &workloads());
     fleet
         .run(&["apply", "invalid", "--yes", "--wait=none"])
         .ended_with(0);

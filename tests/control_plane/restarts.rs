@@ -1,8 +1,9 @@
 //! Pods that are replaced when what they read changes.
 
 use crate::fleet::{Fleet, WEB, object_writes};
+use crate::samples;
 
-const MANIFESTS: &str = "\
+const CONFIGURATION: &str = "\
 apiVersion: v1
 kind: ConfigMap
 metadata: {name: settings}
@@ -12,31 +13,15 @@ apiVersion: v1
 kind: Secret
 metadata: {name: access}
 stringData: {password: first}
----
-apiVersion: apps/v1
-kind: Deployment
-metadata: {name: web}
-spec:
-  replicas: 0
-  selector: {matchLabels: {app: web}}
-  template:
-    metadata: {labels: {app: web}}
-    spec:
-      containers:
-      - name: web
-        image: web:1
-        envFrom: [{configMapRef: {name: settings}}, {secretRef: {name: access}}]
----
-apiVersion: apps/v1
-kind: Deployment
-metadata: {name: other}
-spec:
-  replicas: 0
-  selector: {matchLabels: {app: other}}
-  template:
-    metadata: {labels: {app: other}}
-    spec: {containers: [{name: other, image: other:1}]}
 ";
+
+/// A Deployment that reads its configuration, and one that does not.
+fn manifests() -> String {
+    let sources = "[{configMapRef: {name: settings}}, {secretRef: {name: access}}]";
+    let containers = format!("[{{name: web, image: \"web:1\", envFrom: {sources}}}]");
+    let reads = samples::deployment_of("web", &containers);
+    [CONFIGURATION, &reads, &samples::deployment("other")].join("---\n")
+}
 
 fn stamp(fleet: &Fleet, name: &str) -> String {
     let annotation = r"{.spec.template.metadata.annotations.pleach\.dev/configuration}";
@@ -46,7 +31,7 @@ fn stamp(fleet: &Fleet, name: &str) -> String {
 
 #[test]
 fn pods_are_replaced_when_git_changes_what_they_read() {
-    let fleet = Fleet::web("restarting", MANIFESTS);
+    let fleet = Fleet::web("restarting", &manifests());
     fleet.edit_environment("bundle: web,", "bundle: web, restartOnConfigChange: true,");
     // The key of digests is in that namespace, and made by the first apply.
     fleet.extend_environment("state: {kind: ConfigMap, namespace: restarting}\n");

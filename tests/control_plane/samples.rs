@@ -10,6 +10,11 @@ pub(crate) fn config_map(name: &str, value: &str) -> String {
 
 /// A Deployment that wants no pods, so that it is ready without nodes.
 pub(crate) fn deployment(name: &str) -> String {
+    deployment_of(name, &format!("[{{name: {name}, image: \"{name}:1\"}}]"))
+}
+
+/// The same with these containers.
+pub(crate) fn deployment_of(name: &str, containers: &str) -> String {
     format!(
         "\
 apiVersion: apps/v1
@@ -20,7 +25,7 @@ spec:
   selector: {{matchLabels: {{app: {name}}}}}
   template:
     metadata: {{labels: {{app: {name}}}}}
-    spec: {{containers: [{{name: {name}, image: \"{name}:1\"}}]}}
+    spec: {{containers: {containers}}}
 "
     )
 }

@@ -246,6 +246,7 @@ fn install(
                 id,
                 meta,
                 services,
+                asks_url: false,
                 available: None,
             });
         }

@@ -10,6 +10,6 @@ pub mod yaml;
 pub use digest::{Digest, DigestKey, canonical_json};
 pub use fields::{FieldPath, KeyValue, PathSegment};
 pub use id::{ApiVersion, GroupKind, Gvk, ObjectId, ParseIdError, ServiceRef};
-pub use manifest::{Manifest, Origin, annotations, labels};
+pub use manifest::{Manifest, Origin, annotations, labels, managers};
 pub(crate) use secret::{Coding, Hidden};
 pub use secret::{ParseSecretFieldError, Secrecy, SecretField};

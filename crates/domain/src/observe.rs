@@ -9,6 +9,7 @@ mod escalation;
 mod former;
 mod grants;
 mod live;
+mod registration;
 mod rendered;
 mod surroundings;
 mod triage;
@@ -19,6 +20,8 @@ pub use escalation::Escalation;
 pub use former::Former;
 pub use grants::{Grants, MissingGrant, MissingRule, copyable, rules};
 pub use live::{Live, LiveMeta};
+pub use registration::{Backend, Lack, Registration};
+pub(crate) use registration::{asks_url, available};
 pub use rendered::Base;
 pub use surroundings::{Budget, Node, Surroundings};
 pub use triage::{Known, Reading, is_unchanged, triage};
@@ -35,7 +38,6 @@ use crate::depends::Hindrance;
 use crate::deployer::KnownOwner;
 use crate::inventory::{Installed, Inventory, Journal};
 use crate::object::{Digest, DigestKey, FieldPath, GroupKind, Manifest, ObjectId, ServiceRef};
-use crate::order::Interception;
 
 /// Which cluster: the uid of its namespace `kube-system`; where state is kept in
 /// ConfigMaps, that of their namespace.
@@ -283,29 +285,23 @@ impl fmt::Display for Unverified {
     }
 }
 
-/// An APIService or webhook configuration that points at Services.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Registration {
-    /// The object.
-    pub id: ObjectId,
-    /// Its metadata.
-    pub meta: LiveMeta,
-    /// The Services it points at, without doubles.
-    pub services: Vec<ServiceRef>,
-    /// Webhook configurations only: what they intercept.
-    #[serde(default)]
-    pub intercepts: Vec<Interception>,
-    /// APIServices only: condition Available, with its message when it is not.
-    pub available: Option<Result<(), String>>,
-}
-
-/// What stands behind a Service.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Backend {
-    /// Whether the Service exists.
-    pub exists: bool,
-    /// Ready endpoints over its EndpointSlices.
-    pub ready_endpoints: usize,
+impl ApiRefusal {
+    /// Whether a check of the cluster's own refuses the object that it looked at: a
+    /// webhook, an admission policy, a quota, pod security. They choose their HTTP
+    /// status themselves.
+    pub fn is_by_admission(&self) -> bool {
+        let says = |start: &str, end: &str| {
+            let rest = self.message.split_once(start).map(|(_, rest)| rest);
+            rest.is_some_and(|rest| rest.contains(end))
+        };
+        // `User "x" cannot …` comes from who looks at the right alone.
+        let is_about_rights = says("User \"", " cannot ")
+            || Escalation::hint_of(&self.message).is_some()
+            || self.message.contains("because it is being terminated");
+        says("admission webhook \"", "\" denied the request")
+            || says("ValidatingAdmissionPolicy '", "' denied request")
+            || (self.code == 403 && self.message.contains(" is forbidden: ") && !is_about_rights)
+    }
 }
 
 impl Observed {

@@ -24,14 +24,11 @@ use serde_json::{Map, Value};
 
 use crate::diff::ownership;
 use crate::gate::is_policy;
-use crate::object::{Digest, FieldPath, ObjectId, PathSegment, canonical_json};
+use crate::object::{Digest, FieldPath, ObjectId, PathSegment, canonical_json, managers};
 use crate::plan::NonSecret;
 
 pub use owners::{Held, give_back, held};
 pub use take_back::{Taken, take_back};
-
-/// Field manager of temporary changes; what it holds is taken over by the next apply.
-pub const MANAGER: &str = "pleach-overlay";
 
 /// Names an overlay within a release: its own name and the object it changes.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -141,7 +138,7 @@ impl Journaled {
     pub fn is_overtaken(&self, live: &Value) -> bool {
         let metadata = &live["metadata"];
         let touched = fields(&self.set.0);
-        let owned = ownership::owned_by(metadata, MANAGER);
+        let owned = ownership::owned_by(metadata, managers::OVERLAY);
         let now = project(&self.set.0, live);
         let is_made = now == self.set.0 || touched.iter().any(|field| owned.touches(field));
         self.state == State::Intended
@@ -166,7 +163,7 @@ pub enum State {
 /// nobody else wrote to it.
 pub fn is_as_made(live: &Value, made: &Value) -> bool {
     let managers = ownership::managers(&live["metadata"]);
-    managers.iter().all(|manager| manager == MANAGER) && project(made, live) == *made
+    managers.iter().all(|manager| manager == managers::OVERLAY) && project(made, live) == *made
 }
 
 /// What an object has at the places that a merge patch names, as a merge patch
@@ -259,8 +256,8 @@ mod tests {
         assert!(journaled.is_overtaken(&live(10, "kubectl")));
         assert!(journaled.is_overtaken(&live(3, "scaler")));
         // It was made, and the answer was lost.
-        assert!(!journaled.is_overtaken(&live(0, MANAGER)));
-        assert!(!journaled.is_overtaken(&live(1, MANAGER)));
+        assert!(!journaled.is_overtaken(&live(0, managers::OVERLAY)));
+        assert!(!journaled.is_overtaken(&live(1, managers::OVERLAY)));
         journaled.state = State::On;
         assert!(!journaled.is_overtaken(&live(10, "kubectl")));
     }

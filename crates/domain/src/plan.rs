@@ -71,7 +71,7 @@ mod verify;
 mod version;
 pub mod view;
 
-pub(crate) use changes::FIELD_IN_USE;
+pub(crate) use consent::OVERRIDABLE;
 pub use deletion::{Deletion, Grant, Propagation};
 pub use file::{PLAN_FILE_FORMAT, PlanFile, PlanFileError, ReviewedObject, ReviewedRelease};
 pub use model::{
@@ -81,7 +81,6 @@ pub use model::{
 };
 pub use once::runs_once;
 pub use ownership::{is_foreign, owners_of, takes_over};
-pub(crate) use prune::BACKEND_GOES;
 pub use removal::{Consented, Heir, Removal};
 pub use version::version_left;
 

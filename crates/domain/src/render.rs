@@ -252,6 +252,7 @@ impl<'a> Started<'a> {
             mut findings,
             mut inputs,
         } = loaded;
+        findings.extend(release.refused.iter().cloned());
         findings.extend(unreadable);
         if has_schema {
             inputs.insert(hide::schema_file(release));

@@ -70,8 +70,11 @@ impl Upgrade {
             writes: requests.writes().filter(|event| !is_record(event)),
             deletions: log
                 .writes()
+                // What moved since the plan was made is refused once, and looked at
+                // again.
                 .filter(|seen| {
                     seen.method == Method::DELETE
+                        && seen.status != Some(409)
                         && !seen.path.contains("/namespaces/pleach-system/")
                 })
                 .cloned()

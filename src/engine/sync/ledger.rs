@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use pleach_domain::inventory::{Attempt, Journal, ReleaseName, Store};
-use pleach_domain::object::{Digest, ObjectId, canonical_json, labels};
+use pleach_domain::object::{Digest, ObjectId, canonical_json, labels, managers};
 use serde_json::{Value, json};
 use tokio::sync::Mutex;
 
@@ -14,9 +14,6 @@ use super::state::config_maps;
 use crate::io::cluster::{
     ApplyOptions, Cluster, ClusterError, DeleteOptions, Patch, PatchOptions, Propagation,
 };
-
-/// Field manager of state objects.
-const MANAGER: &str = "pleach-state";
 
 /// The journal of one release.
 #[derive(Debug)]
@@ -139,7 +136,7 @@ impl Ledger {
             "data": { "journal": text },
         });
         let body = Bytes::from(canonical_json(&object));
-        let options = ApplyOptions::new(MANAGER);
+        let options = ApplyOptions::new(managers::STATE);
         let path = config_maps();
         Ok(self.cluster.create(&path, &id, body, &options).await?.value)
     }
@@ -153,7 +150,7 @@ impl Ledger {
             "data": { "journal": text },
         });
         let options = PatchOptions {
-            manager: MANAGER,
+            manager: managers::STATE,
             dry_run: false,
             subresource: None,
         };

@@ -23,7 +23,7 @@ use pleach_domain::diff::pairing;
 use pleach_domain::finding::{Finding, Kind};
 use pleach_domain::inventory::{EntryState, Store};
 use pleach_domain::object::{Gvk, Manifest, ObjectId, ServiceRef, annotations, labels};
-use pleach_domain::observe::{Backend, Known, Listing, Observed, Reading, Served, triage};
+use pleach_domain::observe::{Backend, Known, Listing, Live, Observed, Reading, Served, triage};
 use pleach_domain::plan::{Desired, Policy, runs_once};
 
 use super::error::SyncError;
@@ -272,27 +272,41 @@ impl Reader<'_> {
             .iter()
             .filter(|id| observed.meta.contains_key(id) && !observed.full.contains_key(id))
             .collect();
-        let paths = pairing::candidates(&gone, &come)
+        let paths: Vec<(ObjectId, ResourcePath)> = pairing::candidates(&gone, &come)
             .into_iter()
             .filter_map(|id| {
                 let entry = observed.inventory.entries.get(id)?;
                 Some((id.clone(), self.paths.of_member(id, &entry.api_version)?))
-            });
-        let read: Vec<_> = stream::iter(paths.collect::<Vec<_>>())
+            })
+            .collect();
+        // What could not be read is deleted all the same, and only not shown as a move.
+        let found = self.read_those_there(paths, CONCURRENCY).await?;
+        observed.full.extend(found);
+        Ok(())
+    }
+
+    /// Reads objects in full, so many at a time; without those that are not there
+    /// or may not be read.
+    async fn read_those_there(
+        &self,
+        paths: Vec<(ObjectId, ResourcePath)>,
+        at_a_time: usize,
+    ) -> Result<Vec<(ObjectId, Live)>, SyncError> {
+        let read: Vec<_> = stream::iter(paths)
             .map(|(id, path)| async move {
                 let read = self.read(&path, &id).await;
                 (id, read)
             })
-            .buffer_unordered(CONCURRENCY)
+            .buffer_unordered(at_a_time)
             .collect()
             .await;
+        let mut found = Vec::new();
         for (id, read) in read {
-            // It is deleted all the same, and only not shown as a move.
             if let Ok(Some(live)) = read? {
-                observed.full.insert(id, live);
+                found.push((id, live));
             }
         }
-        Ok(())
+        Ok(found)
     }
 }
 

@@ -30,8 +30,9 @@ use pleach_domain::inventory::{
     Attempt, Condition, Installed, Inventory, Journal, Orders, ReleaseName, Store, followed,
     telling,
 };
-use pleach_domain::object::Gvk;
-use pleach_domain::object::{Digest, DigestKey, ObjectId, annotations, canonical_json};
+use pleach_domain::object::{
+    Digest, DigestKey, Gvk, ObjectId, annotations, canonical_json, managers,
+};
 use pleach_domain::observe::{Discovery, Served};
 use serde_json::Value;
 
@@ -52,8 +53,6 @@ pub(super) use shards::members;
 
 /// The Secret that holds the key of digests.
 const KEY_SECRET: &str = "pleach-digest-key";
-/// Field manager of state objects.
-const MANAGER: &str = "pleach-state";
 
 /// The record of one release, and how it is written.
 #[derive(Debug)]
@@ -372,7 +371,7 @@ impl State {
         );
         let options = ApplyOptions {
             force: true,
-            ..ApplyOptions::new(MANAGER)
+            ..ApplyOptions::new(managers::STATE)
         };
         let body = Bytes::from(canonical_json(object));
         Ok(self.cluster.apply(path, id, body, &options).await?)

@@ -14,9 +14,8 @@ use jiff::SignedDuration;
 use pleach_domain::doctor::Subject;
 use pleach_domain::ending;
 use pleach_domain::gate::probed;
-use pleach_domain::object::{GroupKind, Gvk, ObjectId, ServiceRef, canonical_json};
+use pleach_domain::object::{GroupKind, Gvk, ObjectId, ServiceRef, canonical_json, managers};
 use pleach_domain::order::registered_services;
-use pleach_domain::overlay::MANAGER;
 use pleach_domain::plan::{Desired, Precondition, Step, Until};
 use pleach_domain::readiness::{Assessment, Readiness};
 use serde_json::Value;
@@ -359,7 +358,7 @@ impl Waiter<'_> {
         });
         let options = ApplyOptions {
             dry_run: true,
-            ..ApplyOptions::new(MANAGER)
+            ..ApplyOptions::new(managers::OVERLAY)
         };
         let body = Bytes::from(canonical_json(&body));
         let is_denied = match self.cluster.create(&path, probe, body, &options).await {
@@ -429,7 +428,7 @@ impl Waiter<'_> {
         let backend = self.cluster.backend(service).await?;
         Ok(if !backend.exists {
             Look::NotYet(format!("Service {service} does not exist"))
-        } else if backend.ready_endpoints < ready {
+        } else if !backend.is_elsewhere && backend.ready_endpoints < ready {
             Look::NotYet(format!(
                 "Service {service} has {} of {ready} ready endpoints",
                 backend.ready_endpoints

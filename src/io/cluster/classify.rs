@@ -299,9 +299,19 @@ fn conflicting(status: Option<&Status>, message: &str) -> Class {
             };
         }
     }
-    if message.contains("the UID in the precondition") || message.contains("uid mismatch:") {
+    // The words of the storage come where a kind judges its deletions itself
+    // (Namespace, CustomResourceDefinition), or where a write came in between.
+    let says = |words: &[&str]| words.iter().any(|words| message.contains(words));
+    if says(&[
+        "the UID in the precondition",
+        "Precondition failed: UID in precondition",
+        "uid mismatch:",
+    ]) {
         Class::PreconditionFailed(Failed::Uid)
-    } else if message.contains("the ResourceVersion in the precondition") {
+    } else if says(&[
+        "the ResourceVersion in the precondition",
+        "Precondition failed: ResourceVersion in precondition",
+    ]) {
         Class::PreconditionFailed(Failed::ResourceVersion)
     } else if message.contains("the object has been modified") {
         Class::StaleResourceVersion

@@ -1,12 +1,11 @@
 //! What points at Services, and what stands behind those Services.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use pleach_domain::object::{GroupKind, ServiceRef};
-use pleach_domain::observe::{Backend, LiveMeta, Registration};
-use pleach_domain::order::interceptions;
+use pleach_domain::observe::{Backend, Registration};
 use serde_json::Value;
 use tokio::time::Instant;
 
@@ -120,144 +119,12 @@ impl Cluster {
             self.get(&services, Some(&service.namespace), &service.name),
             self.list(&slices, &selector)
         )?;
-        Ok(Backend {
-            exists: service.is_some(),
-            ready_endpoints: ready_endpoints(&slices.items),
-        })
+        Ok(Backend::read(service.as_ref(), &slices.items))
     }
 }
 
-/// Reads a registration; none when it points at no Service: an API that the
-/// server itself serves, a webhook with a URL.
+/// Reads a registration; none when it points at no Service.
 fn registration(path: &ResourcePath, value: &Value, manager: &str) -> Option<Registration> {
     let name = value["metadata"]["name"].as_str()?;
-    let is_api = path.kind == "APIService";
-    let references: Vec<&Value> = if is_api {
-        vec![&value["spec"]["service"]]
-    } else {
-        value["webhooks"]
-            .as_array()
-            .into_iter()
-            .flatten()
-            .map(|webhook| &webhook["clientConfig"]["service"])
-            .collect()
-    };
-    let services: BTreeSet<ServiceRef> = references.into_iter().filter_map(service).collect();
-    if services.is_empty() {
-        return None;
-    }
-    Some(Registration {
-        id: path.id(None, name),
-        meta: LiveMeta::read(&value["metadata"], manager),
-        services: services.into_iter().collect(),
-        intercepts: interceptions(value),
-        available: is_api.then(|| available(value)),
-    })
-}
-
-fn service(value: &Value) -> Option<ServiceRef> {
-    Some(ServiceRef {
-        namespace: value["namespace"].as_str()?.to_owned(),
-        name: value["name"].as_str()?.to_owned(),
-    })
-}
-
-/// Condition Available of an APIService.
-fn available(value: &Value) -> Result<(), String> {
-    let condition = value["status"]["conditions"]
-        .as_array()
-        .into_iter()
-        .flatten()
-        .find(|condition| condition["type"] == "Available");
-    match condition {
-        Some(condition) if condition["status"] == "True" => Ok(()),
-        Some(condition) => Err(format!(
-            "{}: {}",
-            condition["reason"].as_str().unwrap_or_default(),
-            condition["message"].as_str().unwrap_or_default()
-        )),
-        None => Err("the server has not looked at it yet".to_owned()),
-    }
-}
-
-/// Endpoints that are ready, once each: a pod with two addresses is in the
-/// slices of both families.
-fn ready_endpoints(slices: &[Value]) -> usize {
-    let ready: BTreeSet<&str> = slices
-        .iter()
-        .flat_map(|slice| slice["endpoints"].as_array().into_iter().flatten())
-        // Absent means ready (EndpointConditions).
-        .filter(|endpoint| endpoint["conditions"]["ready"] != false)
-        .filter_map(|endpoint| {
-            endpoint["targetRef"]["uid"]
-                .as_str()
-                .or_else(|| endpoint["addresses"][0].as_str())
-        })
-        .collect();
-    ready.len()
-}
-
-#[cfg(test)]
-mod tests {
-    use rstest::rstest;
-    use serde_json::json;
-
-    use super::*;
-
-    #[rstest]
-    #[case(json!([]), 0)]
-    #[case(json!([{"endpoints": null}]), 0)]
-    #[case(json!([{"endpoints": [
-        {"addresses": ["10.0.0.1"], "conditions": {"ready": true}},
-        {"addresses": ["10.0.0.2"], "conditions": {"ready": false}},
-        {"addresses": ["10.0.0.3"]},
-    ]}]), 2)]
-    #[case(json!([
-        {"endpoints": [{"addresses": ["10.0.0.1"], "targetRef": {"uid": "a"}}]},
-        {"endpoints": [{"addresses": ["fd00::1"], "targetRef": {"uid": "a"}}]},
-    ]), 1)]
-    fn endpoints_are_counted_once(#[case] slices: Value, #[case] expected: usize) {
-        assert_eq!(ready_endpoints(slices.as_array().unwrap()), expected);
-    }
-
-    fn webhooks() -> ResourcePath {
-        ResourcePath::cluster_scoped("a/v1", "ValidatingWebhookConfiguration", "x")
-    }
-
-    #[test]
-    fn services_are_named_once_and_urls_are_left_out() {
-        let value = json!({"metadata": {"name": "w", "uid": "u"}, "webhooks": [
-            {"clientConfig": {"service": {"namespace": "b", "name": "s"}}},
-            {"clientConfig": {"url": "https://x"}},
-            {"clientConfig": {"service": {"namespace": "a", "name": "s", "port": 1}}},
-            {"clientConfig": {"service": {"namespace": "b", "name": "s"}}},
-        ]});
-        let found = registration(&webhooks(), &value, "pleach/a.b").unwrap();
-        let names: Vec<String> = found.services.iter().map(ToString::to_string).collect();
-        assert_eq!(names, ["a/s", "b/s"]);
-        assert_eq!(found.meta.uid, "u");
-        assert_eq!(found.available, None);
-    }
-
-    #[test]
-    fn what_points_at_no_service_is_no_registration() {
-        let value = json!({"metadata": {"name": "w"}, "webhooks": null});
-        assert_eq!(registration(&webhooks(), &value, "m"), None);
-    }
-
-    #[rstest]
-    #[case(json!([{"type": "Available", "status": "True"}]), Ok(()))]
-    #[case(
-        json!([{"type": "Available", "status": "False", "reason": "ServiceNotFound",
-            "message": "service/widget-api in \"kube-system\" is not present"}]),
-        Err("ServiceNotFound: service/widget-api in \"kube-system\" is not present")
-    )]
-    #[case(json!(null), Err("the server has not looked at it yet"))]
-    fn availability_is_a_condition(#[case] conditions: Value, #[case] expected: Result<(), &str>) {
-        let path = ResourcePath::cluster_scoped("a/v1", "APIService", "apiservices");
-        let value = json!({"metadata": {"name": "v1.x"}, "status": {"conditions": conditions},
-            "spec": {"service": {"namespace": "a", "name": "s"}}});
-        let found = registration(&path, &value, "m").unwrap();
-        assert_eq!(found.available, Some(expected.map_err(str::to_owned)));
-    }
+    Registration::read(path.id(None, name), value, manager)
 }

@@ -96,6 +96,7 @@ async fn a_backend_is_a_service_with_ready_endpoints() {
         cluster.backend(&service("s")).await.unwrap(),
         Backend {
             exists: true,
+            is_elsewhere: false,
             ready_endpoints: 1
         }
     );

@@ -280,6 +280,15 @@ async fn deletions_end_in_three_ways(#[case] answer: Answer, #[case] expected: D
     Class::Forbidden,
     Kind::Cluster
 )]
+#[case(
+    Answer::status(
+        403,
+        "Forbidden",
+        "admission webhook \"w.x.io\" denied the request: it is in use"
+    ),
+    Class::WebhookDenied("w.x.io".to_owned()),
+    Kind::Policy
+)]
 #[tokio::test]
 async fn deletions_are_refused(#[case] answer: Answer, #[case] class: Class, #[case] kind: Kind) {
     let server = Scripted::start(move |_| answer.clone()).await;

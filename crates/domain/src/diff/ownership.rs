@@ -11,9 +11,9 @@ mod whole;
 use serde_json::Value;
 
 use crate::ignore::{self, FieldPattern};
-use crate::object::{Digest, FieldPath, canonical_json};
+use crate::object::{Digest, FieldPath, canonical_json, managers};
 
-pub use adoption::{Transfer, Transferred, after_adoption, without_owned};
+pub use adoption::{Transfer, Transferred, after_adoption};
 pub use displaced::displacing;
 pub use field_set::FieldSet;
 pub use remains::{recreated, remainder};
@@ -113,8 +113,7 @@ pub fn made_by_others(metadata: &Value, ours: &str) -> bool {
         let manager = manager_of(other);
         is_main_resource(other)
             && manager != ours
-            && !manager.starts_with("pleach/")
-            && !manager.starts_with("pleach-")
+            && !managers::is_of_pleach(manager)
             && other["time"] == *created
             && !FieldSet::parse(&other["fieldsV1"])
                 .intersection(&fields)

@@ -176,7 +176,7 @@ fn behind_webhook(observations: &Observations, object: &Subject, absence: &mut A
                 .and_then(|service| observations.backends.get(service));
             webhook.refuses
                 && !webhook.selects
-                && backend.is_some_and(|backend| backend.ready_endpoints == 0)
+                && backend.is_some_and(|backend| backend.lack(false).is_some())
                 && webhook
                     .rules
                     .iter()

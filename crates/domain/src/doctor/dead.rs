@@ -8,6 +8,7 @@ use super::{Code, Diagnosis, Evidence, Observations, Owner};
 use crate::finding::Severity;
 use crate::inventory::EntryState;
 use crate::object::{ApiVersion, ObjectId, ServiceRef};
+use crate::observe::Lack;
 
 /// Every registration without a backend, and every API that is unavailable
 /// although its backend is there.
@@ -19,14 +20,6 @@ pub(super) fn registrations(observations: &Observations, found: &mut Vec<Diagnos
 
 fn registration(observations: &Observations, registered: &Registered) -> Option<Diagnosis> {
     let services = registered.services();
-    let missing: BTreeSet<&ServiceRef> = services
-        .iter()
-        .copied()
-        .filter(|service| {
-            let backend = observations.backends.get(service);
-            backend.is_some_and(|backend| !backend.exists)
-        })
-        .collect();
     let unavailable = match &registered.role {
         Role::Api { unavailable, .. } => unavailable.as_deref(),
         Role::Webhooks(_) | Role::Conversion { .. } => None,
@@ -34,15 +27,14 @@ fn registration(observations: &Observations, registered: &Registered) -> Option<
     // The server asks an aggregated API itself: what it says goes before what
     // endpoints say.
     let answers = matches!(registered.role, Role::Api { .. }) && unavailable.is_none();
-    let empty: BTreeSet<&ServiceRef> = services
-        .iter()
-        .copied()
-        .filter(|service| {
-            let backend = observations.backends.get(service);
-            !answers
-                && backend.is_some_and(|backend| backend.exists && backend.ready_endpoints == 0)
-        })
-        .collect();
+    let lacking = |lack: Lack| -> BTreeSet<&ServiceRef> {
+        let lacks = |service: &ServiceRef| observations.backends.get(service)?.lack(answers);
+        let services = services.iter().copied();
+        services
+            .filter(|service| lacks(service) == Some(lack))
+            .collect()
+    };
+    let (missing, empty) = (lacking(Lack::Service), lacking(Lack::Endpoints));
     let (code, fault) = if !missing.is_empty() {
         let names = names(&missing);
         (

@@ -7,6 +7,7 @@ use serde_json::Value;
 
 use super::Subject;
 use crate::object::{GroupKind, ObjectId, ServiceRef};
+use crate::observe::available;
 
 /// An object that points at Services.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -114,7 +115,7 @@ impl Registered {
             role: Role::Api {
                 group_version: format!("{}/{}", text("group"), text("version")),
                 service,
-                unavailable: unavailable(value),
+                unavailable: available(value).err(),
             },
         })
     }
@@ -215,17 +216,4 @@ fn read_webhook(webhook: &Value, mutates: bool) -> Webhook {
             .any(restricts),
         rules: Vec::deserialize(&webhook["rules"]).unwrap_or_default(),
     }
-}
-
-fn unavailable(value: &Value) -> Option<String> {
-    let condition = value["status"]["conditions"]
-        .as_array()
-        .into_iter()
-        .flatten()
-        .find(|condition| condition["type"] == "Available");
-    let Some(condition) = condition else {
-        return Some("the server has not looked at it yet".to_owned());
-    };
-    let text = |key: &str| condition[key].as_str().unwrap_or_default();
-    (condition["status"] != "True").then(|| format!("{}: {}", text("reason"), text("message")))
 }

@@ -37,6 +37,7 @@ fn cluster() -> Observations {
     let backend = |exists, ready_endpoints| Backend {
         exists,
         ready_endpoints,
+        ..Backend::default()
     };
     Observations {
         at: NOW.parse().unwrap(),

@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use super::{Correction, Inventory, Memory, Store};
-use crate::object::{Digest, labels};
+use crate::object::{Digest, labels, managers};
 
 /// Version of the status format. Format 1 had neither `removed` nor `memory`,
 /// format 2 no `oldestWriter`, format 3 no `memory.readiness`, format 4 no
@@ -42,7 +42,7 @@ pub struct ReleaseName {
 impl ReleaseName {
     /// The only field manager of the release's objects.
     pub fn field_manager(&self) -> String {
-        format!("pleach/{self}")
+        format!("{}{self}", managers::RELEASE)
     }
 
     /// What state objects carry as label `pleach.dev/release`: the name, or its

@@ -207,19 +207,9 @@ impl<'a> Schema<'a> {
         self.node.kind == Type::Quantity
     }
 
-    /// Whether the value is a whole number or a text.
-    pub fn is_int_or_string(self) -> bool {
-        self.node.kind == Type::IntOrString
-    }
-
     /// Whether fields that the schema does not name are kept.
     pub fn preserves_unknown(self) -> bool {
         self.node.open || self.node.kind == Type::Any
-    }
-
-    /// Whether null is a value of its own.
-    pub fn is_nullable(self) -> bool {
-        self.node.nullable
     }
 
     /// What the server fills in when the value is absent.

@@ -230,7 +230,7 @@ pub const CODES: [Code; 72] = [
     ),
     code(
         "values-refused",
-        "A value that values.schema.json does not allow, or that it requires.",
+        "A value that values.schema.json does not allow, or that it requires. The templates of that release are not rendered; all else is looked at.",
     ),
     code(
         "values-schema",

@@ -4,8 +4,8 @@
 use super::Scene;
 use crate::deployer;
 use crate::finding::{Finding, Kind};
-use crate::object::Origin;
-use crate::plan::{BACKEND_GOES, FIELD_IN_USE};
+use crate::object::{Origin, managers};
+use crate::plan::OVERRIDABLE;
 use crate::repo::{Consent, ConsentAction, ResolvedRelease, did_you_mean, release_name};
 
 pub(super) fn check(scene: &Scene<'_>, findings: &mut Vec<Finding>) {
@@ -72,7 +72,7 @@ fn adopts_nothing(item: &str, all: &[String]) -> Option<(String, String)> {
     if all.iter().filter(|other| *other == item).count() > 1 {
         return Some((format!("`adopt` has {item} more than once"), take_out()));
     }
-    if item == "pleach" || item.starts_with("pleach/") || item.starts_with("pleach-") {
+    if item == "pleach" || managers::is_of_pleach(item) {
         let message = format!("`adopt` has {item}: what pleach itself holds needs no consent");
         return Some((message, take_out()));
     }
@@ -168,7 +168,7 @@ fn overrides_nothing(release: &ResolvedRelease, consent: &Consent) -> Option<Fin
     let checks = release.sequence.checks.iter();
     let known: Vec<&str> = checks
         .map(|check| check.name.as_str())
-        .chain([FIELD_IN_USE, BACKEND_GOES])
+        .chain(OVERRIDABLE)
         .collect();
     if known.contains(&name) {
         return None;

@@ -398,6 +398,18 @@ consent:
     );
 }
 
+#[test]
+fn every_rule_of_the_planner_that_can_be_overridden_is_known() {
+    for rule in crate::plan::OVERRIDABLE {
+        let consent = format!(
+            "consent: [{{action: override, check: {rule}, kind: Kind, name: a, release: web, \
+             from: v0.9.0, to: v1.0.0, reason: r}}]\n"
+        );
+        let linted = lint_with(&consent, "", &[("a.yaml", DEPLOYMENT)]);
+        assert_eq!(shown(&linted), [""; 0], "{rule}");
+    }
+}
+
 #[rstest]
 #[case::misspelled(
     "kubctl",

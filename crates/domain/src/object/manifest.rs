@@ -64,6 +64,32 @@ pub mod annotations {
     pub const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
 }
 
+/// The field managers that pleach writes as.
+pub mod managers {
+    /// Before the name of a release, whose only field manager that is.
+    pub const RELEASE: &str = "pleach/";
+    /// Writes temporary changes; what it holds is taken over by the next apply.
+    pub const OVERLAY: &str = "pleach-overlay";
+    /// Creates copies of what users keep.
+    pub const COPY: &str = "pleach-copy";
+    /// Writes records, journals and Leases.
+    pub const STATE: &str = "pleach-state";
+    /// Writes the marks for which pods are replaced. What it holds is not taken
+    /// over: a restart that is taken back would be another one.
+    pub const RESTART: &str = "pleach-restart";
+
+    /// Whether pleach writes by this name, in this version or another one.
+    pub fn is_of_pleach(manager: &str) -> bool {
+        manager.starts_with(RELEASE) || manager.starts_with("pleach-")
+    }
+
+    /// Whether it is one of those beside the releases' own whose fields are
+    /// taken over without asking.
+    pub fn is_other(manager: &str) -> bool {
+        [OVERLAY, COPY, STATE].contains(&manager)
+    }
+}
+
 /// Where something was written.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Origin {

@@ -23,7 +23,7 @@ use crate::object::{
     ApiVersion, Digest, GroupKind, Gvk, Manifest, ObjectId, ServiceRef, annotations, labels,
 };
 use crate::observe::DesiredDigest;
-use crate::order::{Facts, interceptions, pointed_at, registered_services};
+use crate::order::{Facts, pointed_at};
 use crate::plan::{Desired, runs_once};
 use crate::repo::RuntimeObject;
 
@@ -240,15 +240,9 @@ fn exist(
         }
         let live = live(manifest, &owner, release.digests.get(id));
         let meta = LiveMeta::read(&live["metadata"], &manager);
-        let services = registered_services(&kind, &live);
-        if !services.is_empty() {
-            observed.registrations.push(Registration {
-                id: id.clone(),
-                meta: meta.clone(),
-                services,
-                intercepts: interceptions(&live),
-                available: (id.kind == "APIService").then_some(Ok(())),
-            });
+        if let Some(mut registration) = Registration::read(id.clone(), &live, &manager) {
+            registration.available = registration.available.map(|_| Ok(()));
+            observed.registrations.push(registration);
         }
         serve_endpoints(observed, id);
         observed.meta.insert(id.clone(), meta);
@@ -294,6 +288,7 @@ fn serve_endpoints(observed: &mut Observed, id: &ObjectId) {
     let backend = Backend {
         exists: true,
         ready_endpoints: 1,
+        ..Backend::default()
     };
     observed.backends.insert(service, backend);
 }

@@ -3,9 +3,8 @@
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use super::MANAGER;
 use crate::diff::ownership::{FieldSet, entries, is_main_resource};
-use crate::object::FieldPath;
+use crate::object::{FieldPath, managers};
 use crate::plan::NonSecret;
 
 /// What one entry of the record of owners had of some fields. Paths, no values.
@@ -26,7 +25,7 @@ pub struct Held {
 pub fn held(metadata: &Value, fields: &[FieldPath]) -> Vec<Held> {
     entries(metadata)
         .iter()
-        .filter(|entry| is_main_resource(entry) && entry["manager"] != MANAGER)
+        .filter(|entry| is_main_resource(entry) && entry["manager"] != managers::OVERLAY)
         .filter_map(|entry| {
             let set = among(&FieldSet::parse(&entry["fieldsV1"]), fields);
             let text = |key: &str| entry[key].as_str().unwrap_or_default().to_owned();
@@ -47,7 +46,7 @@ pub fn give_back(metadata: &Value, fields: &[FieldPath], owners: &[Held]) -> Opt
     let mut after: Vec<Value> = Vec::new();
     for entry in before {
         let mut entry = entry.clone();
-        if entry["manager"] == MANAGER && is_main_resource(&entry) {
+        if entry["manager"] == managers::OVERLAY && is_main_resource(&entry) {
             let left = without(&FieldSet::parse(&entry["fieldsV1"]), fields);
             if left.is_empty() {
                 continue;
@@ -119,7 +118,7 @@ mod tests {
         // Our write took the fields from both; nothing was left of one of them.
         let now = json!({"managedFields": [
             entry("helm", "Apply", &json!({"f:spec": {"f:selector": {}}})),
-            entry(MANAGER, "Update", &json!({"f:spec": {"f:replicas": {}, "f:paused": {}}})),
+            entry(managers::OVERLAY, "Update", &json!({"f:spec": {"f:replicas": {}, "f:paused": {}}})),
         ]});
         let after = give_back(&now, &touched, &owners).unwrap();
         assert_eq!(after, before["managedFields"]);
@@ -131,7 +130,7 @@ mod tests {
     fn other_fields_of_ours_stay_ours() {
         let touched = fields(&json!({"spec": {"a": 1}}));
         let now = json!({"managedFields": [
-            entry(MANAGER, "Update", &json!({"f:spec": {"f:a": {}, "f:b": {}}})),
+            entry(managers::OVERLAY, "Update", &json!({"f:spec": {"f:a": {}, "f:b": {}}})),
         ]});
         let after = give_back(&now, &touched, &[]).unwrap();
         assert_eq!(after[0]["fieldsV1"], json!({"f:spec": {"f:b": {}}}));

@@ -10,7 +10,6 @@ mod member;
 mod recreate;
 pub(super) mod refusal;
 
-pub(crate) use definition::FIELD_IN_USE;
 pub(super) use emit::{block, change, until};
 
 use super::draft::{Ctx, Draft};

@@ -1,14 +1,11 @@
 //! What the bundle says must hold before a change: in preflight, and once more
 //! before each of its own stages.
 
-use super::access::operators::CANNOT_GRANT;
-use super::changes::FIELD_IN_USE;
-use super::consent::bound_to;
+use super::consent::{OVERRIDABLE, bound_to};
 use super::draft::{Ctx, Draft};
 use super::model::{Desired, EdgeReason, Need, StepId, Until};
 use super::overlays::{Progress, descendants};
 use super::protection::installed_version;
-use super::prune::BACKEND_GOES;
 use super::stages::at_barrier;
 use crate::check::{Check, Looked};
 use crate::finding::{Finding, Kind};
@@ -129,7 +126,7 @@ fn unused(ctx: &Ctx<'_>, draft: &mut Draft) {
     let checks = ctx.desired.sequence.checks.iter();
     let known: Vec<&str> = checks
         .map(|check| check.name.as_str())
-        .chain([FIELD_IN_USE, CANNOT_GRANT, BACKEND_GOES])
+        .chain(OVERRIDABLE)
         .collect();
     let from = installed_version(ctx);
     let (release, to) = (&ctx.desired.name.release, &ctx.desired.version);

@@ -12,8 +12,9 @@ use super::removal::Consented as Ended;
 use crate::doctor::{Evidence, Proof};
 use crate::gate;
 use crate::inventory::{Entry, EntryState, ReleaseName};
-use crate::object::{FieldPath, ServiceRef};
-use crate::observe::{Former, LiveMeta, Registration};
+use crate::object::{FieldPath, GroupKind, ServiceRef, annotations, labels};
+use crate::observe::{Former, LiveMeta, Registration, asks_url};
+use crate::order::registered_services;
 use crate::overlay::{Journaled, OverlayId, State, is_as_made};
 use crate::repo::Propagation as Consented;
 
@@ -26,6 +27,25 @@ pub struct Deletion {
     resource_version: Option<String>,
     propagation: Propagation,
     because: Grant,
+    /// Not part of what is reviewed: a status that moves makes no other plan.
+    #[serde(skip)]
+    seen: Seen,
+}
+
+/// What the object was when its deletion was decided.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+struct Seen {
+    resource_version: String,
+    part_of: Option<String>,
+}
+
+impl Seen {
+    fn of(live: &LiveMeta) -> Self {
+        Self {
+            resource_version: live.resource_version.clone(),
+            part_of: live.part_of().map(str::to_owned),
+        }
+    }
 }
 
 /// What entitles pleach to delete an object.
@@ -131,6 +151,7 @@ impl Deletion {
             resource_version: None,
             propagation,
             because: Grant::Inventory,
+            seen: Seen::of(live),
         })
     }
 
@@ -210,6 +231,7 @@ impl Deletion {
             because: Grant::RunTimeObject {
                 service: entry.service.clone(),
             },
+            seen: Seen::of(live),
         })
     }
 
@@ -226,6 +248,7 @@ impl Deletion {
             because: Grant::Registration {
                 service: service.clone(),
             },
+            seen: Seen::of(&registration.meta),
         })
     }
 
@@ -247,6 +270,7 @@ impl Deletion {
             because: Grant::Overlay {
                 overlay: overlay.clone(),
             },
+            seen: Seen::default(),
         })
     }
 
@@ -270,6 +294,7 @@ impl Deletion {
             because: Grant::Overlay {
                 overlay: overlay.clone(),
             },
+            seen: Seen::default(),
         })
     }
 
@@ -296,6 +321,7 @@ impl Deletion {
             because: Grant::Exchange {
                 overlay: overlay.clone(),
             },
+            seen: Seen::default(),
         })
     }
 
@@ -310,6 +336,7 @@ impl Deletion {
                 Proof::DeadServices(services) => Grant::Doctor { services },
                 Proof::AbandonedGate(release) => Grant::Gate { release },
             },
+            seen: Seen::default(),
         }
     }
 
@@ -321,6 +348,49 @@ impl Deletion {
     /// Set where any change to the object forbids the deletion.
     pub fn resource_version(&self) -> Option<&str> {
         self.resource_version.as_deref()
+    }
+
+    /// The version of the object that this was decided from. One that was written
+    /// to since is looked at again before it goes; none where only the incarnation
+    /// counts.
+    pub fn seen_version(&self) -> Option<&str> {
+        Some(self.seen.resource_version.as_str()).filter(|version| !version.is_empty())
+    }
+
+    /// Why the object, which somebody wrote to since this was decided, may not go
+    /// any more; none where it still may. `now` is what it looks like.
+    pub fn objection(&self, kind: &GroupKind, now: &Value) -> Option<String> {
+        let metadata = &now["metadata"];
+        let part_of = metadata["labels"][labels::PART_OF].as_str();
+        if part_of != self.seen.part_of.as_deref() {
+            return Some(match part_of {
+                Some(set) => format!("it is part of another ApplySet now ({set})"),
+                None => "it is part of no ApplySet any more".to_owned(),
+            });
+        }
+        match &self.because {
+            Grant::Inventory
+            | Grant::Uninstall
+            | Grant::Former { .. }
+            | Grant::RunTimeObject { .. } => {
+                let prune = metadata["annotations"][annotations::PRUNE].as_str();
+                (prune == Some("disabled"))
+                    .then(|| format!("it has the annotation {}: disabled now", annotations::PRUNE))
+            }
+            // An APIService is written whenever its availability flips.
+            Grant::Registration { service } => {
+                let points_there = registered_services(kind, now) == [service.clone()];
+                (!points_there || asks_url(now))
+                    .then(|| format!("it no longer points at Service {service} only"))
+            }
+            Grant::DeadRegistration { .. } | Grant::Doctor { .. } | Grant::Gate { .. } => {
+                Some("somebody wrote to it since it was looked at".to_owned())
+            }
+            Grant::Recreate { .. }
+            | Grant::Rerun
+            | Grant::Overlay { .. }
+            | Grant::Exchange { .. } => None,
+        }
     }
 
     /// What happens to owned objects.
@@ -386,18 +456,18 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::object::ObjectId;
-    use crate::overlay::{MANAGER, OnFailure};
+    use crate::object::{ObjectId, managers};
+    use crate::overlay::OnFailure;
     use crate::plan::NonSecret;
 
     /// A binding that was made, or was to be made (without `uid`), and a live one.
     #[rstest]
-    #[case::the_one_that_was_made("u", "u", MANAGER, "view", Some("u"))]
-    #[case::another_incarnation("u", "v", MANAGER, "view", None)]
+    #[case::the_one_that_was_made("u", "u", managers::OVERLAY, "view", Some("u"))]
+    #[case::another_incarnation("u", "v", managers::OVERLAY, "view", None)]
     #[case::changed_by_somebody("u", "u", "kubectl", "view", Some("u"))]
-    #[case::nobody_saw_it_made("", "u", MANAGER, "view", Some("u"))]
+    #[case::nobody_saw_it_made("", "u", managers::OVERLAY, "view", Some("u"))]
     #[case::somebody_elses("", "u", "kubectl", "view", None)]
-    #[case::with_another_content("", "u", MANAGER, "edit", None)]
+    #[case::with_another_content("", "u", managers::OVERLAY, "edit", None)]
     fn what_stands_in_is_deleted_by_its_incarnation(
         #[case] made: &str,
         #[case] live: &str,

@@ -139,6 +139,9 @@ fn reservation(
     let (code, why) = if let Some(other) = services.iter().find(|one| !going.contains(one)) {
         let why = format!("it also points at Service {other}, which stays");
         ("leftover-shared", why)
+    } else if registration.asks_url {
+        let why = "its Service goes, but one of its webhooks is asked at a URL".to_owned();
+        ("leftover-shared", why)
     } else if let Some(set) = meta.part_of().filter(|set| *set != ctx.apply_set) {
         let why = format!("its Service goes, but it is part of another ApplySet ({set})");
         ("leftover-foreign", why)

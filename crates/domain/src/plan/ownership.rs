@@ -7,7 +7,7 @@ use crate::diff::ownership::{FieldSet, Transfer};
 use crate::finding::{Finding, Kind};
 use crate::ignore::FieldPattern;
 use crate::inventory::{Entry, EntryState};
-use crate::object::{Digest, FieldPath, Manifest, ObjectId, annotations, canonical_json};
+use crate::object::{Digest, FieldPath, Manifest, ObjectId, annotations, canonical_json, managers};
 use crate::observe::{Live, LiveMeta, Observed};
 
 /// What may be done with an existing object.
@@ -19,9 +19,6 @@ pub(super) enum Claim {
     /// It is somebody else's.
     Refused(Box<Finding>),
 }
-
-/// Field managers of pleach beside the release's own: what they hold is taken over.
-const OUR_OTHER_MANAGERS: &[&str] = &["pleach-overlay", "pleach-copy", "pleach-state"];
 
 /// Decides by existence, not by conflict: an object that exists, is not in the
 /// inventory and lacks our label needs the release's `adopt`.
@@ -79,7 +76,7 @@ pub(super) fn claim(ctx: &Ctx<'_>, id: &ObjectId, live: &LiveMeta) -> Claim {
 /// An object of another set. That of a release is known by who applied it.
 fn of_another(ctx: &Ctx<'_>, live: &LiveMeta, set: &str) -> Finding {
     let mut applied = live.managers.iter();
-    let owner = applied.find_map(|manager| manager.strip_prefix("pleach/"));
+    let owner = applied.find_map(|manager| manager.strip_prefix(managers::RELEASE));
     let (message, hint) = match owner.and_then(|name| Some((name, name.split_once('.')?))) {
         Some((name, (environment, release))) => (
             format!("it is part of release {name}"),
@@ -232,7 +229,7 @@ pub(super) fn strangers<'a>(ctx: &Ctx<'_>, live: &'a LiveMeta) -> Vec<&'a str> {
     live.managers
         .iter()
         .map(String::as_str)
-        .filter(|manager| *manager != ctx.manager && !is_our_other(manager))
+        .filter(|manager| *manager != ctx.manager && !managers::is_other(manager))
         .collect()
 }
 
@@ -254,18 +251,13 @@ impl Policy {
     }
 }
 
-/// Whether a manager is one of pleach's own beside the release's.
-pub(super) fn is_our_other(manager: &str) -> bool {
-    OUR_OTHER_MANAGERS.contains(&manager)
-}
-
 /// Whether a release takes over fields of this manager without asking: those that
 /// it holds by another name, those of the release whose objects are handed over,
 /// and those of whom it adopts. Another release is somebody else.
 pub fn takes_over(desired: &Desired, policy: &Policy, manager: &str) -> bool {
     let former = desired.terms.moved_from.as_ref();
     manager == desired.name.field_manager()
-        || is_our_other(manager)
+        || managers::is_other(manager)
         || former.is_some_and(|former| former.field_manager() == manager)
         || policy.adopts(manager)
 }

@@ -5,7 +5,6 @@ mod contents;
 mod steps;
 mod verdict;
 
-pub(crate) use backends::BACKEND_GOES;
 pub(super) use backends::check as check_backends;
 pub(super) use contents::keep_occupied;
 pub(super) use steps::run as steps;
@@ -36,6 +35,9 @@ pub(super) fn decide(ctx: &Ctx<'_>, draft: &mut Draft) {
     };
     for (id, entry) in unwanted() {
         match entry.state {
+            EntryState::Intended if is_gone(ctx, id) => {
+                stays(draft, id, "no longer in git, and not there");
+            }
             EntryState::Intended => skip(
                 draft,
                 id,
@@ -146,6 +148,11 @@ fn stays(draft: &mut Draft, id: &ObjectId, reason: &str) {
 fn skip(draft: &mut Draft, id: &ObjectId, reason: &str) {
     let stage = StageName::Prune;
     draft.change(id, Action::Skip, stage, reason, Vec::new());
+}
+
+/// Whether everything was seen, and an object was not there.
+pub(super) fn is_gone(ctx: &Ctx<'_>, id: &ObjectId) -> bool {
+    ctx.observed.live_meta(id).is_none() && ctx.observed.is_complete(id)
 }
 
 pub(super) fn service_ref(id: &ObjectId) -> Option<ServiceRef> {

@@ -12,7 +12,7 @@ use super::draft::{Ctx, Draft, Pruned};
 use super::leftover;
 use super::model::{Action, EdgeReason, Need, NonSecret, Op, Outgoing, Precondition, StepId};
 use super::prune::{
-    self, Judge, Verdict, check_backends, keep_occupied, service_ref, unseen_registrations,
+    self, Judge, Verdict, check_backends, is_gone, keep_occupied, service_ref, unseen_registrations,
 };
 use crate::finding::{Finding, Kind};
 use crate::inventory::{Entry, EntryState, ReleaseName};
@@ -199,11 +199,6 @@ fn wait_for_consent(ctx: &Ctx<'_>, draft: &mut Draft, members: &[(&ObjectId, &En
     );
 }
 
-/// Whether everything was seen, and an object was not there.
-fn is_gone(ctx: &Ctx<'_>, id: &ObjectId) -> bool {
-    ctx.observed.live_meta(id).is_none() && ctx.observed.is_complete(id)
-}
-
 /// What happens to each member, with consent.
 fn judge(
     ctx: &Ctx<'_>,
@@ -216,7 +211,7 @@ fn judge(
     draft.leaving.extend(remembered_services(ctx));
     for &(id, entry) in members {
         match entry.state {
-            EntryState::Intended if is_gone(ctx, id) => unchanged(draft, id, "gone already"),
+            EntryState::Intended if is_gone(ctx, id) => unchanged(draft, id, "it is not there"),
             EntryState::Intended => skip(
                 draft,
                 id,

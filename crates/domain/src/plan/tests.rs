@@ -10,6 +10,7 @@ mod configuration;
 mod consent;
 mod contended;
 mod definitions;
+mod deletion;
 mod edges;
 mod former;
 mod gates;

@@ -27,7 +27,7 @@ use super::source::is_template;
 use super::{filters, formatter};
 use crate::finding::{Finding, Kind};
 use crate::object::Origin;
-use crate::repo::{FileTree, ResolvedEnvironment, ResolvedRelease, TreeKind};
+use crate::repo::{FileTree, ResolvedEnvironment, ResolvedRelease, TreeKind, is_too_deep};
 
 /// Folder of the macros shared by all bundles.
 const TEMPLATES: &str = "templates";
@@ -65,6 +65,8 @@ impl Library {
             for entry in entries {
                 let path = format!("{folder}/{}", entry.name);
                 match entry.kind {
+                    // Nothing imports from down there.
+                    TreeKind::Folder if is_too_deep(&path) => {}
                     TreeKind::Folder => folders.push(path),
                     TreeKind::File if is_template(&entry.name) => {
                         let source = tree

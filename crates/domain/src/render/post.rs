@@ -164,14 +164,15 @@ impl<'a> Work<'a> {
         minor: &str,
         findings: &mut Vec<Finding>,
     ) -> Product {
-        // An object that a broken file should have had says nothing of a patch.
+        // An object that a broken file should have had says nothing of what is
+        // meant for it.
         let is_complete = !findings.iter().any(Finding::is_error)
             && outcomes.iter().all(|outcome| outcome.is_complete);
         if is_complete {
             let unused = self.patches.iter().filter(|target| !target.is_met());
             findings.extend(unused.map(|target| patch::unused(target.patch())));
+            findings.extend(self.hiding.unused());
         }
-        findings.extend(self.hiding.unused());
         let mut product = Product {
             manifests: Vec::with_capacity(outcomes.iter().map(|one| one.manifests.len()).sum()),
             sources: Sources::default(),

@@ -187,12 +187,14 @@ impl<'a> Loader<'a> {
     ) -> Loaded<T> {
         let mut inputs: BTreeSet<String> = release.values.files.iter().cloned().collect();
         inputs.extend(release.files.iter().cloned());
-        let texts: Vec<(&String, Result<String, Box<Finding>>)> = release
-            .files
-            .iter()
+        // What templates make of values that are refused says nothing.
+        let with_templates = release.refused.is_empty();
+        let files = release.files.iter();
+        let texts: Vec<(&String, Result<String, Box<Finding>>)> = files
+            .filter(|file| with_templates || !is_template(file))
             .map(|file| (file, read(self.tree, file)))
             .collect();
-        let has_templates = release.files.iter().any(|file| is_template(file));
+        let has_templates = texts.iter().any(|(file, _)| is_template(file));
         let engine = has_templates.then(|| {
             let library = self.library.get_or_insert_with(|| Library::read(self.tree));
             Engine::new(library, self.environment, release)

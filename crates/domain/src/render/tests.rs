@@ -46,6 +46,33 @@ fn messages(rendered: &Rendered) -> Vec<String> {
     rendered.findings.iter().map(ToString::to_string).collect()
 }
 
+/// What a schema refuses does not hide what else is wrong, and templates, which
+/// nobody wrote for such values, add nothing to it.
+#[test]
+fn refused_values_are_told_with_all_that_is_wrong_elsewhere() {
+    let files = [
+        ("plain.yaml", "apiVersion: v1\nkind: ConfigMap\n"),
+        ("web.yaml.j2", "{{ values.host.name }}"),
+        ("other.yaml.j2", "{{ values.nothing }}"),
+    ];
+    let mut refused = samples::release("web", &["plain.yaml", "web.yaml.j2"], json!({}));
+    let message = "`values`: `host` is required";
+    refused.refused = vec![
+        Finding::error(Kind::Repository, "values-refused", message).at(refused.origin.clone()),
+    ];
+    let other = samples::release("other", &["other.yaml.j2"], json!({}));
+    let environment = samples::environment(vec![refused, other]);
+    let rendered = render_environment(&tree(&files), &environment, &table());
+    let codes: Vec<Vec<&str>> = rendered
+        .iter()
+        .map(|one| one.findings.iter().map(|one| one.code.as_str()).collect())
+        .collect();
+    assert!(codes[0].contains(&"values-refused"), "{codes:?}");
+    assert!(!codes[0].contains(&"template-failed"), "{codes:?}");
+    assert!(codes[0].len() > 1, "{codes:?}");
+    assert_eq!(codes[1].len(), 1, "{codes:?}");
+}
+
 #[test]
 fn objects_carry_the_labels_of_the_release() {
     let rendered = render_files(

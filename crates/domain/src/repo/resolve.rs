@@ -62,7 +62,8 @@ fn check_service(target: &Selector, node: &Node, findings: &mut Vec<Finding>) {
 /// Reads an environment with everything it refers to.
 ///
 /// Fails with every error found, sorted by file and line, never with an empty
-/// list; notes and warnings are among them then.
+/// list; notes and warnings are among them then. Values that a schema refuses are
+/// told when their release is rendered, with all that is wrong elsewhere.
 pub fn resolve(
     tree: &dyn FileTree,
     environment: &str,
@@ -323,9 +324,8 @@ impl Merged {
         let mut layers = source.layers();
         layers.extend(self.layers(&name.release));
         let values = Values::merge(&layers);
-        if let Some(schema) = &source.schema {
-            findings.extend(schema.check(&values, &node.origin()));
-        }
+        let schema = source.schema.as_ref();
+        let refused = schema.map_or_else(Vec::new, |schema| schema.check(&values, &node.origin()));
         Some(ResolvedRelease {
             store: store.clone(),
             origin: node.origin(),
@@ -338,6 +338,7 @@ impl Merged {
             create_namespace: release.create_namespace.unwrap_or(true),
             restart_on_config_change: release.restart_on_config_change.unwrap_or(false),
             values,
+            refused,
             patches,
             secret_fields,
             ignore: ignore_rules(

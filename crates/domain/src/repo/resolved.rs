@@ -121,6 +121,9 @@ pub struct ResolvedRelease {
     pub restart_on_config_change: bool,
     /// Merged values with their origins.
     pub values: Values,
+    /// What the schema of the values does not allow. Nobody writes templates for
+    /// such values: they are not rendered, and all else is looked at.
+    pub refused: Vec<Finding>,
     /// The version's (or bundle's) patches, then the release's.
     pub patches: Vec<Patch>,
     /// What is secret beside kind Secret.

@@ -8,7 +8,7 @@ use bytes::Bytes;
 pub(super) const DEEPEST: usize = 100;
 
 /// Whether a folder is too deep to be gone into: git knows no limit.
-pub(super) fn is_too_deep(folder: &str) -> bool {
+pub(crate) fn is_too_deep(folder: &str) -> bool {
     folder.split('/').count() > DEEPEST
 }
 

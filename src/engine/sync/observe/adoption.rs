@@ -5,16 +5,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use futures::stream::{self, StreamExt as _, TryStreamExt as _};
 use pleach_domain::deployer::{KnownOwner, Owner, OwnerKind, OwnerState};
 use pleach_domain::diff::ownership;
-use pleach_domain::object::{Manifest, ObjectId};
+use pleach_domain::object::{Manifest, ObjectId, managers};
 use pleach_domain::observe::{Live, Observed, Prediction};
 use pleach_domain::plan::{Desired, Policy, is_foreign, owners_of};
 
 use super::{CONCURRENCY, Reader, ends_observation};
 use crate::engine::sync::error::SyncError;
 use crate::io::cluster::{ClusterError, Patch, PatchOptions, ResourcePath, Selector};
-
-/// Field manager of what is only asked.
-const MANAGER: &str = pleach_domain::overlay::MANAGER;
 
 impl Reader<'_> {
     /// Looks up the owners of objects with marks of other deployers, and asks
@@ -196,7 +193,7 @@ impl Reader<'_> {
             .of_member(id, live.value()["apiVersion"].as_str()?)?;
         let change = Patch::Json(ownership::remainder(live.value(), &rest));
         let options = PatchOptions {
-            manager: MANAGER,
+            manager: managers::OVERLAY,
             dry_run: true,
             subresource: None,
         };

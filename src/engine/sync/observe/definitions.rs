@@ -76,21 +76,11 @@ impl Reader<'_> {
                 Some((id, path))
             })
             .collect();
-        let read: Vec<_> = stream::iter(paths)
-            .map(|(id, path)| async move {
-                let read = self.read(&path, &id).await;
-                (id, read)
-            })
-            .buffer_unordered(CONCURRENCY)
-            .collect()
-            .await;
-        for (id, read) in read {
-            // The planner refuses what it cannot tell.
-            if let Ok(Some(live)) = read? {
-                let services = pointed_at(&id.group_kind(), live.value());
-                observed.conversions.insert(id.clone(), services);
-                observed.full.insert(id, live);
-            }
+        // The planner refuses what it cannot tell.
+        for (id, live) in self.read_those_there(paths, CONCURRENCY).await? {
+            let services = pointed_at(&id.group_kind(), live.value());
+            observed.conversions.insert(id.clone(), services);
+            observed.full.insert(id, live);
         }
         Ok(())
     }

@@ -8,8 +8,8 @@ use bytes::Bytes;
 use pleach_domain::diff::{locate, ownership};
 use pleach_domain::finding::{Finding, Kind};
 use pleach_domain::inventory::EntryState;
-use pleach_domain::object::{FieldPath, Gvk, annotations};
-use pleach_domain::observe::DesiredDigest;
+use pleach_domain::object::{FieldPath, Gvk, annotations, managers};
+use pleach_domain::observe::{DesiredDigest, FieldConflict};
 use pleach_domain::plan::{Body, EdgeReason, Op, Precondition, Step};
 use serde_json::Value;
 use tokio::time::Instant;
@@ -35,7 +35,7 @@ impl Operator<'_> {
         &self,
         step: &Step,
         body: &Body,
-        (take_over, leave): (&[String], &[FieldPath]),
+        (take_over, leave): (&[FieldConflict], &[FieldPath]),
         started: Instant,
     ) -> Result<(), Failure> {
         let require = Require {
@@ -107,13 +107,13 @@ impl Operator<'_> {
         self.accept(step, &path, digest, applied, started)
     }
 
-    /// Sends an object: once more with force where those hold fields whom the
-    /// plan named, and again for a while where what it replaced refuses it.
+    /// Sends an object: once more with force where nobody holds anything else than
+    /// what the plan named, and again for a while where what it replaced refuses it.
     async fn put(
         &self,
         step: &Step,
         (path, bytes, options): (&ResourcePath, &Bytes, ApplyOptions<'_>),
-        take_over: &[String],
+        take_over: &[FieldConflict],
         started: Instant,
     ) -> Result<Applied, ClusterError> {
         let cluster = self.cluster_for(step, started);
@@ -121,9 +121,9 @@ impl Operator<'_> {
         let settled = Instant::now() + SUCCESSION;
         loop {
             let applied = match cluster.apply(path, id, bytes.clone(), &options).await {
-                // Only from those whom the plan named: who else took a field since
-                // then was neither shown nor allowed.
-                Err(error) if is_with(&error, take_over) => {
+                // Only what the plan named: who took another field since then was
+                // neither shown nor allowed.
+                Err(error) if is_as_planned(&error, take_over) => {
                     let options = ApplyOptions {
                         force: true,
                         ..options
@@ -248,8 +248,54 @@ fn is_of_former(error: &ClusterError, step: &Step) -> bool {
     }
 }
 
-/// Whether a conflict is with nobody but these managers.
-fn is_with(error: &ClusterError, managers: &[String]) -> bool {
-    matches!(error.class(), Some(Class::FieldConflict(fields))
-        if fields.iter().all(|field| managers.contains(&field.manager)))
+/// Whether a conflict is about nothing but what the plan takes over.
+fn is_as_planned(error: &ClusterError, take_over: &[FieldConflict]) -> bool {
+    matches!(error.class(), Some(Class::FieldConflict(fields)) if is_covered(fields, take_over))
+}
+
+/// What pleach holds by another name is its own, whichever fields that are by now.
+fn is_covered(fields: &[FieldConflict], take_over: &[FieldConflict]) -> bool {
+    fields.iter().all(|field| {
+        let mut from = take_over
+            .iter()
+            .filter(|planned| planned.manager == field.manager);
+        from.any(|planned| planned.field == field.field || managers::is_other(&field.manager))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use rstest::rstest;
+
+    use super::*;
+
+    fn held(manager: &str, field: &str) -> FieldConflict {
+        FieldConflict {
+            manager: manager.to_owned(),
+            api_version: Some("v1".to_owned()),
+            field: field.to_owned(),
+        }
+    }
+
+    #[rstest]
+    #[case::as_shown("hand", ".data.a", true)]
+    #[case::another_field("hand", ".data.b", false)]
+    #[case::somebody_else("other", ".data.a", false)]
+    #[case::ours("pleach-overlay", ".spec.replicas", true)]
+    #[case::ours_that_was_not_named("pleach-copy", ".data.a", false)]
+    fn only_what_was_shown_is_taken(
+        #[case] manager: &str,
+        #[case] field: &str,
+        #[case] is_taken: bool,
+    ) {
+        let take_over = [
+            FieldConflict {
+                api_version: None,
+                ..held("hand", ".data.a")
+            },
+            held("pleach-overlay", ".spec.paused"),
+        ];
+        let fields = [held("hand", ".data.a"), held(manager, field)];
+        assert_eq!(is_covered(&fields, &take_over), is_taken);
+    }
 }

@@ -5,7 +5,7 @@ use std::sync::PoisonError;
 use bytes::Bytes;
 use pleach_domain::finding::{Finding, Kind};
 use pleach_domain::inventory::{Entry, EntryState};
-use pleach_domain::object::{ObjectId, annotations, canonical_json, labels};
+use pleach_domain::object::{ObjectId, annotations, canonical_json, labels, managers};
 use pleach_domain::plan::Step;
 use serde_json::{Map, Value, json};
 use tokio::time::Instant;
@@ -14,9 +14,6 @@ use super::{Operator, failure};
 use crate::engine::sync::events::EventKind;
 use crate::engine::sync::report::Failure;
 use crate::io::cluster::{ApplyOptions, Class};
-
-/// Field manager of copies: what it holds is the user's.
-const MANAGER: &str = "pleach-copy";
 
 impl Operator<'_> {
     /// Reads an object and creates it elsewhere. One that is there already stays
@@ -37,7 +34,7 @@ impl Operator<'_> {
         };
         let body = Bytes::from(canonical_json(&copy_of(&source, to)));
         let created = cluster
-            .create(&place, to, body, &ApplyOptions::new(MANAGER))
+            .create(&place, to, body, &ApplyOptions::new(managers::COPY))
             .await;
         let value = match created {
             Ok(created) => created.value,

@@ -1,7 +1,6 @@
 //! Deletions: only what the planner granted, only this incarnation.
 
-use pleach_domain::order::registered_services;
-use pleach_domain::plan::{Deletion, Grant, Step};
+use pleach_domain::plan::{Deletion, Step};
 use tokio::time::Instant;
 
 use super::{Operator, failure};
@@ -10,6 +9,10 @@ use crate::engine::sync::report::{Failure, FailureKind};
 use crate::io::cluster::{
     Class, Cluster, ClusterError, DeleteOptions, Deleted, Failed, ResourcePath,
 };
+
+/// How often what moves all the time, such as the status of a workload, is looked
+/// at again before its deletion.
+const LOOKS: usize = 10;
 
 impl Operator<'_> {
     /// Asks for the deletion; its end is waited for by the step's condition.
@@ -40,27 +43,8 @@ impl Operator<'_> {
         if id.is("", "Namespace") {
             self.ensure_empty(id).await?;
         }
-        let options = DeleteOptions {
-            uid: Some(deletion.uid()),
-            resource_version: deletion.resource_version(),
-            propagation: deletion.propagation(),
-            dry_run: false,
-        };
         let cluster = self.cluster_for(step, started);
-        let deleted = match cluster.delete(&path, id, &options).await {
-            Err(error) if is_moved(&error) => {
-                let again = self
-                    .still_points_there(&cluster, &path, step, deletion)
-                    .await?;
-                let Some(resource_version) = again else {
-                    return Err(failure(&error));
-                };
-                let options = DeleteOptions {
-                    resource_version: Some(&resource_version),
-                    ..options
-                };
-                cluster.delete(&path, id, &options).await
-            }
+        let deleted = match delete_as_seen(&cluster, &path, step, deletion).await? {
             Err(error) if error.class() == Some(&Class::KindNotServed) => {
                 let kinds = [id.group_kind()].into();
                 match confirmed_absent(&cluster, kinds).await {
@@ -82,34 +66,54 @@ impl Operator<'_> {
         }
         Ok(())
     }
+}
 
-    /// Somebody wrote to a registration since the plan was made; an APIService
-    /// is written whenever its availability flips. It may still go if it is the
-    /// same object and still points only at the Service that goes.
-    async fn still_points_there(
-        &self,
-        cluster: &Cluster,
-        path: &ResourcePath,
-        step: &Step,
-        deletion: &Deletion,
-    ) -> Result<Option<String>, Failure> {
-        let Grant::Registration { service } = deletion.because() else {
-            return Ok(None);
+/// Deletes the object as it was when that was decided. Whatever somebody wrote to
+/// it since is looked at first: it may be another release's by now, or be meant
+/// to stay.
+async fn delete_as_seen(
+    cluster: &Cluster,
+    path: &ResourcePath,
+    step: &Step,
+    deletion: &Deletion,
+) -> Result<Result<Deleted, ClusterError>, Failure> {
+    let id = &step.object;
+    let mut version = deletion.seen_version().map(str::to_owned);
+    let mut looks = 0;
+    loop {
+        let options = DeleteOptions {
+            uid: Some(deletion.uid()),
+            resource_version: version.as_deref(),
+            propagation: deletion.propagation(),
+            dry_run: false,
         };
-        let read = cluster
-            .get_id(path, &step.object)
-            .await
-            .map_err(|error| failure(&error))?;
-        Ok(read
-            .filter(|value| {
-                value["metadata"]["uid"] == deletion.uid()
-                    && registered_services(&step.object.group_kind(), value) == [service.clone()]
-            })
-            .and_then(|value| {
-                value["metadata"]["resourceVersion"]
-                    .as_str()
-                    .map(str::to_owned)
-            }))
+        let deleted = cluster.delete(path, id, &options).await;
+        match deleted {
+            Err(error) if is_moved(&error) && looks < LOOKS => {}
+            deleted => return Ok(deleted),
+        }
+        looks += 1;
+        let read = cluster.get_id(path, id).await;
+        let Some(now) = read.map_err(|error| failure(&error))? else {
+            return Ok(Ok(Deleted::Absent));
+        };
+        // Another incarnation is refused by its uid.
+        let is_it = now["metadata"]["uid"] == deletion.uid();
+        if is_it && let Some(why) = deletion.objection(&id.group_kind(), &now) {
+            return Err(spared(&why));
+        }
+        version = now["metadata"]["resourceVersion"]
+            .as_str()
+            .map(str::to_owned);
+    }
+}
+
+/// What was to go stays, as it changed since that was decided.
+fn spared(why: &str) -> Failure {
+    Failure {
+        kind: FailureKind::Conflict,
+        message: format!("not deleted, as it changed since the plan was made: {why}"),
+        hint: Some("run it again: what is to stay is left out of the next plan".to_owned()),
     }
 }
 

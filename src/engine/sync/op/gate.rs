@@ -6,8 +6,8 @@ use std::time::Duration;
 use bytes::Bytes;
 use jiff::Timestamp;
 use pleach_domain::gate::{Gate, binding, is_of, is_policy};
-use pleach_domain::object::{ObjectId, canonical_json};
-use pleach_domain::overlay::{Journaled, MANAGER, OnFailure, OverlayId, State};
+use pleach_domain::object::{ObjectId, canonical_json, managers};
+use pleach_domain::overlay::{Journaled, OnFailure, OverlayId, State};
 use pleach_domain::plan::{Deletion, NonSecret, Step};
 use serde_json::{Value, json};
 use tokio::time::Instant;
@@ -130,7 +130,7 @@ impl Operator<'_> {
         let place = self.place_of_kind(id)?;
         let body = Bytes::from(canonical_json(wanted));
         let created = cluster
-            .create(&place, id, body, &ApplyOptions::new(MANAGER))
+            .create(&place, id, body, &ApplyOptions::new(managers::OVERLAY))
             .await;
         match created {
             Ok(created) => return Ok(created.value),
@@ -155,7 +155,7 @@ impl Operator<'_> {
             "spec": wanted["spec"],
         });
         let options = PatchOptions {
-            manager: MANAGER,
+            manager: managers::OVERLAY,
             dry_run: false,
             subresource: None,
         };

@@ -9,8 +9,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use futures::stream::{self, StreamExt as _, TryStreamExt as _};
 use pleach_domain::diff::ownership::moved_to;
-use pleach_domain::object::{ApiVersion, ObjectId};
-use pleach_domain::overlay::MANAGER;
+use pleach_domain::object::{ApiVersion, ObjectId, managers};
 use pleach_domain::plan::Step;
 use serde_json::{Value, json};
 use tokio::time::Instant;
@@ -172,7 +171,7 @@ impl Operator<'_> {
             ..failed
         };
         let options = PatchOptions {
-            manager: MANAGER,
+            manager: managers::OVERLAY,
             dry_run: false,
             subresource: None,
         };
@@ -204,7 +203,7 @@ impl Operator<'_> {
         from: &[String],
     ) -> Result<(), Failure> {
         let options = PatchOptions {
-            manager: MANAGER,
+            manager: managers::OVERLAY,
             dry_run: false,
             subresource: Some("status"),
         };

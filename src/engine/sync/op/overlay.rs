@@ -6,10 +6,10 @@ use jiff::Timestamp;
 use pleach_domain::diff::{locate, ownership};
 use pleach_domain::finding::{Finding, Kind};
 use pleach_domain::gate::{is_policy, lifted_by};
-use pleach_domain::object::{FieldPath, ObjectId, annotations};
-use pleach_domain::observe::DesiredDigest;
+use pleach_domain::object::{FieldPath, ObjectId, annotations, managers};
+use pleach_domain::observe::{DesiredDigest, FieldConflict};
 use pleach_domain::overlay::{
-    Journaled, MANAGER, OnFailure, OverlayId, State, fields, give_back, held, project, take_back,
+    Journaled, OnFailure, OverlayId, State, fields, give_back, held, project, take_back,
 };
 use pleach_domain::plan::{Body, NonSecret, Op, Overlay, Precondition, Step};
 use serde_json::{Value, json};
@@ -23,10 +23,6 @@ use crate::io::cluster::{Class, Cluster, ClusterError, Failed, Patch, PatchOptio
 
 /// Writes by others between our read and our patch after which we give up.
 const ATTEMPTS: usize = 10;
-
-/// Field manager of restarts. It is none of those whose fields are taken over:
-/// a restart that is taken back would be another one.
-const RESTART_MANAGER: &str = "pleach-restart";
 
 impl Operator<'_> {
     /// Makes a temporary change. What it replaces is in the journal before.
@@ -174,7 +170,7 @@ impl Operator<'_> {
     ) -> Result<bool, ClusterError> {
         let id = &journaled.object;
         let wanted = self.wanted(id, live);
-        let owned = ownership::owned_by(&live["metadata"], MANAGER);
+        let owned = ownership::owned_by(&live["metadata"], managers::OVERLAY);
         let keeps = |field: &FieldPath| {
             let wanted = wanted.as_ref();
             wanted.is_some_and(|wanted| locate::find(wanted, field).is_some())
@@ -249,7 +245,12 @@ impl Operator<'_> {
             overlay: Some(id.clone()),
             ..step.clone()
         };
-        self.apply(&apply, &body, (&[MANAGER.to_owned()], &[]), started)
+        let whatever_it_holds = FieldConflict {
+            manager: managers::OVERLAY.to_owned(),
+            api_version: None,
+            field: String::new(),
+        };
+        self.apply(&apply, &body, (&[whatever_it_holds], &[]), started)
             .await
     }
 
@@ -287,7 +288,7 @@ impl Operator<'_> {
             "spec": { "template": { "metadata": { "annotations": { key: mark } } } },
         });
         let options = PatchOptions {
-            manager: RESTART_MANAGER,
+            manager: managers::RESTART,
             dry_run: false,
             subresource: None,
         };
@@ -399,7 +400,7 @@ impl Operator<'_> {
         patch: &Patch,
     ) -> Result<Value, ClusterError> {
         let options = PatchOptions {
-            manager: MANAGER,
+            manager: managers::OVERLAY,
             dry_run: false,
             subresource: None,
         };

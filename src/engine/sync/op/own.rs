@@ -1,7 +1,7 @@
 //! Changes of who owns what: a JSON patch made from the object as it is now.
 
 use pleach_domain::diff::ownership::{Transfer, Transferred};
-use pleach_domain::object::{Digest, canonical_json};
+use pleach_domain::object::{Digest, canonical_json, managers};
 use pleach_domain::plan::{Own, Step};
 use serde_json::Value;
 use tokio::time::Instant;
@@ -9,9 +9,6 @@ use tokio::time::Instant;
 use super::{Operator, failure, required_uid};
 use crate::engine::sync::report::{Failure, FailureKind};
 use crate::io::cluster::{Class, ClusterError, Failed, Patch, PatchOptions};
-
-/// Field manager of patches; what it holds is taken over by the next apply.
-const MANAGER: &str = pleach_domain::overlay::MANAGER;
 
 /// Writes by others between our read and our patch after which we give up: a
 /// status that is written all the time must not stop an upgrade.
@@ -35,7 +32,7 @@ impl Operator<'_> {
         })?;
         let cluster = self.cluster_for(step, started);
         let options = PatchOptions {
-            manager: MANAGER,
+            manager: managers::OVERLAY,
             dry_run: false,
             subresource: None,
         };

@@ -1,14 +1,12 @@
 //! JSON patches that test the resourceVersion.
 
+use pleach_domain::object::managers;
 use pleach_domain::plan::{NonSecret, Step};
 use tokio::time::Instant;
 
 use super::{Operator, failure};
 use crate::engine::sync::report::{Failure, FailureKind};
 use crate::io::cluster::{Patch, PatchOptions};
-
-/// Field manager of patches; what it holds is taken over by the next apply.
-const MANAGER: &str = pleach_domain::overlay::MANAGER;
 
 impl Operator<'_> {
     /// Sends the patch.
@@ -27,7 +25,7 @@ impl Operator<'_> {
             )
         })?;
         let options = PatchOptions {
-            manager: MANAGER,
+            manager: managers::OVERLAY,
             dry_run: false,
             subresource,
         };

@@ -2,8 +2,8 @@
 
 use bytes::Bytes;
 use jiff::Timestamp;
-use pleach_domain::object::canonical_json;
-use pleach_domain::overlay::{Journaled, MANAGER, OverlayId, State, is_as_made};
+use pleach_domain::object::{canonical_json, managers};
+use pleach_domain::overlay::{Journaled, OverlayId, State, is_as_made};
 use pleach_domain::plan::{Deletion, Overlay, Step};
 use serde_json::Value;
 use tokio::time::Instant;
@@ -45,7 +45,7 @@ impl Operator<'_> {
                 .map_err(|error| unrecorded(&error))?;
         }
         let body = Bytes::from(canonical_json(&overlay.patch.0));
-        let options = ApplyOptions::new(MANAGER);
+        let options = ApplyOptions::new(managers::OVERLAY);
         let live = match cluster.create(&place, id, body, &options).await {
             Ok(applied) => applied.value,
             // Our own write, whose answer was lost, or somebody else's object.

@@ -4,10 +4,9 @@
 use bytes::Bytes;
 use jiff::Timestamp;
 use pleach_domain::inventory::{ReleaseName, Store};
-use pleach_domain::object::{Digest, canonical_json};
+use pleach_domain::object::{Digest, canonical_json, managers};
 use serde_json::json;
 
-use super::MANAGER;
 use super::parent::path;
 use crate::engine::sync::error::SyncError;
 use crate::io::cluster::{ApplyOptions, Class, Cluster, Patch, PatchOptions, ResourcePath, Retry};
@@ -73,7 +72,7 @@ pub async fn announce(
         "count": 1,
     });
     let body = Bytes::from(canonical_json(&event));
-    let options = ApplyOptions::new(MANAGER);
+    let options = ApplyOptions::new(managers::STATE);
     match cluster.create(&events, &id, body, &options).await {
         Ok(_) => return Ok(()),
         Err(error) if matches!(error.class(), Some(Class::AlreadyExists { .. })) => {}
@@ -85,7 +84,7 @@ pub async fn announce(
     let count = known["count"].as_i64().unwrap_or(1) + 1;
     let again = Patch::Merge(json!({ "count": count, "lastTimestamp": now }));
     let options = PatchOptions {
-        manager: MANAGER,
+        manager: managers::STATE,
         dry_run: false,
         subresource: None,
     };

@@ -2,10 +2,11 @@
 
 use jiff::Timestamp;
 use pleach_domain::inventory::{Condition, ReleaseName, Store, telling};
+use pleach_domain::object::managers;
 use serde_json::json;
 
+use super::is_contended;
 use super::parent::path;
-use super::{MANAGER, is_contended};
 use crate::engine::sync::error::SyncError;
 use crate::io::cluster::{Cluster, Patch, PatchOptions};
 
@@ -27,7 +28,7 @@ pub async fn tell(
         Store::ConfigMap { .. } => None,
     };
     let options = PatchOptions {
-        manager: MANAGER,
+        manager: managers::STATE,
         dry_run: false,
         subresource,
     };

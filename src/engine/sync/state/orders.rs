@@ -4,9 +4,10 @@ use std::time::Duration;
 
 use pleach_domain::finding::Kind;
 use pleach_domain::inventory::{Orders, ReleaseName, Store};
+use pleach_domain::object::managers;
 
 use super::parent::path;
-use super::{MANAGER, State, is_contended};
+use super::{State, is_contended};
 use crate::engine::sync::error::SyncError;
 use crate::io::cluster::{Cluster, Patch, PatchOptions};
 
@@ -25,7 +26,7 @@ pub async fn order(
 ) -> Result<Option<Orders>, SyncError> {
     let (path, id) = (path(store), store.parent(name));
     let options = PatchOptions {
-        manager: MANAGER,
+        manager: managers::STATE,
         dry_run: false,
         subresource: None,
     };

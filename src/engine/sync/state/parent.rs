@@ -9,10 +9,10 @@ use jiff::Timestamp;
 use pleach_domain::inventory::{
     Installed, Inventory, RecordError, Store, carry_over, config_map_data, parent_object,
 };
-use pleach_domain::object::{canonical_json, labels};
+use pleach_domain::object::{canonical_json, labels, managers};
 use serde_json::{Value, json};
 
-use super::{MANAGER, State, config_maps, is_contended};
+use super::{State, config_maps, is_contended};
 use crate::engine::sync::error::SyncError;
 use crate::io::cluster::{
     ApplyOptions, Class, ClusterError, Patch, PatchOptions, ResourcePath, Selector,
@@ -162,7 +162,7 @@ impl State {
         }
         let id = self.store.parent(&self.name);
         let body = Bytes::from(canonical_json(&object));
-        let options = ApplyOptions::new(MANAGER);
+        let options = ApplyOptions::new(managers::STATE);
         match self
             .cluster
             .create(&config_maps(), &id, body, &options)
@@ -198,7 +198,7 @@ impl State {
 
     async fn patch(&self, change: Value, subresource: Option<&str>) -> Result<Value, SyncError> {
         let options = PatchOptions {
-            manager: MANAGER,
+            manager: managers::STATE,
             dry_run: false,
             subresource,
         };

@@ -7,11 +7,11 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
 use pleach_domain::inventory::{STATE_NAMESPACE, Store};
-use pleach_domain::object::{DigestKey, ObjectId, canonical_json};
+use pleach_domain::object::{DigestKey, ObjectId, canonical_json, managers};
 use serde_json::json;
 
 use super::parent::releases;
-use super::{KEY_SECRET, MANAGER, State, crd, secrets};
+use super::{KEY_SECRET, State, crd, secrets};
 use crate::engine::sync::error::SyncError;
 use crate::io::cluster::{ApplyOptions, Class, ResourcePath, Selector};
 
@@ -83,7 +83,11 @@ impl State {
             ..Selector::default()
         };
         loop {
-            match self.cluster.list_metadata(&releases(), &own, MANAGER).await {
+            match self
+                .cluster
+                .list_metadata(&releases(), &own, managers::STATE)
+                .await
+            {
                 Ok(_) => return Ok(()),
                 Err(error) if started.elapsed() > DEFINITION_DEADLINE => {
                     return Err(match error.class() {
@@ -121,7 +125,7 @@ impl State {
         let body = Bytes::from(canonical_json(&secret));
         match self
             .cluster
-            .create(&secrets(), &id, body, &ApplyOptions::new(MANAGER))
+            .create(&secrets(), &id, body, &ApplyOptions::new(managers::STATE))
             .await
         {
             Ok(_) => Ok(DigestKey::new(bytes)),

@@ -92,8 +92,12 @@ impl Class {
             | Self::StaleResourceVersion
             | Self::AlreadyExists { .. }
             | Self::Conflict => finding::Kind::Conflict,
-            // Only a planned Recreate may replace the object.
-            Self::Immutable(_) => finding::Kind::Policy,
+            // Only a planned Recreate may replace the object; and a check of the
+            // cluster that looks at it refuses it to everybody.
+            Self::Immutable(_)
+            | Self::WebhookDenied(_)
+            | Self::PolicyDenied { .. }
+            | Self::AdmissionDenied => finding::Kind::Policy,
             Self::Unreachable
             | Self::Tls
             | Self::Interrupted
@@ -110,10 +114,7 @@ impl Class {
             | Self::UnconvertibleVersion(_)
             | Self::Unsupported
             | Self::WebhookUnavailable(_)
-            | Self::WebhookDenied(_)
             | Self::WebhookNoDryRun(_)
-            | Self::PolicyDenied { .. }
-            | Self::AdmissionDenied
             | Self::ApiUnavailable
             | Self::TooManyRequests
             | Self::ServerTimeout

@@ -22,6 +22,8 @@ const ESCALATION: &str = "clusterroles.rbac.authorization.k8s.io \"esc\" is forb
 const TERMINATING: &str = "configmaps \"a\" is forbidden: unable to create new content in namespace term2 because it is being terminated";
 const UID: &str = "Operation cannot be fulfilled on APIService.apiregistration.k8s.io \"v1alpha2.sub.example.org\": the UID in the precondition (00000000-0000-0000-0000-000000000000) does not match the UID in record (ea06d9f2-0000-0000-0000-000000000000). The object might have been deleted and then recreated";
 const RESOURCE_VERSION: &str = "Operation cannot be fulfilled on APIService.apiregistration.k8s.io \"v1alpha2.sub.example.org\": the ResourceVersion in the precondition (1) does not match the ResourceVersion in record (344). The object might have been modified";
+const STORED_UID: &str = "Operation cannot be fulfilled on namespaces \"a\": Precondition failed: UID in precondition: 0, UID in object meta: 1";
+const STORED_RESOURCE_VERSION: &str = "Operation cannot be fulfilled on customresourcedefinitions.apiextensions.k8s.io \"things.ex.org\": Precondition failed: ResourceVersion in precondition: 1, ResourceVersion in object meta: 344";
 const MODIFIED: &str = "Operation cannot be fulfilled on configmaps \"a\": the object has been modified; please apply your changes to the latest version and try again";
 const UID_ABSENT: &str = "Operation cannot be fulfilled on configmaps \"a\": uid mismatch: the provided object specified uid 0000, and no existing object was found";
 const TYPED: &str = "failed to create typed patch object (as1/v; apps/v1, Kind=Deployment): errors:\n  .spec.template.spec.containers[name=\"c\"].imagee: field not declared in schema\n  .spec.template.spec.foo: field not declared in schema";
@@ -78,6 +80,22 @@ fn of(verb: Verb, kind: &str, http: u16, status: &Status) -> Class {
     409,
     "Conflict",
     RESOURCE_VERSION,
+    Class::PreconditionFailed(Failed::ResourceVersion),
+    false
+)]
+#[case(
+    Verb::Delete,
+    409,
+    "Conflict",
+    STORED_UID,
+    Class::PreconditionFailed(Failed::Uid),
+    false
+)]
+#[case(
+    Verb::Delete,
+    409,
+    "Conflict",
+    STORED_RESOURCE_VERSION,
     Class::PreconditionFailed(Failed::ResourceVersion),
     false
 )]

@@ -103,6 +103,24 @@ fn a_service_that_could_not_be_read_is_not_missing() {
     assert_eq!(found, []);
 }
 
+#[test]
+fn a_service_of_another_name_may_answer() {
+    let mut observations = Observations {
+        registrations: vec![webhooks(
+            "ValidatingWebhookConfiguration",
+            &[webhook("named", "Fail", &["CREATE"])],
+        )],
+        ..cluster()
+    };
+    let backend = Backend {
+        exists: true,
+        is_elsewhere: true,
+        ready_endpoints: 0,
+    };
+    observations.backends.insert(service("named"), backend);
+    assert_eq!(diagnose(&observations), []);
+}
+
 #[rstest]
 #[case("ValidatingWebhookConfiguration", "Fail", &["CREATE", "UPDATE"], Severity::Error,
     &["CREATE, UPDATE of things.ex.io, things.ex.io/scale is refused (webhook create.ex.io, failurePolicy Fail)"])]

@@ -13,7 +13,7 @@ use super::{List, RBAC, cover};
 use crate::finding::{Finding, Kind};
 use crate::inventory::{Installed, Override};
 use crate::object::ObjectId;
-use crate::plan::consent::bound_to;
+use crate::plan::consent::{CANNOT_GRANT, bound_to};
 use crate::plan::draft::{Ctx, Draft};
 use crate::plan::model::{Desired, Direction};
 use crate::plan::protection::installed_version;
@@ -44,10 +44,6 @@ impl Desired {
 
 /// The rules that one account holds, and where: in a namespace, or everywhere.
 type Held = Vec<(Option<String>, Vec<Value>)>;
-
-/// What a consent `override` names: the new version may give less than the one
-/// that is there, or who writes the role may hold more than git gives him.
-pub(in crate::plan) const CANNOT_GRANT: &str = "operator-cannot-grant";
 
 /// Refuses a change after which nobody of the release could write a role again.
 pub(in crate::plan) fn check(ctx: &Ctx<'_>, draft: &mut Draft, direction: Direction) {

@@ -1,7 +1,6 @@
 //! What happens to an existing object that may be taken over.
 
 use super::emit::{Manner, apply_after, block, change};
-use super::member::holders_of;
 use super::refusal;
 use crate::diff::ownership::FieldSet;
 use crate::object::Manifest;
@@ -32,7 +31,7 @@ pub(super) fn decide(ctx: &Ctx<'_>, draft: &mut Draft, manifest: &Manifest, live
                 return block(ctx, draft, manifest, finding);
             }
             // What they hold through a subresource stays theirs after the merge.
-            (holders_of(fields), None)
+            (fields.clone(), None)
         }
         Some(Prediction::Unverified(why)) => (Vec::new(), Some(why.to_string())),
         Some(Prediction::Refused(refusal)) => {

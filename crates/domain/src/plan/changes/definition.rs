@@ -8,16 +8,12 @@ use crate::definition::{
 };
 use crate::finding::{Finding, Kind};
 use crate::object::{FieldPath, Manifest, PathSegment};
-use crate::plan::consent::bound_to;
+use crate::plan::consent::{FIELD_IN_USE, bound_to};
 use crate::plan::draft::{Ctx, Draft};
 use crate::plan::model::Action;
 use crate::plan::ownership;
 use crate::plan::protection::installed_version;
 use serde_json::Value;
-
-/// The guard that a consent `override` may name: whoever gives it wants the
-/// objects as the new schema leaves them.
-pub(crate) const FIELD_IN_USE: &str = "field-in-use";
 
 /// What is to become of a definition.
 pub(super) enum Guarded {

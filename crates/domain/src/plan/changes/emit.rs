@@ -2,7 +2,7 @@
 
 use crate::finding::Finding;
 use crate::object::{FieldPath, Manifest, ObjectId};
-use crate::observe::{DesiredDigest, LiveMeta};
+use crate::observe::{DesiredDigest, FieldConflict, LiveMeta};
 use crate::order::StageName;
 use crate::plan::draft::{Ctx, Draft};
 use crate::plan::model::{
@@ -63,8 +63,8 @@ pub(in crate::plan) fn block(
 /// What an apply does beside sending the object.
 #[derive(Debug, Default)]
 pub(super) struct Manner {
-    /// Managers whose fields are taken over in a conflict.
-    pub(super) take_over: Vec<String>,
+    /// Fields that are taken over in a conflict, and from whom.
+    pub(super) take_over: Vec<FieldConflict>,
     /// Fields that are left as they are, this once.
     pub(super) leave: Vec<FieldPath>,
 }

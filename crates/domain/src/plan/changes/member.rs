@@ -1,7 +1,5 @@
 //! What happens to an existing object of the release.
 
-use std::collections::BTreeSet;
-
 use super::drift;
 use super::emit::{Manner, apply_after, block, change, unchanged};
 use super::{displaced, former, recreate, refusal};
@@ -11,7 +9,7 @@ use crate::diff::ownership::{
 };
 use crate::finding::{Finding, Kind};
 use crate::ignore;
-use crate::object::Manifest;
+use crate::object::{Manifest, managers};
 use crate::observe::{DesiredDigest, FieldConflict, Live, LiveMeta, Prediction, is_unchanged};
 use crate::plan::draft::{Ctx, Draft};
 use crate::plan::model::{Action, Cause, Own, Taken};
@@ -119,7 +117,7 @@ fn compare(
     }
     let mut taken = drift::taken(ctx, sides);
     if is_overlaid(ctx, manifest) {
-        taken.retain(|one| !ownership::is_our_other(&one.manager));
+        taken.retain(|one| !managers::is_other(&one.manager));
     }
     let contended = if git {
         // What git says anew is written, whoever holds it.
@@ -181,7 +179,7 @@ fn compare(
         None
     };
     let manner = Manner {
-        take_over: holders_of(conflicts),
+        take_over: conflicts.to_vec(),
         leave,
     };
     apply_after(ctx, draft, manifest, own, manner, before.meta(), &reason);
@@ -204,7 +202,7 @@ fn cause(
     let mut managers = writers(ctx, sides, conflicts);
     let overlaid = is_overlaid(ctx, manifest);
     if overlaid {
-        managers.retain(|manager| !ownership::is_our_other(manager));
+        managers.retain(|manager| !managers::is_other(manager));
     }
     // What a former run changed for a while is no drift.
     let is_drift = !overlaid || !managers.is_empty();
@@ -283,7 +281,7 @@ fn needs_repair(ctx: &Ctx<'_>, before: &Live) -> bool {
         || meta
             .managers
             .iter()
-            .any(|manager| ownership::is_our_other(manager))
+            .any(|manager| managers::is_other(manager))
         || has_second_entry(ctx, before)
 }
 
@@ -310,7 +308,7 @@ pub(super) fn own(
         "the ignored fields are given up, or they would go with the apply"
     };
     let change = ownership::Change {
-        from: &ownership::is_our_other,
+        from: &managers::is_other,
         take_back,
         strip: Vec::new(),
     };
@@ -344,10 +342,4 @@ pub(super) fn drift_reason(prefix: &str, managers: &[String]) -> String {
             managers.join(", ")
         )
     }
-}
-
-/// The managers in a conflict, without doubles.
-pub(super) fn holders_of(conflicts: &[FieldConflict]) -> Vec<String> {
-    let managers: BTreeSet<&String> = conflicts.iter().map(|field| &field.manager).collect();
-    managers.into_iter().cloned().collect()
 }

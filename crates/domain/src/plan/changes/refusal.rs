@@ -109,6 +109,7 @@ const CONVERSION_FAILED: &str = "conversion webhook for ";
 
 pub(in crate::plan) fn refused(refusal: &ApiRefusal) -> Finding {
     let (kind, code) = match refusal.code {
+        _ if refusal.is_by_admission() => (Kind::Policy, "denied"),
         401 | 403 => (Kind::Cluster, "forbidden"),
         409 => (Kind::Conflict, "refused"),
         429 | 502..=504 => (Kind::Cluster, "refused"),
@@ -129,7 +130,12 @@ pub(in crate::plan) fn refused(refusal: &ApiRefusal) -> Finding {
     finding.hint = MissingRule::read(&refusal.message)
         .map(|rule| rule.hint())
         .or_else(|| Escalation::hint_of(&refusal.message))
-        .or_else(|| filled_in(&refusal.message));
+        .or_else(|| filled_in(&refusal.message))
+        .or_else(|| {
+            let ask =
+                "give the object what they ask for, or have it allowed by those whose check it is";
+            (code == "denied").then(|| ask.to_owned())
+        });
     finding
 }
 
@@ -143,7 +149,7 @@ pub(super) fn refused_beside(
 ) -> Finding {
     let found = refused(refusal);
     let managers = ownership::strangers(ctx, live);
-    if refusal.code != 422 || managers.is_empty() {
+    if refusal.code != 422 || found.kind == Kind::Policy || managers.is_empty() {
         return found;
     }
     let message = format!(

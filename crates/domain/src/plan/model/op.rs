@@ -7,7 +7,7 @@ use crate::diff::ownership::FieldSet;
 use crate::gate::Gate;
 use crate::ignore::FieldPattern;
 use crate::object::{Digest, FieldPath, ObjectId, canonical_json};
-use crate::observe::DesiredDigest;
+use crate::observe::{DesiredDigest, FieldConflict};
 use crate::plan::Deletion;
 use crate::repo::Count;
 
@@ -19,9 +19,10 @@ pub enum Op {
     Apply {
         /// What is sent.
         body: Body,
-        /// Managers whose fields are taken over. The apply is sent without force
-        /// first; a conflict with anybody else fails the step.
-        take_over: Vec<String>,
+        /// Fields that are taken over from others, as they were shown. The apply is
+        /// sent without force first; a conflict with anybody else, or about
+        /// another field, fails the step.
+        take_over: Vec<FieldConflict>,
         /// Fields that are left as they are in the cluster, this once.
         #[serde(skip_serializing_if = "Vec::is_empty", serialize_with = "as_texts")]
         leave: Vec<FieldPath>,

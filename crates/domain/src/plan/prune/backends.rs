@@ -12,14 +12,11 @@ use crate::finding::{Finding, Kind};
 use crate::inventory::{EntryState, Override};
 use crate::object::{Manifest, ObjectId, ServiceRef, annotations};
 use crate::observe::Observed;
+use crate::plan::consent::BACKEND_GOES;
 use crate::plan::draft::{Ctx, Draft, Pruned};
 use crate::plan::model::Desired;
 use crate::plan::protection::{installed_version, protected};
 use crate::plan::removal::heir;
-
-/// The guard that a consent `override` may name: whoever gives it knows that
-/// nobody needs what stays.
-pub(crate) const BACKEND_GOES: &str = "backend-goes";
 
 impl Desired {
     /// The definitions that have to be read although git no longer has them: a

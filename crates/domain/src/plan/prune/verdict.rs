@@ -193,14 +193,9 @@ impl<'a, 'c> Judge<'a, 'c> {
     /// The Service of a registration behind which nothing answers: it breaks
     /// whoever calls it.
     pub(in crate::plan) fn dead_service(&self, id: &ObjectId) -> Option<ServiceRef> {
-        let Registration { services, .. } = self.registrations.get(id)?;
-        let backends = &self.ctx.observed.backends;
-        let dead = services.iter().all(|service| {
-            backends
-                .get(service)
-                .is_some_and(|backend| !backend.exists || backend.ready_endpoints == 0)
-        });
-        services.first().filter(|_| dead).cloned()
+        let registration = self.registrations.get(id)?;
+        let dead = registration.is_dead(&self.ctx.observed.backends);
+        registration.services.first().filter(|_| dead).cloned()
     }
 }
 

@@ -25,7 +25,7 @@ fn installed(object: &str, body: &str) -> Scene {
 }
 
 /// A definition in two versions, whose objects the Service converts.
-fn gears() -> Scene {
+pub(super) fn gears() -> Scene {
     installed(
         GEARS,
         "{spec: {group: example.org, scope: Namespaced, names: {kind: Gear, plural: gears}, \

@@ -477,7 +477,7 @@ fn what_must_still_hold() {
 }
 
 /// A webhook that does not answer is not the manifest's fault, and costs that
-/// object alone.
+/// object alone; what a check of the cluster refuses is refused by policy.
 #[rstest]
 #[case::conversion(
     500,
@@ -485,6 +485,31 @@ fn what_must_still_hold() {
     Kind::Cluster
 )]
 #[case::overloaded(503, "service unavailable", Kind::Cluster)]
+#[case::no_right(
+    403,
+    "things.ex.org \"a\" is forbidden: User \"bob\" cannot patch resource \"things\" in API group \"ex.org\" in the namespace \"web\"",
+    Kind::Cluster
+)]
+#[case::escalation(
+    403,
+    "roles.rbac.authorization.k8s.io \"a\" is forbidden: user \"bob\" (groups=[]) is attempting to grant RBAC permissions not currently held:\n{APIGroups:[\"\"], Resources:[\"pods\"], Verbs:[\"get\"]}",
+    Kind::Cluster
+)]
+#[case::webhook(
+    422,
+    "admission webhook \"w.example.org\" denied the request: too big",
+    Kind::Policy
+)]
+#[case::policy(
+    403,
+    "things.ex.org \"a\" is forbidden: ValidatingAdmissionPolicy 'p' with binding 'b' denied request: no",
+    Kind::Policy
+)]
+#[case::quota(
+    403,
+    "things.ex.org \"a\" is forbidden: exceeded quota: q, requested: count/things=1, used: count/things=1, limited: count/things=1",
+    Kind::Policy
+)]
 #[case::schema(
     500,
     "failed to create typed patch object (a/b; ex.org/v1, Kind=Thing): .spec.x: field not declared in schema",

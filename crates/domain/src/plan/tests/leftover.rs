@@ -81,6 +81,8 @@ fn it_goes_right_before_the_new_workloads(#[case] scene: Scene) {
         *live = serde_json::json!({"metadata": live["metadata"], "webhooks": []}); })
     .gone(KEY).live("ValidatingWebhookConfiguration.admissionregistration.k8s.io/h: {webhooks: [{clientConfig: {service: {namespace: old, name: api}}}, {clientConfig: {service: {namespace: web, name: api}}}]}"),
     "leftover-shared", "it also points at Service web/api, which stays")]
+#[case::asks_a_url(moved().gone(KEY).live("ValidatingWebhookConfiguration.admissionregistration.k8s.io/h: {webhooks: [{clientConfig: {service: {namespace: old, name: api}}}, {clientConfig: {url: 'https://10.0.0.1/'}}]}"),
+    "leftover-shared", "its Service goes, but one of its webhooks is asked at a URL")]
 #[case::of_another_set(moved().meta(KEY, |meta| drop(meta.labels.insert(labels::PART_OF.into(), "other".into()))),
     "leftover-foreign", "its Service goes, but it is part of another ApplySet (other)")]
 #[case::marked(moved().meta(KEY, |meta| drop(meta.labels.insert("helm.toolkit.fluxcd.io/name".into(), "x".into()))),

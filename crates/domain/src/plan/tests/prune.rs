@@ -97,6 +97,10 @@ fn it_stays(#[case] scene: Scene, #[case] why: &str, #[case] code: &str) {
     "no longer in git; its creation was never confirmed, so whatever exists is left alone")]
 #[case::intended_with_uid(old().entry(KEY, |entry| entry.state = EntryState::Intended), Action::Skip,
     "no longer in git; its creation was never confirmed, so whatever exists is left alone")]
+#[case::intended_and_not_there(old().entry(KEY, |entry| entry.state = EntryState::Intended).gone(KEY), Action::Unchanged,
+    "no longer in git, and not there")]
+#[case::intended_and_not_seen(old().entry(KEY, |entry| entry.state = EntryState::Intended).gone(KEY).incomplete("ConfigMap"), Action::Skip,
+    "no longer in git; its creation was never confirmed, so whatever exists is left alone")]
 #[case::kept(old().entry(KEY, |entry| entry.state = EntryState::Kept), Action::Skip, "no longer in git; stays because others hold fields of it")]
 #[case::applied_without_uid(old().entry(KEY, |entry| entry.uid = None), Action::Unchanged, "no longer in git; what has its name now is another object")]
 #[case::run_time_in_use(Scene::new().run_time(OLD, None).git("ConfigMap/web/c: {}"), Action::Unchanged, "the workloads made it")]
@@ -409,6 +413,20 @@ fn a_dead_registration_goes_before_everything(
         .count();
     // Two ConfigMaps and the barrier.
     assert_eq!(before, if dead { 3 } else { 1 });
+}
+
+#[test]
+fn a_registration_that_asks_a_url_as_well_is_not_called_dead() {
+    let hook = format!(
+        "{HOOK_KEY}: {{webhooks: [{{clientConfig: {{service: {{namespace: web, name: api}}}}}}, {{clientConfig: {{url: 'https://10.0.0.1/'}}}}]}}"
+    );
+    let plan = Scene::new()
+        .installed(&format!("{hook}\n{OLD}"))
+        .git("ConfigMap/web/a: {}")
+        .backend("web/api", false, 0)
+        .plan();
+    let step = &plan.steps[position(&plan, HOOK_KEY)];
+    assert_eq!(step.stage.as_str(), "prune");
 }
 
 #[rstest]

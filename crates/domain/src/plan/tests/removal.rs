@@ -194,7 +194,7 @@ fn a_protected_object_goes_with_its_own_consent(#[case] consent: &str, #[case] g
     .gone("ConfigMap/web/c").incomplete("ConfigMap"),
     "skip ConfigMap/web/c: its creation was never confirmed, so whatever exists is left alone", false)]
 #[case::never_made(Scene::new().installed("ConfigMap/web/c: {}").entry("ConfigMap/web/c", |entry| entry.state = EntryState::Intended)
-    .gone("ConfigMap/web/c"), "unchanged ConfigMap/web/c: gone already", false)]
+    .gone("ConfigMap/web/c"), "unchanged ConfigMap/web/c: it is not there", false)]
 #[case::not_seen(Scene::new().installed("ConfigMap/web/c: {}").incomplete("ConfigMap"),
     "skip ConfigMap/web/c: stays because its kind could not be listed completely", false)]
 #[case::not_served(Scene::new().installed("Widget.example.org/web/w: {}").gone("Widget.example.org/web/w").unserved("Widget.example.org"),

@@ -394,6 +394,7 @@ impl Scene {
         let backend = Backend {
             exists,
             ready_endpoints,
+            ..Backend::default()
         };
         let backends = &mut self.observed.backends;
         backends.insert(service_ref(service), backend);

@@ -9,9 +9,9 @@ use serde_json::Value;
 use super::{Scene, id, parse};
 use crate::check::{Check, Looked};
 use crate::gate::{self, Closed, Operation};
-use crate::object::{GroupKind, Origin};
+use crate::object::{GroupKind, Origin, managers};
 use crate::order::StageName;
-use crate::overlay::{Journaled, MANAGER, OnFailure, OverlayId, State, project};
+use crate::overlay::{Journaled, OnFailure, OverlayId, State, project};
 use crate::plan::NonSecret;
 use crate::plan::tests::server;
 use crate::repo::format::{Gate, Overlay};
@@ -196,7 +196,7 @@ impl Scene {
             since: Timestamp::UNIX_EPOCH,
             attempt: "v2.0.0".to_owned(),
         };
-        server::write(live, MANAGER, patch);
+        server::write(live, managers::OVERLAY, patch);
         let overlays = &mut self.observed.journal.overlays;
         overlays.insert(OverlayId::new(name, &object, patch), journaled);
         self

@@ -13,7 +13,7 @@ use crate::observe::{
     DesiredDigest, Former, Freshness, Listing, ListingKey, Live, LiveMeta, Prediction,
     Registration, Resource, ServedGroup, ServedVersion, Unverified, is_unchanged,
 };
-use crate::order::{interceptions, pointed_at, registered_services};
+use crate::order::pointed_at;
 use crate::plan::tests::server;
 
 impl Scene {
@@ -76,15 +76,9 @@ impl Scene {
         }
         for (id, value) in &self.live {
             let meta = LiveMeta::read(&value["metadata"], MANAGER);
-            let services = registered_services(&id.group_kind(), value);
-            if !services.is_empty() {
-                self.observed.registrations.push(Registration {
-                    id: id.clone(),
-                    meta: meta.clone(),
-                    services,
-                    intercepts: interceptions(value),
-                    available: None,
-                });
+            if let Some(mut registration) = Registration::read(id.clone(), value, MANAGER) {
+                registration.available = None;
+                self.observed.registrations.push(registration);
             }
             if is_definition(id) && !self.desired.manifests.iter().any(|one| one.id() == id) {
                 let services = pointed_at(&id.group_kind(), value);

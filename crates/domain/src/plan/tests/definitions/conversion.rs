@@ -1,0 +1,295 @@
+//! Definitions whose objects a webhook converts.
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use rstest::rstest;
+use serde_json::json;
+
+use super::{
+    CRD, Instances, Scene, definition, edges, id, lines, migrated, refusals, seen, sent, things,
+};
+use crate::plan::{Body, Op, Plan};
+
+const WEBHOOK: &str = ", conversion: {strategy: Webhook, webhook: {clientConfig: {service: {namespace: web, name: api}}}}";
+
+/// A release whose webhook converts from now on, with what git has beside it.
+fn converting(before: &str, after: &str) -> Scene {
+    let service = "Service/web/api: {spec: {selector: {app: api}}}\n";
+    let workload = |image: &str| {
+        format!(
+            "Deployment.apps/web/api: {{spec: {{replicas: 2, template: {{metadata: {{labels: {{app: api}}}}, spec: {{i: {image}}}}}}}}}\n"
+        )
+    };
+    Scene::new()
+        .installed(&format!("{service}{}{before}", workload("a")))
+        .with_live(CRD, |live| live["status"]["storedVersions"] = json!(["v1"]))
+        .git(&format!("{service}{}{after}", workload("b")))
+        .cluster_scoped("CustomResourceDefinition.apiextensions.k8s.io")
+}
+
+#[rstest]
+#[case::a_webhook_comes(converting(&definition(&["v1"], ""), &definition(&["v1"], WEBHOOK)), &["definitions: *v1", "registrations: git"])]
+#[case::a_version_comes(converting(&definition(&["v1"], WEBHOOK), &definition(&["v1", "v2"], WEBHOOK)), &["definitions: *v1 v2!", "registrations: git"])]
+#[case::another_one_is_stored(converting(&definition(&["v1", "v2"], WEBHOOK), &definition(&["v2", "v1"], WEBHOOK)), &["definitions: v2 *v1", "registrations: git"])]
+#[case::without_a_webhook(converting(&definition(&["v1"], ""), &definition(&["v1", "v2"], "")), &["definitions: git"])]
+#[case::nothing_to_convert(converting(&definition(&["v1"], WEBHOOK), &definition(&["v1"], &format!("{WEBHOOK}, preserveUnknownFields: false"))), &["definitions: git"])]
+#[case::of_somebody_else(
+    converting(&definition(&["v1"], ""), &definition(&["v1"], &WEBHOOK.replace("name: api", "name: other"))), &["definitions: git"])]
+#[case::it_is_new(
+    converting(&definition(&["v1"], ""), &definition(&["v1", "v2"], WEBHOOK)).gone(CRD), &["definitions: git"])]
+#[case::and_a_version_goes(
+    migrated(converting(&definition(&["v1"], ""), &definition(&["v2"], WEBHOOK)), "v1", "v2"),
+    &["definitions: v2! *v1", "registrations: *v2 v1", "shrink: *v2 v1!", "shrink: v1 to v2", "shrink: git"])]
+fn what_is_converted_waits_for_the_webhook(#[case] scene: Scene, #[case] expected: &[&str]) {
+    let plan = scene.plan();
+    assert_eq!(refusals(&plan), [""; 0]);
+    assert_eq!(sent(&plan), expected);
+}
+
+/// A release whose webhook converted until now. Objects may be stored as v1; the
+/// first version is stored today.
+fn unconverting(before: &[&str], after: &str) -> Scene {
+    converting(&definition(before, WEBHOOK), after).with_live(CRD, |live| {
+        live["status"]["storedVersions"] = json!(["v1", "v2"]);
+    })
+}
+
+/// How a definition converts in every step that applies it, `git` for what git
+/// has, and where its objects are rewritten.
+fn converted(plan: &Plan) -> Vec<String> {
+    let steps = plan.steps.iter().filter(|step| step.object == id());
+    steps
+        .map(|step| match &step.op {
+            Op::Apply {
+                body: Body::Inline(body),
+                ..
+            } => format!(
+                "{}: {}",
+                step.stage, body.0["spec"]["conversion"]["strategy"]
+            ),
+            Op::Apply { .. } => format!("{}: git", step.stage),
+            op => format!("{}: {}", step.stage, op.verb()),
+        })
+        .collect()
+}
+
+#[rstest]
+#[case::with_the_version_that_goes(definition(&["v2"], ", conversion: {strategy: None}"),
+    &["definitions: migrate", "definitions: \"Webhook\"", "shrink: \"Webhook\"", "shrink: migrate", "shrink: git"])]
+#[case::git_says_nothing_of_it(definition(&["v2"], ""),
+    &["definitions: migrate", "definitions: \"Webhook\"", "shrink: \"Webhook\"", "shrink: migrate", "shrink: git"])]
+#[case::before_the_version(definition(&["v2", "v1"], ", conversion: {strategy: None}"),
+    &["definitions: migrate", "definitions: git", "shrink: migrate"])]
+#[case::not_at_all(definition(&["v2"], WEBHOOK),
+    &["definitions: \"Webhook\"", "shrink: \"Webhook\"", "shrink: migrate", "shrink: git"])]
+fn objects_are_rewritten_before_the_webhook_goes_that_reads_them(
+    #[case] after: String,
+    #[case] expected: &[&str],
+) {
+    let plan = migrated(unconverting(&["v2", "v1"], &after), "v1", "v2").plan();
+    assert_eq!(refusals(&plan), [""; 0]);
+    assert_eq!(converted(&plan), expected);
+    let edges = edges(&plan);
+    let before = format!("{CRD} -> Deployment.apps/web/api: Applied Rewritten");
+    let is_early = expected[0].ends_with("migrate");
+    assert_eq!(edges.contains(&before), is_early, "{edges:#?}");
+}
+
+#[test]
+fn a_conversion_that_others_wrote_stays() {
+    let git = definition(&["v2", "v1"], "");
+    let scene = unconverting(&["v2", "v1"], &git).with_live(CRD, |live| {
+        let entries = live["metadata"]["managedFields"].as_array_mut().unwrap();
+        entries.push(json!({"manager": "injector", "operation": "Update",
+            "fieldsV1": {"f:spec": {"f:conversion": {"f:strategy": {}}}}}));
+    });
+    let plan = seen(scene, things(&[("a", &[], &[])])).plan();
+    assert_eq!(refusals(&plan), [""; 0]);
+}
+
+const GOES: &str = "conversion-goes: objects may be stored as v1 (status.storedVersions), and the webhook that converts them goes: they would be read as if they were written as v2, and lose what that does not have";
+
+#[rstest]
+#[case::no_migration(unconverting(&["v2", "v1"], &definition(&["v2", "v1"], "")), things(&[("a", &[], &[])]), &[GOES])]
+#[case::not_stored_as_that_yet(
+    migrated(unconverting(&["v1", "v2"], &definition(&["v2"], "")), "v1", "v2"), things(&[("a", &[], &[])]), &[GOES])]
+#[case::there_are_none(unconverting(&["v2", "v1"], &definition(&["v2", "v1"], "")), things(&[]), &[])]
+#[case::all_were_rewritten(
+    unconverting(&["v2", "v1"], &definition(&["v2", "v1"], "")).with_live(CRD, |live| live["status"]["storedVersions"] = json!(["v2"])),
+    things(&[("a", &[], &[])]), &[])]
+fn a_webhook_stays_as_long_as_objects_need_it(
+    #[case] scene: Scene,
+    #[case] instances: Instances,
+    #[case] expected: &[&str],
+) {
+    let plan = seen(scene, instances).plan();
+    assert_eq!(refusals(&plan), expected);
+}
+
+#[test]
+fn the_webhook_answers_before_it_is_asked() {
+    let scene = converting(
+        &definition(&["v1"], ""),
+        &format!(
+            "{}Thing.example.org/web/t: {{spec: {{}}}}\n",
+            definition(&["v2", "v1"], WEBHOOK)
+        ),
+    );
+    let plan = scene.plan();
+    let edges = edges(&plan);
+    for expected in [
+        format!("Service/web/api (wait) -> {CRD}: Ready Backend"),
+        "Deployment.apps/web/api -> Service/web/api (wait): Ready Backend".to_owned(),
+        format!("{CRD} -> Thing.example.org/web/t: Ready Definition"),
+    ] {
+        assert!(edges.contains(&expected), "{expected}\n{edges:#?}");
+    }
+    let lines = lines(&plan);
+    let at = |text: &str| {
+        lines
+            .iter()
+            .position(|line| line.starts_with(text))
+            .unwrap()
+    };
+    assert!(at("registrations: wait Service/web/api") < at(&format!("registrations: apply {CRD}")));
+    assert!(at(&format!("registrations: apply {CRD}")) < at("resources: apply Thing"));
+    // Until then it is served as before.
+    assert!(lines.contains(&format!(
+        "definitions: apply {CRD} until example.org/v1, Kind=Thing is served"
+    )));
+}
+
+#[test]
+fn a_new_definition_is_there_before_its_webhook_and_its_objects_after() {
+    let release = |more: &str| {
+        format!(
+            "Service/web/api: {{spec: {{selector: {{app: api}}}}}}\n\
+             Deployment.apps/web/api: {{{more}spec: {{template: {{metadata: {{labels: {{app: api}}}}}}}}}}\n\
+             {}Thing.example.org/web/t: {{spec: {{}}}}\n",
+            definition(&["v2", "v1"], WEBHOOK)
+        )
+    };
+    let edge = "Deployment.apps/web/api -> Thing.example.org/web/t: Ready Backend".to_owned();
+    let plan = Scene::new().git(&release("")).plan();
+    assert_eq!(sent(&plan), ["definitions: git"]);
+    assert!(edges(&plan).contains(&edge), "{:#?}", edges(&plan));
+    // What the workload needs itself comes first all the same.
+    let after = "metadata: {annotations: {pleach.dev/after: Thing/t}}, ";
+    let plan = Scene::new().git(&release(after)).plan();
+    assert_eq!(refusals(&plan), [""; 0]);
+    assert!(!edges(&plan).contains(&edge));
+    // And so does what the bundle wants in an earlier stage.
+    let plan = Scene::new()
+        .git(&release(""))
+        .stage("first", &crate::order::StageName::Definitions, &[], &[])
+        .wants(|desired| {
+            let select = r#"{"kind": "Thing", "group": "example.org"}"#;
+            let select = serde_json::from_str(select).unwrap();
+            desired.sequence.stages[0].select = vec![select];
+        })
+        .plan();
+    assert_eq!(refusals(&plan), [""; 0]);
+    assert!(!edges(&plan).contains(&edge));
+}
+
+#[test]
+fn webhooks_that_need_objects_of_each_other_wait_in_no_circle() {
+    let other = definition(&["v2", "v1"], &WEBHOOK.replace("api", "b"))
+        .replace("things", "others")
+        .replace("Thing", "Other");
+    let workload = |name: &str, after: &str| {
+        format!(
+            "Service/web/{name}: {{spec: {{selector: {{app: {name}}}}}}}\n\
+             Deployment.apps/web/{name}: {{metadata: {{annotations: {{pleach.dev/after: {after}}}}}, spec: {{template: {{metadata: {{labels: {{app: {name}}}}}}}}}}}\n"
+        )
+    };
+    let git = [
+        definition(&["v2", "v1"], WEBHOOK),
+        other,
+        workload("api", "Other/o"),
+        workload("b", "Thing/t"),
+        "Thing.example.org/web/t: {}\nOther.example.org/web/o: {}".to_owned(),
+    ];
+    let plan = Scene::new().git(&git.concat()).plan();
+    assert_eq!(refusals(&plan), [""; 0]);
+    let edges = edges(&plan);
+    let one = "Deployment.apps/web/b -> Other.example.org/web/o: Ready Backend".to_owned();
+    let two = "Deployment.apps/web/api -> Thing.example.org/web/t: Ready Backend".to_owned();
+    assert!(edges.contains(&one) && !edges.contains(&two), "{edges:#?}");
+}
+
+/// A definition whose webhook is trusted by these certificates.
+fn trusting(versions: &[&str], names: &[&str]) -> String {
+    let certificate =
+        |name: &&str| format!("-----BEGIN CERTIFICATE-----\n{name}\n-----END CERTIFICATE-----\n");
+    let bundle = STANDARD.encode(names.iter().map(certificate).collect::<String>());
+    let client = format!("{{clientConfig: {{caBundle: {bundle}, service");
+    definition(
+        versions,
+        &WEBHOOK.replace("{clientConfig: {service", &client),
+    )
+}
+
+/// The certificates in the bodies that are sent, in order; git's are `git`.
+fn trusted(plan: &Plan) -> Vec<String> {
+    let steps = plan.steps.iter().filter(|step| step.object == id());
+    steps
+        .filter_map(|step| match &step.op {
+            Op::Apply { body, .. } => Some((&step.stage, body)),
+            _ => None,
+        })
+        .map(|(stage, body)| {
+            let Body::Inline(body) = body else {
+                return format!("{stage}: git");
+            };
+            let client = &body.0["spec"]["conversion"]["webhook"]["clientConfig"];
+            let bundle = STANDARD
+                .decode(client["caBundle"].as_str().unwrap())
+                .unwrap();
+            let bundle = String::from_utf8(bundle).unwrap();
+            let names = bundle.lines().filter(|line| !line.starts_with('-'));
+            format!("{stage}: {}", names.collect::<Vec<_>>().join(" "))
+        })
+        .collect()
+}
+
+#[rstest]
+#[case::another(trusting(&["v1"], &["old"]), trusting(&["v1"], &["new"]), &["definitions: old", "registrations: new old", "shrink: git"])]
+#[case::the_same(trusting(&["v1"], &["old"]), trusting(&["v1", "v2!"], &["old"]), &["definitions: git"])]
+#[case::one_more(trusting(&["v1"], &["old"]), trusting(&["v1"], &["new", "old"]), &["definitions: old", "registrations: git"])]
+fn a_conversion_trusts_both_versions_until_the_former_pods_are_gone(
+    #[case] before: String,
+    #[case] after: String,
+    #[case] expected: &[&str],
+) {
+    let plan = converting(&before, &after).plan();
+    assert_eq!(refusals(&plan), [""; 0]);
+    assert_eq!(trusted(&plan), expected);
+}
+
+#[test]
+fn a_version_that_goes_takes_the_former_certificates_along() {
+    let scene = converting(&trusting(&["v1"], &["old"]), &trusting(&["v2"], &["new"]));
+    let plan = migrated(scene, "v1", "v2").plan();
+    assert_eq!(refusals(&plan), [""; 0]);
+    assert_eq!(
+        trusted(&plan),
+        [
+            "definitions: old",
+            "registrations: new old",
+            "shrink: new",
+            "shrink: git",
+        ]
+    );
+}
+
+#[test]
+fn without_pods_that_are_exchanged_git_says_whom_to_trust() {
+    let plan = Scene::new()
+        .installed(&trusting(&["v1"], &["old"]))
+        .with_live(CRD, |live| live["status"]["storedVersions"] = json!(["v1"]))
+        .git(&trusting(&["v1"], &["new"]))
+        .cluster_scoped("CustomResourceDefinition.apiextensions.k8s.io")
+        .plan();
+    assert_eq!(trusted(&plan), ["definitions: git"]);
+}

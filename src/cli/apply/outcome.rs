@@ -1,0 +1,241 @@
+//! What the command ends with: what was refused, begun and done, release by release.
+
+use std::collections::BTreeSet;
+
+use pleach_domain::inventory::ReleaseName;
+use pleach_domain::plan::Plan;
+use serde_json::Value;
+
+use super::{ApplyOutput, Reviewed};
+use crate::cli::error::{CliError, Kind};
+use crate::cli::format::report::Report;
+use crate::cli::session::{self, Planned};
+use crate::cli::{Context, Exit, Ui, format};
+use crate::engine::stop::Cause;
+use crate::engine::sync::events::Events;
+use crate::engine::sync::report::{FailureKind, SyncResult};
+use crate::engine::sync::{self, Claim, Run, SyncError};
+use crate::io::cluster::Cluster;
+
+/// What the command ends with, release by release.
+pub(in crate::cli) struct Outcome {
+    output: ApplyOutput,
+    claim: Claim,
+    /// The command that is carried out.
+    command: &'static str,
+    pub(in crate::cli) exit: Exit,
+    reports: Vec<Value>,
+    /// Releases that could not be planned.
+    pub(super) unplanned: BTreeSet<String>,
+}
+
+impl Outcome {
+    pub(in crate::cli) fn new(command: &'static str, output: ApplyOutput, claim: Claim) -> Self {
+        Self {
+            output,
+            claim,
+            command,
+            exit: Exit::DONE,
+            reports: Vec::new(),
+            unplanned: BTreeSet::new(),
+        }
+    }
+
+    /// A release could not be planned; why has been shown.
+    pub(in crate::cli) fn unplanned(&mut self, release: &ReleaseName, error: &CliError) {
+        self.exit = self.exit.and(error.exit());
+        self.unplanned.insert(release.release.clone());
+        self.reports.push(format::report::unplanned(release, error));
+    }
+
+    /// The command that goes on where this one was stopped.
+    fn go_on(&self, plan: &Plan) -> String {
+        let ReleaseName {
+            environment,
+            release,
+        } = &plan.release;
+        // What git no longer has is no target by itself.
+        if plan.removal.is_some() && self.command == "apply" {
+            format!("pleach apply {environment}")
+        } else {
+            format!("pleach {} {environment}/{release}", self.command)
+        }
+    }
+
+    /// Shows what forbids to apply anything, of all releases at once.
+    pub(in crate::cli) fn refuses<'a>(
+        &mut self,
+        ui: &mut Ui,
+        reviewed: impl Iterator<Item = &'a Planned> + Clone,
+    ) -> bool {
+        let answers: Vec<Result<(), CliError>> =
+            reviewed.clone().map(Planned::ensure_allowed).collect();
+        if answers.iter().all(Result::is_ok) {
+            return false;
+        }
+        for (planned, answer) in reviewed.zip(answers) {
+            let error = answer.err();
+            if let Some(error) = &error {
+                ui.error(error);
+                self.exit = self.exit.and(error.exit());
+            }
+            let word = if error.is_some() {
+                "refused"
+            } else {
+                "skipped"
+            };
+            let report = Report {
+                plan: &planned.plan,
+                result: Err(word),
+                error: error.as_ref(),
+                go_on: &self.go_on(&planned.plan),
+            };
+            // People have seen the reason, and that nothing was written.
+            if self.output == ApplyOutput::Json {
+                self.reports.push(report.json());
+            }
+        }
+        true
+    }
+
+    /// The plans are not those that were reviewed; why has been shown.
+    pub(super) fn stale(&mut self, ui: &mut Ui, reviewed: &[Reviewed<'_>], error: &CliError) {
+        self.exit = self.exit.and(error.exit());
+        for one in reviewed {
+            self.not_begun(ui, &one.planned, error);
+        }
+    }
+
+    /// A release was not begun; why has been shown.
+    pub(super) fn not_begun(&mut self, ui: &mut Ui, planned: &Planned, error: &CliError) {
+        self.exit = self.exit.and(error.exit());
+        let word = if error.kind() == Kind::Interrupted {
+            "interrupted"
+        } else {
+            "failed"
+        };
+        let report = Report {
+            plan: &planned.plan,
+            result: Err(word),
+            error: Some(error),
+            go_on: &self.go_on(&planned.plan),
+        };
+        self.report(ui, &report);
+    }
+
+    /// Carries out one release; what fails is reported and costs only it.
+    pub(in crate::cli) async fn carry_out(
+        &mut self,
+        ui: &mut Ui,
+        ctx: &Context,
+        cluster: &Cluster,
+        planned: Planned,
+    ) -> Option<&'static str> {
+        self.exit = self.exit.and(planned.blocks());
+        let (plan, result) = Box::pin(carry_out(ui, ctx, cluster, &self.claim, planned)).await;
+        let (result, error) = match result {
+            Ok(result) => {
+                // What was done is reported all the same.
+                let error = result
+                    .unrecorded
+                    .clone()
+                    .map(|source| session::unrecorded(&plan.release, source));
+                (Ok(result), error)
+            }
+            Err(error) => (
+                Err("failed"),
+                Some(session::failed("carry out", &plan.release, error)),
+            ),
+        };
+        if let Some(error) = &error {
+            ui.error(error);
+            self.exit = self.exit.and(error.exit());
+        }
+        if let Ok(result) = &result {
+            self.exit = self.exit.and(exit_of(&plan, result));
+        }
+        let report = Report {
+            plan: &plan,
+            result: result.as_ref().map_err(|word| *word),
+            error: error.as_ref(),
+            go_on: &self.go_on(&plan),
+        };
+        self.report(ui, &report);
+        result.ok().map(|result| result.ending)
+    }
+
+    fn report(&mut self, ui: &mut Ui, report: &Report<'_>) {
+        match self.output {
+            ApplyOutput::Text => ui.print(report.text()),
+            ApplyOutput::Json => self.reports.push(report.json()),
+        }
+    }
+
+    /// Ends the result: whatever happened, programs get all of it.
+    pub(in crate::cli) fn finish(self, ui: &mut Ui) -> Exit {
+        if self.output == ApplyOutput::Json {
+            ui.print(format::json(
+                &serde_json::json!({ "format": 1, "releases": self.reports }),
+            ));
+        }
+        self.exit
+    }
+}
+
+async fn carry_out(
+    ui: &mut Ui,
+    ctx: &Context,
+    cluster: &Cluster,
+    claim: &Claim,
+    planned: Planned,
+) -> (Plan, Result<SyncResult, SyncError>) {
+    let Planned {
+        mut desired,
+        observation,
+        plan,
+    } = planned;
+    let (sender, mut receiver) = tokio::sync::mpsc::unbounded_channel();
+    let events = Events::new(desired.name.clone(), sender);
+    let mut progress = format::progress::Progress::new(ui, &plan);
+    let result = {
+        let run = Run {
+            cluster,
+            claim,
+            events: &events,
+            stop: &ctx.stop(),
+        };
+        let sync = sync::carry_out(&run, &mut desired, observation, &plan);
+        tokio::pin!(sync);
+        loop {
+            tokio::select! {
+                biased;
+                Some(event) = receiver.recv() => progress.show(ui, &event),
+                result = &mut sync => break result,
+            }
+        }
+    };
+    while let Ok(event) = receiver.try_recv() {
+        progress.show(ui, &event);
+    }
+    ui.end_progress();
+    (plan, result)
+}
+
+fn exit_of(plan: &Plan, result: &SyncResult) -> Exit {
+    let failures = result
+        .failures(plan)
+        .map(|(_, failure)| match failure.kind {
+            FailureKind::Cluster => Exit::CLUSTER,
+            FailureKind::Conflict => Exit::CONFLICT,
+            FailureKind::Policy => Exit::POLICY,
+            FailureKind::NotReady => Exit::NOT_READY,
+            FailureKind::Refused => Exit::REPOSITORY,
+            FailureKind::Other => Exit::FAILED,
+        })
+        .fold(Exit::DONE, Exit::and);
+    match result.stopped {
+        Some(Cause::Interrupted) => failures.and(Exit::INTERRUPTED),
+        Some(Cause::Superseded) => failures.and(Exit::CONFLICT),
+        None => failures,
+    }
+}

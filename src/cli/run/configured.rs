@@ -1,0 +1,195 @@
+//! What a configuration file says is to be followed.
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use pleach_domain::observe::ClusterId;
+use pleach_domain::repo::controller::{self as config, ConnectionGrant, EnvironmentGrant};
+
+use super::Plan;
+use crate::cli::Context;
+use crate::cli::error::{CliError, Kind};
+use crate::cli::session::agent;
+use crate::engine::controller::{Grant, Live, Previews, Repository};
+use crate::io::cluster::{Connection, KubeconfigSecret, OwnCluster};
+use crate::io::files;
+use crate::io::forge::{Forge, Token};
+use crate::io::git::app::GithubApp;
+use crate::io::git::mirror::{Auth, Remote};
+use crate::server::hooks::Hook;
+use crate::server::notifications;
+
+/// How long a forge is waited for that takes no requests now.
+const FORGE_PATIENCE: Duration = Duration::from_mins(1);
+
+/// What a configuration file says.
+pub(super) fn from_file(ctx: &Context, path: &Path) -> Result<Plan, CliError> {
+    if ctx.names_repository() || ctx.settings.context.is_some() {
+        return Err(CliError::usage(
+            "--config says which repositories and clusters are meant; leave out --repo, --revision and --context",
+        ));
+    }
+    let file = path.display().to_string();
+    let said = config::read(&file, files::read(path)?)
+        .map_err(|findings| CliError::from_findings(format!("{file} cannot be used"), findings))?;
+    let folder = files::canonical(path)?;
+    let folder = folder.parent().unwrap_or(&folder);
+    let mut own = Connection::new(agent(None));
+    own.kubeconfig.clone_from(&ctx.settings.kubeconfig);
+    let own = OwnCluster::new(own);
+    let mut hooks = Vec::new();
+    let mut forges = BTreeMap::new();
+    let mut repositories = Vec::new();
+    for (position, repository) in said.repositories.into_iter().enumerate() {
+        if let Some((forge, secret)) = &repository.webhook {
+            hooks.push(Hook {
+                forge: Some(*forge),
+                secret: folder.join(secret),
+                repository: position,
+            });
+        }
+        let url = repository.url;
+        let previews = match repository.forge {
+            None => None,
+            Some(grant) => {
+                let token = Token::File(folder.join(grant.token));
+                let forge = Arc::new(Forge::new(grant.address, token, FORGE_PATIENCE)?);
+                forges.insert(repository.name.clone(), Arc::clone(&forge));
+                grant.previews.then_some((forge, grant.live))
+            }
+        };
+        // Without a cluster they say nothing of effects.
+        let live = previews.as_ref().filter(|(_, live)| live.is_some());
+        let telling = live.map(|(forge, _)| Arc::clone(forge));
+        let grants = repository.environments.into_iter();
+        let grants = grants
+            .map(|granted| Arc::new(grant(folder, &own, &url, granted, telling.clone())))
+            .collect();
+        repositories.push(Repository {
+            name: repository.name,
+            remote: Remote {
+                url,
+                auth: auth(folder, repository.auth),
+                keys: repository.keys.map(|keys| folder.join(keys)),
+            },
+            grants,
+            previews: match previews {
+                Some((forge, live)) => Some(Previews {
+                    forge,
+                    program: program()?,
+                    live: live.map(|live| Live {
+                        fork_label: live.fork_label,
+                        variables: variables(),
+                    }),
+                }),
+                None => None,
+            },
+        });
+    }
+    Ok(Plan {
+        repositories,
+        forges,
+        hooks,
+        listen: said.listen,
+        metrics: said.metrics,
+        drift_watch: said.drift_watch,
+        told: said
+            .notifications
+            .into_iter()
+            .map(|notification| notifications::Target {
+                address: folder.join(&notification.url_file),
+                notification,
+            })
+            .collect(),
+    })
+}
+
+/// How a repository is read, with the files that are named beside the
+/// configuration.
+fn auth(folder: &Path, auth: config::Auth) -> Auth {
+    match auth {
+        config::Auth::Anonymous => Auth::Anonymous,
+        config::Auth::Basic { username, password } => Auth::Basic {
+            username: folder.join(username),
+            password: folder.join(password),
+        },
+        config::Auth::Bearer { token } => Auth::Bearer {
+            token: folder.join(token),
+        },
+        config::Auth::Ssh { key, known_hosts } => Auth::Ssh {
+            key: folder.join(key),
+            known_hosts: folder.join(known_hosts),
+        },
+        config::Auth::GithubApp {
+            app,
+            installation,
+            key,
+            api,
+        } => Auth::GithubApp(GithubApp::new(app, installation, folder.join(key), api)),
+    }
+}
+
+/// What branches may do, and how their cluster is reached.
+fn grant(
+    folder: &Path,
+    own: &OwnCluster,
+    url: &str,
+    granted: EnvironmentGrant,
+    forge: Option<Arc<Forge>>,
+) -> Grant {
+    let mut connection = Connection::new(agent(None));
+    connection.programs = false;
+    connection.user = granted.user;
+    match granted.connection {
+        ConnectionGrant::InCluster => connection.in_cluster = true,
+        ConnectionGrant::Kubeconfig(file) => {
+            connection.kubeconfig = Some(folder.join(file));
+        }
+        ConnectionGrant::Secret {
+            namespace,
+            name,
+            key,
+        } => {
+            connection.secret = Some(KubeconfigSecret {
+                own: own.clone(),
+                namespace,
+                name,
+                key,
+            });
+        }
+    }
+    Grant {
+        url: url.to_owned(),
+        branches: granted.branches,
+        cluster: Some(ClusterId(granted.cluster_id)),
+        fallback: None,
+        connection,
+        allow: granted.allow,
+        forge,
+    }
+}
+
+/// What leads to clusters beside kubeconfigs.
+fn variables() -> Vec<(OsString, OsString)> {
+    const NAMES: [&str; 8] = [
+        "HOME",
+        "KUBECONFIG",
+        "KUBERNETES_SERVICE_HOST",
+        "KUBERNETES_SERVICE_PORT",
+        "HTTPS_PROXY",
+        "https_proxy",
+        "NO_PROXY",
+        "no_proxy",
+    ];
+    #[expect(clippy::disallowed_methods, reason = "settings are read here")]
+    let variable = |name: &str| Some((name.into(), std::env::var_os(name)?));
+    NAMES.into_iter().filter_map(variable).collect()
+}
+
+/// pleach itself, for work that is done in a process of its own.
+fn program() -> Result<PathBuf, CliError> {
+    std::env::current_exe().map_err(|error| CliError::new(Kind::Failed, error))
+}

@@ -1,0 +1,171 @@
+//! What the arguments name is to be followed: one repository, and the branches
+//! of it that hold environments.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use pleach_domain::observe::ClusterId;
+use pleach_domain::repo;
+use pleach_domain::repo::controller::{self as config, Branches, check_url};
+
+use super::{Plan, RunArgs};
+use crate::cli::error::{CliError, Kind};
+use crate::cli::session::agent;
+use crate::cli::{Context, Ui};
+use crate::engine::controller::{Grant, Repository};
+use crate::io::cluster::Connection;
+use crate::io::git::mirror::{Auth, Fetched, Mirror, Remote};
+use crate::server::hooks::Hook;
+
+/// Branches that hold one environment each, by their names.
+const POINTERS: &str = "env/*";
+
+/// One repository, as the arguments name it.
+pub(super) async fn from_arguments(
+    ui: &mut Ui,
+    ctx: &Context,
+    args: &RunArgs,
+) -> Result<Plan, CliError> {
+    if let Some(wrong) = args.environments.iter().find(|name| name.contains('/')) {
+        return Err(CliError::usage(format!(
+            "{wrong} is no environment: the loop syncs all releases of one"
+        )));
+    }
+    let url = match &ctx.settings.repo {
+        Some(named) => named.to_string_lossy().into_owned(),
+        None => ctx.source()?.folder().to_string_lossy().into_owned(),
+    };
+    check_url(&url, config::Transport::of(&url), false)
+        .map_err(|message| CliError::usage(format!("--repo: {message}")))?;
+    if config::Transport::of(&url) == Some(config::Transport::Ssh) {
+        return Err(CliError::usage(
+            "a repository over ssh needs a key and the keys of hosts, which a file says that --config names",
+        )
+        .hint("docs/loop.md has an example: `sshKeyFile` and `knownHostsFile`"));
+    }
+    let remote = Remote {
+        url,
+        auth: Auth::Anonymous,
+        keys: None,
+    };
+    let branches = branches(ui, ctx, &remote, &args.environments).await?;
+    let mut connection = Connection::new(agent(None));
+    connection.kubeconfig.clone_from(&ctx.settings.kubeconfig);
+    connection.context.clone_from(&ctx.settings.context);
+    let url = remote.url.clone();
+    let grants = branches.into_iter().map(|branches| {
+        Arc::new(Grant {
+            url: url.clone(),
+            branches,
+            cluster: None,
+            fallback: args.cluster_id.clone().map(ClusterId),
+            connection: connection.clone(),
+            allow: None,
+            forge: None,
+        })
+    });
+    let hook = args.webhook_secret_file.iter().map(|secret| Hook {
+        forge: None,
+        secret: secret.clone(),
+        repository: 0,
+    });
+    Ok(Plan {
+        repositories: vec![Repository {
+            name: "repository".to_owned(),
+            remote,
+            grants: grants.collect(),
+            previews: None,
+        }],
+        forges: BTreeMap::new(),
+        hooks: hook.collect(),
+        listen: None,
+        metrics: None,
+        drift_watch: true,
+        told: Vec::new(),
+    })
+}
+
+/// Which branches hold the environments.
+async fn branches(
+    ui: &mut Ui,
+    ctx: &Context,
+    remote: &Remote,
+    wanted: &[String],
+) -> Result<Vec<Branches>, CliError> {
+    let pointers = || -> Vec<Branches> {
+        if wanted.is_empty() {
+            return Branches::pattern(POINTERS).into_iter().collect();
+        }
+        let one = |name: &String| Branches::One {
+            environment: name.clone(),
+            branch: POINTERS.replace('*', name),
+        };
+        wanted.iter().map(one).collect()
+    };
+    let trunk = |wanted: &[String], branch: &str| -> Vec<Branches> {
+        let one = |name: &String| Branches::One {
+            environment: name.clone(),
+            branch: branch.to_owned(),
+        };
+        wanted.iter().map(one).collect()
+    };
+    let trunk_branch = ctx.settings.revision.clone();
+    if let Some(branch) = &trunk_branch
+        && !wanted.is_empty()
+    {
+        return Ok(trunk(wanted, branch));
+    }
+    let fetched = match look(remote.clone(), trunk_branch.clone()).await {
+        Ok(fetched) => fetched,
+        // It may be reached later.
+        Err(error) if trunk_branch.is_none() => {
+            ui.notice(format!(
+                "warning: {error}; branches {POINTERS} are taken to hold the environments"
+            ));
+            return Ok(pointers());
+        }
+        Err(error) => return Err(error),
+    };
+    let is_pointer = Branches::pattern(POINTERS).is_some_and(|pattern| {
+        let mut branches = fetched.branches.iter();
+        branches.any(|branch| pattern.environment(branch).is_some())
+    });
+    if trunk_branch.is_none() && is_pointer {
+        return Ok(pointers());
+    }
+    let Some(branch) = trunk_branch.or(fetched.default_branch) else {
+        return Ok(pointers());
+    };
+    if !wanted.is_empty() {
+        return Ok(trunk(wanted, &branch));
+    }
+    let commit = fetched.heads.get(&branch).ok_or_else(|| {
+        CliError::new(
+            Kind::Repository,
+            format!("the repository has no branch {branch}"),
+        )
+    })?;
+    let all = repo::environments(&fetched.reader.tree(commit)?);
+    if all.is_empty() {
+        return Err(CliError::new(
+            Kind::Repository,
+            format!("branch {branch} holds no environments"),
+        )
+        .hint("write environments/NAME.yaml, or name the environments"));
+    }
+    Ok(trunk(&all, &branch))
+}
+
+/// Looks what a repository has.
+async fn look(remote: Remote, branch: Option<String>) -> Result<Fetched, CliError> {
+    let looking = tokio::task::spawn_blocking(move || {
+        let mut mirror = Mirror::new(remote);
+        let first = mirror.fetch(|_| false)?;
+        let wanted = branch.or(first.default_branch);
+        mirror.fetch(|name| Some(name) == wanted.as_deref())
+    });
+    let fetched = looking
+        .await
+        .map_err(|error| CliError::new(Kind::Failed, error))?;
+    Ok(fetched?)
+}

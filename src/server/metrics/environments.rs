@@ -1,0 +1,138 @@
+//! Who leads an environment, and how far its newest commit is.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{MutexGuard, PoisonError};
+
+use super::labels::EnvironmentLabels;
+use super::{Metrics, now};
+
+/// How far the newest commit of an environment is.
+#[derive(Debug, Default)]
+pub(super) struct Progress {
+    revision: String,
+    releases: usize,
+    reached: BTreeSet<String>,
+}
+
+impl Metrics {
+    /// From now on this replica syncs an environment, or no longer: on each of the
+    /// clusters that it is on for itself.
+    pub(super) fn lead(&self, environment: &str, leads: bool) {
+        let here = {
+            let mut here = self.here.lock().unwrap_or_else(PoisonError::into_inner);
+            let here = here.entry(environment.to_owned()).or_default();
+            *here = if leads {
+                *here + 1
+            } else {
+                here.saturating_sub(1)
+            };
+            *here
+        };
+        let labels = EnvironmentLabels {
+            environment: environment.to_owned(),
+        };
+        let led = i64::from(here > 0);
+        self.led.get_or_create(&labels).set(led);
+        if here == 0 {
+            self.leave(environment);
+        }
+    }
+
+    /// Whether others sync an environment by now. What is under way here still
+    /// comes to its end, and says nothing of how it is.
+    pub(super) fn is_left(&self, environment: &str) -> bool {
+        let here = self.here.lock().unwrap_or_else(PoisonError::into_inner);
+        here.get(environment) == Some(&0)
+    }
+
+    /// Another replica goes on with an environment: how it is, and what is not
+    /// brought about, is that one's to tell.
+    fn leave(&self, environment: &str) {
+        self.looking(|looked_at| looked_at.retain(|release| release.environment != environment));
+        self.progress().remove(environment);
+        self.is_reconciled(environment);
+        self.held.remove(&EnvironmentLabels {
+            environment: environment.to_owned(),
+        });
+        self.releases().retain(|labels| {
+            let stays = labels.environment != environment;
+            if !stays {
+                self.forget(labels);
+            }
+            stays
+        });
+    }
+
+    /// From now on an environment has a commit that is not brought about.
+    fn since(&self, environment: &str) {
+        let labels = EnvironmentLabels {
+            environment: environment.to_owned(),
+        };
+        let since = self.unreconciled.get_or_create(&labels);
+        if since.get() <= 0.0 {
+            since.set(now());
+        }
+    }
+
+    /// An environment has commits that nobody can bring about.
+    pub(super) fn hold(&self, environment: &str) {
+        if self.is_left(environment) {
+            return;
+        }
+        let labels = EnvironmentLabels {
+            environment: environment.to_owned(),
+        };
+        self.held.get_or_create(&labels).set(1);
+        self.since(environment);
+    }
+
+    pub(super) fn begin(&self, environment: &str, revision: &str, releases: usize) {
+        if self.is_left(environment) {
+            return;
+        }
+        let labels = EnvironmentLabels {
+            environment: environment.to_owned(),
+        };
+        self.held.get_or_create(&labels).set(0);
+        let progress = Progress {
+            revision: revision.to_owned(),
+            releases,
+            reached: BTreeSet::new(),
+        };
+        let is_done = releases == 0;
+        self.progress().insert(environment.to_owned(), progress);
+        self.since(environment);
+        if is_done {
+            self.is_reconciled(environment);
+        }
+    }
+
+    pub(super) fn reach(&self, environment: &str, release: &str, revision: &str) {
+        let is_done = match self.progress().get_mut(environment) {
+            Some(progress) if progress.revision == revision => {
+                progress.reached.insert(release.to_owned());
+                progress.reached.len() >= progress.releases
+            }
+            _ => false,
+        };
+        let labels = EnvironmentLabels {
+            environment: environment.to_owned(),
+        };
+        // A commit that cannot be read is newer than what is reached.
+        let is_held = || self.held.get_or_create(&labels).get() == 1;
+        if is_done && !is_held() {
+            self.is_reconciled(environment);
+        }
+    }
+
+    fn is_reconciled(&self, environment: &str) {
+        let labels = EnvironmentLabels {
+            environment: environment.to_owned(),
+        };
+        self.unreconciled.get_or_create(&labels).set(0.0);
+    }
+
+    fn progress(&self) -> MutexGuard<'_, BTreeMap<String, Progress>> {
+        self.progress.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
