@@ -272,7 +272,7 @@ fn discovery<'a>(ids: impl Iterator<Item = &'a ObjectId>) -> Discovery {
     let mut discovery = Discovery::default();
     for kind in kinds {
         let group = discovery
-            .groups
+            .groups_mut()
             .entry(kind.group)
             .or_insert_with(|| ServedGroup {
                 versions: vec![ServedVersion {

@@ -4,7 +4,6 @@
 
 pub mod app;
 pub mod change;
-mod extent;
 mod history;
 pub mod mirror;
 mod program;
@@ -91,25 +90,6 @@ pub enum GitError {
         /// Why it cannot be read.
         #[source]
         source: TreeError,
-    },
-    /// The folders of a revision cannot be read.
-    #[error("failed to read the folders of revision {revision}")]
-    ReadTree {
-        /// What was asked for.
-        revision: String,
-        /// Why.
-        #[source]
-        source: git2::Error,
-    },
-    /// A revision spreads out to more than is read.
-    #[error("{folder} of revision {revision} has more than {most}, and no more are read")]
-    TooMuch {
-        /// What was asked for.
-        revision: String,
-        /// The folder at the top of the repository.
-        folder: &'static str,
-        /// The limit that it is above.
-        most: String,
     },
     /// Two revisions without a common ancestor.
     #[error("{base} and {head} have no commit in common")]
@@ -245,10 +225,6 @@ impl GitError {
             Self::UnknownRevision { .. } => {
                 Some("name a branch, a tag or a commit; a branch of a remote is origin/NAME".into())
             }
-            Self::TooMuch { .. } => Some(
-                "take out what is not deployed; a folder counts wherever it stands, also where git stores it once"
-                    .into(),
-            ),
             Self::Unrelated { shallow: true, .. } => Some(
                 "this is a shallow clone; fetch what is between them: git fetch --unshallow".into(),
             ),

@@ -312,55 +312,6 @@ fn large_files_of_a_commit_are_refused() {
     );
 }
 
-/// Folders with the one below twice, and a file in the innermost.
-fn doubled(repo: &Repo, content: &[u8], levels: usize) {
-    let git = git2::Repository::open(repo.path()).unwrap();
-    let folder = |entries: &[(&str, git2::Oid, i32)]| {
-        let mut builder = git.treebuilder(None).unwrap();
-        for (name, id, mode) in entries {
-            builder.insert(*name, *id, *mode).unwrap();
-        }
-        builder.write().unwrap()
-    };
-    let file = git.blob(content).unwrap();
-    let mut inner = folder(&[("a.yaml", file, 0o100_644)]);
-    for _ in 0..levels {
-        inner = folder(&[("a", inner, 0o040_000), ("b", inner, 0o040_000)]);
-    }
-    let top = git
-        .find_tree(folder(&[("manifests", inner, 0o040_000)]))
-        .unwrap();
-    let author = git2::Signature::now("t", "t@example.org").unwrap();
-    git.commit(Some("refs/heads/deep"), &author, &author, "x", &top, &[])
-        .unwrap();
-}
-
-#[rstest]
-#[case::files(60, 5, "1000000 files and folders")]
-#[case::bytes(11, 1024 * 1024, "1024 MiB of files")]
-fn a_commit_that_spreads_out_to_too_much_is_refused(
-    #[case] levels: usize,
-    #[case] bytes: usize,
-    #[case] most: &str,
-) {
-    let repo = Repo::new();
-    doubled(&repo, &vec![b'x'; bytes], levels);
-    let (message, hint) = repo.refused("deep");
-    assert_eq!(
-        message,
-        format!("manifests of revision deep has more than {most}, and no more are read")
-    );
-    assert!(hint.unwrap().contains("also where git stores it once"));
-}
-
-#[test]
-fn folders_that_are_the_same_are_read_as_often_as_they_are_there() {
-    let repo = Repo::new();
-    doubled(&repo, b"x", 3);
-    let tree = Source::open(repo.path()).unwrap().tree("deep").unwrap();
-    assert_eq!(tree.read("manifests/a/b/a/a.yaml").unwrap(), "x");
-}
-
 #[test]
 fn a_bare_repository_has_revisions() {
     let (repo, commit) = Repo::with_commit(&[("pleach.yaml", "x")]);

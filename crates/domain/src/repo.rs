@@ -43,7 +43,7 @@ pub use sequence::{
 };
 pub(crate) use suggest::{did_you_mean, nearest};
 pub use sync::SyncPolicy;
-pub(crate) use tree::is_too_deep;
 pub use tree::{FileTree, MemoryTree, TreeEntry, TreeError, TreeKind};
+pub(crate) use tree::{MOST_BYTES, MOST_ENTRIES, is_too_deep};
 pub use versions::{KnownVersion, VersionPolicy, can_upgrade, semantic};
 pub use window::Windows;

@@ -156,7 +156,7 @@ impl Release {
                 if waits {
                     Box::pin(awaited.one_is_ready(&cluster)).await;
                 } else {
-                    std::future::pending().await
+                    std::future::pending::<()>().await;
                 }
             };
             changed = BTreeSet::new();

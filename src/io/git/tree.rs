@@ -8,7 +8,7 @@ use bytes::Bytes;
 use git2::{ErrorCode, ObjectType, Oid, Repository};
 use pleach_domain::repo::{FileTree, TreeEntry, TreeError, TreeKind};
 
-use super::{GitError, extent};
+use super::GitError;
 use crate::io::files::{check_content, check_size, is_inside, join, missing, unreadable};
 
 const LINK: i32 = 0o120_000;
@@ -72,7 +72,6 @@ impl GitTree {
             tree.root = entry.id;
             tree.folders.take();
         }
-        extent::check(&tree.repository, tree.root, revision)?;
         Ok(tree)
     }
 

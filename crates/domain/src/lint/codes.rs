@@ -14,7 +14,7 @@ const fn code(name: &'static str, meaning: &'static str) -> Code {
 }
 
 /// Every code, sorted by name. A test compares it with docs/lint.md.
-pub const CODES: [Code; 72] = [
+pub const CODES: [Code; 73] = [
     code(
         "annotation",
         "An annotation of pleach with a value that it cannot have, or that it does not know.",
@@ -193,6 +193,10 @@ pub const CODES: [Code; 72] = [
     code(
         "too-deep",
         "More than 100 levels of folders within each other.",
+    ),
+    code(
+        "too-many-files",
+        "More than 10,000 files and folders in a version of a bundle, or 256 MiB of files.",
     ),
     code("unknown-bundle", "A bundle that is not there."),
     code(

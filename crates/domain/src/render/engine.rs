@@ -27,7 +27,9 @@ use super::source::is_template;
 use super::{filters, formatter};
 use crate::finding::{Finding, Kind};
 use crate::object::Origin;
-use crate::repo::{FileTree, ResolvedEnvironment, ResolvedRelease, TreeKind, is_too_deep};
+use crate::repo::{
+    FileTree, MOST_BYTES, MOST_ENTRIES, ResolvedEnvironment, ResolvedRelease, TreeKind, is_too_deep,
+};
 
 /// Folder of the macros shared by all bundles.
 const TEMPLATES: &str = "templates";
@@ -57,12 +59,18 @@ impl Library {
     pub(super) fn read(tree: &dyn FileTree) -> Self {
         let mut sources = BTreeMap::new();
         let mut folders = vec![TEMPLATES.to_owned()];
+        let (mut met, mut bytes_read) = (0, 0);
         while let Some(folder) = folders.pop() {
             // No such folder: an import says that its file does not exist.
             let Ok(entries) = tree.list(&folder) else {
                 continue;
             };
             for entry in entries {
+                met += 1;
+                // An import of what is not read says that it does not exist.
+                if met > MOST_ENTRIES || bytes_read > MOST_BYTES {
+                    break;
+                }
                 let path = format!("{folder}/{}", entry.name);
                 match entry.kind {
                     // Nothing imports from down there.
@@ -73,6 +81,7 @@ impl Library {
                             .read(&path)
                             .map_err(|error| error.to_string())
                             .and_then(|bytes| {
+                                bytes_read += bytes.len();
                                 String::from_utf8(bytes.into())
                                     .map_err(|_| format!("{path} is not UTF-8"))
                             });

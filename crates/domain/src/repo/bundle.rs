@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use super::decode::decode;
 use super::own::{Header, header, read_own, read_text};
 use super::suggest::nearest;
-use super::tree::{DEEPEST, is_too_deep};
+use super::tree::{DEEPEST, MOST_BYTES, MOST_ENTRIES, is_too_deep};
 use super::versions::{KnownVersion, semantic};
 use super::{FileTree, TreeEntry, TreeError, TreeKind, format};
 use crate::finding::{Finding, Kind};
@@ -15,6 +15,9 @@ use crate::values::ValuesSchema;
 
 /// Folder of the bundles.
 const FOLDER: &str = "manifests";
+
+/// What to do about more of them.
+const TOO_MUCH: &str = "take out what is not deployed, or let its name start with _";
 
 /// Describes the values of a version, beside its manifests.
 const VALUES_SCHEMA: &str = "values.schema.json";
@@ -197,6 +200,8 @@ impl Found {
             tree,
             own: &own,
             found: Vec::new(),
+            entries: 0,
+            bytes: 0,
             findings,
         };
         if version.is_some() {
@@ -374,16 +379,33 @@ struct Files<'a> {
     tree: &'a dyn FileTree,
     own: &'a [String],
     found: Vec<String>,
+    /// Files and folders that were met.
+    entries: usize,
+    /// Bytes of the files.
+    bytes: usize,
     findings: &'a mut Vec<Finding>,
 }
 
 impl Files<'_> {
+    /// Whether a limit was reached; that was said when it was.
+    fn is_too_much(&self) -> bool {
+        self.entries > MOST_ENTRIES || self.bytes > MOST_BYTES
+    }
+
     /// Everything below a folder.
     fn collect(&mut self, folder: &str, top: bool) {
         for entry in list(self.tree, folder, self.findings).unwrap_or_default() {
             let path = format!("{folder}/{}", entry.name);
             if is_private(&entry.name) || self.own.contains(&path) {
                 continue;
+            }
+            if self.is_too_much() {
+                return;
+            }
+            self.entries += 1;
+            if self.entries > MOST_ENTRIES {
+                let message = format!("more than {MOST_ENTRIES} files and folders");
+                return self.error(&path, "too-many-files", &message, TOO_MUCH);
             }
             match entry.kind {
                 TreeKind::Folder if is_too_deep(&path) => self.error(
@@ -427,8 +449,13 @@ impl Files<'_> {
             ),
             _ if is_manifest(name) => {
                 // Said here, so that a pointer is not called broken YAML.
-                if let Err(finding) = read_text(self.tree, &path) {
-                    self.findings.push(*finding);
+                match read_text(self.tree, &path) {
+                    Ok(text) => self.bytes += text.len(),
+                    Err(finding) => self.findings.push(*finding),
+                }
+                if self.bytes > MOST_BYTES {
+                    let message = format!("more than {} MiB of files", MOST_BYTES / 1024 / 1024);
+                    return self.error(&path, "too-many-files", &message, TOO_MUCH);
                 }
                 self.found.push(path);
             }

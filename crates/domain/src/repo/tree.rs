@@ -4,6 +4,12 @@ use std::collections::BTreeMap;
 
 use bytes::Bytes;
 
+/// Files and folders that are read below one folder. A repository stores what is
+/// repeated only once: a few kilobytes of it can be any number of files.
+pub(crate) const MOST_ENTRIES: usize = 10_000;
+/// Bytes of the files that are read below one folder.
+pub(crate) const MOST_BYTES: usize = 256 * 1024 * 1024;
+
 /// Levels of folders that are gone into.
 pub(super) const DEEPEST: usize = 100;
 

@@ -6,7 +6,7 @@ use bytes::Bytes;
 use futures::stream::{self, StreamExt as _, TryStreamExt as _};
 use pleach_domain::definition::{self, is_definition};
 use pleach_domain::diff::ownership;
-use pleach_domain::object::{Manifest, ObjectId, managers};
+use pleach_domain::object::{Manifest, ObjectId};
 use pleach_domain::observe::{
     ApiRefusal, DesiredDigest, Discovery, Live, Observed, Prediction, Reading, Served, Unverified,
 };

@@ -107,6 +107,39 @@ fn folders_are_entered_down_to_a_hundred_levels() {
     );
 }
 
+/// A tree in which every folder of a bundle has two more, as git may store it in
+/// a few kilobytes.
+struct Doubled<'a>(&'a dyn FileTree);
+
+impl FileTree for Doubled<'_> {
+    fn list(&self, folder: &str) -> Result<Vec<TreeEntry>, TreeError> {
+        if !folder.starts_with("manifests/app/") {
+            return self.0.list(folder);
+        }
+        let inner = ["a", "b"].map(|name| TreeEntry {
+            name: name.to_owned(),
+            kind: TreeKind::Folder,
+        });
+        Ok(inner.into())
+    }
+
+    fn read(&self, file: &str) -> Result<bytes::Bytes, TreeError> {
+        self.0.read(file)
+    }
+}
+
+#[test]
+fn a_bundle_without_end_is_not_read_to_its_end() {
+    let tree = tree(&[
+        (PROD, "releases: [{bundle: app}]"),
+        ("manifests/app/inner/x.yaml", MANIFEST),
+    ]);
+    let findings = resolve(&Doubled(&tree), "prod", &version()).unwrap_err();
+    let too_many = findings.iter().filter(|one| one.code == "too-many-files");
+    let said: Vec<&str> = too_many.map(|one| one.message.as_str()).collect();
+    assert_eq!(said, ["more than 10000 files and folders"]);
+}
+
 #[test]
 fn only_what_matters_is_read() {
     let tree = tree(&[
