@@ -10,6 +10,8 @@ use crate::fleet::{Fleet, Run};
 
 /// Nothing that a test waits for takes longer.
 const PATIENCE: Duration = Duration::from_mins(1);
+/// What comes about is seen this much later at most.
+const LONGEST_PAUSE: Duration = Duration::from_millis(500);
 
 /// A command line that was started.
 pub(crate) struct Running {
@@ -60,11 +62,14 @@ impl Fleet {
     pub(crate) fn until<T>(&self, what: &str, mut look: impl FnMut(&Self) -> Option<T>) -> T {
         let started = Instant::now();
         loop {
+            let looking = Instant::now();
             if let Some(found) = look(self) {
                 return found;
             }
             assert!(started.elapsed() < PATIENCE, "{what} never came about");
-            std::thread::sleep(Duration::from_millis(20));
+            // To start kubectl takes more of the machine than what is waited for.
+            let pause = 2 * looking.elapsed();
+            std::thread::sleep(pause.clamp(Duration::from_millis(20), LONGEST_PAUSE));
         }
     }
 }
