@@ -15,8 +15,10 @@ use crate::repository::TestRepo;
 /// machine that is busy with something else.
 const PATIENCE: Duration = Duration::from_mins(1);
 
-/// How long the release waits for readiness, on such a machine too.
-const TIMEOUT: &str = "2m";
+/// How long the release waits for readiness, on such a machine too. A definition
+/// that an API server accepted right before it crashed is `Installing` until that
+/// server looks at all definitions again: after five minutes.
+const TIMEOUT: &str = "7m";
 
 /// What is wrong is told up to this number.
 const TOLD: usize = 20;
