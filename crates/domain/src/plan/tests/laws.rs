@@ -90,6 +90,19 @@ fn check(scene: &Scene) {
 
         // I2: only what is ours, and this incarnation.
         assert_eq!(deletion.uid(), live.uid);
+        if let Grant::EndingNamespace { service } = deletion.because() {
+            // It comes again, and its namespace cannot end before it.
+            let namespace = format!("Namespace/{}", service.namespace);
+            assert!(
+                observed
+                    .live_meta(&namespace.parse().unwrap())
+                    .unwrap()
+                    .deleting
+            );
+            assert!(desired.contains(id));
+            assert_eq!(entry.unwrap().state, EntryState::Applied);
+            continue;
+        }
         assert!(!desired.contains(id));
         let is = |state| {
             entry.is_some_and(|entry| {
