@@ -10,6 +10,7 @@ use proptest::prelude::*;
 use super::scene::Scene;
 use crate::inventory::EntryState;
 use crate::object::ObjectId;
+use crate::observe::Observed;
 use crate::order::StageName;
 use crate::plan::{Consented, Grant, Op, Plan, Removal, StepId, is_protected_kind};
 use temporary::check_overlays;
@@ -92,14 +93,7 @@ fn check(scene: &Scene) {
         assert_eq!(deletion.uid(), live.uid);
         if let Grant::EndingNamespace { service } = deletion.because() {
             // It comes again, and its namespace cannot end before it.
-            let namespace = format!("Namespace/{}", service.namespace);
-            assert!(
-                observed
-                    .live_meta(&namespace.parse().unwrap())
-                    .unwrap()
-                    .deleting
-            );
-            assert!(desired.contains(id));
+            assert!(desired.contains(id) && is_ending(&observed, &service.namespace));
             assert_eq!(entry.unwrap().state, EntryState::Applied);
             continue;
         }
@@ -151,6 +145,11 @@ fn check(scene: &Scene) {
     check_overlays(scene, &plan, &observed, &ancestors);
 
     check_order(scene, &plan);
+}
+
+fn is_ending(observed: &Observed, namespace: &str) -> bool {
+    let id = ObjectId::new("", "Namespace", None, namespace);
+    observed.live_meta(&id).unwrap().deleting
 }
 
 /// The same plan whatever the order of its input.
