@@ -30,18 +30,8 @@ fn ancestors(plan: &Plan) -> Vec<BTreeSet<StepId>> {
     all
 }
 
-fn check(scene: &Scene) {
-    let observed = scene.observed();
-    let plan = scene.plan();
-    let entries = &observed.inventory.entries;
-    let desired: BTreeSet<&ObjectId> = scene
-        .desired
-        .manifests
-        .iter()
-        .map(crate::object::Manifest::id)
-        .collect();
-
-    // Ids are positions; a step needs only steps before it: no cycle.
+/// Ids are positions; a step needs only steps before it: no cycle.
+fn check_edges(plan: &Plan) {
     for (position, step) in plan.steps.iter().enumerate() {
         assert_eq!(step.id, StepId(position));
         for edge in &step.needs {
@@ -55,6 +45,20 @@ fn check(scene: &Scene) {
         let needed: BTreeSet<StepId> = step.needs.iter().map(|edge| edge.from).collect();
         assert_eq!(needed.len(), step.needs.len());
     }
+}
+
+fn check(scene: &Scene) {
+    let observed = scene.observed();
+    let plan = scene.plan();
+    let entries = &observed.inventory.entries;
+    let desired: BTreeSet<&ObjectId> = scene
+        .desired
+        .manifests
+        .iter()
+        .map(crate::object::Manifest::id)
+        .collect();
+
+    check_edges(&plan);
     assert!(
         plan.findings
             .iter()
