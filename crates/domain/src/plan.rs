@@ -107,6 +107,7 @@ pub fn plan(desired: &Desired, observed: &Observed, policy: &Policy) -> Plan {
     definitions::stage(&ctx, &mut draft, direction);
     namespace::run(&ctx, &mut draft);
     namespace::check(&ctx, &mut draft);
+    changes::before_ends(&mut draft);
     edges::run(&ctx, &mut draft, direction);
     prune::decide(&ctx, &mut draft);
     handover::succeed(&ctx, &mut draft);

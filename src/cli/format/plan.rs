@@ -240,6 +240,7 @@ fn needed(plan: &Plan, edge: &Edge) -> String {
 fn why(reason: &EdgeReason) -> &'static str {
     match reason {
         EdgeReason::Definition => "its definition must be served",
+        EdgeReason::Operator => "it may serve a kind that its release defines",
         EdgeReason::Api => "the server behind its API must answer",
         EdgeReason::Namespace => "it lies in that namespace",
         EdgeReason::Role => "a binding needs its role",

@@ -262,6 +262,8 @@ fn look_into(
     match (old, new) {
         // It was not kept before either, or it is kept as it is.
         (Field::Closed, _) | (_, Field::Open) => {}
+        // The server filled it in, and nobody said it.
+        (Field::Known(old), Field::Closed) if is_default(value, old) => {}
         (_, Field::Closed) => found.push(Misfit {
             field: path.to_owned(),
             why: None,
@@ -327,6 +329,26 @@ fn walk(
     }
 }
 
+/// Whether a value is what a schema fills in where nobody says anything.
+fn is_default(value: &Value, schema: &Value) -> bool {
+    let default = schema.get("default");
+    default.is_some_and(|default| is_filled(value, default, schema))
+}
+
+/// Whether a value is a default, with the defaults of what is in it.
+fn is_filled(value: &Value, default: &Value, schema: &Value) -> bool {
+    let (Value::Object(value), Value::Object(default)) = (value, default) else {
+        return value == default;
+    };
+    let inner = |name: &str| &schema["properties"][name];
+    let mut said = default.iter();
+    let mut all = value.iter();
+    said.all(|(name, default)| {
+        let value = value.get(name);
+        value.is_some_and(|value| is_filled(value, default, inner(name)))
+    }) && all.all(|(name, value)| default.contains_key(name) || is_default(value, inner(name)))
+}
+
 fn stricter(path: &str, why: String) -> Misfit {
     Misfit {
         field: path.to_owned(),
@@ -371,6 +393,16 @@ mod tests {
     #[case::another_description(object(json!({"a": text()})), object(json!({"a": {"type": "string", "description": "d"}})), json!({"a": "x"}), &[])]
     #[case::a_field_less(object(json!({"a": text(), "b": text()})), object(json!({"a": text()})), json!({"a": "x", "b": "y"}), &["spec.b goes"])]
     #[case::a_field_less_that_nobody_has(object(json!({"a": text(), "b": text()})), object(json!({"a": text()})), json!({"a": "x"}), &[])]
+    #[case::a_default_less(
+        object(json!({"a": text(), "b": {"type": "string", "default": "y"}})), object(json!({"a": text()})), json!({"a": "x", "b": "y"}), &[])]
+    #[case::a_field_less_that_says_something_else(
+        object(json!({"a": text(), "b": {"type": "string", "default": "y"}})), object(json!({"a": text()})), json!({"a": "x", "b": "z"}), &["spec.b goes"])]
+    #[case::a_default_with_defaults_in_it(
+        object(json!({"o": {"type": "object", "default": {}, "properties": {"p": {"type": "integer", "default": 1}, "q": text()}}})), object(json!({})),
+        json!({"o": {"p": 1}}), &[])]
+    #[case::a_default_with_something_else_in_it(
+        object(json!({"o": {"type": "object", "default": {}, "properties": {"p": {"type": "integer", "default": 1}, "q": text()}}})), object(json!({})),
+        json!({"o": {"p": 1, "q": "x"}}), &["spec.o goes"])]
     #[case::a_field_less_in_a_list(
         object(json!({"l": {"type": "array", "items": object(json!({"a": text()}))}})),
         object(json!({"l": {"type": "array", "items": object(json!({}))}})),

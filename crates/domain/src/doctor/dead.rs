@@ -74,6 +74,7 @@ fn registration(observations: &Observations, registered: &Registered) -> Option<
     diagnosis.owner = Some(owner(observations, registered));
     diagnosis.evidence = evidence(registered, &missing);
     advise(&mut diagnosis, registered, &dead);
+    tell_of_end(observations, &mut diagnosis, &dead);
     Some(diagnosis)
 }
 
@@ -199,6 +200,34 @@ fn advise(diagnosis: &mut Diagnosis, registered: &Registered, dead: &BTreeSet<&S
             diagnosis.command = Some(fix);
         }
     }
+}
+
+/// A namespace that is being deleted gets no Service back. A release that makes the
+/// namespace anew sees to that; any other one waits for it in vain.
+fn tell_of_end(
+    observations: &Observations,
+    diagnosis: &mut Diagnosis,
+    dead: &BTreeSet<&ServiceRef>,
+) {
+    let ends = |service: &ServiceRef| {
+        let mut leaving = observations.namespaces.iter();
+        leaving.any(|namespace| namespace.name == service.namespace)
+    };
+    let owner = diagnosis.owner.as_ref();
+    let release = owner.and_then(|owner| owner.release.clone());
+    let service = dead.iter().find(|service| ends(service));
+    let (Some(release), Some(service), Some(id), true) = (
+        release,
+        service,
+        diagnosis.object.as_ref(),
+        diagnosis.is_fixable(),
+    ) else {
+        return;
+    };
+    diagnosis.hint = Some(format!(
+        "namespace {} of its Service is being deleted: applying release {release} removes it and creates both again, where the release has that namespace too; otherwise `pleach doctor --fix {id} --yes` removes it",
+        service.namespace
+    ));
 }
 
 fn repair_by_hand(

@@ -174,7 +174,8 @@ pub(super) fn releases(observations: &Observations, found: &mut Vec<Diagnosis>) 
         let is_removed = summary.record.as_ref().is_ok_and(|record| record.removed);
         let verb = if is_removed { "uninstall" } else { "apply" };
         diagnosis.command = Some(format!("pleach {verb} {target}"));
-        if is_removed {
+        // One that is being uninstalled may well be in git.
+        if is_removed && summary.reason == "Removed" {
             let hint = "git no longer had it when it was last looked at: take it away, or put its entry back and apply";
             diagnosis.hint = Some(hint.to_owned());
         }

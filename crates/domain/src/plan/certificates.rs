@@ -26,7 +26,12 @@ pub(super) fn run(ctx: &Ctx<'_>, draft: &mut Draft) {
         let Some(places) = Places::of(id) else {
             continue;
         };
-        for (field, ends) in places.ends(&manifest.value()) {
+        // What is left to others is sent with a new object only, and renewed by them.
+        let sent = match ctx.observed.live_meta(id) {
+            Some(_) => ctx.desired.ignored.lean(manifest),
+            None => *manifest,
+        };
+        for (field, ends) in places.ends(&sent.value()) {
             let message = if ends <= now {
                 format!("the certificate in {field} ended at {ends}")
             } else if ends.duration_since(now) < SOON {

@@ -1,6 +1,7 @@
 //! What happens to every desired object, and the steps that do it.
 
 mod adoption;
+mod again;
 mod definition;
 mod displaced;
 mod drift;
@@ -10,6 +11,7 @@ mod member;
 mod recreate;
 pub(super) mod refusal;
 
+pub(super) use again::before_ends;
 pub(super) use emit::{block, change, until};
 
 use super::draft::{Ctx, Draft};
@@ -67,14 +69,7 @@ fn decide(ctx: &Ctx<'_>, draft: &mut Draft, manifest: &Manifest) {
         Some(_) if just_deleted(ctx, manifest) => absent(ctx, draft, manifest),
         Some(live) => match ownership::claim(ctx, id, live) {
             Claim::Ours if goes_along(ctx, draft, manifest) => lost(ctx, draft, manifest),
-            Claim::Ours => match definition::guard(ctx, draft, manifest) {
-                Guarded::Free => member::decide(ctx, draft, manifest, live),
-                Guarded::Refused => {}
-                Guarded::Anew(fields) => {
-                    let cause = Some(Cause::Git);
-                    recreate::decide(ctx, draft, manifest, live, (&fields, None), cause);
-                }
-            },
+            Claim::Ours => ours(ctx, draft, manifest, live),
             Claim::Adopt => match definition::guard(ctx, draft, manifest) {
                 // What others applied is never recreated; the server has the word.
                 Guarded::Free | Guarded::Anew(_) => adoption::decide(ctx, draft, manifest, live),
@@ -82,6 +77,21 @@ fn decide(ctx: &Ctx<'_>, draft: &mut Draft, manifest: &Manifest) {
             },
             Claim::Refused(finding) => block(ctx, draft, manifest, *finding),
         },
+    }
+}
+
+/// A member that is there.
+fn ours(ctx: &Ctx<'_>, draft: &mut Draft, manifest: &Manifest, live: &LiveMeta) {
+    if let Some(deletion) = again::deletion(ctx, manifest, live) {
+        return again::decide(ctx, draft, manifest, live, deletion);
+    }
+    match definition::guard(ctx, draft, manifest) {
+        Guarded::Free => member::decide(ctx, draft, manifest, live),
+        Guarded::Refused => {}
+        Guarded::Anew(fields) => {
+            let cause = Some(Cause::Git);
+            recreate::decide(ctx, draft, manifest, live, (&fields, None), cause);
+        }
     }
 }
 

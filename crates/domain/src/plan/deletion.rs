@@ -84,6 +84,12 @@ pub enum Grant {
         #[serde(serialize_with = "as_texts")]
         fields: Vec<FieldPath>,
     },
+    /// An applied registration that points into a namespace which is being deleted,
+    /// and is created again with that.
+    EndingNamespace {
+        /// The Service that goes with the namespace.
+        service: ServiceRef,
+    },
     /// An applied Job that runs once, and is made anew for another content.
     Rerun,
     /// A registration whose Services do not exist, and that somebody asked to
@@ -165,6 +171,19 @@ impl Deletion {
     ) -> Option<Self> {
         Self::of_member(entry, live, propagation).map(|deletion| Self {
             because: Grant::Recreate { fields },
+            ..deletion
+        })
+    }
+
+    /// An applied registration whose Service goes with its namespace, which cannot
+    /// end before it. None unless the entry is applied and the live object is the
+    /// very one.
+    pub(super) fn of_ending(entry: &Entry, live: &LiveMeta, service: &ServiceRef) -> Option<Self> {
+        let deletion = Self::of_member(entry, live, Propagation::Background);
+        deletion.map(|deletion| Self {
+            because: Grant::EndingNamespace {
+                service: service.clone(),
+            },
             ..deletion
         })
     }
@@ -378,7 +397,7 @@ impl Deletion {
                     .then(|| format!("it has the annotation {}: disabled now", annotations::PRUNE))
             }
             // An APIService is written whenever its availability flips.
-            Grant::Registration { service } => {
+            Grant::Registration { service } | Grant::EndingNamespace { service } => {
                 let points_there = registered_services(kind, now) == [service.clone()];
                 (!points_there || asks_url(now))
                     .then(|| format!("it no longer points at Service {service} only"))
@@ -414,6 +433,10 @@ impl Deletion {
                     fields.join(", ")
                 )
             }
+            Grant::EndingNamespace { service } => format!(
+                "it points into namespace {}, which is being deleted and cannot end while this API is registered; created again with it",
+                service.namespace
+            ),
             Grant::Rerun => {
                 "it runs again: it failed, or it or what its pods read changed".to_owned()
             }

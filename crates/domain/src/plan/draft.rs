@@ -134,17 +134,19 @@ impl<'a> Ctx<'a> {
         let Some(selector) = facts.and_then(|facts| facts.selector.as_ref()) else {
             return Vec::new();
         };
-        let workloads = self.workloads.get(service.namespace.as_str());
+        let workloads = self.workloads_in(&service.namespace).iter().copied();
         workloads
-            .into_iter()
-            .flatten()
-            .copied()
             .filter(|id| {
                 self.facts
                     .get(id)
                     .is_some_and(|facts| facts.is_selected_by(selector))
             })
             .collect()
+    }
+
+    /// The wanted workloads of a namespace whose pods stay.
+    pub(super) fn workloads_in(&self, namespace: &str) -> &[&'a ObjectId] {
+        self.workloads.get(namespace).map_or(&[], Vec::as_slice)
     }
 
     /// Whether a namespace is being deleted, and everything in it with it.

@@ -1,5 +1,6 @@
 //! What one step needs of another, each edge with its reason.
 
+mod definitions;
 mod dependencies;
 mod endpoints;
 mod reverse;
@@ -19,7 +20,8 @@ use reverse::{Turned, reached_before, turn};
 /// Turns what objects say about each other into edges, and blocks what needs a
 /// blocked object (I10: and nothing else).
 pub(super) fn run(ctx: &Ctx<'_>, draft: &mut Draft, direction: Direction) {
-    let dependencies = dependencies(ctx, &mut draft.findings);
+    let mut dependencies = dependencies(ctx, &mut draft.findings);
+    definitions::before_workloads(ctx, direction, &mut dependencies);
     block_descendants(draft, &dependencies);
     let turned = match direction {
         Direction::Forward => Turned::default(),
@@ -77,6 +79,10 @@ fn back(draft: &mut Draft, earlier: &ObjectId, need: Need, later: &ObjectId) {
 /// done may still be on its way after a run that did not finish: a definition
 /// whose kind is not served yet, or what an annotation wants ready.
 fn reached_by(ctx: &Ctx<'_>, draft: &mut Draft, id: &ObjectId, why: &EdgeReason) -> Option<StepId> {
+    if *why == EdgeReason::Operator {
+        let step = draft.done_by.get(id).copied()?;
+        return Some(definitions::written_by(draft, step));
+    }
     if let Some(step) = draft.done_by.get(id).or_else(|| draft.awaited.get(id)) {
         return Some(*step);
     }

@@ -245,7 +245,7 @@ pub(super) fn pods(live: &Live) -> BTreeMap<String, String> {
     texts(&live.value()["spec"]["selector"]["matchLabels"])
 }
 
-fn texts(map: &Value) -> BTreeMap<String, String> {
+pub(super) fn texts(map: &Value) -> BTreeMap<String, String> {
     let map = map.as_object().into_iter().flatten();
     map.filter_map(|(key, value)| Some((key.clone(), value.as_str()?.to_owned())))
         .collect()

@@ -290,6 +290,8 @@ pub enum Need {
 pub enum EdgeReason {
     /// A custom resource needs its definition.
     Definition,
+    /// A workload may serve a kind that its release defines.
+    Operator,
     /// An object needs the APIService behind which it is kept.
     Api,
     /// Content needs its namespace.

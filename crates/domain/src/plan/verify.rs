@@ -1,5 +1,7 @@
 //! Readiness of everything, and the barrier after which things may go.
 
+mod deserted;
+
 use std::collections::BTreeSet;
 
 use super::changes::until;
@@ -26,6 +28,7 @@ pub(super) fn run(ctx: &Ctx<'_>, draft: &mut Draft) {
         return;
     }
     wait_for_the_rest(ctx, draft);
+    deserted::wait_for_endpoints(ctx, draft);
     if ctx.observed.focus.is_none() {
         wait_for_run_time(ctx, draft);
     }

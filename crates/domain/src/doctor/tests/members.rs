@@ -105,11 +105,16 @@ fn releases_that_are_not_ready_say_why() {
     assert_eq!(found[0].command.as_deref(), Some("pleach apply prod/web"));
 }
 
-#[test]
-fn a_release_that_left_git_is_taken_away_and_not_applied() {
+#[rstest]
+#[case::it_left_git("Removed", true)]
+#[case::somebody_began_to_uninstall_it("Uninstalling", false)]
+fn a_release_that_left_git_is_taken_away_and_not_applied(
+    #[case] reason: &str,
+    #[case] left_git: bool,
+) {
     let mut release = release("prod.web", &[]);
     release.summary.ready = Some(false);
-    release.summary.reason = "Removed".to_owned();
+    release.summary.reason = reason.to_owned();
     release.summary.record = Ok(crate::inventory::Installed {
         removed: true,
         ..crate::inventory::Installed::default()
@@ -123,4 +128,6 @@ fn a_release_that_left_git_is_taken_away_and_not_applied() {
         found[0].command.as_deref(),
         Some("pleach uninstall prod/web")
     );
+    let hint = found[0].hint.as_deref().unwrap_or_default();
+    assert_eq!(hint.contains("git no longer had it"), left_git, "{hint}");
 }

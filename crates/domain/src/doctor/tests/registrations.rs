@@ -268,3 +268,30 @@ fn a_release_owns_what_points_at_its_service(
     let command = found[0].command.as_deref().unwrap();
     assert_eq!(command == "pleach apply prod/web", owner.is_some());
 }
+
+/// An apply alone puts no Service into a namespace that is being deleted.
+#[rstest]
+#[case::it_ends("old", true)]
+#[case::another_one_ends("other", false)]
+fn what_points_into_a_namespace_that_ends_can_be_removed(#[case] ending: &str, #[case] told: bool) {
+    let found = diagnose(&Observations {
+        registrations: vec![dead_api()],
+        namespaces: vec![Leaving {
+            name: ending.to_owned(),
+            since: NOW.parse().unwrap(),
+            conditions: Vec::new(),
+            finalizers: Vec::new(),
+        }],
+        releases: vec![release(
+            "prod.web",
+            &[("Service/old/api", EntryState::Applied)],
+        )],
+        ..cluster()
+    });
+    let mut found = found.iter();
+    let dead = found.find(|one| one.code == Code::ServiceMissing).unwrap();
+    let fix = format!("`pleach doctor --fix {API} --yes`");
+    let hint = dead.hint.as_deref().unwrap();
+    assert_eq!(hint.contains(&fix), told, "{hint}");
+    assert_eq!(dead.command.as_deref(), Some("pleach apply prod/web"));
+}

@@ -96,6 +96,19 @@ fn what_no_run_finds_any_more_is_put_back_by_hand() {
     );
 }
 
+/// It is told as what it is, where it is there.
+#[test]
+fn a_gate_on_record_is_nothing_that_was_different_before() {
+    let gate = "ValidatingAdmissionPolicy.admissionregistration.k8s.io/production.web.handover";
+    for has_release in [true, false] {
+        let mut standing = standing(Holding::Free, "on");
+        for one in standing.overlays.values_mut() {
+            one.object = gate.parse().unwrap();
+        }
+        assert_eq!(diagnoses(standing, has_release), []);
+    }
+}
+
 #[test]
 fn other_config_maps_are_no_journals_and_broken_ones_are_told() {
     let named = |name: &str| json!({"metadata": {"name": name}, "data": {"journal": "["}});

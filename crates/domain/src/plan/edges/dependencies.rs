@@ -276,7 +276,7 @@ fn is_intercepted(facts: &Facts, id: &ObjectId, plural: &str) -> bool {
 }
 
 /// Everything that an object needs, directly or not.
-fn ancestors<'a>(
+pub(super) fn ancestors<'a>(
     of: &'a ObjectId,
     needs: &BTreeMap<&'a ObjectId, Vec<&'a ObjectId>>,
 ) -> BTreeSet<&'a ObjectId> {

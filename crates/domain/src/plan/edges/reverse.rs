@@ -90,7 +90,7 @@ pub(super) fn turn<'a>(
     turned
 }
 
-fn is_workload(ctx: &Ctx<'_>, id: &ObjectId) -> bool {
+pub(super) fn is_workload(ctx: &Ctx<'_>, id: &ObjectId) -> bool {
     ctx.stage_of_kind(id) == StageName::Workloads
 }
 
@@ -192,7 +192,7 @@ fn has_another_version(wanted: &Value, live: &Value) -> bool {
 
 /// Whether the definition that is there serves all that the wanted one serves:
 /// what relies on the wanted one can be there before it.
-fn is_served(ctx: &Ctx<'_>, definition: &ObjectId) -> bool {
+pub(super) fn is_served(ctx: &Ctx<'_>, definition: &ObjectId) -> bool {
     let facts = ctx.facts.get(definition);
     facts
         .and_then(|facts| facts.defines.as_ref())

@@ -87,3 +87,23 @@ fn a_plan_that_changes_nothing_says_nothing() {
         .plan();
     assert!(plan.findings.is_empty(), "{:?}", plan.findings);
 }
+
+#[test]
+fn what_is_left_to_others_is_their_concern() {
+    let at: Timestamp = AFTER.parse().unwrap();
+    let id = "ValidatingWebhookConfiguration.admissionregistration.k8s.io/hooks";
+    let scene = Scene::new()
+        .git(&format!("{}\nConfigMap/web/new: {{}}", webhooks(&[SHORT])))
+        .cluster(|observed| observed.at = at);
+    let said = |scene: &Scene| {
+        let plan = scene.plan();
+        let mut found = plan.findings.iter();
+        found.any(|finding| finding.code == "certificate-ends")
+    };
+    let installed = scene.clone().installed(&webhooks(&[SHORT]));
+    assert!(said(&installed));
+    let field = "webhooks[*].clientConfig.caBundle";
+    assert!(!said(&installed.ignores(id, &[field])));
+    // It is sent with the object that does not exist yet.
+    assert!(said(&scene.ignores(id, &[field])));
+}

@@ -76,6 +76,55 @@ fn an_edge_has_a_reason(#[case] git: &str, #[case] expected: &[&str]) {
     assert_eq!(found, expected);
 }
 
+const WRITTEN: &str = "CustomResourceDefinition.apiextensions.k8s.io/widgets.example.org -> Deployment.apps/web/api: Applied Operator";
+
+/// Whichever workload it is that serves the kind.
+#[rstest]
+#[case::it_comes(Scene::new().unserved("Widget.example.org").git(&format!("{CRD}\n{API}")), true)]
+#[case::it_changes(
+    Scene::new().installed(CRD).git(&CRD.replace("versions", "note: x, versions")).git(API),
+    true
+)]
+#[case::it_stays(Scene::new().installed(CRD).git(&format!("{CRD}\n{API}")), false)]
+#[case::it_stays_and_is_not_served_yet(
+    Scene::new().installed(CRD).unfinished("v2.0.0").unserved("Widget.example.org").git(&format!("{CRD}\n{API}")),
+    false
+)]
+#[case::it_needs_the_workload(
+    Scene::new().unserved("Widget.example.org").git(&format!(
+        "{}\n{API}",
+        CRD.replace("{spec", "{metadata: {annotations: {pleach.dev/after: Deployment/api}}, spec")
+    )),
+    false
+)]
+#[case::it_comes_in_a_later_stage(
+    Scene::new().unserved("Widget.example.org").git(&format!("{CRD}\n{API}"))
+        .applies_in("late", &["{kind: CustomResourceDefinition}"], |_| ()),
+    false
+)]
+fn a_workload_comes_after_what_its_release_defines(#[case] scene: Scene, #[case] expected: bool) {
+    let plan = scene.plan();
+    assert!(!plan.findings.iter().any(Finding::is_error));
+    let edges = edges_of(&plan);
+    let found = edges.iter().any(|edge| edge == WRITTEN);
+    assert_eq!(found, expected, "{edges:#?}");
+}
+
+/// What its pods ask for would not be there.
+#[test]
+fn a_workload_stays_as_it_is_while_a_definition_is_blocked() {
+    let api = |image: &str| API.replace("{replicas", &format!("{{image: {image}, replicas"));
+    let plan = Scene::new()
+        .live(&CRD.replace("{spec", "{managers: [x], spec"))
+        .installed(&api("a"))
+        .git(&format!("{CRD}\n{}", api("b")))
+        .plan();
+    let changes = changes(&plan);
+    let blocked = "blocked Deployment.apps/web/api: it needs CustomResourceDefinition.apiextensions.k8s.io/widgets.example.org, which is blocked";
+    assert!(changes.iter().any(|line| line == blocked), "{changes:#?}");
+    assert!(!plan.steps.iter().any(|step| step.op.applies()));
+}
+
 const AGGREGATED: &str = "APIService.apiregistration.k8s.io/v1.sub.example.org: {spec: {group: sub.example.org, version: v1, service: {namespace: web, name: api}}}";
 
 /// Objects of an API whose server comes with the release wait for it, whether

@@ -10,6 +10,7 @@ use proptest::prelude::*;
 use super::scene::Scene;
 use crate::inventory::EntryState;
 use crate::object::ObjectId;
+use crate::observe::Observed;
 use crate::order::StageName;
 use crate::plan::{Consented, Grant, Op, Plan, Removal, StepId, is_protected_kind};
 use temporary::check_overlays;
@@ -29,18 +30,8 @@ fn ancestors(plan: &Plan) -> Vec<BTreeSet<StepId>> {
     all
 }
 
-fn check(scene: &Scene) {
-    let observed = scene.observed();
-    let plan = scene.plan();
-    let entries = &observed.inventory.entries;
-    let desired: BTreeSet<&ObjectId> = scene
-        .desired
-        .manifests
-        .iter()
-        .map(crate::object::Manifest::id)
-        .collect();
-
-    // Ids are positions; a step needs only steps before it: no cycle.
+/// Ids are positions; a step needs only steps before it: no cycle.
+fn check_edges(plan: &Plan) {
     for (position, step) in plan.steps.iter().enumerate() {
         assert_eq!(step.id, StepId(position));
         for edge in &step.needs {
@@ -54,6 +45,20 @@ fn check(scene: &Scene) {
         let needed: BTreeSet<StepId> = step.needs.iter().map(|edge| edge.from).collect();
         assert_eq!(needed.len(), step.needs.len());
     }
+}
+
+fn check(scene: &Scene) {
+    let observed = scene.observed();
+    let plan = scene.plan();
+    let entries = &observed.inventory.entries;
+    let desired: BTreeSet<&ObjectId> = scene
+        .desired
+        .manifests
+        .iter()
+        .map(crate::object::Manifest::id)
+        .collect();
+
+    check_edges(&plan);
     assert!(
         plan.findings
             .iter()
@@ -90,6 +95,12 @@ fn check(scene: &Scene) {
 
         // I2: only what is ours, and this incarnation.
         assert_eq!(deletion.uid(), live.uid);
+        if let Grant::EndingNamespace { service } = deletion.because() {
+            // It comes again, and its namespace cannot end before it.
+            assert!(desired.contains(id) && is_ending(&observed, &service.namespace));
+            assert_eq!(entry.unwrap().state, EntryState::Applied);
+            continue;
+        }
         assert!(!desired.contains(id));
         let is = |state| {
             entry.is_some_and(|entry| {
@@ -138,6 +149,11 @@ fn check(scene: &Scene) {
     check_overlays(scene, &plan, &observed, &ancestors);
 
     check_order(scene, &plan);
+}
+
+fn is_ending(observed: &Observed, namespace: &str) -> bool {
+    let id = ObjectId::new("", "Namespace", None, namespace);
+    observed.live_meta(&id).unwrap().deleting
 }
 
 /// The same plan whatever the order of its input.

@@ -2,8 +2,8 @@
 
 use rstest::rstest;
 
-use super::changes;
 use super::scene::Scene;
+use super::{changes, edges, lines};
 use crate::object::labels;
 use crate::plan::{Body, EdgeReason, Need, Op};
 
@@ -130,4 +130,48 @@ fn one_that_comes_is_waited_for(#[case] git: &str, #[case] is_brought: bool) {
         .map(|finding| finding.code.as_str())
         .collect();
     assert_eq!(codes, [""; 0]);
+}
+
+const API: &str = "Service/web/api: {spec: {selector: {app: api}}}\nDeployment.apps/web/api: {spec: {template: {metadata: {labels: {app: api}}}}}\n\
+    APIService.apiregistration.k8s.io/v1.sub.x.org: {spec: {group: sub.x.org, version: v1, service: {namespace: web, name: api}}}";
+
+/// The namespace waits for an API whose server goes with it.
+#[rstest]
+#[case::of_the_bundle("Namespace/web: {}\n", "web", true)]
+#[case::made_for_the_release("", "web", true)]
+#[case::of_others("", "other", false)]
+fn an_api_that_is_served_in_it_goes_first_and_comes_again(
+    #[case] namespace: &str,
+    #[case] ending: &str,
+    #[case] expected: bool,
+) {
+    let git = format!(
+        "{namespace}{}",
+        API.replace("namespace: web", &format!("namespace: {ending}"))
+    );
+    let namespace = format!("Namespace/{ending}");
+    let mut scene = Scene::new();
+    if ending != "web" {
+        scene = scene.live("Namespace/other: {}");
+    }
+    let plan = scene
+        .installed(&git)
+        .git(&git)
+        .meta(&namespace, |meta| meta.deleting = true)
+        .plan();
+    assert!(!plan.findings.iter().any(crate::finding::Finding::is_error));
+    let lines = lines(&plan);
+    let api = "APIService.apiregistration.k8s.io/v1.sub.x.org";
+    let at = |text: &str| lines.iter().position(|line| line.starts_with(text));
+    let deleted = at(&format!("definitions: delete {api}"));
+    assert_eq!(deleted.is_some(), expected, "{lines:#?}");
+    if expected {
+        assert!(deleted < at("definitions: wait Namespace/web until gone"));
+        assert!(
+            at("workloads: apply Deployment.apps/web/api")
+                < at(&format!("registrations: apply {api}"))
+        );
+        let edge = format!("{api} -> Namespace/web (wait): Absent Leftover");
+        assert!(edges(&plan).contains(&edge), "{:#?}", edges(&plan));
+    }
 }

@@ -175,6 +175,7 @@ fn a_definition_that_serves_what_the_present_one_does_not_goes_first() {
     );
     assert!(before(&plan, CRD, RESOURCE), "{:?}", edges(&plan));
     assert!(!before(&plan, API, CRD), "{:?}", edges(&plan));
+    assert!(before(&plan, CRD, API), "{:?}", edges(&plan));
 }
 
 /// `pleach.dev/after` is turned round too, and never into a circle.

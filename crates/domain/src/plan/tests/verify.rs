@@ -120,3 +120,39 @@ fn what_stays_as_it_is_is_looked_at_after_what_it_needs_has_changed() {
         ]
     );
 }
+
+const GUARDED: &str = "Deployment.apps/web/api: {spec: {template: {metadata: {labels: {app: api}}}}}\nService/web/api: {spec: {selector: {app: api}}}\n\
+    ValidatingWebhookConfiguration.admissionregistration.k8s.io/h: {webhooks: [{clientConfig: {service: {namespace: web, name: api}}, rules: [{apiGroups: [x.org], resources: [widgets]}]}]}";
+const ANSWERS: &str = "verify: wait Service/web/api until web/api has 1";
+
+/// Every part is ready, and whatever the webhook guards is refused.
+#[rstest]
+#[case::other_pods(GUARDED.replace("labels: {app: api}", "labels: {app: other}"), true)]
+#[case::another_selector(GUARDED.replace("selector: {app: api}", "selector: {app: other}"), true)]
+#[case::both(GUARDED.replace("app: api", "app: other"), false)]
+#[case::one_more_label(GUARDED.replace("labels: {app: api}", "labels: {app: api, b: c}"), false)]
+#[case::no_registration(GUARDED.replace("labels: {app: api}", "labels: {app: other}").split_once("\nV").unwrap().0.to_owned(), false)]
+fn a_service_that_a_registration_names_keeps_an_endpoint(#[case] git: String, #[case] waits: bool) {
+    let scene = Scene::new().installed(GUARDED).git(&git);
+    let plan = scene.plan();
+    let found = verify(&plan).contains(&ANSWERS.to_owned());
+    assert_eq!(found, waits, "{:#?}", verify(&plan));
+    if waits {
+        // After what takes them away.
+        let is_wait = |edge: &String| edge.ends_with("-> Service/web/api (wait): Ready Backend");
+        assert!(edges(&plan).iter().any(is_wait), "{:#?}", edges(&plan));
+    }
+}
+
+/// Nothing is done any more by the run after one that ended without endpoints.
+#[rstest]
+#[case::an_upgrade(Scene::new().version("v1.0.0").unfinished("v2.0.0"), true)]
+#[case::verified(Scene::new().version("v1.0.0"), false)]
+#[case::a_first_installation(Scene::new().unfinished("v2.0.0"), false)]
+fn it_is_waited_for_again(#[case] scene: Scene, #[case] waits: bool) {
+    let git = GUARDED.replace("labels: {app: api}", "labels: {app: other}");
+    let more = format!("{git}\nConfigMap/web/new: {{}}");
+    let plan = scene.installed(&git).git(&more).plan();
+    let found = verify(&plan).contains(&ANSWERS.to_owned());
+    assert_eq!(found, waits, "{:#?}", verify(&plan));
+}

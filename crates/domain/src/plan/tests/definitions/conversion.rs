@@ -8,7 +8,8 @@ use serde_json::json;
 use super::{
     CRD, Instances, Scene, definition, edges, id, lines, migrated, refusals, seen, sent, things,
 };
-use crate::plan::{Body, Op, Plan};
+use crate::plan::tests::step_of;
+use crate::plan::{Body, EdgeReason, Op, Plan};
 
 const WEBHOOK: &str = ", conversion: {strategy: Webhook, webhook: {clientConfig: {service: {namespace: web, name: api}}}}";
 
@@ -153,6 +154,14 @@ fn the_webhook_answers_before_it_is_asked() {
     };
     assert!(at("registrations: wait Service/web/api") < at(&format!("registrations: apply {CRD}")));
     assert!(at(&format!("registrations: apply {CRD}")) < at("resources: apply Thing"));
+    // The workload needs what is written first, and not what waits for itself.
+    let mut needs = step_of(&plan, "Deployment.apps/web/api").needs.iter();
+    let written = needs.find(|edge| edge.why == EdgeReason::Operator).unwrap();
+    let written = &plan.steps[written.from.0];
+    assert_eq!(
+        (written.object.to_string().as_str(), written.stage.as_str()),
+        (CRD, "definitions")
+    );
     // Until then it is served as before.
     assert!(lines.contains(&format!(
         "definitions: apply {CRD} until example.org/v1, Kind=Thing is served"

@@ -1,0 +1,80 @@
+//! Services behind registrations that no workload of the release is behind any
+//! more: who gives the pods another label and leaves the selector as it was is
+//! ready in every part, and whatever the registration guards is refused.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::reached;
+use crate::object::{ObjectId, ServiceRef};
+use crate::order::StageName;
+use crate::plan::draft::{Ctx, Draft};
+use crate::plan::handover::texts;
+use crate::plan::model::{EdgeReason, Until};
+
+/// Waits until such a Service has an endpoint. One that pods of others are behind,
+/// or pods that are made at run time, has; behind one that never had any of the
+/// release others may come later, and it is not waited for.
+pub(super) fn wait_for_endpoints(ctx: &Ctx<'_>, draft: &mut Draft) {
+    let all = ctx.facts.values();
+    let named: BTreeSet<&ServiceRef> = all.flat_map(|facts| &facts.services).collect();
+    for service in named {
+        let id = service.id();
+        if !ctx.backends(service).is_empty() || !is_deserted(ctx, &id, service) {
+            continue;
+        }
+        let until = Some(Until::Endpoints {
+            service: service.clone(),
+            ready: 1,
+        });
+        let reason = "a registration points at it, and it selects no workload of the release";
+        let wait = draft.wait(ctx, StageName::Verify, id.clone(), until, reason);
+        let workloads = ctx.workloads_in(&service.namespace).iter().copied();
+        for before in workloads.chain([&id]) {
+            if let Some(&step) = draft.done_by.get(before) {
+                let (step, need) = reached(&draft.steps[step.0]);
+                draft.edge(step, need, wait, EdgeReason::Backend);
+            }
+        }
+    }
+}
+
+/// Whether it selected one until now, or may have before a run that did not get to
+/// its end: what that changed is as wanted now.
+fn is_deserted(ctx: &Ctx<'_>, id: &ObjectId, service: &ServiceRef) -> bool {
+    let facts = ctx.facts.get(id);
+    let Some(wanted) = facts.and_then(|facts| facts.selector.as_ref()) else {
+        return false;
+    };
+    let workloads = ctx.workloads_in(&service.namespace);
+    let record = ctx.observed.installed.as_ref();
+    let interrupted = record.is_some_and(|record| !record.ready && record.installed.is_some());
+    if interrupted && !workloads.is_empty() {
+        return true;
+    }
+    let live = ctx.observed.full.get(id);
+    let selector = match live {
+        Some(live) => texts(&live.value()["spec"]["selector"]),
+        None => wanted.clone(),
+    };
+    let selects = |labels: BTreeMap<String, String>| {
+        let mut all = selector.iter();
+        !selector.is_empty() && all.all(|(key, value)| labels.get(key) == Some(value))
+    };
+    let mut before = workloads.iter().filter_map(|id| labels_until_now(ctx, id));
+    before.any(selects)
+}
+
+/// The labels of the pods that a workload has now; none where it is not there. One
+/// that was not read is as git has it.
+fn labels_until_now(ctx: &Ctx<'_>, id: &ObjectId) -> Option<BTreeMap<String, String>> {
+    let Some(live) = ctx.observed.full.get(id) else {
+        ctx.observed.live_meta(id)?;
+        return ctx.facts.get(id)?.pod_labels.clone();
+    };
+    let live = live.value();
+    Some(texts(if id.is("", "Pod") {
+        &live["metadata"]["labels"]
+    } else {
+        &live["spec"]["template"]["metadata"]["labels"]
+    }))
+}
