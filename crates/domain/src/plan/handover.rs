@@ -5,12 +5,13 @@
 //! node has. That is a temporary change until it is deleted, and taken back
 //! when the change fails before the successor is ready. A product moves where
 //! its bundle says so, and where its pods registered themselves, as they would
-//! stand in the way of their successors. What answers behind a registration of
+//! stand in the way of their successors; what a former run began goes on. What answers behind a registration of
 //! the release itself goes on until that points elsewhere. What another release
 //! hands over is emptied in the same way where it runs in another namespace.
 
 mod copies;
 mod former;
+mod stopped;
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -257,7 +258,7 @@ fn passing(
     draft: &Draft,
     unregistered: &[Unregistered],
 ) -> Vec<(ObjectId, ObjectId)> {
-    let moves = moves(ctx, unregistered);
+    let moves = moves(ctx, draft, unregistered);
     let asked: Vec<&ServiceRef> = ctx
         .observed
         .registrations
@@ -291,20 +292,31 @@ fn passing(
         .collect()
 }
 
-/// From which namespace to which the product moves: by its bundle, or with the
-/// Services that its pods registered themselves with.
-fn moves(
-    ctx: &Ctx<'_>,
-    unregistered: &[Unregistered],
-) -> BTreeSet<(Option<String>, Option<String>)> {
-    let declared = ctx.desired.sequence.moves.iter();
-    let declared = declared.map(|rule| (Some(rule.from.clone()), Some(rule.to.clone())));
-    let found = unregistered.iter().flat_map(|one| {
-        let come = ctx.named("Service", &one.service.name).iter();
-        let come = come.filter(|new| new.group.is_empty());
-        come.map(|new| (Some(one.service.namespace.clone()), new.namespace.clone()))
+/// A namespace.
+type Place = Option<String>;
+
+/// From which namespace to which the product moves: by its bundle, there and
+/// back, with the Services that its pods registered themselves with, or as a
+/// former run began it.
+fn moves(ctx: &Ctx<'_>, draft: &Draft, unregistered: &[Unregistered]) -> BTreeSet<(Place, Place)> {
+    let declared = ctx.desired.sequence.moves.iter().flat_map(|rule| {
+        let (from, to) = (Some(rule.from.clone()), Some(rule.to.clone()));
+        [(from.clone(), to.clone()), (to, from)]
     });
-    declared.chain(found).collect()
+    let found = unregistered
+        .iter()
+        .flat_map(|one| taken_over(ctx, &one.service));
+    let begun = stopped::begun(ctx, draft);
+    declared.chain(found).chain(begun).collect()
+}
+
+/// The namespaces in which a Service comes that goes in another one, each with
+/// that one before it.
+fn taken_over(ctx: &Ctx<'_>, service: &ServiceRef) -> Vec<(Place, Place)> {
+    let come = ctx.named("Service", &service.name).iter();
+    come.filter(|new| new.group.is_empty())
+        .map(|new| (Some(service.namespace.clone()), new.namespace.clone()))
+        .collect()
 }
 
 /// Whether the pods of a workload of the former place are behind a Service of

@@ -1,0 +1,98 @@
+//! A move that a former run did not bring to its end.
+
+use rstest::rstest;
+use serde_json::json;
+
+use super::{NEW, OLD, Scene, comes_before, find, lines, set, step_of};
+use crate::object::ObjectId;
+use crate::overlay::OnFailure;
+use crate::plan::{Op, Plan, Until};
+
+/// On the way to another namespace; nothing that the pods registered is there.
+fn forward() -> Scene {
+    Scene::new().installed(OLD).unfinished("v2.0.0").git(NEW)
+}
+
+/// The same from there.
+fn back() -> Scene {
+    Scene::new()
+        .live("Namespace/old: {}")
+        .installed(NEW)
+        .unfinished("v2.0.0")
+        .git(OLD)
+}
+
+/// What a former run emptied before it was killed.
+fn emptied(scene: Scene, from: &str, to: &str) -> Scene {
+    let id = |place: &str| format!("Deployment.apps/{place}/controller");
+    let ready: ObjectId = id(to).parse().unwrap();
+    let patch = json!({"spec": {"replicas": 0}});
+    let scene = scene.left_on("handover", &id(from), &patch);
+    scene.cluster(|observed| {
+        for journaled in observed.journal.overlays.values_mut() {
+            let ready = ready.clone();
+            journaled.on_failure = OnFailure::UndoUnless { ready };
+        }
+    })
+}
+
+const RUN_TIME: &str = "{kind: ValidatingWebhookConfiguration, service: api}";
+
+#[rstest]
+#[case::by_what_it_emptied(emptied(forward(), "old", "web"), ["old", "web"])]
+#[case::by_its_gate(forward().left_closed("handover", "x.org", "*"), ["old", "web"])]
+#[case::by_what_registers(forward().declares(RUN_TIME), ["old", "web"])]
+#[case::by_what_it_emptied_on_the_way_back(emptied(back(), "web", "old"), ["web", "old"])]
+#[case::by_its_gate_on_the_way_back(back().left_closed("handover", "x.org", "*"), ["web", "old"])]
+#[case::by_the_move_that_goes_back(back().moves("old", "web", &[]), ["web", "old"])]
+fn it_is_known_whatever_was_deleted_already(#[case] scene: Scene, #[case] places: [&str; 2]) {
+    let plan = scene.plan();
+    let [from, to] = places;
+    for (kind, name) in [
+        ("Deployment", "api"),
+        ("Deployment", "controller"),
+        ("DaemonSet", "agent"),
+    ] {
+        let old = format!("{kind}.apps/{from}/{name}");
+        let stopped = find(&plan, &old, |step| {
+            matches!(step.until, Some(Until::Emptied { .. })) && step.object.to_string() == old
+        });
+        let new = step_of(&plan, &format!("{kind}.apps/{to}/{name}"));
+        assert!(comes_before(&plan, stopped, new), "{:#?}", lines(&plan));
+        assert!(!is_lifted(&plan, &old), "{:#?}", lines(&plan));
+    }
+}
+
+fn is_lifted(plan: &Plan, id: &str) -> bool {
+    let mut steps = plan.steps.iter();
+    steps.any(|step| step.op == Op::Lift && step.object.to_string() == id)
+}
+
+#[test]
+fn what_it_emptied_runs_again_only_after_its_successor_stopped() {
+    let scene = Scene::new()
+        .installed(OLD)
+        .installed(NEW)
+        .unfinished("v2.0.0")
+        .git(OLD);
+    let plan = emptied(scene, "old", "web").plan();
+    let stopped = set(&plan, "Deployment.apps/web/controller");
+    let lift = find(&plan, "lift", |step| step.op == Op::Lift);
+    assert_eq!(lift.object.to_string(), "Deployment.apps/old/controller");
+    assert!(comes_before(&plan, stopped, lift), "{:#?}", lines(&plan));
+}
+
+#[rstest]
+#[case::nothing_says_so(forward())]
+#[case::it_registers_if_it_likes(forward().declares("{kind: ValidatingWebhookConfiguration, service: api, optional: true}"))]
+#[case::the_gate_is_of_the_bundle(forward().gate("{name: handover, groups: [x.org]}").left_closed("handover", "x.org", "*"))]
+#[case::the_change_is_a_new_one(Scene::new().installed(OLD).git(NEW).declares(RUN_TIME))]
+fn what_is_no_move_runs_until_the_end(#[case] scene: Scene) {
+    let plan = scene.plan();
+    let mut steps = plan.steps.iter();
+    assert!(
+        !steps.any(|step| matches!(step.op, Op::Set { .. })),
+        "{:#?}",
+        lines(&plan)
+    );
+}
