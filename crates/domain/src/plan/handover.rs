@@ -28,7 +28,7 @@ use super::overlays::{Begin, End, Progress, Wanted};
 use crate::finding::{Finding, Kind};
 use crate::inventory::{EntryState, Installed};
 use crate::object::{Manifest, ObjectId, ServiceRef, annotations};
-use crate::observe::{Former, Live, Observed};
+use crate::observe::{Former, Live, LiveMeta, Observed};
 use crate::order::StageName;
 use crate::overlay::{OnFailure, OverlayId};
 use former::is_of_former;
@@ -340,7 +340,7 @@ fn is_behind(ctx: &Ctx<'_>, service: &ServiceRef, workload: &ObjectId) -> Option
 
 /// What takes over and is there already, after a run that did not get to its
 /// end, crashed on the registrations that only now go: its pods would be tried
-/// again later and later.
+/// again later and later. What stays after all registers only when it starts.
 pub(super) fn restart(ctx: &Ctx<'_>, draft: &mut Draft, emptied: &[(ObjectId, StepId)]) {
     for one in unregistered(draft) {
         let come = ctx.named("Service", &one.service.name).iter();
@@ -354,16 +354,8 @@ pub(super) fn restart(ctx: &Ctx<'_>, draft: &mut Draft, emptied: &[(ObjectId, St
             let Some(live) = ctx.observed.live_meta(id) else {
                 continue;
             };
-            let op = Op::Restart {
-                key: annotations::restarted(NAME),
-                mark: one.uid.clone(),
-            };
             let reason = "its pods may be crashing on the registrations that go";
-            let step = draft.step(ctx, StageName::Workloads, id.clone(), op, reason);
-            draft.at(step).require = vec![Precondition::Uid(live.uid.clone())];
-            draft.at(step).until = Some(Until::Ready {
-                stable_for: SignedDuration::ZERO,
-            });
+            let step = start_again(ctx, draft, (id, live), one.uid.clone(), reason);
             draft.edge(one.step, Need::Absent, step, EdgeReason::Leftover);
             for (old, set) in emptied {
                 if is_behind(ctx, &one.service, old) == Some(true) {
@@ -372,6 +364,25 @@ pub(super) fn restart(ctx: &Ctx<'_>, draft: &mut Draft, emptied: &[(ObjectId, St
             }
         }
     }
+    stopped::restart(ctx, draft, emptied);
+}
+
+/// Replaces the pods of a workload that runs already.
+fn start_again(
+    ctx: &Ctx<'_>,
+    draft: &mut Draft,
+    (id, live): (&ObjectId, &LiveMeta),
+    mark: String,
+    reason: &str,
+) -> StepId {
+    let key = annotations::restarted(NAME);
+    let op = Op::Restart { key, mark };
+    let step = draft.step(ctx, StageName::Workloads, id.clone(), op, reason);
+    draft.at(step).require = vec![Precondition::Uid(live.uid.clone())];
+    draft.at(step).until = Some(Until::Ready {
+        stable_for: SignedDuration::ZERO,
+    });
+    step
 }
 
 /// Once the pods that registered are gone, nothing of what they registered may

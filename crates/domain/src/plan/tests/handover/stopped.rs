@@ -3,10 +3,11 @@
 use rstest::rstest;
 use serde_json::json;
 
-use super::{NEW, OLD, Scene, comes_before, find, lines, set, step_of};
+use super::{HOOK, NEW, OLD, Scene, comes_before, find, lines, set, step_of};
 use crate::object::ObjectId;
+use crate::observe::Listing;
 use crate::overlay::OnFailure;
-use crate::plan::{Op, Plan, Until};
+use crate::plan::{Op, Plan, Step, Until};
 
 /// On the way to another namespace; nothing that the pods registered is there.
 fn forward() -> Scene {
@@ -92,6 +93,55 @@ fn what_is_no_move_runs_until_the_end(#[case] scene: Scene) {
     let mut steps = plan.steps.iter();
     assert!(
         !steps.any(|step| matches!(step.op, Op::Set { .. })),
+        "{:#?}",
+        lines(&plan)
+    );
+}
+
+/// Git goes back before anything was emptied; what the pods registered is gone.
+fn turned() -> Scene {
+    Scene::new()
+        .installed(OLD)
+        .unfinished("v2.0.0")
+        .git(OLD)
+        .declares(RUN_TIME)
+        .listing(
+            "ValidatingWebhookConfiguration.admissionregistration.k8s.io",
+            Listing::Complete,
+        )
+}
+
+#[test]
+fn what_stays_after_all_is_started_again_to_register() {
+    let plan = turned().left_closed("handover", "x.org", "*").plan();
+    let restarted: Vec<&Step> = plan
+        .steps
+        .iter()
+        .filter(|step| matches!(step.op, Op::Restart { .. }))
+        .collect();
+    let [restart] = restarted.as_slice() else {
+        panic!("{:#?}", lines(&plan));
+    };
+    assert_eq!(restart.object.to_string(), "Deployment.apps/old/api");
+    let registered = find(&plan, "registration", |step| {
+        matches!(step.until, Some(Until::Registered { .. }))
+    });
+    let lift = find(&plan, "lift", |step| step.op == Op::Lift);
+    assert!(comes_before(&plan, restart, registered));
+    assert!(comes_before(&plan, registered, lift));
+}
+
+#[rstest]
+#[case::it_is_there(turned().live(HOOK))]
+#[case::it_may_be_there(turned().incomplete("ValidatingWebhookConfiguration.admissionregistration.k8s.io"))]
+#[case::it_registers_if_it_likes(turned().wants(|desired| desired.runtime_objects[0].optional = true))]
+#[case::it_starts_anyway(turned().left_on("handover", "Deployment.apps/old/api", &json!({"spec": {"replicas": 0}})))]
+#[case::nothing_was_begun(turned().version("v1.0.0").cluster(|observed| observed.installed.as_mut().unwrap().applying = None))]
+fn what_has_registered_or_will_is_not_started_again(#[case] scene: Scene) {
+    let plan = scene.plan();
+    let mut steps = plan.steps.iter();
+    assert!(
+        !steps.any(|step| matches!(step.op, Op::Restart { .. })),
         "{:#?}",
         lines(&plan)
     );
