@@ -4,6 +4,7 @@
 use std::collections::BTreeSet;
 
 use super::{NAME, Place, has_pods, start_again, unregistered};
+use crate::finding::{Finding, Kind};
 use crate::gate::is_policy;
 use crate::inventory::Attempt;
 use crate::object::{ObjectId, ServiceRef};
@@ -28,7 +29,7 @@ pub(super) fn begun(ctx: &Ctx<'_>, draft: &Draft) -> BTreeSet<(Place, Place)> {
             found.insert((new.clone(), old.clone()));
         }
     }
-    let is_closed = is_closed(ctx);
+    let is_closed = closed(ctx).is_some();
     for service in &draft.leaving {
         if is_closed || (is_unfinished(ctx) && registers(ctx, service)) {
             found.extend(super::taken_over(ctx, service));
@@ -37,13 +38,17 @@ pub(super) fn begun(ctx: &Ctx<'_>, draft: &Draft) -> BTreeSet<(Place, Place)> {
     found
 }
 
-/// Whether a former run closed the gate of a move and did not lift it. One that
-/// the bundle declares says nothing about moves.
-fn is_closed(ctx: &Ctx<'_>) -> bool {
+/// The gate of a move that a former run closed and did not lift. One that the
+/// bundle declares says nothing about moves.
+fn closed<'a>(ctx: &Ctx<'a>) -> Option<&'a ObjectId> {
     let mut rules = ctx.sequence.gates.iter();
-    let mut left = ctx.observed.journal.overlays.iter();
-    rules.all(|rule| rule.name != NAME)
-        && left.any(|(id, journaled)| id.name() == NAME && is_policy(&journaled.object))
+    if rules.any(|rule| rule.name == NAME) {
+        return None;
+    }
+    let observed = ctx.observed;
+    let mut left = observed.journal.overlays.iter();
+    let gate = left.find(|(id, journaled)| id.name() == NAME && is_policy(&journaled.object));
+    gate.map(|(_, journaled)| &journaled.object)
 }
 
 /// Whether a former run began a change that did not converge.
@@ -57,6 +62,21 @@ fn is_unfinished(ctx: &Ctx<'_>) -> bool {
 fn registers(ctx: &Ctx<'_>, service: &ServiceRef) -> bool {
     let mut objects = ctx.desired.runtime_objects.iter();
     objects.any(|one| !one.optional && one.service.as_ref() == Some(&service.name))
+}
+
+/// What a former run removed, and is not there to be seen any more, is waited for
+/// only where the bundle names it.
+pub(super) fn say_unknown(ctx: &Ctx<'_>, draft: &mut Draft) {
+    let Some(gate) = closed(ctx) else { return };
+    let mut objects = ctx.desired.runtime_objects.iter();
+    let is_named = objects.any(|one| one.service.is_some());
+    if is_named || !is_unfinished(ctx) || !unregistered(draft).is_empty() {
+        return;
+    }
+    let message = "a former run removed what pods registered, and nothing says what that was: the gate is lifted when everything is ready, whether they registered again or not";
+    let hint = "name it in `runtimeObjects` of the bundle; pods that run on as they are register only after a restart";
+    let finding = Finding::warning(Kind::Cluster, "successor-not-awaited", message);
+    draft.findings.push(finding.on(gate.clone()).hint(hint));
 }
 
 /// Starts again what is to register itself, has not, and runs on as it is: what

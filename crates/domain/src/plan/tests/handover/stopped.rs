@@ -3,7 +3,7 @@
 use rstest::rstest;
 use serde_json::json;
 
-use super::{HOOK, NEW, OLD, Scene, comes_before, find, lines, set, step_of};
+use super::{HOOK, HOOK_ID, NEW, OLD, Scene, comes_before, find, lines, moving, set, step_of};
 use crate::object::ObjectId;
 use crate::observe::Listing;
 use crate::overlay::OnFailure;
@@ -145,4 +145,23 @@ fn what_has_registered_or_will_is_not_started_again(#[case] scene: Scene) {
         "{:#?}",
         lines(&plan)
     );
+}
+
+#[rstest]
+#[case::what_goes(moving(), Some(HOOK_ID))]
+#[case::what_goes_by_another_name(moving().declares(&RUN_TIME.replace("api", "other")), Some(HOOK_ID))]
+#[case::what_went(forward().left_closed("handover", "x.org", "*"), Some("ValidatingAdmissionPolicy.admissionregistration.k8s.io/e.r.handover"))]
+#[case::what_goes_and_is_named(moving().declares(RUN_TIME), None)]
+#[case::what_went_and_is_named(forward().declares(RUN_TIME).left_closed("handover", "x.org", "*"), None)]
+#[case::nothing(forward(), None)]
+fn it_is_said_that_nobody_waits_for_what_registers_again(
+    #[case] scene: Scene,
+    #[case] object: Option<&str>,
+) {
+    let plan = scene.plan();
+    let mut findings = plan.findings.iter();
+    let finding = findings.find(|one| one.code == "successor-not-awaited");
+    let of = finding.and_then(|one| one.object.as_ref());
+    assert_eq!(of.map(ToString::to_string).as_deref(), object);
+    assert!(finding.is_none_or(|one| one.hint.is_some()));
 }
