@@ -288,7 +288,8 @@ fn passing(
     draft: &Draft,
     unregistered: &[Unregistered],
 ) -> Vec<(ObjectId, ObjectId)> {
-    let moves = moves(ctx, draft, unregistered);
+    let there = moves(ctx, draft, unregistered);
+    let back: BTreeSet<(Place, Place)> = declared(ctx).map(|(from, to)| (to, from)).collect();
     let asked: Vec<&ServiceRef> = ctx
         .observed
         .registrations
@@ -307,11 +308,14 @@ fn passing(
     pruned
         .filter(|old| has_pods(old))
         .filter_map(|old| {
-            let is_moved = |new: &&&ObjectId| {
-                let pair = (old.namespace.clone(), new.namespace.clone());
-                new.group == old.group && (moves.contains(&pair) || is_handed_over(old))
+            let moved_by = |moves: &BTreeSet<(Place, Place)>| {
+                let mut named = ctx.named(&old.kind, &old.name).iter();
+                named.find(|new| {
+                    let pair = (old.namespace.clone(), new.namespace.clone());
+                    new.group == old.group && (moves.contains(&pair) || is_handed_over(old))
+                })
             };
-            let new = ctx.named(&old.kind, &old.name).iter().find(is_moved)?;
+            let new = moved_by(&there).or_else(|| moved_by(&back))?;
             Some((old.clone(), (*new).clone()))
         })
         // What is not known to be of no use to them goes on for them.
@@ -325,19 +329,20 @@ fn passing(
 /// A namespace.
 type Place = Option<String>;
 
-/// From which namespace to which the product moves: by its bundle, there and
-/// back, with the Services that its pods registered themselves with, or as a
-/// former run began it.
+/// From which namespace to which the product moves: by its bundle, with the
+/// Services that its pods registered themselves with, or as a former run began it.
 fn moves(ctx: &Ctx<'_>, draft: &Draft, unregistered: &[Unregistered]) -> BTreeSet<(Place, Place)> {
-    let declared = ctx.desired.sequence.moves.iter().flat_map(|rule| {
-        let (from, to) = (Some(rule.from.clone()), Some(rule.to.clone()));
-        [(from.clone(), to.clone()), (to, from)]
-    });
     let found = unregistered
         .iter()
         .flat_map(|one| taken_over(ctx, &one.service));
     let begun = stopped::begun(ctx, draft);
-    declared.chain(found).chain(begun).collect()
+    declared(ctx).chain(found).chain(begun).collect()
+}
+
+/// The moves that the bundle declares.
+fn declared(ctx: &Ctx<'_>) -> impl Iterator<Item = (Place, Place)> {
+    let moves = ctx.desired.sequence.moves.iter();
+    moves.map(|rule| (Some(rule.from.clone()), Some(rule.to.clone())))
 }
 
 /// The namespaces in which a Service comes that goes in another one, each with
