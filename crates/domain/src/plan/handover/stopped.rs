@@ -16,8 +16,8 @@ use crate::plan::verify::services;
 
 /// From which namespace to which a former run moved, and back: what it emptied
 /// names both places. Where it emptied nothing yet, or what it emptied runs again,
-/// its gate still says that the pods behind Services that go registered
-/// themselves; so does the bundle, where there is nothing that a gate may close.
+/// the journal still has the Services with which pods had registered themselves.
+/// Its gate, and what the bundle declares, say that there are such.
 pub(super) fn begun(ctx: &Ctx<'_>, draft: &Draft) -> BTreeSet<(Place, Place)> {
     let mut found = BTreeSet::new();
     for (id, journaled) in &ctx.observed.journal.overlays {
@@ -30,8 +30,10 @@ pub(super) fn begun(ctx: &Ctx<'_>, draft: &Draft) -> BTreeSet<(Place, Place)> {
         }
     }
     let is_closed = closed(ctx).is_some();
+    let unregistered = &ctx.observed.journal.unregistered;
     for service in &draft.leaving {
-        if is_closed || (is_unfinished(ctx) && registers(ctx, service)) {
+        let is_known = unregistered.iter().any(|one| one.name == service.name);
+        if is_known || is_closed || (is_unfinished(ctx) && registers(ctx, service)) {
             found.extend(super::taken_over(ctx, service));
         }
     }
@@ -145,6 +147,13 @@ fn silent(ctx: &Ctx<'_>) -> BTreeSet<ServiceRef> {
         let services = services(ctx, name).into_iter();
         found.extend(services.filter(|service| !is_there(service)));
     }
+    let is_there = |service: &ServiceRef| {
+        let mut registrations = observed.registrations.iter();
+        registrations.any(|one| one.services.contains(service))
+    };
+    let removed = observed.journal.unregistered.iter();
+    let removed = removed.filter(|service| ctx.is_desired(&service.id()) && !is_there(service));
+    found.extend(removed.cloned());
     found
 }
 

@@ -7,6 +7,7 @@ use super::{HOOK, HOOK_ID, NEW, OLD, Scene, comes_before, find, lines, moving, s
 use crate::object::ObjectId;
 use crate::observe::Listing;
 use crate::overlay::OnFailure;
+use crate::plan::tests::scene::service_ref;
 use crate::plan::{Op, Plan, Step, Until};
 
 /// On the way to another namespace; nothing that the pods registered is there.
@@ -37,14 +38,24 @@ fn emptied(scene: Scene, from: &str, to: &str) -> Scene {
     })
 }
 
+/// What a former run removed, as the journal has it.
+fn unregistered(scene: Scene, service: &str) -> Scene {
+    let service = service_ref(service);
+    scene.cluster(|observed| {
+        observed.journal.unregistered.insert(service);
+    })
+}
+
 const RUN_TIME: &str = "{kind: ValidatingWebhookConfiguration, service: api}";
 
 #[rstest]
 #[case::by_what_it_emptied(emptied(forward(), "old", "web"), ["old", "web"])]
 #[case::by_its_gate(forward().left_closed("handover", "x.org", "*"), ["old", "web"])]
+#[case::by_what_it_removed(unregistered(forward(), "old/api"), ["old", "web"])]
 #[case::by_what_registers(forward().declares(RUN_TIME), ["old", "web"])]
 #[case::by_what_it_emptied_on_the_way_back(emptied(back(), "web", "old"), ["web", "old"])]
 #[case::by_its_gate_on_the_way_back(back().left_closed("handover", "x.org", "*"), ["web", "old"])]
+#[case::by_what_it_removed_on_the_way_back(unregistered(back(), "web/api"), ["web", "old"])]
 #[case::by_the_move_that_goes_back(back().moves("old", "web", &[]), ["web", "old"])]
 fn it_is_known_whatever_was_deleted_already(#[case] scene: Scene, #[case] places: [&str; 2]) {
     let plan = scene.plan();
@@ -129,6 +140,22 @@ fn what_stays_after_all_is_started_again_to_register() {
     let lift = find(&plan, "lift", |step| step.op == Op::Lift);
     assert!(comes_before(&plan, restart, registered));
     assert!(comes_before(&plan, registered, lift));
+}
+
+#[test]
+fn what_stays_after_all_is_started_again_also_where_nothing_is_declared() {
+    let scene = Scene::new().installed(OLD).unfinished("v2.0.0").git(OLD);
+    let scene = unregistered(scene, "old/api");
+    let restarted = |scene: &Scene| -> Vec<String> {
+        let plan = scene.plan();
+        let steps = plan.steps.iter();
+        steps
+            .filter(|step| matches!(step.op, Op::Restart { .. }))
+            .map(|step| step.object.to_string())
+            .collect()
+    };
+    assert_eq!(restarted(&scene), ["Deployment.apps/old/api"]);
+    assert_eq!(restarted(&scene.live(HOOK)), [""; 0]);
 }
 
 #[rstest]
