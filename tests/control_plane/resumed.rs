@@ -22,9 +22,9 @@ fn product(namespace: &str) -> String {
     )
 }
 
-/// The first version runs, its pods have registered themselves, and git has the
-/// second, which lies in another namespace.
-fn fleet(environment: &'static str) -> Fleet {
+/// The first version runs, its pods have registered themselves for a group, and
+/// git has the second, which lies in another namespace.
+fn fleet(environment: &'static str, group: &str) -> Fleet {
     let [a, b] = places(environment);
     let release = "  - {name: shop, bundle: shop, version: v1.0.0, timeout: 40s}\n";
     let files = [
@@ -37,12 +37,11 @@ fn fleet(environment: &'static str) -> Fleet {
         fleet.kubectl(&["create", "namespace", place]);
     }
     fleet.applied();
-    let group = format!("{environment}.example.org");
     let hook = format!(
         "apiVersion: admissionregistration.k8s.io/v1\nkind: ValidatingWebhookConfiguration\nmetadata: {{name: {environment}}}\nwebhooks:\n\
-         - name: {group}\n  admissionReviewVersions: [v1]\n  sideEffects: None\n\
+         - name: {environment}.example.org\n  admissionReviewVersions: [v1]\n  sideEffects: None\n  failurePolicy: Ignore\n\
          \x20 clientConfig: {{service: {{name: controller, namespace: {a}}}}}\n\
-         \x20 rules: [{{apiGroups: [{group}], apiVersions: [\"*\"], resources: [\"*\"], operations: [CREATE]}}]\n"
+         \x20 rules: [{{apiGroups: [\"{group}\"], apiVersions: [\"*\"], resources: [podtemplates], operations: [CREATE]}}]\n"
     );
     let hook = fleet.file("hook.yaml", &hook);
     fleet.kubectl(&["apply", "-f", &hook]);
@@ -76,13 +75,15 @@ impl After {
 }
 
 #[rstest]
-#[case::unregistered("resume-hook", After::Unregistered)]
-#[case::emptied("resume-empty", After::Emptied)]
+#[case::unregistered("resume-hook", "resume-hook.example.org", After::Unregistered)]
+#[case::without_a_gate("resume-open", "", After::Unregistered)]
+#[case::emptied("resume-empty", "resume-empty.example.org", After::Emptied)]
 fn a_move_that_is_killed_goes_on_as_a_move(
     #[case] environment: &'static str,
+    #[case] group: &str,
     #[case] after: After,
 ) {
-    let mut fleet = fleet(environment);
+    let mut fleet = fleet(environment, group);
     let [a, b] = places(environment);
     let args = ["apply", environment, "--yes"];
     let killed = kill::at(&mut fleet, &args, Moment::AfterForwarding, move |seen| {
@@ -119,7 +120,7 @@ fn a_move_that_is_killed_goes_on_as_a_move(
 #[test]
 fn a_move_that_is_killed_goes_back() {
     let environment = "resume-back";
-    let mut fleet = fleet(environment);
+    let mut fleet = fleet(environment, "resume-back.example.org");
     let [a, b] = places(environment);
     let args = ["apply", environment, "--yes"];
     let killed = kill::at(&mut fleet, &args, Moment::AfterForwarding, move |seen| {
