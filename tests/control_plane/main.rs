@@ -70,6 +70,7 @@ mod removal;
 mod replicas;
 mod requests;
 mod restarts;
+mod resumed;
 mod rights;
 mod robustness;
 mod rollback;

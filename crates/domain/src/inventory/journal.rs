@@ -4,13 +4,13 @@
 //! this and plans again: what is on and still wanted stays, what is not wanted
 //! is taken back, what is gone is forgotten.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::{Attempt, ReleaseName};
-use crate::object::{Digest, ObjectId};
+use crate::object::{Digest, ObjectId, ServiceRef};
 use crate::overlay::{Journaled, OverlayId};
 
 /// Version of the journal's format.
@@ -43,6 +43,10 @@ pub struct Journal {
     /// What ran once, by its object.
     #[serde(default)]
     pub runs: BTreeMap<ObjectId, Run>,
+    /// Services with which pods had registered themselves, and whose registrations
+    /// were removed for a move that has not come to its end.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    pub unregistered: BTreeSet<ServiceRef>,
 }
 
 /// A Job that runs once.
@@ -110,6 +114,7 @@ impl Default for Journal {
             plan: None,
             overlays: BTreeMap::new(),
             runs: BTreeMap::new(),
+            unregistered: BTreeSet::new(),
         }
     }
 }
@@ -157,7 +162,7 @@ impl Journal {
 
     /// Whether it says anything that the next run has to know.
     pub fn is_empty(&self) -> bool {
-        self.overlays.is_empty() && self.runs.is_empty()
+        self.overlays.is_empty() && self.runs.is_empty() && self.unregistered.is_empty()
     }
 
     /// The temporary changes of one object.
@@ -198,6 +203,23 @@ mod tests {
         assert_eq!(overlays.len(), 1);
         assert_eq!(overlays[0].1.state, State::On);
         assert_eq!(overlays[0].1.on_failure, OnFailure::Undo);
+        assert!(!journal.is_empty());
+    }
+
+    #[test]
+    fn what_was_unregistered_is_kept_while_it_is_there() {
+        let text = FIRST.trim_end_matches('}').to_owned() + "}},\"unregistered\":[\"web/api\"]}";
+        let journal = Journal::from_object(&object(&text), &name()).unwrap();
+        let api = ServiceRef {
+            namespace: "web".to_owned(),
+            name: "api".to_owned(),
+        };
+        assert_eq!(journal.unregistered, BTreeSet::from([api]));
+        assert_eq!(journal.to_text(&name()).unwrap(), text);
+        let journal = Journal {
+            unregistered: journal.unregistered,
+            ..Journal::default()
+        };
         assert!(!journal.is_empty());
     }
 

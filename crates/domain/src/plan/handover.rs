@@ -5,12 +5,13 @@
 //! node has. That is a temporary change until it is deleted, and taken back
 //! when the change fails before the successor is ready. A product moves where
 //! its bundle says so, and where its pods registered themselves, as they would
-//! stand in the way of their successors. What answers behind a registration of
+//! stand in the way of their successors; what a former run began goes on. What answers behind a registration of
 //! the release itself goes on until that points elsewhere. What another release
 //! hands over is emptied in the same way where it runs in another namespace.
 
 mod copies;
 mod former;
+mod stopped;
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -27,7 +28,7 @@ use super::overlays::{Begin, End, Progress, Wanted};
 use crate::finding::{Finding, Kind};
 use crate::inventory::{EntryState, Installed};
 use crate::object::{Manifest, ObjectId, ServiceRef, annotations};
-use crate::observe::{Former, Live, Observed};
+use crate::observe::{Former, Live, LiveMeta, Observed};
 use crate::order::StageName;
 use crate::overlay::{OnFailure, OverlayId};
 use former::is_of_former;
@@ -117,10 +118,12 @@ fn has_pods(id: &ObjectId) -> bool {
 }
 
 /// Refuses a move of what nobody recorded, copies what users keep, and lets a
-/// registration settle that gets another backend.
+/// registration settle that gets another backend. Says what nobody waits for.
 pub(super) fn run(ctx: &Ctx<'_>, draft: &mut Draft) {
     refuse_unrecorded(ctx, draft);
     copies::run(ctx, draft);
+    say_unawaited(ctx, draft);
+    stopped::say_unknown(ctx, draft);
     for id in retargeted(ctx, draft) {
         if let Some(step) = draft.done_by.get(&id).copied().filter(|_| ctx.policy.wait) {
             draft.at(step).until = Some(Until::Ready { stable_for: LINGER });
@@ -152,6 +155,34 @@ fn refuse_unrecorded(ctx: &Ctx<'_>, draft: &mut Draft) {
                 .hint("adopt the version that is installed first: pin it, with `adopt` of who applied it; then pin this one");
             draft.findings.push(finding);
         }
+    }
+}
+
+/// What pods register again is waited for only where the bundle says that they do:
+/// a version may be without it.
+fn say_unawaited(ctx: &Ctx<'_>, draft: &mut Draft) {
+    for Unregistered {
+        object, service, ..
+    } in unregistered(draft)
+    {
+        let kind = object.group_kind();
+        let mut declared = ctx.desired.runtime_objects.iter();
+        let is_declared = declared.any(|one| {
+            one.service.as_ref() == Some(&service.name) && one.group_kind().as_ref() == Some(&kind)
+        });
+        if is_declared || taken_over(ctx, &service).is_empty() {
+            continue;
+        }
+        let message = format!(
+            "goes, and nothing says that the pods behind Service {} register it again: the change ends, and its gate is lifted, when they are ready, whether they have or not",
+            service.name
+        );
+        let finding = Finding::warning(Kind::Cluster, "successor-not-awaited", message);
+        let hint = format!(
+            "have it waited for, in the bundle: runtimeObjects: [{{kind: {}, group: {}, service: {}}}]; with `optional: true` nothing is waited for, nor said",
+            kind.kind, kind.group, service.name
+        );
+        draft.findings.push(finding.on(object).hint(hint));
     }
 }
 
@@ -257,7 +288,8 @@ fn passing(
     draft: &Draft,
     unregistered: &[Unregistered],
 ) -> Vec<(ObjectId, ObjectId)> {
-    let moves = moves(ctx, unregistered);
+    let there = moves(ctx, draft, unregistered);
+    let back: BTreeSet<(Place, Place)> = declared(ctx).map(|(from, to)| (to, from)).collect();
     let asked: Vec<&ServiceRef> = ctx
         .observed
         .registrations
@@ -276,11 +308,14 @@ fn passing(
     pruned
         .filter(|old| has_pods(old))
         .filter_map(|old| {
-            let is_moved = |new: &&&ObjectId| {
-                let pair = (old.namespace.clone(), new.namespace.clone());
-                new.group == old.group && (moves.contains(&pair) || is_handed_over(old))
+            let moved_by = |moves: &BTreeSet<(Place, Place)>| {
+                let mut named = ctx.named(&old.kind, &old.name).iter();
+                named.find(|new| {
+                    let pair = (old.namespace.clone(), new.namespace.clone());
+                    new.group == old.group && (moves.contains(&pair) || is_handed_over(old))
+                })
             };
-            let new = ctx.named(&old.kind, &old.name).iter().find(is_moved)?;
+            let new = moved_by(&there).or_else(|| moved_by(&back))?;
             Some((old.clone(), (*new).clone()))
         })
         // What is not known to be of no use to them goes on for them.
@@ -291,20 +326,32 @@ fn passing(
         .collect()
 }
 
-/// From which namespace to which the product moves: by its bundle, or with the
-/// Services that its pods registered themselves with.
-fn moves(
-    ctx: &Ctx<'_>,
-    unregistered: &[Unregistered],
-) -> BTreeSet<(Option<String>, Option<String>)> {
-    let declared = ctx.desired.sequence.moves.iter();
-    let declared = declared.map(|rule| (Some(rule.from.clone()), Some(rule.to.clone())));
-    let found = unregistered.iter().flat_map(|one| {
-        let come = ctx.named("Service", &one.service.name).iter();
-        let come = come.filter(|new| new.group.is_empty());
-        come.map(|new| (Some(one.service.namespace.clone()), new.namespace.clone()))
-    });
-    declared.chain(found).collect()
+/// A namespace.
+type Place = Option<String>;
+
+/// From which namespace to which the product moves: by its bundle, with the
+/// Services that its pods registered themselves with, or as a former run began it.
+fn moves(ctx: &Ctx<'_>, draft: &Draft, unregistered: &[Unregistered]) -> BTreeSet<(Place, Place)> {
+    let found = unregistered
+        .iter()
+        .flat_map(|one| taken_over(ctx, &one.service));
+    let begun = stopped::begun(ctx, draft);
+    declared(ctx).chain(found).chain(begun).collect()
+}
+
+/// The moves that the bundle declares.
+fn declared(ctx: &Ctx<'_>) -> impl Iterator<Item = (Place, Place)> {
+    let moves = ctx.desired.sequence.moves.iter();
+    moves.map(|rule| (Some(rule.from.clone()), Some(rule.to.clone())))
+}
+
+/// The namespaces in which a Service comes that goes in another one, each with
+/// that one before it.
+fn taken_over(ctx: &Ctx<'_>, service: &ServiceRef) -> Vec<(Place, Place)> {
+    let come = ctx.named("Service", &service.name).iter();
+    come.filter(|new| new.group.is_empty())
+        .map(|new| (Some(service.namespace.clone()), new.namespace.clone()))
+        .collect()
 }
 
 /// Whether the pods of a workload of the former place are behind a Service of
@@ -328,7 +375,7 @@ fn is_behind(ctx: &Ctx<'_>, service: &ServiceRef, workload: &ObjectId) -> Option
 
 /// What takes over and is there already, after a run that did not get to its
 /// end, crashed on the registrations that only now go: its pods would be tried
-/// again later and later.
+/// again later and later. What stays after all registers only when it starts.
 pub(super) fn restart(ctx: &Ctx<'_>, draft: &mut Draft, emptied: &[(ObjectId, StepId)]) {
     for one in unregistered(draft) {
         let come = ctx.named("Service", &one.service.name).iter();
@@ -342,16 +389,8 @@ pub(super) fn restart(ctx: &Ctx<'_>, draft: &mut Draft, emptied: &[(ObjectId, St
             let Some(live) = ctx.observed.live_meta(id) else {
                 continue;
             };
-            let op = Op::Restart {
-                key: annotations::restarted(NAME),
-                mark: one.uid.clone(),
-            };
             let reason = "its pods may be crashing on the registrations that go";
-            let step = draft.step(ctx, StageName::Workloads, id.clone(), op, reason);
-            draft.at(step).require = vec![Precondition::Uid(live.uid.clone())];
-            draft.at(step).until = Some(Until::Ready {
-                stable_for: SignedDuration::ZERO,
-            });
+            let step = start_again(ctx, draft, (id, live), one.uid.clone(), reason);
             draft.edge(one.step, Need::Absent, step, EdgeReason::Leftover);
             for (old, set) in emptied {
                 if is_behind(ctx, &one.service, old) == Some(true) {
@@ -360,6 +399,25 @@ pub(super) fn restart(ctx: &Ctx<'_>, draft: &mut Draft, emptied: &[(ObjectId, St
             }
         }
     }
+    stopped::restart(ctx, draft, emptied);
+}
+
+/// Replaces the pods of a workload that runs already.
+fn start_again(
+    ctx: &Ctx<'_>,
+    draft: &mut Draft,
+    (id, live): (&ObjectId, &LiveMeta),
+    mark: String,
+    reason: &str,
+) -> StepId {
+    let key = annotations::restarted(NAME);
+    let op = Op::Restart { key, mark };
+    let step = draft.step(ctx, StageName::Workloads, id.clone(), op, reason);
+    draft.at(step).require = vec![Precondition::Uid(live.uid.clone())];
+    draft.at(step).until = Some(Until::Ready {
+        stable_for: SignedDuration::ZERO,
+    });
+    step
 }
 
 /// Once the pods that registered are gone, nothing of what they registered may

@@ -94,9 +94,13 @@ fn wait_for_the_rest(ctx: &Ctx<'_>, draft: &mut Draft) {
 
 /// Waits for what the workloads make, from when they are ready.
 fn wait_for_run_time(ctx: &Ctx<'_>, draft: &mut Draft) {
+    let restarts =
+        |step: &&Step| step.stage == StageName::Workloads && matches!(step.op, Op::Restart { .. });
+    let restarted = draft.steps.iter().filter(restarts).map(|step| step.id);
     let workloads: Vec<(StepId, Need)> = draft
         .workloads(ctx)
         .into_iter()
+        .chain(restarted)
         .map(|step| reached(&draft.steps[step.0]))
         .collect();
     let mut waits = Vec::new();

@@ -1,9 +1,9 @@
 //! Deletions: only what the planner granted, only this incarnation.
 
-use pleach_domain::plan::{Deletion, Step};
+use pleach_domain::plan::{Deletion, Grant, Step};
 use tokio::time::Instant;
 
-use super::{Operator, failure};
+use super::{Operator, failure, overlay::unrecorded};
 use crate::engine::sync::absent::confirmed_absent;
 use crate::engine::sync::report::{Failure, FailureKind};
 use crate::io::cluster::{
@@ -43,6 +43,7 @@ impl Operator<'_> {
         if id.is("", "Namespace") {
             self.ensure_empty(id).await?;
         }
+        self.note_unregistered(deletion).await?;
         let cluster = self.cluster_for(step, started);
         let deleted = match delete_as_seen(&cluster, &path, step, deletion).await? {
             Err(error) if error.class() == Some(&Class::KindNotServed) => {
@@ -65,6 +66,22 @@ impl Operator<'_> {
             Deleted::Accepted { .. } => {}
         }
         Ok(())
+    }
+
+    /// Writes down with which Service pods had registered themselves, where that
+    /// comes in another place: who goes on after a stop cannot see it any more.
+    async fn note_unregistered(&self, deletion: &Deletion) -> Result<(), Failure> {
+        let Grant::Registration { service } = deletion.because() else {
+            return Ok(());
+        };
+        let mut wanted = self.manifests.keys();
+        if !wanted.any(|id| id.is("", "Service") && id.name == service.name) {
+            return Ok(());
+        }
+        let recorded = self.ledger.record(|journal| {
+            journal.unregistered.insert(service.clone());
+        });
+        recorded.await.map_err(|error| unrecorded(&error))
     }
 }
 

@@ -306,9 +306,10 @@ impl Operator<'_> {
             // What git no longer has does not run again. The next run tells too.
             let forgotten = self.ledger.record(|journal| {
                 journal.runs.retain(|id, _| self.manifests.contains_key(id));
+                journal.unregistered.clear();
             });
             if let Err(error) = forgotten.await {
-                tracing::debug!(%error, "runs of Jobs that are gone stay in the journal");
+                tracing::debug!(%error, "what is over stays in the journal");
             }
         }
         let journal = self.ledger.journal().await;

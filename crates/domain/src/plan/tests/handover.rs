@@ -1,6 +1,7 @@
 //! A product that moves to another namespace: who runs until when.
 
 mod former;
+mod stopped;
 
 use std::collections::BTreeSet;
 

@@ -1,0 +1,141 @@
+//! A move that is killed once the registrations of the former pods are gone: it
+//! goes on as a move, by what its journal says. Its bundle says nothing of one.
+
+use http::Method;
+use pleach_testkit::faults::{Kind, Moment, Seen};
+use rstest::rstest;
+
+use crate::fleet::{Fleet, object_writes};
+use crate::kill;
+use crate::samples::{BUNDLE, deployment};
+use crate::stages::nodes;
+use crate::succession::places;
+
+/// A controller that must not run twice, and its Service.
+fn product(namespace: &str) -> String {
+    let name = format!("{{name: controller, namespace: {namespace}}}");
+    let controller = deployment("controller")
+        .replacen("{name: controller}", &name, 1)
+        .replace("replicas: 0", "replicas: 1");
+    format!(
+        "{controller}---\napiVersion: v1\nkind: Service\nmetadata: {name}\nspec: {{selector: {{app: controller}}, ports: [{{port: 443}}]}}\n"
+    )
+}
+
+/// The first version runs, its pods have registered themselves for a group, and
+/// git has the second, which lies in another namespace.
+fn fleet(environment: &'static str, group: &str) -> Fleet {
+    let [a, b] = places(environment);
+    let release = "  - {name: shop, bundle: shop, version: v1.0.0, timeout: 40s}\n";
+    let files = [
+        ("manifests/shop/bundle.yaml", BUNDLE.to_owned()),
+        ("manifests/shop/v1.0.0/app.yaml", product(&a)),
+        ("manifests/shop/v1.1.0/app.yaml", product(&b)),
+    ];
+    let fleet = Fleet::on(nodes(), environment, release, &files);
+    for place in [&a, &b] {
+        fleet.kubectl(&["create", "namespace", place]);
+    }
+    fleet.applied();
+    let hook = format!(
+        "apiVersion: admissionregistration.k8s.io/v1\nkind: ValidatingWebhookConfiguration\nmetadata: {{name: {environment}}}\nwebhooks:\n\
+         - name: {environment}.example.org\n  admissionReviewVersions: [v1]\n  sideEffects: None\n  failurePolicy: Ignore\n\
+         \x20 clientConfig: {{service: {{name: controller, namespace: {a}}}}}\n\
+         \x20 rules: [{{apiGroups: [\"{group}\"], apiVersions: [\"*\"], resources: [podtemplates], operations: [CREATE]}}]\n"
+    );
+    let hook = fleet.file("hook.yaml", &hook);
+    fleet.kubectl(&["apply", "-f", &hook]);
+    fleet.edit_environment("v1.0.0", "v1.1.0");
+    fleet.commit();
+    fleet
+}
+
+/// After what the first run is killed.
+#[derive(Debug, Clone, Copy)]
+enum After {
+    Unregistered,
+    Emptied,
+}
+
+impl After {
+    fn is_it(self, environment: &str, seen: &Seen) -> bool {
+        let [a, _] = places(environment);
+        seen.kind == Kind::Write
+            && match self {
+                Self::Unregistered => {
+                    let hook = format!("/validatingwebhookconfigurations/{environment}");
+                    seen.method == Method::DELETE && seen.path.ends_with(&hook)
+                }
+                Self::Emptied => {
+                    let old = format!("/namespaces/{a}/deployments/controller");
+                    seen.path.ends_with(&old)
+                }
+            }
+    }
+}
+
+#[rstest]
+#[case::unregistered("resume-hook", "resume-hook.example.org", After::Unregistered)]
+#[case::without_a_gate("resume-open", "", After::Unregistered)]
+#[case::emptied("resume-empty", "resume-empty.example.org", After::Emptied)]
+fn a_move_that_is_killed_goes_on_as_a_move(
+    #[case] environment: &'static str,
+    #[case] group: &str,
+    #[case] after: After,
+) {
+    let mut fleet = fleet(environment, group);
+    let [a, b] = places(environment);
+    let args = ["apply", environment, "--yes"];
+    let killed = kill::at(&mut fleet, &args, Moment::AfterForwarding, move |seen| {
+        after.is_it(environment, seen)
+    });
+    assert!(killed, "{after:?}");
+    fleet.forget_killed_runs();
+    assert!(!fleet.exists(&["validatingwebhookconfiguration", environment]));
+    assert!(!fleet.exists(&["deployment", "controller", "-n", &b]));
+
+    let (_, events) = fleet.watched(Fleet::applied);
+    let writes = object_writes(&events);
+    let at = |start: &str| writes.iter().position(|line| line.starts_with(start));
+    let started = at(&format!("patch apps deployments {b}/controller"));
+    let emptied = at(&format!("patch apps deployments {a}/controller"));
+    match after {
+        // It is not before its successor runs.
+        After::Unregistered => assert!(emptied.is_some() && emptied < started, "{writes:#?}"),
+        // Nor is what was emptied started again.
+        After::Emptied => assert_eq!(emptied, None, "{writes:#?}"),
+    }
+    let deleted = at(&format!("delete apps deployments {a}/controller"));
+    assert!(started.is_some() && started < deleted, "{writes:#?}");
+    let gate = format!("{environment}.shop.handover");
+    assert!(!fleet.exists(&["validatingadmissionpolicy", &gate]));
+    let journal = format!("{environment}.shop.journal");
+    assert!(!fleet.exists(&["configmap", &journal, "-n", "pleach-system"]));
+    fleet.applied();
+    fleet.writes_nothing(Fleet::applied);
+}
+
+/// Git goes back from where the run was killed: nothing was lost, and what is
+/// there of the second version goes.
+#[test]
+fn a_move_that_is_killed_goes_back() {
+    let environment = "resume-back";
+    let mut fleet = fleet(environment, "resume-back.example.org");
+    let [a, b] = places(environment);
+    let args = ["apply", environment, "--yes"];
+    let killed = kill::at(&mut fleet, &args, Moment::AfterForwarding, move |seen| {
+        After::Emptied.is_it(environment, seen)
+    });
+    assert!(killed);
+    fleet.forget_killed_runs();
+    let meant = "v1.0.0, rollback: {from: v1.1.0, to: v1.0.0}";
+    fleet.edit_environment("v1.1.0", meant);
+    fleet.commit();
+    fleet.applied();
+    let old = ["deployment", "controller", "-n", &a];
+    assert_eq!(fleet.field(&old, "{.spec.replicas}"), "1");
+    assert!(!fleet.exists(&["deployment", "controller", "-n", &b]));
+    assert!(!fleet.exists(&["service", "controller", "-n", &b]));
+    let gate = format!("{environment}.shop.handover");
+    assert!(!fleet.exists(&["validatingadmissionpolicy", &gate]));
+}
