@@ -155,6 +155,32 @@ fn copies_come_only_from_where_the_configuration_allows() {
 }
 
 #[test]
+fn what_a_release_depends_on_is_read_only_where_the_configuration_allows() {
+    let fleet = fleet("loop-peek", "{interval: 1s}");
+    let url = fleet.repo.path().to_str().unwrap().to_owned();
+    let config = fleet.configuration(&url, "        allow: {namespaces: [loop-peek]}\n");
+    fleet.kubectl(&["create", "namespace", "loop-peek-theirs"]);
+    let secret = [
+        "create",
+        "secret",
+        "generic",
+        "token",
+        "-n",
+        "loop-peek-theirs",
+    ];
+    fleet.kubectl(&[&secret[..], &["--from-literal=pw=hunter2"]].concat());
+    let needs = "dependsOn: [{kind: Secret, name: token, namespace: loop-peek-theirs, ready: \"has(data.pw)\"}]";
+    fleet.edit_environment("bundle: web,", &format!("bundle: web, {needs},"));
+    fleet.push("peek");
+    let mut running = fleet.runs_with(&["--config", &config]);
+    running
+        .running
+        .until_says("Secret/loop-peek-theirs/token: the loop may not read it for this environment");
+    running.stopped();
+    assert_eq!(fleet.value(), None);
+}
+
+#[test]
 fn an_environment_on_two_branches_is_synced_from_neither() {
     let fleet = fleet("loop-both", "{interval: 1s}");
     let url = fleet.repo.path().to_str().unwrap().to_owned();
