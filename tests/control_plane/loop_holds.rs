@@ -44,6 +44,24 @@ fn drift_is_reported_where_it_is_not_corrected() {
 }
 
 #[test]
+fn a_commit_of_which_nothing_can_be_carried_out_stalls_the_release() {
+    let fleet = fleet("loop-blocked", "{interval: 1s, drift: report}");
+    let running = fleet.runs();
+    fleet.until_value("first");
+    fleet.until_ready();
+    fleet.edit_by_hand("ann");
+    fleet.until_condition("Drifted", "ChangedByOthers");
+    fleet.push_value("first", "second");
+    let said = fleet.until_condition("Stalled", "Blocked");
+    assert!(said.contains("ConfigMap/loop-blocked/web"), "{said}");
+    assert_eq!(fleet.value().as_deref(), Some("ann"));
+    // Whoever held it gives way.
+    fleet.edit_by_hand("second");
+    fleet.until_not("Stalled");
+    running.stopped();
+}
+
+#[test]
 fn a_request_to_sync_is_carried_out_also_outside_of_the_windows() {
     let fleet = fleet("loop-windows", "{interval: 1h}");
     let repo = fleet.repo.path().to_str().unwrap().to_owned();
