@@ -117,6 +117,7 @@ impl Session {
             cluster: &self.cluster,
             cluster_id: self.cluster_id.as_ref(),
             source: None,
+            allow: None,
             options: self.options,
         }
     }

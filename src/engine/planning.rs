@@ -6,20 +6,21 @@ mod heirs;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use pleach_domain::depends::{Dependency, Wanted, arrange};
+use pleach_domain::depends::{Dependency, Needed, Wanted, arrange};
 use pleach_domain::finding::{self, Finding};
 use pleach_domain::ignore::{Ignored, scale_target};
 use pleach_domain::inventory::{ReleaseName, Source};
 use pleach_domain::object::ObjectId;
-use pleach_domain::observe::ClusterId;
+use pleach_domain::observe::{ClusterId, Discovery};
 use pleach_domain::plan::{self, Brought, Desired, Heir, Plan, Policy, Terms};
 use pleach_domain::render::Rendered;
+use pleach_domain::repo::controller::Allow;
 use pleach_domain::repo::{ResolvedEnvironment, ResolvedRelease};
 
 use super::load::Loaded;
 use super::sync::{
     Neighbor, Observation, SyncError, look_around, look_at_checked, look_at_dependencies,
-    look_into_namespaces, observe, observe_some, recognize, review_access,
+    look_into_namespaces, observe, observe_some, place_of, recognize, review_access,
 };
 use crate::io::cluster::Cluster;
 use crate::io::git::Revision;
@@ -73,6 +74,8 @@ pub struct Planner<'a> {
     pub cluster_id: Option<&'a ClusterId>,
     /// The branch that a loop follows for it.
     pub source: Option<&'a Source>,
+    /// What a loop may look at for it; anything where there is none.
+    pub allow: Option<&'a Allow>,
     /// How the plans are made.
     pub options: Options,
 }
@@ -107,6 +110,9 @@ impl Planner<'_> {
         desired
             .findings
             .extend(suspended(&release.name, &observation));
+        let refused = self.refused(&desired, &observation.observed.discovery);
+        let may_look = refused.is_empty();
+        desired.findings.extend(refused);
         if let Some(named) = self.cluster_id {
             let observed = &mut observation.observed;
             recognize(&cluster, &desired.store, observed, named).await?;
@@ -123,7 +129,7 @@ impl Planner<'_> {
         {
             plan = plan::plan(&desired, &observation.observed, &policy);
         }
-        if self.options.review {
+        if self.options.review && may_look {
             let (loaded, predecessors) = (self.loaded, self.options.predecessors);
             let neighbor = |name: &str| neighbor(loaded, predecessors, name);
             let observed = &mut observation.observed;
@@ -170,6 +176,25 @@ impl Planner<'_> {
             observation,
             plan,
         }))
+    }
+
+    /// Refuses what a release depends on that may not be looked at: before it is
+    /// read, since whether a release goes on says what was read.
+    fn refused(&self, desired: &Desired, discovery: &Discovery) -> Vec<Finding> {
+        let Some(allow) = self.allow else {
+            return Vec::new();
+        };
+        let namespace = desired.namespace.as_deref();
+        let depends_on = desired.terms.depends_on.iter();
+        depends_on
+            .filter_map(|dependency| {
+                let Needed::Object(needed) = &dependency.needed else {
+                    return None;
+                };
+                let (_, id) = place_of(needed, namespace, discovery)?;
+                Some(allow.refuse_needed(&id)?.at(dependency.origin.clone()))
+            })
+            .collect()
     }
 
     /// Makes the plan for a subject.

@@ -14,6 +14,7 @@ mod token;
 use std::time::Duration;
 
 use bytes::Bytes;
+use jiff::Timestamp;
 use pleach_domain::repo::controller::ForgeAddress;
 use pleach_domain::repo::format::ForgeKind;
 
@@ -154,6 +155,8 @@ pub struct PullRequest {
     /// The commits that it was merged as, if it was: a merge, or what its own
     /// commits became.
     pub merged_as: Vec<String>,
+    /// When it was merged, if it was and the forge says so.
+    pub merged_at: Option<Timestamp>,
 }
 
 /// A comment on a pull request.
@@ -165,6 +168,8 @@ pub struct Comment {
     pub author: Option<u64>,
     /// Its text.
     pub body: String,
+    /// When it was last changed, or written; none where the forge does not say so.
+    pub changed_at: Option<Timestamp>,
 }
 
 /// What is to be known of a commit.
@@ -443,6 +448,11 @@ fn shortened(text: &str, limit: usize) -> String {
     short.truncate(short.trim_end().len());
     short.push('…');
     short
+}
+
+/// A time as forges write it; none for anything else.
+fn time(text: Option<&String>) -> Option<Timestamp> {
+    text?.parse().ok()
 }
 
 /// A body as JSON.

@@ -44,6 +44,24 @@ fn drift_is_reported_where_it_is_not_corrected() {
 }
 
 #[test]
+fn a_commit_of_which_nothing_can_be_carried_out_stalls_the_release() {
+    let fleet = fleet("loop-blocked", "{interval: 1s, drift: report}");
+    let running = fleet.runs();
+    fleet.until_value("first");
+    fleet.until_ready();
+    fleet.edit_by_hand("ann");
+    fleet.until_condition("Drifted", "ChangedByOthers");
+    fleet.push_value("first", "second");
+    let said = fleet.until_condition("Stalled", "Blocked");
+    assert!(said.contains("ConfigMap/loop-blocked/web"), "{said}");
+    assert_eq!(fleet.value().as_deref(), Some("ann"));
+    // Whoever held it gives way.
+    fleet.edit_by_hand("second");
+    fleet.until_not("Stalled");
+    running.stopped();
+}
+
+#[test]
 fn a_request_to_sync_is_carried_out_also_outside_of_the_windows() {
     let fleet = fleet("loop-windows", "{interval: 1h}");
     let repo = fleet.repo.path().to_str().unwrap().to_owned();
@@ -152,6 +170,32 @@ fn copies_come_only_from_where_the_configuration_allows() {
     running.stopped();
     assert!(!fleet.exists(&["configmap", "settings", "-n", "loop-copy-b"]));
     assert!(fleet.exists(&["deployment", "shop", "-n", "loop-copy-a"]));
+}
+
+#[test]
+fn what_a_release_depends_on_is_read_only_where_the_configuration_allows() {
+    let fleet = fleet("loop-peek", "{interval: 1s}");
+    let url = fleet.repo.path().to_str().unwrap().to_owned();
+    let config = fleet.configuration(&url, "        allow: {namespaces: [loop-peek]}\n");
+    fleet.kubectl(&["create", "namespace", "loop-peek-theirs"]);
+    let secret = [
+        "create",
+        "secret",
+        "generic",
+        "token",
+        "-n",
+        "loop-peek-theirs",
+    ];
+    fleet.kubectl(&[&secret[..], &["--from-literal=pw=hunter2"]].concat());
+    let needs = "dependsOn: [{kind: Secret, name: token, namespace: loop-peek-theirs, ready: \"has(data.pw)\"}]";
+    fleet.edit_environment("bundle: web,", &format!("bundle: web, {needs},"));
+    fleet.push("peek");
+    let mut running = fleet.runs_with(&["--config", &config]);
+    running
+        .running
+        .until_says("Secret/loop-peek-theirs/token: the loop may not read it for this environment");
+    running.stopped();
+    assert_eq!(fleet.value(), None);
 }
 
 #[test]

@@ -162,6 +162,14 @@ async fn the_pull_request_by_which_a_commit_came_is_found(
     assert_eq!(found.len(), 1);
     assert_eq!((found[0].number, found[0].head.as_str()), (2, "def"));
     assert!(found[0].merged_as.contains(&"merge".to_owned()));
+    // What was said of it before, and after.
+    fake.note(1, ACCOUNT, "then");
+    fake.note(2, ACCOUNT, "now");
+    let merged_at = found[0].merged_at.unwrap();
+    for (number, is_known) in [(1, true), (2, false)] {
+        let comments = forge.find_comments(number, ACCOUNT, "").await.unwrap();
+        assert_eq!(comments[0].changed_at.unwrap() < merged_at, is_known);
+    }
     // One that is open was merged as nothing yet.
     let open = forge.pull_requests_of("abc").await.unwrap();
     assert!(

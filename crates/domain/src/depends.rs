@@ -12,8 +12,9 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::cel::{Expression, Subject};
+use crate::diff::masking::Masker;
 use crate::inventory::Installed;
-use crate::object::{GroupKind, Origin};
+use crate::object::{DigestKey, GroupKind, ObjectId, Origin, Secrecy};
 use crate::readiness::assess;
 
 pub use arrange::{Arranged, arrange};
@@ -118,7 +119,8 @@ impl Wanted<'_> {
 }
 
 impl NeededObject {
-    /// Why a live object is not ready; none when it is. Never holds a value of it.
+    /// Why a live object is not ready; none when it is. Never holds a value of it,
+    /// and what is secret in it decides nothing.
     pub fn lacks(&self, live: Option<&Value>) -> Option<String> {
         let Some(live) = live else {
             return Some("does not exist".to_owned());
@@ -133,11 +135,20 @@ impl NeededObject {
                 message => format!("is not ready: {message}"),
             });
         };
-        match ready.test(&Subject::of(live)) {
+        match ready.test(&Subject::of(&self.shown(live))) {
             Ok(true) => None,
             Ok(false) => Some(format!("is not ready: `{}` does not hold", ready.text())),
             Err(why) => Some(format!("is not ready: `{}`: {why}", ready.text())),
         }
+    }
+
+    /// The object without what is secret by its kind: whoever asks learns from
+    /// whether the release goes on what the answer was.
+    fn shown(&self, live: &Value) -> Value {
+        let GroupKind { group, kind } = &self.kind;
+        let id = ObjectId::new(group, kind, self.namespace.as_deref(), &self.name);
+        // The key lives as long as this one object: only its numbers get out.
+        Masker::new(DigestKey::new(Vec::new())).object(live.clone(), &Secrecy::of(&id, &[]))
     }
 }
 
@@ -233,6 +244,27 @@ mod tests {
         assert_eq!(needed.lacks(Some(&live)).as_deref(), expected);
         assert_eq!(needed.lacks(None).unwrap(), "does not exist");
         assert_eq!(needed.to_string(), "Deployment.apps/web/api");
+    }
+
+    #[rstest]
+    #[case::it_has_a_key("has(data.pw)", true)]
+    #[case::a_right_guess("data.pw.startsWith('aHV')", false)]
+    #[case::the_whole_value("item.data['pw'] == 'aHVudGVyMg=='", false)]
+    fn values_of_a_secret_do_not_say_whether_it_is_ready(
+        #[case] ready: &str,
+        #[case] expected: bool,
+    ) {
+        let needed = NeededObject {
+            kind: GroupKind::new("", "Secret"),
+            ready: Some(Expression::compile(ready, &["item", "data"]).unwrap()),
+            ..needed(None)
+        };
+        let live = json!({
+            "apiVersion": "v1", "kind": "Secret", "metadata": {"name": "api", "namespace": "web"},
+            "data": {"pw": "aHVudGVyMg=="},
+        });
+        let lacks = needed.lacks(Some(&live));
+        assert_eq!(lacks.is_none(), expected, "{lacks:?}");
     }
 
     #[test]

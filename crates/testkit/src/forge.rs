@@ -71,7 +71,12 @@ struct Note {
     id: u64,
     author: u64,
     body: String,
+    /// When it was last changed.
+    changed_at: &'static str,
 }
+
+/// When all that is merged was.
+const MERGED_AT: &str = "2026-11-02T09:14:03Z";
 
 #[derive(Debug, Clone)]
 struct Known {
@@ -330,6 +335,7 @@ impl Inner {
             id: self.next,
             author,
             body: body.to_owned(),
+            changed_at: self.time_of(number),
         };
         self.notes.entry(number).or_default().push(note.clone());
         note
@@ -344,10 +350,24 @@ impl Inner {
     }
 
     fn edit(&mut self, id: u64, body: &str) -> Option<Note> {
-        let mut notes = self.notes.values_mut().flatten();
+        let has = |notes: &Vec<Note>| notes.iter().any(|note| note.id == id);
+        let (&number, _) = self.notes.iter().find(|(_, notes)| has(notes))?;
+        let changed_at = self.time_of(number);
+        let mut notes = self.notes.get_mut(&number)?.iter_mut();
         let note = notes.find(|note| note.id == id)?;
         body.clone_into(&mut note.body);
+        note.changed_at = changed_at;
         Some(note.clone())
+    }
+
+    /// When something is said on a pull request: before or after its merge.
+    fn time_of(&self, number: u64) -> &'static str {
+        let pull = self.pulls.get(&number);
+        if pull.is_some_and(|pull| pull.merged_as.is_some()) {
+            "2026-11-02T10:00:00Z"
+        } else {
+            "2026-11-02T09:00:00Z"
+        }
     }
 
     /// One page, with a header that names the next one.

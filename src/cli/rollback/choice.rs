@@ -1,7 +1,7 @@
 //! Where a release goes back to.
 
 use jiff::Timestamp;
-use pleach_domain::inventory::{AttemptResult, Installed, ReleaseName};
+use pleach_domain::inventory::{Installed, ReleaseName};
 use pleach_domain::repo::FileTree;
 use pleach_domain::repo::restore::is_same;
 
@@ -30,6 +30,35 @@ impl Chosen {
     }
 }
 
+/// What was deployed once.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Deployed<'a> {
+    version: &'a str,
+    revision: &'a str,
+    at: Timestamp,
+}
+
+/// What was deployed, the newest first, as far as the record has it: what is
+/// installed is known also where the history has room for failures only.
+fn deployed(record: &Installed) -> impl Iterator<Item = Deployed<'_>> {
+    let results = record.history.iter();
+    let results = results.filter(|result| result.result == "deployed");
+    let known = results.map(|result| Deployed {
+        version: &result.version,
+        revision: &result.revision,
+        at: result.at,
+    });
+    let installed = record.installed.iter().filter(|installed| {
+        let mut results = record.history.iter();
+        !results.any(|one| one.result == "deployed" && one.revision == installed.revision)
+    });
+    known.chain(installed.map(|installed| Deployed {
+        version: &installed.version,
+        revision: &installed.revision,
+        at: installed.at,
+    }))
+}
+
 /// The last successful result that differs from what git has now, or what
 /// `--to` says: a version that the history has, or a revision.
 pub(super) fn choose(
@@ -39,18 +68,14 @@ pub(super) fn choose(
     record: &Installed,
     to: Option<&str>,
 ) -> Result<Chosen, CliError> {
-    let deployed = || {
-        let results = record.history.iter();
-        results.filter(|result| result.result == "deployed")
-    };
     if let Some(to) = to {
-        if let Some(result) = deployed().find(|result| result.version == to) {
+        if let Some(result) = deployed(record).find(|result| result.version == to) {
             return open(source, result);
         }
         return Ok(match source.tree(to) {
             Ok(tree) => Chosen {
                 revision: tree.commit(),
-                deployed: deployed()
+                deployed: deployed(record)
                     .find(|result| result.revision == tree.commit())
                     .map(|result| result.at),
                 tree,
@@ -66,7 +91,7 @@ pub(super) fn choose(
             }
         });
     }
-    for result in deployed() {
+    for result in deployed(record) {
         let chosen = open(source, result)?;
         let (environment, release) = (&name.environment, &name.release);
         // What cannot be read with its environment cannot be gone back to; the
@@ -82,7 +107,7 @@ pub(super) fn choose(
     .hint("say --to where it is to go: a revision; `pleach history` has the last results"))
 }
 
-fn open(source: &Source, result: &AttemptResult) -> Result<Chosen, CliError> {
+fn open(source: &Source, result: Deployed<'_>) -> Result<Chosen, CliError> {
     let is_commit =
         result.revision.len() >= 40 && result.revision.bytes().all(|byte| byte.is_ascii_hexdigit());
     if !is_commit {
@@ -95,7 +120,7 @@ fn open(source: &Source, result: &AttemptResult) -> Result<Chosen, CliError> {
         )
         .hint("say --to which revision it is to go"));
     }
-    let tree = source.tree(&result.revision)?;
+    let tree = source.tree(result.revision)?;
     Ok(Chosen {
         revision: tree.commit(),
         tree,
@@ -105,10 +130,49 @@ fn open(source: &Source, result: &AttemptResult) -> Result<Chosen, CliError> {
 
 fn versions(record: &Installed) -> Option<String> {
     let mut versions: Vec<&str> = Vec::new();
-    for result in &record.history {
-        if result.result == "deployed" && !versions.contains(&result.version.as_str()) {
-            versions.push(&result.version);
+    for result in deployed(record) {
+        if !versions.contains(&result.version) {
+            versions.push(result.version);
         }
     }
     (!versions.is_empty()).then(|| versions.join(", "))
+}
+
+#[cfg(test)]
+mod tests {
+    use pleach_domain::inventory::{Attempt, AttemptResult};
+    use pleach_domain::object::Digest;
+    use rstest::rstest;
+
+    use super::*;
+
+    fn result(result: &str, version: &str) -> AttemptResult {
+        AttemptResult {
+            version: version.to_owned(),
+            revision: format!("commit of {version}"),
+            result: result.to_owned(),
+            at: Timestamp::UNIX_EPOCH,
+            message: String::new(),
+            local: String::new(),
+            overridden: Vec::new(),
+        }
+    }
+
+    #[rstest]
+    #[case::in_the_history(&[("failed", "v3"), ("deployed", "v2"), ("deployed", "v1")], &["v2", "v1"])]
+    #[case::failures_only(&[("failed", "v3"), ("failed", "v3")], &["v2"])]
+    fn what_is_installed_was_deployed(#[case] history: &[(&str, &str)], #[case] expected: &[&str]) {
+        let record = Installed {
+            history: history.iter().map(|(end, at)| result(end, at)).collect(),
+            installed: Some(Attempt {
+                version: "v2".to_owned(),
+                revision: "commit of v2".to_owned(),
+                digest: Digest::of(b"x"),
+                at: Timestamp::UNIX_EPOCH,
+            }),
+            ..Installed::default()
+        };
+        let versions: Vec<&str> = deployed(&record).map(|one| one.version).collect();
+        assert_eq!(versions, expected);
+    }
 }

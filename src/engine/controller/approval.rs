@@ -6,8 +6,8 @@
 //!
 //! Effects are approved by an annotation of the Release, or by the merge of a pull
 //! request: where the commit came by one, and our own comment says of the head
-//! that was merged that it has these effects, those who merged it knew them. Who
-//! may merge, the forge decides.
+//! that was merged that it has these effects, and said so before, those who merged
+//! it knew them. Who may merge, the forge decides.
 
 use pleach_domain::inventory::Source;
 use pleach_domain::plan::Plan;
@@ -18,7 +18,7 @@ use super::{ACTIONS, NAMED};
 use crate::engine::planning::Planned;
 use crate::engine::preview_process::MARKER;
 use crate::engine::words;
-use crate::io::forge::{Forge, ForgeError};
+use crate::io::forge::{Comment, Forge, ForgeError, PullRequest};
 
 /// Reason of the condition of a release that waits for approval.
 pub(super) const AWAITING: &str = "AwaitingApproval";
@@ -58,6 +58,7 @@ async fn was_merged_knowingly(
         let comments = forge.find_comments(pull.number, account, MARKER).await?;
         let says_so = comments
             .iter()
+            .filter(|comment| was_there(comment, &pull))
             .filter_map(|comment| stated(&comment.body))
             .any(|said| said.head == pull.head && said.effects.get(&release) == Some(&effects));
         if says_so {
@@ -65,6 +66,16 @@ async fn was_merged_knowingly(
         }
     }
     Ok(false)
+}
+
+/// Whether a comment said what it says when a pull request was merged: who merged
+/// it knows nothing of what came later, nor of what came in the same second. Where
+/// the forge does not say when, it was not there.
+fn was_there(comment: &Comment, pull: &PullRequest) -> bool {
+    match (comment.changed_at, pull.merged_at) {
+        (Some(changed), Some(merged)) => changed < merged,
+        _ => false,
+    }
 }
 
 /// What the annotation of the Release would have to say.
@@ -115,5 +126,43 @@ fn difference(plan: &Plan) -> String {
         format!("{} steps, no object of git", plan.steps.len())
     } else {
         format!("{} ({})", counts.join(", "), changed.join(", "))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rstest::rstest;
+
+    use super::*;
+
+    #[rstest]
+    #[case::before(Some("2026-11-02T09:14:02Z"), Some("2026-11-02T09:14:03Z"), true)]
+    #[case::in_the_same_second(Some("2026-11-02T09:14:03Z"), Some("2026-11-02T09:14:03Z"), false)]
+    #[case::after(Some("2026-11-02T09:14:04Z"), Some("2026-11-02T09:14:03Z"), false)]
+    #[case::merged_at_an_unknown_time(Some("2026-11-02T09:14:02Z"), None, false)]
+    #[case::written_at_an_unknown_time(None, Some("2026-11-02T09:14:03Z"), false)]
+    fn a_comment_counts_that_was_there_at_the_merge(
+        #[case] changed: Option<&str>,
+        #[case] merged: Option<&str>,
+        #[case] expected: bool,
+    ) {
+        let at = |text: Option<&str>| text.map(|text| text.parse().unwrap());
+        let comment = Comment {
+            id: 1,
+            author: Some(42),
+            body: String::new(),
+            changed_at: at(changed),
+        };
+        let pull = PullRequest {
+            number: 7,
+            is_open: false,
+            head: "abc".to_owned(),
+            base_branch: "main".to_owned(),
+            is_fork: false,
+            labels: Vec::new(),
+            merged_as: vec!["abc".to_owned()],
+            merged_at: at(merged),
+        };
+        assert_eq!(was_there(&comment, &pull), expected);
     }
 }

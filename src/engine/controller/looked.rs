@@ -18,6 +18,9 @@ use super::run::{Wanted, line};
 use super::waiting::Awaited;
 use super::{End, NAMED};
 use crate::engine::planning::Planned;
+use crate::engine::sync::SyncError;
+use crate::engine::words;
+use crate::io::cluster::Class;
 
 /// What came of looking.
 pub(super) struct Looked {
@@ -89,6 +92,38 @@ pub(super) fn stops(wanted: &Wanted, planned: &Planned, orders: &Orders) -> Opti
     })
 }
 
+/// What there is to say where something was to be done and nothing of it can be:
+/// no run writes that down.
+pub(super) fn blocked(plan: &Plan, orders: &Orders) -> Option<Looked> {
+    if !plan.is_stuck() {
+        return None;
+    }
+    let errors = plan.findings.iter().filter(|finding| finding.is_error());
+    let errors: Vec<Finding> = errors.cloned().collect();
+    let looked = Looked::new(End::Failed, line(&errors));
+    Some(Looked {
+        request: orders.sync.clone(),
+        ..looked.saying(ConditionKind::Stalled, "Blocked")
+    })
+}
+
+/// What there is to say where no plan could be made; `failures` is how often that
+/// was so before. What passes by itself is said to nobody, and nothing is said to
+/// a cluster that does not answer.
+pub(super) fn unplanned(error: &SyncError, failures: u32) -> Looked {
+    let looked = Looked::new(End::Failed, words(error));
+    let may_pass = match error {
+        SyncError::Cluster(error) => error.class() != Some(&Class::Forbidden),
+        SyncError::Undiscovered(_) | SyncError::Contended { .. } | SyncError::Held { .. } => true,
+        _ => false,
+    };
+    if may_pass || failures == 0 {
+        looked
+    } else {
+        looked.saying(ConditionKind::Stalled, "Failed")
+    }
+}
+
 /// Whether it is not the time for what git wants now.
 pub(super) fn is_held_back(
     wanted: &Wanted,
@@ -146,4 +181,25 @@ fn drift(plan: &Plan) -> String {
         texts.push(format!("and {} more", changed.len() - NAMED));
     }
     texts.join("; ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_does_not_pass_by_itself_is_said_of_the_release() {
+        let reason = |error: &SyncError, failures| {
+            let said = unplanned(error, failures).condition;
+            said.map(|said| said.reason)
+        };
+        let lasting = SyncError::NoStateNamespace("state".to_owned());
+        assert_eq!(reason(&lasting, 0), None);
+        assert_eq!(reason(&lasting, 1).as_deref(), Some("Failed"));
+        let passing = SyncError::Contended {
+            release: "dev.web".to_owned(),
+            source: None,
+        };
+        assert_eq!(reason(&passing, 1), None);
+    }
 }

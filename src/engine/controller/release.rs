@@ -14,7 +14,7 @@ use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 
 use super::drift::{Left, Subscription};
-use super::looked::{Looked, is_held_back, is_reached, stops};
+use super::looked::{Looked, blocked, is_held_back, is_reached, stops, unplanned};
 use super::news::{Item, Told};
 use super::run::{Done, LIMIT, Wanted, carry_out};
 use super::{End, LoopEvent, Shared, approval, pace};
@@ -287,7 +287,7 @@ impl Release {
         };
         let mut planned = match planning {
             Ok(planned) => planned,
-            Err(error) => return Some(Looked::new(End::Failed, words(&error))),
+            Err(error) => return Some(unplanned(&error, self.failures)),
         };
         self.watch(&planned);
         self.was_reached |= is_reached(&planned);
@@ -317,7 +317,7 @@ impl Release {
             };
             planned = match self.plan(&reached, verify, stop).await? {
                 Ok(planned) => planned,
-                Err(error) => return Some(Looked::new(End::Failed, words(&error))),
+                Err(error) => return Some(unplanned(&error, self.failures)),
             };
             wanted = reached;
         }
@@ -334,6 +334,9 @@ impl Release {
                 Ok(planned) => planned,
                 Err(looked) => return Some(*looked),
             };
+        }
+        if let Some(looked) = blocked(&planned.plan, &orders) {
+            return Some(looked);
         }
         // What held it may be over, and this may take long.
         if planned.observation.says(&conditions) {

@@ -68,6 +68,7 @@ impl Wanted {
             cluster: &self.cluster,
             cluster_id: self.cluster_id.as_ref(),
             source: self.source.as_ref(),
+            allow: self.grant.allow.as_ref(),
             options: Options {
                 verify,
                 wait: true,

@@ -139,6 +139,7 @@ pub async fn add_cluster(
         cluster,
         cluster_id: asked.id.as_ref(),
         source: None,
+        allow: asked.allow,
         options: OPTIONS,
     };
     let store = &loaded.environment.store;

@@ -7,13 +7,111 @@
 use std::collections::BTreeSet;
 
 use pleach_domain::doctor::Definition;
-use pleach_domain::object::GroupKind;
-use pleach_domain::order::is_builtin_group;
+use pleach_domain::object::{GroupKind, Gvk, Manifest};
+use pleach_domain::observe::{Discovery, Served};
+use pleach_domain::order::{defined_kinds, is_builtin_group};
+use pleach_domain::plan::Desired;
+use pleach_domain::readiness::assess;
+use serde_json::Value;
 
-use crate::io::cluster::{Cluster, ClusterError, Depth, ResourcePath, Selector};
+use super::error::SyncError;
+use crate::io::cluster::{Class, Cluster, ClusterError, Depth, ResourcePath, Selector};
 
 /// Label of the `APIServices` that the server makes by itself.
 const AUTOMANAGED: &str = "kube-aggregator.kubernetes.io/automanaged";
+
+fn definitions() -> ResourcePath {
+    ResourcePath::cluster_scoped(
+        "apiextensions.k8s.io/v1",
+        "CustomResourceDefinition",
+        "customresourcedefinitions",
+    )
+}
+
+/// Ends a look at a release of which a kind is wanted that an established
+/// definition of the cluster has and discovery lacks: an API server that was just
+/// started says so of kinds that it serves a moment later. Nothing is asked where
+/// all kinds are served, or come with the release or before it.
+pub(super) async fn ensure_discovered(
+    cluster: &Cluster,
+    desired: &Desired,
+    discovery: &Discovery,
+) -> Result<(), SyncError> {
+    let is_missing = |gvk: &Gvk| {
+        discovery.served(gvk) == Served::Absent
+            && discovery.preferred(&gvk.group_kind()).is_none()
+            && !is_builtin_group(&gvk.api_version.group)
+            && !desired.terms.brought.serves(gvk)
+    };
+    let wanted = desired.manifests.iter().map(Manifest::gvk);
+    let mut missing: BTreeSet<Gvk> = wanted.filter(is_missing).collect();
+    if missing.is_empty() {
+        return Ok(());
+    }
+    let own = defined_kinds(&desired.manifests);
+    missing.retain(|gvk| !own.contains(&gvk.group_kind()));
+    if missing.is_empty() {
+        return Ok(());
+    }
+    let is_meant =
+        |definition: &Value| missing.iter().find(|gvk| defines(definition, gvk)).cloned();
+    let everything = Selector::default();
+    let found = cluster
+        .pick(
+            &definitions(),
+            &everything,
+            Depth::Full,
+            |mut item: Value| {
+                let meant = is_meant(&item)?;
+                // Items of a list do not say what they are.
+                item["apiVersion"] = "apiextensions.k8s.io/v1".into();
+                item["kind"] = "CustomResourceDefinition".into();
+                is_established(&item).then_some(meant)
+            },
+        )
+        .await;
+    match found {
+        Ok(found) => match found.into_iter().next() {
+            Some(gvk) => Err(SyncError::Undiscovered(gvk.group_kind())),
+            None => Ok(()),
+        },
+        // Who may not look goes by what discovery says.
+        Err(error) if is_passed_over(&error) => Ok(()),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Whether an established definition of this name is there. Nobody's, for who may
+/// not look.
+pub(super) async fn has_definition(cluster: &Cluster, name: &str) -> Result<bool, ClusterError> {
+    match cluster.get(&definitions(), None, name).await {
+        Ok(definition) => Ok(definition.as_ref().is_some_and(is_established)),
+        Err(error) if is_passed_over(&error) => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
+fn is_passed_over(error: &ClusterError) -> bool {
+    matches!(
+        error.class(),
+        Some(Class::Forbidden | Class::KindNotServed | Class::NotFound)
+    )
+}
+
+/// Whether a definition has a kind, and serves it at that version.
+fn defines(definition: &Value, gvk: &Gvk) -> bool {
+    let spec = &definition["spec"];
+    let versions = spec["versions"].as_array().into_iter().flatten();
+    spec["group"] == gvk.api_version.group.as_str()
+        && spec["names"]["kind"] == gvk.kind.as_str()
+        && versions
+            .filter(|version| version["served"] == true)
+            .any(|version| version["name"] == gvk.api_version.version.as_str())
+}
+
+fn is_established(definition: &Value) -> bool {
+    definition["metadata"]["deletionTimestamp"].is_null() && assess(definition).is_current()
+}
 
 /// The kinds among these that nothing defines any more.
 pub(super) async fn confirmed_absent(
@@ -27,11 +125,7 @@ pub(super) async fn confirmed_absent(
     if custom.is_empty() {
         return Ok(custom);
     }
-    let definitions = ResourcePath::cluster_scoped(
-        "apiextensions.k8s.io/v1",
-        "CustomResourceDefinition",
-        "customresourcedefinitions",
-    );
+    let definitions = definitions();
     let services =
         ResourcePath::cluster_scoped("apiregistration.k8s.io/v1", "APIService", "apiservices");
     let everything = Selector::default();
@@ -57,3 +151,6 @@ pub(super) async fn confirmed_absent(
         .filter(|kind| !defined.contains(kind) && !registered.contains(kind.group.as_str()))
         .collect())
 }
+
+#[cfg(test)]
+mod tests;

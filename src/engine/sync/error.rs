@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use pleach_domain::finding::Kind;
 use pleach_domain::inventory::{Journal, JournalError, RecordError, ShardError, Store};
-use pleach_domain::object::ObjectId;
+use pleach_domain::object::{GroupKind, ObjectId};
 
 use crate::engine::lease::{Holder, Terms};
 use crate::io::cluster::ClusterError;
@@ -89,6 +89,10 @@ pub enum SyncError {
         "the cluster does not serve releases.pleach.dev {0:?} after its definition was applied"
     )]
     Definition(Duration),
+    /// A definition has a kind that the server does not say it serves: what is
+    /// there of it is unknown, not absent.
+    #[error("the cluster has a definition of {0}, and does not say yet that it serves it")]
+    Undiscovered(GroupKind),
     /// The operating system gave no random bytes for the digest key.
     #[error("failed to get random bytes from the operating system")]
     Random,
@@ -114,6 +118,7 @@ impl SyncError {
             | Self::Inventory { .. }
             | Self::Journal(JournalError::Parse { .. })
             | Self::Definition(_)
+            | Self::Undiscovered(_)
             | Self::Random => Kind::Cluster,
             Self::Contended { .. } | Self::Held { .. } | Self::LeaseLost { .. } => Kind::Conflict,
         }
@@ -140,6 +145,10 @@ impl SyncError {
                 Journal::name(name)
             )),
             Self::Record { .. } | Self::Definition(_) | Self::Random => None,
+            Self::Undiscovered(_) => Some(
+                "an API server that was just started says so a little later: run the command again"
+                    .to_owned(),
+            ),
             Self::Inventory {
                 release, namespace, ..
             } => Some(format!(

@@ -26,6 +26,7 @@ use pleach_domain::object::{Gvk, Manifest, ObjectId, ServiceRef, annotations, la
 use pleach_domain::observe::{Backend, Known, Listing, Live, Observed, Reading, Served, triage};
 use pleach_domain::plan::{Desired, Policy, runs_once};
 
+use super::absent::ensure_discovered;
 use super::error::SyncError;
 use super::paths::Paths;
 use super::state::State;
@@ -62,6 +63,7 @@ pub async fn observe(
         identity::identify(&common, &desired.store, &manager),
         async { Ok(cluster.discover().await?) }
     )?;
+    ensure_discovered(cluster, desired, &discovery).await?;
     let (read, registrations, autoscalers) = futures::join!(
         State::read(cluster, &desired.name, &desired.store, &discovery),
         cluster.registrations(&manager),

@@ -36,6 +36,7 @@ use pleach_domain::object::{
 use pleach_domain::observe::{Discovery, Served};
 use serde_json::Value;
 
+use super::absent::has_definition;
 use super::error::SyncError;
 use super::ledger::Ledger;
 use crate::io::cluster::{Applied, ApplyOptions, Class, Cluster, ClusterError, ResourcePath};
@@ -114,7 +115,8 @@ impl State {
         }
     }
 
-    /// Reads the record. Reads nothing where Release is not served: first use.
+    /// Reads the record. Reads nothing where Release is neither served nor defined:
+    /// first use.
     pub async fn read(
         cluster: &Cluster,
         name: &ReleaseName,
@@ -138,7 +140,9 @@ impl State {
             let what = "the server behind releases.pleach.dev does not answer".to_owned();
             return Err(self.incomplete(what));
         }
-        if served == Served::Absent {
+        // An API server that was just started does not say yet what it serves of
+        // what is defined: whether there is a record says the read itself.
+        if served == Served::Absent && !has_definition(&self.cluster, crd::NAME).await? {
             return Ok(Recorded::nothing());
         }
         let (key, read) = futures::join!(self.read_key(), self.read_record());

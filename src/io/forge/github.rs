@@ -7,7 +7,7 @@ use serde_json::json;
 
 use super::dialect::{Dialect, segment, segments};
 use super::request::Call;
-use super::{Comment, Opened, Proposal, PullRequest, State, Status, parse};
+use super::{Comment, Opened, Proposal, PullRequest, State, Status, parse, time};
 
 #[derive(Debug)]
 pub(super) struct Github;
@@ -67,6 +67,8 @@ pub(super) struct IssueComment {
     id: u64,
     user: Option<User>,
     body: Option<String>,
+    created_at: Option<String>,
+    updated_at: Option<String>,
 }
 
 #[derive(Deserialize)]
@@ -96,6 +98,7 @@ impl From<Pull> for PullRequest {
         // What is open may name a merge that was only tried.
         let merged_as = pull.merge_commit_sha.filter(|_| pull.merged_at.is_some());
         Self {
+            merged_at: time(pull.merged_at.as_ref()),
             number: pull.number,
             is_open: pull.state == "open",
             merged_as: merged_as.into_iter().collect(),
@@ -110,7 +113,9 @@ impl From<Pull> for PullRequest {
 
 impl From<IssueComment> for Comment {
     fn from(comment: IssueComment) -> Self {
+        let changed_at = comment.updated_at.or(comment.created_at);
         Self {
+            changed_at: time(changed_at.as_ref()),
             id: comment.id,
             author: comment.user.map(|user| user.id),
             body: comment.body.unwrap_or_default(),

@@ -8,7 +8,7 @@ use serde_json::json;
 
 use super::dialect::{Dialect, segment};
 use super::request::Call;
-use super::{Comment, ForgeError, Opened, Proposal, PullRequest, State, Status, parse};
+use super::{Comment, ForgeError, Opened, Proposal, PullRequest, State, Status, parse, time};
 
 #[derive(Debug)]
 pub(super) struct Gitlab;
@@ -31,6 +31,7 @@ struct MergeRequest {
     labels: Vec<String>,
     merge_commit_sha: Option<String>,
     squash_commit_sha: Option<String>,
+    merged_at: Option<String>,
 }
 
 #[derive(Deserialize)]
@@ -42,6 +43,8 @@ struct Note {
     /// Written by GitLab itself.
     #[serde(default)]
     system: bool,
+    created_at: Option<String>,
+    updated_at: Option<String>,
 }
 
 #[derive(Deserialize)]
@@ -66,6 +69,7 @@ impl From<MergeRequest> for PullRequest {
             merged_as: merged_as
                 .chain(request.sha.clone().filter(|_| is_merged))
                 .collect(),
+            merged_at: time(request.merged_at.as_ref()),
             number: request.iid,
             is_open: request.state == "opened",
             head: request.sha.unwrap_or_default(),
@@ -78,7 +82,9 @@ impl From<MergeRequest> for PullRequest {
 
 impl From<Note> for Comment {
     fn from(note: Note) -> Self {
+        let changed_at = note.updated_at.or(note.created_at);
         Self {
+            changed_at: time(changed_at.as_ref()),
             id: note.id,
             author: note.author.filter(|_| !note.system).map(|user| user.id),
             body: note.body,

@@ -237,8 +237,17 @@ impl Installed {
         Ok(record)
     }
 
-    /// Adds a result in front and forgets the oldest.
+    /// Adds a result in front and forgets the oldest. A failure that is only
+    /// repeated replaces the one before: what is tried again and again would leave
+    /// nothing else to remember.
     pub fn push(&mut self, result: AttemptResult) {
+        let is_repeated = self.history.first().is_some_and(|last| {
+            let at = result.at;
+            result.result == "failed" && AttemptResult { at, ..last.clone() } == result
+        });
+        if is_repeated {
+            self.history.remove(0);
+        }
         self.history.insert(0, result);
         self.history.truncate(HISTORY);
     }
@@ -412,6 +421,33 @@ mod tests {
             (read.history.len(), read.history[0].version.as_str()),
             (10, "v11")
         );
+    }
+
+    #[test]
+    fn a_failure_that_is_only_repeated_takes_one_place() {
+        let mut record = Installed::default();
+        let mut push = |result: &str, revision: &str, message: &str, second| {
+            record.push(AttemptResult {
+                version: "v1".to_owned(),
+                revision: revision.to_owned(),
+                result: result.to_owned(),
+                at: Timestamp::from_second(second).unwrap(),
+                message: message.to_owned(),
+                local: String::new(),
+                overridden: Vec::new(),
+            });
+            record.history.len()
+        };
+        assert_eq!(push("deployed", "abc", "", 1), 1);
+        assert_eq!(push("failed", "def", "no", 2), 2);
+        for second in 3..20 {
+            assert_eq!(push("failed", "def", "no", second), 2);
+        }
+        assert_eq!(push("failed", "def", "still not", 20), 3);
+        assert_eq!(push("failed", "012", "still not", 21), 4);
+        assert_eq!(push("deployed", "012", "", 22), 5);
+        assert_eq!(push("deployed", "012", "", 23), 6);
+        assert_eq!(record.history[4].at, Timestamp::from_second(19).unwrap());
     }
 
     /// What pleach wrote in format 1, byte for byte.

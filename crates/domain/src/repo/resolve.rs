@@ -408,7 +408,14 @@ impl Merged {
                     // A check may stand in the way of the first version too.
                     let is_check = consent.action == ConsentAction::Override;
                     missing.extend((consent.from.is_none() && !is_check).then_some("from"));
-                    missing.extend(consent.to.is_none().then_some("to"));
+                    // One that leaves a version and goes to none is for the end of the
+                    // release, as the hint of `uninstall` has it.
+                    let is_of_end = consent.from.is_some()
+                        && matches!(
+                            consent.action,
+                            ConsentAction::Delete | ConsentAction::Override
+                        );
+                    missing.extend((consent.to.is_none() && !is_of_end).then_some("to"));
                 }
                 None => {
                     let names: Vec<&String> = releases.keys().collect();

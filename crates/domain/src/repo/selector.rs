@@ -222,18 +222,20 @@ impl Consent {
             .flatten()
     }
 
-    /// Whether it was given for this change. A version that it leaves out is
-    /// any: that is only accepted for bundles without versions.
+    /// Whether it was given for this change. Both versions left out are any: that
+    /// is only accepted for bundles without versions. One that leaves a version and
+    /// goes to none is for the end of the release.
     fn is_for(&self, release: &str, from: Option<&str>, to: &str) -> bool {
         self.release == release
             && self
                 .from
                 .as_deref()
                 .is_none_or(|wanted| from.is_some_and(|from| same_version(wanted, from)))
-            && self
-                .to
-                .as_deref()
-                .is_none_or(|wanted| same_version(wanted, to))
+            && match self.to.as_deref() {
+                Some(wanted) => same_version(wanted, to),
+                // What is taken away goes to no version.
+                None => self.from.is_none() || to.is_empty(),
+            }
     }
 }
 
@@ -377,6 +379,19 @@ mod tests {
             check: None,
             reason: None,
         }
+    }
+
+    #[rstest]
+    #[case::the_end("", true)]
+    #[case::an_upgrade("v2.0.0", false)]
+    fn consent_that_goes_to_no_version_is_for_the_end(#[case] to: &str, #[case] allowed: bool) {
+        let consent = Consent {
+            to: None,
+            check: Some("backend-goes".to_owned()),
+            ..consent(ConsentAction::Override)
+        };
+        let overrides = consent.allows_override("backend-goes", "foo", Some("v1.0.0"), to);
+        assert_eq!(overrides, allowed);
     }
 
     #[rstest]

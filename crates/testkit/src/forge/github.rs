@@ -3,7 +3,9 @@
 use pleach_domain::repo::format::ForgeKind;
 use serde_json::{Value, json};
 
-use super::{ACCOUNT, Answer, Inner, Known, Note, PROJECT, Pull, Seen, created, has, missing, ok};
+use super::{
+    ACCOUNT, Answer, Inner, Known, MERGED_AT, Note, PROJECT, Pull, Seen, created, has, missing, ok,
+};
 
 impl Inner {
     /// Answers what lies below a path.
@@ -121,12 +123,13 @@ fn pull_json(number: u64, pull: &Pull) -> Value {
         "head": {"sha": pull.head, "ref": "change", "repo": {"id": if pull.is_fork { 2 } else { 1 }}},
         "base": {"sha": "0000", "ref": pull.base_branch, "repo": {"id": 1}},
         "labels": labels,
-        "merged_at": pull.merged_as.as_ref().map(|_| "2026-11-02T09:14:03Z"),
+        "merged_at": pull.merged_as.as_ref().map(|_| MERGED_AT),
         // While it is open: a merge that was tried.
         "merge_commit_sha": pull.merged_as.as_deref().unwrap_or("0000"),
     })
 }
 
 fn note_json(note: &Note) -> Value {
-    json!({"id": note.id, "user": {"id": note.author, "login": "somebody"}, "body": note.body})
+    json!({"id": note.id, "user": {"id": note.author, "login": "somebody"}, "body": note.body,
+        "created_at": "2026-11-02T08:00:00Z", "updated_at": note.changed_at})
 }

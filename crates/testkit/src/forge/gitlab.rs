@@ -5,7 +5,9 @@ use std::collections::BTreeMap;
 use axum::http::StatusCode;
 use serde_json::{Value, json};
 
-use super::{ACCOUNT, Answer, Inner, Known, Note, PROJECT, Pull, Seen, created, has, ok};
+use super::{
+    ACCOUNT, Answer, Inner, Known, MERGED_AT, Note, PROJECT, Pull, Seen, created, has, ok,
+};
 
 impl Inner {
     /// Answers what is asked of it.
@@ -112,9 +114,11 @@ fn request_json(number: u64, pull: &Pull) -> Value {
         "labels": pull.labels,
         "merge_commit_sha": pull.merged_as,
         "squash_commit_sha": null,
+        "merged_at": pull.merged_as.as_ref().map(|_| MERGED_AT),
     })
 }
 
 fn note_json(note: &Note) -> Value {
-    json!({"id": note.id, "author": {"id": note.author}, "body": note.body, "system": false})
+    json!({"id": note.id, "author": {"id": note.author}, "body": note.body, "system": false,
+        "created_at": "2026-11-02T08:00:00Z", "updated_at": note.changed_at})
 }

@@ -99,6 +99,7 @@ mod tests {
             is_fork,
             labels: labels.iter().map(|label| (*label).to_owned()).collect(),
             merged_as: Vec::new(),
+            merged_at: None,
         }
     }
 

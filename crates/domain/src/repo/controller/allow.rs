@@ -97,6 +97,15 @@ impl Allow {
         }
     }
 
+    /// Refuses to look whether an object is ready that may not be written to: a
+    /// branch could ask for it, with the rights of the loop, as often as it likes.
+    pub fn refuse_needed(&self, object: &ObjectId) -> Option<Finding> {
+        (!self.permits(object)).then(|| {
+            refusal("the loop may not read it for this environment (`dependsOn`)")
+                .on(object.clone())
+        })
+    }
+
     /// Refuses what may not be written to.
     pub fn refuse<'a>(&self, objects: impl IntoIterator<Item = &'a ObjectId>) -> Vec<Finding> {
         let objects = objects.into_iter();

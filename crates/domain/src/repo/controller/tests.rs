@@ -362,6 +362,25 @@ fn only_what_is_allowed_may_be_written() {
         None,
         "x"
     ));
+    let needed = |namespace| {
+        let secret = ObjectId::new("", "Secret", Some(namespace), "token");
+        allow.refuse_needed(&secret).map(|finding| {
+            (
+                finding.code,
+                finding.message,
+                finding.object == Some(secret),
+            )
+        })
+    };
+    assert_eq!(needed("team-a-web"), None);
+    assert_eq!(
+        needed("kube-system"),
+        Some((
+            "not-allowed".to_owned(),
+            "the loop may not read it for this environment (`dependsOn`)".to_owned(),
+            true
+        ))
+    );
     // A namespace of others is theirs also as an object.
     assert!(permits("", "Namespace", None, "team-a-web"));
     assert!(!permits("", "Namespace", None, "kube-system"));

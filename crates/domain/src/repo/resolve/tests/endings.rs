@@ -64,6 +64,15 @@ fn the_consents_to_an_end_name_no_version_that_is_gone_to() {
 }
 
 #[test]
+fn the_lines_that_an_uninstall_asks_for_are_valid_while_the_release_is_there() {
+    let environment = resolved(&[(
+        PROD,
+        "consent: [{action: delete, kind: Namespace, name: web, release: web, from: v1.0.0},\n  {action: override, check: backend-goes, kind: Service, name: web, release: web, from: v1.0.0, reason: nobody}]\nreleases: [{bundle: web, version: v1.0.0}]",
+    )]);
+    assert_eq!(environment.findings, []);
+}
+
+#[test]
 fn an_environment_is_outlined_without_its_bundles() {
     let tree = tree(&[(
         PROD,

@@ -1,0 +1,97 @@
+//! Over a server without sockets that has definitions.
+
+use std::convert::Infallible;
+use std::time::Duration;
+
+use http::{Request, Response};
+use kube::client::Body;
+use pleach_domain::inventory::{ReleaseName, Store};
+use rstest::rstest;
+use serde_json::json;
+
+use super::*;
+use crate::engine::sync::state::State;
+use crate::io::cluster::Connection;
+
+/// A server with this definition, if any, that says 404 of all else.
+fn cluster(definition: Option<&Value>) -> Cluster {
+    let definition = definition.cloned();
+    let service = tower::service_fn(move |request: Request<Body>| {
+        let path = request.uri().path();
+        let (code, value) = if path.ends_with("/customresourcedefinitions") {
+            let items: Vec<&Value> = definition.iter().collect();
+            let list =
+                json!({"kind": "CustomResourceDefinitionList", "metadata": {}, "items": items});
+            (200_u16, list)
+        } else if path.contains("/customresourcedefinitions/")
+            && let Some(definition) = &definition
+        {
+            (200, definition.clone())
+        } else {
+            let status = json!({"kind": "Status", "code": 404, "reason": "NotFound",
+                "message": "the server could not find the requested resource"});
+            (404, status)
+        };
+        let response = Response::builder()
+            .status(code)
+            .header("content-type", "application/json")
+            .body(Body::from(value.to_string().into_bytes()));
+        std::future::ready(Ok::<_, Infallible>(response.unwrap()))
+    });
+    let connection = Connection {
+        patience: Duration::ZERO,
+        ..Connection::new("pleach/0.0.0")
+    };
+    Cluster::over(kube::Client::new(service, "default"), &connection, "x")
+}
+
+fn definition(established: &str) -> Value {
+    json!({
+        "apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
+        "metadata": {"name": "gears.x.io"},
+        "spec": {"group": "x.io", "names": {"kind": "Gear", "plural": "gears"},
+            "versions": [{"name": "v1", "served": true}, {"name": "v2", "served": false}]},
+        "status": {"conditions": [{"type": "Established", "status": established}]},
+    })
+}
+
+#[rstest]
+#[case::nothing(None, false)]
+#[case::established(Some(definition("True")), true)]
+#[case::not_established(Some(definition("False")), false)]
+#[tokio::test]
+async fn a_definition_counts_when_it_is_established(
+    #[case] live: Option<Value>,
+    #[case] expected: bool,
+) {
+    let cluster = cluster(live.as_ref());
+    let found = has_definition(&cluster, "gears.x.io").await;
+    assert_eq!(found.unwrap(), expected);
+}
+
+/// What discovery lacks is first use only where nothing defines it.
+#[rstest]
+#[case::nothing(None, true)]
+#[case::defined(Some(definition("True")), false)]
+#[tokio::test]
+async fn a_record_that_cannot_be_read_is_not_first_use(
+    #[case] live: Option<Value>,
+    #[case] is_first: bool,
+) {
+    let cluster = cluster(live.as_ref());
+    let name = ReleaseName {
+        environment: "dev".to_owned(),
+        release: "web".to_owned(),
+    };
+    let read = State::read(&cluster, &name, &Store::Release, &Discovery::default()).await;
+    assert_eq!(read.is_ok(), is_first);
+}
+
+#[test]
+fn a_definition_defines_what_it_serves() {
+    let defined = |api_version, kind| defines(&definition("True"), &Gvk::new(api_version, kind));
+    assert!(defined("x.io/v1", "Gear"));
+    assert!(!defined("x.io/v2", "Gear"));
+    assert!(!defined("x.io/v1", "Wheel"));
+    assert!(!defined("y.io/v1", "Gear"));
+}
