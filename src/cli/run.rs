@@ -218,6 +218,7 @@ pub(crate) async fn run(ui: &mut Ui, ctx: &Context, args: RunArgs) -> Result<Exi
         metrics: &metrics,
         statuses,
         notifier,
+        waits: log::Waits::default(),
         #[cfg(feature = "otlp")]
         traces: server::traces::Traces::from_environment()
             .map_err(|error| CliError::new(Kind::Failed, error))?,
