@@ -68,7 +68,9 @@ fn a_request_to_sync_is_carried_out_also_outside_of_the_windows() {
     fleet.edit_by_hand("carl");
     fleet.until_value("first");
     fleet.push_value("first", "second");
-    let looks = || running.looks("loop-windows", "web", "unchanged");
+    let said = fleet.until_condition("Reconciling", "WindowClosed");
+    assert_eq!(said, "the environment allows no sync at this time");
+    let looks = || running.looks("loop-windows", "web", "waiting");
     let before = looks();
     fleet.until("a look", |_| (looks() > before + 2.0).then_some(()));
     assert_eq!(fleet.value().as_deref(), Some("first"));
@@ -78,6 +80,7 @@ fn a_request_to_sync_is_carried_out_also_outside_of_the_windows() {
         .run(&["sync", "loop-windows", "--override-window"])
         .ended_with(0);
     fleet.until_value("second");
+    fleet.until_not("Reconciling");
     running.stopped();
 }
 
