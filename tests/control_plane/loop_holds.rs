@@ -97,7 +97,8 @@ fn nothing_is_written_beside_what_the_configuration_allows() {
     fleet.push_value("first", "second");
     let said = fleet.until_condition("Stalled", "Refused");
     assert!(
-        said.contains("ConfigMap/default/web: the loop may not write to it"),
+        said.contains("ConfigMap/default/web: the loop may not write to it")
+            && said.contains("; hint: `allow` in the configuration of the loop says what it may"),
         "{said}"
     );
     assert_eq!(fleet.value().as_deref(), Some("first"));
