@@ -200,6 +200,35 @@ fn the_wrong_cluster_is_not_written_to() {
 }
 
 #[test]
+fn a_commit_for_another_cluster_is_held_and_hides_nothing() {
+    let fleet = fleet("loop-else", "{interval: 1s}");
+    let url = fleet.repo.path().to_str().unwrap().to_owned();
+    let config = fleet.configuration(&url, "");
+    let running = fleet.runs_with(&["--config", &config]);
+    fleet.until_value("first");
+    fleet.until_ready();
+    let (right, wrong) = (fleet.cluster_id(), "00000000-0000-0000-0000-000000000000");
+    fleet.edit_environment(&right, wrong);
+    fleet.push_value("first", "second");
+    let said = fleet.until_condition("Stalled", "WrongCluster");
+    assert!(said.contains(wrong), "{said}");
+    // What was good is kept.
+    fleet.edit_by_hand("ann");
+    fleet.until_value("first");
+    // What is wrong with the next commit is told in its place.
+    fleet.write("manifests/web/bad.yaml", "kind: [\n");
+    fleet.push("broken");
+    let said = fleet.until_condition("Stalled", "InvalidRepository");
+    assert!(said.contains("manifests/web/bad.yaml:"), "{said}");
+    fleet.remove("manifests/web/bad.yaml");
+    fleet.edit_environment(wrong, &right);
+    fleet.push("right");
+    fleet.until_value("second");
+    fleet.until_not("Stalled");
+    running.stopped();
+}
+
+#[test]
 fn a_kubeconfig_that_runs_programs_is_refused() {
     let fleet = fleet("loop-exec", "{interval: 1s}");
     let url = fleet.repo.path().to_str().unwrap().to_owned();

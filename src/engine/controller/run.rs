@@ -137,12 +137,8 @@ pub(super) fn line(findings: &[Finding]) -> String {
     } else {
         String::new()
     };
+    let text = texts.join("; ") + &more;
     let hint = findings.iter().find_map(|finding| finding.hint.as_deref());
-    with_hint(texts.join("; ") + &more, hint)
-}
-
-/// What is wrong, and the next step where there is one, in one line.
-fn with_hint(text: String, hint: Option<&str>) -> String {
     let Some(hint) = hint else { return text };
     let hint: Vec<&str> = hint.split_whitespace().collect();
     format!("{text}; hint: {}", hint.join(" "))
@@ -205,15 +201,12 @@ pub(super) struct Done {
 fn judge(plan: &Plan, result: Result<SyncResult, SyncError>) -> (End, String) {
     let result = match result {
         Ok(result) => result,
-        // It is tried again: hints are for those who run commands.
         Err(error) => return (End::Failed, words(&error)),
     };
     let failure = || {
         let first = result.failures(plan).next();
-        let first = first.map(|(object, failure)| {
-            let text = format!("{object}: {}", failure.message);
-            with_hint(text, failure.hint.as_deref())
-        });
+        // It is tried again: hints of steps are for those who run commands.
+        let first = first.map(|(object, failure)| format!("{object}: {}", failure.message));
         let unrecorded = result.unrecorded.as_deref().map(|error| words(error));
         let blocked = plan.findings.iter().find(|finding| finding.is_error());
         first
