@@ -166,10 +166,13 @@ fn good_contents_that_are_brought_back_are_no_drift() {
     fleet.until_ready();
     webhook.until(&fleet, 1);
 
-    // The next one is never ready, and is taken back while it is waited for.
+    // The next one is never ready, and is taken back after that.
+    fleet.edit_environment("bundle: web,", "bundle: web, timeout: 3s,");
     fleet.write("manifests/web/never.yaml", &never("never"));
     fleet.push_value("first", "second");
-    fleet.until_value("second");
+    fleet.until("a failure", |_| {
+        (running.looks("loop-back", "web", "failed") > 0.0).then_some(())
+    });
     fleet.remove("manifests/web/never.yaml");
     fleet.push_value("second", "first");
     fleet.until_value("first");
@@ -177,5 +180,8 @@ fn good_contents_that_are_brought_back_are_no_drift() {
     let body: Value = serde_json::from_str(&bodies[1]).unwrap();
     assert_eq!(body["cause"], "deployed", "{bodies:?}");
     assert!(!events(&fleet).contains("DriftCorrected"));
-    running.stopped();
+    let log = running.stopped().stderr;
+    let failed = log.lines().find(|line| line.contains("\"step failed\""));
+    let failed: Value = serde_json::from_str(failed.unwrap()).unwrap();
+    assert_eq!(failed["object"], "Deployment.apps/loop-back/never", "{log}");
 }

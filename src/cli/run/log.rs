@@ -216,8 +216,8 @@ fn log_sync(event: &SyncEvent) {
         EventKind::Waiting(_, state) => {
             tracing::debug!(%environment, %release, object = %state.object, detail = %state.message, "waiting");
         }
-        EventKind::Done(_, Outcome::Failed(failure)) => {
-            tracing::warn!(%environment, %release, error = %failure.message, "step failed");
+        EventKind::Done(_, object, Outcome::Failed(failure)) => {
+            tracing::warn!(%environment, %release, %object, error = %failure.message, "step failed");
         }
         EventKind::Warning(finding) => {
             tracing::warn!(%environment, %release, detail = %finding, "warning");
