@@ -179,13 +179,7 @@ impl Release {
                 () = self.wake.notified() => {}
                 () = self.neighbors.ready.notified(), if waits => {}
                 () = waiting => {}
-                objects = hearing => {
-                    self.shared.listener.tell(LoopEvent::Changed {
-                        release: wanted.release().0.name.clone(),
-                        objects: objects.len(),
-                    });
-                    changed = objects;
-                }
+                objects = hearing => changed = objects,
                 () = sleep(pause) => self.since = pace::not_before(pause),
             }
         }
@@ -207,6 +201,14 @@ impl Release {
             _ => 0,
         };
         let calm_at = Instant::now() + calm(self.fruitless);
+        // What others may change, such as replicas that are scaled, is no drift.
+        let is_drift = matches!(looked.end, End::Deployed | End::Drifted | End::Failed);
+        if is_drift && !changed.is_empty() {
+            self.shared.listener.tell(LoopEvent::Changed {
+                release: wanted.release().0.name.clone(),
+                objects: changed.len(),
+            });
+        }
         self.settle(looked);
         let kept = self.reached.as_ref().filter(|_| self.is_held_back);
         let (revision, end, message) = match (kept, looked.end) {
