@@ -145,9 +145,7 @@ spec: {scaleTargetRef: {apiVersion: apps/v1, kind: Deployment, name: idle}, maxR
     );
     assert_eq!(replicas, "2");
     let drift = || {
-        running.number(
-            "pleach_drift_objects_total{environment=\"loop-scaled\",release=\"web\"}",
-        )
+        running.number("pleach_drift_objects_total{environment=\"loop-scaled\",release=\"web\"}")
     };
     assert!(drift() < 1.0, "{}", drift());
     fleet.edit_by_hand("ann");
