@@ -1,5 +1,7 @@
 //! What holds the loop: people, policies, limits.
 
+use std::time::{Duration, Instant};
+
 use crate::handover::moving;
 use crate::loop_run::fleet;
 use crate::samples::{BUNDLE, config_map};
@@ -58,6 +60,16 @@ fn a_request_to_sync_is_carried_out_also_outside_of_the_windows() {
         let release = fleet.get(&["release.pleach.dev/loop-windows.web"])?;
         release["spec"]["sync"].is_null().then_some(())
     });
+    // So is what was pushed, of which nobody told the loop.
+    fleet.push_value("first", "pushed");
+    let since = Instant::now();
+    fleet.run(&["sync", "loop-windows"]).ended_with(0);
+    fleet.until_value("pushed");
+    assert!(since.elapsed() < Duration::from_secs(30), "{since:?}");
+    fleet.push_value("pushed", "first");
+    fleet.run(&["sync", "loop-windows"]).ended_with(0);
+    fleet.until_value("first");
+    fleet.until_ready();
     running.stopped();
 
     // No time is allowed: drift is corrected, what git wants anew waits.

@@ -193,6 +193,10 @@ impl Environment {
             if heard.moved {
                 moved.push(name.release.clone());
             }
+            if heard.fetch {
+                // What was pushed without a word is followed as soon as it is here.
+                self.paces.ask();
+            }
             if heard.asked {
                 let running = self.releases.get(&name.release);
                 let wake = running.map_or(&self.end_asked, |running| &running.wake);
