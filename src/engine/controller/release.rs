@@ -47,9 +47,9 @@ pub(super) struct Release {
     reached: Option<Arc<Wanted>>,
     /// Whether something else was begun since, and did not come to its end.
     is_elsewhere: bool,
-    /// Whether the windows were closed for what git wants when it was last looked
-    /// at, and what was reached before was kept.
-    is_held_back: bool,
+    /// What was kept when it was last looked at, where the windows were closed for
+    /// what git wants.
+    kept: Option<Arc<Wanted>>,
     /// What the loop last said of it; unknown at first.
     told: Option<Vec<Condition>>,
     /// Whether the record was seen to be this release's, on the cluster that is
@@ -93,7 +93,7 @@ impl Release {
             failures: 0,
             reached: None,
             is_elsewhere: false,
-            is_held_back: false,
+            kept: None,
             told: None,
             is_ours: false,
             since: Some(Instant::now()),
@@ -210,14 +210,13 @@ impl Release {
             });
         }
         self.settle(looked);
-        let kept = self.reached.as_ref().filter(|_| self.is_held_back);
-        let (revision, end, message) = match (kept, looked.end) {
+        let (revision, end, message) = match (&self.kept, looked.end) {
             // What was reached before is there; what git wants now is not.
             (Some(_), End::Unchanged) => (wanted.revision(), End::Waiting, CLOSED.to_owned()),
             (Some(kept), end) => (kept.revision(), end, looked.message.clone()),
             (None, end) => (wanted.revision(), end, looked.message.clone()),
         };
-        if kept.is_some() && looked.condition.is_none() {
+        if self.kept.is_some() && looked.condition.is_none() {
             looked.condition = Some(window_closed());
         }
         self.shared.listener.tell(LoopEvent::Looked {
@@ -297,7 +296,7 @@ impl Release {
         let none = BTreeSet::new();
         let changed = if verify { &none } else { changed };
         let mut conditions = wanted.conditions.clone();
-        self.is_held_back = false;
+        self.kept = None;
         self.was_reached = !self.is_elsewhere && self.has_reached(wanted);
         let mut wanted = Arc::clone(wanted);
         let planning = match self.plan_some(&wanted, changed, stop).await? {
@@ -339,7 +338,7 @@ impl Release {
                 Err(error) => return Some(Looked::new(End::Failed, words(&error))),
             };
             wanted = reached;
-            (self.is_held_back, self.was_reached) = (true, true);
+            (self.kept, self.was_reached) = (Some(Arc::clone(&wanted)), true);
             conditions.push(window_closed());
         }
         if verify {
