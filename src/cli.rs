@@ -263,7 +263,11 @@ fn dispatch(cli: Cli, ui: &mut Ui) -> Result<Exit, CliError> {
         Command::Sync(args) => runtime::block_on(&cancel, orders::sync(ui, &context, args)),
         Command::Uninstall(args) => runtime::block_on(&cancel, uninstall::run(ui, &context, args)),
         Command::Recover(args) => runtime::block_on(&cancel, recover::run(ui, &context, args)),
-        Command::Run(args) => runtime::block_on(&cancel, run::run(ui, &context, args)),
+        Command::Run(args) => {
+            // Whoever reads its log expects nothing else on stderr.
+            let tell = |line: &str| tracing::info!("{line}");
+            runtime::block_on_telling(&cancel, tell, run::run(ui, &context, args))
+        }
         Command::Completion(args) => Ok(completion::run(ui, &args)),
         Command::Version(args) => Ok(version::run(ui, &args)),
     }

@@ -116,9 +116,7 @@ fn no_secret(has_file: bool) -> String {
     } else {
         "--webhook-secret-file"
     };
-    format!(
-        "warning: no repository has a webhook secret, so every webhook is refused; {way} names one"
-    )
+    format!("no repository has a webhook secret, so every webhook is refused; {way} names one")
 }
 
 /// What is run.
@@ -136,7 +134,7 @@ struct Plan {
 pub(crate) async fn run(ui: &mut Ui, ctx: &Context, args: RunArgs) -> Result<Exit, CliError> {
     let mut plan = match &args.config {
         Some(path) => configured::from_file(ctx, path)?,
-        None => named::from_arguments(ui, ctx, &args).await?,
+        None => named::from_arguments(ctx, &args).await?,
     };
     if let Err(error) = files::remove_abandoned() {
         tracing::warn!(%error, "what former runs left behind cannot be removed");
@@ -173,7 +171,7 @@ pub(crate) async fn run(ui: &mut Ui, ctx: &Context, args: RunArgs) -> Result<Exi
     let mut listening = Vec::new();
     if let Some(address) = plan.listen {
         if plan.hooks.is_empty() {
-            ui.notice(no_secret(args.config.is_some()));
+            tracing::warn!("{}", no_secret(args.config.is_some()));
         }
         let one = server::listen(address).await?;
         ui.print(format!("webhooks: http://{}", one.address));
@@ -218,6 +216,7 @@ pub(crate) async fn run(ui: &mut Ui, ctx: &Context, args: RunArgs) -> Result<Exi
         metrics: &metrics,
         statuses,
         notifier,
+        waits: log::Waits::default(),
         #[cfg(feature = "otlp")]
         traces: server::traces::Traces::from_environment()
             .map_err(|error| CliError::new(Kind::Failed, error))?,

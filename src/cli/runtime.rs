@@ -22,6 +22,15 @@ pub(super) fn block_on<T>(
     cancel: &CancellationToken,
     command: impl Future<Output = Result<T, CliError>>,
 ) -> Result<T, CliError> {
+    block_on_telling(cancel, ui::write_notice, command)
+}
+
+/// The same for a command that has its own way to say that it stops.
+pub(super) fn block_on_telling<T>(
+    cancel: &CancellationToken,
+    tell: impl Fn(&str),
+    command: impl Future<Output = Result<T, CliError>>,
+) -> Result<T, CliError> {
     let failed = |error| CliError::new(Kind::Failed, StartRuntime(error));
     let runtime = Builder::new_multi_thread()
         .enable_all()
@@ -42,7 +51,7 @@ pub(super) fn block_on<T>(
             () = signaled() => {}
         }
         cancel.cancel();
-        ui::write_notice("stopping at the next safe point; once more stops at once");
+        tell("stopping at the next safe point; once more stops at once");
         tokio::select! {
             result = &mut command => result,
             () = signaled() => Err(CliError::interrupted_at_once()),

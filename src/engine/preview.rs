@@ -14,6 +14,7 @@ use pleach_domain::diff::{fields, words};
 use pleach_domain::finding::{Finding, Kind};
 use pleach_domain::object::DigestKey;
 use pleach_domain::plan::view::Drawing;
+use pleach_domain::preview::words::all_unknown;
 use pleach_domain::preview::{EnvironmentPreview, Preview, ReleasePreview, Touched};
 use pleach_domain::repo::{self, ClusterRef, Record, RecordingTree, ResolvedEnvironment};
 
@@ -200,9 +201,14 @@ pub fn add(preview: &mut Preview, environment: EnvironmentPreview) {
     }
     let releases = preview.environments.iter().flat_map(|one| &one.releases);
     let diffs: Vec<_> = releases.map(|release| &release.diff).collect();
-    preview.summary = match diffs.as_slice() {
-        [] => "no changes".to_owned(),
-        diffs => words::summary(diffs.iter().copied()),
+    let known = match diffs.as_slice() {
+        [] => None,
+        diffs => Some(words::summary(diffs.iter().copied())),
+    };
+    preview.summary = match (known, all_unknown(preview)) {
+        (Some(known), Some(unknown)) => format!("{known}; {unknown}"),
+        (Some(summary), None) | (None, Some(summary)) => summary,
+        (None, None) => "no changes".to_owned(),
     };
 }
 

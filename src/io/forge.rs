@@ -119,6 +119,15 @@ impl ForgeError {
         }
     }
 
+    /// Whether it is the token: somebody has to put another one into its place.
+    pub fn is_about_token(&self) -> bool {
+        match self {
+            Self::Token(_) | Self::UnusableToken { .. } => true,
+            Self::Refused { status, .. } => matches!(status, 401 | 403),
+            _ => false,
+        }
+    }
+
     /// Whether it may work later without anybody doing something.
     pub fn is_passing(&self) -> bool {
         match self {

@@ -175,7 +175,7 @@ impl Traces {
                 let wait = self.span("wait", ago(state.since), Some(parent), attributes);
                 look.waits.insert(*step, wait);
             }
-            EventKind::Done(step, outcome) => {
+            EventKind::Done(step, _, outcome) => {
                 if let Some(wait) = look.waits.remove(step) {
                     if let Outcome::Failed(failure) = outcome {
                         let message = failure.message.clone();

@@ -264,3 +264,39 @@ fn an_account_for_some_namespaces_stays_in_them() {
     let looked = fleet.run(&["diff", "some", "--exit-code"]);
     looked.ended_with(10).says("1 to update");
 }
+
+#[test]
+fn what_an_environment_deploys_as_another_account_needs_no_more_than_to_act_as_it() {
+    let mut fleet = fleet("pleach-acts");
+    for namespace in ["acts", "acts-loop", "acts-app"] {
+        fleet.kubectl(&["create", "namespace", namespace]);
+    }
+    fleet.kubectl(&["create", "serviceaccount", "deployer", "-n", "acts"]);
+    let bind = ["create", "clusterrolebinding", "acts-deployer"];
+    let bound = [
+        "--clusterrole=cluster-admin",
+        "--serviceaccount=acts:deployer",
+    ];
+    fleet.kubectl(&[&bind[..], &bound].concat());
+    let id = fleet.cluster_id();
+    let values = "      rights: namespaced\n      namespaces: [acts-loop]\n      impersonates: [{namespace: acts, names: [deployer]}]\n";
+    let text = adapt(&fleet, &id)
+        .replace("namespace: pleach\n", "namespace: acts-loop\n")
+        .replace("    values:\n", &format!("    values:\n{values}"))
+        .replace(
+            "match: env/*",
+            "name: acts\n                branch: env/acts\n                serviceAccount: acts/deployer",
+        );
+    fleet.write("environments/pleach-acts.yaml", &text);
+    fleet.write(
+        "environments/acts.yaml",
+        "apiVersion: pleach.dev/v1alpha1\nkind: Environment\nsync: {interval: 1s}\nreleases:\n  - {name: shop, bundle: shop, version: v1.0.0, namespace: acts-app}\n",
+    );
+    let commit = fleet.push_to("acts");
+    let apply = ["apply", "pleach-acts", "--yes", "--cluster-id", &id];
+    fleet.run(&apply).ended_with(0).says("deployed");
+    // Its own rights end at its namespace.
+    let (running, _) = fleet.runs_as_installed("acts-loop");
+    fleet.until_ready_at("acts.shop", &commit);
+    running.stopped();
+}

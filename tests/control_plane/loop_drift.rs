@@ -144,6 +144,12 @@ spec: {scaleTargetRef: {apiVersion: apps/v1, kind: Deployment, name: idle}, maxR
         "{.spec.replicas}",
     );
     assert_eq!(replicas, "2");
+    let drift = || {
+        running.number("pleach_drift_objects_total{environment=\"loop-scaled\",release=\"web\"}")
+    };
+    assert!(drift() < 1.0, "{}", drift());
+    fleet.edit_by_hand("ann");
+    fleet.until("the count", |_| (drift() > 0.0).then_some(()));
     running.stopped();
 }
 

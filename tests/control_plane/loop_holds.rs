@@ -1,5 +1,7 @@
 //! What holds the loop: people, policies, limits.
 
+use std::time::{Duration, Instant};
+
 use crate::handover::moving;
 use crate::loop_run::fleet;
 use crate::samples::{BUNDLE, config_map};
@@ -76,6 +78,16 @@ fn a_request_to_sync_is_carried_out_also_outside_of_the_windows() {
         let release = fleet.get(&["release.pleach.dev/loop-windows.web"])?;
         release["spec"]["sync"].is_null().then_some(())
     });
+    // So is what was pushed, of which nobody told the loop.
+    fleet.push_value("first", "pushed");
+    let since = Instant::now();
+    fleet.run(&["sync", "loop-windows"]).ended_with(0);
+    fleet.until_value("pushed");
+    assert!(since.elapsed() < Duration::from_secs(30), "{since:?}");
+    fleet.push_value("pushed", "first");
+    fleet.run(&["sync", "loop-windows"]).ended_with(0);
+    fleet.until_value("first");
+    fleet.until_ready();
     running.stopped();
 
     // No time is allowed: drift is corrected, what git wants anew waits.
@@ -86,7 +98,9 @@ fn a_request_to_sync_is_carried_out_also_outside_of_the_windows() {
     fleet.edit_by_hand("carl");
     fleet.until_value("first");
     fleet.push_value("first", "second");
-    let looks = || running.looks("loop-windows", "web", "unchanged");
+    let said = fleet.until_condition("Reconciling", "WindowClosed");
+    assert_eq!(said, "the environment allows no sync at this time");
+    let looks = || running.looks("loop-windows", "web", "waiting");
     let before = looks();
     fleet.until("a look", |_| (looks() > before + 2.0).then_some(()));
     assert_eq!(fleet.value().as_deref(), Some("first"));
@@ -96,6 +110,7 @@ fn a_request_to_sync_is_carried_out_also_outside_of_the_windows() {
         .run(&["sync", "loop-windows", "--override-window"])
         .ended_with(0);
     fleet.until_value("second");
+    fleet.until_not("Reconciling");
     running.stopped();
 }
 
@@ -112,7 +127,8 @@ fn nothing_is_written_beside_what_the_configuration_allows() {
     fleet.push_value("first", "second");
     let said = fleet.until_condition("Stalled", "Refused");
     assert!(
-        said.contains("ConfigMap/default/web: the loop may not write to it"),
+        said.contains("ConfigMap/default/web: the loop may not write to it")
+            && said.contains("; hint: `allow` in the configuration of the loop says what it may"),
         "{said}"
     );
     assert_eq!(fleet.value().as_deref(), Some("first"));
@@ -236,6 +252,35 @@ fn the_wrong_cluster_is_not_written_to() {
     });
     running.running.until_says("WrongCluster");
     assert_eq!(events.writes().to_string(), "");
+    running.stopped();
+}
+
+#[test]
+fn a_commit_for_another_cluster_is_held_and_hides_nothing() {
+    let fleet = fleet("loop-else", "{interval: 1s}");
+    let url = fleet.repo.path().to_str().unwrap().to_owned();
+    let config = fleet.configuration(&url, "");
+    let running = fleet.runs_with(&["--config", &config]);
+    fleet.until_value("first");
+    fleet.until_ready();
+    let (right, wrong) = (fleet.cluster_id(), "00000000-0000-0000-0000-000000000000");
+    fleet.edit_environment(&right, wrong);
+    fleet.push_value("first", "second");
+    let said = fleet.until_condition("Stalled", "WrongCluster");
+    assert!(said.contains(wrong), "{said}");
+    // What was good is kept.
+    fleet.edit_by_hand("ann");
+    fleet.until_value("first");
+    // What is wrong with the next commit is told in its place.
+    fleet.write("manifests/web/bad.yaml", "kind: [\n");
+    fleet.push("broken");
+    let said = fleet.until_condition("Stalled", "InvalidRepository");
+    assert!(said.contains("manifests/web/bad.yaml:"), "{said}");
+    fleet.remove("manifests/web/bad.yaml");
+    fleet.edit_environment(wrong, &right);
+    fleet.push("right");
+    fleet.until_value("second");
+    fleet.until_not("Stalled");
     running.stopped();
 }
 

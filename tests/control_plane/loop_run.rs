@@ -229,8 +229,7 @@ impl Loop {
     pub(crate) fn stopped(self) -> Run {
         self.running.signal("TERM");
         let run = self.running.ended().ended_with(0);
-        let is_log = |line: &&str| !line.starts_with("stopping ") && !line.starts_with("warning: ");
-        for line in run.stderr.lines().filter(is_log) {
+        for line in run.stderr.lines() {
             let _json: Value = serde_json::from_str(line).unwrap_or_else(|_| panic!("{line}"));
         }
         run

@@ -9,6 +9,7 @@ use serde_json::Value;
 
 use crate::fleet::{Fleet, leaks};
 use crate::loop_run::fleet;
+use crate::waits::never;
 
 /// A webhook of somebody, which is out of order at first.
 struct Webhook {
@@ -99,7 +100,11 @@ fn people_are_told_once_per_change_of_state() {
 
     fleet.edit_by_hand("ann");
     let bodies = webhook.until(&fleet, 2);
-    assert!(said(&bodies[1]).starts_with("web drifted: "), "{bodies:?}");
+    let drifted = said(&bodies[1]);
+    assert!(
+        drifted.starts_with("web drifted: ConfigMap/loop-heard/web: "),
+        "{drifted}"
+    );
 
     // The server refuses it, again and again: that is told once.
     let refused = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: bad}\ndata: {\"a b\": x}\n";
@@ -146,4 +151,38 @@ fn people_are_told_once_per_change_of_state() {
     assert!(described.contains("DriftCorrected"), "{described}");
     let run = running.stopped();
     assert!(!run.stderr.contains(path), "{}", run.stderr);
+}
+
+#[test]
+fn good_contents_that_are_brought_back_are_no_drift() {
+    let fleet = fleet("loop-back", "{interval: 1s}");
+    let webhook = Webhook::start();
+    let url = fleet.file("url", &format!("http://{}/\n", webhook.address));
+    let repository = fleet.repo.path().to_str().unwrap().to_owned();
+    let text = fleet.configuration_text(&repository, "");
+    let told =
+        format!("notifications:\n  - webhook: {{urlFile: {url}}}\n    on: [deployed, drifted]\n");
+    let config = fleet.file("loop.yaml", &(text + &told));
+    let running = fleet.runs_with(&["--config", &config]);
+    fleet.until_ready();
+    webhook.until(&fleet, 1);
+
+    // The next one is never ready, and is taken back after that.
+    fleet.edit_environment("bundle: web,", "bundle: web, timeout: 3s,");
+    fleet.write("manifests/web/never.yaml", &never("never"));
+    fleet.push_value("first", "second");
+    fleet.until("a failure", |_| {
+        (running.looks("loop-back", "web", "failed") > 0.0).then_some(())
+    });
+    fleet.remove("manifests/web/never.yaml");
+    fleet.push_value("second", "first");
+    fleet.until_value("first");
+    let bodies = webhook.until(&fleet, 2);
+    let body: Value = serde_json::from_str(&bodies[1]).unwrap();
+    assert_eq!(body["cause"], "deployed", "{bodies:?}");
+    assert!(!events(&fleet).contains("DriftCorrected"));
+    let log = running.stopped().stderr;
+    let failed = log.lines().find(|line| line.contains("\"step failed\""));
+    let failed: Value = serde_json::from_str(failed.unwrap()).unwrap();
+    assert_eq!(failed["object"], "Deployment.apps/loop-back/never", "{log}");
 }

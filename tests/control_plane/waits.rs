@@ -6,7 +6,7 @@ use crate::fleet::Fleet;
 use crate::samples::{BUNDLE, config_map, deployment, gears};
 
 /// A Deployment whose pods never run: the shared control plane has no nodes.
-fn never(name: &str) -> String {
+pub(crate) fn never(name: &str) -> String {
     deployment(name).replace("replicas: 0", "replicas: 1")
 }
 

@@ -124,7 +124,16 @@ fn pleach_installs_itself_with_what_its_pages_say_it_needs() {
             .any(|[group, ..]| group == "rbac.authorization.k8s.io")
     );
 
-    let looks = "      rights: preview\n      namespaces: [shop]\n";
+    // Accounts that it acts as are named one by one.
+    let acts = "      impersonates: [{namespace: deployers, names: [a, b]}]\n";
+    let objects = rendered(acts);
+    let role = |object: &&&Value| object["metadata"]["namespace"] == "deployers";
+    let roles = of_kind(&objects, "Role");
+    let role = allowed(roles.iter().find(role).unwrap());
+    let each = |name: &str| ["", "serviceaccounts", name, "impersonate"].map(str::to_owned);
+    assert_eq!(role, [each("a"), each("b")]);
+
+    let looks = "      rights: preview\n      namespaces: [shop]\n      impersonates: [{namespace: shop, names: [a]}]\n";
     let objects = rendered(looks);
     let kinds: Vec<_> = objects
         .iter()

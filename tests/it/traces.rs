@@ -138,7 +138,11 @@ fn a_look_is_a_trace_with_what_was_done_in_it() {
             },
         )));
     }
-    traces.hear_sync(&sync(EventKind::Done(StepId(7), Outcome::Done)));
+    traces.hear_sync(&sync(EventKind::Done(
+        StepId(7),
+        ObjectId::new("apps", "Deployment", Some("shop"), "web"),
+        Outcome::Done,
+    )));
     traces.hear_sync(&sync(EventKind::Finished(SyncResult::default())));
     traces.hear(&LoopEvent::Looked {
         release: release(),

@@ -36,7 +36,8 @@ pub struct Preview {
     pub base: String,
     /// The revision that is previewed: a commit, `<commit>-dirty` or `none`.
     pub head: String,
-    /// How many objects of all releases get which action, in words.
+    /// How many objects of all releases get which action, and which environments
+    /// cannot be previewed, in words.
     pub summary: String,
     /// The environments to which something happens, and those that cannot be
     /// previewed.

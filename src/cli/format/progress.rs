@@ -33,7 +33,7 @@ impl<'a> Progress<'a> {
     pub(crate) fn show(&mut self, ui: &mut Ui, event: &SyncEvent) {
         match &event.kind {
             EventKind::Queued(holder) => ui.status(queued(&event.release, holder)),
-            EventKind::Done(id, outcome) => self.done(ui, *id, outcome),
+            EventKind::Done(id, _, outcome) => self.done(ui, *id, outcome),
             EventKind::Waiting(id, state) => {
                 let waited = state.since.as_secs();
                 let line = format!(

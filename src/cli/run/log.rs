@@ -1,5 +1,6 @@
 //! Events of the loop as log lines and numbers.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use pleach_domain::inventory::ReleaseName;
@@ -18,8 +19,31 @@ pub(super) struct Listeners<'a> {
     pub(super) metrics: &'a Metrics,
     pub(super) statuses: Statuses,
     pub(super) notifier: Notifier,
+    pub(super) waits: Waits,
     #[cfg(feature = "otlp")]
     pub(super) traces: Option<Traces>,
+}
+
+/// What releases wait for, as far as the log has it.
+#[derive(Debug, Default)]
+pub(super) struct Waits(BTreeMap<ReleaseName, (End, String)>);
+
+impl Waits {
+    /// Whether a look says something that the log does not have yet.
+    fn is_news(&mut self, release: &ReleaseName, end: End, message: &str) -> bool {
+        match end {
+            End::Waiting | End::Suspended => {
+                let now = (end, message.to_owned());
+                self.0.insert(release.clone(), now.clone()) != Some(now)
+            }
+            // It was stopped, and goes on waiting.
+            End::Superseded | End::Interrupted => false,
+            _ => {
+                self.0.remove(release);
+                false
+            }
+        }
+    }
 }
 
 impl Listeners<'_> {
@@ -54,6 +78,18 @@ impl Listeners<'_> {
         #[cfg(feature = "otlp")]
         if let Some(traces) = &mut self.traces {
             traces.hear(event);
+        }
+        if let LoopEvent::Looked {
+            release,
+            revision,
+            end,
+            message,
+            ..
+        } = event
+            && self.waits.is_news(release, *end, message)
+        {
+            let (environment, name, result) = (&release.environment, &release.release, end.word());
+            tracing::info!(%environment, release = %name, %revision, result, detail = %message, "release waits");
         }
         log(event);
         if let LoopEvent::News(news) = event {
@@ -180,8 +216,8 @@ fn log_sync(event: &SyncEvent) {
         EventKind::Waiting(_, state) => {
             tracing::debug!(%environment, %release, object = %state.object, detail = %state.message, "waiting");
         }
-        EventKind::Done(_, Outcome::Failed(failure)) => {
-            tracing::warn!(%environment, %release, error = %failure.message, "step failed");
+        EventKind::Done(_, object, Outcome::Failed(failure)) => {
+            tracing::warn!(%environment, %release, %object, error = %failure.message, "step failed");
         }
         EventKind::Warning(finding) => {
             tracing::warn!(%environment, %release, detail = %finding, "warning");
@@ -191,5 +227,28 @@ fn log_sync(event: &SyncEvent) {
         | EventKind::Retrying(..)
         | EventKind::Done(..)
         | EventKind::Finished(_) => {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_release_waits_for_is_said_once_per_change() {
+        let release = ReleaseName {
+            environment: "staging".to_owned(),
+            release: "web".to_owned(),
+        };
+        let mut waits = Waits::default();
+        let mut news = |end, message: &str| waits.is_news(&release, end, message);
+        assert!(news(End::Waiting, "it depends on a"));
+        assert!(!news(End::Waiting, "it depends on a"));
+        assert!(!news(End::Superseded, ""));
+        assert!(!news(End::Waiting, "it depends on a"));
+        assert!(news(End::Waiting, "it depends on b"));
+        assert!(news(End::Suspended, "it depends on b"));
+        assert!(!news(End::Deployed, ""));
+        assert!(news(End::Suspended, "it depends on b"));
     }
 }

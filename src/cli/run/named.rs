@@ -9,9 +9,9 @@ use pleach_domain::repo;
 use pleach_domain::repo::controller::{self as config, Branches, check_url};
 
 use super::{Plan, RunArgs};
+use crate::cli::Context;
 use crate::cli::error::{CliError, Kind};
 use crate::cli::session::agent;
-use crate::cli::{Context, Ui};
 use crate::engine::controller::{Grant, Repository};
 use crate::io::cluster::Connection;
 use crate::io::git::mirror::{Auth, Fetched, Mirror, Remote};
@@ -21,11 +21,7 @@ use crate::server::hooks::Hook;
 const POINTERS: &str = "env/*";
 
 /// One repository, as the arguments name it.
-pub(super) async fn from_arguments(
-    ui: &mut Ui,
-    ctx: &Context,
-    args: &RunArgs,
-) -> Result<Plan, CliError> {
+pub(super) async fn from_arguments(ctx: &Context, args: &RunArgs) -> Result<Plan, CliError> {
     if let Some(wrong) = args.environments.iter().find(|name| name.contains('/')) {
         return Err(CliError::usage(format!(
             "{wrong} is no environment: the loop syncs all releases of one"
@@ -48,7 +44,7 @@ pub(super) async fn from_arguments(
         auth: Auth::Anonymous,
         keys: None,
     };
-    let branches = branches(ui, ctx, &remote, &args.environments).await?;
+    let branches = branches(ctx, &remote, &args.environments).await?;
     let mut connection = Connection::new(agent(None));
     connection.kubeconfig.clone_from(&ctx.settings.kubeconfig);
     connection.context.clone_from(&ctx.settings.context);
@@ -87,7 +83,6 @@ pub(super) async fn from_arguments(
 
 /// Which branches hold the environments.
 async fn branches(
-    ui: &mut Ui,
     ctx: &Context,
     remote: &Remote,
     wanted: &[String],
@@ -119,9 +114,7 @@ async fn branches(
         Ok(fetched) => fetched,
         // It may be reached later.
         Err(error) if trunk_branch.is_none() => {
-            ui.notice(format!(
-                "warning: {error}; branches {POINTERS} are taken to hold the environments"
-            ));
+            tracing::warn!(%error, "branches {POINTERS} are taken to hold the environments");
             return Ok(pointers());
         }
         Err(error) => return Err(error),

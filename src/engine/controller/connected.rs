@@ -46,6 +46,8 @@ pub(super) struct Heard {
     pub(super) moved: bool,
     /// Somebody asks for something else.
     pub(super) asked: bool,
+    /// Somebody asks for what git has now.
+    pub(super) fetch: bool,
 }
 
 impl Connected {
@@ -133,9 +135,12 @@ impl Connected {
         let moved = known.as_ref().map(|known| &known.standing) != Some(&standing);
         // One that is heard of for the first time may have been asked already.
         let known = known.map(|known| known.orders).unwrap_or_default();
-        let asked = known.suspend != orders.suspend
-            || known.approved != orders.approved
-            || (orders.sync.is_some() && known.sync != orders.sync);
-        Heard { moved, asked }
+        let fetch = orders.sync.is_some() && known.sync != orders.sync;
+        let asked = fetch || known.suspend != orders.suspend || known.approved != orders.approved;
+        Heard {
+            moved,
+            asked,
+            fetch,
+        }
     }
 }

@@ -193,6 +193,10 @@ impl Environment {
             if heard.moved {
                 moved.push(name.release.clone());
             }
+            if heard.fetch {
+                // What was pushed without a word is followed as soon as it is here.
+                self.paces.ask();
+            }
             if heard.asked {
                 let running = self.releases.get(&name.release);
                 let wake = running.map_or(&self.end_asked, |running| &running.wake);
@@ -265,7 +269,8 @@ impl Environment {
             }
             Ok(Some((read, inputs))) => {
                 self.inputs = inputs;
-                Ok(read)
+                // One for another cluster is held as one that cannot be read.
+                Ok(read.and_then(|loaded| for_cluster(loaded, &assigned.grant)))
             }
             Err(error) => {
                 self.inputs = None;
@@ -346,12 +351,11 @@ impl Environment {
         let named = loaded.environment.cluster.id.clone().map(ClusterId);
         let cluster_id = match (&grant.cluster, named) {
             (Some(meant), Some(named)) if *meant != named => {
-                let message = format!(
-                    "the environment file names cluster {named}, and the loop may sync it to {meant} only"
-                );
-                let commit = loaded.revision.to_string();
-                let hold = Hold::new("WrongCluster", message);
-                self.held(assigned, hold, Some(&commit));
+                // What is wrong with a newer commit is said first.
+                if self.hold.is_none() {
+                    let commit = loaded.revision.to_string();
+                    self.held(assigned, wrong_cluster(meant, &named), Some(&commit));
+                }
                 self.releases.clear();
                 self.ends = None;
                 return self.tell(assigned).await;
@@ -534,6 +538,24 @@ impl Environment {
         let connected = self.connected.as_mut();
         connected.ok_or_else(|| "the loop ends".to_owned())
     }
+}
+
+/// An environment, where it may be synced to the cluster that is meant.
+fn for_cluster(loaded: Loaded, grant: &Grant) -> Result<Loaded, Hold> {
+    let named = loaded.environment.cluster.id.clone().map(ClusterId);
+    match (&grant.cluster, named) {
+        (Some(meant), Some(named)) if *meant != named => Err(wrong_cluster(meant, &named)),
+        _ => Ok(loaded),
+    }
+}
+
+fn wrong_cluster(meant: &ClusterId, named: &ClusterId) -> Hold {
+    Hold::new(
+        "WrongCluster",
+        format!(
+            "the environment file names cluster {named}, and the loop may sync it to {meant} only"
+        ),
+    )
 }
 
 /// Tells those who do not watch a release what holds its environment.

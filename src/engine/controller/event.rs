@@ -105,7 +105,8 @@ pub enum LoopEvent {
         /// How long it took.
         took: Duration,
     },
-    /// Somebody changed objects of a release, as far as their metadata tells.
+    /// Somebody changed objects of a release, and a look at them found that the
+    /// release was not as git says.
     Changed {
         /// Environment and release.
         release: ReleaseName,

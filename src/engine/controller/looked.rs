@@ -8,7 +8,7 @@ use jiff::Timestamp;
 use pleach_domain::depends;
 use pleach_domain::finding::Finding;
 use pleach_domain::inventory::{
-    Condition, ConditionKind, DEPENDENCY_NOT_READY, Installed, Orders, SyncRequest,
+    Condition, ConditionKind, DEPENDENCY_NOT_READY, Installed, Orders, SyncRequest, WINDOW_CLOSED,
 };
 use pleach_domain::plan::{Action, Cause, Plan, Taken};
 use pleach_domain::repo::format::Drift;
@@ -21,6 +21,9 @@ use crate::engine::planning::Planned;
 use crate::engine::sync::SyncError;
 use crate::engine::words;
 use crate::io::cluster::Class;
+
+/// Why nothing newer is synced outside of the windows.
+pub(super) const CLOSED: &str = "the environment allows no sync at this time";
 
 /// What came of looking.
 pub(super) struct Looked {
@@ -58,6 +61,15 @@ impl Looked {
             message: self.message.clone(),
         });
         self
+    }
+}
+
+/// Says that it is not the time for what git wants.
+pub(super) fn window_closed() -> Condition {
+    Condition {
+        kind: ConditionKind::Waiting,
+        reason: WINDOW_CLOSED.to_owned(),
+        message: CLOSED.to_owned(),
     }
 }
 
@@ -158,7 +170,7 @@ fn has_drifted(plan: &Plan) -> bool {
 }
 
 /// What differs from git, and who did it.
-fn drift(plan: &Plan) -> String {
+pub(super) fn drift(plan: &Plan) -> String {
     let changed: Vec<_> = plan
         .changes
         .iter()

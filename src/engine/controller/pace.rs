@@ -45,7 +45,8 @@ pub(super) fn after(failures: u32) -> Duration {
     doubled.min(LONGEST).mul_f64(0.9 + random() * 0.2)
 }
 
-/// How often the environments of a repository want it to be looked at.
+/// How often the environments of a repository want it to be looked at, and whether
+/// one of them wants it at once.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Paces(Arc<PacesInner>);
 
@@ -54,6 +55,8 @@ struct PacesInner {
     intervals: Mutex<BTreeMap<ClaimKey, Duration>>,
     /// One of them is another now.
     changed: Notify,
+    /// Somebody waits for what it has now.
+    asked: Notify,
 }
 
 impl Paces {
@@ -70,6 +73,16 @@ impl Paces {
 
     pub(super) async fn changed(&self) {
         self.0.changed.notified().await;
+    }
+
+    /// Wants it to be looked at now.
+    pub(super) fn ask(&self) {
+        self.0.asked.notify_one();
+    }
+
+    /// Waits until it is wanted now.
+    pub(super) async fn asked(&self) {
+        self.0.asked.notified().await;
     }
 
     fn lock(&self) -> MutexGuard<'_, BTreeMap<ClaimKey, Duration>> {

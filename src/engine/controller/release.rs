@@ -14,7 +14,9 @@ use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 
 use super::drift::{Left, Subscription};
-use super::looked::{Looked, blocked, is_held_back, is_reached, stops, unplanned};
+use super::looked::{
+    CLOSED, Looked, blocked, drift, is_held_back, is_reached, stops, unplanned, window_closed,
+};
 use super::news::{Item, Told};
 use super::run::{Done, LIMIT, Wanted, carry_out};
 use super::{End, LoopEvent, Shared, approval, pace};
@@ -45,6 +47,11 @@ pub(super) struct Release {
     /// What was last reached: what drift is corrected to while the windows are
     /// closed for anything newer.
     reached: Option<Arc<Wanted>>,
+    /// Whether something else was begun since, and did not come to its end.
+    is_elsewhere: bool,
+    /// What was kept when it was last looked at, where the windows were closed for
+    /// what git wants.
+    kept: Option<Arc<Wanted>>,
     /// What the loop last said of it; unknown at first.
     told: Option<Vec<Condition>>,
     /// Whether the record was seen to be this release's, on the cluster that is
@@ -87,6 +94,8 @@ impl Release {
             shared,
             failures: 0,
             reached: None,
+            is_elsewhere: false,
+            kept: None,
             told: None,
             is_ours: false,
             since: Some(Instant::now()),
@@ -172,13 +181,7 @@ impl Release {
                 () = self.wake.notified() => {}
                 () = self.neighbors.ready.notified(), if waits => {}
                 () = waiting => {}
-                objects = hearing => {
-                    self.shared.listener.tell(LoopEvent::Changed {
-                        release: wanted.release().0.name.clone(),
-                        objects: objects.len(),
-                    });
-                    changed = objects;
-                }
+                objects = hearing => changed = objects,
                 () = sleep(pause) => self.since = pace::not_before(pause),
             }
         }
@@ -200,12 +203,29 @@ impl Release {
             _ => 0,
         };
         let calm_at = Instant::now() + calm(self.fruitless);
+        // What others may change, such as replicas that are scaled, is no drift.
+        let is_drift = matches!(looked.end, End::Deployed | End::Drifted | End::Failed);
+        if is_drift && !changed.is_empty() {
+            self.shared.listener.tell(LoopEvent::Changed {
+                release: wanted.release().0.name.clone(),
+                objects: changed.len(),
+            });
+        }
         self.settle(looked);
+        let (revision, end, message) = match (&self.kept, looked.end) {
+            // What was reached before is there; what git wants now is not.
+            (Some(_), End::Unchanged) => (wanted.revision(), End::Waiting, CLOSED.to_owned()),
+            (Some(kept), end) => (kept.revision(), end, looked.message.clone()),
+            (None, end) => (wanted.revision(), end, looked.message.clone()),
+        };
+        if self.kept.is_some() && looked.condition.is_none() {
+            looked.condition = Some(window_closed());
+        }
         self.shared.listener.tell(LoopEvent::Looked {
             release: wanted.release().0.name.clone(),
-            revision: wanted.revision(),
-            end: looked.end,
-            message: looked.message.clone(),
+            revision,
+            end,
+            message,
             took,
         });
         if !matches!(looked.end, End::Superseded | End::Interrupted) {
@@ -277,8 +297,9 @@ impl Release {
         let verify = Instant::now() >= self.verify_at;
         let none = BTreeSet::new();
         let changed = if verify { &none } else { changed };
-        let conditions = wanted.conditions.clone();
-        self.was_reached = self.reached.as_ref().is_some_and(|one| one.is_same(wanted));
+        let mut conditions = wanted.conditions.clone();
+        self.kept = None;
+        self.was_reached = !self.is_elsewhere && self.has_reached(wanted);
         let mut wanted = Arc::clone(wanted);
         let planning = match self.plan_some(&wanted, changed, stop).await? {
             Ok(None) => self.plan(&wanted, verify, stop).await?,
@@ -310,16 +331,17 @@ impl Release {
                 .clone()
                 .filter(|reached| !reached.is_same(&wanted));
             let Some(reached) = reached else {
-                return Some(Looked::new(
-                    End::Waiting,
-                    "the environment allows no sync at this time",
-                ));
+                let mut looked = Looked::new(End::Waiting, CLOSED);
+                looked.condition = Some(window_closed());
+                return Some(looked);
             };
             planned = match self.plan(&reached, verify, stop).await? {
                 Ok(planned) => planned,
                 Err(error) => return Some(unplanned(&error, self.failures)),
             };
             wanted = reached;
+            (self.kept, self.was_reached) = (Some(Arc::clone(&wanted)), true);
+            conditions.push(window_closed());
         }
         if verify {
             self.verify_at = Instant::now() + VERIFY;
@@ -358,9 +380,7 @@ impl Release {
             // The record may be another object now.
             self.told = None;
         }
-        if is_reached {
-            self.reach(wanted, end);
-        }
+        self.reach(wanted, end);
         let mut looked = Looked::new(end, message);
         looked.left = left;
         if !matches!(end, End::Superseded | End::Interrupted) {
@@ -401,8 +421,20 @@ impl Release {
         })
     }
 
-    /// It is as wanted: those that wait for it hear of that.
+    /// Whether the same was reached last.
+    fn has_reached(&self, wanted: &Wanted) -> bool {
+        self.reached.as_ref().is_some_and(|one| one.is_same(wanted))
+    }
+
+    /// Notes how a run ended. Where it is as wanted, those that wait for it hear of
+    /// that.
     fn reach(&mut self, wanted: Arc<Wanted>, end: End) {
+        if !matches!(end, End::Deployed | End::Unchanged) {
+            // Part of it may be there: to come back from that corrects no drift.
+            self.is_elsewhere |= !self.has_reached(&wanted);
+            return;
+        }
+        self.is_elsewhere = false;
         let before = self.reached.as_ref().map(|one| one.revision());
         if end == End::Deployed || before != Some(wanted.revision()) {
             let name = wanted.release().0.name.release.clone();
@@ -430,9 +462,8 @@ impl Release {
         changed: &BTreeSet<ObjectId>,
         stop: &CancellationToken,
     ) -> Option<Result<Option<Planned>, SyncError>> {
-        let is_reached = self.reached.as_ref().is_some_and(|one| one.is_same(wanted));
         let corrects = wanted.loaded.environment.sync.drift == Drift::Correct;
-        if changed.is_empty() || !is_reached || !corrects {
+        if changed.is_empty() || !self.has_reached(wanted) || !corrects {
             return Some(Ok(None));
         }
         let (release, rendered) = wanted.release();
@@ -481,7 +512,16 @@ impl Release {
     async fn carry_out(&self, wanted: &Arc<Wanted>, planned: Planned) -> Done {
         let cluster = wanted.planner(false).cluster_for(&wanted.release().0.name);
         let newer = CancellationToken::new();
-        let run = carry_out(&self.shared, &cluster, planned, newer.clone());
+        // Who is told that drift was corrected wants to know which.
+        let corrected = self.was_reached.then(|| drift(&planned.plan));
+        let run = async {
+            let run = carry_out(&self.shared, &cluster, planned, newer.clone());
+            let mut done = Box::pin(run).await;
+            if let (End::Deployed, Some(corrected)) = (done.end, corrected) {
+                done.message = corrected;
+            }
+            done
+        };
         let mut coming = self.wanted.clone();
         let watching = async {
             loop {

@@ -129,7 +129,7 @@ impl Wanted {
     }
 }
 
-/// Findings in one line.
+/// Findings in one line, with the next step of the first one that has one.
 pub(super) fn line(findings: &[Finding]) -> String {
     let texts: Vec<String> = findings.iter().take(5).map(ToString::to_string).collect();
     let more = findings.len().saturating_sub(texts.len());
@@ -138,7 +138,11 @@ pub(super) fn line(findings: &[Finding]) -> String {
     } else {
         String::new()
     };
-    texts.join("; ") + &more
+    let text = texts.join("; ") + &more;
+    let hint = findings.iter().find_map(|finding| finding.hint.as_deref());
+    let Some(hint) = hint else { return text };
+    let hint: Vec<&str> = hint.split_whitespace().collect();
+    format!("{text}; hint: {}", hint.join(" "))
 }
 
 /// Carries a plan out. `newer` ends it at its next safe point.
@@ -202,12 +206,13 @@ fn judge(plan: &Plan, result: Result<SyncResult, SyncError>) -> (End, String) {
     };
     let failure = || {
         let first = result.failures(plan).next();
+        // It is tried again: hints of steps are for those who run commands.
         let first = first.map(|(object, failure)| format!("{object}: {}", failure.message));
         let unrecorded = result.unrecorded.as_deref().map(|error| words(error));
         let blocked = plan.findings.iter().find(|finding| finding.is_error());
         first
             .or(unrecorded)
-            .or_else(|| blocked.map(ToString::to_string))
+            .or_else(|| blocked.map(|finding| line(std::slice::from_ref(finding))))
             .unwrap_or_default()
     };
     match result.ending {
@@ -221,5 +226,26 @@ fn judge(plan: &Plan, result: Result<SyncResult, SyncError>) -> (End, String) {
         "superseded" => (End::Superseded, String::new()),
         "interrupted" => (End::Interrupted, String::new()),
         _ => (End::Failed, failure()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_refused_is_told_with_the_next_step() {
+        let refused = |code: &str| Finding::error(Kind::Policy, code, format!("{code} is not"));
+        assert_eq!(line(&[refused("a"), refused("b")]), "a is not; b is not");
+        let hinted = [
+            refused("a").hint("write:\n  rollback: yes"),
+            refused("b").hint("or else"),
+        ];
+        assert_eq!(
+            line(&hinted),
+            "a is not; b is not; hint: write: rollback: yes"
+        );
+        let many: Vec<Finding> = (0..7).map(|_| refused("a").hint("stop")).collect();
+        assert!(line(&many).ends_with("; and 2 more; hint: stop"));
     }
 }

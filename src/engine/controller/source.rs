@@ -101,6 +101,7 @@ pub(super) async fn follow(
             };
             tokio::select! {
                 () = wake.notified() => break,
+                () = paces.asked() => break,
                 () = sleep_until(asked + pause) => break,
                 // An environment that was just read may want it more often.
                 () = paces.changed() => {}

@@ -19,6 +19,9 @@ use crate::io::forge::{Forge, ForgeError, State, Status};
 
 /// How long what is not told yet has at the end of the loop.
 const FAREWELL: Duration = Duration::from_secs(5);
+/// When it is told again what a forge did not take from our token: somebody may
+/// have put a better one into its file.
+const OTHER_TOKEN: Duration = Duration::from_mins(5);
 
 /// What is known of the environments of all repositories.
 #[derive(Debug)]
@@ -289,7 +292,7 @@ impl Tellers {
 /// Tells one forge whatever is news to it.
 async fn tell_all(forge: Arc<Forge>, mut wanted: watch::Receiver<Wanted>) {
     let mut told = Told::default();
-    let mut failures = 0;
+    let mut failures = 0_u32;
     let mut is_over = false;
     loop {
         let now = wanted.borrow_and_update().clone();
@@ -298,24 +301,52 @@ async fn tell_all(forge: Arc<Forge>, mut wanted: watch::Receiver<Wanted>) {
             while loop_ends.changed().await.is_ok() {}
             sleep(FAREWELL).await;
         };
-        let told_all = tokio::select! {
-            told_all = told.tell(&forge, &now) => told_all,
+        let again = tokio::select! {
+            again = told.tell(&forge, &now) => again,
             () = farewell => return,
         };
         if is_over {
             return;
         }
-        failures = if told_all { 0 } else { failures + 1 };
+        failures = match again {
+            Again::Soon => failures.saturating_add(1),
+            Again::Never | Again::Later => 0,
+        };
         let retry = async {
-            match failures {
-                0 => std::future::pending().await,
-                failures => sleep(pace::after(failures)).await,
+            match again {
+                Again::Never => std::future::pending().await,
+                Again::Later => sleep(OTHER_TOKEN).await,
+                Again::Soon => sleep(pace::after(failures)).await,
             }
         };
         tokio::select! {
             // What came last is told even at the end of the loop.
             changed = wanted.changed() => is_over = changed.is_err(),
             () = retry => {}
+        }
+    }
+}
+
+/// When something is told again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Again {
+    /// Nothing comes of it before there are news.
+    Never,
+    /// It takes somebody else to do something.
+    Later,
+    /// It may work by itself.
+    Soon,
+}
+
+impl Again {
+    /// After something that did not work.
+    fn after(error: &ForgeError) -> Self {
+        if error.is_passing() {
+            Self::Soon
+        } else if error.is_about_token() {
+            Self::Later
+        } else {
+            Self::Never
         }
     }
 }
@@ -335,9 +366,9 @@ struct Known {
 }
 
 impl Told {
-    /// Tells what it does not know; false where something is to be told again.
-    async fn tell(&mut self, forge: &Forge, wanted: &Wanted) -> bool {
-        let mut told_all = true;
+    /// Tells what it does not know, and says when something is to be told again.
+    async fn tell(&mut self, forge: &Forge, wanted: &Wanted) -> Again {
+        let mut again = Again::Never;
         for (context, said) in wanted {
             let known = self.0.get(context);
             if known.is_some_and(|known| {
@@ -354,11 +385,11 @@ impl Told {
                         error = %words(&error),
                         "the state of a commit could not be told"
                     );
-                    if error.is_passing() {
-                        told_all = false;
+                    let next = Again::after(&error);
+                    again = again.max(next);
+                    if next != Again::Never {
                         continue;
                     }
-                    // Nothing comes of telling it again before there are news.
                     said.status.clone()
                 }
             };
@@ -369,7 +400,7 @@ impl Told {
             };
             self.0.insert(context.clone(), known);
         }
-        told_all
+        again
     }
 }
 
@@ -457,6 +488,27 @@ mod tests {
             }
         }
         news
+    }
+
+    #[test]
+    fn what_the_token_may_not_do_is_told_again_with_a_better_one() {
+        let refused = |status| ForgeError::Refused {
+            what: "set a state",
+            status,
+            said: String::new(),
+        };
+        for (status, again) in [
+            (401, Again::Later),
+            (403, Again::Later),
+            (404, Again::Never),
+            (422, Again::Never),
+            (503, Again::Soon),
+        ] {
+            assert_eq!(Again::after(&refused(status)), again, "{status}");
+        }
+        let place = "a file".to_owned();
+        let empty = ForgeError::UnusableToken { place };
+        assert_eq!(Again::after(&empty), Again::Later);
     }
 
     #[test]

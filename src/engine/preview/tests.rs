@@ -234,6 +234,20 @@ fn what_is_rendered_is_enough(
 }
 
 #[test]
+fn what_cannot_be_previewed_is_named_in_the_summary() {
+    let mut preview = change(&Files::new(), &Files::new()).preview();
+    add(&mut preview, EnvironmentPreview::new("dev"));
+    assert_eq!(preview.summary, "no changes");
+    for name in ["prod", "staging"] {
+        let mut broken = EnvironmentPreview::new(name);
+        let finding = Finding::error(Kind::Repository, "x", "it cannot be rendered");
+        broken.findings.push(finding);
+        add(&mut preview, broken);
+    }
+    assert_eq!(preview.summary, "cannot be previewed: prod, staging");
+}
+
+#[test]
 fn of_a_thousand_releases_one_is_rendered() {
     let base = fleet(1000);
     let mut head = base.clone();

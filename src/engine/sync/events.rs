@@ -58,8 +58,8 @@ pub enum EventKind {
     Waiting(StepId, WaitState),
     /// A request is tried again.
     Retrying(StepId, String),
-    /// A step ended.
-    Done(StepId, Outcome),
+    /// A step ended; with the object that it is about.
+    Done(StepId, ObjectId, Outcome),
     /// Something to say that stops nothing.
     Warning(Finding),
     /// The sync ended.

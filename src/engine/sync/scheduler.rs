@@ -208,7 +208,9 @@ impl<'a, E: Executor> Run<'a, E> {
     }
 
     fn finish(&mut self, id: StepId, outcome: Outcome) {
-        self.events.send(EventKind::Done(id, outcome.clone()));
+        let object = self.plan.steps[id.0].object.clone();
+        self.events
+            .send(EventKind::Done(id, object, outcome.clone()));
         self.outcomes.insert(id, outcome);
     }
 }

@@ -190,6 +190,7 @@ fn what_cannot_be_rendered_is_told_beside_what_can() {
     let run = preview(&folder, &["-o", "markdown"]);
     assert_eq!(run.code, 3, "{}", run.shown());
     for words in [
+        "; cannot be previewed: dev\n",
         "**cannot be previewed: 1 error**",
         "releazes",
         "prod.app",

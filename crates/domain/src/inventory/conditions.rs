@@ -8,6 +8,8 @@ use super::release::status_of;
 
 /// Reason of the condition by which a release is told to wait for others.
 pub const DEPENDENCY_NOT_READY: &str = "DependencyNotReady";
+/// Reason of the condition by which a release is told to wait for its time.
+pub const WINDOW_CLOSED: &str = "WindowClosed";
 
 /// What the loop says of a release beside its record.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -27,7 +29,8 @@ pub enum ConditionKind {
     Followed,
     /// What git wants cannot be carried out until somebody does something.
     Stalled,
-    /// What comes before it is not ready yet; nobody has to do anything.
+    /// What comes before it is not ready yet, or it is not the time for it; nobody has
+    /// to do anything.
     Waiting,
     /// Somebody changed what git says, and it is left as it is.
     Drifted,
@@ -58,7 +61,9 @@ impl ConditionKind {
 
     fn is(self, condition: &Value) -> bool {
         // The record has a condition Reconciling of its own.
-        let is_its_reason = self != Self::Waiting || condition["reason"] == DEPENDENCY_NOT_READY;
+        let reasons = [DEPENDENCY_NOT_READY, WINDOW_CLOSED];
+        let is_its_reason =
+            self != Self::Waiting || reasons.iter().any(|known| condition["reason"] == *known);
         condition["type"] == self.as_str() && is_its_reason
     }
 }
@@ -216,6 +221,21 @@ mod tests {
             let back = telling(&live(&status)[live_of], &[], at(9)).unwrap();
             assert_eq!(types(&back), [("Ready", "now")]);
         }
+    }
+
+    #[test]
+    fn who_waits_for_its_time_is_told_so_until_it_is_over() {
+        let waiting = Condition {
+            kind: ConditionKind::Waiting,
+            reason: WINDOW_CLOSED.to_owned(),
+            message: "not at this time".to_owned(),
+        };
+        let first = json!({"kind": "Release", "status": {"conditions": []}});
+        let told = telling(&first, &[waiting], at(0)).unwrap();
+        assert_eq!(types(&told), [("Reconciling", "1970-01-01T00:00:00Z")]);
+        let live = json!({"kind": "Release", "status": told});
+        let over = telling(&live, &[], at(1)).unwrap();
+        assert!(types(&over).is_empty(), "{over}");
     }
 
     #[test]

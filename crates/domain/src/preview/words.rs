@@ -26,6 +26,17 @@ pub fn unknown(environment: &EnvironmentPreview) -> Option<String> {
     errors.then(|| format!("cannot be previewed: {}", summary(&environment.findings)))
 }
 
+/// The environments of which there is nothing to show, although they may have
+/// changed; none where there is no such.
+pub fn all_unknown(preview: &Preview) -> Option<String> {
+    let unknown = preview
+        .environments
+        .iter()
+        .filter(|one| unknown(one).is_some());
+    let unknown: Vec<String> = unknown.map(|one| one.environment.clone()).collect();
+    (!unknown.is_empty()).then(|| format!("cannot be previewed: {}", names(&unknown)))
+}
+
 /// What a reviewer should know before reading on: its name, and one line.
 pub fn about(release: &ReleasePreview) -> Vec<(&'static str, String)> {
     let mut about = Vec::new();

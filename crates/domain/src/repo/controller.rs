@@ -206,6 +206,12 @@ pub fn read(file: &str, content: Vec<u8>) -> Result<Controller, Vec<Finding>> {
         let said: Option<format::Controller> = decode(&node, &mut findings);
         Some(resolve(said?, &node, &mut findings))
     });
+    // A bare `on` is read as true, and is what people wrote.
+    for finding in &mut findings {
+        if finding.message.starts_with("`notifications[") {
+            finding.message = finding.message.replacen("].true", "].on", 1);
+        }
+    }
     findings.sort_by(|a, b| (&a.place, a).cmp(&(&b.place, b)));
     match controller {
         Some(controller) if findings.is_empty() => Ok(controller),
@@ -376,7 +382,7 @@ fn forge_grant(
 /// What is wrong with a URL. The words hold nothing of it: a password may be in it.
 pub fn check_url(url: &str, transport: Option<Transport>, has_auth: bool) -> Result<(), String> {
     let Some(transport) = transport else {
-        return Err("expected https, ssh or the path of a folder".to_owned());
+        return Err("expected https, http, ssh or the path of a folder".to_owned());
     };
     let rest = url.split_once("://").map_or("", |(_, rest)| rest);
     let authority = rest.split('/').next().unwrap_or_default();

@@ -98,7 +98,7 @@ fn every_mistake_is_told_with_its_line() {
     assert_eq!(
         errors,
         [
-            "loop.yaml:5: `url`: expected https, ssh or the path of a folder",
+            "loop.yaml:5: `url`: expected https, http, ssh or the path of a folder",
             "loop.yaml:9: `cluster`: one of `inCluster: true`, `kubeconfigFile` and `kubeconfigSecret`",
             "loop.yaml:9: either `match`, or `name` and `branch`",
             "loop.yaml:10: `id`: the uid of the cluster's namespace kube-system",
@@ -513,4 +513,12 @@ fn a_template_that_cannot_be_written_is_refused_beforehand() {
     );
     let errors = told("[{webhook: {urlFile: \"\"}, on: []}]").unwrap_err();
     assert_eq!(errors.len(), 2, "{errors:?}");
+    for on in ["on", "\"on\""] {
+        let said = format!("[{{webhook: {{urlFile: url}}, {on}: [failed, drift]}}]");
+        let errors = told(&said).unwrap_err();
+        assert!(
+            errors[0].contains("`notifications[0].on[1]`: `drift` is not one of "),
+            "{errors:?}"
+        );
+    }
 }
