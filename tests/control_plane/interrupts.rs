@@ -261,9 +261,10 @@ fn a_signal_in_any_stage_leaves_what_the_report_says(
     let run = run.says("stopping at the next safe point; once more stops at once");
     let stopped = check(&fleet, run);
     // What was under way came to its end: only what had not begun is left.
-    let held = path.rsplit('/').next().unwrap();
+    let (kind, name) = path[1..].split_once("s/").unwrap();
     let left = names(&stopped["left"]);
-    assert!(!left.iter().any(|id| id.ends_with(held)), "{stopped}");
+    let is_held = |id: &String| id.to_lowercase().starts_with(kind) && id.ends_with(name);
+    assert!(!left.iter().any(is_held), "{stopped}");
     finishes(&fleet);
 }
 
