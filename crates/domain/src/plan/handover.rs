@@ -5,9 +5,10 @@
 //! node has. That is a temporary change until it is deleted, and taken back
 //! when the change fails before the successor is ready. A product moves where
 //! its bundle says so, and where its pods registered themselves, as they would
-//! stand in the way of their successors; what a former run began goes on. What answers behind a registration of
-//! the release itself goes on until that points elsewhere. What another release
-//! hands over is emptied in the same way where it runs in another namespace.
+//! stand in the way of their successors; a move that a former run began goes on.
+//! What answers behind a registration of the release itself goes on until that
+//! points elsewhere. What another release hands over is emptied in the same way
+//! where it runs in another namespace.
 
 mod copies;
 mod former;

@@ -74,8 +74,11 @@ impl Operator<'_> {
         let Grant::Registration { service } = deletion.because() else {
             return Ok(());
         };
-        let mut wanted = self.manifests.keys();
-        if !wanted.any(|id| id.is("", "Service") && id.name == service.name) {
+        let here = Some(&service.namespace);
+        let comes_elsewhere = self.manifests.keys().any(|id| {
+            id.is("", "Service") && id.name == service.name && id.namespace.as_ref() != here
+        });
+        if !comes_elsewhere {
             return Ok(());
         }
         let recorded = self.ledger.record(|journal| {
