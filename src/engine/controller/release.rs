@@ -1,12 +1,14 @@
 //! One release: looked at whenever something may have changed, and brought to
 //! what git says.
 
+mod telling;
+
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
-use pleach_domain::inventory::{Condition, ConditionKind, Orders};
+use pleach_domain::inventory::{Condition, ConditionKind};
 use pleach_domain::object::ObjectId;
 use pleach_domain::repo::format::Drift;
 use tokio::sync::{Notify, mpsc, watch};
@@ -17,11 +19,10 @@ use super::drift::{Left, Subscription};
 use super::looked::{
     CLOSED, Looked, blocked, drift, is_held_back, is_reached, stops, unplanned, window_closed,
 };
-use super::news::{Item, Told};
+use super::news::Told;
 use super::run::{Done, LIMIT, Wanted, carry_out};
 use super::{End, LoopEvent, Shared, approval, pace};
 use crate::engine::planning::{Planned, Planner};
-use crate::engine::sync::state;
 use crate::engine::sync::{SyncError, introduce};
 use crate::engine::words;
 use crate::io::cluster::ResourcePath;
@@ -541,87 +542,6 @@ impl Release {
             () = watching => {}
         }
         run.await
-    }
-
-    /// Says exactly this of the release, where it is not said yet.
-    async fn say(&mut self, wanted: &Wanted, said: Vec<Condition>) {
-        let name = &wanted.release().0.name;
-        let store = &wanted.loaded.environment.store;
-        let cluster = wanted.planner(false).cluster_for(name);
-        if self.told.as_ref() != Some(&said) {
-            match state::tell(&cluster, name, store, &said).await {
-                Ok(()) => self.told = Some(said),
-                // It is said when it is looked at again.
-                Err(error) => {
-                    tracing::debug!(release = %name, error = %words(&error), "nothing could be told");
-                }
-            }
-        }
-    }
-
-    /// Tells those who do not watch it, where its state has changed or something
-    /// else holds its environment.
-    async fn spread(&mut self, wanted: &Wanted, looked: &Looked) {
-        let revision = wanted.revision();
-        let hold = wanted.hold.as_ref();
-        if let Some(item) = self.news.of_hold(hold) {
-            let held = hold.and_then(|hold| hold.revision.as_deref());
-            let at = held.unwrap_or(&revision);
-            self.hand_on(wanted, &item, at).await;
-        }
-        let item = self
-            .news
-            .of(wanted, looked.end, self.was_reached, &looked.message);
-        if let Some(item) = item {
-            self.hand_on(wanted, &item, &revision).await;
-        }
-    }
-
-    /// Tells something of it, and of the commit that it is about.
-    async fn hand_on(&self, wanted: &Wanted, item: &Item, revision: &str) {
-        let (release, _) = wanted.release();
-        let name = &release.name;
-        let version = wanted.loaded.version(release);
-        if let Some(news) = item.news(name, (version.as_str(), revision), Timestamp::now()) {
-            self.shared.listener.tell(LoopEvent::News(news));
-        }
-        if !self.is_ours {
-            return;
-        }
-        let cluster = wanted.planner(false).cluster_for(name);
-        let store = &wanted.loaded.environment.store;
-        let said = item.announcement(revision);
-        if let Err(error) = state::announce(&cluster, name, store, said).await {
-            tracing::debug!(release = %name, error = %words(&error), "no Event could be written");
-        }
-    }
-
-    /// Says what there is to say, and takes back requests that were taken up.
-    async fn tell(&mut self, wanted: &Wanted, looked: &Looked) {
-        if !self.is_ours {
-            return;
-        }
-        let mut said = wanted.conditions.clone();
-        // What holds the environment comes first.
-        if let Some(condition) = &looked.condition
-            && said.iter().all(|known| known.kind != condition.kind)
-        {
-            said.push(condition.clone());
-        }
-        self.say(wanted, said).await;
-        let name = &wanted.release().0.name;
-        let store = &wanted.loaded.environment.store;
-        let cluster = wanted.planner(false).cluster_for(name);
-        if let Some(request) = &looked.request {
-            let done = |orders: &mut Orders| {
-                if orders.sync.as_ref() == Some(request) {
-                    orders.sync = None;
-                }
-            };
-            if let Err(error) = state::order(&cluster, name, store, done).await {
-                tracing::debug!(release = %name, error = %words(&error), "a request could not be taken back");
-            }
-        }
     }
 }
 

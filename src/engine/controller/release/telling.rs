@@ -1,0 +1,93 @@
+//! What is told of a release: on its record, and to those who do not watch it.
+
+use jiff::Timestamp;
+use pleach_domain::inventory::{Condition, Orders};
+
+use super::{Looked, Release, Wanted};
+use crate::engine::controller::LoopEvent;
+use crate::engine::controller::news::Item;
+use crate::engine::sync::state;
+use crate::engine::words;
+
+impl Release {
+    /// Says exactly this of the release, where it is not said yet.
+    pub(super) async fn say(&mut self, wanted: &Wanted, said: Vec<Condition>) {
+        let name = &wanted.release().0.name;
+        let store = &wanted.loaded.environment.store;
+        let cluster = wanted.planner(false).cluster_for(name);
+        if self.told.as_ref() != Some(&said) {
+            match state::tell(&cluster, name, store, &said).await {
+                Ok(()) => self.told = Some(said),
+                // It is said when it is looked at again.
+                Err(error) => {
+                    tracing::debug!(release = %name, error = %words(&error), "nothing could be told");
+                }
+            }
+        }
+    }
+
+    /// Tells those who do not watch it, where its state has changed or something
+    /// else holds its environment.
+    pub(super) async fn spread(&mut self, wanted: &Wanted, looked: &Looked) {
+        let revision = wanted.revision();
+        let hold = wanted.hold.as_ref();
+        if let Some(item) = self.news.of_hold(hold) {
+            let held = hold.and_then(|hold| hold.revision.as_deref());
+            let at = held.unwrap_or(&revision);
+            self.hand_on(wanted, &item, at).await;
+        }
+        let item = self
+            .news
+            .of(wanted, looked.end, self.was_reached, &looked.message);
+        if let Some(item) = item {
+            self.hand_on(wanted, &item, &revision).await;
+        }
+    }
+
+    /// Tells something of it, and of the commit that it is about.
+    async fn hand_on(&self, wanted: &Wanted, item: &Item, revision: &str) {
+        let (release, _) = wanted.release();
+        let name = &release.name;
+        let version = wanted.loaded.version(release);
+        if let Some(news) = item.news(name, (version.as_str(), revision), Timestamp::now()) {
+            self.shared.listener.tell(LoopEvent::News(news));
+        }
+        if !self.is_ours {
+            return;
+        }
+        let cluster = wanted.planner(false).cluster_for(name);
+        let store = &wanted.loaded.environment.store;
+        let said = item.announcement(revision);
+        if let Err(error) = state::announce(&cluster, name, store, said).await {
+            tracing::debug!(release = %name, error = %words(&error), "no Event could be written");
+        }
+    }
+
+    /// Says what there is to say, and takes back requests that were taken up.
+    pub(super) async fn tell(&mut self, wanted: &Wanted, looked: &Looked) {
+        if !self.is_ours {
+            return;
+        }
+        let mut said = wanted.conditions.clone();
+        // What holds the environment comes first.
+        if let Some(condition) = &looked.condition
+            && said.iter().all(|known| known.kind != condition.kind)
+        {
+            said.push(condition.clone());
+        }
+        self.say(wanted, said).await;
+        let name = &wanted.release().0.name;
+        let store = &wanted.loaded.environment.store;
+        let cluster = wanted.planner(false).cluster_for(name);
+        if let Some(request) = &looked.request {
+            let done = |orders: &mut Orders| {
+                if orders.sync.as_ref() == Some(request) {
+                    orders.sync = None;
+                }
+            };
+            if let Err(error) = state::order(&cluster, name, store, done).await {
+                tracing::debug!(release = %name, error = %words(&error), "a request could not be taken back");
+            }
+        }
+    }
+}

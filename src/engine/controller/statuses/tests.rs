@@ -1,0 +1,177 @@
+//! What is told to forges, and when.
+
+use pleach_domain::inventory::ReleaseName;
+
+use super::*;
+
+fn loaded(revision: &str, releases: &[&str]) -> LoopEvent {
+    LoopEvent::Loaded {
+        repository: "fleet".to_owned(),
+        environment: "staging".to_owned(),
+        revision: revision.to_owned(),
+        releases: releases.iter().map(|name| (*name).to_owned()).collect(),
+        took: Duration::ZERO,
+    }
+}
+
+fn looked(revision: &str, release: &str, end: End, message: &str) -> LoopEvent {
+    LoopEvent::Looked {
+        release: ReleaseName {
+            environment: "staging".to_owned(),
+            release: release.to_owned(),
+        },
+        revision: revision.to_owned(),
+        end,
+        message: message.to_owned(),
+        took: Duration::ZERO,
+    }
+}
+
+/// What is wanted after each of some events: commit, state and description
+/// where that is news.
+fn check(events: &[LoopEvent]) -> Vec<String> {
+    let (sender, mut receiver) = watch::channel(Wanted::new());
+    let mut statuses = Statuses {
+        teller: [("fleet".to_owned(), sender)].into(),
+        environments: BTreeMap::new(),
+    };
+    let mut news = Vec::new();
+    for event in events {
+        statuses.hear(event);
+        if receiver.has_changed().unwrap() {
+            let wanted = receiver.borrow_and_update();
+            let said = &wanted["pleach/staging"];
+            let former = said.former.as_ref();
+            let former = former.map(|(commit, end)| format!(" ({commit} {:?})", end.state));
+            news.push(format!(
+                "{} {:?} {}{}",
+                said.commit,
+                said.status.state,
+                said.status.description,
+                former.unwrap_or_default()
+            ));
+        }
+    }
+    news
+}
+
+#[test]
+fn what_the_token_may_not_do_is_told_again_with_a_better_one() {
+    let refused = |status| ForgeError::Refused {
+        what: "set a state",
+        status,
+        said: String::new(),
+    };
+    for (status, again) in [
+        (401, Again::Later),
+        (403, Again::Later),
+        (404, Again::Never),
+        (422, Again::Never),
+        (503, Again::Soon),
+    ] {
+        assert_eq!(Again::after(&refused(status)), again, "{status}");
+    }
+    let place = "a file".to_owned();
+    let empty = ForgeError::UnusableToken { place };
+    assert_eq!(Again::after(&empty), Again::Later);
+}
+
+#[test]
+fn a_state_is_said_once_and_when_all_releases_are_there() {
+    let news = check(&[
+        loaded("a", &["web", "db"]),
+        looked("a", "web", End::Deployed, ""),
+        looked("a", "web", End::Unchanged, ""),
+        // One that git has no more.
+        looked("a", "old", End::Waiting, "its end waits for consent"),
+        looked("a", "db", End::Unchanged, ""),
+        looked("a", "db", End::Unchanged, ""),
+        // A replica that lost the environment got it back.
+        loaded("a", &["web", "db"]),
+    ]);
+    assert_eq!(
+        news,
+        [
+            "a Pending 0 of 2 releases as git says",
+            "a Success 2 releases as git says",
+        ]
+    );
+}
+
+#[test]
+fn what_fails_is_said_and_that_it_no_longer_does() {
+    let news = check(&[
+        loaded("a", &["web", "db"]),
+        looked("a", "web", End::Failed, "Deployment/x: no"),
+        looked("a", "web", End::Failed, "Deployment/x: no"),
+        looked("a", "db", End::Refused, "prune-cap: too many"),
+        looked("a", "web", End::Deployed, ""),
+        looked("a", "db", End::Waiting, "not at this time"),
+        looked("a", "db", End::Deployed, ""),
+    ]);
+    assert_eq!(
+        news,
+        [
+            "a Pending 0 of 2 releases as git says",
+            "a Failure web failed: Deployment/x: no",
+            "a Failure db refused (and 1 more): prune-cap: too many",
+            "a Failure db refused: prune-cap: too many",
+            "a Pending db waiting: not at this time",
+            "a Success 2 releases as git says",
+        ]
+    );
+}
+
+#[test]
+fn a_commit_that_changes_nothing_has_the_state_of_the_one_before() {
+    let unaffected = LoopEvent::Unaffected {
+        environment: "staging".to_owned(),
+        revision: "b".to_owned(),
+        took: None,
+    };
+    let news = check(&[
+        loaded("a", &["web"]),
+        looked("a", "web", End::Deployed, ""),
+        unaffected,
+        // Releases stay at the commit that they were read at.
+        looked("a", "web", End::Failed, "no"),
+    ]);
+    assert_eq!(
+        news,
+        [
+            "a Pending 0 of 1 releases as git says",
+            "a Success 1 release as git says",
+            "b Success 1 release as git says (a Success)",
+            "b Failure web failed: no (a Success)",
+        ]
+    );
+}
+
+#[test]
+fn a_bad_commit_is_told_and_the_next_good_one_goes_through() {
+    let held = LoopEvent::Held {
+        repository: "fleet".to_owned(),
+        environment: "staging".to_owned(),
+        revision: Some("b".to_owned()),
+        reason: "InvalidRepository".to_owned(),
+        message: "commit b: x.yaml:1: no".to_owned(),
+    };
+    let news = check(&[
+        loaded("a", &["web"]),
+        held.clone(),
+        held,
+        // The last good one is looked at all the while.
+        looked("a", "web", End::Unchanged, ""),
+        loaded("c", &["web"]),
+        looked("c", "web", End::Deployed, ""),
+    ]);
+    assert_eq!(
+        news,
+        [
+            "a Pending 0 of 1 releases as git says",
+            "b Failure commit b: x.yaml:1: no (a Error)",
+            "c Pending 0 of 1 releases as git says (b Failure)",
+            "c Success 1 release as git says (b Failure)",
+        ]
+    );
+}
