@@ -20,6 +20,8 @@ pub mod remainder;
 mod removal;
 pub mod report;
 mod scheduler;
+#[cfg(test)]
+mod serving;
 pub mod state;
 mod surroundings;
 mod turn;

@@ -7,7 +7,7 @@ use pleach::io::throwaway::ControlPlane;
 use pleach_testkit::audit::Events;
 
 use crate::fleet::{Fleet, object_writes};
-use crate::samples::{BUNDLE, config_map};
+use crate::samples::{BUNDLE, config_map, webhook};
 
 /// A control plane of their own: a definition whose webhook does not answer would
 /// be in the way of all other tests.
@@ -70,24 +70,6 @@ spec:
       clientConfig: {{service: {{namespace: {environment}, name: engine}}}}
   versions:
 {versions}"
-    )
-}
-
-/// A webhook that nobody calls.
-fn hook(environment: &str) -> String {
-    format!(
-        "\
-apiVersion: admissionregistration.k8s.io/v1
-kind: ValidatingWebhookConfiguration
-metadata: {{name: {environment}}}
-webhooks:
-  - name: {environment}.example.org
-    failurePolicy: Ignore
-    sideEffects: None
-    admissionReviewVersions: [v1]
-    clientConfig: {{service: {{namespace: {environment}, name: engine}}}}
-    rules: [{{apiGroups: [{environment}.example.org], apiVersions: ['*'], operations: [CREATE], resources: ['*']}}]
-"
     )
 }
 
@@ -159,7 +141,7 @@ fn keep(fleet: &Fleet) {
 
 #[test]
 fn a_registration_that_stays_keeps_the_service_that_answers_it() {
-    let fleet = installed("answers", &hook("answers"));
+    let fleet = installed("answers", &webhook("answers", "engine"));
     keep(&fleet);
     upgrade(&fleet);
     let object = "ValidatingWebhookConfiguration.admissionregistration.k8s.io/answers";
@@ -187,7 +169,7 @@ fn a_registration_that_stays_keeps_the_service_that_answers_it() {
 
 #[test]
 fn who_knows_that_nobody_needs_it_says_so() {
-    let fleet = installed("answered", &hook("answered"));
+    let fleet = installed("answered", &webhook("answered", "engine"));
     keep(&fleet);
     upgrade(&fleet);
     let consent = "{action: override, check: backend-goes, kind: Service, namespace: answered, name: engine, release: shop, from: v1.0.0, to: v1.1.0, reason: …}";

@@ -54,3 +54,22 @@ spec:
 pub(crate) fn gear(group: &str) -> String {
     format!("apiVersion: {group}/v1\nkind: Gear\nmetadata: {{name: first}}\n")
 }
+
+/// A webhook configuration that points at a Service of the namespace with its
+/// name. Nobody calls it.
+pub(crate) fn webhook(name: &str, service: &str) -> String {
+    format!(
+        "\
+apiVersion: admissionregistration.k8s.io/v1
+kind: ValidatingWebhookConfiguration
+metadata: {{name: {name}}}
+webhooks:
+  - name: {name}.example.org
+    failurePolicy: Ignore
+    sideEffects: None
+    admissionReviewVersions: [v1]
+    clientConfig: {{service: {{namespace: {name}, name: {service}}}}}
+    rules: [{{apiGroups: [{name}.example.org], apiVersions: ['*'], operations: [CREATE], resources: ['*']}}]
+"
+    )
+}

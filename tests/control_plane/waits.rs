@@ -3,7 +3,7 @@
 use rstest::rstest;
 
 use crate::fleet::Fleet;
-use crate::samples::{BUNDLE, config_map, deployment, gears};
+use crate::samples::{BUNDLE, config_map, deployment, gears, webhook};
 
 /// A Deployment whose pods never run: the shared control plane has no nodes.
 pub(crate) fn never(name: &str) -> String {
@@ -14,24 +14,6 @@ fn service(name: &str) -> String {
     format!(
         "apiVersion: v1\nkind: Service\nmetadata: {{name: {name}}}\n\
          spec: {{selector: {{app: {name}}}, ports: [{{port: 443}}]}}\n"
-    )
-}
-
-/// Nobody answers for it, and it stands in nobody's way.
-fn webhook(name: &str, namespace: &str) -> String {
-    format!(
-        "\
-apiVersion: admissionregistration.k8s.io/v1
-kind: ValidatingWebhookConfiguration
-metadata: {{name: {name}}}
-webhooks:
-  - name: {name}.example.org
-    failurePolicy: Ignore
-    sideEffects: None
-    admissionReviewVersions: [v1]
-    clientConfig: {{service: {{namespace: {namespace}, name: app}}}}
-    rules: [{{apiGroups: [{name}.example.org], apiVersions: ['*'], operations: [CREATE], resources: ['*']}}]
-"
     )
 }
 
@@ -74,7 +56,7 @@ fn rival() -> [String; 2] {
     "runtimeObjects: [{kind: Secret, name: made-later}]\n", vec![deployment("app")],
     "not ready after 3 s: ", "the workloads have not made it yet")]
 #[case::a_backend("wait-endpoints", "",
-    vec![service("app"), never("app"), webhook("wait-endpoints", "wait-endpoints")],
+    vec![service("app"), never("app"), webhook("wait-endpoints", "app")],
     "Deployment.apps/wait-endpoints/app: not ready after 3 s: ", "0 of 1")]
 fn waits_of_a_first_apply_end(
     #[case] environment: &'static str,

@@ -1,48 +1,29 @@
 //! Over a server without sockets that has definitions.
 
-use std::convert::Infallible;
-use std::time::Duration;
-
-use http::{Request, Response};
-use kube::client::Body;
 use pleach_domain::inventory::{ReleaseName, Store};
 use rstest::rstest;
 use serde_json::json;
 
 use super::*;
+use crate::engine::sync::serving::serving;
 use crate::engine::sync::state::State;
-use crate::io::cluster::Connection;
 
 /// A server with this definition, if any, that says 404 of all else.
 fn cluster(definition: Option<&Value>) -> Cluster {
     let definition = definition.cloned();
-    let service = tower::service_fn(move |request: Request<Body>| {
-        let path = request.uri().path();
-        let (code, value) = if path.ends_with("/customresourcedefinitions") {
-            let items: Vec<&Value> = definition.iter().collect();
-            let list =
-                json!({"kind": "CustomResourceDefinitionList", "metadata": {}, "items": items});
-            (200_u16, list)
-        } else if path.contains("/customresourcedefinitions/")
-            && let Some(definition) = &definition
-        {
-            (200, definition.clone())
+    serving(move |path| {
+        if path.ends_with("/customresourcedefinitions") {
+            Some(
+                json!({"kind": "CustomResourceDefinitionList", "metadata": {},
+                "items": definition.iter().collect::<Vec<_>>()}),
+            )
         } else {
-            let status = json!({"kind": "Status", "code": 404, "reason": "NotFound",
-                "message": "the server could not find the requested resource"});
-            (404, status)
-        };
-        let response = Response::builder()
-            .status(code)
-            .header("content-type", "application/json")
-            .body(Body::from(value.to_string().into_bytes()));
-        std::future::ready(Ok::<_, Infallible>(response.unwrap()))
-    });
-    let connection = Connection {
-        patience: Duration::ZERO,
-        ..Connection::new("pleach/0.0.0")
-    };
-    Cluster::over(kube::Client::new(service, "default"), &connection, "x")
+            let definition = definition.as_ref();
+            definition
+                .filter(|_| path.contains("/customresourcedefinitions/"))
+                .cloned()
+        }
+    })
 }
 
 fn definition(established: &str) -> Value {

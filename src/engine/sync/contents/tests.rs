@@ -1,54 +1,29 @@
 //! Over a server without sockets, which serves one kind of a group, or says that
 //! it does not.
 
-use std::convert::Infallible;
-use std::time::Duration;
-
-use http::{Request, Response};
-use kube::client::Body;
 use pleach_domain::observe::{Resource, ServedGroup, ServedVersion};
 use rstest::rstest;
 use serde_json::json;
 
 use super::*;
-use crate::io::cluster::Connection;
+use crate::engine::sync::serving::serving;
 
 /// A server that says 404 of the kind; what it says of definitions and of
 /// registrations, by their names.
 fn cluster(defined: bool, services: &'static [&'static str]) -> Cluster {
-    let service = tower::service_fn(move |request: Request<Body>| {
-        let path = request.uri().path();
-        let list = |items: Vec<Value>| {
-            (
-                200_u16,
-                json!({"kind": "ItemList", "metadata": {}, "items": items}),
-            )
-        };
-        let (code, value) = if path.ends_with("/customresourcedefinitions") {
+    let list = |items: Vec<Value>| json!({"kind": "ItemList", "metadata": {}, "items": items});
+    serving(move |path| {
+        if path.ends_with("/customresourcedefinitions") {
             let definition = json!({"metadata": {"name": "notes.x.io"}, "spec": {"group": "x.io",
                 "names": {"plural": "notes", "kind": "Note"}}});
-            list(defined.then_some(definition).into_iter().collect())
+            Some(list(defined.then_some(definition).into_iter().collect()))
         } else if path.ends_with("/apiservices") {
             let named = |name: &&str| json!({"metadata": {"name": name}});
-            list(services.iter().map(named).collect())
+            Some(list(services.iter().map(named).collect()))
         } else {
-            (
-                404,
-                json!({"kind": "Status", "code": 404, "reason": "NotFound",
-                "message": "the server could not find the requested resource"}),
-            )
-        };
-        let response = Response::builder()
-            .status(code)
-            .header("content-type", "application/json")
-            .body(Body::from(value.to_string().into_bytes()));
-        std::future::ready(Ok::<_, Infallible>(response.unwrap()))
-    });
-    let connection = Connection {
-        patience: Duration::ZERO,
-        ..Connection::new("pleach/0.0.0")
-    };
-    Cluster::over(kube::Client::new(service, "default"), &connection, "x")
+            None
+        }
+    })
 }
 
 fn discovery(freshness: Freshness) -> Discovery {
