@@ -16,6 +16,7 @@ use super::local::{LocalArgs, follower};
 use super::session::{Gone, Options, Planned, Predecessors, Session, Subject};
 use super::{Context, Exit, Target, Ui, format, plan_file};
 use crate::engine::sync::state;
+use crate::io::cluster::Class;
 
 pub(super) use outcome::Outcome;
 
@@ -309,7 +310,7 @@ async fn consent(
     let id = &first.observation.observed.cluster;
     let is_new = writing.iter().any(|planned| planned.is_new());
     let is_named = session.loaded.environment.cluster.id.is_some() || args.cluster_id.is_some();
-    if is_new && !is_named && args.yes {
+    if is_new && !is_named && args.yes && !is_at_home(session).await? {
         return Err(CliError::usage(format!(
             "the first apply of {} to a cluster that the environment does not name needs --cluster-id with --yes",
             args.target
@@ -326,6 +327,33 @@ async fn consent(
     } else {
         Err(CliError::new(Kind::Failed, "declined; nothing was written"))
     }
+}
+
+/// Whether the environment was applied to this cluster before. Somebody said then
+/// which one is meant, and its other releases tell that it is this one. Where
+/// they may not be listed, nothing tells.
+async fn is_at_home(session: &Session) -> Result<bool, CliError> {
+    let environment = &session.loaded.environment;
+    let search = session.search();
+    let listing = state::releases(&session.cluster, &search);
+    match session.finish(listing).await? {
+        Ok(records) => {
+            let (name, repository) = (&environment.name, &environment.repository);
+            let mut releases = records.releases.iter();
+            Ok(releases.any(|release| is_of(release, name, repository)))
+        }
+        Err(error) if error.class() == Some(&Class::Forbidden) => Ok(false),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Whether a release was applied as part of this environment of this repository:
+/// another repository may have an environment of the same name elsewhere.
+fn is_of(release: &ReleaseSummary, environment: &str, repository: &str) -> bool {
+    let was_applied = release.record.as_ref().is_ok_and(|record| {
+        record.repository == repository && (record.installed.is_some() || record.applying.is_some())
+    });
+    was_applied && release.name.environment == environment
 }
 
 fn question(plans: &[&Plan], place: &str) -> String {
@@ -394,6 +422,7 @@ async fn replan(
 #[cfg(test)]
 mod tests {
     use rstest::rstest;
+    use serde_json::{Value, json};
 
     use super::*;
     use crate::cli::format::samples;
@@ -413,5 +442,34 @@ mod tests {
             .collect();
         let plans: Vec<&Plan> = plans.iter().collect();
         assert_eq!(question(&plans, "here"), expected);
+    }
+
+    fn attempt() -> Value {
+        json!({
+            "version": "v1.0.0",
+            "revision": "0123abc",
+            "digest": pleach_domain::object::Digest::of(b"all"),
+            "at": "2026-09-01T10:00:00Z",
+        })
+    }
+
+    fn release(name: &str, record: &Value) -> ReleaseSummary {
+        let value = json!({"metadata": {"name": name}, "status": {"record": record}});
+        ReleaseSummary::read(&value).unwrap()
+    }
+
+    #[rstest]
+    #[case::installed("prod.app", json!({"format": 5, "repository": "fleet", "installed": attempt()}), true)]
+    #[case::begun("prod.app", json!({"format": 5, "repository": "fleet", "applying": attempt()}), true)]
+    #[case::of_another_environment("prod-b.app", json!({"format": 5, "repository": "fleet", "installed": attempt()}), false)]
+    #[case::of_another_repository("prod.app", json!({"format": 5, "repository": "other", "installed": attempt()}), false)]
+    #[case::without_contents("prod.app", Value::Null, false)]
+    #[case::of_a_newer_pleach("prod.app", json!({"format": 999, "oldestWriter": 999, "repository": "fleet", "installed": attempt()}), false)]
+    fn releases_tell_that_an_environment_is_at_home(
+        #[case] name: &str,
+        #[case] record: Value,
+        #[case] expected: bool,
+    ) {
+        assert_eq!(is_of(&release(name, &record), "prod", "fleet"), expected);
     }
 }

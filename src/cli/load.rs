@@ -16,8 +16,8 @@ use crate::engine::load::{self, with_excerpts};
 pub(super) use crate::engine::load::{pleach_version, read_all};
 use crate::engine::preview::{End, Incomparable};
 use crate::engine::stop::{Cause, Stop};
-use crate::io::files;
-use crate::io::git::{Revision, Source};
+use crate::io::files::{self, WorkingTree};
+use crate::io::git::{GitError, Revision, Source};
 
 /// The file that makes a folder a repository.
 const REPOSITORY_FILE: &str = "pleach.yaml";
@@ -114,8 +114,23 @@ impl Context {
     /// Loads what a target means as far as that is possible: errors may be
     /// among the findings, and manifests may be missing.
     pub fn read(&self, target: &Target) -> Result<Loaded, CliError> {
-        let Opened { tree, revision } = self.open()?;
-        read(&*tree, revision, target)
+        if self.settings.revision.is_some() {
+            let Opened { tree, revision } = self.open()?;
+            return read(&*tree, revision, target);
+        }
+        // git looks at all files of the working tree too, to see whether they are
+        // those of its commit: meanwhile they are rendered.
+        let folder = files::canonical(&self.folder()?).map_err(GitError::from)?;
+        let tree = WorkingTree::new(&folder);
+        let (loaded, revision) = rayon::join(
+            || read(&tree, Revision::None, target),
+            || Source::open(&folder)?.revision(),
+        );
+        let revision = revision?;
+        Ok(Loaded {
+            revision,
+            ..loaded?
+        })
     }
 
     /// What the repository says of an environment, without rendering it; none

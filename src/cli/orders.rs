@@ -60,9 +60,9 @@ pub(crate) struct ResumeArgs {
 /// Ask the loop to sync now
 ///
 /// Writes a request beside the record in the cluster, with who asked and when.
-/// The loop that follows the release syncs the commit that it knows, takes the
-/// request away, and asks git for a newer commit, which is followed like any
-/// other. Where no loop runs, `pleach apply` does the same from here.
+/// The loop that follows the release syncs the commit that it knows, asks git for
+/// a newer commit, which is followed like any other, and takes the request away.
+/// Where no loop runs, `pleach apply` does the same from here.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:

@@ -183,6 +183,7 @@ fn report(args: &PreviewArgs, change: &Change, found: &Preview) -> Report {
         head: found.head.clone(),
         summary: found.summary.clone(),
         verdict: verdict(found),
+        unanswered: is_unanswered(found),
         marker,
         comment: text,
     }
@@ -354,6 +355,14 @@ fn verdict(found: &Preview) -> Verdict {
         Exit::REPOSITORY => Verdict::Invalid,
         _ => Verdict::Refused,
     }
+}
+
+/// Whether a cluster that was asked did not answer to the end: it may later.
+fn is_unanswered(found: &Preview) -> bool {
+    let clusters = found.environments.iter();
+    let clusters = clusters.filter_map(|environment| environment.cluster.as_ref());
+    let mut findings = clusters.flat_map(|cluster| &cluster.findings);
+    findings.any(|finding| finding.is_error() && finding.kind == FindingKind::Cluster)
 }
 
 /// What errors mean for whoever asked.

@@ -117,7 +117,12 @@ pub(crate) async fn run(ui: &mut Ui, ctx: &Context, args: PromoteArgs) -> Result
     })?;
     ui.findings(&done.findings);
     if done.files.is_empty() {
-        ui.status("nothing to commit: the versions are the same already");
+        // The findings name what is not taken over, and why.
+        ui.status(if done.findings.is_empty() {
+            "nothing to commit: the versions are the same already"
+        } else {
+            "nothing to commit: no version is taken over"
+        });
         return Ok(Exit::DONE);
     }
     for environment in &args.to {

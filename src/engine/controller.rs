@@ -32,6 +32,7 @@ mod recall;
 
 mod release;
 mod replicas;
+mod requests;
 mod run;
 mod setup;
 mod sight;

@@ -356,6 +356,7 @@ pub fn desired_among(
     for (target, autoscaler) in autoscaled {
         desired.leave_replicas(target, autoscaler);
     }
+    desired.leave_aggregated_rules();
     desired
 }
 

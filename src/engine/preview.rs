@@ -14,7 +14,7 @@ use pleach_domain::diff::{fields, words};
 use pleach_domain::finding::{Finding, Kind};
 use pleach_domain::object::DigestKey;
 use pleach_domain::plan::view::Drawing;
-use pleach_domain::preview::words::all_unknown;
+use pleach_domain::preview::words::{REMOVED, all_removed, all_unknown};
 use pleach_domain::preview::{EnvironmentPreview, Preview, ReleasePreview, Touched};
 use pleach_domain::repo::{self, ClusterRef, Record, RecordingTree, ResolvedEnvironment};
 
@@ -28,6 +28,9 @@ const VIEW: View = View {
     status: false,
     full_deletes: false,
 };
+
+/// The summary where nothing happens, also of environments that are not looked at.
+const NO_CHANGES: &str = "no changes";
 
 /// A change in git.
 pub struct Change {
@@ -86,7 +89,7 @@ impl Change {
             format: 1,
             base: self.base.revision.to_string(),
             head: self.head.revision.to_string(),
-            summary: String::new(),
+            summary: NO_CHANGES.to_owned(),
             environments: Vec::new(),
             unchanged: Vec::new(),
         }
@@ -114,7 +117,7 @@ impl Change {
                 "the file of environment {} is removed: it is suspended, and nothing is deleted",
                 scope.environment
             );
-            let finding = Finding::warning(Kind::Repository, "environment-gone", message);
+            let finding = Finding::warning(Kind::Repository, REMOVED, message);
             preview.findings.push(finding);
             return Some(Looked::unknown(preview));
         }
@@ -205,10 +208,12 @@ pub fn add(preview: &mut Preview, environment: EnvironmentPreview) {
         [] => None,
         diffs => Some(words::summary(diffs.iter().copied())),
     };
-    preview.summary = match (known, all_unknown(preview)) {
-        (Some(known), Some(unknown)) => format!("{known}; {unknown}"),
-        (Some(summary), None) | (None, Some(summary)) => summary,
-        (None, None) => "no changes".to_owned(),
+    let parts = known.into_iter().chain(all_removed(preview));
+    let parts: Vec<String> = parts.chain(all_unknown(preview)).collect();
+    preview.summary = if parts.is_empty() {
+        NO_CHANGES.to_owned()
+    } else {
+        parts.join("; ")
     };
 }
 

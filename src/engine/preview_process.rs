@@ -52,6 +52,9 @@ pub struct Report {
     pub summary: String,
     /// What is to be thought of it.
     pub verdict: Verdict,
+    /// Whether a cluster that it asked did not answer to the end.
+    #[serde(default, skip_serializing_if = "core::ops::Not::not")]
+    pub unanswered: bool,
     /// What the comment begins with, and by which it is found again.
     pub marker: String,
     /// The comment.
@@ -262,7 +265,12 @@ mod tests {
     async fn what_it_prints_is_read_whatever_its_code_is() {
         let report = r#"{"format":1,"base":"b","head":"h","summary":"s","verdict":"refused","marker":"m","comment":"c"}"#;
         let read = run(&format!("echo '{report}'; exit 7")).await.unwrap();
-        assert_eq!(read.verdict, Verdict::Refused);
+        assert_eq!((read.verdict, read.unanswered), (Verdict::Refused, false));
+        let written = serde_json::to_value(&read).unwrap();
+        assert_eq!(written.get("unanswered"), None);
+        let report = report.replace("\"comment\"", "\"unanswered\":true,\"comment\"");
+        let read = run(&format!("echo '{report}'")).await.unwrap();
+        assert!(read.unanswered);
         // It is told what to do, and nothing of where it runs.
         let arguments = "test -z \"$HOME$KUBECONFIG\" || exit 1\nprintf '%s ' \"$@\" >&2; exit 1";
         let error = run(arguments).await.unwrap_err().to_string();

@@ -38,6 +38,13 @@ pub struct Examined {
 }
 
 impl Examined {
+    /// Whether the record says that something is installed.
+    pub fn is_installed(&self) -> bool {
+        self.installed
+            .as_ref()
+            .is_some_and(|record| !record.is_blank())
+    }
+
     /// Whether there is something to write.
     pub fn is_needed(&self) -> bool {
         let Rebuilt {
@@ -49,8 +56,7 @@ impl Examined {
         } = &self.rebuilt;
         let is_whole =
             self.lost.is_empty() && found.is_empty() && kept.is_empty() && unlabelled.is_empty();
-        let has_members = self.installed.is_some() || !inventory.entries.is_empty();
-        has_members && !is_whole
+        (self.is_installed() || !inventory.entries.is_empty()) && !is_whole
     }
 
     /// Writes the record, with everything that it needs, when nobody else is

@@ -19,12 +19,14 @@ mod record;
 pub mod remainder;
 mod removal;
 pub mod report;
+mod returned;
 mod scheduler;
 #[cfg(test)]
 mod serving;
 pub mod state;
 mod surroundings;
 mod turn;
+mod unanswered;
 mod wait;
 
 use std::collections::BTreeMap;
@@ -35,7 +37,7 @@ use pleach_domain::object::labels;
 use pleach_domain::observe::{DesiredDigest, Grants, Observed};
 use pleach_domain::order::StageName;
 use pleach_domain::plan::{Desired, Plan};
-use tokio::sync::Semaphore;
+use tokio::sync::{OnceCell, Semaphore};
 
 pub use checks::look_at_checked;
 pub use contents::look_into_namespaces;
@@ -207,6 +209,16 @@ async fn settle(
         mut inventory,
     } = reached;
     run.events.send(EventKind::Phase(Verb::Report));
+    if result.is_success() {
+        for id in returned::remembered(desired, observed, plan).keys() {
+            inventory.entries.remove(id);
+        }
+    }
+    if result.stopped.is_none() {
+        let told = (run.cluster, run.events);
+        let look = returned::keep(told, desired, observed, plan, &mut inventory);
+        Box::pin(look).await;
+    }
     // What cannot be recorded makes the release unfinished: the next run tries again.
     let recorded = if result.is_success() && plan.verifies() {
         record::record_run_time_objects(run.cluster, desired, observed, &mut inventory).await
@@ -310,6 +322,7 @@ impl Run<'_> {
             stop: self.stop,
             ledger,
             inventory: Mutex::new(superset),
+            unregistered: OnceCell::new(),
             gone: Mutex::default(),
             places: Semaphore::new(CONCURRENCY),
             begun: Mutex::new(BTreeMap::new()),

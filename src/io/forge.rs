@@ -21,6 +21,7 @@ use pleach_domain::repo::format::ForgeKind;
 use self::dialect::Dialect;
 use self::request::{Answer, Call, Sender};
 use super::files::FileError;
+use super::git::GitError;
 
 pub use self::token::Token;
 
@@ -39,6 +40,9 @@ pub enum ForgeError {
         /// Where it comes from.
         place: String,
     },
+    /// The app got no token.
+    #[error(transparent)]
+    App(Box<GitError>),
     /// Nothing can be sent at all.
     #[error("failed to prepare for requests")]
     Client {
@@ -131,7 +135,8 @@ impl ForgeError {
     /// Whether it may work later without anybody doing something.
     pub fn is_passing(&self) -> bool {
         match self {
-            Self::Unreachable { .. } | Self::TooMany { .. } => true,
+            // What an app lacks may be that nobody answers.
+            Self::App(_) | Self::Unreachable { .. } | Self::TooMany { .. } => true,
             Self::Refused { status, .. } => *status >= 500 || *status == 408,
             _ => false,
         }

@@ -4,6 +4,7 @@
 
 pub mod app;
 pub mod change;
+pub mod former;
 mod history;
 pub mod mirror;
 mod program;
@@ -382,6 +383,9 @@ impl Git {
             .disable_pathspec_match(true)
             .include_untracked(true)
             .include_ignored(true)
+            // Folders without files are nothing to git, and nothing to read.
+            .recurse_untracked_dirs(true)
+            .recurse_ignored_dirs(true)
             .exclude_submodules(true);
         for path in RELEVANT {
             options.pathspec(files::join(&self.prefix, path));

@@ -2,7 +2,8 @@
 
 use pleach_testkit::faults::{Answer, Fault, FaultProxy, Kind, Rule};
 
-use crate::fleet::{Fleet, Run, owners};
+use crate::fleet::{Fleet, PLANTED, Run, WEB, owners};
+use crate::samples::deployment_of;
 use crate::shared;
 
 /// What git wants; with `MARKS`, what a deployer installed.
@@ -337,4 +338,165 @@ fn an_adoption_that_was_cut_short_is_taken_up_again() {
         "pleach"
     );
     fleet.diff().ended_with(0);
+}
+
+/// The server filled in what git says now: nobody owns it before, and it becomes ours.
+#[test]
+fn what_git_changes_is_shown_beside_what_goes() {
+    let wanted = APP
+        .replace(", MARKS", "")
+        .replace("replicas: 0", "replicas: 0\n  revisionHistoryLimit: 3");
+    let fleet = Fleet::web("shown", &wanted);
+    fleet.kubectl(&["create", "namespace", "shown"]);
+    let file = fleet.file("live.yaml", &APP.replace("MARKS", "labels: {old: l}"));
+    let manager = "--field-manager=kustomize-controller";
+    fleet.kubectl(&[
+        "-n",
+        "shown",
+        "apply",
+        "--server-side",
+        manager,
+        "-f",
+        &file,
+    ]);
+    adopt(&fleet, "flux");
+    let diff = fleet.writes_nothing(|fleet| fleet.diff().ended_with(10));
+    diff.says("-    old: l")
+        .says("-  revisionHistoryLimit: 10")
+        .says("+  revisionHistoryLimit: 3");
+    fleet.applied();
+    fleet.diff().ended_with(0);
+}
+
+/// The record of owners names texts of a Secret where the object has none.
+#[test]
+fn keys_of_a_secret_that_git_does_not_have_go_also_where_they_were_applied_as_texts() {
+    let secret = |texts: &str| {
+        format!("apiVersion: v1\nkind: Secret\nmetadata: {{name: cred}}\nstringData: {{{texts}}}\n")
+    };
+    let pw = format!("pw: {PLANTED}");
+    let fleet = Fleet::web("texts", &secret(&pw));
+    fleet.kubectl(&["create", "namespace", "texts"]);
+    let file = fleet.file("live.yaml", &secret(&format!("{pw}, extra: {PLANTED}")));
+    fleet.kubectl(&[
+        "-n",
+        "texts",
+        "apply",
+        "--server-side",
+        "--field-manager=helm",
+        "-f",
+        &file,
+    ]);
+    adopt(&fleet, "helm");
+    fleet.diff().ended_with(10).says("-  extra:");
+    fleet.applied();
+    let live = fleet.get(&["-n", "texts", "secret/cred"]).unwrap();
+    let keys: Vec<&String> = live["data"].as_object().unwrap().keys().collect();
+    assert_eq!(keys, ["pw"], "{:?}", owners(&live));
+    fleet.diff().ended_with(0);
+}
+
+/// What is there and what git has, which the server takes in turn but not at once.
+const IN_TURN: [(&str, &str, &str); 5] = [
+    (
+        "service/web",
+        "apiVersion: v1\nkind: Service\nmetadata: {name: web}\nspec: {selector: {app: web}, ports: [{name: http, port: 80}]}\n",
+        "apiVersion: v1\nkind: Service\nmetadata: {name: web}\nspec: {selector: {app: web}, ports: [{name: http, port: 8080}]}\n",
+    ),
+    (
+        "deployment/env",
+        "[{name: app, image: \"app:1\", env: [{name: A, value: \"1\"}]}]",
+        "[{name: app, image: \"app:1\", env: [{name: A, valueFrom: {fieldRef: {fieldPath: metadata.name}}}]}]",
+    ),
+    (
+        "deployment/probe",
+        "[{name: app, image: \"app:1\", readinessProbe: {httpGet: {port: 80}}}]",
+        "[{name: app, image: \"app:1\", readinessProbe: {tcpSocket: {port: 80}}}]",
+    ),
+    (
+        "deployment/volume",
+        "[{name: app, image: \"app:1\", volumeMounts: [{name: v, mountPath: /v}]}], volumes: [{name: v, hostPath: {path: /x}}]",
+        "[{name: app, image: \"app:1\", volumeMounts: [{name: v, mountPath: /v}]}], volumes: [{name: v, emptyDir: {}}]",
+    ),
+    (
+        "pdb/web",
+        "apiVersion: policy/v1\nkind: PodDisruptionBudget\nmetadata: {name: web}\nspec: {minAvailable: 1, selector: {matchLabels: {app: web}}}\n",
+        "apiVersion: policy/v1\nkind: PodDisruptionBudget\nmetadata: {name: web}\nspec: {maxUnavailable: 1, selector: {matchLabels: {app: web}}}\n",
+    ),
+];
+
+/// One side of it, as one file.
+fn in_turn(side: fn(&(&'static str, &'static str, &'static str)) -> &'static str) -> String {
+    let manifests: Vec<String> = IN_TURN
+        .iter()
+        .map(|case| match case.0.strip_prefix("deployment/") {
+            Some(name) => deployment_of(name, side(case)),
+            None => side(case).to_owned(),
+        })
+        .collect();
+    manifests.join("---\n")
+}
+
+#[test]
+fn what_cannot_stand_beside_what_goes_is_adopted_in_turn() {
+    for (environment, server_side) in [("inturn", false), ("inturnssa", true)] {
+        let fleet = Fleet::web(environment, &in_turn(|case| case.2));
+        fleet.kubectl(&["create", "namespace", environment]);
+        let file = fleet.file("live.yaml", &in_turn(|case| case.1));
+        let mut command = vec!["-n", environment, "apply", "-f", file.as_str()];
+        if server_side {
+            command.push("--server-side");
+        }
+        fleet.kubectl(&command);
+        adopt(&fleet, "kubectl");
+        let diff = fleet.writes_nothing(|fleet| fleet.diff().ended_with(10));
+        diff.says("port: 8080").says("maxUnavailable: 1");
+        fleet.applied();
+        let ours = format!("pleach/{environment}.web Apply");
+        for (object, ..) in IN_TURN {
+            let live = fleet.get(&["-n", environment, object]).unwrap();
+            assert_eq!(owners(&live), [ours.as_str()], "{object}: {live}");
+        }
+        fleet.diff().ended_with(0);
+    }
+}
+
+/// A claim as a backup brings it back names its volume.
+#[test]
+fn what_cannot_go_stands_against_an_adoption_before_anything_is_written() {
+    let claim = |volume: &str| {
+        format!(
+            "apiVersion: v1\nkind: PersistentVolumeClaim\nmetadata: {{name: data}}\nspec: {{accessModes: [ReadWriteOnce], storageClassName: none, resources: {{requests: {{storage: 1Gi}}}}{volume}}}\n"
+        )
+    };
+    let volume = ", volumeName: nowhere";
+    let fleet = Fleet::web("restored", &claim(""));
+    fleet.kubectl(&["create", "namespace", "restored"]);
+    let file = fleet.file("live.yaml", &claim(volume));
+    fleet.kubectl(&["-n", "restored", "create", "-f", &file]);
+    adopt(&fleet, "kubectl");
+    fleet
+        .writes_nothing(|fleet| fleet.apply().ended_with(7))
+        .says("cannot be changed on an existing object")
+        .says(".spec.volumeName");
+    fleet.write(WEB, &claim(volume));
+    fleet.commit();
+    fleet.diff().ended_with(10);
+}
+
+#[test]
+fn what_cannot_stand_beside_what_goes_is_handed_over_in_turn() {
+    let fleet = Fleet::web("inturnmoved", &in_turn(|case| case.1));
+    fleet.applied();
+    fleet.write(WEB, &in_turn(|case| case.2));
+    fleet.edit_environment(
+        "name: web, bundle: web,",
+        "name: next, bundle: web, movedFrom: {environment: inturnmoved, release: web},",
+    );
+    fleet.commit();
+    fleet.applied();
+    for (object, ..) in IN_TURN {
+        let live = fleet.get(&["-n", "inturnmoved", object]).unwrap();
+        assert_eq!(owners(&live), ["pleach/inturnmoved.next Apply"], "{live}");
+    }
 }

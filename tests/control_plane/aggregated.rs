@@ -2,15 +2,19 @@
 //! brings this server.
 
 use pleach::io::throwaway::{Network, Options};
+use pleach_testkit::audit::Events;
 use pleach_testkit::control_plane::binaries;
 use pleach_testkit::{aggregated, isolated};
 
-use crate::fleet::Fleet;
+use crate::fleet::{Fleet, object_writes};
 use crate::samples::BUNDLE;
 
-/// A server on an address of a pod, its API, and an object of this API. The
-/// Service selects nothing: its endpoints are in the release.
-fn release(address: &str) -> String {
+/// An address of a pod; who listens on all of them answers there.
+const ADDRESS: &str = "10.250.128.77";
+
+/// A server on an address of a pod, and its API. The Service selects nothing: its
+/// endpoints are in the release.
+fn server() -> String {
     let (group, port) = (aggregated::GROUP, aggregated::PORT);
     format!(
         "\
@@ -24,7 +28,7 @@ kind: EndpointSlice
 metadata: {{name: keeper, labels: {{kubernetes.io/service-name: keeper}}}}
 addressType: IPv4
 ports: [{{name: \"\", port: {port}, protocol: TCP}}]
-endpoints: [{{addresses: [{address}], conditions: {{ready: true}}}}]
+endpoints: [{{addresses: [{ADDRESS}], conditions: {{ready: true}}}}]
 ---
 apiVersion: apiregistration.k8s.io/v1
 kind: APIService
@@ -36,21 +40,19 @@ spec:
   versionPriority: 15
   insecureSkipTLSVerify: true
   service: {{namespace: kept, name: keeper}}
----
-apiVersion: {group}/v1
-kind: Note
-metadata: {{name: first}}
-text: hello
 "
     )
 }
 
-#[test]
-fn objects_of_an_api_come_with_the_server_that_keeps_them() {
-    let name = "aggregated::objects_of_an_api_come_with_the_server_that_keeps_them";
-    if !isolated::inside(name).unwrap() {
-        return;
-    }
+/// An object of this API.
+fn note() -> String {
+    let group = aggregated::GROUP;
+    format!("apiVersion: {group}/v1\nkind: Note\nmetadata: {{name: first}}\ntext: hello\n")
+}
+
+/// A release of these manifests, on a control plane on which addresses of pods lead
+/// somewhere.
+fn fleet(timeout: &str, manifests: &[String]) -> Fleet {
     let plane = pleach_testkit::control_plane::start(Options {
         binaries: binaries(),
         controllers: true,
@@ -60,15 +62,21 @@ fn objects_of_an_api_come_with_the_server_that_keeps_them() {
     })
     .unwrap();
     let plane = Box::leak(Box::new(plane));
-    let fleet = Fleet::on(
-        plane,
-        "kept",
-        "  - {name: web, bundle: web, namespace: kept, timeout: 3s}\n",
-        &[
-            ("manifests/web/bundle.yaml", BUNDLE.to_owned()),
-            ("manifests/web/web.yaml", release("10.250.128.77")),
-        ],
-    );
+    let release = format!("  - {{name: web, bundle: web, namespace: kept, timeout: {timeout}}}\n");
+    let files = [
+        ("manifests/web/bundle.yaml", BUNDLE.to_owned()),
+        ("manifests/web/web.yaml", manifests.join("---\n")),
+    ];
+    Fleet::on(plane, "kept", &release, &files)
+}
+
+#[test]
+fn objects_of_an_api_come_with_the_server_that_keeps_them() {
+    let name = "aggregated::objects_of_an_api_come_with_the_server_that_keeps_them";
+    if !isolated::inside(name).unwrap() {
+        return;
+    }
+    let fleet = fleet("3s", &[server(), note()]);
     // Nobody answers at that address: the API is waited for until the deadline,
     // and the object with it.
     fleet
@@ -107,4 +115,54 @@ fn objects_of_an_api_come_with_the_server_that_keeps_them() {
     fleet.applied();
     let text = fleet.field(&["-n", "kept", "notes.kept.example.org/first"], "{.text}");
     assert_eq!(text, "bye");
+}
+
+/// What was done to namespaces and APIs, in the order of the answers.
+fn cluster_wide(events: &Events) -> Vec<String> {
+    let done = |line: &String| {
+        let resources = ["namespaces", "apiservices"];
+        let resource = resources.into_iter().find(|one| line.contains(*one))?;
+        let (verb, _) = line.split_once(' ')?;
+        Some(format!("{verb} {resource}"))
+    };
+    object_writes(events).iter().filter_map(done).collect()
+}
+
+#[test]
+fn a_namespace_that_its_api_keeps_from_ending_comes_again_with_it() {
+    let name = "aggregated::a_namespace_that_its_api_keeps_from_ending_comes_again_with_it";
+    if !isolated::inside(name).unwrap() {
+        return;
+    }
+    let namespace = "apiVersion: v1\nkind: Namespace\nmetadata: {name: kept}\n".to_owned();
+    let fleet = fleet("50s", &[namespace, server()]);
+    aggregated::serve().unwrap();
+    fleet.applied();
+    let uid = |fleet: &Fleet| fleet.field(&["namespace", "kept"], "{.metadata.uid}");
+    let before = uid(&fleet);
+
+    // What answers ends before the namespace is through with the rest, as pods do
+    // that take their time.
+    fleet.kubectl(&["delete", "namespace", "kept", "--wait=false"]);
+    fleet.kubectl(&["-n", "kept", "delete", "service/keeper"]);
+    let condition = "{.status.conditions[?(@.type==\"NamespaceDeletionDiscoveryFailure\")].status}";
+    fleet.until("a namespace that does not end", |fleet| {
+        (fleet.field(&["namespace", "kept"], condition) == "True").then_some(())
+    });
+    fleet.diff().ended_with(10).says(
+        "it points into namespace kept, which is being deleted and cannot end while this API is registered",
+    );
+    let (_, events) = fleet.watched(Fleet::applied);
+    assert_eq!(
+        cluster_wide(&events),
+        [
+            "delete apiservices",
+            "patch namespaces",
+            "patch apiservices",
+        ]
+    );
+    assert_ne!(uid(&fleet), before);
+    let answered = fleet.kubectl(&["get", "--raw", "/apis/kept.example.org/v1"]);
+    assert!(answered.contains("notes"), "{answered}");
+    fleet.diff().ended_with(0);
 }

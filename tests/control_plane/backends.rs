@@ -5,9 +5,10 @@ use std::sync::OnceLock;
 
 use pleach::io::throwaway::ControlPlane;
 use pleach_testkit::audit::Events;
+use pleach_testkit::faults::{Fault, FaultProxy, Moment, Rule};
 
 use crate::fleet::{Fleet, object_writes};
-use crate::samples::{BUNDLE, config_map, webhook};
+use crate::samples::{ANYTHING, BUNDLE, config_map, deployment, gears_of, webhook};
 
 /// A control plane of their own: a definition whose webhook does not answer would
 /// be in the way of all other tests.
@@ -48,29 +49,15 @@ fn upgrade(fleet: &Fleet) {
 /// Defines Gears in two versions, between which the Service converts.
 fn gears(environment: &str) -> String {
     let group = format!("{environment}.example.org");
-    let version = |name: &str, storage: bool| {
-        format!(
-            "    - {{name: {name}, served: true, storage: {storage}, schema: {{openAPIV3Schema: {{type: object, x-kubernetes-preserve-unknown-fields: true}}}}}}\n"
-        )
-    };
-    let versions = [version("v1", true), version("v1alpha1", false)].concat();
-    format!(
-        "\
-apiVersion: apiextensions.k8s.io/v1
-kind: CustomResourceDefinition
-metadata: {{name: gears.{group}}}
-spec:
-  group: {group}
-  scope: Namespaced
-  names: {{plural: gears, singular: gear, kind: Gear}}
-  conversion:
+    let conversion = format!(
+        "  conversion:
     strategy: Webhook
     webhook:
       conversionReviewVersions: [v1]
       clientConfig: {{service: {{namespace: {environment}, name: engine}}}}
-  versions:
-{versions}"
-    )
+"
+    );
+    gears_of(&group, &["v1", "v1alpha1"], ANYTHING) + &conversion
 }
 
 /// What was deleted, in the order of the answers, beside what every release has.
@@ -183,4 +170,100 @@ fn who_knows_that_nobody_needs_it_says_so() {
     run.says("check backend-goes is overridden (nobody calls it)");
     assert_eq!(deleted(&events), ["services answered/engine 200"]);
     assert!(fleet.exists(&["validatingwebhookconfiguration", "answered"]));
+}
+
+/// What pods of the first version registered: it is made anew after the answer to the
+/// first deletion of such an object. Says where to go through for that.
+fn registers_again(fleet: &Fleet, name: &'static str, deleted: &'static str) -> FaultProxy {
+    let file = fleet.file("hook", &webhook(name, "engine"));
+    fleet.kubectl(&["apply", "-f", &file]);
+    let kubectl = plane().kubectl().to_owned();
+    let kubeconfig = plane().kubeconfig().to_owned();
+    let register = Fault::hook(Moment::AfterAnswer, move || {
+        let mut command = std::process::Command::new(&kubectl);
+        command.arg("--kubeconfig").arg(&kubeconfig);
+        let done = command.args(["apply", "-f", &file]).output().unwrap();
+        assert!(done.status.success(), "{done:?}");
+    });
+    let proxy = FaultProxy::start(plane().kubeconfig()).unwrap();
+    let is_it = move |path: &str| path.ends_with(&format!("/{deleted}"));
+    let rule = Rule::on(
+        move |seen| seen.method == "DELETE" && is_it(&seen.path),
+        register,
+    );
+    proxy.add(rule.nth(1));
+    proxy
+}
+
+#[test]
+fn what_pods_register_again_while_they_are_pruned_goes_before_their_service() {
+    let mut fleet = installed("reregisters", &deployment("engine"));
+    let hook = "validatingwebhookconfigurations/reregisters";
+    let proxy = registers_again(&fleet, "reregisters", hook);
+    upgrade(&fleet);
+    fleet.through(proxy.kubeconfig());
+    let (run, events) = fleet.watched(Fleet::applied);
+    run.says("points at Service reregisters/engine, which goes");
+    assert_eq!(proxy.log().faults().count(), 1);
+    assert_eq!(
+        deleted(&events),
+        [
+            "admissionregistration.k8s.io validatingwebhookconfigurations reregisters 200",
+            // The gate of the handover, once the new ones are ready.
+            "admissionregistration.k8s.io validatingadmissionpolicybindings reregisters.shop.handover 200",
+            "admissionregistration.k8s.io validatingadmissionpolicies reregisters.shop.handover 200",
+            "apps deployments reregisters/engine 200",
+            "admissionregistration.k8s.io validatingwebhookconfigurations reregisters 200",
+            "services reregisters/engine 200",
+        ]
+    );
+    assert!(!fleet.exists(&["validatingwebhookconfiguration", "reregisters"]));
+    fleet.audited();
+    fleet.writes_nothing(Fleet::applied);
+}
+
+#[test]
+fn what_comes_back_after_its_service_went_goes_with_the_next_apply() {
+    let mut fleet = installed("late", &deployment("engine"));
+    let proxy = registers_again(&fleet, "late", "services/engine");
+    upgrade(&fleet);
+    fleet.through(proxy.kubeconfig());
+    fleet
+        .applied()
+        .says("points at Service late/engine, which is gone: somebody made it anew");
+    assert_eq!(proxy.log().faults().count(), 1);
+    assert!(fleet.exists(&["validatingwebhookconfiguration", "late"]));
+
+    let (run, events) = fleet.watched(Fleet::applied);
+    run.says("points at Service late/engine, which goes");
+    assert_eq!(
+        deleted(&events),
+        ["admissionregistration.k8s.io validatingwebhookconfigurations late 200"]
+    );
+    fleet.writes_nothing(Fleet::applied);
+}
+
+/// A webhook of a release that is asked about the Lease of that release.
+fn guards_itself() -> String {
+    let rules = "    rules: [{apiGroups: [coordination.k8s.io], apiVersions: ['*'], operations: [CREATE], resources: [leases]}]\n";
+    let guard = webhook("guards", "engine").replace("failurePolicy: Ignore", "failurePolicy: Fail");
+    let (start, _) = guard.split_once("    rules:").unwrap();
+    // Nobody else is to be kept from anything.
+    let only = "    matchConditions: [{name: own, expression: \"object.metadata.name == 'guards.shop'\"}]\n    timeoutSeconds: 1\n";
+    [start, rules, only].concat()
+}
+
+#[test]
+fn a_release_that_locks_itself_out_says_how_to_go_on() {
+    let fleet = installed("guards", &guards_itself());
+    upgrade(&fleet);
+    let command = "kubectl delete validatingwebhookconfiguration guards";
+    fleet
+        .apply()
+        .ended_with(4)
+        .says("ValidatingWebhookConfiguration.admissionregistration.k8s.io/guards keeps pleach from writing")
+        .says("see to it that Service guards/engine has ready endpoints")
+        .says(&format!("`{command}`: the next apply writes it again"));
+    fleet.kubectl(&["delete", "validatingwebhookconfiguration", "guards"]);
+    fleet.applied();
 }

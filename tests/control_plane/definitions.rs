@@ -1,7 +1,11 @@
 //! Definitions that change under objects that are there: nothing is lost
 //! without consent, and versions go when nothing is stored in them.
 
-use std::fmt::Write as _;
+mod conversion;
+mod lists;
+mod scope;
+mod workloads;
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -11,46 +15,15 @@ use pleach_testkit::faults::{Answer, Fault, FaultProxy, Moment, Rule, Seen};
 use serde_json::Value;
 
 use crate::fleet::{Fleet, object_writes};
-use crate::samples::{BUNDLE, deployment};
+use crate::samples::{BUNDLE, deployment, gears_of, texts};
 use crate::{kill, kubectl, shared};
 
 const BETA: &str = "manifests/web/v1.0.0/definition.yaml";
 const NEXT: &str = "manifests/web/v1.1.0/definition.yaml";
 
-/// Defines the kind Gear in a group. Versions as `name` or `name!`, which is
-/// not served; the first one is stored.
+/// Defines the kind Gear in a group, with these fields of text.
 fn definition(group: &str, versions: &[&str], fields: &[&str]) -> String {
-    let fields: Vec<String> = fields
-        .iter()
-        .map(|field| format!("{field}: {{type: string}}"))
-        .collect();
-    let schema = format!(
-        "{{openAPIV3Schema: {{type: object, properties: {{spec: {{type: object, properties: {{{}}}}}}}}}}}",
-        fields.join(", ")
-    );
-    let mut text = format!(
-        "\
-apiVersion: apiextensions.k8s.io/v1
-kind: CustomResourceDefinition
-metadata: {{name: gears.{group}}}
-spec:
-  group: {group}
-  scope: Namespaced
-  names: {{plural: gears, singular: gear, kind: Gear}}
-  versions:
-"
-    );
-    for (index, version) in versions.iter().enumerate() {
-        let name = version.trim_end_matches('!');
-        writeln!(
-            text,
-            "    - {{name: {name}, served: {}, storage: {}, schema: {schema}}}",
-            name == *version,
-            index == 0
-        )
-        .unwrap();
-    }
-    text
+    gears_of(group, versions, &texts(fields))
 }
 
 fn gear(group: &str, version: &str, name: &str, spec: &str) -> String {
@@ -63,6 +36,13 @@ fn group(environment: &str) -> String {
 
 /// A release that has a definition and goes to another one of it.
 fn fleet(environment: &'static str, before: &str, after: &str) -> Fleet {
+    let fleet = not_applied(environment, before, after);
+    fleet.applied();
+    fleet
+}
+
+/// The same before its first apply.
+fn not_applied(environment: &'static str, before: &str, after: &str) -> Fleet {
     let fleet = Fleet::new(
         environment,
         &format!(
@@ -75,7 +55,6 @@ fn fleet(environment: &'static str, before: &str, after: &str) -> Fleet {
         ],
     );
     fleet.kubectl(&["create", "namespace", environment]);
-    fleet.applied();
     fleet
 }
 

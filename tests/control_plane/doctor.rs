@@ -1,6 +1,7 @@
 //! The doctor on a control plane of its own: what it looks for harms everybody.
 
 use std::path::Path;
+use std::time::Duration;
 
 use assert_cmd::Command;
 use pleach::io::throwaway::{ControlPlane, Network, Options};
@@ -365,4 +366,18 @@ fn leftovers_are_found_told_and_removed_one_by_one() {
         );
     }
     assert!(found.len() < 25, "{messages:#?}");
+
+    // Somebody removed the definition of records: the key is still there.
+    patient.run("delete crd releases.pleach.dev");
+    let told = (0..50).find_map(|_| {
+        let (_, stdout, _) = patient.pleach(repo.path(), &["recover", "tiny"]);
+        let is_told = stdout.contains("lost: the record and its inventory");
+        if !is_told {
+            // The server goes on naming it for a moment.
+            std::thread::sleep(Duration::from_millis(200));
+        }
+        is_told.then_some(stdout)
+    });
+    let told = told.unwrap();
+    assert!(!told.contains("the key of digests"), "{told}");
 }

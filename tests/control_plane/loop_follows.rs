@@ -100,6 +100,71 @@ fn a_bad_commit_leaves_what_was_good_and_the_next_one_goes_through() {
 }
 
 #[test]
+fn a_loop_that_starts_beside_a_bad_commit_keeps_what_was_good() {
+    let fleet = fleet("loop-remembers", "{interval: 1s}");
+    let server = GitServer::start(fleet.repo.path()).unwrap();
+    // Only the newest commit is copied from there.
+    let config = fleet.configuration(&server.url(".git"), "");
+    let running = fleet.runs_with(&["--config", &config]);
+    fleet.until_value("first");
+    fleet.until_ready();
+    running.stopped();
+
+    fleet.write("manifests/web/bad.yaml", "kind: [\n");
+    fleet.push_value("first", "second");
+    let running = fleet.runs_with(&["--config", &config]);
+    fleet.until_condition("Stalled", "InvalidRepository");
+    fleet.edit_by_hand("ann");
+    fleet.until_value("first");
+    fleet.until_condition("Stalled", "InvalidRepository");
+    fleet.remove("manifests/web/bad.yaml");
+    fleet.push("good");
+    fleet.until_value("second");
+    fleet.until_not("Stalled");
+    fleet.until_ready();
+    running.stopped();
+
+    // The branch never had the commit that the record names: nothing is known.
+    let orphan = ["checkout", "--quiet", "--orphan", "anew"];
+    fleet.repo.git(&orphan).unwrap();
+    fleet.write("manifests/web/bad.yaml", "kind: [\n");
+    fleet.push_value("second", "third");
+    let running = fleet.runs_with(&["--config", &config]);
+    fleet.until_condition("Stalled", "InvalidRepository");
+    fleet.edit_by_hand("bob");
+    let held = "pleach_environment_held{environment=\"loop-remembers\"}";
+    fleet.until("the hold", |_| (running.number(held) > 0.0).then_some(()));
+    std::thread::sleep(Duration::from_secs(3));
+    assert_eq!(fleet.value().as_deref(), Some("bob"));
+    running.stopped();
+}
+
+#[test]
+fn a_commit_that_a_record_names_makes_no_release_older() {
+    let fleet = fleet("loop-otherwise", "{interval: 1s}");
+    let url = fleet.repo.path().to_str().unwrap().to_owned();
+    let config = fleet.configuration(&url, "");
+    let before = fleet.repo.git(&["rev-parse", "HEAD"]).unwrap();
+    fleet.push_value("first", "second");
+    let running = fleet.runs_with(&["--config", &config]);
+    fleet.until_value("second");
+    fleet.until_ready();
+    running.stopped();
+    // Somebody makes the record name a commit that was there before.
+    let patch = format!(r#"{{"status":{{"record":{{"installed":{{"revision":"{before}"}}}}}}}}"#);
+    let record = ["patch", "release.pleach.dev", "loop-otherwise.web"];
+    let patched = ["--subresource=status", "--type=merge", "-p", &patch];
+    fleet.kubectl(&[&record[..], &patched].concat());
+    fleet.write("manifests/web/bad.yaml", "kind: [\n");
+    fleet.push("bad");
+    let running = fleet.runs_with(&["--config", &config]);
+    let looks = || running.looks("loop-otherwise", "web", "waiting");
+    fleet.until("a look", |_| (looks() > 1.0).then_some(()));
+    assert_eq!(fleet.value().as_deref(), Some("second"));
+    running.stopped();
+}
+
+#[test]
 fn a_push_webhook_is_acted_upon_at_once_and_garbage_never() {
     let fleet = fleet("loop-hooks", "{interval: 1h}");
     let running = fleet.runs();

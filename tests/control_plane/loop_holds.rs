@@ -2,6 +2,7 @@
 
 use std::time::{Duration, Instant};
 
+use crate::fleet::Fleet;
 use crate::handover::moving;
 use crate::loop_run::fleet;
 use crate::samples::{BUNDLE, config_map};
@@ -111,6 +112,39 @@ fn a_request_to_sync_is_carried_out_also_outside_of_the_windows() {
         .ended_with(0);
     fleet.until_value("second");
     fleet.until_not("Reconciling");
+    running.stopped();
+}
+
+#[test]
+fn a_request_outside_of_the_windows_counts_for_the_commit_that_it_brings() {
+    let fleet = fleet("loop-brings", "{interval: 1h}");
+    let repo = fleet.repo.path().to_str().unwrap().to_owned();
+    let running = fleet.runs_with(&["--repo", &repo, "loop-brings"]);
+    fleet.until_value("first");
+    fleet.until_ready();
+    running.stopped();
+    let never = "{interval: 1h, windows: [{deny: \"00:00-24:00\"}]}";
+    fleet.edit_environment("{interval: 1h}", never);
+    fleet.push("windows");
+    let running = fleet.runs_with(&["--repo", &repo, "loop-brings"]);
+    let looks = |end| running.looks("loop-brings", "web", end);
+    fleet.until("a look", |_| (looks("unchanged") > 0.0).then_some(()));
+    // Nobody tells the loop of it.
+    fleet.push_value("first", "second");
+    fleet
+        .run(&["sync", "loop-brings", "--override-window"])
+        .ended_with(0);
+    fleet.until_value("second");
+    fleet.until("the request", |fleet| {
+        let release = fleet.get(&["release.pleach.dev/loop-brings.web"])?;
+        release["spec"]["sync"].is_null().then_some(())
+    });
+    fleet.until_ready();
+    // It counts for nothing that comes later.
+    fleet.push_value("second", "third");
+    fleet.run(&["sync", "loop-brings"]).ended_with(0);
+    fleet.until_condition("Reconciling", "WindowClosed");
+    assert_eq!(fleet.value().as_deref(), Some("second"));
     running.stopped();
 }
 
@@ -302,12 +336,13 @@ fn a_kubeconfig_that_runs_programs_is_refused() {
     running.stopped();
 }
 
-#[test]
-fn a_release_that_left_git_goes_with_consent_only() {
-    let fleet = fleet("loop-left", "{interval: 1s}");
+/// Adds release extra, of a `ConfigMap`, and pushes that. Returns the environment
+/// file without it.
+fn with_extra(fleet: &Fleet) -> String {
     fleet.write("manifests/extra/bundle.yaml", BUNDLE);
     fleet.write("manifests/extra/extra.yaml", &config_map("extra", "x"));
-    let release = "  - {name: extra, bundle: extra, namespace: loop-left}\n";
+    let namespace = fleet.environment;
+    let release = format!("  - {{name: extra, bundle: extra, namespace: {namespace}}}\n");
     let file = fleet.environment_file();
     let text = fleet.read(&file);
     fleet.write(
@@ -315,6 +350,46 @@ fn a_release_that_left_git_goes_with_consent_only() {
         &text.replace("releases:\n", &format!("releases:\n{release}")),
     );
     fleet.push("two releases");
+    text
+}
+
+#[test]
+fn a_release_that_left_git_goes_outside_of_the_windows_where_somebody_asks_for_that() {
+    let fleet = fleet("loop-late", "{interval: 1s}");
+    let text = with_extra(&fleet);
+    let running = fleet.runs();
+    let extra = || fleet.exists(&["configmap", "extra", "-n", "loop-late"]);
+    fleet.until("extra", |_| extra().then_some(()));
+    fleet.until_ready();
+    running.stopped();
+
+    let never = "{interval: 1s, windows: [{deny: \"00:00-24:00\"}]}";
+    let text = text.replace("{interval: 1s}", never);
+    fleet.write(&fleet.environment_file(), &text);
+    fleet.push("one release");
+    let running = fleet.runs();
+    let sync = ["sync", "loop-late/extra", "--override-window"];
+    // Without a consent it stays, and the request is over.
+    fleet.run(&sync).ended_with(0);
+    fleet.until("the request", |fleet| {
+        let release = fleet.get(&["release.pleach.dev/loop-late.extra"])?;
+        let is_removed = release["status"]["record"]["removed"] == true;
+        (is_removed && release["spec"]["sync"].is_null()).then_some(())
+    });
+    fleet.extend_environment("consent: [{action: uninstall, release: extra}]\n");
+    fleet.push("consent");
+    std::thread::sleep(Duration::from_secs(3));
+    assert!(extra());
+    fleet.run(&sync).ended_with(0);
+    fleet.until("the end", |_| (!extra()).then_some(()));
+    running.stopped();
+}
+
+#[test]
+fn a_release_that_left_git_goes_with_consent_only() {
+    let fleet = fleet("loop-left", "{interval: 1s}");
+    let file = fleet.environment_file();
+    let text = with_extra(&fleet);
     let running = fleet.runs();
     let extra = || fleet.exists(&["configmap", "extra", "-n", "loop-left"]);
     fleet.until("extra", |_| extra().then_some(()));
@@ -350,4 +425,51 @@ fn what_is_done_is_done_as_the_service_account_that_is_named() {
         .until_says("system:serviceaccount:loop-account:deployer");
     assert_eq!(fleet.value(), None);
     running.stopped();
+}
+
+/// Takes away what the inventory of release web is kept in.
+fn lose_inventory(fleet: &Fleet) {
+    let label = format!("pleach.dev/release={}.web", fleet.environment);
+    let shards = [
+        "-n",
+        "pleach-system",
+        "get",
+        "cm",
+        "-l",
+        &label,
+        "-o",
+        "name",
+    ];
+    for shard in fleet.kubectl(&shards).lines() {
+        fleet.kubectl(&["-n", "pleach-system", "delete", shard]);
+    }
+}
+
+#[test]
+fn why_a_loop_that_starts_can_make_no_plan_is_told_of_records_of_its_repository() {
+    let fleet = fleet("loop-torn", "{interval: 1s}");
+    fleet.applied();
+    lose_inventory(&fleet);
+    let running = fleet.runs();
+    let said = fleet.until_condition("Stalled", "Failed");
+    assert!(
+        said.starts_with("the inventory of release loop-torn.web is incomplete: "),
+        "{said}"
+    );
+    running.stopped();
+
+    // What others have under that name is theirs to tell of.
+    fleet.edit("pleach.yaml", "id: loop-torn", "id: another");
+    fleet.push("another");
+    let patch = r#"--patch={"status":{"conditions":[]}}"#;
+    let release = ["release.pleach.dev", "loop-torn.web"];
+    let clear = ["--subresource=status", "--type=merge", patch];
+    fleet.kubectl(&[&["patch"][..], &release, &clear].concat());
+    let running = fleet.runs();
+    let failed = || running.looks("loop-torn", "web", "failed");
+    fleet.until("failures", |_| (failed() > 2.0).then_some(()));
+    running.stopped();
+    for kind in ["Stalled", "Followed"] {
+        assert_eq!(fleet.condition(kind), None, "{kind}");
+    }
 }

@@ -2,6 +2,7 @@
 //! that a change was merged after one.
 
 use std::os::unix::fs::symlink;
+use std::path::Path;
 
 use pleach_domain::repo::format::ForgeKind;
 use pleach_testkit::forge::{FakeForge, Pull, TOKEN};
@@ -11,6 +12,7 @@ use tempfile::TempDir;
 use crate::fleet::Fleet;
 use crate::loop_run::{Loop, SECRET, fleet};
 use crate::samples::config_map;
+use crate::shared;
 
 /// A fleet whose repository is on a forge, and applied.
 struct Hosted {
@@ -146,6 +148,28 @@ fn a_fork_is_compared_with_the_cluster_where_its_commit_was_labeled() {
     hosted.forge.put(8, pull(&["ask the cluster"]));
     running.happened("pull_request");
     hosted.until_says(8, STATED);
+    running.stopped();
+    assert_eq!(hosted.forge.wrong(), [""; 0]);
+}
+
+#[test]
+#[expect(clippy::disallowed_methods, reason = "files of the test's own")]
+fn a_preview_is_made_again_until_its_cluster_answers() {
+    let mut hosted = Hosted::new("loop-live-later", "{interval: 1h}", "");
+    let text = std::fs::read_to_string(&hosted.config).unwrap();
+    let known = shared().kubeconfig().display().to_string();
+    let good = std::fs::read_to_string(&known).unwrap();
+    let way = Path::new(&hosted.config).with_file_name("way");
+    let elsewhere = text.replace(&known, way.to_str().unwrap());
+    assert_ne!(text, elsewhere);
+    hosted.config = hosted.fleet.file("elsewhere.yaml", &elsewhere);
+    let second = config_map("web", "second");
+    hosted.proposes(7, VALUE, &second, Pull::default());
+    let running = hosted.runs();
+    let said = hosted.until_says(7, "+  k: second");
+    assert!(!said.contains(STATED), "{said}");
+    std::fs::write(way, good).unwrap();
+    hosted.until_says(7, STATED);
     running.stopped();
     assert_eq!(hosted.forge.wrong(), [""; 0]);
 }

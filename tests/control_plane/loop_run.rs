@@ -6,6 +6,7 @@ use std::net::TcpStream;
 use std::time::Duration;
 
 use hmac::{Hmac, KeyInit as _, Mac as _};
+use pleach::io::throwaway::ControlPlane;
 use serde_json::Value;
 use sha2::Sha256;
 
@@ -27,7 +28,17 @@ pub(crate) struct Loop {
 /// A repository whose environment has one release, web, of a `ConfigMap`. The
 /// branch env/NAME is made, and is at the first commit.
 pub(crate) fn fleet(environment: &'static str, sync: &str) -> Fleet {
-    let fleet = Fleet::new(
+    fleet_on(shared(), environment, sync)
+}
+
+/// The same for a control plane.
+pub(crate) fn fleet_on(
+    plane: &'static ControlPlane,
+    environment: &'static str,
+    sync: &str,
+) -> Fleet {
+    let fleet = Fleet::on(
+        plane,
         environment,
         &format!("  - {{name: web, bundle: web, namespace: {environment}}}\n"),
         &[

@@ -76,6 +76,9 @@ fn only_signed_commits_are_synced_where_they_have_to_be() {
     fleet.until("the hold", |_| (running.number(looks) > 0.0).then_some(()));
     assert_eq!(fleet.value().as_deref(), Some("first"));
     fleet.until_condition("Stalled", "UntrustedCommit");
+    // What was good is known from the record, and has a signature.
+    fleet.edit_by_hand("bob");
+    fleet.until_value("first");
     sign(&fleet, &key);
     running.pushed();
     fleet.until_value("second");

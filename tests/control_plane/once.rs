@@ -100,7 +100,7 @@ fn a_job_runs_once_for_its_content_and_what_it_reads() {
 }
 
 #[test]
-fn a_job_that_does_not_end_holds_what_comes_after_and_is_never_deleted() {
+fn a_job_that_does_not_end_holds_what_comes_after_and_goes_with_its_release_only() {
     let fleet = fleet("once-waits", "2s");
     deploy(&fleet, "a", "completions: 1");
     fleet.apply().ended_with(6);
@@ -121,6 +121,12 @@ fn a_job_that_does_not_end_holds_what_comes_after_and_is_never_deleted() {
     fleet.commit();
     fleet.applied().says("it is still running");
     assert_eq!(uid(&fleet).unwrap(), running);
+    // Who takes the release away ends it, and is told.
+    fleet
+        .run(&["uninstall", "once-waits/web", "--yes", "--timeout", "30s"])
+        .ended_with(0)
+        .says("still runs, and is ended");
+    assert_eq!(uid(&fleet), None);
 }
 
 #[test]

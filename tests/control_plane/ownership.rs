@@ -413,7 +413,12 @@ fn ports_that_were_changed_by_hand_come_back() {
             &patch,
         ]);
     }
-    fleet.diff().says("hand wrote to fields of ours");
+    let diff = fleet.diff().says("hand wrote to fields of ours");
+    assert!(
+        !diff.shown().contains("no value changes"),
+        "{}",
+        diff.shown()
+    );
     fleet.applied();
     for (object, _, field, expected) in objects {
         assert_eq!(fleet.field(&["-n", "ports", object], field), expected);
@@ -423,4 +428,33 @@ fn ports_that_were_changed_by_hand_come_back() {
     }
     let (_, events) = fleet.watched(Fleet::applied);
     assert_eq!(object_writes(&events), [""; 0]);
+}
+
+/// What two hands wrote: one of them put something in the way, the other only
+/// holds a field. The one in the way is told, not that others hold fields.
+#[test]
+fn what_the_server_gives_to_nobody_is_told_with_the_reason() {
+    let web = samples::deployment_of(
+        "web",
+        "[{name: web, image: \"web:1\", livenessProbe: {httpGet: {path: /, port: 80}}}]",
+    );
+    let fleet = fleet("nobody", &web);
+    fleet.applied();
+    fleet.kubectl(&["-n", "nobody", "scale", "deployment/web", "--replicas=2"]);
+    let probe = r#"[{"op":"replace","path":"/spec/template/spec/containers/0/livenessProbe","value":{"exec":{"command":["true"]}}}]"#;
+    fleet.kubectl(&[
+        "-n",
+        "nobody",
+        "patch",
+        "deployment/web",
+        "--type=json",
+        "--field-manager=hand",
+        "-p",
+        probe,
+    ]);
+    let run = fleet.writes_nothing(|fleet| fleet.apply().ended_with(5));
+    let run = run
+        .says("what git wants does not go together with what")
+        .says("may not specify more than 1 handler type");
+    assert!(!run.shown().contains("adopt:"), "{}", run.shown());
 }

@@ -8,7 +8,7 @@ use pleach_testkit::faults::{Answer, Fault, FaultProxy, Rule};
 use rstest::rstest;
 
 use crate::fleet::Fleet;
-use crate::samples::{BUNDLE, config_map, deployment};
+use crate::samples::{BUNDLE, config_map, deployment, gears_of, texts};
 use crate::shared;
 
 /// The rules of [`every_refusal_exits_7_and_nothing_is_written`].
@@ -102,21 +102,8 @@ fn group(environment: &str) -> String {
 
 /// Defines Gears with versions, of which the first is stored, and one field.
 fn gears(environment: &str, scope: &str, versions: &[&str], field: &str) -> String {
-    let group = group(environment);
-    let versions: Vec<String> = versions
-        .iter()
-        .enumerate()
-        .map(|(index, name)| {
-            format!(
-                "{{name: {name}, served: true, storage: {}, schema: {{openAPIV3Schema: {{type: object, properties: {{spec: {{type: object, properties: {{{field}: {{type: string}}}}}}}}}}}}}}",
-                index == 0
-            )
-        })
-        .collect();
-    format!(
-        "apiVersion: apiextensions.k8s.io/v1\nkind: CustomResourceDefinition\nmetadata: {{name: gears.{group}}}\nspec:\n  group: {group}\n  scope: {scope}\n  names: {{plural: gears, singular: gear, kind: Gear}}\n  versions: [{}]\n",
-        versions.join(", ")
-    )
+    let text = gears_of(&group(environment), versions, &texts(&[field]));
+    text.replace("scope: Namespaced", &format!("scope: {scope}"))
 }
 
 /// Definitions that change while somebody has a Gear of `version`.

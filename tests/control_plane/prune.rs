@@ -1,6 +1,6 @@
 //! What git no longer has: pruned in order, kept, or refused.
 
-use pleach_testkit::audit::Events;
+use pleach_testkit::audit::{Events, ObjectRef};
 use pleach_testkit::faults::{Fault, FaultProxy, Moment, Rule};
 use rstest::rstest;
 use std::sync::{Arc, Mutex};
@@ -60,18 +60,20 @@ fn upgrade(fleet: &Fleet) {
     fleet.commit();
 }
 
-/// Names of deleted resources, in the order of the answers.
-fn deletions(events: &Events) -> Vec<String> {
-    let deletions = events.filter(|event| {
-        let object = event.object_ref.as_ref();
-        // What moved since the plan was made is refused once, and looked at again.
-        event.verb == "delete"
-            && event.code() < 400
-            && object.is_some_and(|object| object.namespace != "pleach-system")
-    });
-    let name =
-        |event: &pleach_testkit::audit::Event| event.object_ref.as_ref().unwrap().resource.clone();
-    deletions.0.iter().map(name).collect()
+/// What was deleted, in the order of the answers, without the state.
+pub(crate) fn deleted(events: &Events) -> impl Iterator<Item = &ObjectRef> {
+    let deletions = events.0.iter().filter(|event| event.verb == "delete");
+    // What moved since the plan was made is refused once, and looked at again.
+    let done = deletions.filter(|event| event.code() < 400);
+    let objects = done.filter_map(|event| event.object_ref.as_ref());
+    objects.filter(|object| object.namespace != "pleach-system" && object.api_group != "pleach.dev")
+}
+
+/// Resources of what was deleted.
+pub(crate) fn deletions(events: &Events) -> Vec<String> {
+    deleted(events)
+        .map(|object| object.resource.clone())
+        .collect()
 }
 
 #[test]

@@ -240,6 +240,75 @@ fn what_nobody_remembers_is_not_taken_for_a_first_apply() {
     fleet.applied();
 }
 
+/// A backup that is restored without status, or somebody's patch: the object is
+/// there, and says nothing.
+#[rstest]
+#[case::what_git_still_has("emptied", false)]
+#[case::what_git_has_no_more("emptied-kinds", true)]
+fn a_record_that_was_emptied_is_not_taken_for_a_first_apply(
+    #[case] environment: &'static str,
+    #[case] is_dropped: bool,
+) {
+    let fleet = fleet(environment);
+    fleet.applied();
+    let release = format!("{environment}.shop");
+    let empty = r#"--patch={"status":null}"#;
+    kubectl::admin(&[
+        "patch",
+        "release",
+        &release,
+        "--subresource=status",
+        "--type=merge",
+        empty,
+    ]);
+    if is_dropped {
+        // Of a kind that the release had none of.
+        let role = "apiVersion: v1\nkind: ServiceAccount\nmetadata: {name: other}\n";
+        fleet.write("manifests/shop/all.yaml", role);
+        fleet.commit();
+    }
+    fleet
+        .writes_nothing(|fleet| fleet.apply().ended_with(4))
+        .says(&format!("the record of release {release} is empty"))
+        .says(&format!("`pleach recover {environment}/shop`"));
+    let uninstall = format!("{environment}/shop");
+    fleet
+        .writes_nothing(|fleet| fleet.run(&["uninstall", &uninstall, "--yes"]).ended_with(4))
+        .says("is empty");
+    fleet
+        .run(&["recover", environment, "--yes"])
+        .ended_with(0)
+        .says("lost: the record and its inventory")
+        .says("recovered with 7 objects");
+    if !is_dropped {
+        fleet.applied();
+    }
+}
+
+/// Killed between the object that holds its record and what that says.
+#[test]
+fn a_first_run_that_left_an_empty_record_goes_on() {
+    let fleet = Fleet::web("begun", &samples::config_map("settings", "v"));
+    fleet.applied();
+    let release = serde_json::json!({
+        "apiVersion": "pleach.dev/v1alpha1", "kind": "Release",
+        "metadata": {"name": "begun.late", "annotations": {
+            "applyset.kubernetes.io/tooling": "pleach/0.1.0",
+            "applyset.kubernetes.io/contains-group-kinds": "ConfigMap,Namespace",
+            "applyset.kubernetes.io/additional-namespaces": "begun-late"}},
+        "spec": {"environment": "begun", "release": "late"},
+    });
+    let file = fleet.file("release.json", &release.to_string());
+    kubectl::admin(&["apply", "--server-side", "-f", &file]);
+    fleet.extend_environment("  - {name: late, bundle: web, namespace: begun-late}\n");
+    fleet.commit();
+    fleet
+        .run(&["recover", "begun/late", "--yes"])
+        .ended_with(0)
+        .says("nothing to recover");
+    fleet.applied().says("deployed");
+}
+
 #[test]
 fn a_record_of_another_repository_is_not_written_over() {
     let fleet = fleet("theirs");

@@ -3,7 +3,7 @@
 use rstest::rstest;
 
 use crate::fleet::{Fleet, WEB};
-use crate::samples;
+use crate::{kubectl, samples};
 
 fn uid(fleet: &Fleet, args: &[&str]) -> String {
     fleet.field(args, "{.metadata.uid}")
@@ -108,6 +108,44 @@ fn nothing_is_deleted_for_what_the_server_would_refuse() {
     assert_eq!(uid(&fleet, &["-n", "invalid", "job/once"]), before);
 }
 
+#[test]
+fn a_quota_that_the_former_object_fills_is_in_nobodys_way() {
+    let fixed =
+        "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: fixed}\nimmutable: true\ndata: {k: v}\n";
+    let fleet = Fleet::web("full", fixed);
+    fleet.applied();
+    // The cluster puts another one into every namespace.
+    let limit = |count: &str| {
+        let quota = format!(
+            "apiVersion: v1\nkind: ResourceQuota\nmetadata: {{name: few}}\nspec: {{hard: {{configmaps: \"{count}\"}}}}\n"
+        );
+        let file = fleet.file("quota.yaml", &quota);
+        kubectl::admin(&["-n", "full", "apply", "-f", &file]);
+        for reached in [
+            format!("--for=jsonpath={{.status.hard.configmaps}}={count}"),
+            "--for=jsonpath={.status.used.configmaps}=2".to_owned(),
+        ] {
+            let wait = ["-n", "full", "wait", &reached, "quota/few", "--timeout=60s"];
+            kubectl::admin(&wait);
+        }
+    };
+    let before = uid(&fleet, &["-n", "full", "cm/fixed"]);
+    fleet.edit(WEB, "{k: v}", "{k: w}");
+    fleet.commit();
+    // More than allowed: nothing is deleted for what could not come back.
+    limit("1");
+    fleet
+        .writes_nothing(|fleet| fleet.apply().ended_with(7))
+        .says("exceeded quota: few");
+    limit("2");
+    fleet
+        .diff()
+        .ended_with(10)
+        .says("recreate ConfigMap/full/fixed");
+    fleet.applied();
+    assert_ne!(uid(&fleet, &["-n", "full", "cm/fixed"]), before);
+}
+
 const STATEFUL: &str = "\
 apiVersion: apps/v1
 kind: StatefulSet
@@ -161,6 +199,21 @@ fn immutable_fields_are_refused_before_anything_is_written() {
     assert_eq!(uid(&fleet, &["-n", "stiff", "pvc/data"]), claim);
 }
 
+/// The line that it prints is the one that is needed. A bundle without versions:
+/// the revision moves with the consent itself.
+fn printed_consent(run: &crate::fleet::Run, environment: &str) -> String {
+    let file = format!("environments/{environment}.yaml: ");
+    let line = run
+        .stderr
+        .lines()
+        .find_map(|line| line.split_once(&file))
+        .map_or_else(|| panic!("{}", run.shown()), |(_, line)| line.trim());
+    line.split(", ")
+        .filter(|part| !part.starts_with("from: ") && !part.starts_with("to: "))
+        .collect::<Vec<_>>()
+        .join(", ")
+}
+
 #[test]
 fn a_stateful_set_is_created_anew_and_adopts_its_pods() {
     let fleet = Fleet::web("orphans", STATEFUL);
@@ -179,22 +232,8 @@ fn a_stateful_set_is_created_anew_and_adopts_its_pods() {
     fleet.edit(WEB, "serviceName: db", "serviceName: db-other");
     fleet.commit();
     let run = fleet.writes_nothing(|fleet| fleet.run(&args).ended_with(7));
-    // The line that it prints is the one that is needed.
-    let line = run
-        .stderr
-        .lines()
-        .find_map(|line| line.split_once("environments/orphans.yaml: "))
-        .map_or_else(
-            || panic!("{}", run.shown()),
-            |(_, line)| line.trim().to_owned(),
-        );
+    let line = printed_consent(&run, "orphans");
     assert!(line.ends_with("propagation: Orphan}"), "{line}");
-    // A bundle without versions: the revision moves with the consent itself.
-    let line = line
-        .split(", ")
-        .filter(|part| !part.starts_with("from: ") && !part.starts_with("to: "))
-        .collect::<Vec<_>>()
-        .join(", ");
     fleet.extend_environment(&format!("consent:\n  - {line}\n"));
     fleet.commit();
     fleet
@@ -217,6 +256,47 @@ fn a_stateful_set_is_created_anew_and_adopts_its_pods() {
         "--timeout=20s",
     ]);
     assert_eq!(pods(), before);
+    fleet.diff().ended_with(0);
+}
+
+/// Its pods have the names that the new ones need.
+#[test]
+fn pods_that_a_new_selector_does_not_find_go_with_their_stateful_set() {
+    let fleet = Fleet::web("reselected", STATEFUL);
+    let args = ["apply", "reselected", "--yes", "--wait=none"];
+    fleet.run(&args).ended_with(0);
+    let pods = || {
+        fleet.kubectl(&[
+            "-n",
+            "reselected",
+            "wait",
+            "--for=jsonpath={.status.replicas}=2",
+            "statefulset/db",
+            "--timeout=20s",
+        ]);
+        ["pod/db-0", "pod/db-1"].map(|pod| uid(&fleet, &["-n", "reselected", pod]))
+    };
+    let before = pods();
+    fleet.edit(WEB, "matchLabels: {app: db}", "matchLabels: {app: db2}");
+    fleet.edit(WEB, "labels: {app: db}", "labels: {app: db2}");
+    fleet.commit();
+    let run = fleet.writes_nothing(|fleet| fleet.run(&args).ended_with(7));
+    let line = printed_consent(&run, "reselected");
+    assert!(line.ends_with("propagation: Foreground}"), "{line}");
+    let orphan = line.replace("Foreground", "Orphan");
+    fleet.extend_environment(&format!("consent:\n  - {orphan}\n"));
+    fleet.commit();
+    fleet
+        .writes_nothing(|fleet| fleet.run(&args).ended_with(7))
+        .says("the new selector does not find them")
+        .says("say `propagation: Foreground` in that consent");
+    fleet.edit_environment("propagation: Orphan", "propagation: Foreground");
+    fleet.commit();
+    fleet.run(&args).ended_with(0);
+    let after = pods();
+    assert!(before.iter().all(|pod| !after.contains(pod)), "{after:?}");
+    let app = fleet.field(&["-n", "reselected", "pod/db-0"], "{.metadata.labels.app}");
+    assert_eq!(app, "db2");
     fleet.diff().ended_with(0);
 }
 

@@ -165,6 +165,13 @@ fn the_cluster_must_be_the_one_that_is_meant() {
         .ended_with(0);
     // The second time it is known.
     fleet.applied();
+    // Also for a release that comes later.
+    let second = RELEASES
+        .replace("name: web", "name: second")
+        .replace("NAME", "meant-b");
+    fleet.edit_environment("releases:\n", &format!("releases:\n{second}"));
+    fleet.commit();
+    fleet.run(&["apply", "meant", "--yes"]).ended_with(0);
 }
 
 #[test]

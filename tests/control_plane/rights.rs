@@ -309,10 +309,16 @@ fn one_role_is_enough_for_the_whole_life_of_a_release() {
     away(&["status"], 4).says("name the namespace that state is kept in with --state-namespace");
 
     // The doctor says what it could not see, and what is missing.
-    let (_, events) = team.asked(|_| {
+    let (looked, events) = team.asked(|_| {
         away(&["doctor", "--state-namespace", "solo"], 0)
             .says("the rest of the cluster could not be looked at: only what lies in solo")
     });
+    // The role names the one namespace that may be read.
+    assert!(
+        !looked.stdout.contains("may not get namespaces"),
+        "{}",
+        looked.shown()
+    );
     assert_eq!(forbidden(&events), [""; 0], "{events}");
     fleet.kubectl(&[
         "-n",

@@ -30,8 +30,37 @@ spec:
     )
 }
 
+/// A schema of any content.
+pub(crate) const ANYTHING: &str = "{type: object, x-kubernetes-preserve-unknown-fields: true}";
+
+/// A schema of texts in the spec.
+pub(crate) fn texts(fields: &[&str]) -> String {
+    let fields: Vec<String> = fields
+        .iter()
+        .map(|field| format!("{field}: {{type: string}}"))
+        .collect();
+    format!(
+        "{{type: object, properties: {{spec: {{type: object, properties: {{{}}}}}}}}}",
+        fields.join(", ")
+    )
+}
+
 /// Defines the kind Gear in a group, with any content.
 pub(crate) fn gears(group: &str) -> String {
+    gears_of(group, &["v1"], ANYTHING)
+}
+
+/// The same with a schema. Versions as `name` or `name!`, which is not served; the
+/// first one is stored. The text ends within the spec.
+pub(crate) fn gears_of(group: &str, versions: &[&str], schema: &str) -> String {
+    let versions = versions.iter().enumerate().map(|(index, version)| {
+        let name = version.trim_end_matches('!');
+        let (served, storage) = (name == *version, index == 0);
+        format!(
+            "    - {{name: {name}, served: {served}, storage: {storage}, schema: {{openAPIV3Schema: {schema}}}}}\n"
+        )
+    });
+    let versions: Vec<String> = versions.collect();
     format!(
         "\
 apiVersion: apiextensions.k8s.io/v1
@@ -42,11 +71,8 @@ spec:
   scope: Namespaced
   names: {{plural: gears, singular: gear, kind: Gear}}
   versions:
-    - name: v1
-      served: true
-      storage: true
-      schema: {{openAPIV3Schema: {{type: object, x-kubernetes-preserve-unknown-fields: true}}}}
-"
+{}",
+        versions.concat()
     )
 }
 

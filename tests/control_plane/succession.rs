@@ -196,8 +196,13 @@ fn what_the_former_pods_registered_goes_before_their_successors_start() {
         .says(&format!(
             "points at Service {a}/controller of release unregister.old, whose pods go"
         ))
-        .says("gate handover until ungate: CREATE and UPDATE of *.unregister.example.org");
-    let (_, events) = fleet.watched(Fleet::applied);
+        .says("gate handover until ungate: CREATE and UPDATE of *.unregister.example.org")
+        .says("after 10 s the change goes on without it");
+    // Its pods are simulated, and register nothing.
+    let (run, events) = fleet.watched(Fleet::applied);
+    run.says(&format!(
+        "no ValidatingWebhookConfiguration points at Service {b}/controller yet; the change goes on without it"
+    ));
     let writes = object_writes(&events);
     let at = |words: &str| {
         let position = writes.iter().position(|line| line.contains(words));

@@ -155,6 +155,18 @@ fn staged_and_deleted_files_are_changes() {
 }
 
 #[test]
+fn folders_without_files_are_no_change() {
+    let (repo, commit) = Repo::with_commit(&[("manifests/a.yaml", "x"), (".gitignore", "out/\n")]);
+    for folder in ["templates", "manifests/b/c", "manifests/out/d"] {
+        fs::create_dir_all(repo.path().join(folder)).unwrap();
+    }
+    assert_eq!(repo.revision(""), commit);
+    // What is in an ignored folder is rendered all the same.
+    repo.write("manifests/out/d/e.yaml", "x");
+    assert_eq!(repo.revision(""), dirty(&commit));
+}
+
+#[test]
 fn changes_outside_of_the_folder_do_not_count() {
     let (repo, commit) =
         Repo::with_commit(&[("fleet/manifests/a.yaml", "x"), ("manifests/b.yaml", "x")]);

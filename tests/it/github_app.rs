@@ -3,6 +3,7 @@
 use std::path::Path;
 use std::process::Command;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use axum::Router;
 use axum::extract::State;
@@ -11,8 +12,12 @@ use axum::routing::post;
 use base64::Engine as _;
 use base64::engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD};
 use jiff::{SignedDuration, Timestamp};
+use pleach::io::forge::{Forge, State as CommitState, Status, Token};
 use pleach::io::git::app::GithubApp;
 use pleach::io::git::mirror::{Auth, Mirror, Remote};
+use pleach_domain::repo::controller::ForgeAddress;
+use pleach_domain::repo::format::ForgeKind;
+use pleach_testkit::forge::{FakeForge, PROJECT};
 use pleach_testkit::git_server::GitServer;
 use pleach_testkit::repository::TestRepo;
 use rustls::SignatureScheme;
@@ -259,6 +264,61 @@ fn a_refusal_is_told_in_the_words_of_github_and_without_secrets() {
     let error = fetch(&mut scene.mirror(&scene.app("4711"))).unwrap_err();
     assert!(error.contains("the signature is wrong"), "{error}");
     assert_eq!(scene.api.answers(), [401, 401]);
+}
+
+/// Sets the state of a commit, as the loop does.
+fn set(forge: &Forge) -> Result<(), String> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .unwrap();
+    let status = Status {
+        context: "pleach/a".to_owned(),
+        state: CommitState::Success,
+        description: "1 release as git says".to_owned(),
+    };
+    let set = runtime.block_on(forge.set_status("abc", &status));
+    set.map_err(|error| error.to_string())
+}
+
+fn forge(fake: &FakeForge, app: &GithubApp) -> Forge {
+    let address = ForgeAddress::named(ForgeKind::Github, fake.api(), PROJECT).unwrap();
+    Forge::new(address, Token::App(app.clone()), Duration::from_secs(5)).unwrap()
+}
+
+#[test]
+fn a_forge_is_asked_with_the_token_that_is_fetched_with() {
+    let scene = Scene::new();
+    let app = scene.app("4711");
+    let fake = FakeForge::start(ForgeKind::Github).unwrap();
+    let forge = forge(&fake, &app);
+    fake.demand("ghs_0");
+    assert_eq!(set(&forge), Ok(()));
+    assert_eq!(set(&forge), Ok(()));
+    assert_eq!(fetch(&mut scene.mirror(&app)), Ok(1));
+    assert_eq!(scene.api.answers(), [201]);
+    // Another one is asked for at once where that is not taken any more.
+    fake.demand("ghs_1");
+    assert_eq!(set(&forge), Ok(()));
+    assert_eq!(scene.api.answers(), [201; 2]);
+    assert_eq!(fake.statuses("abc").len(), 3);
+    // Once: a forge that takes none is left alone.
+    fake.demand("nothing of ours");
+    let error = set(&forge).unwrap_err();
+    assert!(error.contains("the forge answers 401"), "{error}");
+    assert!(!error.contains("ghs_"), "{error}");
+    assert_eq!(scene.api.answers(), [201; 3]);
+    assert!(!format!("{forge:?}").contains("ghs_"));
+}
+
+#[test]
+fn a_forge_that_gives_an_app_no_token_is_asked_nothing() {
+    let scene = Scene::new();
+    let fake = FakeForge::start(ForgeKind::Github).unwrap();
+    let error = set(&forge(&fake, &scene.app("4712"))).unwrap_err();
+    let start = format!("failed to get a token from {}: ", scene.api.url);
+    assert!(error.starts_with(&start), "{error}");
+    assert_eq!(fake.asked(), [""; 0]);
 }
 
 #[test]

@@ -1,10 +1,12 @@
 //! Copies of repositories that are elsewhere.
 
+use std::collections::BTreeSet;
 use std::net::TcpListener;
 use std::path::PathBuf;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+use pleach::io::git::former::former;
 use pleach::io::git::mirror::{Auth, Fetched, Mirror, Remote};
 use pleach_domain::repo::FileTree as _;
 use pleach_testkit::git_server::GitServer;
@@ -104,6 +106,45 @@ fn branches_of_a_folder_are_followed_wherever_they_go() {
     check_branches(&repo, repo.path().to_str().unwrap());
     let repo = repository();
     check_branches(&repo, &format!("file://{}", repo.path().display()));
+}
+
+#[test]
+fn of_commits_that_somebody_names_only_those_count_that_the_branch_had() {
+    let repo = repository();
+    let first = point(&repo, "env/a");
+    repo.edit("pleach.yaml", "first", "second").unwrap();
+    repo.commit("second").unwrap();
+    let second = point(&repo, "env/a");
+    // On another branch, and what this one had before it was written anew.
+    repo.git(&["checkout", "--quiet", "-b", "other"]).unwrap();
+    repo.edit("pleach.yaml", "second", "theirs").unwrap();
+    repo.commit("theirs").unwrap();
+    let theirs = point(&repo, "env/b");
+    repo.git(&["checkout", "--quiet", "main"]).unwrap();
+    repo.edit("pleach.yaml", "second", "third").unwrap();
+    repo.commit("third").unwrap();
+    point(&repo, "env/a");
+    let server = GitServer::start(repo.path()).unwrap();
+    for url in [server.url(".git"), repo.path().display().to_string()] {
+        let remote = Remote {
+            url,
+            auth: Auth::Anonymous,
+            keys: None,
+        };
+        let nowhere = "0123456789012345678901234567890123456789";
+        // A part of an id names nothing.
+        let part = &first[..12];
+        let (first, second) = (first.as_str(), second.as_str());
+        let named = [first, theirs.as_str(), second, nowhere, part, "none", ""];
+        let named: BTreeSet<String> = named.into_iter().map(str::to_owned).collect();
+        let found = former(&remote, "env/a", &named).unwrap();
+        assert_eq!(found.commits, [second, first]);
+        let tree = found.reader.tree(&found.commits[1]).unwrap();
+        let file = tree.read("pleach.yaml").unwrap();
+        assert_eq!(String::from_utf8_lossy(&file), "first");
+        // A branch that is gone has no history.
+        assert!(former(&remote, "env/gone", &named).is_err());
+    }
 }
 
 #[test]

@@ -326,10 +326,10 @@ fn text(plan: &Plan) -> String {
 fn object(step: &Step) -> String {
     match (&step.op, &step.until) {
         (Op::Wait, None) => " for all steps before".to_owned(),
-        (Op::Wait, Some(Until::Endpoints { service, ready })) => {
+        (Op::Wait, Some(Until::Endpoints { service, ready, .. })) => {
             format!(" for {ready} endpoints of {service}")
         }
-        (Op::Wait, Some(Until::Registered { kind, service })) => {
+        (Op::Wait, Some(Until::Registered { kind, service, .. })) => {
             format!(" for {kind} that points at {service}")
         }
         (Op::Wait, Some(Until::Exists { any_of })) => {

@@ -92,6 +92,11 @@ impl Hosted {
 
     /// Runs the loop on it.
     fn runs(&self) -> Loop {
+        self.runs_with("previews: true")
+    }
+
+    /// Runs the loop on it, with other lines for the forge.
+    fn runs_with(&self, lines: &str) -> Loop {
         let folder = self.root.path();
         let write = |name: &str, text: &str| {
             let path = folder.join(name);
@@ -105,7 +110,7 @@ impl Hosted {
         };
         let (token, secret) = (write("token", TOKEN), write("secret", SECRET));
         let text = format!(
-            "apiVersion: pleach.dev/v1alpha1\nkind: Controller\nlisten: 127.0.0.1:0\nrepositories:\n  - name: fleet\n    url: {}\n    forge: {{kind: {kind}, url: \"{}\", tokenFile: {token}, webhookSecretFile: {secret}, previews: true}}\n    environments:\n      - match: env/*\n        cluster: {{id: c, kubeconfigFile: /nowhere}}\n",
+            "apiVersion: pleach.dev/v1alpha1\nkind: Controller\nlisten: 127.0.0.1:0\nrepositories:\n  - name: fleet\n    url: {}\n    forge: {{kind: {kind}, url: \"{}\", tokenFile: {token}, webhookSecretFile: {secret}, {lines}}}\n    environments:\n      - match: env/*\n        cluster: {{id: c, kubeconfigFile: /nowhere}}\n",
             self.git.url("example/fleet.git"),
             self.forge.api(),
         );
@@ -310,6 +315,41 @@ fn the_branch_decides_which_environments_are_looked_at() {
         "{text}"
     );
     running.stop();
+}
+
+#[test]
+fn a_cluster_that_does_not_answer_is_asked_again_and_again() {
+    let hosted = Hosted::new(ForgeKind::Gitea);
+    hosted
+        .repo
+        .git(&["push", "--quiet", "origin", "HEAD:refs/heads/env/staging"])
+        .unwrap();
+    let head = hosted.push(3, "manifests/web/web.yaml", &config_map("second"));
+    hosted.open(3, &head, "env/staging");
+    let looks = || {
+        let asked = hosted.forge.asked();
+        let comments = asked.iter().filter(|one| one.starts_with("GET"));
+        comments
+            .filter(|one| one.contains("/issues/3/comments"))
+            .count()
+    };
+    // There is no kubeconfig at all.
+    let running = hosted.runs_with("previews: true, live: true");
+    hosted.until_state(&head, "success");
+    let said = hosted.forge.notes(3);
+    assert_eq!(said.len(), 1, "{said:?}");
+    // Each try looks for the comment, and once more to change it.
+    until("another try", || looks() >= 4, || format!("{said:?}"));
+    running.stop();
+    let before = looks();
+    // Nor is it taken for told after a restart.
+    let running = hosted.runs_with("previews: true, live: true");
+    until("a try", || looks() >= before + 2, || format!("{said:?}"));
+    running.stop();
+    // Nothing new came of it: nothing was told.
+    assert_eq!(hosted.forge.notes(3), said);
+    assert_eq!(hosted.states(&head).len(), 2, "{:?}", hosted.states(&head));
+    assert_eq!(hosted.forge.wrong(), [""; 0]);
 }
 
 #[test]

@@ -1,9 +1,11 @@
 //! Commits that have to be signed, by the programs that people sign with.
 
+use std::collections::BTreeSet;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::PathBuf;
 use std::process::Command;
 
+use pleach::io::git::former::former;
 use pleach::io::git::mirror::{Auth, Fetched, Mirror, Remote};
 use pleach_testkit::repository::TestRepo;
 use pleach_testkit::ssh_server::make_key;
@@ -18,15 +20,19 @@ struct Scene {
     mirror: Mirror,
 }
 
+fn remote(repo: &TestRepo, folder: &TempDir) -> Remote {
+    Remote {
+        url: repo.path().to_str().unwrap().to_owned(),
+        auth: Auth::Anonymous,
+        keys: Some(folder.path().join("keys")),
+    }
+}
+
 impl Scene {
     fn new() -> Self {
         let repo = TestRepo::new([("pleach.yaml", "first")]).unwrap();
         let folder = tempfile::tempdir().unwrap();
-        let mirror = Mirror::new(Remote {
-            url: repo.path().to_str().unwrap().to_owned(),
-            auth: Auth::Anonymous,
-            keys: Some(folder.path().join("keys")),
-        });
+        let mirror = Mirror::new(remote(&repo, &folder));
         Self {
             repo,
             folder,
@@ -169,6 +175,25 @@ impl Drop for Gpg {
         command.arg("--homedir").arg(self.folder.path());
         drop(command.args(["--kill", "gpg-agent"]).output());
     }
+}
+
+#[test]
+fn a_commit_that_the_branch_had_before_counts_only_with_its_signature() {
+    let scene = Scene::new();
+    let (ann, _bob) = (scene.ssh_key("ann"), scene.ssh_key("bob"));
+    scene.trust(&ann);
+    let good = scene.sign_by_ssh("ann");
+    let theirs = scene.sign_by_ssh("bob");
+    scene.repo.write("pleach.yaml", "second").unwrap();
+    scene.repo.commit("unsigned").unwrap();
+    let unsigned = scene.point("HEAD");
+    let named = BTreeSet::from([good.clone(), theirs, unsigned]);
+    let found = former(&remote(&scene.repo, &scene.folder), BRANCH, &named).unwrap();
+    assert_eq!(found.commits, [good]);
+    // Without keys that can be read none counts.
+    std::fs::remove_file(scene.path("keys")).unwrap();
+    let found = former(&remote(&scene.repo, &scene.folder), BRANCH, &named).unwrap();
+    assert_eq!(found.commits, [""; 0]);
 }
 
 #[test]

@@ -11,8 +11,8 @@ use serde_json::Value;
 
 pub(crate) use course::covers;
 pub use course::{
-    before_backend, ends_conversion, keeping, kept, rewritten, rewritten_before, unconverted,
-    unserved, without,
+    before_backend, converting, ends_conversion, keeping, kept, left_of_conversion, rewritten,
+    rewritten_before, unconverted, unserved, without,
 };
 pub use survey::{Instances, Misfit, Named, Sighting, Survey};
 
@@ -87,7 +87,7 @@ pub fn with_conversion(mut wanted: Value, predicted: &Value) -> Value {
 }
 
 /// Whether a webhook converts objects between the versions.
-fn converts(definition: &Value) -> bool {
+pub(crate) fn converts(definition: &Value) -> bool {
     definition["spec"]["conversion"]["strategy"] == "Webhook"
 }
 

@@ -292,6 +292,12 @@ impl KindTable {
         self.groups.contains_key(group) || REMOVED_GROUPS.contains(&group)
     }
 
+    /// The names of all kinds, whatever their group.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        let groups = self.groups.values();
+        groups.flat_map(BTreeMap::keys).map(String::as_str)
+    }
+
     /// Every `group/version` at which a kind of that name is served, whatever
     /// its group: kinds move between groups and keep their names.
     pub fn api_versions(&self, kind: &str) -> Vec<String> {

@@ -14,6 +14,7 @@ mod fields;
 mod namespaces;
 mod references;
 mod registrations;
+mod suspended;
 #[cfg(test)]
 mod tests;
 mod versions;
@@ -111,13 +112,14 @@ impl Scene<'_> {
 type Rule = fn(&Scene<'_>, &mut Vec<Finding>);
 
 /// In no particular order: what they find is sorted.
-const RULES: [Rule; 7] = [
+const RULES: [Rule; 8] = [
     autoscalers::check,
     entries::check,
     fields::check,
     namespaces::check,
     references::check,
     registrations::check,
+    suspended::check,
     versions::check,
 ];
 

@@ -74,6 +74,9 @@ pub struct Observed {
     /// How objects that may be adopted would look once only git and those who
     /// stay want something of them; only where the server could be asked.
     pub adopted: BTreeMap<ObjectId, Live>,
+    /// What the server says against such a look.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub unadoptable: BTreeMap<ObjectId, Prediction>,
     /// What other deployers say of objects that may be adopted.
     pub owners: Vec<KnownOwner>,
     /// APIServices and webhook configurations that point at a Service.
@@ -214,6 +217,12 @@ pub enum Prediction {
         fields: Vec<FieldConflict>,
         /// How the object would look if they were taken over.
         forced: Option<Live>,
+        /// Why they cannot be taken over; none where they can, or where nobody asked.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        refused: Option<ApiRefusal>,
+        /// The fields that cannot change, where that is why.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        immutable: Vec<FieldPath>,
     },
     /// These fields cannot change; only a new object would do.
     Immutable {
@@ -322,6 +331,7 @@ impl Observed {
             full: BTreeMap::new(),
             predicted: BTreeMap::new(),
             adopted: BTreeMap::new(),
+            unadoptable: BTreeMap::new(),
             owners: Vec::new(),
             registrations: Vec::new(),
             backends: BTreeMap::new(),

@@ -74,6 +74,7 @@ pub mod view;
 pub(crate) use consent::OVERRIDABLE;
 pub use deletion::{Deletion, Grant, Propagation};
 pub use file::{PLAN_FILE_FORMAT, PlanFile, PlanFileError, ReviewedObject, ReviewedRelease};
+pub use leftover::{leaving_service, returned};
 pub use model::{
     Action, Body, Brought, Cause, Change, Course, Desired, Direction, Edge, EdgeReason, Need,
     NonSecret, Op, Outgoing, Overlay, Own, Plan, Policy, Precondition, Stage, Step, StepId, Taken,
@@ -81,6 +82,7 @@ pub use model::{
 };
 pub use once::runs_once;
 pub use ownership::{is_foreign, owners_of, takes_over};
+pub(crate) use prune::REGISTRATIONS;
 pub use removal::{Consented, Heir, Removal};
 pub use version::version_left;
 

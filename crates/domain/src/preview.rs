@@ -37,7 +37,7 @@ pub struct Preview {
     /// The revision that is previewed: a commit, `<commit>-dirty` or `none`.
     pub head: String,
     /// How many objects of all releases get which action, and which environments
-    /// cannot be previewed, in words.
+    /// are removed or cannot be previewed, in words.
     pub summary: String,
     /// The environments to which something happens, and those that cannot be
     /// previewed.

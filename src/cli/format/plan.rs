@@ -130,11 +130,17 @@ fn because(step: &Step) -> String {
         Op::Apply { .. } if is_a_part(step) => {
             format!("  ({})", plain(&step.reason))
         }
-        Op::Wait if matches!(step.until, None | Some(Until::Finished)) => {
-            format!("  ({})", plain(&step.reason))
-        }
+        Op::Wait if is_explained(step) => format!("  ({})", plain(&step.reason)),
         _ => String::new(),
     }
+}
+
+/// Whether a wait says why it is there: what it waits for does not.
+fn is_explained(step: &Step) -> bool {
+    matches!(
+        step.until,
+        None | Some(Until::Finished | Until::Registered { optional: true, .. })
+    )
 }
 
 /// Whether it is one of several applies of its object: it gives more access
@@ -165,10 +171,21 @@ fn waits_for(id: &str, until: &Until) -> String {
         Until::Probe { denied: true, .. } => format!("{id} in force"),
         Until::Probe { denied: false, .. } => format!("{id} in force no more"),
         Until::Served(gvk) => format!("{} served", gvk.group_kind()),
-        Until::Endpoints { service, ready } => {
-            format!("Service {service} with {ready} ready endpoints")
+        Until::Endpoints {
+            service,
+            ready,
+            pods,
+        } => {
+            let whose = if pods.is_some() {
+                " of the pods that it comes to select"
+            } else {
+                ""
+            };
+            format!("Service {service} with {ready} ready endpoints{whose}")
         }
-        Until::Registered { kind, service } => format!("{kind} that points at Service {service}"),
+        Until::Registered { kind, service, .. } => {
+            format!("{kind} that points at Service {service}")
+        }
         Until::Holds { check } => format!("check {check} holds"),
         Until::Exists { any_of } => {
             let names: Vec<String> = any_of.iter().map(ToString::to_string).collect();
@@ -247,6 +264,7 @@ fn why(reason: &EdgeReason) -> &'static str {
         EdgeReason::Rights => "its pods need these rights",
         EdgeReason::Reference => "its pods need it",
         EdgeReason::Backend => "a registration needs its backend",
+        EdgeReason::Selects => "a Service that selects other pods keeps some behind it",
         EdgeReason::Intercepts => "a webhook of the release is asked about it",
         EdgeReason::Policy => "an admission policy needs its parameters, its binding needs both",
         EdgeReason::After => "annotation pleach.dev/after",

@@ -47,7 +47,7 @@ fn list(text: &mut String, what: &str, ids: &[ObjectId]) {
 pub(crate) fn ending(examined: &Examined, word: &str) -> String {
     let members = examined.rebuilt.inventory.entries.len();
     let mut text = match word {
-        "complete" if examined.installed.is_none() => {
+        "complete" if !examined.is_installed() => {
             format!(
                 "release {}: not installed, nothing to recover",
                 examined.name

@@ -5,7 +5,7 @@ use pleach_domain::inventory::ReleaseName;
 use pleach_domain::object::{Digest, ObjectId};
 use pleach_domain::observe::DesiredDigest;
 use pleach_domain::order::StageName;
-use pleach_domain::plan::{Action, Body, Change, Direction, Op, Plan, Step, StepId};
+use pleach_domain::plan::{Action, Body, Change, Op, Plan, Step, StepId};
 
 /// A plan that does this to these ConfigMaps, one step for each that changes.
 pub(crate) fn plan(changes: &[(&str, Action)]) -> Plan {
@@ -34,23 +34,14 @@ pub(crate) fn plan(changes: &[(&str, Action)]) -> Plan {
         .enumerate()
         .map(|(position, change)| step(position, &change.object.name, apply()))
         .collect();
+    let release = ReleaseName {
+        environment: "dev".to_owned(),
+        release: "web".to_owned(),
+    };
     Plan {
-        format: 1,
-        release: ReleaseName {
-            environment: "dev".to_owned(),
-            release: "web".to_owned(),
-        },
-        from: None,
-        to: "v1.0.0".to_owned(),
-        direction: Direction::Forward,
         changes,
-        stages: Vec::new(),
         steps,
-        overlays: Vec::new(),
-        assigned: std::collections::BTreeMap::new(),
-        overrides: Vec::new(),
-        removal: None,
-        findings: Vec::new(),
+        ..Plan::new(release, "v1.0.0")
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use pleach_domain::repo::{FileTree as _, TreeError, TreeKind};
+use pleach_domain::repo::{FileTree as _, TreeError, TreeKind, semantic};
 
 use super::{Files, fill, label};
 use crate::cli::error::{CliError, Kind};
@@ -48,6 +48,7 @@ pub(super) fn files(ui: &mut Ui, id: &str, from: &Path) -> Result<Files, CliErro
             from.display()
         )));
     }
+    refuse_versions(&from, &paths)?;
     let mut wrapped = Files::new();
     let names = [("id", id), ("name", name.as_str())];
     for (path, text) in [
@@ -77,6 +78,25 @@ pub(super) fn files(ui: &mut Ui, id: &str, from: &Path) -> Result<Files, CliErro
         }
     }
     Ok(wrapped)
+}
+
+/// Refuses folders that are called as a version: they would make versions of the
+/// bundle, and what lies beside them would not be rendered.
+fn refuse_versions(from: &Path, paths: &[String]) -> Result<(), CliError> {
+    let mut folders = paths
+        .iter()
+        .filter_map(|path| Some(path.split_once('/')?.0));
+    let Some(version) = folders.find(|name| semantic(name).is_some()) else {
+        return Ok(());
+    };
+    Err(CliError::usage(format!(
+        "{} has a folder {version}, which a bundle takes for one of its versions",
+        from.display()
+    ))
+    .hint(format!(
+        "rename it, or wrap only what is in it: --from {}",
+        from.join(version).display()
+    )))
 }
 
 /// Finds the YAML files of a folder, and says which other files stay behind.

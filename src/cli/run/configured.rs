@@ -52,10 +52,14 @@ pub(super) fn from_file(ctx: &Context, path: &Path) -> Result<Plan, CliError> {
             });
         }
         let url = repository.url;
-        let previews = match repository.forge {
+        let auth = auth(folder, repository.auth);
+        let granted = repository.forge.and_then(|grant| {
+            let token = token(folder, grant.token.as_deref(), &auth)?;
+            Some((grant, token))
+        });
+        let previews = match granted {
             None => None,
-            Some(grant) => {
-                let token = Token::File(folder.join(grant.token));
+            Some((grant, token)) => {
                 let forge = Arc::new(Forge::new(grant.address, token, FORGE_PATIENCE)?);
                 forges.insert(repository.name.clone(), Arc::clone(&forge));
                 grant.previews.then_some((forge, grant.live))
@@ -72,7 +76,7 @@ pub(super) fn from_file(ctx: &Context, path: &Path) -> Result<Plan, CliError> {
             name: repository.name,
             remote: Remote {
                 url,
-                auth: auth(folder, repository.auth),
+                auth,
                 keys: repository.keys.map(|keys| folder.join(keys)),
             },
             grants,
@@ -129,6 +133,15 @@ fn auth(folder: &Path, auth: config::Auth) -> Auth {
             key,
             api,
         } => Auth::GithubApp(GithubApp::new(app, installation, folder.join(key), api)),
+    }
+}
+
+/// How its forge is asked: with the token of a file, or as the app that fetches.
+fn token(folder: &Path, file: Option<&str>, auth: &Auth) -> Option<Token> {
+    match (file, auth) {
+        (Some(file), _) => Some(Token::File(folder.join(file))),
+        (None, Auth::GithubApp(app)) => Some(Token::App(app.clone())),
+        (None, _) => None,
     }
 }
 

@@ -3,13 +3,15 @@
 use std::sync::Arc;
 
 use super::Grant;
-use crate::io::git::mirror::Reader;
+use crate::io::git::mirror::{Reader, Remote};
 
 /// What an environment is to be made of.
 #[derive(Debug, Clone)]
 pub(super) struct Assigned {
     /// The repository whose branch says what it is.
     pub(super) repository: String,
+    /// Where that is.
+    pub(super) remote: Remote,
     /// Where to, and within which limits.
     pub(super) grant: Arc<Grant>,
     /// Branch and repository, in words.
@@ -18,6 +20,8 @@ pub(super) struct Assigned {
     pub(super) what: Assignment,
     /// Why its repository cannot be reached now.
     pub(super) source: Option<String>,
+    /// Which questions about the repository this answers.
+    pub(super) answered: u64,
 }
 
 /// The commit of an environment, or why there is none.
@@ -51,6 +55,7 @@ impl Assigned {
             _ => false,
         };
         let is_same_way = Arc::ptr_eq(&self.grant, &other.grant) && self.by == other.by;
-        what && is_same_way && self.source == other.source
+        let is_as_new = self.answered == other.answered;
+        what && is_same_way && is_as_new && self.source == other.source
     }
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use futures::StreamExt as _;
 use futures::stream::BoxStream;
-use pleach_domain::inventory::{Orders, ReleaseName, ReleaseSummary, Store};
+use pleach_domain::inventory::{Orders, ReleaseName, ReleaseSummary, Store, SyncRequest};
 use pleach_domain::object::Digest;
 
 use super::drift::Members;
@@ -47,7 +47,7 @@ pub(super) struct Heard {
     /// Somebody asks for something else.
     pub(super) asked: bool,
     /// Somebody asks for what git has now.
-    pub(super) fetch: bool,
+    pub(super) fetch: Option<SyncRequest>,
 }
 
 impl Connected {
@@ -135,8 +135,9 @@ impl Connected {
         let moved = known.as_ref().map(|known| &known.standing) != Some(&standing);
         // One that is heard of for the first time may have been asked already.
         let known = known.map(|known| known.orders).unwrap_or_default();
-        let fetch = orders.sync.is_some() && known.sync != orders.sync;
-        let asked = fetch || known.suspend != orders.suspend || known.approved != orders.approved;
+        let is_other = known.suspend != orders.suspend || known.approved != orders.approved;
+        let fetch = orders.sync.filter(|sync| known.sync.as_ref() != Some(sync));
+        let asked = fetch.is_some() || is_other;
         Heard {
             moved,
             asked,

@@ -4,11 +4,12 @@
 use std::sync::Arc;
 
 use jiff::Timestamp;
-use pleach_domain::inventory::{Condition, ConditionKind, ReleaseSummary};
+use pleach_domain::inventory::{Condition, ConditionKind, Orders, ReleaseName, ReleaseSummary};
 use tokio::sync::{Notify, watch};
 use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 
+use super::requests::Requests;
 use super::run::{LIMIT, Wanted, carry_out, line};
 use super::{End, LoopEvent, Shared, approval, pace};
 use crate::engine::planning::{Gone, candidates, gone, readable};
@@ -34,14 +35,30 @@ pub(super) struct Ends {
     /// Somebody asks for something of a release that left git: approves its end,
     /// or lets it go on.
     asked: Arc<Notify>,
+    /// What exactly they ask for.
+    requests: Requests,
     shared: Shared,
 }
 
+/// What came of ending releases.
+struct Ended {
+    /// Whether all that could go went.
+    done: bool,
+    /// A release of which somebody asked for something that holds on.
+    open: Option<String>,
+}
+
 impl Ends {
-    pub(super) fn new(wanted: watch::Receiver<Last>, asked: Arc<Notify>, shared: Shared) -> Self {
+    pub(super) fn new(
+        wanted: watch::Receiver<Last>,
+        asked: Arc<Notify>,
+        requests: Requests,
+        shared: Shared,
+    ) -> Self {
         Self {
             wanted,
             asked,
+            requests,
             shared,
         }
     }
@@ -50,10 +67,11 @@ impl Ends {
     pub(super) async fn run(mut self) {
         let mut failures = 0;
         loop {
+            let answered = self.requests.answered();
             let last = self.wanted.borrow_and_update().clone();
             let wanted = Arc::clone(&last.wanted);
             let stop = self.shared.stop.clone();
-            let done = Box::pin(self.end_all(last, &stop)).await;
+            let Ended { done, open } = Box::pin(self.end_all(last, answered, &stop)).await;
             failures = if done { 0 } else { failures + 1 };
             let sync = &wanted.loaded.environment.sync;
             let pause = if done {
@@ -61,19 +79,30 @@ impl Ends {
             } else {
                 pace::after(failures)
             };
+            let answering = async {
+                match &open {
+                    Some(release) => self.requests.answer_to(release).await,
+                    None => std::future::pending().await,
+                }
+            };
             tokio::select! {
                 () = stop.cancelled() => return,
                 changed = self.wanted.changed() => if changed.is_err() {
                     return;
                 },
                 () = self.asked.notified() => {}
+                () = answering => {}
                 () = sleep(pause) => {}
             }
         }
     }
 
-    /// Whether all that could go went.
-    async fn end_all(&self, last: Last, stop: &CancellationToken) -> bool {
+    /// Ends what may go, and takes back what was asked for of what stays.
+    async fn end_all(&self, last: Last, answered: u64, stop: &CancellationToken) -> Ended {
+        let mut ended = Ended {
+            done: true,
+            open: None,
+        };
         let Last {
             wanted,
             reader,
@@ -83,20 +112,25 @@ impl Ends {
         let search = Search::In(environment.store.clone());
         let listing = state::releases(&wanted.cluster, &search);
         let releases = match stop.run_until_cancelled(listing).await {
-            None => return true,
+            None => return ended,
             Some(Ok(records)) => records.releases,
             // Who may not list them does not notice what left git.
-            Some(Err(error)) if error.class() == Some(&Class::Forbidden) => return true,
+            Some(Err(error)) if error.class() == Some(&Class::Forbidden) => return ended,
             Some(Err(error)) => {
                 tracing::debug!(environment = %environment.name, error = %words(&error), "releases cannot be listed");
-                return false;
+                ended.done = false;
+                return ended;
             }
         };
         let mut leaving = candidates(&wanted.loaded, true, readable(releases.clone()));
         // Those of other environments are other branches' concern.
         leaving.retain(|(name, ..)| name.environment == environment.name);
-        if leaving.is_empty() || !environment.sync.windows.are_open(Timestamp::now()) {
-            return true;
+        if !environment.sync.windows.are_open(Timestamp::now()) {
+            // Only what somebody wants at any time.
+            leaving.retain(|(name, ..)| is_at_any_time(&releases, name));
+        }
+        if leaving.is_empty() {
+            return ended;
         }
         let loaded = Arc::clone(&wanted.loaded);
         let reading = tokio::task::spawn_blocking(move || {
@@ -104,44 +138,64 @@ impl Ends {
             Ok::<_, String>(gone(&loaded, &tree, leaving))
         });
         let Ok(Ok(leaving)) = reading.await else {
-            return false;
+            ended.done = false;
+            return ended;
         };
-        let mut done = true;
         for one in leaving {
             if self.wanted.has_changed().unwrap_or(true) || stop.is_cancelled() {
-                return true;
+                break;
             }
-            done &= Box::pin(self.end(&wanted, &one, &releases, stop)).await;
+            let Some(there) = releases.iter().find(|there| there.name == *one.name()) else {
+                continue;
+            };
+            if there.orders.suspended(Timestamp::now()).is_some() {
+                continue;
+            }
+            // What is handed over goes when it was taken over.
+            if !is_taken_over(&wanted, &one, &releases) {
+                ended.done = false;
+                continue;
+            }
+            let Some(end) = Box::pin(self.end(&wanted, &one, stop)).await else {
+                break;
+            };
+            ended.done &= end != End::Failed;
+            let is_looked_at = !matches!(
+                end,
+                End::Removed | End::Unapproved | End::Interrupted | End::Superseded
+            );
+            if is_looked_at && self.holds_on(&wanted, there, answered).await {
+                ended.open = Some(there.name.release.clone());
+            }
         }
-        done
+        ended
     }
 
-    /// Takes one release away, as far as that is allowed.
-    async fn end(
-        &self,
-        wanted: &Wanted,
-        gone: &Gone,
-        releases: &[ReleaseSummary],
-        stop: &CancellationToken,
-    ) -> bool {
-        let started = Instant::now();
-        let is_suspended = releases.iter().any(|release| {
-            release.name == *gone.name() && release.orders.suspended(Timestamp::now()).is_some()
-        });
-        // What is handed over goes when it was taken over.
-        let is_taken_over = gone.heirs().all(|heir| {
-            releases.iter().any(|release| {
-                release.name == *heir
-                    && release.record.as_ref().is_ok_and(|record| {
-                        let installed = record.installed.as_ref();
-                        record.ready
-                            && installed.is_some_and(|one| one.revision == wanted.revision())
-                    })
-            })
-        });
-        if is_suspended || !is_taken_over {
-            return is_suspended;
+    /// Takes back what was asked for of a release, unless what git had then is still
+    /// to come.
+    async fn holds_on(&self, wanted: &Wanted, release: &ReleaseSummary, answered: u64) -> bool {
+        let Some(request) = &release.orders.sync else {
+            return false;
+        };
+        let name = &release.name;
+        if self.requests.is_open(&name.release, request, answered) {
+            return true;
         }
+        let cluster = wanted.planner(false).cluster_for(name);
+        let done = |orders: &mut Orders| {
+            if orders.sync.as_ref() == Some(request) {
+                orders.sync = None;
+            }
+        };
+        if let Err(error) = state::order(&cluster, name, &release.store, done).await {
+            tracing::debug!(release = %name, error = %words(&error), "a request could not be taken back");
+        }
+        false
+    }
+
+    /// Takes one release away, as far as that is allowed; none at the end of the loop.
+    async fn end(&self, wanted: &Wanted, gone: &Gone, stop: &CancellationToken) -> Option<End> {
+        let started = Instant::now();
         self.shared.listener.tell(LoopEvent::Looking {
             release: gone.name().clone(),
         });
@@ -149,9 +203,7 @@ impl Ends {
         let work = format!("to look at release {}", gone.name());
         let work = self.shared.pulse.work(work, LIMIT);
         let making = Box::pin(plans.plan_end(gone));
-        let Some(planned) = stop.run_until_cancelled(making).await else {
-            return true;
-        };
+        let planned = stop.run_until_cancelled(making).await?;
         drop(work);
         let (end, message) = match planned {
             Err(error) => (End::Failed, words(&error)),
@@ -160,10 +212,7 @@ impl Ends {
                 let needs_approval = wanted.loaded.environment.sync.needs_approval;
                 let lacks = if needs_approval && refusals.is_empty() {
                     let asking = Box::pin(approval::missing(wanted, &planned));
-                    match stop.run_until_cancelled(asking).await {
-                        Some(lacks) => lacks,
-                        None => return true,
-                    }
+                    stop.run_until_cancelled(asking).await?
                 } else {
                     None
                 };
@@ -198,6 +247,28 @@ impl Ends {
             message,
             took: started.elapsed(),
         });
-        end != End::Failed
+        Some(end)
     }
+}
+
+/// Whether somebody asked for a release to be synced also outside of the windows.
+fn is_at_any_time(releases: &[ReleaseSummary], name: &ReleaseName) -> bool {
+    let mut named = releases.iter().filter(|release| release.name == *name);
+    named.any(|release| {
+        let request = release.orders.sync.as_ref();
+        request.is_some_and(|request| request.override_window)
+    })
+}
+
+/// Whether all that take over objects of a release were brought to what is wanted.
+fn is_taken_over(wanted: &Wanted, gone: &Gone, releases: &[ReleaseSummary]) -> bool {
+    gone.heirs().all(|heir| {
+        releases.iter().any(|release| {
+            release.name == *heir
+                && release.record.as_ref().is_ok_and(|record| {
+                    let installed = record.installed.as_ref();
+                    record.ready && installed.is_some_and(|one| one.revision == wanted.revision())
+                })
+        })
+    })
 }

@@ -1,6 +1,8 @@
 //! One environment: read at the newest commit of its branch, and handed to a
 //! task per release.
 
+mod former;
+
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,6 +23,7 @@ use super::news::{Item, Told};
 use super::pace::{self, Paces};
 use super::read::{Hold, load};
 use super::release::{Neighbors, Release};
+use super::requests::Requests;
 use super::run::Wanted;
 use super::{Grant, Listener, LoopEvent, Shared};
 use crate::engine::load::Loaded;
@@ -63,6 +66,8 @@ pub(super) struct Environment {
     key: ClaimKey,
     assigned: watch::Receiver<Assigned>,
     paces: Paces,
+    /// What people ask for of its releases.
+    requests: Requests,
     shared: Shared,
     loaded: Option<Arc<Loaded>>,
     /// What it was read from, at the commit that was last read.
@@ -70,6 +75,10 @@ pub(super) struct Environment {
     /// The commit that was last read, whatever came of it.
     tried: Option<String>,
     hold: Option<Hold>,
+    /// The commit that was held when it was last looked up what was synced before.
+    sought: Option<String>,
+    /// Whether what is loaded was found in this way.
+    is_remembered: bool,
     connected: Option<Connected>,
     releases: BTreeMap<String, Running>,
     ends: Option<watch::Sender<Last>>,
@@ -98,12 +107,15 @@ impl Environment {
         Self {
             key,
             assigned,
+            requests: Requests::new(paces.clone()),
             paces,
             shared,
             loaded: None,
             inputs: None,
             tried: None,
             hold: None,
+            sought: None,
+            is_remembered: false,
             connected: None,
             releases: BTreeMap::new(),
             ends: None,
@@ -120,10 +132,12 @@ impl Environment {
         while !self.shared.stop.is_cancelled() {
             let assigned = self.assigned.borrow_and_update().clone();
             self.read(&assigned).await;
+            let is_known = self.remember(&assigned).await;
             let retry = match self.settle(&assigned).await {
                 Ok(()) => {
-                    failures = 0;
-                    None
+                    failures = if is_known { 0 } else { failures + 1 };
+                    self.requests.answer(assigned.answered);
+                    (!is_known).then(|| pace::after(failures))
                 }
                 Err(message) => {
                     failures += 1;
@@ -193,9 +207,9 @@ impl Environment {
             if heard.moved {
                 moved.push(name.release.clone());
             }
-            if heard.fetch {
+            if let Some(request) = &heard.fetch {
                 // What was pushed without a word is followed as soon as it is here.
-                self.paces.ask();
+                self.requests.ask(&name.release, request);
             }
             if heard.asked {
                 let running = self.releases.get(&name.release);
@@ -235,6 +249,7 @@ impl Environment {
                 self.loaded = None;
                 self.tried = None;
                 self.inputs = None;
+                self.sought = None;
                 self.held(assigned, Hold::new(reason, message.clone()), None);
                 return;
             }
@@ -292,6 +307,7 @@ impl Environment {
                     took: started.elapsed(),
                 });
                 self.hold = None;
+                self.is_remembered = false;
                 self.loaded = Some(Arc::new(loaded));
             }
             Ok(Err(hold)) => {
@@ -384,6 +400,7 @@ impl Environment {
                 source: grant.source(&loaded.environment.name),
                 conditions: conditions.clone(),
                 hold: self.hold.clone(),
+                is_remembered: self.is_remembered,
             })
         };
         let mut releases = BTreeMap::new();
@@ -404,6 +421,7 @@ impl Environment {
                 let neighbors = Neighbors {
                     ready: Arc::clone(&ready),
                     reached: self.reached.0.clone(),
+                    requests: self.requests.clone(),
                 };
                 let shared = self.shared.clone();
                 let task = Release::new(receiver, Arc::clone(&wake), neighbors, shared);
@@ -442,7 +460,8 @@ impl Environment {
         } else {
             let (sender, receiver) = watch::channel(last);
             let asked = Arc::clone(&self.end_asked);
-            let ends = Ends::new(receiver, asked, self.shared.clone());
+            let requests = self.requests.clone();
+            let ends = Ends::new(receiver, asked, requests, self.shared.clone());
             self.tasks.spawn_local(ends.run());
             self.ends = Some(sender);
         }

@@ -25,6 +25,10 @@ use crate::io::cluster::Class;
 /// Why nothing newer is synced outside of the windows.
 pub(super) const CLOSED: &str = "the environment allows no sync at this time";
 
+/// Why a release is left alone that is not as the last good commit says.
+pub(super) const OTHERWISE: &str =
+    "the newest commit cannot be synced, and what is installed is not what the last good one says";
+
 /// What came of looking.
 pub(super) struct Looked {
     pub(super) end: End,
@@ -126,7 +130,10 @@ pub(super) fn unplanned(error: &SyncError, failures: u32) -> Looked {
     let looked = Looked::new(End::Failed, words(error));
     let may_pass = match error {
         SyncError::Cluster(error) => error.class() != Some(&Class::Forbidden),
-        SyncError::Undiscovered(_) | SyncError::Contended { .. } | SyncError::Held { .. } => true,
+        SyncError::Undiscovered(_)
+        | SyncError::Unanswered { .. }
+        | SyncError::Contended { .. }
+        | SyncError::Held { .. } => true,
         _ => false,
     };
     if may_pass || failures == 0 {

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::hash::{BuildHasher as _, RandomState};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -57,6 +58,8 @@ struct PacesInner {
     changed: Notify,
     /// Somebody waits for what it has now.
     asked: Notify,
+    /// How often that was so.
+    questions: AtomicU64,
 }
 
 impl Paces {
@@ -75,9 +78,16 @@ impl Paces {
         self.0.changed.notified().await;
     }
 
-    /// Wants it to be looked at now.
-    pub(super) fn ask(&self) {
+    /// Wants it to be looked at now. Says how often that was wanted so far.
+    pub(super) fn ask(&self) -> u64 {
+        let question = self.0.questions.fetch_add(1, Ordering::Relaxed) + 1;
         self.0.asked.notify_one();
+        question
+    }
+
+    /// How often it was wanted so far: who looks from now on answers all of these.
+    pub(super) fn questions(&self) -> u64 {
+        self.0.questions.load(Ordering::Relaxed)
     }
 
     /// Waits until it is wanted now.

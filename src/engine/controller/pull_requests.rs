@@ -24,11 +24,14 @@ use super::replicas::Standing;
 use super::{Grant, LoopEvent, Repository, Shared, pace};
 use crate::engine::preview_process::{self, CONTEXT, Report, Request, Verdict, Way, marker};
 use crate::engine::words;
-use crate::io::forge::{Forge, ForgeError, PullRequest, State, Status};
+use crate::io::forge::{Forge, ForgeError, PullRequest, State, Status, Told};
 use crate::io::git::change::{ChangeMirror, FetchedChange};
 
 /// How often the open ones are listed where nothing wakes this.
 const POLL: Duration = Duration::from_mins(1);
+/// So many failures of others count where a cluster did not answer: it is not asked
+/// again within moments.
+const CALMER: u32 = 2;
 /// However often something wakes this.
 const SHORTEST: Duration = Duration::from_secs(1);
 /// When a fetch that does not keep its own limits is given up.
@@ -107,16 +110,33 @@ struct Open {
     stop: CancellationToken,
     runs: bool,
     failures: u32,
+    /// How often in a row a cluster did not answer.
+    unanswered: u32,
     /// When it is tried again.
     retry_at: Option<Instant>,
 }
 
 /// What came of one try; none where it had been told before.
-type Ended = (
-    Subject,
-    Result<Option<(Previewed, String)>, String>,
-    Duration,
-);
+type Ended = (Subject, Result<Option<Outcome>, String>, Duration);
+
+/// What was told of a commit.
+#[derive(Debug)]
+struct Outcome {
+    previewed: Previewed,
+    /// One line.
+    message: String,
+    /// Whether a cluster did not answer.
+    is_unanswered: bool,
+}
+
+/// What there is to tell of a commit.
+struct Found {
+    previewed: Previewed,
+    state: Status,
+    comment: String,
+    /// Whether a cluster did not answer.
+    is_unanswered: bool,
+}
 
 /// The task of the pull requests of a repository.
 pub(super) struct PullRequests {
@@ -143,6 +163,7 @@ impl PullRequests {
                 previews: previews.clone(),
                 mirror: Arc::new(Mutex::new(ChangeMirror::new(repository.remote.clone()))),
                 turns,
+                again: Semaphore::new(1),
                 shared: shared.clone(),
             }),
             wake,
@@ -247,6 +268,7 @@ impl PullRequests {
                 stop: CancellationToken::new(),
                 runs: false,
                 failures: 0,
+                unanswered: 0,
                 retry_at: Some(Instant::now()),
             });
             if !open.runs && open.retry_at.is_some_and(|at| at <= Instant::now()) {
@@ -261,8 +283,15 @@ impl PullRequests {
     fn start(&mut self, open: &Open) {
         let (work, subject) = (Arc::clone(&self.work), open.subject.clone());
         let (stop, whole) = (open.stop.clone(), self.shared.stop.clone());
+        let is_again = open.unanswered > 0;
         self.tasks.spawn_local(async move {
             let trying = async {
+                // New ones do not wait for all those whose cluster is away.
+                let _again = if is_again {
+                    Some(work.again.acquire().await.ok()?)
+                } else {
+                    None
+                };
                 let _turn = work.turns.acquire().await.ok()?;
                 let what = format!("to preview pull request {}", subject.number);
                 let _work = work.shared.pulse.work(what, LIMIT + GRACE);
@@ -290,7 +319,14 @@ impl PullRequests {
         open.runs = false;
         let (previewed, message) = match result {
             Ok(None) => return,
-            Ok(Some(told)) => told,
+            Ok(Some(told)) => {
+                if told.is_unanswered {
+                    open.unanswered += 1;
+                    let pause = pace::after(open.unanswered.saturating_add(CALMER));
+                    open.retry_at = Some(Instant::now() + pause);
+                }
+                (told.previewed, told.message)
+            }
             Err(message) => {
                 open.failures += 1;
                 open.retry_at = Some(Instant::now() + pace::after(open.failures));
@@ -334,12 +370,14 @@ struct Work {
     mirror: Arc<Mutex<ChangeMirror>>,
     /// So that not all are previewed at once.
     turns: Arc<Semaphore>,
+    /// One at a time of those whose cluster did not answer.
+    again: Semaphore,
     shared: Shared,
 }
 
 impl Work {
     /// Previews what was not told yet, and tells it.
-    async fn preview(&self, subject: &Subject) -> Result<Option<(Previewed, String)>, String> {
+    async fn preview(&self, subject: &Subject) -> Result<Option<Outcome>, String> {
         let forge = &self.previews.forge;
         let failed = |error: ForgeError| words(&error);
         let environments = self.environments(&subject.base_branch);
@@ -351,16 +389,23 @@ impl Work {
         } else {
             subject.depth(told.as_deref())
         };
-        let last_line = subject.last_line(depth);
-        if told.as_ref() == Some(&last_line) && self.is_judged(subject).await.map_err(failed)? {
+        let is_told = |depth: Depth| told.as_ref() == Some(&subject.last_line(depth));
+        let is_judged = (is_told(depth) || is_told(Depth::Unanswered))
+            && self.is_judged(subject).await.map_err(failed)?;
+        if is_judged && is_told(depth) {
             return Ok(None);
         }
         let none = BTreeMap::new();
         let ways = if depth == Depth::Live { &ways } else { &none };
         let (head, number) = (&subject.head, subject.number);
         let pending = status(State::Pending, "is looked at");
-        // Whoever may not set it may still comment.
-        let marked = forge.set_status(head, &pending).await;
+        // Whoever may not set it may still comment. What is asked once more has a
+        // state, which stays as long as there is nothing new to tell.
+        let marked = if is_judged {
+            Ok(())
+        } else {
+            forge.set_status(head, &pending).await
+        };
         let fetched = self.fetch(subject).await?;
         if fetched.head != *head {
             // It is listed anew.
@@ -370,26 +415,38 @@ impl Work {
             ));
         }
         let about = (&*marker, &*environments, ways);
-        let (previewed, state, mut comment) = self.tell(subject, about, &fetched).await?;
+        let found = self.find(subject, about, &fetched).await?;
+        let mut comment = found.comment;
         if depth == Depth::StaleLabel {
             comment.push_str("\n\n");
             comment.push_str(STALE_LABEL);
         }
+        let last_line = subject.last_line(match depth {
+            Depth::Live if found.is_unanswered => Depth::Unanswered,
+            depth => depth,
+        });
         let comment = format!("{comment}\n\n{last_line}\n");
         let commented = forge.tell(number, &marker, &comment).await;
-        let marked = marked.and(forge.set_status(head, &state).await);
+        let marked = match commented {
+            Ok(Told::Unchanged) if is_judged => marked,
+            _ => marked.and(forge.set_status(head, &found.state).await),
+        };
         commented.map_err(failed)?;
         marked.map_err(failed)?;
-        Ok(Some((previewed, state.description)))
+        Ok(Some(Outcome {
+            previewed: found.previewed,
+            message: found.state.description,
+            is_unanswered: depth == Depth::Live && found.is_unanswered,
+        }))
     }
 
-    /// What is told: what came of it, the state of the commit, and the comment.
-    async fn tell(
+    /// What there is to tell.
+    async fn find(
         &self,
         subject: &Subject,
         (marker, environments, ways): (&str, &[String], &BTreeMap<String, Way>),
         fetched: &FetchedChange,
-    ) -> Result<(Previewed, Status, String), String> {
+    ) -> Result<Found, String> {
         let name = name(subject.number);
         let request = Request {
             program: &self.previews.program,
@@ -410,16 +467,23 @@ impl Work {
                 "{head} was previewed instead of {}; this is a bug",
                 subject.head
             )),
-            Ok(report) => {
-                let comment = report.comment.trim_end().to_owned();
-                Ok((report.verdict.into(), report.status(), comment))
-            }
+            Ok(report) => Ok(Found {
+                previewed: report.verdict.into(),
+                state: report.status(),
+                comment: report.comment.trim_end().to_owned(),
+                is_unanswered: report.unanswered,
+            }),
             Err(error) if error.is_about_the_change() => {
                 let why = words(&error);
                 // As code, in which nothing takes effect.
                 let shown = why.replace(char::is_control, " ");
                 let comment = format!("{marker}\n## pleach: no preview\n\n    {shown}");
-                Ok((Previewed::GivenUp, status(State::Error, &why), comment))
+                Ok(Found {
+                    previewed: Previewed::GivenUp,
+                    state: status(State::Error, &why),
+                    comment,
+                    is_unanswered: false,
+                })
             }
             Err(error) => Err(words(&error)),
         }

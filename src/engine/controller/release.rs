@@ -17,9 +17,11 @@ use tokio_util::sync::CancellationToken;
 
 use super::drift::{Left, Subscription};
 use super::looked::{
-    CLOSED, Looked, blocked, drift, is_held_back, is_reached, stops, unplanned, window_closed,
+    CLOSED, Looked, OTHERWISE, blocked, drift, is_held_back, is_reached, stops, unplanned,
+    window_closed,
 };
 use super::news::Told;
+use super::requests::Requests;
 use super::run::{Done, LIMIT, Wanted, carry_out};
 use super::{End, LoopEvent, Shared, approval, pace};
 use crate::engine::planning::{Planned, Planner};
@@ -79,6 +81,8 @@ pub(super) struct Neighbors {
     pub(super) ready: Arc<Notify>,
     /// Where it says by its name that it was brought to a commit.
     pub(super) reached: mpsc::UnboundedSender<String>,
+    /// What people ask for of them.
+    pub(super) requests: Requests,
 }
 
 impl Release {
@@ -113,6 +117,7 @@ impl Release {
     pub(super) async fn run(mut self) {
         let mut changed = BTreeSet::new();
         loop {
+            let answered = self.neighbors.requests.answered();
             let wanted = Arc::clone(&self.wanted.borrow_and_update());
             let stop = self.shared.stop.clone();
             tokio::select! {
@@ -131,6 +136,7 @@ impl Release {
             });
             let looked = Box::pin(self.look(&wanted, &changed, &stop)).await;
             let Some(mut looked) = looked else { return };
+            let is_held = self.holds_on(&wanted, &mut looked, answered);
             // Most of the time it waits: what it does in between takes no room then.
             let calm_at = self.heed(&wanted, &changed, &mut looked, started.elapsed());
             if stop
@@ -169,6 +175,14 @@ impl Release {
                     std::future::pending::<()>().await;
                 }
             };
+            let answering = async {
+                if is_held {
+                    let name = &wanted.release().0.name.release;
+                    self.neighbors.requests.answer_to(name).await;
+                } else {
+                    std::future::pending::<()>().await;
+                }
+            };
             changed = BTreeSet::new();
             self.since = None;
             tokio::select! {
@@ -182,10 +196,24 @@ impl Release {
                 () = self.wake.notified() => {}
                 () = self.neighbors.ready.notified(), if waits => {}
                 () = waiting => {}
+                () = answering => {}
                 objects = hearing => changed = objects,
                 () = sleep(pause) => self.since = pace::not_before(pause),
             }
         }
+    }
+
+    /// Whether what was asked for is not taken back yet: what git had when it was
+    /// asked for is still to come.
+    fn holds_on(&self, wanted: &Wanted, looked: &mut Looked, answered: u64) -> bool {
+        let name = &wanted.release().0.name.release;
+        let requests = &self.neighbors.requests;
+        let request = looked.request.as_ref();
+        let is_held = request.is_some_and(|request| requests.is_open(name, request, answered));
+        if is_held {
+            looked.request = None;
+        }
+        is_held
     }
 
     /// Takes in what came of a look, and tells of it. Says from when on a change is
@@ -324,6 +352,9 @@ impl Release {
             let left = suspension.until.map(|until| until.duration_since(now));
             looked.pause = left.and_then(|left| left.try_into().ok());
             return Some(looked);
+        }
+        if wanted.is_remembered && !is_reached(&planned) {
+            return Some(Looked::new(End::Waiting, OTHERWISE));
         }
         if is_held_back(&wanted, &planned, &orders, now) {
             // Drift is corrected all the same, to what was reached before.

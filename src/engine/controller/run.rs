@@ -48,6 +48,9 @@ pub(super) struct Wanted {
     pub(super) conditions: Vec<Condition>,
     /// Why nothing newer of it is synced.
     pub(super) hold: Option<Hold>,
+    /// Whether the commit is known from records: what is not as it says is left
+    /// alone.
+    pub(super) is_remembered: bool,
 }
 
 impl Wanted {

@@ -32,6 +32,9 @@ pub(super) struct SourceState {
     pub(super) recalled: Vec<Recalled>,
     /// Whether it was asked at all.
     pub(super) was_tried: bool,
+    /// How many of those who wanted to know what it has were there before it was
+    /// last asked, whatever came of that.
+    pub(super) answered: u64,
 }
 
 /// Fetches until the loop ends. Says what it found, and wakes whoever listens.
@@ -47,7 +50,7 @@ pub(super) async fn follow(
     loop {
         let work = format!("to fetch {}", repository.name);
         let work = shared.pulse.work(work, LIMIT + GRACE);
-        let started = Instant::now();
+        let (started, questions) = (Instant::now(), paces.questions());
         let fetching = fetch(&repository, &mut mirror);
         let Some(fetched) = shared.stop.run_until_cancelled(fetching).await else {
             return;
@@ -66,6 +69,7 @@ pub(super) async fn follow(
                     trouble: None,
                     recalled: Vec::new(),
                     was_tried: true,
+                    answered: questions,
                 });
             }
             Err(message) => {
@@ -77,6 +81,7 @@ pub(super) async fn follow(
                 sender.send_modify(|state| {
                     state.trouble = Some(message);
                     state.was_tried = true;
+                    state.answered = questions;
                 });
                 if sender.borrow().fetched.is_none() && recall.is_open() {
                     // What it says already is not held up by a cluster.

@@ -27,6 +27,8 @@ pub(super) struct Supervisor<'a> {
 /// An environment that this replica leads.
 struct Led {
     assigned: watch::Sender<Assigned>,
+    /// Position of the repository that it is followed at the pace of.
+    repository: usize,
     task: AbortHandle,
 }
 
@@ -125,10 +127,12 @@ impl<'a> Supervisor<'a> {
             let repository = &self.repositories[claimant.repository];
             let assigned = Assigned {
                 repository: repository.name.clone(),
+                remote: repository.remote.clone(),
                 grant: Arc::clone(&repository.grants[claimant.grant]),
                 by,
                 what: assignment,
                 source: states[claimant.repository].trouble.clone(),
+                answered: states[claimant.repository].answered,
             };
             self.give(key, claimant.repository, assigned, tasks);
         }
@@ -189,10 +193,19 @@ impl<'a> Supervisor<'a> {
         assigned: Assigned,
         tasks: &mut JoinSet<()>,
     ) {
-        if let Some(led) = self.environments.get(key) {
-            led.assigned
-                .send_if_modified(|known| replace(known, assigned));
-            return;
+        match self.environments.remove(key) {
+            Some(led) if led.repository == repository => {
+                led.assigned
+                    .send_if_modified(|known| replace(known, assigned));
+                self.environments.insert(key.clone(), led);
+                return;
+            }
+            // It is another one that is to be asked now, and at another pace.
+            Some(led) => {
+                self.tell(key, false);
+                self.leaving.insert(key.clone(), led.task);
+            }
+            None => {}
         }
         if self.leaving.contains_key(key) {
             // It came back too soon: its task ends first, and that wakes us.
@@ -207,9 +220,12 @@ impl<'a> Supervisor<'a> {
         );
         let task = tasks.spawn_local(environment.run());
         self.tell(key, true);
-        let assigned = sender;
-        self.environments
-            .insert(key.clone(), Led { assigned, task });
+        let led = Led {
+            assigned: sender,
+            repository,
+            task,
+        };
+        self.environments.insert(key.clone(), led);
     }
 }
 
@@ -240,8 +256,9 @@ mod tests {
     use crate::engine::controller::drift::Watches;
     use crate::engine::controller::last::Last;
     use crate::engine::controller::pulse::Pulse;
+    use crate::engine::controller::recall::Recalled;
     use crate::engine::controller::sight::Sights;
-    use crate::engine::controller::{Grant, Listener};
+    use crate::engine::controller::{Grant, Listener, source};
     use crate::engine::lease::Peers;
     use crate::engine::sync::Claim as LeaseClaim;
     use crate::io::cluster::Connection;
@@ -296,6 +313,15 @@ mod tests {
             grants: environments.iter().map(grant).collect(),
             previews: None,
         }
+    }
+
+    /// A repository whose branches env/* hold environments.
+    fn of_a_pattern(name: &str) -> Repository {
+        let mut fleet = repository(&["web"]);
+        name.clone_into(&mut fleet.name);
+        let grant = Arc::get_mut(&mut fleet.grants[0]).unwrap();
+        grant.branches = Branches::pattern("env/*").unwrap();
+        fleet
     }
 
     /// Replica `a`, as it sees who is there.
@@ -355,6 +381,78 @@ mod tests {
             assert_eq!(tasks.len(), 2);
         };
         LocalSet::new().run_until(playing).await;
+    }
+
+    #[tokio::test]
+    async fn an_environment_that_another_repository_holds_is_begun_anew() {
+        let repositories = [of_a_pattern("a"), of_a_pattern("b")];
+        let (shared, mut heard) = shared();
+        let mut tasks = JoinSet::new();
+        let paces = vec![Paces::default(), Paces::default()];
+        let mut supervisor = Supervisor::new(&repositories, paces, shared);
+        let web = Recalled {
+            grant: 0,
+            environment: "web".to_owned(),
+            branch: "env/web".to_owned(),
+        };
+        let known = SourceState {
+            recalled: vec![web],
+            ..SourceState::default()
+        };
+        let before = [known.clone(), SourceState::default()];
+        let after = [SourceState::default(), known];
+        let playing = async {
+            supervisor.assign(&before, &Standing::Alone, &mut tasks);
+            supervisor.assign(&before, &Standing::Alone, &mut tasks);
+            assert_eq!(led(&mut heard), told(&[("web", true)]));
+            tokio::task::yield_now().await;
+            // Its task comes to its safe point first.
+            supervisor.assign(&after, &Standing::Alone, &mut tasks);
+            assert_eq!(led(&mut heard), told(&[("web", false)]));
+            assert!(tasks.join_next().await.unwrap().is_ok());
+            supervisor.assign(&after, &Standing::Alone, &mut tasks);
+            assert_eq!(led(&mut heard), told(&[("web", true)]));
+            let led = supervisor.environments.values().next().unwrap();
+            assert_eq!(led.repository, 1);
+        };
+        LocalSet::new().run_until(playing).await;
+    }
+
+    #[tokio::test]
+    async fn who_asks_what_git_has_hears_of_a_fetch_that_began_afterwards() {
+        let fleet = repository(&["web"]);
+        let (shared, _heard) = shared();
+        let mut tasks = JoinSet::new();
+        let paces = Paces::default();
+        let repositories = [fleet.clone()];
+        let mut supervisor = Supervisor::new(&repositories, vec![paces.clone()], shared.clone());
+        let (sender, mut states) = watch::channel(SourceState::default());
+        assert_eq!(paces.ask(), 1);
+        let fetching = source::follow(
+            fleet,
+            (Arc::default(), paces.clone()),
+            (sender, Arc::default()),
+            shared.clone(),
+        );
+        let playing = async {
+            // Nobody answers at that address, which is an answer too.
+            for question in [1, 2] {
+                let answered = |state: &SourceState| state.answered >= question;
+                let mut state = states.wait_for(answered).await.unwrap().clone();
+                assert_eq!(state.answered, question);
+                // No cluster is told of it.
+                state.trouble = None;
+                supervisor.assign(&[state], &Standing::Alone, &mut tasks);
+                let led = supervisor.environments.values().next().unwrap();
+                assert_eq!(led.assigned.borrow().answered, question);
+                paces.ask();
+            }
+            shared.stop.cancel();
+        };
+        let both = async { tokio::join!(fetching, playing) };
+        let local = LocalSet::new();
+        let ended = tokio::time::timeout(Duration::from_mins(1), local.run_until(both));
+        ended.await.unwrap();
     }
 
     #[tokio::test]

@@ -9,7 +9,7 @@ use pleach_domain::object::GroupKind;
 use pleach_domain::observe::MissingGrant;
 
 use super::{CONCURRENCY, Take as _};
-use crate::engine::sync::state::Search;
+use crate::engine::sync::state::{KEY_SECRET, Search};
 use crate::io::cluster::{Access, Cluster, ClusterError, ResourcePath};
 
 /// What is done with members.
@@ -114,13 +114,13 @@ const OF_ONE_NAMESPACE: &[Needed] = &[
     ("", "Namespace", "namespaces", &["get"], true),
 ];
 
-/// A kind somewhere.
-type Place = (GroupKind, String, Option<String>);
+/// A kind somewhere: its plural, a namespace, and the only object that is needed.
+type Place = (GroupKind, String, Option<String>, Option<String>);
 
 /// Fills in the rights that pleach lacks: those that every release needs, and
 /// those on the kinds of its members, in the namespaces that they are in.
 pub(super) async fn missing(cluster: &Cluster, search: &Search, observations: &mut Observations) {
-    let everything = may(cluster, "*", "*", "*", None).await;
+    let everything = may(cluster, "*", ("*", "*"), None, None).await;
     match observations.take("our rights", everything) {
         Some(true) | None => return,
         Some(false) => {}
@@ -132,10 +132,17 @@ pub(super) async fn missing(cluster: &Cluster, search: &Search, observations: &m
     };
     for (group, kind, plural, verbs, is_state) in of_pleach {
         let namespace = is_state.then(|| state_namespace.to_owned());
+        let name = match (*kind, search) {
+            ("Secret", _) => Some(KEY_SECRET.to_owned()),
+            // It reads the namespace that it is in, and no other.
+            ("Namespace", Search::In(Store::ConfigMap { namespace })) => Some(namespace.clone()),
+            _ => None,
+        };
         let place = (
             GroupKind::new(*group, *kind),
             (*plural).to_owned(),
             namespace,
+            name,
         );
         needed.entry(place).or_default().extend(*verbs);
     }
@@ -149,7 +156,7 @@ pub(super) async fn missing(cluster: &Cluster, search: &Search, observations: &m
             let Some(path) = ResourcePath::preferred(&observations.discovery, &kind) else {
                 continue;
             };
-            let place = (kind, path.plural, id.namespace.clone());
+            let place = (kind, path.plural, id.namespace.clone(), None);
             needed.entry(place).or_default().extend(OF_MEMBERS);
         }
     }
@@ -167,14 +174,17 @@ async fn ask(
     place: Place,
     verbs: BTreeSet<&'static str>,
 ) -> Result<Vec<MissingGrant>, ClusterError> {
-    let (kind, resource, namespace) = place;
-    let namespace_ref = namespace.as_deref();
-    if may(cluster, "*", &kind.group, &resource, namespace_ref).await? {
+    let (kind, resource, namespace, name) = place;
+    let of = (kind.group.as_str(), resource.as_str());
+    let (within, name) = (namespace.as_deref(), name.as_deref());
+    if may(cluster, "*", of, within, name).await? {
         return Ok(Vec::new());
     }
     let mut missing = Vec::new();
     for verb in verbs {
-        if !may(cluster, verb, &kind.group, &resource, namespace_ref).await? {
+        // What is made has no name yet for who allows it.
+        let name = name.filter(|_| verb != "create");
+        if !may(cluster, verb, of, within, name).await? {
             missing.push(MissingGrant {
                 verb: verb.to_owned(),
                 kind: kind.clone(),
@@ -189,9 +199,9 @@ async fn ask(
 async fn may(
     cluster: &Cluster,
     verb: &str,
-    group: &str,
-    resource: &str,
+    (group, resource): (&str, &str),
     namespace: Option<&str>,
+    name: Option<&str>,
 ) -> Result<bool, ClusterError> {
     let access = Access {
         verb,
@@ -199,7 +209,7 @@ async fn may(
         resource,
         subresource: None,
         namespace,
-        name: None,
+        name,
     };
     cluster.can_i(&access).await
 }

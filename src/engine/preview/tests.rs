@@ -236,6 +236,7 @@ fn what_is_rendered_is_enough(
 #[test]
 fn what_cannot_be_previewed_is_named_in_the_summary() {
     let mut preview = change(&Files::new(), &Files::new()).preview();
+    assert_eq!(preview.summary, "no changes");
     add(&mut preview, EnvironmentPreview::new("dev"));
     assert_eq!(preview.summary, "no changes");
     for name in ["prod", "staging"] {
@@ -265,10 +266,23 @@ fn an_environment_whose_file_is_removed_is_named() {
     let base = fleet(1);
     let mut head = base.clone();
     head.remove(ENVIRONMENT);
-    let (found, rendered) = look(&change(&base, &head), false);
-    assert_eq!(rendered, None);
+    let change = change(&base, &head);
+    let key = DigestKey::new(b"of this run".to_vec());
+    let question = Question {
+        scope: Scope {
+            environment: "dev",
+            release: None,
+        },
+        asked_for: false,
+        whole: false,
+    };
+    let looked = change.look(question, &key).unwrap();
+    assert!(looked.rendered.is_none());
     assert_eq!(
-        found["findings"][0]["message"],
+        looked.preview.findings[0].message,
         "the file of environment dev is removed: it is suspended, and nothing is deleted"
     );
+    let mut preview = change.preview();
+    add(&mut preview, looked.preview);
+    assert_eq!(preview.summary, "environment removed: dev");
 }

@@ -4,8 +4,9 @@ use std::time::Duration;
 
 use pleach_domain::finding::Kind;
 use pleach_domain::inventory::{Journal, JournalError, RecordError, ShardError, Store};
-use pleach_domain::object::{GroupKind, ObjectId};
+use pleach_domain::object::{GroupKind, ObjectId, ServiceRef};
 
+use super::unanswered::way_out;
 use crate::engine::lease::{Holder, Terms};
 use crate::io::cluster::ClusterError;
 
@@ -15,6 +16,19 @@ pub enum SyncError {
     /// The cluster could not be read or written.
     #[error(transparent)]
     Cluster(#[from] ClusterError),
+    /// A webhook is asked about what pleach writes, and nothing answers for it.
+    #[error("{registration} keeps pleach from writing: nothing answers for it")]
+    Unanswered {
+        /// The configuration that has the webhook.
+        registration: Box<ObjectId>,
+        /// The Service that is to answer; none where it is asked at a URL.
+        service: Option<Box<ServiceRef>>,
+        /// Whether it is a member of the release that was to be applied.
+        is_ours: bool,
+        /// What was to be written.
+        #[source]
+        source: Box<ClusterError>,
+    },
     /// The record of the release is of a newer pleach, or unreadable.
     #[error("the record of release {release} cannot be used")]
     Record {
@@ -103,6 +117,7 @@ impl SyncError {
     pub fn kind(&self) -> Kind {
         match self {
             Self::Cluster(error) => error.kind(),
+            Self::Unanswered { source, .. } => source.kind(),
             Self::Record {
                 source: RecordError::Newer { .. },
                 ..
@@ -128,6 +143,12 @@ impl SyncError {
     pub fn hint(&self) -> Option<String> {
         match self {
             Self::Cluster(error) => error.hint(),
+            Self::Unanswered {
+                registration,
+                service,
+                is_ours,
+                ..
+            } => Some(way_out(registration, service.as_deref(), *is_ours)),
             Self::Record {
                 source: RecordError::Newer { .. },
                 ..

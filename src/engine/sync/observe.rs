@@ -13,6 +13,7 @@ mod former;
 mod identity;
 mod members;
 mod predict;
+mod quota;
 mod targets;
 
 use std::collections::{BTreeSet, HashSet};
@@ -31,7 +32,7 @@ use super::error::SyncError;
 use super::paths::Paths;
 use super::state::State;
 use crate::io::cluster::{Class, Cluster, ClusterError, RegistrationList, ResourcePath};
-use members::note_listing;
+use members::{note_listing, unseen};
 
 pub use focus::observe_some;
 pub use identity::{cluster_id, is_cluster, recognize};
@@ -97,7 +98,12 @@ pub async fn observe(
         manager: desired.name.field_manager(),
         part_of: format!("{}={}", labels::PART_OF, desired.apply_set()),
     };
-    reader.list_members(desired, &mut observed).await?;
+    let named = state.named();
+    reader.list_members(desired, &named, &mut observed).await?;
+    if let Some(kind) = unseen(&named, &observed) {
+        let what = "the record is empty, and what there is of kind";
+        return Err(state.incomplete(format!("{what} {kind} could not be listed")));
+    }
     reader.read_missing_members(desired, &mut observed).await?;
     drop_unconfirmed(desired, &mut observed);
     let readings = readings(desired, policy, &observed);
@@ -242,6 +248,7 @@ impl Reader<'_> {
                         .any(|service| is_of(desired, &leaving, service))
             })
             .flat_map(|registration| registration.services.clone())
+            .chain(lost(observed, &wanted))
             .collect();
         let backends: Vec<(ServiceRef, Backend)> = stream::iter(services)
             .filter_map(|service| async move {
@@ -310,6 +317,20 @@ impl Reader<'_> {
         }
         Ok(found)
     }
+}
+
+/// Services by which registrations were recorded that are there, and that neither git
+/// nor the record has any more: a former run may have taken them away.
+fn lost(observed: &Observed, wanted: &HashSet<&ObjectId>) -> BTreeSet<ServiceRef> {
+    let entries = &observed.inventory.entries;
+    let there = observed.registrations.iter();
+    let recorded = there.filter_map(|registration| entries.get(&registration.id));
+    let recorded = recorded.filter(|entry| entry.state == EntryState::Observed);
+    recorded
+        .filter_map(|entry| entry.service.clone())
+        .filter(|service| !wanted.contains(&service.id()))
+        .filter(|service| !entries.contains_key(&service.id()))
+        .collect()
 }
 
 /// Whether a Service is, or was, of a release that goes as a whole.

@@ -11,7 +11,9 @@ mod overlay;
 mod own;
 mod patch;
 mod replace;
+mod returned;
 mod stand_in;
+mod stranded;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, PoisonError};
@@ -22,7 +24,7 @@ use pleach_domain::inventory::Inventory;
 use pleach_domain::object::{Manifest, ObjectId};
 use pleach_domain::plan::{Desired, Op, Plan, Precondition, Step, StepId, Until};
 use serde_json::Value;
-use tokio::sync::Semaphore;
+use tokio::sync::{OnceCell, Semaphore};
 use tokio::time::Instant;
 
 use super::events::{EventKind, Events};
@@ -55,6 +57,8 @@ pub(super) struct Operator<'a> {
     pub(super) stop: &'a Stop,
     pub(super) ledger: Ledger,
     pub(super) inventory: Mutex<Inventory>,
+    /// Whether it was looked for registrations of the Services that go.
+    pub(super) unregistered: OnceCell<()>,
     /// When each step began, and what its write gave back.
     /// Deletions that the server confirmed at once.
     pub(super) gone: Mutex<BTreeSet<StepId>>,
@@ -151,11 +155,17 @@ impl Operator<'_> {
 
     /// A confirmed deletion leaves the inventory.
     fn forget(&self, id: &ObjectId) {
-        self.inventory
+        let mut inventory = self
+            .inventory
             .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .entries
-            .remove(id);
+            .unwrap_or_else(PoisonError::into_inner);
+        inventory.entries.remove(id);
+        // With a definition go its objects, also those that git has no more.
+        if let Some(kind) = self.paths.defined_by(id) {
+            inventory
+                .entries
+                .retain(|one, _| one.group_kind() != *kind || self.manifests.contains_key(one));
+        }
     }
 
     /// The cluster with the retries of one step: until its deadline, and with
@@ -251,7 +261,7 @@ impl Operator<'_> {
 }
 
 /// The precondition on the incarnation, if any.
-fn required_uid(step: &Step) -> Option<&str> {
+pub(super) fn required_uid(step: &Step) -> Option<&str> {
     step.require
         .iter()
         .find_map(|precondition| match precondition {

@@ -64,9 +64,15 @@ impl Paths {
     /// The address of a kind at a version: what the server serves, or what a
     /// CRD of the release will.
     pub(super) fn of(&self, gvk: &Gvk) -> Option<ResourcePath> {
+        let definition = self.defined.get(&gvk.group_kind());
+        // A definition changes its scope only by being created anew.
+        let has_scope = |path: &ResourcePath| {
+            definition.is_none_or(|one| one.resource.namespaced == path.namespaced)
+        };
         ResourcePath::of(&self.discovery, gvk)
+            .filter(has_scope)
             .or_else(|| {
-                let definition = self.defined.get(&gvk.group_kind())?;
+                let definition = definition?;
                 Some(ResourcePath::new(
                     gvk.api_version.clone(),
                     &definition.resource,
@@ -129,6 +135,13 @@ impl Paths {
     /// The CRD of the release that defines a kind.
     pub(super) fn definition(&self, kind: &GroupKind) -> Option<&ObjectId> {
         self.defined.get(kind).map(|definition| &definition.crd)
+    }
+
+    /// The kind that a CRD of the release defines.
+    pub(super) fn defined_by(&self, crd: &ObjectId) -> Option<&GroupKind> {
+        let mut defined = self.defined.iter();
+        let (kind, _) = defined.find(|(_, definition)| definition.crd == *crd)?;
+        Some(kind)
     }
 }
 

@@ -18,6 +18,7 @@ use super::events::Outcome;
 use super::paths::Paths;
 use super::remainder::Remainder;
 use super::report::SyncResult;
+use super::returned;
 use super::state::State;
 use crate::io::cluster::{Cluster, ResourcePath, Selector};
 
@@ -127,6 +128,9 @@ pub(super) fn superset(desired: &Desired, observed: &Observed, plan: &Plan) -> I
         // A namespace that we make because nobody else does is not deleted with
         // what lies in it.
         entry.protected |= matches!(body, Body::Inline(_)) && id.is("", "Namespace") && !existed;
+    }
+    for (id, entry) in returned::remembered(desired, observed, plan) {
+        inventory.entries.insert(id, entry.clone());
     }
     note_stages(desired, plan, &mut inventory);
     inventory

@@ -128,7 +128,7 @@ mod tests {
     use pleach_domain::inventory::ReleaseName;
     use pleach_domain::order::StageName;
     use pleach_domain::overlay::OverlayId;
-    use pleach_domain::plan::{Direction, NonSecret, StepId, Until};
+    use pleach_domain::plan::{NonSecret, StepId, Until};
     use serde_json::json;
 
     use super::*;
@@ -156,23 +156,13 @@ mod tests {
         let mut wait = step((objects.len(), &"waited"));
         wait.op = Op::Wait;
         steps.push(wait);
+        let release = ReleaseName {
+            environment: "dev".to_owned(),
+            release: "web".to_owned(),
+        };
         Plan {
-            format: 1,
-            release: ReleaseName {
-                environment: "dev".to_owned(),
-                release: "web".to_owned(),
-            },
-            from: None,
-            to: "v1".to_owned(),
-            direction: Direction::Forward,
-            changes: Vec::new(),
-            stages: Vec::new(),
             steps,
-            overlays: Vec::new(),
-            assigned: BTreeMap::new(),
-            overrides: Vec::new(),
-            removal: None,
-            findings: Vec::new(),
+            ..Plan::new(release, "v1")
         }
     }
 

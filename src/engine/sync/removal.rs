@@ -1,14 +1,13 @@
 //! A release that goes as a whole: its steps, its record, and the record's end.
 
-use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use pleach_domain::check::{Check, Looked};
 use pleach_domain::finding::{Finding, Kind};
 use pleach_domain::inventory::{AttemptResult, EntryState, Installed, Inventory};
-use pleach_domain::object::{ObjectId, Origin, Secrecy, ServiceRef};
+use pleach_domain::object::{ObjectId, Origin, Secrecy};
 use pleach_domain::observe::Observed;
-use pleach_domain::plan::{Desired, Op, Outgoing, Plan};
+use pleach_domain::plan::{Desired, Outgoing, Plan};
 use pleach_domain::repo::format::BlockUninstall;
 
 use super::checks;
@@ -16,7 +15,7 @@ use super::error::SyncError;
 use super::events::{EventKind, Outcome, Verb};
 use super::report::SyncResult;
 use super::state::State;
-use super::{Observation, Reached, Run, record};
+use super::{Observation, Reached, Run, record, returned};
 use crate::io::cluster::{Cluster, ResourcePath};
 
 /// Carries out the plan of a release that goes as a whole.
@@ -88,51 +87,18 @@ async fn settle(
         run.events.send(EventKind::Phase(Verb::Report));
     }
     let mut inventory = without_released(inventory, outgoing, plan, &result);
-    if plan.has_steps() && result.is_success() && inventory.entries.is_empty() {
-        keep_returned(run.cluster, desired, observed, plan, &mut inventory).await?;
-    }
-    finish(run, state, plan, outgoing, &inventory, result).await
-}
-
-/// Pods may have made their registrations anew before they ended. What points
-/// at a Service of the release and was not there when the plan was made keeps
-/// that Service among the members, by which the next plan finds it.
-async fn keep_returned(
-    cluster: &Cluster,
-    desired: &Desired,
-    observed: &Observed,
-    plan: &Plan,
-    inventory: &mut Inventory,
-) -> Result<(), SyncError> {
-    let deleted: BTreeSet<&ObjectId> = plan
-        .steps
-        .iter()
-        .filter(|step| matches!(step.op, Op::Delete(_)) && step.object.is("", "Service"))
-        .map(|step| &step.object)
-        .collect();
-    if deleted.is_empty() {
-        return Ok(());
-    }
-    let known: BTreeSet<&str> = observed
-        .registrations
-        .iter()
-        .map(|registration| registration.meta.uid.as_str())
-        .collect();
-    for list in cluster.registrations(&desired.name.field_manager()).await {
-        // What may not be listed was said to be none of our concern.
-        let Ok(found) = list.found else { continue };
-        let returned = found
-            .iter()
-            .filter(|registration| !known.contains(registration.meta.uid.as_str()))
-            .flat_map(|registration| &registration.services);
-        for service in returned.map(ServiceRef::id) {
-            let entry = observed.inventory.entries.get(&service);
-            if let Some(entry) = entry.filter(|_| deleted.contains(&service)) {
-                inventory.entries.insert(service, entry.clone());
-            }
+    if result.is_success() {
+        for id in returned::remembered(desired, observed, plan).keys() {
+            inventory.entries.remove(id);
         }
     }
-    Ok(())
+    if plan.has_steps() && result.is_success() && inventory.entries.is_empty() {
+        // Pods may have made their registrations anew before they ended.
+        let told = (run.cluster, run.events);
+        let look = returned::keep(told, desired, observed, plan, &mut inventory);
+        Box::pin(look).await;
+    }
+    finish(run, state, plan, outgoing, &inventory, result).await
 }
 
 /// Whether carrying out the plan would write something, be it only the record.

@@ -31,7 +31,7 @@ use pleach_domain::inventory::{
     telling,
 };
 use pleach_domain::object::{
-    Digest, DigestKey, Gvk, ObjectId, annotations, canonical_json, managers,
+    Digest, DigestKey, GroupKind, Gvk, ObjectId, annotations, canonical_json, managers,
 };
 use pleach_domain::observe::{Discovery, Served};
 use serde_json::Value;
@@ -45,7 +45,7 @@ pub use all::{
     Inventories, Records, Search, follow_changes, follow_releases, inventories, release, releases,
 };
 pub use announce::{Announcement, announce};
-pub use conditions::tell;
+pub use conditions::{is_of, tell};
 pub use journals::read_journals;
 pub use orders::order;
 pub use plans::last_plan;
@@ -53,7 +53,7 @@ pub use salvage::Salvaged;
 pub(super) use shards::members;
 
 /// The Secret that holds the key of digests.
-const KEY_SECRET: &str = "pleach-digest-key";
+pub(in crate::engine) const KEY_SECRET: &str = "pleach-digest-key";
 
 /// The record of one release, and how it is written.
 #[derive(Debug)]
@@ -69,6 +69,14 @@ pub struct State {
     journal: Option<Value>,
     /// Shards that a former run wrote and did not commit, or did not remove.
     unlisted: BTreeSet<String>,
+}
+
+/// Where members may be of a release whose record says nothing: kinds and
+/// namespaces that the object which holds it still names.
+#[derive(Debug, Default)]
+pub(super) struct Named {
+    pub(super) kinds: Vec<GroupKind>,
+    pub(super) namespaces: Vec<String>,
 }
 
 /// What the record says.
@@ -209,6 +217,35 @@ impl State {
         live.is_some_and(|live| telling(live, said, Timestamp::now()).is_none())
     }
 
+    /// Where members may be that the record does not say; nothing where it says all.
+    pub(super) fn named(&self) -> Named {
+        let Some(live) = self.live.as_ref().filter(|_| self.record.is_blank()) else {
+            return Named::default();
+        };
+        let texts = |key: &str| -> Vec<String> {
+            let text = live["metadata"]["annotations"][key].as_str();
+            let parts = text.unwrap_or_default().split(',');
+            parts
+                .filter(|part| !part.is_empty())
+                .map(str::to_owned)
+                .collect()
+        };
+        let kinds = texts("applyset.kubernetes.io/contains-group-kinds");
+        let kind = |text: &String| {
+            let (kind, group) = text.split_once('.').unwrap_or((text, ""));
+            GroupKind::new(group, kind)
+        };
+        let mut namespaces = texts("applyset.kubernetes.io/additional-namespaces");
+        // A parent does not name the namespace that it is in.
+        if let Store::ConfigMap { namespace } = &self.store {
+            namespaces.push(namespace.clone());
+        }
+        Named {
+            kinds: kinds.iter().map(kind).collect(),
+            namespaces,
+        }
+    }
+
     /// What people say of the release without git, as it was last read.
     pub fn orders(&self) -> Orders {
         self.live.as_ref().map(Orders::read).unwrap_or_default()
@@ -222,6 +259,11 @@ impl State {
     /// Environment and release.
     pub fn name(&self) -> &ReleaseName {
         &self.name
+    }
+
+    /// What members of the release carry as label.
+    pub(super) fn apply_set(&self) -> String {
+        self.store.apply_set(&self.name)
     }
 
     /// The namespace that the inventory lies in.
@@ -354,7 +396,7 @@ impl State {
         }
     }
 
-    fn incomplete(&self, what: String) -> SyncError {
+    pub(super) fn incomplete(&self, what: String) -> SyncError {
         SyncError::Inventory {
             release: self.name.to_string(),
             namespace: self.store.namespace().to_owned(),

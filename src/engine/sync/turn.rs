@@ -9,6 +9,7 @@ use pleach_domain::object::ObjectId;
 
 use super::error::SyncError;
 use super::state::State;
+use super::unanswered::explained;
 use crate::engine::lease::{Holder, Lease, LeaseError, Patience, Peers, Terms};
 use crate::engine::stop::{Cause, Stop};
 use crate::io::cluster::Cluster;
@@ -62,7 +63,10 @@ pub(in crate::engine) async fn in_turn<T>(
     let lease = match acquired {
         Ok(lease) => lease,
         Err(LeaseError::Stopped(cause)) => return Ok(Err(cause)),
-        Err(LeaseError::Cluster(error)) => return Err(error.into()),
+        Err(LeaseError::Cluster(error)) => {
+            let apply_set = state.apply_set();
+            return Err(explained(state.cluster(), error, &apply_set).await);
+        }
         Err(LeaseError::Held { lease, holder }) => {
             return Err(SyncError::Held {
                 release: state.name().to_string(),

@@ -2,6 +2,7 @@
 
 mod controllers;
 mod ready;
+mod registered;
 mod rollout;
 mod symptoms;
 
@@ -14,9 +15,8 @@ use jiff::SignedDuration;
 use pleach_domain::doctor::Subject;
 use pleach_domain::ending;
 use pleach_domain::gate::probed;
-use pleach_domain::object::{GroupKind, Gvk, ObjectId, ServiceRef, canonical_json, managers};
-use pleach_domain::order::registered_services;
-use pleach_domain::plan::{Desired, Precondition, Step, Until};
+use pleach_domain::object::{Gvk, ObjectId, ServiceRef, canonical_json, managers};
+use pleach_domain::plan::{Desired, Step, Until};
 use pleach_domain::readiness::{Assessment, Readiness};
 use serde_json::Value;
 use tokio::sync::{Mutex, Semaphore};
@@ -130,13 +130,7 @@ impl Waiter<'_> {
                 .await
                 .map(Some),
             Until::Absent { .. } => {
-                let uid = step
-                    .require
-                    .iter()
-                    .find_map(|precondition| match precondition {
-                        Precondition::Uid(uid) => Some(uid.as_str()),
-                        _ => None,
-                    });
+                let uid = super::op::required_uid(step);
                 let path = self.paths.of_kind(&step.object.group_kind());
                 let controllers = Mutex::new(Controllers::new(Instant::now()));
                 self.poll(deadline, progress, || {
@@ -189,17 +183,23 @@ impl Waiter<'_> {
                 })
                 .await
             }
-            Until::Endpoints { service, ready } => {
+            Until::Endpoints {
+                service,
+                ready,
+                pods,
+            } => {
                 self.poll(deadline, progress, || {
-                    Box::pin(self.look_endpoints(service, *ready))
+                    Box::pin(self.look_endpoints(service, *ready, pods.as_ref()))
                 })
                 .await
             }
-            Until::Registered { kind, service } => {
-                self.poll(deadline, progress, || {
-                    Box::pin(self.look_registered(kind, service))
-                })
-                .await
+            Until::Registered {
+                kind,
+                service,
+                optional,
+            } => {
+                let what = (kind, service, *optional);
+                self.wait_registered(step, what, deadline, progress).await
             }
             Until::Holds { check } => {
                 self.poll(deadline, progress, || Box::pin(self.look_holds(check)))
@@ -424,8 +424,12 @@ impl Waiter<'_> {
         &self,
         service: &ServiceRef,
         ready: usize,
+        pods: Option<&BTreeMap<String, String>>,
     ) -> Result<Look, ClusterError> {
-        let backend = self.cluster.backend(service).await?;
+        let backend = match pods {
+            Some(labels) => self.cluster.backend_among(service, labels).await?,
+            None => self.cluster.backend(service).await?,
+        };
         Ok(if !backend.exists {
             Look::NotYet(format!("Service {service} does not exist"))
         } else if !backend.is_elsewhere && backend.ready_endpoints < ready {
@@ -435,33 +439,6 @@ impl Waiter<'_> {
             ))
         } else {
             Look::Done
-        })
-    }
-
-    async fn look_registered(
-        &self,
-        kind: &GroupKind,
-        service: &ServiceRef,
-    ) -> Result<Look, ClusterError> {
-        let id = ObjectId::new(&kind.group, &kind.kind, None, "");
-        let Some(path) = self.paths.of_kind(&id.group_kind()) else {
-            return Ok(Look::Never(format!("{kind} is not served by the cluster")));
-        };
-        let list = self.cluster.list(&path, &Selector::default()).await?;
-        let found = list
-            .items
-            .iter()
-            .find(|value| registered_services(kind, value).contains(service));
-        Ok(match found {
-            None => Look::NotYet(format!("no {} points at Service {service} yet", kind.kind)),
-            Some(value) => {
-                let assessment = self.assess(value);
-                if assessment.is_current() {
-                    Look::Done
-                } else {
-                    Look::NotYet(assessment.message)
-                }
-            }
         })
     }
 

@@ -91,6 +91,12 @@ impl ResourcePath {
         ObjectId::new(&self.api_version.group, &self.kind, namespace, name)
     }
 
+    /// Whether there can be an object of that id: one in a namespace where the kind
+    /// has them, and in none where it has not.
+    pub fn may_hold(&self, id: &ObjectId) -> bool {
+        self.namespaced == id.namespace.is_some()
+    }
+
     /// The root of the group-version, such as `/apis/apps/v1`.
     fn root(&self) -> String {
         root(&self.api_version)

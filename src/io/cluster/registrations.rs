@@ -1,6 +1,6 @@
 //! What points at Services, and what stands behind those Services.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -106,6 +106,45 @@ impl Cluster {
 
     /// Reads what stands behind a Service: two requests.
     pub async fn backend(&self, service: &ServiceRef) -> Result<Backend, ClusterError> {
+        self.backend_of(service, None).await
+    }
+
+    /// The same, where only endpoints of pods with these labels count: one more
+    /// request. For who may not list pods all count.
+    pub async fn backend_among(
+        &self,
+        service: &ServiceRef,
+        labels: &BTreeMap<String, String>,
+    ) -> Result<Backend, ClusterError> {
+        let path = ResourcePath::namespaced("v1", "Pod", "pods");
+        let labels: Vec<String> = labels
+            .iter()
+            .map(|(key, value)| format!("{key}={value}"))
+            .collect();
+        let labels = labels.join(",");
+        let selector = Selector {
+            namespace: Some(&service.namespace),
+            labels: Some(&labels),
+            fields: None,
+        };
+        match self.list_metadata(&path, &selector, "").await {
+            Ok(list) => {
+                let pods = list.items.into_iter().map(|(_, meta)| meta.uid);
+                let pods: BTreeSet<String> = pods.collect();
+                self.backend_of(service, Some(&pods)).await
+            }
+            Err(error) if error.class() == Some(&Class::Forbidden) => {
+                self.backend_of(service, None).await
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    async fn backend_of(
+        &self,
+        service: &ServiceRef,
+        pods: Option<&BTreeSet<String>>,
+    ) -> Result<Backend, ClusterError> {
         let services = ResourcePath::namespaced("v1", "Service", "services");
         let slices =
             ResourcePath::namespaced("discovery.k8s.io/v1", "EndpointSlice", "endpointslices");
@@ -115,11 +154,28 @@ impl Cluster {
             labels: Some(&label),
             fields: None,
         };
-        let (service, slices) = futures::try_join!(
+        let (service, mut slices) = futures::try_join!(
             self.get(&services, Some(&service.namespace), &service.name),
             self.list(&slices, &selector)
         )?;
+        if let Some(pods) = pods {
+            keep_endpoints_of(&mut slices.items, pods);
+        }
         Ok(Backend::read(service.as_ref(), &slices.items))
+    }
+}
+
+/// Leaves the endpoints of these pods in EndpointSlices.
+fn keep_endpoints_of(slices: &mut [Value], pods: &BTreeSet<String>) {
+    let is_of = |endpoint: &Value| {
+        let uid = endpoint["targetRef"]["uid"].as_str();
+        uid.is_some_and(|uid| pods.contains(uid))
+    };
+    for slice in slices {
+        let endpoints = slice.get_mut("endpoints").and_then(Value::as_array_mut);
+        if let Some(endpoints) = endpoints {
+            endpoints.retain(is_of);
+        }
     }
 }
 

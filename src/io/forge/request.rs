@@ -135,13 +135,20 @@ impl Sender {
         authorize: impl Fn(&str) -> (HeaderName, String),
     ) -> Result<Answer, ForgeError> {
         let give_up = Instant::now() + self.patience;
-        let mut attempts = 0;
+        let (mut attempts, mut is_renewed) = (0, false);
         loop {
             self.until_open(call, give_up).await?;
             attempts += 1;
             match self.send_once(call, &authorize).await {
                 Ok(answer) => return Ok(answer),
-                Err(Failure::Final(error)) => return Err(error),
+                Err(Failure::Final(error)) => {
+                    let is_unknown = matches!(error, ForgeError::Refused { status: 401, .. });
+                    // It was not carried out, and an app may have another token.
+                    if !is_unknown || is_renewed || !self.token.renew().await {
+                        return Err(error);
+                    }
+                    is_renewed = true;
+                }
                 Err(Failure::Passing(error)) => {
                     if !call.repeatable || attempts >= ATTEMPTS {
                         return Err(error);
@@ -186,7 +193,7 @@ impl Sender {
         authorize: &impl Fn(&str) -> (HeaderName, String),
     ) -> Result<Answer, Failure> {
         let what = call.what;
-        let token = self.token.read().map_err(Failure::Final)?;
+        let token = self.token.read().await.map_err(Failure::Final)?;
         let (name, value) = authorize(&token);
         let mut value = HeaderValue::try_from(value).map_err(|_| {
             Failure::Final(ForgeError::UnusableToken {

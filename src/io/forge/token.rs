@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use super::ForgeError;
 use crate::io::files;
+use crate::io::git::app::GithubApp;
 
 /// Where the token is. Files are read for every request, so that they can be
 /// changed.
@@ -20,17 +21,32 @@ pub enum Token {
         /// The token.
         value: Arc<str>,
     },
+    /// Those that an app of GitHub asks for; the same that it fetches with.
+    App(GithubApp),
 }
 
 impl Token {
     /// The token. It goes into a header and nowhere else.
-    pub(super) fn read(&self) -> Result<Arc<str>, ForgeError> {
+    pub(super) async fn read(&self) -> Result<Arc<str>, ForgeError> {
         let token: Arc<str> = match self {
             Self::File(path) => {
                 let bytes = files::read(path)?;
                 String::from_utf8_lossy(&bytes).trim().into()
             }
             Self::Value { value, .. } => value.trim().into(),
+            Self::App(app) => {
+                let app = app.clone();
+                // It may be asked for while others wait.
+                let asking = tokio::task::spawn_blocking(move || app.token());
+                let Ok(token) = asking.await else {
+                    return Err(ForgeError::UnusableToken {
+                        place: self.place(),
+                    });
+                };
+                token
+                    .map_err(|error| ForgeError::App(Box::new(error)))?
+                    .into()
+            }
         };
         if token.is_empty() {
             return Err(ForgeError::UnusableToken {
@@ -40,10 +56,22 @@ impl Token {
         Ok(token)
     }
 
+    /// Forgets a token that the forge does not take any more. Whether another one
+    /// may be had at once.
+    pub(super) async fn renew(&self) -> bool {
+        let Self::App(app) = self else {
+            return false;
+        };
+        let app = app.clone();
+        let forgetting = tokio::task::spawn_blocking(move || app.forget());
+        forgetting.await.is_ok()
+    }
+
     pub(super) fn place(&self) -> String {
         match self {
             Self::File(path) => path.display().to_string(),
             Self::Value { place, .. } => place.clone(),
+            Self::App(app) => app.place(),
         }
     }
 }
@@ -59,31 +87,31 @@ impl fmt::Debug for Token {
 mod tests {
     use super::*;
 
-    #[test]
-    fn a_token_is_not_shown() {
+    #[tokio::test]
+    async fn a_token_is_not_shown() {
         let token = Token::Value {
             place: "$TOKEN".to_owned(),
             value: "tell-nobody".into(),
         };
         assert_eq!(format!("{token:?}"), "Token(\"$TOKEN\")");
-        assert_eq!(&*token.read().unwrap(), "tell-nobody");
+        assert_eq!(&*token.read().await.unwrap(), "tell-nobody");
     }
 
-    #[test]
-    fn a_file_is_read_each_time() {
+    #[tokio::test]
+    async fn a_file_is_read_each_time() {
         let folder = files::temporary_folder().unwrap();
         let path = folder.path().join("token");
         let token = Token::File(path.clone());
-        assert!(matches!(token.read(), Err(ForgeError::Token(_))));
+        assert!(matches!(token.read().await, Err(ForgeError::Token(_))));
         let write = |text: &str| {
             let content = files::FileContent::new(text.to_owned());
             files::write_atomic(&path, &content).unwrap();
         };
         write("first\n");
-        assert_eq!(&*token.read().unwrap(), "first");
+        assert_eq!(&*token.read().await.unwrap(), "first");
         write("\n");
         assert!(matches!(
-            token.read(),
+            token.read().await,
             Err(ForgeError::UnusableToken { .. })
         ));
     }

@@ -83,7 +83,7 @@ impl GithubApp {
 
     /// A token that holds for a while. Blocks while a new one is asked for, on a
     /// thread that may.
-    pub(super) fn token(&self) -> Result<String, GitError> {
+    pub(in crate::io) fn token(&self) -> Result<String, GitError> {
         let mut kept = self.kept();
         if let Some(token) = &*kept
             && token.expires_at.duration_since(Timestamp::now()) > MARGIN
@@ -100,8 +100,13 @@ impl GithubApp {
         Ok(text)
     }
 
-    /// Asks for another token next time.
-    pub(super) fn forget(&self) {
+    /// Which app it is, and where.
+    pub(in crate::io) fn place(&self) -> String {
+        format!("app {} of {}", self.app, self.api)
+    }
+
+    /// Asks for another token next time. Waits for who is asking for one.
+    pub(in crate::io) fn forget(&self) {
         *self.kept() = None;
     }
 

@@ -89,9 +89,9 @@ pub struct Mirror {
 /// Reads commits of a mirror, also while it is fetched or made anew.
 #[derive(Debug, Clone)]
 pub struct Reader {
-    folder: Arc<TemporaryFolder>,
+    pub(super) folder: Arc<TemporaryFolder>,
     /// Where the pleach repository lies within the git repository.
-    prefix: Arc<str>,
+    pub(super) prefix: Arc<str>,
 }
 
 /// What a repository has.

@@ -169,6 +169,22 @@ fn what_other_tools_render_is_refused_with_a_way_out() {
 }
 
 #[test]
+fn a_folder_that_would_be_a_version_is_refused_with_a_way_out() {
+    let folder = Folder::with(&[("deploy/1.0.0/a.yaml", APP), ("deploy/b.yaml", APP)]);
+    let run = folder.run(&["init", "fleet", "--from", "deploy"]);
+    assert_eq!((run.code, run.stdout.as_str()), (2, ""), "{}", run.stderr);
+    for words in [
+        "error: HERE/deploy has a folder 1.0.0, which a bundle takes for one of its versions\n",
+        "hint: rename it, or wrap only what is in it: --from HERE/deploy/1.0.0\n",
+    ] {
+        assert!(run.stderr.contains(words), "{words}: {}", run.shown());
+    }
+    assert!(!folder.path().join("fleet").exists());
+    let run = folder.run(&["init", "fleet", "--from", "deploy/1.0.0"]);
+    assert_eq!(run.code, 0, "{}", run.shown());
+}
+
+#[test]
 fn there_must_be_something_to_wrap() {
     let folder = Folder::with(&[("empty/README.md", "")]);
     for (from, expected) in [

@@ -49,12 +49,8 @@ fn a_pull_request_is_shown_in_every_format(#[case] format: &str) {
     assert_snapshot!(format!("preview_{format}"), run.shown());
 }
 
-#[test]
-fn programs_read_what_the_schema_says() {
-    let run = preview(&changed(), &["-o", "json", "--exit-code"]);
-    assert_eq!(run.code, 10, "{}", run.shown());
-    check_secret(&run.stdout);
-    let document: Value = serde_json::from_str(&run.stdout).unwrap();
+/// What the schema has against a document.
+fn errors(document: &Value) -> Vec<String> {
     // Nothing is fetched: what it refers to is put in.
     let text = schema("preview").to_string();
     let mut whole: Value = serde_json::from_str(&text.replace("diff.schema.json#/", "#/")).unwrap();
@@ -63,12 +59,18 @@ fn programs_read_what_the_schema_says() {
         whole["$defs"][name] = one.clone();
     }
     let validator = jsonschema::validator_for(&whole).unwrap();
-    let errors = |document: &Value| {
-        let errors = validator.iter_errors(document);
-        errors
-            .map(|error| format!("{}: {error}", error.instance_path()))
-            .collect::<Vec<_>>()
-    };
+    let errors = validator.iter_errors(document);
+    errors
+        .map(|error| format!("{}: {error}", error.instance_path()))
+        .collect()
+}
+
+#[test]
+fn programs_read_what_the_schema_says() {
+    let run = preview(&changed(), &["-o", "json", "--exit-code"]);
+    assert_eq!(run.code, 10, "{}", run.shown());
+    check_secret(&run.stdout);
+    let document: Value = serde_json::from_str(&run.stdout).unwrap();
     assert_eq!(errors(&document), Vec::<String>::new());
     let release = &document["environments"][0]["releases"][0];
     assert!(release["risks"]["restarted"].is_u64(), "{release:#}");
@@ -134,6 +136,18 @@ fn a_change_without_effect_is_said_to_be_one() {
 }
 
 #[test]
+fn a_change_that_touches_nothing_has_a_summary_too() {
+    let folder = fleet(&["dev"], &config_map("app", "1"));
+    folder.write("README.md", "nothing of ours\n");
+    let run = preview(&folder, &["-o", "markdown"]);
+    assert!(
+        run.stdout.contains("## pleach: no changes\n"),
+        "{}",
+        run.shown()
+    );
+}
+
+#[test]
 fn a_removed_environment_is_named_and_no_change_without_effect() {
     let folder = fleet(&["dev", "prod"], &config_map("app", "1"));
     std::fs::remove_file(folder.path().join("environments/dev.yaml")).unwrap();
@@ -145,7 +159,8 @@ fn a_removed_environment_is_named_and_no_change_without_effect() {
             all.contains("the file of environment dev is removed"),
             "{all}"
         );
-        for words in ["does nothing", "| release |", "<table>"] {
+        assert!(lines.contains("environment removed: dev"), "{all}");
+        for words in ["does nothing", "no changes", "| release |", "<table>"] {
             assert!(!lines.contains(words), "{words}: {all}");
         }
     }
@@ -198,6 +213,11 @@ fn what_cannot_be_rendered_is_told_beside_what_can() {
     ] {
         assert!(run.stdout.contains(words), "{words}: {}", run.shown());
     }
+    let run = preview(&folder, &["-o", "json"]);
+    let document: Value = serde_json::from_str(&run.stdout).unwrap();
+    assert_eq!(errors(&document), Vec::<String>::new());
+    let finding = &document["environments"][0]["findings"][0];
+    assert_eq!(finding["excerpt"], "releazes: []", "{document:#}");
 }
 
 #[test]

@@ -97,7 +97,41 @@ fn the_pin_is_committed_and_nothing_else() {
     );
     let run = promote(&folder, &[]);
     assert_eq!(run.code, 0, "{}", run.shown());
-    assert!(run.stderr.contains("nothing to commit"), "{}", run.shown());
+    assert!(
+        run.stderr
+            .contains("nothing to commit: the versions are the same already"),
+        "{}",
+        run.shown()
+    );
+}
+
+#[test]
+fn what_is_not_promoted_is_not_said_to_be_the_same() {
+    let folder = repository();
+    let cases = [
+        (
+            STAGING.replace("v1.1.0", "v0.9.0"),
+            "v1.0.0 is newer than v0.9.0",
+        ),
+        (
+            STAGING.replace("name: web,", "name: shop,"),
+            "production/shop is not promoted: the environment does not have it",
+        ),
+        (
+            STAGING.replace("bundle: web", "bundle: other"),
+            "it is of another bundle there",
+        ),
+    ];
+    for (staging, why) in cases {
+        folder.write("environments/staging.yaml", &staging);
+        commit(&folder);
+        let run = promote(&folder, &[]);
+        assert_eq!(run.code, 0, "{}", run.shown());
+        for words in [why, "nothing to commit: no version is taken over"] {
+            assert!(run.stderr.contains(words), "{words}: {}", run.shown());
+        }
+        assert!(!run.stderr.contains("the same already"), "{}", run.shown());
+    }
 }
 
 #[test]

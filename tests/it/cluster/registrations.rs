@@ -1,5 +1,7 @@
 //! What points at Services, and what stands behind them.
 
+use std::collections::BTreeMap;
+
 use pleach_domain::object::ServiceRef;
 use pleach_domain::observe::{Backend, Listing};
 use serde_json::json;
@@ -104,4 +106,41 @@ async fn a_backend_is_a_service_with_ready_endpoints() {
         cluster.backend(&service("gone")).await.unwrap(),
         Backend::default()
     );
+}
+
+#[tokio::test]
+async fn endpoints_of_other_pods_are_left_out_where_labels_are_given() {
+    let server = Scripted::start(|seen: &Seen| {
+        if seen.path.ends_with("/services/s") {
+            return Answer::ok(json!({"metadata": {"name": "s"}}));
+        }
+        if seen.path == "/api/v1/namespaces/n/pods" {
+            return if seen.query.contains("secret") {
+                Answer::status(
+                    403,
+                    "Forbidden",
+                    "pods is forbidden: User \"bob\" cannot list resource",
+                )
+            } else {
+                Answer::ok(json!({"kind": "PartialObjectMetadataList", "metadata": {},
+                    "items": [{"metadata": {"name": "new", "namespace": "n", "uid": "new"}}]}))
+            };
+        }
+        let endpoint = |uid: &str| json!({"addresses": [uid], "targetRef": {"uid": uid}});
+        Answer::ok(
+            json!({"kind": "EndpointSliceList", "metadata": {}, "items": [
+            {"endpoints": [endpoint("old"), endpoint("new")]}, {"endpoints": null}]}),
+        )
+    })
+    .await;
+    let cluster = server.cluster().await;
+    let service = ServiceRef {
+        namespace: "n".to_owned(),
+        name: "s".to_owned(),
+    };
+    for (label, expected) in [("v", 1), ("secret", 2)] {
+        let labels = BTreeMap::from([(label.to_owned(), "2".to_owned())]);
+        let backend = cluster.backend_among(&service, &labels).await.unwrap();
+        assert_eq!(backend.ready_endpoints, expected, "{label}");
+    }
 }

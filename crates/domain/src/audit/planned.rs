@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 use crate::gate::{binding, is_policy};
 use crate::inventory::ReleaseName;
 use crate::object::{Digest, ObjectId, labels};
-use crate::plan::{Op, Plan, Precondition, Step};
+use crate::plan::{Op, Plan, Precondition, REGISTRATIONS, Step, leaving_service};
 
 /// Version of the format of a kept plan.
 const FORMAT: u32 = 1;
@@ -138,6 +138,14 @@ fn of_step(step: &Step) -> Vec<PlannedWrite> {
         // What a former run made is only waited for.
         Op::Create { .. } if step.require.iter().any(is_incarnation) => Vec::new(),
         Op::Create { .. } => one(Verb::Patch, false),
+        Op::Delete(_) if leaving_service(step).is_some() => {
+            // Pods may have registered again before they ended.
+            let registrations = REGISTRATIONS.iter().map(|(group, kind)| {
+                let any = ObjectId::new(group, kind, None, "");
+                PlannedWrite::new([Verb::Delete], &any, true)
+            });
+            registrations.chain(one(Verb::Delete, false)).collect()
+        }
         Op::Delete(_) => one(Verb::Delete, false),
         Op::Copy { to, .. } => vec![PlannedWrite::new([Verb::Create], to, true)],
         Op::Replace { .. } => {

@@ -3,7 +3,8 @@
 use serde_json::{Value, json};
 
 use super::{all, converts, has_version, is_served, storage, stored, version};
-use crate::diff::ownership::{FieldSet, holders};
+use crate::diff::ownership::{FieldSet, held_by_others, holders};
+use crate::object::PathSegment;
 use crate::repo::MigrationRule;
 
 fn of<'r>(
@@ -54,9 +55,36 @@ pub fn ends_conversion(wanted: &Value, live: &Value, ours: &dyn Fn(&str) -> bool
     if !converts(live) || converts(wanted) {
         return false;
     }
+    !wanted["spec"]["conversion"].is_null() || deciding(live).iter().all(|manager| ours(manager))
+}
+
+/// Who says that a webhook converts.
+fn deciding(live: &Value) -> Vec<String> {
     let strategy = FieldSet::parse(&json!({"f:spec": {"f:conversion": {"f:strategy": {}}}}));
-    let holders = holders(&live["metadata"], &strategy, "");
-    !wanted["spec"]["conversion"].is_null() || holders.iter().all(|manager| ours(manager))
+    holders(&live["metadata"], &strategy, "")
+}
+
+/// What others than `manager` hold of the conversion that git ends, such as the
+/// certificates that somebody put in. It would stay without the rest, and the
+/// server refuses a definition that has only that: it has to be ours first.
+pub fn left_of_conversion(
+    wanted: &Value,
+    live: &Value,
+    manager: &str,
+    ours: &dyn Fn(&str) -> bool,
+) -> FieldSet {
+    let none = FieldSet::default();
+    let deciding = deciding(live);
+    let ends = converts(live) && !converts(wanted);
+    // As long as others say so, it stays as a whole.
+    if !ends || deciding.is_empty() || !deciding.iter().all(|who| ours(who)) {
+        return none;
+    }
+    let [spec, conversion] = ["spec", "conversion"].map(|key| PathSegment::Key(key.to_owned()));
+    let held = held_by_others(&live["metadata"], manager);
+    let below = held.child(&spec).and_then(|spec| spec.child(&conversion));
+    let below = below.cloned().unwrap_or_default();
+    none.with(&spec, none.with(&conversion, below))
 }
 
 /// The versions in which objects may be stored and that nobody reads as what is
@@ -86,12 +114,8 @@ pub fn rewritten_before<'r>(
 /// What git wants, with versions that stay for now as they are in the cluster,
 /// and with the webhook that converts them.
 pub fn keeping(mut wanted: Value, live: &Value, kept: &[&MigrationRule]) -> Value {
-    if !kept.is_empty()
-        && converts(live)
-        && !converts(&wanted)
-        && let Some(spec) = wanted.get_mut("spec").and_then(Value::as_object_mut)
-    {
-        spec.insert("conversion".to_owned(), live["spec"]["conversion"].clone());
+    if !kept.is_empty() {
+        wanted = converting(wanted, live);
     }
     let kept: Vec<Value> = kept
         .iter()
@@ -108,15 +132,26 @@ pub fn keeping(mut wanted: Value, live: &Value, kept: &[&MigrationRule]) -> Valu
     wanted
 }
 
+/// What git wants, with the webhook that converts today where it wants none.
+pub fn converting(mut wanted: Value, live: &Value) -> Value {
+    if converts(live)
+        && !converts(&wanted)
+        && let Some(spec) = wanted.get_mut("spec").and_then(Value::as_object_mut)
+    {
+        spec.insert("conversion".to_owned(), live["spec"]["conversion"].clone());
+    }
+    wanted
+}
+
 /// Its versions; asking for them by index would add what is not there.
 fn list(definition: &mut Value) -> Option<&mut Vec<Value>> {
     definition.pointer_mut("/spec/versions")?.as_array_mut()
 }
 
-/// The same without them: what an answer of the server looks like in the end,
-/// where `wanted` is what git has.
+/// The same without them, and without the webhook: what an answer of the server
+/// looks like in the end, where `wanted` is what git has.
 pub fn without(mut definition: Value, wanted: &Value, kept: &[&MigrationRule]) -> Value {
-    if !kept.is_empty() && converts(&definition) && !converts(wanted) {
+    if converts(&definition) && !converts(wanted) {
         definition["spec"]["conversion"] = match &wanted["spec"]["conversion"] {
             Value::Null => json!({"strategy": "None"}),
             conversion => conversion.clone(),
@@ -279,6 +314,35 @@ mod tests {
         definition["spec"]["conversion"] = json!({"strategy": "Webhook", "webhook":
             {"clientConfig": {"service": {"namespace": "web", "name": name}}}});
         definition
+    }
+
+    #[rstest]
+    #[case::certificates("injector", json!({"f:webhook": {"f:clientConfig": {"f:caBundle": {}}}}), true)]
+    #[case::who_converts("injector", json!({"f:strategy": {}}), false)]
+    #[case::of_ours("ours", json!({"f:webhook": {"f:clientConfig": {"f:caBundle": {}}}}), false)]
+    fn what_others_hold_of_a_conversion_that_goes(
+        #[case] manager: &str,
+        #[case] fields: Value,
+        #[case] is_left: bool,
+    ) {
+        let mut live = webhook(definition(&["v1"], "v1"), "a");
+        let entry = |manager: &str, fields: &Value| json!({"manager": manager, "operation": "Update", "fieldsV1": {"f:spec": {"f:conversion": fields}}});
+        live["metadata"]["managedFields"] = json!([
+            entry("ours", &json!({"f:strategy": {}})),
+            entry(manager, &fields)
+        ]);
+        let left = |wanted: &Value, live: &Value| {
+            left_of_conversion(wanted, live, "ours", &|manager| manager == "ours").to_json()
+        };
+        let expected = if is_left {
+            json!({"f:spec": {"f:conversion": fields}})
+        } else {
+            json!({})
+        };
+        assert_eq!(left(&definition(&["v1"], "v1"), &live), expected);
+        // Nothing goes.
+        assert_eq!(left(&live, &live), json!({}));
+        assert_eq!(left(&live, &definition(&["v1"], "v1")), json!({}));
     }
 
     #[rstest]

@@ -5,18 +5,22 @@ mod adoption;
 mod displaced;
 mod field_set;
 mod remains;
+mod settled;
+mod stranded;
 mod versions;
 mod whole;
 
 use serde_json::Value;
 
 use crate::ignore::{self, FieldPattern};
-use crate::object::{Digest, FieldPath, canonical_json, managers};
+use crate::object::{Digest, FieldPath, PathSegment, canonical_json, managers};
 
 pub use adoption::{Transfer, Transferred, after_adoption};
 pub use displaced::displacing;
 pub use field_set::FieldSet;
 pub use remains::{recreated, remainder};
+pub use settled::settled;
+pub use stranded::stranded;
 pub use versions::moved_to;
 pub use whole::everything_in;
 
@@ -34,6 +38,24 @@ pub fn is_main_resource(entry: &Value) -> bool {
 
 fn manager_of(entry: &Value) -> &str {
     entry["manager"].as_str().unwrap_or_default()
+}
+
+/// The fields that an entry names, where the object has them: what somebody
+/// applied as the `stringData` of a Secret is in its `data`, by that name only.
+fn fields_of(entry: &Value, object: &Value) -> FieldSet {
+    let fields = FieldSet::parse(&entry["fieldsV1"]);
+    if object["apiVersion"] != "v1" || object["kind"] != "Secret" {
+        return fields;
+    }
+    let [texts, data] = ["stringData", "data"].map(|key| PathSegment::Key(key.to_owned()));
+    let Some(written) = fields.child(&texts) else {
+        return fields;
+    };
+    let mut kept = fields.child(&data).cloned().unwrap_or_default();
+    if !written.is_whole() {
+        kept = kept.union(written);
+    }
+    fields.with(&texts, FieldSet::default()).with(&data, kept)
 }
 
 /// The Apply entry of a manager for the main resource: there is at most one,
@@ -182,8 +204,14 @@ pub fn at_stake(
     };
     [live, predicted]
         .into_iter()
-        .map(|object| collect(&object["metadata"], from_adopted))
-        .fold(FieldSet::default(), |set, other| set.union(&other))
+        .flat_map(|object| {
+            let all = entries(&object["metadata"]).iter();
+            all.map(move |entry| (entry, object))
+        })
+        .filter(|(entry, _)| from_adopted(entry))
+        .fold(FieldSet::default(), |set, (entry, object)| {
+            set.union(&fields_of(entry, object))
+        })
 }
 
 /// Fields that we give up and that stay all the same because others own them
@@ -313,5 +341,43 @@ mod tests {
         );
         let stake = at_stake(&live, &predicted, "ours", &|manager| manager == "theirs");
         assert_eq!(stake.leaves().len(), 4);
+    }
+
+    /// The server files what is applied as `stringData` by that name, and keeps it
+    /// in `data`.
+    #[test]
+    fn what_was_applied_as_texts_of_a_secret_is_in_its_data() {
+        let live = |kind: &str| {
+            json!({"apiVersion": "v1", "kind": kind, "metadata": {"resourceVersion": "1", "managedFields": [
+                {"manager": "helm", "operation": "Apply", "apiVersion": "v1",
+                 "fieldsV1": {"f:stringData": {"f:extra": {}, "f:pw": {}}, "f:type": {}}}]},
+                "data": {"pw": "YQ==", "extra": "Yg=="}})
+        };
+        let adopted = |manager: &str| manager == "helm";
+        let secret = live("Secret");
+        let nothing = FieldSet::default();
+        let transfer = Transfer {
+            ours: "pleach/a.b",
+            api_version: "v1",
+            from: &adopted,
+            take_back: &nothing,
+            give_up: &[],
+            strip: &[],
+        };
+        let merged = json!({"f:data": {"f:extra": {}, "f:pw": {}}, "f:type": {}});
+        let of = |object: &Value| transfer.of(object).unwrap().fields.to_json();
+        assert_eq!(of(&secret), merged);
+        assert_eq!(of(&live("Other"))["f:data"], Value::Null);
+
+        let mut predicted = secret.clone();
+        let entries = predicted["metadata"]["managedFields"].as_array_mut();
+        entries.unwrap().push(
+            json!({"manager": "pleach/a.b", "operation": "Apply", "apiVersion": "v1",
+            "fieldsV1": {"f:data": {"f:pw": {}}}}),
+        );
+        let rest = after_adoption(&predicted, "pleach/a.b", &adopted, &[]);
+        assert_eq!(rest["data"], json!({"pw": "YQ=="}));
+        let stake = at_stake(&secret, &predicted, "pleach/a.b", &adopted);
+        assert_eq!(stake.to_json(), merged);
     }
 }

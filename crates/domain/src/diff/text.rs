@@ -3,6 +3,7 @@
 //! Every format (text with color, JSON, markdown) is a view over
 //! [`ObjectDiff`]; nothing unmasked gets into it.
 
+mod metadata;
 mod section;
 
 use std::collections::BTreeMap;
@@ -18,8 +19,9 @@ use super::normalize::{in_reading_order, normalized};
 use super::ownership::FieldSet;
 use super::pairing::Former;
 use crate::kinds::Schema;
-use crate::object::{ObjectId, Secrecy, labels, yaml};
+use crate::object::{ObjectId, Secrecy, yaml};
 use crate::plan::{Action, Cause};
+use metadata::{drop_of_others, drop_own_labels};
 
 /// Lines of context around a change.
 const CONTEXT: usize = 3;
@@ -171,6 +173,10 @@ impl ObjectDiff {
                     Action::Recreate => Scope::All,
                     _ => view.scope,
                 };
+                let mut old = old;
+                if sides.former.is_some() && scope == Scope::Owned {
+                    drop_of_others(&mut old, &new, sides.owned);
+                }
                 let comparison = compare(&old, &new, sides.owned, scope, sides.schema);
                 let shown = shown(&old, &new, &comparison.ignored);
                 let shown = aligned(&old, &shown, sides.owned, sides.schema);
@@ -236,22 +242,6 @@ impl Hunk {
             self.section
         );
         header.trim_end().to_owned()
-    }
-}
-
-/// What pleach puts on every object says nothing about one that comes or goes.
-fn drop_own_labels(value: &mut Value) {
-    let Some(metadata) = value.get_mut("metadata").and_then(Value::as_object_mut) else {
-        return;
-    };
-    if let Some(Value::Object(map)) = metadata.get_mut("labels") {
-        map.shift_remove(labels::PART_OF);
-        if map.get(labels::MANAGED_BY).is_some_and(|by| by == "pleach") {
-            map.shift_remove(labels::MANAGED_BY);
-        }
-        if map.is_empty() {
-            metadata.shift_remove("labels");
-        }
     }
 }
 

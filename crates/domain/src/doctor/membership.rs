@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::stuck::address;
 use super::{Code, Diagnosis, KnownRelease, Observations, Subject};
 use crate::finding::Severity;
+use crate::inventory::{ReleaseSummary, Store};
 use crate::object::ObjectId;
 use crate::plan::is_protected_kind;
 
@@ -129,6 +130,26 @@ fn lost_release(set: &str, objects: &[&Subject]) -> Diagnosis {
     diagnosis
 }
 
+/// How a release that cannot be read comes back, in words and as a command.
+fn way_out(summary: &ReleaseSummary) -> (Option<String>, Option<String>) {
+    let target = summary.target();
+    if summary.record.is_ok() {
+        let hint = format!(
+            "`pleach recover {target}` rebuilds its inventory from what its objects say, and deletes nothing; what a newer pleach wrote needs that one"
+        );
+        return (Some(hint), Some(format!("pleach recover {target}")));
+    }
+    let patch = match summary.store {
+        Store::Release => r#"--subresource=status -p '{"status":null}'"#,
+        Store::ConfigMap { .. } => r#"-p '{"data":null}'"#,
+    };
+    let hint = format!(
+        "what a newer pleach wrote needs that one; what somebody else wrote there, take away (`kubectl patch {} --type=merge {patch}`): `pleach recover {target}` rebuilds it, and deletes nothing",
+        summary.store.address(&summary.name)
+    );
+    (Some(hint), None)
+}
+
 /// Releases that cannot be read, or are not ready.
 pub(super) fn releases(observations: &Observations, found: &mut Vec<Diagnosis>) {
     for release in &observations.releases {
@@ -148,6 +169,7 @@ pub(super) fn releases(observations: &Observations, found: &mut Vec<Diagnosis>) 
             );
             diagnosis.breaks =
                 vec!["nothing of it is applied or pruned until it can be read".to_owned()];
+            (diagnosis.hint, diagnosis.command) = way_out(summary);
             found.push(diagnosis);
         }
         if summary.ready == Some(true) || summary.record.is_err() {

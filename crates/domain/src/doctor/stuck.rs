@@ -67,7 +67,13 @@ fn start(
 }
 
 fn by_discovery(observations: &Observations, namespace: &Leaving, message: &str) -> Diagnosis {
-    let mut diagnosis = start(observations, namespace, Severity::Error, message);
+    // Both may be so at once: then neither is enough alone.
+    let left = left_in(namespace);
+    let why = match &left {
+        Some(left) => format!("{message}; {left}"),
+        None => message.to_owned(),
+    };
+    let mut diagnosis = start(observations, namespace, Severity::Error, &why);
     let causes: Vec<(&str, &ObjectId)> = observations
         .registrations
         .iter()
@@ -79,17 +85,31 @@ fn by_discovery(observations: &Observations, namespace: &Leaving, message: &str)
         })
         .collect();
     diagnosis.related = causes.iter().map(|(_, id)| (*id).clone()).collect();
-    diagnosis.hint = Some(match causes.as_slice() {
-        [] => "no APIService explains it any more: the namespace controller tries again by itself, within minutes"
-            .to_owned(),
-        causes => {
-            let apis: Vec<&str> = causes.iter().map(|(api, _)| *api).collect();
-            format!(
-                "its content is deleted; it goes by itself once {} answers, or is no longer registered",
-                apis.join(", ")
-            )
+    let apis: Vec<&str> = causes.iter().map(|(api, _)| *api).collect();
+    let apis = apis.join(", ");
+    let hint = match (causes.as_slice(), &left) {
+        ([], _) => {
+            "no APIService explains it any more: the namespace controller tries again by itself, within minutes"
+                .to_owned()
         }
-    });
+        (_, None) => format!(
+            "its content is deleted; it goes by itself once {apis} answers, or is no longer registered"
+        ),
+        (_, Some(_)) => format!(
+            "it goes once {apis} answers, or is no longer registered, and what is left in it is gone too"
+        ),
+    };
+    diagnosis.hint = Some(hint);
+    if left.is_some() {
+        let held = held(observations, namespace);
+        let ids = held.iter().map(|object| object.id.clone());
+        diagnosis.related.extend(ids);
+        if let (Some(hint), Some(how)) = (&mut diagnosis.hint, how_it_ends(&held)) {
+            hint.push_str(": ");
+            hint.push_str(&how);
+        }
+        absence::of_controllers(observations, &held).tell(&mut diagnosis);
+    }
     diagnosis.command = Some(match causes.first() {
         Some((_, id)) => format!("kubectl get apiservice {} -o yaml", id.name),
         None => show(namespace),
@@ -115,33 +135,13 @@ fn by_failure(
 
 /// Objects are left in it, with finalizers or without.
 fn by_content(observations: &Observations, namespace: &Leaving, message: &str) -> Diagnosis {
-    // The finalizers are the cause of what remains, and both say something.
-    let why = match namespace.condition("NamespaceContentRemaining") {
-        Some(content) if content != message => format!("{message}; {content}"),
-        _ => message.to_owned(),
-    };
+    let why = left_in(namespace).unwrap_or_else(|| message.to_owned());
     let mut diagnosis = start(observations, namespace, Severity::Warning, &why);
-    let held: Vec<&Subject> = observations
-        .objects
-        .iter()
-        .filter(|object| {
-            object.deleting_since.is_some()
-                && object.id.namespace.as_deref() == Some(&namespace.name)
-        })
-        .collect();
+    let held = held(observations, namespace);
     diagnosis.related = held.iter().map(|object| object.id.clone()).collect();
-    let finalizers: BTreeSet<&str> = held
-        .iter()
-        .flat_map(|object| object.finalizers.iter().map(|one| one.name.as_str()))
-        .collect();
-    let finalizers: Vec<&str> = finalizers.into_iter().collect();
-    diagnosis.hint = Some(match finalizers.as_slice() {
-        [] => "its objects are being deleted, or come back: look at what is left".to_owned(),
-        finalizers => format!(
-            "the controllers that take away {} have to do so; bring them back if they are gone",
-            finalizers.join(", ")
-        ),
-    });
+    diagnosis.hint = Some(how_it_ends(&held).unwrap_or_else(|| {
+        "its objects are being deleted, or come back: look at what is left".to_owned()
+    }));
     absence::of_controllers(observations, &held).tell(&mut diagnosis);
     diagnosis.command = Some(match namespace.remaining().first() {
         Some(remaining) if remaining.group.is_empty() => {
@@ -154,6 +154,43 @@ fn by_content(observations: &Observations, namespace: &Leaving, message: &str) -
         None => show(namespace),
     });
     diagnosis
+}
+
+/// What the namespace controller says of objects that are left: the finalizers are
+/// the cause of what remains, and both say something.
+fn left_in(namespace: &Leaving) -> Option<String> {
+    let conditions = ["NamespaceFinalizersRemaining", "NamespaceContentRemaining"];
+    let said: Vec<&str> = conditions
+        .into_iter()
+        .filter_map(|condition| namespace.condition(condition))
+        .collect();
+    (!said.is_empty()).then(|| said.join("; "))
+}
+
+/// Objects in it that are being deleted.
+fn held<'o>(observations: &'o Observations, namespace: &Leaving) -> Vec<&'o Subject> {
+    let objects = observations.objects.iter();
+    objects
+        .filter(|object| {
+            object.deleting_since.is_some()
+                && object.id.namespace.as_deref() == Some(&namespace.name)
+        })
+        .collect()
+}
+
+/// Who has to let the objects go; none where no finalizer is seen.
+fn how_it_ends(held: &[&Subject]) -> Option<String> {
+    let finalizers: BTreeSet<&str> = held
+        .iter()
+        .flat_map(|object| object.finalizers.iter().map(|one| one.name.as_str()))
+        .collect();
+    let finalizers: Vec<&str> = finalizers.into_iter().collect();
+    (!finalizers.is_empty()).then(|| {
+        format!(
+            "the controllers that take away {} have to do so; bring them back if they are gone",
+            finalizers.join(", ")
+        )
+    })
 }
 
 /// Nothing is said about it: nobody works on it.

@@ -237,6 +237,12 @@ impl Installed {
         Ok(record)
     }
 
+    /// Whether it says nothing: its object was only just made, by a first run that
+    /// may have been killed, or somebody emptied it since.
+    pub fn is_blank(&self) -> bool {
+        self.format == 0 && self.installed.is_none() && self.applying.is_none()
+    }
+
     /// Adds a result in front and forgets the oldest. A failure that is only
     /// repeated replaces the one before: what is tried again and again would leave
     /// nothing else to remember.
@@ -516,6 +522,23 @@ mod tests {
             Installed::from_object(&json!({})).unwrap(),
             Installed::default()
         );
+    }
+
+    /// A backup that is restored without status leaves metadata alone.
+    #[test]
+    fn a_record_that_was_emptied_says_nothing() {
+        let release = json!({"metadata": {"name": "e.r", "uid": "u", "resourceVersion": "7"}});
+        let map = json!({"kind": "ConfigMap", "metadata": {"name": "e.r", "uid": "u"}});
+        for object in [release, map] {
+            let record = Installed::from_object(&object).unwrap();
+            assert!(record.is_blank());
+            assert_eq!(record.uid, "u");
+            let status = record.status("Reconciling", "", Timestamp::UNIX_EPOCH);
+            let written = json!({"metadata": {"name": "e.r"}, "status": status});
+            assert!(!Installed::from_object(&written).unwrap().is_blank());
+        }
+        let former: Value = serde_json::from_str(FORMER).unwrap();
+        assert!(!Installed::from_object(&former).unwrap().is_blank());
     }
 
     #[test]

@@ -14,7 +14,7 @@ const fn code(name: &'static str, meaning: &'static str) -> Code {
 }
 
 /// Every code, sorted by name. A test compares it with docs/lint.md.
-pub const CODES: [Code; 73] = [
+pub const CODES: [Code; 74] = [
     code(
         "annotation",
         "An annotation of pleach with a value that it cannot have, or that it does not know.",
@@ -106,6 +106,10 @@ pub const CODES: [Code; 73] = [
     code(
         "namespace-not-made",
         "An object lies in a namespace that no manifest has and that is no release's: it has to exist.",
+    ),
+    code(
+        "never-ready",
+        "A Job with `suspend: true` or a Deployment with `paused: true`: an apply waits for it until its timeout, unless something in the cluster lets it go on.",
     ),
     code("not-a-file", "A link or a submodule; neither is followed."),
     code(

@@ -365,6 +365,47 @@ spec: {maxReplicas: 3, scaleTargetRef: {apiVersion: apps/v1, kind: Deployment, n
 }
 
 #[test]
+fn what_git_holds_back_is_never_ready() {
+    let job = "---
+apiVersion: batch/v1
+kind: Job
+metadata: {name: once}
+spec:
+  suspend: true
+  template: {spec: {restartPolicy: Never, containers: [{name: a, image: a}]}}
+";
+    let paused = DEPLOYMENT.replace("  selector:", "  paused: true\n  selector:");
+    let linted = lint(&[("a.yaml", format!("{paused}{job}").as_str())]);
+    let told: Vec<(&str, &str)> = linted
+        .findings
+        .iter()
+        .filter(|finding| finding.code == "never-ready")
+        .map(|finding| {
+            let object = finding.object.as_ref().unwrap();
+            (object.kind.as_str(), finding.message.as_str())
+        })
+        .collect();
+    assert_eq!(
+        told,
+        [
+            (
+                "Deployment",
+                "`paused: true` in git: no pod is made or replaced, and an apply waits for that until its timeout, unless something lets it go on"
+            ),
+            (
+                "Job",
+                "`suspend: true` in git: the Job does not run, and an apply waits for that until its timeout, unless something lets it go on"
+            ),
+        ]
+    );
+    let empty = paused.replace("  paused:", "  replicas: 0\n  paused:");
+    for fixed in [empty, job.replace("true", "false")] {
+        let linted = lint(&[("a.yaml", fixed.as_str())]);
+        assert!(linted.findings.iter().all(|one| one.code != "never-ready"));
+    }
+}
+
+#[test]
 fn entries_that_are_about_nothing_are_found() {
     let linted = lint_with(
         "\

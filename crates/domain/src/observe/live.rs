@@ -92,6 +92,12 @@ impl LiveMeta {
         self.labels.get(labels::PART_OF).map(String::as_str)
     }
 
+    /// Whether it was applied as a member of an ApplySet, and is not on its way
+    /// out: controllers copy the label alone.
+    pub fn is_applied_to(&self, apply_set: &str) -> bool {
+        self.part_of() == Some(apply_set) && self.fingerprint.is_some() && !self.deleting
+    }
+
     /// The digest annotation of the last apply.
     pub fn desired(&self) -> Option<Digest> {
         self.annotations.get(annotations::DESIRED)?.parse().ok()

@@ -200,6 +200,9 @@ pub enum DeletionClass {
     Services,
     /// After their readers.
     Config,
+    /// Roles whose rules the cluster gathers from other roles, before those: it
+    /// would write one that it still knows, which makes it anew.
+    AggregatedRoles,
     /// After those that used the rights.
     Access,
     /// After their objects.
@@ -210,7 +213,7 @@ pub enum DeletionClass {
 
 impl DeletionClass {
     /// All classes in order of deletion.
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 12] = [
         Self::PolicyBindings,
         Self::Policies,
         Self::CustomResources,
@@ -219,6 +222,7 @@ impl DeletionClass {
         Self::Workloads,
         Self::Services,
         Self::Config,
+        Self::AggregatedRoles,
         Self::Access,
         Self::Definitions,
         Self::Namespaces,
@@ -232,7 +236,7 @@ impl DeletionClass {
             Self::Workloads => StageName::Workloads,
             Self::Services => StageName::Services,
             Self::Config => StageName::Config,
-            Self::Access => StageName::Access,
+            Self::AggregatedRoles | Self::Access => StageName::Access,
             Self::ConvertedDefinitions | Self::Definitions | Self::Namespaces => {
                 StageName::Definitions
             }

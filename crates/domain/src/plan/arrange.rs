@@ -3,7 +3,6 @@
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
 
-use super::FORMAT;
 use super::draft::{Ctx, Draft};
 use super::model::{Action, Change, Direction, Edge, Op, Plan, Stage, Step, StepId};
 use crate::finding::{Finding, Kind};
@@ -38,10 +37,7 @@ pub(super) fn run(ctx: &Ctx<'_>, draft: Draft, direction: Direction) -> Plan {
         .as_ref()
         .and_then(|installed| installed.installed.as_ref());
     Plan {
-        format: FORMAT,
-        release: ctx.desired.name.clone(),
         from: installed.map(|attempt| attempt.version.clone()),
-        to: ctx.desired.version.clone(),
         direction,
         changes: changes.into_values().collect(),
         stages: stages(&steps),
@@ -53,8 +49,8 @@ pub(super) fn run(ctx: &Ctx<'_>, draft: Draft, direction: Direction) -> Plan {
             .map(|(id, stage)| ((*id).clone(), stage.clone()))
             .collect(),
         overrides,
-        removal: None,
         findings,
+        ..Plan::new(ctx.desired.name.clone(), &ctx.desired.version)
     }
 }
 

@@ -19,7 +19,7 @@ use super::model::{Action, Cause, EdgeReason, Need};
 use super::ownership::{self, Claim};
 use crate::definition::is_definition;
 use crate::inventory::EntryState;
-use crate::object::Manifest;
+use crate::object::{Manifest, ObjectId};
 use crate::observe::{DesiredDigest, LiveMeta, Prediction, Served, Unverified};
 use definition::Guarded;
 use emit::{create, unchanged};
@@ -68,7 +68,7 @@ fn decide(ctx: &Ctx<'_>, draft: &mut Draft, manifest: &Manifest) {
         Some(live) if live.deleting || in_ending_namespace => ending(ctx, draft, manifest, live),
         Some(_) if just_deleted(ctx, manifest) => absent(ctx, draft, manifest),
         Some(live) => match ownership::claim(ctx, id, live) {
-            Claim::Ours if goes_along(ctx, draft, manifest) => lost(ctx, draft, manifest),
+            Claim::Ours if goes_along(ctx, draft, id) => lost(ctx, draft, manifest),
             Claim::Ours => ours(ctx, draft, manifest, live),
             Claim::Adopt => match definition::guard(ctx, draft, manifest) {
                 // What others applied is never recreated; the server has the word.
@@ -104,8 +104,8 @@ fn just_deleted(ctx: &Ctx<'_>, manifest: &Manifest) -> bool {
 }
 
 /// Whether its definition is deleted and created anew.
-fn goes_along(ctx: &Ctx<'_>, draft: &Draft, manifest: &Manifest) -> bool {
-    let definition = ctx.definition(&manifest.id().group_kind());
+pub(super) fn goes_along(ctx: &Ctx<'_>, draft: &Draft, id: &ObjectId) -> bool {
+    let definition = ctx.definition(&id.group_kind());
     definition.is_some_and(|(id, _)| draft.action(id) == Some(Action::Recreate))
 }
 

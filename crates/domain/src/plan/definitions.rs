@@ -9,19 +9,66 @@ use serde_json::Value;
 
 use super::draft::{Ctx, Draft, Narrowing, Rewrite};
 use super::edges::first_step_of;
-use super::model::{Action, Body, Direction, EdgeReason, Need, NonSecret, Op, StepId, Until};
+use super::model::{
+    Action, Body, Desired, Direction, EdgeReason, Need, NonSecret, Op, Own, Policy, StepId, Until,
+};
 use super::overlays::before_later;
 use super::ownership;
 use super::shrink::after_everything;
 use super::trust::{self, TRUSTED};
 use crate::definition::{
-    before_backend, ends_conversion, is_definition, keeping, kept, rewritten, rewritten_before,
-    served, storage, unserved,
+    before_backend, converts, ends_conversion, is_definition, keeping, kept, left_of_conversion,
+    rewritten, rewritten_before, served, storage, unserved,
 };
+use crate::diff::ownership::{FieldSet, applied_by};
 use crate::finding::{Finding, Kind};
-use crate::object::{Gvk, ObjectId, ServiceRef};
+use crate::object::{Gvk, Manifest, ObjectId, ServiceRef};
+use crate::observe::Live;
 use crate::order::StageName;
 use crate::repo::MigrationRule;
+
+/// Why fields below a conversion change hands.
+pub(super) const ENDS: &str =
+    "what others hold of the conversion becomes ours, or it would stay alone when that goes";
+
+impl Desired {
+    /// What others hold of the conversion of a definition that git ends: it has
+    /// to be ours before the definition can do without its webhook.
+    pub fn left_of_conversion(
+        &self,
+        policy: &Policy,
+        manifest: &Manifest,
+        live: &Live,
+    ) -> FieldSet {
+        let live = live.value();
+        if !is_definition(manifest.id()) || !converts(live) {
+            return FieldSet::default();
+        }
+        let manager = self.name.field_manager();
+        let ours = applied_by(&live["metadata"], &manager);
+        // Who converts may be left to others.
+        let wanted = self.ignored.question(manifest, live, &ours);
+        let wanted = wanted.unwrap_or_else(|| manifest.value());
+        let may_be_taken = |who: &str| ownership::takes_over(self, policy, who);
+        left_of_conversion(&wanted, live, &manager, &may_be_taken)
+    }
+
+    /// The same where the definition does without it at once, and not only when
+    /// objects are rewritten.
+    pub(super) fn left_at_once(
+        &self,
+        policy: &Policy,
+        manifest: &Manifest,
+        live: &Live,
+    ) -> FieldSet {
+        let left = self.left_of_conversion(policy, manifest, live);
+        let rules = &self.sequence.migrations;
+        if !left.is_empty() && !kept(&manifest.value(), live.value(), rules).is_empty() {
+            return FieldSet::default();
+        }
+        left
+    }
+}
 
 /// Splits the steps of definitions that have to go by parts.
 pub(super) fn stage(ctx: &Ctx<'_>, draft: &mut Draft, direction: Direction) {
@@ -125,6 +172,7 @@ fn split(ctx: &Ctx<'_>, draft: &mut Draft, id: &ObjectId, direction: Direction) 
             served: gvk(&wanted, &rule.to),
             before: last,
             closing,
+            left: ctx.desired.left_of_conversion(ctx.policy, manifest, live),
         });
     }
 }
@@ -262,6 +310,7 @@ fn rewrite_objects(ctx: &Ctx<'_>, draft: &mut Draft, rewrite: Rewrite) -> StepId
         served,
         before,
         closing,
+        left,
     } = rewrite;
     let names = from.join(", ");
     let live = ctx.observed.live_meta(&id);
@@ -286,16 +335,39 @@ fn rewrite_objects(ctx: &Ctx<'_>, draft: &mut Draft, rewrite: Rewrite) -> StepId
         draft.at(first).require.clone_from(&require);
         draft.at(first).until = served.clone().map(Until::Served);
         draft.edge(first, Need::Ready, migrated, EdgeReason::SameObject);
+        let mut last = migrated;
+        if !left.is_empty() {
+            last = take_over(ctx, draft, &id, left);
+            draft.edge(migrated, Need::Applied, last, EdgeReason::SameObject);
+        }
         let reason = format!("nothing is stored as {names} any more");
         let gone = draft.step(ctx, shrink(), id.clone(), whole, &reason);
         draft.at(gone).require = require;
         draft.at(gone).until = served.map(Until::Served);
-        draft.edge(migrated, Need::Applied, gone, EdgeReason::SameObject);
+        draft.edge(last, Need::Applied, gone, EdgeReason::SameObject);
     }
     if let Some(before) = before {
         draft.edge(before, Need::Applied, first, EdgeReason::SameObject);
     }
     first
+}
+
+/// Makes ours what others hold of a conversion, in a definition that this plan
+/// wrote to before.
+fn take_over(ctx: &Ctx<'_>, draft: &mut Draft, id: &ObjectId, left: FieldSet) -> StepId {
+    let manifest = ctx.manifests.get(id);
+    let own = Own {
+        api_version: manifest.map_or_else(String::new, |one| one.api_version().to_string()),
+        from: Vec::new(),
+        take_back: left,
+        give_up: Vec::new(),
+        strip: Vec::new(),
+        fields: None,
+    };
+    let step = draft.step(ctx, StageName::Shrink, id.clone(), Op::Own(own), ENDS);
+    let uid = ctx.observed.live_meta(id).map(|live| live.uid.clone());
+    draft.at(step).require = uid.map(super::Precondition::Uid).into_iter().collect();
+    step
 }
 
 /// Without verify nobody knows whether the former version still runs.

@@ -37,6 +37,8 @@ pub struct Deletion {
 struct Seen {
     resource_version: String,
     part_of: Option<String>,
+    /// Whether an annotation said that it is never deleted: somebody consented.
+    kept: bool,
 }
 
 impl Seen {
@@ -44,6 +46,7 @@ impl Seen {
         Self {
             resource_version: live.resource_version.clone(),
             part_of: live.part_of().map(str::to_owned),
+            kept: live.annotations.get(annotations::PRUNE).map(String::as_str) == Some("disabled"),
         }
     }
 }
@@ -391,9 +394,10 @@ impl Deletion {
             Grant::Inventory
             | Grant::Uninstall
             | Grant::Former { .. }
-            | Grant::RunTimeObject { .. } => {
+            | Grant::RunTimeObject { .. }
+            | Grant::Recreate { .. } => {
                 let prune = metadata["annotations"][annotations::PRUNE].as_str();
-                (prune == Some("disabled"))
+                (prune == Some("disabled") && !self.seen.kept)
                     .then(|| format!("it has the annotation {}: disabled now", annotations::PRUNE))
             }
             // An APIService is written whenever its availability flips.
@@ -405,10 +409,7 @@ impl Deletion {
             Grant::DeadRegistration { .. } | Grant::Doctor { .. } | Grant::Gate { .. } => {
                 Some("somebody wrote to it since it was looked at".to_owned())
             }
-            Grant::Recreate { .. }
-            | Grant::Rerun
-            | Grant::Overlay { .. }
-            | Grant::Exchange { .. } => None,
+            Grant::Rerun | Grant::Overlay { .. } | Grant::Exchange { .. } => None,
         }
     }
 

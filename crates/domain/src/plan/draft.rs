@@ -11,6 +11,7 @@ use super::model::{
 };
 use super::overlays::Late;
 use super::{Deletion, Removal};
+use crate::diff::ownership::FieldSet;
 use crate::finding::Finding;
 use crate::inventory::Override;
 use crate::object::{ApiVersion, GroupKind, Gvk, Manifest, ObjectId, ServiceRef};
@@ -30,7 +31,7 @@ pub(super) struct Ctx<'a> {
     /// Our field manager.
     pub(super) manager: String,
     pub(super) manifests: BTreeMap<&'a ObjectId, &'a Manifest>,
-    pub(super) facts: BTreeMap<&'a ObjectId, Facts>,
+    pub(super) facts: BTreeMap<&'a ObjectId, Box<Facts>>,
     /// Kinds whose CRD is part of the release.
     pub(super) defined: BTreeSet<GroupKind>,
     /// Wanted objects by kind (without its group) and name.
@@ -68,7 +69,7 @@ impl<'a> Ctx<'a> {
         };
         for manifest in &desired.manifests {
             ctx.manifests.insert(manifest.id(), manifest);
-            ctx.facts.insert(manifest.id(), Facts::of(manifest));
+            ctx.facts.insert(manifest.id(), Facts::of(manifest).into());
         }
         for &id in ctx.manifests.keys() {
             let names = ctx.by_name.entry(&id.kind).or_default();
@@ -230,6 +231,8 @@ pub(super) struct Rewrite {
     /// Where versions go: the definition that serves them no more, and what
     /// applies it without them.
     pub(super) closing: Option<(Value, Op, Vec<Precondition>)>,
+    /// What others hold of a conversion that goes with them: ours just before.
+    pub(super) left: FieldSet,
 }
 
 /// A role or binding that gives less in git than it does now.

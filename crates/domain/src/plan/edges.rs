@@ -4,6 +4,7 @@ mod definitions;
 mod dependencies;
 mod endpoints;
 mod reverse;
+mod selectors;
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -14,14 +15,16 @@ use crate::object::ObjectId;
 use crate::observe::Served;
 pub(super) use dependencies::answering;
 use dependencies::{Dependency, dependencies};
-pub(super) use endpoints::wait_for;
+pub(super) use endpoints::{selected_anew, wait_for};
 use reverse::{Turned, reached_before, turn};
+pub(super) use selectors::labels_until_now;
 
 /// Turns what objects say about each other into edges, and blocks what needs a
 /// blocked object (I10: and nothing else).
 pub(super) fn run(ctx: &Ctx<'_>, draft: &mut Draft, direction: Direction) {
     let mut dependencies = dependencies(ctx, &mut draft.findings);
     definitions::before_workloads(ctx, direction, &mut dependencies);
+    selectors::run(ctx, draft, &mut dependencies);
     block_descendants(draft, &dependencies);
     let turned = match direction {
         Direction::Forward => Turned::default(),
@@ -39,9 +42,15 @@ pub(super) fn run(ctx: &Ctx<'_>, draft: &mut Draft, direction: Direction) {
             continue;
         };
         let Dependency {
-            from, need, why, ..
+            from,
+            to: object,
+            need,
+            why,
         } = dependency;
         if let Some(from) = reached_by(ctx, draft, from, &why) {
+            if why == EdgeReason::Selects {
+                selectors::join(draft, from, object);
+            }
             let first = first_step_of(draft, to);
             draft.edge(from, need, first, why);
         }
@@ -97,7 +106,7 @@ fn reached_by(ctx: &Ctx<'_>, draft: &mut Draft, id: &ObjectId, why: &EdgeReason)
             let api = ctx.facts.get(id).and_then(|facts| facts.registers.as_ref());
             api.is_some_and(|api| !ctx.observed.discovery.answers(api))
         }
-        (EdgeReason::After, _) => true,
+        (EdgeReason::After | EdgeReason::Selects, _) => true,
         _ => false,
     })?;
     if draft.action(id) != Some(Action::Unchanged) {

@@ -95,7 +95,7 @@ mod tests {
     use crate::inventory::{Entry, EntryState, ReleaseName};
     use crate::observe::LiveMeta;
     use crate::order::StageName;
-    use crate::plan::{Deletion, Direction, NonSecret, Propagation, StepId};
+    use crate::plan::{Deletion, NonSecret, Propagation, StepId};
 
     /// A step on the object with this name.
     fn step(name: &str, stage: StageName, op: Op) -> Step {
@@ -160,23 +160,13 @@ mod tests {
     }
 
     fn plan(steps: Vec<Step>) -> Plan {
+        let release = ReleaseName {
+            environment: "test".to_owned(),
+            release: "web".to_owned(),
+        };
         Plan {
-            format: 1,
-            release: ReleaseName {
-                environment: "test".to_owned(),
-                release: "web".to_owned(),
-            },
-            from: None,
-            to: "v1".to_owned(),
-            direction: Direction::Forward,
-            changes: Vec::new(),
-            stages: Vec::new(),
             steps,
-            overlays: Vec::new(),
-            assigned: BTreeMap::new(),
-            overrides: Vec::new(),
-            removal: None,
-            findings: Vec::new(),
+            ..Plan::new(release, "v1")
         }
     }
 

@@ -13,6 +13,7 @@
 mod copies;
 mod former;
 mod stopped;
+mod undeclared;
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -34,6 +35,7 @@ use crate::order::StageName;
 use crate::overlay::{OnFailure, OverlayId};
 use former::is_of_former;
 pub(super) use former::succeed;
+pub(super) use undeclared::waits as undeclared_waits;
 
 /// What the temporary changes of a handover are called, and its gate.
 pub(super) const NAME: &str = "handover";
@@ -119,11 +121,11 @@ fn has_pods(id: &ObjectId) -> bool {
 }
 
 /// Refuses a move of what nobody recorded, copies what users keep, and lets a
-/// registration settle that gets another backend. Says what nobody waits for.
+/// registration settle that gets another backend. Says what nobody waits for, or not long.
 pub(super) fn run(ctx: &Ctx<'_>, draft: &mut Draft) {
     refuse_unrecorded(ctx, draft);
     copies::run(ctx, draft);
-    say_unawaited(ctx, draft);
+    undeclared::say(ctx, draft);
     stopped::say_unknown(ctx, draft);
     for id in retargeted(ctx, draft) {
         if let Some(step) = draft.done_by.get(&id).copied().filter(|_| ctx.policy.wait) {
@@ -156,34 +158,6 @@ fn refuse_unrecorded(ctx: &Ctx<'_>, draft: &mut Draft) {
                 .hint("adopt the version that is installed first: pin it, with `adopt` of who applied it; then pin this one");
             draft.findings.push(finding);
         }
-    }
-}
-
-/// What pods register again is waited for only where the bundle says that they do:
-/// a version may be without it.
-fn say_unawaited(ctx: &Ctx<'_>, draft: &mut Draft) {
-    for Unregistered {
-        object, service, ..
-    } in unregistered(draft)
-    {
-        let kind = object.group_kind();
-        let mut declared = ctx.desired.runtime_objects.iter();
-        let is_declared = declared.any(|one| {
-            one.service.as_ref() == Some(&service.name) && one.group_kind().as_ref() == Some(&kind)
-        });
-        if is_declared || taken_over(ctx, &service).is_empty() {
-            continue;
-        }
-        let message = format!(
-            "goes, and nothing says that the pods behind Service {} register it again: the change ends, and its gate is lifted, when they are ready, whether they have or not",
-            service.name
-        );
-        let finding = Finding::warning(Kind::Cluster, "successor-not-awaited", message);
-        let hint = format!(
-            "have it waited for, in the bundle: runtimeObjects: [{{kind: {}, group: {}, service: {}}}]; with `optional: true` nothing is waited for, nor said",
-            kind.kind, kind.group, service.name
-        );
-        draft.findings.push(finding.on(object).hint(hint));
     }
 }
 

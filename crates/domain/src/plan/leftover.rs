@@ -6,13 +6,15 @@
 //! before the new workloads start, which would crash on them otherwise. Until
 //! everything that those workloads need is there, the former ones keep them. What
 //! the pods of another release registered, which hands its objects over, is the same.
+//! Pods that run on until they are pruned may register again: what they do is judged
+//! in the same way once they are gone, before their Service goes.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::Deletion;
 use super::draft::{Ctx, Draft, Pruned};
-use super::model::{Action, EdgeReason, Need, Op, Precondition, StepId, Until};
-use super::prune::Judge;
+use super::model::{Action, EdgeReason, Need, Op, Precondition, Step, StepId, Until};
+use super::prune::{Judge, service_ref};
+use super::{Deletion, Grant};
 use crate::deployer;
 use crate::finding::{Finding, Kind};
 use crate::inventory::{EntryState, Inventory};
@@ -94,7 +96,8 @@ fn found<'a>(ctx: &Ctx<'a>, draft: &mut Draft) -> Vec<(&'a Registration, Deletio
             // refuse the plan, or none of ours.
             continue;
         };
-        if let Some(finding) = reservation(ctx, registration, &going) {
+        let reserved = reservation(registration, &going, &ctx.apply_set);
+        if let Some(finding) = reserved.or_else(|| unseen(ctx, registration)) {
             left.push(finding.on(id.clone()));
         } else if let Some(deletion) = Deletion::of_registration(registration, service) {
             found.push((registration, deletion));
@@ -102,6 +105,32 @@ fn found<'a>(ctx: &Ctx<'a>, draft: &mut Draft) -> Vec<(&'a Registration, Deletio
     }
     draft.findings.extend(left);
     found
+}
+
+/// What becomes of a registration that the plan does not speak of, when Services of
+/// the release go: pods may have made it since, while they ended. None where it points
+/// at none of these Services; where it is left in place, why.
+pub fn returned(
+    registration: &Registration,
+    going: &BTreeSet<ServiceRef>,
+    apply_set: &str,
+) -> Option<Result<Deletion, Box<Finding>>> {
+    let mut services = registration.services.iter();
+    let service = services.find(|service| going.contains(*service))?;
+    let going: BTreeSet<&ServiceRef> = going.iter().collect();
+    if let Some(finding) = reservation(registration, &going, apply_set) {
+        return Some(Err(Box::new(finding.on(registration.id.clone()))));
+    }
+    Deletion::of_registration(registration, service).map(Ok)
+}
+
+/// The Service that a step takes away for good.
+pub fn leaving_service(step: &Step) -> Option<ServiceRef> {
+    let Op::Delete(deletion) = &step.op else {
+        return None;
+    };
+    let goes = matches!(deletion.because(), Grant::Inventory | Grant::Uninstall);
+    service_ref(&step.object).filter(|_| goes)
 }
 
 /// What has to be there before any of the workloads can be applied, without
@@ -131,9 +160,9 @@ pub(super) fn needs_of(draft: &Draft, workloads: &[StepId]) -> Vec<(StepId, Need
 
 /// Why a registration is left alone although its Service goes.
 fn reservation(
-    ctx: &Ctx<'_>,
     registration: &Registration,
     going: &BTreeSet<&ServiceRef>,
+    apply_set: &str,
 ) -> Option<Finding> {
     let Registration { meta, services, .. } = registration;
     let (code, why) = if let Some(other) = services.iter().find(|one| !going.contains(one)) {
@@ -142,7 +171,7 @@ fn reservation(
     } else if registration.asks_url {
         let why = "its Service goes, but one of its webhooks is asked at a URL".to_owned();
         ("leftover-shared", why)
-    } else if let Some(set) = meta.part_of().filter(|set| *set != ctx.apply_set) {
+    } else if let Some(set) = meta.part_of().filter(|set| *set != apply_set) {
         let why = format!("its Service goes, but it is part of another ApplySet ({set})");
         ("leftover-foreign", why)
     } else if !meta.owners.is_empty() {
@@ -154,14 +183,22 @@ fn reservation(
             deployer.key
         );
         ("leftover-foreign", why)
-    } else if !ctx.observed.is_complete(&registration.id) {
-        let why = "its Service goes, but its kind could not be listed completely".to_owned();
-        ("incomplete-view", why)
     } else {
         return None;
     };
+    Some(left_in_place(code, why))
+}
+
+/// A registration of a kind that was not seen as a whole is left alone too.
+fn unseen(ctx: &Ctx<'_>, registration: &Registration) -> Option<Finding> {
+    let why = "its Service goes, but its kind could not be listed completely";
+    let is_seen = ctx.observed.is_complete(&registration.id);
+    (!is_seen).then(|| left_in_place("incomplete-view", why.to_owned()))
+}
+
+fn left_in_place(code: &str, why: String) -> Finding {
     let finding = Finding::warning(Kind::Policy, code, why);
-    Some(finding.hint("it is left in place; remove it by hand if nobody needs it"))
+    finding.hint("it is left in place; remove it by hand if nobody needs it")
 }
 
 fn delete(

@@ -15,6 +15,7 @@ use std::fmt;
 use jiff::SignedDuration;
 use serde::{Deserialize, Serialize};
 
+use super::FORMAT;
 use crate::finding::{Finding, Kind};
 use crate::inventory::{Override, ReleaseName};
 use crate::object::{Digest, FieldPath, GroupKind, Gvk, ObjectId, ServiceRef};
@@ -59,6 +60,25 @@ pub struct Plan {
 }
 
 impl Plan {
+    /// A plan for a version of a release that is not installed, which does nothing.
+    pub fn new(release: ReleaseName, to: impl Into<String>) -> Self {
+        Self {
+            format: FORMAT,
+            release,
+            from: None,
+            to: to.into(),
+            direction: Direction::Forward,
+            changes: Vec::new(),
+            stages: Vec::new(),
+            steps: Vec::new(),
+            overlays: Vec::new(),
+            assigned: BTreeMap::new(),
+            overrides: Vec::new(),
+            removal: None,
+            findings: Vec::new(),
+        }
+    }
+
     /// Whether carrying it out would change anything.
     pub fn has_steps(&self) -> bool {
         self.steps.iter().any(|step| !matches!(step.op, Op::Wait))
@@ -304,6 +324,9 @@ pub enum EdgeReason {
     Reference,
     /// A registration needs the workload behind its Service.
     Backend,
+    /// A Service that selects other pods needs them ready, or they need that it
+    /// selects them.
+    Selects,
     /// A custom resource is intercepted by a registration, and by who answers it.
     Intercepts,
     /// An admission policy needs its parameters, and a binding of it both.
@@ -395,6 +418,10 @@ pub enum Until {
         service: ServiceRef,
         /// How many endpoints must be ready.
         ready: usize,
+        /// Labels of the pods whose endpoints count, where the selector of the Service
+        /// changes: those of the former pods are still listed for a moment.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pods: Option<BTreeMap<String, String>>,
     },
     /// A registration of this kind exists and points at the Service: workloads
     /// make it themselves.
@@ -403,6 +430,8 @@ pub enum Until {
         kind: GroupKind,
         /// The Service it must point at.
         service: ServiceRef,
+        /// Whether the change goes on without it where it does not come in time.
+        optional: bool,
     },
     /// A check of the bundle holds.
     Holds {

@@ -7,7 +7,9 @@ use crate::diff::ownership::{FieldSet, Transfer};
 use crate::finding::{Finding, Kind};
 use crate::ignore::FieldPattern;
 use crate::inventory::{Entry, EntryState};
-use crate::object::{Digest, FieldPath, Manifest, ObjectId, annotations, canonical_json, managers};
+use crate::object::{
+    Digest, FieldPath, Manifest, ObjectId, annotations, canonical_json, labels, managers,
+};
 use crate::observe::{Live, LiveMeta, Observed};
 
 /// What may be done with an existing object.
@@ -73,10 +75,13 @@ pub(super) fn claim(ctx: &Ctx<'_>, id: &ObjectId, live: &LiveMeta) -> Claim {
     ))
 }
 
-/// An object of another set. That of a release is known by who applied it.
+/// An object of another set. That of a release is known by who applied it; that we
+/// did as well says nothing about whose it is now.
 fn of_another(ctx: &Ctx<'_>, live: &LiveMeta, set: &str) -> Finding {
-    let mut applied = live.managers.iter();
-    let owner = applied.find_map(|manager| manager.strip_prefix(managers::RELEASE));
+    let own = ctx.desired.name.to_string();
+    let applied = live.managers.iter();
+    let mut releases = applied.filter_map(|manager| manager.strip_prefix(managers::RELEASE));
+    let owner = releases.find(|name| *name != own);
     let (message, hint) = match owner.and_then(|name| Some((name, name.split_once('.')?))) {
         Some((name, (environment, release))) => (
             format!("it is part of release {name}"),
@@ -84,6 +89,14 @@ fn of_another(ctx: &Ctx<'_>, live: &LiveMeta, set: &str) -> Finding {
                 "to take it over, add to release {} in {}: `movedFrom: {{environment: {environment}, release: {release}}}`; or remove it from one of the two",
                 ctx.desired.name.release,
                 ctx.environment_file()
+            ),
+        ),
+        // Somebody wrote another label to what we applied.
+        None if live.fingerprint.is_some() => (
+            format!("it is part of another ApplySet ({set})"),
+            format!(
+                "remove it from the other set, or from this release; if nobody else has it, take its label {} off",
+                labels::PART_OF
             ),
         ),
         None => (
@@ -306,7 +319,7 @@ pub(super) fn own(
         take_back: change.take_back,
         give_up: give_up.to_vec(),
         strip: change.strip,
-        fields: Digest::of(&canonical_json(&transferred.fields.to_json())),
+        fields: Some(Digest::of(&canonical_json(&transferred.fields.to_json()))),
     })
 }
 

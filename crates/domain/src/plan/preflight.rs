@@ -1,11 +1,14 @@
 //! May anything be written at all? All findings at once.
 
+use std::collections::BTreeSet;
+
 use super::draft::{Ctx, Draft};
 use super::model::Direction;
 use super::version;
 use crate::depends;
 use crate::finding::{Finding, Kind, Severity};
 use crate::inventory::ReleaseName;
+use crate::object::ObjectId;
 
 /// Checks cluster, repository and version; says which way the version goes.
 pub(super) fn run(ctx: &Ctx<'_>, draft: &mut Draft) -> Direction {
@@ -22,6 +25,7 @@ pub(super) fn run(ctx: &Ctx<'_>, draft: &mut Draft) -> Direction {
 pub(super) fn before_removal(ctx: &Ctx<'_>, draft: &mut Draft) {
     check_cluster(ctx, draft);
     check_repository(ctx, draft);
+    check_record(ctx, draft);
     check_tooling(ctx, draft);
     check_grants(ctx, draft);
     check_hindrances(ctx, draft, depends::STILL_NEEDED);
@@ -65,20 +69,27 @@ fn check_repository(ctx: &Ctx<'_>, draft: &mut Draft) {
     }
 }
 
-/// The record is there before the first object is. Without it nobody knows what
-/// is installed, nor what else there is to prune.
+/// The record is written before the first object is. Without it, or where it says
+/// nothing any more, nobody knows what is installed, nor what else there is to
+/// prune. One that says nothing and has no objects is of a first run that was
+/// killed: that goes on.
 fn check_record(ctx: &Ctx<'_>, draft: &mut Draft) {
     let observed = ctx.observed;
-    if observed.installed.is_some() || !observed.inventory.entries.is_empty() {
+    let record = observed.installed.as_ref();
+    if record.is_some_and(|record| !record.is_blank()) || !observed.inventory.entries.is_empty() {
         return;
     }
-    let live = ctx.manifests.keys().filter_map(|id| observed.live_meta(id));
-    let ours = live.filter(|live| {
-        live.part_of() == Some(ctx.apply_set.as_str())
-            && live.fingerprint.is_some()
-            && !live.deleting
-    });
-    let objects = match ours.count() {
+    // Also what git has no more: it would be forgotten.
+    let known: BTreeSet<&ObjectId> = observed
+        .meta
+        .keys()
+        .chain(ctx.manifests.keys().copied())
+        .collect();
+    let live = known.into_iter().filter_map(|id| observed.live_meta(id));
+    let objects = match live
+        .filter(|live| live.is_applied_to(&ctx.apply_set))
+        .count()
+    {
         0 => return,
         1 => "an object of it is".to_owned(),
         many => format!("{many} objects of it are"),
@@ -88,8 +99,9 @@ fn check_record(ctx: &Ctx<'_>, draft: &mut Draft) {
         release,
     } = &ctx.desired.name;
     let message = format!(
-        "the record of release {} is gone, and {objects} there",
-        ctx.desired.name
+        "the record of release {} is {}, and {objects} there",
+        ctx.desired.name,
+        if record.is_some() { "empty" } else { "gone" }
     );
     let finding = Finding::error(Kind::Cluster, "record-lost", message);
     draft.findings.push(finding.hint(format!(

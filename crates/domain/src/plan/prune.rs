@@ -8,8 +8,9 @@ mod verdict;
 pub(super) use backends::check as check_backends;
 pub(super) use contents::keep_occupied;
 pub(super) use steps::run as steps;
-pub(super) use verdict::{Judge, Verdict};
+pub(super) use verdict::{Judge, Verdict, is_running};
 
+use super::changes::goes_along;
 use super::consent::bound_to;
 use super::draft::{Ctx, Draft, Pruned};
 use super::model::Action;
@@ -34,6 +35,14 @@ pub(super) fn decide(ctx: &Ctx<'_>, draft: &mut Draft) {
             .filter(|(id, _)| !ctx.is_desired(id) && implied.as_ref() != Some(*id))
     };
     for (id, entry) in unwanted() {
+        if goes_along(ctx, draft, id) {
+            stays(
+                draft,
+                id,
+                "it goes with its definition, which is created anew",
+            );
+            continue;
+        }
         match entry.state {
             EntryState::Intended if is_gone(ctx, id) => {
                 stays(draft, id, "no longer in git, and not there");
@@ -67,7 +76,11 @@ pub(super) fn decide(ctx: &Ctx<'_>, draft: &mut Draft) {
             EntryState::Observed => {}
         }
     }
+    draft.leaving.extend(lost_services(ctx));
     for (id, entry) in unwanted().filter(|(_, entry)| entry.state == EntryState::Observed) {
+        if goes_along(ctx, draft, id) {
+            continue;
+        }
         let verdict = judge.run_time_object(id, entry, &draft.leaving);
         carry_out(draft, id, verdict, &mut pruned);
     }
@@ -163,6 +176,21 @@ pub(super) fn service_ref(id: &ObjectId) -> Option<ServiceRef> {
     })
 }
 
+/// Services by which run-time objects were recorded, and that are gone although no
+/// entry says any more that they were of the release: a former run took them away,
+/// and pods registered again.
+pub(super) fn lost_services(ctx: &Ctx<'_>) -> Vec<ServiceRef> {
+    let observed = ctx.observed;
+    let is_lost = |service: &&ServiceRef| {
+        let backend = observed.backends.get(*service);
+        !ctx.is_desired(&service.id()) && backend.is_some_and(|backend| !backend.exists)
+    };
+    let recorded = observed.inventory.entries.values();
+    let recorded = recorded.filter(|entry| entry.state == EntryState::Observed);
+    let services = recorded.filter_map(|entry| entry.service.as_ref());
+    services.filter(is_lost).cloned().collect()
+}
+
 /// Nothing goes this time. That registrations could not be listed is said all
 /// the same: dead ones are not seen, and the next plan may not prune.
 fn say_unlisted(ctx: &Ctx<'_>, draft: &mut Draft) {
@@ -204,7 +232,7 @@ pub(super) fn hold(ctx: &Ctx<'_>, draft: &mut Draft) -> Option<String> {
 }
 
 /// The kinds that point at Services.
-const REGISTRATIONS: &[(&str, &str)] = &[
+pub(crate) const REGISTRATIONS: &[(&str, &str)] = &[
     ("apiregistration.k8s.io", "APIService"),
     (
         "admissionregistration.k8s.io",

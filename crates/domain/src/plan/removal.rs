@@ -12,7 +12,8 @@ use super::draft::{Ctx, Draft, Pruned};
 use super::leftover;
 use super::model::{Action, EdgeReason, Need, NonSecret, Op, Outgoing, Precondition, StepId};
 use super::prune::{
-    self, Judge, Verdict, check_backends, is_gone, keep_occupied, service_ref, unseen_registrations,
+    self, Judge, Verdict, check_backends, is_gone, is_running, keep_occupied, lost_services,
+    service_ref, unseen_registrations,
 };
 use crate::finding::{Finding, Kind};
 use crate::inventory::{Entry, EntryState, ReleaseName};
@@ -122,6 +123,7 @@ pub(super) fn run(ctx: &Ctx<'_>, draft: &mut Draft) -> Outgoing {
         draft.findings.push(finding.on(id));
     }
     check_backends(ctx, draft, &pruned);
+    say_running(ctx, draft, &pruned);
     draft.pruned = pruned;
     prune::steps(ctx, draft);
     kept.retain(|id| draft.action(id) != Some(Action::Delete));
@@ -209,6 +211,7 @@ fn judge(
 ) {
     let judge = Judge::new(ctx);
     draft.leaving.extend(remembered_services(ctx));
+    draft.leaving.extend(lost_services(ctx));
     for &(id, entry) in members {
         match entry.state {
             EntryState::Intended if is_gone(ctx, id) => unchanged(draft, id, "it is not there"),
@@ -308,6 +311,27 @@ fn hold(ctx: &Ctx<'_>, draft: &mut Draft, pruned: &[Pruned]) -> Option<String> {
         format!("nothing is deleted: objects of kind {kind} may need what goes, and could not be listed: {why}"),
     ));
     Some(format!("objects of kind {kind} could not be listed"))
+}
+
+/// A Job that runs once ends with its release, wherever it is: one whose pods never
+/// start would hold it for ever.
+fn say_running(ctx: &Ctx<'_>, draft: &mut Draft, pruned: &[Pruned]) {
+    for Pruned { id, .. } in pruned {
+        let Some(live) = ctx.observed.live_meta(id) else {
+            continue;
+        };
+        if live.deleting || !is_running(ctx, id, live) {
+            continue;
+        }
+        let message = "still runs, and is ended: what it has not done yet is left undone";
+        let namespace = id.namespace.as_deref().unwrap_or_default();
+        let hint = format!(
+            "`kubectl -n {namespace} get job {}` says how far it is; to let it end first, take the release away after that",
+            id.name
+        );
+        let finding = Finding::warning(Kind::Policy, "ends-running", message);
+        draft.findings.push(finding.on(id.clone()).hint(hint));
+    }
 }
 
 /// What stays takes off what makes it a member.

@@ -172,7 +172,7 @@ fn allows_none(spec: &Value, replicas: u64) -> bool {
 }
 
 /// Whether a label selector names pods with these labels; an empty one names all.
-fn selects(selector: &Value, labels: &BTreeMap<String, String>) -> bool {
+pub(super) fn selects(selector: &Value, labels: &BTreeMap<String, String>) -> bool {
     let Some(selector) = selector.as_object() else {
         return false;
     };
@@ -198,7 +198,7 @@ fn holds(term: &Value, labels: &BTreeMap<String, String>) -> bool {
         Some("NotIn") => !label.is_some_and(is_among),
         Some("Exists") => label.is_some(),
         Some("DoesNotExist") => label.is_none(),
-        // One that we do not know names nothing that we could warn about.
+        // One that we do not know names nothing that we could speak of.
         _ => false,
     }
 }

@@ -2,6 +2,7 @@
 //! has, what is recorded.
 
 mod access;
+mod adoption;
 mod backends;
 mod certificates;
 mod changes;
@@ -11,6 +12,7 @@ mod consent;
 mod contended;
 mod definitions;
 mod deletion;
+mod drawn;
 mod edges;
 mod former;
 mod gates;
@@ -30,6 +32,7 @@ mod removal;
 mod rendered;
 mod reverse;
 mod scene;
+mod selectors;
 mod server;
 mod stages;
 mod stand_in;
@@ -41,6 +44,11 @@ use serde_json::json;
 
 use super::{Action, Op, Plan, Step, Until};
 use scene::Scene;
+
+/// Defines the kind Widget.
+const WIDGETS: &str = "CustomResourceDefinition.apiextensions.k8s.io/widgets.example.org: {spec: {group: example.org, names: {kind: Widget, plural: widgets}, versions: [{name: v1, served: true}]}}";
+/// The same, which says of which version it is.
+const NOTED_WIDGETS: &str = "CustomResourceDefinition.apiextensions.k8s.io/widgets.example.org: {spec: {group: example.org, names: {kind: Widget, plural: widgets}, versions: [{name: v1, served: true}], note: OLD}}";
 
 /// The plan of a scene, as lines: what happens to every object.
 fn changes(plan: &Plan) -> Vec<String> {
@@ -72,8 +80,15 @@ fn line(step: &Step) -> String {
             format!(" until the probe of {gate} is {answer}")
         }
         Some(Until::Served(gvk)) => format!(" until {gvk} is served"),
-        Some(Until::Endpoints { service, ready }) => format!(" until {service} has {ready}"),
-        Some(Until::Registered { kind, service }) => format!(" until {kind} points at {service}"),
+        Some(Until::Endpoints { service, ready, .. }) => format!(" until {service} has {ready}"),
+        Some(Until::Registered {
+            kind,
+            service,
+            optional,
+        }) => {
+            let end = if *optional { " or time is up" } else { "" };
+            format!(" until {kind} points at {service}{end}")
+        }
         Some(Until::Holds { check }) => format!(" until {check} holds"),
         Some(Until::Exists { any_of }) => {
             let names: Vec<String> = any_of.iter().map(ToString::to_string).collect();

@@ -6,6 +6,7 @@ use std::collections::BTreeSet;
 
 use super::changes::until;
 use super::draft::{Ctx, Draft};
+use super::handover::undeclared_waits;
 use super::model::{Action, EdgeReason, Need, Op, Step, StepId, Until};
 use crate::finding::{Finding, Kind};
 use crate::object::{GroupKind, ObjectId, ServiceRef};
@@ -110,6 +111,7 @@ fn wait_for_run_time(ctx: &Ctx<'_>, draft: &mut Draft) {
             wait_for_one(ctx, draft, object, &kind, &mut waits);
         }
     }
+    waits.extend(undeclared_waits(ctx, draft));
     draft.all_before(
         ctx,
         StageName::Verify,
@@ -141,7 +143,11 @@ fn wait_for_one(
             let id = service.id();
             let kind = kind.clone();
             let reason = format!("its workload registers {kind} at run time");
-            let until = Some(Until::Registered { kind, service });
+            let until = Some(Until::Registered {
+                kind,
+                service,
+                optional: false,
+            });
             waits.push(draft.wait(ctx, stage.clone(), id, until, &reason));
         }
     } else if let Some(name) = &object.name {

@@ -8,6 +8,7 @@ use serde_json::Value;
 use super::model::{
     Action, Cause, Change, Course, Desired, NonSecret, Overlay, Plan, Policy, StepId,
 };
+use super::takes_over;
 use crate::diff::masking::Masker;
 use crate::diff::ownership::{self, FieldSet};
 use crate::diff::pairing::{self, Former, Moved};
@@ -241,9 +242,31 @@ impl<'a> Side<'a> {
                 ownership::applied_by(&old["metadata"], &self.manager)
                     .covering(&ownership::everything_in(new, schema))
             }
-            (Some(old), Some(new)) => ownership::at_stake(old, new, &self.manager, &|manager| {
-                self.drawing.policy.adopts(manager)
-            }),
+            (Some(old), Some(new)) => {
+                let adopted = |manager: &str| match change.action {
+                    Action::Adopt => self.takes_over(manager),
+                    _ => self.drawing.policy.adopts(manager),
+                };
+                // What an adoption leaves was asked for in another name: only the
+                // answer to our own apply says what becomes ours.
+                let owner = match (change.action, self.answer(change)) {
+                    (Action::Adopt, Some(answer)) => answer,
+                    _ => new,
+                };
+                let owned = ownership::at_stake(old, owner, &self.manager, &adopted);
+                if self.answer(change).is_some() || change.action == Action::Recreate {
+                    owned
+                } else {
+                    // No server has said what becomes ours: all that is sent, and
+                    // what is taken back.
+                    let sent = manifest.map_or_else(|| new.clone(), Manifest::value);
+                    let sent = owned.covering(&ownership::everything_in(&sent, schema));
+                    change
+                        .corrects
+                        .iter()
+                        .fold(sent, |owned, one| owned.covering(&FieldSet::of(&one.field)))
+                }
+            }
             _ => FieldSet::default(),
         };
         let sides = Sides {
@@ -313,26 +336,34 @@ impl<'a> Side<'a> {
         }
     }
 
+    /// Whether fields of this manager become ours in an adoption.
+    fn takes_over(&self, manager: &str) -> bool {
+        takes_over(self.drawing.desired, self.drawing.policy, manager)
+    }
+
+    /// What the server says that an apply would make of the object.
+    fn answer(&self, change: &Change) -> Option<&'a Value> {
+        match self.drawing.observed.predicted.get(&change.object)? {
+            Prediction::Answer(live) => Some(live.value()),
+            Prediction::Conflict { forced, .. } => forced.as_ref().map(Live::value),
+            _ => None,
+        }
+    }
+
     /// What the object will look like: the server's answer where it gave one.
     /// A create is shown from the manifest, the answer has random parts.
     fn predicted(&self, change: &Change, manifest: Option<&Manifest>) -> Option<Value> {
-        let answer = match self.drawing.observed.predicted.get(&change.object) {
-            Some(Prediction::Answer(live)) => Some(live.value()),
-            Some(Prediction::Conflict { forced, .. }) => forced.as_ref().map(Live::value),
-            _ => None,
-        };
-        match (change.action, answer) {
+        let asked = self.drawing.observed.adopted.get(&change.object);
+        if let (Action::Adopt, Some(left)) = (change.action, asked) {
+            return Some(left.value().clone());
+        }
+        match (change.action, self.answer(change)) {
             (Action::Update | Action::Recreate, Some(answer)) => Some(answer.clone()),
             (Action::Adopt, Some(answer)) => {
-                let asked = self.drawing.observed.adopted.get(&change.object);
-                Some(asked.map_or_else(
-                    || {
-                        let adopted = |manager: &str| self.drawing.policy.adopts(manager);
-                        let ignored = self.drawing.desired.ignored.of(&change.object);
-                        ownership::after_adoption(answer, &self.manager, &adopted, ignored)
-                    },
-                    |live| live.value().clone(),
-                ))
+                let adopted = |manager: &str| self.takes_over(manager);
+                let ignored = self.drawing.desired.ignored.of(&change.object);
+                let left = ownership::after_adoption(answer, &self.manager, &adopted, ignored);
+                Some(left)
             }
             (Action::Recreate, None) => {
                 let old = self

@@ -37,6 +37,21 @@ pub fn all_unknown(preview: &Preview) -> Option<String> {
     (!unknown.is_empty()).then(|| format!("cannot be previewed: {}", names(&unknown)))
 }
 
+/// Code of the finding that an environment has no file any more.
+pub const REMOVED: &str = "environment-gone";
+
+/// The environments whose files are removed; none where there is no such.
+pub fn all_removed(preview: &Preview) -> Option<String> {
+    let is_removed = |one: &&EnvironmentPreview| {
+        let mut findings = one.findings.iter();
+        findings.any(|finding| finding.code == REMOVED)
+    };
+    let removed = preview.environments.iter().filter(is_removed);
+    let removed: Vec<String> = removed.map(|one| one.environment.clone()).collect();
+    let plural = if removed.len() == 1 { "" } else { "s" };
+    (!removed.is_empty()).then(|| format!("environment{plural} removed: {}", names(&removed)))
+}
+
 /// What a reviewer should know before reading on: its name, and one line.
 pub fn about(release: &ReleasePreview) -> Vec<(&'static str, String)> {
     let mut about = Vec::new();

@@ -8,8 +8,9 @@ use std::sync::{Mutex, PoisonError};
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use minijinja::value::ValueKind;
-use minijinja::{Environment, Error, ErrorKind, Value};
+use minijinja::filters as builtin;
+use minijinja::value::{Kwargs, Rest, ValueKind, ValueOrKwargs};
+use minijinja::{Environment, Error, ErrorKind, State, Value};
 use regex::{Regex, RegexBuilder};
 use semver::{Version, VersionReq};
 use sha2::{Digest as _, Sha256};
@@ -17,7 +18,8 @@ use sha2::{Digest as _, Sha256};
 use super::formatter::scalar;
 use crate::object::yaml;
 
-/// Names of the filters that pleach adds or replaces, for the documentation.
+/// Names of the filters that pleach adds, or that do something else than MiniJinja's,
+/// for the documentation.
 pub const FILTERS: [&str; 9] = [
     "b64decode",
     "b64encode",
@@ -36,7 +38,35 @@ const MAX_PATTERNS: usize = 256;
 /// Bound of the memory of one compiled pattern.
 const PATTERN_SIZE_LIMIT: usize = 1 << 20;
 
+/// Built-in filters that make a text of what they are given: of a boolean `True`, as
+/// Python does, where `{{ … }}` writes `true`. Here they are given the text of
+/// `{{ … }}`.
+macro_rules! of_texts {
+    ($($name:ident),*) => {
+        $(
+            fn $name(state: &mut State, args: Rest<ValueOrKwargs>) -> Result<Value, Error> {
+                let mut args = args.into_values();
+                if let Some(operand) = args.first_mut() {
+                    *operand = text_of(operand)?;
+                }
+                Value::from_function(builtin::$name).call(state, &args)
+            }
+        )*
+
+        fn install_of_texts(env: &mut Environment<'static>) {
+            $(env.add_filter(stringify!($name), $name);)*
+        }
+    };
+}
+
+of_texts!(capitalize, escape, indent, lower, safe, title, trim, upper);
+
 pub(super) fn install(env: &mut Environment<'static>) {
+    install_of_texts(env);
+    env.add_filter("e", escape);
+    env.add_filter("join", join);
+    env.add_filter("replace", replace);
+    env.add_filter("string", string);
     env.add_filter("b64encode", b64encode);
     env.add_filter("b64decode", b64decode);
     env.add_filter("sha256", sha256);
@@ -58,6 +88,70 @@ pub(super) fn install(env: &mut Environment<'static>) {
 
 fn invalid(message: impl Into<String>) -> Error {
     Error::new(ErrorKind::InvalidOperation, message.into())
+}
+
+/// What `{{ value }}` writes, as a value; a text stays what it is.
+fn text_of(value: &Value) -> Result<Value, Error> {
+    match value.kind() {
+        ValueKind::String => Ok(value.clone()),
+        _ => Ok(Value::from(scalar(value)?.into_owned())),
+    }
+}
+
+#[expect(clippy::needless_pass_by_value, reason = "the signature of a filter")]
+fn string(value: Value) -> Result<Value, Error> {
+    text_of(&value)
+}
+
+fn replace(state: &mut State, args: Rest<ValueOrKwargs>) -> Result<Value, Error> {
+    let args = args.into_values();
+    let texts: Vec<Value> = args.iter().map(text_of).collect::<Result<_, _>>()?;
+    Value::from_function(builtin::replace).call(state, &texts)
+}
+
+/// Takes the arguments of the built-in filter.
+#[expect(clippy::needless_pass_by_value, reason = "the signature of a filter")]
+fn join(
+    state: &mut State,
+    value: Value,
+    joiner: Option<Value>,
+    attribute: Option<String>,
+    kwargs: Kwargs,
+) -> Result<String, Error> {
+    let joiner = match joiner {
+        Some(joiner) => Some(joiner),
+        None => kwargs.get::<Option<Value>>("d")?,
+    };
+    let attribute = match attribute {
+        Some(attribute) => Some(attribute),
+        None => kwargs.get::<Option<String>>("attribute")?,
+    };
+    kwargs.assert_all_used()?;
+    if value.is_undefined() {
+        return Err(Error::from(ErrorKind::UndefinedError));
+    }
+    let items = match attribute {
+        Some(attribute) => {
+            let named: Kwargs = [("attribute", Value::from(attribute))]
+                .into_iter()
+                .collect();
+            state.apply_filter("map", &[value, Value::from(named)])?
+        }
+        None => value,
+    };
+    let kind = items.kind();
+    let items = items
+        .try_iter()
+        .map_err(|_| invalid(format!("a {kind} has no items to join")))?;
+    let joiner = joiner.as_ref().map(scalar).transpose()?;
+    let mut joined = String::new();
+    for (index, item) in items.enumerate() {
+        if let Some(joiner) = joiner.as_deref().filter(|_| index > 0) {
+            joined.push_str(joiner);
+        }
+        joined.push_str(&scalar(&item)?);
+    }
+    Ok(joined)
 }
 
 #[expect(clippy::needless_pass_by_value, reason = "the signature of a filter")]
@@ -219,6 +313,21 @@ mod tests {
     #[case("{{ flag | quote }}", "\"true\"")]
     #[case("{{ none | quote }}", "\"null\"")]
     #[case("{{ '\u{85}' | quote }}", "\"\\u0085\"")]
+    #[case("{{ flag | string | quote }}", "\"true\"")]
+    #[case("{{ 'debug=' ~ flag | string }}", "debug=true")]
+    #[case("{{ [flag, none, 1, 'a'] | join(',') }}", "true,null,1,a")]
+    #[case("{{ [flag, not flag] | map('string') | join(' ') }}", "true false")]
+    #[case("{{ [{'a': flag}, {'a': 'b'}] | join('-', attribute='a') }}", "true-b")]
+    #[case("{{ ['a', 'b'] | join }}", "ab")]
+    #[case("{{ 'ab' | join(d='-') }}", "a-b")]
+    #[case("{{ 'x=F' | replace('F', flag) }}", "x=true")]
+    #[case("{{ flag | replace('t', 'T') }}", "True")]
+    #[case("{{ flag | upper }}", "TRUE")]
+    #[case("{{ none | lower }}", "null")]
+    #[case("{{ flag | trim }}", "true")]
+    #[case("{{ flag | e }}", "true")]
+    #[case("{{ 'a\nb' | indent(2) }}", "a\n  b")]
+    #[case("{{ 'a\nb' | indent(width=2, first=true) }}", "  a\n  b")]
     #[case("{{ 5 | required('x') }}", "5")]
     #[case("{{ false | required('x') }}", "false")]
     #[case("{{ '1.36' | semver_matches('>=1.30') }}", "true")]
@@ -246,6 +355,12 @@ mod tests {
         "not a regular expression"
     )]
     #[case("{{ list | sha256 }}", "a list has no text of its own")]
+    #[case("{{ list | string }}", "a list has no text of its own")]
+    #[case("{{ list | lower }}", "a list has no text of its own")]
+    #[case("{{ [list] | join(',') }}", "a list has no text of its own")]
+    #[case("{{ flag | join(',') }}", "a bool has no items to join")]
+    #[case("{{ missing | join(',') }}", "undefined value")]
+    #[case("{{ missing | upper }}", "undefined value")]
     fn filters_refuse(#[case] template: &str, #[case] expected: &str) {
         let error = eval(template).unwrap_err();
         let text = format!("{error:#}");

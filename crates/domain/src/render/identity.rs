@@ -41,6 +41,45 @@ pub(super) fn name_by_content(value: &mut Value) -> bool {
     true
 }
 
+/// How an object that only says how its name begins is written.
+pub(super) struct Unnamed {
+    start: String,
+    namespace: Option<Value>,
+}
+
+impl Unnamed {
+    /// Lets the beginning stand in for the name, until patches have made what the
+    /// object is named by.
+    pub(super) fn stand_in(value: &mut Value) -> Option<Self> {
+        let metadata = value.get_mut("metadata")?.as_object_mut()?;
+        if metadata.get("name").is_some_and(|name| !name.is_null()) {
+            return None;
+        }
+        let start = metadata.get("generateName")?.as_str()?.to_owned();
+        if start.is_empty() {
+            return None;
+        }
+        metadata.shift_remove("generateName");
+        metadata.insert("name".to_owned(), start.as_str().into());
+        let namespace = metadata.get("namespace").cloned();
+        Some(Self { start, namespace })
+    }
+
+    /// Gives the object back what it is written with: its name is the same whether
+    /// a release has patches for others or not.
+    pub(super) fn restore(self, value: &mut Value) {
+        let Some(metadata) = value.get_mut("metadata").and_then(Value::as_object_mut) else {
+            return;
+        };
+        metadata.shift_remove("name");
+        metadata.insert("generateName".to_owned(), self.start.into());
+        match self.namespace {
+            Some(namespace) => metadata.insert("namespace".to_owned(), namespace),
+            None => metadata.shift_remove("namespace"),
+        };
+    }
+}
+
 /// Kind and name of an object, before its scope is known.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Identity {
@@ -50,8 +89,13 @@ pub(super) struct Identity {
     pub(super) namespace: Option<String>,
 }
 
-/// Reads kind and name of an object; fails with everything that is wrong.
-pub(super) fn identify(value: &Value, place: &Place) -> Result<Identity, Vec<Finding>> {
+/// Reads kind and name of an object; fails with everything that is wrong. The name
+/// may only be the beginning of the one it gets: that ends as it likes.
+pub(super) fn identify(
+    value: &Value,
+    place: &Place,
+    is_beginning: bool,
+) -> Result<Identity, Vec<Finding>> {
     let Value::Object(object) = value else {
         return Err(vec![
             error(format!(
@@ -83,12 +127,27 @@ pub(super) fn identify(value: &Value, place: &Place) -> Result<Identity, Vec<Fin
             "metadata.generateName makes another object each time it is applied; only a Job with pleach.dev/run: once may have it",
             "/metadata/generateName",
         );
+        if kind.as_deref() == Some("Job")
+            && let Some(finding) = fields.findings.last_mut()
+        {
+            finding.hint = Some(
+                "annotate it with pleach.dev/run: once; a patch may do that too, with the beginning of its name as `name`"
+                    .to_owned(),
+            );
+        }
     }
     let gvk = Gvk::new(
         api_version.as_deref().unwrap_or_default(),
         kind.as_deref().unwrap_or_default(),
     );
-    fields.check(&gvk, name.as_deref(), namespace.as_deref());
+    let said = name.as_deref().map(|name| {
+        if is_beginning {
+            name.trim_end_matches(['-', '.'])
+        } else {
+            name
+        }
+    });
+    fields.check(&gvk, said, namespace.as_deref());
     match name {
         Some(name) if fields.findings.is_empty() => Ok(Identity {
             gvk,

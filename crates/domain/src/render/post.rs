@@ -1,7 +1,8 @@
 //! From an object as it is written to the manifest that is sent.
 //!
-//! In this order: namespace and scope, patches, what only a server writes,
-//! Secrets, reserved labels and annotations, the labels of the release.
+//! In this order: namespace and scope, patches, names that follow from the content,
+//! what only a server writes, Secrets, reserved labels and annotations, the labels
+//! of the release.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,7 +10,7 @@ use rayon::prelude::*;
 use serde_json::{Map, Value};
 
 use super::hide::Hiding;
-use super::identity::{Identity, article, identify, name_by_content};
+use super::identity::{Identity, Unnamed, article, identify, name_by_content};
 use super::patch::{self, Target};
 use super::scope::{Kinds, Known};
 use super::source::{Place, Sources, Written};
@@ -42,6 +43,8 @@ struct Draft {
     id: ObjectId,
     value: Value,
     place: Place,
+    /// Whether its name in `id` is only the beginning of the one it gets.
+    is_unnamed: bool,
 }
 
 /// What is done to the objects of a release, whatever file they are in.
@@ -146,7 +149,7 @@ impl<'a> Work<'a> {
         };
         let mut drafts: Vec<Draft> = objects
             .into_iter()
-            .filter_map(|object| pass.settle(object.value, object.place))
+            .filter_map(|object| pass.begin(object.value, object.place))
             .collect();
         pass.outcome.is_complete = !pass.outcome.findings.iter().any(Finding::is_error);
         drafts = pass.patch(drafts);
@@ -219,13 +222,29 @@ struct Pass<'a> {
 }
 
 impl Pass<'_> {
-    fn settle(&mut self, mut value: Value, place: Place) -> Option<Draft> {
+    /// What only says how its name begins is named once it is patched: by its
+    /// content then, or by a patch. Until then patches know it by that beginning.
+    fn begin(&mut self, mut value: Value, place: Place) -> Option<Draft> {
+        let unnamed = if self.work.patches.is_empty() {
+            None
+        } else {
+            Unnamed::stand_in(&mut value)
+        };
+        let mut draft = self.settle(value, place, unnamed.is_some())?;
+        if let Some(unnamed) = unnamed {
+            unnamed.restore(&mut draft.value);
+            draft.is_unnamed = true;
+        }
+        Some(draft)
+    }
+
+    fn settle(&mut self, mut value: Value, place: Place, is_beginning: bool) -> Option<Draft> {
         if let Err(finding) = self.verify(&mut value, &place) {
             self.outcome.findings.push(*finding);
             return None;
         }
         let is_generated = name_by_content(&mut value);
-        let identity = match identify(&value, &place) {
+        let identity = match identify(&value, &place, is_beginning) {
             Ok(identity) => identity,
             Err(findings) => {
                 self.outcome.findings.extend(findings);
@@ -299,6 +318,7 @@ impl Pass<'_> {
             gvk: identity.gvk,
             value,
             place,
+            is_unnamed: false,
         })
     }
 
@@ -370,7 +390,7 @@ impl Pass<'_> {
                 )
                 .at(place.field("/apiVersion"));
                 self.outcome.findings.push(if instead.is_empty() {
-                    finding.hint("the kind was removed, and no other took its place by that name")
+                    finding.hint(self.kinds.advice(&identity.gvk))
                 } else {
                     finding.hint(format!(
                         "{} is served as {}",
@@ -388,7 +408,7 @@ impl Pass<'_> {
     fn patch(&mut self, drafts: Vec<Draft>) -> Vec<Draft> {
         let mut patched = Vec::with_capacity(drafts.len());
         for mut draft in drafts {
-            let mut changed = false;
+            let mut changed = draft.is_unnamed;
             for target in &self.work.patches {
                 if !target.meets(&draft.id, &draft.value) {
                     continue;
@@ -400,7 +420,7 @@ impl Pass<'_> {
                 }
             }
             if changed {
-                patched.extend(self.settle(draft.value, draft.place));
+                patched.extend(self.settle(draft.value, draft.place, false));
             } else {
                 patched.push(draft);
             }
@@ -414,6 +434,7 @@ impl Pass<'_> {
             id,
             mut value,
             place,
+            is_unnamed: _,
         } = draft;
         self.drop_server_fields(&mut value, &place);
         let mut problems = text_maps(&value, &id, &place);

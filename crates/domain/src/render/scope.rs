@@ -6,8 +6,9 @@ use std::collections::BTreeMap;
 use serde_json::Value;
 
 use super::source::Written;
-use crate::kinds::{KindTable, Schema, Scope};
+use crate::kinds::{History, KindTable, Schema, Scope};
 use crate::object::{ApiVersion, GroupKind, Gvk};
+use crate::repo::nearest;
 
 /// What is known of a kind at a version.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -78,6 +79,25 @@ impl<'a> Kinds<'a> {
     /// The Kubernetes minor.
     pub(super) fn minor(&self) -> &str {
         self.table.minor()
+    }
+
+    /// What to do about a kind in a group of Kubernetes where none of that name is
+    /// served: it may be gone, not there yet, or no kind at all.
+    pub(super) fn advice(&self, gvk: &Gvk) -> String {
+        let minor = self.minor();
+        match History::of(gvk, minor) {
+            Some(History::RemovedIn(_)) => {
+                "the kind was removed, and no other took its place by that name".to_owned()
+            }
+            Some(History::ServedSince(_)) => {
+                "`cluster.kubernetes` of the environment says which version the cluster has"
+                    .to_owned()
+            }
+            None => match nearest(&gvk.kind, self.table.names()) {
+                Some(near) => format!("did you mean `{near}`?"),
+                None => format!("Kubernetes {minor} has no kind of that name"),
+            },
+        }
     }
 
     pub(super) fn known(&self, gvk: &Gvk) -> Known {

@@ -8,7 +8,7 @@ use super::*;
 use crate::inventory::Store;
 use crate::object::labels;
 use crate::order::StageName;
-use crate::repo::{MemoryTree, RecordingTree, StageRule};
+use crate::repo::{MemoryTree, Patch, PatchChange, RecordingTree, Selector, StageRule};
 
 fn table() -> KindTable {
     KindTable::for_minor("1.36").unwrap()
@@ -151,6 +151,99 @@ fn an_annotation_names_a_stage_that_there_is() {
             )),
             "{found:?}"
         );
+    }
+}
+
+/// A Job of upstream that only says how its name begins.
+const GENERATED: &str = "apiVersion: batch/v1\nkind: Job\nmetadata:\n  generateName: migrate-\nspec: {backoffLimit: 1}\n";
+
+/// A file with a patch for objects of a kind and name.
+fn patched(text: &str, kind: &str, name: &str, change: PatchChange) -> Rendered {
+    let mut release = samples::release("web", &["job.yaml"], json!({}));
+    release.patches.push(Patch {
+        target: Selector {
+            kind: kind.to_owned(),
+            name: Some(name.to_owned()),
+            ..Selector::default()
+        },
+        change,
+        origin: Origin::new("manifests/web/bundle.yaml", 3),
+    });
+    let environment = samples::environment(vec![release.clone()]);
+    let files = tree(&[("job.yaml", text)]);
+    render(&files, &environment, &release, &table())
+}
+
+fn generated(name: &str, change: PatchChange) -> Rendered {
+    patched(GENERATED, "Job", name, change)
+}
+
+fn once(more: Value) -> PatchChange {
+    let mut change = json!({"metadata": {"annotations": {"pleach.dev/run": "once"}}});
+    change["spec"] = more;
+    PatchChange::Merge(change)
+}
+
+#[test]
+fn a_patch_makes_a_job_run_once_that_has_no_name() {
+    let name = |rendered: &Rendered| {
+        assert_eq!(messages(rendered), [""; 0]);
+        let value = rendered.manifests[0].value();
+        let name = rendered.manifests[0].id().name.clone();
+        assert_eq!(value["metadata"]["generateName"], Value::Null);
+        assert_eq!(value["metadata"]["namespace"], "shop");
+        assert_eq!(value["metadata"]["name"], name.as_str());
+        name
+    };
+    let first = name(&generated("migrate-*", once(json!({}))));
+    assert!(first.starts_with("migrate-"), "{first}");
+    assert_eq!(first.len(), "migrate-".len() + 12);
+    assert_eq!(name(&generated("migrate-", once(json!({})))), first);
+    // What it is named by is what is sent.
+    let other = once(json!({"backoffLimit": 2}));
+    assert_ne!(name(&generated("migrate-*", other)), first);
+    let operations = json!([
+        {"op": "remove", "path": "/metadata/generateName"},
+        {"op": "add", "path": "/metadata/name", "value": "migrate"},
+    ]);
+    let named = PatchChange::Json(serde_json::from_value(operations).unwrap());
+    assert_eq!(name(&generated("migrate-*", named)), "migrate");
+}
+
+#[test]
+fn a_patch_for_others_leaves_a_job_its_name() {
+    let job = GENERATED.replace(
+        "  generateName",
+        "  annotations: {pleach.dev/run: once}\n  generateName",
+    );
+    let text = format!("{job}---\napiVersion: v1\nkind: ConfigMap\nmetadata: {{name: a}}\n");
+    let name = |rendered: &Rendered| {
+        assert_eq!(messages(rendered), [""; 0]);
+        let mut ids = rendered.manifests.iter().map(Manifest::id);
+        ids.find(|id| id.kind == "Job").unwrap().name.clone()
+    };
+    let merge = PatchChange::Merge(json!({"data": {"a": "b"}}));
+    let beside = patched(&text, "ConfigMap", "a", merge);
+    let alone = render_files(&[("job.yaml", &text)], json!({}));
+    assert_eq!(name(&beside), name(&alone));
+}
+
+#[test]
+fn a_job_without_a_name_that_no_patch_makes_run_once_is_refused() {
+    let label = PatchChange::Merge(json!({"metadata": {"labels": {"a": "b"}}}));
+    for rendered in [
+        generated("migrate-*", label),
+        generated("other", once(json!({}))),
+    ] {
+        let mut findings = rendered.findings.iter();
+        let found = findings.find(|one| one.code == "generate-name").unwrap();
+        assert_eq!(found.place, Some(Origin::new("job.yaml", 4)));
+        let hint = found.hint.as_deref().unwrap();
+        assert!(
+            hint.starts_with("annotate it with pleach.dev/run: once"),
+            "{hint}"
+        );
+        assert!(rendered.manifests.is_empty());
     }
 }
 

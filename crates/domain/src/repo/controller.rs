@@ -69,8 +69,9 @@ pub struct WatchedRepository {
 pub struct ForgeGrant {
     /// Where it is.
     pub address: ForgeAddress,
-    /// File with the token.
-    pub token: String,
+    /// File with the token; none where the app asks that the repository is fetched
+    /// as.
+    pub token: Option<String>,
     /// Whether pull requests get previews.
     pub previews: bool,
     /// Whether these compare with the cluster too; none where they do not.
@@ -293,7 +294,7 @@ fn repository(
     let forge_grant = said
         .forge
         .as_ref()
-        .and_then(|forge| forge_grant(forge, &said.url, node, findings));
+        .and_then(|forge| forge_grant(forge, (&said.url, auth.as_ref()), node, findings));
     let webhook = said
         .forge
         .and_then(|forge| Some((forge.kind, forge.webhook_secret_file?)));
@@ -317,31 +318,41 @@ fn repository(
     }
 }
 
-/// The forge, where there is a token for it.
+/// The forge, where there is a token for it, or an app that gets one.
 fn forge_grant(
     said: &format::Forge,
-    url: &str,
+    (url, auth): (&str, Option<&Auth>),
     repository: &Node,
     findings: &mut Vec<Finding>,
 ) -> Option<ForgeGrant> {
     let node = repository.get("forge").unwrap_or(repository);
-    let Some(token) = &said.token_file else {
-        let auth = repository.get("auth");
-        // An app asks the same API.
-        let is_app = auth.is_some_and(|auth| auth.get("githubApp").is_some());
+    let is_app = matches!(auth, Some(Auth::GithubApp { .. }));
+    if said.token_file.is_none() && !is_app {
+        let app = repository
+            .get("auth")
+            .and_then(|auth| auth.get("githubApp"));
+        if app.is_some() {
+            // It says itself what is wrong with it.
+            return None;
+        }
+        let or_app = match said.kind {
+            ForgeKind::Github => ", or `githubApp` in `auth`",
+            ForgeKind::Gitlab | ForgeKind::Gitea => "",
+        };
         for (key, is_said) in [
-            ("url", said.url.is_some() && !is_app),
+            ("url", said.url.is_some()),
             ("previews", said.previews == Some(true)),
             ("live", said.live == Some(true)),
         ] {
             if is_said {
-                let message =
-                    format!("`{key}`: nothing can be asked of the forge without `tokenFile`");
+                let message = format!(
+                    "`{key}`: nothing can be asked of the forge without `tokenFile`{or_app}"
+                );
                 findings.push(error("missing-field", message).at(place(node, key)));
             }
         }
         return None;
-    };
+    }
     let is_live = said.live == Some(true);
     let label = said.fork_label.as_deref();
     for (key, is_wrong, needed) in [
@@ -365,7 +376,7 @@ fn forge_grant(
     match ForgeAddress::of(said.kind, url, said.url.as_deref()) {
         Ok(address) => Some(ForgeGrant {
             address,
-            token: token.clone(),
+            token: said.token_file.clone(),
             previews: said.previews == Some(true),
             live: is_live.then(|| LivePreviews {
                 fork_label: said.fork_label.clone(),

@@ -165,10 +165,8 @@ fn take(
     let mut files = FileChanges::new();
     if let Some(bundle) = bundle(from) {
         let folder = format!("{}/{version}", folders::of_bundle(bundle));
-        let unreadable =
-            |message: String| vec![Finding::error(Kind::Repository, "unreadable-file", message)];
-        let present = folders::files(&tree, &folder).map_err(unreadable)?;
-        let brought = folders::files(then, &folder).map_err(unreadable)?;
+        let present = folders::files(&tree, &folder).map_err(|finding| vec![*finding])?;
+        let brought = folders::files(then, &folder).map_err(|finding| vec![*finding])?;
         if present.is_empty() {
             files.extend(
                 brought

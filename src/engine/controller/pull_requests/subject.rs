@@ -42,6 +42,8 @@ pub(super) enum Depth {
     StaleLabel,
     /// With those of its environments.
     Live,
+    /// Likewise, and one of them did not answer: it is tried again.
+    Unanswered,
 }
 
 impl Subject {
@@ -67,8 +69,14 @@ impl Subject {
         match self.origin {
             Origin::Own => Depth::Live,
             Origin::Fork => Depth::Unlabeled,
-            Origin::LabeledFork if is_told(Depth::Unlabeled) || is_told(Depth::Live) => Depth::Live,
-            Origin::LabeledFork => Depth::StaleLabel,
+            Origin::LabeledFork => {
+                let before = [Depth::Unlabeled, Depth::Live, Depth::Unanswered];
+                if before.into_iter().any(is_told) {
+                    Depth::Live
+                } else {
+                    Depth::StaleLabel
+                }
+            }
         }
     }
 
@@ -79,6 +87,7 @@ impl Subject {
             Depth::Unlabeled => "\nno label",
             Depth::StaleLabel => "\nstale label",
             Depth::Live => "\nlive",
+            Depth::Unanswered => "\nlive, unanswered",
         };
         // Names of branches may hold anything, but no ends of lines.
         let told = format!("{}\n{}{depth}", self.head, self.base_branch);
@@ -127,10 +136,9 @@ mod tests {
             depth(&after, Some(&(before.clone(), Depth::Unlabeled))),
             Depth::Live
         );
-        assert_eq!(
-            depth(&after, Some(&(after.clone(), Depth::Live))),
-            Depth::Live
-        );
+        for asked in [Depth::Live, Depth::Unanswered] {
+            assert_eq!(depth(&after, Some(&(after.clone(), asked))), Depth::Live);
+        }
         // Told when nobody asked for labels.
         let offline = (before.clone(), Depth::Offline);
         assert_eq!(depth(&after, Some(&offline)), Depth::StaleLabel);
@@ -140,12 +148,25 @@ mod tests {
         assert_eq!(depth(&before, Some(&stale)), Depth::Unlabeled);
         // What is pushed afterwards is another commit, whatever was told of the first.
         let pushed = subject(true, "b", &["ask"]);
-        for told in [Depth::Unlabeled, Depth::Live, Depth::StaleLabel] {
+        for told in [
+            Depth::Unlabeled,
+            Depth::Live,
+            Depth::Unanswered,
+            Depth::StaleLabel,
+        ] {
             assert_eq!(
                 depth(&pushed, Some(&(before.clone(), told))),
                 Depth::StaleLabel
             );
         }
+    }
+
+    #[test]
+    fn what_was_not_answered_is_not_taken_for_told() {
+        let own = subject(false, "a", &[]);
+        let unanswered = own.last_line(Depth::Unanswered);
+        assert_eq!(own.depth(Some(&unanswered)), Depth::Live);
+        assert_ne!(own.last_line(Depth::Live), unanswered);
     }
 
     #[test]

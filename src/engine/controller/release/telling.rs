@@ -4,9 +4,9 @@ use jiff::Timestamp;
 use pleach_domain::inventory::{Condition, Orders};
 
 use super::{Looked, Release, Wanted};
-use crate::engine::controller::LoopEvent;
 use crate::engine::controller::news::Item;
-use crate::engine::sync::state;
+use crate::engine::controller::{End, LoopEvent};
+use crate::engine::sync::{is_cluster, state};
 use crate::engine::words;
 
 impl Release {
@@ -65,6 +65,11 @@ impl Release {
 
     /// Says what there is to say, and takes back requests that were taken up.
     pub(super) async fn tell(&mut self, wanted: &Wanted, looked: &Looked) {
+        let is_lasting = looked.end == End::Failed && looked.condition.is_some();
+        if !self.is_ours && is_lasting {
+            // No plan could be made that would say so.
+            self.is_ours = has_record(wanted).await;
+        }
         if !self.is_ours {
             return;
         }
@@ -88,6 +93,26 @@ impl Release {
             if let Err(error) = state::order(&cluster, name, store, done).await {
                 tracing::debug!(release = %name, error = %words(&error), "a request could not be taken back");
             }
+        }
+    }
+}
+
+/// Whether the cluster that is meant has a record of the release that is of this
+/// repository. What cannot be read may be anybody's.
+async fn has_record(wanted: &Wanted) -> bool {
+    let environment = &wanted.loaded.environment;
+    let (name, store) = (&wanted.release().0.name, &environment.store);
+    let cluster = wanted.planner(false).cluster_for(name);
+    if let Some(id) = &wanted.cluster_id
+        && is_cluster(&cluster, store, &id.0).await != Some(true)
+    {
+        return false;
+    }
+    match state::is_of(&cluster, name, store, &environment.repository).await {
+        Ok(is_ours) => is_ours,
+        Err(error) => {
+            tracing::debug!(release = %name, error = %words(&error), "nobody knows whose record it is");
+            false
         }
     }
 }

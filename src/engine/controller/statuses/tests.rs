@@ -27,9 +27,10 @@ fn looked(revision: &str, release: &str, end: End, message: &str) -> LoopEvent {
     }
 }
 
-/// What is wanted after each of some events: commit, state and description
-/// where that is news.
-fn check(events: &[LoopEvent]) -> Vec<String> {
+/// Exactly this is wanted after some events, wherever one of them is news: commit,
+/// state and description.
+#[track_caller]
+fn check(events: &[LoopEvent], expected: &[&str]) {
     let (sender, mut receiver) = watch::channel(Wanted::new());
     let mut statuses = Statuses {
         teller: [("fleet".to_owned(), sender)].into(),
@@ -52,7 +53,7 @@ fn check(events: &[LoopEvent]) -> Vec<String> {
             ));
         }
     }
-    news
+    assert_eq!(news, expected);
 }
 
 #[test]
@@ -78,47 +79,45 @@ fn what_the_token_may_not_do_is_told_again_with_a_better_one() {
 
 #[test]
 fn a_state_is_said_once_and_when_all_releases_are_there() {
-    let news = check(&[
-        loaded("a", &["web", "db"]),
-        looked("a", "web", End::Deployed, ""),
-        looked("a", "web", End::Unchanged, ""),
-        // One that git has no more.
-        looked("a", "old", End::Waiting, "its end waits for consent"),
-        looked("a", "db", End::Unchanged, ""),
-        looked("a", "db", End::Unchanged, ""),
-        // A replica that lost the environment got it back.
-        loaded("a", &["web", "db"]),
-    ]);
-    assert_eq!(
-        news,
-        [
+    check(
+        &[
+            loaded("a", &["web", "db"]),
+            looked("a", "web", End::Deployed, ""),
+            looked("a", "web", End::Unchanged, ""),
+            // One that git has no more.
+            looked("a", "old", End::Waiting, "its end waits for consent"),
+            looked("a", "db", End::Unchanged, ""),
+            looked("a", "db", End::Unchanged, ""),
+            // A replica that lost the environment got it back.
+            loaded("a", &["web", "db"]),
+        ],
+        &[
             "a Pending 0 of 2 releases as git says",
             "a Success 2 releases as git says",
-        ]
+        ],
     );
 }
 
 #[test]
 fn what_fails_is_said_and_that_it_no_longer_does() {
-    let news = check(&[
-        loaded("a", &["web", "db"]),
-        looked("a", "web", End::Failed, "Deployment/x: no"),
-        looked("a", "web", End::Failed, "Deployment/x: no"),
-        looked("a", "db", End::Refused, "prune-cap: too many"),
-        looked("a", "web", End::Deployed, ""),
-        looked("a", "db", End::Waiting, "not at this time"),
-        looked("a", "db", End::Deployed, ""),
-    ]);
-    assert_eq!(
-        news,
-        [
+    check(
+        &[
+            loaded("a", &["web", "db"]),
+            looked("a", "web", End::Failed, "Deployment/x: no"),
+            looked("a", "web", End::Failed, "Deployment/x: no"),
+            looked("a", "db", End::Refused, "prune-cap: too many"),
+            looked("a", "web", End::Deployed, ""),
+            looked("a", "db", End::Waiting, "not at this time"),
+            looked("a", "db", End::Deployed, ""),
+        ],
+        &[
             "a Pending 0 of 2 releases as git says",
             "a Failure web failed: Deployment/x: no",
             "a Failure db refused (and 1 more): prune-cap: too many",
             "a Failure db refused: prune-cap: too many",
             "a Pending db waiting: not at this time",
             "a Success 2 releases as git says",
-        ]
+        ],
     );
 }
 
@@ -129,21 +128,20 @@ fn a_commit_that_changes_nothing_has_the_state_of_the_one_before() {
         revision: "b".to_owned(),
         took: None,
     };
-    let news = check(&[
-        loaded("a", &["web"]),
-        looked("a", "web", End::Deployed, ""),
-        unaffected,
-        // Releases stay at the commit that they were read at.
-        looked("a", "web", End::Failed, "no"),
-    ]);
-    assert_eq!(
-        news,
-        [
+    check(
+        &[
+            loaded("a", &["web"]),
+            looked("a", "web", End::Deployed, ""),
+            unaffected,
+            // Releases stay at the commit that they were read at.
+            looked("a", "web", End::Failed, "no"),
+        ],
+        &[
             "a Pending 0 of 1 releases as git says",
             "a Success 1 release as git says",
             "b Success 1 release as git says (a Success)",
             "b Failure web failed: no (a Success)",
-        ]
+        ],
     );
 }
 
@@ -156,22 +154,21 @@ fn a_bad_commit_is_told_and_the_next_good_one_goes_through() {
         reason: "InvalidRepository".to_owned(),
         message: "commit b: x.yaml:1: no".to_owned(),
     };
-    let news = check(&[
-        loaded("a", &["web"]),
-        held.clone(),
-        held,
-        // The last good one is looked at all the while.
-        looked("a", "web", End::Unchanged, ""),
-        loaded("c", &["web"]),
-        looked("c", "web", End::Deployed, ""),
-    ]);
-    assert_eq!(
-        news,
-        [
+    check(
+        &[
+            loaded("a", &["web"]),
+            held.clone(),
+            held,
+            // The last good one is looked at all the while.
+            looked("a", "web", End::Unchanged, ""),
+            loaded("c", &["web"]),
+            looked("c", "web", End::Deployed, ""),
+        ],
+        &[
             "a Pending 0 of 1 releases as git says",
             "b Failure commit b: x.yaml:1: no (a Error)",
             "c Pending 0 of 1 releases as git says (b Failure)",
             "c Success 1 release as git says (b Failure)",
-        ]
+        ],
     );
 }

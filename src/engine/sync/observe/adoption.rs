@@ -7,11 +7,14 @@ use pleach_domain::deployer::{KnownOwner, Owner, OwnerKind, OwnerState};
 use pleach_domain::diff::ownership;
 use pleach_domain::object::{Manifest, ObjectId, managers};
 use pleach_domain::observe::{Live, Observed, Prediction};
-use pleach_domain::plan::{Desired, Policy, is_foreign, owners_of};
+use pleach_domain::plan::{Desired, Policy, is_foreign, owners_of, takes_over};
+use serde_json::Value;
 
 use super::{CONCURRENCY, Reader, ends_observation};
 use crate::engine::sync::error::SyncError;
-use crate::io::cluster::{ClusterError, Patch, PatchOptions, ResourcePath, Selector};
+use crate::io::cluster::{
+    ApiError, Class, ClusterError, Patch, PatchOptions, ResourcePath, Selector,
+};
 
 impl Reader<'_> {
     /// Looks up the owners of objects with marks of other deployers, and asks
@@ -47,17 +50,32 @@ impl Reader<'_> {
             .buffered(CONCURRENCY)
             .try_collect()
             .await?;
-        let previews: BTreeMap<ObjectId, Live> = stream::iter(foreign)
+        let mut asked = foreign;
+        asked.extend(desired.manifests.iter().filter(|manifest| {
+            let former = desired.terms.former_set.as_deref();
+            let live = observed.full.get(manifest.id());
+            let set = live.and_then(|live| live.meta().part_of());
+            former.is_some() && set == former && is_refused(observed, manifest)
+        }));
+        let looks: Vec<(ObjectId, Result<Live, Prediction>)> = stream::iter(asked)
             .map(|manifest| async {
-                let preview = self.preview(manifest, desired, policy, observed).await?;
-                Some((manifest.id().clone(), preview))
+                let look = self.preview(manifest, desired, policy, observed).await?;
+                Some((manifest.id().clone(), look))
             })
             .buffered(CONCURRENCY)
             .filter_map(std::future::ready)
             .collect()
             .await;
+        let (mut adopted, mut unadoptable) = (BTreeMap::new(), BTreeMap::new());
+        for (id, look) in looks {
+            match look {
+                Ok(live) => drop(adopted.insert(id, live)),
+                Err(why) => drop(unadoptable.insert(id, why)),
+            }
+        }
+        observed.adopted = adopted;
+        observed.unadoptable = unadoptable;
         observed.owners = known;
-        observed.adopted = previews;
         Ok(())
     }
 
@@ -163,45 +181,92 @@ impl Reader<'_> {
     }
 
     /// What the server makes of an object from which everything is gone that
-    /// only its former owners wanted: it fills in its defaults again. A preview
-    /// that cannot be had is no failure.
+    /// only its former owners wanted: it fills in its defaults again. Or why it
+    /// cannot become that. A preview that cannot be had is no failure.
     async fn preview(
         &self,
         manifest: &Manifest,
         desired: &Desired,
         policy: &Policy,
         observed: &Observed,
-    ) -> Option<Live> {
+    ) -> Option<Result<Live, Prediction>> {
         let id = manifest.id();
         let live = observed.full.get(id)?;
+        let ignored = desired.ignored.of(id);
+        let from = |manager: &str| takes_over(desired, policy, manager);
         let answer = match observed.predicted.get(id)? {
-            Prediction::Answer(answer) => answer,
-            Prediction::Conflict { forced, .. } => forced.as_ref()?,
+            Prediction::Answer(answer)
+            | Prediction::Conflict {
+                forced: Some(answer),
+                ..
+            } => Some(answer),
+            _ if is_refused(observed, manifest) => None,
             _ => return None,
         };
-        let rest = ownership::after_adoption(
-            answer.value(),
-            &self.manager,
-            &|manager| policy.adopts(manager),
-            desired.ignored.of(id),
-        );
-        if rest == *answer.value() {
-            return None;
+        if let Some(answer) = answer {
+            let rest = ownership::after_adoption(answer.value(), &self.manager, &from, ignored);
+            if rest == *answer.value() {
+                return None;
+            }
+            let look = self.look_of(manifest, live, &rest).await;
+            if !matches!(look, Some(Err(_))) {
+                return look;
+            }
         }
+        // Of what cannot stand side by side the server is asked about what stays.
+        let ours = ownership::applied_by(&live.value()["metadata"], &self.manager);
+        let sent = desired.ignored.question(manifest, live.value(), &ours);
+        let sent = sent.unwrap_or_else(|| manifest.value());
+        let rest = ownership::settled(live.value(), &sent, &self.manager, &from, ignored);
+        self.look_of(manifest, live, &rest).await
+    }
+
+    /// How a live object would look with this content.
+    async fn look_of(
+        &self,
+        manifest: &Manifest,
+        live: &Live,
+        content: &Value,
+    ) -> Option<Result<Live, Prediction>> {
+        let id = manifest.id();
         let path = self
             .paths
             .of_member(id, live.value()["apiVersion"].as_str()?)?;
-        let change = Patch::Json(ownership::remainder(live.value(), &rest));
+        let change = Patch::Json(ownership::remainder(live.value(), content));
         let options = PatchOptions {
             manager: managers::OVERLAY,
             dry_run: true,
             subresource: None,
         };
-        let patched = self
-            .cluster
-            .patch(&path, id, &change, &options)
-            .await
-            .ok()?;
-        Some(self.live(manifest, patched.value))
+        match self.cluster.patch(&path, id, &change, &options).await {
+            Ok(patched) => Some(Ok(self.live(manifest, patched.value))),
+            Err(error) => match error.class() {
+                // All else says nothing about the content.
+                Some(Class::Invalid | Class::Immutable(_)) => {
+                    let mut why = error.api().and_then(ApiError::prediction)?;
+                    if let (Prediction::Refused(refusal), true) = (&mut why, manifest.is_secret()) {
+                        // A patch does not know which fields are secret.
+                        "what is left of it would not be valid".clone_into(&mut refusal.message);
+                    }
+                    Some(Err(why))
+                }
+                _ => None,
+            },
+        }
+    }
+}
+
+/// Whether the server found an object invalid that would have what git wants
+/// beside all that it has.
+fn is_refused(observed: &Observed, manifest: &Manifest) -> bool {
+    match observed.predicted.get(manifest.id()) {
+        Some(
+            Prediction::Refused(refusal)
+            | Prediction::Conflict {
+                refused: Some(refusal),
+                ..
+            },
+        ) => refusal.code == 422,
+        _ => false,
     }
 }

@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use futures::stream::{self, StreamExt as _};
-use pleach_domain::inventory::EntryState;
+use pleach_domain::inventory::{EntryState, Installed};
 use pleach_domain::object::{GroupKind, Manifest, ObjectId};
 use pleach_domain::observe::{Listing, ListingKey, LiveMeta, Observed};
 use pleach_domain::plan::Desired;
@@ -13,6 +13,7 @@ use super::{CONCURRENCY, Reader, failed_listing, namespaces};
 use crate::engine::sync::absent::confirmed_absent;
 use crate::engine::sync::error::SyncError;
 use crate::engine::sync::reach::Reach;
+use crate::engine::sync::state::Named;
 use crate::io::cluster::{Class, ClusterError, MetaList, ResourcePath, Selector};
 
 /// A kind and the namespaces that its objects lie in.
@@ -30,13 +31,23 @@ struct Listed {
 
 impl Reader<'_> {
     /// One metadata LIST per kind that is wanted or recorded; one per kind and
-    /// namespace where the cluster-wide one is not allowed.
+    /// namespace where the cluster-wide one is not allowed. `named` is where else
+    /// members may be of a release whose record says nothing.
     pub(super) async fn list_members(
         &self,
         desired: &Desired,
+        named: &Named,
         observed: &mut Observed,
     ) -> Result<(), SyncError> {
-        let kinds = self.kinds(desired, observed).await;
+        let mut kinds = self.kinds(desired, observed).await;
+        for kind in &named.kinds {
+            if let Some(path) = ResourcePath::preferred(&observed.discovery, kind) {
+                let namespaces = BTreeSet::new();
+                let wanted = kinds.entry(kind.clone());
+                let wanted = wanted.or_insert(Wanted { path, namespaces });
+                wanted.namespaces.extend(named.namespaces.iter().cloned());
+            }
+        }
         let reach = Reach::of(observed);
         let questions: Vec<(GroupKind, Option<String>)> = kinds
             .iter()
@@ -59,12 +70,18 @@ impl Reader<'_> {
             .collect();
         self.list_all(&kinds, questions, observed).await?;
         // Controllers copy our label to objects of theirs: only what is wanted
-        // or recorded is looked at.
+        // or recorded is looked at; where nothing is recorded, what we applied, so
+        // that a lost record is not taken for a first installation.
         let inventory = &observed.inventory;
+        let record = observed.installed.as_ref();
+        let is_unrecorded = record.is_none_or(Installed::is_blank) && inventory.entries.is_empty();
+        let apply_set = desired.apply_set();
         let wanted: BTreeSet<&ObjectId> = desired.manifests.iter().map(Manifest::id).collect();
-        observed
-            .meta
-            .retain(|id, _| wanted.contains(id) || inventory.entries.contains_key(id));
+        observed.meta.retain(|id, meta| {
+            wanted.contains(id)
+                || inventory.entries.contains_key(id)
+                || is_unrecorded && meta.is_applied_to(&apply_set)
+        });
         Ok(())
     }
 
@@ -197,6 +214,8 @@ impl Reader<'_> {
         for (id, entry) in &observed.inventory.entries {
             if !observed.meta.contains_key(id)
                 && let Some(path) = self.paths.of_member(id, &entry.api_version)
+                // Of a definition that was created anew with another scope.
+                && path.may_hold(id)
             {
                 missing.insert(id.clone(), path);
             }
@@ -249,6 +268,32 @@ impl Reader<'_> {
     }
 }
 
+/// A kind of which members may be that nobody saw, where the record does not say
+/// which there are.
+pub(super) fn unseen<'n>(named: &'n Named, observed: &Observed) -> Option<&'n GroupKind> {
+    let is_listed = |kind: &GroupKind, namespace: Option<&String>| {
+        let key = ListingKey {
+            kind: kind.clone(),
+            namespace: namespace.cloned(),
+        };
+        observed.listings.get(&key) == Some(&Listing::Complete)
+    };
+    let is_seen = |kind: &GroupKind| {
+        let mut namespaces = named.namespaces.iter();
+        match ResourcePath::preferred(&observed.discovery, kind) {
+            // Objects of a kind that nobody defines are gone with it.
+            None => !observed.discovery.is_stale(&kind.group),
+            Some(path) => {
+                is_listed(kind, None)
+                    || path.namespaced
+                        && !named.namespaces.is_empty()
+                        && namespaces.all(|namespace| is_listed(kind, Some(namespace)))
+            }
+        }
+    };
+    named.kinds.iter().find(|kind| !is_seen(kind))
+}
+
 /// Records how a LIST went. What is listed twice must be complete both times (I1).
 pub(super) fn note_listing(
     observed: &mut Observed,
@@ -260,5 +305,66 @@ pub(super) fn note_listing(
     let known = observed.listings.entry(key).or_insert(Listing::Complete);
     if *known == Listing::Complete {
         *known = listing;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use jiff::Timestamp;
+    use pleach_domain::observe::{
+        ClusterId, Discovery, Freshness, Resource, ServedGroup, ServedVersion,
+    };
+    use rstest::rstest;
+
+    use super::*;
+
+    fn serving_config_maps() -> Discovery {
+        let maps = Resource {
+            kind: "ConfigMap".to_owned(),
+            plural: "configmaps".to_owned(),
+            namespaced: true,
+            verbs: BTreeSet::from(["list".to_owned()]),
+        };
+        let version = ServedVersion {
+            version: "v1".to_owned(),
+            freshness: Freshness::Current,
+            resources: vec![maps],
+        };
+        let group = ServedGroup {
+            versions: vec![version],
+        };
+        let mut discovery = Discovery::default();
+        discovery.groups_mut().insert(String::new(), group);
+        discovery
+    }
+
+    #[rstest]
+    #[case::everywhere(&[(None, true)], true)]
+    #[case::where_it_lies(&[(None, false), (Some("a"), true), (Some("b"), true)], true)]
+    #[case::not_in_all_of_it(&[(None, false), (Some("a"), true), (Some("b"), false)], false)]
+    #[case::nowhere(&[], false)]
+    fn what_a_record_that_says_nothing_may_have_had_is_looked_at(
+        #[case] listings: &[(Option<&str>, bool)],
+        #[case] is_seen: bool,
+    ) {
+        let cluster = ClusterId("c".to_owned());
+        let (version, at) = ("v1.36.0".to_owned(), Timestamp::UNIX_EPOCH);
+        let mut observed = Observed::of(cluster, version, serving_config_maps(), at);
+        let maps = GroupKind::new("", "ConfigMap");
+        for (namespace, is_complete) in listings {
+            let listing = if *is_complete {
+                Listing::Complete
+            } else {
+                Listing::Forbidden("no".to_owned())
+            };
+            let namespace = namespace.map(str::to_owned);
+            note_listing(&mut observed, maps.clone(), namespace, listing);
+        }
+        let named = Named {
+            kinds: vec![GroupKind::new("gone.example.org", "Gone"), maps.clone()],
+            namespaces: vec!["a".to_owned(), "b".to_owned()],
+        };
+        let expected = (!is_seen).then_some(&maps);
+        assert_eq!(unseen(&named, &observed), expected);
     }
 }

@@ -14,7 +14,7 @@ use pleach_domain::plan::{Desired, Policy, takes_over};
 use pleach_domain::repo::MigrationRule;
 use serde_json::Value;
 
-use super::{CONCURRENCY, Reader, ends_observation, missing_namespaces};
+use super::{CONCURRENCY, Reader, ends_observation, missing_namespaces, quota};
 use crate::engine::sync::body::{self, Require};
 use crate::engine::sync::error::SyncError;
 use crate::io::cluster::{ApiError, ApplyOptions, Class, ClusterError, ResourcePath};
@@ -38,7 +38,7 @@ impl Reader<'_> {
         let missing = missing_namespaces(desired, observed);
         let mut questions = Vec::new();
         for (manifest, &reading) in desired.manifests.iter().zip(readings) {
-            match cannot_ask(manifest, &missing, &observed.discovery) {
+            match self.cannot_ask(manifest, &missing, &observed.discovery) {
                 _ if reading == Reading::Nothing => {}
                 // Nothing can be in a namespace that is not there.
                 Some(why @ Unverified::NamespaceMissing(_)) => {
@@ -79,10 +79,36 @@ impl Reader<'_> {
     async fn look(&self, manifest: &Manifest, why: Unverified) -> Result<Asked, SyncError> {
         let id = manifest.id();
         let read = match self.paths.of_member(id, "") {
-            Some(path) => self.read(&path, id).await?,
-            None => Ok(None),
+            Some(path) if path.may_hold(id) => self.read(&path, id).await?,
+            Some(_) | None => Ok(None),
         };
         Ok(Asked::new(id, read, Prediction::Unverified(why)))
+    }
+
+    /// Why the server cannot check an object yet.
+    fn cannot_ask(
+        &self,
+        manifest: &Manifest,
+        missing: &BTreeSet<String>,
+        discovery: &Discovery,
+    ) -> Option<Unverified> {
+        let id = manifest.id();
+        match discovery.served(&manifest.gvk()) {
+            Served::Stale => Some(Unverified::ApiStale),
+            Served::Absent => Some(Unverified::KindMissing),
+            // The release changes the scope of the kind.
+            Served::Current(resource)
+                if resource.namespaced != id.namespace.is_some()
+                    && self.paths.definition(&id.group_kind()).is_some() =>
+            {
+                Some(Unverified::KindMissing)
+            }
+            Served::Current(_) => id
+                .namespace
+                .as_ref()
+                .filter(|namespace| missing.contains(*namespace))
+                .map(|namespace| Unverified::NamespaceMissing(namespace.clone())),
+        }
     }
 
     async fn ask(
@@ -105,10 +131,7 @@ impl Reader<'_> {
             });
             let value = value.unwrap_or_else(|| manifest.value());
             let value = match live {
-                Some(live) => {
-                    let kept = kept(desired, manifest, live);
-                    definition::keeping(value, live.value(), &kept)
-                }
+                Some(live) => Remaining::of((desired, policy), manifest, live).keep(value, live),
                 None => value,
             };
             body::compose(value, digest, Require::default())
@@ -130,20 +153,22 @@ impl Reader<'_> {
             // decides adoption.
             read = self.read(&path, id).await?;
             if let Ok(Some(live)) = &read
-                && (!desired.ignored.of(id).is_empty() || !kept(desired, manifest, live).is_empty())
+                && (!desired.ignored.of(id).is_empty()
+                    || !Remaining::of(terms, manifest, live).is_empty())
             {
                 let asked = body(Some(live));
                 prediction = self.dry_run(&path, manifest, asked, terms).await?;
             }
         }
         if let Ok(Some(live)) = &read {
-            let kept = kept(desired, manifest, live);
-            if !kept.is_empty() {
+            let remaining = Remaining::of(terms, manifest, live);
+            if !remaining.is_empty() {
                 // What is shown is what becomes of it in the end.
                 let wanted = manifest.value();
                 let ended = |answer: &Live| {
                     let answer = answer.value().clone();
-                    self.live(manifest, definition::without(answer, &wanted, &kept))
+                    let kept = &remaining.versions;
+                    self.live(manifest, definition::without(answer, &wanted, kept))
                 };
                 match &mut prediction {
                     Prediction::Answer(answer)
@@ -190,20 +215,32 @@ impl Reader<'_> {
                     force: true,
                     ..options
                 };
-                let forced = self.cluster.apply(path, id, body, &options).await;
-                let refused = forced.as_ref().err().and_then(ClusterError::api);
+                let (forced, error) = match self.cluster.apply(path, id, body, &options).await {
+                    Ok(applied) => (Some(self.live(manifest, applied.value)), None),
+                    Err(error) if ends_observation(&error) => return Err(error.into()),
+                    Err(error) => (None, Some(error)),
+                };
+                let why = error.as_ref().and_then(ClusterError::api);
+                let immutable = match why.and_then(ApiError::prediction) {
+                    Some(Prediction::Immutable { fields, .. }) => fields,
+                    _ => Vec::new(),
+                };
                 // What is taken over without asking speaks against nothing.
                 let mut managers = fields.iter().map(|field| &field.manager);
-                if managers.all(|manager| takes_over(desired, policy, manager))
-                    && let Some(why @ Prediction::Immutable { .. }) =
-                        refused.and_then(ApiError::prediction)
+                if !immutable.is_empty()
+                    && managers.all(|manager| takes_over(desired, policy, manager))
                 {
-                    return Ok(why);
+                    return Ok(Prediction::Immutable {
+                        fields: immutable,
+                        refused: None,
+                    });
                 }
-                let forced = forced
-                    .ok()
-                    .map(|applied| self.live(manifest, applied.value));
-                Ok(Prediction::Conflict { fields, forced })
+                Ok(Prediction::Conflict {
+                    fields,
+                    forced,
+                    refused: error.as_ref().map(refusal),
+                    immutable,
+                })
             }
             Some(prediction) => Ok(prediction),
             None => Ok(Prediction::Refused(refusal(&error))),
@@ -239,6 +276,13 @@ impl Reader<'_> {
             Err(error) => Ok(match error.class() {
                 // What the former one holds is free when it is gone.
                 Some(Class::Invalid) if error.api().is_some_and(is_allocated) => None,
+                Some(Class::AdmissionDenied)
+                    if error
+                        .api()
+                        .is_some_and(|api| quota::is_filled_by_former(&api.message, path)) =>
+                {
+                    None
+                }
                 Some(
                     Class::Invalid
                     | Class::InvalidManifest
@@ -299,30 +343,43 @@ fn refusal(error: &ClusterError) -> ApiRefusal {
     )
 }
 
-/// Why the server cannot check an object yet.
-fn cannot_ask(
-    manifest: &Manifest,
-    missing: &BTreeSet<String>,
-    discovery: &Discovery,
-) -> Option<Unverified> {
-    match discovery.served(&manifest.gvk()) {
-        Served::Stale => Some(Unverified::ApiStale),
-        Served::Absent => Some(Unverified::KindMissing),
-        Served::Current(_) => manifest
-            .id()
-            .namespace
-            .as_ref()
-            .filter(|namespace| missing.contains(*namespace))
-            .map(|namespace| Unverified::NamespaceMissing(namespace.clone())),
-    }
+/// What of a definition git has no more, and the server would not take off at
+/// once.
+struct Remaining<'d> {
+    /// Versions that stay until their objects are rewritten: it would refuse the
+    /// definition without them.
+    versions: Vec<&'d MigrationRule>,
+    /// The conversion, of which others hold something: it would refuse a
+    /// definition that has only that.
+    conversion: bool,
 }
 
-/// The versions of a definition that git dropped and that stay until their
-/// objects are rewritten: the server would refuse the definition without them.
-fn kept<'d>(desired: &'d Desired, manifest: &Manifest, live: &Live) -> Vec<&'d MigrationRule> {
-    let rules = &desired.sequence.migrations;
-    if rules.is_empty() || !is_definition(manifest.id()) {
-        return Vec::new();
+impl<'d> Remaining<'d> {
+    fn of((desired, policy): (&'d Desired, &Policy), manifest: &Manifest, live: &Live) -> Self {
+        let rules = &desired.sequence.migrations;
+        let versions = if rules.is_empty() || !is_definition(manifest.id()) {
+            Vec::new()
+        } else {
+            definition::kept(&manifest.value(), live.value(), rules)
+        };
+        let left = desired.left_of_conversion(policy, manifest, live);
+        Self {
+            versions,
+            conversion: !left.is_empty(),
+        }
     }
-    definition::kept(&manifest.value(), live.value(), rules)
+
+    fn is_empty(&self) -> bool {
+        self.versions.is_empty() && !self.conversion
+    }
+
+    /// What to ask about instead of what git has.
+    fn keep(&self, wanted: Value, live: &Live) -> Value {
+        let wanted = if self.conversion {
+            definition::converting(wanted, live.value())
+        } else {
+            wanted
+        };
+        definition::keeping(wanted, live.value(), &self.versions)
+    }
 }

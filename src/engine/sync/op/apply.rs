@@ -10,7 +10,7 @@ use pleach_domain::finding::{Finding, Kind};
 use pleach_domain::inventory::EntryState;
 use pleach_domain::object::{FieldPath, Gvk, annotations, managers};
 use pleach_domain::observe::{DesiredDigest, FieldConflict};
-use pleach_domain::plan::{Body, EdgeReason, Op, Precondition, Step};
+use pleach_domain::plan::{Body, Edge, EdgeReason, Need, Op, Precondition, Step};
 use serde_json::Value;
 use tokio::time::Instant;
 
@@ -19,7 +19,7 @@ use crate::engine::sync::body::{self, Require};
 use crate::engine::sync::events::EventKind;
 use crate::engine::sync::report::{Failure, FailureKind};
 use crate::engine::sync::wait::Since;
-use crate::io::cluster::{Applied, ApplyOptions, Class, ClusterError, ResourcePath};
+use crate::io::cluster::{ApiError, Applied, ApplyOptions, Class, ClusterError, ResourcePath};
 
 /// Pause between two looks at discovery.
 const DISCOVERY_PAUSE: Duration = Duration::from_millis(200);
@@ -28,6 +28,11 @@ const DISCOVERY_PAUSE: Duration = Duration::from_millis(200);
 /// that has not seen the new definition, a pod of the former version that ends.
 const SUCCESSION: Duration = Duration::from_secs(5);
 const SUCCESSION_PAUSE: Duration = Duration::from_millis(200);
+
+/// How long a quota may go on counting an object that is gone: its controller
+/// takes note of that by and by.
+const RECOUNT: Duration = Duration::from_secs(30);
+const RECOUNT_PAUSE: Duration = Duration::from_millis(500);
 
 impl Operator<'_> {
     /// Sends the object and records the answer.
@@ -101,9 +106,14 @@ impl Operator<'_> {
             secret,
             ..ApplyOptions::new(&self.manager)
         };
+        let before = self.before_definition(step, &path, started).await?;
         let request = (&path, &bytes, options);
         let applied = self.put(step, request, take_over, started).await;
-        let applied = applied.map_err(|error| failure(&error))?;
+        let mut applied = applied.map_err(|error| failure(&error))?;
+        if let Some(before) = before {
+            let former = (&path, &before);
+            applied = self.take_stranded(step, former, applied, started).await?;
+        }
         self.accept(step, &path, digest, applied, started)
     }
 
@@ -118,7 +128,7 @@ impl Operator<'_> {
     ) -> Result<Applied, ClusterError> {
         let cluster = self.cluster_for(step, started);
         let id = &step.object;
-        let settled = Instant::now() + SUCCESSION;
+        let began = Instant::now();
         loop {
             let applied = match cluster.apply(path, id, bytes.clone(), &options).await {
                 // Only what the plan named: who took another field since then was
@@ -133,8 +143,11 @@ impl Operator<'_> {
                 other => other,
             };
             match applied {
-                Err(error) if Instant::now() < settled && is_of_former(&error, step) => {
+                Err(error) if began.elapsed() < SUCCESSION && is_of_former(&error, step) => {
                     tokio::time::sleep(SUCCESSION_PAUSE).await;
+                }
+                Err(error) if began.elapsed() < RECOUNT && is_counted_still(&error, step) => {
+                    tokio::time::sleep(RECOUNT_PAUSE).await;
                 }
                 applied => return applied,
             }
@@ -246,6 +259,15 @@ fn is_of_former(error: &ClusterError, step: &Step) -> bool {
         Some(Class::WebhookDenied(_)) => comes_after(&EdgeReason::Intercepts),
         _ => false,
     }
+}
+
+/// Whether a quota refuses an object whose former incarnation only just went.
+fn is_counted_still(error: &ClusterError, step: &Step) -> bool {
+    let comes_anew = |edge: &Edge| edge.why == EdgeReason::SameObject && edge.state == Need::Absent;
+    let is_full = |api: &ApiError| {
+        api.class == Class::AdmissionDenied && api.message.contains("exceeded quota: ")
+    };
+    step.needs.iter().any(comes_anew) && error.api().is_some_and(is_full)
 }
 
 /// Whether a conflict is about nothing but what the plan takes over.

@@ -1,5 +1,6 @@
 //! Deletions: only what the planner granted, only this incarnation.
 
+use pleach_domain::object::ObjectId;
 use pleach_domain::plan::{Deletion, Grant, Step};
 use tokio::time::Instant;
 
@@ -44,8 +45,9 @@ impl Operator<'_> {
             self.ensure_empty(id).await?;
         }
         self.note_unregistered(deletion).await?;
+        Box::pin(self.unregister(step, started)).await?;
         let cluster = self.cluster_for(step, started);
-        let deleted = match delete_as_seen(&cluster, &path, step, deletion).await? {
+        let deleted = match delete_as_seen(&cluster, &path, id, deletion).await? {
             Err(error) if error.class() == Some(&Class::KindNotServed) => {
                 let kinds = [id.group_kind()].into();
                 match confirmed_absent(&cluster, kinds).await {
@@ -91,13 +93,12 @@ impl Operator<'_> {
 /// Deletes the object as it was when that was decided. Whatever somebody wrote to
 /// it since is looked at first: it may be another release's by now, or be meant
 /// to stay.
-async fn delete_as_seen(
+pub(super) async fn delete_as_seen(
     cluster: &Cluster,
     path: &ResourcePath,
-    step: &Step,
+    id: &ObjectId,
     deletion: &Deletion,
 ) -> Result<Result<Deleted, ClusterError>, Failure> {
-    let id = &step.object;
     let mut version = deletion.seen_version().map(str::to_owned);
     let mut looks = 0;
     loop {

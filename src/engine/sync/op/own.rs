@@ -48,9 +48,8 @@ impl Operator<'_> {
             };
             // What is changed for a while moves between us and ourselves.
             let is_overlaid = self.plan.overlays.iter().any(|one| one.object == *id);
-            if !is_overlaid
-                && Digest::of(&canonical_json(&transferred.fields.to_json())) != own.fields
-            {
+            let fields = Digest::of(&canonical_json(&transferred.fields.to_json()));
+            if !is_overlaid && own.fields.is_some_and(|planned| planned != fields) {
                 return Err(moved(
                     "somebody wrote to fields that are taken over, or to fields of ours",
                 ));

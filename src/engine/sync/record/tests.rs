@@ -3,7 +3,7 @@
 use pleach_domain::inventory::{ReleaseName, RememberedStage};
 use pleach_domain::observe::{ClusterId, Discovery};
 use pleach_domain::order::StageName;
-use pleach_domain::plan::{Change, Direction, Step, StepId, Terms};
+use pleach_domain::plan::{Change, Step, StepId, Terms};
 use rstest::rstest;
 
 use super::super::report::{Failure, FailureKind};
@@ -41,19 +41,9 @@ fn plan(actions: &[Action]) -> Plan {
         .map(|(position, _)| step(position, object.clone(), op.clone()))
         .collect();
     Plan {
-        format: 1,
-        release: name(),
-        from: None,
-        to: "v1.0.0".to_owned(),
-        direction: Direction::Forward,
         changes,
-        stages: Vec::new(),
         steps,
-        overlays: Vec::new(),
-        assigned: BTreeMap::new(),
-        overrides: Vec::new(),
-        removal: None,
-        findings: Vec::new(),
+        ..Plan::new(name(), "v1.0.0")
     }
 }
 

@@ -7,7 +7,7 @@ use jiff::SignedDuration;
 use pleach_domain::inventory::ReleaseName;
 use pleach_domain::object::ObjectId;
 use pleach_domain::order::StageName;
-use pleach_domain::plan::{Direction, Edge, EdgeReason, Op, Until};
+use pleach_domain::plan::{Edge, EdgeReason, Op, Until};
 use proptest::prelude::*;
 
 use tokio_util::sync::CancellationToken;
@@ -48,19 +48,8 @@ fn step(id: usize, needs: &[(usize, Need)], waits: bool) -> Step {
 
 fn plan(steps: Vec<Step>) -> Plan {
     Plan {
-        format: 1,
-        release: release(),
-        from: None,
-        to: "v1".to_owned(),
-        direction: Direction::Forward,
-        changes: Vec::new(),
-        stages: Vec::new(),
         steps,
-        overlays: Vec::new(),
-        assigned: BTreeMap::new(),
-        overrides: Vec::new(),
-        removal: None,
-        findings: Vec::new(),
+        ..Plan::new(release(), "v1")
     }
 }
 

@@ -18,6 +18,9 @@ use crate::io::cluster::{
 /// What tells a ConfigMap that holds a record from all others.
 const RECORDS: &str = "applyset.kubernetes.io/id,pleach.dev/release";
 
+/// Why the inventory of a blank record cannot be read.
+const BLANK: &str = "its record is empty: a first run was killed, or somebody emptied it";
+
 /// Where records are looked for.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Search {
@@ -217,6 +220,8 @@ async fn read_all(cluster: &Cluster, search: &Search) -> Result<Inventories, Clu
         let shards = shards.get(summary.store.namespace())?;
         let inventory = match &summary.record {
             Err(why) => Err(why.clone()),
+            // What it had is not thereby nobody's.
+            Ok(installed) if installed.is_blank() => Err(BLANK.to_owned()),
             Ok(installed) if installed.shards.is_empty() => Ok(Inventory::default()),
             Ok(installed) => assemble(&summary.name, &summary.store, installed, shards)
                 .map_err(|error| crate::engine::words(&error)),

@@ -1,17 +1,32 @@
 //! What the loop says of a release, beside its record.
 
 use jiff::Timestamp;
-use pleach_domain::inventory::{Condition, ReleaseName, Store, telling};
+use pleach_domain::inventory::{Condition, Installed, ReleaseName, Store, telling};
 use pleach_domain::object::managers;
 use serde_json::json;
 
 use super::is_contended;
 use super::parent::path;
 use crate::engine::sync::error::SyncError;
-use crate::io::cluster::{Cluster, Patch, PatchOptions};
+use crate::io::cluster::{Cluster, ClusterError, Patch, PatchOptions};
 
 /// Writes of others between our read and our write after which we give up.
 const ATTEMPTS: usize = 5;
+
+/// Whether there is a record of a release that can be read, and is of a repository.
+pub async fn is_of(
+    cluster: &Cluster,
+    name: &ReleaseName,
+    store: &Store,
+    repository: &str,
+) -> Result<bool, ClusterError> {
+    let live = cluster.get_id(&path(store), &store.parent(name)).await?;
+    let record = live.and_then(|live| Installed::from_object(&live).ok());
+    Ok(record.is_some_and(|record| {
+        // Another tool that took the set over is named there.
+        record.repository == repository && record.tooling.starts_with("pleach/")
+    }))
+}
 
 /// Says exactly these conditions of a release, and takes back all others that
 /// the loop may have said. Nothing is written where that is said already, nor

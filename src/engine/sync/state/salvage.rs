@@ -33,9 +33,13 @@ impl State {
     ) -> Result<Salvaged, SyncError> {
         let lost_key = "the key of digests: objects with secrets are applied once more".to_owned();
         match Self::read(cluster, name, store, discovery).await {
-            Ok((state, recorded)) => {
+            Ok((mut state, recorded)) => {
+                // The definition may be gone alone: then nothing else was read.
+                if state.key.is_none() {
+                    state.key = state.read_key().await?;
+                }
                 let mut lost = Vec::new();
-                if recorded.installed.is_none() {
+                if recorded.installed.as_ref().is_none_or(Installed::is_blank) {
                     lost.push("the record and its inventory".to_owned());
                 }
                 if state.key().is_none() {

@@ -184,6 +184,8 @@ impl ApiError {
             Class::FieldConflict(fields) => Prediction::Conflict {
                 fields: fields.clone(),
                 forced: None,
+                refused: None,
+                immutable: Vec::new(),
             },
             Class::Immutable(fields) => Prediction::Immutable {
                 fields: fields.clone(),

@@ -9,7 +9,7 @@
 
 use serde_json::{Value, json};
 
-use super::{FieldSet, entries, is_main_resource, manager_of};
+use super::{FieldSet, entries, fields_of, is_main_resource, manager_of};
 use crate::deployer::MADE_UP_MANAGER;
 use crate::diff::locate;
 use crate::ignore::{self, FieldPattern};
@@ -54,7 +54,7 @@ fn has_fields(entry: &Value) -> bool {
 
 /// Which entries become part of our Apply entry: ours, those of adopted
 /// managers, and with them the one that the server made up.
-fn is_merged(
+pub(super) fn is_merged(
     metadata: &Value,
     ours: &str,
     adopted: &dyn Fn(&str) -> bool,
@@ -119,7 +119,7 @@ impl Transfer<'_> {
         let wiped = !all.iter().any(has_fields);
         let moved = wiped || !merged.iter().all(|entry| is_our_apply(entry, self.ours));
         let owned = merged.iter().fold(FieldSet::default(), |fields, entry| {
-            fields.union(&FieldSet::parse(&entry["fieldsV1"]))
+            fields.union(&fields_of(entry, object))
         });
         // The newest entry names the version that its writer last used.
         let version = merged
@@ -224,7 +224,7 @@ fn pointer(path: &FieldPath) -> Option<String> {
 /// What is left is what an apply leaves of an object once it owns `taken` and
 /// neither it nor anyone else wants more than `others`: a member goes with all
 /// below it, except what is named in `others`; what is left empty by that goes too.
-fn prune(value: &mut Value, taken: &FieldSet, others: &FieldSet) {
+pub(super) fn prune(value: &mut Value, taken: &FieldSet, others: &FieldSet) {
     let nothing = FieldSet::default();
     // Backwards, so that positions of atomic items stay true.
     let steps: Vec<_> = taken.items().collect();
@@ -268,13 +268,11 @@ pub fn after_adoption(
     let metadata = &predicted["metadata"];
     let is_merged = is_merged(metadata, ours, adopted);
     for entry in entries(metadata) {
-        let fields = FieldSet::parse(&entry["fieldsV1"]);
-        let target = if is_merged(entry) && !is_our_apply(entry, ours) {
-            &mut taken
+        if is_merged(entry) && !is_our_apply(entry, ours) {
+            taken = taken.union(&fields_of(entry, predicted));
         } else {
-            &mut others
-        };
-        *target = target.union(&fields);
+            others = others.union(&FieldSet::parse(&entry["fieldsV1"]));
+        }
     }
     // What is given up keeps the value that it has.
     let taken = ignore::give_up(ignored, &taken, predicted);

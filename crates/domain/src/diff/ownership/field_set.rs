@@ -38,6 +38,14 @@ impl FieldSet {
         }
     }
 
+    /// One field as a whole.
+    pub(crate) fn of(path: &FieldPath) -> Self {
+        let segments = path.0.iter().rev();
+        segments.fold(Self::whole(), |below, segment| {
+            Self::default().with(segment, below)
+        })
+    }
+
     /// Reads a `fieldsV1`; what is none is the empty set.
     pub fn parse(fields_v1: &Value) -> Self {
         let Some(map) = fields_v1.as_object() else {

@@ -39,7 +39,18 @@ fn orphans_are_in_no_inventory(
     }
     // Nothing is an orphan of what could not be read.
     observations.releases[0].inventory = Err("a shard is missing".to_owned());
-    assert_eq!(codes(&diagnose(&observations)), [Code::ReleaseUnreadable]);
+    let found = diagnose(&observations);
+    assert_eq!(codes(&found), [Code::ReleaseUnreadable]);
+    assert_eq!(found[0].command.as_deref(), Some("pleach recover prod/web"));
+    // A record that is no record is taken away first.
+    observations.releases[0].summary.record = Err("it is broken".to_owned());
+    let found = diagnose(&observations);
+    let hint = found[0].hint.as_deref().unwrap();
+    assert!(
+        hint.contains(r#"--subresource=status -p '{"status":null}'`"#),
+        "{hint}"
+    );
+    assert!(hint.contains("`pleach recover prod/web`"), "{hint}");
 }
 
 #[test]

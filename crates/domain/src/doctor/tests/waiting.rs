@@ -22,13 +22,7 @@ fn a_namespace_that_waits_for_an_api_names_it() {
     let found = diagnose(&Observations {
         registrations: vec![dead_api()],
         namespaces: vec![namespace(
-            &[
-                ("NamespaceDeletionDiscoveryFailure", DISCOVERY),
-                (
-                    "NamespaceContentRemaining",
-                    "Some resources are remaining: pods. has 1 resource instances",
-                ),
-            ],
+            &[("NamespaceDeletionDiscoveryFailure", DISCOVERY)],
             "2026-07-01T10:09:50Z",
         )],
         ..cluster()
@@ -52,6 +46,43 @@ fn a_namespace_that_waits_for_an_api_names_it() {
         )
     );
     assert!(!stuck.is_fixable());
+}
+
+#[test]
+fn a_namespace_that_waits_for_an_api_and_for_its_content_names_both() {
+    let since = "2026-07-01T10:00:00Z";
+    let finalizers = "Some content in the namespace has finalizers remaining: ex.io/keep in 1 resource instances";
+    let content = "Some resources are remaining: things.ex.io has 1 resource instances";
+    let found = diagnose(&Observations {
+        registrations: vec![dead_api()],
+        namespaces: vec![namespace(
+            &[
+                ("NamespaceDeletionDiscoveryFailure", DISCOVERY),
+                ("NamespaceContentRemaining", content),
+                ("NamespaceFinalizersRemaining", finalizers),
+            ],
+            since,
+        )],
+        objects: vec![object(
+            "Thing.ex.io/st1/a",
+            &json!({"deletionTimestamp": since, "finalizers": ["ex.io/keep"]}),
+        )],
+        ..cluster()
+    });
+    let stuck = found
+        .iter()
+        .find(|diagnosis| diagnosis.code == Code::NamespaceStuck)
+        .unwrap();
+    let why = format!("has been terminating for 10m: {DISCOVERY}; {finalizers}; {content}");
+    assert!(stuck.message.starts_with(&why), "{}", stuck.message);
+    let hint = stuck.hint.as_deref().unwrap();
+    assert!(
+        hint.starts_with("it goes once sub.ex.io/v1alpha2 answers, or is no longer registered, and what is left in it is gone too: the controllers that take away ex.io/keep"),
+        "{hint}"
+    );
+    let related = ["APIService", "Thing"];
+    let kinds: Vec<&str> = stuck.related.iter().map(|id| id.kind.as_str()).collect();
+    assert_eq!(kinds[..2], related);
 }
 
 #[rstest]

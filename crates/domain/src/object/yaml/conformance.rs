@@ -100,6 +100,18 @@ fn known_differences_from_kubectl(#[case] text: &str, #[case] expected: Value) {
     4,
     "a text cannot start with this character; put it in quotes"
 )]
+#[case(
+    "a: \"x\u{0}y\"",
+    1,
+    6,
+    r"YAML does not allow this character; take it out, or escape it in double quotes, such as \x00"
+)]
+#[case(
+    "a: |\n  x\u{0}y",
+    2,
+    4,
+    r"YAML does not allow this character; take it out, or escape it in double quotes, such as \x00"
+)]
 #[case("a: !!int x", 1, 10, "the tag says another type than the text")]
 fn refused_with_its_place(
     #[case] text: &str,

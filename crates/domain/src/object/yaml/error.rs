@@ -97,8 +97,12 @@ pub(super) fn duplicate_key(key: &str) -> String {
 
 /// The scanner's messages are fixed texts, but for one that quotes a character.
 fn scanner_message(message: &str) -> String {
-    if message.starts_with("unexpected character") {
-        return "a text cannot start with this character; put it in quotes".to_owned();
+    if let Some(character) = message.strip_prefix("unexpected character: `") {
+        return if character.starts_with(INDICATORS) {
+            "a text cannot start with this character; put it in quotes".to_owned()
+        } else {
+            UNPRINTABLE.to_owned()
+        };
     }
     if message.starts_with("recursion limit") {
         return format!("nested deeper than {} levels", super::parse::MAX_DEPTH);
@@ -115,5 +119,12 @@ fn scanner_message(message: &str) -> String {
     }
     message.to_owned()
 }
+
+/// What no text without quotes starts with. Other characters that are not expected
+/// are those that YAML allows nowhere.
+const INDICATORS: [char; 5] = ['|', '>', '%', '@', '`'];
+
+const UNPRINTABLE: &str =
+    r"YAML does not allow this character; take it out, or escape it in double quotes, such as \x00";
 
 pub(super) const TAB: &str = "a tab cannot indent or separate in YAML; use spaces";

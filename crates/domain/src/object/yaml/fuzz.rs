@@ -95,6 +95,7 @@ fn text() -> impl Strategy<Value = String> {
         1 => Just("\t".to_owned()),
         1 => Just("%YAML 9.9\n".to_owned()),
         1 => Just("#".to_owned()),
+        1 => Just(" /a --b: ".to_owned()),
         1 => Just("0x1_0 -.inf 1e999 0777 ~ ".to_owned()),
         2 => Just("\nk: ".to_owned()),
         2 => Just("\n- ".to_owned()),

@@ -147,9 +147,14 @@ impl Scalars {
     }
 }
 
-/// Whether it begins like a word and is none of those that mean something.
+/// Whether it is a text and nothing else: a path, an option of a program, or what
+/// begins like a word and is none of those that mean something.
 fn is_text(text: &str) -> bool {
-    text.starts_with(|first: char| first.is_ascii_alphabetic())
+    let is_word_like = |text: &str| text.starts_with(|first: char| first.is_ascii_alphabetic());
+    if text.starts_with('/') || text.strip_prefix("--").is_some_and(is_word_like) {
+        return true;
+    }
+    is_word_like(text)
         && !is_word(text)
         && !NUMBERS.iter().any(|word| word.eq_ignore_ascii_case(text))
 }

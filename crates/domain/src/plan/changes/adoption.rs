@@ -2,8 +2,10 @@
 
 use super::emit::{Manner, apply_after, block, change};
 use super::refusal;
-use crate::diff::ownership::FieldSet;
-use crate::object::Manifest;
+use crate::diff::locate;
+use crate::diff::ownership::at_stake;
+use crate::finding::Finding;
+use crate::object::{FieldPath, Manifest};
 use crate::observe::{FieldConflict, LiveMeta, Prediction};
 use crate::plan::draft::{Ctx, Draft};
 use crate::plan::model::Action;
@@ -16,35 +18,9 @@ pub(super) fn decide(ctx: &Ctx<'_>, draft: &mut Draft, manifest: &Manifest, live
         let finding = refusal::not_read("it exists and could not be read");
         return block(ctx, draft, manifest, finding);
     };
-    let (take_over, unverified) = match ctx.observed.predicted.get(id) {
-        Some(Prediction::Answer(_)) => (Vec::new(), None),
-        Some(Prediction::Conflict { fields, forced }) => {
-            let mut blocking: Vec<&FieldConflict> = fields
-                .iter()
-                .filter(|field| !ownership::may_take_over(ctx, &field.manager))
-                .collect();
-            if blocking.is_empty() && forced.is_none() {
-                blocking = fields.iter().collect();
-            }
-            if !blocking.is_empty() {
-                let finding = refusal::conflict(ctx, manifest, blocking);
-                return block(ctx, draft, manifest, finding);
-            }
-            // What they hold through a subresource stays theirs after the merge.
-            (fields.clone(), None)
-        }
-        Some(Prediction::Unverified(why)) => (Vec::new(), Some(why.to_string())),
-        Some(Prediction::Refused(refusal)) => {
-            return block(ctx, draft, manifest, refusal::refused(refusal));
-        }
-        Some(Prediction::Immutable { fields, .. }) => {
-            // Only what we applied ourselves may be deleted.
-            return block(ctx, draft, manifest, refusal::immutable_foreign(fields));
-        }
-        Some(Prediction::Creates) | None => {
-            let finding = refusal::not_read("the server was not asked about it");
-            return block(ctx, draft, manifest, finding);
-        }
+    let (take_over, unverified) = match prospect(ctx, manifest, live) {
+        Ok(prospect) => prospect,
+        Err(finding) => return block(ctx, draft, manifest, *finding),
     };
     let strangers = ownership::strangers(ctx, live);
     let reason = if !live.has_managed_fields {
@@ -68,7 +44,7 @@ pub(super) fn decide(ctx: &Ctx<'_>, draft: &mut Draft, manifest: &Manifest, live
         before,
         ownership::Change {
             from: &from,
-            take_back: FieldSet::default(),
+            take_back: ctx.desired.left_at_once(ctx.policy, manifest, before),
             strip,
         },
     );
@@ -88,4 +64,80 @@ pub(super) fn decide(ctx: &Ctx<'_>, draft: &mut Draft, manifest: &Manifest, live
         live,
         &reason,
     );
+}
+
+/// What has to be taken over from whom, and why the server has not checked it,
+/// where it has not; or what speaks against it.
+fn prospect(
+    ctx: &Ctx<'_>,
+    manifest: &Manifest,
+    live: &LiveMeta,
+) -> Result<(Vec<FieldConflict>, Option<String>), Box<Finding>> {
+    let id = manifest.id();
+    // What git does not have goes first: what the server would not take beside it
+    // may be all right without it, and the other way round.
+    let is_settled = ctx.observed.adopted.contains_key(id);
+    let finding = match ctx.observed.unadoptable.get(id) {
+        Some(Prediction::Refused(refusal)) => Some(refusal::refused(refusal)),
+        Some(Prediction::Immutable { fields, .. }) => {
+            let gone = left_out(ctx, manifest, fields);
+            Some(refusal::immutable_left_out(fields, &gone))
+        }
+        _ => None,
+    };
+    if let Some(finding) = finding {
+        return Err(Box::new(finding));
+    }
+    let finding = match ctx.observed.predicted.get(id) {
+        Some(Prediction::Answer(_)) => return Ok((Vec::new(), None)),
+        Some(Prediction::Refused(_)) if is_settled => return Ok((Vec::new(), None)),
+        Some(Prediction::Unverified(why)) => return Ok((Vec::new(), Some(why.to_string()))),
+        Some(Prediction::Conflict {
+            refused: Some(refusal),
+            immutable,
+            ..
+        }) if !is_settled => {
+            // That they are held by others is not all that stands against it.
+            if immutable.is_empty() {
+                refusal::refused_beside(ctx, manifest, live, refusal)
+            } else {
+                refusal::immutable_foreign(immutable)
+            }
+        }
+        Some(Prediction::Conflict { fields, forced, .. }) => {
+            let mut blocking: Vec<&FieldConflict> = fields
+                .iter()
+                .filter(|field| !ownership::may_take_over(ctx, &field.manager))
+                .collect();
+            if blocking.is_empty() && forced.is_none() && !is_settled {
+                blocking = fields.iter().collect();
+            }
+            if blocking.is_empty() {
+                // What they hold through a subresource stays theirs after the merge.
+                return Ok((fields.clone(), None));
+            }
+            refusal::conflict(ctx, manifest, blocking)
+        }
+        Some(Prediction::Refused(refusal)) => refusal::refused(refusal),
+        // Only what we applied ourselves may be deleted.
+        Some(Prediction::Immutable { fields, .. }) => refusal::immutable_foreign(fields),
+        Some(Prediction::Creates) | None => refusal::not_read("the server was not asked about it"),
+    };
+    Err(Box::new(finding))
+}
+
+/// What comes to us with the adoption and git does not have, within these fields.
+fn left_out(ctx: &Ctx<'_>, manifest: &Manifest, within: &[FieldPath]) -> Vec<FieldPath> {
+    let Some(before) = ctx.observed.full.get(manifest.id()) else {
+        return Vec::new();
+    };
+    let from = |manager: &str| ownership::may_take_over(ctx, manager);
+    let live = before.value();
+    let wanted = manifest.value();
+    let ours = at_stake(live, live, &ctx.manager, &from).present(live);
+    ours.into_iter()
+        .map(|(path, _)| path)
+        .filter(|path| within.iter().any(|field| path.0.starts_with(&field.0)))
+        .filter(|path| locate::find(&wanted, path).is_none())
+        .collect()
 }

@@ -12,20 +12,22 @@ use super::emit::{Manner, apply_after, change};
 use super::member::{drift_reason, own};
 use crate::diff::ownership::{FieldSet, displacing};
 use crate::object::Manifest;
-use crate::observe::{ApiRefusal, Live};
+use crate::observe::{ApiRefusal, FieldConflict, Live};
 use crate::plan::draft::{Ctx, Draft};
 use crate::plan::model::{Action, Cause, Taken};
 
 /// How the server says that two items have the same in a field.
 const DUPLICATE: &str = ": Duplicate value";
 
-/// Plans that ours come back; false where a refusal is not about that.
+/// Plans that ours come back, with what else others hold of it (`fields`); false
+/// where a refusal is not about that.
 pub(super) fn put_back(
     ctx: &Ctx<'_>,
     draft: &mut Draft,
     manifest: &Manifest,
     before: &Live,
     refusal: &ApiRefusal,
+    fields: &[FieldConflict],
 ) -> bool {
     let unique = doubled(&refusal.message);
     let theirs = displacing(before.value(), &manifest.value(), &ctx.manager, &unique);
@@ -53,13 +55,18 @@ pub(super) fn put_back(
     let Some(own) = own(ctx, manifest, before, take_back) else {
         return false;
     };
+    managers.extend(fields.iter().map(|field| field.manager.clone()));
     let managers: Vec<String> = managers.into_iter().collect();
     let reason = drift_reason("", &managers);
     let change = change(ctx, draft, manifest, Action::Update, &reason);
     change.cause = Some(Cause::Drift { managers });
     change.corrects = taken;
     change.unverified = Some("refused as long as the items of others are in its lists".to_owned());
-    let (manner, live) = (Manner::default(), before.meta());
+    let manner = Manner {
+        take_over: fields.to_vec(),
+        ..Manner::default()
+    };
+    let live = before.meta();
     apply_after(ctx, draft, manifest, Some(own), manner, live, &reason);
     true
 }

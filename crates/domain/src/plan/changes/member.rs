@@ -5,12 +5,15 @@ use super::emit::{Manner, apply_after, block, change, unchanged};
 use super::{displaced, former, recreate, refusal};
 use crate::diff::normalize::normalized;
 use crate::diff::ownership::{
-    FieldSet, applied_by, fingerprint_with, holders, owned_by, same_entry, survivors,
+    FieldSet, applied_by, fingerprint_with, holders, owned_by, same_entry, stranded, survivors,
 };
 use crate::finding::{Finding, Kind};
-use crate::ignore;
-use crate::object::{Manifest, managers};
-use crate::observe::{DesiredDigest, FieldConflict, Live, LiveMeta, Prediction, is_unchanged};
+use crate::ignore::{self, FieldPattern, wants_replicas};
+use crate::object::{FieldPath, Manifest, managers};
+use crate::observe::{
+    ApiRefusal, DesiredDigest, FieldConflict, Live, LiveMeta, Prediction, is_unchanged,
+};
+use crate::plan::definitions::ENDS;
 use crate::plan::draft::{Ctx, Draft};
 use crate::plan::model::{Action, Cause, Own, Taken};
 use crate::plan::ownership;
@@ -48,34 +51,24 @@ pub(super) fn decide(ctx: &Ctx<'_>, draft: &mut Draft, manifest: &Manifest, live
         Some(Prediction::Answer(after)) => {
             compare(ctx, draft, manifest, Sides { before, after }, git, &[]);
         }
-        Some(Prediction::Conflict { fields, forced }) => {
-            // What we wrote ourselves is taken back, whoever holds it now.
-            let foreign: Vec<&FieldConflict> = fields
-                .iter()
-                .filter(|field| git && !ownership::may_take_over(ctx, &field.manager))
-                // Of a record that was wiped the server makes up an owner.
-                .filter(|field| live.has_managed_fields || !ownership::is_made_up(&field.manager))
-                .collect();
-            match forced {
-                Some(after) if foreign.is_empty() => {
-                    compare(ctx, draft, manifest, Sides { before, after }, git, fields);
-                }
-                _ if foreign.is_empty() => {
-                    let finding = refusal::conflict(ctx, manifest, fields);
-                    block(ctx, draft, manifest, finding);
-                }
-                _ => {
-                    let finding = refusal::conflict(ctx, manifest, foreign);
-                    block(ctx, draft, manifest, finding);
-                }
-            }
+        Some(Prediction::Conflict {
+            fields,
+            refused: Some(refusal),
+            immutable,
+            ..
+        }) => {
+            let why = (refusal, immutable.as_slice());
+            inseparable(ctx, draft, manifest, before, git, fields, why);
+        }
+        Some(Prediction::Conflict { fields, forced, .. }) => {
+            let forced = forced.as_ref();
+            contested(ctx, draft, manifest, before, git, fields, forced);
         }
         Some(Prediction::Refused(refusal)) => {
             if git || !has_drifted(ctx, manifest, before) {
                 block(ctx, draft, manifest, refusal::refused(refusal));
-            } else if !displaced::put_back(ctx, draft, manifest, before, refusal) {
-                let finding = refusal::refused_beside(ctx, manifest, live, refusal);
-                block(ctx, draft, manifest, finding);
+            } else {
+                beside_others(ctx, draft, manifest, before, refusal, &[]);
             }
         }
         Some(Prediction::Immutable { fields, refused }) => {
@@ -95,6 +88,84 @@ pub(super) fn decide(ctx: &Ctx<'_>, draft: &mut Draft, manifest: &Manifest, live
 pub(super) struct Sides<'a> {
     pub(super) before: &'a Live,
     pub(super) after: &'a Live,
+}
+
+/// What others hold and git wants otherwise.
+fn contested(
+    ctx: &Ctx<'_>,
+    draft: &mut Draft,
+    manifest: &Manifest,
+    before: &Live,
+    git: bool,
+    fields: &[FieldConflict],
+    forced: Option<&Live>,
+) {
+    // What we wrote ourselves is taken back, whoever holds it now.
+    let foreign: Vec<&FieldConflict> = fields
+        .iter()
+        .filter(|field| git && !ownership::may_take_over(ctx, &field.manager))
+        // Of a record that was wiped the server makes up an owner.
+        .filter(|field| before.meta().has_managed_fields || !ownership::is_made_up(&field.manager))
+        .collect();
+    match forced {
+        Some(after) if foreign.is_empty() => {
+            compare(ctx, draft, manifest, Sides { before, after }, git, fields);
+        }
+        _ if foreign.is_empty() => {
+            let finding = refusal::conflict(ctx, manifest, fields);
+            block(ctx, draft, manifest, finding);
+        }
+        _ => {
+            let finding = refusal::conflict(ctx, manifest, foreign);
+            block(ctx, draft, manifest, finding);
+        }
+    }
+}
+
+/// What others hold and git wants otherwise, where the server refuses that also
+/// for whoever takes it over: what speaks against it is not that they hold it.
+fn inseparable(
+    ctx: &Ctx<'_>,
+    draft: &mut Draft,
+    manifest: &Manifest,
+    before: &Live,
+    git: bool,
+    fields: &[FieldConflict],
+    (refusal, immutable): (&ApiRefusal, &[FieldPath]),
+) {
+    let entry = ctx.observed.inventory.entries.get(manifest.id());
+    let finding = if immutable.is_empty() && git {
+        refusal::refused(refusal)
+    } else if immutable.is_empty() {
+        return beside_others(ctx, draft, manifest, before, refusal, fields);
+    } else if entry.is_none_or(|entry| entry.uid.as_deref() != Some(&before.meta().uid)) {
+        refusal::immutable_foreign(immutable)
+    } else if git {
+        // Once it is not theirs, what git changed can be created anew.
+        let theirs = fields
+            .iter()
+            .filter(|field| !ownership::may_take_over(ctx, &field.manager));
+        refusal::conflict(ctx, manifest, theirs)
+    } else {
+        refusal::held_for_good(ctx, manifest, fields, immutable)
+    };
+    block(ctx, draft, manifest, finding);
+}
+
+/// What the server took before, and refuses beside what others wrote since; what
+/// they hold of it comes back too.
+fn beside_others(
+    ctx: &Ctx<'_>,
+    draft: &mut Draft,
+    manifest: &Manifest,
+    before: &Live,
+    refusal: &ApiRefusal,
+    fields: &[FieldConflict],
+) {
+    if !displaced::put_back(ctx, draft, manifest, before, refusal, fields) {
+        let finding = refusal::refused_beside(ctx, manifest, before.meta(), refusal);
+        block(ctx, draft, manifest, finding);
+    }
 }
 
 fn compare(
@@ -158,6 +229,7 @@ fn compare(
                 .on(id.clone()),
         );
     }
+    tell_unowned(ctx, draft, manifest, sides);
     if let Some(locked) = ignored
         .iter()
         .find(|field| field.is_locked(&applied_by(&after.value()["metadata"], &ctx.manager)))
@@ -183,6 +255,35 @@ fn compare(
         leave,
     };
     apply_after(ctx, draft, manifest, own, manner, before.meta(), &reason);
+}
+
+/// Tells of items that git dropped and that the apply does not take away: their
+/// list has keys since an earlier change of its definition, and nobody owns them.
+fn tell_unowned(ctx: &Ctx<'_>, draft: &mut Draft, manifest: &Manifest, sides: Sides<'_>) {
+    let Sides { before, after } = sides;
+    let stranded = stranded(before.value(), after.value(), &ctx.manager);
+    let is_item = |at: &&String| {
+        let last = at.rsplit('/').next().unwrap_or_default();
+        last.parse::<usize>().is_ok()
+    };
+    let items: Vec<&str> = stranded
+        .iter()
+        .filter(is_item)
+        .map(String::as_str)
+        .collect();
+    if items.is_empty() {
+        return;
+    }
+    let message = format!(
+        "git no longer has {}, but it stays: nobody owns it since its list has keys",
+        items.join(", ")
+    );
+    draft.findings.push(
+        Finding::warning(Kind::Conflict, "unowned-item", message)
+            .at(manifest.origin().clone())
+            .on(manifest.id().clone())
+            .hint("take it out by hand, as with `kubectl edit`; what git has of the list stays as it is"),
+    );
 }
 
 /// Whether a former run left a temporary change on the object.
@@ -212,7 +313,7 @@ fn cause(
             let reason = drift_reason("git changed and ", &managers);
             (Cause::Both { managers }, reason)
         }
-        (true, false) => (Cause::Git, "git changed".to_owned()),
+        (true, false) => (Cause::Git, of_git(ctx, manifest).to_owned()),
         (false, _) if differs && !is_drift => {
             let reason = "a temporary change of a former run is taken back".to_owned();
             (Cause::Overlay, reason)
@@ -226,6 +327,33 @@ fn cause(
             "what we own of it is not recorded as ours".to_owned(),
         ),
     }
+}
+
+/// What is not as it was recorded, in words: what is sent of an object may change
+/// without git, and without the key nobody knows.
+fn of_git(ctx: &Ctx<'_>, manifest: &Manifest) -> &'static str {
+    let id = manifest.id();
+    let ignored = &ctx.desired.ignored;
+    let entry = ctx.observed.inventory.entries.get(id);
+    let Some(recorded) = entry.and_then(|entry| entry.desired) else {
+        return "git changed";
+    };
+    if ctx.desired.digests.get(id) == Some(&DesiredDigest::Unkeyed) {
+        return "whether git changed cannot be told: the key of digests is gone";
+    }
+    if ignored.initial(id) == Some(DesiredDigest::Known(recorded)) {
+        return "fields of it are left to others now";
+    }
+    let replicas = FieldPattern::replicas();
+    if manifest.is_secret() || !wants_replicas(manifest) || ignored.of(id).contains(&replicas) {
+        return "git changed";
+    }
+    let mut scaled = ignored.clone();
+    scaled.add(manifest, &[replicas]);
+    if scaled.lean(manifest).digest() == recorded {
+        return "its replicas are left to no autoscaler any more";
+    }
+    "git changed"
 }
 
 /// Whether somebody wrote to fields of ours since they were recorded. That
@@ -298,14 +426,22 @@ pub(super) fn own(
     before: &Live,
     take_back: FieldSet,
 ) -> Option<(Own, &'static str)> {
+    let left = ctx.desired.left_at_once(ctx.policy, manifest, before);
     let why = if !before.meta().has_managed_fields {
         "its record of owners was wiped"
     } else if needs_repair(ctx, before) {
         "the fields of our other managers become ours"
+    } else if !left.is_empty() {
+        ENDS
     } else if !take_back.is_empty() {
         "what others took from us is ours alone again"
     } else {
         "the ignored fields are given up, or they would go with the apply"
+    };
+    let take_back = if left.is_empty() {
+        take_back
+    } else {
+        take_back.union(&left)
     };
     let change = ownership::Change {
         from: &managers::is_other,

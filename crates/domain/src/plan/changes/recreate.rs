@@ -1,14 +1,17 @@
 //! A field that cannot change: the object is deleted and created anew.
 //!
 //! Only a member that we applied ourselves, only after the server has said that
-//! it would take the new object, and for protected kinds only with a consent in
-//! git that names the object and the change it is for.
+//! it would take the new object, and for protected kinds, and what is annotated as
+//! never to be deleted, only with a consent in git that names the object and the
+//! change it is for.
+
+mod stateful;
 
 use super::emit::{block, change, create};
 use super::refusal;
 use crate::definition::covers;
 use crate::finding::{Finding, Kind};
-use crate::object::{FieldPath, Manifest, ObjectId};
+use crate::object::{FieldPath, Manifest, ObjectId, annotations};
 use crate::observe::{ApiRefusal, LiveMeta};
 use crate::order::{DeletionClass, deletion_class};
 use crate::plan::consent::bound_to;
@@ -32,10 +35,18 @@ pub(super) fn decide(
     if let Some(refusal) = refused {
         return block(ctx, draft, manifest, refusal::refused_anew(fields, refusal));
     }
-    let propagation = match propagation(ctx, id, fields) {
+    let propagation = match propagation(ctx, id, live, fields) {
         Ok(propagation) => propagation,
-        Err(finding) => return block(ctx, draft, manifest, *finding),
+        Err(mut finding) => {
+            if let Some(besides) = stateful::taken_along(ctx, id, stateful::advised(ctx, id)) {
+                finding.message = format!("{}; {besides}", finding.message);
+            }
+            return block(ctx, draft, manifest, *finding);
+        }
     };
+    if propagation == Propagation::Orphan && !stateful::adopts(ctx, id) {
+        return block(ctx, draft, manifest, stateful::left_behind(fields));
+    }
     let entry = ctx.observed.inventory.entries.get(id);
     let deletion =
         entry.and_then(|entry| Deletion::of_recreate(entry, live, propagation, fields.to_vec()));
@@ -45,7 +56,12 @@ pub(super) fn decide(
     let why = deletion.explain();
     let reason = match propagation {
         Propagation::Orphan => format!("{why}; its pods stay and are adopted by the new object"),
-        Propagation::Background | Propagation::Foreground => why.clone(),
+        Propagation::Background | Propagation::Foreground => {
+            match stateful::taken_along(ctx, id, propagation) {
+                Some(besides) => format!("{why}; {besides}"),
+                None => why.clone(),
+            }
+        }
     };
     change(ctx, draft, manifest, Action::Recreate, &reason).cause = cause;
     let stage = ctx.stage_of(id);
@@ -96,6 +112,7 @@ fn named(ctx: &Ctx<'_>, manifest: &Manifest, fields: &[FieldPath]) -> Vec<FieldP
 fn propagation(
     ctx: &Ctx<'_>,
     id: &ObjectId,
+    live: &LiveMeta,
     fields: &[FieldPath],
 ) -> Result<Propagation, Box<Finding>> {
     let entry = ctx.observed.inventory.entries.get(id);
@@ -103,6 +120,21 @@ fn propagation(
     let protected = match protected(ctx, id, entry) {
         None if is_stateful => Some("objects of kind StatefulSet".to_owned()),
         other => other,
+    };
+    let (against, instead) = match protected {
+        Some(what) => (Some(format!("{what} are protected")), ""),
+        None if live.annotations.get(annotations::PRUNE).map(String::as_str)
+            == Some("disabled") =>
+        {
+            (
+                Some(format!(
+                    "its annotation {}: disabled forbids that",
+                    annotations::PRUNE
+                )),
+                "take the annotation off, in the cluster too; or, ",
+            )
+        }
+        None => (None, ""),
     };
     // Pods of both must not run beside each other.
     let default = if deletion_class(&id.group_kind()) == DeletionClass::Workloads {
@@ -117,26 +149,26 @@ fn propagation(
         .consent
         .iter()
         .find(|consent| consent.allows_recreate(id, release, from, to));
-    match (consent, protected) {
+    match (consent, against) {
         (Some(consent), _) => Ok(consent.propagation.map_or(default, Propagation::from)),
         (None, None) => Ok(default),
-        (None, Some(what)) => {
+        (None, Some(against)) => {
             let namespace = match &id.namespace {
                 Some(namespace) => format!("namespace: {namespace}, "),
                 None => String::new(),
             };
-            let orphan = if is_stateful {
-                ", propagation: Orphan"
-            } else {
-                ""
+            let orphan = match stateful::advised(ctx, id) {
+                _ if !is_stateful => "",
+                Propagation::Orphan => ", propagation: Orphan",
+                _ => ", propagation: Foreground",
             };
             let message = format!(
-                "{}; it would have to be deleted and created anew, and {what} are protected",
+                "{}; it would have to be deleted and created anew, and {against}",
                 refusal::cannot_change(fields)
             );
             Err(Box::new(
                 Finding::error(Kind::Policy, "immutable-field", message).hint(format!(
-                    "to recreate it, add to `consent` in {}: {{action: recreate, kind: {}, {namespace}name: {}, {}{orphan}}}",
+                    "{instead}to recreate it, add to `consent` in {}: {{action: recreate, kind: {}, {namespace}name: {}, {}{orphan}}}",
                     ctx.environment_file(),
                     id.kind,
                     id.name,

@@ -89,6 +89,19 @@ pub(super) fn immutable_foreign(fields: &[FieldPath]) -> Finding {
     )
 }
 
+/// An object whose adoption would take fields away that cannot change.
+pub(super) fn immutable_left_out(fields: &[FieldPath], gone: &[FieldPath]) -> Finding {
+    if gone.is_empty() {
+        return immutable_foreign(fields);
+    }
+    let gone: Vec<String> = gone.iter().map(ToString::to_string).collect();
+    let gone = gone.join(", ");
+    let message = format!("{}, and git does not have {gone}", cannot_change(fields));
+    Finding::error(Kind::Policy, "immutable-field", message).hint(
+        "what git does not have goes with an adoption; write these fields as they are in the cluster",
+    )
+}
+
 /// An object that the server would not take anew.
 pub(super) fn refused_anew(fields: &[FieldPath], refusal: &ApiRefusal) -> Finding {
     Finding::error(
@@ -181,15 +194,39 @@ pub(super) fn conflict<'a>(
     fields: impl IntoIterator<Item = &'a FieldConflict>,
 ) -> Finding {
     let fields: Vec<&FieldConflict> = fields.into_iter().collect();
+    Finding::error(Kind::Conflict, "field-conflict", holders(&fields))
+        .hint(ways_out(ctx, manifest, &fields, true))
+}
+
+fn holders(fields: &[&FieldConflict]) -> String {
     let held: Vec<String> = fields
         .iter()
         .map(|field| format!("{} holds {}", field.manager, field.field))
         .collect();
-    Finding::error(Kind::Conflict, "field-conflict", held.join("; "))
-        .hint(ways_out(ctx, manifest, &fields))
+    held.join("; ")
 }
 
-fn ways_out(ctx: &Ctx<'_>, manifest: &Manifest, fields: &[&FieldConflict]) -> String {
+/// Fields that others hold, of which the server changes none any more, whoever
+/// asks: taking them over is no way out.
+pub(super) fn held_for_good(
+    ctx: &Ctx<'_>,
+    manifest: &Manifest,
+    fields: &[FieldConflict],
+    immutable: &[FieldPath],
+) -> Finding {
+    let fields: Vec<&FieldConflict> = fields.iter().collect();
+    let message = format!("{}, and {}", holders(&fields), cannot_change(immutable));
+    Finding::error(Kind::Conflict, "field-conflict", message)
+        .hint(ways_out(ctx, manifest, &fields, false))
+}
+
+/// Of fields that cannot change any more, none is to take them over.
+fn ways_out(
+    ctx: &Ctx<'_>,
+    manifest: &Manifest,
+    fields: &[&FieldConflict],
+    may_change: bool,
+) -> String {
     let id = manifest.id();
     let value = manifest.value();
     let managers: BTreeSet<&str> = fields.iter().map(|field| field.manager.as_str()).collect();
@@ -212,20 +249,23 @@ fn ways_out(ctx: &Ctx<'_>, manifest: &Manifest, fields: &[&FieldConflict]) -> St
         format!(", group: {}", in_flow(&id.group))
     };
     let (release, file) = (&ctx.desired.name.release, ctx.environment_file());
+    let take_over = if may_change {
+        let managers: Vec<String> = managers.iter().map(|manager| in_flow(manager)).collect();
+        format!(
+            "to take them over, add:\n  adopt: [{}]\n",
+            managers.join(", ")
+        )
+    } else {
+        String::new()
+    };
     format!(
         "to leave the fields to {}, add to release {release} in {file}:\n  \
          ignore: [{{kind: {}{group}, name: {}{namespace}, fields: [{}]}}]\n\
-         to take them over, add:\n  adopt: [{}]\n\
-         or remove {} from {}",
+         {take_over}or remove {} from {}",
         managers.join(", "),
         id.kind,
         in_flow(&id.name),
         quoted.join(", "),
-        managers
-            .iter()
-            .map(|manager| in_flow(manager))
-            .collect::<Vec<_>>()
-            .join(", "),
         names.join(", "),
         manifest.origin(),
     )

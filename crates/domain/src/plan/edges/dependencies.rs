@@ -208,7 +208,7 @@ fn intercept<'a>(ctx: &Ctx<'a>, found: &mut Vec<Dependency<'a>>) {
         .facts
         .iter()
         .filter(|(_, facts)| !facts.intercepts.is_empty())
-        .map(|(id, facts)| (*id, facts))
+        .map(|(id, facts)| (*id, &**facts))
         .collect();
     let resources: Vec<(&'a ObjectId, &str)> = ctx
         .facts

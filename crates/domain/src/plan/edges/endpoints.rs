@@ -9,6 +9,7 @@ use crate::definition::is_definition;
 use crate::object::{ObjectId, ServiceRef};
 use crate::order::StageName;
 use crate::plan::draft::{Ctx, Draft};
+use crate::plan::handover::texts;
 use crate::plan::model::{EdgeReason, Need, StepId, Until};
 
 /// Makes every registration that is written wait for the endpoints of its
@@ -71,6 +72,7 @@ pub(in crate::plan) fn wait_for(
     let until = Until::Endpoints {
         service: service.clone(),
         ready: workloads.iter().map(|id| replicas(ctx, id)).sum(),
+        pods: selected_anew(ctx, draft, &service.id()),
     };
     let id = service.id();
     let wait = draft.wait(ctx, stage, id.clone(), Some(until), reason);
@@ -84,6 +86,22 @@ pub(in crate::plan) fn wait_for(
         }
     }
     Some(wait)
+}
+
+/// The labels of the pods that a Service comes to select in this plan, where it selects
+/// by others until now.
+pub(in crate::plan) fn selected_anew(
+    ctx: &Ctx<'_>,
+    draft: &Draft,
+    service: &ObjectId,
+) -> Option<BTreeMap<String, String>> {
+    draft.done_by.get(service)?;
+    let live = ctx.observed.full.get(service)?;
+    let before = texts(&live.value()["spec"]["selector"]);
+    // What is left to others does not change.
+    let wanted = ctx.desired.ignored.lean(ctx.manifests.get(service)?);
+    let after = texts(&wanted.value()["spec"]["selector"]);
+    (!after.is_empty() && after != before).then_some(after)
 }
 
 /// How many endpoints a workload is expected to have; a DaemonSet's number is

@@ -77,7 +77,7 @@ pub(super) fn say_unknown(ctx: &Ctx<'_>, draft: &mut Draft) {
     }
     let message = "a former run removed what pods registered, and nothing says what that was: the gate is lifted when everything is ready, whether they registered again or not";
     let hint = "name it in `runtimeObjects` of the bundle; pods that run on as they are register only after a restart";
-    let finding = Finding::warning(Kind::Cluster, "successor-not-awaited", message);
+    let finding = Finding::warning(Kind::Cluster, "successor-undeclared", message);
     draft.findings.push(finding.on(gate.clone()).hint(hint));
 }
 

@@ -173,8 +173,10 @@ pub struct Own {
     #[serde(serialize_with = "as_texts")]
     pub strip: Vec<FieldPath>,
     /// Digest of the fields that we own afterwards: with others, somebody wrote
-    /// to the object since the plan was made.
-    pub fields: Digest,
+    /// to the object since the plan was made. None where the plan itself writes to
+    /// it before.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub fields: Option<Digest>,
 }
 
 fn as_texts<S: serde::Serializer>(paths: &[FieldPath], serializer: S) -> Result<S::Ok, S::Error> {

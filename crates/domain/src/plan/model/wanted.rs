@@ -3,13 +3,12 @@
 use std::collections::BTreeMap;
 
 use jiff::SignedDuration;
-use serde_json::{Value, json};
 
 use crate::depends::Dependency;
 use crate::finding::Finding;
 use crate::ignore::{FieldPattern, Ignored};
 use crate::inventory::{Attempt, Installed, Memory, ReleaseName, RememberedStage, Source, Store};
-use crate::object::{Digest, DigestKey, Manifest, ObjectId, canonical_json};
+use crate::object::{Digest, DigestKey, Manifest, ObjectId};
 use crate::observe::{ClusterId, DesiredDigest};
 use crate::plan::Heir;
 use crate::repo::format::BlockUninstall;
@@ -128,15 +127,22 @@ impl Desired {
     /// Digest of the same objects as another version. A bundle without versions
     /// has revisions for versions, which move with every commit.
     fn digest_at(&self, version: &str) -> Digest {
-        let objects: Vec<Value> = self
+        let objects: Vec<(String, Option<String>)> = self
             .digests
             .iter()
             .map(|(id, digest)| match digest {
-                DesiredDigest::Known(digest) => json!([id.to_string(), digest.to_string()]),
-                DesiredDigest::Unkeyed => json!([id.to_string(), null]),
+                DesiredDigest::Known(digest) => (id.to_string(), Some(digest.to_string())),
+                DesiredDigest::Unkeyed => (id.to_string(), None),
             })
             .collect();
-        Digest::of(&canonical_json(&json!([self.bundle, version, objects])))
+        // The canonical text, without a tree of values that is made for it: texts
+        // always have a JSON form, and memory takes all of it.
+        let mut text = Vec::new();
+        drop(serde_json::to_writer(
+            &mut text,
+            &(&self.bundle, version, objects),
+        ));
+        Digest::of(&text)
     }
 
     pub(in crate::plan) fn has_version(&self) -> bool {
@@ -216,6 +222,33 @@ impl Desired {
                 .on(target.clone())
                 .hint("leave replicas out of the manifest"),
         );
+    }
+
+    /// Leaves the rules of aggregated roles to the controller that writes them:
+    /// what git says of them, `rules: []` as a rule, would take all rights away.
+    pub fn leave_aggregated_rules(&mut self) {
+        for manifest in &self.manifests {
+            let id = manifest.id();
+            let is_role = id.is("rbac.authorization.k8s.io", "ClusterRole");
+            if !is_role || !manifest.value()["aggregationRule"].is_object() {
+                continue;
+            }
+            let rules = FieldPattern::of_keys(&["rules"]);
+            if self.ignored.of(id).contains(&rules) {
+                continue;
+            }
+            self.ignored.add(manifest, &[rules]);
+            if self.ignored.of(id).is_empty() {
+                continue;
+            }
+            let message = "rules is left to the cluster, which aggregates it from other roles";
+            self.findings.push(
+                Finding::note(crate::finding::Kind::Repository, "aggregated", message)
+                    .at(manifest.origin().clone())
+                    .on(id.clone())
+                    .hint("leave rules out of the manifest"),
+            );
+        }
     }
 }
 

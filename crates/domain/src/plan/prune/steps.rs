@@ -1,5 +1,6 @@
 //! The deletions: class by class, each class after the one before is gone; a
-//! definition before the Service that converts its objects, where both go. What the
+//! definition before the Service that converts its objects, where both go; a role
+//! before those that its rules are gathered from. What the
 //! stages of a bundle applied one after the other goes in the reverse order
 //! within its class.
 
@@ -11,6 +12,9 @@ use crate::object::ObjectId;
 use crate::order::{DeletionClass, StageName, deletion_class};
 use crate::plan::draft::{Ctx, Draft, Pruned};
 use crate::plan::model::{Action, EdgeReason, Need, Op, Precondition, StepId, Until};
+
+/// What writes the rules of aggregated roles, in every cluster.
+const AGGREGATION: &str = "clusterrole-aggregation-controller";
 
 /// Adds the deletions of what was decided to go.
 pub(in crate::plan) fn run(ctx: &Ctx<'_>, draft: &mut Draft) {
@@ -73,7 +77,20 @@ fn class_of(ctx: &Ctx<'_>, draft: &Draft, id: &ObjectId) -> DeletionClass {
     if services.any(|service| draft.leaving.contains(service)) {
         return DeletionClass::ConvertedDefinitions;
     }
+    if is_aggregated(ctx, id) {
+        return DeletionClass::AggregatedRoles;
+    }
     deletion_class(&id.group_kind())
+}
+
+/// Whether the cluster writes the rules of a role. Of what goes only the metadata is
+/// known; a role that nothing was gathered for is not written again either.
+fn is_aggregated(ctx: &Ctx<'_>, id: &ObjectId) -> bool {
+    id.is("rbac.authorization.k8s.io", "ClusterRole")
+        && ctx.observed.live_meta(id).is_some_and(|live| {
+            let mut managers = live.managers.iter();
+            managers.any(|manager| manager == AGGREGATION)
+        })
 }
 
 /// The stages that bundles of the release declared, by their names: those that

@@ -162,7 +162,8 @@ impl<'a, 'c> Judge<'a, 'c> {
             finding.severity = crate::finding::Severity::Note;
             return Some(finding);
         }
-        if is_running(self.ctx, id, live) {
+        // Who takes the release away has it ended.
+        if self.ctx.removal.is_none() && is_running(self.ctx, id, live) {
             return Some(kept(self.ctx, "kept-running", "it is still running"));
         }
         self.protection(id, entry)
@@ -200,9 +201,8 @@ impl<'a, 'c> Judge<'a, 'c> {
 }
 
 /// Whether a Job that runs once has not ended, or cannot be said to have.
-fn is_running(ctx: &Ctx<'_>, id: &ObjectId, live: &LiveMeta) -> bool {
-    // Who takes the release away has it ended.
-    let once = live.annotations.contains_key(annotations::RUN) && ctx.removal.is_none();
+pub(in crate::plan) fn is_running(ctx: &Ctx<'_>, id: &ObjectId, live: &LiveMeta) -> bool {
+    let once = live.annotations.contains_key(annotations::RUN);
     once && ctx.observed.full.get(id).is_none_or(|full| {
         let readiness = assess(full.value()).readiness;
         !matches!(readiness, Readiness::Current | Readiness::Failed)

@@ -3,6 +3,7 @@
 use rstest::rstest;
 use serde_json::json;
 
+use super::WIDGETS;
 use super::scene::{MANAGER, Scene};
 use crate::finding::Kind;
 use crate::object::FieldPath;
@@ -423,7 +424,7 @@ fn a_kind_that_cannot_be_had(
 fn a_kind_that_the_release_defines_is_created_unverified() {
     let plan = Scene::new()
         .unserved("Widget.example.org")
-        .git("Widget.example.org/web/w: {}\nCustomResourceDefinition.apiextensions.k8s.io/widgets.example.org: {spec: {group: example.org, names: {kind: Widget, plural: widgets}, versions: [{name: v1, served: true}]}}")
+        .git(&format!("Widget.example.org/web/w: {{}}\n{WIDGETS}"))
         .plan();
     let change = change(&plan, "Widget.example.org/web/w");
     assert_eq!(change.action, Action::Create);

@@ -6,10 +6,12 @@ use proptest::prelude::*;
 use rstest::rstest;
 use serde_json::{Value, json};
 
-use super::scene::Scene;
+use super::scene::{MANAGER, Scene};
+use super::server::entry;
 use super::{edges, lines};
 use crate::definition::{Instances, Misfit, Sighting};
-use crate::object::{ObjectId, Origin};
+use crate::object::{FieldPath, ObjectId, Origin};
+use crate::observe::{Live, Prediction};
 use crate::plan::{Action, Body, Op, Plan};
 use crate::repo::MigrationRule;
 
@@ -203,6 +205,67 @@ fn what_goes_with_a_definition_is_created_again(#[case] before: &str, #[case] af
     let mut steps = plan.steps.iter();
     let step = steps.find(|step| step.object.to_string() == THING).unwrap();
     assert_eq!(step.require, [crate::plan::Precondition::Absent]);
+}
+
+/// What git has lies elsewhere from then on; what is recorded goes with the former
+/// definition.
+#[test]
+fn objects_lie_elsewhere_when_their_definition_has_another_scope() {
+    const BEFORE: &str = "Thing.example.org/web/ours";
+    const AFTER: &str = "Thing.example.org/ours";
+    let before = definition(&["v1"], "");
+    let after = before.replace("scope: Namespaced", "scope: Cluster");
+    let scope = FieldPath::default().key("spec").key("scope");
+    let scene = Scene::new()
+        .installed(&format!("{before}{BEFORE}: {{spec: {{}}}}"))
+        .git(&format!("{after}{AFTER}: {{spec: {{}}}}"))
+        .with_live(CRD, |live| live["status"]["storedVersions"] = json!(["v1"]))
+        .predict(
+            CRD,
+            Prediction::Immutable {
+                fields: vec![scope],
+                refused: None,
+            },
+        );
+    let scene = seen(scene, things(&[("ours", &[], &[])]));
+    let plan = scene.plan();
+    assert_eq!(
+        refusals(&plan),
+        [
+            "definition-identity: its scope is Namespaced and cannot become Cluster while it is there; 1 object is lost with it: Thing.example.org/web/ours"
+        ]
+    );
+    assert!(!plan.has_steps());
+
+    let consent = "{action: recreate, kind: CustomResourceDefinition, name: things.example.org, release: r, from: v1.0.0, to: v2.0.0}";
+    let plan = scene.consent(consent).plan();
+    assert_eq!(refusals(&plan), [""; 0]);
+    let of_thing = format!("{CRD} -> {AFTER}: Ready Definition");
+    assert!(edges(&plan).contains(&of_thing), "{:#?}", edges(&plan));
+    let mut steps = plan.steps.iter();
+    assert!(!steps.any(|step| step.object.to_string() == BEFORE));
+}
+
+/// The definition changed in an earlier version: the dry run shows what stays.
+#[test]
+fn an_item_that_nobody_owns_is_told() {
+    const THING: &str = "Thing.example.org/web/t";
+    let scene = Scene::new()
+        .installed(&format!(
+            "{THING}: {{spec: {{groups: [{{name: a}}, {{name: b}}]}}}}"
+        ))
+        .git(&format!("{THING}: {{spec: {{groups: [{{name: a}}]}}}}"));
+    let mut after = scene.look(THING).clone();
+    let owned = json!({"f:spec": {"f:groups": {"k:{\"name\":\"a\"}": {".": {}, "f:name": {}}}}});
+    after["metadata"]["managedFields"] = json!([entry(MANAGER, "Apply", &owned)]);
+    let answer = Prediction::Answer(Live::new(after, MANAGER));
+    let plan = scene.predict(THING, answer).plan();
+    let mut findings = plan.findings.iter();
+    let finding = findings.find(|one| one.code == "unowned-item").unwrap();
+    assert_eq!(
+        finding.message,
+        "git no longer has /spec/groups/1, but it stays: nobody owns it since its list has keys"
+    );
 }
 
 #[test]

@@ -3,12 +3,13 @@
 use rstest::rstest;
 use serde_json::{Value, json};
 
-use super::position;
 use super::scene::{Scene, service_ref};
+use super::{position, recreate};
 use crate::object::{ObjectId, annotations, labels};
 use crate::plan::{Deletion, Grant, Op};
 
 const MEMBER: &str = "ConfigMap/web/old";
+const MEMBER_ANEW: &str = "ConfigMap/web/a";
 const MADE: &str = "Secret/web/made";
 const HOOK: &str = "ValidatingWebhookConfiguration.admissionregistration.k8s.io/h";
 
@@ -67,6 +68,28 @@ fn what_is_to_be_kept_by_now_stays(#[case] key: &str) {
     assert_eq!(
         objection(key, keep).as_deref(),
         Some("it has the annotation pleach.dev/prune: disabled now")
+    );
+}
+
+#[rstest]
+#[case::since(false, Some("it has the annotation pleach.dev/prune: disabled now"))]
+#[case::before_somebody_consented(true, None)]
+fn what_is_to_be_kept_is_not_created_anew(#[case] before: bool, #[case] expected: Option<&str>) {
+    let consent = "{action: recreate, kind: ConfigMap, namespace: web, name: a, release: r, from: v1.0.0, to: v2.0.0}";
+    let mut scene = recreate::scene(MEMBER_ANEW).consent(consent);
+    if before {
+        scene = scene.with_live(MEMBER_ANEW, keep);
+    }
+    let mut now = scene.look(MEMBER_ANEW).clone();
+    keep(&mut now);
+    let plan = scene.plan();
+    let Op::Delete(deletion) = &plan.steps[position(&plan, MEMBER_ANEW)].op else {
+        panic!("{:?}", plan.findings)
+    };
+    let id: ObjectId = MEMBER_ANEW.parse().unwrap();
+    assert_eq!(
+        deletion.objection(&id.group_kind(), &now).as_deref(),
+        expected
     );
 }
 

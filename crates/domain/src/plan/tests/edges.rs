@@ -3,12 +3,11 @@
 use rstest::rstest;
 
 use super::scene::Scene;
-use super::{changes, edges};
+use super::{WIDGETS, changes, edges};
 use crate::finding::Finding;
 use crate::order::StageName;
 use crate::plan::{Action, Plan, Until};
 
-const CRD: &str = "CustomResourceDefinition.apiextensions.k8s.io/widgets.example.org: {spec: {group: example.org, names: {kind: Widget, plural: widgets}, versions: [{name: v1, served: true}]}}";
 const HOOK: &str = "ValidatingWebhookConfiguration.admissionregistration.k8s.io/h: {webhooks: [{clientConfig: {service: {namespace: web, name: api}}, rules: [{apiGroups: [example.org], resources: [widgets]}]}]}";
 const API: &str = "Deployment.apps/web/api: {spec: {replicas: 2, template: {metadata: {labels: {app: api}}}}}\nService/web/api: {spec: {selector: {app: api}}}";
 
@@ -24,7 +23,7 @@ fn edges_of(plan: &Plan) -> Vec<String> {
 }
 
 #[rstest]
-#[case::definition(&format!("{CRD}\nWidget.example.org/web/w: {{}}"),
+#[case::definition(&format!("{WIDGETS}\nWidget.example.org/web/w: {{}}"),
     &["CustomResourceDefinition.apiextensions.k8s.io/widgets.example.org -> Widget.example.org/web/w: Ready Definition"])]
 #[case::namespace("Namespace/a: {}\nConfigMap/a/c: {}", &["Namespace/a -> ConfigMap/a/c: Applied Namespace"])]
 #[case::role("Role.rbac.authorization.k8s.io/web/r: {}\nRoleBinding.rbac.authorization.k8s.io/web/b: {roleRef: {kind: Role, name: r}}",
@@ -40,7 +39,7 @@ fn edges_of(plan: &Plan) -> Vec<String> {
     "Deployment.apps/web/api -> ValidatingWebhookConfiguration.admissionregistration.k8s.io/h: Ready Backend",
     "Service/web/api -> ValidatingWebhookConfiguration.admissionregistration.k8s.io/h: Applied Backend",
     "Service/web/api (wait) -> ValidatingWebhookConfiguration.admissionregistration.k8s.io/h: Ready Backend"])]
-#[case::parameters(&format!("{CRD}\n{POLICY}\n{BINDING}\nWidget.example.org/web/w: {{}}\nWidget.example.org/web/other: {{}}"), &[
+#[case::parameters(&format!("{WIDGETS}\n{POLICY}\n{BINDING}\nWidget.example.org/web/w: {{}}\nWidget.example.org/web/other: {{}}"), &[
     "CustomResourceDefinition.apiextensions.k8s.io/widgets.example.org -> Widget.example.org/web/w: Ready Definition",
     "CustomResourceDefinition.apiextensions.k8s.io/widgets.example.org -> Widget.example.org/web/other: Ready Definition",
     "CustomResourceDefinition.apiextensions.k8s.io/widgets.example.org -> ValidatingAdmissionPolicy.admissionregistration.k8s.io/p: Ready Definition",
@@ -80,25 +79,25 @@ const WRITTEN: &str = "CustomResourceDefinition.apiextensions.k8s.io/widgets.exa
 
 /// Whichever workload it is that serves the kind.
 #[rstest]
-#[case::it_comes(Scene::new().unserved("Widget.example.org").git(&format!("{CRD}\n{API}")), true)]
+#[case::it_comes(Scene::new().unserved("Widget.example.org").git(&format!("{WIDGETS}\n{API}")), true)]
 #[case::it_changes(
-    Scene::new().installed(CRD).git(&CRD.replace("versions", "note: x, versions")).git(API),
+    Scene::new().installed(WIDGETS).git(&WIDGETS.replace("versions", "note: x, versions")).git(API),
     true
 )]
-#[case::it_stays(Scene::new().installed(CRD).git(&format!("{CRD}\n{API}")), false)]
+#[case::it_stays(Scene::new().installed(WIDGETS).git(&format!("{WIDGETS}\n{API}")), false)]
 #[case::it_stays_and_is_not_served_yet(
-    Scene::new().installed(CRD).unfinished("v2.0.0").unserved("Widget.example.org").git(&format!("{CRD}\n{API}")),
+    Scene::new().installed(WIDGETS).unfinished("v2.0.0").unserved("Widget.example.org").git(&format!("{WIDGETS}\n{API}")),
     false
 )]
 #[case::it_needs_the_workload(
     Scene::new().unserved("Widget.example.org").git(&format!(
         "{}\n{API}",
-        CRD.replace("{spec", "{metadata: {annotations: {pleach.dev/after: Deployment/api}}, spec")
+        WIDGETS.replace("{spec", "{metadata: {annotations: {pleach.dev/after: Deployment/api}}, spec")
     )),
     false
 )]
 #[case::it_comes_in_a_later_stage(
-    Scene::new().unserved("Widget.example.org").git(&format!("{CRD}\n{API}"))
+    Scene::new().unserved("Widget.example.org").git(&format!("{WIDGETS}\n{API}"))
         .applies_in("late", &["{kind: CustomResourceDefinition}"], |_| ()),
     false
 )]
@@ -115,9 +114,9 @@ fn a_workload_comes_after_what_its_release_defines(#[case] scene: Scene, #[case]
 fn a_workload_stays_as_it_is_while_a_definition_is_blocked() {
     let api = |image: &str| API.replace("{replicas", &format!("{{image: {image}, replicas"));
     let plan = Scene::new()
-        .live(&CRD.replace("{spec", "{managers: [x], spec"))
+        .live(&WIDGETS.replace("{spec", "{managers: [x], spec"))
         .installed(&api("a"))
-        .git(&format!("{CRD}\n{}", api("b")))
+        .git(&format!("{WIDGETS}\n{}", api("b")))
         .plan();
     let changes = changes(&plan);
     let blocked = "blocked Deployment.apps/web/api: it needs CustomResourceDefinition.apiextensions.k8s.io/widgets.example.org, which is blocked";
@@ -164,10 +163,10 @@ fn an_api_that_does_not_answer_yet_is_waited_for() {
 #[test]
 fn a_policy_waits_for_a_definition_that_is_not_served_yet() {
     let plan = Scene::new()
-        .installed(CRD)
+        .installed(WIDGETS)
         .unfinished("v2.0.0")
         .unserved("Widget.example.org")
-        .git(&format!("{CRD}\n{POLICY}\n{BINDING}"))
+        .git(&format!("{WIDGETS}\n{POLICY}\n{BINDING}"))
         .plan();
     let expected = [
         "CustomResourceDefinition.apiextensions.k8s.io/widgets.example.org (wait) -> ValidatingAdmissionPolicy.admissionregistration.k8s.io/p: Ready Definition",
@@ -178,7 +177,7 @@ fn a_policy_waits_for_a_definition_that_is_not_served_yet() {
 
 #[test]
 fn a_policy_and_its_binding_come_after_the_parameters_in_whichever_stage_those_are() {
-    let git = format!("{CRD}\n{POLICY}\n{BINDING}\nWidget.example.org/web/w: {{}}");
+    let git = format!("{WIDGETS}\n{POLICY}\n{BINDING}\nWidget.example.org/web/w: {{}}");
     let scene = Scene::new().unserved("Widget.example.org").git(&git);
     let late = scene
         .clone()
@@ -234,7 +233,7 @@ fn an_api_of_the_release_is_no_excuse(#[case] scene: Scene, #[case] code: &str) 
 #[test]
 fn custom_resources_come_after_what_intercepts_them() {
     let git = format!(
-        "{CRD}\n{API}\n{HOOK}\nWidget.example.org/web/w: {{}}\nCertificate.cert-manager.io/web/c: {{}}"
+        "{WIDGETS}\n{API}\n{HOOK}\nWidget.example.org/web/w: {{}}\nCertificate.cert-manager.io/web/c: {{}}"
     );
     let scene = Scene::new().unserved("Widget.example.org").git(&git);
     let intercepts = |scene: &Scene| -> Vec<String> {
@@ -273,7 +272,7 @@ fn custom_resources_come_after_another_version_of_who_is_asked_about_them() {
             "spec: {replicas: 2, template: {",
             &format!("spec: {{image: {image}, replicas: 2, template: {{"),
         );
-        format!("{CRD}\n{api}\n{HOOK}\nWidget.example.org/web/w: {{spec: {{size: {size}}}}}")
+        format!("{WIDGETS}\n{api}\n{HOOK}\nWidget.example.org/web/w: {{spec: {{size: {size}}}}}")
     };
     // Nothing is done to the registration itself.
     let scene = Scene::new().installed(&git("a", 1)).git(&git("b", 2));
@@ -304,7 +303,7 @@ fn two_registrations_close_no_circle() {
         )
     };
     let git = format!(
-        "{CRD}\n{API}\n{}\n{}\nWidget.example.org/web/w1: {{}}\nWidget.example.org/web/w2: {{}}",
+        "{WIDGETS}\n{API}\n{}\n{}\nWidget.example.org/web/w1: {{}}\nWidget.example.org/web/w2: {{}}",
         hook("h", "w2"),
         hook("g", "w1")
     );
@@ -346,10 +345,10 @@ fn an_unchanged_backend_is_waited_for_too() {
 #[test]
 fn what_an_interrupted_run_left_unready_is_waited_for() {
     let git = format!(
-        "{CRD}\nWidget.example.org/web/w: {{}}\nJob.batch/web/migrate: {{}}\nConfigMap/web/c: {{metadata: {{annotations: {{pleach.dev/after: Job/migrate}}}}}}"
+        "{WIDGETS}\nWidget.example.org/web/w: {{}}\nJob.batch/web/migrate: {{}}\nConfigMap/web/c: {{metadata: {{annotations: {{pleach.dev/after: Job/migrate}}}}}}"
     );
     let plan = Scene::new()
-        .installed(&format!("{CRD}\nJob.batch/web/migrate: {{}}"))
+        .installed(&format!("{WIDGETS}\nJob.batch/web/migrate: {{}}"))
         .unfinished("v2.0.0")
         .unserved("Widget.example.org")
         .git(&git)

@@ -2,6 +2,7 @@
 
 mod former;
 mod stopped;
+mod undeclared;
 
 use std::collections::BTreeSet;
 

@@ -3,9 +3,10 @@
 use serde_json::json;
 
 use super::scene::Scene;
+use crate::ignore::Ignored;
 use crate::object::ObjectId;
 use crate::observe::DesiredDigest;
-use crate::plan::{Action, Body, Cause, Op, Own, Plan};
+use crate::plan::{Action, Body, Cause, Desired, Op, Own, Plan};
 
 const KEY: &str = "Deployment.apps/web/a";
 const GIT: &str = "Deployment.apps/web/a: {spec: {replicas: 2, image: v1}}";
@@ -117,6 +118,39 @@ fn a_rule_that_comes_gives_the_path_up_and_changes_no_value() {
     assert_eq!(after.value()["spec"]["replicas"], 2);
 }
 
+/// What is sent of an object changes, and git does not.
+#[test]
+fn an_autoscaler_that_comes_or_goes_is_no_change_of_git() {
+    let reason = |scene: &Scene| {
+        let plan = scene.plan();
+        let mut changes = plan.changes.iter();
+        let change = changes.find(|change| change.object.to_string() == KEY);
+        change.unwrap().reason.clone()
+    };
+    let mut comes = Scene::new()
+        .installed(GIT)
+        .git(GIT)
+        .ignores(KEY, &["spec.replicas"]);
+    let full = comes.desired.manifests[0].digest();
+    for (_, ignored) in comes.desired.ignored.iter_mut() {
+        ignored.initial = DesiredDigest::Known(full);
+    }
+    assert_eq!(reason(&comes), "fields of it are left to others now");
+    let goes = created().wants(|desired| desired.ignored = Ignored::default());
+    assert_eq!(
+        reason(&goes),
+        "its replicas are left to no autoscaler any more"
+    );
+    let git = Scene::new().installed(GIT).git(LATER);
+    assert_eq!(reason(&git), "git changed");
+    // The key of digests is lost.
+    let unknown = Scene::new().installed(GIT).git(GIT).unkeyed(KEY);
+    assert_eq!(
+        reason(&unknown),
+        "whether git changed cannot be told: the key of digests is gone"
+    );
+}
+
 #[test]
 fn a_rule_that_goes_brings_the_field_back_unless_somebody_holds_it() {
     let lean = "Deployment.apps/web/a: {spec: {image: v1}}";
@@ -168,6 +202,51 @@ fn replicas_are_left_to_an_autoscaler_with_a_note() {
         .git("Deployment.apps/web/a: {spec: {image: v1}}")
         .wants(|desired| desired.leave_replicas(&KEY.parse().unwrap(), &autoscaler));
     assert!(scene.plan().findings.is_empty());
+}
+
+/// As the documentation of Kubernetes writes an aggregated role.
+#[test]
+fn rules_of_an_aggregated_role_are_left_to_the_cluster_with_a_note() {
+    let key = "ClusterRole.rbac.authorization.k8s.io/r";
+    let role = |label: &str| {
+        format!(
+            "{key}: {{metadata: {{labels: {{team: {label}}}}}, rules: [], \
+             aggregationRule: {{clusterRoleSelectors: [{{matchLabels: {{to: r}}}}]}}}}"
+        )
+    };
+    let scene = |label: &str| {
+        let scene = Scene::new()
+            .installed(&role("a"))
+            .git(&role("a"))
+            .wants(Desired::leave_aggregated_rules);
+        let lean = &scene.desired.ignored;
+        let lean = lean.lean(&scene.desired.manifests[0]).digest();
+        let held = format!("{key}: {{rules: [{{verbs: [get], resources: [pods]}}]}}");
+        scene
+            .entry(key, |entry| entry.desired = Some(lean))
+            .edited("clusterrole-aggregation-controller", &held)
+            .git(&role(label))
+            .wants(|desired| desired.ignored = Ignored::default())
+            .wants(Desired::leave_aggregated_rules)
+    };
+    let action = |plan: &Plan| {
+        let mut changes = plan.changes.iter();
+        let change = changes.find(|change| change.object.to_string() == key);
+        change.unwrap().action
+    };
+    let plan = scene("a").plan();
+    assert_eq!(action(&plan), Action::Unchanged, "{:?}", plan.findings);
+    assert!(plan.findings.iter().any(|one| one.code == "aggregated"));
+    // What changes of it in git is applied without them.
+    let plan = scene("b").plan();
+    assert_eq!(action(&plan), Action::Update, "{:?}", plan.findings);
+    assert_eq!(plan.refusals().count(), 0);
+    // A role that is written as a whole is git's.
+    let git = format!("{key}: {{rules: []}}");
+    let whole = Scene::new()
+        .git(&git)
+        .wants(Desired::leave_aggregated_rules);
+    assert!(whole.plan().findings.is_empty());
 }
 
 #[test]

@@ -9,7 +9,7 @@ use proptest::prelude::*;
 
 use super::scene::Scene;
 use crate::inventory::EntryState;
-use crate::object::ObjectId;
+use crate::object::{ObjectId, ServiceRef};
 use crate::observe::Observed;
 use crate::order::StageName;
 use crate::plan::{Consented, Grant, Op, Plan, Removal, StepId, is_protected_kind};
@@ -119,7 +119,7 @@ fn check(scene: &Scene) {
                 assert!(
                     registration.services.contains(service) && !desired.contains(&service.id())
                 );
-                assert!(entries.contains_key(&service.id()));
+                assert!(is_of_ours(&observed, service));
                 assert_eq!(deletion.resource_version(), Some(&*live.resource_version));
             }
             _ => panic!("nothing asks for it: {id}"),
@@ -149,6 +149,16 @@ fn check(scene: &Scene) {
     check_overlays(scene, &plan, &observed, &ancestors);
 
     check_order(scene, &plan);
+}
+
+/// Whether a Service is of the release, or was once: what points at it is recorded.
+fn is_of_ours(observed: &Observed, service: &ServiceRef) -> bool {
+    let entries = &observed.inventory.entries;
+    let backend = observed.backends.get(service);
+    let is_gone = backend.is_some_and(|backend| !backend.exists);
+    let mut recorded = entries.values();
+    let was_ours = recorded.any(|one| one.service.as_ref() == Some(service));
+    entries.contains_key(&service.id()) || is_gone && was_ours
 }
 
 fn is_ending(observed: &Observed, namespace: &str) -> bool {
@@ -197,7 +207,7 @@ fn check_end(scene: &Scene) {
             Grant::Uninstall | Grant::DeadRegistration { .. } => assert!(is(EntryState::Applied)),
             Grant::RunTimeObject { .. } => assert!(is(EntryState::Observed)),
             Grant::Registration { service } => {
-                assert!(observed.inventory.entries.contains_key(&service.id()));
+                assert!(is_of_ours(&observed, service));
             }
             _ => panic!("not in this plan: {id}"),
         }

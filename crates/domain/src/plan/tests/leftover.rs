@@ -1,13 +1,16 @@
 //! Registrations whose Service goes.
 
+use std::collections::BTreeSet;
+
 use rstest::rstest;
 
+use super::removal::by_command;
 use super::scene::Scene;
 use super::{edges, position};
 use crate::inventory::EntryState;
-use crate::object::labels;
-use crate::observe::Listing;
-use crate::plan::{Action, Deletion, Grant, Op, Plan, Precondition};
+use crate::object::{ServiceRef, labels};
+use crate::observe::{Backend, Listing, Registration};
+use crate::plan::{Action, Deletion, Grant, Op, Plan, Precondition, leaving_service, returned};
 
 const OLD: &str = "Service/old/api: {spec: {selector: {app: api}}}\nDeployment.apps/old/api: {spec: {template: {metadata: {labels: {app: api}}}}}\nServiceAccount/old/s: {}";
 const NEW: &str = "Service/web/api: {spec: {selector: {app: api}}}\nDeployment.apps/web/api: {spec: {template: {metadata: {labels: {app: api}}, spec: {serviceAccountName: s}}}}\nServiceAccount/web/s: {}";
@@ -162,4 +165,80 @@ fn several_of_them_stand_before_all_workloads_with_few_edges() {
             && edge.ends_with("Leftover")
     });
     assert_eq!(workloads.count(), 6);
+}
+
+/// A former run took the Service away, and what its pods made anew is on record only.
+fn lost() -> Scene {
+    Scene::new()
+        .installed("ConfigMap/web/c: {}")
+        .git("ConfigMap/web/c: {}")
+        .run_time(RUN_TIME, Some("old/api"))
+        .cluster(|observed| {
+            let service = super::scene::service_ref("old/api");
+            observed.backends.insert(service, Backend::default());
+        })
+}
+
+#[test]
+fn one_that_a_former_run_left_dead_goes() {
+    let plan = lost().plan();
+    let found = deletion(&plan, KEY).unwrap();
+    assert_eq!(found.explain(), "points at Service old/api, which goes");
+    assert!(deletion(&lost().end(&by_command()), KEY).is_some());
+}
+
+#[rstest]
+#[case::its_service_is_there(lost().cluster(|observed| {
+    let service = crate::plan::tests::scene::service_ref("old/api");
+    let backend = Backend { exists: true, ..Backend::default() };
+    observed.backends.insert(service, backend);
+}))]
+#[case::it_was_not_looked_for(lost().cluster(|observed| observed.backends.clear()))]
+#[case::it_points_elsewhere(lost().with_live(KEY, |live| live["spec"]["service"]["namespace"] = "new".into()))]
+fn one_that_may_be_answered_for_stays(#[case] scene: Scene) {
+    assert!(deletion(&scene.plan(), KEY).is_none());
+}
+
+/// A registration that is found when the Services of a plan go, after it was made.
+fn anew(change: impl FnOnce(&mut Registration)) -> Registration {
+    let mut found = moved().observed().registrations[0].clone();
+    change(&mut found);
+    found
+}
+
+#[rstest]
+#[case::the_same(anew(|_| {}), None)]
+#[case::shared(anew(|one| one.services.push(service("other"))), Some("leftover-shared"))]
+#[case::asks_a_url(anew(|one| one.asks_url = true), Some("leftover-shared"))]
+#[case::owned(anew(|one| one.meta.owners.push("x".into())), Some("leftover-owned"))]
+#[case::of_another_set(
+    anew(|one| drop(one.meta.labels.insert(labels::PART_OF.into(), "other".into()))),
+    Some("leftover-foreign")
+)]
+fn what_is_made_anew_is_judged_alike(#[case] found: Registration, #[case] left: Option<&str>) {
+    let going = BTreeSet::from([service("api")]);
+    match returned(&found, &going, "ours").unwrap() {
+        Ok(deletion) => {
+            assert_eq!(left, None);
+            assert_eq!(deletion.uid(), found.meta.uid);
+            assert_eq!(deletion.resource_version(), Some("1"));
+        }
+        Err(finding) => assert_eq!(left, Some(finding.code.as_str())),
+    }
+    let other = BTreeSet::from([service("third")]);
+    assert!(returned(&found, &other, "ours").is_none());
+}
+
+fn service(name: &str) -> ServiceRef {
+    super::scene::service_ref(&format!("old/{name}"))
+}
+
+#[test]
+fn services_that_go_are_those_that_are_pruned() {
+    let going = |plan: &Plan| -> Vec<ServiceRef> {
+        plan.steps.iter().filter_map(leaving_service).collect()
+    };
+    assert_eq!(going(&moved().plan()), [service("api")]);
+    assert_eq!(going(&moved().end(&by_command())), [service("api")]);
+    assert_eq!(going(&lost().plan()), Vec::<ServiceRef>::new());
 }

@@ -1,7 +1,9 @@
 //! Jobs that run once: for their content and for what their pods read.
 
+use rstest::rstest;
 use serde_json::json;
 
+use super::removal::by_command;
 use super::scene::Scene;
 use super::{changes, edges, lines};
 use crate::inventory::{Outcome, Run};
@@ -170,6 +172,25 @@ fn it_is_not_pruned_while_it_runs() {
         of_job(&gone(complete())),
         ["prune: delete Job.batch/web/migrate until gone"]
     );
+}
+
+#[rstest]
+#[case::that_runs(running(), true)]
+#[case::that_succeeded(complete(), false)]
+#[case::that_failed(failed(), false)]
+fn who_takes_the_release_away_is_told_of_a_job(
+    #[case] status: serde_json::Value,
+    #[case] warns: bool,
+) {
+    let plan = there(scene(), true, status).end(&by_command());
+    assert_eq!(
+        of_job(&plan),
+        ["prune: delete Job.batch/web/migrate until gone"]
+    );
+    let mut findings = plan.findings.iter();
+    let finding = findings.find(|one| one.code == "ends-running");
+    assert_eq!(finding.is_some(), warns, "{:?}", plan.findings);
+    assert!(finding.is_none_or(|one| !one.is_error() && one.hint.is_some()));
 }
 
 #[test]

@@ -105,6 +105,10 @@ fn active() -> OwnerState {
 #[case::of_another_release(theirs("pleach/e.other, kubectl").with_live(KEY, |live| { live["metadata"]["labels"] = json!({labels::PART_OF: "other"}); }),
     "foreign-apply-set", "it is part of release e.other",
     "to take it over, add to release r in environments/e.yaml: `movedFrom: {environment: e, release: other}`")]
+#[case::of_another_set_by_its_label_alone(
+    Scene::new().git(GIT).installed(GIT).with_live(KEY, |live| { live["metadata"]["labels"] = json!({labels::PART_OF: "other"}); }),
+    "foreign-apply-set", "it is part of another ApplySet (other)",
+    "remove it from the other set, or from this release; if nobody else has it, take its label applyset.kubernetes.io/part-of off")]
 #[case::of_flux(of_flux("kustomize").adopt("flux").owner(kustomization(), active()),
     "owned-by-deployer", "Flux (Kustomization flux-system/x) manages it and is active",
     "suspend it first: `flux suspend kustomization x -n flux-system` or `kubectl -n flux-system patch kustomizations.kustomize.toolkit.fluxcd.io x --type=merge -p '{\"spec\":{\"suspend\":true}}'`; to take it over, add `adopt: [flux]` to the release r in environments/e.yaml")]

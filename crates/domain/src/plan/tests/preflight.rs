@@ -3,16 +3,17 @@
 use rstest::rstest;
 use semver::VersionReq;
 
+use super::WIDGETS;
+use super::removal::by_command;
 use super::scene::Scene;
 use crate::depends::{Hindrance, NOT_READY, STILL_NEEDED};
-use crate::finding::Kind;
+use crate::finding::{Finding, Kind};
+use crate::inventory::{Installed, ReleaseName, Store};
 use crate::object::{GroupKind, Origin};
 use crate::observe::{ClusterId, Escalation, MissingGrant, Observed};
-use crate::plan::{Consented, Direction, Plan, Removal};
+use crate::plan::{Action, Consented, Direction, Plan, Removal};
 use crate::repo::KnownVersion;
 use crate::repo::format::Rollback;
-
-const CRD: &str = "CustomResourceDefinition.apiextensions.k8s.io/widgets.example.org: {spec: {group: example.org, names: {kind: Widget, plural: widgets}, versions: [{name: v1, served: true}]}}";
 
 fn rollback(from: &str, to: &str) -> Rollback {
     Rollback {
@@ -24,7 +25,7 @@ fn rollback(from: &str, to: &str) -> Rollback {
 /// A bundle with a definition that does not say where it can be gone to from.
 fn by_default() -> Scene {
     Scene::new()
-        .git(CRD)
+        .git(WIDGETS)
         .policy(|policy| policy.versions.upgrades_from = None)
 }
 
@@ -268,4 +269,56 @@ fn a_release_without_its_record_is_not_a_new_one() {
     assert_eq!(told(&forgotten), ["record-lost"]);
     assert!(forgotten.findings.iter().any(crate::plan::is_refusal));
     assert_eq!(told(&scene(|_| {}).plan()), [""; 0]);
+}
+
+/// The object that held the record is there, and what it said is not.
+fn emptied(observed: &mut Observed) {
+    observed.inventory.entries.clear();
+    observed.installed = Some(Installed {
+        uid: "u".to_owned(),
+        tooling: "pleach/0.1.0".to_owned(),
+        ..Installed::default()
+    });
+}
+
+#[rstest]
+#[case::git_still_has_it("ConfigMap/web/c: {}")]
+#[case::git_has_something_else("ConfigMap/web/other: {}")]
+fn a_release_whose_record_was_emptied_is_not_a_new_one(#[case] git: &str) {
+    let scene = Scene::new()
+        .installed("ConfigMap/web/c: {}")
+        .git(git)
+        .cluster(emptied);
+    for plan in [scene.plan(), scene.end(&by_command())] {
+        let refusals: Vec<&Finding> = plan.refusals().collect();
+        assert_eq!(refusals.len(), 1, "{refusals:?}");
+        assert_eq!(refusals[0].code, "record-lost");
+        assert_eq!(
+            refusals[0].message,
+            "the record of release e.r is empty, and an object of it is there"
+        );
+        let hint = refusals[0].hint.as_deref().unwrap();
+        assert!(hint.starts_with("`pleach recover e/r`"), "{hint}");
+    }
+}
+
+/// It was killed between the two writes that make a record: nothing was applied.
+#[test]
+fn a_first_run_that_was_killed_before_its_record_was_written_goes_on() {
+    let name = ReleaseName {
+        environment: "e".to_owned(),
+        release: "r".to_owned(),
+    };
+    // Controllers copy labels; what they make of them nobody applied.
+    let copied = format!(
+        "ConfigMap/web/copied: {{metadata: {{labels: {{applyset.kubernetes.io/part-of: {}}}}}}}",
+        Store::Release.apply_set(&name)
+    );
+    let plan = Scene::new()
+        .git("ConfigMap/web/c: {}")
+        .live(&copied)
+        .cluster(emptied)
+        .plan();
+    assert_eq!(plan.refusals().count(), 0, "{:?}", plan.findings);
+    assert_eq!(plan.count(Action::Create), 1);
 }

@@ -27,6 +27,22 @@ fn deleted(plan: &Plan) -> Vec<String> {
         .collect()
 }
 
+/// The steps that prune, in order.
+fn pruned(plan: &Plan) -> Vec<String> {
+    let mut lines = lines(plan);
+    lines.retain(|line| line.starts_with("prune"));
+    lines
+}
+
+/// The plan has these edges.
+#[track_caller]
+fn check_edges(plan: &Plan, expected: &[&str]) {
+    let edges = edges(plan);
+    for edge in expected {
+        assert!(edges.iter().any(|one| one == edge), "{edge}: {edges:#?}");
+    }
+}
+
 fn old() -> Scene {
     Scene::new().installed(OLD)
 }
@@ -204,10 +220,7 @@ fn classes_go_one_after_the_other() {
         .policy(|policy| policy.prune.max = PruneMax::Percent(100))
         .plan();
     assert_eq!(
-        lines(&plan)
-            .into_iter()
-            .filter(|line| line.starts_with("prune"))
-            .collect::<Vec<_>>(),
+        pruned(&plan),
         [
             "prune: delete Widget.example.org/web/w until gone",
             "prune: delete ValidatingWebhookConfiguration.admissionregistration.k8s.io/h until gone",
@@ -218,14 +231,14 @@ fn classes_go_one_after_the_other() {
             "prune: delete ServiceAccount/web/a until gone",
         ]
     );
-    let edges = edges(&plan);
-    for edge in [
-        "ValidatingWebhookConfiguration.admissionregistration.k8s.io/h -> Deployment.apps/web/d: Absent Reverse",
-        "Service/web/s -> ConfigMap/web/c: Absent Reverse",
-        "Secret/web/s -> ServiceAccount/web/a: Absent Reverse",
-    ] {
-        assert!(edges.contains(&edge.to_owned()), "{edges:#?}");
-    }
+    check_edges(
+        &plan,
+        &[
+            "ValidatingWebhookConfiguration.admissionregistration.k8s.io/h -> Deployment.apps/web/d: Absent Reverse",
+            "Service/web/s -> ConfigMap/web/c: Absent Reverse",
+            "Secret/web/s -> ServiceAccount/web/a: Absent Reverse",
+        ],
+    );
     let workload = &plan.steps[position(&plan, "Deployment.apps/web/d")];
     let Op::Delete(deletion) = &workload.op else {
         panic!()
@@ -257,6 +270,33 @@ fn a_binding_goes_before_its_policy_and_that_before_its_parameters() {
         let edge = format!("{} -> {}: Absent Reverse", pair[0], pair[1]);
         assert!(edges.contains(&edge), "{edges:#?}");
     }
+}
+
+/// The cluster writes the rules of an aggregated role whenever one of its parts goes.
+#[test]
+fn an_aggregated_role_goes_before_the_roles_that_it_is_made_of() {
+    let (whole, part) = (
+        "ClusterRole.rbac.authorization.k8s.io/whole",
+        "ClusterRole.rbac.authorization.k8s.io/a-part",
+    );
+    let plan = Scene::new()
+        .installed(&format!(
+            "{part}: {{rules: [{{verbs: [get]}}]}}\n{whole}: {{aggregationRule: {{clusterRoleSelectors: [{{matchLabels: {{to: whole}}}}]}}}}\nConfigMap/web/c: {{}}",
+        ))
+        .edited(
+            "clusterrole-aggregation-controller",
+            &format!("{whole}: {{rules: [{{verbs: [get]}}]}}"),
+        )
+        .policy(|policy| policy.prune.max = PruneMax::Percent(100))
+        .plan();
+    assert_eq!(deleted(&plan), ["ConfigMap/web/c", whole, part]);
+    check_edges(
+        &plan,
+        &[
+            &format!("ConfigMap/web/c -> {whole}: Absent Reverse"),
+            &format!("{whole} -> {part}: Absent Reverse"),
+        ],
+    );
 }
 
 /// What converts the objects of a definition, and what both need.
@@ -337,12 +377,8 @@ fn what_stages_applied_goes_in_their_reverse_order() {
     let plan = staged()
         .policy(|policy| policy.prune.max = PruneMax::Percent(100))
         .plan();
-    let pruned: Vec<String> = lines(&plan)
-        .into_iter()
-        .filter(|line| line.starts_with("prune"))
-        .collect();
     assert_eq!(
-        pruned,
+        pruned(&plan),
         [
             "prune: delete Deployment.apps/web/api until gone",
             "prune: delete Deployment.apps/web/controller until gone",
@@ -353,15 +389,15 @@ fn what_stages_applied_goes_in_their_reverse_order() {
             "prune: delete ConfigMap/web/early until gone",
         ]
     );
-    let edges = edges(&plan);
-    for edge in [
-        "Deployment.apps/web/api -> Deployment.apps/web/controller: Absent Reverse",
-        "Deployment.apps/web/controller -> DaemonSet.apps/web/agent: Absent Reverse",
-        "DaemonSet.apps/web/agent -> Deployment.apps/web/first: Absent Reverse",
-        "ConfigMap/web/late -> ConfigMap/web/early: Absent Reverse",
-    ] {
-        assert!(edges.contains(&edge.to_owned()), "{edges:#?}");
-    }
+    check_edges(
+        &plan,
+        &[
+            "Deployment.apps/web/api -> Deployment.apps/web/controller: Absent Reverse",
+            "Deployment.apps/web/controller -> DaemonSet.apps/web/agent: Absent Reverse",
+            "DaemonSet.apps/web/agent -> Deployment.apps/web/first: Absent Reverse",
+            "ConfigMap/web/late -> ConfigMap/web/early: Absent Reverse",
+        ],
+    );
     // A stage waits for its own as long as its bundle said.
     let agent = &plan.steps[position(&plan, "DaemonSet.apps/web/agent")];
     assert_eq!(agent.deadline.as_secs(), 1200);

@@ -97,7 +97,7 @@ fn what_the_new_object_needs_is_there_before_the_old_one_goes() {
 #[rstest]
 #[case::stateful(
     "StatefulSet.apps/web/db",
-    "{action: recreate, kind: StatefulSet, namespace: web, name: db, release: r, from: v1.0.0, to: v2.0.0, propagation: Orphan}"
+    "{action: recreate, kind: StatefulSet, namespace: web, name: db, release: r, from: v1.0.0, to: v2.0.0, propagation: Foreground}"
 )]
 #[case::claim(
     "PersistentVolumeClaim/web/data",
@@ -128,8 +128,156 @@ fn protected_kinds_need_consent_that_can_be_copied(#[case] key: &str, #[case] li
     // The very line that it prints.
     let plan = scene.consent(line).plan();
     assert_eq!(plan.count(Action::Recreate), 1, "{:?}", plan.findings);
-    let orphan = line.contains("Orphan");
-    assert_eq!(propagation(&plan) == Propagation::Orphan, orphan);
+    let foreground = line.contains("Foreground");
+    assert_eq!(propagation(&plan) == Propagation::Foreground, foreground);
+}
+
+/// A set with a selector, the labels of its pods, and what else is in its `spec`.
+fn stateful(selector: &str, labels: &str, more: &str) -> String {
+    format!(
+        "StatefulSet.apps/web/db: {{spec: {{selector: {selector}, template: {{metadata: {{labels: {labels}}}}}, {more}}}}}"
+    )
+}
+
+fn consent(propagation: &str) -> String {
+    format!(
+        "{{action: recreate, kind: StatefulSet, name: db, release: r, from: v1.0.0, to: v2.0.0, propagation: {propagation}}}"
+    )
+}
+
+#[rstest]
+#[case::another_service(
+    stateful("{matchLabels: {app: db}}", "{app: db}", "serviceName: a"),
+    stateful("{matchLabels: {app: db}}", "{app: db}", "serviceName: b"),
+    true
+)]
+#[case::another_label(
+    stateful("{matchLabels: {app: db}}", "{app: db}", "replicas: 1"),
+    stateful("{matchLabels: {app: db2}}", "{app: db2}", "replicas: 1"),
+    false
+)]
+#[case::one_label_more(
+    stateful("{matchLabels: {app: db}}", "{app: db}", "replicas: 1"),
+    stateful(
+        "{matchLabels: {app: db, tier: data}}",
+        "{app: db, tier: data}",
+        "replicas: 1"
+    ),
+    false
+)]
+#[case::one_that_its_pods_have(
+    stateful("{matchLabels: {app: db}}", "{app: db, tier: data}", "replicas: 1"),
+    stateful(
+        "{matchLabels: {app: db, tier: data}}",
+        "{app: db, tier: data}",
+        "replicas: 1"
+    ),
+    true
+)]
+#[case::one_label_less(
+    stateful(
+        "{matchLabels: {app: db, tier: data}}",
+        "{app: db, tier: data}",
+        "replicas: 1"
+    ),
+    stateful("{matchLabels: {app: db}}", "{app: db}", "replicas: 1"),
+    true
+)]
+#[case::in_other_words(
+    stateful("{matchLabels: {app: db}}", "{app: db}", "replicas: 1"),
+    stateful(
+        "{matchExpressions: [{key: app, operator: In, values: [db, db2]}]}",
+        "{app: db2}",
+        "replicas: 1"
+    ),
+    true
+)]
+fn pods_stay_where_the_new_selector_finds_them(
+    #[case] before: String,
+    #[case] after: String,
+    #[case] adopts: bool,
+) {
+    let scene = Scene::new()
+        .installed(&before)
+        .git(&after)
+        .predict("StatefulSet.apps/web/db", immutable(None));
+    let advised = if adopts { "Orphan" } else { "Foreground" };
+    let plan = scene.plan();
+    let hint = plan.findings[0].hint.as_deref().unwrap();
+    assert!(
+        hint.ends_with(&format!(", propagation: {advised}}}")),
+        "{hint}"
+    );
+    let plan = scene.clone().consent(&consent("Orphan")).plan();
+    assert_eq!(plan.count(Action::Recreate), usize::from(adopts));
+    if !adopts {
+        assert!(!plan.has_steps(), "{:?}", plan.steps);
+        let finding = &plan.findings[0];
+        assert_eq!(finding.code, "immutable-field");
+        assert!(
+            finding
+                .message
+                .contains("the new selector does not find them"),
+            "{finding}"
+        );
+    }
+    // What is not to stay goes, whatever the selector.
+    let plan = scene.consent(&consent("Foreground")).plan();
+    assert_eq!(propagation(&plan), Propagation::Foreground);
+}
+
+#[test]
+fn claims_that_are_deleted_with_their_set_are_named() {
+    let more = |policy: &str| {
+        format!(
+            "volumeClaimTemplates: [{{metadata: {{name: data}}}}], persistentVolumeClaimRetentionPolicy: {{whenDeleted: {policy}}}"
+        )
+    };
+    let told = |policy: &str, propagation: Option<&str>| {
+        let labels = |app: &str| {
+            (
+                format!("{{matchLabels: {{app: {app}}}}}"),
+                format!("{{app: {app}}}"),
+            )
+        };
+        let ((selector, pods), (other, others)) = (labels("db"), labels("db2"));
+        let mut scene = Scene::new()
+            .installed(&stateful(&selector, &pods, &more(policy)))
+            .git(&stateful(&other, &others, &more(policy)))
+            .predict("StatefulSet.apps/web/db", immutable(None));
+        if let Some(propagation) = propagation {
+            scene = scene.consent(&consent(propagation));
+        }
+        let plan = scene.plan();
+        let mut changes = plan.changes.iter();
+        changes.any(|change| change.reason.contains("its claims are deleted with it"))
+    };
+    assert!(told("Delete", None));
+    assert!(told("Delete", Some("Foreground")));
+    assert!(!told("Retain", None));
+    assert!(!told("Retain", Some("Foreground")));
+}
+
+#[test]
+fn what_is_annotated_to_stay_is_recreated_with_consent_only() {
+    let key = "ConfigMap/web/a";
+    let scene = scene(key).with_live(key, |live| {
+        live["metadata"]["annotations"]["pleach.dev/prune"] = "disabled".into();
+    });
+    let plan = scene.plan();
+    assert_eq!(plan.count(Action::Blocked), 1);
+    assert!(!plan.has_steps());
+    let finding = &plan.findings[0];
+    assert_eq!(finding.code, "immutable-field");
+    let why = "created anew, and its annotation pleach.dev/prune: disabled forbids that";
+    assert!(finding.message.ends_with(why), "{}", finding.message);
+    let line = "{action: recreate, kind: ConfigMap, namespace: web, name: a, release: r, from: v1.0.0, to: v2.0.0}";
+    let hint = format!(
+        "take the annotation off, in the cluster too; or, to recreate it, add to `consent` in environments/e.yaml: {line}"
+    );
+    assert_eq!(finding.hint.as_deref(), Some(hint.as_str()));
+    let plan = scene.consent(line).plan();
+    assert_eq!(plan.count(Action::Recreate), 1, "{:?}", plan.findings);
 }
 
 #[rstest]

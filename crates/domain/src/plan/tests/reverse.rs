@@ -5,14 +5,13 @@ use rstest::rstest;
 use serde_json::json;
 
 use super::scene::Scene;
-use super::{edges, lines};
+use super::{NOTED_WIDGETS, edges, lines};
 use crate::observe::{ApiRefusal, Prediction, Unverified};
 use crate::order::StageName;
 use crate::plan::{Action, Plan, StepId};
 use crate::repo::Selector;
 use crate::repo::format::Rollback;
 
-const CRD: &str = "CustomResourceDefinition.apiextensions.k8s.io/widgets.example.org: {spec: {group: example.org, names: {kind: Widget, plural: widgets}, versions: [{name: v1, served: true}], note: OLD}}";
 const HOOK: &str = "ValidatingWebhookConfiguration.admissionregistration.k8s.io/h: {webhooks: [{name: OLD, clientConfig: {service: {namespace: web, name: api}}, rules: [{apiGroups: [example.org], resources: [widgets]}]}]}";
 const API: &str = "Deployment.apps/web/api: {spec: {replicas: 2, template: {metadata: {labels: {app: api}}, spec: {volumes: [{configMap: {name: c}}], image: OLD}}}}";
 const SERVICE: &str = "Service/web/api: {spec: {selector: {app: api}, note: OLD}}";
@@ -64,7 +63,7 @@ fn before(plan: &Plan, first: &str, second: &str) -> bool {
     false
 }
 
-const ALL: &[&str] = &[CRD, CONFIG, SERVICE, API, HOOK, RESOURCE];
+const ALL: &[&str] = &[NOTED_WIDGETS, CONFIG, SERVICE, API, HOOK, RESOURCE];
 
 #[test]
 fn what_came_first_goes_back_last() {
@@ -74,8 +73,8 @@ fn what_came_first_goes_back_last() {
         (RESOURCE, HOOK),
         (HOOK, SERVICE),
         (HOOK, API),
-        (API, CRD),
-        (RESOURCE, CRD),
+        (API, NOTED_WIDGETS),
+        (RESOURCE, NOTED_WIDGETS),
         // Pods cannot start without it, whichever way it goes.
         (CONFIG, API),
     ] {
@@ -108,7 +107,7 @@ fn on_the_way_up_the_same_objects_go_the_other_way() {
         .installed(&newer.replace("OLD", "older"))
         .git(&newer)
         .plan();
-    for (first, second) in [(CRD, RESOURCE), (API, HOOK), (HOOK, RESOURCE)] {
+    for (first, second) in [(NOTED_WIDGETS, RESOURCE), (API, HOOK), (HOOK, RESOURCE)] {
         assert!(before(&plan, first, second), "{:?}", edges(&plan));
     }
 }
@@ -118,13 +117,13 @@ const BINDING: &str = "ValidatingAdmissionPolicyBinding.admissionregistration.k8
 
 #[test]
 fn a_binding_goes_back_before_its_policy_and_that_before_its_parameters() {
-    let all = &[CRD, POLICY, BINDING, RESOURCE];
+    let all = &[NOTED_WIDGETS, POLICY, BINDING, RESOURCE];
     let pairs = [
         (BINDING, POLICY),
         (BINDING, RESOURCE),
         (POLICY, RESOURCE),
-        (POLICY, CRD),
-        (RESOURCE, CRD),
+        (POLICY, NOTED_WIDGETS),
+        (RESOURCE, NOTED_WIDGETS),
     ];
     let plan = back(all, all);
     assert_eq!(plan.count(Action::Update), all.len());
@@ -145,7 +144,7 @@ fn a_binding_goes_back_before_its_policy_and_that_before_its_parameters() {
 #[rstest]
 #[case::registration(&[HOOK], API, HOOK)]
 #[case::backend(&[API], API, HOOK)]
-#[case::definition(&[CRD, RESOURCE], CRD, RESOURCE)]
+#[case::definition(&[NOTED_WIDGETS, RESOURCE], NOTED_WIDGETS, RESOURCE)]
 fn what_is_created_is_created_first(
     #[case] missing: &[&str],
     #[case] first: &str,
@@ -165,17 +164,17 @@ fn what_is_created_is_created_first(
 /// serves would never be ready.
 #[test]
 fn a_definition_that_serves_what_the_present_one_does_not_goes_first() {
-    let older = CRD.replace(
+    let older = NOTED_WIDGETS.replace(
         "{name: v1, served: true}",
         "{name: v1, served: true}, {name: v0, served: true}",
     );
     let plan = back(
         &[&older, CONFIG, API, RESOURCE],
-        &[CRD, CONFIG, API, RESOURCE],
+        &[NOTED_WIDGETS, CONFIG, API, RESOURCE],
     );
-    assert!(before(&plan, CRD, RESOURCE), "{:?}", edges(&plan));
-    assert!(!before(&plan, API, CRD), "{:?}", edges(&plan));
-    assert!(before(&plan, CRD, API), "{:?}", edges(&plan));
+    assert!(before(&plan, NOTED_WIDGETS, RESOURCE), "{:?}", edges(&plan));
+    assert!(!before(&plan, API, NOTED_WIDGETS), "{:?}", edges(&plan));
+    assert!(before(&plan, NOTED_WIDGETS, API), "{:?}", edges(&plan));
 }
 
 /// `pleach.dev/after` is turned round too, and never into a circle.
@@ -198,7 +197,7 @@ fn annotations_are_turned_round_but_never_into_a_circle() {
 /// A release like that of an operator: the webhook for its custom resource is the
 /// same in both versions.
 fn operator<'a>(resource: &'a str, hook: &'a str) -> [&'a str; 5] {
-    [CRD, SERVICE, API, hook, resource]
+    [NOTED_WIDGETS, SERVICE, API, hook, resource]
 }
 
 /// What goes from the custom resource to its operator, or back.
@@ -247,7 +246,10 @@ fn an_annotation_is_turned_round_as_the_webhook_is(#[case] spec: &str, #[case] r
         "Widget.example.org/web/w: {{metadata: {{annotations: {{pleach.dev/after: Deployment/api}}}}, spec: {spec}}}"
     );
     let newer = "Widget.example.org/web/w: {metadata: {annotations: {pleach.dev/after: Deployment/api}}, spec: {replicas: 2}}";
-    let plan = back(&[CRD, API, &resource], &[CRD, API, newer]);
+    let plan = back(
+        &[NOTED_WIDGETS, API, &resource],
+        &[NOTED_WIDGETS, API, newer],
+    );
     let first = format!("Widget.example.org/web/w -> Deployment.apps/web/api: {reached} Reverse");
     assert_eq!(between(&plan)[0], first);
 }

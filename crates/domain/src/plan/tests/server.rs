@@ -183,6 +183,8 @@ pub(super) fn dry_run(live: &Value, wanted: &Value) -> Prediction {
         Prediction::Conflict {
             fields: conflicts,
             forced: Some(after),
+            refused: None,
+            immutable: Vec::new(),
         }
     }
 }

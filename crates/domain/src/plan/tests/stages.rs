@@ -6,8 +6,8 @@ use std::collections::BTreeSet;
 use rstest::rstest;
 use serde_json::json;
 
-use super::lines;
 use super::scene::Scene;
+use super::{NOTED_WIDGETS, lines};
 use crate::inventory::{Outcome, Run};
 use crate::order::StageName;
 use crate::overlay::OnFailure;
@@ -18,14 +18,13 @@ use crate::repo::{Count, RolloutRule, StageRule};
 const AGENT: &str = "DaemonSet.apps/web/agent: {spec: {selector: {matchLabels: {app: agent}}, template: {metadata: {labels: {app: agent}}, image: OLD}}}";
 const CONTROLLER: &str = "Deployment.apps/web/controller: {spec: {replicas: 2, selector: {matchLabels: {app: controller}}, template: {metadata: {labels: {app: controller}}, image: OLD}}}";
 const API: &str = "Deployment.apps/web/api: {spec: {replicas: 2, selector: {matchLabels: {app: api}}, template: {metadata: {labels: {app: api}}, image: OLD}}}";
-const CRD: &str = "CustomResourceDefinition.apiextensions.k8s.io/widgets.example.org: {spec: {group: example.org, names: {kind: Widget, plural: widgets}, versions: [{name: v1, served: true}], note: OLD}}";
 const HOOK: &str = "ValidatingWebhookConfiguration.admissionregistration.k8s.io/hook: {webhooks: [{name: OLD, clientConfig: {service: {namespace: web, name: api}}, rules: [{apiGroups: [example.org], resources: [widgets]}]}]}";
 const SERVICE: &str = "Service/web/api: {spec: {selector: {app: api}}}";
 const CONFIG: &str = "ConfigMap/web/c: {data: {k: OLD}}";
 const INGRESS: &str = "Ingress.networking.k8s.io/web/i: {spec: {k: OLD}}";
 const TEST: &str = "Job.batch/web/agents-test: {metadata: {annotations: {pleach.dev/run: once, pleach.dev/stage: agents}}, spec: {template: {spec: {containers: []}}}}";
 
-const SEVERAL: [&str; 6] = [AGENT, CONTROLLER, API, CRD, HOOK, SERVICE];
+const SEVERAL: [&str; 6] = [AGENT, CONTROLLER, API, NOTED_WIDGETS, HOOK, SERVICE];
 
 /// What the steps do, in their order; waits and the record of owners left out.
 fn steps(plan: &Plan) -> Vec<String> {

@@ -8,6 +8,7 @@ use super::reached;
 use crate::object::{ObjectId, ServiceRef};
 use crate::order::StageName;
 use crate::plan::draft::{Ctx, Draft};
+use crate::plan::edges::{labels_until_now, selected_anew};
 use crate::plan::handover::texts;
 use crate::plan::model::{EdgeReason, Until};
 
@@ -25,6 +26,7 @@ pub(super) fn wait_for_endpoints(ctx: &Ctx<'_>, draft: &mut Draft) {
         let until = Some(Until::Endpoints {
             service: service.clone(),
             ready: 1,
+            pods: selected_anew(ctx, draft, &id),
         });
         let reason = "a registration points at it, and it selects no workload of the release";
         let wait = draft.wait(ctx, StageName::Verify, id.clone(), until, reason);
@@ -62,19 +64,4 @@ fn is_deserted(ctx: &Ctx<'_>, id: &ObjectId, service: &ServiceRef) -> bool {
     };
     let mut before = workloads.iter().filter_map(|id| labels_until_now(ctx, id));
     before.any(selects)
-}
-
-/// The labels of the pods that a workload has now; none where it is not there. One
-/// that was not read is as git has it.
-fn labels_until_now(ctx: &Ctx<'_>, id: &ObjectId) -> Option<BTreeMap<String, String>> {
-    let Some(live) = ctx.observed.full.get(id) else {
-        ctx.observed.live_meta(id)?;
-        return ctx.facts.get(id)?.pod_labels.clone();
-    };
-    let live = live.value();
-    Some(texts(if id.is("", "Pod") {
-        &live["metadata"]["labels"]
-    } else {
-        &live["spec"]["template"]["metadata"]["labels"]
-    }))
 }

@@ -5,7 +5,7 @@ use super::*;
 use crate::inventory::{ReleaseName, Store};
 use crate::object::ObjectId;
 use crate::order::StageName;
-use crate::plan::{Direction, Op, Plan, Step, StepId};
+use crate::plan::{Op, Plan, Step, StepId};
 use crate::repo::format::{AllowList, NotificationCause};
 
 const START: &str = "apiVersion: pleach.dev/v1alpha1\nkind: Controller\n";
@@ -248,6 +248,49 @@ fn an_app_of_github_is_one_of_github_and_asks_its_api_safely() {
 }
 
 #[test]
+fn a_forge_is_asked_as_the_app_that_fetches() {
+    let app = |url: &str, forge: &str| {
+        let id = "{appId: '4711', installationId: '7', privateKeyFile: /s/key}";
+        let lines = format!("    auth: {{githubApp: {id}}}\n    forge: {{{forge}}}\n");
+        check(&repository(url, &lines, ""))
+    };
+    let url = "https://github.com/example/fleet.git";
+    let found = app(url, "kind: github, previews: true, live: true").unwrap();
+    let grant = found.repositories[0].forge.clone().unwrap();
+    assert_eq!(
+        grant,
+        ForgeGrant {
+            address: ForgeAddress {
+                kind: ForgeKind::Github,
+                api: "https://api.github.com".to_owned(),
+                project: "example/fleet".to_owned(),
+            },
+            token: None,
+            previews: true,
+            live: Some(LivePreviews { fork_label: None }),
+        }
+    );
+    // States of commits need no previews, and a file comes first.
+    let found = app(url, "kind: github").unwrap();
+    let grant = found.repositories[0].forge.clone().unwrap();
+    assert_eq!((grant.token, grant.previews), (None, false));
+    let found = app(url, "kind: github, tokenFile: /s/token").unwrap();
+    let grant = found.repositories[0].forge.clone().unwrap();
+    assert_eq!(grant.token.as_deref(), Some("/s/token"));
+    // An app of another product is told once.
+    let errors = app(url, "kind: gitea, previews: true").unwrap_err();
+    assert_eq!(errors.len(), 1, "{errors:?}");
+    let lines = "    forge: {kind: github, previews: true}\n";
+    let errors = check(&repository(url, lines, "")).unwrap_err();
+    assert_eq!(
+        errors,
+        [
+            "loop.yaml:6: `previews`: nothing can be asked of the forge without `tokenFile`, or `githubApp` in `auth`"
+        ]
+    );
+}
+
+#[test]
 fn keys_of_signatures_and_secrets_with_kubeconfigs_are_read() {
     let environment = "      - match: x/*\n        cluster: {id: c, kubeconfigSecret: {namespace: a, name: b}}\n      - match: y/*\n        cluster: {id: c, kubeconfigSecret: {namespace: a, name: b, key: value}}\n";
     let verify = "    verify: {keysFile: /s/keys}\n";
@@ -288,7 +331,7 @@ fn a_forge_is_found_by_the_repository_and_asked_with_a_token() {
                 api: "https://git.example.org/api/v1".to_owned(),
                 project: "example/fleet".to_owned(),
             },
-            token: "/s/token".to_owned(),
+            token: Some("/s/token".to_owned()),
             previews: true,
             live: None,
         })
@@ -404,23 +447,13 @@ fn copying(from: &str, to: &str) -> Plan {
         overlay: None,
         reason: "users keep it there".to_owned(),
     };
+    let release = ReleaseName {
+        environment: "dev".to_owned(),
+        release: "web".to_owned(),
+    };
     Plan {
-        format: 1,
-        release: ReleaseName {
-            environment: "dev".to_owned(),
-            release: "web".to_owned(),
-        },
-        from: None,
-        to: "v1.0.0".to_owned(),
-        direction: Direction::Forward,
-        changes: Vec::new(),
-        stages: Vec::new(),
         steps: vec![step],
-        overlays: Vec::new(),
-        assigned: BTreeMap::new(),
-        overrides: Vec::new(),
-        removal: None,
-        findings: Vec::new(),
+        ..Plan::new(release, "v1.0.0")
     }
 }
 

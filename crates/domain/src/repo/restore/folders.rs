@@ -6,46 +6,95 @@ use bytes::Bytes;
 
 use crate::finding::{Finding, Kind};
 use crate::object::Origin;
-use crate::repo::tree::{DEEPEST, is_too_deep};
-use crate::repo::{FileChanges, FileTree, TreeError, TreeKind};
+use crate::repo::tree::{DEEPEST, MOST_BYTES, MOST_ENTRIES, is_too_deep};
+use crate::repo::{FileChanges, FileTree, TreeEntry, TreeError, TreeKind};
 
 /// The folder of a bundle.
 pub(in crate::repo) fn of_bundle(bundle: &str) -> String {
     format!("manifests/{bundle}")
 }
 
-/// All files below a folder; none where it is not there. What cannot be read
-/// is an error, and what is no file is left out.
-pub(in crate::repo) fn files(
-    tree: &dyn FileTree,
-    folder: &str,
-) -> Result<BTreeMap<String, Bytes>, String> {
-    let entries = match tree.list(folder) {
-        Err(TreeError::Missing { .. }) => return Ok(BTreeMap::new()),
-        entries => entries.map_err(|error| error.to_string())?,
+type Contents = BTreeMap<String, Bytes>;
+
+/// All files below a folder; none where it is not there. What cannot be read, or
+/// is more than a bundle may have, is an error, and what is no file is left out.
+pub(in crate::repo) fn files(tree: &dyn FileTree, folder: &str) -> Result<Contents, Box<Finding>> {
+    let mut walk = Walk {
+        tree,
+        folder,
+        found: Contents::new(),
+        entries: 0,
+        bytes: 0,
     };
-    let mut found = BTreeMap::new();
-    for entry in entries {
+    walk.enter(folder)?;
+    Ok(walk.found)
+}
+
+/// What was met below a folder until now.
+struct Walk<'a> {
+    tree: &'a dyn FileTree,
+    folder: &'a str,
+    found: Contents,
+    /// Files and folders.
+    entries: usize,
+    /// Bytes of the files.
+    bytes: usize,
+}
+
+impl Walk<'_> {
+    fn enter(&mut self, folder: &str) -> Result<(), Box<Finding>> {
+        let entries = match self.tree.list(folder) {
+            Err(TreeError::Missing { .. }) => return Ok(()),
+            entries => entries.map_err(|error| unreadable(&error))?,
+        };
+        entries
+            .into_iter()
+            .try_for_each(|entry| self.meet(folder, &entry))
+    }
+
+    fn meet(&mut self, folder: &str, entry: &TreeEntry) -> Result<(), Box<Finding>> {
         let path = format!("{folder}/{}", entry.name);
+        self.entries += 1;
+        if self.entries > MOST_ENTRIES {
+            return Err(self.too_much(&format!("more than {MOST_ENTRIES} files and folders")));
+        }
         match entry.kind {
             TreeKind::Folder if is_too_deep(&path) => {
-                return Err(format!(
-                    "{path}: more than {DEEPEST} levels of folders are not entered"
-                ));
+                let message = format!("more than {DEEPEST} levels of folders are not entered");
+                return Err(error("too-deep", message).at(Origin::new(path, 0)).into());
             }
-            TreeKind::Folder => found.extend(files(tree, &path)?),
+            TreeKind::Folder => self.enter(&path)?,
             TreeKind::File => {
-                let content = tree.read(&path).map_err(|error| error.to_string())?;
-                found.insert(path, content);
+                let content = self.tree.read(&path).map_err(|error| unreadable(&error))?;
+                self.bytes += content.len();
+                if self.bytes > MOST_BYTES {
+                    let most = MOST_BYTES / 1024 / 1024;
+                    return Err(self.too_much(&format!("more than {most} MiB of files")));
+                }
+                self.found.insert(path, content);
             }
             TreeKind::Link | TreeKind::Submodule => {}
         }
+        Ok(())
     }
-    Ok(found)
+
+    fn too_much(&self, message: &str) -> Box<Finding> {
+        let hint = format!(
+            "no bundle may have that many; `git checkout REVISION -- {}` brings them all the same",
+            self.folder
+        );
+        let finding = error("too-many-files", message.to_owned());
+        let finding = finding.at(Origin::new(self.folder, 0)).hint(hint);
+        Box::new(finding)
+    }
 }
 
-fn unreadable(message: String) -> Vec<Finding> {
-    vec![Finding::error(Kind::Repository, "unreadable-file", message)]
+fn error(code: &str, message: String) -> Finding {
+    Finding::error(Kind::Repository, code, message)
+}
+
+fn unreadable(problem: &TreeError) -> Box<Finding> {
+    Box::new(error("unreadable-file", problem.to_string()))
 }
 
 /// Brings the folder of a version back where git has it no more, and the
@@ -103,16 +152,13 @@ pub(super) fn set_back(
     Ok(Some(folder))
 }
 
-type Contents = BTreeMap<String, Bytes>;
-
 fn both(
     now: &dyn FileTree,
     then: &dyn FileTree,
     folder: &str,
 ) -> Result<(Contents, Contents), Vec<Finding>> {
-    let present = files(now, folder).map_err(unreadable)?;
-    let former = files(then, folder).map_err(unreadable)?;
-    Ok((present, former))
+    let read = |tree: &dyn FileTree| files(tree, folder).map_err(|finding| vec![*finding]);
+    Ok((read(now)?, read(then)?))
 }
 
 /// Something that is not what it was, and stays as it is.

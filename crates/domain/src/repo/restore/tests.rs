@@ -261,6 +261,28 @@ fn folders_are_entered_down_to_a_hundred_levels() {
         folders::files(&MemoryTree::new([(path, MANIFEST)]), "manifests")
     };
     assert_eq!(files(100).unwrap().len(), 1);
-    let said = files(101).unwrap_err();
+    let said = files(101).unwrap_err().to_string();
     assert!(said.ends_with("/a: more than 100 levels of folders are not entered"));
+}
+
+#[test]
+fn folders_are_read_up_to_what_a_bundle_may_have() {
+    let read = |count: usize| {
+        // The folder between them is one of the entries.
+        let path = |number: usize| format!("manifests/app/more/{number}.yaml");
+        let files = (1..count).map(|number| (path(number), MANIFEST));
+        folders::files(&MemoryTree::new(files), "manifests/app")
+    };
+    assert_eq!(read(10_000).unwrap().len(), 9_999);
+    let finding = read(10_001).unwrap_err();
+    assert_eq!(finding.code, "too-many-files");
+    assert_eq!(
+        finding.to_string(),
+        "manifests/app: more than 10000 files and folders"
+    );
+    let hint = finding.hint.unwrap();
+    assert!(
+        hint.contains("git checkout REVISION -- manifests/app"),
+        "{hint}"
+    );
 }

@@ -108,6 +108,38 @@ fn a_conversion_that_others_wrote_stays() {
     assert_eq!(refusals(&plan), [""; 0]);
 }
 
+/// The certificates that somebody put into the conversion would stay without it,
+/// which the server refuses.
+#[rstest]
+#[case::at_once(unconverting(&["v2", "v1"], &definition(&["v2", "v1"], "")), &["definitions: patch", "definitions: git"])]
+#[case::git_says_none(
+    unconverting(&["v2", "v1"], &definition(&["v2", "v1"], ", conversion: {strategy: None}")),
+    &["definitions: patch", "definitions: git"])]
+#[case::with_a_version(
+    migrated(unconverting(&["v2", "v1"], &definition(&["v2"], "")), "v1", "v2"),
+    &["definitions: \"Webhook\"", "shrink: \"Webhook\"", "shrink: migrate", "shrink: patch", "shrink: git"])]
+fn what_others_put_into_a_conversion_goes_with_it(#[case] scene: Scene, #[case] expected: &[&str]) {
+    let injected = format!(
+        "{CRD}: {{spec: {{conversion: {{webhook: {{clientConfig: {{caBundle: YQ==}}}}}}}}}}"
+    );
+    let scene = scene.edited("injector", &injected).with_live(CRD, |live| {
+        live["status"]["storedVersions"] = json!(["v2"]);
+    });
+    let plan = seen(scene, things(&[])).plan();
+    assert_eq!(refusals(&plan), [""; 0]);
+    assert_eq!(converted(&plan), expected);
+    let taken = plan.steps.iter().find_map(|step| match &step.op {
+        Op::Own(own) => Some(own.take_back.to_json()),
+        _ => None,
+    });
+    assert_eq!(
+        taken,
+        Some(
+            json!({"f:spec": {"f:conversion": {"f:webhook": {"f:clientConfig": {"f:caBundle": {}}}}}})
+        )
+    );
+}
+
 const GOES: &str = "conversion-goes: objects may be stored as v1 (status.storedVersions), and the webhook that converts them goes: they would be read as if they were written as v2, and lose what that does not have";
 
 #[rstest]

@@ -187,7 +187,7 @@ fn it_is_said_that_nobody_waits_for_what_registers_again(
 ) {
     let plan = scene.plan();
     let mut findings = plan.findings.iter();
-    let finding = findings.find(|one| one.code == "successor-not-awaited");
+    let finding = findings.find(|one| one.code == "successor-undeclared");
     let of = finding.and_then(|one| one.object.as_ref());
     assert_eq!(of.map(ToString::to_string).as_deref(), object);
     assert!(finding.is_none_or(|one| one.hint.is_some()));

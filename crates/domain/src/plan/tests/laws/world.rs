@@ -31,6 +31,9 @@ const OBJECTS: &[&str] = &[
     "APIService.apiregistration.k8s.io/v2.g#: {spec: {service: {namespace: n@, name: a#}}}",
     "ValidatingWebhookConfiguration.admissionregistration.k8s.io/h#: {webhooks: [{clientConfig: {service: {namespace: web, name: a@}}, rules: [{apiGroups: ['*'], resources: [k#]}]}]}",
     "Ingress.networking.k8s.io/web/i#: {spec: {a: b}}",
+    "Service/web/l#: {spec: {selector: {a: b}}}",
+    "Deployment.apps/web/l#: {spec: {template: {metadata: {labels: {a: b}}}}}",
+    "StatefulSet.apps/web/l#: {spec: {serviceName: l@, template: {metadata: {labels: {a: b}}}}}",
 ];
 
 /// What is known of one object, and how it got into that state.

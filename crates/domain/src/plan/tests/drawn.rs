@@ -1,0 +1,106 @@
+//! What `diff` shows of a plan.
+
+use serde_json::json;
+
+use super::scene::{MANAGER, Scene};
+use super::server::entry;
+use crate::diff::fields::Scope;
+use crate::diff::masking::Masker;
+use crate::diff::text::View;
+use crate::kinds::{Catalog, Definitions, KindTable};
+use crate::object::{DigestKey, labels};
+use crate::observe::{ApiRefusal, Live, Prediction};
+use crate::plan::view::Drawing;
+
+/// The fields that are shown to change.
+fn shown(scene: &Scene) -> Vec<String> {
+    let (table, _) = KindTable::nearest(None);
+    let observed = scene.observed();
+    let drawing = Drawing {
+        desired: &scene.desired,
+        observed: &observed,
+        policy: &scene.policy,
+        kinds: Catalog {
+            table: &table,
+            definitions: &Definitions::default(),
+        },
+        view: View {
+            scope: Scope::Owned,
+            status: false,
+            full_deletes: false,
+        },
+    };
+    let mut masker = Masker::new(DigestKey::new(b"of this run".to_vec()));
+    let drawn = drawing.release(&scene.plan(), &mut masker);
+    let fields = drawn.objects.iter().flat_map(|diff| &diff.fields);
+    fields.map(|field| field.path.to_string()).collect()
+}
+
+/// The server refuses ours beside theirs, so it cannot say what comes of it.
+#[test]
+fn an_item_that_is_put_back_is_shown_with_the_one_in_its_place() {
+    const SERVICE: &str = "Service/web/s: {spec: {ports: [{name: http, port: 80}]}}";
+    let refused = Prediction::Refused(ApiRefusal {
+        code: 422,
+        reason: "Invalid".to_owned(),
+        message: r#"Service "s" is invalid: spec.ports[1].name: Duplicate value: "http""#
+            .to_owned(),
+    });
+    let scene = Scene::new()
+        .installed(SERVICE)
+        .with_live("Service/web/s", |live| {
+            live["spec"]["ports"] = json!([{"name": "http", "port": 81, "protocol": "TCP"}]);
+            live["spec"]["clusterIP"] = json!("10.0.0.1");
+            let labels =
+                json!({"f:metadata": {"f:labels": {"f:applyset.kubernetes.io/part-of": {}}}});
+            let item = json!({"f:spec": {"f:ports": {
+                r#"k:{"port":81,"protocol":"TCP"}"#: {".": {}, "f:name": {}, "f:port": {}}}}});
+            live["metadata"]["resourceVersion"] = json!("2");
+            live["metadata"]["managedFields"] = json!([
+                entry(MANAGER, "Apply", &labels),
+                entry("hand", "Update", &item),
+            ]);
+        })
+        .git(SERVICE)
+        .predict("Service/web/s", refused);
+    assert_eq!(
+        shown(&scene),
+        [
+            r#".spec.ports[port=81,protocol="TCP"]"#,
+            r#".spec.ports[port=80,protocol="TCP"]"#,
+        ]
+    );
+}
+
+/// What an adoption leaves is asked for as another manager, whose answer does not
+/// say what becomes ours.
+#[test]
+fn what_git_changes_is_shown_in_an_adoption() {
+    const KEY: &str = "ConfigMap/web/c";
+    let live = "ConfigMap/web/c: {metadata: {labels: {old: l}}, data: {a: '1'}, managers: [kustomize-controller]}";
+    let scene = Scene::new()
+        .live(live)
+        // The server filled it in: nobody owns it.
+        .with_live(KEY, |live| live["data"]["b"] = json!("default"))
+        .git("ConfigMap/web/c: {data: {a: '1', b: '2'}}")
+        .adopt("flux");
+    let set = scene.desired.apply_set();
+    let scene = scene.cluster(|observed| {
+        let theirs = json!({"f:data": {"f:a": {}}});
+        let left = json!({
+            "apiVersion": "v1", "kind": "ConfigMap",
+            "metadata": {"name": "c", "namespace": "web", "labels": {(labels::PART_OF): set},
+                "managedFields": [entry("kustomize-controller", "Update", &theirs)]},
+            "data": {"a": "1", "b": "2"}});
+        let left = Live::new(left, MANAGER);
+        observed.adopted.insert(left.id(), left);
+    });
+    assert_eq!(
+        shown(&scene),
+        [
+            ".data.b",
+            r#".metadata.labels["applyset.kubernetes.io/part-of"]"#,
+            ".metadata.labels.old",
+        ]
+    );
+}

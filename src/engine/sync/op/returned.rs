@@ -1,0 +1,112 @@
+//! Registrations that pods made anew before they ended: they go before the Service
+//! that they point at.
+
+use std::collections::BTreeSet;
+use std::sync::PoisonError;
+
+use pleach_domain::finding::{Finding, Kind};
+use pleach_domain::object::ServiceRef;
+use pleach_domain::observe::Registration;
+use pleach_domain::plan::{Action, Deletion, Step, leaving_service, returned};
+use tokio::time::Instant;
+
+use super::delete::delete_as_seen;
+use super::{Operator, failure};
+use crate::engine::sync::events::EventKind;
+use crate::engine::sync::report::{Failure, FailureKind};
+use crate::io::cluster::{Class, Cluster};
+
+impl Operator<'_> {
+    /// Leaves nothing that points at the Services of the release which go, once the
+    /// workloads that go are gone: all Services come after all of these, so that one
+    /// look is enough.
+    pub(super) async fn unregister(&self, step: &Step, started: Instant) -> Result<(), Failure> {
+        if leaving_service(step).is_none() {
+            return Ok(());
+        }
+        let look = || self.take_returned(step, started);
+        self.unregistered.get_or_try_init(look).await?;
+        Ok(())
+    }
+
+    async fn take_returned(&self, step: &Step, started: Instant) -> Result<(), Failure> {
+        let going: BTreeSet<ServiceRef> =
+            self.plan.steps.iter().filter_map(leaving_service).collect();
+        // What others were told before does not count.
+        let cluster = self.cluster_for(step, started).alone();
+        for list in cluster.registrations(&self.manager).await {
+            let found = match list.found {
+                Ok(found) => found,
+                // The plan says so: they are left to others.
+                Err(error) if error.api().is_some_and(|api| api.class == Class::Forbidden) => {
+                    continue;
+                }
+                Err(error) => return Err(failure(&error)),
+            };
+            for registration in found.iter().filter(|one| !self.is_spoken_of(one)) {
+                match returned(registration, &going, &self.desired.apply_set()) {
+                    None => {}
+                    Some(Err(finding)) => self.tell_left(*finding),
+                    Some(Ok(deletion)) => {
+                        self.take(&cluster, registration, &deletion).await?;
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether the plan says that it stays, or git has it.
+    fn is_spoken_of(&self, registration: &Registration) -> bool {
+        let mut changes = self.plan.changes.iter();
+        changes.any(|one| one.object == registration.id && one.action != Action::Delete)
+    }
+
+    /// Says of what is left in place why it is, unless the plan did.
+    fn tell_left(&self, finding: Finding) {
+        let mut said = self.plan.findings.iter();
+        if !said.any(|one| one.object == finding.object && one.code == finding.code) {
+            self.events.send(EventKind::Warning(finding));
+        }
+    }
+
+    async fn take(
+        &self,
+        cluster: &Cluster,
+        registration: &Registration,
+        deletion: &Deletion,
+    ) -> Result<(), Failure> {
+        let id = &registration.id;
+        let path = self.paths.of_member(id, "").ok_or_else(|| {
+            let message = format!("{} is not served by the cluster", id.group_kind());
+            Failure::new(FailureKind::Cluster, message)
+        })?;
+        match delete_as_seen(cluster, &path, id, deletion).await? {
+            Ok(_) => {}
+            // Somebody made it anew once more: it is looked for again at the end.
+            Err(error) if matches!(error.class(), Some(Class::PreconditionFailed(_))) => {
+                return Ok(());
+            }
+            Err(error) => {
+                let failure = failure(&error);
+                let message = format!(
+                    "{id} points at a Service that goes, and could not be deleted: {}",
+                    failure.message
+                );
+                return Err(Failure { message, ..failure });
+            }
+        }
+        self.inventory
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .entries
+            .remove(id);
+        let message = format!(
+            "{}: registered again by pods that are gone by now, and deleted",
+            deletion.explain()
+        );
+        let finding = Finding::note(Kind::Cluster, "registered-again", message);
+        self.events.send(EventKind::Warning(finding.on(id.clone())));
+        Ok(())
+    }
+}

@@ -1,0 +1,93 @@
+//! What an apply does not take away, as the definition that came before it has
+//! another kind of list.
+
+use pleach_domain::diff::ownership;
+use pleach_domain::object::managers;
+use pleach_domain::plan::{EdgeReason, Precondition, Step};
+use serde_json::{Value, json};
+use tokio::time::Instant;
+
+use super::own::is_stale;
+use super::{Operator, failure};
+use crate::engine::sync::report::Failure;
+use crate::io::cluster::{Applied, Patch, PatchOptions, ResourcePath};
+
+/// Writes by others between our look and our patch after which we give up.
+const ATTEMPTS: usize = 10;
+
+impl Operator<'_> {
+    /// An object as it was applied by its former definition, where this plan
+    /// changes that before it is applied again.
+    pub(super) async fn before_definition(
+        &self,
+        step: &Step,
+        path: &ResourcePath,
+        started: Instant,
+    ) -> Result<Option<Value>, Failure> {
+        if !self.is_defined_anew(step) || step.require.contains(&Precondition::Absent) {
+            return Ok(None);
+        }
+        let read = self
+            .cluster_for(step, started)
+            .get_id(path, &step.object)
+            .await;
+        read.map_err(|error| failure(&error))
+    }
+
+    /// Whether the plan changes its definition before anything is done to an object.
+    fn is_defined_anew(&self, step: &Step) -> bool {
+        let mut at = Some(step);
+        while let Some(step) = at {
+            let find = |why: &EdgeReason| step.needs.iter().find(|edge| edge.why == *why);
+            if find(&EdgeReason::Definition).is_some() {
+                return true;
+            }
+            at = find(&EdgeReason::SameObject).and_then(|edge| self.plan.steps.get(edge.from.0));
+        }
+        false
+    }
+
+    /// Takes away what was ours, is not sent any more, and belongs to nobody since
+    /// the apply: the server would keep it for good.
+    pub(super) async fn take_stranded(
+        &self,
+        step: &Step,
+        (path, before): (&ResourcePath, &Value),
+        mut applied: Applied,
+        started: Instant,
+    ) -> Result<Applied, Failure> {
+        let cluster = self.cluster_for(step, started);
+        let options = PatchOptions {
+            manager: managers::OVERLAY,
+            dry_run: false,
+            subresource: None,
+        };
+        for attempt in 1..=ATTEMPTS {
+            let stranded = ownership::stranded(before, &applied.value, &self.manager);
+            if stranded.is_empty() {
+                break;
+            }
+            let version = &applied.value["metadata"]["resourceVersion"];
+            let test = json!({"op": "test", "path": "/metadata/resourceVersion", "value": version});
+            let removals = stranded
+                .iter()
+                .map(|at| json!({"op": "remove", "path": at}));
+            let change = Patch::Json(std::iter::once(test).chain(removals).collect());
+            match cluster.patch(path, &step.object, &change, &options).await {
+                Ok(patched) => {
+                    applied.value = patched.value;
+                    break;
+                }
+                Err(error) if is_stale(&error) && attempt < ATTEMPTS => {
+                    let read = cluster.get_id(path, &step.object).await;
+                    let Some(live) = read.map_err(|error| failure(&error))? else {
+                        break;
+                    };
+                    applied.value = live;
+                }
+                Err(error) => return Err(failure(&error)),
+            }
+        }
+        Ok(applied)
+    }
+}

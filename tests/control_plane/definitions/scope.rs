@@ -1,0 +1,50 @@
+//! A definition whose objects lie in namespaces, and do not any more.
+
+use serde_json::Value;
+
+use super::{definition, fleet, gear, group, upgrade};
+use crate::fleet::Fleet;
+
+/// What the release has of a kind is there again, behind the new definition.
+fn rescoped(environment: &'static str, before: &str, after: &str) {
+    let g = group(environment);
+    let release = |scope: &str| {
+        let scope = format!("scope: {scope}");
+        let definition = definition(&g, &["v1"], &["a"]).replace("scope: Namespaced", &scope);
+        format!("{definition}---\n{}", gear(&g, "v1", "ours", "{a: x}"))
+    };
+    let fleet = fleet(environment, &release(before), &release(after));
+    upgrade(&fleet);
+    fleet
+        .writes_nothing(|fleet| fleet.apply().ended_with(7))
+        .says(&format!(
+            "its scope is {before} and cannot become {after} while it is there"
+        ))
+        .says("1 object is lost with it");
+
+    fleet.extend_environment(&format!(
+        "consent:\n  - {{action: recreate, kind: CustomResourceDefinition, name: gears.{g}, release: web, from: v1.0.0, to: v1.1.0}}\n"
+    ));
+    fleet.commit();
+    fleet.applied();
+    // By its address: kubectl remembers scopes.
+    let list = fleet.kubectl(&["get", "--raw", &format!("/apis/{g}/v1/gears")]);
+    let list: Value = serde_json::from_str(&list).unwrap();
+    let all = list["items"].as_array().unwrap();
+    let names: Vec<&Value> = all.iter().map(|gear| &gear["metadata"]["name"]).collect();
+    assert_eq!(names, ["ours"]);
+    assert_eq!(all[0]["spec"]["a"], "x");
+    let namespace = &all[0]["metadata"]["namespace"];
+    assert_eq!(namespace.is_string(), after == "Namespaced");
+    fleet.writes_nothing(Fleet::applied);
+}
+
+#[test]
+fn objects_leave_their_namespaces_with_another_definition() {
+    rescoped("unscoped", "Namespaced", "Cluster");
+}
+
+#[test]
+fn objects_get_a_namespace_with_another_definition() {
+    rescoped("scoped", "Cluster", "Namespaced");
+}

@@ -1,0 +1,78 @@
+//! A Service behind a registration that an upgrade leaves without endpoints, on a
+//! control plane where pods run.
+
+use crate::fleet::Fleet;
+use crate::samples::{BUNDLE, webhook};
+use crate::stages::nodes;
+
+const AFTER: &str = "manifests/web/v1.1.0/all.yaml";
+
+/// A webhook, its Service, and a workload whose pods have a role. Its former pods
+/// go before the new ones come, and with them what the Service has.
+fn manifests(environment: &str, role: &str) -> String {
+    let service = "\
+apiVersion: v1
+kind: Service
+metadata: {name: app}
+spec: {selector: {role: front}, ports: [{port: 443}]}
+";
+    let workload = format!(
+        "\
+apiVersion: apps/v1
+kind: Deployment
+metadata: {{name: app}}
+spec:
+  replicas: 1
+  strategy: {{type: Recreate}}
+  selector: {{matchLabels: {{app: app}}}}
+  template:
+    metadata: {{labels: {{app: app, role: {role}}}}}
+    spec: {{terminationGracePeriodSeconds: 0, containers: [{{name: app, image: \"app:1\"}}]}}
+"
+    );
+    [service, &workload, &webhook(environment, "app")].join("---\n")
+}
+
+#[test]
+fn an_upgrade_that_takes_the_endpoints_away_is_not_ready() {
+    let environment = "deserted";
+    let release = format!(
+        "  - {{name: web, bundle: web, version: v1.0.0, namespace: {environment}, timeout: 40s}}\n"
+    );
+    let files = [
+        ("manifests/web/bundle.yaml", BUNDLE.to_owned()),
+        (
+            "manifests/web/v1.0.0/all.yaml",
+            manifests(environment, "front"),
+        ),
+        (AFTER, manifests(environment, "back")),
+    ];
+    let fleet = Fleet::on(nodes(), environment, &release, &files);
+    fleet.applied();
+
+    // Every part of it is ready, and what the webhook guards is refused.
+    fleet.edit_environment("v1.0.0", "v1.1.0");
+    fleet.edit_environment("timeout: 40s", "timeout: 15s");
+    fleet.commit();
+    let none = "Service deserted/app has 0 of 1 ready endpoints";
+    fleet
+        .apply()
+        .ended_with(6)
+        .says("failed Service/deserted/app: not ready after ")
+        .says(none)
+        .says("release deserted.web v1.1.0: failed");
+    let ready = "{.status.conditions[0].status} {.status.conditions[0].reason}: {.status.conditions[0].message}";
+    let told = fleet.field(&["release", "deserted.web"], ready);
+    assert!(
+        told.starts_with("False Failed: Service/deserted/app: ") && told.contains(none),
+        "{told}"
+    );
+
+    // Once the Service selects them it has endpoints again.
+    fleet.edit(AFTER, "{role: front}", "{role: back}");
+    fleet.edit_environment("timeout: 15s", "timeout: 40s");
+    fleet.commit();
+    fleet
+        .applied()
+        .says("release deserted.web v1.1.0: deployed");
+}
