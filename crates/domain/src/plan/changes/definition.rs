@@ -120,10 +120,9 @@ impl Guard<'_> {
     /// Objects may be stored in versions that only the webhook can read, and it
     /// goes.
     fn unconverted(&self) -> Option<Finding> {
-        let ours = |manager: &str| ownership::may_take_over(self.ctx, manager);
         let is_empty =
             matches!(self.instances, Some(Instances::Known { all, .. }) if all.count == 0);
-        if is_empty || !ends_conversion(self.wanted, self.live, &ours) {
+        if is_empty || !self.ends_conversion() {
             return None;
         }
         let rules = &self.ctx.desired.sequence.migrations;
@@ -135,7 +134,6 @@ impl Guard<'_> {
             !dropped.contains(name) && !before.iter().any(|rule| rule.from == *name)
         });
         let from = left.first()?;
-        let name = &self.manifest.id().name;
         let to = storage(self.wanted).unwrap_or("…");
         let finding = Finding::error(
             Kind::Policy,
@@ -145,16 +143,48 @@ impl Guard<'_> {
                 left.join(", ")
             ),
         );
-        Some(finding.hint(if storage(self.live) == Some(to) {
-            format!(
-                "to rewrite them while it still converts, add to version.yaml of {}: `migrate: [{{crd: {name}, from: {from}, to: {to}}}]`",
-                self.ctx.desired.version
-            )
+        Some(finding.hint(if self.is_between_needed() {
+            self.by_a_version_between(from)
         } else {
             format!(
-                "go through a version that stores {to}, keeps the webhook, and says `migrate: [{{crd: {name}, from: {from}, to: {to}}}]`"
+                "to rewrite them while it still converts, {}",
+                self.by_migrating(from)
             )
         }))
+    }
+
+    /// Whether the webhook goes that converts between versions.
+    fn ends_conversion(&self) -> bool {
+        let ours = |manager: &str| ownership::may_take_over(self.ctx, manager);
+        ends_conversion(self.wanted, self.live, &ours)
+    }
+
+    /// Whether no `migrate` of this version can rewrite what is stored: the webhook
+    /// that converts goes with the change that turns to another version.
+    fn is_between_needed(&self) -> bool {
+        self.ends_conversion() && storage(self.live) != storage(self.wanted)
+    }
+
+    fn by_a_version_between(&self, from: &str) -> String {
+        let to = storage(self.wanted).unwrap_or("…");
+        format!(
+            "go through a version that stores {to}, keeps the webhook, and says `{}`",
+            self.migration(from)
+        )
+    }
+
+    fn by_migrating(&self, from: &str) -> String {
+        format!(
+            "add to version.yaml of {}: `{}`",
+            self.ctx.desired.version,
+            self.migration(from)
+        )
+    }
+
+    fn migration(&self, from: &str) -> String {
+        let name = &self.manifest.id().name;
+        let to = storage(self.wanted).unwrap_or("…");
+        format!("migrate: [{{crd: {name}, from: {from}, to: {to}}}]")
     }
 
     fn drops_versions(&self) -> bool {
@@ -213,8 +243,14 @@ impl Guard<'_> {
     }
 
     fn stored(&self, version: &str) -> Finding {
-        let name = &self.manifest.id().name;
-        let to = storage(self.wanted).unwrap_or("…");
+        let way = if self.is_between_needed() {
+            self.by_a_version_between(version)
+        } else {
+            format!(
+                "to rewrite them before it goes, {}",
+                self.by_migrating(version)
+            )
+        };
         Finding::error(
             Kind::Policy,
             "version-stored",
@@ -223,15 +259,10 @@ impl Guard<'_> {
                 self.objects()
             ),
         )
-        .hint(format!(
-            "to rewrite them before it goes, add to version.yaml of {}: `migrate: [{{crd: {name}, from: {version}, to: {to}}}]`; or {}",
-            self.ctx.desired.version,
-            self.anew()
-        ))
+        .hint(format!("{way}; or {}", self.anew()))
     }
 
     fn recorded(&self, version: &str, objects: &str) -> Finding {
-        let name = &self.manifest.id().name;
         let to = storage(self.wanted).unwrap_or("…");
         let verb = if versions(self.wanted).any(|name| name == version) {
             "is not served any more"
@@ -246,8 +277,8 @@ impl Guard<'_> {
             ),
         )
         .hint(format!(
-            "to have them recorded at {to} before it goes, add to version.yaml of {}: `migrate: [{{crd: {name}, from: {version}, to: {to}}}]`",
-            self.ctx.desired.version
+            "to have them recorded at {to} before it goes, {}",
+            self.by_migrating(version)
         ))
     }
 

@@ -159,6 +159,20 @@ fn a_webhook_stays_as_long_as_objects_need_it(
     assert_eq!(refusals(&plan), expected);
 }
 
+/// A migration by the version that drops both would be refused in its turn.
+#[rstest]
+#[case::with_its_webhook(unconverting(&["v1", "v2"], &definition(&["v2"], "")),
+    "go through a version that stores v2, keeps the webhook, and says `migrate: [")]
+#[case::stored_as_that_already(unconverting(&["v2", "v1"], &definition(&["v2"], "")),
+    "to rewrite them before it goes, add to version.yaml of ")]
+fn the_way_out_of_a_version_that_goes_is_one(#[case] scene: Scene, #[case] expected: &str) {
+    let plan = seen(scene, things(&[("a", &[], &[])])).plan();
+    let mut findings = plan.findings.iter();
+    let stored = findings.find(|finding| finding.code == "version-stored");
+    let hint = stored.and_then(|finding| finding.hint.clone()).unwrap();
+    assert!(hint.starts_with(expected), "{hint}");
+}
+
 #[test]
 fn the_webhook_answers_before_it_is_asked() {
     let scene = converting(
