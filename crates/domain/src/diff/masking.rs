@@ -59,6 +59,11 @@ impl Masker {
         self.guarded.extend(values);
     }
 
+    /// Whether there are values that it hides wherever they are.
+    pub fn guards(&self) -> bool {
+        !self.guarded.is_empty()
+    }
+
     /// Masks one object, or one side of a comparison.
     #[must_use]
     pub fn object(&mut self, mut object: Value, secrecy: &Secrecy) -> Value {
