@@ -4,10 +4,8 @@
 
 use std::fmt::Write as _;
 
-use base64::Engine as _;
-use base64::engine::general_purpose::STANDARD;
 use pleach_domain::diff::masking::Masker;
-use pleach_domain::object::DigestKey;
+use pleach_domain::object::{DigestKey, from_base64};
 use pleach_domain::render::Rendered;
 use pleach_domain::values::{SecretValues, ValueRow};
 use serde_json::{Value, json};
@@ -83,7 +81,7 @@ fn collect(value: &Value, masked: &Value, texts: &mut Vec<String>) {
         (value, masked) if value == masked => {}
         (Value::String(text), _) => {
             // data is base64; a value may have been that to begin with.
-            if let Ok(bytes) = STANDARD.decode(text) {
+            if let Some(bytes) = from_base64(text) {
                 texts.push(String::from_utf8_lossy(&bytes).into_owned());
             }
             texts.push(text.clone());
@@ -151,6 +149,8 @@ fn key(path: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use base64::Engine as _;
+    use base64::engine::general_purpose::STANDARD;
     use pleach_domain::inventory::ReleaseName;
     use pleach_domain::object::{ApiVersion, Manifest, Origin};
     use pleach_domain::values::Source;
@@ -171,7 +171,8 @@ mod tests {
     fn secrets() -> Secrets {
         let value = json!({
             "kind": "Secret",
-            "data": {"url": STANDARD.encode("postgres://hunter22@db/2"), "n": STANDARD.encode("3")},
+            "data": {"url": STANDARD.encode("postgres://hunter22@db/2"), "n": STANDARD.encode("3"),
+                "lines": "d3JhcHBl\nZC12YWx1ZQ==\n"},
         });
         let manifest = Manifest::new(
             "Secret/web/a".parse().unwrap(),
@@ -207,6 +208,7 @@ mod tests {
         check(json!("postgres://hunter22@db/2"), "\"<secret>\"");
         check(json!(3), "\"<secret>\"");
         check(json!("a marked-value"), "\"<secret>\"");
+        check(json!("wrapped-value"), "\"<secret>\"");
         check(json!(["x", {"y": "hunter22"}]), "\"<secret>\"");
         let plain = STANDARD.encode("postgres://hunter22@db/2");
         check(json!(plain), "\"<secret>\"");

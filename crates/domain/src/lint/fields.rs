@@ -4,13 +4,12 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
-use base64::Engine as _;
-use base64::engine::general_purpose::STANDARD;
 use serde_json::Value;
 
 use super::{Object, Scene};
 use crate::finding::{Finding, Kind};
 use crate::kinds::{ListKind, Schema, Type};
+use crate::object::from_base64;
 use crate::render::Spot;
 use crate::repo::nearest;
 
@@ -349,10 +348,9 @@ fn fits(kind: Type, value: &Value) -> bool {
         Type::Boolean => value.is_boolean(),
         Type::IntOrString => whole || value.is_string(),
         Type::Quantity => is_quantity(value),
-        Type::Bytes => value.as_str().is_some_and(|text| {
-            let text: String = text.chars().filter(|c| !matches!(c, '\r' | '\n')).collect();
-            STANDARD.decode(text).is_ok()
-        }),
+        Type::Bytes => value
+            .as_str()
+            .is_some_and(|text| from_base64(text).is_some()),
     }
 }
 
