@@ -2,31 +2,29 @@
 //!
 //! A value that ends up in a Secret is as secret as that: it is replaced.
 
+use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
 use pleach_domain::diff::masking::Masker;
-use pleach_domain::object::{DigestKey, from_base64};
+use pleach_domain::object::DigestKey;
 use pleach_domain::render::Rendered;
-use pleach_domain::values::{SecretValues, ValueRow};
+use pleach_domain::values::{SecretValues, ValueRow, unpacked};
 use serde_json::{Value, json};
 
 use super::findings::plain;
-
-/// Shorter texts are found in any Secret by accident.
-const TELLING: usize = 4;
 
 /// What is secret in rendered objects, to tell which values may not be shown.
 pub(crate) enum Secrets {
     /// Nothing may be shown: what becomes of the values is not known.
     Unknown,
     /// The content of every secret field, and what is marked `writeOnly`.
-    Known(Vec<String>, SecretValues),
+    Known(BTreeSet<String>, SecretValues),
 }
 
 impl Secrets {
     /// Collects what rendered objects keep secret.
     pub(crate) fn of(releases: &[&Rendered]) -> Self {
-        let (mut texts, mut values) = (Vec::new(), SecretValues::default());
+        let (mut texts, mut values) = (BTreeSet::new(), SecretValues::default());
         // What is shown here are values; the masked objects only tell them apart.
         let mut masker = Masker::new(DigestKey::new(Vec::new()));
         for rendered in releases {
@@ -53,11 +51,11 @@ impl Secrets {
                 match self {
                     Self::Unknown => true,
                     Self::Known(texts, values) => {
+                        let own = SecretValues::all_of(leaf);
                         values.are_in(&text)
-                            || texts.iter().any(|secret| {
-                                *secret == text
-                                    || (text.len() >= TELLING && secret.contains(text.trim()))
-                            })
+                            || texts
+                                .iter()
+                                .any(|secret| *secret == text || own.are_plainly_in(secret))
                     }
                 }
             }
@@ -66,7 +64,7 @@ impl Secrets {
 }
 
 /// The scalars that masking replaced.
-fn collect(value: &Value, masked: &Value, texts: &mut Vec<String>) {
+fn collect(value: &Value, masked: &Value, texts: &mut BTreeSet<String>) {
     match (value, masked) {
         (Value::Object(fields), Value::Object(masked)) => {
             for (key, field) in fields {
@@ -80,13 +78,13 @@ fn collect(value: &Value, masked: &Value, texts: &mut Vec<String>) {
         }
         (value, masked) if value == masked => {}
         (Value::String(text), _) => {
-            // data is base64; a value may have been that to begin with.
-            if let Some(bytes) = from_base64(text) {
-                texts.push(String::from_utf8_lossy(&bytes).into_owned());
-            }
-            texts.push(text.clone());
+            // data is base64; a value may have been that to begin with, and more of
+            // it may be in there, as in the credentials of a registry.
+            texts.extend(unpacked(text));
         }
-        (other, _) => texts.push(other.to_string()),
+        (other, _) => {
+            texts.insert(other.to_string());
+        }
     }
 }
 
@@ -172,7 +170,11 @@ mod tests {
         let value = json!({
             "kind": "Secret",
             "data": {"url": STANDARD.encode("postgres://hunter22@db/2"), "n": STANDARD.encode("3"),
-                "lines": "d3JhcHBl\nZC12YWx1ZQ==\n"},
+                "lines": "d3JhcHBl\nZC12YWx1ZQ==\n",
+                "json": STANDARD.encode(r#"{"password": "pa\"ss-word"}"#),
+                "yaml": STANDARD.encode("key: |\n  first line\n  second line\n"),
+                "auths": STANDARD.encode(format!(r#"{{"auth": "{}"}}"#, STANDARD.encode("me:pull-token"))),
+            },
         });
         let manifest = Manifest::new(
             "Secret/web/a".parse().unwrap(),
@@ -212,6 +214,14 @@ mod tests {
         check(json!(["x", {"y": "hunter22"}]), "\"<secret>\"");
         let plain = STANDARD.encode("postgres://hunter22@db/2");
         check(json!(plain), "\"<secret>\"");
+    }
+
+    #[test]
+    fn values_are_found_however_they_were_put_into_a_secret() {
+        // In JSON, below a key of YAML, and in the credentials of a registry.
+        check(json!("pa\"ss-word"), "\"<secret>\"");
+        check(json!("first line\nsecond line\n"), "\"<secret>\"");
+        check(json!("pull-token"), "\"<secret>\"");
     }
 
     #[test]
