@@ -34,7 +34,7 @@ pub(crate) fn json(value: &Value) -> String {
 
 /// JSON text without what a terminal would obey. All of that is in strings: only
 /// the line breaks between values are not.
-fn escaped(json: String) -> String {
+pub(crate) fn escaped(json: String) -> String {
     let is_obeyed = |character: char| character != '\n' && steers(character);
     if !json.contains(is_obeyed) {
         return json;

@@ -11,6 +11,7 @@ use pleach_domain::render::Rendered;
 use pleach_domain::values::{SecretValues, ValueRow, unpacked};
 use serde_json::{Value, json};
 
+use super::escaped;
 use super::findings::plain;
 
 /// What is secret in rendered objects, to tell which values may not be shown.
@@ -102,7 +103,8 @@ pub(crate) fn text(release: &str, rows: &[ValueRow], secrets: &Secrets) -> Strin
             row.source.layer
         );
     }
-    text
+    // Values and odd keys are JSON.
+    escaped(text)
 }
 
 /// The same for programs.
@@ -239,6 +241,11 @@ mod tests {
         let entry = json("web", &[row("a", json!("x"))], &Secrets::Unknown).remove(0);
         assert_eq!(entry["secret"], true);
         assert_eq!(entry.get("value"), None);
+    }
+
+    #[test]
+    fn a_terminal_obeys_nothing_in_a_value() {
+        check(json!("a\u{9b}2J\u{202e}"), "\"a\\u009b2J\\u202e\"");
     }
 
     #[test]
