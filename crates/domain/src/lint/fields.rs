@@ -176,7 +176,8 @@ impl<'a> Walk<'a> {
             self.path.push(Step::Index(*earlier));
             let place = self.spot().origin;
             self.path.pop();
-            let with = said(item).map_or_else(String::new, |said| format!(" with {said}"));
+            let said = said(item).filter(|_| !self.has_secrets());
+            let with = said.map_or_else(String::new, |said| format!(" with {said}"));
             let message = format!(
                 "`{}` has a second item{with}; the first is at {place}",
                 self.shown()
@@ -290,13 +291,26 @@ impl<'a> Walk<'a> {
     }
 
     fn report(&mut self, code: &str, message: String, hint: Option<String>) {
-        let spot = self.spot();
+        let mut spot = self.spot();
+        // The line is shown with the finding; that of a template holds no value.
+        if self.has_secrets() && spot.column.is_some() {
+            spot = Spot {
+                origin: self.object.manifest.origin().clone(),
+                column: None,
+            };
+        }
         let mut finding = Finding::error(Kind::Repository, code, message)
             .at(spot.origin)
             .on(self.object.id().clone());
         finding.column = spot.column;
         finding.hint = hint;
         self.findings.push(finding);
+    }
+
+    /// Whether something else says that values are secret than the kind, which
+    /// can be seen in the file.
+    fn has_secrets(&self) -> bool {
+        !self.object.manifest.secret_fields().is_empty()
     }
 
     /// Where the current value is written.
