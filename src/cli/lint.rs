@@ -87,7 +87,7 @@ pub(crate) fn run(ui: &mut Ui, context: &Context, args: &LintArgs) -> Result<Exi
                     "notes": count(Severity::Note),
                 },
             });
-            ui.print(format_args!("{report:#}"));
+            ui.print(format::json(&report));
         }
         Output::Sarif => ui.print(format::json(&json!(sarif::log(&found)))),
     }

@@ -1,5 +1,6 @@
 //! `pleach render`.
 
+use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
 use clap::ValueEnum;
@@ -12,7 +13,7 @@ use serde_json::Value;
 use super::error::{CliError, Kind};
 use super::format::manifests::{document, file_name, list};
 use super::format::values::{self, Secrets};
-use super::{Context, Exit, Loaded, Target, Ui, mask};
+use super::{Context, Exit, Loaded, Target, Ui, format, mask};
 use crate::io::files::{self, FileContent, FileError, Files};
 
 /// Lists the files that an earlier run wrote into a folder.
@@ -122,6 +123,11 @@ struct Show {
 }
 
 impl Show {
+    /// Whether an object is shown as it is, whatever else there is.
+    fn is_open(&self, manifest: &Manifest) -> bool {
+        self.secrets || !(manifest.is_secret() || self.masker.guards())
+    }
+
     /// An object of `manifest`, as it may be shown. One after the other: equal
     /// secret values get the same number, in the order in which they are met.
     fn object(&mut self, manifest: &Manifest, object: Value) -> Value {
@@ -145,20 +151,23 @@ fn write_stream(ui: &mut Ui, args: &RenderArgs, loaded: &Loaded, show: &mut Show
         Output::Yaml => {
             let all: Vec<&Manifest> = manifests(loaded).collect();
             for part in all.chunks(PART) {
-                let objects: Vec<Value> = part.par_iter().map(|one| one.value()).collect();
-                let shown: Vec<(&Manifest, Value)> = std::iter::zip(part, objects)
-                    .map(|(manifest, object)| (*manifest, show.object(manifest, object)))
+                let open: Vec<Option<String>> = part
+                    .par_iter()
+                    .map(|one| show.is_open(one).then(|| document(one, one.value())))
                     .collect();
-                let texts: Vec<String> = shown
-                    .into_par_iter()
-                    .map(|(manifest, object)| document(manifest, object))
-                    .collect();
-                ui.print(texts.concat().trim_end_matches('\n'));
+                let out = ui.out();
+                for (manifest, text) in std::iter::zip(part, open) {
+                    let text = text.unwrap_or_else(|| {
+                        document(manifest, show.object(manifest, manifest.value()))
+                    });
+                    // Writing to it never fails.
+                    drop(out.write_all(text.as_bytes()));
+                }
             }
         }
         Output::Json => {
             let objects = manifests(loaded).map(|one| show.object(one, one.value()));
-            ui.print(format_args!("{:#}", list(objects)));
+            ui.print(format::json(&list(objects)));
         }
     }
 }
@@ -176,7 +185,7 @@ fn write_files(
             let object = show.object(manifest, manifest.value());
             let text = match args.output {
                 Output::Yaml => document(manifest, object),
-                Output::Json => format!("{:#}\n", in_reading_order(object)),
+                Output::Json => format::json(&in_reading_order(object)) + "\n",
             };
             let content = if manifest.is_secret() {
                 FileContent::private(text)
@@ -250,6 +259,6 @@ fn show_values(ui: &mut Ui, args: &RenderArgs, loaded: &Loaded) {
         }
     }
     if args.output == Output::Json {
-        ui.print(format_args!("{:#}", Value::Array(entries)));
+        ui.print(format::json(&Value::Array(entries)));
     }
 }

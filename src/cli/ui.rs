@@ -4,6 +4,7 @@
 //! a command: a reader that goes away (`| head`) is fine, whatever else goes
 //! wrong with stdout is kept and reported once, by [`Ui::finish`].
 
+mod colorless;
 mod stream;
 
 use std::fmt::{Display, Write as _};
@@ -19,6 +20,7 @@ use pleach_domain::finding::{Finding, Severity};
 use super::error::{CliError, Kind};
 use super::format::findings;
 use super::format::style::{ERROR, HINT};
+use colorless::Colorless;
 use stream::Stream;
 
 /// When to use colors.
@@ -72,7 +74,12 @@ impl Ui {
     /// Takes the streams of the process.
     pub fn new(color: Color, verbosity: Verbosity) -> Self {
         let terminal = io::stderr().is_terminal();
-        let out = AutoStream::new(io::stdout(), color.into());
+        let choice = AutoStream::new(io::stdout(), color.into()).current_choice();
+        let out: Box<dyn Write + Send> = if choice == anstream::ColorChoice::Never {
+            Box::new(Colorless::new(io::stdout()))
+        } else {
+            Box::new(io::stdout())
+        };
         let err = AutoStream::new(io::stderr(), color.into());
         let input = (terminal && io::stdin().is_terminal())
             .then(|| Box::new(BufReader::new(io::stdin())) as Box<dyn BufRead + Send>);

@@ -6,7 +6,7 @@ use pleach_domain::finding::{Finding, Kind, excerpt};
 use pleach_domain::inventory::ReleaseName;
 use pleach_domain::kinds::KindTable;
 use pleach_domain::render::{self, Rendered};
-use pleach_domain::repo::{self, FileTree, ResolvedEnvironment, ResolvedRelease};
+use pleach_domain::repo::{self, FileTree, KeepingTree, ResolvedEnvironment, ResolvedRelease};
 use semver::Version;
 
 use crate::io::git::Revision;
@@ -103,11 +103,12 @@ pub fn read_all(
     revision: Revision,
     environment: &str,
 ) -> Result<Loaded, Vec<Finding>> {
-    let environment = resolve(tree, environment)?;
+    let kept = KeepingTree::new(tree);
+    let environment = resolve(&kept, environment)?;
     let (kinds, _) = KindTable::nearest(environment.cluster.kubernetes.as_deref());
     // All of them, whatever is asked for: releases share kinds, and no two of
     // them may have the same object.
-    let all = render::render_environment(tree, &environment, &kinds);
+    let all = render::render_environment(&kept, &environment, &kinds);
     Ok(loaded(tree, revision, environment, all))
 }
 

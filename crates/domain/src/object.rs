@@ -1,6 +1,7 @@
 //! Objects: what they are called, what they hold, where they come from.
 
 mod digest;
+mod encoded;
 mod fields;
 mod id;
 mod manifest;
@@ -8,6 +9,7 @@ mod secret;
 pub mod yaml;
 
 pub use digest::{Digest, DigestKey, canonical_json};
+pub use encoded::from_base64;
 pub use fields::{FieldPath, KeyValue, PathSegment};
 pub use id::{ApiVersion, GroupKind, Gvk, ObjectId, ParseIdError, ServiceRef};
 pub use manifest::{Manifest, Origin, annotations, labels, managers};

@@ -7,13 +7,16 @@ pub fn plain(text: &str) -> String {
     for character in text.trim_end().chars() {
         match character {
             '\n' | '\t' => plain.push(character),
-            _ if character.is_control() || turns(character) => {
-                plain.extend(character.escape_unicode());
-            }
+            _ if steers(character) => plain.extend(character.escape_unicode()),
             _ => plain.push(character),
         }
     }
     plain
+}
+
+/// Whether a terminal may do something else than show a character.
+pub fn steers(character: char) -> bool {
+    character.is_control() || turns(character)
 }
 
 /// Whether what follows may be shown in another order than it is written in

@@ -205,7 +205,9 @@ fn all(
         .into_iter()
         .map(|release| release.finish(&kinds))
         .collect();
-    refuse_shared(rendered.iter_mut().map(|(rendered, _)| rendered));
+    if rendered.len() > 1 {
+        refuse_shared(rendered.iter_mut().map(|(rendered, _)| rendered));
+    }
     rendered
 }
 

@@ -7,6 +7,7 @@ pub mod edit;
 mod entry;
 mod environment;
 pub mod format;
+mod kept;
 mod outline;
 mod own;
 mod patched;
@@ -26,6 +27,7 @@ mod window;
 
 pub use environment::environments;
 pub(crate) use environment::release_name;
+pub use kept::KeepingTree;
 pub use outline::{outline, repository_id};
 pub use patched::{FileChanges, PatchedTree};
 pub use policy::{

@@ -10,4 +10,4 @@ mod secret;
 pub(crate) use merge::dotted;
 pub use merge::{Layer, Source, ValueRow, Values};
 pub use schema::ValuesSchema;
-pub use secret::SecretValues;
+pub use secret::{SecretValues, unpacked};

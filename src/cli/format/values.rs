@@ -2,33 +2,30 @@
 //!
 //! A value that ends up in a Secret is as secret as that: it is replaced.
 
+use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
-use base64::Engine as _;
-use base64::engine::general_purpose::STANDARD;
 use pleach_domain::diff::masking::Masker;
 use pleach_domain::object::DigestKey;
 use pleach_domain::render::Rendered;
-use pleach_domain::values::{SecretValues, ValueRow};
+use pleach_domain::values::{SecretValues, ValueRow, unpacked};
 use serde_json::{Value, json};
 
+use super::escaped;
 use super::findings::plain;
-
-/// Shorter texts are found in any Secret by accident.
-const TELLING: usize = 4;
 
 /// What is secret in rendered objects, to tell which values may not be shown.
 pub(crate) enum Secrets {
     /// Nothing may be shown: what becomes of the values is not known.
     Unknown,
     /// The content of every secret field, and what is marked `writeOnly`.
-    Known(Vec<String>, SecretValues),
+    Known(BTreeSet<String>, SecretValues),
 }
 
 impl Secrets {
     /// Collects what rendered objects keep secret.
     pub(crate) fn of(releases: &[&Rendered]) -> Self {
-        let (mut texts, mut values) = (Vec::new(), SecretValues::default());
+        let (mut texts, mut values) = (BTreeSet::new(), SecretValues::default());
         // What is shown here are values; the masked objects only tell them apart.
         let mut masker = Masker::new(DigestKey::new(Vec::new()));
         for rendered in releases {
@@ -55,11 +52,11 @@ impl Secrets {
                 match self {
                     Self::Unknown => true,
                     Self::Known(texts, values) => {
+                        let own = SecretValues::all_of(leaf);
                         values.are_in(&text)
-                            || texts.iter().any(|secret| {
-                                *secret == text
-                                    || (text.len() >= TELLING && secret.contains(text.trim()))
-                            })
+                            || texts
+                                .iter()
+                                .any(|secret| *secret == text || own.are_plainly_in(secret))
                     }
                 }
             }
@@ -68,7 +65,7 @@ impl Secrets {
 }
 
 /// The scalars that masking replaced.
-fn collect(value: &Value, masked: &Value, texts: &mut Vec<String>) {
+fn collect(value: &Value, masked: &Value, texts: &mut BTreeSet<String>) {
     match (value, masked) {
         (Value::Object(fields), Value::Object(masked)) => {
             for (key, field) in fields {
@@ -82,13 +79,13 @@ fn collect(value: &Value, masked: &Value, texts: &mut Vec<String>) {
         }
         (value, masked) if value == masked => {}
         (Value::String(text), _) => {
-            // data is base64; a value may have been that to begin with.
-            if let Ok(bytes) = STANDARD.decode(text) {
-                texts.push(String::from_utf8_lossy(&bytes).into_owned());
-            }
-            texts.push(text.clone());
+            // data is base64; a value may have been that to begin with, and more of
+            // it may be in there, as in the credentials of a registry.
+            texts.extend(unpacked(text));
         }
-        (other, _) => texts.push(other.to_string()),
+        (other, _) => {
+            texts.insert(other.to_string());
+        }
     }
 }
 
@@ -106,7 +103,8 @@ pub(crate) fn text(release: &str, rows: &[ValueRow], secrets: &Secrets) -> Strin
             row.source.layer
         );
     }
-    text
+    // Values and odd keys are JSON.
+    escaped(text)
 }
 
 /// The same for programs.
@@ -151,6 +149,8 @@ fn key(path: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use base64::Engine as _;
+    use base64::engine::general_purpose::STANDARD;
     use pleach_domain::inventory::ReleaseName;
     use pleach_domain::object::{ApiVersion, Manifest, Origin};
     use pleach_domain::values::Source;
@@ -171,7 +171,12 @@ mod tests {
     fn secrets() -> Secrets {
         let value = json!({
             "kind": "Secret",
-            "data": {"url": STANDARD.encode("postgres://hunter22@db/2"), "n": STANDARD.encode("3")},
+            "data": {"url": STANDARD.encode("postgres://hunter22@db/2"), "n": STANDARD.encode("3"),
+                "lines": "d3JhcHBl\nZC12YWx1ZQ==\n",
+                "json": STANDARD.encode(r#"{"password": "pa\"ss-word"}"#),
+                "yaml": STANDARD.encode("key: |\n  first line\n  second line\n"),
+                "auths": STANDARD.encode(format!(r#"{{"auth": "{}"}}"#, STANDARD.encode("me:pull-token"))),
+            },
         });
         let manifest = Manifest::new(
             "Secret/web/a".parse().unwrap(),
@@ -207,9 +212,18 @@ mod tests {
         check(json!("postgres://hunter22@db/2"), "\"<secret>\"");
         check(json!(3), "\"<secret>\"");
         check(json!("a marked-value"), "\"<secret>\"");
+        check(json!("wrapped-value"), "\"<secret>\"");
         check(json!(["x", {"y": "hunter22"}]), "\"<secret>\"");
         let plain = STANDARD.encode("postgres://hunter22@db/2");
         check(json!(plain), "\"<secret>\"");
+    }
+
+    #[test]
+    fn values_are_found_however_they_were_put_into_a_secret() {
+        // In JSON, below a key of YAML, and in the credentials of a registry.
+        check(json!("pa\"ss-word"), "\"<secret>\"");
+        check(json!("first line\nsecond line\n"), "\"<secret>\"");
+        check(json!("pull-token"), "\"<secret>\"");
     }
 
     #[test]
@@ -227,6 +241,11 @@ mod tests {
         let entry = json("web", &[row("a", json!("x"))], &Secrets::Unknown).remove(0);
         assert_eq!(entry["secret"], true);
         assert_eq!(entry.get("value"), None);
+    }
+
+    #[test]
+    fn a_terminal_obeys_nothing_in_a_value() {
+        check(json!("a\u{9b}2J\u{202e}"), "\"a\\u009b2J\\u202e\"");
     }
 
     #[test]

@@ -5,8 +5,7 @@
 
 use std::borrow::Cow;
 
-use base64::Engine as _;
-use base64::engine::general_purpose::STANDARD;
+use pleach_domain::object::from_base64;
 use serde_json::Value;
 
 /// Stands in the place of a value.
@@ -67,7 +66,7 @@ impl Mask {
 fn collect(value: &Value, values: &mut Vec<String>) {
     match value {
         Value::String(text) => {
-            let decoded = STANDARD.decode(text).ok();
+            let decoded = from_base64(text);
             values.extend(decoded.and_then(|bytes| String::from_utf8(bytes).ok()));
             values.push(text.clone());
         }
@@ -195,13 +194,14 @@ mod tests {
     #[rstest]
     #[case("password hunter2 is weak", "password <masked> is weak")]
     #[case("password aHVudGVyMg== is weak", "password <masked> is weak")]
+    #[case("password secret44 is weak", "password <masked> is weak")]
     #[case("hunter2hunter3", "<masked>")]
     #[case("pin 123456 is weak", "pin <masked> is weak")]
     #[case("Secret web of type Opaque", "Secret web of type Opaque")]
     fn values_that_were_sent_are_known(#[case] message: &str, #[case] expected: &str) {
         let body = serde_json::json!({"apiVersion": "v1", "kind": "Secret", "type": "Opaque",
             "metadata": {"name": "web"}, "pin": 123_456, "short": "of",
-            "data": {"a": "aHVudGVyMg==", "b": ["hunter2hunter3"]}});
+            "data": {"a": "aHVudGVyMg==", "b": ["hunter2hunter3"], "c": "c2VjcmV0\nNDQ=\n"}});
         let mask = Mask::of(body.to_string().as_bytes());
         assert_eq!(mask.apply(message), expected);
     }

@@ -101,7 +101,8 @@ impl FileTree for WorkingTree {
             return Err(unreadable(file, "it is neither a file nor a folder"));
         }
         check_size(file, metadata.len())?;
-        let mut bytes = Vec::new();
+        // Room for all of it, and to see that it ends there.
+        let mut bytes = Vec::with_capacity(usize::try_from(metadata.len()).unwrap_or(0) + 1);
         // The limit holds although the file may grow while it is read.
         opened
             .take(MAX_FILE_BYTES + 1)

@@ -271,6 +271,23 @@ fn a_secret_of_another_release_is_not_shown_either() {
 }
 
 #[test]
+fn empty_lines_at_the_end_of_the_last_text_are_kept() {
+    let folder = repository();
+    folder.write(
+        "manifests/base/role.yaml",
+        "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: z, namespace: web}\n\
+         data: {text: \"a\\n\\n\\n\"}\n",
+    );
+    let run = folder.run(&["render", "dev/base"]);
+    let documents = yaml::parse_documents(&run.stdout).unwrap();
+    assert_eq!(
+        documents[0].value["data"]["text"], "a\n\n\n",
+        "{}",
+        run.stdout
+    );
+}
+
+#[test]
 fn values_are_hidden_while_a_release_does_not_render() {
     let folder = repository();
     folder.write(

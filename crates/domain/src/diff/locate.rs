@@ -57,6 +57,12 @@ pub fn take(object: &mut Value, path: &FieldPath) {
     remove(at, last);
 }
 
+/// Whether an item that does not have a key may be the one that has this value
+/// there, because the server fills it in. What that is of a protocol is known.
+pub(crate) fn may_go_unsaid(key: &str, value: &str) -> bool {
+    key != "protocol" || !["UDP", "SCTP"].contains(&value)
+}
+
 /// Which item of a list a step names.
 pub(crate) fn position(items: &[Value], segment: &PathSegment) -> Option<usize> {
     match segment {
@@ -79,6 +85,10 @@ pub(crate) fn position(items: &[Value], segment: &PathSegment) -> Option<usize> 
                     !said.is_empty()
                         && !unsaid.is_empty()
                         && said.into_iter().all(|key| holds(item, key))
+                        && unsaid.into_iter().all(|(key, wanted)| match wanted {
+                            KeyValue::Text(text) => may_go_unsaid(key, text),
+                            KeyValue::Bool(_) | KeyValue::Int(_) => true,
+                        })
                 })
             })
         }
@@ -113,6 +123,10 @@ mod tests {
         ]));
         assert_eq!(find(&object, &tcp.key("name")), Some(&json!("a")));
         assert_eq!(find(&object, &port.key("name")), Some(&json!("b")));
+        let object = json!({"spec": {"ports": [{"port": 80, "name": "a"}]}});
+        assert_eq!(find(&object, &tcp.key("name")), Some(&json!("a")));
+        assert_eq!(find(&object, &port.key("name")), None);
+        let object = json!({"spec": {"names": ["x", "y"]}});
         let item = |text: &str| {
             spec.key("names")
                 .join(PathSegment::Item(KeyValue::Text(text.into())))

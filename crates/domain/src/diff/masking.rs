@@ -15,7 +15,9 @@ use serde_json::Value;
 
 use super::fields::FieldChange;
 use super::locate;
-use crate::object::{Coding, Digest, DigestKey, FieldPath, Hidden, KeyValue, PathSegment, Secrecy};
+use crate::object::{
+    Coding, Digest, DigestKey, FieldPath, Hidden, KeyValue, PathSegment, Secrecy, from_base64,
+};
 use crate::values::SecretValues;
 
 /// Shorter texts are not looked for in messages: they would be found everywhere.
@@ -57,6 +59,11 @@ impl Masker {
     /// field is secret.
     pub fn guard(&mut self, values: &SecretValues) {
         self.guarded.extend(values);
+    }
+
+    /// Whether there are values that it hides wherever they are.
+    pub fn guards(&self) -> bool {
+        !self.guarded.is_empty()
     }
 
     /// Masks one object, or one side of a comparison.
@@ -236,7 +243,7 @@ impl Masker {
 
     /// The number of what is encoded, so that `data` and `stringData` agree.
     fn encoded(&mut self, text: &str) -> usize {
-        let Ok(bytes) = STANDARD.decode(text) else {
+        let Some(bytes) = from_base64(text) else {
             return self.number(text);
         };
         let number = self.number_of(&bytes);
@@ -250,7 +257,7 @@ impl Masker {
     fn number(&mut self, text: &str) -> usize {
         // The same value in base64 has the same number, whichever came first.
         let encoded = STANDARD.encode(text);
-        let decoded = STANDARD.decode(text).ok().filter(|bytes| !bytes.is_empty());
+        let decoded = from_base64(text).filter(|bytes| !bytes.is_empty());
         let forms = [Some(encoded.as_bytes()), decoded.as_deref()];
         let known = forms
             .into_iter()
@@ -338,6 +345,24 @@ mod tests {
             )["data"],
             json!({"x": "<secret 2>"})
         );
+    }
+
+    #[test]
+    fn line_breaks_in_base64_change_nothing() {
+        let mut masker = masker();
+        let object = secret(&json!({"a": "aHVudGVyMg==", "b": "aHVu\ndGVyMg==\n"}));
+        let masked = masker.object(object, &secret_kind());
+        assert_eq!(
+            masked["data"],
+            json!({"a": "<secret 1>", "b": "<secret 1>"})
+        );
+        let mut masker = self::masker();
+        let object = secret(&json!({"b": "aHVu\ndGVyMg==\n"}));
+        assert_eq!(
+            masker.object(object, &secret_kind())["data"]["b"],
+            "<secret 1>"
+        );
+        assert_eq!(masker.text("it is hunter2"), "it is <secret 1>");
     }
 
     #[test]

@@ -4,13 +4,12 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
-use base64::Engine as _;
-use base64::engine::general_purpose::STANDARD;
 use serde_json::Value;
 
 use super::{Object, Scene};
 use crate::finding::{Finding, Kind};
 use crate::kinds::{ListKind, Schema, Type};
+use crate::object::from_base64;
 use crate::render::Spot;
 use crate::repo::nearest;
 
@@ -177,7 +176,8 @@ impl<'a> Walk<'a> {
             self.path.push(Step::Index(*earlier));
             let place = self.spot().origin;
             self.path.pop();
-            let with = said(item).map_or_else(String::new, |said| format!(" with {said}"));
+            let said = said(item).filter(|_| !self.has_secrets());
+            let with = said.map_or_else(String::new, |said| format!(" with {said}"));
             let message = format!(
                 "`{}` has a second item{with}; the first is at {place}",
                 self.shown()
@@ -291,13 +291,26 @@ impl<'a> Walk<'a> {
     }
 
     fn report(&mut self, code: &str, message: String, hint: Option<String>) {
-        let spot = self.spot();
+        let mut spot = self.spot();
+        // The line is shown with the finding; that of a template holds no value.
+        if self.has_secrets() && spot.column.is_some() {
+            spot = Spot {
+                origin: self.object.manifest.origin().clone(),
+                column: None,
+            };
+        }
         let mut finding = Finding::error(Kind::Repository, code, message)
             .at(spot.origin)
             .on(self.object.id().clone());
         finding.column = spot.column;
         finding.hint = hint;
         self.findings.push(finding);
+    }
+
+    /// Whether something else says that values are secret than the kind, which
+    /// can be seen in the file.
+    fn has_secrets(&self) -> bool {
+        !self.object.manifest.secret_fields().is_empty()
     }
 
     /// Where the current value is written.
@@ -349,10 +362,9 @@ fn fits(kind: Type, value: &Value) -> bool {
         Type::Boolean => value.is_boolean(),
         Type::IntOrString => whole || value.is_string(),
         Type::Quantity => is_quantity(value),
-        Type::Bytes => value.as_str().is_some_and(|text| {
-            let text: String = text.chars().filter(|c| !matches!(c, '\r' | '\n')).collect();
-            STANDARD.decode(text).is_ok()
-        }),
+        Type::Bytes => value
+            .as_str()
+            .is_some_and(|text| from_base64(text).is_some()),
     }
 }
 

@@ -537,3 +537,21 @@ fn values_of_secrets_are_in_no_finding() {
     let text = format!("{linted:?}");
     assert!(!text.contains("hunter2") && !text.contains("aHVudGVyMg"));
 }
+
+#[test]
+fn the_line_of_a_secret_field_is_not_pointed_at() {
+    let linted = lint_with(
+        "",
+        "secretFields: [{kind: ConfigMap, name: legacy, fields: [data.password]}]\n",
+        &[(
+            "a.yaml",
+            "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: legacy}\ndata:\n  password: 4711\n",
+        )],
+    );
+    assert_eq!(
+        shown(&linted),
+        [
+            "a.yaml:1 wrong-type: `data.password`: expected a text, found a number (put it in quotes)"
+        ]
+    );
+}

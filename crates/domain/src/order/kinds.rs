@@ -2,6 +2,8 @@
 
 use std::collections::BTreeSet;
 
+use rayon::slice::ParallelSliceMut as _;
+
 use super::StageName;
 use super::facts::registered_api;
 use crate::object::{GroupKind, Manifest, ObjectId};
@@ -162,7 +164,7 @@ pub fn kind_rank(kind: &GroupKind) -> usize {
 /// Sorts manifests by stage, kind order, namespace, name.
 pub fn sort(manifests: &mut [Manifest]) {
     let defined = defined_kinds(manifests.iter());
-    manifests.sort_by_cached_key(|manifest| sort_key(manifest.id(), &defined));
+    manifests.par_sort_by_cached_key(|manifest| sort_key(manifest.id(), &defined));
 }
 
 type SortKey = (StageName, usize, GroupKind, Option<String>, String);

@@ -2,15 +2,13 @@
 //!
 //! Only their dates are looked at, and nothing of them is shown.
 
-use base64::Engine as _;
-use base64::engine::general_purpose::STANDARD;
 use jiff::{SignedDuration, Timestamp};
 use serde_json::Value;
 use x509_parser::pem::Pem;
 
 use super::draft::{Ctx, Draft};
 use crate::finding::{Finding, Kind};
-use crate::object::ObjectId;
+use crate::object::{ObjectId, from_base64};
 
 /// A certificate that ends sooner is worth a word.
 const SOON: SignedDuration = SignedDuration::from_hours(7 * 24);
@@ -115,7 +113,7 @@ fn trust(bundle: &Value) -> Option<Timestamp> {
 /// When the certificates of a text end; what is none says nothing.
 fn dates(text: &Value) -> Vec<Timestamp> {
     let text = text.as_str().unwrap_or_default();
-    let Ok(bytes) = STANDARD.decode(text) else {
+    let Some(bytes) = from_base64(text) else {
         return Vec::new();
     };
     Pem::iter_from_buffer(&bytes)

@@ -14,7 +14,7 @@ use serde_json::Value;
 use super::access::{is_of_git, may_pods_be_exchanged};
 use super::draft::{Ctx, Draft, Narrowing};
 use super::model::{Body, NonSecret, Op};
-use crate::object::ObjectId;
+use crate::object::{ObjectId, from_base64};
 use crate::order::StageName;
 
 /// What every certificate of a bundle begins and ends with.
@@ -115,7 +115,7 @@ fn add(wanted: &mut Value, live: &Value) -> bool {
 
 /// Both bundles as one; none where the second adds nothing.
 fn union(ours: &str, theirs: &str) -> Option<String> {
-    let text = |bundle: &str| String::from_utf8(STANDARD.decode(bundle).ok()?).ok();
+    let text = |bundle: &str| String::from_utf8(from_base64(bundle)?).ok();
     let (ours, theirs) = (text(ours)?, text(theirs)?);
     let known: BTreeSet<String> = certificates(&ours).into_iter().collect();
     let mut both = ours.trim_end().to_owned();
@@ -159,6 +159,17 @@ mod tests {
     fn both_are_trusted(#[case] ours: &[&str], #[case] theirs: &[&str], #[case] expected: &[&str]) {
         let expected = (!expected.is_empty()).then(|| bundle(expected));
         assert_eq!(union(&bundle(ours), &bundle(theirs)), expected);
+    }
+
+    #[test]
+    fn a_bundle_may_have_line_breaks() {
+        let mut ours = bundle(&["new"]);
+        ours.insert(20, '\n');
+        ours.push('\n');
+        assert_eq!(
+            union(&ours, &bundle(&["old"])),
+            Some(bundle(&["new", "old"]))
+        );
     }
 
     #[test]

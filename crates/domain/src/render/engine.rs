@@ -22,7 +22,7 @@ use minijinja::value::Serde;
 use minijinja::{AutoEscape, Environment, Error, ErrorKind, UndefinedBehavior, Value};
 use serde_json::json;
 
-use super::lines::{self, Lines};
+use super::lines::{Copied, Lines};
 use super::source::is_template;
 use super::{filters, formatter};
 use crate::finding::{Finding, Kind};
@@ -144,6 +144,7 @@ impl Engine {
     /// What a template writes, without where each line of it comes from.
     pub(super) fn render_text(&self, file: &str, source: &str) -> Result<String, Box<Finding>> {
         self.run(file, source)
+            .map(|(text, _)| text)
             .map_err(|error| Box::new(self.finding(file, source, &error)))
     }
 
@@ -157,23 +158,26 @@ impl Engine {
     }
 
     pub(super) fn render(&self, file: &str, source: &str) -> Result<Output, Box<Finding>> {
-        let text = self
+        let (text, copies) = self
             .run(file, source)
             .map_err(|error| Box::new(self.finding(file, source, &error)))?;
-        let lines = self
-            .run(file, &lines::mark(source))
-            .map(|marked| Lines::read(&marked, &text))
-            .unwrap_or_default();
+        let lines = Lines::of(source, &text, &copies);
         Ok(Output { text, lines })
     }
 
-    fn run(&self, file: &str, source: &str) -> Result<String, Error> {
-        let mut output = Bounded::default();
+    /// What a template writes, and which parts of that are its own text.
+    fn run(&self, file: &str, source: &str) -> Result<(String, Vec<Copied>), Error> {
+        let mut output = Bounded {
+            source,
+            bytes: Vec::with_capacity(source.len()),
+            copies: Vec::new(),
+        };
         self.env
             .template_from_named_str(file, source)?
             .render_captured_to(self.context.clone(), &mut output)?;
-        String::from_utf8(output.0)
-            .map_err(|_| Error::new(ErrorKind::InvalidOperation, "the output is not UTF-8"))
+        let text = String::from_utf8(output.bytes)
+            .map_err(|_| Error::new(ErrorKind::InvalidOperation, "the output is not UTF-8"))?;
+        Ok((text, output.copies))
     }
 
     fn finding(&self, file: &str, source: &str, error: &Error) -> Finding {
@@ -397,15 +401,21 @@ fn says_no_value(detail: &str, source: Option<&str>) -> bool {
 }
 
 /// Output that ends at a limit instead of taking all memory.
-#[derive(Default)]
-struct Bounded(Vec<u8>);
+struct Bounded<'a> {
+    /// The text of the template.
+    source: &'a str,
+    bytes: Vec<u8>,
+    copies: Vec<Copied>,
+}
 
-impl io::Write for Bounded {
+impl io::Write for Bounded<'_> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        if self.0.len() + bytes.len() > OUTPUT_LIMIT {
+        let at = self.bytes.len();
+        if at + bytes.len() > OUTPUT_LIMIT {
             return Err(io::Error::other("the output is too long"));
         }
-        self.0.extend_from_slice(bytes);
+        self.copies.extend(Copied::find(self.source, at, bytes));
+        self.bytes.extend_from_slice(bytes);
         Ok(bytes.len())
     }
 

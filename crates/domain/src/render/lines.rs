@@ -1,238 +1,154 @@
 //! Which line of a template a line of its output comes from.
 //!
-//! MiniJinja does not say. So a template is rendered a second time with a mark
-//! at the start of every line of plain text, and the marks are looked up in
-//! that second output, which is used for nothing else: what is applied never
-//! held a mark.
+//! MiniJinja does not say. But the text of a template it writes as a part of
+//! that very text, so where it lies in memory tells where it stands in the
+//! template. What is computed, or goes through a variable first, lies elsewhere.
 
-/// Around a line number. Noncharacters: nothing meant to be read has them.
-const OPEN: char = '\u{fdd0}';
-const CLOSE: char = '\u{fdd1}';
-
-/// Puts a mark before the first character of every line that starts as plain
-/// text or with `{{`. Lines that start with a statement or a comment are left
-/// alone: whitespace around those is trimmed, and a mark would be in the way.
-pub(super) fn mark(source: &str) -> String {
-    let mut marked = String::with_capacity(source.len() + source.len() / 4);
-    let mut scanner = Scanner::default();
-    for (index, line) in source.split_inclusive('\n').enumerate() {
-        let text = line.trim_start_matches([' ', '\t']);
-        let plain = scanner.in_text()
-            && !text.trim_end().is_empty()
-            && (scanner.in_raw() || !["{%", "{#", "{{-"].iter().any(|tag| text.starts_with(tag)));
-        if plain {
-            marked.push_str(&line[..line.len() - text.len()]);
-            marked.push(OPEN);
-            marked.push_str(&(index + 1).to_string());
-            marked.push(CLOSE);
-            marked.push_str(text);
-        } else {
-            marked.push_str(line);
-        }
-        scanner.feed(line);
-    }
-    marked
+/// A part of an output that is text of the template.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Copied {
+    /// Where it begins in the output.
+    at: usize,
+    /// Where it begins in the template.
+    from: usize,
+    length: usize,
 }
 
-/// Where the scanner is.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-enum Within {
-    #[default]
-    Text,
-    /// Between `{% raw %}` and `{% endraw %}`.
-    Raw,
-    Comment,
-    /// In `{{ }}` or `{% %}`, with the quote of the string it is in.
-    Tag {
-        end: &'static str,
-        quote: Option<char>,
-        raw: bool,
-    },
-}
-
-/// Follows a template line by line. It knows only as much of the syntax as is
-/// needed to tell text from tags; a broken template fails before it is used.
-#[derive(Default)]
-struct Scanner(Within);
-
-impl Scanner {
-    fn in_text(&self) -> bool {
-        matches!(self.0, Within::Text | Within::Raw)
+impl Copied {
+    /// What is written at a place of the output, if it is a part of `source`
+    /// and not another text that reads the same.
+    pub(super) fn find(source: &str, at: usize, written: &[u8]) -> Option<Self> {
+        let length = written.len();
+        let from = written
+            .as_ptr()
+            .addr()
+            .checked_sub(source.as_ptr().addr())?;
+        let end = from.checked_add(length)?;
+        (length > 0 && end <= source.len()).then_some(Self { at, from, length })
     }
 
-    fn in_raw(&self) -> bool {
-        self.0 == Within::Raw
+    /// Where it ends in the output.
+    fn end(&self) -> usize {
+        self.at + self.length
     }
-
-    fn feed(&mut self, line: &str) {
-        let mut rest = line;
-        loop {
-            // Most of a template is text, in which nothing else ends anything.
-            let next = match self.0 {
-                Within::Text | Within::Raw => rest.find('{'),
-                Within::Comment => rest.find('#'),
-                Within::Tag { .. } => Some(0),
-            };
-            rest = next.map_or("", |next| &rest[next..]);
-            let Some(first) = rest.chars().next() else {
-                return;
-            };
-            let mut width = first.len_utf8();
-            match self.0 {
-                Within::Text => {
-                    if rest.starts_with("{{") {
-                        self.0 = tag("}}", false);
-                        width = 2;
-                    } else if rest.starts_with("{%") {
-                        self.0 = tag("%}", statement(rest) == "raw");
-                        width = 2;
-                    } else if rest.starts_with("{#") {
-                        self.0 = Within::Comment;
-                        width = 2;
-                    }
-                }
-                Within::Raw => {
-                    if rest.starts_with("{%") && statement(rest) == "endraw" {
-                        self.0 = tag("%}", false);
-                        width = 2;
-                    }
-                }
-                Within::Comment => {
-                    if rest.starts_with("#}") {
-                        self.0 = Within::Text;
-                        width = 2;
-                    }
-                }
-                Within::Tag { end, quote, raw } => match quote {
-                    Some(_) if first == '\\' => {
-                        width += rest[width..].chars().next().map_or(0, char::len_utf8);
-                    }
-                    Some(open) if first == open => self.0 = tag(end, raw),
-                    None if rest.starts_with(end) => {
-                        self.0 = if raw { Within::Raw } else { Within::Text };
-                        width = 2;
-                    }
-                    None if first == '"' || first == '\'' => {
-                        self.0 = Within::Tag {
-                            end,
-                            quote: Some(first),
-                            raw,
-                        };
-                    }
-                    Some(_) | None => {}
-                },
-            }
-            rest = &rest[width..];
-        }
-    }
-}
-
-fn tag(end: &'static str, raw: bool) -> Within {
-    Within::Tag {
-        end,
-        quote: None,
-        raw,
-    }
-}
-
-/// The first word of a statement that `rest` starts with.
-fn statement(rest: &str) -> &str {
-    rest.trim_start_matches("{%")
-        .trim_start_matches(['-', '+'])
-        .trim_start()
-        .split(|c: char| !c.is_alphanumeric())
-        .next()
-        .unwrap_or_default()
 }
 
 /// Template lines of output lines.
 #[derive(Debug, Default)]
 pub(super) struct Lines {
-    /// By output line; none where the line holds no mark.
-    known: Vec<Option<usize>>,
+    /// By output line; 0 where it is not known.
+    known: Vec<usize>,
 }
 
 impl Lines {
-    /// Reads the marks of a marked output. Empty when it has not as many lines
-    /// as the real one: then a mark changed what the template decided.
-    pub(super) fn read(marked: &str, output: &str) -> Self {
-        if marked.lines().count() != output.lines().count() {
-            return Self::default();
+    /// Finds the lines by what was copied, in the order in which it was written.
+    ///
+    /// A line belongs to the first text of the template in it. One that holds
+    /// none goes with the text before it, or, where what was computed began a
+    /// line, with the text that follows it.
+    pub(super) fn of(source: &str, output: &str, copies: &[Copied]) -> Self {
+        let breaks: Vec<usize> = source.match_indices('\n').map(|(at, _)| at).collect();
+        let line_at = |at: usize| breaks.partition_point(|end| *end < at) + 1;
+        let mut known: Vec<usize> = Vec::new();
+        let mut rest = copies;
+        let mut start = 0;
+        // Whether the text of the template was at its end when this line began.
+        let mut begins = true;
+        // How many lines wait for the text that follows them.
+        let mut waiting = 0;
+        for line in output.split_inclusive('\n') {
+            let end = start + line.len();
+            while let [first, after @ ..] = rest
+                && first.end() <= start
+            {
+                rest = after;
+            }
+            if let Some(copy) = rest.first().filter(|copy| copy.at < end) {
+                let found = line_at(copy.from + start.saturating_sub(copy.at));
+                known.truncate(known.len() - waiting);
+                known.resize(known.len() + waiting + 1, found);
+                waiting = 0;
+            } else {
+                if begins || waiting > 0 {
+                    waiting += 1;
+                }
+                known.push(known.last().copied().unwrap_or(0));
+            }
+            while let [first, after @ ..] = rest
+                && first.end() < end
+            {
+                rest = after;
+            }
+            begins = rest.first().is_some_and(|copy| copy.at < end);
+            start = end;
         }
-        Self {
-            known: marked.lines().map(first_mark).collect(),
-        }
+        Self { known }
     }
 
     /// The template line of an output line, from 1; 0 when it is not known.
-    /// A line that a macro wrote is that of the call: the nearest mark above.
     pub(super) fn template_line(&self, line: usize) -> usize {
-        let (above, below) = self.known.split_at(line.min(self.known.len()));
-        above
-            .iter()
-            .rev()
-            .chain(below)
-            .find_map(|line| *line)
-            .unwrap_or(0)
+        let at = line
+            .saturating_sub(1)
+            .min(self.known.len().saturating_sub(1));
+        self.known.get(at).copied().unwrap_or(0)
     }
-}
-
-fn first_mark(line: &str) -> Option<usize> {
-    let (_, rest) = line.split_once(OPEN)?;
-    let (number, _) = rest.split_once(CLOSE)?;
-    number.parse().ok()
 }
 
 #[cfg(test)]
 mod tests {
+    use rstest::rstest;
+
     use super::*;
 
-    fn numbers(source: &str) -> Vec<Option<usize>> {
-        mark(source).lines().map(first_mark).collect()
-    }
-
-    #[test]
-    fn text_is_marked_and_statements_are_not() {
-        assert_eq!(
-            numbers("a: 1\n{% for x in y %}\n\n  {{ x }}: '{%'\n{%- endfor -%}\n{# one\ntwo #}\n"),
-            [Some(1), None, None, Some(4), None, None, None]
-        );
-    }
-
-    #[test]
-    fn tags_over_several_lines_are_left_alone() {
-        assert_eq!(
-            numbers("a: {{ f(\n  '}}',\n  \"\\\"\") }}\nb: 1\n"),
-            [Some(1), None, None, Some(4)]
-        );
-    }
-
-    #[test]
-    fn raw_blocks_hold_text() {
-        assert_eq!(
-            numbers("{% raw %}\n{{ a }}\n{% b\n{%- endraw %}\nc: 1\n"),
-            [None, Some(2), Some(3), Some(4), Some(5)]
-        );
-    }
-
-    #[test]
-    fn only_marks_are_added() {
-        let source = "a: 1\n{% if x %}\n  b: {{ y }}\n{% endif %}\n";
-        let marked = mark(source);
-        let mut stripped = marked.clone();
-        for line in 1..=4 {
-            stripped = stripped.replace(&format!("{OPEN}{line}{CLOSE}"), "");
+    /// The lines of an output whose parts are either text of a template, by
+    /// where it stands there, or something else.
+    fn lines(source: &str, parts: &[Result<std::ops::Range<usize>, &str>]) -> Vec<usize> {
+        let (mut output, mut copies) = (String::new(), Vec::new());
+        for part in parts {
+            let text: &str = match part {
+                Ok(range) => &source[range.clone()],
+                Err(text) => text,
+            };
+            copies.extend(Copied::find(source, output.len(), text.as_bytes()));
+            output.push_str(text);
         }
-        assert_eq!(stripped, source);
-        assert_ne!(marked, source);
+        Lines::of(source, &output, &copies).known
     }
 
     #[test]
-    fn lines_without_a_mark_take_the_nearest_one_above() {
-        let marked = format!("x\n{OPEN}7{CLOSE}a\nb\n{OPEN}9{CLOSE}c\n");
-        let lines = Lines::read(&marked, "x\na\nb\nc\n");
-        let found: Vec<_> = (1..=5).map(|line| lines.template_line(line)).collect();
-        assert_eq!(found, [7, 7, 7, 9, 9]);
-        assert_eq!(Lines::read(&marked, "other\n").template_line(1), 0);
+    fn only_the_text_itself_is_text_of_the_template() {
+        let source = "a: 1\n".to_owned();
+        let same = source.clone();
+        assert!(Copied::find(&source, 0, source.as_bytes()).is_some());
+        assert!(Copied::find(&source, 0, same.as_bytes()).is_none());
+        assert!(Copied::find(&source, 0, b"").is_none());
+        assert!(Copied::find(&source[..2], 0, source.as_bytes()).is_none());
+    }
+
+    #[rstest]
+    #[case::text(&[Ok(0..8)], &[1, 2])]
+    #[case::a_value(&[Ok(0..3), Err("x"), Ok(4..8)], &[1, 2])]
+    #[case::lines_of_a_value(&[Ok(0..3), Err("x\ny\nz"), Ok(4..8)], &[1, 1, 1, 2])]
+    #[case::a_value_that_begins_a_line(&[Ok(0..5), Err("x\ny"), Ok(7..8)], &[1, 2, 2])]
+    #[case::nothing_follows(&[Ok(0..5), Err("x\ny\n")], &[1, 1, 1])]
+    #[case::nothing_but_a_value(&[Err("x\ny\n")], &[0, 0])]
+    #[case::twice(&[Ok(5..8), Ok(5..8), Ok(0..5)], &[2, 2, 1])]
+    #[case::a_line_without_its_beginning(&[Ok(0..5), Ok(6..8)], &[1, 2])]
+    fn lines_are_found(
+        #[case] parts: &[Result<std::ops::Range<usize>, &str>],
+        #[case] expected: &[usize],
+    ) {
+        // "b" stands at 5, the line break after it at 7.
+        assert_eq!(lines("a: 1\nbc\n", parts), expected);
+    }
+
+    #[test]
+    fn a_line_that_is_not_there_is_the_last_one() {
+        let source = "a\nb\n";
+        let copies = Copied::find(source, 0, source.as_bytes());
+        let lines = Lines::of(source, source, copies.as_slice());
+        let found: Vec<usize> = (0..5).map(|line| lines.template_line(line)).collect();
+        assert_eq!(found, [1, 1, 2, 2, 2]);
+        assert_eq!(Lines::default().template_line(1), 0);
     }
 }

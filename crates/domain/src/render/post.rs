@@ -324,9 +324,8 @@ impl Pass<'_> {
 
     /// What a file of `verify` holds runs once, and is nothing but Jobs.
     fn verify(&self, value: &mut Value, place: &Place) -> Result<(), Box<Finding>> {
-        let origin = place.origin();
         let sequence = &self.work.release.sequence;
-        let Some(stage) = sequence.verified_with(&origin.file).map(|rule| &rule.stage) else {
+        let Some(stage) = sequence.verified_with(place.file()).map(|rule| &rule.stage) else {
             return Ok(());
         };
         let is_job = value["kind"] == "Job"
@@ -337,7 +336,7 @@ impl Pass<'_> {
             let message =
                 format!("stage `{stage}` is verified with this file: it may hold Jobs only");
             let finding = Finding::error(Kind::Repository, "verify-without-job", message);
-            return Err(Box::new(finding.at(origin)));
+            return Err(Box::new(finding.at(place.origin())));
         }
         let Some(meta) = metadata(value) else {
             return Ok(());

@@ -104,6 +104,11 @@ impl Place {
         }
     }
 
+    /// The file.
+    pub(super) fn file(&self) -> &str {
+        &self.text.file
+    }
+
     /// File and line of the object.
     pub(super) fn origin(&self) -> Origin {
         self.text.origin(self.line)

@@ -56,6 +56,13 @@ impl SecretValues {
         secrets
     }
 
+    /// All values below this one.
+    pub fn all_of(values: &Value) -> Self {
+        let mut secrets = Self::default();
+        secrets.add_all(vec![values]);
+        secrets
+    }
+
     /// Whether there are none.
     pub fn is_empty(&self) -> bool {
         self.wholes.is_empty()
@@ -78,6 +85,12 @@ impl SecretValues {
             || self.are_part_of(text)
     }
 
+    /// Whether a text is one of them or holds one, escaped or line by line. What
+    /// is packed into it is not looked at: see [`unpacked`].
+    pub fn are_plainly_in(&self, text: &str) -> bool {
+        self.wholes.contains(text) || self.parts.iter().any(|part| text.contains(part.as_str()))
+    }
+
     /// Whether a text holds one that is long enough not to be found by accident.
     pub fn are_part_of(&self, text: &str) -> bool {
         !self.parts.is_empty() && self.packed_in(text, LAYERS)
@@ -87,19 +100,10 @@ impl SecretValues {
         if self.parts.iter().any(|part| text.contains(part.as_str())) {
             return true;
         }
-        if layers == 0 {
-            return false;
-        }
-        let is_base64 =
-            |c: char| c.is_ascii_alphanumeric() || matches!(c, '+' | '/' | '-' | '_' | '=');
-        // Line breaks within base64 say nothing.
-        let joined: String = text.chars().filter(|c| !matches!(c, '\n' | '\r')).collect();
-        text.split(|c| !is_base64(c))
-            .chain([joined.as_str()])
-            .filter(|run| run.len() >= SHORTEST_PART)
-            .flat_map(|run| [decoded(&STANDARD, run), decoded(&URL_SAFE, run)])
-            .flatten()
-            .any(|inner| self.packed_in(&inner, layers - 1))
+        layers > 0
+            && packed(text)
+                .iter()
+                .any(|inner| self.packed_in(inner, layers - 1))
     }
 
     /// Adds values with all below them, each once.
@@ -144,6 +148,30 @@ impl SecretValues {
         self.wholes.insert(trimmed.to_owned());
         self.wholes.insert(text);
     }
+}
+
+/// A text with all that is packed into it as base64.
+pub fn unpacked(text: &str) -> BTreeSet<String> {
+    let mut found = BTreeSet::from([text.to_owned()]);
+    let mut outer = vec![text.to_owned()];
+    for _ in 0..LAYERS {
+        outer = outer.iter().flat_map(|text| packed(text)).collect();
+        found.extend(outer.iter().cloned());
+    }
+    found
+}
+
+/// What the parts of a text stand for that may be base64.
+fn packed(text: &str) -> Vec<String> {
+    let is_base64 = |c: char| c.is_ascii_alphanumeric() || matches!(c, '+' | '/' | '-' | '_' | '=');
+    // Line breaks within base64 say nothing.
+    let joined: String = text.chars().filter(|c| !matches!(c, '\n' | '\r')).collect();
+    text.split(|c| !is_base64(c))
+        .chain([joined.as_str()])
+        .filter(|run| run.len() >= SHORTEST_PART)
+        .flat_map(|run| [decoded(&STANDARD, run), decoded(&URL_SAFE, run)])
+        .flatten()
+        .collect()
 }
 
 fn decoded(engine: &GeneralPurpose, text: &str) -> Option<String> {
@@ -334,6 +362,19 @@ mod tests {
             assert!(!secrets.are_in(text), "{text}");
         }
         assert!(!format!("{secrets:?}").contains("line"));
+    }
+
+    #[test]
+    fn what_is_packed_is_unpacked() {
+        let auth = PLAIN.encode("user:hunter22");
+        let text = format!(r#"{{"auths": {{"a.org": {{"auth": "{auth}"}}}}}}"#);
+        let found = unpacked(&PLAIN.encode(&text));
+        assert!(found.contains(&text), "{found:?}");
+        assert!(found.contains("user:hunter22"), "{found:?}");
+        let secrets = SecretValues::all_of(&json!({"a": "hunter22", "b": "x\ny\"z"}));
+        assert!(secrets.are_plainly_in("user:hunter22"));
+        assert!(secrets.are_plainly_in(r#"{"b": "x\ny\"z"}"#));
+        assert!(!secrets.are_plainly_in(&text));
     }
 
     #[test]

@@ -1,10 +1,8 @@
 //! Jobs that run once: written down before and after, and what their pods said
 //! when they fail.
 
-use base64::Engine as _;
-use base64::engine::general_purpose::STANDARD;
 use pleach_domain::inventory::{Outcome, Run};
-use pleach_domain::object::ObjectId;
+use pleach_domain::object::{ObjectId, from_base64};
 use pleach_domain::plan::{Body, Step};
 use pleach_domain::readiness::{Readiness, assess};
 use serde_json::Value;
@@ -174,7 +172,7 @@ fn values(object: &Value) -> Vec<String> {
     fn collect(value: &Value, found: &mut Vec<String>) {
         match value {
             Value::String(text) => {
-                if let Ok(Ok(plain)) = STANDARD.decode(text).map(String::from_utf8) {
+                if let Some(Ok(plain)) = from_base64(text).map(String::from_utf8) {
                     found.extend(plain.lines().map(str::to_owned));
                 }
                 found.push(text.clone());
@@ -206,6 +204,8 @@ fn bounded(text: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use base64::Engine as _;
+    use base64::engine::general_purpose::STANDARD;
     use serde_json::json;
 
     use super::*;

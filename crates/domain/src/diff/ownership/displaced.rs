@@ -69,8 +69,13 @@ fn missing<'w>(
     let wanted = wanted.as_array().map_or(&[][..], Vec::as_slice);
     // What a manifest leaves out has the server's default in the key.
     let is_item = move |item: &Value, other: &Value| {
-        let mut said = keys.iter().filter(|(key, _)| item.get(key).is_some());
-        said.all(|(key, _)| item[key] == other[key])
+        let mut names = keys.iter().map(|(key, _)| key);
+        names.all(|key| match item.get(key) {
+            Some(value) => other.get(key) == Some(value),
+            None => other[key]
+                .as_str()
+                .is_none_or(|text| locate::may_go_unsaid(key, text)),
+        })
     };
     wanted
         .iter()
@@ -117,6 +122,20 @@ mod tests {
     }
 
     #[test]
+    fn another_protocol_is_another_key_also_where_ours_is_unsaid() {
+        let live = json!({
+            "metadata": {"managedFields": [
+                {"manager": OURS, "operation": "Apply", "apiVersion": "v1",
+                 "fieldsV1": {"f:spec": {"f:selector": {}}}},
+                {"manager": "hand", "operation": "Update", "apiVersion": "v1",
+                 "fieldsV1": {"f:spec": {"f:ports": {
+                    r#"k:{"port":80,"protocol":"UDP"}"#: {".": {}, "f:name": {}, "f:port": {}}}}}}]},
+            "spec": {"ports": [{"name": "http", "port": 80, "protocol": "UDP"}]}});
+        let wanted = json!({"spec": {"ports": [{"name": "http", "port": 80}]}});
+        assert_eq!(displacing(&live, &wanted, OURS, &["name"]).len(), 1);
+    }
+
+    #[test]
     fn an_item_with_another_key_stands_in_the_place_of_ours() {
         let wanted = json!([{"name": "http", "port": 80}]);
         let fields = json!({"f:spec": {"f:ports": {
@@ -129,6 +148,9 @@ mod tests {
         assert!(check("v1", &wanted, &["nodePort"]).is_empty());
         assert!(check("v1", &wanted, &[]).is_empty());
         assert!(check("v2", &wanted, &["name"]).is_empty());
+        // The protocol is a part of the key.
+        let wanted = json!([{"name": "http", "port": 81, "protocol": "UDP"}]);
+        assert_eq!(check("v1", &wanted, &["name"]).len(), 1);
         // Nothing of ours is gone.
         let there = json!([{"name": "http", "port": 81}]);
         assert!(check("v1", &there, &["name"]).is_empty());

@@ -5,6 +5,7 @@
 //! where a step says something that [`PathSegment`] cannot.
 
 use std::collections::BTreeMap;
+use std::fmt::Write as _;
 
 use serde::{Serialize, Serializer};
 use serde_json::{Map, Value};
@@ -290,7 +291,7 @@ fn step(segment: &PathSegment) -> String {
     match segment {
         PathSegment::Key(key) => format!("f:{key}"),
         PathSegment::Index(index) => format!("i:{index}"),
-        PathSegment::Item(value) => format!("v:{}", json(value)),
+        PathSegment::Item(value) => format!("v:{}", written(&json(value))),
         PathSegment::Select(keys) => {
             // The server sorts the keys.
             let sorted: BTreeMap<&String, &KeyValue> =
@@ -299,9 +300,32 @@ fn step(segment: &PathSegment) -> String {
                 .into_iter()
                 .map(|(key, value)| (key.clone(), json(value)))
                 .collect();
-            format!("k:{}", Value::Object(map))
+            format!("k:{}", written(&Value::Object(map)))
         }
     }
+}
+
+/// What stands in a step, as the server's JSON has it: Go escapes what could be
+/// taken for HTML.
+pub(super) fn written(value: &Value) -> String {
+    let json = value.to_string();
+    if !json.contains(is_escaped) {
+        return json;
+    }
+    let mut escaped = String::with_capacity(json.len() + 16);
+    for character in json.chars() {
+        if is_escaped(character) {
+            // Writing to a String cannot fail.
+            let _ = write!(escaped, "\\u{:04x}", u32::from(character));
+        } else {
+            escaped.push(character);
+        }
+    }
+    escaped
+}
+
+fn is_escaped(character: char) -> bool {
+    matches!(character, '<' | '>' | '&' | '\u{2028}' | '\u{2029}')
 }
 
 fn json(value: &KeyValue) -> Value {
@@ -367,6 +391,25 @@ mod tests {
         assert_eq!(FieldSet::parse(&deployment().to_json()), deployment());
         assert!(FieldSet::parse(&Value::Null).is_empty());
         assert!(FieldSet::parse(&json!({})).is_empty());
+    }
+
+    #[test]
+    fn what_go_escapes_is_found() {
+        let fields = json!({"f:spec": {
+            "f:urls": {r#"v:"https://a.org/?b=1\u0026c=2""#: {}},
+            "f:rules": {r#"k:{"if":"a \u003e b"}"#: {".": {}, "f:if": {}}}}});
+        let set = FieldSet::parse(&fields);
+        let text = |text: &str| KeyValue::Text(text.to_owned());
+        let spec = FieldPath::default().key("spec");
+        let url = spec
+            .key("urls")
+            .join(PathSegment::Item(text("https://a.org/?b=1&c=2")));
+        let rule = spec
+            .key("rules")
+            .join(PathSegment::Select(vec![("if".to_owned(), text("a > b"))]));
+        assert!(set.touches(&url) && set.touches(&rule.key("if")));
+        assert!(set.paths().contains(&url) && set.paths().contains(&rule));
+        assert_eq!(FieldSet::of(&url).union(&set), set);
     }
 
     #[rstest]

@@ -5,6 +5,7 @@ use serde_json::{Map, Value};
 
 use super::adoption::{is_merged, prune};
 use super::{FieldSet, entries, fields_of};
+use crate::diff::locate;
 use crate::ignore::{self, FieldPattern};
 use crate::object::{KeyValue, PathSegment, annotations};
 
@@ -116,15 +117,15 @@ fn lists(sent: &[Value], live: &[Value], taken: &FieldSet, others: &FieldSet) ->
 /// Whether two items are the same one. What a manifest leaves out has the server's
 /// default in the key.
 fn is_same(wanted: &Value, live: &Value, keys: &[String]) -> bool {
-    let mut said = keys
-        .iter()
-        .map(String::as_str)
-        .filter(|key| wanted.get(key).is_some())
-        .peekable();
-    if said.peek().is_none() {
+    if !keys.iter().any(|key| wanted.get(key).is_some()) {
         return wanted == live;
     }
-    said.all(|key| wanted.get(key) == live.get(key))
+    keys.iter().all(|key| match wanted.get(key) {
+        Some(value) => live.get(key) == Some(value),
+        None => live[key]
+            .as_str()
+            .is_none_or(|text| locate::may_go_unsaid(key, text)),
+    })
 }
 
 /// The step that names a live item; one of a set is its own name.
@@ -179,6 +180,23 @@ mod tests {
                 &json!({ "env": [env] }),
             ),
             json!({"env": [env, {"name": "B", "value": "2"}]})
+        );
+    }
+
+    #[test]
+    fn one_port_of_two_protocols_is_two_items() {
+        let udp = json!({".": {}, "f:name": {}, "f:port": {}, "f:protocol": {}});
+        let tcp = json!({".": {}, "f:name": {}, "f:port": {}});
+        assert_eq!(
+            left(
+                &json!({"ports": [
+                    {"name": "dns", "port": 53, "protocol": "UDP", "nodePort": 30000},
+                    {"name": "dns-tcp", "port": 53, "protocol": "TCP", "nodePort": 30001}]}),
+                &json!({"f:ports": {".": {},
+                    r#"k:{"port":53,"protocol":"UDP"}"#: udp, r#"k:{"port":53,"protocol":"TCP"}"#: tcp}}),
+                &json!({"ports": [{"name": "dns-tcp", "port": 53}]}),
+            ),
+            json!({"ports": [{"name": "dns-tcp", "port": 53, "protocol": "TCP", "nodePort": 30001}]})
         );
     }
 

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use serde_json::{Map, Value, json};
 
 use super::FieldSet;
+use super::field_set::written;
 use crate::kinds::{ListKind, Schema};
 
 /// Everything that an object has, without what says which object it is. Items
@@ -70,8 +71,10 @@ fn fields(value: &Value, schema: Option<Schema<'_>>) -> Value {
                 .map(|item| {
                     let name = match schema.list() {
                         ListKind::Atomic => return None,
-                        ListKind::Set => format!("v:{item}"),
-                        ListKind::Map(keys) => format!("k:{}", key(item, keys, schema.items())?),
+                        ListKind::Set => format!("v:{}", written(item)),
+                        ListKind::Map(keys) => {
+                            format!("k:{}", written(&key(item, keys, schema.items())?))
+                        }
                     };
                     let mut below = fields(item, schema.items());
                     if let (Value::Object(below), true) = (&mut below, item.is_object()) {

@@ -304,7 +304,10 @@ fn is_counterpart(item: &Value, segment: &PathSegment) -> bool {
     matches!(segment, PathSegment::Select(keys) if keys.iter().all(|(key, value)| {
         match KeyValue::from_json(&item[key]) {
             Some(known) => known == *value,
-            None => item[key].is_null(),
+            None => {
+                let wanted = text_of(value);
+                item[key].is_null() && locate::may_go_unsaid(key, &wanted)
+            }
         }
     }))
 }

@@ -8,6 +8,7 @@
 
 use std::collections::HashMap;
 
+use serde_json::map::Entry;
 use serde_json::{Map, Number, Value};
 use serde_yaml::granit_parser::{self, Event, Parser, ScalarStyle};
 
@@ -29,8 +30,8 @@ const NUMBERS: [&str; 3] = ["nan", "inf", "infinity"];
 /// A map or a list that is not complete.
 enum Open {
     List(Vec<Value>),
-    /// With the key whose value comes next.
-    Map(Map<String, Value>, Option<String>),
+    /// Whether the value of its last key comes next; until then that is null.
+    Map(Map<String, Value>, bool),
 }
 
 /// Every document of a text that has none but plain ones.
@@ -56,7 +57,7 @@ pub(super) fn parse(text: &str) -> Option<Vec<Document>> {
                     line = span.start.line();
                 }
                 open.push(match event {
-                    Event::MappingStart(..) => Open::Map(Map::new(), None),
+                    Event::MappingStart(..) => Open::Map(Map::new(), false),
                     _ => Open::List(Vec::new()),
                 });
                 if open.len() > MAX_DEPTH {
@@ -65,7 +66,7 @@ pub(super) fn parse(text: &str) -> Option<Vec<Document>> {
                 continue;
             }
             Event::MappingEnd => match open.pop()? {
-                Open::Map(map, None) => Value::Object(map),
+                Open::Map(map, false) => Value::Object(map),
                 _ => return None,
             },
             Event::SequenceEnd => match open.pop()? {
@@ -91,13 +92,20 @@ pub(super) fn parse(text: &str) -> Option<Vec<Document>> {
         match open.last_mut() {
             None => documents.push(Document { line, value }),
             Some(Open::List(list)) => list.push(value),
-            Some(Open::Map(map, key)) => match (key.take(), value) {
-                (None, Value::String(text)) if !map.contains_key(&text) => *key = Some(text),
-                (None, _) => return None,
-                (Some(key), value) => {
-                    map.insert(key, value);
-                }
-            },
+            Some(Open::Map(map, has_key)) if *has_key => {
+                *map.values_mut().next_back()? = value;
+                *has_key = false;
+            }
+            Some(Open::Map(map, has_key)) => {
+                let Value::String(key) = value else {
+                    return None;
+                };
+                match map.entry(key) {
+                    Entry::Vacant(entry) => entry.insert(Value::Null),
+                    Entry::Occupied(_) => return None,
+                };
+                *has_key = true;
+            }
         }
     }
     open.is_empty().then_some(documents)

@@ -77,6 +77,15 @@ fn what_ends_within_a_week_is_said(#[case] git: &str, #[case] at: &str, #[case] 
 }
 
 #[test]
+fn a_bundle_may_have_line_breaks() {
+    let git = api(&[SHORT])
+        .replace("caBundle: ", "caBundle: \"")
+        .replace("}}", "\\n\"}}");
+    assert!(git.ends_with("\\n\"}}"), "{git}");
+    assert_eq!(said(&git, AFTER).len(), 1);
+}
+
+#[test]
 fn a_plan_that_changes_nothing_says_nothing() {
     let git = tls("kubernetes.io/tls", &[SHORT]);
     let at: Timestamp = AFTER.parse().unwrap();

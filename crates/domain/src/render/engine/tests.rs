@@ -222,3 +222,14 @@ fn lines_of_the_output_lead_to_the_template() {
         .collect();
     assert_eq!(lines, [2, 3, 2, 3, 5]);
 }
+
+#[test]
+fn what_is_computed_belongs_to_the_line_that_writes_it() {
+    let source = "a: 1\n{{ 'b: 2\\nc: 3' }}\n  {% if values.flag %}\n  d: 4\n  {% endif %}\ne: 5\n";
+    let output = engine(&[]).render(FILE, source).unwrap();
+    assert_eq!(output.text, "a: 1\nb: 2\nc: 3\n  d: 4\ne: 5\n");
+    let lines: Vec<_> = (1..=5)
+        .map(|line| output.lines.template_line(line))
+        .collect();
+    assert_eq!(lines, [1, 2, 2, 4, 6]);
+}
