@@ -76,6 +76,12 @@ pub enum Grant {
         /// The Service that is gone or has no ready endpoints.
         service: ServiceRef,
     },
+    /// An applied registration that is no longer wanted, and whose pods this plan
+    /// replaces: those of the wanted version know nothing of it.
+    Superseded {
+        /// The Service behind which the pods are replaced.
+        service: ServiceRef,
+    },
     /// A registration that points at a Service which this plan removes.
     Registration {
         /// The Service that goes.
@@ -210,6 +216,22 @@ impl Deletion {
         Self::of_member(entry, live, Propagation::Background).map(|deletion| Self {
             resource_version: Some(live.resource_version.clone()),
             because: Grant::DeadRegistration {
+                service: service.clone(),
+            },
+            ..deletion
+        })
+    }
+
+    /// An applied registration that git no longer has, while the pods behind its
+    /// Service become those of a version without it. None unless the entry is applied
+    /// and the live object is the very one.
+    pub(super) fn of_superseded(
+        entry: &Entry,
+        live: &LiveMeta,
+        service: &ServiceRef,
+    ) -> Option<Self> {
+        Self::of_member(entry, live, Propagation::Background).map(|deletion| Self {
+            because: Grant::Superseded {
                 service: service.clone(),
             },
             ..deletion
@@ -395,6 +417,7 @@ impl Deletion {
             | Grant::Uninstall
             | Grant::Former { .. }
             | Grant::RunTimeObject { .. }
+            | Grant::Superseded { .. }
             | Grant::Recreate { .. } => {
                 let prune = metadata["annotations"][annotations::PRUNE].as_str();
                 (prune == Some("disabled") && !self.seen.kept)
@@ -461,6 +484,9 @@ impl Deletion {
             Grant::Gate { release } => {
                 format!("was a gate of an upgrade of {release}, which nobody carries out")
             }
+            Grant::Superseded { service } => format!(
+                "no longer in git, and the pods that come behind Service {service} know nothing of it"
+            ),
             Grant::Registration { service } => format!("points at Service {service}, which goes"),
             Grant::Doctor { services } => {
                 let names: Vec<String> = services.iter().map(ToString::to_string).collect();

@@ -7,9 +7,11 @@
 //! word when it is applied.
 
 use super::Ctx;
-use crate::object::{Manifest, ObjectId};
+use crate::inventory::EntryState;
+use crate::object::{Manifest, ObjectId, ServiceRef};
 use crate::observe::{ApiRefusal, DesiredDigest, Prediction, Unverified};
-use crate::plan::edges::answering;
+use crate::plan::edges::{answering, intercepted};
+use crate::plan::superseded;
 
 /// How the server begins to say that an object has fields that its definition lacks.
 const UNKNOWN_FIELD: &str = "failed to create typed patch object";
@@ -30,7 +32,7 @@ fn is_outdated(ctx: &Ctx<'_>, id: &ObjectId, refusal: &ApiRefusal) -> bool {
         return false;
     };
     if let Some(webhook) = denied_by(&refusal.message) {
-        return is_answered_anew(ctx, webhook);
+        return is_answered_anew(ctx, webhook) || goes_before(ctx, id, webhook);
     }
     let is_invalid = matches!(refusal.code, 400 | 422)
         || refusal.code == 500 && refusal.message.starts_with(UNKNOWN_FIELD);
@@ -47,27 +49,64 @@ fn denied_by(message: &str) -> Option<&str> {
 /// Whether another version is to answer for a webhook of the release, or began
 /// to in a run that did not get to its end.
 fn is_answered_anew(ctx: &Ctx<'_>, webhook: &str) -> bool {
-    let has_webhook = |id: &ObjectId| {
-        let value = ctx.manifests.get(id).map(|manifest| manifest.value());
-        let webhooks = value
-            .as_ref()
-            .and_then(|value| value["webhooks"].as_array());
-        webhooks
-            .into_iter()
-            .flatten()
-            .any(|one| one["name"] == webhook)
-    };
-    let installed = ctx.observed.installed.as_ref();
-    let applying = installed.and_then(|installed| installed.applying.as_ref());
-    let is_begun = applying.is_some_and(|attempt| ctx.desired.is_of(attempt));
+    let is_begun = is_begun(ctx);
     let mut registrations = ctx
         .facts
         .iter()
-        .filter(|(id, facts)| !facts.intercepts.is_empty() && has_webhook(id));
+        .filter(|(id, facts)| !facts.intercepts.is_empty() && has_webhook(ctx, id, webhook));
     registrations.any(|(id, facts)| {
         let mut workloads = answering(ctx, id, facts).into_iter();
         workloads.any(|workload| is_begun || is_changed(ctx, workload))
     })
+}
+
+/// Whether git has a webhook in a configuration.
+fn has_webhook(ctx: &Ctx<'_>, id: &ObjectId, webhook: &str) -> bool {
+    let value = ctx.manifests.get(id).map(|manifest| manifest.value());
+    let webhooks = value
+        .as_ref()
+        .and_then(|value| value["webhooks"].as_array());
+    webhooks
+        .into_iter()
+        .flatten()
+        .any(|one| one["name"] == webhook)
+}
+
+/// Whether a webhook is one that the release has no more, and that goes before an
+/// object which it would be asked about: its configuration is written first, or goes
+/// with the pods that know of it.
+fn goes_before(ctx: &Ctx<'_>, id: &ObjectId, webhook: &str) -> bool {
+    let observed = ctx.observed;
+    let mut registrations = observed.registrations.iter();
+    registrations.any(|one| {
+        if !one.webhooks.iter().any(|name| name == webhook) {
+            return false;
+        }
+        if let Some(wanted) = ctx.facts.get(&one.id) {
+            return !has_webhook(ctx, &one.id, webhook)
+                && is_changed(ctx, &one.id)
+                && intercepted(ctx, &wanted.intercepts).contains(&id);
+        }
+        let entry = observed.inventory.entries.get(&one.id);
+        let is_ours = entry.is_some_and(|entry| entry.state == EntryState::Applied);
+        is_ours && one.services.iter().any(|service| goes_with(ctx, service))
+    })
+}
+
+/// Whether all pods behind a Service become those of this version, or began to in a
+/// run that did not get to its end.
+fn goes_with(ctx: &Ctx<'_>, service: &ServiceRef) -> bool {
+    let behind = superseded::behind(ctx, service);
+    let is_begun = is_begun(ctx);
+    let mut workloads = behind.iter();
+    !behind.is_empty() && workloads.all(|workload| is_begun || is_changed(ctx, workload))
+}
+
+/// Whether what git has was begun in a run that did not get to its end.
+fn is_begun(ctx: &Ctx<'_>) -> bool {
+    let installed = ctx.observed.installed.as_ref();
+    let applying = installed.and_then(|installed| installed.applying.as_ref());
+    applying.is_some_and(|attempt| ctx.desired.is_of(attempt))
 }
 
 /// Whether git has something else than what was applied.

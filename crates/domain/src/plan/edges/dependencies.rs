@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::definition::is_definition;
 use crate::finding::{Finding, Kind};
 use crate::object::ObjectId;
-use crate::order::Facts;
+use crate::order::{Facts, Interception};
 use crate::plan::draft::Ctx;
 use crate::plan::model::{EdgeReason, Need};
 
@@ -226,7 +226,7 @@ fn intercept<'a>(ctx: &Ctx<'a>, found: &mut Vec<Dependency<'a>>) {
         let ancestors = ancestors(registration, &needs);
         let answering = answering(ctx, registration, facts);
         for &(id, plural) in &resources {
-            if ancestors.contains(id) || !is_intercepted(facts, id, plural) {
+            if ancestors.contains(id) || !is_intercepted(&facts.intercepts, id, plural) {
                 continue;
             }
             // Known to the next registration too, or two of them could close a circle.
@@ -268,8 +268,16 @@ fn plural<'c>(ctx: &'c Ctx<'_>, id: &ObjectId) -> Option<&'c str> {
     Some(&definition.plural)
 }
 
-fn is_intercepted(facts: &Facts, id: &ObjectId, plural: &str) -> bool {
-    facts.intercepts.iter().any(|rule| {
+/// The custom resources whose CRD is part of the release that webhooks with these rules
+/// are asked about.
+pub(in crate::plan) fn intercepted<'a>(ctx: &Ctx<'a>, rules: &[Interception]) -> Vec<&'a ObjectId> {
+    let all = ctx.facts.keys().copied();
+    all.filter(|id| plural(ctx, id).is_some_and(|plural| is_intercepted(rules, id, plural)))
+        .collect()
+}
+
+fn is_intercepted(rules: &[Interception], id: &ObjectId, plural: &str) -> bool {
+    rules.iter().any(|rule| {
         (rule.group == "*" || rule.group == id.group)
             && (rule.resource == "*" || rule.resource == plural)
     })
