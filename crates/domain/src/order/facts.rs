@@ -20,6 +20,9 @@ pub struct Facts {
     pub role: Option<ObjectId>,
     /// A binding's service accounts.
     pub subjects: Vec<ObjectId>,
+    /// The label selectors of the roles that the cluster gathers a `ClusterRole`'s
+    /// rules from.
+    pub gathers: Vec<Value>,
     /// A Service's selector; none for Services without one.
     pub selector: Option<BTreeMap<String, String>>,
     /// The Services that a registration (or a CRD's conversion) points at.
@@ -121,6 +124,10 @@ impl Facts {
             ("rbac.authorization.k8s.io", "RoleBinding" | "ClusterRoleBinding") => {
                 facts.role = role(&value, namespace);
                 facts.subjects = subjects(&value, namespace);
+            }
+            ("rbac.authorization.k8s.io", "ClusterRole") => {
+                let selectors = items(&value["aggregationRule"]["clusterRoleSelectors"]);
+                facts.gathers = selectors.cloned().collect();
             }
             ("", "Service") => {
                 let selector = text_map(&value["spec"]["selector"]);

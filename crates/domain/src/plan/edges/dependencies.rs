@@ -6,6 +6,7 @@ use crate::definition::is_definition;
 use crate::finding::{Finding, Kind};
 use crate::object::ObjectId;
 use crate::order::{Facts, Interception};
+use crate::plan::access::gathered;
 use crate::plan::draft::Ctx;
 use crate::plan::model::{EdgeReason, Need};
 
@@ -25,6 +26,7 @@ pub(super) fn dependencies<'a>(ctx: &Ctx<'a>, findings: &mut Vec<Finding>) -> Ve
             bindings.entry(subject).or_default().push(id);
         }
     }
+    let gathered = gathered(ctx);
     let mut found = Vec::new();
     for (&id, facts) in &ctx.facts {
         let mut need = |from: &ObjectId, need: Need, why: EdgeReason| {
@@ -60,6 +62,9 @@ pub(super) fn dependencies<'a>(ctx: &Ctx<'a>, findings: &mut Vec<Finding>) -> Ve
                 // A binding that stays as it is leads to a role that changes.
                 if let Some(role) = ctx.facts.get(binding).and_then(|of| of.role.as_ref()) {
                     need(role, Need::Applied, EdgeReason::Rights);
+                    for part in gathered.get(role).into_iter().flatten() {
+                        need(part, Need::Applied, EdgeReason::Rights);
+                    }
                 }
             }
         }
