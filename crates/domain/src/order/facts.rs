@@ -306,6 +306,31 @@ fn pod_references(spec: &Value, namespace: Option<&str>) -> Vec<ObjectId> {
     for secret in items(&spec["imagePullSecrets"]) {
         add("Secret", &secret["name"]);
     }
+    for claim in items(&spec["resourceClaims"]) {
+        let named = [
+            ("ResourceClaim", &claim["resourceClaimName"]),
+            ("ResourceClaimTemplate", &claim["resourceClaimTemplateName"]),
+        ];
+        for (kind, name) in named {
+            if let Some(name) = name.as_str() {
+                references.push(ObjectId::new("resource.k8s.io", kind, namespace, name));
+            }
+        }
+    }
+    let volumes = items(&spec["volumes"]);
+    for source in volumes.flat_map(|volume| items(&volume["projected"]["sources"])) {
+        let bundle = &source["clusterTrustBundle"];
+        if let Some(name) = bundle["name"].as_str()
+            && bundle["optional"] != true
+        {
+            references.push(ObjectId::new(
+                "certificates.k8s.io",
+                "ClusterTrustBundle",
+                None,
+                name,
+            ));
+        }
+    }
     if let Some(name) = spec["priorityClassName"].as_str() {
         references.push(ObjectId::new(
             "scheduling.k8s.io",
@@ -449,7 +474,9 @@ mod tests {
             "spec": {
                 "serviceAccountName": "web", "priorityClassName": "high",
                 "volumes": [{"configMap": {"name": "files"}}, {"secret": {"secretName": "maybe", "optional": true}},
-                            {"projected": {"sources": [{"secret": {"name": "tls"}}]}}],
+                            {"projected": {"sources": [{"secret": {"name": "tls"}}, {"clusterTrustBundle": {"name": "roots"}},
+                                                       {"clusterTrustBundle": {"name": "maybe", "optional": true}}]}}],
+                "resourceClaims": [{"resourceClaimName": "card"}, {"resourceClaimTemplateName": "cards"}],
                 "containers": [{"env": [{"valueFrom": {"secretKeyRef": {"name": "key"}}}],
                                 "envFrom": [{"configMapRef": {"name": "env"}}]}],
             }}}}),
@@ -466,6 +493,9 @@ mod tests {
                 "ConfigMap/web/files",
                 "Secret/web/key",
                 "Secret/web/tls",
+                "ClusterTrustBundle.certificates.k8s.io/roots",
+                "ResourceClaim.resource.k8s.io/web/card",
+                "ResourceClaimTemplate.resource.k8s.io/web/cards",
                 "PriorityClass.scheduling.k8s.io/high"
             ]
         );
