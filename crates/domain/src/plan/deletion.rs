@@ -12,7 +12,7 @@ use super::removal::Consented as Ended;
 use crate::doctor::{Evidence, Proof};
 use crate::gate;
 use crate::inventory::{Entry, EntryState, ReleaseName};
-use crate::object::{FieldPath, GroupKind, ServiceRef, annotations, labels};
+use crate::object::{FieldPath, GroupKind, ObjectId, ServiceRef, annotations, labels};
 use crate::observe::{Former, LiveMeta, Registration, asks_url};
 use crate::order::registered_services;
 use crate::overlay::{Journaled, OverlayId, State, is_as_made};
@@ -81,6 +81,12 @@ pub enum Grant {
     Superseded {
         /// The Service behind which the pods are replaced.
         service: ServiceRef,
+    },
+    /// An applied registration that is no longer wanted, and that a wanted one takes
+    /// over from.
+    TakenOver {
+        /// The wanted one.
+        by: ObjectId,
     },
     /// A registration that points at a Service which this plan removes.
     Registration {
@@ -234,6 +240,15 @@ impl Deletion {
             because: Grant::Superseded {
                 service: service.clone(),
             },
+            ..deletion
+        })
+    }
+
+    /// An applied registration that git no longer has, where another one takes over
+    /// from it. None unless the entry is applied and the live object is the very one.
+    pub(super) fn of_taken_over(entry: &Entry, live: &LiveMeta, by: &ObjectId) -> Option<Self> {
+        Self::of_member(entry, live, Propagation::Background).map(|deletion| Self {
+            because: Grant::TakenOver { by: by.clone() },
             ..deletion
         })
     }
@@ -418,6 +433,7 @@ impl Deletion {
             | Grant::Former { .. }
             | Grant::RunTimeObject { .. }
             | Grant::Superseded { .. }
+            | Grant::TakenOver { .. }
             | Grant::Recreate { .. } => {
                 let prune = metadata["annotations"][annotations::PRUNE].as_str();
                 (prune == Some("disabled") && !self.seen.kept)
@@ -487,6 +503,7 @@ impl Deletion {
             Grant::Superseded { service } => format!(
                 "no longer in git, and the pods that come behind Service {service} know nothing of it"
             ),
+            Grant::TakenOver { by } => format!("no longer in git, and {by} takes over from it"),
             Grant::Registration { service } => format!("points at Service {service}, which goes"),
             Grant::Doctor { services } => {
                 let names: Vec<String> = services.iter().map(ToString::to_string).collect();
@@ -506,7 +523,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::object::{ObjectId, managers};
+    use crate::object::managers;
     use crate::overlay::OnFailure;
     use crate::plan::NonSecret;
 

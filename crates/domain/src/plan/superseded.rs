@@ -5,7 +5,9 @@
 //! What has to be written then never gets ready, so its registration cannot wait for
 //! that, as everything else that is pruned does. It goes when the pods that come are
 //! ready and what takes over from it is registered. On the way back it goes before its
-//! pods do, and custom resources are written while it still answers.
+//! pods do, and custom resources are written while it still answers. One that another
+//! one takes over from in full goes when that is registered, whoever answers it: the
+//! former pods would judge what is meant for the wanted ones.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -28,29 +30,52 @@ pub(super) fn run(ctx: &Ctx<'_>, draft: &mut Draft, direction: Direction) {
     let registrations: BTreeMap<&ObjectId, &Registration> =
         registrations.map(|one| (&one.id, one)).collect();
     for one in std::mem::take(&mut draft.pruned) {
-        let found = registrations
-            .get(&one.id)
-            .filter(|_| !one.dead)
-            .and_then(|registration| {
-                let (service, pods) = replaced(ctx, draft, registration)?;
-                let deletion = deletion(ctx, &one, &service)?;
-                Some((*registration, pods, deletion))
-            });
-        let Some((registration, pods, deletion)) = found else {
-            draft.pruned.push(one);
-            continue;
-        };
-        match direction {
-            Direction::Forward => after(ctx, draft, registration, &pods, deletion),
-            Direction::Reverse => before(ctx, draft, registration, &pods, deletion),
+        let registration = registrations.get(&one.id).filter(|_| !one.dead);
+        let entry = ctx.observed.inventory.entries.get(&one.id);
+        let found = registration.copied().zip(entry).and_then(|found| {
+            let (registration, entry) = found;
+            let live = ctx.observed.live_meta(&one.id)?;
+            if let Some((service, pods)) = replaced(ctx, draft, registration) {
+                let deletion = Deletion::of_superseded(entry, live, &service)?;
+                return Some((registration, pods, deletion));
+            }
+            let by = taken_over(ctx, registration)?;
+            let deletion = Deletion::of_taken_over(entry, live, by)?;
+            Some((registration, Vec::new(), deletion))
+        });
+        match found {
+            None => draft.pruned.push(one),
+            // What takes over comes first whichever way it goes.
+            Some((registration, pods, deletion))
+                if direction == Direction::Forward || pods.is_empty() =>
+            {
+                after(ctx, draft, registration, &pods, deletion);
+            }
+            Some((registration, pods, deletion)) => {
+                before(ctx, draft, registration, &pods, deletion);
+            }
         }
     }
 }
 
-fn deletion(ctx: &Ctx<'_>, one: &Pruned, service: &ServiceRef) -> Option<Deletion> {
-    let entry = ctx.observed.inventory.entries.get(&one.id)?;
-    let live = ctx.observed.live_meta(&one.id)?;
-    Deletion::of_superseded(entry, live, service)
+/// A webhook configuration that git has, and whose webhooks are asked about all that
+/// those of another one are asked about.
+pub(super) fn taken_over<'a>(ctx: &Ctx<'a>, registration: &Registration) -> Option<&'a ObjectId> {
+    if registration.intercepts.is_empty() {
+        return None;
+    }
+    let meets = |one: &str, other: &str| one == "*" || one == other;
+    let covers = |facts: &Facts| {
+        registration.intercepts.iter().all(|asked| {
+            let mut rules = facts.intercepts.iter();
+            rules.any(|rule| {
+                meets(&rule.group, &asked.group) && meets(&rule.resource, &asked.resource)
+            })
+        })
+    };
+    let mut all = ctx.facts.iter();
+    let found = all.find(|(id, facts)| id.kind == registration.id.kind && covers(facts));
+    found.map(|(id, _)| *id)
 }
 
 /// The Service of a webhook behind which all pods are replaced, and the steps that do

@@ -74,7 +74,7 @@ fn has_webhook(ctx: &Ctx<'_>, id: &ObjectId, webhook: &str) -> bool {
 
 /// Whether a webhook is one that the release has no more, and that goes before an
 /// object which it would be asked about: its configuration is written first, or goes
-/// with the pods that know of it.
+/// with the pods that know of it, or for another one.
 fn goes_before(ctx: &Ctx<'_>, id: &ObjectId, webhook: &str) -> bool {
     let observed = ctx.observed;
     let mut registrations = observed.registrations.iter();
@@ -89,7 +89,10 @@ fn goes_before(ctx: &Ctx<'_>, id: &ObjectId, webhook: &str) -> bool {
         }
         let entry = observed.inventory.entries.get(&one.id);
         let is_ours = entry.is_some_and(|entry| entry.state == EntryState::Applied);
-        is_ours && one.services.iter().any(|service| goes_with(ctx, service))
+        let mut services = one.services.iter();
+        is_ours
+            && (superseded::taken_over(ctx, one).is_some()
+                || services.any(|service| goes_with(ctx, service)))
     })
 }
 

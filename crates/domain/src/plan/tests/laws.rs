@@ -108,7 +108,9 @@ fn check(scene: &Scene) {
             })
         };
         match deletion.because() {
-            Grant::Inventory | Grant::Superseded { .. } => assert!(is(EntryState::Applied)),
+            Grant::Inventory | Grant::Superseded { .. } | Grant::TakenOver { .. } => {
+                assert!(is(EntryState::Applied));
+            }
             Grant::DeadRegistration { .. } => {
                 assert!(is(EntryState::Applied) && deletion.resource_version().is_some());
             }
@@ -135,7 +137,8 @@ fn check(scene: &Scene) {
             }
             Grant::DeadRegistration { .. }
             | Grant::Registration { .. }
-            | Grant::Superseded { .. } => {
+            | Grant::Superseded { .. }
+            | Grant::TakenOver { .. } => {
                 assert!(ancestors[barrier.id.0].contains(&step.id));
             }
             _ => panic!("nothing asks for it: {id}"),

@@ -116,10 +116,42 @@ fn denied() -> Prediction {
     })
 }
 
+/// Another release of the same charts: everything has another name, and the former pods
+/// run on until the end.
+fn renamed() -> String {
+    let operator = operator(2).replace(API, "Deployment.apps/web/other");
+    let [operator, service] = [operator.as_str(), SERVICE].map(|text| {
+        text.replace("Service/web/api", "Service/web/other")
+            .replace("app: api", "app: other")
+    });
+    format!(
+        "{operator}\n{service}\n{}",
+        hook(NEW).replace("name: api", "name: other")
+    )
+}
+
+#[test]
+fn what_another_one_takes_over_from_goes_when_that_is_registered() {
+    let plan = up(&renamed()).plan();
+    check_edges(
+        &plan,
+        &[
+            format!("{NEW} -> {OLD}: Applied Reverse"),
+            format!("{OLD} -> {WIDGET}: Absent Intercepts"),
+            format!("{OLD} -> {BARRIER}: Absent Barrier"),
+        ],
+    );
+    let line = format!("delete {OLD}: no longer in git, and {NEW} takes over from it");
+    assert!(changes(&plan).contains(&line), "{:#?}", changes(&plan));
+    let deletion = format!("prune: delete {API} until gone");
+    assert!(lines(&plan).contains(&deletion), "{:#?}", lines(&plan));
+}
+
 /// What it denies comes after it, whichever way that is, and the plan is not refused.
 #[rstest]
 #[case::up(up(&format!("{}\n{SERVICE}", operator(2))))]
 #[case::up_to_another_one(up(&format!("{}\n{SERVICE}\n{}", operator(2), hook(NEW))))]
+#[case::up_to_another_one_of_other_pods(up(&renamed()))]
 #[case::to_one_of_its_name(up(&format!(
     "{}\n{SERVICE}\n{}",
     operator(2),
@@ -158,6 +190,11 @@ fn after_a_run_that_was_stopped_it_goes_at_once() {
 
 #[rstest]
 #[case::its_pods_stay(up(&format!("{}\n{SERVICE}", operator(1))))]
+#[case::another_one_takes_over_in_part(
+    Scene::new()
+        .installed(&format!("{}\n{SERVICE}\n{}", operator(1), hook(OLD).replace("[widgets]", "[widgets, gears]")))
+        .git(&format!("{}\n{SERVICE}\n{}", operator(1), hook(NEW)))
+)]
 #[case::others_answer_too(
     Scene::new()
         .installed(&format!("{}\n{SERVICE}\n{}\n{OTHER}", operator(1), hook(OLD)))
