@@ -14,7 +14,7 @@ use super::model::{Action, Direction, EdgeReason, Need, StepId, Until};
 use crate::object::ObjectId;
 use crate::observe::Served;
 use dependencies::{Dependency, dependencies};
-pub(super) use dependencies::{answering, intercepted};
+pub(super) use dependencies::{answering, intercepted, registered};
 pub(super) use endpoints::{selected_anew, wait_for};
 pub(super) use reverse::is_let_through;
 use reverse::{Turned, reached_before, turn};

@@ -10,7 +10,7 @@ use super::Ctx;
 use crate::inventory::EntryState;
 use crate::object::{Manifest, ObjectId, ServiceRef};
 use crate::observe::{ApiRefusal, DesiredDigest, Prediction, Unverified};
-use crate::plan::edges::{answering, intercepted};
+use crate::plan::edges::{answering, intercepted, registered};
 use crate::plan::superseded;
 
 /// How the server begins to say that an object has fields that its definition lacks.
@@ -46,18 +46,21 @@ fn denied_by(message: &str) -> Option<&str> {
     rest.starts_with(" denied the request").then_some(name)
 }
 
-/// Whether another version is to answer for a webhook of the release, or began
-/// to in a run that did not get to its end.
+/// Whether another version is to answer for a webhook of the release, or for one that
+/// its pods registered, or began to in a run that did not get to its end.
 fn is_answered_anew(ctx: &Ctx<'_>, webhook: &str) -> bool {
     let is_begun = is_begun(ctx);
     let mut registrations = ctx
         .facts
         .iter()
         .filter(|(id, facts)| !facts.intercepts.is_empty() && has_webhook(ctx, id, webhook));
-    registrations.any(|(id, facts)| {
-        let mut workloads = answering(ctx, id, facts).into_iter();
-        workloads.any(|workload| is_begun || is_changed(ctx, workload))
-    })
+    let comes = |workload: &ObjectId| is_begun || is_changed(ctx, workload);
+    registrations.any(|(id, facts)| answering(ctx, id, facts).into_iter().any(comes))
+        || registered(ctx)
+            .into_iter()
+            .filter(|one| one.webhooks.iter().any(|name| name == webhook))
+            .flat_map(|one| &one.services)
+            .any(|service| ctx.backends(service).into_iter().any(comes))
 }
 
 /// Whether git has a webhook in a configuration.

@@ -4,7 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::definition::is_definition;
 use crate::finding::{Finding, Kind};
+use crate::inventory::EntryState;
 use crate::object::ObjectId;
+use crate::observe::Registration;
 use crate::order::{Facts, Interception};
 use crate::plan::access::gathered;
 use crate::plan::draft::Ctx;
@@ -93,6 +95,7 @@ pub(super) fn dependencies<'a>(ctx: &Ctx<'a>, findings: &mut Vec<Finding>) -> Ve
     }
     switch_on(ctx, &mut found);
     intercept(ctx, &mut found);
+    answer(ctx, &mut found);
     convert(ctx, &mut found);
     found
 }
@@ -252,6 +255,54 @@ fn intercept<'a>(ctx: &Ctx<'a>, found: &mut Vec<Dependency<'a>>) {
             }
         }
     }
+}
+
+/// Custom resources come after those as well who answer what pods of the release
+/// registered themselves, except what such a workload needs itself, and what the bundle
+/// wants in a stage before it.
+fn answer<'a>(ctx: &Ctx<'a>, found: &mut Vec<Dependency<'a>>) {
+    let registrations = registered(ctx);
+    if registrations.is_empty() {
+        return;
+    }
+    let mut needs: BTreeMap<&ObjectId, Vec<&ObjectId>> = BTreeMap::new();
+    for Dependency { from, to, .. } in found.iter() {
+        needs.entry(to).or_default().push(from);
+    }
+    for registration in registrations {
+        let services = registration.services.iter();
+        let backends: BTreeSet<&'a ObjectId> =
+            services.flat_map(|service| ctx.backends(service)).collect();
+        let resources = intercepted(ctx, &registration.intercepts);
+        for from in backends {
+            let before = ancestors(from, &needs);
+            let stage = ctx.stage_of(from);
+            let later = resources.iter().copied();
+            for to in later.filter(|id| !before.contains(id) && ctx.stage_of(id) >= stage) {
+                // Known to the next webhook too, or two could close a circle.
+                needs.entry(to).or_default().push(from);
+                found.push(Dependency {
+                    from,
+                    to,
+                    need: Need::Ready,
+                    why: EdgeReason::Intercepts,
+                });
+            }
+        }
+    }
+}
+
+/// What pods of the release registered, as far as it is recorded.
+pub(in crate::plan) fn registered<'a>(ctx: &Ctx<'a>) -> Vec<&'a Registration> {
+    let observed = ctx.observed;
+    let is_recorded = |one: &&Registration| {
+        let entry = observed.inventory.entries.get(&one.id);
+        entry.is_some_and(|entry| entry.state == EntryState::Observed)
+    };
+    let all = observed.registrations.iter();
+    all.filter(is_recorded)
+        .filter(|one| !ctx.is_desired(&one.id))
+        .collect()
 }
 
 /// The workloads that answer for a registration, as far as it waits for them.
