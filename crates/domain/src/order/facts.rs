@@ -7,6 +7,12 @@ use serde_json::Value;
 
 use crate::object::{ApiVersion, GroupKind, Gvk, Manifest, ObjectId, ServiceRef, annotations};
 
+/// The type of Secrets that the cluster fills with the token of an account.
+const TOKEN: &str = "kubernetes.io/service-account-token";
+
+/// The annotation that names the account.
+const TOKEN_OF: &str = "kubernetes.io/service-account.name";
+
 /// What one object needs, selects, points at and defines.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Facts {
@@ -23,6 +29,8 @@ pub struct Facts {
     /// The label selectors of the roles that the cluster gathers a `ClusterRole`'s
     /// rules from.
     pub gathers: Vec<Value>,
+    /// The ServiceAccount that a Secret is a token of.
+    pub token_of: Option<ObjectId>,
     /// A Service's selector; none for Services without one.
     pub selector: Option<BTreeMap<String, String>>,
     /// The Services that a registration (or a CRD's conversion) points at.
@@ -128,6 +136,11 @@ impl Facts {
             ("rbac.authorization.k8s.io", "ClusterRole") => {
                 let selectors = items(&value["aggregationRule"]["clusterRoleSelectors"]);
                 facts.gathers = selectors.cloned().collect();
+            }
+            ("", "Secret") if value["type"] == TOKEN => {
+                let account = value["metadata"]["annotations"][TOKEN_OF].as_str();
+                facts.token_of =
+                    account.map(|name| ObjectId::new("", "ServiceAccount", namespace, name));
             }
             ("", "Service") => {
                 let selector = text_map(&value["spec"]["selector"]);

@@ -70,6 +70,9 @@ pub(super) fn dependencies<'a>(ctx: &Ctx<'a>, findings: &mut Vec<Finding>) -> Ve
                 }
             }
         }
+        if let Some(account) = &facts.token_of {
+            need(account, Need::Applied, EdgeReason::Token);
+        }
         for reference in &facts.pod_references {
             need(reference, Need::Applied, EdgeReason::Reference);
         }

@@ -37,6 +37,8 @@ fn edges_of(plan: &Plan) -> Vec<String> {
       "ClusterRole.rbac.authorization.k8s.io/all -> Deployment.apps/web/api: Applied Rights",
       "ClusterRole.rbac.authorization.k8s.io/part -> Deployment.apps/web/api: Applied Rights",
       "ClusterRoleBinding.rbac.authorization.k8s.io/b -> Deployment.apps/web/api: Applied Rights"])]
+#[case::token("ServiceAccount/web/s: {}\nSecret/web/t: {type: kubernetes.io/service-account-token, metadata: {annotations: {kubernetes.io/service-account.name: s}}}\nSecret/web/other: {type: Opaque, metadata: {annotations: {kubernetes.io/service-account.name: s}}}",
+    &["ServiceAccount/web/s -> Secret/web/t: Applied Token"])]
 #[case::reference("ConfigMap/web/c: {}\nConfigMap/web/other: {}\nPod/web/p: {spec: {volumes: [{configMap: {name: c}}]}}",
     &["ConfigMap/web/c -> Pod/web/p: Applied Reference"])]
 #[case::backend(&format!("{API}\n{HOOK}"), &[
