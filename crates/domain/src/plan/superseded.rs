@@ -12,7 +12,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::Deletion;
-use super::draft::{Ctx, Draft, Pruned};
+use super::draft::{Ctx, Draft};
 use super::edges::{
     first_step_of, intercepted, is_interrupted, is_let_through, labels_until_now, selects,
 };
