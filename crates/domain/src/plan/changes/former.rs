@@ -10,7 +10,7 @@ use super::Ctx;
 use crate::inventory::EntryState;
 use crate::object::{Manifest, ObjectId, ServiceRef};
 use crate::observe::{ApiRefusal, DesiredDigest, Prediction, Unverified};
-use crate::plan::edges::{answering, intercepted, registered};
+use crate::plan::edges::{answering, registered};
 use crate::plan::superseded;
 
 /// How the server begins to say that an object has fields that its definition lacks.
@@ -32,7 +32,7 @@ fn is_outdated(ctx: &Ctx<'_>, id: &ObjectId, refusal: &ApiRefusal) -> bool {
         return false;
     };
     if let Some(webhook) = denied_by(&refusal.message) {
-        return is_answered_anew(ctx, webhook) || goes_before(ctx, id, webhook);
+        return is_answered_anew(ctx, webhook) || goes_before(ctx, webhook);
     }
     let is_invalid = matches!(refusal.code, 400 | 422)
         || refusal.code == 500 && refusal.message.starts_with(UNKNOWN_FIELD);
@@ -78,17 +78,15 @@ fn has_webhook(ctx: &Ctx<'_>, id: &ObjectId, webhook: &str) -> bool {
 /// Whether a webhook is one that the release has no more, and that goes before an
 /// object which it would be asked about: its configuration is written first, or goes
 /// with the pods that know of it, or for another one.
-fn goes_before(ctx: &Ctx<'_>, id: &ObjectId, webhook: &str) -> bool {
+fn goes_before(ctx: &Ctx<'_>, webhook: &str) -> bool {
     let observed = ctx.observed;
     let mut registrations = observed.registrations.iter();
     registrations.any(|one| {
         if !one.webhooks.iter().any(|name| name == webhook) {
             return false;
         }
-        if let Some(wanted) = ctx.facts.get(&one.id) {
-            return !has_webhook(ctx, &one.id, webhook)
-                && is_changed(ctx, &one.id)
-                && intercepted(ctx, &wanted.intercepts).contains(&id);
+        if ctx.is_desired(&one.id) {
+            return !has_webhook(ctx, &one.id, webhook) && is_changed(ctx, &one.id);
         }
         let entry = observed.inventory.entries.get(&one.id);
         let is_ours = entry.is_some_and(|entry| entry.state == EntryState::Applied);

@@ -211,15 +211,22 @@ fn after_nothing(ctx: &Ctx<'_>, id: &ObjectId, kind: &str, name: &str) -> Findin
 }
 
 /// Custom resources of the release come after the registrations that intercept
-/// them, and after who answers those, except where the registration itself needs
-/// them. Custom resources of
-/// others do not: they come before the workloads, which may need what they make.
+/// them, or do so until they are written, and after who answers those, except where
+/// the registration itself needs them. Custom resources of others do not: they come
+/// before the workloads, which may need what they make.
 fn intercept<'a>(ctx: &Ctx<'a>, found: &mut Vec<Dependency<'a>>) {
-    let registrations: Vec<(&'a ObjectId, &Facts)> = ctx
+    let live = ctx.observed.registrations.iter();
+    let live: BTreeMap<&ObjectId, &[Interception]> = live
+        .map(|one| (&one.id, one.intercepts.as_slice()))
+        .collect();
+    let registrations: Vec<(&'a ObjectId, &Facts, &[Interception])> = ctx
         .facts
         .iter()
-        .filter(|(_, facts)| !facts.intercepts.is_empty())
-        .map(|(id, facts)| (*id, &**facts))
+        .map(|(id, facts)| {
+            let until_now = live.get(*id).copied().unwrap_or_default();
+            (*id, &**facts, until_now)
+        })
+        .filter(|(_, facts, until_now)| !facts.intercepts.is_empty() || !until_now.is_empty())
         .collect();
     let resources: Vec<(&'a ObjectId, &str)> = ctx
         .facts
@@ -233,11 +240,14 @@ fn intercept<'a>(ctx: &Ctx<'a>, found: &mut Vec<Dependency<'a>>) {
     for Dependency { from, to, .. } in found.iter() {
         needs.entry(to).or_default().push(from);
     }
-    for (registration, facts) in registrations {
+    for (registration, facts, until_now) in registrations {
+        let is_asked = |id: &ObjectId, plural: &str| {
+            is_intercepted(&facts.intercepts, id, plural) || is_intercepted(until_now, id, plural)
+        };
         let ancestors = ancestors(registration, &needs);
         let answering = answering(ctx, registration, facts);
         for &(id, plural) in &resources {
-            if ancestors.contains(id) || !is_intercepted(&facts.intercepts, id, plural) {
+            if ancestors.contains(id) || !is_asked(id, plural) {
                 continue;
             }
             // Known to the next registration too, or two of them could close a circle.

@@ -157,6 +157,11 @@ fn what_another_one_takes_over_from_goes_when_that_is_registered() {
     operator(2),
     hook(OLD).replace("name: old.", "name: later.")
 )))]
+#[case::to_one_of_its_name_for_other_kinds(up(&format!(
+    "{}\n{SERVICE}\n{}",
+    operator(2),
+    hook(OLD).replace("name: old.", "name: later.").replace("[widgets]", "[gears]")
+)))]
 #[case::back(back())]
 fn what_it_denies_comes_after_it(#[case] scene: Scene) {
     let plan = scene.predict(WIDGET, denied()).plan();
