@@ -243,6 +243,7 @@ fn install(
             assert_eq!(services, [service]);
             observed.registrations.push(Registration {
                 intercepts: Vec::new(),
+                webhooks: Vec::new(),
                 id,
                 meta,
                 services,

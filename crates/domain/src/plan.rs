@@ -17,7 +17,8 @@
 //! 6. `prune::decide`: what git no longer has and may go, and what that would
 //!    break; `handover::succeed`: what of a release runs elsewhere that hands its
 //!    objects over.
-//! 7. `leftover`: registrations whose Service goes.
+//! 7. `leftover`: registrations whose Service goes; `superseded`: those that git no
+//!    longer has, and whose pods are replaced.
 //! 8. `handover`: what moves to another namespace; `once`: what comes after Jobs
 //!    that run once; `definitions::run_before`: what comes after objects that a
 //!    webhook which goes has to convert; `overlays`: what is different or closed for a while, and
@@ -63,6 +64,7 @@ mod prune;
 mod removal;
 mod shrink;
 mod stages;
+mod superseded;
 mod surroundings;
 #[cfg(test)]
 mod tests;
@@ -114,6 +116,7 @@ pub fn plan(desired: &Desired, observed: &Observed, policy: &Policy) -> Plan {
     prune::decide(&ctx, &mut draft);
     handover::succeed(&ctx, &mut draft);
     leftover::run(&ctx, &mut draft);
+    superseded::run(&ctx, &mut draft, direction);
     handover::run(&ctx, &mut draft);
     once::run_before(&ctx, &mut draft);
     definitions::run_before(&ctx, &mut draft);

@@ -262,6 +262,7 @@ fn why(reason: &EdgeReason) -> &'static str {
         EdgeReason::Namespace => "it lies in that namespace",
         EdgeReason::Role => "a binding needs its role",
         EdgeReason::Rights => "its pods need these rights",
+        EdgeReason::Token => "the cluster deletes a token without its account",
         EdgeReason::Reference => "its pods need it",
         EdgeReason::Backend => "a registration needs its backend",
         EdgeReason::Selects => "a Service that selects other pods keeps some behind it",

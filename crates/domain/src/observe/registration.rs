@@ -26,6 +26,10 @@ pub struct Registration {
     /// Webhook configurations only: what they intercept.
     #[serde(default)]
     pub intercepts: Vec<Interception>,
+    /// Webhook configurations only: the names of their webhooks, by which refusals
+    /// name them.
+    #[serde(default)]
+    pub webhooks: Vec<String>,
     /// APIServices only: condition Available, with its message when it is not.
     pub available: Option<Result<(), String>>,
 }
@@ -69,6 +73,7 @@ impl Registration {
             services,
             asks_url: asks_url(value),
             intercepts: interceptions(value),
+            webhooks: names(value),
             available: is_api.then(|| available(value)),
         })
     }
@@ -105,6 +110,13 @@ impl Backend {
         let is_empty = self.ready_endpoints == 0 && !self.is_elsewhere;
         (is_empty && !answers).then_some(Lack::Endpoints)
     }
+}
+
+fn names(value: &Value) -> Vec<String> {
+    let webhooks = value["webhooks"].as_array().into_iter().flatten();
+    webhooks
+        .filter_map(|webhook| webhook["name"].as_str().map(str::to_owned))
+        .collect()
 }
 
 /// Whether one of the webhooks of a configuration is asked at a URL.

@@ -7,6 +7,12 @@ use serde_json::Value;
 
 use crate::object::{ApiVersion, GroupKind, Gvk, Manifest, ObjectId, ServiceRef, annotations};
 
+/// The type of Secrets that the cluster fills with the token of an account.
+const TOKEN: &str = "kubernetes.io/service-account-token";
+
+/// The annotation that names the account.
+const TOKEN_OF: &str = "kubernetes.io/service-account.name";
+
 /// What one object needs, selects, points at and defines.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Facts {
@@ -20,6 +26,11 @@ pub struct Facts {
     pub role: Option<ObjectId>,
     /// A binding's service accounts.
     pub subjects: Vec<ObjectId>,
+    /// The label selectors of the roles that the cluster gathers a `ClusterRole`'s
+    /// rules from.
+    pub gathers: Vec<Value>,
+    /// The ServiceAccount that a Secret is a token of.
+    pub token_of: Option<ObjectId>,
     /// A Service's selector; none for Services without one.
     pub selector: Option<BTreeMap<String, String>>,
     /// The Services that a registration (or a CRD's conversion) points at.
@@ -121,6 +132,15 @@ impl Facts {
             ("rbac.authorization.k8s.io", "RoleBinding" | "ClusterRoleBinding") => {
                 facts.role = role(&value, namespace);
                 facts.subjects = subjects(&value, namespace);
+            }
+            ("rbac.authorization.k8s.io", "ClusterRole") => {
+                let selectors = items(&value["aggregationRule"]["clusterRoleSelectors"]);
+                facts.gathers = selectors.cloned().collect();
+            }
+            ("", "Secret") if value["type"] == TOKEN => {
+                let account = value["metadata"]["annotations"][TOKEN_OF].as_str();
+                facts.token_of =
+                    account.map(|name| ObjectId::new("", "ServiceAccount", namespace, name));
             }
             ("", "Service") => {
                 let selector = text_map(&value["spec"]["selector"]);
@@ -299,6 +319,31 @@ fn pod_references(spec: &Value, namespace: Option<&str>) -> Vec<ObjectId> {
     for secret in items(&spec["imagePullSecrets"]) {
         add("Secret", &secret["name"]);
     }
+    for claim in items(&spec["resourceClaims"]) {
+        let named = [
+            ("ResourceClaim", &claim["resourceClaimName"]),
+            ("ResourceClaimTemplate", &claim["resourceClaimTemplateName"]),
+        ];
+        for (kind, name) in named {
+            if let Some(name) = name.as_str() {
+                references.push(ObjectId::new("resource.k8s.io", kind, namespace, name));
+            }
+        }
+    }
+    let volumes = items(&spec["volumes"]);
+    for source in volumes.flat_map(|volume| items(&volume["projected"]["sources"])) {
+        let bundle = &source["clusterTrustBundle"];
+        if let Some(name) = bundle["name"].as_str()
+            && bundle["optional"] != true
+        {
+            references.push(ObjectId::new(
+                "certificates.k8s.io",
+                "ClusterTrustBundle",
+                None,
+                name,
+            ));
+        }
+    }
     if let Some(name) = spec["priorityClassName"].as_str() {
         references.push(ObjectId::new(
             "scheduling.k8s.io",
@@ -414,171 +459,4 @@ fn after(value: &Value) -> Vec<(String, String)> {
 }
 
 #[cfg(test)]
-mod tests {
-    use serde_json::json;
-
-    use super::*;
-    use crate::object::Origin;
-
-    fn facts(group: &str, kind: &str, value: &Value) -> Facts {
-        let namespace = (kind != "ClusterRoleBinding").then_some("web");
-        let id = ObjectId::new(group, kind, namespace, "x");
-        Facts::of(&Manifest::new(
-            id,
-            ApiVersion::parse("v1"),
-            Origin::new("a.yaml", 1),
-            value,
-            false,
-        ))
-    }
-
-    #[test]
-    fn a_workload_names_what_its_pods_need() {
-        let facts = facts(
-            "apps",
-            "Deployment",
-            &json!({"spec": {"template": {
-            "metadata": {"labels": {"app": "web"}},
-            "spec": {
-                "serviceAccountName": "web", "priorityClassName": "high",
-                "volumes": [{"configMap": {"name": "files"}}, {"secret": {"secretName": "maybe", "optional": true}},
-                            {"projected": {"sources": [{"secret": {"name": "tls"}}]}}],
-                "containers": [{"env": [{"valueFrom": {"secretKeyRef": {"name": "key"}}}],
-                                "envFrom": [{"configMapRef": {"name": "env"}}]}],
-            }}}}),
-        );
-        let names: Vec<String> = facts
-            .pod_references
-            .iter()
-            .map(ToString::to_string)
-            .collect();
-        assert_eq!(
-            names,
-            [
-                "ConfigMap/web/env",
-                "ConfigMap/web/files",
-                "Secret/web/key",
-                "Secret/web/tls",
-                "PriorityClass.scheduling.k8s.io/high"
-            ]
-        );
-        assert_eq!(
-            facts.service_account.clone().unwrap().to_string(),
-            "ServiceAccount/web/web"
-        );
-        assert!(facts.is_selected_by(&BTreeMap::from([("app".to_owned(), "web".to_owned())])));
-        assert!(!facts.is_selected_by(&BTreeMap::from([("app".to_owned(), "db".to_owned())])));
-    }
-
-    #[test]
-    fn a_binding_names_role_and_accounts() {
-        let facts = facts(
-            "rbac.authorization.k8s.io",
-            "ClusterRoleBinding",
-            &json!({"roleRef": {"kind": "ClusterRole", "name": "r"},
-                    "subjects": [{"kind": "ServiceAccount", "name": "s", "namespace": "other"}, {"kind": "Group", "name": "g"}]}),
-        );
-        assert_eq!(
-            facts.role.unwrap().to_string(),
-            "ClusterRole.rbac.authorization.k8s.io/r"
-        );
-        assert_eq!(facts.subjects.len(), 1);
-    }
-
-    #[test]
-    fn a_webhook_configuration_names_its_services_once() {
-        let hook = json!({"clientConfig": {"service": {"namespace": "web", "name": "api"}},
-                          "rules": [{"apiGroups": ["x.org"], "resources": ["widgets/status"]}]});
-        let facts = facts(
-            "admissionregistration.k8s.io",
-            "ValidatingWebhookConfiguration",
-            &json!({"webhooks": [hook, hook, {"clientConfig": {"url": "https://x"}}]}),
-        );
-        assert_eq!(facts.services.len(), 1);
-        assert_eq!(
-            facts.intercepts[0],
-            Interception {
-                group: "x.org".to_owned(),
-                resource: "widgets".to_owned()
-            }
-        );
-    }
-
-    #[test]
-    fn a_definition_names_the_versions_that_are_served() {
-        let version = |name: &str, served: bool| json!({"name": name, "served": served});
-        let facts = facts(
-            "apiextensions.k8s.io",
-            "CustomResourceDefinition",
-            &json!({"spec": {
-                "group": "x.org", "names": {"kind": "Widget", "plural": "widgets"},
-                "versions": [version("v1", true), version("v1beta1", false), version("v2", true)],
-                "conversion": {"webhook": {"clientConfig": {"service": {"namespace": "web", "name": "api"}}}},
-            }}),
-        );
-        let definition = facts.defines.unwrap();
-        assert_eq!(definition.kind, GroupKind::new("x.org", "Widget"));
-        assert_eq!(definition.plural, "widgets");
-        let served = [
-            Gvk::new("x.org/v1", "Widget"),
-            Gvk::new("x.org/v2", "Widget"),
-        ];
-        assert_eq!(definition.served, served);
-        assert_eq!(facts.services.len(), 1);
-    }
-
-    #[test]
-    fn a_policy_names_the_kind_of_its_parameters_and_a_binding_both() {
-        const GROUP: &str = "admissionregistration.k8s.io";
-        let limit = Gvk::new("x.org/v1", "Limit");
-        let id = |text: &str| text.parse::<ObjectId>().unwrap();
-        for policy in ["MutatingAdmissionPolicy", "ValidatingAdmissionPolicy"] {
-            let asks = json!({"spec": {"paramKind": {"apiVersion": "x.org/v1", "kind": "Limit"}}});
-            let policy_facts = facts(GROUP, policy, &asks);
-            assert_eq!(policy_facts.parameter_kind, Some(limit.clone()));
-            assert_eq!(
-                facts(GROUP, policy, &json!({"spec": {}})).parameter_kind,
-                None
-            );
-
-            let binding = |spec: Value| {
-                let facts = facts(GROUP, &format!("{policy}Binding"), &json!({"spec": spec}));
-                facts.switches_on.unwrap()
-            };
-            let named =
-                binding(json!({"policyName": "p", "paramRef": {"name": "l", "namespace": "web"}}));
-            assert_eq!(named.policy, id(&format!("{policy}.{GROUP}/p")));
-            let parameters = named.parameters.unwrap();
-            assert!(parameters.may_be(&id("Limit.x.org/web/l")));
-            assert!(!parameters.may_be(&id("Limit.x.org/web/other")));
-            assert!(!parameters.may_be(&id("Limit.x.org/other/l")));
-
-            let selected = binding(json!({"policyName": "p", "paramRef": {"selector": {}}}));
-            assert!(
-                selected
-                    .parameters
-                    .unwrap()
-                    .may_be(&id("Limit.x.org/other/l"))
-            );
-            assert_eq!(binding(json!({"policyName": "p"})).parameters, None);
-        }
-    }
-
-    #[test]
-    fn after_names_kinds_and_names() {
-        let facts = facts(
-            "",
-            "ConfigMap",
-            &json!({"metadata": {"annotations": {annotations::AFTER: "Job/a, Deployment/b,,nonsense"}}}),
-        );
-        let pair = |kind: &str, name: &str| (kind.to_owned(), name.to_owned());
-        assert_eq!(
-            facts.after,
-            [
-                pair("Job", "a"),
-                pair("Deployment", "b"),
-                pair("nonsense", "")
-            ]
-        );
-    }
-}
+mod tests;

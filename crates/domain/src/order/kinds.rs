@@ -38,7 +38,9 @@ const KINDS: &[(&str, &str, StageName)] = &[
     ("node.k8s.io", "RuntimeClass", StageName::Config),
     ("storage.k8s.io", "StorageClass", StageName::Config),
     ("storage.k8s.io", "VolumeAttributesClass", StageName::Config),
+    ("storage.k8s.io", "CSIDriver", StageName::Config),
     ("networking.k8s.io", "IngressClass", StageName::Config),
+    ("networking.k8s.io", "ServiceCIDR", StageName::Config),
     ("resource.k8s.io", "DeviceClass", StageName::Config),
     ("", "ResourceQuota", StageName::Config),
     ("", "LimitRange", StageName::Config),
@@ -46,8 +48,19 @@ const KINDS: &[(&str, &str, StageName)] = &[
     ("policy", "PodDisruptionBudget", StageName::Config),
     ("", "ConfigMap", StageName::Config),
     ("", "Secret", StageName::Config),
+    (
+        "certificates.k8s.io",
+        "ClusterTrustBundle",
+        StageName::Config,
+    ),
     ("", "PersistentVolume", StageName::Config),
     ("", "PersistentVolumeClaim", StageName::Config),
+    (
+        "resource.k8s.io",
+        "ResourceClaimTemplate",
+        StageName::Config,
+    ),
+    ("resource.k8s.io", "ResourceClaim", StageName::Config),
     ("", "Service", StageName::Services),
     ("", "Endpoints", StageName::Services),
     ("discovery.k8s.io", "EndpointSlice", StageName::Services),
@@ -288,6 +301,11 @@ mod tests {
     #[case("", "Namespace", "definitions")]
     #[case("rbac.authorization.k8s.io", "RoleBinding", "access")]
     #[case("", "Secret", "config")]
+    #[case("resource.k8s.io", "ResourceClaim", "config")]
+    #[case("resource.k8s.io", "ResourceClaimTemplate", "config")]
+    #[case("certificates.k8s.io", "ClusterTrustBundle", "config")]
+    #[case("storage.k8s.io", "CSIDriver", "config")]
+    #[case("networking.k8s.io", "ServiceCIDR", "config")]
     #[case("", "Service", "services")]
     #[case("batch", "CronJob", "workloads")]
     #[case("apiregistration.k8s.io", "APIService", "registrations")]
@@ -327,6 +345,9 @@ mod tests {
         assert!(class("apiregistration.k8s.io", "APIService") < class("apps", "Deployment"));
         assert!(class("apps", "Deployment") < class("", "Service"));
         assert!(class("", "Service") < class("", "ConfigMap"));
+        // They do not end as long as pods, or addresses of Services, use them.
+        assert!(class("", "Pod") < class("resource.k8s.io", "ResourceClaim"));
+        assert!(class("", "Service") < class("networking.k8s.io", "ServiceCIDR"));
         assert!(class("", "Secret") < class("", "ServiceAccount"));
         assert!(
             class("", "ServiceAccount") < class("apiextensions.k8s.io", "CustomResourceDefinition")

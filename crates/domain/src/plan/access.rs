@@ -8,12 +8,14 @@
 //! and the next one that gets to its end reduces it: its digest is not that of
 //! the manifest.
 
+mod aggregated;
 mod cover;
 pub(super) mod operators;
 mod stand_in;
 
 use serde_json::Value;
 
+pub(super) use aggregated::gathered;
 pub(super) use stand_in::StandIn;
 
 use super::draft::{Ctx, Draft, Narrowing};

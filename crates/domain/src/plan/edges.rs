@@ -13,11 +13,12 @@ use super::draft::{Ctx, Draft};
 use super::model::{Action, Direction, EdgeReason, Need, StepId, Until};
 use crate::object::ObjectId;
 use crate::observe::Served;
-pub(super) use dependencies::answering;
 use dependencies::{Dependency, dependencies};
+pub(super) use dependencies::{answering, intercepted, registered};
 pub(super) use endpoints::{selected_anew, wait_for};
+pub(super) use reverse::is_let_through;
 use reverse::{Turned, reached_before, turn};
-pub(super) use selectors::labels_until_now;
+pub(super) use selectors::{is_interrupted, labels_until_now, selects};
 
 /// Turns what objects say about each other into edges, and blocks what needs a
 /// blocked object (I10: and nothing else).

@@ -320,6 +320,8 @@ pub enum EdgeReason {
     Role,
     /// A workload needs its rights.
     Rights,
+    /// The token of an account needs that: the cluster deletes one without.
+    Token,
     /// A pod template names it.
     Reference,
     /// A registration needs the workload behind its Service.

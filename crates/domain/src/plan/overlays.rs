@@ -27,7 +27,7 @@ use crate::object::ObjectId;
 use crate::order::StageName;
 use crate::overlay::{Journaled, OnFailure, OverlayId, project};
 use between::Place;
-pub(super) use between::{before_later, descendants};
+pub(super) use between::{ancestors, before_later, descendants};
 use rollout::Rollout;
 pub(super) use rollout::holds;
 use wanted::wanted;

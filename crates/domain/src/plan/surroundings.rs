@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use serde_json::Value;
 
 use super::draft::{Ctx, Draft};
-use super::model::{Op, Plan, Step};
+use super::model::{Action, Op, Plan, Step};
 use crate::finding::{Finding, Kind};
 use crate::object::{Manifest, ObjectId};
 use crate::observe::Surroundings;
@@ -87,8 +87,8 @@ fn named(names: &[String]) -> String {
     }
 }
 
-/// Budgets, those of the release as git has them, that keep nodes from being
-/// drained of the pods of a workload.
+/// Budgets, those of the release as git has them and without those that go, that keep
+/// nodes from being drained of the pods of a workload.
 fn budgets(
     ctx: &Ctx<'_>,
     surroundings: &Surroundings,
@@ -97,9 +97,10 @@ fn budgets(
     labels: &BTreeMap<String, String>,
     draft: &mut Draft,
 ) {
-    let mut specs: BTreeMap<&ObjectId, Value> = surroundings
-        .budgets
-        .iter()
+    let there = surroundings.budgets.iter();
+    let mut specs: BTreeMap<&ObjectId, Value> = there
+        // One with another name may take over from it.
+        .filter(|budget| draft.action(&budget.id) != Some(Action::Delete))
         .map(|budget| (&budget.id, budget.spec.clone()))
         .collect();
     let ours = ctx.manifests.iter();

@@ -36,6 +36,7 @@ mod selectors;
 mod server;
 mod stages;
 mod stand_in;
+mod superseded;
 mod surroundings;
 mod verify;
 

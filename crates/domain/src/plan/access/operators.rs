@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
 
-use super::{List, RBAC, cover};
+use super::{List, RBAC, cover, gathered};
 use crate::finding::{Finding, Kind};
 use crate::inventory::{Installed, Override};
 use crate::object::ObjectId;
@@ -116,13 +116,25 @@ fn say(
     draft.findings.push(finding.on(role));
 }
 
-/// What accounts hold by the roles and bindings that git has.
+/// What accounts hold by the roles and bindings that git has, those among them that
+/// aggregated roles are gathered from.
 fn accounts(ctx: &Ctx<'_>) -> BTreeMap<ObjectId, Held> {
+    let gathered = gathered(ctx);
+    let rules_of = |id: &ObjectId| -> Vec<Value> {
+        let value = ctx.manifests.get(id).map(|manifest| manifest.value());
+        let rules = value.as_ref().map(|value| List::Rules.items(value));
+        rules.unwrap_or_default().to_vec()
+    };
     let mut accounts: BTreeMap<ObjectId, Held> = BTreeMap::new();
     for (id, facts) in &ctx.facts {
-        let role = facts.role.as_ref().and_then(|role| ctx.manifests.get(role));
-        let Some(role) = role else { continue };
-        let rules = List::Rules.items(&role.value()).to_vec();
+        let role = facts.role.as_ref();
+        let Some(role) = role.filter(|role| ctx.is_desired(role)) else {
+            continue;
+        };
+        let mut rules = rules_of(role);
+        for part in gathered.get(role).into_iter().flatten() {
+            rules.extend(rules_of(part));
+        }
         for subject in &facts.subjects {
             let held = accounts.entry(subject.clone()).or_default();
             held.push((id.namespace.clone(), rules.clone()));

@@ -7,9 +7,11 @@
 //! word when it is applied.
 
 use super::Ctx;
-use crate::object::{Manifest, ObjectId};
+use crate::inventory::EntryState;
+use crate::object::{Manifest, ObjectId, ServiceRef};
 use crate::observe::{ApiRefusal, DesiredDigest, Prediction, Unverified};
-use crate::plan::edges::answering;
+use crate::plan::edges::{answering, registered};
+use crate::plan::superseded;
 
 /// How the server begins to say that an object has fields that its definition lacks.
 const UNKNOWN_FIELD: &str = "failed to create typed patch object";
@@ -30,7 +32,7 @@ fn is_outdated(ctx: &Ctx<'_>, id: &ObjectId, refusal: &ApiRefusal) -> bool {
         return false;
     };
     if let Some(webhook) = denied_by(&refusal.message) {
-        return is_answered_anew(ctx, webhook);
+        return is_answered_anew(ctx, webhook) || goes_before(ctx, webhook);
     }
     let is_invalid = matches!(refusal.code, 400 | 422)
         || refusal.code == 500 && refusal.message.starts_with(UNKNOWN_FIELD);
@@ -44,30 +46,71 @@ fn denied_by(message: &str) -> Option<&str> {
     rest.starts_with(" denied the request").then_some(name)
 }
 
-/// Whether another version is to answer for a webhook of the release, or began
-/// to in a run that did not get to its end.
+/// Whether another version is to answer for a webhook of the release, or for one that
+/// its pods registered, or began to in a run that did not get to its end.
 fn is_answered_anew(ctx: &Ctx<'_>, webhook: &str) -> bool {
-    let has_webhook = |id: &ObjectId| {
-        let value = ctx.manifests.get(id).map(|manifest| manifest.value());
-        let webhooks = value
-            .as_ref()
-            .and_then(|value| value["webhooks"].as_array());
-        webhooks
-            .into_iter()
-            .flatten()
-            .any(|one| one["name"] == webhook)
-    };
-    let installed = ctx.observed.installed.as_ref();
-    let applying = installed.and_then(|installed| installed.applying.as_ref());
-    let is_begun = applying.is_some_and(|attempt| ctx.desired.is_of(attempt));
+    let is_begun = is_begun(ctx);
     let mut registrations = ctx
         .facts
         .iter()
-        .filter(|(id, facts)| !facts.intercepts.is_empty() && has_webhook(id));
-    registrations.any(|(id, facts)| {
-        let mut workloads = answering(ctx, id, facts).into_iter();
-        workloads.any(|workload| is_begun || is_changed(ctx, workload))
+        .filter(|(id, facts)| !facts.intercepts.is_empty() && has_webhook(ctx, id, webhook));
+    let comes = |workload: &ObjectId| is_begun || is_changed(ctx, workload);
+    registrations.any(|(id, facts)| answering(ctx, id, facts).into_iter().any(comes))
+        || registered(ctx)
+            .into_iter()
+            .filter(|one| one.webhooks.iter().any(|name| name == webhook))
+            .flat_map(|one| &one.services)
+            .any(|service| ctx.backends(service).into_iter().any(comes))
+}
+
+/// Whether git has a webhook in a configuration.
+fn has_webhook(ctx: &Ctx<'_>, id: &ObjectId, webhook: &str) -> bool {
+    let value = ctx.manifests.get(id).map(|manifest| manifest.value());
+    let webhooks = value
+        .as_ref()
+        .and_then(|value| value["webhooks"].as_array());
+    webhooks
+        .into_iter()
+        .flatten()
+        .any(|one| one["name"] == webhook)
+}
+
+/// Whether a webhook is one that the release has no more, and that goes before an
+/// object which it would be asked about: its configuration is written first, or goes
+/// with the pods that know of it, or for another one.
+fn goes_before(ctx: &Ctx<'_>, webhook: &str) -> bool {
+    let observed = ctx.observed;
+    let mut registrations = observed.registrations.iter();
+    registrations.any(|one| {
+        if !one.webhooks.iter().any(|name| name == webhook) {
+            return false;
+        }
+        if ctx.is_desired(&one.id) {
+            return !has_webhook(ctx, &one.id, webhook) && is_changed(ctx, &one.id);
+        }
+        let entry = observed.inventory.entries.get(&one.id);
+        let is_ours = entry.is_some_and(|entry| entry.state == EntryState::Applied);
+        let mut services = one.services.iter();
+        is_ours
+            && (superseded::taken_over(ctx, one).is_some()
+                || services.any(|service| goes_with(ctx, service)))
     })
+}
+
+/// Whether all pods behind a Service become those of this version, or began to in a
+/// run that did not get to its end.
+fn goes_with(ctx: &Ctx<'_>, service: &ServiceRef) -> bool {
+    let behind = superseded::behind(ctx, service);
+    let is_begun = is_begun(ctx);
+    let mut workloads = behind.iter();
+    !behind.is_empty() && workloads.all(|workload| is_begun || is_changed(ctx, workload))
+}
+
+/// Whether what git has was begun in a run that did not get to its end.
+fn is_begun(ctx: &Ctx<'_>) -> bool {
+    let installed = ctx.observed.installed.as_ref();
+    let applying = installed.and_then(|installed| installed.applying.as_ref());
+    applying.is_some_and(|attempt| ctx.desired.is_of(attempt))
 }
 
 /// Whether git has something else than what was applied.

@@ -4,8 +4,11 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::definition::is_definition;
 use crate::finding::{Finding, Kind};
+use crate::inventory::EntryState;
 use crate::object::ObjectId;
-use crate::order::Facts;
+use crate::observe::Registration;
+use crate::order::{Facts, Interception};
+use crate::plan::access::gathered;
 use crate::plan::draft::Ctx;
 use crate::plan::model::{EdgeReason, Need};
 
@@ -25,6 +28,7 @@ pub(super) fn dependencies<'a>(ctx: &Ctx<'a>, findings: &mut Vec<Finding>) -> Ve
             bindings.entry(subject).or_default().push(id);
         }
     }
+    let gathered = gathered(ctx);
     let mut found = Vec::new();
     for (&id, facts) in &ctx.facts {
         let mut need = |from: &ObjectId, need: Need, why: EdgeReason| {
@@ -60,8 +64,14 @@ pub(super) fn dependencies<'a>(ctx: &Ctx<'a>, findings: &mut Vec<Finding>) -> Ve
                 // A binding that stays as it is leads to a role that changes.
                 if let Some(role) = ctx.facts.get(binding).and_then(|of| of.role.as_ref()) {
                     need(role, Need::Applied, EdgeReason::Rights);
+                    for part in gathered.get(role).into_iter().flatten() {
+                        need(part, Need::Applied, EdgeReason::Rights);
+                    }
                 }
             }
+        }
+        if let Some(account) = &facts.token_of {
+            need(account, Need::Applied, EdgeReason::Token);
         }
         for reference in &facts.pod_references {
             need(reference, Need::Applied, EdgeReason::Reference);
@@ -88,6 +98,7 @@ pub(super) fn dependencies<'a>(ctx: &Ctx<'a>, findings: &mut Vec<Finding>) -> Ve
     }
     switch_on(ctx, &mut found);
     intercept(ctx, &mut found);
+    answer(ctx, &mut found);
     convert(ctx, &mut found);
     found
 }
@@ -200,15 +211,22 @@ fn after_nothing(ctx: &Ctx<'_>, id: &ObjectId, kind: &str, name: &str) -> Findin
 }
 
 /// Custom resources of the release come after the registrations that intercept
-/// them, and after who answers those, except where the registration itself needs
-/// them. Custom resources of
-/// others do not: they come before the workloads, which may need what they make.
+/// them, or do so until they are written, and after who answers those, except where
+/// the registration itself needs them. Custom resources of others do not: they come
+/// before the workloads, which may need what they make.
 fn intercept<'a>(ctx: &Ctx<'a>, found: &mut Vec<Dependency<'a>>) {
-    let registrations: Vec<(&'a ObjectId, &Facts)> = ctx
+    let live = ctx.observed.registrations.iter();
+    let live: BTreeMap<&ObjectId, &[Interception]> = live
+        .map(|one| (&one.id, one.intercepts.as_slice()))
+        .collect();
+    let registrations: Vec<(&'a ObjectId, &Facts, &[Interception])> = ctx
         .facts
         .iter()
-        .filter(|(_, facts)| !facts.intercepts.is_empty())
-        .map(|(id, facts)| (*id, &**facts))
+        .map(|(id, facts)| {
+            let until_now = live.get(*id).copied().unwrap_or_default();
+            (*id, &**facts, until_now)
+        })
+        .filter(|(_, facts, until_now)| !facts.intercepts.is_empty() || !until_now.is_empty())
         .collect();
     let resources: Vec<(&'a ObjectId, &str)> = ctx
         .facts
@@ -222,11 +240,14 @@ fn intercept<'a>(ctx: &Ctx<'a>, found: &mut Vec<Dependency<'a>>) {
     for Dependency { from, to, .. } in found.iter() {
         needs.entry(to).or_default().push(from);
     }
-    for (registration, facts) in registrations {
+    for (registration, facts, until_now) in registrations {
+        let is_asked = |id: &ObjectId, plural: &str| {
+            is_intercepted(&facts.intercepts, id, plural) || is_intercepted(until_now, id, plural)
+        };
         let ancestors = ancestors(registration, &needs);
         let answering = answering(ctx, registration, facts);
         for &(id, plural) in &resources {
-            if ancestors.contains(id) || !is_intercepted(facts, id, plural) {
+            if ancestors.contains(id) || !is_asked(id, plural) {
                 continue;
             }
             // Known to the next registration too, or two of them could close a circle.
@@ -249,6 +270,54 @@ fn intercept<'a>(ctx: &Ctx<'a>, found: &mut Vec<Dependency<'a>>) {
     }
 }
 
+/// Custom resources come after those as well who answer what pods of the release
+/// registered themselves, except what such a workload needs itself, and what the bundle
+/// wants in a stage before it.
+fn answer<'a>(ctx: &Ctx<'a>, found: &mut Vec<Dependency<'a>>) {
+    let registrations = registered(ctx);
+    if registrations.is_empty() {
+        return;
+    }
+    let mut needs: BTreeMap<&ObjectId, Vec<&ObjectId>> = BTreeMap::new();
+    for Dependency { from, to, .. } in found.iter() {
+        needs.entry(to).or_default().push(from);
+    }
+    for registration in registrations {
+        let services = registration.services.iter();
+        let backends: BTreeSet<&'a ObjectId> =
+            services.flat_map(|service| ctx.backends(service)).collect();
+        let resources = intercepted(ctx, &registration.intercepts);
+        for from in backends {
+            let before = ancestors(from, &needs);
+            let stage = ctx.stage_of(from);
+            let later = resources.iter().copied();
+            for to in later.filter(|id| !before.contains(id) && ctx.stage_of(id) >= stage) {
+                // Known to the next webhook too, or two could close a circle.
+                needs.entry(to).or_default().push(from);
+                found.push(Dependency {
+                    from,
+                    to,
+                    need: Need::Ready,
+                    why: EdgeReason::Intercepts,
+                });
+            }
+        }
+    }
+}
+
+/// What pods of the release registered, as far as it is recorded.
+pub(in crate::plan) fn registered<'a>(ctx: &Ctx<'a>) -> Vec<&'a Registration> {
+    let observed = ctx.observed;
+    let is_recorded = |one: &&Registration| {
+        let entry = observed.inventory.entries.get(&one.id);
+        entry.is_some_and(|entry| entry.state == EntryState::Observed)
+    };
+    let all = observed.registrations.iter();
+    all.filter(is_recorded)
+        .filter(|one| !ctx.is_desired(&one.id))
+        .collect()
+}
+
 /// The workloads that answer for a registration, as far as it waits for them.
 pub(in crate::plan) fn answering<'a>(
     ctx: &Ctx<'a>,
@@ -268,8 +337,16 @@ fn plural<'c>(ctx: &'c Ctx<'_>, id: &ObjectId) -> Option<&'c str> {
     Some(&definition.plural)
 }
 
-fn is_intercepted(facts: &Facts, id: &ObjectId, plural: &str) -> bool {
-    facts.intercepts.iter().any(|rule| {
+/// The custom resources whose CRD is part of the release that webhooks with these rules
+/// are asked about.
+pub(in crate::plan) fn intercepted<'a>(ctx: &Ctx<'a>, rules: &[Interception]) -> Vec<&'a ObjectId> {
+    let all = ctx.facts.keys().copied();
+    all.filter(|id| plural(ctx, id).is_some_and(|plural| is_intercepted(rules, id, plural)))
+        .collect()
+}
+
+fn is_intercepted(rules: &[Interception], id: &ObjectId, plural: &str) -> bool {
+    rules.iter().any(|rule| {
         (rule.group == "*" || rule.group == id.group)
             && (rule.resource == "*" || rule.resource == plural)
     })

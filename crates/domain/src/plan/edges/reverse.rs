@@ -123,7 +123,7 @@ fn can_turn(ctx: &Ctx<'_>, draft: &Draft, dependency: &Dependency<'_>) -> bool {
 
 /// Whether the server would take an object before anything else has gone back: a
 /// webhook may deny the older version, or not be there to be asked.
-fn is_let_through(ctx: &Ctx<'_>, id: &ObjectId) -> bool {
+pub(in crate::plan) fn is_let_through(ctx: &Ctx<'_>, id: &ObjectId) -> bool {
     !matches!(
         ctx.observed.predicted.get(id),
         Some(Prediction::Refused(_) | Prediction::Unverified(Unverified::Webhook(_)))

@@ -208,13 +208,14 @@ impl Reselected {
     }
 }
 
-fn selects(selector: &Labels, labels: &Labels) -> bool {
+/// Whether a selector of a Service finds pods with these labels; an empty one finds none.
+pub(in crate::plan) fn selects(selector: &Labels, labels: &Labels) -> bool {
     let mut all = selector.iter();
     !selector.is_empty() && all.all(|(key, value)| labels.get(key) == Some(value))
 }
 
 /// Whether the last run did not get to its end.
-fn is_interrupted(ctx: &Ctx<'_>) -> bool {
+pub(in crate::plan) fn is_interrupted(ctx: &Ctx<'_>) -> bool {
     let record = ctx.observed.installed.as_ref();
     record.is_some_and(|record| !record.ready && record.installed.is_some())
 }

@@ -138,7 +138,7 @@ pub(in crate::plan) fn descendants(draft: &Draft, of: Vec<StepId>) -> BTreeSet<S
 }
 
 /// Everything that these steps need.
-fn ancestors(draft: &Draft, of: &[StepId]) -> BTreeSet<StepId> {
+pub(in crate::plan) fn ancestors(draft: &Draft, of: &[StepId]) -> BTreeSet<StepId> {
     let mut found = BTreeSet::new();
     let mut open = of.to_vec();
     while let Some(step) = open.pop() {

@@ -31,6 +31,14 @@ fn edges_of(plan: &Plan) -> Vec<String> {
 #[case::rights("ServiceAccount/web/s: {}\nClusterRoleBinding.rbac.authorization.k8s.io/b: {subjects: [{kind: ServiceAccount, name: s, namespace: web}]}\nDeployment.apps/web/api: {spec: {template: {spec: {serviceAccountName: s}}}}",
     &["ServiceAccount/web/s -> Deployment.apps/web/api: Applied Rights",
       "ClusterRoleBinding.rbac.authorization.k8s.io/b -> Deployment.apps/web/api: Applied Rights"])]
+#[case::rights_that_are_gathered("ServiceAccount/web/s: {}\nClusterRole.rbac.authorization.k8s.io/all: {aggregationRule: {clusterRoleSelectors: [{matchLabels: {part: one}}]}}\nClusterRole.rbac.authorization.k8s.io/part: {metadata: {labels: {part: one}}}\nClusterRole.rbac.authorization.k8s.io/other: {metadata: {labels: {part: two}}}\nClusterRoleBinding.rbac.authorization.k8s.io/b: {roleRef: {kind: ClusterRole, name: all}, subjects: [{kind: ServiceAccount, name: s, namespace: web}]}\nDeployment.apps/web/api: {spec: {template: {spec: {serviceAccountName: s}}}}",
+    &["ServiceAccount/web/s -> Deployment.apps/web/api: Applied Rights",
+      "ClusterRole.rbac.authorization.k8s.io/all -> ClusterRoleBinding.rbac.authorization.k8s.io/b: Applied Role",
+      "ClusterRole.rbac.authorization.k8s.io/all -> Deployment.apps/web/api: Applied Rights",
+      "ClusterRole.rbac.authorization.k8s.io/part -> Deployment.apps/web/api: Applied Rights",
+      "ClusterRoleBinding.rbac.authorization.k8s.io/b -> Deployment.apps/web/api: Applied Rights"])]
+#[case::token("ServiceAccount/web/s: {}\nSecret/web/t: {type: kubernetes.io/service-account-token, metadata: {annotations: {kubernetes.io/service-account.name: s}}}\nSecret/web/other: {type: Opaque, metadata: {annotations: {kubernetes.io/service-account.name: s}}}",
+    &["ServiceAccount/web/s -> Secret/web/t: Applied Token"])]
 #[case::reference("ConfigMap/web/c: {}\nConfigMap/web/other: {}\nPod/web/p: {spec: {volumes: [{configMap: {name: c}}]}}",
     &["ConfigMap/web/c -> Pod/web/p: Applied Reference"])]
 #[case::backend(&format!("{API}\n{HOOK}"), &[

@@ -2,6 +2,7 @@
 
 use rstest::rstest;
 
+use super::edges;
 use super::scene::Scene;
 use crate::observe::{ApiRefusal, DesiredDigest, Prediction};
 use crate::plan::{Action, Change, Plan};
@@ -89,6 +90,34 @@ fn what_is_replaced_before_has_no_say(
         why.starts_with("refused by the former version, which is replaced before: "),
         is_update,
         "{why}"
+    );
+}
+
+/// The operator registers its webhook itself, and is that of another version.
+#[rstest]
+#[case::another_operator(2, Action::Update)]
+#[case::the_same_operator(1, Action::Blocked)]
+fn a_webhook_that_pods_registered_is_that_of_the_former_version(
+    #[case] version: u8,
+    #[case] expected: Action,
+) {
+    let hook = git(1, 1, 1);
+    let hook = hook.lines().find(|line| line.starts_with("Validating"));
+    let hook = hook.unwrap();
+    let parts = |operator: u8, size: u8| git(1, operator, size).replace(&format!("{hook}\n"), "");
+    let plan = Scene::new()
+        .installed(&parts(1, 1))
+        .run_time(hook, Some("web/api"))
+        .git(&parts(version, 2))
+        .predict(KEY, refused(422, DENIED))
+        .plan();
+    assert_eq!(change(&plan).action, expected, "{:#?}", plan.findings);
+    let first = format!("Deployment.apps/web/api -> {KEY}: Ready Intercepts");
+    let edges = edges(&plan);
+    assert_eq!(
+        edges.contains(&first),
+        expected == Action::Update,
+        "{edges:#?}"
     );
 }
 

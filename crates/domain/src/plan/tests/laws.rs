@@ -108,7 +108,9 @@ fn check(scene: &Scene) {
             })
         };
         match deletion.because() {
-            Grant::Inventory => assert!(is(EntryState::Applied)),
+            Grant::Inventory | Grant::Superseded { .. } | Grant::TakenOver { .. } => {
+                assert!(is(EntryState::Applied));
+            }
             Grant::DeadRegistration { .. } => {
                 assert!(is(EntryState::Applied) && deletion.resource_version().is_some());
             }
@@ -133,7 +135,10 @@ fn check(scene: &Scene) {
             Grant::Inventory | Grant::RunTimeObject { .. } => {
                 assert!(ancestors[step.id.0].contains(&barrier.id));
             }
-            Grant::DeadRegistration { .. } | Grant::Registration { .. } => {
+            Grant::DeadRegistration { .. }
+            | Grant::Registration { .. }
+            | Grant::Superseded { .. }
+            | Grant::TakenOver { .. } => {
                 assert!(ancestors[barrier.id.0].contains(&step.id));
             }
             _ => panic!("nothing asks for it: {id}"),

@@ -30,6 +30,8 @@ const BOTH: &str = "{apiGroups: [''], resources: [pods], verbs: [get, list]}";
 #[case::lacks_a_verb(scene("ClusterRole", &format!("{WRITES}, {LISTS}")), true)]
 #[case::in_a_namespace(scene("Role", &format!("{WRITES}, {LISTS}")), true)]
 #[case::may_escalate(scene("ClusterRole", ESCALATES), false)]
+#[case::holds_what_its_role_is_gathered_from(gathering(&format!("{WRITES}, {BOTH}")), false)]
+#[case::lacks_a_verb_in_what_its_role_is_gathered_from(gathering(&format!("{WRITES}, {LISTS}")), true)]
 #[case::writes_no_roles(scene("ClusterRole", LISTS), false)]
 fn a_role_that_nobody_could_write_again_is_named(#[case] scene: Scene, #[case] expected: bool) {
     let plan = scene.plan();
@@ -51,6 +53,20 @@ fn a_role_that_nobody_could_write_again_is_named(#[case] scene: Scene, #[case] e
                 .contains(r#""verbs":["get","list"]"#)
         );
     }
+}
+
+/// One whose role is gathered from another one, by way of a third.
+fn gathering(rules: &str) -> Scene {
+    let gathers = |part: &str| {
+        format!("aggregationRule: {{clusterRoleSelectors: [{{matchLabels: {{part: {part}}}}}]}}")
+    };
+    scene("ClusterRole", "").git(&format!(
+        "ClusterRole.{RBAC}/operator: {{{}}}\n\
+         ClusterRole.{RBAC}/between: {{metadata: {{labels: {{part: between}}}}, {}}}\n\
+         ClusterRole.{RBAC}/part: {{metadata: {{labels: {{part: last}}}}, rules: [{rules}]}}",
+        gathers("between"),
+        gathers("last"),
+    ))
 }
 
 /// An operator that does not hold what the role gives that it makes.

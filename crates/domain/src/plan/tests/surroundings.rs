@@ -134,6 +134,34 @@ fn two_budgets_for_a_pod_are_one_too_many() {
     );
 }
 
+/// The former one goes with the plan, unless nothing is pruned.
+#[rstest]
+#[case::it_goes(true)]
+#[case::it_stays(false)]
+fn a_budget_under_another_name_is_no_second_one(#[case] prunes: bool) {
+    let spec = "{minAvailable: 1, selector: {matchLabels: {app: api}}}";
+    let former = Budget {
+        id: "PodDisruptionBudget.policy/web/former".parse().unwrap(),
+        spec: json!({"minAvailable": 1, "selector": {"matchLabels": {"app": "api"}}}),
+    };
+    let newer = API.replace("replicas: 2", "replicas: 3");
+    let plan = Scene::new()
+        .installed(&format!("{API}\n{}", budget("former", spec)))
+        .git(&format!("{newer}\n{}", budget("ours", spec)))
+        .policy(|policy| policy.prune.enabled = prunes)
+        .cluster(|observed| {
+            observed
+                .surroundings
+                .get_or_insert_default()
+                .budgets
+                .push(former);
+        })
+        .plan();
+    let mut findings = plan.findings.iter();
+    let warns = findings.any(|finding| finding.code == "budgets-overlap");
+    assert_eq!(warns, !prunes, "{:#?}", plan.findings);
+}
+
 #[test]
 fn a_workload_without_pods_has_nothing_to_lose() {
     let git = format!(
