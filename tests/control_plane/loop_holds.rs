@@ -413,6 +413,42 @@ fn a_release_that_left_git_goes_with_consent_only() {
 }
 
 #[test]
+fn a_release_that_comes_back_while_it_ends_is_not_ended() {
+    let fleet = fleet("loop-back", "{interval: 1s}");
+    let file = fleet.environment_file();
+    let without = with_extra(&fleet);
+    let with = fleet.read(&file);
+    let running = fleet.runs();
+    fleet.until("extra", |fleet| {
+        let release = fleet.get(&["release.pleach.dev/loop-back.extra"])?;
+        (release["status"]["record"]["ready"] == true).then_some(())
+    });
+    let extra = ["configmap", "extra", "-n", "loop-back"];
+    let hold = |finalizers: &str| {
+        let patch = format!("--patch={{\"metadata\":{{\"finalizers\":{finalizers}}}}}");
+        let merge = ["--type=merge", patch.as_str()];
+        fleet.kubectl(&[&["patch"][..], &extra, &merge].concat());
+    };
+    hold("[\"tests.example.org/held\"]");
+    fleet.write(&file, &without);
+    fleet.extend_environment("consent: [{action: uninstall, release: extra}]\n");
+    fleet.push("one release");
+    let is_ending = |fleet: &Fleet| {
+        let live = fleet.get(&extra)?;
+        Some(live["metadata"]["deletionTimestamp"].is_string())
+    };
+    fleet.until("the deletion", |fleet| is_ending(fleet)?.then_some(()));
+    // It waits for the object, and is told that there is nothing to wait for.
+    fleet.write(&file, &with);
+    fleet.push("two releases");
+    let given_up = || running.looks("loop-back", "extra", "superseded") > 0.0;
+    fleet.until("its end is given up", |_| given_up().then_some(()));
+    hold("null");
+    fleet.until("extra anew", |fleet| (!is_ending(fleet)?).then_some(()));
+    running.stopped();
+}
+
+#[test]
 fn what_is_done_is_done_as_the_service_account_that_is_named() {
     let fleet = fleet("loop-account", "{interval: 1s}");
     let url = fleet.repo.path().to_str().unwrap().to_owned();
