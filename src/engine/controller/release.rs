@@ -130,7 +130,11 @@ impl Release {
                 },
             }
             let started = Instant::now();
-            self.begin(&wanted);
+            let found = self.begin(&wanted);
+            if !changed.is_empty() {
+                // What was changed while it waited for its turn.
+                changed.extend(found);
+            }
             self.shared.listener.tell(LoopEvent::Looking {
                 release: wanted.release().0.name.clone(),
             });
@@ -284,11 +288,12 @@ impl Release {
         }
     }
 
-    /// Holds what is heard of the objects until they were looked at.
-    fn begin(&mut self, wanted: &Wanted) {
+    /// Holds what is heard of the objects until they were looked at. Gives those that
+    /// were found to be changed before.
+    fn begin(&mut self, wanted: &Wanted) -> BTreeSet<ObjectId> {
         let Some(members) = &wanted.members else {
             self.subscription = None;
-            return;
+            return BTreeSet::new();
         };
         let (release, rendered) = wanted.release();
         if !self
@@ -298,10 +303,11 @@ impl Release {
         {
             self.subscription = Some(members.subscribe(release.name.field_manager()));
         }
-        if let Some(subscription) = &mut self.subscription {
-            let manifests = rendered.manifests.iter();
-            subscription.begin(manifests.map(|manifest| manifest.id().clone()).collect());
-        }
+        let Some(subscription) = &mut self.subscription else {
+            return BTreeSet::new();
+        };
+        let manifests = rendered.manifests.iter();
+        subscription.begin(manifests.map(|manifest| manifest.id().clone()).collect())
     }
 
     /// Judges what was heard meanwhile.
