@@ -206,7 +206,7 @@ impl PullRequests {
                 0 => pace::interval(POLL),
                 failures => pace::after(failures),
             };
-            if !self.wait(Instant::now() + pause).await {
+            if !self.wait(Instant::now() + pause, failures == 0).await {
                 break;
             }
         }
@@ -223,11 +223,11 @@ impl PullRequests {
     }
 
     /// Waits until there is something to do; false at the end of the loop.
-    async fn wait(&mut self, until: Instant) -> bool {
+    async fn wait(&mut self, until: Instant, was_listed: bool) -> bool {
         let rested = Instant::now() + SHORTEST;
         loop {
-            let retry = self.open.values().filter_map(|one| one.retry_at).min();
-            let until = retry.map_or(until, |retry| retry.min(until)).max(rested);
+            let retries = self.open.values().filter_map(|one| one.retry_at);
+            let until = next_list((rested, until), retries, was_listed);
             tokio::select! {
                 () = self.shared.stop.cancelled() => return false,
                 () = self.wake.notified() => break,
@@ -348,6 +348,18 @@ impl Drop for Open {
     fn drop(&mut self) {
         self.stop.cancel();
     }
+}
+
+/// When the open ones are listed again: `until` at the latest, and earlier where one
+/// of them is to be tried again. A forge that did not answer is not asked earlier for
+/// that: its pauses grow.
+fn next_list(
+    (rested, until): (Instant, Instant),
+    retries: impl Iterator<Item = Instant>,
+    was_listed: bool,
+) -> Instant {
+    let retry = retries.filter(|_| was_listed).min();
+    retry.map_or(until, |retry| retry.min(until)).max(rested)
 }
 
 /// A task that broke down takes the one that started it along.
@@ -564,5 +576,29 @@ fn status(state: State, description: &str) -> Status {
         context: CONTEXT.to_owned(),
         state,
         description: description.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn what_is_tried_again_does_not_hurry_a_forge_that_does_not_answer() {
+        tokio::time::advance(Duration::from_mins(1)).await;
+        let now = Instant::now();
+        let after = |seconds| now + Duration::from_secs(seconds);
+        let between = (after(1), after(300));
+        let overdue = now - Duration::from_secs(30);
+        for (retries, was_listed, expected) in [
+            (vec![], true, after(300)),
+            (vec![after(20), after(10)], true, after(10)),
+            (vec![after(400)], true, after(300)),
+            (vec![overdue], true, after(1)),
+            (vec![overdue, after(10)], false, after(300)),
+        ] {
+            let next = next_list(between, retries.into_iter(), was_listed);
+            assert_eq!(next, expected, "{was_listed}");
+        }
     }
 }

@@ -1,3 +1,5 @@
+//! What is heard of members, who hears it, and where they are watched.
+
 use serde_json::json;
 
 use super::*;
