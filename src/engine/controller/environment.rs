@@ -131,8 +131,8 @@ impl Environment {
         let mut failures = 0;
         while !self.shared.stop.is_cancelled() {
             let assigned = self.assigned.borrow_and_update().clone();
-            self.read(&assigned).await;
-            let is_known = self.remember(&assigned).await;
+            let is_read = self.read(&assigned).await;
+            let is_known = self.remember(&assigned).await && is_read;
             let retry = match self.settle(&assigned).await {
                 Ok(()) => {
                     failures = if is_known { 0 } else { failures + 1 };
@@ -241,8 +241,9 @@ impl Environment {
         }
     }
 
-    /// Reads the environment, where its commit is another one.
-    async fn read(&mut self, assigned: &Assigned) {
+    /// Reads the environment, where its commit is another one. False where that has to
+    /// be tried again: it is not the commit that is wrong.
+    async fn read(&mut self, assigned: &Assigned) -> bool {
         let (commit, reader) = match &assigned.what {
             Assignment::Follow { commit, reader } => (commit, reader),
             Assignment::Held { reason, message } => {
@@ -251,7 +252,7 @@ impl Environment {
                 self.inputs = None;
                 self.sought = None;
                 self.held(assigned, Hold::new(reason, message.clone()), None);
-                return;
+                return true;
             }
             Assignment::Distrusted { commit, message } => {
                 // The commit before it may come back, and is good then: it is
@@ -260,12 +261,12 @@ impl Environment {
                 self.inputs = None;
                 let hold = Hold::new("UntrustedCommit", message.clone());
                 self.held(assigned, hold, Some(commit));
-                return;
+                return true;
             }
-            Assignment::Unknown => return,
+            Assignment::Unknown => return true,
         };
         if self.tried.as_ref() == Some(commit) {
-            return;
+            return true;
         }
         let started = Instant::now();
         let name = self.key.environment.clone();
@@ -274,15 +275,18 @@ impl Environment {
         let (at, from, inputs) = (commit.clone(), reader.clone(), self.inputs.clone());
         let reading = tokio::task::spawn_blocking(move || load(&from, &at, &name, inputs.as_ref()));
         let Some(read) = self.shared.stop.run_until_cancelled(reading).await else {
-            return;
+            return true;
         };
         self.tried = Some(commit.clone());
         let read = match read {
             Ok(None) => {
                 self.unaffected(commit, None);
-                return;
+                return true;
             }
             Ok(Some((read, inputs))) => {
+                if inputs.is_none() {
+                    self.tried = None;
+                }
                 self.inputs = inputs;
                 // One for another cluster is held as one that cannot be read.
                 Ok(read.and_then(|loaded| for_cluster(loaded, &assigned.grant)))
@@ -323,6 +327,7 @@ impl Environment {
                 self.held(assigned, Hold::new("Internal", message), Some(commit));
             }
         }
+        self.tried.is_some()
     }
 
     /// Whether the same is kept already as a commit wants.
@@ -611,3 +616,6 @@ pub(super) fn pass_on(ended: Result<(), tokio::task::JoinError>) {
         std::panic::resume_unwind(panic);
     }
 }
+
+#[cfg(test)]
+mod tests;
