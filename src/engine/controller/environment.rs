@@ -152,9 +152,7 @@ impl Environment {
                 break;
             }
         }
-        // Those that are left end at their next safe point.
-        self.releases.clear();
-        self.ends = None;
+        self.leave();
         while let Some(ended) = self.tasks.join_next().await {
             pass_on(ended);
         }
@@ -361,11 +359,17 @@ impl Environment {
         self.hold = Some(hold);
     }
 
+    /// Nothing of it is synced any more: what is under way ends at its next safe point.
+    fn leave(&mut self) {
+        self.releases.clear();
+        self.ends = None;
+        self.paces.forget(&self.key);
+    }
+
     /// Brings the tasks in line with what was read.
     async fn settle(&mut self, assigned: &Assigned) -> Result<(), String> {
         let Some(loaded) = self.loaded.clone() else {
-            self.releases.clear();
-            self.ends = None;
+            self.leave();
             return self.tell(assigned).await;
         };
         let grant = &assigned.grant;
@@ -377,8 +381,7 @@ impl Environment {
                     let commit = loaded.revision.to_string();
                     self.held(assigned, wrong_cluster(meant, &named), Some(&commit));
                 }
-                self.releases.clear();
-                self.ends = None;
+                self.leave();
                 return self.tell(assigned).await;
             }
             (Some(meant), _) => Some(meant.clone()),

@@ -1,4 +1,4 @@
-//! What becomes of commits that cannot be read.
+//! What becomes of commits that cannot be read, and of environments without one.
 
 use std::process::Command;
 
@@ -63,8 +63,8 @@ fn assigned(remote: &Remote, fetched: &Fetched, commit: &str) -> Assigned {
     }
 }
 
-#[tokio::test]
-async fn a_commit_that_is_not_at_hand_is_read_again() {
+/// A repository with one commit of environment web, and what was fetched of it.
+fn fetched() -> (tempfile::TempDir, Remote, Fetched) {
     let folder = tempfile::tempdir().unwrap();
     let git = |args: &[&str]| {
         let mut command = Command::new("git");
@@ -82,14 +82,37 @@ async fn a_commit_that_is_not_at_hand_is_read_again() {
         keys: None,
     };
     let fetched = Mirror::new(remote.clone()).fetch(|_| true).unwrap();
-    let head = &fetched.heads["env/web"];
+    (folder, remote, fetched)
+}
+
+fn environment(assigned: &Assigned) -> Environment {
     let key = ClaimKey {
         environment: "web".to_owned(),
         cluster: None,
     };
+    let (_, receiver) = watch::channel(assigned.clone());
+    Environment::new(key, receiver, Paces::default(), shared())
+}
+
+#[tokio::test]
+async fn what_is_not_synced_any_more_asks_for_nothing() {
+    let (_folder, remote, fetched) = fetched();
+    let good = assigned(&remote, &fetched, &fetched.heads["env/web"]);
+    let mut environment = environment(&good);
+    let paces = environment.paces.clone();
+    paces.set(&environment.key, Duration::from_secs(1));
+    assert_eq!(paces.shortest(), Some(Duration::from_secs(1)));
+    // As after its branch went.
+    environment.settle(&good).await.unwrap();
+    assert_eq!(paces.shortest(), None);
+}
+
+#[tokio::test]
+async fn a_commit_that_is_not_at_hand_is_read_again() {
+    let (_folder, remote, fetched) = fetched();
+    let head = &fetched.heads["env/web"];
     let good = assigned(&remote, &fetched, head);
-    let (_sender, receiver) = watch::channel(good.clone());
-    let mut environment = Environment::new(key, receiver, Paces::default(), shared());
+    let mut environment = environment(&good);
     // It has no environments, whenever it is read.
     assert!(environment.read(&good).await);
     assert_eq!(environment.tried.as_ref(), Some(head));
