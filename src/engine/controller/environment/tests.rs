@@ -7,9 +7,9 @@ use tokio_util::sync::CancellationToken;
 
 use super::*;
 use crate::engine::controller::drift::Watches;
-use crate::engine::controller::last;
 use crate::engine::controller::pulse::Pulse;
 use crate::engine::controller::sight::Sights;
+use crate::engine::controller::{Listener, last};
 use crate::engine::lease::Peers;
 use crate::engine::sync::Claim;
 use crate::io::cluster::Connection;
