@@ -19,7 +19,7 @@ use pleach_domain::repo::controller::Transport;
 use super::app::{self, GithubApp};
 use super::signature::Signatures;
 use super::ssh::{self, Call};
-use super::{GitError, GitTree, prefix, without_credentials};
+use super::{GitError, GitTree, prefix, unfetched};
 use crate::io::files::{self, TemporaryFolder};
 
 /// How long a server may take to answer at all.
@@ -137,10 +137,7 @@ impl Mirror {
                 prefix: prefix.into(),
             },
         };
-        let failed = |source: git2::Error| GitError::Fetch {
-            url: without_credentials(&self.remote.url),
-            said: without_credentials(source.message()),
-        };
+        let failed = |source: git2::Error| unfetched(&self.remote.url, &source);
         let repository = if self.reader.is_none() {
             Repository::init_bare(reader.folder.path())
         } else {
