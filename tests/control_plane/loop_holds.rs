@@ -414,16 +414,27 @@ fn a_release_that_left_git_goes_with_consent_only() {
 
 #[test]
 fn a_release_that_comes_back_while_it_ends_is_not_ended() {
-    let fleet = fleet("loop-back", "{interval: 1s}");
+    comes_back_while_it_ends("loop-back", false);
+}
+
+#[test]
+fn nothing_ends_by_an_older_commit_than_the_one_that_is_held() {
+    comes_back_while_it_ends("loop-back-held", true);
+}
+
+/// Brings a release back whose end is under way, by a commit that `is_held` at first.
+fn comes_back_while_it_ends(environment: &'static str, is_held: bool) {
+    let fleet = fleet(environment, "{interval: 1s}");
+    let record = format!("release.pleach.dev/{environment}.extra");
     let file = fleet.environment_file();
     let without = with_extra(&fleet);
     let with = fleet.read(&file);
     let running = fleet.runs();
     fleet.until("extra", |fleet| {
-        let release = fleet.get(&["release.pleach.dev/loop-back.extra"])?;
+        let release = fleet.get(&[&record])?;
         (release["status"]["record"]["ready"] == true).then_some(())
     });
-    let extra = ["configmap", "extra", "-n", "loop-back"];
+    let extra = ["configmap", "extra", "-n", environment];
     let hold = |finalizers: &str| {
         let patch = format!("--patch={{\"metadata\":{{\"finalizers\":{finalizers}}}}}");
         let merge = ["--type=merge", patch.as_str()];
@@ -439,11 +450,20 @@ fn a_release_that_comes_back_while_it_ends_is_not_ended() {
     };
     fleet.until("the deletion", |fleet| is_ending(fleet)?.then_some(()));
     // It waits for the object, and is told that there is nothing to wait for.
+    let bad = "manifests/web/bad.yaml";
     fleet.write(&file, &with);
+    if is_held {
+        fleet.write(bad, "kind: [\n");
+    }
     fleet.push("two releases");
-    let given_up = || running.looks("loop-back", "extra", "superseded") > 0.0;
+    let given_up = || running.looks(environment, "extra", "superseded") > 0.0;
     fleet.until("its end is given up", |_| given_up().then_some(()));
     hold("null");
+    if is_held {
+        assert!(fleet.exists(&[&record]));
+        fleet.remove(bad);
+        fleet.push("good");
+    }
     fleet.until("extra anew", |fleet| (!is_ending(fleet)?).then_some(()));
     running.stopped();
 }

@@ -315,9 +315,11 @@ impl Environment {
         }
         // What is left is not in git any more: its task ends.
         self.releases = releases;
-        if let Assignment::Follow { reader, commit } = &assigned.what
-            && self.hold.is_none()
-        {
+        if self.hold.is_some() {
+            // What left git ends by the newest commit only: it may be back in one
+            // that cannot be read.
+            self.ends = None;
+        } else if let Assignment::Follow { reader, commit } = &assigned.what {
             let last = Last {
                 wanted: wanted(0),
                 reader: reader.clone(),
