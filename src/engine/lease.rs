@@ -192,7 +192,11 @@ impl Lease {
             // Nobody has it, as a rule: then this is the only request.
             let attempted = Instant::now();
             match create(cluster, id, identity, terms).await {
-                Ok(live) => return Ok(Self::held(cluster, id, &live, terms, attempted)),
+                Ok(live) if attempted.elapsed() < terms.renew => {
+                    return Ok(Self::held(cluster, id, &live, terms, attempted));
+                }
+                // It was tried for so long that it may count as lost already.
+                Ok(_) => {}
                 Err(error) if matches!(error.class(), Some(Class::AlreadyExists { .. })) => {}
                 Err(error) => return Err(error.into()),
             }
@@ -204,16 +208,17 @@ impl Lease {
                 };
                 let spec = &live["spec"];
                 let holder = spec["holderIdentity"].as_str().unwrap_or_default();
-                // An attempt of ours whose answer was lost.
-                if holder == identity {
-                    return Ok(Self::held(cluster, id, &live, terms, attempted));
-                }
                 if seen.as_ref().is_none_or(|(last, _)| last != spec) {
                     seen = Some((spec.clone(), attempted));
                 }
                 let unchanged_for = seen.as_ref().map_or(Duration::ZERO, |(_, at)| at.elapsed());
-                let is_free = holder.is_empty() || patience.peers.are_known_without(holder);
+                // An attempt of ours whose answer was lost is taken once more: others
+                // may have seen it for longer than we know.
+                let is_free = holder.is_empty()
+                    || holder == identity
+                    || patience.peers.are_known_without(holder);
                 if is_free || unchanged_for >= duration_of(spec, terms) {
+                    let attempted = Instant::now();
                     match take(cluster, id, &live, identity, terms).await {
                         Ok(live) => return Ok(Self::held(cluster, id, &live, terms, attempted)),
                         Err(error) if error.is_race() => continue,
@@ -420,9 +425,10 @@ async fn take(
     terms: Terms,
 ) -> Result<Value, ClusterError> {
     let transitions = live["spec"]["leaseTransitions"].as_i64().unwrap_or(0);
+    let is_other = live["spec"]["holderIdentity"] != identity;
     let body = json!({
         "metadata": { "resourceVersion": live["metadata"]["resourceVersion"] },
-        "spec": spec(identity, terms, transitions + 1),
+        "spec": spec(identity, terms, transitions + i64::from(is_other)),
     });
     patch(cluster, id, body).await
 }

@@ -358,11 +358,14 @@ impl Forge {
             };
             found.extend(comments.into_iter().filter(is_ours));
             if !answer.more || found.len() >= most {
-                break;
+                found.truncate(most);
+                return Ok(found);
             }
         }
-        found.truncate(most);
-        Ok(found)
+        // What is on the pages after these may be ours.
+        Err(ForgeError::TooLarge {
+            what: "list the comments",
+        })
     }
 
     /// Says something on a pull request: once, in one comment, which begins with

@@ -27,6 +27,9 @@ pub use write::{Branch, Upstream};
 /// What pleach reads of a repository; changes elsewhere do not make it dirty.
 const RELEVANT: [&str; 4] = ["pleach.yaml", "environments", "manifests", "templates"];
 
+/// Longest words of a server that are repeated.
+const LONGEST_WORDS: usize = 1000;
+
 /// Errors from reading git repositories.
 #[derive(Debug, thiserror::Error)]
 pub enum GitError {
@@ -441,6 +444,19 @@ fn with_causes(error: &dyn std::error::Error) -> String {
     words
 }
 
+/// That a repository elsewhere could not be fetched: what was said may be words of its
+/// server, of any length.
+fn unfetched(url: &str, error: &git2::Error) -> GitError {
+    let said = without_credentials(error.message());
+    let line = said
+        .chars()
+        .map(|char| if char.is_control() { ' ' } else { char });
+    GitError::Fetch {
+        url: without_credentials(url),
+        said: line.take(LONGEST_WORDS).collect(),
+    }
+}
+
 /// What git says, without the name and password that a URL in it may have.
 fn without_credentials(said: &str) -> String {
     let mut out = String::new();
@@ -474,6 +490,16 @@ mod tests {
         assert_eq!(Revision::Commit(id.into()).to_string(), id);
         assert_eq!(Revision::Dirty(id.into()).to_string(), "0123456-dirty");
         assert_eq!(Revision::None.to_string(), "none");
+    }
+
+    #[test]
+    fn words_of_a_server_are_one_line_that_can_be_read() {
+        let said = format!("remote error: \x1b[31mno\n{}", "x".repeat(60_000));
+        let error = git2::Error::from_str(&said);
+        let told = unfetched("https://ann:secret@example.org/fleet", &error).to_string();
+        let start = "failed to fetch https://\u{2026}@example.org/fleet: remote error:  [31mno xxx";
+        assert!(told.starts_with(start), "{told}");
+        assert!(told.chars().count() < 1100 && !told.contains(char::is_control));
     }
 
     #[test]

@@ -11,6 +11,7 @@ use axum::extract::{Path, State};
 use axum::http::{HeaderMap, StatusCode};
 use axum::routing::post;
 use pleach_domain::repo::format::ForgeKind;
+use tokio::sync::Semaphore;
 
 use super::bounds::bounded;
 use super::metrics::Metrics;
@@ -20,6 +21,10 @@ use crate::io::files;
 
 /// The largest payload that is taken: GitHub sends at most 25 MB.
 const LARGEST: usize = 25 * 1024 * 1024;
+/// A payload of which the signature is checked in no time, with any number of secrets.
+const SHORT: usize = 64 * 1024;
+/// How many longer ones are checked at once: whoever sends one needs no secret for it.
+const TURNS: usize = 1;
 
 /// Whose webhooks are believed.
 #[derive(Debug, Clone)]
@@ -38,6 +43,7 @@ struct Hooks {
     believed: Arc<[Hook]>,
     trigger: Trigger,
     metrics: Arc<Metrics>,
+    turns: Arc<Semaphore>,
 }
 
 /// The routes `POST /hooks/github`, `/hooks/gitlab` and `/hooks/gitea`.
@@ -48,6 +54,7 @@ pub fn router(hooks: Vec<Hook>, trigger: Trigger, metrics: Arc<Metrics>) -> Rout
             believed: hooks.into(),
             trigger,
             metrics,
+            turns: Arc::new(Semaphore::new(TURNS)),
         });
     bounded(router, LARGEST)
 }
@@ -64,12 +71,30 @@ async fn take(
         "gitea" => ForgeKind::Gitea,
         _ => return StatusCode::NOT_FOUND,
     };
-    let status = hooks.answer(kind, &headers, &body);
+    let status = if body.len() <= SHORT {
+        hooks.answer(kind, &headers, &body)
+    } else {
+        hooks.answer_in_turn(kind, headers, body).await
+    };
     hooks.metrics.hook(&forge, status.as_u16());
     status
 }
 
 impl Hooks {
+    /// Answers what takes a while to check: on a thread of its own, so that the loop and
+    /// its probes go on.
+    async fn answer_in_turn(&self, kind: ForgeKind, headers: HeaderMap, body: Bytes) -> StatusCode {
+        // It is never closed.
+        let turn = Arc::clone(&self.turns).acquire_owned().await;
+        let hooks = self.clone();
+        let checking = tokio::task::spawn_blocking(move || {
+            let status = hooks.answer(kind, &headers, &body);
+            drop(turn);
+            status
+        });
+        checking.await.unwrap_or(StatusCode::INTERNAL_SERVER_ERROR)
+    }
+
     fn answer(&self, kind: ForgeKind, headers: &HeaderMap, body: &[u8]) -> StatusCode {
         let mut is_signed_by_one = false;
         for hook in self.believed.iter() {

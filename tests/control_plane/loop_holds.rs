@@ -413,6 +413,62 @@ fn a_release_that_left_git_goes_with_consent_only() {
 }
 
 #[test]
+fn a_release_that_comes_back_while_it_ends_is_not_ended() {
+    comes_back_while_it_ends("loop-back", false);
+}
+
+#[test]
+fn nothing_ends_by_an_older_commit_than_the_one_that_is_held() {
+    comes_back_while_it_ends("loop-back-held", true);
+}
+
+/// Brings a release back whose end is under way, by a commit that `is_held` at first.
+fn comes_back_while_it_ends(environment: &'static str, is_held: bool) {
+    let fleet = fleet(environment, "{interval: 1s}");
+    let record = format!("release.pleach.dev/{environment}.extra");
+    let file = fleet.environment_file();
+    let without = with_extra(&fleet);
+    let with = fleet.read(&file);
+    let running = fleet.runs();
+    fleet.until("extra", |fleet| {
+        let release = fleet.get(&[&record])?;
+        (release["status"]["record"]["ready"] == true).then_some(())
+    });
+    let extra = ["configmap", "extra", "-n", environment];
+    let hold = |finalizers: &str| {
+        let patch = format!("--patch={{\"metadata\":{{\"finalizers\":{finalizers}}}}}");
+        let merge = ["--type=merge", patch.as_str()];
+        fleet.kubectl(&[&["patch"][..], &extra, &merge].concat());
+    };
+    hold("[\"tests.example.org/held\"]");
+    fleet.write(&file, &without);
+    fleet.extend_environment("consent: [{action: uninstall, release: extra}]\n");
+    fleet.push("one release");
+    let is_ending = |fleet: &Fleet| {
+        let live = fleet.get(&extra)?;
+        Some(live["metadata"]["deletionTimestamp"].is_string())
+    };
+    fleet.until("the deletion", |fleet| is_ending(fleet)?.then_some(()));
+    // It waits for the object, and is told that there is nothing to wait for.
+    let bad = "manifests/web/bad.yaml";
+    fleet.write(&file, &with);
+    if is_held {
+        fleet.write(bad, "kind: [\n");
+    }
+    fleet.push("two releases");
+    let given_up = || running.looks(environment, "extra", "superseded") > 0.0;
+    fleet.until("its end is given up", |_| given_up().then_some(()));
+    hold("null");
+    if is_held {
+        assert!(fleet.exists(&[&record]));
+        fleet.remove(bad);
+        fleet.push("good");
+    }
+    fleet.until("extra anew", |fleet| (!is_ending(fleet)?).then_some(()));
+    running.stopped();
+}
+
+#[test]
 fn what_is_done_is_done_as_the_service_account_that_is_named() {
     let fleet = fleet("loop-account", "{interval: 1s}");
     let url = fleet.repo.path().to_str().unwrap().to_owned();

@@ -206,6 +206,21 @@ async fn all_comments_of_an_account_are_found(
     assert_eq!(texts, ["a 1", "a 3"]);
 }
 
+#[tokio::test]
+async fn a_comment_that_may_come_on_a_later_page_is_not_written_again() {
+    let fake = FakeForge::start(Kind::Github).unwrap();
+    fake.page(1);
+    fake.put(7, pull("abc"));
+    for _ in 0..=100 {
+        fake.note(7, SOMEBODY, "me too");
+    }
+    fake.note(7, ACCOUNT, &format!("{MARKER}\none\n"));
+    let forge = forge(&fake, Kind::Github);
+    let told = forge.tell(7, MARKER, &format!("{MARKER}\ntwo\n")).await;
+    assert!(matches!(told, Err(ForgeError::TooLarge { .. })), "{told:?}");
+    assert_eq!(fake.notes(7).len(), 102);
+}
+
 #[rstest]
 #[tokio::test]
 async fn states_of_commits_are_set_and_read(

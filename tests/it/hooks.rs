@@ -2,6 +2,7 @@
 
 use std::fmt::Write as _;
 use std::sync::Arc;
+use std::task::Poll;
 use std::time::Duration;
 
 use axum::Router;
@@ -156,6 +157,25 @@ async fn garbage_is_refused() {
     for path in ["/metrics", "/livez", "/readyz"] {
         assert_eq!(get(&listeners.hooks, path).await.0, StatusCode::NOT_FOUND);
     }
+}
+
+#[tokio::test]
+async fn what_takes_long_to_check_takes_no_turn_from_others() {
+    let listeners = listeners(None);
+    let guessed = format!("sha256={}", signature(b"", "guess"));
+    let long = vec![b'x'; 24 * 1024 * 1024];
+    let request = post("/hooks/github", &[("x-hub-signature-256", guessed)], &long);
+    let mut asking = std::pin::pin!(ask(&listeners.hooks, request));
+    let mut turns = 0;
+    let status = loop {
+        if let Poll::Ready((status, _)) = futures::poll!(asking.as_mut()) {
+            break status;
+        }
+        turns += 1;
+        tokio::task::yield_now().await;
+    };
+    assert_eq!(status, StatusCode::UNAUTHORIZED);
+    assert!(turns > 10, "{turns}");
 }
 
 #[tokio::test(start_paused = true)]

@@ -83,6 +83,8 @@ struct State {
 struct Kind {
     /// Where it is served, as far as anybody knows.
     path: Option<ResourcePath>,
+    /// The server says that it is not served there any more.
+    is_unserved: bool,
     /// By their namespaces.
     members: BTreeMap<Option<String>, usize>,
 }
@@ -231,6 +233,7 @@ impl Members {
             Ok(Heard::Deleted(value)) => self.tell(&id_of(&scope.path, &value), None),
             Ok(Heard::Part(values)) => values.iter().for_each(|value| drop(tell(value))),
             Ok(Heard::Rest(values)) => {
+                self.note(scope, true);
                 let mut missing = self.within(scope);
                 missing.retain(|id| !parts.contains(id));
                 for value in &values {
@@ -246,6 +249,9 @@ impl Members {
             }
             // It begins anew by itself, with a list.
             Err(error) => {
+                if error.class() == Some(&Class::KindNotServed) {
+                    self.note(scope, false);
+                }
                 tracing::debug!(%scope, error = %words(&error), "changes cannot be watched");
             }
         }
@@ -256,6 +262,16 @@ impl Members {
         let state = self.lock();
         for mailbox in state.listeners.get(id).into_iter().flatten() {
             mailbox.hear(id, live.map(|live| &live["metadata"]));
+        }
+    }
+
+    /// Notes whether a kind is still served where it is watched.
+    fn note(&self, scope: &Scope, is_served: bool) {
+        let mut state = self.lock();
+        if let Some(kind) = state.kinds.get_mut(&scope.path.group_kind())
+            && kind.path.as_ref() == Some(&scope.path)
+        {
+            kind.is_unserved = !is_served;
         }
     }
 
@@ -280,7 +296,7 @@ impl Subscription {
     /// Is about these objects from now on. What is heard of them is held until
     /// [`Subscription::settle`]: somebody is about to look at them. Gives what
     /// was found to be changed before.
-    pub(super) fn begin(&mut self, ids: BTreeSet<ObjectId>) {
+    pub(super) fn begin(&mut self, ids: BTreeSet<ObjectId>) -> BTreeSet<ObjectId> {
         let mut state = self.members.lock();
         let mut is_other = false;
         for id in self.ids.difference(&ids) {
@@ -293,21 +309,26 @@ impl Subscription {
         }
         drop(state);
         self.ids = ids;
-        self.mailbox.begin();
+        let changed = self.mailbox.begin();
         if is_other {
             self.members.0.changed.notify_one();
         }
+        changed
     }
 
-    /// Says where kinds are served.
+    /// Says where kinds are served. One that is watched elsewhere stays so as long as
+    /// it is served there: releases may want it in several versions.
     pub(super) fn watch(&self, paths: impl Iterator<Item = ResourcePath>) {
         let mut state = self.members.lock();
         let mut is_new = false;
         for path in paths {
-            if let Some(kind) = state.kinds.get_mut(&path.group_kind())
-                && kind.path.is_none()
-            {
+            let Some(kind) = state.kinds.get_mut(&path.group_kind()) else {
+                continue;
+            };
+            let is_elsewhere = kind.path.as_ref() != Some(&path);
+            if kind.path.is_none() || kind.is_unserved && is_elsewhere {
                 kind.path = Some(path);
+                kind.is_unserved = false;
                 is_new = true;
             }
         }
@@ -419,150 +440,4 @@ async fn until(at: Option<Instant>) {
 }
 
 #[cfg(test)]
-mod tests {
-    use serde_json::json;
-
-    use super::*;
-
-    fn id(name: &str) -> ObjectId {
-        ObjectId::new("", "ConfigMap", Some("web"), name)
-    }
-
-    fn scope(namespace: Option<&str>) -> Scope {
-        Scope {
-            path: ResourcePath::namespaced("v1", "ConfigMap", "configmaps"),
-            namespace: namespace.map(str::to_owned),
-        }
-    }
-
-    fn subscribed(members: &Members, names: &[&str]) -> Subscription {
-        let mut subscription = members.subscribe("pleach/e.r".to_owned());
-        subscription.begin(names.iter().map(|name| id(name)).collect());
-        subscription.settle(None);
-        subscription.alert();
-        subscription
-    }
-
-    fn object(name: &str) -> Value {
-        json!({"metadata": {"namespace": "web", "name": name}})
-    }
-
-    fn heard(members: &Members, namespace: Option<&str>, heard: Heard) {
-        members.hear(&scope(namespace), Ok(heard), &BTreeSet::new());
-    }
-
-    #[test]
-    fn what_no_part_of_a_list_has_is_a_change() {
-        let members = Members::default();
-        let mut subscription = members.subscribe("pleach/e.r".to_owned());
-        subscription.begin(["a", "b", "c"].map(id).into());
-        subscription.settle(None);
-        heard(&members, None, Heard::Part(vec![object("a")]));
-        assert!(subscription.mailbox.take().is_empty());
-        subscription.alert();
-        let rest = Ok(Heard::Rest(Vec::new()));
-        members.hear(&scope(None), rest, &BTreeSet::from([id("a")]));
-        let missing = BTreeSet::from([id("b"), id("c")]);
-        assert_eq!(subscription.mailbox.take(), missing);
-    }
-
-    #[test]
-    fn what_a_new_list_does_not_have_is_a_change() {
-        let members = Members::default();
-        let subscription = subscribed(&members, &["a", "b"]);
-        subscription.watch([scope(None).path].into_iter());
-        // A watch broke, and began with a list.
-        heard(&members, None, Heard::Rest(Vec::new()));
-        assert_eq!(
-            subscription.mailbox.take(),
-            BTreeSet::from([id("a"), id("b")])
-        );
-        // A list of another namespace says nothing of it.
-        heard(&members, Some("other"), Heard::Rest(Vec::new()));
-        assert!(subscription.mailbox.take().is_empty());
-    }
-
-    #[test]
-    fn each_release_hears_of_its_own_members() {
-        let members = Members::default();
-        let first = subscribed(&members, &["a"]);
-        let second = subscribed(&members, &["b"]);
-        heard(&members, None, Heard::Deleted(object("b")));
-        heard(&members, None, Heard::Applied(object("c")));
-        assert!(first.mailbox.take().is_empty());
-        assert_eq!(second.mailbox.take(), BTreeSet::from([id("b")]));
-        drop(second);
-        // Nothing is kept of what nobody has.
-        assert_eq!(members.lock().listeners.len(), 1);
-        drop(first);
-        assert!(members.lock().listeners.is_empty() && members.lock().kinds.is_empty());
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn what_happens_while_somebody_looks_is_judged_afterwards() {
-        let members = Members::default();
-        let mut subscription = subscribed(&members, &["a"]);
-        subscription.begin(BTreeSet::from([id("a")]));
-        heard(&members, None, Heard::Deleted(object("a")));
-        assert!(subscription.mailbox.take().is_empty());
-        subscription.settle(None);
-        let changed = subscription.changes(Instant::now()).await;
-        assert_eq!(changed, BTreeSet::from([id("a")]));
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn what_is_changed_back_at_once_wakes_nobody() {
-        let members = Members::default();
-        let subscription = subscribed(&members, &["a"]);
-        let change = || heard(&members, None, Heard::Deleted(object("a")));
-        let begun = Instant::now();
-        let later = Duration::from_secs(10);
-        change();
-        let others = async {
-            tokio::time::sleep(GATHER / 2).await;
-            // As it was left again.
-            subscription.mailbox.take();
-            tokio::time::sleep(later).await;
-            change();
-        };
-        let (changed, ()) = tokio::join!(subscription.changes(begun), others);
-        assert_eq!(changed, BTreeSet::from([id("a")]));
-        assert!(begun.elapsed() > later, "{:?}", begun.elapsed());
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn who_follows_hears_that_nobody_else_has_the_members() {
-        let members = Members::default();
-        let others = members.clone();
-        let followed = members.clone();
-        let heard = || tokio::time::timeout(GATHER, followed.0.changed.notified());
-        drop(others);
-        assert!(heard().await.is_err());
-        drop(members);
-        assert!(heard().await.is_ok());
-    }
-
-    #[test]
-    fn connections_that_are_the_same_share_their_watches() {
-        let connection = Connection::new("pleach/0");
-        let made = || (connection.clone(), None);
-        let mut other = connection.clone();
-        other.user = Some("somebody".to_owned());
-        let (watches, _asked) = Watches::new(true);
-        let known = watches.0.unwrap();
-        let (first, is_new) = known.on(made());
-        assert!(is_new);
-        let (again, is_new) = known.on(made());
-        assert!(!is_new && first.is_same(&again));
-        // Who may see less is shown less.
-        let (second, is_new) = known.on((other, None));
-        assert!(is_new && !first.is_same(&second));
-        // So is who comes by a kubeconfig that changed.
-        let (third, is_new) = known.on((connection.clone(), Some(Digest::of(b"other"))));
-        assert!(is_new && !first.is_same(&third));
-        // What nobody has any more is followed anew.
-        drop((first, again));
-        assert!(known.on(made()).1);
-        assert!(Watches::new(false).0.0.is_none());
-    }
-}
+mod tests;

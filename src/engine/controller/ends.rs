@@ -5,14 +5,15 @@ use std::sync::Arc;
 
 use jiff::Timestamp;
 use pleach_domain::inventory::{Condition, ConditionKind, Orders, ReleaseName, ReleaseSummary};
+use pleach_domain::plan::Consented;
 use tokio::sync::{Notify, watch};
 use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 
 use super::requests::Requests;
-use super::run::{LIMIT, Wanted, carry_out, line};
+use super::run::{Done, LIMIT, Wanted, carry_out, line};
 use super::{End, LoopEvent, Shared, approval, pace};
-use crate::engine::planning::{Gone, candidates, gone, readable};
+use crate::engine::planning::{Gone, Planned, candidates, gone, readable};
 use crate::engine::sync::state::{self, Search};
 use crate::engine::words;
 use crate::io::cluster::Class;
@@ -231,9 +232,7 @@ impl Ends {
                     }
                     (End::Unapproved, message)
                 } else if refusals.is_empty() {
-                    let cluster = plans.cluster_for(gone.name());
-                    let newer = CancellationToken::new();
-                    let done = carry_out(&self.shared, &cluster, planned, newer).await;
+                    let done = Box::pin(self.carry_out(wanted, gone, planned)).await;
                     (done.end, done.message)
                 } else {
                     (End::Refused, line(&refusals))
@@ -249,6 +248,44 @@ impl Ends {
         });
         Some(end)
     }
+
+    /// Carries the plan out, unless git has the release again meanwhile, or takes the
+    /// consent back, or the environment is not synced any more.
+    async fn carry_out(&self, wanted: &Wanted, gone: &Gone, planned: Planned) -> Done {
+        let cluster = wanted.planner(false).cluster_for(gone.name());
+        let newer = CancellationToken::new();
+        let run = carry_out(&self.shared, &cluster, planned, newer.clone());
+        let mut coming = self.wanted.clone();
+        let watching = async {
+            loop {
+                let Ok(()) = coming.changed().await else {
+                    return newer.cancel();
+                };
+                let last = coming.borrow_and_update().clone();
+                if !is_meant_alike(wanted, &last.wanted, gone.name()) {
+                    return newer.cancel();
+                }
+            }
+        };
+        let mut run = std::pin::pin!(run);
+        tokio::select! {
+            biased;
+            ended = &mut run => return ended,
+            () = watching => {}
+        }
+        run.await
+    }
+}
+
+/// Whether a release that left git is to end as before: it did not come back, and
+/// the consent to its end is the same.
+fn is_meant_alike(before: &Wanted, now: &Wanted, name: &ReleaseName) -> bool {
+    let consented = |wanted: &Wanted| {
+        let consents = &wanted.loaded.environment.consent;
+        Consented::in_git(consents, &name.release)
+    };
+    let mut releases = now.loaded.environment.releases.iter();
+    releases.all(|release| release.name != *name) && consented(before) == consented(now)
 }
 
 /// Whether somebody asked for a release to be synced also outside of the windows.

@@ -2,48 +2,39 @@
 //! task per release.
 
 mod former;
+mod reading;
+mod telling;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use jiff::Timestamp;
-use pleach_domain::inventory::{Condition, ConditionKind, ReleaseSummary};
+use pleach_domain::inventory::{Condition, ReleaseSummary};
 use pleach_domain::observe::ClusterId;
 use pleach_domain::repo::controller::ClaimKey;
 use tokio::sync::{Notify, mpsc, watch};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, MissedTickBehavior, interval_at, sleep_until};
 
+use self::reading::wrong_cluster;
 use super::assigned::{Assigned, Assignment};
 use super::connected::Connected;
 use super::ends::{Ends, Last};
 use super::inputs::Inputs;
-use super::news::{Item, Told};
+use super::news::Told;
 use super::pace::{self, Paces};
-use super::read::{Hold, load};
+use super::read::Hold;
 use super::release::{Neighbors, Release};
 use super::requests::Requests;
 use super::run::Wanted;
-use super::{Grant, Listener, LoopEvent, Shared};
+use super::{Grant, LoopEvent, Shared};
 use crate::engine::load::Loaded;
-use crate::engine::sync::is_cluster;
-use crate::engine::sync::state::{self, Search};
 use crate::engine::words;
-use crate::io::cluster::Cluster;
 
 /// How long it may take to read an environment.
 const LIMIT: Duration = Duration::from_mins(10);
 /// How often it is looked whether a kubeconfig is another one.
 const KUBECONFIG: Duration = Duration::from_secs(15);
-
-fn condition(kind: ConditionKind, reason: &str, message: &str) -> Condition {
-    Condition {
-        kind,
-        reason: reason.to_owned(),
-        message: message.to_owned(),
-    }
-}
 
 /// A release that has a task.
 struct Running {
@@ -131,8 +122,8 @@ impl Environment {
         let mut failures = 0;
         while !self.shared.stop.is_cancelled() {
             let assigned = self.assigned.borrow_and_update().clone();
-            self.read(&assigned).await;
-            let is_known = self.remember(&assigned).await;
+            let is_read = self.read(&assigned).await;
+            let is_known = self.remember(&assigned).await && is_read;
             let retry = match self.settle(&assigned).await {
                 Ok(()) => {
                     failures = if is_known { 0 } else { failures + 1 };
@@ -152,9 +143,7 @@ impl Environment {
                 break;
             }
         }
-        // Those that are left end at their next safe point.
-        self.releases.clear();
-        self.ends = None;
+        self.leave();
         while let Some(ended) = self.tasks.join_next().await {
             pass_on(ended);
         }
@@ -241,126 +230,17 @@ impl Environment {
         }
     }
 
-    /// Reads the environment, where its commit is another one.
-    async fn read(&mut self, assigned: &Assigned) {
-        let (commit, reader) = match &assigned.what {
-            Assignment::Follow { commit, reader } => (commit, reader),
-            Assignment::Held { reason, message } => {
-                self.loaded = None;
-                self.tried = None;
-                self.inputs = None;
-                self.sought = None;
-                self.held(assigned, Hold::new(reason, message.clone()), None);
-                return;
-            }
-            Assignment::Distrusted { commit, message } => {
-                // The commit before it may come back, and is good then: it is
-                // read, also where nothing of the environment is another.
-                self.tried = None;
-                self.inputs = None;
-                let hold = Hold::new("UntrustedCommit", message.clone());
-                self.held(assigned, hold, Some(commit));
-                return;
-            }
-            Assignment::Unknown => return,
-        };
-        if self.tried.as_ref() == Some(commit) {
-            return;
-        }
-        let started = Instant::now();
-        let name = self.key.environment.clone();
-        let work = format!("to read environment {name}");
-        let _work = self.shared.pulse.work(work, LIMIT);
-        let (at, from, inputs) = (commit.clone(), reader.clone(), self.inputs.clone());
-        let reading = tokio::task::spawn_blocking(move || load(&from, &at, &name, inputs.as_ref()));
-        let Some(read) = self.shared.stop.run_until_cancelled(reading).await else {
-            return;
-        };
-        self.tried = Some(commit.clone());
-        let read = match read {
-            Ok(None) => {
-                self.unaffected(commit, None);
-                return;
-            }
-            Ok(Some((read, inputs))) => {
-                self.inputs = inputs;
-                // One for another cluster is held as one that cannot be read.
-                Ok(read.and_then(|loaded| for_cluster(loaded, &assigned.grant)))
-            }
-            Err(error) => {
-                self.inputs = None;
-                Err(error)
-            }
-        };
-        match read {
-            // Read from other files, or in other words: nobody is woken.
-            Ok(Ok(loaded)) if self.is_wanted_already(&loaded) => {
-                self.unaffected(commit, Some(started.elapsed()));
-            }
-            Ok(Ok(loaded)) => {
-                let releases = loaded.names().into_iter().map(str::to_owned);
-                self.shared.listener.tell(LoopEvent::Loaded {
-                    repository: assigned.repository.clone(),
-                    environment: self.key.environment.clone(),
-                    revision: commit.clone(),
-                    releases: releases.collect(),
-                    took: started.elapsed(),
-                });
-                self.hold = None;
-                self.is_remembered = false;
-                self.loaded = Some(Arc::new(loaded));
-            }
-            Ok(Err(hold)) => {
-                // What git has no more is left alone; what is only broken is
-                // kept as it was last good.
-                if hold.reason == "EnvironmentMissing" {
-                    self.loaded = None;
-                }
-                self.held(assigned, hold, Some(commit));
-            }
-            Err(_) => {
-                let message = format!("commit {commit} could not be read; this is a bug");
-                self.held(assigned, Hold::new("Internal", message), Some(commit));
-            }
-        }
-    }
-
-    /// Whether the same is kept already as a commit wants.
-    fn is_wanted_already(&self, loaded: &Loaded) -> bool {
-        let known = self.loaded.as_ref();
-        self.hold.is_none() && known.is_some_and(|known| known.wants_the_same(loaded))
-    }
-
-    /// Notes that a commit changes nothing; `took` is how long it took to read it,
-    /// where that was necessary to know.
-    fn unaffected(&self, commit: &str, took: Option<Duration>) {
-        self.shared.listener.tell(LoopEvent::Unaffected {
-            environment: self.key.environment.clone(),
-            revision: commit.to_owned(),
-            took,
-        });
-    }
-
-    /// Notes why nothing newer is synced; `commit` where that is the reason.
-    fn held(&mut self, assigned: &Assigned, mut hold: Hold, commit: Option<&String>) {
-        hold.revision = commit.cloned();
-        if self.hold.as_ref() != Some(&hold) {
-            self.shared.listener.tell(LoopEvent::Held {
-                repository: assigned.repository.clone(),
-                revision: commit.cloned(),
-                environment: self.key.environment.clone(),
-                reason: hold.reason.clone(),
-                message: hold.message.clone(),
-            });
-        }
-        self.hold = Some(hold);
+    /// Nothing of it is synced any more: what is under way ends at its next safe point.
+    fn leave(&mut self) {
+        self.releases.clear();
+        self.ends = None;
+        self.paces.forget(&self.key);
     }
 
     /// Brings the tasks in line with what was read.
     async fn settle(&mut self, assigned: &Assigned) -> Result<(), String> {
         let Some(loaded) = self.loaded.clone() else {
-            self.releases.clear();
-            self.ends = None;
+            self.leave();
             return self.tell(assigned).await;
         };
         let grant = &assigned.grant;
@@ -372,8 +252,7 @@ impl Environment {
                     let commit = loaded.revision.to_string();
                     self.held(assigned, wrong_cluster(meant, &named), Some(&commit));
                 }
-                self.releases.clear();
-                self.ends = None;
+                self.leave();
                 return self.tell(assigned).await;
             }
             (Some(meant), _) => Some(meant.clone()),
@@ -436,9 +315,11 @@ impl Environment {
         }
         // What is left is not in git any more: its task ends.
         self.releases = releases;
-        if let Assignment::Follow { reader, commit } = &assigned.what
-            && self.hold.is_none()
-        {
+        if self.hold.is_some() {
+            // What left git ends by the newest commit only: it may be back in one
+            // that cannot be read.
+            self.ends = None;
+        } else if let Assignment::Follow { reader, commit } = &assigned.what {
             let last = Last {
                 wanted: wanted(0),
                 reader: reader.clone(),
@@ -465,64 +346,6 @@ impl Environment {
             self.tasks.spawn_local(ends.run());
             self.ends = Some(sender);
         }
-    }
-
-    /// What the object that holds a record says beside it: that a loop follows
-    /// the release, so that a desk knows, and what holds that loop.
-    fn conditions(&self, assigned: &Assigned) -> Vec<Condition> {
-        let hold = self.hold.as_ref();
-        let stalled = hold.map(|hold| (ConditionKind::Stalled, &hold.reason, &hold.message));
-        let unreachable = "Unreachable".to_owned();
-        let source = assigned.source.as_ref();
-        let source = source.map(|why| (ConditionKind::SourceUnavailable, &unreachable, why));
-        let troubles = stalled.into_iter().chain(source);
-        std::iter::once(condition(ConditionKind::Followed, "Loop", &assigned.by))
-            .chain(troubles.map(|(kind, reason, message)| condition(kind, reason, message)))
-            .collect()
-    }
-
-    /// Tells of all releases of the environment while none of them has a task.
-    async fn tell(&mut self, assigned: &Assigned) -> Result<(), String> {
-        if self.hold.is_none() && assigned.source.is_none() {
-            return Ok(());
-        }
-        let said = self.conditions(assigned);
-        if self.told.as_ref() == Some(&said) {
-            return Ok(());
-        }
-        let cluster = self.connect(&assigned.grant, None).await?.cluster.clone();
-        let id = assigned.grant.cluster.clone();
-        let id = id.or_else(|| assigned.grant.fallback.clone());
-        let (hold, listener) = (self.hold.as_ref(), &self.shared.listener);
-        let telling = async {
-            let records = state::releases(&cluster, &Search::Everywhere).await;
-            for release in records.map_err(|error| words(&error))?.releases {
-                if release.name.environment != self.key.environment {
-                    continue;
-                }
-                let is_meant = match &id {
-                    // Another cluster may have a release of the same name.
-                    Some(id) => is_cluster(&cluster, &release.store, &id.0).await == Some(true),
-                    None => true,
-                };
-                if is_meant {
-                    let told = state::tell(&cluster, &release.name, &release.store, &said);
-                    told.await.map_err(|error| words(&error))?;
-                    let news = self.news.entry(release.name.release.clone());
-                    let news = news.or_insert_with(Told::new).of_hold(hold);
-                    if let Some(item) = news {
-                        Box::pin(spread(listener, &cluster, &release, &item, hold)).await;
-                    }
-                }
-            }
-            Ok::<_, String>(())
-        };
-        let stop = self.shared.stop.clone();
-        if let Some(told) = stop.run_until_cancelled(telling).await {
-            told?;
-            self.told = Some(said);
-        }
-        Ok(())
     }
 
     /// The connection; another one where the grant or the context is another.
@@ -559,49 +382,6 @@ impl Environment {
     }
 }
 
-/// An environment, where it may be synced to the cluster that is meant.
-fn for_cluster(loaded: Loaded, grant: &Grant) -> Result<Loaded, Hold> {
-    let named = loaded.environment.cluster.id.clone().map(ClusterId);
-    match (&grant.cluster, named) {
-        (Some(meant), Some(named)) if *meant != named => Err(wrong_cluster(meant, &named)),
-        _ => Ok(loaded),
-    }
-}
-
-fn wrong_cluster(meant: &ClusterId, named: &ClusterId) -> Hold {
-    Hold::new(
-        "WrongCluster",
-        format!(
-            "the environment file names cluster {named}, and the loop may sync it to {meant} only"
-        ),
-    )
-}
-
-/// Tells those who do not watch a release what holds its environment.
-async fn spread(
-    listener: &Listener,
-    cluster: &Cluster,
-    release: &ReleaseSummary,
-    item: &Item,
-    hold: Option<&Hold>,
-) {
-    let name = &release.name;
-    let installed = release.record.as_ref().ok();
-    let installed = installed.and_then(|record| record.installed.as_ref());
-    let (version, former) = installed
-        .map(|one| (one.version.as_str(), one.revision.as_str()))
-        .unwrap_or_default();
-    let held = hold.and_then(|hold| hold.revision.as_deref());
-    let revision = held.unwrap_or(former);
-    if let Some(news) = item.news(name, (version, revision), Timestamp::now()) {
-        listener.tell(LoopEvent::News(news));
-    }
-    let said = item.announcement(revision);
-    if let Err(error) = state::announce(cluster, name, &release.store, said).await {
-        tracing::debug!(release = %name, error = %words(&error), "no Event could be written");
-    }
-}
-
 /// A task that broke down takes the one that started it along: the loop ends,
 /// and is started anew by whoever watches it.
 pub(super) fn pass_on(ended: Result<(), tokio::task::JoinError>) {
@@ -611,3 +391,6 @@ pub(super) fn pass_on(ended: Result<(), tokio::task::JoinError>) {
         std::panic::resume_unwind(panic);
     }
 }
+
+#[cfg(test)]
+mod tests;

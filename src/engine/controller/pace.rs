@@ -70,6 +70,13 @@ impl Paces {
         }
     }
 
+    /// An environment is not synced any more, and wants nothing.
+    pub(super) fn forget(&self, key: &ClaimKey) {
+        if self.lock().remove(key).is_some() {
+            self.0.changed.notify_one();
+        }
+    }
+
     pub(super) fn shortest(&self) -> Option<Duration> {
         self.lock().values().min().copied()
     }

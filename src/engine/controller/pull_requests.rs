@@ -7,11 +7,12 @@
 //! nothing has to be kept.
 
 mod subject;
+mod work;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::{Notify, Semaphore, watch};
@@ -19,13 +20,13 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
 
-use self::subject::{Depth, Subject};
+use self::subject::Subject;
+use self::work::{Outcome, Work};
 use super::replicas::Standing;
-use super::{Grant, LoopEvent, Repository, Shared, pace};
-use crate::engine::preview_process::{self, CONTEXT, Report, Request, Verdict, Way, marker};
+use super::{LoopEvent, Repository, Shared, pace};
+use crate::engine::preview_process::Verdict;
 use crate::engine::words;
-use crate::io::forge::{Forge, ForgeError, PullRequest, State, Status, Told};
-use crate::io::git::change::{ChangeMirror, FetchedChange};
+use crate::io::forge::{Forge, PullRequest};
 
 /// How often the open ones are listed where nothing wakes this.
 const POLL: Duration = Duration::from_mins(1);
@@ -34,16 +35,10 @@ const POLL: Duration = Duration::from_mins(1);
 const CALMER: u32 = 2;
 /// However often something wakes this.
 const SHORTEST: Duration = Duration::from_secs(1);
-/// When a fetch that does not keep its own limits is given up.
-const FETCH: Duration = Duration::from_mins(7);
 /// How long a preview may take as a whole, its turn not counted.
 const LIMIT: Duration = Duration::from_mins(15);
 /// How much longer until the loop is said to hang.
 const GRACE: Duration = Duration::from_mins(1);
-/// The longest comment, in bytes; the lines that end it are added.
-const LONGEST: usize = 65_000;
-/// What is said where a label does not count.
-const STALE_LABEL: &str = "The label that has commits of forks compared with the cluster was there before this commit was looked at, so it does not count for it. Look at the commit, then take the label off, and set it again when this comment has changed.";
 
 /// How pull requests of a repository are previewed.
 #[derive(Debug, Clone)]
@@ -119,25 +114,6 @@ struct Open {
 /// What came of one try; none where it had been told before.
 type Ended = (Subject, Result<Option<Outcome>, String>, Duration);
 
-/// What was told of a commit.
-#[derive(Debug)]
-struct Outcome {
-    previewed: Previewed,
-    /// One line.
-    message: String,
-    /// Whether a cluster did not answer.
-    is_unanswered: bool,
-}
-
-/// What there is to tell of a commit.
-struct Found {
-    previewed: Previewed,
-    state: Status,
-    comment: String,
-    /// Whether a cluster did not answer.
-    is_unanswered: bool,
-}
-
 /// The task of the pull requests of a repository.
 pub(super) struct PullRequests {
     work: Arc<Work>,
@@ -157,15 +133,7 @@ impl PullRequests {
         shared: Shared,
     ) -> Self {
         Self {
-            work: Arc::new(Work {
-                repository: repository.name.clone(),
-                grants: repository.grants.clone(),
-                previews: previews.clone(),
-                mirror: Arc::new(Mutex::new(ChangeMirror::new(repository.remote.clone()))),
-                turns,
-                again: Semaphore::new(1),
-                shared: shared.clone(),
-            }),
+            work: Arc::new(Work::new((repository, previews), turns, shared.clone())),
             wake,
             stands,
             shared,
@@ -206,7 +174,7 @@ impl PullRequests {
                 0 => pace::interval(POLL),
                 failures => pace::after(failures),
             };
-            if !self.wait(Instant::now() + pause).await {
+            if !self.wait(Instant::now() + pause, failures == 0).await {
                 break;
             }
         }
@@ -223,11 +191,11 @@ impl PullRequests {
     }
 
     /// Waits until there is something to do; false at the end of the loop.
-    async fn wait(&mut self, until: Instant) -> bool {
+    async fn wait(&mut self, until: Instant, was_listed: bool) -> bool {
         let rested = Instant::now() + SHORTEST;
         loop {
-            let retry = self.open.values().filter_map(|one| one.retry_at).min();
-            let until = retry.map_or(until, |retry| retry.min(until)).max(rested);
+            let retries = self.open.values().filter_map(|one| one.retry_at);
+            let until = next_list((rested, until), retries, was_listed);
             tokio::select! {
                 () = self.shared.stop.cancelled() => return false,
                 () = self.wake.notified() => break,
@@ -350,6 +318,18 @@ impl Drop for Open {
     }
 }
 
+/// When the open ones are listed again: `until` at the latest, and earlier where one
+/// of them is to be tried again. A forge that did not answer is not asked earlier for
+/// that: its pauses grow.
+fn next_list(
+    (rested, until): (Instant, Instant),
+    retries: impl Iterator<Item = Instant>,
+    was_listed: bool,
+) -> Instant {
+    let retry = retries.filter(|_| was_listed).min();
+    retry.map_or(until, |retry| retry.min(until)).max(rested)
+}
+
 /// A task that broke down takes the one that started it along.
 fn pass_on(ended: Result<Option<Ended>, tokio::task::JoinError>) -> Option<Ended> {
     match ended {
@@ -361,208 +341,26 @@ fn pass_on(ended: Result<Option<Ended>, tokio::task::JoinError>) -> Option<Ended
     }
 }
 
-/// What all pull requests of a repository share.
-struct Work {
-    repository: String,
-    grants: Vec<Arc<Grant>>,
-    previews: Previews,
-    /// Held by the thread that fetches, also when nobody waits for it any more.
-    mirror: Arc<Mutex<ChangeMirror>>,
-    /// So that not all are previewed at once.
-    turns: Arc<Semaphore>,
-    /// One at a time of those whose cluster did not answer.
-    again: Semaphore,
-    shared: Shared,
-}
+#[cfg(test)]
+mod tests {
+    use super::*;
 
-impl Work {
-    /// Previews what was not told yet, and tells it.
-    async fn preview(&self, subject: &Subject) -> Result<Option<Outcome>, String> {
-        let forge = &self.previews.forge;
-        let failed = |error: ForgeError| words(&error);
-        let environments = self.environments(&subject.base_branch);
-        let marker = marker(&environments);
-        let ways = self.ways(&subject.base_branch, &environments);
-        let told = self.told(subject, &marker).await.map_err(failed)?;
-        let depth = if ways.is_empty() {
-            Depth::Offline
-        } else {
-            subject.depth(told.as_deref())
-        };
-        let is_told = |depth: Depth| told.as_ref() == Some(&subject.last_line(depth));
-        let is_judged = (is_told(depth) || is_told(Depth::Unanswered))
-            && self.is_judged(subject).await.map_err(failed)?;
-        if is_judged && is_told(depth) {
-            return Ok(None);
+    #[tokio::test(start_paused = true)]
+    async fn what_is_tried_again_does_not_hurry_a_forge_that_does_not_answer() {
+        tokio::time::advance(Duration::from_mins(1)).await;
+        let now = Instant::now();
+        let after = |seconds| now + Duration::from_secs(seconds);
+        let between = (after(1), after(300));
+        let overdue = now - Duration::from_secs(30);
+        for (retries, was_listed, expected) in [
+            (vec![], true, after(300)),
+            (vec![after(20), after(10)], true, after(10)),
+            (vec![after(400)], true, after(300)),
+            (vec![overdue], true, after(1)),
+            (vec![overdue, after(10)], false, after(300)),
+        ] {
+            let next = next_list(between, retries.into_iter(), was_listed);
+            assert_eq!(next, expected, "{was_listed}");
         }
-        let none = BTreeMap::new();
-        let ways = if depth == Depth::Live { &ways } else { &none };
-        let (head, number) = (&subject.head, subject.number);
-        let pending = status(State::Pending, "is looked at");
-        // Whoever may not set it may still comment. What is asked once more has a
-        // state, which stays as long as there is nothing new to tell.
-        let marked = if is_judged {
-            Ok(())
-        } else {
-            forge.set_status(head, &pending).await
-        };
-        let fetched = self.fetch(subject).await?;
-        if fetched.head != *head {
-            // It is listed anew.
-            return Err(format!(
-                "the forge says that {head} is its newest commit, and git says {}",
-                fetched.head
-            ));
-        }
-        let about = (&*marker, &*environments, ways);
-        let found = self.find(subject, about, &fetched).await?;
-        let mut comment = found.comment;
-        if depth == Depth::StaleLabel {
-            comment.push_str("\n\n");
-            comment.push_str(STALE_LABEL);
-        }
-        let last_line = subject.last_line(match depth {
-            Depth::Live if found.is_unanswered => Depth::Unanswered,
-            depth => depth,
-        });
-        let comment = format!("{comment}\n\n{last_line}\n");
-        let commented = forge.tell(number, &marker, &comment).await;
-        let marked = match commented {
-            Ok(Told::Unchanged) if is_judged => marked,
-            _ => marked.and(forge.set_status(head, &found.state).await),
-        };
-        commented.map_err(failed)?;
-        marked.map_err(failed)?;
-        Ok(Some(Outcome {
-            previewed: found.previewed,
-            message: found.state.description,
-            is_unanswered: depth == Depth::Live && found.is_unanswered,
-        }))
-    }
-
-    /// What there is to tell.
-    async fn find(
-        &self,
-        subject: &Subject,
-        (marker, environments, ways): (&str, &[String], &BTreeMap<String, Way>),
-        fetched: &FetchedChange,
-    ) -> Result<Found, String> {
-        let name = name(subject.number);
-        let request = Request {
-            program: &self.previews.program,
-            folder: fetched.folder(),
-            base: &subject.base_branch,
-            head: &name,
-            environments,
-            ways,
-            variables: self
-                .previews
-                .live
-                .as_ref()
-                .map_or(&[], |live| &live.variables),
-            limit: LONGEST,
-        };
-        match preview_process::preview(&request).await {
-            Ok(Report { head, .. }) if head != subject.head => Err(format!(
-                "{head} was previewed instead of {}; this is a bug",
-                subject.head
-            )),
-            Ok(report) => Ok(Found {
-                previewed: report.verdict.into(),
-                state: report.status(),
-                comment: report.comment.trim_end().to_owned(),
-                is_unanswered: report.unanswered,
-            }),
-            Err(error) if error.is_about_the_change() => {
-                let why = words(&error);
-                // As code, in which nothing takes effect.
-                let shown = why.replace(char::is_control, " ");
-                let comment = format!("{marker}\n## pleach: no preview\n\n    {shown}");
-                Ok(Found {
-                    previewed: Previewed::GivenUp,
-                    state: status(State::Error, &why),
-                    comment,
-                    is_unanswered: false,
-                })
-            }
-            Err(error) => Err(words(&error)),
-        }
-    }
-
-    /// The line that ends the comment that is there.
-    async fn told(&self, subject: &Subject, marker: &str) -> Result<Option<String>, ForgeError> {
-        let forge = &self.previews.forge;
-        let account = forge.account().await?;
-        let comment = forge.find_comment(subject.number, account, marker).await?;
-        let last = |text: &str| text.trim_end().lines().next_back().map(str::to_owned);
-        Ok(comment.and_then(|comment| last(&comment.body)))
-    }
-
-    /// Whether the state of the commit is no longer open.
-    async fn is_judged(&self, subject: &Subject) -> Result<bool, ForgeError> {
-        let forge = &self.previews.forge;
-        let status = forge.status(&subject.head, CONTEXT).await?;
-        Ok(status.is_none_or(|status| status.state != State::Pending))
-    }
-
-    /// The ways to the clusters of the environments that a branch holds, where
-    /// clusters may be asked. What two branches hold is synced from none.
-    fn ways(&self, branch: &str, environments: &[String]) -> BTreeMap<String, Way> {
-        if self.previews.live.is_none() {
-            return BTreeMap::new();
-        }
-        let way = |environment: &String| {
-            let mut held = self
-                .grants
-                .iter()
-                .filter(|grant| grant.branches.environment(branch) == Some(environment.as_str()));
-            let (grant, None) = (held.next()?, held.next()) else {
-                return None;
-            };
-            let allow = grant.allow.as_ref().map(|allow| allow.said().clone());
-            let cluster = grant.cluster.as_ref()?;
-            let way = Way::of(&grant.connection, &cluster.0, allow);
-            Some((environment.clone(), way))
-        };
-        environments.iter().filter_map(way).collect()
-    }
-
-    /// The environments that a branch holds; none where it holds none: then it is
-    /// one that they are promoted from, and all are looked at.
-    fn environments(&self, branch: &str) -> Vec<String> {
-        let held = self.grants.iter();
-        let held: BTreeSet<&str> = held
-            .filter_map(|grant| grant.branches.environment(branch))
-            .collect();
-        held.into_iter().map(str::to_owned).collect()
-    }
-
-    async fn fetch(&self, subject: &Subject) -> Result<FetchedChange, String> {
-        let mirror = Arc::clone(&self.mirror);
-        let branch = subject.base_branch.clone();
-        let reference = self.previews.forge.reference(subject.number);
-        let name = name(subject.number);
-        let fetching = tokio::task::spawn_blocking(move || {
-            let mut mirror = mirror.lock().unwrap_or_else(PoisonError::into_inner);
-            mirror.fetch(&branch, &reference, &name)
-        });
-        match timeout(FETCH, fetching).await {
-            Ok(Ok(fetched)) => fetched.map_err(|error| words(&error)),
-            Ok(Err(_)) => Err("the fetch broke down; this is a bug".to_owned()),
-            Err(_) => Err(format!("git did not answer within {FETCH:?}")),
-        }
-    }
-}
-
-/// What git calls a pull request in the copy.
-fn name(number: u64) -> String {
-    format!("pull/{number}")
-}
-
-fn status(state: State, description: &str) -> Status {
-    Status {
-        context: CONTEXT.to_owned(),
-        state,
-        description: description.to_owned(),
     }
 }

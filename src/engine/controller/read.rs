@@ -37,7 +37,8 @@ impl Hold {
     }
 }
 
-/// What reading an environment came to, and what it was read from.
+/// What reading an environment came to, and what it was read from; the last is not
+/// there where the commit is not at hand.
 pub(super) type Read = (Result<Loaded, Hold>, Option<Inputs>);
 
 /// Reads an environment at a commit, or says why it cannot be synced. None where

@@ -27,6 +27,21 @@ struct Stored {
     version: u64,
     /// Requests are not answered.
     silent: bool,
+    /// How often the Lease was made or changed.
+    writes: usize,
+    /// How the next requests are answered, whatever comes of them.
+    answers: VecDeque<Fault>,
+}
+
+/// What happens to a request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Fault {
+    /// Nothing.
+    None,
+    /// It is carried out, and nobody hears of it.
+    Lost,
+    /// It is not carried out, and may be repeated after so many seconds.
+    Later(u64),
 }
 
 impl Store {
@@ -40,7 +55,18 @@ impl Store {
                 if store.0.lock().unwrap().silent {
                     std::future::pending::<()>().await;
                 }
-                let (code, value) = store.answer(&method, &body);
+                let (code, value) = match store.fault() {
+                    Fault::None => store.answer(&method, &body),
+                    Fault::Lost => {
+                        store.answer(&method, &body);
+                        (502, status(502, "BadGateway"))
+                    }
+                    Fault::Later(seconds) => {
+                        let mut busy = status(503, "ServiceUnavailable");
+                        busy["details"] = json!({ "retryAfterSeconds": seconds });
+                        (503, busy)
+                    }
+                };
                 let body = Body::from(value.to_string().into_bytes());
                 let response = Response::builder()
                     .status(code)
@@ -55,6 +81,11 @@ impl Store {
         Cluster::over(kube::Client::new(service, "default"), &connection, "x")
     }
 
+    fn fault(&self) -> Fault {
+        let fault = self.0.lock().unwrap().answers.pop_front();
+        fault.unwrap_or(Fault::None)
+    }
+
     fn answer(&self, method: &Method, body: &[u8]) -> (u16, Value) {
         let mut stored = self.0.lock().unwrap();
         stored.version += 1;
@@ -65,6 +96,7 @@ impl Store {
                 lease["metadata"]["uid"] = json!("u");
                 lease["metadata"]["resourceVersion"] = json!(version);
                 stored.lease = Some(lease.clone());
+                stored.writes += 1;
                 (201, lease)
             }
             (&Method::POST, Some(_)) => (409, status(409, "AlreadyExists")),
@@ -79,6 +111,7 @@ impl Store {
                 }
                 lease["metadata"]["resourceVersion"] = json!(version);
                 stored.lease = Some(lease.clone());
+                stored.writes += 1;
                 (200, lease)
             }
             (&Method::DELETE, Some(_)) => {
@@ -299,6 +332,47 @@ async fn a_short_outage_costs_nothing() {
     store.silence(false);
     tokio::time::sleep(Duration::from_mins(1)).await;
     assert!(!held.lost().is_cancelled());
+}
+
+/// Gets the Lease through faults, with some patience for each request.
+async fn acquire_through(faults: &[Fault], terms: Terms) -> (Store, Lease) {
+    let store = Store::default();
+    store.0.lock().unwrap().answers.extend(faults);
+    let patient = Retry::within(Duration::from_secs(10));
+    let cluster = store.cluster().with_retry(patient);
+    let patience = Patience {
+        limit: Duration::ZERO,
+        stop: &Stop::never(),
+        peers: &Peers::default(),
+    };
+    let acquired = Lease::acquire(&cluster, &id(), "a", terms, patience, |_| {}).await;
+    (store, acquired.unwrap())
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_nobody_heard_of_does_not_count_as_renewed() {
+    let terms = Terms::default();
+    let (store, held) = acquire_through(&[Fault::Lost, Fault::Later(8)], terms).await;
+    assert_eq!(store.holder(), "a");
+    // Others have seen the first write for eight seconds.
+    assert_eq!(store.0.lock().unwrap().writes, 2);
+    assert_eq!(store.lease().unwrap()["spec"]["leaseTransitions"], 0);
+    assert!(!held.lost().is_cancelled());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lease_that_took_long_to_get_is_not_lost_at_once() {
+    let terms = Terms {
+        duration: Duration::from_secs(9),
+        renew: Duration::from_secs(2),
+        retry: Duration::from_millis(500),
+    };
+    // Longer than it may go without a renewal.
+    let (store, held) = acquire_through(&[Fault::Later(7)], terms).await;
+    tokio::time::sleep(Duration::from_mins(1)).await;
+    assert!(!held.lost().is_cancelled());
+    held.release().await;
+    assert_eq!(store.lease(), None);
 }
 
 #[tokio::test(start_paused = true)]

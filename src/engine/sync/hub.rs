@@ -38,8 +38,18 @@ pub(super) enum Seen {
 pub(super) struct Trouble {
     /// In one line.
     pub(super) message: String,
+    lasts: Lasts,
+}
+
+/// How long trouble lasts.
+#[derive(Debug, Clone, Copy)]
+enum Lasts {
+    /// Trying again may help.
+    AWhile,
+    /// The kind is not served.
+    Unserved,
     /// Trying again will not help.
-    pub(super) permanent: bool,
+    ForGood,
 }
 
 impl Trouble {
@@ -47,15 +57,24 @@ impl Trouble {
     /// that it cannot be watched at all ends them, and not a line that is garbled
     /// or a token that is being renewed.
     pub(super) fn new(error: &ClusterError) -> Self {
-        let permanent = error.class().is_none_or(|class| {
-            matches!(
-                class,
-                Class::Forbidden | Class::KindNotServed | Class::Unsupported
-            )
-        });
+        let lasts = match error.class() {
+            None | Some(Class::Forbidden | Class::Unsupported) => Lasts::ForGood,
+            Some(Class::KindNotServed) => Lasts::Unserved,
+            Some(_) => Lasts::AWhile,
+        };
         Self {
             message: describe(error),
-            permanent,
+            lasts,
+        }
+    }
+
+    /// Whether trying again will not help. Of a kind that comes with the plan one API
+    /// server may know a little later than another.
+    pub(super) fn is_permanent(&self, comes_with_the_plan: bool) -> bool {
+        match self.lasts {
+            Lasts::AWhile => false,
+            Lasts::Unserved => !comes_with_the_plan,
+            Lasts::ForGood => true,
         }
     }
 }
@@ -238,14 +257,17 @@ mod tests {
     use crate::io::cluster::ApiError;
 
     #[rstest]
-    #[case(Class::Forbidden, true)]
-    #[case(Class::KindNotServed, true)]
-    #[case(Class::Unsupported, true)]
-    #[case(Class::NotKubernetes, false)]
-    #[case(Class::Unauthorized, false)]
-    #[case(Class::Expired { continue_token: None }, false)]
-    #[case(Class::Interrupted, false)]
-    fn only_what_cannot_be_watched_ends_the_waits(#[case] class: Class, #[case] permanent: bool) {
+    #[case(Class::Forbidden, [true, true])]
+    #[case(Class::KindNotServed, [true, false])]
+    #[case(Class::Unsupported, [true, true])]
+    #[case(Class::NotKubernetes, [false, false])]
+    #[case(Class::Unauthorized, [false, false])]
+    #[case(Class::Expired { continue_token: None }, [false, false])]
+    #[case(Class::Interrupted, [false, false])]
+    fn only_what_cannot_be_watched_ends_the_waits(
+        #[case] class: Class,
+        #[case] permanent: [bool; 2],
+    ) {
         let error = ClusterError::Watch {
             kind: GroupKind::new("", "ConfigMap"),
             namespace: None,
@@ -260,7 +282,8 @@ mod tests {
             }),
         };
         let trouble = Trouble::new(&error);
-        assert_eq!(trouble.permanent, permanent);
+        let comes = [false, true].map(|comes| trouble.is_permanent(comes));
+        assert_eq!(comes, permanent);
         assert_eq!(trouble.message, "failed to watch ConfigMap: words");
     }
 }

@@ -1,5 +1,6 @@
 //! The journal while a plan is carried out: written before what it describes,
-//! one write at a time, fenced by the version that was read.
+//! one write at a time, fenced by the version that was read. A write may be dropped on
+//! its way, or its answer be lost: whether it arrived is found out before the next one.
 
 use std::sync::Arc;
 
@@ -31,6 +32,16 @@ pub(super) struct Ledger {
 struct Kept {
     journal: Arc<Journal>,
     live: Option<Value>,
+    /// A write that was begun, and of which nobody heard the end.
+    unheard: Option<Unheard>,
+}
+
+/// What a write makes of the journal.
+#[derive(Debug)]
+struct Unheard {
+    journal: Arc<Journal>,
+    /// Its text; none where that is its end.
+    text: Option<String>,
 }
 
 impl Ledger {
@@ -50,6 +61,7 @@ impl Ledger {
             kept: Mutex::new(Kept {
                 journal: Arc::new(journal),
                 live,
+                unheard: None,
             }),
         }
     }
@@ -70,6 +82,7 @@ impl Ledger {
         change: impl FnOnce(&mut Journal) + Send,
     ) -> Result<(), SyncError> {
         let mut kept = self.kept.lock().await;
+        self.hear(&mut kept).await?;
         let mut next = Journal::clone(&kept.journal);
         change(&mut next);
         if next == *kept.journal {
@@ -77,14 +90,45 @@ impl Ledger {
         }
         next.attempt = Some(self.attempt.clone());
         next.plan = Some(self.plan);
-        let live = if next.is_empty() {
-            self.end(kept.live.as_ref()).await?;
+        let text = if next.is_empty() {
             None
         } else {
-            Some(self.write(kept.live.as_ref(), &next).await?)
+            Some(next.to_text(&self.name)?)
         };
-        kept.live = live;
-        kept.journal = Arc::new(next);
+        let next = Arc::new(next);
+        kept.unheard = Some(Unheard {
+            journal: Arc::clone(&next),
+            text: text.clone(),
+        });
+        let live = match text {
+            None => {
+                self.end(kept.live.as_ref()).await?;
+                None
+            }
+            Some(text) => Some(self.write(kept.live.as_ref(), &text).await?),
+        };
+        *kept = Kept {
+            journal: next,
+            live,
+            unheard: None,
+        };
+        Ok(())
+    }
+
+    /// Takes over what a write did of which nobody heard the end.
+    async fn hear(&self, kept: &mut Kept) -> Result<(), SyncError> {
+        let Some(unheard) = &kept.unheard else {
+            return Ok(());
+        };
+        let found = self.cluster.get_id(&config_maps(), &self.id()).await?;
+        let said = found
+            .as_ref()
+            .map(|found| found["data"]["journal"].as_str().unwrap_or_default());
+        if said == unheard.text.as_deref() {
+            kept.journal = Arc::clone(&unheard.journal);
+            kept.live = found;
+        }
+        kept.unheard = None;
         Ok(())
     }
 
@@ -93,11 +137,10 @@ impl Ledger {
         ObjectId::new("", "ConfigMap", Some(self.store.namespace()), &name)
     }
 
-    async fn write(&self, live: Option<&Value>, next: &Journal) -> Result<Value, SyncError> {
-        let text = next.to_text(&self.name)?;
+    async fn write(&self, live: Option<&Value>, text: &str) -> Result<Value, SyncError> {
         let written = match live {
-            None => self.create(&text).await,
-            Some(live) => self.patch(live, &text).await,
+            None => self.create(text).await,
+            Some(live) => self.patch(live, text).await,
         };
         match written {
             Ok(value) => Ok(value),
@@ -107,10 +150,10 @@ impl Ledger {
                     return Err(self.contended(error));
                 };
                 let said = |value: &Value| value["data"]["journal"].clone();
-                if said(&found) == text.as_str() {
+                if said(&found) == text {
                     Ok(found)
                 } else if live.is_some_and(|live| said(live) == said(&found)) {
-                    self.patch(&found, &text)
+                    self.patch(&found, text)
                         .await
                         .map_err(|error| self.refused(error))
                 } else {
@@ -192,3 +235,6 @@ impl Ledger {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

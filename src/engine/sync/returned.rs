@@ -12,7 +12,8 @@ use pleach_domain::observe::{Observed, Registration};
 use pleach_domain::plan::{Desired, Grant, Op, Plan, leaving_service};
 
 use super::events::{EventKind, Events};
-use crate::io::cluster::Cluster;
+use super::hub::describe;
+use crate::io::cluster::{Class, Cluster};
 
 /// The Services of registrations that a plan deletes as they go.
 fn unregistered(plan: &Plan) -> impl Iterator<Item = &ServiceRef> {
@@ -44,7 +45,7 @@ pub(super) fn remembered<'a>(
 
 /// Looks, once Services of the release went, whether something points at them that
 /// was not there when the plan was made. That keeps the Service among the members, by
-/// which the next plan finds it.
+/// which the next plan finds it; so does a look that is not complete.
 pub(super) async fn keep(
     (cluster, events): (&Cluster, &Events),
     desired: &Desired,
@@ -66,23 +67,57 @@ pub(super) async fn keep(
         .iter()
         .map(|registration| registration.meta.uid.as_str())
         .collect();
-    let cluster = cluster.clone().alone();
-    for list in cluster.registrations(&desired.name.field_manager()).await {
-        // What may not be listed was said to be none of our concern.
-        let Ok(found) = list.found else { continue };
+    let manager = desired.name.field_manager();
+    for (id, finding) in look(cluster, &manager, &gone, &known).await {
+        if let Some(entry) = observed.inventory.entries.get(&id) {
+            inventory.entries.insert(id, entry.clone());
+            events.send(EventKind::Warning(finding));
+        }
+    }
+}
+
+/// The Services among those that are gone which something points at that is not
+/// known, or may: what could not be listed is not known to be absent.
+async fn look(
+    cluster: &Cluster,
+    manager: &str,
+    gone: &BTreeSet<ServiceRef>,
+    known: &BTreeSet<&str>,
+) -> Vec<(ObjectId, Finding)> {
+    let mut kept = Vec::new();
+    for list in cluster.clone().alone().registrations(manager).await {
+        let found = match list.found {
+            Ok(found) => found,
+            // What may not be listed was said to be none of our concern.
+            Err(error)
+                if matches!(error.class(), Some(Class::Forbidden | Class::KindNotServed)) =>
+            {
+                continue;
+            }
+            Err(error) => {
+                let why = describe(&error);
+                let each = gone.iter().map(|service| unseen(service, &why));
+                kept.extend(each);
+                continue;
+            }
+        };
         let came = |one: &&Registration| !known.contains(one.meta.uid.as_str());
         for registration in found.iter().filter(came) {
             let mut services = registration.services.iter();
-            let Some(service) = services.find(|service| gone.contains(*service)) else {
-                continue;
-            };
-            let id = service.id();
-            if let Some(entry) = observed.inventory.entries.get(&id) {
-                inventory.entries.insert(id, entry.clone());
-                events.send(EventKind::Warning(came_back(registration, service)));
+            if let Some(service) = services.find(|service| gone.contains(*service)) {
+                kept.push((service.id(), came_back(registration, service)));
             }
         }
     }
+    kept
+}
+
+fn unseen(service: &ServiceRef, why: &str) -> (ObjectId, Finding) {
+    let message = format!("is gone, and whether somebody registered it anew cannot be told: {why}");
+    let finding = Finding::warning(Kind::Cluster, "registrations-unseen", message);
+    let hint = "it stays on record, so that the next apply looks again";
+    let id = service.id();
+    (id.clone(), finding.on(id).hint(hint))
 }
 
 fn came_back(registration: &Registration, service: &ServiceRef) -> Finding {
@@ -90,4 +125,66 @@ fn came_back(registration: &Registration, service: &ServiceRef) -> Finding {
     let finding = Finding::warning(Kind::Cluster, "registered-again", message);
     let hint = "the next apply deletes it, if whoever makes it runs no more by then";
     finding.on(registration.id.clone()).hint(hint)
+}
+
+#[cfg(test)]
+mod tests {
+    use rstest::rstest;
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::engine::sync::serving::answering;
+
+    fn webhooks(service: &str) -> Value {
+        let hook = json!({"name": "g.example.org",
+            "clientConfig": {"service": {"namespace": "web", "name": service}}});
+        json!({"kind": "List", "metadata": {}, "items": [
+            {"metadata": {"name": "guard", "uid": "new"}, "webhooks": [hook]}]})
+    }
+
+    fn refused(code: u16, reason: &str, message: &str) -> (u16, Value) {
+        let status = json!({"kind": "Status", "code": code, "reason": reason, "message": message});
+        (code, status)
+    }
+
+    /// What is kept when the list of mutating webhooks is answered so.
+    async fn kept(answer: (u16, Value), known: &[&str]) -> Vec<(String, String)> {
+        let cluster = answering(move |path| {
+            if path.ends_with("/mutatingwebhookconfigurations") {
+                answer.clone()
+            } else {
+                (200, json!({"kind": "List", "metadata": {}, "items": []}))
+            }
+        });
+        let gone = BTreeSet::from([ServiceRef {
+            namespace: "web".to_owned(),
+            name: "guard".to_owned(),
+        }]);
+        let known: BTreeSet<&str> = known.iter().copied().collect();
+        let kept = look(&cluster, "pleach/dev.web", &gone, &known).await;
+        let shown = kept.into_iter();
+        shown
+            .map(|(id, finding)| (id.to_string(), finding.code))
+            .collect()
+    }
+
+    #[rstest]
+    #[case::made_anew((200, webhooks("guard")), &[], Some("registered-again"))]
+    #[case::known((200, webhooks("guard")), &["new"], None)]
+    #[case::of_others((200, webhooks("other")), &[], None)]
+    #[case::not_answered(refused(503, "ServiceUnavailable", "no"), &[], Some("registrations-unseen"))]
+    #[case::not_in_time(refused(504, "Timeout", "no"), &[], Some("registrations-unseen"))]
+    #[case::forbidden(refused(403, "Forbidden", "User \"a\" cannot list resource"), &[], None)]
+    #[tokio::test]
+    async fn a_service_stays_on_record_unless_nothing_points_at_it(
+        #[case] answer: (u16, Value),
+        #[case] known: &[&str],
+        #[case] code: Option<&str>,
+    ) {
+        let expected: Vec<(String, String)> = code
+            .map(|code| ("Service/web/guard".to_owned(), code.to_owned()))
+            .into_iter()
+            .collect();
+        assert_eq!(kept(answer, known).await, expected);
+    }
 }

@@ -160,18 +160,15 @@ impl State {
         };
         let inventory = match self.read_inventory(&installed).await {
             Ok(inventory) => inventory,
-            // Somebody may have committed new shards between the two reads.
+            // Somebody may have committed new shards between the two reads. And answers
+            // that others asked for may be of two moments, the second one before the first.
             Err(error) => {
                 self.cluster = self.cluster.clone().alone();
-                match self.read_record().await? {
-                    Some((again, value))
-                        if again.resource_version != installed.resource_version =>
-                    {
-                        (installed, live) = (again, value);
-                        self.read_inventory(&installed).await?
-                    }
-                    _ => return Err(error),
-                }
+                let Some(again) = self.read_record().await? else {
+                    return Err(error);
+                };
+                (installed, live) = again;
+                self.read_inventory(&installed).await?
             }
         };
         self.record = installed.clone();
@@ -452,3 +449,6 @@ fn is_contended(error: &ClusterError) -> bool {
 fn text(value: &Value) -> String {
     value.as_str().unwrap_or_default().to_owned()
 }
+
+#[cfg(test)]
+mod tests;

@@ -72,23 +72,36 @@ fn remove_abandoned_in(parent: &Path) -> Result<usize, FileError> {
             continue;
         }
         // Others may put anything there, under any name.
-        let is_abandoned = std::fs::symlink_metadata(&path)
-            .is_ok_and(|data| data.is_dir() && data.uid() == us && is_abandoned(&path, &data));
-        if is_abandoned && std::fs::remove_dir_all(&path).is_ok() {
+        let data = std::fs::symlink_metadata(&path);
+        let Some(data) = data.ok().filter(|data| data.is_dir() && data.uid() == us) else {
+            continue;
+        };
+        if let Some(_taken) = take_abandoned(&path, &data)
+            && std::fs::remove_dir_all(&path).is_ok()
+        {
             removed += 1;
         }
     }
     Ok(removed)
 }
 
-fn is_abandoned(folder: &Path, data: &Metadata) -> bool {
+/// A folder that nobody has any more.
+#[derive(Debug)]
+struct Abandoned {
+    /// Kept while it is removed: who is only about to lock it waits, and then makes
+    /// another one.
+    _lock: Option<File>,
+}
+
+fn take_abandoned(folder: &Path, data: &Metadata) -> Option<Abandoned> {
+    let taken = |lock| Abandoned { _lock: lock };
     match File::open(folder.join(LOCK)) {
-        Ok(lock) => lock.try_lock().is_ok(),
+        Ok(lock) => lock.try_lock().is_ok().then(|| taken(Some(lock))),
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            let age = data.modified().ok().and_then(|at| at.elapsed().ok());
-            age.is_some_and(|age| age > FORGOTTEN)
+            let age = data.modified().ok()?.elapsed().ok()?;
+            (age > FORGOTTEN).then(|| taken(None))
         }
-        Err(_) => false,
+        Err(_) => None,
     }
 }
 
@@ -137,5 +150,19 @@ mod tests {
         drop(lock);
         assert_eq!(remove_abandoned_in(parent.path()).unwrap(), 1);
         assert!(!held.exists());
+    }
+
+    #[test]
+    fn a_folder_is_nobodys_until_it_is_removed() {
+        let folder = tempfile::tempdir().unwrap();
+        let lock = File::create_new(folder.path().join(LOCK)).unwrap();
+        let data = std::fs::symlink_metadata(folder.path()).unwrap();
+        // Its owner is about to lock it.
+        let taken = take_abandoned(folder.path(), &data);
+        assert!(taken.is_some());
+        assert!(lock.try_lock().is_err());
+        drop(taken);
+        lock.try_lock().unwrap();
+        assert!(take_abandoned(folder.path(), &data).is_none());
     }
 }

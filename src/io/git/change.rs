@@ -7,7 +7,7 @@ use std::sync::Arc;
 use git2::Repository;
 
 use super::mirror::{Remote, Session};
-use super::{GitError, without_credentials};
+use super::{GitError, unfetched};
 use crate::io::files::{self, TemporaryFolder};
 
 /// Downloads leave packs behind, and nothing collects them: after so many of
@@ -73,10 +73,7 @@ impl ChangeMirror {
             self.folder = Some(Arc::clone(&folder));
             folder
         };
-        let failed = |source: git2::Error| GitError::Fetch {
-            url: without_credentials(&self.remote.url),
-            said: without_credentials(source.message()),
-        };
+        let failed = |source: git2::Error| unfetched(&self.remote.url, &source);
         // An empty folder becomes one, and one that is there stays as it is.
         let repository = Repository::init_bare(folder.path()).map_err(failed)?;
         let (url, _) = self.remote.location()?;

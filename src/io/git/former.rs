@@ -10,7 +10,7 @@ use git2::{Repository, Sort};
 
 use super::mirror::{Reader, Remote, Session, limit_silence};
 use super::signature::Signatures;
-use super::{GitError, without_credentials};
+use super::{GitError, unfetched};
 use crate::io::files;
 
 /// What the branch is called in the copy.
@@ -32,10 +32,7 @@ pub struct Former {
 /// as the one that follows the branch may know the newest commit only. Blocks.
 pub fn former(remote: &Remote, branch: &str, named: &BTreeSet<String>) -> Result<Former, GitError> {
     limit_silence();
-    let failed = |source: git2::Error| GitError::Fetch {
-        url: without_credentials(&remote.url),
-        said: without_credentials(source.message()),
-    };
+    let failed = |source: git2::Error| unfetched(&remote.url, &source);
     let (url, prefix) = remote.location()?;
     let folder = Arc::new(files::temporary_folder()?);
     let repository = Repository::init_bare(folder.path()).map_err(failed)?;

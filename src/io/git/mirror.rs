@@ -19,7 +19,7 @@ use pleach_domain::repo::controller::Transport;
 use super::app::{self, GithubApp};
 use super::signature::Signatures;
 use super::ssh::{self, Call};
-use super::{GitError, GitTree, prefix, without_credentials};
+use super::{GitError, GitTree, prefix, unfetched};
 use crate::io::files::{self, TemporaryFolder};
 
 /// How long a server may take to answer at all.
@@ -124,7 +124,9 @@ impl Mirror {
 
     /// Follows the branches that are wanted, wherever they moved to.
     pub fn fetch(&mut self, is_wanted: impl Fn(&str) -> bool) -> Result<Fetched, GitError> {
-        if self.downloads >= DOWNLOADS {
+        // Somebody may have cleaned up where it lies.
+        let is_gone = |reader: &Reader| Repository::open_bare(reader.folder.path()).is_err();
+        if self.downloads >= DOWNLOADS || self.reader.as_ref().is_some_and(is_gone) {
             self.reader = None;
         }
         let (url, prefix) = self.remote.location()?;
@@ -135,10 +137,7 @@ impl Mirror {
                 prefix: prefix.into(),
             },
         };
-        let failed = |source: git2::Error| GitError::Fetch {
-            url: without_credentials(&self.remote.url),
-            said: without_credentials(source.message()),
-        };
+        let failed = |source: git2::Error| unfetched(&self.remote.url, &source);
         let repository = if self.reader.is_none() {
             Repository::init_bare(reader.folder.path())
         } else {
@@ -374,4 +373,33 @@ pub(super) fn limit_silence() {
             tracing::warn!(%error, "git has no time-outs");
         }
     });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_mirror_that_was_cleaned_up_is_made_anew() {
+        let folder = tempfile::tempdir().unwrap();
+        let source = Repository::init(folder.path()).unwrap();
+        let ann = git2::Signature::now("Ann", "ann@example.org").unwrap();
+        let tree = source.treebuilder(None).unwrap().write().unwrap();
+        let tree = source.find_tree(tree).unwrap();
+        let branch = Some("refs/heads/env/web");
+        let commit = source.commit(branch, &ann, &ann, "start", &tree, &[]);
+        let commit = commit.unwrap().to_string();
+        let mut mirror = Mirror::new(Remote {
+            url: folder.path().display().to_string(),
+            auth: Auth::Anonymous,
+            keys: None,
+        });
+        let first = mirror.fetch(|_| true).unwrap();
+        #[expect(clippy::disallowed_methods, reason = "what only a test would do")]
+        std::fs::remove_dir_all(first.reader.folder.path()).unwrap();
+        assert!(first.reader.tree(&commit).is_err());
+        let second = mirror.fetch(|_| true).unwrap();
+        assert_eq!(second.heads["env/web"], commit);
+        assert!(second.reader.tree(&commit).is_ok());
+    }
 }

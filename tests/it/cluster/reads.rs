@@ -180,12 +180,16 @@ async fn what_is_no_complete_list_is_an_error() {
             move |_| answer.clone()
         })
         .await;
-        let list = server
-            .cluster()
-            .await
-            .list_metadata(&config_maps(), &Selector::default(), "m")
+        let (cluster, everything) = (server.cluster().await, Selector::default());
+        let list = cluster
+            .list_metadata(&config_maps(), &everything, "m")
             .await;
         let error = list.expect_err(&format!("{answer:?}"));
+        assert!(matches!(error.api().unwrap().listing(), Listing::Failed(_)));
+        let page = cluster
+            .metadata_page(&config_maps(), &everything, None)
+            .await;
+        let error = page.expect_err(&format!("{answer:?}"));
         assert!(matches!(error.api().unwrap().listing(), Listing::Failed(_)));
     }
 }

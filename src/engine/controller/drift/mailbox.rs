@@ -135,11 +135,11 @@ impl Mailbox {
         }
     }
 
-    /// Somebody begins to look.
-    pub(super) fn begin(&self) {
+    /// Somebody begins to look. Gives what nobody has taken of what was changed.
+    pub(super) fn begin(&self) -> BTreeSet<ObjectId> {
         let mut heard = self.lock();
         heard.held.get_or_insert_default();
-        heard.changed.clear();
+        std::mem::take(&mut heard.changed)
     }
 
     /// Somebody has looked.

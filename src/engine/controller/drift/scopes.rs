@@ -106,6 +106,7 @@ mod tests {
     fn kinds(namespaces: &[&str]) -> BTreeMap<GroupKind, Kind> {
         let kind = Kind {
             path: Some(ResourcePath::namespaced("v1", "ConfigMap", "configmaps")),
+            is_unserved: false,
             members: namespaces
                 .iter()
                 .map(|name| (Some((*name).to_owned()), 1))

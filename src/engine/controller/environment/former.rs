@@ -14,7 +14,8 @@ use pleach_domain::inventory::Source;
 use pleach_domain::observe::ClusterId;
 use tokio::time::timeout;
 
-use super::{Environment, LIMIT, for_cluster};
+use super::reading::for_cluster;
+use super::{Environment, LIMIT};
 use crate::engine::controller::assigned::Assigned;
 use crate::engine::controller::read::load;
 use crate::engine::load::Loaded;

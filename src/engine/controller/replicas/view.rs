@@ -3,7 +3,9 @@
 //! Nobody's clock is compared with another one. A replica is taken for gone when
 //! its Lease has not changed for its duration, by client-go's rule; and that is
 //! judged as of the last thing we heard. Our own renewals are heard too, so a
-//! replica that hears nothing concludes nothing.
+//! replica that hears nothing concludes nothing. Nor does one that comes to listen
+//! late: what others wrote meanwhile is still to be heard, one after the other, so
+//! only time counts in which it listened.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -12,8 +14,12 @@ use pleach_domain::object::Digest;
 use serde_json::Value;
 use tokio::time::Instant;
 
-use super::{PREFIX, PUSHED};
+use super::{PREFIX, PUSHED, TERMS};
 use crate::io::cluster::Followed;
+
+/// What is longer than this between two things that are heard is no silence of
+/// others: our own renewals come more often.
+const DEAF: Duration = TERMS.renew.saturating_mul(2);
 
 /// What is known of one replica.
 #[derive(Debug)]
@@ -21,7 +27,8 @@ struct Seen {
     /// Who holds the Lease.
     holder: String,
     renewed: String,
-    changed: Instant,
+    /// How long we had listened when that was heard first.
+    changed: Duration,
     duration: Duration,
     /// How many pushes it was told of, by repository.
     pushed: BTreeMap<String, u64>,
@@ -34,6 +41,8 @@ pub(super) struct View {
     seen: BTreeMap<String, Seen>,
     /// When something was last heard.
     heard: Instant,
+    /// How long we had listened by then.
+    listened: Duration,
 }
 
 /// What one message brought.
@@ -52,13 +61,17 @@ impl View {
             own: own.to_owned(),
             seen: BTreeMap::new(),
             heard: now,
+            listened: Duration::ZERO,
         }
     }
 
     /// Takes in what was heard.
     pub(super) fn take(&mut self, followed: Followed, now: Instant) -> News {
         let mut news = News::default();
-        let before = self.heard;
+        let before = self.listened;
+        let silence = now.saturating_duration_since(self.heard);
+        self.listened += silence.min(DEAF);
+        self.heard = now;
         match followed {
             Followed::Listed(leases) => {
                 let mut left: BTreeMap<String, Seen> = std::mem::take(&mut self.seen);
@@ -67,13 +80,13 @@ impl View {
                         if let Some(seen) = left.remove(name) {
                             self.seen.insert(name.to_owned(), seen);
                         }
-                        self.read(name, lease, now, &mut news);
+                        self.read(name, lease, &mut news);
                     }
                 }
             }
             Followed::Applied(lease) => {
                 if let Some(name) = name(&lease) {
-                    self.read(name, &lease, now, &mut news);
+                    self.read(name, &lease, &mut news);
                 }
             }
             // Who drains takes its Lease away as the last thing. Somebody else
@@ -84,17 +97,16 @@ impl View {
                 }
             }
         }
-        self.heard = now;
         for (name, seen) in &self.seen {
             let was_there = seen.is_there(before);
-            if *name != self.own && was_there && !seen.is_there(now) {
+            if *name != self.own && was_there && !seen.is_there(self.listened) {
                 news.departed.push(seen.holder.clone());
             }
         }
         news
     }
 
-    fn read(&mut self, name: &str, lease: &Value, now: Instant, news: &mut News) {
+    fn read(&mut self, name: &str, lease: &Value, news: &mut News) {
         let spec = &lease["spec"];
         let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
         let (holder, renewed) = (text(&spec["holderIdentity"]), text(&spec["renewTime"]));
@@ -114,7 +126,7 @@ impl View {
         }
         let changed = known
             .filter(|known| known.renewed == renewed && known.holder == holder)
-            .map_or(now, |known| known.changed);
+            .map_or(self.listened, |known| known.changed);
         let seen = Seen {
             holder,
             renewed,
@@ -131,7 +143,7 @@ impl View {
         let there = self
             .seen
             .iter()
-            .filter(|(_, seen)| seen.is_there(self.heard));
+            .filter(|(_, seen)| seen.is_there(self.listened));
         let there: Vec<String> = there.map(|(name, _)| name.clone()).collect();
         there.contains(&self.own).then_some(there)
     }
@@ -140,15 +152,15 @@ impl View {
     pub(super) fn stale(&self) -> Vec<String> {
         // By then everybody has seen that for themselves.
         let is_stale =
-            |seen: &Seen| self.heard.duration_since(seen.changed) > seen.duration * 3 / 2;
+            |seen: &Seen| self.listened.saturating_sub(seen.changed) > seen.duration * 3 / 2;
         let stale = self.seen.iter().filter(|(_, seen)| is_stale(seen));
         stale.map(|(name, _)| name.clone()).collect()
     }
 }
 
 impl Seen {
-    fn is_there(&self, at: Instant) -> bool {
-        at.saturating_duration_since(self.changed) < self.duration
+    fn is_there(&self, listened: Duration) -> bool {
+        listened.saturating_sub(self.changed) < self.duration
     }
 }
 
@@ -213,9 +225,11 @@ mod tests {
         assert_eq!(news.departed, ["b@pod"]);
         assert_eq!(there(&view), "a");
         assert_eq!(view.stale(), [""; 0]);
-        advance(SECOND * 20).await;
-        let news = heard(&mut view, Followed::Applied(lease("a", 29)));
-        assert_eq!(news.departed, [""; 0], "it is told once");
+        for second in [13, 17, 21] {
+            advance(SECOND * 4).await;
+            let news = heard(&mut view, Followed::Applied(lease("a", second)));
+            assert_eq!(news.departed, [""; 0], "it is told once");
+        }
         assert_eq!(view.stale(), [format!("{PREFIX}b")]);
         // It was only slow.
         heard(&mut view, Followed::Applied(lease("b", 29)));
@@ -235,6 +249,27 @@ mod tests {
         );
         assert_eq!(news, News::default());
         assert_eq!(there(&view), "a b");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_listens_late_takes_nobody_for_gone_who_is_still_to_be_heard() {
+        let mut view = View::new(&format!("{PREFIX}a"), Instant::now());
+        heard(
+            &mut view,
+            Followed::Listed(vec![lease("a", 0), lease("b", 0)]),
+        );
+        advance(SECOND * 2).await;
+        heard(&mut view, Followed::Applied(lease("a", 1)));
+        // Something else took longer than a Lease holds. What both wrote meanwhile
+        // comes in the order in which it was written, ours first.
+        advance(SECOND * 20).await;
+        for renewed in 2..12 {
+            for name in ["a", "b"] {
+                let news = heard(&mut view, Followed::Applied(lease(name, renewed)));
+                assert_eq!(news, News::default(), "{name} {renewed}");
+                assert_eq!(there(&view), "a b");
+            }
+        }
     }
 
     #[tokio::test(start_paused = true)]

@@ -13,7 +13,7 @@ use super::{LONGEST, Progress, REMINDER, Since, Waiter};
 use crate::engine::sync::hub::{Seen, describe};
 use crate::engine::sync::op;
 use crate::engine::sync::report::{Failure, FailureKind};
-use crate::io::cluster::ResourcePath;
+use crate::io::cluster::{Class, ResourcePath};
 
 impl Waiter<'_> {
     /// Waits by watch until the object is ready and stays so.
@@ -34,6 +34,8 @@ impl Waiter<'_> {
         let mut seen = self.hub.follow(&path, id).ok_or_else(|| {
             Failure::new(FailureKind::Other, "the plan does not wait for this object")
         })?;
+        let comes_with_the_plan = self.paths.definition(&id.group_kind()).is_some()
+            || self.paths.is_registered(&path.api_version);
         let mut ready_since: Option<Instant> = None;
         let mut symptoms = Symptoms::new(self.cluster, self.places, id);
         loop {
@@ -48,7 +50,8 @@ impl Waiter<'_> {
                 Seen::Unselected => {
                     wake = wake.min(Instant::now() + LONGEST);
                     // Somebody may have taken its label off: it is read by name.
-                    match self.read_one(&path, id, since).await? {
+                    let place = (&path, comes_with_the_plan);
+                    match self.read_one(place, id, since).await? {
                         Ok(value) => Some(Arc::new(value)),
                         Err(message) => {
                             ready_since = None;
@@ -57,7 +60,7 @@ impl Waiter<'_> {
                         }
                     }
                 }
-                Seen::Failing(trouble) if trouble.permanent => {
+                Seen::Failing(trouble) if trouble.is_permanent(comes_with_the_plan) => {
                     return Err(Failure::new(FailureKind::Cluster, trouble.message));
                 }
                 Seen::Failing(trouble) => {
@@ -125,7 +128,7 @@ impl Waiter<'_> {
     /// Reads one object that the watch does not see; in words what is missing.
     async fn read_one(
         &self,
-        path: &ResourcePath,
+        (path, comes_with_the_plan): (&ResourcePath, bool),
         id: &ObjectId,
         since: &Since,
     ) -> Result<Result<Value, String>, Failure> {
@@ -134,8 +137,14 @@ impl Waiter<'_> {
             Ok(Some(value)) if since.is_reached(&value) => Ok(Ok(value)),
             Ok(Some(_)) => Ok(Err("the server has not seen the change yet".to_owned())),
             Ok(None) => Ok(Err("it is not there".to_owned())),
-            Err(error) if error.is_retryable() => Ok(Err(describe(&error))),
-            Err(error) => Err(op::failure(&error)),
+            Err(error) => {
+                let is_unserved = error.class() == Some(&Class::KindNotServed);
+                if error.is_retryable() || is_unserved && comes_with_the_plan {
+                    Ok(Err(describe(&error)))
+                } else {
+                    Err(op::failure(&error))
+                }
+            }
         }
     }
 }

@@ -246,8 +246,8 @@ impl Cluster {
         Ok((list, next))
     }
 
-    /// One page of a list of metadata, for who changes what it goes through:
-    /// nothing may be concluded from what is not on the pages.
+    /// One page of a list of metadata, for who changes what it goes through. A list
+    /// that just stops is an error.
     pub async fn metadata_page(
         &self,
         path: &ResourcePath,
@@ -260,12 +260,10 @@ impl Cluster {
             .one_page(path, selector, (METADATA_LIST, token), &mut items, &read)
             .await
             .and_then(|page| page.map_err(|source| failed(path, selector, source)))?;
+        let next = page.next().map_err(|error| failed(path, selector, error))?;
         Ok(MetadataPage {
             items,
-            next: page
-                .metadata
-                .continue_token
-                .filter(|token| !token.is_empty()),
+            next,
             remaining: page.metadata.remaining_item_count,
         })
     }

@@ -1,0 +1,153 @@
+//! Which commit of an environment is read, what came of it, and what holds it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use pleach_domain::observe::ClusterId;
+use tokio::time::Instant;
+
+use super::{Environment, LIMIT};
+use crate::engine::controller::assigned::{Assigned, Assignment};
+use crate::engine::controller::read::{Hold, load};
+use crate::engine::controller::{Grant, LoopEvent};
+use crate::engine::load::Loaded;
+
+impl Environment {
+    /// Reads the environment, where its commit is another one. False where that has to
+    /// be tried again: it is not the commit that is wrong.
+    pub(super) async fn read(&mut self, assigned: &Assigned) -> bool {
+        let (commit, reader) = match &assigned.what {
+            Assignment::Follow { commit, reader } => (commit, reader),
+            Assignment::Held { reason, message } => {
+                self.loaded = None;
+                self.tried = None;
+                self.inputs = None;
+                self.sought = None;
+                self.held(assigned, Hold::new(reason, message.clone()), None);
+                return true;
+            }
+            Assignment::Distrusted { commit, message } => {
+                // The commit before it may come back, and is good then: it is
+                // read, also where nothing of the environment is another.
+                self.tried = None;
+                self.inputs = None;
+                let hold = Hold::new("UntrustedCommit", message.clone());
+                self.held(assigned, hold, Some(commit));
+                return true;
+            }
+            Assignment::Unknown => return true,
+        };
+        if self.tried.as_ref() == Some(commit) {
+            return true;
+        }
+        let started = Instant::now();
+        let name = self.key.environment.clone();
+        let work = format!("to read environment {name}");
+        let _work = self.shared.pulse.work(work, LIMIT);
+        let (at, from, inputs) = (commit.clone(), reader.clone(), self.inputs.clone());
+        let reading = tokio::task::spawn_blocking(move || load(&from, &at, &name, inputs.as_ref()));
+        let Some(read) = self.shared.stop.run_until_cancelled(reading).await else {
+            return true;
+        };
+        self.tried = Some(commit.clone());
+        let read = match read {
+            Ok(None) => {
+                self.unaffected(commit, None);
+                return true;
+            }
+            Ok(Some((read, inputs))) => {
+                if inputs.is_none() {
+                    self.tried = None;
+                }
+                self.inputs = inputs;
+                // One for another cluster is held as one that cannot be read.
+                Ok(read.and_then(|loaded| for_cluster(loaded, &assigned.grant)))
+            }
+            Err(error) => {
+                self.inputs = None;
+                Err(error)
+            }
+        };
+        match read {
+            // Read from other files, or in other words: nobody is woken.
+            Ok(Ok(loaded)) if self.is_wanted_already(&loaded) => {
+                self.unaffected(commit, Some(started.elapsed()));
+            }
+            Ok(Ok(loaded)) => {
+                let releases = loaded.names().into_iter().map(str::to_owned);
+                self.shared.listener.tell(LoopEvent::Loaded {
+                    repository: assigned.repository.clone(),
+                    environment: self.key.environment.clone(),
+                    revision: commit.clone(),
+                    releases: releases.collect(),
+                    took: started.elapsed(),
+                });
+                self.hold = None;
+                self.is_remembered = false;
+                self.loaded = Some(Arc::new(loaded));
+            }
+            Ok(Err(hold)) => {
+                // What git has no more is left alone; what is only broken is
+                // kept as it was last good.
+                if hold.reason == "EnvironmentMissing" {
+                    self.loaded = None;
+                }
+                self.held(assigned, hold, Some(commit));
+            }
+            Err(_) => {
+                let message = format!("commit {commit} could not be read; this is a bug");
+                self.held(assigned, Hold::new("Internal", message), Some(commit));
+            }
+        }
+        self.tried.is_some()
+    }
+
+    /// Whether the same is kept already as a commit wants.
+    fn is_wanted_already(&self, loaded: &Loaded) -> bool {
+        let known = self.loaded.as_ref();
+        self.hold.is_none() && known.is_some_and(|known| known.wants_the_same(loaded))
+    }
+
+    /// Notes that a commit changes nothing; `took` is how long it took to read it,
+    /// where that was necessary to know.
+    fn unaffected(&self, commit: &str, took: Option<Duration>) {
+        self.shared.listener.tell(LoopEvent::Unaffected {
+            environment: self.key.environment.clone(),
+            revision: commit.to_owned(),
+            took,
+        });
+    }
+
+    /// Notes why nothing newer is synced; `commit` where that is the reason.
+    pub(super) fn held(&mut self, assigned: &Assigned, mut hold: Hold, commit: Option<&String>) {
+        hold.revision = commit.cloned();
+        if self.hold.as_ref() != Some(&hold) {
+            self.shared.listener.tell(LoopEvent::Held {
+                repository: assigned.repository.clone(),
+                revision: commit.cloned(),
+                environment: self.key.environment.clone(),
+                reason: hold.reason.clone(),
+                message: hold.message.clone(),
+            });
+        }
+        self.hold = Some(hold);
+    }
+}
+
+/// An environment, where it may be synced to the cluster that is meant.
+pub(super) fn for_cluster(loaded: Loaded, grant: &Grant) -> Result<Loaded, Hold> {
+    let named = loaded.environment.cluster.id.clone().map(ClusterId);
+    match (&grant.cluster, named) {
+        (Some(meant), Some(named)) if *meant != named => Err(wrong_cluster(meant, &named)),
+        _ => Ok(loaded),
+    }
+}
+
+pub(super) fn wrong_cluster(meant: &ClusterId, named: &ClusterId) -> Hold {
+    Hold::new(
+        "WrongCluster",
+        format!(
+            "the environment file names cluster {named}, and the loop may sync it to {meant} only"
+        ),
+    )
+}

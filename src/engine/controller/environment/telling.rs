@@ -1,0 +1,108 @@
+//! What is told of an environment: on the records of its releases, and, while none of
+//! them has a task, to those who do not watch them.
+
+use jiff::Timestamp;
+use pleach_domain::inventory::{Condition, ConditionKind, ReleaseSummary};
+
+use super::Environment;
+use crate::engine::controller::assigned::Assigned;
+use crate::engine::controller::news::{Item, Told};
+use crate::engine::controller::read::Hold;
+use crate::engine::controller::{Listener, LoopEvent};
+use crate::engine::sync::is_cluster;
+use crate::engine::sync::state::{self, Search};
+use crate::engine::words;
+use crate::io::cluster::Cluster;
+
+fn condition(kind: ConditionKind, reason: &str, message: &str) -> Condition {
+    Condition {
+        kind,
+        reason: reason.to_owned(),
+        message: message.to_owned(),
+    }
+}
+
+impl Environment {
+    /// What the object that holds a record says beside it: that a loop follows
+    /// the release, so that a desk knows, and what holds that loop.
+    pub(super) fn conditions(&self, assigned: &Assigned) -> Vec<Condition> {
+        let hold = self.hold.as_ref();
+        let stalled = hold.map(|hold| (ConditionKind::Stalled, &hold.reason, &hold.message));
+        let unreachable = "Unreachable".to_owned();
+        let source = assigned.source.as_ref();
+        let source = source.map(|why| (ConditionKind::SourceUnavailable, &unreachable, why));
+        let troubles = stalled.into_iter().chain(source);
+        std::iter::once(condition(ConditionKind::Followed, "Loop", &assigned.by))
+            .chain(troubles.map(|(kind, reason, message)| condition(kind, reason, message)))
+            .collect()
+    }
+
+    /// Tells of all releases of the environment while none of them has a task.
+    pub(super) async fn tell(&mut self, assigned: &Assigned) -> Result<(), String> {
+        if self.hold.is_none() && assigned.source.is_none() {
+            return Ok(());
+        }
+        let said = self.conditions(assigned);
+        if self.told.as_ref() == Some(&said) {
+            return Ok(());
+        }
+        let cluster = self.connect(&assigned.grant, None).await?.cluster.clone();
+        let id = assigned.grant.cluster.clone();
+        let id = id.or_else(|| assigned.grant.fallback.clone());
+        let (hold, listener) = (self.hold.as_ref(), &self.shared.listener);
+        let telling = async {
+            let records = state::releases(&cluster, &Search::Everywhere).await;
+            for release in records.map_err(|error| words(&error))?.releases {
+                if release.name.environment != self.key.environment {
+                    continue;
+                }
+                let is_meant = match &id {
+                    // Another cluster may have a release of the same name.
+                    Some(id) => is_cluster(&cluster, &release.store, &id.0).await == Some(true),
+                    None => true,
+                };
+                if is_meant {
+                    let told = state::tell(&cluster, &release.name, &release.store, &said);
+                    told.await.map_err(|error| words(&error))?;
+                    let news = self.news.entry(release.name.release.clone());
+                    let news = news.or_insert_with(Told::new).of_hold(hold);
+                    if let Some(item) = news {
+                        Box::pin(spread(listener, &cluster, &release, &item, hold)).await;
+                    }
+                }
+            }
+            Ok::<_, String>(())
+        };
+        let stop = self.shared.stop.clone();
+        if let Some(told) = stop.run_until_cancelled(telling).await {
+            told?;
+            self.told = Some(said);
+        }
+        Ok(())
+    }
+}
+
+/// Tells those who do not watch a release what holds its environment.
+async fn spread(
+    listener: &Listener,
+    cluster: &Cluster,
+    release: &ReleaseSummary,
+    item: &Item,
+    hold: Option<&Hold>,
+) {
+    let name = &release.name;
+    let installed = release.record.as_ref().ok();
+    let installed = installed.and_then(|record| record.installed.as_ref());
+    let (version, former) = installed
+        .map(|one| (one.version.as_str(), one.revision.as_str()))
+        .unwrap_or_default();
+    let held = hold.and_then(|hold| hold.revision.as_deref());
+    let revision = held.unwrap_or(former);
+    if let Some(news) = item.news(name, (version, revision), Timestamp::now()) {
+        listener.tell(LoopEvent::News(news));
+    }
+    let said = item.announcement(revision);
+    if let Err(error) = state::announce(cluster, name, &release.store, said).await {
+        tracing::debug!(release = %name, error = %words(&error), "no Event could be written");
+    }
+}

@@ -1,0 +1,124 @@
+//! What becomes of commits that cannot be read, and of environments without one.
+
+use std::process::Command;
+
+use pleach_domain::repo::controller::Branches;
+use tokio_util::sync::CancellationToken;
+
+use super::*;
+use crate::engine::controller::drift::Watches;
+use crate::engine::controller::pulse::Pulse;
+use crate::engine::controller::sight::Sights;
+use crate::engine::controller::{Listener, last};
+use crate::engine::lease::Peers;
+use crate::engine::sync::Claim;
+use crate::io::cluster::Connection;
+use crate::io::git::mirror::{Auth, Fetched, Mirror, Remote};
+
+fn shared() -> Shared {
+    let (events, _) = mpsc::unbounded_channel();
+    let (syncs, _) = mpsc::unbounded_channel();
+    let (watches, _) = Watches::new(false);
+    Shared {
+        listener: Listener { events, syncs },
+        pulse: Pulse::default(),
+        claim: Claim {
+            who: "test".to_owned(),
+            patience: Duration::ZERO,
+            peers: Peers::default(),
+            local: None,
+        },
+        watches,
+        last: last::Last::of(None),
+        sights: Sights::default(),
+        stop: CancellationToken::new(),
+    }
+}
+
+/// A commit of environment web.
+fn assigned(remote: &Remote, fetched: &Fetched, commit: &str) -> Assigned {
+    let grant = Grant {
+        url: remote.url.clone(),
+        branches: Branches::One {
+            environment: "web".to_owned(),
+            branch: "env/web".to_owned(),
+        },
+        cluster: None,
+        fallback: None,
+        connection: Connection::new("pleach/0.0.0"),
+        allow: None,
+        forge: None,
+    };
+    Assigned {
+        repository: "fleet".to_owned(),
+        remote: remote.clone(),
+        grant: Arc::new(grant),
+        by: "env/web of fleet".to_owned(),
+        what: Assignment::Follow {
+            commit: commit.to_owned(),
+            reader: fetched.reader.clone(),
+        },
+        source: None,
+        answered: 0,
+    }
+}
+
+/// A repository with one commit of environment web, and what was fetched of it.
+fn fetched() -> (tempfile::TempDir, Remote, Fetched) {
+    let folder = tempfile::tempdir().unwrap();
+    let git = |args: &[&str]| {
+        let mut command = Command::new("git");
+        command.arg("-C").arg(folder.path()).args(args);
+        assert!(command.status().unwrap().success());
+    };
+    git(&["init", "--quiet", "--initial-branch=env/web"]);
+    git(&["config", "user.name", "Ann"]);
+    git(&["config", "user.email", "ann@example.org"]);
+    git(&["config", "commit.gpgsign", "false"]);
+    git(&["commit", "--quiet", "--allow-empty", "--message=start"]);
+    let remote = Remote {
+        url: folder.path().display().to_string(),
+        auth: Auth::Anonymous,
+        keys: None,
+    };
+    let fetched = Mirror::new(remote.clone()).fetch(|_| true).unwrap();
+    (folder, remote, fetched)
+}
+
+fn environment(assigned: &Assigned) -> Environment {
+    let key = ClaimKey {
+        environment: "web".to_owned(),
+        cluster: None,
+    };
+    let (_, receiver) = watch::channel(assigned.clone());
+    Environment::new(key, receiver, Paces::default(), shared())
+}
+
+#[tokio::test]
+async fn what_is_not_synced_any_more_asks_for_nothing() {
+    let (_folder, remote, fetched) = fetched();
+    let good = assigned(&remote, &fetched, &fetched.heads["env/web"]);
+    let mut environment = environment(&good);
+    let paces = environment.paces.clone();
+    paces.set(&environment.key, Duration::from_secs(1));
+    assert_eq!(paces.shortest(), Some(Duration::from_secs(1)));
+    // As after its branch went.
+    environment.settle(&good).await.unwrap();
+    assert_eq!(paces.shortest(), None);
+}
+
+#[tokio::test]
+async fn a_commit_that_is_not_at_hand_is_read_again() {
+    let (_folder, remote, fetched) = fetched();
+    let head = &fetched.heads["env/web"];
+    let good = assigned(&remote, &fetched, head);
+    let mut environment = environment(&good);
+    // It has no environments, whenever it is read.
+    assert!(environment.read(&good).await);
+    assert_eq!(environment.tried.as_ref(), Some(head));
+    let other = assigned(&remote, &fetched, &"01".repeat(20));
+    assert!(!environment.read(&other).await);
+    assert_eq!(environment.tried, None);
+    let hold = environment.hold.map(|hold| hold.reason);
+    assert_eq!(hold.as_deref(), Some("InvalidRepository"));
+}

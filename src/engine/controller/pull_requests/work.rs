@@ -1,0 +1,265 @@
+//! One pull request: previewed, and told what came of it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::Semaphore;
+use tokio::time::timeout;
+
+use super::subject::{Depth, Subject};
+use super::{Previewed, Previews};
+use crate::engine::controller::{Grant, Repository, Shared};
+use crate::engine::preview_process::{self, CONTEXT, Report, Request, Way, marker};
+use crate::engine::words;
+use crate::io::forge::{ForgeError, State, Status, Told};
+use crate::io::git::change::{ChangeMirror, FetchedChange};
+
+/// When a fetch that does not keep its own limits is given up.
+const FETCH: Duration = Duration::from_mins(7);
+/// The longest comment, in bytes; the lines that end it are added.
+const LONGEST: usize = 65_000;
+/// What is said where a label does not count.
+const STALE_LABEL: &str = "The label that has commits of forks compared with the cluster was there before this commit was looked at, so it does not count for it. Look at the commit, then take the label off, and set it again when this comment has changed.";
+
+/// What was told of a commit.
+#[derive(Debug)]
+pub(super) struct Outcome {
+    pub(super) previewed: Previewed,
+    /// One line.
+    pub(super) message: String,
+    /// Whether a cluster did not answer.
+    pub(super) is_unanswered: bool,
+}
+
+/// What there is to tell of a commit.
+struct Found {
+    previewed: Previewed,
+    state: Status,
+    comment: String,
+    /// Whether a cluster did not answer.
+    is_unanswered: bool,
+}
+
+/// What all pull requests of a repository share.
+pub(super) struct Work {
+    pub(super) repository: String,
+    grants: Vec<Arc<Grant>>,
+    pub(super) previews: Previews,
+    /// Held by the thread that fetches, also when nobody waits for it any more.
+    mirror: Arc<Mutex<ChangeMirror>>,
+    /// So that not all are previewed at once.
+    pub(super) turns: Arc<Semaphore>,
+    /// One at a time of those whose cluster did not answer.
+    pub(super) again: Semaphore,
+    pub(super) shared: Shared,
+}
+
+impl Work {
+    pub(super) fn new(
+        (repository, previews): (&Repository, &Previews),
+        turns: Arc<Semaphore>,
+        shared: Shared,
+    ) -> Self {
+        let mirror = ChangeMirror::new(repository.remote.clone());
+        Self {
+            repository: repository.name.clone(),
+            grants: repository.grants.clone(),
+            previews: previews.clone(),
+            mirror: Arc::new(Mutex::new(mirror)),
+            turns,
+            again: Semaphore::new(1),
+            shared,
+        }
+    }
+
+    /// Previews what was not told yet, and tells it.
+    pub(super) async fn preview(&self, subject: &Subject) -> Result<Option<Outcome>, String> {
+        let forge = &self.previews.forge;
+        let failed = |error: ForgeError| words(&error);
+        let environments = self.environments(&subject.base_branch);
+        let marker = marker(&environments);
+        let ways = self.ways(&subject.base_branch, &environments);
+        let told = self.told(subject, &marker).await.map_err(failed)?;
+        let depth = if ways.is_empty() {
+            Depth::Offline
+        } else {
+            subject.depth(told.as_deref())
+        };
+        let is_told = |depth: Depth| told.as_ref() == Some(&subject.last_line(depth));
+        let is_judged = (is_told(depth) || is_told(Depth::Unanswered))
+            && self.is_judged(subject).await.map_err(failed)?;
+        if is_judged && is_told(depth) {
+            return Ok(None);
+        }
+        let none = BTreeMap::new();
+        let ways = if depth == Depth::Live { &ways } else { &none };
+        let (head, number) = (&subject.head, subject.number);
+        let pending = status(State::Pending, "is looked at");
+        // Whoever may not set it may still comment. What is asked once more has a
+        // state, which stays as long as there is nothing new to tell.
+        let marked = if is_judged {
+            Ok(())
+        } else {
+            forge.set_status(head, &pending).await
+        };
+        let fetched = self.fetch(subject).await?;
+        if fetched.head != *head {
+            // It is listed anew.
+            return Err(format!(
+                "the forge says that {head} is its newest commit, and git says {}",
+                fetched.head
+            ));
+        }
+        let about = (&*marker, &*environments, ways);
+        let found = self.find(subject, about, &fetched).await?;
+        let mut comment = found.comment;
+        if depth == Depth::StaleLabel {
+            comment.push_str("\n\n");
+            comment.push_str(STALE_LABEL);
+        }
+        let last_line = subject.last_line(match depth {
+            Depth::Live if found.is_unanswered => Depth::Unanswered,
+            depth => depth,
+        });
+        let comment = format!("{comment}\n\n{last_line}\n");
+        let commented = forge.tell(number, &marker, &comment).await;
+        let marked = match commented {
+            Ok(Told::Unchanged) if is_judged => marked,
+            _ => marked.and(forge.set_status(head, &found.state).await),
+        };
+        commented.map_err(failed)?;
+        marked.map_err(failed)?;
+        Ok(Some(Outcome {
+            previewed: found.previewed,
+            message: found.state.description,
+            is_unanswered: depth == Depth::Live && found.is_unanswered,
+        }))
+    }
+
+    /// What there is to tell.
+    async fn find(
+        &self,
+        subject: &Subject,
+        (marker, environments, ways): (&str, &[String], &BTreeMap<String, Way>),
+        fetched: &FetchedChange,
+    ) -> Result<Found, String> {
+        let name = name(subject.number);
+        let request = Request {
+            program: &self.previews.program,
+            folder: fetched.folder(),
+            base: &subject.base_branch,
+            head: &name,
+            environments,
+            ways,
+            variables: self
+                .previews
+                .live
+                .as_ref()
+                .map_or(&[], |live| &live.variables),
+            limit: LONGEST,
+        };
+        match preview_process::preview(&request).await {
+            Ok(Report { head, .. }) if head != subject.head => Err(format!(
+                "{head} was previewed instead of {}; this is a bug",
+                subject.head
+            )),
+            Ok(report) => Ok(Found {
+                previewed: report.verdict.into(),
+                state: report.status(),
+                comment: report.comment.trim_end().to_owned(),
+                is_unanswered: report.unanswered,
+            }),
+            Err(error) if error.is_about_the_change() => {
+                let why = words(&error);
+                // As code, in which nothing takes effect.
+                let shown = why.replace(char::is_control, " ");
+                let comment = format!("{marker}\n## pleach: no preview\n\n    {shown}");
+                Ok(Found {
+                    previewed: Previewed::GivenUp,
+                    state: status(State::Error, &why),
+                    comment,
+                    is_unanswered: false,
+                })
+            }
+            Err(error) => Err(words(&error)),
+        }
+    }
+
+    /// The line that ends the comment that is there.
+    async fn told(&self, subject: &Subject, marker: &str) -> Result<Option<String>, ForgeError> {
+        let forge = &self.previews.forge;
+        let account = forge.account().await?;
+        let comment = forge.find_comment(subject.number, account, marker).await?;
+        let last = |text: &str| text.trim_end().lines().next_back().map(str::to_owned);
+        Ok(comment.and_then(|comment| last(&comment.body)))
+    }
+
+    /// Whether the state of the commit is no longer open.
+    async fn is_judged(&self, subject: &Subject) -> Result<bool, ForgeError> {
+        let forge = &self.previews.forge;
+        let status = forge.status(&subject.head, CONTEXT).await?;
+        Ok(status.is_none_or(|status| status.state != State::Pending))
+    }
+
+    /// The ways to the clusters of the environments that a branch holds, where
+    /// clusters may be asked. What two branches hold is synced from none.
+    fn ways(&self, branch: &str, environments: &[String]) -> BTreeMap<String, Way> {
+        if self.previews.live.is_none() {
+            return BTreeMap::new();
+        }
+        let way = |environment: &String| {
+            let mut held = self
+                .grants
+                .iter()
+                .filter(|grant| grant.branches.environment(branch) == Some(environment.as_str()));
+            let (grant, None) = (held.next()?, held.next()) else {
+                return None;
+            };
+            let allow = grant.allow.as_ref().map(|allow| allow.said().clone());
+            let cluster = grant.cluster.as_ref()?;
+            let way = Way::of(&grant.connection, &cluster.0, allow);
+            Some((environment.clone(), way))
+        };
+        environments.iter().filter_map(way).collect()
+    }
+
+    /// The environments that a branch holds; none where it holds none: then it is
+    /// one that they are promoted from, and all are looked at.
+    fn environments(&self, branch: &str) -> Vec<String> {
+        let held = self.grants.iter();
+        let held: BTreeSet<&str> = held
+            .filter_map(|grant| grant.branches.environment(branch))
+            .collect();
+        held.into_iter().map(str::to_owned).collect()
+    }
+
+    async fn fetch(&self, subject: &Subject) -> Result<FetchedChange, String> {
+        let mirror = Arc::clone(&self.mirror);
+        let branch = subject.base_branch.clone();
+        let reference = self.previews.forge.reference(subject.number);
+        let name = name(subject.number);
+        let fetching = tokio::task::spawn_blocking(move || {
+            let mut mirror = mirror.lock().unwrap_or_else(PoisonError::into_inner);
+            mirror.fetch(&branch, &reference, &name)
+        });
+        match timeout(FETCH, fetching).await {
+            Ok(Ok(fetched)) => fetched.map_err(|error| words(&error)),
+            Ok(Err(_)) => Err("the fetch broke down; this is a bug".to_owned()),
+            Err(_) => Err(format!("git did not answer within {FETCH:?}")),
+        }
+    }
+}
+
+/// What git calls a pull request in the copy.
+fn name(number: u64) -> String {
+    format!("pull/{number}")
+}
+
+fn status(state: State, description: &str) -> Status {
+    Status {
+        context: CONTEXT.to_owned(),
+        state,
+        description: description.to_owned(),
+    }
+}
