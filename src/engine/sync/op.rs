@@ -14,6 +14,7 @@ mod replace;
 mod returned;
 mod stand_in;
 mod stranded;
+mod versions;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, PoisonError};

@@ -71,6 +71,12 @@ fn predictions_say_what_could_not_be_verified() {
         unverified(&down),
         Unverified::Webhook(WEBHOOK_NO_ENDPOINTS.to_owned())
     );
+    let recorded = refused(Verb::DryRun, 500, "", PRUNED);
+    assert_eq!(
+        unverified(&recorded),
+        Unverified::Recorded(PRUNED.to_owned())
+    );
+    assert_eq!(recorded.class.finding_kind(), Kind::Cluster);
     let missing = plain(404, "404 page not found");
     assert_eq!(unverified(&missing), Unverified::KindMissing);
     assert_eq!(missing.listing(), Listing::NotServed);
