@@ -114,7 +114,10 @@ fn an_object_goes_to_a_version_that_another_release_brings() {
     fleet.applied();
     operate(name, &g, "once");
     upgrade(&fleet);
+    // It is there, at the version that is served.
     let gear = format!("update    Gear.{g}/{name}/ours");
+    let missing = "not verified by the server: its kind is not served yet";
+    fleet.run(&["plan", name]).says(&gear).says(missing);
     let base = format!("{name}/base");
     fleet.run(&["apply", &base, "--yes"]).ended_with(0);
     let why = "not verified by the server: its record of owners names another version";
