@@ -13,6 +13,7 @@ pub(super) mod refusal;
 
 pub(super) use again::before_ends;
 pub(super) use emit::{block, change, until};
+pub(super) use recreate::taken_along;
 
 use super::draft::{Ctx, Draft};
 use super::model::{Action, Cause, EdgeReason, Need};

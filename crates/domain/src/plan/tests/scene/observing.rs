@@ -84,7 +84,7 @@ impl Scene {
                 let services = pointed_at(&id.group_kind(), value);
                 self.observed.conversions.insert(id.clone(), services);
             }
-            if id.is("", "Service") || id.is("batch", "Job") {
+            if id.is("", "Service") || id.is("batch", "Job") || id.is("apps", "StatefulSet") {
                 let live = Live::new(value.clone(), MANAGER);
                 self.observed.full.insert(id.clone(), live);
             }
