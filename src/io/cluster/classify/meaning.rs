@@ -74,7 +74,7 @@ impl Class {
         match self {
             Self::StaleResourceVersion | Self::Conflict if conditional => false,
             // What a webhook that is down means for a diff is to be shown, not waited for.
-            Self::WebhookUnavailable(_) if verb == Verb::DryRun => false,
+            Self::WebhookUnavailable(_) if matches!(verb, Verb::DryRun | Verb::Review) => false,
             // A patch is not idempotent; a create is, as its repetition is told.
             _ => verb != Verb::Patch || !self.is_unclear(),
         }

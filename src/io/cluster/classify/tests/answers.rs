@@ -31,6 +31,7 @@ fn an_expired_list_may_bring_a_fresh_token() {
 #[case(Class::Timeout, Verb::Delete, true, true)]
 // A diff shows what a dead webhook means.
 #[case(Class::WebhookUnavailable(String::new()), Verb::DryRun, false, false)]
+#[case(Class::WebhookUnavailable(String::new()), Verb::Review, false, false)]
 #[case(Class::WebhookUnavailable(String::new()), Verb::Apply, false, true)]
 #[case(Class::Forbidden, Verb::Get, false, false)]
 #[case(Class::PreconditionFailed(Failed::Uid), Verb::Delete, true, false)]
