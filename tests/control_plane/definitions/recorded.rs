@@ -75,7 +75,7 @@ fn an_object_goes_to_a_version_with_more_fields() {
     proxy.add(Rule::on(is_rewrite, Fault::hook(Moment::BeforeForwarding, hook)).nth(1));
     fleet.through(proxy.kubeconfig());
     let run = fleet.applied();
-    assert!(!run.stderr.contains("retrying"), "{}", run.shown());
+    assert!(!run.stderr.contains("not declared"), "{}", run.shown());
     assert_eq!(proxy.log().faults().count(), 1);
     fleet.through(shared().kubeconfig().to_owned());
     has_all(&fleet);
