@@ -5,7 +5,7 @@ mod choice;
 use pleach_domain::finding::Finding;
 use pleach_domain::inventory::{Installed, ReleaseName};
 use pleach_domain::plan::{Direction, version_left};
-use pleach_domain::repo::restore::{Restoration, Wish, pinned, restore, unified};
+use pleach_domain::repo::restore::{Restoration, Wish, is_follower, pinned, restore, unified};
 use pleach_domain::repo::{self, FileChanges, FileTree, Outline, PatchedTree};
 
 use super::error::{CliError, Kind};
@@ -161,6 +161,16 @@ async fn backs(
             environment: environment.clone(),
             release: release.clone(),
         };
+        if args.target.release.is_none() && args.to.is_some() {
+            let follows = is_follower(now, environment, release)
+                .map_err(|findings| refused(&args.target, findings))?;
+            if follows {
+                ui.status(format_args!(
+                    "{name} follows the version of another release, and goes back with that; its values and patches stay"
+                ));
+                continue;
+            }
+        }
         let found = state::release(cluster, &name, &search).await?;
         let Some(summary) = found.into_iter().next() else {
             if args.target.release.is_none() {

@@ -3,6 +3,7 @@
 
 mod conversion;
 mod lists;
+mod recorded;
 mod scope;
 mod workloads;
 

@@ -179,6 +179,26 @@ fn uninstall_takes_everything_away_in_order_and_keeps_what_is_protected() {
 }
 
 #[test]
+fn claims_that_go_with_their_set_are_named() {
+    let set = samples::deployment("db")
+        .replace("kind: Deployment", "kind: StatefulSet")
+        .replace(
+            "  replicas",
+            "  serviceName: db\n  persistentVolumeClaimRetentionPolicy: {whenDeleted: Delete}\n  replicas",
+        )
+        + "  volumeClaimTemplates: [{metadata: {name: data}, spec: {accessModes: [ReadWriteOnce], \
+           resources: {requests: {storage: 1Mi}}}}]\n";
+    let fleet = fleet("claims-go", &set);
+    fleet
+        .run(&["apply", "claims-go", "--yes", "--wait=none"])
+        .ended_with(0);
+    fleet
+        .run(&["uninstall", "claims-go/shop", "--yes"])
+        .ended_with(0)
+        .says("its release is taken away; its claims are deleted with it, unless");
+}
+
+#[test]
 fn a_release_that_left_git_waits_for_its_consent() {
     let fleet = fleet("waits", &everything("waits"));
     fleet.applied();

@@ -2,7 +2,7 @@
 //! goes on as a move, by what its journal says. Its bundle says nothing of one.
 
 use http::Method;
-use pleach_testkit::faults::{Kind, Moment, Seen};
+use pleach_testkit::faults::{Fault, FaultProxy, Kind, Moment, Rule, Seen};
 use rstest::rstest;
 
 use crate::fleet::{Fleet, object_writes};
@@ -37,17 +37,24 @@ fn fleet(environment: &'static str, group: &str) -> Fleet {
         fleet.kubectl(&["create", "namespace", place]);
     }
     fleet.applied();
+    let hook = hook(&fleet, group);
+    fleet.kubectl(&["apply", "-f", &hook]);
+    fleet.edit_environment("v1.0.0", "v1.1.0");
+    fleet.commit();
+    fleet
+}
+
+/// The file of what the pods of the first version register.
+fn hook(fleet: &Fleet, group: &str) -> String {
+    let environment = fleet.environment;
+    let [a, _] = places(environment);
     let hook = format!(
         "apiVersion: admissionregistration.k8s.io/v1\nkind: ValidatingWebhookConfiguration\nmetadata: {{name: {environment}}}\nwebhooks:\n\
          - name: {environment}.example.org\n  admissionReviewVersions: [v1]\n  sideEffects: None\n  failurePolicy: Ignore\n\
          \x20 clientConfig: {{service: {{name: controller, namespace: {a}}}}}\n\
          \x20 rules: [{{apiGroups: [\"{group}\"], apiVersions: [\"*\"], resources: [podtemplates], operations: [CREATE]}}]\n"
     );
-    let hook = fleet.file("hook.yaml", &hook);
-    fleet.kubectl(&["apply", "-f", &hook]);
-    fleet.edit_environment("v1.0.0", "v1.1.0");
-    fleet.commit();
-    fleet
+    fleet.file("hook.yaml", &hook)
 }
 
 /// After what the first run is killed.
@@ -113,6 +120,44 @@ fn a_move_that_is_killed_goes_on_as_a_move(
     assert!(!fleet.exists(&["configmap", &journal, "-n", "pleach-system"]));
     fleet.applied();
     fleet.writes_nothing(Fleet::applied);
+}
+
+/// Pods that register whenever they find that they are not, until they are gone.
+#[test]
+fn what_the_former_pods_register_anew_goes_once_they_are_gone() {
+    let environment = "resume-again";
+    let group = "resume-again.example.org";
+    let mut fleet = fleet(environment, group);
+    let [a, b] = places(environment);
+    let file = hook(&fleet, group);
+    let kubectl = nodes().kubectl().to_owned();
+    let kubeconfig = nodes().kubeconfig().to_owned();
+    let register = Fault::hook(Moment::AfterAnswer, move || {
+        let mut command = std::process::Command::new(&kubectl);
+        command.arg("--kubeconfig").arg(&kubeconfig);
+        let done = command.args(["apply", "-f", &file]).output().unwrap();
+        assert!(done.status.success(), "{done:?}");
+    });
+    let proxy = FaultProxy::start(nodes().kubeconfig()).unwrap();
+    let is_it = move |seen: &Seen| After::Unregistered.is_it(environment, seen);
+    proxy.add(Rule::on(is_it, register).nth(1));
+    fleet.through(proxy.kubeconfig());
+    let (_, events) = fleet.watched(Fleet::applied);
+    assert_eq!(proxy.log().faults().count(), 1);
+    let writes = object_writes(&events);
+    let at = |start: &str| {
+        let is_it = |line: &String| line.starts_with(start);
+        writes.iter().position(is_it)
+    };
+    let gone = format!(
+        "delete admissionregistration.k8s.io validatingwebhookconfigurations {environment}"
+    );
+    let again = writes.iter().rposition(|line| line.starts_with(&gone));
+    let emptied = at(&format!("patch apps deployments {a}/controller"));
+    let started = at(&format!("patch apps deployments {b}/controller"));
+    assert!(at(&gone) < emptied, "{writes:#?}");
+    assert!(emptied < again && again < started, "{writes:#?}");
+    assert!(!fleet.exists(&["validatingwebhookconfiguration", environment]));
 }
 
 /// Git goes back from where the run was killed: nothing was lost, and what is

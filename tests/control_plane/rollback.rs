@@ -99,6 +99,43 @@ fn rollback(fleet: &Fleet, more: &[&str]) -> Run {
 }
 
 #[test]
+fn what_follows_goes_back_with_the_one_that_it_follows() {
+    let fleet = Fleet::new(
+        "followed",
+        "  - name: shop\n    bundle: shop\n    namespace: followed\n    version: v1.0.0\n  \
+           - name: tail\n    bundle: tail\n    namespace: followed\n    versionFrom: shop\n",
+        &[
+            ("manifests/shop/bundle.yaml", samples::BUNDLE),
+            ("manifests/tail/bundle.yaml", samples::BUNDLE),
+        ],
+    );
+    for version in ["v1.0.0", "v1.1.0"] {
+        for name in ["shop", "tail"] {
+            let map = samples::config_map(name, version);
+            fleet.write(&format!("manifests/{name}/{version}/map.yaml"), &map);
+        }
+    }
+    for (key, value) in [("name", "tester"), ("email", "tester@example.com")] {
+        let key = format!("user.{key}");
+        fleet.repo.git(&["config", &key, value]).unwrap();
+    }
+    fleet.commit();
+    fleet.applied();
+    fleet.edit_environment("version: v1.0.0", "version: v1.1.0");
+    fleet.commit();
+    fleet.applied();
+    fleet
+        .run(&["rollback", "followed", "--to", "HEAD~1", "--dry-run"])
+        .ended_with(0)
+        .says("followed.tail follows the version of another release")
+        .says("rollback: {from: v1.1.0, to: v1.0.0}");
+    rollback(&fleet, &[]).ended_with(0);
+    fleet
+        .applied()
+        .says("release followed.tail v1.0.0: deployed");
+}
+
+#[test]
 fn a_release_goes_back_by_a_commit_and_in_reverse() {
     let fleet = upgraded("back");
     let before = head(&fleet);

@@ -101,6 +101,24 @@ fn a_release_that_cannot_be_observed_costs_only_itself() {
 }
 
 #[test]
+fn one_that_is_refused_keeps_the_others_and_they_are_named() {
+    let fleet = pair("kept-back");
+    let service =
+        "apiVersion: v1\nkind: Service\nmetadata: {name: back}\nspec: {ports: [{port: 700000}]}\n";
+    fleet.write("manifests/back/service.yaml", service);
+    fleet.kubectl(&["create", "namespace", "kept-back"]);
+    fleet.commit();
+    fleet
+        .writes_nothing(|fleet| fleet.apply().ended_with(3))
+        .says("release kept-back.back is not applied; nothing was written")
+        .says("release kept-back.front was not begun")
+        .says("`pleach apply kept-back/front`");
+    fleet
+        .run(&["apply", "kept-back/front", "--yes"])
+        .ended_with(0);
+}
+
+#[test]
 fn what_is_blocked_altogether_is_not_written() {
     let fleet = pair("stuck");
     let conflicting = "\

@@ -274,6 +274,9 @@ pub enum Unverified {
     Webhook(String),
     /// It is refused by what is replaced before it is applied.
     Former(String),
+    /// Its record of owners names a version at which the server cannot read what
+    /// is wanted; the record is changed when it is applied.
+    Recorded(String),
     /// An offline preview has no server to ask.
     Offline,
 }
@@ -288,6 +291,10 @@ impl fmt::Display for Unverified {
             Self::Former(message) => write!(
                 f,
                 "refused by the former version, which is replaced before: {message}"
+            ),
+            Self::Recorded(message) => write!(
+                f,
+                "its record of owners names another version, and is changed before: {message}"
             ),
             Self::Offline => f.write_str("no cluster was asked"),
         }

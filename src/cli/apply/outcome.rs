@@ -78,6 +78,12 @@ impl Outcome {
             if let Some(error) = &error {
                 ui.error(error);
                 self.exit = self.exit.and(error.exit());
+            } else if planned.would_write() {
+                ui.status(format_args!(
+                    "release {} was not begun, as not all releases may be applied: `{}` is about this one alone",
+                    planned.plan.release,
+                    self.go_on(&planned.plan)
+                ));
             }
             let word = if error.is_some() {
                 "refused"

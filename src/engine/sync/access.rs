@@ -37,6 +37,28 @@ pub(super) async fn review(
     plan: &Plan,
     paths: &Paths,
 ) -> Result<Grants, ClusterError> {
+    known(ask_for_all(cluster, desired, observed, plan, paths).await)
+}
+
+/// What is known after a review. A webhook that is asked about the questions
+/// themselves, and does not answer, says nothing of our rights.
+fn known(reviewed: Result<Grants, ClusterError>) -> Result<Grants, ClusterError> {
+    match reviewed {
+        Err(error) if matches!(error.class(), Some(Class::WebhookUnavailable(_))) => Ok(Grants {
+            unasked: error.api().map(|api| api.message.clone()),
+            ..Grants::default()
+        }),
+        other => other,
+    }
+}
+
+async fn ask_for_all(
+    cluster: &Cluster,
+    desired: &Desired,
+    observed: &Observed,
+    plan: &Plan,
+    paths: &Paths,
+) -> Result<Grants, ClusterError> {
     let everything = Access {
         verb: "*",
         group: "*",
@@ -83,6 +105,7 @@ pub(super) async fn review(
     Ok(Grants {
         missing,
         escalations,
+        unasked: None,
     })
 }
 
@@ -331,4 +354,34 @@ async fn ask(cluster: &Cluster, rights: BTreeSet<Right>) -> Result<BTreeSet<Righ
         .collect()
         .await;
     answers.into_iter().filter_map(Result::transpose).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::io::cluster::ApiError;
+
+    fn refused(class: Class) -> ClusterError {
+        ClusterError::Review {
+            about: "the right to * *".to_owned(),
+            source: Box::new(ApiError {
+                class,
+                status: Some(500),
+                reason: "InternalError".to_owned(),
+                message: "failed calling webhook".to_owned(),
+                retry_after: None,
+                unclear: false,
+                attempts: 1,
+            }),
+        }
+    }
+
+    #[test]
+    fn a_webhook_that_is_asked_about_the_questions_says_nothing_of_rights() {
+        let down = refused(Class::WebhookUnavailable("w.example.org".to_owned()));
+        let grants = known(Err(down)).unwrap();
+        assert_eq!(grants.unasked.as_deref(), Some("failed calling webhook"));
+        assert!(grants.missing.is_empty());
+        assert!(known(Err(refused(Class::ServerError))).is_err());
+    }
 }

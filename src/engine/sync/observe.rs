@@ -194,8 +194,9 @@ struct Reader<'a> {
 
 impl Reader<'_> {
     /// Members that git no longer has: a Service is read in full, it may be a
-    /// load balancer; so is a definition that may lose what converts its objects; of a
-    /// registration it is looked up whether its backend lives.
+    /// load balancer; so is a `StatefulSet`, with which its claims may go, and a
+    /// definition that may lose what converts its objects; of a registration it is
+    /// looked up whether its backend lives.
     async fn read_leaving(
         &self,
         desired: &Desired,
@@ -209,11 +210,14 @@ impl Reader<'_> {
             .filter(|(id, entry)| entry.state == EntryState::Applied && !wanted.contains(id))
             .map(|(id, _)| id.clone())
             .collect();
-        for id in leaving
-            .iter()
-            .filter(|id| id.is("", "Service") && observed.meta.contains_key(id))
-        {
-            let path = ResourcePath::namespaced("v1", "Service", "services");
+        for id in leaving.iter().filter(|id| observed.meta.contains_key(id)) {
+            let path = if id.is("", "Service") {
+                ResourcePath::namespaced("v1", "Service", "services")
+            } else if id.is("apps", "StatefulSet") {
+                ResourcePath::namespaced("apps/v1", "StatefulSet", "statefulsets")
+            } else {
+                continue;
+            };
             if let Ok(Some(live)) = self.read(&path, id).await? {
                 observed.full.insert(id.clone(), live);
             }

@@ -14,6 +14,7 @@ mod replace;
 mod returned;
 mod stand_in;
 mod stranded;
+mod versions;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, PoisonError};
@@ -91,7 +92,7 @@ impl Executor for Operator<'_> {
             Op::Restart { key, mark } => self.restart(step, (key, mark), started).await,
             Op::Replace { pods } => self.replace(step, *pods, started).await,
             Op::Delete(deletion) => self.delete(step, deletion, started).await,
-            Op::Wait => Ok(()),
+            Op::Wait => self.unregister_again(step, started).await,
             Op::Create { body, .. } => self.run_once(step, body, started).await,
             Op::Copy { from, to } => self.copy(step, (from, to), started).await,
             Op::Migrate { crd, from, to } => self.migrate(step, (crd, from, to), started).await,

@@ -84,6 +84,11 @@ pub(in crate::engine) async fn in_turn<T>(
     let done = lost.run_until_cancelled(checked).await;
     lease.release().await;
     match done {
+        // The record is written like any other object.
+        Some(Err(SyncError::Cluster(error))) => {
+            let apply_set = state.apply_set();
+            Err(explained(state.cluster(), error, &apply_set).await)
+        }
         Some(result) => result.map(Ok),
         None => Err(SyncError::LeaseLost {
             release: state.name().to_string(),

@@ -13,6 +13,9 @@ pub struct Grants {
     /// Roles and bindings that give more than pleach has.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub escalations: Vec<Escalation>,
+    /// Why nobody could be asked, if so: then nothing is known to be missing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unasked: Option<String>,
 }
 
 /// A right that pleach lacks.
@@ -42,9 +45,9 @@ pub struct MissingRule {
 }
 
 impl Grants {
-    /// Whether nothing is missing.
+    /// Whether there is nothing to say: all was asked, and nothing is missing.
     pub fn is_enough(&self) -> bool {
-        self.missing.is_empty() && self.escalations.is_empty()
+        self.missing.is_empty() && self.escalations.is_empty() && self.unasked.is_none()
     }
 
     /// The missing rights, one rule for each resource and place.

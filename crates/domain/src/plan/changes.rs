@@ -13,6 +13,7 @@ pub(super) mod refusal;
 
 pub(super) use again::before_ends;
 pub(super) use emit::{block, change, until};
+pub(super) use recreate::taken_along;
 
 use super::draft::{Ctx, Draft};
 use super::model::{Action, Cause, EdgeReason, Need};
@@ -39,10 +40,9 @@ fn decide(ctx: &Ctx<'_>, draft: &mut Draft, manifest: &Manifest) {
     let id = manifest.id();
     match ctx.observed.discovery.served(&manifest.gvk()) {
         Served::Current(_) => {}
-        // What serves it comes with another release, before this one.
-        Served::Absent if ctx.desired.terms.brought.serves(&manifest.gvk()) => {
-            return absent(ctx, draft, manifest);
-        }
+        // What serves it comes with another release, before this one; it may be there
+        // all the same, at a version that is served.
+        Served::Absent if ctx.desired.terms.brought.serves(&manifest.gvk()) => {}
         // Its server comes with the release.
         Served::Stale | Served::Absent if refusal::is_to_come(ctx, manifest) => {
             return absent(ctx, draft, manifest);

@@ -132,6 +132,11 @@ fn check_tooling(ctx: &Ctx<'_>, draft: &mut Draft) {
 }
 
 fn check_grants(ctx: &Ctx<'_>, draft: &mut Draft) {
+    if let Some(why) = &ctx.observed.access.unasked {
+        let message = format!("whether pleach has all rights that it needs is not known: {why}");
+        let finding = Finding::note(Kind::Cluster, "rights-not-known", message);
+        draft.findings.push(finding);
+    }
     for rule in ctx.observed.access.rules() {
         draft
             .findings

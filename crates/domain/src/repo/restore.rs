@@ -57,6 +57,16 @@ pub fn pinned(
     Ok(item.and_then(version).map(str::to_owned))
 }
 
+/// Whether a release has the version of another one, with which it goes back.
+pub fn is_follower(
+    tree: &dyn FileTree,
+    environment: &str,
+    release: &str,
+) -> Result<bool, Vec<Finding>> {
+    let merged = read(tree, environment)?;
+    Ok(item(&merged.node, release).is_some_and(follows))
+}
+
 /// Whether version, values and patches of a release are the same at two
 /// revisions, with the folder of a bundle without versions.
 pub fn is_same(

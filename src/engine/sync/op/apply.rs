@@ -34,6 +34,10 @@ const SUCCESSION_PAUSE: Duration = Duration::from_millis(200);
 const RECOUNT: Duration = Duration::from_secs(30);
 const RECOUNT_PAUSE: Duration = Duration::from_millis(500);
 
+/// How often the record of owners is set to one version, as others may go on writing
+/// at another one.
+const MOVES: usize = 5;
+
 impl Operator<'_> {
     /// Sends the object and records the answer.
     pub(super) async fn apply(
@@ -118,7 +122,8 @@ impl Operator<'_> {
     }
 
     /// Sends an object: once more with force where nobody holds anything else than
-    /// what the plan named, and again for a while where what it replaced refuses it.
+    /// what the plan named, again for a while where what it replaced refuses it, and
+    /// once the record of owners is at the version of the object.
     async fn put(
         &self,
         step: &Step,
@@ -129,6 +134,7 @@ impl Operator<'_> {
         let cluster = self.cluster_for(step, started);
         let id = &step.object;
         let began = Instant::now();
+        let mut moves = 0;
         loop {
             let applied = match cluster.apply(path, id, bytes.clone(), &options).await {
                 // Only what the plan named: who took another field since then was
@@ -148,6 +154,12 @@ impl Operator<'_> {
                 }
                 Err(error) if began.elapsed() < RECOUNT && is_counted_still(&error, step) => {
                     tokio::time::sleep(RECOUNT_PAUSE).await;
+                }
+                Err(error) if moves < MOVES && error.class() == Some(&Class::RecordedVersion) => {
+                    moves += 1;
+                    if !self.move_record(&cluster, step, path).await? {
+                        return Err(error);
+                    }
                 }
                 applied => return applied,
             }

@@ -240,7 +240,7 @@ fn definitions() -> ResourcePath {
 
 /// Whether the same may succeed with the object as it is now: somebody wrote in
 /// between, or nobody knows whether our write arrived, which does no harm twice.
-fn is_passing(error: &ClusterError) -> bool {
+pub(super) fn is_passing(error: &ClusterError) -> bool {
     is_stale(error) || error.class().is_some_and(Class::is_unclear)
 }
 

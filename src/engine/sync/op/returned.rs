@@ -1,13 +1,13 @@
 //! Registrations that pods made anew before they ended: they go before the Service
-//! that they point at.
+//! that they point at, and before the successors of these pods start.
 
 use std::collections::BTreeSet;
 use std::sync::PoisonError;
 
 use pleach_domain::finding::{Finding, Kind};
-use pleach_domain::object::ServiceRef;
+use pleach_domain::object::{ObjectId, ServiceRef};
 use pleach_domain::observe::Registration;
-use pleach_domain::plan::{Action, Deletion, Step, leaving_service, returned};
+use pleach_domain::plan::{Action, Deletion, Grant, Op, Step, Until, leaving_service, returned};
 use tokio::time::Instant;
 
 use super::delete::delete_as_seen;
@@ -24,14 +24,47 @@ impl Operator<'_> {
         if leaving_service(step).is_none() {
             return Ok(());
         }
-        let look = || self.take_returned(step, started);
+        let going: BTreeSet<ServiceRef> =
+            self.plan.steps.iter().filter_map(leaving_service).collect();
+        let look = || self.take_returned(step, (&going, None), started);
         self.unregistered.get_or_try_init(look).await?;
         Ok(())
     }
 
-    async fn take_returned(&self, step: &Step, started: Instant) -> Result<(), Failure> {
-        let going: BTreeSet<ServiceRef> =
-            self.plan.steps.iter().filter_map(leaving_service).collect();
+    /// Where a step waits that a registration is gone which the plan deletes before: the
+    /// pods that made it are gone by then, and what they made anew fails everybody who
+    /// calls it.
+    pub(super) async fn unregister_again(
+        &self,
+        step: &Step,
+        started: Instant,
+    ) -> Result<(), Failure> {
+        let steps = self.plan.steps.iter();
+        let registered = |one: &Step| match &one.op {
+            Op::Delete(deletion) => match deletion.because() {
+                Grant::Registration { service } => Some(service.clone()),
+                _ => None,
+            },
+            _ => None,
+        };
+        let mut deleted = steps.clone().filter(|one| one.object == step.object);
+        let is_deleted = deleted.any(|one| registered(one).is_some());
+        if !is_deleted || !matches!(step.until, Some(Until::Absent { .. })) {
+            return Ok(());
+        }
+        let going: BTreeSet<ServiceRef> = steps
+            .flat_map(|one| registered(one).into_iter().chain(leaving_service(one)))
+            .collect();
+        self.take_returned(step, (&going, Some(&step.object)), started)
+            .await
+    }
+
+    async fn take_returned(
+        &self,
+        step: &Step,
+        (going, only): (&BTreeSet<ServiceRef>, Option<&ObjectId>),
+        started: Instant,
+    ) -> Result<(), Failure> {
         // What others were told before does not count.
         let cluster = self.cluster_for(step, started).alone();
         for list in cluster.registrations(&self.manager).await {
@@ -43,8 +76,10 @@ impl Operator<'_> {
                 }
                 Err(error) => return Err(failure(&error)),
             };
-            for registration in found.iter().filter(|one| !self.is_spoken_of(one)) {
-                match returned(registration, &going, &self.desired.apply_set()) {
+            let is_meant = |one: &&Registration| only.is_none_or(|id| *id == one.id);
+            let open = found.iter().filter(is_meant);
+            for registration in open.filter(|one| !self.is_spoken_of(one)) {
+                match returned(registration, going, &self.desired.apply_set()) {
                     None => {}
                     Some(Err(finding)) => self.tell_left(*finding),
                     Some(Ok(deletion)) => {

@@ -39,6 +39,7 @@ impl Class {
             | Self::Invalid
             | Self::InvalidManifest
             | Self::UnconvertibleVersion(_)
+            | Self::RecordedVersion
             | Self::BadRequest
             | Self::TooLarge
             | Self::Unsupported
@@ -73,7 +74,7 @@ impl Class {
         match self {
             Self::StaleResourceVersion | Self::Conflict if conditional => false,
             // What a webhook that is down means for a diff is to be shown, not waited for.
-            Self::WebhookUnavailable(_) if verb == Verb::DryRun => false,
+            Self::WebhookUnavailable(_) if matches!(verb, Verb::DryRun | Verb::Review) => false,
             // A patch is not idempotent; a create is, as its repetition is told.
             _ => verb != Verb::Patch || !self.is_unclear(),
         }
@@ -112,6 +113,7 @@ impl Class {
             | Self::KindNotServed
             | Self::NotFound
             | Self::UnconvertibleVersion(_)
+            | Self::RecordedVersion
             | Self::Unsupported
             | Self::WebhookUnavailable(_)
             | Self::WebhookNoDryRun(_)
@@ -161,6 +163,9 @@ impl Class {
                 "find the Service of the webhook and why it has no ready endpoints"
             }
             Self::ApiUnavailable => "see the conditions of the APIServices: one has no backend",
+            Self::RecordedVersion => {
+                "somebody writes the object at another version of its kind; its managedFields name who, and the version"
+            }
             Self::TooManyRequests => "the server is overloaded; try again later",
             _ => return None,
         })
@@ -198,6 +203,9 @@ impl ApiError {
             Class::ApiUnavailable => Prediction::Unverified(Unverified::ApiStale),
             Class::WebhookUnavailable(_) | Class::WebhookNoDryRun(_) => {
                 Prediction::Unverified(Unverified::Webhook(self.message.clone()))
+            }
+            Class::RecordedVersion => {
+                Prediction::Unverified(Unverified::Recorded(self.message.clone()))
             }
             Class::Forbidden
             | Class::RbacEscalation { .. }

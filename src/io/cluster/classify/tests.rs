@@ -27,6 +27,10 @@ const STORED_RESOURCE_VERSION: &str = "Operation cannot be fulfilled on customre
 const MODIFIED: &str = "Operation cannot be fulfilled on configmaps \"a\": the object has been modified; please apply your changes to the latest version and try again";
 const UID_ABSENT: &str = "Operation cannot be fulfilled on configmaps \"a\": uid mismatch: the provided object specified uid 0000, and no existing object was found";
 const TYPED: &str = "failed to create typed patch object (as1/v; apps/v1, Kind=Deployment): errors:\n  .spec.template.spec.containers[name=\"c\"].imagee: field not declared in schema\n  .spec.template.spec.foo: field not declared in schema";
+const PRUNED: &str = "failed to prune fields: failed to convert merged object to last applied version: .spec.b: field not declared in schema";
+const ADDED_BACK: &str = "failed to prune fields: failed add back owned items: failed to convert merged object at version pg.example.org/v1beta1: .spec.storage: field not declared in schema";
+const OF_ANOTHER_TYPE: &str = "failed to prune fields: failed to convert merged object to last applied version: .spec.size: expected numeric (int or float), got string";
+const LIVE: &str = "failed to create typed live object (a/b; ex.org/v1, Kind=Thing): .spec.b: field not declared in schema";
 const DUPLICATE_PORT: &str = "failed to create typed patch object (kube-system/widget-api; apps/v1, Kind=Deployment): .spec.template.spec.containers[name=\"widget-api\"].ports: duplicate entries for key [containerPort=8443,protocol=\"TCP\"]";
 const YAML_BOOL: &str = "failed to create typed patch object (/; v1, Kind=ConfigMap): .metadata.name: expected string, got &value.valueUnstructured{Value:false}";
 const STRICT: &str =
@@ -203,6 +207,18 @@ fn of(verb: Verb, kind: &str, http: u16, status: &Status) -> Class {
 // Section 8: versions that are gone.
 #[case(Verb::Apply, 500, "", "request to convert CR to an invalid group/version: ex2.org/v1beta1", Class::UnconvertibleVersion("ex2.org/v1beta1".into()), false)]
 #[case(Verb::Apply, 500, "", "request to convert CR from an invalid group/version: ex.org/v1beta1", Class::UnconvertibleVersion("ex.org/v1beta1".into()), false)]
+#[case(Verb::Apply, 500, "", PRUNED, Class::RecordedVersion, false)]
+#[case(Verb::DryRun, 500, "", ADDED_BACK, Class::RecordedVersion, false)]
+#[case(Verb::Apply, 500, "", OF_ANOTHER_TYPE, Class::RecordedVersion, false)]
+#[case(
+    Verb::Apply,
+    500,
+    "",
+    ".spec.b: field not declared in schema",
+    Class::RecordedVersion,
+    false
+)]
+#[case(Verb::Apply, 500, "", LIVE, Class::ServerError, true)]
 // Webhooks choose the code themselves.
 #[case(Verb::Apply, 403, "Forbidden", "admission webhook \"w.x.io\" denied the request: no", Class::WebhookDenied("w.x.io".into()), false)]
 #[case(Verb::Apply, 400, "", "admission webhook \"w.x.io\" denied the request without explanation", Class::WebhookDenied("w.x.io".into()), false)]

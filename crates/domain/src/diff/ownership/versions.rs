@@ -3,6 +3,23 @@
 use serde_json::{Value, json};
 
 use super::{FieldSet, entries};
+use crate::object::ApiVersion;
+
+/// The record of owners with every entry of the group moved to this version of it;
+/// none where all are there.
+pub fn all_at(metadata: &Value, to: &ApiVersion) -> Option<Value> {
+    let versions = entries(metadata)
+        .iter()
+        .filter_map(|entry| entry["apiVersion"].as_str());
+    let from: Vec<String> = versions
+        .filter(|known| {
+            let known = ApiVersion::parse(known);
+            known.group == to.group && known.version != to.version
+        })
+        .map(str::to_owned)
+        .collect();
+    moved_to(metadata, &from, &to.to_string())
+}
 
 /// The record of owners with every entry at one of the versions `from` moved to
 /// another; none where there is no such entry. What a manager holds at both
@@ -59,5 +76,25 @@ mod tests {
         assert_eq!(moved, json!([one, entry("b", "v1", "f:y")]));
         let again = json!({ "managedFields": moved });
         assert_eq!(moved_to(&again, &from, "example.org/v1"), None);
+    }
+
+    #[test]
+    fn all_of_a_group_move() {
+        let mut status = entry("operator", "v1alpha1", "f:state");
+        status["subresource"] = json!("status");
+        let other =
+            json!({"manager": "x", "operation": "Update", "apiVersion": "v1", "fieldsV1": {}});
+        let metadata = json!({"managedFields": [
+            entry("a", "v1beta1", "f:x"), other, status, entry("b", "v1", "f:y"),
+        ]});
+        let to = ApiVersion::parse("example.org/v1");
+        let moved = all_at(&metadata, &to).unwrap();
+        let versions: Vec<&Value> = (moved.as_array().unwrap().iter())
+            .map(|entry| &entry["apiVersion"])
+            .collect();
+        let expected = ["example.org/v1", "v1", "example.org/v1", "example.org/v1"];
+        assert_eq!(versions, expected);
+        assert_eq!(moved[2]["subresource"], "status");
+        assert_eq!(all_at(&json!({ "managedFields": moved }), &to), None);
     }
 }

@@ -7,6 +7,8 @@
 
 mod stateful;
 
+pub(in crate::plan) use stateful::taken_along;
+
 use super::emit::{block, change, create};
 use super::refusal;
 use crate::definition::covers;
@@ -38,7 +40,7 @@ pub(super) fn decide(
     let propagation = match propagation(ctx, id, live, fields) {
         Ok(propagation) => propagation,
         Err(mut finding) => {
-            if let Some(besides) = stateful::taken_along(ctx, id, stateful::advised(ctx, id)) {
+            if let Some(besides) = taken_along(ctx, id, stateful::advised(ctx, id)) {
                 finding.message = format!("{}; {besides}", finding.message);
             }
             return block(ctx, draft, manifest, *finding);
@@ -57,7 +59,7 @@ pub(super) fn decide(
     let reason = match propagation {
         Propagation::Orphan => format!("{why}; its pods stay and are adopted by the new object"),
         Propagation::Background | Propagation::Foreground => {
-            match stateful::taken_along(ctx, id, propagation) {
+            match taken_along(ctx, id, propagation) {
                 Some(besides) => format!("{why}; {besides}"),
                 None => why.clone(),
             }

@@ -10,6 +10,7 @@ use std::collections::BTreeMap;
 use crate::inventory::{Memory, RememberedStage};
 use crate::object::ObjectId;
 use crate::order::{DeletionClass, StageName, deletion_class};
+use crate::plan::changes::taken_along;
 use crate::plan::draft::{Ctx, Draft, Pruned};
 use crate::plan::model::{Action, EdgeReason, Need, Op, Precondition, StepId, Until};
 
@@ -116,7 +117,11 @@ fn stage_of<'r, 'a>(
 
 fn delete(ctx: &Ctx<'_>, draft: &mut Draft, stage: StageName, one: Pruned) -> StepId {
     let Pruned { id, deletion, .. } = one;
-    let reason = deletion.explain();
+    let why = deletion.explain();
+    let reason = match taken_along(ctx, &id, deletion.propagation()) {
+        Some(besides) => format!("{why}; {besides}"),
+        None => why,
+    };
     let mut require = vec![Precondition::Uid(deletion.uid().to_owned())];
     require.extend(
         deletion

@@ -182,6 +182,19 @@ fn a_kind_that_an_earlier_release_brings_need_not_be_served_yet() {
         widget.unverified.as_deref(),
         Some("its kind is not served yet")
     );
+    // At the version that is served it is there.
+    let key = "Widget.example.org/web/w";
+    let missing = Prediction::Unverified(Unverified::KindMissing);
+    let scene = Scene::new()
+        .installed("Widget.example.org/web/w: {spec: {a: 1}}")
+        .git("Widget.example.org/web/w: {spec: {a: 2}}")
+        .unserved("Widget.example.org")
+        .wants(|desired| desired.terms.brought.add(&earlier, None));
+    let plan = scene.predict(key, missing).plan();
+    let widget = change(&plan, key);
+    assert_eq!(widget.action, Action::Update);
+    assert!(widget.unverified.is_some());
+    assert_eq!(operations(&plan, key), ["apply"]);
 }
 
 #[rstest]

@@ -107,6 +107,19 @@ fn is_allowed(#[case] scene: Scene) {
     assert!(plan.findings.is_empty(), "{:?}", plan.findings);
 }
 
+#[test]
+fn rights_that_nobody_could_be_asked_about_stop_nothing() {
+    let why = "failed calling webhook \"w.example.org\"";
+    let scene = Scene::new().cluster(|observed| observed.access.unasked = Some(why.to_owned()));
+    assert!(!scene.observed.access.is_enough());
+    let plan = scene.git("ConfigMap/web/c: {}").plan();
+    let finding = &plan.findings[0];
+    assert_eq!(finding.code, "rights-not-known");
+    assert!(finding.message.ends_with(why), "{finding}");
+    assert!(!finding.is_error());
+    assert!(plan.has_steps());
+}
+
 #[rstest]
 #[case::first_use(Scene::new(), None, Direction::Forward)]
 #[case::upgrade(Scene::new().version("v1.9.0"), Some("v1.9.0"), Direction::Forward)]

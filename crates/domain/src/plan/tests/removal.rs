@@ -108,6 +108,27 @@ fn everything_goes_in_reverse_and_what_is_protected_is_let_go_of() {
     assert!(plan.findings.iter().all(|finding| !finding.is_error()));
 }
 
+#[rstest]
+#[case::deleted("Delete", true)]
+#[case::retained("Retain", false)]
+fn claims_that_go_with_their_set_are_named(#[case] policy: &str, #[case] is_told: bool) {
+    let key = "StatefulSet.apps/web/db";
+    let set = format!(
+        "{key}: {{spec: {{volumeClaimTemplates: [{{metadata: {{name: data}}}}], persistentVolumeClaimRetentionPolicy: {{whenDeleted: {policy}}}}}}}"
+    );
+    let scene = Scene::new().installed(&set);
+    let uninstalled = scene.end(&by_command());
+    let pruned = scene.git("ConfigMap/web/c: {}").plan();
+    for plan in [uninstalled, pruned] {
+        assert_eq!(deleted(&plan), [key]);
+        let mut changes = plan.changes.iter();
+        let change = changes.find(|change| change.action == Action::Delete);
+        let reason = &change.unwrap().reason;
+        let told = reason.contains("; its claims are deleted with it, unless ");
+        assert_eq!(told, is_told, "{reason}");
+    }
+}
+
 #[test]
 fn what_is_let_go_of_loses_our_marks_and_only_as_long_as_they_are_ours() {
     let plan = Scene::new()

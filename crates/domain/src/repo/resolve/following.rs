@@ -9,8 +9,8 @@ use crate::repo::environment::release_name;
 use crate::repo::format;
 use crate::repo::suggest::did_you_mean;
 
-/// Fills in the versions that releases take from others. What cannot be told is
-/// left out, with a finding.
+/// Fills in the versions that releases take from others, and that a way back to them
+/// is meant. What cannot be told is left out, with a finding.
 pub(super) fn follow(
     releases: &mut [format::Release],
     nodes: &[Node],
@@ -24,19 +24,24 @@ pub(super) fn follow(
             known.entry(name).or_insert(index);
         }
     }
-    let versions: Vec<Option<String>> = (0..releases.len())
+    let followed: Vec<Option<usize>> = (0..releases.len())
         .map(|index| {
             releases[index].version_from.as_ref()?;
-            let found = version(releases, &known, &names, index);
+            let found = followed_by(releases, &known, &names, index);
             found
                 .map_err(|finding| findings.push(finding.at(place(&nodes[index]))))
                 .ok()
         })
         .collect();
-    for (release, version) in releases.iter_mut().zip(versions) {
-        if version.is_some() {
-            release.version = version;
-        }
+    for (index, followed) in followed.into_iter().enumerate() {
+        let Some(followed) = followed else { continue };
+        let version = releases[followed].version.clone();
+        // One that is left over is told where it stands.
+        let rollback = releases[followed].rollback.clone();
+        let rollback = rollback.filter(|rollback| Some(&rollback.to) == version.as_ref());
+        let release = &mut releases[index];
+        release.version = version;
+        release.rollback = release.rollback.take().or(rollback);
     }
 }
 
@@ -48,12 +53,13 @@ fn place(node: &Node) -> Origin {
     )
 }
 
-fn version(
+/// The release that has the version itself, at the end of those that follow.
+fn followed_by(
     releases: &[format::Release],
     known: &BTreeMap<&str, usize>,
     names: &[Option<&str>],
     index: usize,
-) -> Result<String, Box<Finding>> {
+) -> Result<usize, Box<Finding>> {
     let error = |code: &str, message: String| Finding::error(Kind::Repository, code, message);
     let name_of = |index: usize| names[index].unwrap_or_default();
     if releases[index].version.is_some() {
@@ -84,12 +90,13 @@ fn version(
         path.push(next);
         at = next;
     }
-    releases[at].version.clone().ok_or_else(|| {
-        let message = format!(
-            "release `{}`, whose version is followed, has none",
-            name_of(at)
-        );
-        Box::new(error("missing-field", message)
-        .hint("a bundle without version folders has the git revision for a version: nothing else has to follow it"))
-    })
+    if releases[at].version.is_some() {
+        return Ok(at);
+    }
+    let message = format!(
+        "release `{}`, whose version is followed, has none",
+        name_of(at)
+    );
+    Err(Box::new(error("missing-field", message)
+        .hint("a bundle without version folders has the git revision for a version: nothing else has to follow it")))
 }

@@ -31,6 +31,7 @@ fn an_expired_list_may_bring_a_fresh_token() {
 #[case(Class::Timeout, Verb::Delete, true, true)]
 // A diff shows what a dead webhook means.
 #[case(Class::WebhookUnavailable(String::new()), Verb::DryRun, false, false)]
+#[case(Class::WebhookUnavailable(String::new()), Verb::Review, false, false)]
 #[case(Class::WebhookUnavailable(String::new()), Verb::Apply, false, true)]
 #[case(Class::Forbidden, Verb::Get, false, false)]
 #[case(Class::PreconditionFailed(Failed::Uid), Verb::Delete, true, false)]
@@ -71,6 +72,12 @@ fn predictions_say_what_could_not_be_verified() {
         unverified(&down),
         Unverified::Webhook(WEBHOOK_NO_ENDPOINTS.to_owned())
     );
+    let recorded = refused(Verb::DryRun, 500, "", PRUNED);
+    assert_eq!(
+        unverified(&recorded),
+        Unverified::Recorded(PRUNED.to_owned())
+    );
+    assert_eq!(recorded.class.finding_kind(), Kind::Cluster);
     let missing = plain(404, "404 page not found");
     assert_eq!(unverified(&missing), Unverified::KindMissing);
     assert_eq!(missing.listing(), Listing::NotServed);

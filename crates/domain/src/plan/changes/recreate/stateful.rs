@@ -42,7 +42,7 @@ pub(super) fn left_behind(fields: &[FieldPath]) -> Finding {
 }
 
 /// What goes with it, where its pods do not stay.
-pub(super) fn taken_along(
+pub(in crate::plan) fn taken_along(
     ctx: &Ctx<'_>,
     id: &ObjectId,
     propagation: Propagation,

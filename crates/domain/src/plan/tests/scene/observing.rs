@@ -84,7 +84,9 @@ impl Scene {
                 let services = pointed_at(&id.group_kind(), value);
                 self.observed.conversions.insert(id.clone(), services);
             }
-            if id.is("", "Service") || id.is("batch", "Job") {
+            let is_leaving = !self.desired.manifests.iter().any(|one| one.id() == id);
+            let is_set = id.is("apps", "StatefulSet") && is_leaving;
+            if id.is("", "Service") || id.is("batch", "Job") || is_set {
                 let live = Live::new(value.clone(), MANAGER);
                 self.observed.full.insert(id.clone(), live);
             }

@@ -20,6 +20,27 @@ fn a_release_has_the_version_of_the_one_that_it_follows() {
 }
 
 #[rstest]
+#[case::back("{from: v1.10.0, to: v1.0.0}", "", Some("v1.10.0"))]
+#[case::left_over("{from: v2.0.0, to: v1.10.0}", "", None)]
+#[case::its_own(
+    "{from: v1.10.0, to: v1.0.0}",
+    ", rollback: {from: v1.9.0, to: v1.0.0}",
+    Some("v1.9.0")
+)]
+fn what_follows_goes_back_too(
+    #[case] rollback: &str,
+    #[case] own: &str,
+    #[case] from: Option<&str>,
+) {
+    let releases = format!(
+        "releases:\n- {{name: b, bundle: web, versionFrom: a{own}}}\n- {{name: a, bundle: web, version: v1.0.0, rollback: {rollback}}}\n"
+    );
+    let environment = resolved(&[(PROD, &releases)]);
+    let found = environment.releases[0].versions.rollback.as_ref();
+    assert_eq!(found.map(|one| one.from.as_str()), from);
+}
+
+#[rstest]
 #[case::a_circle("[{name: a, bundle: web, versionFrom: b}, {name: b, bundle: web, versionFrom: a}]",
     &["these releases follow each other's version: a -> b -> a (one of them needs `version`)",
       "these releases follow each other's version: b -> a -> b (one of them needs `version`)"])]
