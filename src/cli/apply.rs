@@ -12,7 +12,7 @@ use pleach_domain::plan::{Action, Plan};
 
 use super::claim::LockArgs;
 use super::error::{CliError, Kind};
-use super::local::{LocalArgs, follower};
+use super::local::{Follower, LocalArgs, follower};
 use super::session::{Gone, Options, Planned, Predecessors, Session, Subject};
 use super::{Context, Exit, Target, Ui, format, plan_file};
 use crate::engine::sync::state;
@@ -137,17 +137,15 @@ pub(crate) async fn run(ui: &mut Ui, ctx: &Context, mut args: ApplyArgs) -> Resu
         }
     }
     let environment = &args.target.environment;
-    let branch = follower(&session, environment, plans()).await?;
-    if let Some(branch) = &branch {
-        let planned = reviewed.iter_mut().map(|one| &mut one.planned);
-        args.local.review(branch, planned);
-    }
+    let follower = follower(&session, environment, plans()).await?;
+    let planned = reviewed.iter_mut().map(|one| &mut one.planned);
+    args.local.review(&follower, planned);
     let plans = || reviewed.iter().map(|one| &one.planned);
     if outcome.refuses(ui, plans()) {
         return Ok(outcome.finish(ui));
     }
     consent(ui, ctx, &args, &session, &reviewed).await?;
-    let hold = branch.and_then(|_| args.local.is_meant().then_some(&args.local));
+    let hold = args.local.is_meant().then_some((&args.local, &follower));
     in_order(ui, ctx, &session, hold, reviewed, &mut outcome).await;
     Ok(outcome.finish(ui))
 }
@@ -158,7 +156,7 @@ async fn in_order(
     ui: &mut Ui,
     ctx: &Context,
     session: &Session,
-    hold: Option<&LocalArgs>,
+    hold: Option<(&LocalArgs, &Follower)>,
     reviewed: Vec<Reviewed<'_>>,
     outcome: &mut Outcome,
 ) {
@@ -168,6 +166,7 @@ async fn in_order(
     for mut one in reviewed {
         let name = one.subject.name().clone();
         let error = match &one.subject {
+            Subject::Wanted(..) if !one.planned.needs_dependencies() => None,
             Subject::Wanted(..) => {
                 let mut needed = one.planned.desired.depends_on();
                 let first = needed.find(|needed| unready.contains(*needed));
@@ -202,6 +201,8 @@ async fn in_order(
         let store = one.planned.desired.store.clone();
         let cluster = session.cluster_for(&name);
         let is_new = one.planned.is_new();
+        let hold = hold.filter(|(_, follower)| follower.of(&one.planned).is_some());
+        let hold = hold.map(|(local, _)| local);
         if let Some(local) = hold.filter(|_| !is_new)
             && let Err(error) = local.hold(&cluster, &name, &store).await
         {

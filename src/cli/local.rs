@@ -43,14 +43,20 @@ impl LocalArgs {
 
     /// Adds to each plan what forbids to carry it out from here. A release that
     /// is suspended already is left alone by its loop.
-    pub(super) fn review<'a>(&self, branch: &str, planned: impl Iterator<Item = &'a mut Planned>) {
+    pub(super) fn review<'a>(
+        &self,
+        follower: &Follower,
+        planned: impl Iterator<Item = &'a mut Planned>,
+    ) {
         if self.local {
             return;
         }
         let now = Timestamp::now();
         for one in planned {
-            if one.observation.orders().suspended(now).is_none() {
-                let refusal = refusal(&one.plan.release, branch);
+            if let Some(branch) = follower.of(one)
+                && one.observation.orders().suspended(now).is_none()
+            {
+                let refusal = refusal(&one.plan.release, &branch);
                 one.plan.findings.push(refusal);
             }
         }
@@ -89,20 +95,54 @@ fn refusal(release: &ReleaseName, branch: &str) -> Finding {
     .hint("change it there; or say that it is meant: --local --reason TEXT suspends the release first, until `pleach resume`")
 }
 
-/// The branch that a loop keeps an environment equal to, in words: what one of
-/// its releases says. Where one of them is new, the others are asked.
+/// What a loop keeps the releases equal to that a command is about.
+#[derive(Debug)]
+pub(super) struct Follower {
+    environment: String,
+    /// The branch that one of its releases names, in words.
+    branch: Option<String>,
+}
+
+impl Follower {
+    /// The branch that a loop keeps a release equal to: all of the environment
+    /// are, where one is. One that hands over from another environment speaks
+    /// for itself.
+    pub(super) fn of(&self, planned: &Planned) -> Option<String> {
+        let own = || planned.observation.followed();
+        self.among(&planned.plan.release, own)
+    }
+
+    fn among(&self, release: &ReleaseName, own: impl FnOnce() -> Option<String>) -> Option<String> {
+        let is_of = release.environment == self.environment;
+        let branch = self.branch.clone().filter(|_| is_of);
+        branch.or_else(own)
+    }
+}
+
+/// Finds out whether a loop follows an environment: what one of its releases
+/// says. Where one of them is new, the others are asked.
 pub(super) async fn follower<'a>(
     session: &Session,
     environment: &str,
-    planned: impl Iterator<Item = &'a Planned> + Clone,
-) -> Result<Option<String>, CliError> {
-    let known = planned
-        .clone()
+    planned: impl Iterator<Item = &'a Planned>,
+) -> Result<Follower, CliError> {
+    let own: Vec<&Planned> = planned
+        .filter(|planned| planned.plan.release.environment == environment)
+        .collect();
+    let mut branch = own
+        .iter()
         .find_map(|planned| planned.observation.followed());
-    let mut planned = planned;
-    if known.is_some() || !planned.any(Planned::is_new) {
-        return Ok(known);
+    if branch.is_none() && own.iter().any(|planned| planned.is_new()) {
+        branch = recorded(session, environment).await?;
     }
+    Ok(Follower {
+        environment: environment.to_owned(),
+        branch,
+    })
+}
+
+/// The branch that one of the recorded releases of an environment names.
+async fn recorded(session: &Session, environment: &str) -> Result<Option<String>, CliError> {
     let search = session.search();
     let listed = state::releases(&session.cluster, &search);
     match session.finish(listed).await? {
@@ -121,13 +161,33 @@ pub(super) async fn follower<'a>(
 mod tests {
     use super::*;
 
+    fn release(environment: &str) -> ReleaseName {
+        ReleaseName {
+            environment: environment.to_owned(),
+            release: "web".to_owned(),
+        }
+    }
+
+    #[test]
+    fn a_loop_of_one_environment_follows_no_other() {
+        let follower = |branch: Option<&str>| Follower {
+            environment: "prod".to_owned(),
+            branch: branch.map(str::to_owned),
+        };
+        let of = |branch, environment, own: Option<&str>| {
+            let own = own.map(str::to_owned);
+            follower(branch).among(&release(environment), || own)
+        };
+        let (prod, former) = (Some("env/prod"), Some("env/former"));
+        assert_eq!(of(prod, "prod", None).as_deref(), prod);
+        assert_eq!(of(prod, "former", None), None);
+        assert_eq!(of(None, "former", former).as_deref(), former);
+        assert_eq!(of(None, "prod", None), None);
+    }
+
     #[test]
     fn the_refusal_names_the_branch_and_the_way_out() {
-        let release = ReleaseName {
-            environment: "prod".to_owned(),
-            release: "web".to_owned(),
-        };
-        let finding = refusal(&release, "env/prod of fleet");
+        let finding = refusal(&release("prod"), "env/prod of fleet");
         assert!(pleach_domain::plan::is_refusal(&finding));
         let text = finding.to_string();
         assert!(

@@ -106,16 +106,14 @@ pub(crate) async fn run(ui: &mut Ui, ctx: &Context, args: UninstallArgs) -> Resu
             }
         };
         show(ui, args.output, args.yes, [&planned].into_iter());
-        let branch = follower(&session, &name.environment, [&planned].into_iter()).await?;
-        if let Some(branch) = &branch {
-            args.local.review(branch, [&mut planned].into_iter());
-        }
+        let follower = follower(&session, &name.environment, [&planned].into_iter()).await?;
+        args.local.review(&follower, [&mut planned].into_iter());
         if outcome.refuses(ui, [&planned].into_iter()) {
             return Ok(outcome.finish(ui));
         }
         if shown.is_none() {
             confirm(ui, ctx, &args, &session, &planned).await?;
-            if branch.is_some() && args.local.is_meant() {
+            if args.local.is_meant() && follower.of(&planned).is_some() {
                 let store = &planned.desired.store;
                 args.local.hold(&cluster, &name, store).await?;
             }

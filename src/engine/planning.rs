@@ -283,6 +283,13 @@ impl Planned {
         self.observation.writes(&self.desired, &self.plan)
     }
 
+    /// Whether what it depends on has to be ready before it is carried out: not where
+    /// nothing is to be done, nor where what was reached once is only kept as it is.
+    pub fn needs_dependencies(&self) -> bool {
+        let record = self.observation.observed.installed.as_ref();
+        self.plan.has_steps() && self.desired.needs_dependencies(record)
+    }
+
     /// Whether the release was never applied to this cluster.
     pub fn is_new(&self) -> bool {
         self.observation.observed.installed.is_none()

@@ -112,7 +112,7 @@ pub async fn carry_out(
     if !record::writes(desired, &observed, plan) {
         return Ok(SyncResult {
             ending: record::Ending::of_nothing(plan, state.record().ready),
-            members: Some(Arc::new(observed.inventory)),
+            members: Some(Arc::new(record::refreshed(desired, &observed, plan))),
             ..SyncResult::default()
         });
     }

@@ -123,23 +123,43 @@ fn what_was_reached_is_kept_while_a_dependency_is_not_ready() {
     fleet
         .run(&["apply", "depends-kept/base", "--yes"])
         .ended_with(6);
-    fleet.kubectl(&[
-        "patch",
-        "configmap",
-        "web",
-        "-n",
-        "depends-kept",
-        "-p",
-        r#"{"data":{"k":"mine"}}"#,
-    ]);
+    let drifts = || {
+        let patch = r#"{"data":{"k":"mine"}}"#;
+        fleet.kubectl(&[
+            "patch",
+            "configmap",
+            "web",
+            "-n",
+            "depends-kept",
+            "-p",
+            patch,
+        ]);
+    };
+    let value = || fleet.field(&["configmap", "web", "-n", "depends-kept"], "{.data.k}");
+    drifts();
     fleet
         .run(&["apply", "depends-kept/web", "--yes"])
         .ended_with(0);
-    let value = fleet.field(&["configmap", "web", "-n", "depends-kept"], "{.data.k}");
-    assert_eq!(value, "first");
+    assert_eq!(value(), "first");
+    // The same where all releases are asked for.
+    let result = || {
+        let run = fleet.run(&["apply", "depends-kept", "--yes", "-o", "json"]);
+        let said = run.ended_with(6).json();
+        let releases = said["releases"].as_array().unwrap();
+        let web = releases
+            .iter()
+            .find(|one| one["release"] == "depends-kept.web");
+        web.unwrap()["result"].clone()
+    };
+    drifts();
+    assert_eq!(result(), "deployed");
+    assert_eq!(value(), "first");
+    assert_eq!(result(), "unchanged");
     // A change waits.
     fleet.edit("manifests/web/web.yaml", "k: first", "k: second");
     fleet.commit();
+    assert_eq!(result(), "failed");
+    assert_eq!(value(), "first");
     fleet
         .run(&["apply", "depends-kept/web", "--yes"])
         .ended_with(7);

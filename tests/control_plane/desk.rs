@@ -134,6 +134,36 @@ fn a_desk_may_take_away_what_a_loop_follows_when_that_is_meant() {
 }
 
 #[test]
+fn what_a_loop_followed_goes_on_under_another_name_once_it_is_suspended() {
+    let fleet = fleet("desk-former", "{interval: 1s}");
+    let running = fleet.runs();
+    fleet.until_value("first");
+    until_followed(&fleet);
+    running.stopped();
+    let file = fleet.environment_file();
+    let web = "name: web, bundle: web,";
+    let moved = format!("{web} movedFrom: {{environment: desk-former, release: web}},");
+    let renamed = fleet.read(&file).replace(web, &moved);
+    fleet.write("environments/desk-renamed.yaml", &renamed);
+    fleet.remove(&file);
+    fleet.commit();
+    let apply = ["apply", "desk-renamed", "--yes"];
+    // What hands over is followed, and nothing else is.
+    let run = fleet.run(&apply).ended_with(7);
+    let said = run.shown();
+    assert!(
+        said.contains("a loop keeps desk-former/web equal to"),
+        "{said}"
+    );
+    assert!(!said.contains("a loop keeps desk-renamed/web"), "{said}");
+    let suspend = ["suspend", "desk-former", "--reason", "renamed"];
+    fleet.run(&suspend).ended_with(0);
+    fleet.run(&apply).ended_with(0);
+    assert_eq!(fleet.value().as_deref(), Some("first"));
+    assert!(fleet.exists(&[RELEASE, "desk-renamed.web"]));
+}
+
+#[test]
 fn where_no_loop_is_there_is_nothing_to_hold() {
     let fleet = fleet("desk-alone", "{interval: 1s}");
     let meant = ["apply", "desk-alone", "--yes", "--local", "--reason", "x"];

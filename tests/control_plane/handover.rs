@@ -424,6 +424,8 @@ fn what_hands_over_to_a_release_that_failed_in_this_run_stays() {
     // No pod is ever scheduled here.
     let never = samples::deployment("base").replace("replicas: 0", "replicas: 1");
     fleet.write("manifests/base/all.yaml", &never);
+    // What is as git wants it is kept without what it depends on.
+    fleet.write("manifests/next/all.yaml", &samples::config_map("a", "w"));
     fleet.commit();
     let (run, events) = fleet.watched(Fleet::apply);
     run.ended_with(6)

@@ -126,15 +126,54 @@ fn uid_and_version(fleet: &Fleet) -> String {
     fleet.field(&args, "{.metadata.uid} {.metadata.resourceVersion}")
 }
 
-#[test]
-fn an_autoscaler_is_not_fought() {
-    let autoscaler = "\
+const AUTOSCALER: &str = "\
 apiVersion: autoscaling/v2
 kind: HorizontalPodAutoscaler
 metadata: {name: idle}
 spec: {scaleTargetRef: {apiVersion: apps/v1, kind: Deployment, name: idle}, maxReplicas: 5}
 ";
-    let (fleet, running) = deployed("loop-scaled", autoscaler);
+
+/// Writes the status of the autoscaler, as its controller does time and again.
+fn move_status(fleet: &Fleet, replicas: u8) {
+    let patch = format!(r#"{{"status":{{"desiredReplicas":{replicas}}}}}"#);
+    let what = ["patch", "hpa", "idle", "-n", fleet.environment];
+    let how = ["--subresource=status", "--type=merge", "-p", &patch];
+    fleet.kubectl(&[&what[..], &how].concat());
+}
+
+#[test]
+fn a_status_that_moves_is_not_written_down() {
+    let manifests = [deployment("idle"), AUTOSCALER.to_owned()];
+    let fleet = Fleet::web("status-moves", &manifests.join("---\n"));
+    fleet.applied();
+    // What is left to others is left by now.
+    fleet.applied();
+    for replicas in [2, 3] {
+        move_status(&fleet, replicas);
+        fleet.writes_nothing(Fleet::applied).says(": unchanged (");
+    }
+}
+
+#[test]
+fn the_loop_does_not_write_down_a_status_that_moves_either() {
+    let (fleet, running) = deployed("loop-status", AUTOSCALER);
+    let unchanged = || running.looks("loop-status", "web", "unchanged");
+    let move_on = |fleet: &Fleet, replicas| {
+        let before = unchanged();
+        move_status(fleet, replicas);
+        fleet.until("a look", |_| (unchanged() > before).then_some(()));
+    };
+    // What the first run still has to put away is over then.
+    move_on(&fleet, 1);
+    for replicas in [2, 3] {
+        fleet.writes_nothing(|fleet| move_on(fleet, replicas));
+    }
+    running.stopped();
+}
+
+#[test]
+fn an_autoscaler_is_not_fought() {
+    let (fleet, running) = deployed("loop-scaled", AUTOSCALER);
     let unchanged = || running.looks("loop-scaled", "web", "unchanged");
     let before = unchanged();
     let ((), events) = fleet.watched(|fleet| {

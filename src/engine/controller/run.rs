@@ -198,7 +198,7 @@ pub(super) struct Done {
     pub(super) end: End,
     /// One line: why, where there is something to say.
     pub(super) message: String,
-    /// The members as they are recorded now.
+    /// The members as they were left.
     pub(super) members: Option<Arc<Inventory>>,
 }
 

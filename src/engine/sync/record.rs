@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::Timestamp;
 use pleach_domain::audit::LastPlan;
+use pleach_domain::diff::ownership::status_came_last;
 use pleach_domain::inventory::{
     Attempt, AttemptResult, Entry, EntryState, Installed, Inventory, Memory, Override,
 };
@@ -76,7 +77,23 @@ fn is_current(desired: &Desired, observed: &Observed, plan: &Plan) -> bool {
         && super::is_keyed(desired)
         // What was fought over and has calmed down is forgotten.
         && !record.clone().calm_down(observed.at)
-        && refreshed(desired, observed, plan, observed.inventory.clone()) == observed.inventory
+        && is_noted(desired, observed, plan)
+}
+
+/// Whether the inventory says already what was found out. That the status of an
+/// object moved is worth no write: as soon as it moves again the note is void.
+fn is_noted(desired: &Desired, observed: &Observed, plan: &Plan) -> bool {
+    let mut found = refreshed(desired, observed, plan);
+    for (id, entry) in &mut found.entries {
+        let moves = observed
+            .full
+            .get(id)
+            .is_some_and(|live| status_came_last(&live.value()["metadata"]));
+        if let Some(noted) = observed.inventory.entries.get(id).filter(|_| moves) {
+            entry.resource_version.clone_from(&noted.resource_version);
+        }
+    }
+    found == observed.inventory
 }
 
 /// What the record keeps for the end of the release: what git says of it now,
@@ -89,7 +106,7 @@ pub(super) fn memory(desired: &Desired, record: &Installed, inventory: &Inventor
 /// The inventory before the first change: everything that is a member, and
 /// everything that may become one.
 pub(super) fn superset(desired: &Desired, observed: &Observed, plan: &Plan) -> Inventory {
-    let mut inventory = refreshed(desired, observed, plan, observed.inventory.clone());
+    let mut inventory = refreshed(desired, observed, plan);
     let defined = defined_kinds(&desired.manifests);
     let manifests: BTreeMap<&ObjectId, &Manifest> = desired
         .manifests
@@ -158,13 +175,9 @@ fn note_stages(desired: &Desired, plan: &Plan, inventory: &mut Inventory) {
 }
 
 /// The inventory after what was found out while observing: members that are
-/// gone leave it, unchanged ones are recorded as they are now.
-fn refreshed(
-    desired: &Desired,
-    observed: &Observed,
-    plan: &Plan,
-    mut inventory: Inventory,
-) -> Inventory {
+/// gone leave it, unchanged ones are in it as they are now.
+pub(super) fn refreshed(desired: &Desired, observed: &Observed, plan: &Plan) -> Inventory {
+    let mut inventory = observed.inventory.clone();
     let known: BTreeMap<&ObjectId, Action> = plan
         .changes
         .iter()

@@ -82,7 +82,7 @@ pub struct SyncResult {
     /// Temporary changes that were taken back because the run did not come to its
     /// end.
     pub undone: BTreeSet<OverlayId>,
-    /// The members as they are recorded now; none where nothing was begun.
+    /// The members as they are now, be it unrecorded; none where nothing was begun.
     pub members: Option<Arc<Inventory>>,
     /// Why the result could not be recorded in the cluster, if it could not.
     pub unrecorded: Option<Arc<SyncError>>,

@@ -247,7 +247,7 @@ fn is_review(object: &Reference) -> bool {
     )
 }
 
-/// Whether it is what pleach keeps for itself: that is no part of a plan.
+/// Whether it is what pleach keeps for itself, or tells: that is no part of a plan.
 fn is_state(object: &Reference, release: &ReleaseName, store: &Store) -> bool {
     let is = |group: &str, resource: &str| object.api_group == group && object.resource == resource;
     let name = release.to_string();
@@ -266,7 +266,19 @@ fn is_state(object: &Reference, release: &ReleaseName, store: &Store) -> bool {
             || (is("", "namespaces") && object.name == STATE_NAMESPACE)
             || (is("apiextensions.k8s.io", "customresourcedefinitions")
                 && object.name == "releases.pleach.dev"));
-    is_kept || is_of_all
+    // Events about what lies in no namespace lie in this one.
+    let told_in = if *store == Store::Release {
+        "default"
+    } else {
+        store.namespace()
+    };
+    let is_told = is("", "events")
+        && object.namespace == told_in
+        && object
+            .name
+            .strip_prefix(&name)
+            .is_some_and(|rest| rest.starts_with('.'));
+    is_kept || is_of_all || is_told
 }
 
 /// An object of a log as the plan calls it, where the plan knows its kind.

@@ -10,6 +10,7 @@ mod stranded;
 mod versions;
 mod whole;
 
+use jiff::Timestamp;
 use serde_json::Value;
 
 use crate::ignore::{self, FieldPattern};
@@ -143,6 +144,19 @@ pub fn made_by_others(metadata: &Value, ours: &str) -> bool {
     })
 }
 
+/// Whether the status was written last, as far as the entries tell: of those of
+/// one second, or without a time, the one of the status counts as the newer one.
+pub fn status_came_last(metadata: &Value) -> bool {
+    let time = |entry: &Value| entry["time"].as_str()?.parse::<Timestamp>().ok();
+    let (status, others): (Vec<&Value>, Vec<&Value>) = entries(metadata)
+        .iter()
+        .partition(|entry| entry["subresource"] == "status");
+    let newest = others.into_iter().filter_map(time).max();
+    status
+        .into_iter()
+        .any(|entry| time(entry).is_none_or(|at| Some(at) >= newest))
+}
+
 /// The main-resource fields of a manager, whatever the operation.
 pub fn owned_by(metadata: &Value, manager: &str) -> FieldSet {
     collect(metadata, |entry| {
@@ -245,6 +259,7 @@ fn managers_where(metadata: &Value, wanted: impl Fn(&FieldSet) -> bool) -> Vec<S
 
 #[cfg(test)]
 mod tests {
+    use rstest::rstest;
     use serde_json::json;
 
     use super::*;
@@ -324,6 +339,26 @@ mod tests {
         assert!(!check(("1", "kube-controller-manager", other), "2"));
         assert!(!check(("1", "pleach-copy", same()), "2"));
         assert!(!made_by_others(&json!({}), "pleach/a.b"));
+    }
+
+    #[rstest]
+    #[case::the_status(&[("", "01"), ("status", "02")], true)]
+    #[case::the_object(&[("", "03"), ("status", "02")], false)]
+    #[case::another_subresource(&[("", "01"), ("scale", "03"), ("status", "02")], false)]
+    #[case::one_status_of_two(&[("status", "01"), ("", "02"), ("status", "03")], true)]
+    #[case::the_same_second(&[("", "02"), ("status", "02")], true)]
+    #[case::a_status_without_time(&[("", "02"), ("status", "")], true)]
+    #[case::an_object_without_time(&[("", ""), ("status", "02")], true)]
+    #[case::no_status(&[("", "02")], false)]
+    #[case::nothing(&[], false)]
+    fn who_wrote_last_is_told_by_times(#[case] entries: &[(&str, &str)], #[case] expected: bool) {
+        let entry = |(subresource, second): &(&str, &str)| {
+            let time = (!second.is_empty()).then(|| format!("2026-09-01T10:00:{second}Z"));
+            json!({"manager": "m", "subresource": subresource, "time": time})
+        };
+        let entries: Vec<Value> = entries.iter().map(entry).collect();
+        let metadata = json!({ "managedFields": entries });
+        assert_eq!(status_came_last(&metadata), expected);
     }
 
     #[test]

@@ -140,7 +140,8 @@ fn consent_left_over(scene: &Scene<'_>, consent: &Consent) -> Option<Finding> {
     });
     let unused = |message: String| Finding::warning(Kind::Repository, "unused-consent", message);
     match (consent.action, named) {
-        (ConsentAction::Delete, Some(kept)) => Some(
+        // Without `to` it may be for the end of the release, and wait for it.
+        (ConsentAction::Delete, Some(kept)) if consent.to.is_some() => Some(
             unused(format!(
                 "the consent is to delete {}, which release {} has",
                 kept.id(),

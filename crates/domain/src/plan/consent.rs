@@ -2,7 +2,7 @@
 //! lines with which they do.
 
 use super::draft::Ctx;
-use super::protection::installed_version;
+use super::protection::{installed_version, was_without_versions};
 use super::version::has_no_versions;
 
 /// A definition would take fields away that objects have: whoever overrides it
@@ -25,13 +25,12 @@ pub(crate) const OVERRIDABLE: [&str; 3] = [FIELD_IN_USE, CANNOT_GRANT, BACKEND_G
 /// without versions gets a new one by the very commit that consents.
 pub(super) fn bound_to(ctx: &Ctx<'_>) -> String {
     let release = &ctx.desired.name.release;
-    if has_no_versions(ctx) {
-        return format!("release: {release}");
-    }
     let from = installed_version(ctx).unwrap_or("…");
     match ctx.removal {
+        Some(_) if was_without_versions(ctx) => format!("release: {release}"),
         // What is taken away goes to no version.
         Some(_) => format!("release: {release}, from: {from}"),
+        None if has_no_versions(ctx) => format!("release: {release}"),
         None => format!(
             "release: {release}, from: {from}, to: {}",
             ctx.desired.version

@@ -112,7 +112,7 @@ pub(super) fn decide(ctx: &Ctx<'_>, draft: &mut Draft, manifest: &Manifest) {
                 ctx,
                 draft,
                 manifest,
-                finding.hint("delete it, or give this one another name"),
+                finding.hint("delete it, or give this one another name: either way it runs again"),
             );
         }
         Claim::Refused(finding) => block(ctx, draft, manifest, *finding),

@@ -2,7 +2,7 @@
 
 use super::draft::Ctx;
 use super::model::is_protected_kind;
-use crate::inventory::Entry;
+use crate::inventory::{Attempt, Entry};
 use crate::object::ObjectId;
 use crate::observe::Live;
 
@@ -30,10 +30,15 @@ pub(super) fn protected(ctx: &Ctx<'_>, id: &ObjectId, entry: Option<&Entry>) -> 
 
 /// The version that is left.
 pub(super) fn installed_version<'c>(ctx: &'c Ctx<'_>) -> Option<&'c str> {
-    let installed = ctx.observed.installed.as_ref()?;
-    installed
-        .installed
-        .as_ref()
-        .or(installed.applying.as_ref())
-        .map(|attempt| attempt.version.as_str())
+    left(ctx).map(|attempt| attempt.version.as_str())
+}
+
+/// Whether that is a git revision: the version of a bundle without version folders.
+pub(super) fn was_without_versions(ctx: &Ctx<'_>) -> bool {
+    left(ctx).is_some_and(|attempt| attempt.version == attempt.revision)
+}
+
+fn left<'c>(ctx: &'c Ctx<'_>) -> Option<&'c Attempt> {
+    let record = ctx.observed.installed.as_ref()?;
+    record.installed.as_ref().or(record.applying.as_ref())
 }

@@ -1,7 +1,7 @@
 //! When something is written, and in which word a sync ends.
 
 use pleach_domain::inventory::{ReleaseName, RememberedStage};
-use pleach_domain::observe::{ClusterId, Discovery};
+use pleach_domain::observe::{ClusterId, Discovery, Live};
 use pleach_domain::order::StageName;
 use pleach_domain::plan::{Change, Step, StepId, Terms};
 use rstest::rstest;
@@ -147,6 +147,61 @@ fn consent_is_asked_for_whatever_is_written(
 ) {
     let observed = observed(installed);
     assert_eq!(writes(&desired(), &observed, &plan(actions)), expected);
+}
+
+/// An object that nobody changed, at another resourceVersion than the recorded one,
+/// of which these subresources were written at these seconds.
+fn moved(writes: &[(&str, u8)]) -> (Desired, Observed, ObjectId) {
+    let id = plan(&[Action::Unchanged]).changes[0].object.clone();
+    let entry = |(subresource, second): &(&str, u8)| {
+        serde_json::json!({
+            "manager": "m", "operation": "Update", "subresource": subresource,
+            "time": format!("2026-09-01T10:00:{second:02}Z"), "fieldsV1": {},
+        })
+    };
+    let entries: Vec<Value> = writes.iter().map(entry).collect();
+    let value = serde_json::json!({
+        "apiVersion": "v1", "kind": "ConfigMap",
+        "metadata": {
+            "namespace": "web", "name": "a", "uid": "u", "resourceVersion": "8",
+            "managedFields": entries,
+        },
+    });
+    let mut wanted = desired();
+    let (version, origin) = (ApiVersion::parse("v1"), Origin::new("a.yaml", 1));
+    wanted.manifests = vec![Manifest::new(id.clone(), version, origin, &value, false)];
+    let mut observed = observed(Some(deployed("abc")));
+    let entry = Entry {
+        state: EntryState::Applied,
+        uid: Some("u".to_owned()),
+        resource_version: Some("7".to_owned()),
+        ..Entry::default()
+    };
+    observed.inventory.entries.insert(id.clone(), entry);
+    let live = Live::new(value, &name().field_manager());
+    observed.full.insert(id.clone(), live);
+    (wanted, observed, id)
+}
+
+#[rstest]
+#[case::the_status(&[("", 1), ("status", 2)], false)]
+#[case::both_at_once(&[("", 2), ("status", 2)], false)]
+#[case::the_object(&[("", 3), ("status", 2)], true)]
+#[case::no_status(&[("", 3)], true)]
+fn a_write_is_noted_unless_the_status_came_last(#[case] by: &[(&str, u8)], #[case] expected: bool) {
+    let (wanted, observed, _) = moved(by);
+    let unchanged = plan(&[Action::Unchanged]);
+    assert_eq!(writes(&wanted, &observed, &unchanged), expected);
+}
+
+#[test]
+fn what_is_written_for_another_reason_holds_what_was_seen() {
+    let (wanted, mut observed, id) = moved(&[("", 1), ("status", 2)]);
+    observed.installed = Some(deployed("def"));
+    let unchanged = plan(&[Action::Unchanged]);
+    assert!(writes(&wanted, &observed, &unchanged));
+    let members = superset(&wanted, &observed, &unchanged);
+    assert_eq!(members.entries[&id].resource_version.as_deref(), Some("8"));
 }
 
 /// A history with these results, newest first.

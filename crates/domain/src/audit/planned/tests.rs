@@ -87,6 +87,7 @@ fn the_same_writes_are_the_same() {
 
 #[rstest]
 #[case::the_record(&[("patch pleach.dev releases /dev.web", 200), ("patch - configmaps pleach-system/dev.web.inventory.0-ab", 201), ("delete coordination.k8s.io leases pleach-system/dev.web", 200), ("create - configmaps pleach-system/dev.web.journal", 201)])]
+#[case::what_the_loop_tells(&[("create - events default/dev.web.ab12", 201), ("patch - events default/dev.web.ab12", 200)])]
 #[case::refused(&[("patch apps deployments web/other", 409)])]
 #[case::dry_run(&[("patch apps deployments web/other &dryRun=All", 200)])]
 #[case::reads(&[("get apps deployments web/other", 200)])]
@@ -112,6 +113,7 @@ fn differences_are_told_by_object_and_verb() {
         ("patch - namespaces web/web", 403),
         ("delete apps deployments web/web", 200),
         ("patch batch jobs web/x", 200),
+        ("create - events default/other.ab12", 201),
     ]));
     let told = |verb, object: &str| Difference {
         verb,
@@ -127,6 +129,7 @@ fn differences_are_told_by_object_and_verb() {
     assert_eq!(
         report.unplanned,
         [
+            told(Verb::Create, "events/default/other.ab12"),
             told(Verb::Patch, "jobs.batch/web/x"),
             told(Verb::Delete, "Deployment.apps/web/web")
         ]

@@ -192,6 +192,26 @@ fn a_protected_object_goes_with_its_own_consent(#[case] consent: &str, #[case] g
     }
 }
 
+/// The commit that consents is noted as the version of the release.
+#[test]
+fn what_has_no_versions_goes_with_the_line_that_is_said() {
+    let at = |revision: &str| {
+        let scene = Scene::new().installed("PersistentVolumeClaim/web/p: {}");
+        scene.version(revision).cluster(|observed| {
+            let record = observed.installed.as_mut().unwrap();
+            record.installed.as_mut().unwrap().revision = revision.to_owned();
+        })
+    };
+    let plan = at("abc").end(&by_command());
+    let mut findings = plan.findings.iter();
+    let hint = findings.find_map(|finding| finding.hint.as_deref());
+    let hint = hint.unwrap();
+    let line = &hint[hint.rfind("{action: ").unwrap()..];
+    assert!(line.ends_with("name: p, release: r}"), "{line}");
+    let plan = at("def").consent(line).end(&by_command());
+    assert_eq!(deleted(&plan).len(), 1);
+}
+
 #[rstest]
 #[case::annotated(Scene::new().installed("ConfigMap/web/c: {}").meta("ConfigMap/web/c", |meta| drop(meta.annotations.insert("pleach.dev/prune".into(), "disabled".into()))),
     "skip ConfigMap/web/c: stays because of its annotation pleach.dev/prune", true)]
