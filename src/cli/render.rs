@@ -1,6 +1,5 @@
 //! `pleach render`.
 
-use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
 use clap::ValueEnum;

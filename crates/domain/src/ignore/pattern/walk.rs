@@ -302,12 +302,9 @@ impl FieldPattern {
 /// server fills in keys that the manifest leaves out.
 fn is_counterpart(item: &Value, segment: &PathSegment) -> bool {
     matches!(segment, PathSegment::Select(keys) if keys.iter().all(|(key, value)| {
-        match KeyValue::from_json(&item[key]) {
-            Some(known) => known == *value,
-            None => {
-                let wanted = text_of(value);
-                item[key].is_null() && locate::may_go_unsaid(key, &wanted)
-            }
+        if let Some(known) = KeyValue::from_json(&item[key]) {
+            return known == *value;
         }
+        item[key].is_null() && locate::may_go_unsaid(key, &text_of(value))
     }))
 }
