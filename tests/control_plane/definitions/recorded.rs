@@ -51,7 +51,7 @@ fn has_all(fleet: &Fleet) {
     let g = group(fleet.environment);
     let name = format!("gears.v1.{g}/ours");
     let live = fleet.get(&["-n", fleet.environment, &name]).unwrap();
-    assert_eq!(live["spec"], json!({"a": "x", "b": "y"}));
+    assert_eq!(live["spec"], json!({"a": "x", "b": "z"}));
     assert!(live["metadata"]["annotations"]["example.org/seen"].is_string());
     let entries = live["metadata"]["managedFields"].as_array().unwrap().iter();
     let managers: Vec<&Value> = entries.map(|entry| &entry["manager"]).collect();
@@ -65,7 +65,7 @@ fn an_object_goes_to_a_version_with_more_fields() {
     let mut fleet = fleet(
         "recorded",
         &(before(&g) + "---\n" + &gear(&g, "v1beta1", "ours", "{a: x}")),
-        &(after(&g) + "---\n" + &gear(&g, "v1", "ours", "{a: x, b: y}")),
+        &(after(&g) + "---\n" + &gear(&g, "v1", "ours", "{a: x, b: z}")),
     );
     operate("recorded", &g, "once");
     upgrade(&fleet);
@@ -106,7 +106,7 @@ fn an_object_goes_to_a_version_that_another_release_brings() {
             ),
             (
                 "manifests/web/v1.1.0/gear.yaml",
-                &gear(&g, "v1", "ours", "{a: x, b: y}"),
+                &gear(&g, "v1", "ours", "{a: x, b: z}"),
             ),
         ],
     );

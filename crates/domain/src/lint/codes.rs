@@ -230,7 +230,7 @@ pub const CODES: [Code; 74] = [
     ),
     code(
         "unused-consent",
-        "A consent for a release that is not there, for another version than the release is at, to delete what is still in the manifests, to recreate what is in none, or to override a check that its bundle does not have.",
+        "A consent for a release that is not there, for another version than the release is at, to delete what is still in the manifests (with `to`; a line without it may wait for the end of the release), to recreate what is in none, or to override a check that its bundle does not have.",
     ),
     code(
         "unused-rollback",

@@ -35,7 +35,13 @@ pub struct Removal {
 
 /// Proof that somebody consented to the end of a release.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Consented(());
+pub struct Consented(Where);
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Where {
+    Git,
+    Command,
+}
 
 /// A release that takes over objects of one that goes.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -54,12 +60,17 @@ impl Consented {
         consents
             .iter()
             .any(|consent| consent.action == ConsentAction::Uninstall && consent.release == release)
-            .then_some(Self(()))
+            .then_some(Self(Where::Git))
     }
 
     /// Somebody asked for it by its own command, and is asked before it begins.
     pub fn by_command() -> Self {
-        Self(())
+        Self(Where::Command)
+    }
+
+    /// Whether nothing sees to it that successors come first.
+    pub(super) fn is_out_of_turn(&self) -> bool {
+        self.0 == Where::Command
     }
 }
 

@@ -16,7 +16,7 @@ use crate::plan::consent::BACKEND_GOES;
 use crate::plan::draft::{Ctx, Draft, Pruned};
 use crate::plan::model::Desired;
 use crate::plan::protection::{installed_version, protected};
-use crate::plan::removal::heir;
+use crate::plan::removal::{Consented, Handed, Heir, heir};
 
 impl Desired {
     /// The definitions that have to be read although git no longer has them: a
@@ -74,13 +74,24 @@ pub(in crate::plan) fn check(ctx: &Ctx<'_>, draft: &mut Draft, pruned: &[Pruned]
     }
 }
 
-/// Whether another release sees to it.
+/// Whether another release sees to it, before the Service goes.
 fn is_handed_over(ctx: &Ctx<'_>, id: &ObjectId) -> bool {
+    let waits = ctx.removal.and_then(|removal| removal.consented.as_ref());
+    let is_out_of_turn = waits.is_some_and(Consented::is_out_of_turn);
+    match successor(ctx, id) {
+        Some((Handed::Taken, _)) => true,
+        Some((Handed::Waiting, _)) => !is_out_of_turn,
+        None => false,
+    }
+}
+
+/// The release that took an object over, or will.
+fn successor<'c>(ctx: &Ctx<'c>, id: &ObjectId) -> Option<(Handed, &'c Heir)> {
     let heirs = match ctx.removal {
         Some(removal) => &removal.heirs,
         None => &ctx.desired.terms.heirs,
     };
-    heir(heirs, id, ctx.observed.live_meta(id)).is_some()
+    heir(heirs, id, ctx.observed.live_meta(id))
 }
 
 /// Says what would break, as an error unless somebody knows better.
@@ -118,6 +129,13 @@ fn say(ctx: &Ctx<'_>, draft: &mut Draft, id: &ObjectId, service: &ServiceRef) {
 
 /// How to go on: without what stays, with what goes, or all the same.
 fn ways_out(ctx: &Ctx<'_>, id: &ObjectId, service: &ObjectId) -> String {
+    if let Some((_, heir)) = successor(ctx, id) {
+        let name = &heir.name;
+        return format!(
+            "{id} is handed over to release {name}: `pleach apply {}/{}` comes first",
+            name.environment, name.release
+        );
+    }
     let file = ctx.environment_file();
     let keep = match ctx.removal {
         Some(_) => "",

@@ -3,12 +3,12 @@
 use rstest::rstest;
 use serde_json::json;
 
-use super::removal::by_command;
+use super::removal::{by_command, heir};
 use super::scene::Scene;
 use crate::finding::Finding;
 use crate::inventory::EntryState;
 use crate::object::labels;
-use crate::plan::{Action, Plan, is_refusal};
+use crate::plan::{Action, Consented, Plan, Removal, is_refusal};
 
 const SERVICE: &str = "Service/web/engine";
 const GEARS: &str = "CustomResourceDefinition.apiextensions.k8s.io/gears.example.org";
@@ -128,6 +128,35 @@ fn whatever_keeps_it_is_a_reason(#[case] scene: Scene) {
     }
 }
 
+/// What takes over from the release may not be there yet: a command does not wait
+/// for it, as an apply of both does.
+#[rstest]
+#[case::of_a_definition(gears(), GEARS)]
+#[case::of_a_webhook(hook(), HOOK)]
+#[case::of_an_api(api(), API)]
+fn the_backend_of_what_is_to_be_handed_over_does_not_go_before(
+    #[case] scene: Scene,
+    #[case] id: &str,
+) {
+    let removal = heir(&[id]);
+    let plan = scene.end(&removal);
+    let [error] = errors(&plan)[..] else {
+        panic!("{:#?}", plan.findings)
+    };
+    assert_eq!(error.code, "backend-goes");
+    let hint = format!("{id} is handed over to release e.new: `pleach apply e/new` comes first");
+    assert_eq!(error.hint.as_deref(), Some(hint.as_str()));
+
+    let consent = serde_json::from_str(r#"{"action": "uninstall", "release": "r"}"#).unwrap();
+    let consented = Consented::in_git(&[consent], "r");
+    assert!(consented.is_some());
+    let plan = scene.end(&Removal {
+        consented,
+        ..removal
+    });
+    assert_eq!(errors(&plan), Vec::<&Finding>::new());
+}
+
 /// The consents that a hint prints.
 fn consents(hint: &str) -> Vec<String> {
     let texts = hint.split("{action: ").skip(1);
@@ -182,15 +211,11 @@ fn a_definition_that_could_not_be_read_may_need_it() {
 
 #[test]
 fn what_is_handed_over_is_the_concern_of_who_takes_it() {
-    let heirs = super::removal::heir(&[GEARS]);
-    let scene = gears().wants(|desired| desired.terms.heirs.clone_from(&heirs.heirs));
-    for plan in [scene.plan(), scene.end(&heirs)] {
-        assert_eq!(errors(&plan), Vec::<&Finding>::new());
-        let mut changes = plan.changes.iter();
-        assert!(
-            changes.any(|one| one.object.to_string() == SERVICE && one.action == Action::Delete)
-        );
-    }
+    let heirs = heir(&[GEARS]).heirs;
+    let plan = gears().wants(|desired| desired.terms.heirs = heirs).plan();
+    assert_eq!(errors(&plan), Vec::<&Finding>::new());
+    let mut changes = plan.changes.iter();
+    assert!(changes.any(|one| one.object.to_string() == SERVICE && one.action == Action::Delete));
 }
 
 #[test]
