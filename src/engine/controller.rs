@@ -29,6 +29,7 @@ mod pull_requests;
 pub mod pulse;
 mod read;
 mod recall;
+mod recollection;
 
 mod release;
 mod replicas;
@@ -48,7 +49,7 @@ use tokio::sync::{Notify, Semaphore, watch};
 use tokio::task::{JoinSet, LocalSet};
 use tokio_util::sync::CancellationToken;
 
-pub use self::event::{End, Listener, LoopEvent};
+pub use self::event::{End, KeptUp, Listener, LoopEvent};
 pub use self::pull_requests::{Live, Previewed, Previews};
 pub use self::replicas::Sharing;
 pub use self::setup::{Grant, Repository, Setup};

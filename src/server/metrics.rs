@@ -16,7 +16,7 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::Registry;
 
-use crate::engine::controller::{End, LoopEvent};
+use crate::engine::controller::{End, KeptUp, LoopEvent};
 use environments::Progress;
 use labels::{
     EnvironmentLabels, HookLabels, LookLabels, ObjectLabels, PreviewLabels, ReleaseLabels,
@@ -288,8 +288,14 @@ impl Metrics {
                 end,
                 took,
                 revision,
+                kept,
                 ..
-            } => self.count_look(release, *end, *took, revision),
+            } => {
+                self.count_look(release, *end, *took, revision);
+                if let Some(kept) = kept {
+                    self.count_kept(release, kept);
+                }
+            }
         }
     }
 
@@ -301,12 +307,7 @@ impl Metrics {
             self.reach(&release.environment, &release.release, revision);
         }
         let labels = ReleaseLabels::of(release);
-        let looks = LookLabels {
-            environment: release.environment.clone(),
-            release: release.release.clone(),
-            result: end.word(),
-        };
-        self.looks.get_or_create(&looks).inc();
+        self.count_end(release, end);
         if end == End::Removed {
             self.releases().remove(&labels);
             self.forget(&labels);
@@ -325,6 +326,27 @@ impl Metrics {
         let synced = matches!(end, End::Deployed | End::Unchanged);
         self.synced.get_or_create(&labels).set(i64::from(synced));
         self.releases().insert(labels);
+    }
+
+    /// Counts what came of a revision that was there before the one that waits.
+    fn count_kept(&self, release: &ReleaseName, kept: &KeptUp) {
+        if kept.end == End::Unchanged {
+            return;
+        }
+        self.count_end(release, kept.end);
+        if kept.end == End::Drifted && !self.is_left(&release.environment) {
+            let labels = ReleaseLabels::of(release);
+            self.drifted.get_or_create(&labels).set(1);
+        }
+    }
+
+    fn count_end(&self, release: &ReleaseName, end: End) {
+        let looks = LookLabels {
+            environment: release.environment.clone(),
+            release: release.release.clone(),
+            result: end.word(),
+        };
+        self.looks.get_or_create(&looks).inc();
     }
 
     fn looking(&self, change: impl FnOnce(&mut BTreeSet<ReleaseName>)) {
@@ -406,6 +428,7 @@ mod tests {
             revision: text(revision),
             end,
             message: String::new(),
+            kept: None,
             took: Duration::ZERO,
         }
     }

@@ -1,14 +1,16 @@
 //! The loop carries out what was approved, and nothing else.
 
 use crate::fleet::Fleet;
-use crate::loop_run::fleet;
+use crate::loop_run::{Loop, fleet};
 use crate::samples::{BUNDLE, config_map};
 
 const RELEASE: &str = "release.pleach.dev/loop-approved.web";
 
-fn approve(fleet: &Fleet, digest: &str) {
+const RELEASE_KEPT: &str = "release.pleach.dev/loop-approved-kept.web";
+
+fn approve(fleet: &Fleet, release: &str, digest: &str) {
     let approval = format!("pleach.dev/approved={digest}");
-    fleet.kubectl(&["annotate", "--overwrite", RELEASE, &approval]);
+    fleet.kubectl(&["annotate", "--overwrite", release, &approval]);
 }
 
 /// The digest that `pleach plan` shows for the commit.
@@ -37,7 +39,7 @@ fn a_plan_is_carried_out_when_its_effects_are_approved() {
     }
     assert_eq!(fleet.value(), None);
     // Not this one.
-    approve(&fleet, "sha256:00");
+    approve(&fleet, RELEASE, "sha256:00");
     let said = fleet.until("the other digest", |fleet| {
         let (_, message) = fleet.condition("Stalled")?;
         message
@@ -46,7 +48,7 @@ fn a_plan_is_carried_out_when_its_effects_are_approved() {
     });
     assert!(said.contains(&first), "{said}");
     assert_eq!(fleet.value(), None);
-    approve(&fleet, &first);
+    approve(&fleet, RELEASE, &first);
     fleet.until_value("first");
     fleet.until_not("Stalled");
 
@@ -62,7 +64,7 @@ fn a_plan_is_carried_out_when_its_effects_are_approved() {
     fleet.until("a look", |_| (unapproved() > before).then_some(()));
     fleet.until_condition("Stalled", "AwaitingApproval");
     assert_eq!(fleet.value().as_deref(), Some("first"));
-    approve(&fleet, &effects(&fleet));
+    approve(&fleet, RELEASE, &effects(&fleet));
     fleet.until_value("second");
     fleet.until_not("Stalled");
 
@@ -77,8 +79,119 @@ fn a_plan_is_carried_out_when_its_effects_are_approved() {
     let (_, digest) = said.split_once("approval of ").unwrap();
     let digest = digest.split_whitespace().next().unwrap();
     assert_eq!(fleet.value().as_deref(), Some("second"));
-    approve(&fleet, digest.trim_end_matches(':'));
+    approve(&fleet, RELEASE, digest.trim_end_matches(':'));
     fleet.until("the end", |fleet| (!fleet.exists(&[RELEASE])).then_some(()));
     assert_eq!(fleet.value(), None);
+    running.stopped();
+}
+
+/// The loop, which looks again and again.
+fn follows(fleet: &Fleet) -> Loop {
+    let repo = fleet.repo.path().to_str().unwrap();
+    fleet.runs_with(&["--repo", repo, fleet.environment])
+}
+
+#[test]
+fn what_was_approved_is_kept_while_something_newer_waits() {
+    let fleet = fleet("loop-approved-kept", "{interval: 2s, approval: digest}");
+    // What the newer commit drops is kept, too.
+    fleet.write("manifests/web/more.yaml", &config_map("more", "first"));
+    fleet.push("more");
+    let more = |value: &str| {
+        let value = format!(r#"{{"data":{{"k":"{value}"}}}}"#);
+        fleet.kubectl(&["patch", "cm", "more", "-n", fleet.environment, "-p", &value]);
+    };
+    let until_more = |value: &str| {
+        fleet.until(value, |fleet| {
+            let live = fleet.get(&["cm", "more", "-n", fleet.environment])?;
+            (live["data"]["k"] == value).then_some(())
+        });
+    };
+    let running = follows(&fleet);
+    fleet.until_condition("Stalled", "AwaitingApproval");
+    approve(&fleet, RELEASE_KEPT, &effects(&fleet));
+    fleet.until_ready();
+
+    fleet.remove("manifests/web/more.yaml");
+    fleet.push_value("first", "second");
+    fleet.until_condition("Stalled", "AwaitingApproval");
+    let waits = || running.looks(fleet.environment, "web", "unapproved");
+    let corrected = || running.looks(fleet.environment, "web", "deployed");
+    let before = corrected();
+    fleet.edit_by_hand("ann");
+    fleet.until_value("first");
+    more("ann");
+    until_more("first");
+    // Both are counted; what waits is what is told.
+    fleet.until("both", |_| (corrected() >= before + 2.0).then_some(()));
+    let (_, said) = fleet.condition("Stalled").unwrap();
+    let digest = effects(&fleet);
+    assert!(
+        said.contains(&format!("waits for approval of {digest}")),
+        "{said}"
+    );
+    let before = waits();
+    fleet.until("looks", |_| (waits() > before + 2.0).then_some(()));
+    assert!(corrected() < 4.0, "{}", corrected());
+    running.stopped();
+
+    // One that starts anew finds in git what it was. Whoever changed what the newer
+    // one changes is in its way until that is corrected.
+    fleet.edit_by_hand("bob");
+    let running = follows(&fleet);
+    fleet.until_value("first");
+    fleet.until("the condition", |fleet| {
+        let (_, said) = fleet.condition("Stalled")?;
+        said.contains(&digest).then_some(())
+    });
+    until_more("first");
+
+    approve(&fleet, RELEASE_KEPT, &digest);
+    fleet.until_value("second");
+    fleet.until_not("Stalled");
+    assert!(!fleet.exists(&["cm", "more", "-n", fleet.environment]));
+    // What was left behind is not brought back.
+    let unchanged = || running.looks(fleet.environment, "web", "unchanged");
+    let before = unchanged();
+    fleet.until("looks", |_| (unchanged() > before + 1.0).then_some(()));
+    assert_eq!(fleet.value().as_deref(), Some("second"));
+    running.stopped();
+}
+
+#[test]
+fn a_consent_alone_is_something_new() {
+    let fleet = fleet("loop-approved-consent", "{interval: 1s, approval: digest}");
+    fleet.extend_environment("protect: [{group: \"\", kind: ConfigMap}]\n");
+    fleet.write("manifests/web/more.yaml", &config_map("more", "first"));
+    fleet.push("more");
+    let release = "release.pleach.dev/loop-approved-consent.web";
+    let running = follows(&fleet);
+    fleet.until_condition("Stalled", "AwaitingApproval");
+    approve(&fleet, release, &effects(&fleet));
+    fleet.until_ready();
+    fleet.remove("manifests/web/more.yaml");
+    fleet.push_value("first", "second");
+    fleet.until_condition("Stalled", "AwaitingApproval");
+    approve(&fleet, release, &effects(&fleet));
+    fleet.until_value("second");
+    fleet.until_not("Stalled");
+    // It stays, as nobody consents to its end; then somebody does.
+    let more = ["cm", "more", "-n", fleet.environment];
+    assert!(fleet.exists(&more));
+    let consent = "consent: [{action: delete, kind: ConfigMap, namespace: loop-approved-consent, name: more, release: web}]\n";
+    fleet.extend_environment(consent);
+    fleet.push("consent");
+    let said = fleet.until_condition("Stalled", "AwaitingApproval");
+    assert!(
+        said.contains("delete ConfigMap/loop-approved-consent/more"),
+        "{said}"
+    );
+    // Drift is corrected meanwhile, and nothing is deleted with that.
+    fleet.edit_by_hand("ann");
+    fleet.until_value("second");
+    assert!(fleet.exists(&more));
+    approve(&fleet, release, &effects(&fleet));
+    fleet.until("the end", |fleet| (!fleet.exists(&more)).then_some(()));
+    fleet.until_not("Stalled");
     running.stopped();
 }

@@ -11,7 +11,7 @@ use crate::rights::Team;
 use crate::samples::{config_map, deployment};
 
 /// From the change until it is taken back.
-const AT_ONCE: Duration = Duration::from_secs(2);
+const AT_ONCE: Duration = Duration::from_secs(5);
 
 /// One of them has to be at once: the machine does other things too.
 const TRIES: usize = 3;

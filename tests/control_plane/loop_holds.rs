@@ -107,6 +107,11 @@ fn a_request_to_sync_is_carried_out_also_outside_of_the_windows() {
     assert_eq!(fleet.value().as_deref(), Some("first"));
     fleet.edit_by_hand("dora");
     fleet.until_value("first");
+    running.stopped();
+    // Also by a loop that did not bring it there.
+    fleet.edit_by_hand("eve");
+    let running = fleet.runs_with(&["--repo", &repo, "loop-windows"]);
+    fleet.until_value("first");
     fleet
         .run(&["sync", "loop-windows", "--override-window"])
         .ended_with(0);

@@ -131,6 +131,7 @@ fn a_fork_is_compared_with_the_cluster_where_its_commit_was_labeled() {
     running.stopped();
     let running = hosted.runs();
     let head = hosted.proposes(8, VALUE, &value("fourth"), fork(&["ask the cluster"]));
+    running.happened("pull_request");
     let said = hosted.until_says(8, "+  k: fourth");
     assert!(!said.contains(STATED), "{said}");
     // Taken off and set again.

@@ -197,6 +197,8 @@ fn a_branch_that_is_written_anew_is_followed_and_an_empty_one_deletes_nothing() 
         .repo
         .git(&["branch", "--force", branch, "other"])
         .unwrap();
+    // What names no interval is looked at once a minute.
+    running.pushed();
     fleet.until_value("second");
     fleet.until_not("Stalled");
     running.stopped();

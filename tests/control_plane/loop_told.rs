@@ -155,7 +155,7 @@ fn people_are_told_once_per_change_of_state() {
 
 #[test]
 fn good_contents_that_are_brought_back_are_no_drift() {
-    let fleet = fleet("loop-back", "{interval: 1s}");
+    let fleet = fleet("loop-contents", "{interval: 1s}");
     let webhook = Webhook::start();
     let url = fleet.file("url", &format!("http://{}/\n", webhook.address));
     let repository = fleet.repo.path().to_str().unwrap().to_owned();
@@ -172,7 +172,7 @@ fn good_contents_that_are_brought_back_are_no_drift() {
     fleet.write("manifests/web/never.yaml", &never("never"));
     fleet.push_value("first", "second");
     fleet.until("a failure", |_| {
-        (running.looks("loop-back", "web", "failed") > 0.0).then_some(())
+        (running.looks("loop-contents", "web", "failed") > 0.0).then_some(())
     });
     fleet.remove("manifests/web/never.yaml");
     fleet.push_value("second", "first");
@@ -184,5 +184,8 @@ fn good_contents_that_are_brought_back_are_no_drift() {
     let log = running.stopped().stderr;
     let failed = log.lines().find(|line| line.contains("\"step failed\""));
     let failed: Value = serde_json::from_str(failed.unwrap()).unwrap();
-    assert_eq!(failed["object"], "Deployment.apps/loop-back/never", "{log}");
+    assert_eq!(
+        failed["object"], "Deployment.apps/loop-contents/never",
+        "{log}"
+    );
 }

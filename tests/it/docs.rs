@@ -364,6 +364,7 @@ fn every_metric() -> String {
             revision: text("a"),
             end: End::Deployed,
             message: text(""),
+            kept: None,
             took,
         },
     ] {

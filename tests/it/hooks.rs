@@ -269,6 +269,7 @@ async fn probes_and_metrics_answer() {
             revision: String::new(),
             end: End::Deployed,
             message: String::new(),
+            kept: None,
             took: Duration::from_secs(2),
         },
     ] {

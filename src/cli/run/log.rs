@@ -153,8 +153,14 @@ fn log(event: &LoopEvent) {
             revision,
             end,
             message,
+            kept,
             took,
-        } => log_look(release, revision, *end, message, *took),
+        } => {
+            if let Some(kept) = kept.as_ref().filter(|kept| kept.end != End::Unchanged) {
+                log_look(release, &kept.revision, kept.end, &kept.message, *took);
+            }
+            log_look(release, revision, *end, message, *took);
+        }
         LoopEvent::Previewed {
             repository,
             number,

@@ -244,6 +244,7 @@ impl Ends {
             revision: wanted.revision(),
             end,
             message,
+            kept: None,
             took: started.elapsed(),
         });
         Some(end)

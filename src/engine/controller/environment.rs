@@ -16,6 +16,7 @@ use tokio::sync::{Notify, mpsc, watch};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, MissedTickBehavior, interval_at, sleep_until};
 
+pub(super) use self::reading::for_cluster;
 use self::reading::wrong_cluster;
 use super::assigned::{Assigned, Assignment};
 use super::connected::Connected;
@@ -24,6 +25,7 @@ use super::inputs::Inputs;
 use super::news::Told;
 use super::pace::{self, Paces};
 use super::read::Hold;
+use super::recollection::{Question, Recollection};
 use super::release::{Neighbors, Release};
 use super::requests::Requests;
 use super::run::Wanted;
@@ -32,7 +34,7 @@ use crate::engine::load::Loaded;
 use crate::engine::words;
 
 /// How long it may take to read an environment.
-const LIMIT: Duration = Duration::from_mins(10);
+pub(super) const LIMIT: Duration = Duration::from_mins(10);
 /// How often it is looked whether a kubeconfig is another one.
 const KUBECONFIG: Duration = Duration::from_secs(15);
 
@@ -82,6 +84,8 @@ pub(super) struct Environment {
         mpsc::UnboundedSender<String>,
         mpsc::UnboundedReceiver<String>,
     ),
+    /// Where releases ask what they were before.
+    questions: mpsc::UnboundedSender<Question>,
     /// What was told of all releases while none had a task.
     told: Option<Vec<Condition>>,
     /// What people were told of each of them then.
@@ -113,12 +117,23 @@ impl Environment {
             end_asked: Arc::default(),
             tasks: JoinSet::new(),
             reached: mpsc::unbounded_channel(),
+            // Nobody answers before it runs.
+            questions: mpsc::unbounded_channel().0,
             told: None,
             news: BTreeMap::new(),
         }
     }
 
     pub(super) async fn run(mut self) {
+        let (questions, asked) = mpsc::unbounded_channel();
+        self.questions = questions;
+        let recollection = Recollection {
+            environment: self.key.environment.clone(),
+            assigned: self.assigned.clone(),
+            questions: asked,
+            shared: self.shared.clone(),
+        };
+        self.tasks.spawn_local(recollection.run());
         let mut failures = 0;
         while !self.shared.stop.is_cancelled() {
             let assigned = self.assigned.borrow_and_update().clone();
@@ -144,7 +159,14 @@ impl Environment {
             }
         }
         self.leave();
-        while let Some(ended) = self.tasks.join_next().await {
+        let Self {
+            mut tasks,
+            questions,
+            ..
+        } = self;
+        // Nobody asks any more.
+        drop(questions);
+        while let Some(ended) = tasks.join_next().await {
             pass_on(ended);
         }
     }
@@ -300,6 +322,7 @@ impl Environment {
                 let neighbors = Neighbors {
                     ready: Arc::clone(&ready),
                     reached: self.reached.0.clone(),
+                    questions: self.questions.clone(),
                     requests: self.requests.clone(),
                 };
                 let shared = self.shared.clone();

@@ -125,6 +125,9 @@ pub enum LoopEvent {
         end: End,
         /// One line: why, where there is something to say.
         message: String,
+        /// What came of the revision that was there before, where the wanted one
+        /// waits.
+        kept: Option<KeptUp>,
         /// How long it took.
         took: Duration,
     },
@@ -150,6 +153,17 @@ pub enum LoopEvent {
         /// Why.
         message: String,
     },
+}
+
+/// What came of a revision that was there before, and is kept up.
+#[derive(Debug, Clone)]
+pub struct KeptUp {
+    /// The revision.
+    pub revision: String,
+    /// What came of it.
+    pub end: End,
+    /// One line: why, where there is something to say.
+    pub message: String,
 }
 
 /// What came of looking at a release.

@@ -2,15 +2,17 @@
 //! out.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
 use pleach_domain::depends;
 use pleach_domain::finding::Finding;
 use pleach_domain::inventory::{
-    Condition, ConditionKind, DEPENDENCY_NOT_READY, Installed, Orders, SyncRequest, WINDOW_CLOSED,
+    Attempt, Condition, ConditionKind, DEPENDENCY_NOT_READY, Installed, Orders, SyncRequest,
+    WINDOW_CLOSED,
 };
-use pleach_domain::plan::{Action, Cause, Plan, Taken};
+use pleach_domain::plan::{Action, Cause, Change, Plan, Taken};
 use pleach_domain::repo::format::Drift;
 
 use super::drift::Left;
@@ -23,7 +25,7 @@ use crate::engine::words;
 use crate::io::cluster::Class;
 
 /// Why nothing newer is synced outside of the windows.
-pub(super) const CLOSED: &str = "the environment allows no sync at this time";
+const CLOSED: &str = "the environment allows no sync at this time";
 
 /// Why a release is left alone that is not as the last good commit says.
 pub(super) const OTHERWISE: &str =
@@ -43,6 +45,15 @@ pub(super) struct Looked {
     pub(super) awaited: Option<Awaited>,
     /// How its objects were left.
     pub(super) left: Option<Left>,
+    /// What was reached before, and is kept up while this waits.
+    pub(super) kept: Option<Box<Kept>>,
+}
+
+/// What was reached before, while something newer waits.
+pub(super) struct Kept {
+    pub(super) wanted: Arc<Wanted>,
+    /// What came of looking whether it still is so.
+    pub(super) looked: Looked,
 }
 
 impl Looked {
@@ -55,7 +66,18 @@ impl Looked {
             pause: None,
             awaited: None,
             left: None,
+            kept: None,
         }
+    }
+
+    /// What was done in the end: to what was reached before, where that is kept up.
+    pub(super) fn done(&self) -> End {
+        self.kept.as_ref().map_or(self.end, |kept| kept.looked.end)
+    }
+
+    /// Whether something is to be tried again soon.
+    pub(super) fn failed(&self) -> bool {
+        self.end == End::Failed || self.done() == End::Failed
     }
 
     pub(super) fn saying(mut self, kind: ConditionKind, reason: &str) -> Self {
@@ -69,16 +91,12 @@ impl Looked {
 }
 
 /// Says that it is not the time for what git wants.
-pub(super) fn window_closed() -> Condition {
-    Condition {
-        kind: ConditionKind::Waiting,
-        reason: WINDOW_CLOSED.to_owned(),
-        message: CLOSED.to_owned(),
-    }
+pub(super) fn window_closed() -> Looked {
+    Looked::new(End::Waiting, CLOSED).saying(ConditionKind::Waiting, WINDOW_CLOSED)
 }
 
-/// What there is to say where a plan is not to be carried out.
-pub(super) fn stops(wanted: &Wanted, planned: &Planned, orders: &Orders) -> Option<Looked> {
+/// What there is to say where a plan may not be carried out.
+pub(super) fn refused(wanted: &Wanted, planned: &Planned, orders: &Orders) -> Option<Looked> {
     let refusals = wanted.refusals(planned);
     let waits = |finding: &Finding| finding.code == depends::NOT_READY;
     if !refusals.is_empty() && refusals.iter().all(waits) {
@@ -90,21 +108,26 @@ pub(super) fn stops(wanted: &Wanted, planned: &Planned, orders: &Orders) -> Opti
             ..looked.saying(ConditionKind::Waiting, DEPENDENCY_NOT_READY)
         });
     }
-    let looked = if !refusals.is_empty() {
-        let looked = Looked::new(End::Refused, line(&refusals));
-        looked.saying(ConditionKind::Stalled, "Refused")
-    } else if wanted.loaded.environment.sync.drift == Drift::Report
-        && is_reached(planned)
-        && has_drifted(&planned.plan)
-    {
-        let looked = Looked::new(End::Drifted, drift(&planned.plan));
-        looked.saying(ConditionKind::Drifted, "ChangedByOthers")
-    } else {
+    if refusals.is_empty() {
         return None;
-    };
+    }
+    let looked = Looked::new(End::Refused, line(&refusals));
     Some(Looked {
         request: orders.sync.clone(),
-        ..looked
+        ..looked.saying(ConditionKind::Stalled, "Refused")
+    })
+}
+
+/// What there is to say where what others changed is only told.
+pub(super) fn reported(wanted: &Wanted, planned: &Planned, orders: &Orders) -> Option<Looked> {
+    let only_tells = wanted.loaded.environment.sync.drift == Drift::Report;
+    if !only_tells || !is_reached(planned) || !has_drifted(&planned.plan) {
+        return None;
+    }
+    let looked = Looked::new(End::Drifted, drift(&planned.plan));
+    Some(Looked {
+        request: orders.sync.clone(),
+        ..looked.saying(ConditionKind::Drifted, "ChangedByOthers")
     })
 }
 
@@ -143,19 +166,14 @@ pub(super) fn unplanned(error: &SyncError, failures: u32) -> Looked {
     }
 }
 
-/// Whether it is not the time for what git wants now.
-pub(super) fn is_held_back(
-    wanted: &Wanted,
-    planned: &Planned,
-    orders: &Orders,
-    now: Timestamp,
-) -> bool {
+/// Whether it is not the time for anything new.
+pub(super) fn is_closed(wanted: &Wanted, orders: &Orders, now: Timestamp) -> bool {
     let windows = &wanted.loaded.environment.sync.windows;
     let is_overridden = orders
         .sync
         .as_ref()
         .is_some_and(|sync| sync.override_window);
-    !windows.are_open(now) && !is_overridden && !is_reached(planned)
+    !windows.are_open(now) && !is_overridden
 }
 
 /// Whether what git wants was reached before: what differs now is not git's.
@@ -165,6 +183,23 @@ pub(super) fn is_reached(planned: &Planned) -> bool {
         let installed = record.installed.as_ref();
         record.ready && installed.is_some_and(|installed| planned.desired.is_of(installed))
     })
+}
+
+/// Whether a plan only keeps what was reached before, or tries that again: it is
+/// nothing new. What deletes anything is, such as a consent that git has now.
+pub(super) fn keeps(planned: &Planned) -> bool {
+    let record: Option<&Installed> = planned.observation.observed.installed.as_ref();
+    let is_this = |attempt: &Attempt| planned.desired.is_of(attempt);
+    let was_there = record.is_some_and(|record| {
+        record.installed.as_ref().is_some_and(is_this)
+            && record.applying.as_ref().is_none_or(is_this)
+    });
+    let is_new = |change: &Change| match change.action {
+        Action::Delete => true,
+        Action::Recreate => change.cause == Some(Cause::Git),
+        _ => false,
+    };
+    was_there && !planned.plan.changes.iter().any(is_new)
 }
 
 /// Whether somebody changed what git says: who owns a field is no value.

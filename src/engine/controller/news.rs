@@ -11,6 +11,7 @@ use pleach_domain::repo::format::NotificationCause;
 use tokio::time::Instant;
 
 use super::End;
+use super::looked::Kept;
 use super::read::Hold;
 use super::run::Wanted;
 use crate::engine::sync::state::Announcement;
@@ -26,6 +27,8 @@ const LONGEST: usize = 1024;
 #[derive(Debug)]
 pub(super) struct Told {
     last: Option<Digest>,
+    /// What was told of a revision that was kept up while another one waited.
+    kept: Option<Digest>,
     /// What held its environment then.
     hold: Option<Digest>,
     left: u32,
@@ -49,6 +52,7 @@ impl Told {
     pub(super) fn new() -> Self {
         Self {
             last: None,
+            kept: None,
             hold: None,
             left: BURST,
             refilled: Instant::now(),
@@ -66,6 +70,19 @@ impl Told {
         message: &str,
     ) -> Option<Item> {
         self.judge(end, was_reached, &wanted.revision(), message)
+    }
+
+    /// What there is to tell of what is kept up while something newer waits.
+    pub(super) fn of_kept(&mut self, kept: Option<&Kept>) -> Option<Item> {
+        let Some(kept) = kept else {
+            self.kept = None;
+            return None;
+        };
+        let (revision, looked) = (kept.wanted.revision(), &kept.looked);
+        std::mem::swap(&mut self.last, &mut self.kept);
+        let item = self.judge(looked.end, true, &revision, &looked.message);
+        std::mem::swap(&mut self.last, &mut self.kept);
+        item
     }
 
     /// What there is to tell of what holds the environment of a release; none

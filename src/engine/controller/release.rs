@@ -14,11 +14,12 @@ use tokio::sync::{Notify, mpsc, watch};
 use tokio::time::{Instant, sleep};
 
 use super::drift::Subscription;
-use super::looked::{CLOSED, Looked, window_closed};
+use super::looked::Looked;
 use super::news::Told;
+use super::recollection::{Question, Recalled};
 use super::requests::Requests;
 use super::run::{LIMIT, Wanted};
-use super::{End, LoopEvent, Shared, pace};
+use super::{End, KeptUp, LoopEvent, Shared, pace};
 
 /// Every object goes through a dry run once in this time.
 const VERIFY: Duration = Duration::from_hours(24);
@@ -36,14 +37,12 @@ pub(super) struct Release {
     neighbors: Neighbors,
     shared: Shared,
     failures: u32,
-    /// What was last reached: what drift is corrected to while the windows are
-    /// closed for anything newer.
+    /// What was last reached: what drift is corrected to while anything newer waits.
     reached: Option<Arc<Wanted>>,
+    /// What the commit of its record was looked up to be, while nothing was reached.
+    recalled: Option<(String, Recalled)>,
     /// Whether something else was begun since, and did not come to its end.
     is_elsewhere: bool,
-    /// What was kept when it was last looked at, where the windows were closed for
-    /// what git wants.
-    kept: Option<Arc<Wanted>>,
     /// What the loop last said of it; unknown at first.
     told: Option<Vec<Condition>>,
     /// Whether the record was seen to be this release's, on the cluster that is
@@ -70,6 +69,8 @@ pub(super) struct Neighbors {
     pub(super) ready: Arc<Notify>,
     /// Where it says by its name that it was brought to a commit.
     pub(super) reached: mpsc::UnboundedSender<String>,
+    /// Where to ask what they were at a commit.
+    pub(super) questions: mpsc::UnboundedSender<Question>,
     /// What people ask for of them.
     pub(super) requests: Requests,
 }
@@ -88,8 +89,8 @@ impl Release {
             shared,
             failures: 0,
             reached: None,
+            recalled: None,
             is_elsewhere: false,
-            kept: None,
             told: None,
             is_ours: false,
             since: Some(Instant::now()),
@@ -146,11 +147,11 @@ impl Release {
             {
                 return;
             }
-            if looked.end == End::Interrupted {
+            if looked.done() == End::Interrupted {
                 return;
             }
             // What is left alone, or not as git says, is not kept as it is.
-            let is_kept = matches!(looked.end, End::Deployed | End::Unchanged | End::Drifted);
+            let is_kept = matches!(looked.done(), End::Deployed | End::Unchanged | End::Drifted);
             let pause = self.pause(&wanted, &looked, is_kept);
             let waits = looked.awaited.is_some();
             let cluster = wanted.planner(false).cluster_for(&wanted.release().0.name);
@@ -218,7 +219,8 @@ impl Release {
         looked: &mut Looked,
         took: Duration,
     ) -> Instant {
-        self.fruitless = match looked.end {
+        let done = looked.done();
+        self.fruitless = match done {
             End::Unchanged | End::Drifted if !changed.is_empty() => {
                 self.fruitless.saturating_add(1)
             }
@@ -226,7 +228,7 @@ impl Release {
         };
         let calm_at = Instant::now() + calm(self.fruitless);
         // What others may change, such as replicas that are scaled, is no drift.
-        let is_drift = matches!(looked.end, End::Deployed | End::Drifted | End::Failed);
+        let is_drift = matches!(done, End::Deployed | End::Drifted | End::Failed);
         if is_drift && !changed.is_empty() {
             self.shared.listener.tell(LoopEvent::Changed {
                 release: wanted.release().0.name.clone(),
@@ -234,28 +236,26 @@ impl Release {
             });
         }
         self.settle(looked);
-        let (revision, end, message) = match (&self.kept, looked.end) {
-            // What was reached before is there; what git wants now is not.
-            (Some(_), End::Unchanged) => (wanted.revision(), End::Waiting, CLOSED.to_owned()),
-            (Some(kept), end) => (kept.revision(), end, looked.message.clone()),
-            (None, end) => (wanted.revision(), end, looked.message.clone()),
-        };
-        if self.kept.is_some() && looked.condition.is_none() {
-            looked.condition = Some(window_closed());
-        }
+        let kept = looked.kept.as_ref().map(|kept| KeptUp {
+            revision: kept.wanted.revision(),
+            end: kept.looked.end,
+            message: kept.looked.message.clone(),
+        });
         self.shared.listener.tell(LoopEvent::Looked {
             release: wanted.release().0.name.clone(),
-            revision,
-            end,
-            message,
+            revision: wanted.revision(),
+            end: looked.end,
+            message: looked.message.clone(),
+            kept,
             took,
         });
-        if !matches!(looked.end, End::Superseded | End::Interrupted) {
+        if !matches!(done, End::Superseded | End::Interrupted) {
             self.shared.last.looked(wanted);
         }
-        self.failures = match looked.end {
-            End::Failed => self.failures.saturating_add(1),
-            _ => 0,
+        self.failures = if looked.failed() {
+            self.failures.saturating_add(1)
+        } else {
+            0
         };
         calm_at
     }
@@ -264,9 +264,11 @@ impl Release {
     fn pause(&self, wanted: &Wanted, looked: &Looked, is_kept: bool) -> Duration {
         let sync = &wanted.loaded.environment.sync;
         let interval = pace::interval(sync.interval.try_into().unwrap_or(LIMIT));
-        let pause = match looked.end {
+        let pause = match looked.done() {
             End::Superseded => Duration::ZERO,
-            End::Failed => pace::after(self.failures),
+            _ if looked.failed() => pace::after(self.failures),
+            // What was corrected may have been in the way of what waits.
+            End::Deployed if looked.kept.is_some() => CALM,
             _ => looked.pause.unwrap_or(interval).min(interval),
         };
         let until_verify = self.verify_at.saturating_duration_since(Instant::now());
@@ -295,15 +297,20 @@ impl Release {
         let Some(subscription) = &mut self.subscription else {
             return BTreeSet::new();
         };
-        let manifests = rendered.manifests.iter();
+        // What was reached is kept while something newer waits.
+        let reached = self.reached.as_ref().map(|reached| &reached.release().1);
+        let manifests = [Some(rendered), reached].into_iter().flatten();
+        let manifests = manifests.flat_map(|rendered| &rendered.manifests);
         subscription.begin(manifests.map(|manifest| manifest.id().clone()).collect())
     }
 
     /// Judges what was heard meanwhile.
     fn settle(&self, looked: &mut Looked) {
         if let Some(subscription) = &self.subscription {
-            subscription.settle(looked.left.take());
-            if looked.end == End::Drifted {
+            let kept = looked.kept.as_mut();
+            let left = kept.map_or(&mut looked.left, |kept| &mut kept.looked.left);
+            subscription.settle(left.take());
+            if looked.done() == End::Drifted {
                 // Whoever takes it back makes it something to tell.
                 subscription.alert();
             }

@@ -64,6 +64,25 @@ impl Wanted {
                 == (other.index, &other.cluster_id, &other.conditions, &other.hold)
     }
 
+    /// The same release as the environment was at another commit, where it had it.
+    pub(super) fn at(&self, loaded: Arc<Loaded>) -> Option<Self> {
+        let name = &self.release().0.name;
+        let mut releases = loaded.rendered.iter();
+        let index = releases.position(|(release, _)| release.name == *name)?;
+        Some(Self {
+            loaded,
+            index,
+            cluster: self.cluster.clone(),
+            cluster_id: self.cluster_id.clone(),
+            members: self.members.clone(),
+            grant: Arc::clone(&self.grant),
+            source: self.source.clone(),
+            conditions: self.conditions.clone(),
+            hold: self.hold.clone(),
+            is_remembered: false,
+        })
+    }
+
     /// What makes the plans.
     pub(super) fn planner(&self, verify: bool) -> Planner<'_> {
         Planner {

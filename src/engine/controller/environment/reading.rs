@@ -135,7 +135,10 @@ impl Environment {
 }
 
 /// An environment, where it may be synced to the cluster that is meant.
-pub(super) fn for_cluster(loaded: Loaded, grant: &Grant) -> Result<Loaded, Hold> {
+pub(in crate::engine::controller) fn for_cluster(
+    loaded: Loaded,
+    grant: &Grant,
+) -> Result<Loaded, Hold> {
     let named = loaded.environment.cluster.id.clone().map(ClusterId);
     match (&grant.cluster, named) {
         (Some(meant), Some(named)) if *meant != named => Err(wrong_cluster(meant, &named)),

@@ -4,18 +4,20 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use jiff::Timestamp;
-use pleach_domain::inventory::ConditionKind;
+use pleach_domain::inventory::{Condition, ConditionKind, Orders};
 use pleach_domain::object::ObjectId;
 use pleach_domain::repo::format::Drift;
+use tokio::sync::oneshot;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::{Release, VERIFY};
 use crate::engine::controller::drift::Left;
 use crate::engine::controller::looked::{
-    CLOSED, Looked, OTHERWISE, blocked, drift, is_held_back, is_reached, stops, unplanned,
-    window_closed,
+    Kept, Looked, OTHERWISE, blocked, drift, is_closed, is_reached, keeps, refused, reported,
+    unplanned, window_closed,
 };
+use crate::engine::controller::recollection::{Question, Recalled};
 use crate::engine::controller::run::{Done, LIMIT, Wanted, carry_out};
 use crate::engine::controller::{End, LoopEvent, approval};
 use crate::engine::planning::{Planned, Planner};
@@ -38,19 +40,19 @@ impl Release {
         let verify = Instant::now() >= self.verify_at;
         let none = BTreeSet::new();
         let changed = if verify { &none } else { changed };
-        let mut conditions = wanted.conditions.clone();
-        self.kept = None;
         self.was_reached = !self.is_elsewhere && self.has_reached(wanted);
-        let mut wanted = Arc::clone(wanted);
-        let planning = match self.plan_some(&wanted, changed, stop).await? {
-            Ok(None) => self.plan(&wanted, verify, stop).await?,
+        let planning = match self.plan_some(wanted, changed, stop).await? {
+            Ok(None) => self.plan(wanted, verify, stop).await?,
             Ok(Some(planned)) => Ok(planned),
             Err(error) => Err(error),
         };
-        let mut planned = match planning {
+        let planned = match planning {
             Ok(planned) => planned,
             Err(error) => return Some(unplanned(&error, self.failures)),
         };
+        if verify {
+            self.verify_at = Instant::now() + VERIFY;
+        }
         self.watch(&planned);
         self.was_reached |= is_reached(&planned);
         self.is_ours = !planned
@@ -65,61 +67,153 @@ impl Release {
             looked.pause = left.and_then(|left| left.try_into().ok());
             return Some(looked);
         }
-        if wanted.is_remembered && !is_reached(&planned) {
-            return Some(Looked::new(End::Waiting, OTHERWISE));
+        let recorded = recorded(wanted, &planned);
+        let admitting = Box::pin(self.admit(wanted, planned, &orders, verify, stop));
+        let held = match admitting.await? {
+            Ok(planned) => {
+                let said = wanted.conditions.clone();
+                return Some(self.bring_about(wanted, planned, said).await);
+            }
+            Err(held) => *held,
+        };
+        // It waits; what was there before is not left to whoever changes it.
+        Box::pin(self.keep(wanted, held, recorded, verify, stop)).await
+    }
+
+    /// A plan that may be carried out now; otherwise what it waits for.
+    async fn admit(
+        &mut self,
+        wanted: &Wanted,
+        mut planned: Planned,
+        orders: &Orders,
+        verify: bool,
+        stop: &CancellationToken,
+    ) -> Option<Result<Planned, Box<Looked>>> {
+        // What was reached is kept as it is at any time, and without asking again.
+        let is_new = !keeps(&planned);
+        if is_new && wanted.is_remembered {
+            return Some(Err(Box::new(Looked::new(End::Waiting, OTHERWISE))));
         }
-        if is_held_back(&wanted, &planned, &orders, now) {
-            // Drift is corrected all the same, to what was reached before.
-            let reached = self
-                .reached
-                .clone()
-                .filter(|reached| !reached.is_same(&wanted));
-            let Some(reached) = reached else {
-                let mut looked = Looked::new(End::Waiting, CLOSED);
-                looked.condition = Some(window_closed());
-                return Some(looked);
-            };
-            planned = match self.plan(&reached, verify, stop).await? {
+        if is_new && is_closed(wanted, orders, Timestamp::now()) {
+            return Some(Err(Box::new(window_closed())));
+        }
+        if let Some(looked) = refused(wanted, &planned, orders) {
+            return Some(Err(Box::new(looked)));
+        }
+        if is_new && wanted.loaded.environment.sync.needs_approval {
+            planned = match Box::pin(self.approved(wanted, planned, verify, stop)).await? {
                 Ok(planned) => planned,
-                Err(error) => return Some(unplanned(&error, self.failures)),
-            };
-            wanted = reached;
-            (self.kept, self.was_reached) = (Some(Arc::clone(&wanted)), true);
-            conditions.push(window_closed());
-        }
-        if verify {
-            self.verify_at = Instant::now() + VERIFY;
-        }
-        if let Some(looked) = stops(&wanted, &planned, &orders) {
-            return Some(looked);
-        }
-        let sync = &wanted.loaded.environment.sync;
-        // What was approved once is kept as it is without asking again.
-        if sync.needs_approval && !is_reached(&planned) {
-            planned = match Box::pin(self.approved(&wanted, planned, verify, stop)).await? {
-                Ok(planned) => planned,
-                Err(looked) => return Some(*looked),
+                Err(looked) => return Some(Err(looked)),
             };
         }
-        if let Some(looked) = blocked(&planned.plan, &orders) {
-            return Some(looked);
+        let blocked = blocked(&planned.plan, orders);
+        Some(blocked.map_or(Ok(planned), |looked| Err(Box::new(looked))))
+    }
+
+    /// Corrects drift from what was reached before something newer came, which has
+    /// to wait. What is elsewhere by now is not brought back.
+    async fn keep(
+        &mut self,
+        wanted: &Wanted,
+        mut held: Looked,
+        recorded: Option<String>,
+        verify: bool,
+        stop: &CancellationToken,
+    ) -> Option<Looked> {
+        let reached = match (&self.reached, recorded) {
+            (Some(reached), _) => Some(Arc::clone(&reached.loaded)),
+            (None, Some(commit)) => self.recall(commit, stop).await?,
+            (None, None) => None,
+        };
+        let reached = reached.filter(|loaded| !Arc::ptr_eq(loaded, &wanted.loaded));
+        // Within the limits, and by the connection, that there are now.
+        let Some(reached) = reached.and_then(|loaded| wanted.at(loaded)) else {
+            return Some(held);
+        };
+        let reached = Arc::new(reached);
+        let mut looked = match self.plan(&reached, verify, stop).await? {
+            Ok(planned) => {
+                if !keeps(&planned) {
+                    return Some(held);
+                }
+                self.was_reached = true;
+                let orders = planned.observation.orders();
+                let stopped = refused(&reached, &planned, &orders);
+                if let Some(looked) = stopped.or_else(|| blocked(&planned.plan, &orders)) {
+                    looked
+                } else {
+                    let mut said = wanted.conditions.clone();
+                    said.extend(held.condition.clone());
+                    self.bring_about(&reached, planned, said).await
+                }
+            }
+            Err(error) => unplanned(&error, self.failures),
+        };
+        held.request = held.request.or_else(|| looked.request.take());
+        held.kept = Some(Box::new(Kept {
+            wanted: reached,
+            looked,
+        }));
+        Some(held)
+    }
+
+    /// Looks up what the release was before the loop started, by the commit that its
+    /// record names. Something newer is not waited with.
+    async fn recall(&mut self, commit: String, stop: &CancellationToken) -> Option<Recalled> {
+        if let Some((known, recalled)) = &self.recalled
+            && *known == commit
+        {
+            return Some(recalled.clone());
+        }
+        let (answer, answered) = oneshot::channel();
+        let question = Question {
+            commit: commit.clone(),
+            answer,
+        };
+        // Nobody answers any more when the loop ends.
+        drop(self.neighbors.questions.send(question));
+        let mut coming = self.wanted.clone();
+        let recalled = tokio::select! {
+            biased;
+            () = stop.cancelled() => return None,
+            _ = coming.changed() => return Some(None),
+            answer = answered => answer,
+        };
+        // What could not be looked up now is asked for again.
+        let Ok(recalled) = recalled else {
+            return Some(None);
+        };
+        self.recalled = Some((commit, recalled.clone()));
+        Some(recalled)
+    }
+
+    /// Carries out a plan that may be, and says `conditions` of the release meanwhile.
+    async fn bring_about(
+        &mut self,
+        wanted: &Arc<Wanted>,
+        planned: Planned,
+        conditions: Vec<Condition>,
+    ) -> Looked {
+        let orders = planned.observation.orders();
+        if let Some(looked) = reported(wanted, &planned, &orders) {
+            return looked;
         }
         // What held it may be over, and this may take long.
         if planned.observation.says(&conditions) {
             self.told = Some(conditions);
         } else {
-            self.say(&wanted, conditions).await;
+            self.say(wanted, conditions).await;
         }
         let ignored = planned.desired.ignored.clone();
         let Done {
             end,
             message,
             members,
-        } = Box::pin(self.carry_out(&wanted, planned)).await;
+        } = Box::pin(self.carry_out(wanted, planned)).await;
         let is_reached = matches!(end, End::Deployed | End::Unchanged);
         let left = members
             .filter(|_| is_reached && self.subscription.is_some())
-            .map(|members| Left::new(Arc::clone(&wanted), ignored, members));
+            .map(|members| Left::new(Arc::clone(wanted), ignored, members));
         if end != End::Unchanged {
             // The record may be another object now.
             self.told = None;
@@ -130,7 +224,7 @@ impl Release {
         if !matches!(end, End::Superseded | End::Interrupted) {
             looked.request = orders.sync;
         }
-        Some(looked)
+        looked
     }
 
     /// A plan that somebody approved; otherwise what has to be approved.
@@ -172,10 +266,10 @@ impl Release {
 
     /// Notes how a run ended. Where it is as wanted, those that wait for it hear of
     /// that.
-    fn reach(&mut self, wanted: Arc<Wanted>, end: End) {
+    fn reach(&mut self, wanted: &Arc<Wanted>, end: End) {
         if !matches!(end, End::Deployed | End::Unchanged) {
             // Part of it may be there: to come back from that corrects no drift.
-            self.is_elsewhere |= !self.has_reached(&wanted);
+            self.is_elsewhere |= !self.has_reached(wanted);
             return;
         }
         self.is_elsewhere = false;
@@ -185,7 +279,8 @@ impl Release {
             // Nobody listens any more when the loop ends.
             drop(self.neighbors.reached.send(name));
         }
-        self.reached = Some(wanted);
+        self.reached = Some(Arc::clone(wanted));
+        self.recalled = None;
     }
 
     /// Says where the kinds of the objects are served.
@@ -286,4 +381,12 @@ impl Release {
         }
         run.await
     }
+}
+
+/// The commit that a release was brought to from the branch that it follows now.
+fn recorded(wanted: &Wanted, planned: &Planned) -> Option<String> {
+    let record = planned.observation.observed.installed.as_ref()?;
+    let is_of_branch = wanted.source.is_some() && record.source == wanted.source;
+    let installed = record.installed.as_ref().filter(|_| is_of_branch)?;
+    Some(installed.revision.clone())
 }

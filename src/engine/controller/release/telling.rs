@@ -36,9 +36,16 @@ impl Release {
             let at = held.unwrap_or(&revision);
             self.hand_on(wanted, &item, at).await;
         }
+        let kept = looked.kept.as_deref();
+        if let (Some(item), Some(kept)) = (self.news.of_kept(kept), kept) {
+            let revision = kept.wanted.revision();
+            self.hand_on(&kept.wanted, &item, &revision).await;
+        }
+        // What is kept was reached; what waits was not.
+        let was_reached = kept.is_none() && self.was_reached;
         let item = self
             .news
-            .of(wanted, looked.end, self.was_reached, &looked.message);
+            .of(wanted, looked.end, was_reached, &looked.message);
         if let Some(item) = item {
             self.hand_on(wanted, &item, &revision).await;
         }
@@ -74,11 +81,12 @@ impl Release {
             return;
         }
         let mut said = wanted.conditions.clone();
-        // What holds the environment comes first.
-        if let Some(condition) = &looked.condition
-            && said.iter().all(|known| known.kind != condition.kind)
-        {
-            said.push(condition.clone());
+        // What holds the environment comes first, then what makes a commit wait.
+        let of_kept = looked.kept.iter().map(|kept| &kept.looked.condition);
+        for condition in [&looked.condition].into_iter().chain(of_kept).flatten() {
+            if said.iter().all(|known| known.kind != condition.kind) {
+                said.push(condition.clone());
+            }
         }
         self.say(wanted, said).await;
         let name = &wanted.release().0.name;

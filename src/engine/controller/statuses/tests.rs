@@ -23,6 +23,7 @@ fn looked(revision: &str, release: &str, end: End, message: &str) -> LoopEvent {
         revision: revision.to_owned(),
         end,
         message: message.to_owned(),
+        kept: None,
         took: Duration::ZERO,
     }
 }
