@@ -186,6 +186,9 @@ async fn each(
     if releases.is_empty() {
         return Err(none(target, &cluster));
     }
+    if let Some(environment) = &environment {
+        releases = only_ours(ui, releases, &environment.repository)?;
+    }
     let mut exit = Exit::DONE;
     for release in releases {
         let cluster = cluster
@@ -204,6 +207,42 @@ async fn each(
         exit = exit.and(error.exit());
     }
     Ok(exit)
+}
+
+/// The releases of the repository that is at hand: another one may have an
+/// environment of the same name in the cluster. What the others are is said.
+fn only_ours(
+    ui: &mut Ui,
+    releases: Vec<ReleaseSummary>,
+    repository: &str,
+) -> Result<Vec<ReleaseSummary>, CliError> {
+    let is_other = |release: &ReleaseSummary| {
+        let record = release.record.as_ref().ok()?;
+        let is_other = !record.repository.is_empty() && record.repository != repository;
+        is_other.then(|| {
+            let target = release.target();
+            format!(
+                "{target} belongs to repository {}, and this is {repository}",
+                record.repository
+            )
+        })
+    };
+    let mut others = Vec::new();
+    let mut ours = Vec::new();
+    for release in releases {
+        match is_other(&release) {
+            Some(words) => others.push(words),
+            None => ours.push(release),
+        }
+    }
+    if ours.is_empty() {
+        return Err(CliError::new(Kind::Policy, others.join("; "))
+            .hint("say it in that repository, or where no repository is at hand"));
+    }
+    for other in others {
+        ui.notice(format!("note: {other}; it is left alone"));
+    }
+    Ok(ours)
 }
 
 fn none(target: &Target, cluster: &Cluster) -> CliError {

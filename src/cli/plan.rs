@@ -63,6 +63,7 @@ pub(crate) async fn run(ui: &mut Ui, ctx: &Context, args: PlanArgs) -> Result<Ex
         verify: args.verify,
         wait: true,
         review: true,
+        prune: true,
         predecessors: Predecessors::ComeFirst,
     };
     let session = Session::open(ui, ctx, &args.target, options, None).await?;

@@ -68,6 +68,7 @@ pub(crate) async fn run(ui: &mut Ui, ctx: &Context, args: RecoverArgs) -> Result
         verify: false,
         wait: true,
         review: false,
+        prune: true,
         predecessors: Predecessors::Ready,
     };
     let session = Session::open(ui, ctx, &args.target, options, args.cluster_id.clone()).await?;

@@ -178,7 +178,9 @@ impl View {
     fn show(&self, releases: &[ReleaseSummary]) -> String {
         let (wanted, now) = (self.wanted.as_ref(), Timestamp::now());
         match self.args.output {
-            StatusOutput::Text => format::status::text(releases, wanted, now),
+            StatusOutput::Text => {
+                format::status::text(releases, self.args.target.as_ref(), wanted, now)
+            }
             StatusOutput::Json if self.args.watch => {
                 format::status::json(releases, wanted, now).to_string()
             }

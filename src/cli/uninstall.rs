@@ -78,6 +78,7 @@ pub(crate) async fn run(ui: &mut Ui, ctx: &Context, args: UninstallArgs) -> Resu
         verify: false,
         wait: true,
         review: true,
+        prune: true,
         predecessors: Predecessors::Ready,
     };
     let session = Session::for_end(ui, ctx, target, options).await?;

@@ -92,6 +92,8 @@ struct Shared {
     watches: Watches,
     last: Last,
     sights: Sights,
+    /// Room for those who fetch the history of a branch.
+    histories: Arc<Semaphore>,
     stop: CancellationToken,
 }
 
@@ -181,6 +183,7 @@ impl Controller {
             watches,
             last: Last::of(self.setup.own),
             sights: Sights::default(),
+            histories: Arc::new(Semaphore::new(1)),
             stop: stop.clone(),
         };
         let mut tasks = JoinSet::new();

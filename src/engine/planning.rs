@@ -42,11 +42,17 @@ pub enum Predecessors {
 
 /// How a plan is to be made.
 #[derive(Debug, Clone, Copy)]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "each is a question of its own"
+)]
 pub struct Options {
     /// Every object goes through read and dry run.
     pub verify: bool,
     /// Readiness is waited for, and what git no longer has is pruned.
     pub wait: bool,
+    /// What git no longer has is pruned, where the environment wants that.
+    pub prune: bool,
     /// The rights that the plan needs are asked for.
     pub review: bool,
     /// What is asked of other releases.
@@ -383,6 +389,8 @@ pub fn policy(
     cluster: Option<ClusterId>,
     options: Options,
 ) -> Policy {
+    let mut prune = environment.prune.clone();
+    prune.enabled &= options.prune;
     Policy {
         cluster,
         // What the former release holds comes over as well.
@@ -392,7 +400,7 @@ pub fn policy(
             .cloned()
             .chain(release.moved_from.iter().map(ReleaseName::field_manager))
             .collect(),
-        prune: environment.prune.clone(),
+        prune,
         protect: environment.protect.clone(),
         consent: environment.consent.clone(),
         timeout: release.timeout,

@@ -16,7 +16,7 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::Registry;
 
-use crate::engine::controller::{End, KeptUp, LoopEvent};
+use crate::engine::controller::{End, LoopEvent};
 use environments::Progress;
 use labels::{
     EnvironmentLabels, HookLabels, LookLabels, ObjectLabels, PreviewLabels, ReleaseLabels,
@@ -291,15 +291,20 @@ impl Metrics {
                 kept,
                 ..
             } => {
-                self.count_look(release, *end, *took, revision);
-                if let Some(kept) = kept {
-                    self.count_kept(release, kept);
-                }
+                let kept = kept.as_ref().map(|kept| kept.end);
+                self.count_look(release, (*end, kept), *took, revision);
             }
         }
     }
 
-    fn count_look(&self, release: &ReleaseName, end: End, took: Duration, revision: &str) {
+    /// Counts a look at what is wanted, and at what was there before where that waits.
+    fn count_look(
+        &self,
+        release: &ReleaseName,
+        (end, kept): (End, Option<End>),
+        took: Duration,
+        revision: &str,
+    ) {
         self.looking(|looked_at| {
             looked_at.remove(release);
         });
@@ -308,6 +313,9 @@ impl Metrics {
         }
         let labels = ReleaseLabels::of(release);
         self.count_end(release, end);
+        if let Some(kept) = kept.filter(|kept| *kept != End::Unchanged) {
+            self.count_end(release, kept);
+        }
         if end == End::Removed {
             self.releases().remove(&labels);
             self.forget(&labels);
@@ -320,24 +328,12 @@ impl Metrics {
         if self.is_left(&release.environment) {
             return;
         }
-        let drifted = i64::from(end == End::Drifted);
+        let drifted = i64::from(kept.unwrap_or(end) == End::Drifted);
         self.drifted.get_or_create(&labels).set(drifted);
         self.seen.get_or_create(&labels).set(now());
         let synced = matches!(end, End::Deployed | End::Unchanged);
         self.synced.get_or_create(&labels).set(i64::from(synced));
         self.releases().insert(labels);
-    }
-
-    /// Counts what came of a revision that was there before the one that waits.
-    fn count_kept(&self, release: &ReleaseName, kept: &KeptUp) {
-        if kept.end == End::Unchanged {
-            return;
-        }
-        self.count_end(release, kept.end);
-        if kept.end == End::Drifted && !self.is_left(&release.environment) {
-            let labels = ReleaseLabels::of(release);
-            self.drifted.get_or_create(&labels).set(1);
-        }
     }
 
     fn count_end(&self, release: &ReleaseName, end: End) {

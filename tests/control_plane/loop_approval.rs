@@ -190,8 +190,34 @@ fn a_consent_alone_is_something_new() {
     fleet.edit_by_hand("ann");
     fleet.until_value("second");
     assert!(fleet.exists(&more));
+    running.stopped();
+    // Also where the loop knows nothing but the record.
+    fleet.edit_by_hand("bob");
+    let running = follows(&fleet);
+    fleet.until_value("second");
+    assert!(fleet.exists(&more));
     approve(&fleet, release, &effects(&fleet));
     fleet.until("the end", |fleet| (!fleet.exists(&more)).then_some(()));
     fleet.until_not("Stalled");
+    running.stopped();
+}
+
+#[test]
+fn what_is_consented_to_goes_where_drift_is_only_reported() {
+    let fleet = fleet("loop-report-consent", "{interval: 1s, drift: report}");
+    fleet.extend_environment("protect: [{group: \"\", kind: ConfigMap}]\n");
+    fleet.write("manifests/web/more.yaml", &config_map("more", "first"));
+    fleet.push("more");
+    let running = follows(&fleet);
+    fleet.until_ready();
+    fleet.remove("manifests/web/more.yaml");
+    fleet.push_value("first", "second");
+    fleet.until_value("second");
+    let more = ["cm", "more", "-n", fleet.environment];
+    assert!(fleet.exists(&more));
+    let consent = "consent: [{action: delete, kind: ConfigMap, namespace: loop-report-consent, name: more, release: web}]\n";
+    fleet.extend_environment(consent);
+    fleet.push("consent");
+    fleet.until("the end", |fleet| (!fleet.exists(&more)).then_some(()));
     running.stopped();
 }

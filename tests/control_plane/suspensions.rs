@@ -151,3 +151,22 @@ fn only_what_is_installed_in_the_right_cluster_is_suspended() {
     run.ended_with(7).says("is another cluster than");
     assert_eq!(events.writes().to_string(), "");
 }
+
+#[test]
+fn what_belongs_to_another_repository_is_left_alone() {
+    let fleet = fleet("said-theirs", "");
+    fleet.edit("pleach.yaml", "id: said-theirs", "id: somebody-else");
+    for order in ["suspend", "resume", "sync"] {
+        let (run, events) = fleet.watched(|fleet| fleet.run(&[order, "said-theirs"]));
+        run.ended_with(7)
+            .says("said-theirs/web belongs to repository ")
+            .says(", and this is somebody-else")
+            .says("hint: say it in that repository");
+        assert_eq!(events.writes().to_string(), "", "{order}");
+    }
+    // Where no repository is at hand nobody knows whose it is.
+    let elsewhere = tempfile::tempdir().unwrap();
+    fleet
+        .run_in(elsewhere.path(), &["suspend", "said-theirs"])
+        .ended_with(0);
+}

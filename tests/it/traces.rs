@@ -149,6 +149,7 @@ fn a_look_is_a_trace_with_what_was_done_in_it() {
         revision: "0123abc".to_owned(),
         end: End::Failed,
         message: "Deployment/web: no".to_owned(),
+        kept: None,
         took: Duration::from_secs(5),
     });
     traces.hear(&LoopEvent::Unreachable {

@@ -176,7 +176,12 @@ fn outcomes(text: &mut String, plan: &Plan, result: &SyncResult, go_on: &str) {
     }
     let skipped = count(result, |outcome| matches!(outcome, Outcome::Skipped { .. }));
     if skipped > 0 {
-        let _ = writeln!(text, "{skipped} steps were not carried out because of that");
+        let steps = if skipped == 1 {
+            "1 step was".to_owned()
+        } else {
+            format!("{skipped} steps were")
+        };
+        let _ = writeln!(text, "{steps} not carried out because of that");
     }
     if let Some(cause) = result.stopped {
         how_far(text, plan, result, cause, go_on);

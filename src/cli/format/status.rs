@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 
 use super::style::{ERROR, WARNING};
 use super::table::{one_line, table};
+use crate::cli::Target;
 
 /// What git says of an environment.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -26,10 +27,20 @@ pub(crate) struct Wanted {
 
 /// The table of releases, what is wrong with those that are not ready, and
 /// where they differ from git.
-pub(crate) fn text(releases: &[ReleaseSummary], wanted: Option<&Wanted>, now: Timestamp) -> String {
+///
+/// `target` is what was asked for, where that is not everything.
+pub(crate) fn text(
+    releases: &[ReleaseSummary],
+    target: Option<&Target>,
+    wanted: Option<&Wanted>,
+    now: Timestamp,
+) -> String {
     let mut lines = Vec::new();
     if releases.is_empty() {
-        lines.push("no releases are installed".to_owned());
+        lines.push(match target {
+            Some(target) => format!("nothing of {target} is installed"),
+            None => "no releases are installed".to_owned(),
+        });
     } else {
         let rows: Vec<[String; 7]> = releases.iter().map(|release| row(release, now)).collect();
         let drawn = table(

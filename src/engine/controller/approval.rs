@@ -79,7 +79,7 @@ fn was_there(comment: &Comment, pull: &PullRequest) -> bool {
 }
 
 /// What the annotation of the Release would have to say.
-fn lacks(planned: &Planned) -> Option<String> {
+pub(super) fn lacks(planned: &Planned) -> Option<String> {
     let Planned {
         desired,
         observation,

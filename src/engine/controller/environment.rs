@@ -133,7 +133,7 @@ impl Environment {
             questions: asked,
             shared: self.shared.clone(),
         };
-        self.tasks.spawn_local(recollection.run());
+        let recollection = self.tasks.spawn_local(recollection.run());
         let mut failures = 0;
         while !self.shared.stop.is_cancelled() {
             let assigned = self.assigned.borrow_and_update().clone();
@@ -159,14 +159,8 @@ impl Environment {
             }
         }
         self.leave();
-        let Self {
-            mut tasks,
-            questions,
-            ..
-        } = self;
-        // Nobody asks any more.
-        drop(questions);
-        while let Some(ended) = tasks.join_next().await {
+        recollection.abort();
+        while let Some(ended) = self.tasks.join_next().await {
             pass_on(ended);
         }
     }
@@ -302,6 +296,7 @@ impl Environment {
                 conditions: conditions.clone(),
                 hold: self.hold.clone(),
                 is_remembered: self.is_remembered,
+                is_kept: false,
             })
         };
         let mut releases = BTreeMap::new();

@@ -9,10 +9,10 @@ use jiff::Timestamp;
 use pleach_domain::depends;
 use pleach_domain::finding::Finding;
 use pleach_domain::inventory::{
-    Attempt, Condition, ConditionKind, DEPENDENCY_NOT_READY, Installed, Orders, SyncRequest,
-    WINDOW_CLOSED,
+    AttemptResult, Condition, ConditionKind, DEPENDENCY_NOT_READY, Installed, Orders, Suspension,
+    SyncRequest, WINDOW_CLOSED,
 };
-use pleach_domain::plan::{Action, Cause, Change, Plan, Taken};
+use pleach_domain::plan::{Action, Cause, Change, Op, Plan, Step, Taken};
 use pleach_domain::repo::format::Drift;
 
 use super::drift::Left;
@@ -70,14 +70,32 @@ impl Looked {
         }
     }
 
-    /// What was done in the end: to what was reached before, where that is kept up.
-    pub(super) fn done(&self) -> End {
+    /// How it ended in the cluster: what was reached before, where that is kept up.
+    pub(super) fn in_the_end(&self) -> End {
         self.kept.as_ref().map_or(self.end, |kept| kept.looked.end)
     }
 
     /// Whether something is to be tried again soon.
     pub(super) fn failed(&self) -> bool {
-        self.end == End::Failed || self.done() == End::Failed
+        self.end == End::Failed || self.in_the_end() == End::Failed
+    }
+
+    /// Whether drift was corrected that may have been in the way of what waits.
+    pub(super) fn made_way(&self) -> bool {
+        let is_stopped = matches!(self.end, End::Failed | End::Refused | End::Unapproved);
+        self.kept.is_some() && is_stopped && self.in_the_end() == End::Deployed
+    }
+
+    /// What is to be said of it beside what holds its environment.
+    pub(super) fn conditions(&self, of_environment: &[Condition]) -> Vec<Condition> {
+        let mut said = of_environment.to_vec();
+        let kept = self.kept.iter().map(|kept| &kept.looked.condition);
+        for condition in [&self.condition].into_iter().chain(kept).flatten() {
+            if said.iter().all(|known| known.kind != condition.kind) {
+                said.push(condition.clone());
+            }
+        }
+        said
     }
 
     pub(super) fn saying(mut self, kind: ConditionKind, reason: &str) -> Self {
@@ -91,8 +109,22 @@ impl Looked {
 }
 
 /// Says that it is not the time for what git wants.
-pub(super) fn window_closed() -> Looked {
-    Looked::new(End::Waiting, CLOSED).saying(ConditionKind::Waiting, WINDOW_CLOSED)
+pub(super) fn window_closed(orders: &Orders) -> Looked {
+    let looked = Looked::new(End::Waiting, CLOSED);
+    Looked {
+        // One that would go ahead all the same does not come here.
+        request: orders.sync.clone(),
+        ..looked.saying(ConditionKind::Waiting, WINDOW_CLOSED)
+    }
+}
+
+/// Says that somebody holds it.
+pub(super) fn suspended(suspension: &Suspension, now: Timestamp) -> Looked {
+    let left = suspension.until.map(|until| until.duration_since(now));
+    Looked {
+        pause: left.and_then(|left| left.try_into().ok()),
+        ..Looked::new(End::Suspended, suspension.words())
+    }
 }
 
 /// What there is to say where a plan may not be carried out.
@@ -121,7 +153,7 @@ pub(super) fn refused(wanted: &Wanted, planned: &Planned, orders: &Orders) -> Op
 /// What there is to say where what others changed is only told.
 pub(super) fn reported(wanted: &Wanted, planned: &Planned, orders: &Orders) -> Option<Looked> {
     let only_tells = wanted.loaded.environment.sync.drift == Drift::Report;
-    if !only_tells || !is_reached(planned) || !has_drifted(&planned.plan) {
+    if !only_tells || !is_reached(planned) || is_new(planned) || !has_drifted(&planned.plan) {
         return None;
     }
     let looked = Looked::new(End::Drifted, drift(&planned.plan));
@@ -185,21 +217,35 @@ pub(super) fn is_reached(planned: &Planned) -> bool {
     })
 }
 
-/// Whether a plan only keeps what was reached before, or tries that again: it is
-/// nothing new. What deletes anything is, such as a consent that git has now.
-pub(super) fn keeps(planned: &Planned) -> bool {
-    let record: Option<&Installed> = planned.observation.observed.installed.as_ref();
-    let is_this = |attempt: &Attempt| planned.desired.is_of(attempt);
-    let was_there = record.is_some_and(|record| {
-        record.installed.as_ref().is_some_and(is_this)
-            && record.applying.as_ref().is_none_or(is_this)
-    });
-    let is_new = |change: &Change| match change.action {
-        Action::Delete => true,
-        Action::Recreate => change.cause == Some(Cause::Git),
+/// Whether a plan brings anything that was not there before, or deletes what git
+/// does not want any more: not only drift is corrected, or that is tried again.
+pub(super) fn is_new(planned: &Planned) -> bool {
+    let is_of_git = |step: &Step| match &step.op {
+        Op::Delete(deletion) => deletion.because().is_of_git(),
         _ => false,
     };
-    was_there && !planned.plan.changes.iter().any(is_new)
+    let is_anew =
+        |change: &Change| change.action == Action::Recreate && change.cause == Some(Cause::Git);
+    !was_there(planned)
+        || planned.plan.steps.iter().any(is_of_git)
+        || planned.plan.changes.iter().any(is_anew)
+}
+
+/// Whether exactly this was there, and nothing else was begun since.
+pub(super) fn was_there(planned: &Planned) -> bool {
+    let record: Option<&Installed> = planned.observation.observed.installed.as_ref();
+    let Some(record) = record.filter(|one| !planned.desired.is_fresh(Some(one))) else {
+        return false;
+    };
+    let of_it = [&record.installed, &record.applying];
+    let is_of_it = |result: &AttemptResult| {
+        let mut attempts = of_it.into_iter().flatten();
+        attempts.any(|attempt| attempt.revision == result.revision)
+    };
+    // The way back from something else that failed is no correction either.
+    let since = record.history.iter();
+    let mut since = since.take_while(|result| result.result != "deployed");
+    since.all(is_of_it)
 }
 
 /// Whether somebody changed what git says: who owns a field is no value.

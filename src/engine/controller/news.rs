@@ -79,6 +79,10 @@ impl Told {
             return None;
         };
         let (revision, looked) = (kept.wanted.revision(), &kept.looked);
+        // What it waits for, or is refused for, is told of what waits.
+        if !matches!(looked.end, End::Deployed | End::Drifted | End::Failed) {
+            return None;
+        }
         std::mem::swap(&mut self.last, &mut self.kept);
         let item = self.judge(looked.end, true, &revision, &looked.message);
         std::mem::swap(&mut self.last, &mut self.kept);

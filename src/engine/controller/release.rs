@@ -9,16 +9,17 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use pleach_domain::inventory::Condition;
-use pleach_domain::object::ObjectId;
+use pleach_domain::object::{Digest, ObjectId};
 use tokio::sync::{Notify, mpsc, watch};
 use tokio::time::{Instant, sleep};
 
 use super::drift::Subscription;
 use super::looked::Looked;
 use super::news::Told;
-use super::recollection::{Question, Recalled};
+use super::recollection::{Question, Recall};
 use super::requests::Requests;
 use super::run::{LIMIT, Wanted};
+use super::sight::Sight;
 use super::{End, KeptUp, LoopEvent, Shared, pace};
 
 /// Every object goes through a dry run once in this time.
@@ -39,8 +40,15 @@ pub(super) struct Release {
     failures: u32,
     /// What was last reached: what drift is corrected to while anything newer waits.
     reached: Option<Arc<Wanted>>,
-    /// What the commit of its record was looked up to be, while nothing was reached.
-    recalled: Option<(String, Recalled)>,
+    /// What the commit of its record is asked to be, until something is reached.
+    recall: Option<Recall>,
+    /// What was last found not to be approved: the commit with the effects, and what
+    /// was said of it.
+    unapproved: Option<((String, Digest), String)>,
+    /// Room that it takes while it looks.
+    room: Option<Sight>,
+    /// How often in a row drift was corrected that was in the way of what waits.
+    made_way: u32,
     /// Whether something else was begun since, and did not come to its end.
     is_elsewhere: bool,
     /// What the loop last said of it; unknown at first.
@@ -89,7 +97,10 @@ impl Release {
             shared,
             failures: 0,
             reached: None,
-            recalled: None,
+            recall: None,
+            unapproved: None,
+            room: None,
+            made_way: 0,
             is_elsewhere: false,
             told: None,
             is_ours: false,
@@ -129,30 +140,32 @@ impl Release {
                 release: wanted.release().0.name.clone(),
             });
             let looked = Box::pin(self.look(&wanted, &changed, &stop)).await;
+            self.room = None;
             let Some(mut looked) = looked else { return };
             let is_held = self.holds_on(&wanted, &mut looked, answered);
             // Most of the time it waits: what it does in between takes no room then.
             let calm_at = self.heed(&wanted, &changed, &mut looked, started.elapsed());
-            if stop
-                .run_until_cancelled(Box::pin(self.tell(&wanted, &looked)))
-                .await
-                .is_none()
-            {
+            let telling = Box::pin(async {
+                self.tell(&wanted, &looked).await;
+                self.spread(&wanted, &looked).await;
+            });
+            if stop.run_until_cancelled(telling).await.is_none() {
                 return;
             }
-            if stop
-                .run_until_cancelled(Box::pin(self.spread(&wanted, &looked)))
-                .await
-                .is_none()
-            {
-                return;
-            }
-            if looked.done() == End::Interrupted {
+            if looked.in_the_end() == End::Interrupted {
                 return;
             }
             // What is left alone, or not as git says, is not kept as it is.
-            let is_kept = matches!(looked.done(), End::Deployed | End::Unchanged | End::Drifted);
+            let is_kept = matches!(
+                looked.in_the_end(),
+                End::Deployed | End::Unchanged | End::Drifted
+            );
             let pause = self.pause(&wanted, &looked, is_kept);
+            self.made_way = if looked.made_way() {
+                self.made_way.saturating_add(1)
+            } else {
+                0
+            };
             let waits = looked.awaited.is_some();
             let cluster = wanted.planner(false).cluster_for(&wanted.release().0.name);
             let awaited = looked.awaited.unwrap_or_default();
@@ -177,6 +190,8 @@ impl Release {
                     std::future::pending::<()>().await;
                 }
             };
+            let recalling = Recall::is_answered(&mut self.recall);
+            let mut is_newer = false;
             changed = BTreeSet::new();
             self.since = None;
             tokio::select! {
@@ -184,15 +199,22 @@ impl Release {
                 biased;
                 () = stop.cancelled() => return,
                 changed = self.wanted.changed() => match changed {
-                    Ok(()) => self.failures = 0,
+                    Ok(()) => {
+                        self.failures = 0;
+                        is_newer = true;
+                    }
                     Err(_) => return,
                 },
+                () = recalling => {}
                 () = self.wake.notified() => {}
                 () = self.neighbors.ready.notified(), if waits => {}
                 () = waiting => {}
                 () = answering => {}
                 objects = hearing => changed = objects,
                 () = sleep(pause) => self.since = pace::not_before(pause),
+            }
+            if is_newer {
+                self.recall.take_if(|recall| recall.is_in_vain());
             }
         }
     }
@@ -219,7 +241,7 @@ impl Release {
         looked: &mut Looked,
         took: Duration,
     ) -> Instant {
-        let done = looked.done();
+        let done = looked.in_the_end();
         self.fruitless = match done {
             End::Unchanged | End::Drifted if !changed.is_empty() => {
                 self.fruitless.saturating_add(1)
@@ -264,11 +286,11 @@ impl Release {
     fn pause(&self, wanted: &Wanted, looked: &Looked, is_kept: bool) -> Duration {
         let sync = &wanted.loaded.environment.sync;
         let interval = pace::interval(sync.interval.try_into().unwrap_or(LIMIT));
-        let pause = match looked.done() {
+        let pause = match looked.in_the_end() {
             End::Superseded => Duration::ZERO,
+            // Not again and again, where somebody changes it again and again.
+            _ if looked.made_way() && self.made_way == 0 => CALM,
             _ if looked.failed() => pace::after(self.failures),
-            // What was corrected may have been in the way of what waits.
-            End::Deployed if looked.kept.is_some() => CALM,
             _ => looked.pause.unwrap_or(interval).min(interval),
         };
         let until_verify = self.verify_at.saturating_duration_since(Instant::now());
@@ -310,7 +332,7 @@ impl Release {
             let kept = looked.kept.as_mut();
             let left = kept.map_or(&mut looked.left, |kept| &mut kept.looked.left);
             subscription.settle(left.take());
-            if looked.done() == End::Drifted {
+            if looked.in_the_end() == End::Drifted {
                 // Whoever takes it back makes it something to tell.
                 subscription.alert();
             }

@@ -28,7 +28,7 @@ use crate::io::cluster::Cluster;
 pub(super) const LIMIT: Duration = Duration::from_mins(15);
 
 /// A release as it is wanted, and where.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(super) struct Wanted {
     /// The environment at a commit.
     pub(super) loaded: Arc<Loaded>,
@@ -51,6 +51,9 @@ pub(super) struct Wanted {
     /// Whether the commit is known from records: what is not as it says is left
     /// alone.
     pub(super) is_remembered: bool,
+    /// Whether this is what was there before something newer, which waits. Nothing is
+    /// deleted for it.
+    pub(super) is_kept: bool,
 }
 
 impl Wanted {
@@ -64,22 +67,18 @@ impl Wanted {
                 == (other.index, &other.cluster_id, &other.conditions, &other.hold)
     }
 
-    /// The same release as the environment was at another commit, where it had it.
-    pub(super) fn at(&self, loaded: Arc<Loaded>) -> Option<Self> {
+    /// The same release as the environment was at a commit before, where it had it.
+    pub(super) fn kept_at(&self, loaded: Arc<Loaded>) -> Option<Self> {
         let name = &self.release().0.name;
         let mut releases = loaded.rendered.iter();
         let index = releases.position(|(release, _)| release.name == *name)?;
         Some(Self {
             loaded,
             index,
-            cluster: self.cluster.clone(),
-            cluster_id: self.cluster_id.clone(),
-            members: self.members.clone(),
-            grant: Arc::clone(&self.grant),
-            source: self.source.clone(),
-            conditions: self.conditions.clone(),
-            hold: self.hold.clone(),
             is_remembered: false,
+            is_kept: true,
+            // The limits, and the connection, are those of now.
+            ..self.clone()
         })
     }
 
@@ -94,6 +93,7 @@ impl Wanted {
             options: Options {
                 verify,
                 wait: true,
+                prune: !self.is_kept,
                 review: true,
                 predecessors: Predecessors::AtRevision,
             },

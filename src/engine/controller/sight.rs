@@ -26,7 +26,8 @@ impl Default for Sights {
     }
 }
 
-/// One that looks, until this is dropped.
+/// One that looks, until this is dropped: also while it notes what it saw, as
+/// that takes memory too.
 #[derive(Debug)]
 pub(super) struct Sight {
     /// What it asks.

@@ -282,6 +282,7 @@ mod tests {
             watches,
             last: Last::of(None),
             sights: Sights::default(),
+            histories: Arc::new(tokio::sync::Semaphore::new(1)),
             stop: CancellationToken::new(),
         };
         (shared, heard)

@@ -29,6 +29,7 @@ const OPTIONS: Options = Options {
     verify: false,
     wait: true,
     review: false,
+    prune: true,
     predecessors: Predecessors::Ready,
 };
 

@@ -59,26 +59,26 @@ pub enum WatchEvent {
 /// One message of a watch that never ends and whose lists come in parts, so that a
 /// large one is never in memory as a whole.
 #[derive(Clone, PartialEq)]
-pub enum Heard {
+pub enum Heard<T = Value> {
     /// Some of what is there; more comes. An error takes it back.
-    Part(Vec<Value>),
+    Part(Vec<T>),
     /// The rest of it; what was known before and is in none of the parts, is gone.
-    Rest(Vec<Value>),
+    Rest(Vec<T>),
     /// An object is there, or has changed.
-    Applied(Value),
+    Applied(T),
     /// An object is gone, or no longer selected.
-    Deleted(Value),
+    Deleted(T),
 }
 
 /// One message of a watch that never ends.
 #[derive(Clone, PartialEq)]
-pub enum Followed {
+pub enum Followed<T = Value> {
     /// Everything that is there; what was known before and is not in it, is gone.
-    Listed(Vec<Value>),
+    Listed(Vec<T>),
     /// An object is there, or has changed.
-    Applied(Value),
+    Applied(T),
     /// An object is gone, or no longer selected.
-    Deleted(Value),
+    Deleted(T),
 }
 
 impl fmt::Debug for WatchEvent {
@@ -147,28 +147,19 @@ impl Cluster {
         selector: &Selector<'_>,
         depth: Depth,
     ) -> impl Stream<Item = Result<Followed, ClusterError>> + Send + use<> {
-        let follow = Follow::new(self, path, selector, depth);
-        stream::unfold((follow, Vec::new()), |(mut follow, mut listed)| async {
-            let item = loop {
-                break Ok(match follow.next().await {
-                    Ok(Heard::Part(part)) => {
-                        listed.extend(part);
-                        continue;
-                    }
-                    Ok(Heard::Rest(rest)) => {
-                        listed.extend(rest);
-                        Followed::Listed(std::mem::take(&mut listed))
-                    }
-                    Ok(Heard::Applied(value)) => Followed::Applied(value),
-                    Ok(Heard::Deleted(value)) => Followed::Deleted(value),
-                    Err(error) => {
-                        listed.clear();
-                        break Err(error);
-                    }
-                });
-            };
-            Some((item, (follow, listed)))
-        })
+        following(Follow::new(self, path, selector, depth, Some))
+    }
+
+    /// The same of whole objects, of which only what is read of each is kept: the
+    /// trees of all of them are never in memory together. What nothing is read of
+    /// is left out.
+    pub fn follow_read<T: Send + 'static>(
+        &self,
+        path: &ResourcePath,
+        selector: &Selector<'_>,
+        read: fn(Value) -> Option<T>,
+    ) -> impl Stream<Item = Result<Followed<T>, ClusterError>> + Send + use<T> {
+        following(Follow::new(self, path, selector, Depth::Full, read))
     }
 
     /// The same of metadata, with lists in parts.
@@ -177,12 +168,38 @@ impl Cluster {
         path: &ResourcePath,
         selector: &Selector<'_>,
     ) -> impl Stream<Item = Result<Heard, ClusterError>> + Send + use<> {
-        let follow = Follow::new(self, path, selector, Depth::Metadata);
+        let follow = Follow::new(self, path, selector, Depth::Metadata, Some);
         stream::unfold(follow, |mut follow| async {
             let item = follow.next().await;
             Some((item, follow))
         })
     }
+}
+
+fn following<T: Send>(
+    follow: Follow<T>,
+) -> impl Stream<Item = Result<Followed<T>, ClusterError>> + Send + use<T> {
+    stream::unfold((follow, Vec::new()), |(mut follow, mut listed)| async {
+        let item = loop {
+            break Ok(match follow.next().await {
+                Ok(Heard::Part(part)) => {
+                    listed.extend(part);
+                    continue;
+                }
+                Ok(Heard::Rest(rest)) => {
+                    listed.extend(rest);
+                    Followed::Listed(std::mem::take(&mut listed))
+                }
+                Ok(Heard::Applied(value)) => Followed::Applied(value),
+                Ok(Heard::Deleted(value)) => Followed::Deleted(value),
+                Err(error) => {
+                    listed.clear();
+                    break Err(error);
+                }
+            });
+        };
+        Some((item, (follow, listed)))
+    })
 }
 
 /// An open watch, or one that will be opened by the next read.
@@ -378,8 +395,10 @@ impl From<ApiError> for Failure {
 }
 
 /// A watch that begins again for ever.
-struct Follow {
+struct Follow<T> {
     watch: Watch,
+    /// What is kept of an object.
+    read: fn(Value) -> Option<T>,
     listed: bool,
     /// What asks for the next part of a list that was begun.
     token: Option<String>,
@@ -389,11 +408,18 @@ struct Follow {
     pause: Option<Duration>,
 }
 
-impl Follow {
-    fn new(cluster: &Cluster, path: &ResourcePath, selector: &Selector<'_>, depth: Depth) -> Self {
-        let cluster = cluster.clone().with_retry(super::Retry::never());
+impl<T> Follow<T> {
+    fn new(
+        cluster: &Cluster,
+        path: &ResourcePath,
+        selector: &Selector<'_>,
+        depth: Depth,
+        read: fn(Value) -> Option<T>,
+    ) -> Self {
+        let cluster = cluster.clone().alone().with_retry(super::Retry::never());
         Self {
             watch: Watch::new(cluster, path, selector, "", depth),
+            read,
             listed: false,
             token: None,
             failures: 0,
@@ -401,7 +427,7 @@ impl Follow {
         }
     }
 
-    async fn next(&mut self) -> Result<Heard, ClusterError> {
+    async fn next(&mut self) -> Result<Heard<T>, ClusterError> {
         loop {
             if let Some(pause) = self.pause {
                 sleep(pause).await;
@@ -413,11 +439,15 @@ impl Follow {
             match self.watch.next().await {
                 Ok(Some(WatchEvent::Applied(value))) => {
                     self.failures = 0;
-                    return Ok(Heard::Applied(value));
+                    if let Some(value) = (self.read)(value) {
+                        return Ok(Heard::Applied(value));
+                    }
                 }
                 Ok(Some(WatchEvent::Deleted(value))) => {
                     self.failures = 0;
-                    return Ok(Heard::Deleted(value));
+                    if let Some(value) = (self.read)(value) {
+                        return Ok(Heard::Deleted(value));
+                    }
                 }
                 Ok(Some(WatchEvent::Bookmark { .. })) => self.failures = 0,
                 // A list that works says nothing of the watch after it.
@@ -438,29 +468,33 @@ impl Follow {
     }
 
     /// The next part of what is there. After an error it begins anew.
-    async fn list(&mut self) -> Result<Heard, ClusterError> {
+    async fn list(&mut self) -> Result<Heard<T>, ClusterError> {
         let token = self.token.take();
-        let watch = &mut self.watch;
+        let (watch, read) = (&mut self.watch, self.read);
         let (path, selector) = (&watch.path, &watch.selector());
         let listed = match watch.depth {
             Depth::Full => {
-                let listed = watch.cluster.list(path, selector).await;
-                listed.map(|list| (list, None))
+                let read = |object| read(with_type(object, path));
+                let listed = watch.cluster.list_read(path, selector, read).await;
+                listed.map(|(items, version)| (items, version, None))
             }
             Depth::Metadata => {
                 let page = watch.cluster.partial_page(path, selector, token.as_deref());
-                page.await
+                page.await.map(|(list, next)| {
+                    let items = list.items.into_iter().filter_map(read);
+                    (items.collect(), list.resource_version, next)
+                })
             }
         };
         match listed {
-            Ok((list, None)) => {
+            Ok((items, version, None)) => {
                 self.listed = true;
-                watch.resource_version = list.resource_version;
-                Ok(Heard::Rest(list.items))
+                watch.resource_version = version;
+                Ok(Heard::Rest(items))
             }
-            Ok((list, next)) => {
+            Ok((items, _, next)) => {
                 self.token = next;
-                Ok(Heard::Part(list.items))
+                Ok(Heard::Part(items))
             }
             Err(error) => Err(self.failed(error)),
         }

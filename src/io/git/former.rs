@@ -23,6 +23,8 @@ const MOST: usize = 16;
 pub struct Former {
     /// Their ids, newest first.
     pub commits: Vec<String>,
+    /// Whether older ones were not looked at, as these are many.
+    pub is_cut: bool,
     /// Reads them.
     pub reader: Reader,
 }
@@ -51,6 +53,7 @@ pub fn former(remote: &Remote, branch: &str, named: &BTreeSet<String>) -> Result
         .filter(|commit| named.contains(commit))
         .take(named.len().min(MOST))
         .collect();
+    let is_cut = commits.len() == MOST && named.len() > MOST;
     if let Some(keys) = &remote.keys {
         let each = commits.iter().map(|one| (one.clone(), one.clone()));
         let each: BTreeMap<String, String> = each.collect();
@@ -62,5 +65,9 @@ pub fn former(remote: &Remote, branch: &str, named: &BTreeSet<String>) -> Result
         folder,
         prefix: prefix.into(),
     };
-    Ok(Former { commits, reader })
+    Ok(Former {
+        commits,
+        is_cut,
+        reader,
+    })
 }

@@ -17,7 +17,7 @@ impl Desired {
     /// Whether the objects that its checks are about have to be seen before a
     /// plan is carried out. Drift is corrected without that.
     pub fn needs_checks(&self, record: Option<&Installed>) -> bool {
-        !self.sequence.checks.is_empty() && Progress::of(self, record).unfinished
+        !self.sequence.checks.is_empty() && self.is_fresh(record)
     }
 }
 

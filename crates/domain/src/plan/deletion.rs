@@ -133,6 +133,17 @@ pub enum Grant {
     },
 }
 
+impl Grant {
+    /// Whether it is git that wants the object no more, or allows its end: not only
+    /// what is left of former changes, or in the way of correcting others' ones.
+    pub fn is_of_git(&self) -> bool {
+        matches!(
+            self,
+            Self::Inventory | Self::Uninstall | Self::Former { .. }
+        )
+    }
+}
+
 /// What happens to the objects that the deleted one owns.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub enum Propagation {

@@ -68,6 +68,12 @@ impl Desired {
         self.sequence.targets().next().is_some() && Progress::of(self, record).unfinished
     }
 
+    /// Whether git asks for something that was not brought about before, or
+    /// something else was begun since.
+    pub fn is_fresh(&self, record: Option<&Installed>) -> bool {
+        Progress::of(self, record).fresh
+    }
+
     /// Whether what git asks for is not installed and verified yet.
     pub(in crate::plan) fn is_unfinished(&self, record: Option<&Installed>) -> bool {
         Progress::of(self, record).unfinished

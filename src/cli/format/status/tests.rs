@@ -54,7 +54,7 @@ fn now() -> Timestamp {
 }
 
 fn check(releases: &[ReleaseSummary], wanted: Option<&Wanted>) -> String {
-    let shown = text(releases, wanted, now());
+    let shown = text(releases, None, wanted, now());
     anstream::adapter::strip_str(&shown).to_string()
 }
 
@@ -80,6 +80,11 @@ fn releases_are_a_table_with_their_trouble_below() {
 #[test]
 fn without_git_nothing_is_compared() {
     assert_eq!(check(&[], None), "no releases are installed");
+    let typo: Target = "pord/web".parse().unwrap();
+    assert_eq!(
+        text(&[], Some(&typo), None, now()),
+        "nothing of pord/web is installed"
+    );
     let value = json(&releases(), None, now());
     assert_eq!(value.get("notInstalled"), None);
     assert_eq!(value["releases"][0].get("git"), None);

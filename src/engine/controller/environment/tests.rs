@@ -31,6 +31,7 @@ fn shared() -> Shared {
         watches,
         last: last::Last::of(None),
         sights: Sights::default(),
+        histories: Arc::new(tokio::sync::Semaphore::new(1)),
         stop: CancellationToken::new(),
     }
 }

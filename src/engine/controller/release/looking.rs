@@ -7,19 +7,19 @@ use jiff::Timestamp;
 use pleach_domain::inventory::{Condition, ConditionKind, Orders};
 use pleach_domain::object::ObjectId;
 use pleach_domain::repo::format::Drift;
-use tokio::sync::oneshot;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::{Release, VERIFY};
 use crate::engine::controller::drift::Left;
 use crate::engine::controller::looked::{
-    Kept, Looked, OTHERWISE, blocked, drift, is_closed, is_reached, keeps, refused, reported,
-    unplanned, window_closed,
+    Kept, Looked, OTHERWISE, blocked, drift, is_closed, is_new, is_reached, refused, reported,
+    suspended, unplanned, was_there, window_closed,
 };
-use crate::engine::controller::recollection::{Question, Recalled};
+use crate::engine::controller::recollection::Recall;
 use crate::engine::controller::run::{Done, LIMIT, Wanted, carry_out};
 use crate::engine::controller::{End, LoopEvent, approval};
+use crate::engine::load::Loaded;
 use crate::engine::planning::{Planned, Planner};
 use crate::engine::sync::{SyncError, introduce};
 use crate::engine::words;
@@ -50,29 +50,27 @@ impl Release {
             Ok(planned) => planned,
             Err(error) => return Some(unplanned(&error, self.failures)),
         };
-        if verify {
-            self.verify_at = Instant::now() + VERIFY;
-        }
         self.watch(&planned);
-        self.was_reached |= is_reached(&planned);
-        self.is_ours = !planned
-            .plan
-            .refusals()
-            .any(|finding| NOT_OURS.contains(&finding.code.as_str()));
+        let is_new = is_new(&planned);
+        self.was_reached = !is_new && (self.was_reached || is_reached(&planned));
+        self.is_ours = is_ours(&planned);
         let orders = planned.observation.orders();
         let now = Timestamp::now();
         if let Some(suspension) = orders.suspended(now) {
-            let mut looked = Looked::new(End::Suspended, suspension.words());
-            let left = suspension.until.map(|until| until.duration_since(now));
-            looked.pause = left.and_then(|left| left.try_into().ok());
-            return Some(looked);
+            return Some(suspended(suspension, now));
         }
         let recorded = recorded(wanted, &planned);
-        let admitting = Box::pin(self.admit(wanted, planned, &orders, verify, stop));
+        let look = Look {
+            verify,
+            is_new,
+            by_change: !changed.is_empty(),
+        };
+        let admitting = Box::pin(self.admit(wanted, planned, &orders, &look, stop));
         let held = match admitting.await? {
             Ok(planned) => {
                 let said = wanted.conditions.clone();
-                return Some(self.bring_about(wanted, planned, said).await);
+                let done = self.bring_about((wanted, wanted), planned, said, verify);
+                return Some(Box::pin(done).await);
             }
             Err(held) => *held,
         };
@@ -86,22 +84,21 @@ impl Release {
         wanted: &Wanted,
         mut planned: Planned,
         orders: &Orders,
-        verify: bool,
+        look: &Look,
         stop: &CancellationToken,
     ) -> Option<Result<Planned, Box<Looked>>> {
         // What was reached is kept as it is at any time, and without asking again.
-        let is_new = !keeps(&planned);
-        if is_new && wanted.is_remembered {
+        if look.is_new && wanted.is_remembered {
             return Some(Err(Box::new(Looked::new(End::Waiting, OTHERWISE))));
         }
-        if is_new && is_closed(wanted, orders, Timestamp::now()) {
-            return Some(Err(Box::new(window_closed())));
+        if look.is_new && is_closed(wanted, orders, Timestamp::now()) {
+            return Some(Err(Box::new(window_closed(orders))));
         }
         if let Some(looked) = refused(wanted, &planned, orders) {
             return Some(Err(Box::new(looked)));
         }
-        if is_new && wanted.loaded.environment.sync.needs_approval {
-            planned = match Box::pin(self.approved(wanted, planned, verify, stop)).await? {
+        if look.is_new && wanted.loaded.environment.sync.needs_approval {
+            planned = match Box::pin(self.approved(wanted, planned, look, stop)).await? {
                 Ok(planned) => planned,
                 Err(looked) => return Some(Err(looked)),
             };
@@ -110,90 +107,97 @@ impl Release {
         Some(blocked.map_or(Ok(planned), |looked| Err(Box::new(looked))))
     }
 
-    /// Corrects drift from what was reached before something newer came, which has
-    /// to wait. What is elsewhere by now is not brought back.
+    /// Corrects drift from what was there before something newer came, which has to
+    /// wait; deletes nothing. What is elsewhere by now is not brought back.
     async fn keep(
         &mut self,
-        wanted: &Wanted,
+        newer: &Arc<Wanted>,
         mut held: Looked,
         recorded: Option<String>,
         verify: bool,
         stop: &CancellationToken,
     ) -> Option<Looked> {
-        let reached = match (&self.reached, recorded) {
-            (Some(reached), _) => Some(Arc::clone(&reached.loaded)),
-            (None, Some(commit)) => self.recall(commit, stop).await?,
-            (None, None) => None,
-        };
-        let reached = reached.filter(|loaded| !Arc::ptr_eq(loaded, &wanted.loaded));
-        // Within the limits, and by the connection, that there are now.
-        let Some(reached) = reached.and_then(|loaded| wanted.at(loaded)) else {
+        let Some(former) = self.former(newer, &held, recorded) else {
             return Some(held);
         };
-        let reached = Arc::new(reached);
-        let mut looked = match self.plan(&reached, verify, stop).await? {
+        let former = Arc::new(former);
+        let looked = match self.plan(&former, verify, stop).await? {
             Ok(planned) => {
-                if !keeps(&planned) {
+                let (orders, now) = (planned.observation.orders(), Timestamp::now());
+                if let Some(suspension) = orders.suspended(now) {
+                    return Some(suspended(suspension, now));
+                }
+                if !was_there(&planned) {
                     return Some(held);
                 }
+                self.is_ours |= is_ours(&planned);
                 self.was_reached = true;
-                let orders = planned.observation.orders();
-                let stopped = refused(&reached, &planned, &orders);
+                let stopped = refused(&former, &planned, &orders);
                 if let Some(looked) = stopped.or_else(|| blocked(&planned.plan, &orders)) {
                     looked
                 } else {
-                    let mut said = wanted.conditions.clone();
-                    said.extend(held.condition.clone());
-                    self.bring_about(&reached, planned, said).await
+                    let said = held.conditions(&newer.conditions);
+                    let done = self.bring_about((&former, newer), planned, said, verify);
+                    Box::pin(done).await
                 }
             }
             Err(error) => unplanned(&error, self.failures),
         };
-        held.request = held.request.or_else(|| looked.request.take());
         held.kept = Some(Box::new(Kept {
-            wanted: reached,
+            wanted: former,
             looked,
         }));
         Some(held)
     }
 
-    /// Looks up what the release was before the loop started, by the commit that its
-    /// record names. Something newer is not waited with.
-    async fn recall(&mut self, commit: String, stop: &CancellationToken) -> Option<Recalled> {
-        if let Some((known, recalled)) = &self.recalled
-            && *known == commit
-        {
-            return Some(recalled.clone());
+    /// What the release was brought to before, to be kept while something waits.
+    fn former(
+        &mut self,
+        newer: &Arc<Wanted>,
+        held: &Looked,
+        recorded: Option<String>,
+    ) -> Option<Wanted> {
+        let loaded = match (&self.reached, recorded) {
+            (Some(reached), _) => Arc::clone(&reached.loaded),
+            (None, Some(commit)) if commit == newer.revision() => Arc::clone(&newer.loaded),
+            (None, Some(commit)) => self.recall(commit)?,
+            (None, None) => return None,
+        };
+        // What a commit is refused for, it is refused for once more.
+        let is_same = Arc::ptr_eq(&loaded, &newer.loaded);
+        if is_same && matches!(held.end, End::Refused | End::Failed) {
+            return None;
         }
-        let (answer, answered) = oneshot::channel();
-        let question = Question {
-            commit: commit.clone(),
-            answer,
-        };
-        // Nobody answers any more when the loop ends.
-        drop(self.neighbors.questions.send(question));
-        let mut coming = self.wanted.clone();
-        let recalled = tokio::select! {
-            biased;
-            () = stop.cancelled() => return None,
-            _ = coming.changed() => return Some(None),
-            answer = answered => answer,
-        };
-        // What could not be looked up now is asked for again.
-        let Ok(recalled) = recalled else {
-            return Some(None);
-        };
-        self.recalled = Some((commit, recalled.clone()));
-        Some(recalled)
+        newer.kept_at(loaded)
+    }
+
+    /// What the environment was at the commit that the record names, once that is
+    /// looked up: a look is not held up by git.
+    fn recall(&mut self, commit: String) -> Option<Arc<Loaded>> {
+        let known = self.recall.as_ref();
+        if let Some(answered) = known.and_then(|recall| recall.answered(&commit)) {
+            return answered;
+        }
+        self.recall = Some(Recall::of(commit, &self.neighbors.questions));
+        None
     }
 
     /// Carries out a plan that may be, and says `conditions` of the release meanwhile.
+    /// What is brought about may be kept while something newer waits.
     async fn bring_about(
         &mut self,
-        wanted: &Arc<Wanted>,
+        (wanted, newest): (&Arc<Wanted>, &Arc<Wanted>),
         planned: Planned,
         conditions: Vec<Condition>,
+        verify: bool,
     ) -> Looked {
+        if verify {
+            self.verify_at = Instant::now() + VERIFY;
+        }
+        if planned.plan.has_steps() {
+            // They may take long; others look meanwhile.
+            self.room = None;
+        }
         let orders = planned.observation.orders();
         if let Some(looked) = reported(wanted, &planned, &orders) {
             return looked;
@@ -209,7 +213,7 @@ impl Release {
             end,
             message,
             members,
-        } = Box::pin(self.carry_out(wanted, planned)).await;
+        } = Box::pin(self.carry_out(wanted, newest, planned)).await;
         let is_reached = matches!(end, End::Deployed | End::Unchanged);
         let left = members
             .filter(|_| is_reached && self.subscription.is_some())
@@ -232,7 +236,7 @@ impl Release {
         &mut self,
         wanted: &Wanted,
         mut planned: Planned,
-        verify: bool,
+        look: &Look,
         stop: &CancellationToken,
     ) -> Option<Result<Planned, Box<Looked>>> {
         let failed = |error: SyncError| Box::new(Looked::new(End::Failed, words(&error)));
@@ -243,15 +247,28 @@ impl Release {
                 return Some(Err(failed(error)));
             }
             self.told = None;
-            planned = match self.plan(wanted, verify, stop).await? {
+            planned = match self.plan(wanted, look.verify, stop).await? {
                 Ok(planned) => planned,
                 Err(error) => return Some(Err(failed(error))),
             };
         }
-        let asking = Box::pin(approval::missing(wanted, &planned));
-        Some(match stop.run_until_cancelled(asking).await? {
+        // Forges take long to answer, and others look meanwhile.
+        self.room = None;
+        let question = (wanted.revision(), planned.plan.effects());
+        let known = self.unapproved.take();
+        let known = known.filter(|(known, _)| look.by_change && *known == question);
+        let missing = match known {
+            // Who changes objects says nothing to the forge.
+            Some((_, message)) if approval::lacks(&planned).is_some() => Some(message),
+            _ => {
+                let asking = Box::pin(approval::missing(wanted, &planned));
+                stop.run_until_cancelled(asking).await?
+            }
+        };
+        Some(match missing {
             None => Ok(planned),
             Some(message) => {
+                self.unapproved = Some((question, message.clone()));
                 let looked = Looked::new(End::Unapproved, message);
                 let looked = looked.saying(ConditionKind::Stalled, approval::AWAITING);
                 Err(Box::new(looked))
@@ -280,7 +297,7 @@ impl Release {
             drop(self.neighbors.reached.send(name));
         }
         self.reached = Some(Arc::clone(wanted));
-        self.recalled = None;
+        self.recall = None;
     }
 
     /// Says where the kinds of the objects are served.
@@ -317,7 +334,7 @@ impl Release {
     }
 
     async fn plan(
-        &self,
+        &mut self,
         wanted: &Wanted,
         verify: bool,
         stop: &CancellationToken,
@@ -325,6 +342,8 @@ impl Release {
         let (release, rendered) = wanted.release();
         let started = Instant::now();
         let planner = wanted.planner(verify);
+        // Nobody waits for room while taking some.
+        self.room = None;
         let planning = async {
             let sight = self.shared.sights.begin(wanted, self.since).await;
             let work = format!("to look at release {}", release.name);
@@ -333,11 +352,13 @@ impl Release {
                 cluster: &sight.cluster,
                 ..planner
             };
-            Box::pin(planner.plan(release, rendered)).await
+            (Box::pin(planner.plan(release, rendered)).await, sight)
         };
         let planned = stop.run_until_cancelled(planning).await;
         self.planned(wanted, started);
-        planned
+        let (planned, sight) = planned?;
+        self.room = Some(sight);
+        Some(planned)
     }
 
     fn planned(&self, wanted: &Wanted, started: Instant) {
@@ -347,8 +368,14 @@ impl Release {
         });
     }
 
-    /// Carries the plan out, unless something newer comes in between.
-    async fn carry_out(&self, wanted: &Arc<Wanted>, planned: Planned) -> Done {
+    /// Carries the plan out, unless something newer comes in between, or what waits for
+    /// the end of its waiting may go ahead.
+    async fn carry_out(
+        &self,
+        wanted: &Arc<Wanted>,
+        newest: &Arc<Wanted>,
+        planned: Planned,
+    ) -> Done {
         let cluster = wanted.planner(false).cluster_for(&wanted.release().0.name);
         let newer = CancellationToken::new();
         // Who is told that drift was corrected wants to know which.
@@ -364,12 +391,19 @@ impl Release {
         let mut coming = self.wanted.clone();
         let watching = async {
             loop {
-                // A release that left git is not gone on with either.
-                let Ok(()) = coming.changed().await else {
-                    return newer.cancel();
-                };
-                if !coming.borrow_and_update().is_same(wanted) {
-                    return newer.cancel();
+                tokio::select! {
+                    changed = coming.changed() => {
+                        // A release that left git is not gone on with either.
+                        let is_there = changed.is_ok();
+                        if !is_there || !coming.borrow_and_update().is_same(newest) {
+                            return newer.cancel();
+                        }
+                    }
+                    () = self.wake.notified(), if wanted.is_kept => {
+                        // For the look that comes.
+                        self.wake.notify_one();
+                        return newer.cancel();
+                    }
                 }
             }
         };
@@ -381,6 +415,22 @@ impl Release {
         }
         run.await
     }
+}
+
+/// How a release is looked at.
+struct Look {
+    /// Every object goes through a dry run.
+    verify: bool,
+    /// What is planned was not there before.
+    is_new: bool,
+    /// Somebody changed objects, and nothing else happened.
+    by_change: bool,
+}
+
+/// Whether the record is of this release, on the cluster that is meant.
+fn is_ours(planned: &Planned) -> bool {
+    let mut refusals = planned.plan.refusals();
+    refusals.all(|finding| !NOT_OURS.contains(&finding.code.as_str()))
 }
 
 /// The commit that a release was brought to from the branch that it follows now.

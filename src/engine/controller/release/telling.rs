@@ -80,14 +80,7 @@ impl Release {
         if !self.is_ours {
             return;
         }
-        let mut said = wanted.conditions.clone();
-        // What holds the environment comes first, then what makes a commit wait.
-        let of_kept = looked.kept.iter().map(|kept| &kept.looked.condition);
-        for condition in [&looked.condition].into_iter().chain(of_kept).flatten() {
-            if said.iter().all(|known| known.kind != condition.kind) {
-                said.push(condition.clone());
-            }
-        }
+        let said = looked.conditions(&wanted.conditions);
         self.say(wanted, said).await;
         let name = &wanted.release().0.name;
         let store = &wanted.loaded.environment.store;

@@ -11,9 +11,7 @@ use serde_json::Value;
 use super::config_maps;
 use super::parent::path;
 use super::shards::assemble;
-use crate::io::cluster::{
-    Class, Cluster, ClusterError, Depth, Followed, List, ResourcePath, Selector,
-};
+use crate::io::cluster::{Class, Cluster, ClusterError, Followed, List, ResourcePath, Selector};
 
 /// What tells a ConfigMap that holds a record from all others.
 const RECORDS: &str = "applyset.kubernetes.io/id,pleach.dev/release";
@@ -234,6 +232,14 @@ async fn read_all(cluster: &Cluster, search: &Search) -> Result<Inventories, Clu
     })
 }
 
+#[expect(
+    clippy::needless_pass_by_value,
+    reason = "what is read of an object is all that is kept of it"
+)]
+fn summary(object: Value) -> Option<ReleaseSummary> {
+    ReleaseSummary::read(&object)
+}
+
 /// All releases at first, and then those that change. Failures are reported and do
 /// not end the stream.
 pub fn follow_changes(
@@ -241,13 +247,13 @@ pub fn follow_changes(
     search: &Search,
 ) -> impl Stream<Item = Result<Vec<ReleaseSummary>, ClusterError>> + Send + use<> {
     let changes = search.places().into_iter().map(|place| {
-        let followed = cluster.follow(&place.path, &place.selector(), Depth::Full);
+        let followed = cluster.follow_read(&place.path, &place.selector(), summary);
         followed.boxed()
     });
     stream::select_all(changes).map(|change| {
         Ok(match change? {
-            Followed::Listed(values) => values.iter().filter_map(ReleaseSummary::read).collect(),
-            Followed::Applied(value) => ReleaseSummary::read(&value).into_iter().collect(),
+            Followed::Listed(releases) => releases,
+            Followed::Applied(release) => vec![release],
             Followed::Deleted(_) => Vec::new(),
         })
     })
@@ -263,7 +269,7 @@ pub fn follow_releases(
     let places = search.places().into_iter().enumerate();
     let changes = places.map(|(index, place)| {
         cluster
-            .follow(&place.path, &place.selector(), Depth::Full)
+            .follow_read(&place.path, &place.selector(), summary)
             .map(move |change| (index, change))
             .boxed()
     });
@@ -274,20 +280,15 @@ pub fn follow_releases(
                 let known = places.entry(index).or_default();
                 let key = |release: &ReleaseSummary| (release.name.clone(), release.store.clone());
                 match change {
-                    Followed::Listed(values) => {
-                        *known = values
-                            .iter()
-                            .filter_map(ReleaseSummary::read)
-                            .map(|release| (key(&release), release))
-                            .collect();
+                    Followed::Listed(releases) => {
+                        let releases = releases.into_iter();
+                        *known = releases.map(|release| (key(&release), release)).collect();
                     }
-                    Followed::Applied(value) => known.extend(
-                        ReleaseSummary::read(&value).map(|release| (key(&release), release)),
-                    ),
-                    Followed::Deleted(value) => {
-                        if let Some(release) = ReleaseSummary::read(&value) {
-                            known.remove(&key(&release));
-                        }
+                    Followed::Applied(release) => {
+                        known.insert(key(&release), release);
+                    }
+                    Followed::Deleted(release) => {
+                        known.remove(&key(&release));
                     }
                 }
                 let mut all: Vec<ReleaseSummary> = places

@@ -163,20 +163,26 @@ impl Cluster {
                 resource_version,
             });
         }
-        let mut items = Vec::new();
-        let resource_version = self
-            .pages(
-                path,
-                selector,
-                JSON,
-                &mut items,
-                |item: Map<String, Value>| with_type(item, path),
-            )
-            .await?;
+        let read = |object| Some(with_type(object, path));
+        let (items, resource_version) = self.list_read(path, selector, read).await?;
         Ok(List {
             items,
             resource_version,
         })
+    }
+
+    /// Lists objects in full, and keeps what is read of each, with where a watch
+    /// continues.
+    pub(in crate::io::cluster) async fn list_read<T>(
+        &self,
+        path: &ResourcePath,
+        selector: &Selector<'_>,
+        read: impl Fn(Map<String, Value>) -> Option<T>,
+    ) -> Result<(Vec<T>, String), ClusterError> {
+        let mut items = Vec::new();
+        let pages = self.pages(path, selector, JSON, &mut items, read);
+        let resource_version = pages.await?;
+        Ok((items.into_iter().flatten().collect(), resource_version))
     }
 
     /// Goes through a list and keeps only what is picked from it, for lists

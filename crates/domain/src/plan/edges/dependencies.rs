@@ -163,20 +163,38 @@ fn convert<'a>(ctx: &Ctx<'a>, found: &mut Vec<Dependency<'a>>) {
             .filter(|id| defined(id) == Some(definition))
             .collect();
         for from in backends {
-            let before = ancestors(from, &needs);
-            let stage = ctx.stage_of(from);
-            let later = resources.iter().copied();
-            for to in later.filter(|id| !before.contains(id) && ctx.stage_of(id) >= stage) {
-                // Known to the next webhook too, or two could close a circle.
-                needs.entry(to).or_default().push(from);
-                found.push(Dependency {
-                    from,
-                    to,
-                    need: Need::Ready,
-                    why: EdgeReason::Backend,
-                });
-            }
+            come_after(
+                ctx,
+                found,
+                &mut needs,
+                (from, &resources),
+                &EdgeReason::Backend,
+            );
         }
+    }
+}
+
+/// Custom resources come after a workload, except what that needs itself, and what
+/// the bundle wants in a stage before it.
+fn come_after<'a>(
+    ctx: &Ctx<'a>,
+    found: &mut Vec<Dependency<'a>>,
+    needs: &mut BTreeMap<&'a ObjectId, Vec<&'a ObjectId>>,
+    (from, resources): (&'a ObjectId, &[&'a ObjectId]),
+    why: &EdgeReason,
+) {
+    let before = ancestors(from, needs);
+    let stage = ctx.stage_of(from);
+    let later = resources.iter().copied();
+    for to in later.filter(|id| !before.contains(id) && ctx.stage_of(id) >= stage) {
+        // Known to the next webhook too, or two could close a circle.
+        needs.entry(to).or_default().push(from);
+        found.push(Dependency {
+            from,
+            to,
+            need: Need::Ready,
+            why: why.clone(),
+        });
     }
 }
 
@@ -288,19 +306,13 @@ fn answer<'a>(ctx: &Ctx<'a>, found: &mut Vec<Dependency<'a>>) {
             services.flat_map(|service| ctx.backends(service)).collect();
         let resources = intercepted(ctx, &registration.intercepts);
         for from in backends {
-            let before = ancestors(from, &needs);
-            let stage = ctx.stage_of(from);
-            let later = resources.iter().copied();
-            for to in later.filter(|id| !before.contains(id) && ctx.stage_of(id) >= stage) {
-                // Known to the next webhook too, or two could close a circle.
-                needs.entry(to).or_default().push(from);
-                found.push(Dependency {
-                    from,
-                    to,
-                    need: Need::Ready,
-                    why: EdgeReason::Intercepts,
-                });
-            }
+            come_after(
+                ctx,
+                found,
+                &mut needs,
+                (from, &resources),
+                &EdgeReason::Intercepts,
+            );
         }
     }
 }

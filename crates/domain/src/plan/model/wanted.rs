@@ -111,7 +111,7 @@ impl Desired {
     /// Whether what it depends on has to be ready before a plan is carried out.
     /// What was reached once is kept as it is without that.
     pub fn needs_dependencies(&self, record: Option<&Installed>) -> bool {
-        !self.terms.depends_on.is_empty() && self.is_unfinished(record)
+        !self.terms.depends_on.is_empty() && self.is_fresh(record)
     }
 
     /// The id of the release's ApplySet: what its members carry as part-of label.
