@@ -234,15 +234,17 @@ pub(super) fn is_new(planned: &Planned) -> bool {
 /// Whether exactly this was there, and nothing else was begun since.
 pub(super) fn was_there(planned: &Planned) -> bool {
     let record: Option<&Installed> = planned.observation.observed.installed.as_ref();
-    let Some(record) = record.filter(|one| !planned.desired.is_fresh(Some(one))) else {
-        return false;
-    };
-    let of_it = [&record.installed, &record.applying];
+    record.is_some_and(|one| !planned.desired.is_fresh(Some(one)) && is_undisturbed(one))
+}
+
+/// Whether no other revision was tried since the last one that was reached: the way
+/// back from one that failed is no correction.
+fn is_undisturbed(record: &Installed) -> bool {
+    let attempts = [&record.installed, &record.applying];
     let is_of_it = |result: &AttemptResult| {
-        let mut attempts = of_it.into_iter().flatten();
+        let mut attempts = attempts.into_iter().flatten();
         attempts.any(|attempt| attempt.revision == result.revision)
     };
-    // The way back from something else that failed is no correction either.
     let since = record.history.iter();
     let mut since = since.take_while(|result| result.result != "deployed");
     since.all(is_of_it)
@@ -285,7 +287,47 @@ pub(super) fn drift(plan: &Plan) -> String {
 
 #[cfg(test)]
 mod tests {
+    use pleach_domain::inventory::Attempt;
+    use pleach_domain::object::Digest;
+    use rstest::rstest;
+
     use super::*;
+
+    #[rstest]
+    #[case::deployed(&["deployed a"], true)]
+    #[case::corrected_in_vain(&["failed a", "interrupted a", "deployed a", "failed b"], true)]
+    #[case::at_a_commit_that_changes_nothing(&["failed c", "deployed a"], true)]
+    #[case::on_the_way_back(&["failed a", "failed b", "deployed a"], false)]
+    #[case::superseded(&["failed a", "superseded b", "deployed a"], false)]
+    fn the_way_back_is_no_correction(#[case] history: &[&str], #[case] expected: bool) {
+        let attempt = |revision: &str| {
+            Some(Attempt {
+                version: "v1".to_owned(),
+                revision: revision.to_owned(),
+                digest: Digest::of(b""),
+                at: Timestamp::UNIX_EPOCH,
+            })
+        };
+        let results = history.iter().map(|result| {
+            let (result, revision) = result.split_once(' ').unwrap();
+            AttemptResult {
+                version: "v1".to_owned(),
+                revision: revision.to_owned(),
+                result: result.to_owned(),
+                at: Timestamp::UNIX_EPOCH,
+                message: String::new(),
+                local: String::new(),
+                overridden: Vec::new(),
+            }
+        });
+        let record = Installed {
+            installed: attempt("a"),
+            applying: attempt("c"),
+            history: results.collect(),
+            ..Installed::default()
+        };
+        assert_eq!(is_undisturbed(&record), expected);
+    }
 
     #[test]
     fn what_does_not_pass_by_itself_is_said_of_the_release() {
