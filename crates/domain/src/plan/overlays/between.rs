@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 use crate::order::StageName;
 use crate::plan::draft::{Ctx, Draft};
 use crate::plan::gate::is_temporary;
-use crate::plan::model::{EdgeReason, Need, Step, StepId};
+use crate::plan::model::{EdgeReason, Need, Op, Step, StepId};
 use crate::plan::stages::at_barrier;
 use crate::plan::verify::reached;
 
@@ -71,6 +71,9 @@ pub(super) fn place(
         .steps
         .iter()
         .filter(|step| is_other(step.id) && place.comes_before(&step.stage, stage))
+        // What ends is put in its place when all that begins is: what belongs before its
+        // end may need what comes behind this.
+        .filter(|step| place != Place::Before || !matches!(step.op, Op::Lift))
         .filter(|step| !behind.contains(&step.id))
         .collect();
     // What they need of a later stage is not held up by what waits for them.

@@ -14,7 +14,7 @@ use crate::observe::Observed;
 use crate::order::StageName;
 use crate::plan::{Consented, Grant, Op, Plan, Removal, StepId, is_protected_kind};
 use temporary::check_overlays;
-use world::world;
+use world::{Part, World, world};
 
 /// Everything that must have happened before a step.
 fn ancestors(plan: &Plan) -> Vec<BTreeSet<StepId>> {
@@ -49,7 +49,7 @@ fn check_edges(plan: &Plan) {
 
 fn check(scene: &Scene) {
     let observed = scene.observed();
-    let plan = scene.plan();
+    let plan = scene.plan().clone();
     let entries = &observed.inventory.entries;
     let desired: BTreeSet<&ObjectId> = scene
         .desired
@@ -277,4 +277,29 @@ fn the_number_of_edges_grows_with_the_objects() {
         many < some * 5 / 2,
         "{some} edges, {many} for twice as many objects"
     );
+}
+
+/// A stage of the bundle's own has a registration early, whose Service comes after a
+/// temporary change: a gate that is closed until then is not lifted before both.
+#[test]
+fn a_gate_is_lifted_after_what_is_early_in_name_only() {
+    let part = |text: &str, state| Part {
+        text: text.to_owned(),
+        state,
+    };
+    let world = World {
+        parts: vec![
+            part(
+                "ValidatingWebhookConfiguration.admissionregistration.k8s.io/h0: {webhooks: [{clientConfig: {service: {namespace: web, name: a1}}, rules: [{apiGroups: ['*'], resources: [k0]}]}]}",
+                33,
+            ),
+            part("Service/web/a1: {spec: {selector: {app: a1}}}", 0),
+            part("Service/web/a2: {spec: {selector: {app: a2}}}", 10),
+        ],
+        overlays: vec![(10, 4, 4)],
+        stages: vec![(1, 2, 18)],
+        gates: vec![(0, 2)],
+        ..World::default()
+    };
+    check(&world.scene());
 }

@@ -38,9 +38,9 @@ const OBJECTS: &[&str] = &[
 
 /// What is known of one object, and how it got into that state.
 #[derive(Debug, Clone)]
-struct Part {
-    text: String,
-    state: u8,
+pub(super) struct Part {
+    pub(super) text: String,
+    pub(super) state: u8,
 }
 
 fn part() -> impl Strategy<Value = Part> {
@@ -53,29 +53,29 @@ fn part() -> impl Strategy<Value = Part> {
 }
 
 /// What a scene is made of.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub(super) struct World {
-    parts: Vec<Part>,
+    pub(super) parts: Vec<Part>,
     /// Kinds that could not be listed.
-    unlisted: Vec<usize>,
+    pub(super) unlisted: Vec<usize>,
     /// Services behind which nothing answers.
-    dead: Vec<u8>,
-    ready: bool,
-    wait: bool,
+    pub(super) dead: Vec<u8>,
+    pub(super) ready: bool,
+    pub(super) wait: bool,
     /// Whether git goes back to an older version.
-    back: bool,
+    pub(super) back: bool,
     /// Temporary changes of one kind: from a stage until another one.
-    overlays: Vec<(usize, usize, usize)>,
+    pub(super) overlays: Vec<(usize, usize, usize)>,
     /// Declared stages: behind which one, what they do, and what they select.
-    stages: Vec<(usize, u8, usize)>,
+    pub(super) stages: Vec<(usize, u8, usize)>,
     /// What a former run left changed.
-    left: Vec<(usize, bool)>,
+    pub(super) left: Vec<(usize, bool)>,
     /// Gates: from a stage until another one.
-    gates: Vec<(usize, usize)>,
+    pub(super) gates: Vec<(usize, usize)>,
     /// Whether a former run left gates closed: one that is wanted, one that is not.
-    closed: (bool, bool),
+    pub(super) closed: (bool, bool),
     /// Moves that the bundle declares.
-    moves: Vec<(u8, u8)>,
+    pub(super) moves: Vec<(u8, u8)>,
 }
 
 pub(super) fn world() -> impl Strategy<Value = World> {
