@@ -49,7 +49,7 @@ fn check_edges(plan: &Plan) {
 
 fn check(scene: &Scene) {
     let observed = scene.observed();
-    let plan = scene.plan().clone();
+    let plan = scene.plan();
     let entries = &observed.inventory.entries;
     let desired: BTreeSet<&ObjectId> = scene
         .desired
