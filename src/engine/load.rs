@@ -2,9 +2,12 @@
 
 use std::collections::BTreeSet;
 
+use pleach_domain::depends::Dependency;
 use pleach_domain::finding::{Finding, Kind, excerpt};
+use pleach_domain::ignore::scale_target;
 use pleach_domain::inventory::ReleaseName;
 use pleach_domain::kinds::KindTable;
+use pleach_domain::object::{Manifest, ObjectId};
 use pleach_domain::render::{self, Rendered};
 use pleach_domain::repo::{self, FileTree, KeepingTree, ResolvedEnvironment, ResolvedRelease};
 use semver::Version;
@@ -88,6 +91,50 @@ impl Loaded {
         self
     }
 
+    /// What one release needs of it to be planned, which is little of a large
+    /// environment: the release, those that it depends on by name, and the objects of
+    /// those that take over or scale what it has.
+    #[must_use]
+    pub fn alone(&self, wanted: &str) -> Self {
+        let is_wanted = |release: &ResolvedRelease| release.name.release == wanted;
+        let all = || self.rendered.iter().chain(&self.others);
+        let own = all().find(|(release, _)| is_wanted(release));
+        let (needs, has): (BTreeSet<&str>, BTreeSet<&ObjectId>) = own
+            .map(|(release, rendered)| {
+                let needs = release.depends_on.iter().filter_map(Dependency::release);
+                (
+                    needs.collect(),
+                    rendered.manifests.iter().map(Manifest::id).collect(),
+                )
+            })
+            .unwrap_or_default();
+        let concerns = |release: &ResolvedRelease, rendered: &Rendered| {
+            let former = release.moved_from.as_ref();
+            former.is_some_and(|former| own.is_some_and(|(own, _)| own.name == *former))
+                || autoscaled_by(rendered).any(|(target, _)| has.contains(&target))
+        };
+        let others: Vec<_> = all()
+            .filter(|(release, rendered)| !is_wanted(release) && concerns(release, rendered))
+            .cloned()
+            .collect();
+        Self {
+            environment: self.environment.with_only(|release| {
+                is_wanted(release) || needs.contains(release.name.release.as_str())
+            }),
+            rendered: own.into_iter().cloned().collect(),
+            others,
+            given_up: self.given_up.clone(),
+            revision: self.revision.clone(),
+            findings: Vec::new(),
+        }
+    }
+
+    /// What the autoscalers of all releases scale, with the autoscaler: that may be in
+    /// another release than what it scales.
+    pub fn autoscaled(&self) -> impl Iterator<Item = (ObjectId, ObjectId)> {
+        self.all().flat_map(autoscaled_by)
+    }
+
     /// The version of a release: the revision for a bundle without versions.
     pub fn version(&self, release: &ResolvedRelease) -> String {
         match &release.version {
@@ -95,6 +142,16 @@ impl Loaded {
             None => self.revision.to_string(),
         }
     }
+}
+
+fn autoscaled_by(rendered: &Rendered) -> impl Iterator<Item = (ObjectId, ObjectId)> {
+    let autoscalers = rendered.manifests.iter();
+    let autoscalers =
+        autoscalers.filter(|manifest| manifest.id().kind == "HorizontalPodAutoscaler");
+    autoscalers.filter_map(|autoscaler| {
+        let target = scale_target(autoscaler.id(), &autoscaler.value())?;
+        Some((target, autoscaler.id().clone()))
+    })
 }
 
 /// Loads an environment with all of its releases, as far as that is possible.
@@ -206,4 +263,85 @@ pub fn is_unknown(findings: &[Finding]) -> bool {
     findings
         .iter()
         .any(|finding| finding.code == "unknown-environment")
+}
+
+#[cfg(test)]
+mod tests {
+    use pleach_domain::repo::MemoryTree;
+
+    use super::*;
+    use crate::engine::planning::desired;
+
+    const HEADER: &str = "apiVersion: pleach.dev/v1alpha1\nkind";
+
+    fn bundle(name: &str, file: &str) -> [(String, String); 2] {
+        let folder = format!("manifests/{name}");
+        [
+            (
+                format!("{folder}/bundle.yaml"),
+                format!("{HEADER}: Bundle\n"),
+            ),
+            (format!("{folder}/objects.yaml"), file.to_owned()),
+        ]
+    }
+
+    /// Releases that have to do with each other, and one that has not.
+    fn environment() -> Loaded {
+        let web = "apiVersion: apps/v1\nkind: Deployment\nmetadata: {name: web}\n\
+                   spec:\n  selector: {matchLabels: {app: web}}\n  template:\n    \
+                   metadata: {labels: {app: web}}\n    \
+                   spec: {containers: [{name: web, image: web}]}\n";
+        let scaler = "apiVersion: autoscaling/v2\nkind: HorizontalPodAutoscaler\n\
+                      metadata: {name: web}\nspec:\n  maxReplicas: 3\n  \
+                      scaleTargetRef: {apiVersion: apps/v1, kind: Deployment, name: web}\n";
+        let map = |name: &str| {
+            format!("apiVersion: v1\nkind: ConfigMap\nmetadata: {{name: {name}}}\ndata: {{k: v}}\n")
+        };
+        let file = format!(
+            "{HEADER}: Environment\nreleases:\n\
+             - {{name: base, bundle: base, namespace: one, createNamespace: true}}\n\
+             - {{name: web, bundle: web, namespace: one, dependsOn: [base]}}\n\
+             - {{name: scaler, bundle: scaler, namespace: one}}\n\
+             - {{name: heir, bundle: heir, namespace: two, movedFrom: {{environment: dev, release: base}}}}\n\
+             - {{name: other, bundle: other, namespace: two}}\n"
+        );
+        let project = format!("{HEADER}: Repository\nid: load-tests\n");
+        let files = [
+            ("pleach.yaml".to_owned(), project),
+            ("environments/dev.yaml".to_owned(), file),
+        ];
+        let bundles = [
+            bundle("base", &map("base")),
+            bundle("web", web),
+            bundle("scaler", scaler),
+            bundle("heir", &map("heir")),
+            bundle("other", &map("other")),
+        ];
+        let tree = MemoryTree::new(files.into_iter().chain(bundles.into_iter().flatten()));
+        let loaded = read_all(&tree, Revision::Commit("c0ffee".to_owned()), "dev").unwrap();
+        assert!(loaded.is_sound(), "{:?}", loaded.findings);
+        loaded
+    }
+
+    #[test]
+    fn one_release_alone_wants_the_same_as_among_others() {
+        let all = environment();
+        for (release, rendered) in &all.rendered {
+            let name = &release.name.release;
+            let alone = all.alone(name);
+            let [(same, same_rendered)] = alone.rendered.as_slice() else {
+                panic!("{:?}", alone.names());
+            };
+            assert_eq!((same, same_rendered), (release, rendered));
+            // All that is known of it, with the objects that others scale or take.
+            let among = format!("{:?}", desired(&all, release, rendered));
+            assert_eq!(format!("{:?}", desired(&alone, same, same_rendered)), among);
+            for needed in release.depends_on.iter().filter_map(Dependency::release) {
+                let mut releases = alone.environment.releases.iter();
+                assert!(releases.any(|one| one.name.release == needed), "{name}");
+            }
+        }
+        let held = |name: &str| all.alone(name).all().count();
+        assert_eq!([held("web"), held("base"), held("other")], [2, 2, 1]);
+    }
 }

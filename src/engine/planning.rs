@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use pleach_domain::depends::{Dependency, Needed, Wanted, arrange};
 use pleach_domain::finding::{self, Finding};
-use pleach_domain::ignore::{Ignored, scale_target};
+use pleach_domain::ignore::Ignored;
 use pleach_domain::inventory::{ReleaseName, Source};
 use pleach_domain::object::ObjectId;
 use pleach_domain::observe::{ClusterId, Discovery};
@@ -302,23 +302,14 @@ impl Planned {
     }
 }
 
-/// What the autoscalers of all releases scale, with the autoscaler: that may be
-/// in another release than what it scales.
-pub fn autoscaled(loaded: &Loaded) -> Vec<(ObjectId, ObjectId)> {
-    let releases = loaded.rendered.iter().chain(&loaded.others);
-    releases
-        .flat_map(|(_, rendered)| &rendered.manifests)
-        .filter(|manifest| manifest.id().kind == "HorizontalPodAutoscaler")
-        .filter_map(|autoscaler| {
-            let target = scale_target(autoscaler.id(), &autoscaler.value())?;
-            Some((target, autoscaler.id().clone()))
-        })
-        .collect()
-}
-
 /// What git wants of a release; its digests need the key of whoever compares.
 pub fn desired(loaded: &Loaded, release: &ResolvedRelease, rendered: &Rendered) -> Desired {
-    desired_among(loaded, release, rendered, &autoscaled(loaded))
+    desired_among(
+        loaded,
+        release,
+        rendered,
+        &loaded.autoscaled().collect::<Vec<_>>(),
+    )
 }
 
 /// The same for one of many, where what is scaled is known.

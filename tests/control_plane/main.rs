@@ -49,6 +49,7 @@ mod loop_drift;
 mod loop_follows;
 mod loop_forge;
 mod loop_holds;
+mod loop_keeps;
 mod loop_live;
 mod loop_many;
 mod loop_pushes;

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use pleach::io::git::former::former;
+use pleach::io::git::former::Former;
 use pleach::io::git::mirror::{Auth, Fetched, Mirror, Remote};
 use pleach_domain::repo::FileTree as _;
 use pleach_testkit::git_server::GitServer;
@@ -137,13 +137,15 @@ fn of_commits_that_somebody_names_only_those_count_that_the_branch_had() {
         let (first, second) = (first.as_str(), second.as_str());
         let named = [first, theirs.as_str(), second, nowhere, part, "none", ""];
         let named: BTreeSet<String> = named.into_iter().map(str::to_owned).collect();
-        let found = former(&remote, "env/a", &named).unwrap();
-        assert_eq!(found.commits, [second, first]);
-        let tree = found.reader.tree(&found.commits[1]).unwrap();
+        let mut former = Former::fetch(&remote, "env/a").unwrap();
+        assert_eq!(former.had(&named).unwrap(), [second, first]);
+        // Nothing says that commits have to be signed.
+        assert_eq!(former.distrusts(first), None);
+        let tree = former.reader().tree(first).unwrap();
         let file = tree.read("pleach.yaml").unwrap();
         assert_eq!(String::from_utf8_lossy(&file), "first");
         // A branch that is gone has no history.
-        assert!(former(&remote, "env/gone", &named).is_err());
+        assert!(Former::fetch(&remote, "env/gone").is_err());
     }
 }
 

@@ -5,7 +5,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::PathBuf;
 use std::process::Command;
 
-use pleach::io::git::former::former;
+use pleach::io::git::former::Former;
 use pleach::io::git::mirror::{Auth, Fetched, Mirror, Remote};
 use pleach_testkit::repository::TestRepo;
 use pleach_testkit::ssh_server::make_key;
@@ -188,12 +188,15 @@ fn a_commit_that_the_branch_had_before_counts_only_with_its_signature() {
     scene.repo.commit("unsigned").unwrap();
     let unsigned = scene.point("HEAD");
     let named = BTreeSet::from([good.clone(), theirs, unsigned]);
-    let found = former(&remote(&scene.repo, &scene.folder), BRANCH, &named).unwrap();
-    assert_eq!(found.commits, [good]);
+    let mut former = Former::fetch(&remote(&scene.repo, &scene.folder), BRANCH).unwrap();
+    let had = former.had(&named).unwrap();
+    assert_eq!(had.len(), 3);
+    let mut trusted = had.clone();
+    trusted.retain(|commit| former.distrusts(commit).is_none());
+    assert_eq!(trusted, [good]);
     // Without keys that can be read none counts.
     std::fs::remove_file(scene.path("keys")).unwrap();
-    let found = former(&remote(&scene.repo, &scene.folder), BRANCH, &named).unwrap();
-    assert_eq!(found.commits, [""; 0]);
+    assert!(had.iter().all(|commit| former.distrusts(commit).is_some()));
 }
 
 #[test]

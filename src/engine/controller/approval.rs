@@ -23,6 +23,40 @@ use crate::io::forge::{Comment, Forge, ForgeError, PullRequest};
 /// Reason of the condition of a release that waits for approval.
 pub(super) const AWAITING: &str = "AwaitingApproval";
 
+/// A plan that was told to wait for approval.
+pub(super) struct Asked {
+    /// Its commit.
+    revision: String,
+    /// What it does; nothing of what it changes, which may be much.
+    plan: Plan,
+    /// What was told.
+    pub(super) message: String,
+}
+
+impl Asked {
+    /// Notes what is told of a plan.
+    pub(super) fn of(revision: String, mut plan: Plan, message: String) -> Self {
+        plan.changes = Vec::new();
+        Self {
+            revision,
+            plan,
+            message,
+        }
+    }
+
+    /// Whether it was told of the same at this commit.
+    pub(super) fn is_for(&self, revision: &str, planned: &Planned) -> bool {
+        self.revision == revision && self.plan.effects() == planned.plan.effects()
+    }
+
+    /// Whether it was approved, and a plan does nothing that it did not: drift that it
+    /// would have corrected was corrected meanwhile.
+    pub(super) fn approves(&self, planned: &Planned) -> bool {
+        let approved = planned.observation.orders().approved;
+        approved == Some(self.plan.effects().to_string()) && planned.plan.has_effects_of(&self.plan)
+    }
+}
+
 /// What has to be approved before a plan is carried out; none where it may be.
 pub(super) async fn missing(wanted: &Wanted, planned: &Planned) -> Option<String> {
     let message = lacks(planned)?;

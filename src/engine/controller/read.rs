@@ -64,6 +64,13 @@ pub(super) fn load(
     Some((read, Some(inputs)))
 }
 
+/// Reads an environment at a commit, whatever it was before.
+pub(super) fn load_anew(reader: &Reader, commit: &str, name: &str) -> Result<Loaded, Hold> {
+    let tree = reader.tree(commit);
+    let tree = tree.map_err(|error| Hold::new("InvalidRepository", words(&error)))?;
+    load_from(&tree, commit, name)
+}
+
 fn load_from(tree: &dyn FileTree, commit: &str, name: &str) -> Result<Loaded, Hold> {
     let short = commit.get(..7).unwrap_or(commit);
     let invalid = |findings: &[Finding]| {

@@ -6,30 +6,37 @@
 //! only where the branch that the configuration names has it in its history, and
 //! where it is signed as commits have to be.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Arc, Weak};
+use std::collections::BTreeSet;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
 
-use pleach_domain::inventory::Source;
 use tokio::sync::{mpsc, oneshot, watch};
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, sleep, timeout};
 
 use super::assigned::Assigned;
 use super::environment::{LIMIT, for_cluster};
-use super::read::load;
-use super::{Grant, Shared, pace};
+use super::read::load_anew;
+use super::{Grant, NAMED, Shared, pace};
 use crate::engine::load::Loaded;
 use crate::engine::words;
-use crate::io::git::former::former;
+use crate::io::git::former::Former;
 use crate::io::git::mirror::Remote;
 
-/// What an environment was at a commit; none where that commit does not count.
+/// How old the history of a branch may be that questions are answered from.
+const AGE: Duration = Duration::from_mins(1);
+
+/// What was found; none where no commit counts.
 pub(super) type Recalled = Option<Arc<Loaded>>;
 
-/// Asks what an environment was at a commit. Nothing is answered where that could
-/// not be looked up now.
+/// Asks what an environment was. Nothing is answered where that could not be looked
+/// up now.
 #[derive(Debug)]
 pub(super) struct Question {
-    pub(super) commit: String,
+    /// At the newest of these commits that counts and can be read.
+    pub(super) commits: BTreeSet<String>,
+    /// The release that this is about; all of them where none is named.
+    pub(super) release: Option<String>,
     pub(super) answer: oneshot::Sender<Recalled>,
 }
 
@@ -54,11 +61,16 @@ enum Answer {
 }
 
 impl Recall {
-    /// Asks.
-    pub(super) fn of(commit: String, questions: &mpsc::UnboundedSender<Question>) -> Self {
+    /// Asks what a release was at a commit.
+    pub(super) fn of(
+        release: &str,
+        commit: String,
+        questions: &mpsc::UnboundedSender<Question>,
+    ) -> Self {
         let (answer, answered) = oneshot::channel();
         let question = Question {
-            commit: commit.clone(),
+            commits: BTreeSet::from([commit.clone()]),
+            release: Some(release.to_owned()),
             answer,
         };
         // Nobody answers any more when the loop ends.
@@ -114,31 +126,54 @@ pub(super) struct Recollection {
     pub(super) shared: Shared,
 }
 
-/// What is known of commits of a branch. Those who asked keep it: it is given to
-/// others as long as they do.
-#[derive(Debug, Default)]
+/// What is known of a branch, for as long as questions come.
+#[derive(Debug)]
 struct Known {
-    source: Option<Source>,
-    commits: BTreeMap<String, Weak<Loaded>>,
+    grant: Arc<Grant>,
+    keys: Option<PathBuf>,
+    fetched: Instant,
+    former: Former,
+    /// The environment at the commit that was read last: many ask for the same.
+    last: Option<(String, Recalled)>,
 }
 
 impl Recollection {
     /// Answers until the loop ends.
     pub(super) async fn run(mut self) {
         let stop = self.shared.stop.clone();
-        let mut known = Known::default();
+        let mut known = None;
         let mut failures = 0;
-        while let Some(Some(first)) = stop.run_until_cancelled(self.questions.recv()).await {
-            let mut asked = vec![first];
-            while let Ok(question) = self.questions.try_recv() {
-                asked.push(question);
+        loop {
+            let asking = async {
+                let first = if known.is_some() {
+                    timeout(AGE, self.questions.recv()).await
+                } else {
+                    Ok(self.questions.recv().await)
+                };
+                let Ok(first) = first else {
+                    return Some(Vec::new());
+                };
+                let mut asked = vec![first?];
+                while let Ok(question) = self.questions.try_recv() {
+                    asked.push(question);
+                }
+                Some(asked)
+            };
+            let Some(Some(asked)) = stop.run_until_cancelled(asking).await else {
+                return;
+            };
+            if asked.is_empty() {
+                // Nobody asks any more.
+                known = None;
+                continue;
             }
-            match stop
-                .run_until_cancelled(self.answer(asked, &mut known))
-                .await
-            {
+            let answering = self.answer(asked, known.take());
+            match stop.run_until_cancelled(answering).await {
                 None => return,
-                Some(Ok(())) => failures = 0,
+                Some(Ok(now)) => {
+                    failures = 0;
+                    known = now;
+                }
                 Some(Err(error)) => {
                     failures += 1;
                     tracing::warn!(environment = %self.environment, %error, "what was synced last cannot be looked up");
@@ -151,93 +186,129 @@ impl Recollection {
         }
     }
 
-    async fn answer(&self, asked: Vec<Question>, known: &mut Known) -> Result<(), String> {
+    async fn answer(
+        &self,
+        asked: Vec<Question>,
+        known: Option<Known>,
+    ) -> Result<Option<Known>, String> {
         let assigned = self.assigned.borrow().clone();
-        let name = self.environment.clone();
-        let source = assigned.grant.source(&name);
-        if known.source != source {
-            *known = Known {
-                source: source.clone(),
-                ..Known::default()
-            };
-        }
-        known.commits.retain(|_, loaded| loaded.strong_count() > 0);
-        let mut open: BTreeMap<String, Vec<Question>> = BTreeMap::new();
-        for question in asked {
-            match known.commits.get(&question.commit).and_then(Weak::upgrade) {
-                Some(loaded) => question.answer(Some(loaded)),
-                None => open
-                    .entry(question.commit.clone())
-                    .or_default()
-                    .push(question),
-            }
-        }
-        let Some(source) = source.filter(|_| !open.is_empty()) else {
-            return Ok(());
+        let Some(source) = assigned.grant.source(&self.environment) else {
+            return Ok(None);
         };
         // A history is large: one at a time, of all environments.
         let Ok(_room) = self.shared.histories.acquire().await else {
-            return Ok(());
+            return Ok(None);
         };
+        let name = self.environment.clone();
         let work = format!("to look up what environment {name} was");
         let _work = self.shared.pulse.work(work, LIMIT * 2);
-        let (remote, grant) = (assigned.remote, assigned.grant);
-        let reading = tokio::task::spawn_blocking(move || {
-            look_up(&remote, &source.branch, open, &name, &grant)
-        });
-        let found = match timeout(LIMIT, reading).await {
-            Ok(Ok(read)) => read?,
-            Ok(Err(_)) => return Err("a commit could not be read; this is a bug".to_owned()),
-            Err(_) => return Err(format!("git did not answer within {LIMIT:?}")),
+        let search = Search {
+            environment: name,
+            branch: source.branch,
+            remote: assigned.remote,
+            grant: assigned.grant,
         };
-        known.commits.extend(found);
-        Ok(())
+        let reading = tokio::task::spawn_blocking(move || search.answer(asked, known));
+        match timeout(LIMIT, reading).await {
+            Ok(Ok(read)) => read.map(Some),
+            Ok(Err(_)) => Err("a commit could not be read; this is a bug".to_owned()),
+            Err(_) => Err(format!("git did not answer within {LIMIT:?}")),
+        }
     }
 }
 
-/// Answers by what an environment was at commits, one after the other: only those who
-/// asked keep them. Blocks.
-fn look_up(
-    remote: &Remote,
-    branch: &str,
-    mut open: BTreeMap<String, Vec<Question>>,
-    environment: &str,
-    grant: &Grant,
-) -> Result<Vec<(String, Weak<Loaded>)>, String> {
-    let named: BTreeSet<String> = open.keys().cloned().collect();
-    let former = former(remote, branch, &named).map_err(|error| words(&error))?;
-    let mut found = Vec::new();
-    for commit in &former.commits {
-        let read = match load(&former.reader, commit, environment, None) {
-            Some((read, _)) => read.and_then(|loaded| for_cluster(loaded, grant)),
-            None => continue,
+/// Where former commits of an environment are looked up. Blocks.
+struct Search {
+    environment: String,
+    branch: String,
+    remote: Remote,
+    grant: Arc<Grant>,
+}
+
+impl Search {
+    fn answer(&self, mut asked: Vec<Question>, known: Option<Known>) -> Result<Known, String> {
+        let named: BTreeSet<String> = asked.iter().flat_map(|one| one.commits.clone()).collect();
+        let is_of_now = |known: &Known| {
+            Arc::ptr_eq(&known.grant, &self.grant)
+                && known.keys == self.remote.keys
+                && known.fetched.elapsed() < AGE
         };
-        let loaded = match read {
+        let (mut known, is_just_fetched) = match known.filter(is_of_now) {
+            Some(known) => (known, false),
+            None => (self.fetch()?, true),
+        };
+        let had = |known: &Known| known.former.had(&named).map_err(|error| words(&error));
+        let mut commits = had(&known)?;
+        if commits.len() < named.len() && !is_just_fetched {
+            // One of them may be newer than that.
+            known = self.fetch()?;
+            commits = had(&known)?;
+        }
+        // Those of the same commit come together.
+        asked.sort_by(|a, b| a.commits.cmp(&b.commits));
+        for question in asked {
+            let recalled = self.recall(&commits, &question, &mut known);
+            question.answer(recalled);
+        }
+        Ok(known)
+    }
+
+    fn fetch(&self) -> Result<Known, String> {
+        let fetched = Former::fetch(&self.remote, &self.branch);
+        Ok(Known {
+            grant: Arc::clone(&self.grant),
+            keys: self.remote.keys.clone(),
+            fetched: Instant::now(),
+            former: fetched.map_err(|error| words(&error))?,
+            last: None,
+        })
+    }
+
+    /// What is asked for; `had` are commits of the branch, newest first.
+    fn recall(&self, had: &[String], question: &Question, known: &mut Known) -> Recalled {
+        let mut commits = had.iter().filter(|one| question.commits.contains(*one));
+        let found = commits.find_map(|commit| self.at(commit, known));
+        let Some(loaded) = found else {
+            let (environment, branch) = (&self.environment, &self.branch);
+            let commits = question.commits.iter().map(String::as_str);
+            let commits: Vec<&str> = commits.take(NAMED).collect();
+            tracing::info!(%environment, %branch, ?commits, "what was synced last is not kept: the branch does not have it, or it cannot be used");
+            return None;
+        };
+        Some(match &question.release {
+            None => loaded,
+            // An environment may be large, and each of its releases may ask for
+            // another commit.
+            Some(release) => Arc::new(loaded.alone(release)),
+        })
+    }
+
+    /// The environment at a commit that the branch had, where that counts and can be
+    /// read.
+    fn at(&self, commit: &str, known: &mut Known) -> Recalled {
+        let unused = |reason: String| {
+            let environment = &self.environment;
+            tracing::info!(%environment, %commit, %reason, "a former commit cannot be used");
+        };
+        if let Some(reason) = known.former.distrusts(commit) {
+            unused(reason);
+            return None;
+        }
+        if let Some((last, recalled)) = &known.last
+            && last == commit
+        {
+            return recalled.clone();
+        }
+        let read = load_anew(known.former.reader(), commit, &self.environment);
+        let read = read.and_then(|loaded| for_cluster(loaded, &self.grant));
+        let recalled = match read {
             Ok(loaded) => Some(Arc::new(loaded)),
             Err(hold) => {
-                let reason = hold.message;
-                tracing::info!(%environment, %commit, %reason, "what was synced last is not kept");
+                unused(hold.message);
                 None
             }
         };
-        found.extend(
-            loaded
-                .iter()
-                .map(|one| (commit.clone(), Arc::downgrade(one))),
-        );
-        for question in open.remove(commit).into_iter().flatten() {
-            question.answer(loaded.clone());
-        }
+        known.last = Some((commit.to_owned(), recalled.clone()));
+        recalled
     }
-    if former.is_cut {
-        // There may be more of them: who asked asks again.
-        return Ok(found);
-    }
-    for (commit, questions) in open {
-        tracing::info!(%environment, %commit, %branch, "what was synced last is not kept: the branch does not have it, or it is not signed as it has to be");
-        for question in questions {
-            question.answer(None);
-        }
-    }
-    Ok(found)
 }

@@ -9,10 +9,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use pleach_domain::inventory::Condition;
-use pleach_domain::object::{Digest, ObjectId};
+use pleach_domain::object::ObjectId;
 use tokio::sync::{Notify, mpsc, watch};
 use tokio::time::{Instant, sleep};
 
+use super::approval::Asked;
 use super::drift::Subscription;
 use super::looked::Looked;
 use super::news::Told;
@@ -42,9 +43,8 @@ pub(super) struct Release {
     reached: Option<Arc<Wanted>>,
     /// What the commit of its record is asked to be, until something is reached.
     recall: Option<Recall>,
-    /// What was last found not to be approved: the commit with the effects, and what
-    /// was said of it.
-    unapproved: Option<((String, Digest), String)>,
+    /// What was last found not to be approved.
+    asked: Option<Asked>,
     /// Room that it takes while it looks.
     room: Option<Sight>,
     /// How often in a row drift was corrected that was in the way of what waits.
@@ -98,7 +98,7 @@ impl Release {
             failures: 0,
             reached: None,
             recall: None,
-            unapproved: None,
+            asked: None,
             room: None,
             made_way: 0,
             is_elsewhere: false,
@@ -222,6 +222,10 @@ impl Release {
     /// Whether what was asked for is not taken back yet: what git had when it was
     /// asked for is still to come.
     fn holds_on(&self, wanted: &Wanted, looked: &mut Looked, answered: u64) -> bool {
+        if looked.made_way() {
+            // It counts for what comes now, as nothing is in the way any more.
+            looked.request = None;
+        }
         let name = &wanted.release().0.name.release;
         let requests = &self.neighbors.requests;
         let request = looked.request.as_ref();

@@ -21,7 +21,7 @@ use pleach_domain::repo::{ClusterRef, FileTree, ResolvedEnvironment, ResolvedRel
 use super::few::{self, Aside};
 use crate::engine::load::{self, Loaded, is_unknown};
 use crate::engine::mask;
-use crate::engine::planning::{Heirs, Options, Predecessors, autoscaled, desired_among, policy};
+use crate::engine::planning::{Heirs, Options, Predecessors, desired_among, policy};
 use crate::io::git::Revision;
 
 /// How a preview is planned: as an apply would be.
@@ -410,7 +410,7 @@ impl Sides<'_> {
 
     /// What a revision wants of its releases.
     fn wanted<'l>(&self, loaded: &'l Loaded) -> Vec<(&'l ResolvedRelease, Desired)> {
-        let autoscaled = autoscaled(loaded);
+        let autoscaled: Vec<_> = loaded.autoscaled().collect();
         let releases = loaded.rendered.iter();
         releases
             .map(|(release, rendered)| {

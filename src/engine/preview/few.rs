@@ -114,12 +114,12 @@ pub(super) fn few(
 
 /// An environment of which some releases are rendered.
 fn only(end: &End, environment: &ResolvedEnvironment, picked: &BTreeSet<&ReleaseName>) -> Loaded {
-    let mut part = environment.clone();
-    let all = std::mem::take(&mut part.releases);
-    let some = all.iter().filter(|one| picked.contains(&one.name));
-    part.releases = some.cloned().collect();
+    let part = environment.with_only(|one| picked.contains(&one.name));
     let mut loaded = render_all(&*end.tree, end.revision.clone(), part);
-    loaded.environment.releases = all;
+    loaded
+        .environment
+        .releases
+        .clone_from(&environment.releases);
     loaded
 }
 

@@ -44,6 +44,32 @@ pub struct ResolvedEnvironment {
     pub findings: Vec<Finding>,
 }
 
+impl ResolvedEnvironment {
+    /// The same with some of its releases only.
+    #[must_use]
+    pub fn with_only(&self, is_wanted: impl Fn(&ResolvedRelease) -> bool) -> Self {
+        // Not cloned as a whole: there may be many releases, and few wanted.
+        Self {
+            repository: self.repository.clone(),
+            name: self.name.clone(),
+            origin: self.origin.clone(),
+            cluster: self.cluster.clone(),
+            store: self.store.clone(),
+            sync: self.sync.clone(),
+            prune: self.prune.clone(),
+            protect: self.protect.clone(),
+            consent: self.consent.clone(),
+            releases: self
+                .releases
+                .iter()
+                .filter(|one| is_wanted(one))
+                .cloned()
+                .collect(),
+            findings: self.findings.clone(),
+        }
+    }
+}
+
 /// What an environment file says by itself, without the bundles that it
 /// names: they may be gone from git.
 #[derive(Debug, Clone)]

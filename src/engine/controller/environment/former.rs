@@ -8,22 +8,17 @@
 //! says is left alone: it is made neither newer nor older by what a record says.
 
 use std::collections::BTreeSet;
-use std::sync::Arc;
 
 use pleach_domain::inventory::Source;
 use pleach_domain::observe::ClusterId;
-use tokio::time::timeout;
+use tokio::sync::oneshot;
 
-use super::reading::for_cluster;
 use super::{Environment, LIMIT};
 use crate::engine::controller::assigned::Assigned;
-use crate::engine::controller::read::load;
-use crate::engine::load::Loaded;
+use crate::engine::controller::recollection::Question;
 use crate::engine::sync::is_cluster;
 use crate::engine::sync::state::{self, Search};
 use crate::engine::words;
-use crate::io::git::former::former;
-use crate::io::git::mirror::Remote;
 
 impl Environment {
     /// Looks up what the environment was, where a commit is held and nothing is
@@ -42,49 +37,42 @@ impl Environment {
         if self.sought.as_ref() == Some(&held) {
             return true;
         }
-        let name = self.key.environment.clone();
-        let work = format!("to look up what environment {name} was");
-        // The cluster is asked first, and then git.
-        let _work = self.shared.pulse.work(work, LIMIT * 2);
-        let stop = self.shared.stop.clone();
-        let looking = Box::pin(self.look_up(assigned, &source));
-        let loaded = match stop.run_until_cancelled(looking).await {
+        let (stop, mut newer) = (self.shared.stop.clone(), self.assigned.clone());
+        let named = stop.run_until_cancelled(Box::pin(self.recorded(assigned, &source)));
+        let commits = match named.await {
             None => return true,
-            Some(Ok(loaded)) => loaded,
+            Some(Ok(named)) => named,
             Some(Err(error)) => {
-                tracing::warn!(environment = %name, %error, "what was synced last cannot be looked up");
+                let environment = &self.key.environment;
+                tracing::warn!(%environment, %error, "what was synced last is not known");
                 return false;
             }
         };
+        let (answer, answered) = oneshot::channel();
+        let question = Question {
+            commits,
+            release: None,
+            answer,
+        };
+        if !question.commits.is_empty() && self.questions.send(question).is_ok() {
+            let remembered = tokio::select! {
+                () = stop.cancelled() => return true,
+                // What came meanwhile may need none of it.
+                _ = newer.changed() => return true,
+                remembered = answered => remembered,
+            };
+            let Ok(remembered) = remembered else {
+                return false;
+            };
+            if let Some(loaded) = remembered {
+                let (environment, revision) = (&self.key.environment, &loaded.revision);
+                tracing::info!(%environment, %revision, "what was synced last is kept as it is");
+                self.is_remembered = true;
+                self.loaded = Some(loaded);
+            }
+        }
         self.sought = Some(held);
-        let loaded = loaded.and_then(|loaded| for_cluster(loaded, &assigned.grant).ok());
-        if let Some(loaded) = loaded {
-            tracing::info!(environment = %name, revision = %loaded.revision, "what was synced last is kept as it is");
-            self.is_remembered = true;
-            self.loaded = Some(Arc::new(loaded));
-        }
         true
-    }
-
-    /// The environment at the newest commit that its records name, if there is one
-    /// that counts.
-    async fn look_up(
-        &mut self,
-        assigned: &Assigned,
-        source: &Source,
-    ) -> Result<Option<Loaded>, String> {
-        let named = self.recorded(assigned, source).await?;
-        if named.is_empty() {
-            return Ok(None);
-        }
-        let (remote, branch) = (assigned.remote.clone(), source.branch.clone());
-        let name = self.key.environment.clone();
-        let reading = tokio::task::spawn_blocking(move || newest(&remote, &branch, &named, &name));
-        match timeout(LIMIT, reading).await {
-            Ok(Ok(read)) => read,
-            Ok(Err(_)) => Err("a commit could not be read; this is a bug".to_owned()),
-            Err(_) => Err(format!("git did not answer within {LIMIT:?}")),
-        }
     }
 
     /// The commits of a branch that the records of the releases name.
@@ -93,6 +81,8 @@ impl Environment {
         assigned: &Assigned,
         source: &Source,
     ) -> Result<BTreeSet<String>, String> {
+        let work = format!("to look up what environment {} was", self.key.environment);
+        let _work = self.shared.pulse.work(work, LIMIT);
         let connected = self.connect(&assigned.grant, None).await?;
         let cluster = connected.cluster.clone();
         let grant = &assigned.grant;
@@ -123,20 +113,4 @@ impl Environment {
         }
         Ok(named)
     }
-}
-
-/// An environment at the newest of some commits at which it can be read. Blocks.
-fn newest(
-    remote: &Remote,
-    branch: &str,
-    named: &BTreeSet<String>,
-    environment: &str,
-) -> Result<Option<Loaded>, String> {
-    let former = former(remote, branch, named).map_err(|error| words(&error))?;
-    for commit in &former.commits {
-        if let Some((Ok(loaded), _)) = load(&former.reader, commit, environment, None) {
-            return Ok(Some(loaded));
-        }
-    }
-    Ok(None)
 }

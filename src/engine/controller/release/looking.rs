@@ -11,6 +11,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::{Release, VERIFY};
+use crate::engine::controller::approval::Asked;
 use crate::engine::controller::drift::Left;
 use crate::engine::controller::looked::{
     Kept, Looked, OTHERWISE, blocked, drift, is_closed, is_new, is_reached, refused, reported,
@@ -120,7 +121,6 @@ impl Release {
         let Some(former) = self.former(newer, &held, recorded) else {
             return Some(held);
         };
-        let former = Arc::new(former);
         let looked = match self.plan(&former, verify, stop).await? {
             Ok(planned) => {
                 let (orders, now) = (planned.observation.orders(), Timestamp::now());
@@ -128,6 +128,8 @@ impl Release {
                     return Some(suspended(suspension, now));
                 }
                 if !was_there(&planned) {
+                    // Where it is by now, its record knows.
+                    self.reached = None;
                     return Some(held);
                 }
                 self.is_ours |= is_ours(&planned);
@@ -141,6 +143,8 @@ impl Release {
                     Box::pin(done).await
                 }
             }
+            // Only a record said that it was there, as far as is known.
+            Err(_) if self.reached.is_none() => return Some(held),
             Err(error) => unplanned(&error, self.failures),
         };
         held.kept = Some(Box::new(Kept {
@@ -156,11 +160,20 @@ impl Release {
         newer: &Arc<Wanted>,
         held: &Looked,
         recorded: Option<String>,
-    ) -> Option<Wanted> {
+    ) -> Option<Arc<Wanted>> {
         let loaded = match (&self.reached, recorded) {
-            (Some(reached), _) => Arc::clone(&reached.loaded),
+            (Some(reached), _) => {
+                let loaded = &reached.loaded;
+                // It may wait for long, and each release since another commit.
+                let is_large = loaded.rendered.len() > 1 && !Arc::ptr_eq(loaded, &newer.loaded);
+                if is_large {
+                    Arc::new(loaded.alone(&newer.release().0.name.release))
+                } else {
+                    Arc::clone(loaded)
+                }
+            }
             (None, Some(commit)) if commit == newer.revision() => Arc::clone(&newer.loaded),
-            (None, Some(commit)) => self.recall(commit)?,
+            (None, Some(commit)) => self.recall(newer, commit)?,
             (None, None) => return None,
         };
         // What a commit is refused for, it is refused for once more.
@@ -168,17 +181,22 @@ impl Release {
         if is_same && matches!(held.end, End::Refused | End::Failed) {
             return None;
         }
-        newer.kept_at(loaded)
+        let former = Arc::new(newer.kept_at(loaded)?);
+        if self.reached.is_some() {
+            self.reached = Some(Arc::clone(&former));
+        }
+        Some(former)
     }
 
     /// What the environment was at the commit that the record names, once that is
     /// looked up: a look is not held up by git.
-    fn recall(&mut self, commit: String) -> Option<Arc<Loaded>> {
+    fn recall(&mut self, newer: &Wanted, commit: String) -> Option<Arc<Loaded>> {
         let known = self.recall.as_ref();
         if let Some(answered) = known.and_then(|recall| recall.answered(&commit)) {
             return answered;
         }
-        self.recall = Some(Recall::of(commit, &self.neighbors.questions));
+        let name = &newer.release().0.name.release;
+        self.recall = Some(Recall::of(name, commit, &self.neighbors.questions));
         None
     }
 
@@ -254,26 +272,27 @@ impl Release {
         }
         // Forges take long to answer, and others look meanwhile.
         self.room = None;
-        let question = (wanted.revision(), planned.plan.effects());
-        let known = self.unapproved.take();
-        let known = known.filter(|(known, _)| look.by_change && *known == question);
+        let revision = wanted.revision();
+        let asked = self.asked.take();
+        if asked.as_ref().is_some_and(|asked| asked.approves(&planned)) {
+            return Some(Ok(planned));
+        }
+        let known = asked.filter(|asked| look.by_change && asked.is_for(&revision, &planned));
         let missing = match known {
             // Who changes objects says nothing to the forge.
-            Some((_, message)) if approval::lacks(&planned).is_some() => Some(message),
+            Some(known) if approval::lacks(&planned).is_some() => Some(known.message),
             _ => {
                 let asking = Box::pin(approval::missing(wanted, &planned));
                 stop.run_until_cancelled(asking).await?
             }
         };
-        Some(match missing {
-            None => Ok(planned),
-            Some(message) => {
-                self.unapproved = Some((question, message.clone()));
-                let looked = Looked::new(End::Unapproved, message);
-                let looked = looked.saying(ConditionKind::Stalled, approval::AWAITING);
-                Err(Box::new(looked))
-            }
-        })
+        let Some(message) = missing else {
+            return Some(Ok(planned));
+        };
+        self.asked = Some(Asked::of(revision, planned.plan, message.clone()));
+        let looked = Looked::new(End::Unapproved, message);
+        let looked = looked.saying(ConditionKind::Stalled, approval::AWAITING);
+        Some(Err(Box::new(looked)))
     }
 
     /// Whether the same was reached last.
