@@ -14,6 +14,7 @@ mod claim;
 mod completion;
 mod diff;
 mod doctor;
+mod fetch_change;
 mod forge;
 mod format;
 mod history;
@@ -146,6 +147,7 @@ enum Command {
     Plan(plan::PlanArgs),
     Apply(apply::ApplyArgs),
     Preview(preview::PreviewArgs),
+    FetchChange(fetch_change::FetchChangeArgs),
     Status(status::StatusArgs),
     History(history::HistoryArgs),
     Doctor(doctor::DoctorArgs),
@@ -212,6 +214,7 @@ impl Cli {
             Command::Init(_)
             | Command::Render(_)
             | Command::Lint(_)
+            | Command::FetchChange(_)
             | Command::Completion(_)
             | Command::Version(_) => false,
         }
@@ -253,6 +256,7 @@ fn dispatch(cli: Cli, ui: &mut Ui) -> Result<Exit, CliError> {
         Command::Plan(args) => runtime::block_on(&cancel, plan::run(ui, &context, args)),
         Command::Apply(args) => runtime::block_on(&cancel, apply::run(ui, &context, args)),
         Command::Preview(args) => preview::run(ui, &context, &args),
+        Command::FetchChange(_) => fetch_change::run(ui),
         Command::Status(args) => runtime::block_on(&cancel, status::run(ui, &context, args)),
         Command::History(args) => runtime::block_on(&cancel, history::run(ui, &context, args)),
         Command::Doctor(args) => runtime::block_on(&cancel, doctor::run(ui, &context, args)),

@@ -28,6 +28,8 @@ use crate::engine::preview_process::{FORMAT, Report, Verdict, Way, marker};
 use crate::io::bounds::bound;
 use crate::io::cluster::{Cluster, Connection};
 
+/// Time of processors that a change may take which nobody has looked at yet.
+const TIME: Duration = Duration::from_mins(2);
 /// How long clusters are asked about a change that nobody has looked at yet: less
 /// than its process may take as a whole.
 const ASKING: Duration = Duration::from_secs(90);
@@ -124,7 +126,7 @@ fn ways(text: &str) -> Result<Ways, String> {
 
 pub(crate) fn run(ui: &mut Ui, ctx: &Context, args: &PreviewArgs) -> Result<Exit, CliError> {
     if args.telling.untrusted {
-        bound().map_err(|error| CliError::new(Kind::Failed, error))?;
+        bound(TIME).map_err(|error| CliError::new(Kind::Failed, error))?;
     }
     let change = open(ctx, args)?;
     let key = mask::run_key()?;

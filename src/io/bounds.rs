@@ -1,6 +1,7 @@
 //! What a process may use that works on files of people nobody trusts.
 
 use std::io;
+use std::time::Duration;
 
 use rustix::process::{
     Resource, Rlimit, Signal, getrlimit, nice, set_parent_process_death_signal, setrlimit,
@@ -9,8 +10,6 @@ use rustix::process::{
 /// The address space, of which only a part is ever used: more than repositories
 /// of a sane size need.
 const MEMORY: u64 = 4 << 30;
-/// Time of processors, in seconds.
-const TIME: u64 = 120;
 /// Files at once.
 const FILES: u64 = 256;
 /// How much others come first.
@@ -18,13 +17,13 @@ const POLITENESS: i32 = 10;
 /// The file by which the kernel is told whom to end first where memory is short.
 const SACRIFICE: &str = "/proc/self/oom_score_adj";
 
-/// Bounds this process, for good: memory, time, files. It ends when its parent
-/// does, and is the first to go where memory is short.
-pub fn bound() -> io::Result<()> {
+/// Bounds this process, for good: memory, time of processors, files. It ends when its
+/// parent does, and is the first to go where memory is short.
+pub fn bound(time: Duration) -> io::Result<()> {
     set_parent_process_death_signal(Some(Signal::KILL))?;
     for (resource, limit) in [
         (Resource::As, MEMORY),
-        (Resource::Cpu, TIME),
+        (Resource::Cpu, time.as_secs()),
         (Resource::Nofile, FILES),
         (Resource::Core, 0),
     ] {

@@ -474,3 +474,29 @@ fn a_hostile_change_is_told_and_delays_nobody() {
     assert!(text.contains("endless.yaml.j2"), "{text}");
     running.stop();
 }
+
+/// The most memory that a process ever had, in MiB.
+fn peak(child: &Child) -> usize {
+    let status = std::fs::read_to_string(format!("/proc/{}/status", child.id())).unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
+    let kilobytes = line.unwrap().trim().strip_suffix("kB").unwrap().trim();
+    kilobytes.parse::<usize>().unwrap() / 1024
+}
+
+#[test]
+fn a_change_that_unpacks_to_much_takes_no_memory_of_the_loop() {
+    const LARGE: usize = 200 << 20;
+    let hosted = Hosted::new(ForgeKind::Github);
+    let running = hosted.runs();
+    // One is stored as what differs from the other: a few hundred kilobytes of both.
+    let zeros = "0".repeat(LARGE);
+    hosted.repo.write("large", &zeros).unwrap();
+    hosted.repo.write("larger", &(zeros + "1")).unwrap();
+    let head = hosted.push(9, "manifests/web/web.yaml", &config_map("second"));
+    hosted.open(9, &head, "main");
+    running.happened(ForgeKind::Github);
+    hosted.until_state(&head, "success");
+    let peak = peak(&running.child);
+    assert!(peak < LARGE >> 20, "{peak} MiB");
+    running.stop();
+}

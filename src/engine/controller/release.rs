@@ -45,7 +45,7 @@ pub(super) struct Release {
     recall: Option<Recall>,
     /// What was last found not to be approved.
     asked: Option<Asked>,
-    /// Room that it takes while it looks.
+    /// The room that it has to look.
     room: Option<Sight>,
     /// How often in a row drift was corrected that was in the way of what waits.
     made_way: u32,
@@ -120,16 +120,13 @@ impl Release {
         loop {
             let answered = self.neighbors.requests.answered();
             let wanted = Arc::clone(&self.wanted.borrow_and_update());
-            let stop = self.shared.stop.clone();
-            tokio::select! {
-                biased;
-                () = self.shared.last.turn(&wanted) => {}
-                () = stop.cancelled() => return,
-                changed = self.wanted.changed() => match changed {
-                    Ok(()) => continue,
-                    Err(_) => return,
-                },
+            // What was changed is looked at first, which takes no room.
+            match self.turn(&wanted, changed.is_empty()).await {
+                Some(true) => {}
+                Some(false) => continue,
+                None => return,
             }
+            let stop = self.shared.stop.clone();
             let started = Instant::now();
             let found = self.begin(&wanted);
             if !changed.is_empty() {
@@ -216,6 +213,29 @@ impl Release {
             if is_newer {
                 self.recall.take_if(|recall| recall.is_in_vain());
             }
+        }
+    }
+
+    /// Waits for its turn, and for room where that is needed to look. False where
+    /// something else is wanted by then; none at the end.
+    async fn turn(&mut self, wanted: &Wanted, takes_room: bool) -> Option<bool> {
+        let turn = async {
+            self.shared.last.turn(wanted).await;
+            if takes_room {
+                Some(self.shared.sights.begin(wanted, self.since).await)
+            } else {
+                None
+            }
+        };
+        // Nothing is kept for a look while it waits: there may be many.
+        tokio::select! {
+            biased;
+            room = turn => {
+                self.room = room;
+                Some(true)
+            }
+            () = self.shared.stop.cancelled() => None,
+            changed = self.wanted.changed() => changed.is_ok().then_some(false),
         }
     }
 

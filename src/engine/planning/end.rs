@@ -232,17 +232,15 @@ pub fn readable(releases: Vec<ReleaseSummary>) -> Vec<Candidate> {
 pub fn candidates(loaded: &Loaded, is_whole: bool, installed: Vec<Candidate>) -> Vec<Candidate> {
     let environment = &loaded.environment;
     let formers: BTreeSet<&ReleaseName> = formers(loaded).collect();
-    let is_wanted = |name: &ReleaseName| {
-        let mut releases = environment.releases.iter();
-        releases.any(|release| release.name == *name)
-    };
+    let wanted = environment.releases.iter().map(|release| &release.name);
+    let wanted: BTreeSet<&ReleaseName> = wanted.collect();
     installed
         .into_iter()
         .filter(|(name, _, record)| {
             let is_here = is_whole && name.environment == environment.name;
             (is_here || formers.contains(name))
                 && record.repository == environment.repository
-                && !is_wanted(name)
+                && !wanted.contains(name)
         })
         .collect()
 }

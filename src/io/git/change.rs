@@ -1,12 +1,17 @@
 //! Copies of repositories that are elsewhere, for changes that are to be merged:
 //! a branch and the commits of pull requests, with the history between them.
+//!
+//! Anybody may open a pull request, and a small download can unpack to anything.
+//! So what is to be fetched is only said here, for a process that is bounded and may
+//! break down.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use git2::Repository;
+use git2::{ErrorClass, Repository};
+use serde::{Deserialize, Serialize};
 
-use super::mirror::{Remote, Session};
+use super::mirror::{Credentials, LARGEST, Remote, Session, limit_silence, location};
 use super::{GitError, unfetched};
 use crate::io::files::{self, TemporaryFolder};
 
@@ -14,7 +19,7 @@ use crate::io::files::{self, TemporaryFolder};
 /// them the copy is made anew.
 const DOWNLOADS: u32 = 100;
 /// Likewise after so many bytes: a pull request may hold anything.
-const LARGEST: usize = 2 << 30;
+const MOST: usize = 2 * LARGEST;
 
 /// A copy of a repository, with whole histories.
 pub struct ChangeMirror {
@@ -22,6 +27,31 @@ pub struct ChangeMirror {
     folder: Option<Arc<TemporaryFolder>>,
     downloads: u32,
     received: usize,
+}
+
+/// A change that is to be fetched. It is handed to another process, with the
+/// credentials that this takes.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Fetch {
+    url: String,
+    credentials: Credentials,
+    folder: PathBuf,
+    /// The branch that the change is to be merged into.
+    branch: String,
+    /// The reference of the change in the repository.
+    head: String,
+    /// What the change is called in the copy.
+    name: String,
+}
+
+/// What came of a fetch.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Received {
+    base: String,
+    head: String,
+    bytes: usize,
 }
 
 /// A change as it was fetched.
@@ -44,7 +74,6 @@ impl FetchedChange {
 impl ChangeMirror {
     /// A copy that has nothing yet.
     pub fn new(remote: Remote) -> Self {
-        super::mirror::limit_silence();
         Self {
             remote,
             folder: None,
@@ -53,16 +82,11 @@ impl ChangeMirror {
         }
     }
 
-    /// Fetches a branch, and what is to be merged into it: `head` is its
-    /// reference in the repository. In the copy both can be named: the branch as
-    /// it is called, the change by `name`.
-    pub fn fetch(
-        &mut self,
-        branch: &str,
-        head: &str,
-        name: &str,
-    ) -> Result<FetchedChange, GitError> {
-        if self.downloads >= DOWNLOADS || self.received >= LARGEST {
+    /// What is to be fetched for a branch and what is to be merged into it: `head` is
+    /// its reference in the repository. In the copy both can be named: the branch as
+    /// it is called, the change by `name`. Blocks where a token is asked for.
+    pub fn begin(&mut self, branch: &str, head: &str, name: &str) -> Result<Fetch, GitError> {
+        if self.downloads >= DOWNLOADS || self.received >= MOST {
             self.folder = None;
         }
         let folder = if let Some(folder) = &self.folder {
@@ -73,30 +97,79 @@ impl ChangeMirror {
             self.folder = Some(Arc::clone(&folder));
             folder
         };
-        let failed = |source: git2::Error| unfetched(&self.remote.url, &source);
-        // An empty folder becomes one, and one that is there stays as it is.
-        let repository = Repository::init_bare(folder.path()).map_err(failed)?;
-        let (url, _) = self.remote.location()?;
-        let mut remote = repository.remote_anonymous(&url).map_err(failed)?;
-        let head_name = format!("refs/remotes/{name}");
-        let base_name = format!("refs/heads/{branch}");
-        let wanted = [
-            format!("+refs/heads/{branch}:{base_name}"),
-            format!("+{head}:{head_name}"),
-        ];
-        let session = Session::open(&self.remote)?;
-        let fetched = session.fetch(&mut remote, &wanted, false);
         self.downloads += 1;
-        self.received += remote.stats().received_bytes();
-        fetched.map_err(failed)?;
+        Ok(Fetch {
+            url: self.remote.url.clone(),
+            credentials: self.remote.auth.credentials()?,
+            folder: folder.path().to_owned(),
+            branch: branch.to_owned(),
+            head: head.to_owned(),
+            name: name.to_owned(),
+        })
+    }
+
+    /// Notes what came of it; nothing where it failed.
+    pub fn end(&mut self, received: Option<Received>) -> Option<FetchedChange> {
+        let Some(received) = received else {
+            // Nobody knows how much of it is left there, or whether it was refused.
+            self.received += LARGEST;
+            self.remote.auth.refused();
+            return None;
+        };
+        self.received += received.bytes;
+        Some(FetchedChange {
+            folder: Arc::clone(self.folder.as_ref()?),
+            base: received.base,
+            head: received.head,
+        })
+    }
+}
+
+/// Why a change could not be fetched.
+#[derive(Debug, thiserror::Error)]
+pub enum FetchError {
+    /// It may work another time.
+    #[error(transparent)]
+    Passing(#[from] GitError),
+    /// The change is larger than what is fetched.
+    #[error(transparent)]
+    TooLarge(GitError),
+}
+
+impl Fetch {
+    /// Fetches. Blocks, and takes as much memory as the change wants.
+    pub fn carry_out(self) -> Result<Received, FetchError> {
+        limit_silence();
+        let failed = |source: git2::Error| unfetched(&self.url, &source);
+        // An empty folder becomes one, and one that is there stays as it is.
+        let repository = Repository::init_bare(&self.folder).map_err(failed)?;
+        let (url, _) = location(&self.url)?;
+        let mut remote = repository.remote_anonymous(&url).map_err(failed)?;
+        let head_name = format!("refs/remotes/{}", self.name);
+        let base_name = format!("refs/heads/{}", self.branch);
+        let wanted = [
+            format!("+{base_name}:{base_name}"),
+            format!("+{}:{head_name}", self.head),
+        ];
+        let session = Session::with(&self.url, self.credentials)?;
+        if let Err(error) = session.fetch(&mut remote, &wanted, false) {
+            let is_too_large =
+                error.class() == ErrorClass::NoMemory || remote.stats().received_bytes() > LARGEST;
+            let error = failed(error);
+            return Err(if is_too_large {
+                FetchError::TooLarge(error)
+            } else {
+                FetchError::Passing(error)
+            });
+        }
         let commit = |name: &str| {
             let reference = repository.find_reference(name)?;
             Ok(reference.peel_to_commit()?.id().to_string())
         };
-        Ok(FetchedChange {
+        Ok(Received {
             base: commit(&base_name).map_err(failed)?,
             head: commit(&head_name).map_err(failed)?,
-            folder,
+            bytes: remote.stats().received_bytes(),
         })
     }
 }

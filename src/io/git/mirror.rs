@@ -6,6 +6,7 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
+use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Once};
 use std::time::{Duration, Instant};
@@ -15,6 +16,7 @@ use git2::{
     AutotagOption, Cred, CredentialType, FetchOptions, RemoteCallbacks, RemoteRedirect, Repository,
 };
 use pleach_domain::repo::controller::Transport;
+use serde::{Deserialize, Serialize};
 
 use super::app::{self, GithubApp};
 use super::signature::Signatures;
@@ -29,7 +31,7 @@ const SILENCE: i32 = 15_000;
 /// How long a fetch may take as a whole.
 const DEADLINE: Duration = Duration::from_mins(5);
 /// The most that is downloaded at once.
-const LARGEST: usize = 1 << 30;
+pub(super) const LARGEST: usize = 1 << 30;
 /// Downloads leave packs behind, and nothing collects them: after so many of
 /// them the mirror is made anew.
 const DOWNLOADS: u32 = 200;
@@ -64,6 +66,54 @@ pub enum Auth {
     },
     /// Tokens that an app of GitHub asks for.
     GithubApp(GithubApp),
+}
+
+/// Credentials as they were read: what whoever fetches is told.
+#[derive(Clone, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) enum Credentials {
+    Anonymous,
+    Basic { username: String, password: String },
+    Header(String),
+    Ssh { key: PathBuf, known_hosts: PathBuf },
+}
+
+impl fmt::Debug for Credentials {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Credentials")
+    }
+}
+
+impl Auth {
+    /// Reads the files, or asks for a token.
+    pub(super) fn credentials(&self) -> Result<Credentials, GitError> {
+        Ok(match self {
+            Self::Anonymous => Credentials::Anonymous,
+            Self::Basic { username, password } => Credentials::Basic {
+                username: secret(username)?,
+                password: secret(password)?,
+            },
+            Self::Bearer { token } => {
+                Credentials::Header(format!("Authorization: Bearer {}", secret(token)?))
+            }
+            Self::Ssh { key, known_hosts } => Credentials::Ssh {
+                key: key.clone(),
+                known_hosts: known_hosts.clone(),
+            },
+            Self::GithubApp(app) => Credentials::Basic {
+                username: app::USER.to_owned(),
+                password: app.token()?,
+            },
+        })
+    }
+
+    /// Notes that a server does not take the credentials: somebody may have taken a
+    /// token back.
+    pub(super) fn refused(&self) {
+        if let Self::GithubApp(app) = self {
+            app.forget();
+        }
+    }
 }
 
 /// A repository that is elsewhere.
@@ -215,18 +265,23 @@ impl Reader {
 impl Remote {
     /// What is fetched from, and where the pleach repository lies in it.
     pub(super) fn location(&self) -> Result<(String, String), GitError> {
-        match Transport::of(&self.url) {
-            Some(Transport::Local) => {}
-            Some(Transport::Ssh) => return Ok((ssh::URL.to_owned(), String::new())),
-            _ => return Ok((self.url.clone(), String::new())),
-        }
-        let path = self.url.strip_prefix("file://").unwrap_or(&self.url);
-        let folder = files::canonical(Path::new(path))?;
-        let repository =
-            Repository::discover(&folder).map_err(|error| super::open_error(&folder, error))?;
-        let prefix = prefix(&folder, &repository)?;
-        Ok((repository.path().to_string_lossy().into_owned(), prefix))
+        location(&self.url)
     }
+}
+
+/// What is fetched from for a URL, and where the pleach repository lies in it.
+pub(super) fn location(url: &str) -> Result<(String, String), GitError> {
+    match Transport::of(url) {
+        Some(Transport::Local) => {}
+        Some(Transport::Ssh) => return Ok((ssh::URL.to_owned(), String::new())),
+        _ => return Ok((url.to_owned(), String::new())),
+    }
+    let path = url.strip_prefix("file://").unwrap_or(url);
+    let folder = files::canonical(Path::new(path))?;
+    let repository =
+        Repository::discover(&folder).map_err(|error| super::open_error(&folder, error))?;
+    let prefix = prefix(&folder, &repository)?;
+    Ok((repository.path().to_string_lossy().into_owned(), prefix))
 }
 
 /// Credentials that were read, and what a fetch may take.
@@ -234,35 +289,36 @@ pub(super) struct Session<'a> {
     basic: Option<(String, String)>,
     header: Option<String>,
     ssh: Option<Arc<Call>>,
-    /// Who gave the token that is used.
-    app: Option<&'a GithubApp>,
+    /// Whose credentials these are, where somebody can be told that they are refused.
+    auth: Option<&'a Auth>,
     deadline: Instant,
 }
 
 impl<'a> Session<'a> {
     pub(super) fn open(remote: &'a Remote) -> Result<Self, GitError> {
+        let mut session = Self::with(&remote.url, remote.auth.credentials()?)?;
+        session.auth = Some(&remote.auth);
+        Ok(session)
+    }
+
+    /// For a repository by its URL.
+    pub(super) fn with(url: &str, credentials: Credentials) -> Result<Self, GitError> {
         let mut session = Self {
             basic: None,
             header: None,
             ssh: None,
-            app: None,
+            auth: None,
             deadline: Instant::now() + DEADLINE,
         };
-        match &remote.auth {
-            Auth::Anonymous => {}
-            Auth::Basic { username, password } => {
-                session.basic = Some((secret(username)?, secret(password)?));
+        match credentials {
+            Credentials::Anonymous => {}
+            Credentials::Basic { username, password } => {
+                session.basic = Some((username, password));
             }
-            Auth::Bearer { token } => {
-                session.header = Some(format!("Authorization: Bearer {}", secret(token)?));
-            }
-            Auth::Ssh { key, known_hosts } => {
-                let call = Call::prepare(&remote.url, key, known_hosts, session.deadline)?;
+            Credentials::Header(header) => session.header = Some(header),
+            Credentials::Ssh { key, known_hosts } => {
+                let call = Call::prepare(url, &key, &known_hosts, session.deadline)?;
                 session.ssh = Some(call);
-            }
-            Auth::GithubApp(app) => {
-                session.basic = Some((app::USER.to_owned(), app.token()?));
-                session.app = Some(app);
             }
         }
         Ok(session)
@@ -322,10 +378,9 @@ impl<'a> Session<'a> {
         drop(options);
         if refused.get()
             && fetched.is_err()
-            && let Some(app) = self.app
+            && let Some(auth) = self.auth
         {
-            // Somebody may have taken the token back.
-            app.forget();
+            auth.refused();
         }
         let complaint = self.ssh.as_ref().and_then(|call| call.complaint());
         match (fetched, broken.into_inner(), complaint) {

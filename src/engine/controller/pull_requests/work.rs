@@ -1,22 +1,19 @@
 //! One pull request: previewed, and told what came of it.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::sync::Arc;
 
-use tokio::sync::Semaphore;
-use tokio::time::timeout;
+use tokio::sync::{Mutex, Semaphore};
 
 use super::subject::{Depth, Subject};
 use super::{Previewed, Previews};
 use crate::engine::controller::{Grant, Repository, Shared};
+use crate::engine::preview_process::fetch::{FetchFailure, fetch};
 use crate::engine::preview_process::{self, CONTEXT, Report, Request, Way, marker};
 use crate::engine::words;
 use crate::io::forge::{ForgeError, State, Status, Told};
 use crate::io::git::change::{ChangeMirror, FetchedChange};
 
-/// When a fetch that does not keep its own limits is given up.
-const FETCH: Duration = Duration::from_mins(7);
 /// The longest comment, in bytes; the lines that end it are added.
 const LONGEST: usize = 65_000;
 /// What is said where a label does not count.
@@ -46,7 +43,7 @@ pub(super) struct Work {
     pub(super) repository: String,
     grants: Vec<Arc<Grant>>,
     pub(super) previews: Previews,
-    /// Held by the thread that fetches, also when nobody waits for it any more.
+    /// Held while somebody fetches.
     mirror: Arc<Mutex<ChangeMirror>>,
     /// So that not all are previewed at once.
     pub(super) turns: Arc<Semaphore>,
@@ -103,16 +100,21 @@ impl Work {
         } else {
             forge.set_status(head, &pending).await
         };
-        let fetched = self.fetch(subject).await?;
-        if fetched.head != *head {
-            // It is listed anew.
-            return Err(format!(
-                "the forge says that {head} is its newest commit, and git says {}",
-                fetched.head
-            ));
-        }
-        let about = (&*marker, &*environments, ways);
-        let found = self.find(subject, about, &fetched).await?;
+        let found = match self.fetch(subject).await {
+            Ok(fetched) if fetched.head != *head => {
+                // It is listed anew.
+                return Err(format!(
+                    "the forge says that {head} is its newest commit, and git says {}",
+                    fetched.head
+                ));
+            }
+            Ok(fetched) => {
+                let about = (&*marker, &*environments, ways);
+                self.find(subject, about, &fetched).await?
+            }
+            Err(error @ FetchFailure::TooLarge(_)) => given_up(&marker, &error),
+            Err(FetchFailure::Passing(why)) => return Err(why),
+        };
         let mut comment = found.comment;
         if depth == Depth::StaleLabel {
             comment.push_str("\n\n");
@@ -170,18 +172,7 @@ impl Work {
                 comment: report.comment.trim_end().to_owned(),
                 is_unanswered: report.unanswered,
             }),
-            Err(error) if error.is_about_the_change() => {
-                let why = words(&error);
-                // As code, in which nothing takes effect.
-                let shown = why.replace(char::is_control, " ");
-                let comment = format!("{marker}\n## pleach: no preview\n\n    {shown}");
-                Ok(Found {
-                    previewed: Previewed::GivenUp,
-                    state: status(State::Error, &why),
-                    comment,
-                    is_unanswered: false,
-                })
-            }
+            Err(error) if error.is_about_the_change() => Ok(given_up(marker, &error)),
             Err(error) => Err(words(&error)),
         }
     }
@@ -234,20 +225,43 @@ impl Work {
         held.into_iter().map(str::to_owned).collect()
     }
 
-    async fn fetch(&self, subject: &Subject) -> Result<FetchedChange, String> {
-        let mirror = Arc::clone(&self.mirror);
+    async fn fetch(&self, subject: &Subject) -> Result<FetchedChange, FetchFailure> {
+        let passing = |why: String| FetchFailure::Passing(why);
+        let mut mirror = Arc::clone(&self.mirror).lock_owned().await;
         let branch = subject.base_branch.clone();
         let reference = self.previews.forge.reference(subject.number);
         let name = name(subject.number);
-        let fetching = tokio::task::spawn_blocking(move || {
-            let mut mirror = mirror.lock().unwrap_or_else(PoisonError::into_inner);
-            mirror.fetch(&branch, &reference, &name)
+        let beginning = tokio::task::spawn_blocking(move || {
+            let begun = mirror.begin(&branch, &reference, &name);
+            (begun, mirror)
         });
-        match timeout(FETCH, fetching).await {
-            Ok(Ok(fetched)) => fetched.map_err(|error| words(&error)),
-            Ok(Err(_)) => Err("the fetch broke down; this is a bug".to_owned()),
-            Err(_) => Err(format!("git did not answer within {FETCH:?}")),
+        let Ok((begun, mut mirror)) = beginning.await else {
+            return Err(passing("the fetch broke down; this is a bug".to_owned()));
+        };
+        let order = begun.map_err(|error| passing(words(&error)))?;
+        match fetch(&self.previews.program, &order).await {
+            Ok(received) => {
+                let gone = || passing("the copy is gone".to_owned());
+                mirror.end(Some(received)).ok_or_else(gone)
+            }
+            Err(error) => {
+                mirror.end(None);
+                Err(error)
+            }
         }
+    }
+}
+
+/// What there is to tell of a change that nothing can be said of.
+fn given_up(marker: &str, error: &dyn std::error::Error) -> Found {
+    let why = words(error);
+    // As code, in which nothing takes effect.
+    let shown = why.replace(char::is_control, " ");
+    Found {
+        previewed: Previewed::GivenUp,
+        state: status(State::Error, &why),
+        comment: format!("{marker}\n## pleach: no preview\n\n    {shown}"),
+        is_unanswered: false,
     }
 }
 

@@ -361,10 +361,11 @@ impl Release {
         let (release, rendered) = wanted.release();
         let started = Instant::now();
         let planner = wanted.planner(verify);
-        // Nobody waits for room while taking some.
-        self.room = None;
         let planning = async {
-            let sight = self.shared.sights.begin(wanted, self.since).await;
+            let sight = match self.room.take() {
+                Some(sight) => sight,
+                None => self.shared.sights.begin(wanted, self.since).await,
+            };
             let work = format!("to look at release {}", release.name);
             let _work = self.shared.pulse.work(work, LIMIT);
             let planner = Planner {

@@ -89,10 +89,10 @@ impl Search {
 pub async fn releases(cluster: &Cluster, search: &Search) -> Result<Records, ClusterError> {
     let places = search.places();
     let lists = places.iter().map(|place| async {
-        match cluster.list(&place.path, &place.selector()).await {
-            Ok(list) => Ok(list.items),
+        let (path, selector) = (&place.path, place.selector());
+        match cluster.list_of(path, &selector, summary).await {
             Err(error) if error.class() == Some(&Class::KindNotServed) => Ok(Vec::new()),
-            Err(error) => Err(error),
+            listed => listed,
         }
     });
     let mut records = Records {
@@ -102,10 +102,9 @@ pub async fn releases(cluster: &Cluster, search: &Search) -> Result<Records, Clu
     let mut looked = false;
     for listed in futures::future::join_all(lists).await {
         match listed {
-            Ok(items) => {
+            Ok(releases) => {
                 looked = true;
-                let read = items.iter().filter_map(ReleaseSummary::read);
-                records.releases.extend(read);
+                records.releases.extend(releases);
             }
             Err(error) if error.class() == Some(&Class::Forbidden) => {
                 // The first one is what most people lack.

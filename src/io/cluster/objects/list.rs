@@ -171,6 +171,19 @@ impl Cluster {
         })
     }
 
+    /// Lists objects in full, and keeps what is read of each: of many, their trees
+    /// would take much memory.
+    pub async fn list_of<T>(
+        &self,
+        path: &ResourcePath,
+        selector: &Selector<'_>,
+        read: impl Fn(Value) -> Option<T>,
+    ) -> Result<Vec<T>, ClusterError> {
+        let read = |object| read(with_type(object, path));
+        let (items, _) = self.list_read(path, selector, read).await?;
+        Ok(items)
+    }
+
     /// Lists objects in full, and keeps what is read of each, with where a watch
     /// continues.
     pub(in crate::io::cluster) async fn list_read<T>(

@@ -1,0 +1,162 @@
+//! Fetches changes that nobody has looked at yet.
+//!
+//! What a change unpacks to is known when it is unpacked. So it is fetched by a
+//! process of its own, `pleach fetch-change`, which is bounded in memory and time: a
+//! change that is too large for it ends that process, and nobody else.
+
+use std::io;
+use std::path::Path;
+use std::process::Stdio;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use tokio::io::AsyncWriteExt as _;
+use tokio::process::Command;
+use tokio::time::timeout;
+
+use super::{LONGEST_WORDS, last_line, read};
+use crate::engine::words;
+use crate::io::git::change::{Fetch, FetchError, Received};
+
+/// How long a fetch may take that does not keep its own limits.
+const TIME: Duration = Duration::from_mins(7);
+/// The most that is read of what it prints.
+const LONGEST_OUTPUT: u64 = 64 << 10;
+
+/// What the process prints.
+#[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+enum Outcome {
+    Received(Received),
+    Failed(String),
+    TooLarge(String),
+}
+
+/// Why a change was not fetched.
+#[derive(Debug, thiserror::Error)]
+pub enum FetchFailure {
+    /// It may work another time.
+    #[error("{0}")]
+    Passing(String),
+    /// It is larger than what is fetched, or takes too much to unpack.
+    #[error("{0}")]
+    TooLarge(String),
+}
+
+/// Fetches what the text says, in this process. The answer is for [`fetch`].
+pub fn carry_out(order: &str) -> Result<String, serde_json::Error> {
+    let order: Fetch = serde_json::from_str(order)?;
+    let outcome = match order.carry_out() {
+        Ok(received) => Outcome::Received(received),
+        Err(error @ FetchError::Passing(_)) => Outcome::Failed(words(&error)),
+        Err(error @ FetchError::TooLarge(_)) => Outcome::TooLarge(words(&error)),
+    };
+    serde_json::to_string(&outcome)
+}
+
+/// Fetches a change. Dropped, it ends the process.
+pub async fn fetch(program: &Path, order: &Fetch) -> Result<Received, FetchFailure> {
+    let failed = |error: io::Error| FetchFailure::Passing(format!("the fetch failed: {error}"));
+    let order = serde_json::to_vec(order).map_err(|error| failed(error.into()))?;
+    let mut child = Command::new(program)
+        .arg("fetch-change")
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .kill_on_drop(true)
+        .spawn()
+        .map_err(failed)?;
+    let (input, out, err) = (child.stdin.take(), child.stdout.take(), child.stderr.take());
+    let running = async {
+        if let Some(mut input) = input {
+            // One that does not listen says itself what is wrong.
+            let _told = input.write_all(&order).await;
+        }
+        let (out, err) = tokio::join!(read(out, LONGEST_OUTPUT), read(err, LONGEST_WORDS));
+        Ok::<_, io::Error>((out, err, child.wait().await?))
+    };
+    let ended = timeout(TIME, running).await;
+    let late = |_| FetchFailure::Passing(format!("git did not answer within {TIME:?}"));
+    let (out, err, status) = ended.map_err(late)?.map_err(failed)?;
+    match serde_json::from_slice(&out) {
+        Ok(Outcome::Received(received)) => Ok(received),
+        Ok(Outcome::Failed(why)) => Err(FetchFailure::Passing(why)),
+        Ok(Outcome::TooLarge(why)) => Err(FetchFailure::TooLarge(why)),
+        Err(_) => {
+            let said = match last_line(&err) {
+                said if said.is_empty() => said,
+                said => format!(": {said}"),
+            };
+            Err(FetchFailure::TooLarge(format!(
+                "the fetch broke down ({status}): the change takes too much to unpack{said}"
+            )))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt as _;
+
+    use rstest::rstest;
+
+    use super::*;
+    use crate::io::files::{self, FileContent};
+    use crate::io::git::change::ChangeMirror;
+    use crate::io::git::mirror::{Auth, Remote};
+
+    /// Fetches with a program of a few lines.
+    async fn run(script: &str) -> Result<Received, FetchFailure> {
+        let folder = files::temporary_folder().unwrap();
+        let program = folder.path().join("program");
+        let text = format!("#!/bin/sh\n{script}\n");
+        files::write_atomic(&program, &FileContent::new(text)).unwrap();
+        let permissions = std::fs::Permissions::from_mode(0o755);
+        #[expect(clippy::disallowed_methods, reason = "a program of the test")]
+        std::fs::set_permissions(&program, permissions).unwrap();
+        let mut mirror = ChangeMirror::new(Remote {
+            url: "https://git.example.org/fleet".to_owned(),
+            auth: Auth::Anonymous,
+            keys: None,
+        });
+        let order = mirror.begin("main", "refs/pull/1/head", "pull/1").unwrap();
+        fetch(&program, &order).await
+    }
+
+    #[tokio::test]
+    async fn it_is_told_on_its_input_what_to_fetch() {
+        let received = r#"{"received":{"base":"b","head":"h","bytes":1}}"#;
+        let script = format!(
+            "test \"$*\" = fetch-change && grep -q '\"head\":\"refs/pull/1/head\"' && echo '{received}'"
+        );
+        let received = run(&script).await.unwrap();
+        assert!(
+            format!("{received:?}").contains(r#"head: "h""#),
+            "{received:?}"
+        );
+    }
+
+    #[rstest]
+    #[case::says_so(r#"echo '{"failed":"no route to host"}'"#, false, "no route to host")]
+    #[case::is_too_large(r#"echo '{"tooLarge":"it is larger"}'"#, true, "it is larger")]
+    #[case::is_killed(
+        "echo out of memory >&2; kill -KILL $$",
+        true,
+        "(signal: 9 (SIGKILL)): the change takes too much to unpack: out of memory"
+    )]
+    #[case::does_not_listen("exit 3", true, "exit status: 3")]
+    #[tokio::test]
+    async fn what_will_never_work_is_told_from_what_may(
+        #[case] script: &str,
+        #[case] is_final: bool,
+        #[case] said: &str,
+    ) {
+        let error = run(script).await.unwrap_err();
+        assert_eq!(
+            matches!(error, FetchFailure::TooLarge(_)),
+            is_final,
+            "{error}"
+        );
+        assert!(error.to_string().contains(said), "{error}");
+    }
+}
