@@ -22,6 +22,8 @@ pub(super) struct Assigned {
     pub(super) source: Option<String>,
     /// Which questions about the repository this answers.
     pub(super) answered: u64,
+    /// Whether git has it no more: there is nothing to do once that is told.
+    pub(super) is_over: bool,
 }
 
 /// The commit of an environment, or why there is none.
@@ -55,7 +57,7 @@ impl Assigned {
             _ => false,
         };
         let is_same_way = Arc::ptr_eq(&self.grant, &other.grant) && self.by == other.by;
-        let is_as_new = self.answered == other.answered;
+        let is_as_new = self.answered == other.answered && self.is_over == other.is_over;
         what && is_same_way && is_as_new && self.source == other.source
     }
 }

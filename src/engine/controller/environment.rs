@@ -143,6 +143,9 @@ impl Environment {
                 Ok(()) => {
                     failures = if is_known { 0 } else { failures + 1 };
                     self.requests.answer(assigned.answered);
+                    if is_known && assigned.is_over {
+                        break;
+                    }
                     (!is_known).then(|| pace::after(failures))
                 }
                 Err(message) => {

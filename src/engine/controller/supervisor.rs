@@ -1,6 +1,6 @@
 //! Hands branches to environments, as long as this replica leads them.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use pleach_domain::repo::controller::{Claim, ClaimKey, Claimant, Heads, claims};
@@ -22,6 +22,9 @@ pub(super) struct Supervisor<'a> {
     environments: BTreeMap<ClaimKey, Led>,
     /// Environments that others lead by now, while their last run ends.
     leaving: BTreeMap<ClaimKey, AbortHandle>,
+    /// Environments that this replica leads, and whose branch is gone: that is told,
+    /// and nothing more is to be done.
+    over: BTreeSet<ClaimKey>,
 }
 
 /// An environment that this replica leads.
@@ -40,6 +43,7 @@ impl<'a> Supervisor<'a> {
             shared,
             environments: BTreeMap::new(),
             leaving: BTreeMap::new(),
+            over: BTreeSet::new(),
         }
     }
 
@@ -52,44 +56,10 @@ impl<'a> Supervisor<'a> {
         tasks: &mut JoinSet<()>,
     ) {
         self.give_up(stand);
-        let grants: Vec<Vec<_>> = self
-            .repositories
-            .iter()
-            .map(|repository| {
-                let grants = repository.grants.iter();
-                grants
-                    .map(|grant| {
-                        let cluster = grant.cluster.as_ref().map(|id| id.0.clone());
-                        (grant.branches.clone(), cluster)
-                    })
-                    .collect()
-            })
-            .collect();
-        let heads: Vec<Heads> = states
-            .iter()
-            .map(|state| {
-                let fetched = state.fetched.as_ref();
-                fetched.map_or_else(Heads::new, |fetched| fetched.heads.clone())
-            })
-            .collect();
-        let mut claims = claims(&grants, &heads);
-        // Environments of patterns whose branches nobody could ask for yet.
-        for (repository, state) in states.iter().enumerate() {
-            for recalled in &state.recalled {
-                let (_, cluster) = &grants[repository][recalled.grant];
-                let key = ClaimKey {
-                    environment: recalled.environment.clone(),
-                    cluster: cluster.clone(),
-                };
-                let claimant = Claimant {
-                    repository,
-                    grant: recalled.grant,
-                    branch: recalled.branch.clone(),
-                    commit: None,
-                };
-                claims.entry(key).or_insert(Claim::Held(claimant));
-            }
-        }
+        let is_over = |_: &ClaimKey, led: &mut Led| led.task.is_finished();
+        let over = self.environments.extract_if(.., is_over);
+        self.over.extend(over.map(|(key, _)| key));
+        let claims = self.claims(states);
         for (key, claim) in claims.iter().filter(|(key, _)| stand.leads(key)) {
             let (claimant, assignment, by) = match claim {
                 Claim::Held(claimant) => {
@@ -133,6 +103,7 @@ impl<'a> Supervisor<'a> {
                 what: assignment,
                 source: states[claimant.repository].trouble.clone(),
                 answered: states[claimant.repository].answered,
+                is_over: false,
             };
             self.give(key, claimant.repository, assigned, tasks);
         }
@@ -147,9 +118,53 @@ impl<'a> Supervisor<'a> {
             if !claims.contains_key(key) {
                 let mut assigned = sender.borrow().clone();
                 assigned.what = missing(&format!("of environment {}", key.environment));
+                assigned.is_over = true;
                 sender.send_if_modified(|known| replace(known, assigned));
             }
         }
+    }
+
+    /// Which branches hold which environments.
+    fn claims(&self, states: &[SourceState]) -> BTreeMap<ClaimKey, Claim> {
+        let grants: Vec<Vec<_>> = self
+            .repositories
+            .iter()
+            .map(|repository| {
+                let grants = repository.grants.iter();
+                grants
+                    .map(|grant| {
+                        let cluster = grant.cluster.as_ref().map(|id| id.0.clone());
+                        (grant.branches.clone(), cluster)
+                    })
+                    .collect()
+            })
+            .collect();
+        let heads: Vec<Heads> = states
+            .iter()
+            .map(|state| {
+                let fetched = state.fetched.as_ref();
+                fetched.map_or_else(Heads::new, |fetched| fetched.heads.clone())
+            })
+            .collect();
+        let mut claims = claims(&grants, &heads);
+        // Environments of patterns whose branches nobody could ask for yet.
+        for (repository, state) in states.iter().enumerate() {
+            for recalled in &state.recalled {
+                let (_, cluster) = &grants[repository][recalled.grant];
+                let key = ClaimKey {
+                    environment: recalled.environment.clone(),
+                    cluster: cluster.clone(),
+                };
+                let claimant = Claimant {
+                    repository,
+                    grant: recalled.grant,
+                    branch: recalled.branch.clone(),
+                    commit: None,
+                };
+                claims.entry(key).or_insert(Claim::Held(claimant));
+            }
+        }
+        claims
     }
 
     /// Lets go of what others lead. What is under way comes to its next safe
@@ -166,6 +181,10 @@ impl<'a> Supervisor<'a> {
                 self.tell(&key, false);
                 self.leaving.insert(key, task);
             }
+        }
+        let over = self.over.extract_if(.., |key| !stand.leads(key));
+        for key in over.collect::<Vec<_>>() {
+            self.tell(&key, false);
         }
         self.leaving.retain(|_, task| !task.is_finished());
         if *stand == Standing::Out {
@@ -219,7 +238,9 @@ impl<'a> Supervisor<'a> {
             self.shared.clone(),
         );
         let task = tasks.spawn_local(environment.run());
-        self.tell(key, true);
+        if !self.over.remove(key) {
+            self.tell(key, true);
+        }
         let led = Led {
             assigned: sender,
             repository,
@@ -415,6 +436,46 @@ mod tests {
             assert_eq!(led(&mut heard), told(&[("web", true)]));
             let led = supervisor.environments.values().next().unwrap();
             assert_eq!(led.repository, 1);
+        };
+        LocalSet::new().run_until(playing).await;
+    }
+
+    #[tokio::test]
+    async fn an_environment_whose_branch_is_gone_takes_no_task() {
+        let repositories = [of_a_pattern("a")];
+        let (shared, mut heard) = shared();
+        let mut tasks = JoinSet::new();
+        let mut supervisor = Supervisor::new(&repositories, vec![Paces::default()], shared);
+        let web = Recalled {
+            grant: 0,
+            environment: "web".to_owned(),
+            branch: "env/web".to_owned(),
+        };
+        let there = [SourceState {
+            recalled: vec![web],
+            ..SourceState::default()
+        }];
+        let gone = [SourceState::default()];
+        let playing = async {
+            supervisor.assign(&there, &among(&["a"]), &mut tasks);
+            assert_eq!(led(&mut heard), told(&[("web", true)]));
+            supervisor.assign(&gone, &among(&["a"]), &mut tasks);
+            let web = supervisor.environments.values().next().unwrap();
+            assert!(web.assigned.borrow().is_over);
+            // As it does when that is told.
+            web.task.abort();
+            assert!(tasks.join_next().await.unwrap().is_err());
+            supervisor.assign(&gone, &among(&["a"]), &mut tasks);
+            assert!(tasks.is_empty() && supervisor.environments.is_empty());
+            // It is as much this replica's as before.
+            supervisor.assign(&there, &among(&["a"]), &mut tasks);
+            assert_eq!(tasks.len(), 1);
+            assert_eq!(led(&mut heard), told(&[]));
+            tasks.abort_all();
+            while tasks.join_next().await.is_some() {}
+            supervisor.assign(&gone, &among(&["a"]), &mut tasks);
+            supervisor.assign(&gone, &among(&["b"]), &mut tasks);
+            assert_eq!(led(&mut heard), told(&[("web", false)]));
         };
         LocalSet::new().run_until(playing).await;
     }

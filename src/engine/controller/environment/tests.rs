@@ -61,6 +61,7 @@ fn assigned(remote: &Remote, fetched: &Fetched, commit: &str) -> Assigned {
         },
         source: None,
         answered: 0,
+        is_over: false,
     }
 }
 
