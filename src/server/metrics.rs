@@ -409,6 +409,7 @@ mod tests {
         LoopEvent::Loaded {
             repository: text("fleet"),
             environment: text("prod"),
+            cluster: None,
             revision: text(revision),
             releases: (0..releases).map(|number| number.to_string()).collect(),
             took: Duration::ZERO,
@@ -421,6 +422,7 @@ mod tests {
                 environment: text("prod"),
                 release: text(release),
             },
+            cluster: None,
             revision: text(revision),
             end,
             message: String::new(),
@@ -488,6 +490,7 @@ mod tests {
             repository: text("fleet"),
             revision: Some(text("c")),
             environment: text("prod"),
+            cluster: None,
             reason: text("InvalidRepository"),
             message: String::new(),
         });

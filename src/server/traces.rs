@@ -119,6 +119,7 @@ impl Traces {
                 environment,
                 revision,
                 took: Some(took),
+                ..
             } => {
                 let attributes = [
                     ("pleach.environment", environment.clone()),

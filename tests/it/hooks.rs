@@ -239,6 +239,7 @@ async fn probes_and_metrics_answer() {
         LoopEvent::Held {
             repository: repository.clone(),
             environment: environment.clone(),
+            cluster: None,
             revision: None,
             reason: "Contested".to_owned(),
             message: String::new(),
@@ -266,6 +267,7 @@ async fn probes_and_metrics_answer() {
         },
         LoopEvent::Looked {
             release,
+            cluster: None,
             revision: String::new(),
             end: End::Deployed,
             message: String::new(),

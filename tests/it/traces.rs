@@ -146,6 +146,7 @@ fn a_look_is_a_trace_with_what_was_done_in_it() {
     traces.hear_sync(&sync(EventKind::Finished(SyncResult::default())));
     traces.hear(&LoopEvent::Looked {
         release: release(),
+        cluster: None,
         revision: "0123abc".to_owned(),
         end: End::Failed,
         message: "Deployment/web: no".to_owned(),

@@ -150,6 +150,7 @@ fn log(event: &LoopEvent) {
         }
         LoopEvent::Looked {
             release,
+            cluster: _,
             revision,
             end,
             message,

@@ -241,6 +241,7 @@ impl Ends {
         };
         self.shared.listener.tell(LoopEvent::Looked {
             release: gone.name().clone(),
+            cluster: wanted.grant.cluster.as_ref().map(|id| id.0.clone()),
             revision: wanted.revision(),
             end,
             message,

@@ -47,6 +47,8 @@ pub enum LoopEvent {
         repository: String,
         /// The environment.
         environment: String,
+        /// The cluster that is meant, where the configuration names one.
+        cluster: Option<String>,
         /// The commit.
         revision: String,
         /// The releases it has.
@@ -58,6 +60,8 @@ pub enum LoopEvent {
     Unaffected {
         /// The environment.
         environment: String,
+        /// The cluster that is meant, where the configuration names one.
+        cluster: Option<String>,
         /// The commit.
         revision: String,
         /// How long it took to read it; none where nothing that the environment was
@@ -70,6 +74,8 @@ pub enum LoopEvent {
         repository: String,
         /// The environment.
         environment: String,
+        /// The cluster that is meant, where the configuration names one.
+        cluster: Option<String>,
         /// The commit that is the reason, where it is one.
         revision: Option<String>,
         /// One word.
@@ -119,6 +125,8 @@ pub enum LoopEvent {
     Looked {
         /// Environment and release.
         release: ReleaseName,
+        /// The cluster that is meant, where the configuration names one.
+        cluster: Option<String>,
         /// The revision that is wanted.
         revision: String,
         /// What came of it.

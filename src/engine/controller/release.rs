@@ -289,6 +289,7 @@ impl Release {
         });
         self.shared.listener.tell(LoopEvent::Looked {
             release: wanted.release().0.name.clone(),
+            cluster: wanted.grant.cluster.as_ref().map(|id| id.0.clone()),
             revision: wanted.revision(),
             end: looked.end,
             message: looked.message.clone(),

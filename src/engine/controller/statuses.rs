@@ -1,5 +1,6 @@
 //! What forges are told of the commits that environments are synced to: one
-//! state per environment, once per change of it.
+//! state per environment, once per change of it. Where an environment is on several
+//! clusters, it is as it is where it is worst.
 //!
 //! It listens to what happens in the loop and keeps the newest state of each
 //! environment. Whatever is not told yet is told again and again; what became
@@ -9,6 +10,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use pleach_domain::repo::controller::ClaimKey;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::sleep;
@@ -28,7 +30,9 @@ const OTHER_TOKEN: Duration = Duration::from_mins(5);
 pub struct Statuses {
     /// By the name of the repository.
     teller: BTreeMap<String, watch::Sender<Wanted>>,
-    environments: BTreeMap<String, Environment>,
+    environments: BTreeMap<ClaimKey, Environment>,
+    /// How many commits were taken up so far.
+    taken_up: u64,
 }
 
 /// What a forge is to know: the newest commit and its state, by the context.
@@ -48,6 +52,8 @@ struct Said {
 struct Environment {
     repository: String,
     commit: String,
+    /// The how many-th of all commits that were taken up this is.
+    taken_up: u64,
     /// The commit that it was read at, where later ones change nothing of it.
     read_at: String,
     /// What came of looking at each release; none until then.
@@ -73,6 +79,7 @@ impl Statuses {
         let statuses = Self {
             teller,
             environments: BTreeMap::new(),
+            taken_up: 0,
         };
         (statuses, Tellers(tellers))
     }
@@ -83,41 +90,51 @@ impl Statuses {
             LoopEvent::Loaded {
                 repository,
                 environment,
+                cluster,
                 revision,
                 releases,
                 ..
             } => {
                 let releases = releases.iter().map(|name| (name.clone(), None)).collect();
-                self.follow(environment, repository, revision, releases, None);
+                let now = self.taken_up(repository, revision, releases, None);
+                self.follow(&key(environment, cluster.as_ref()), now);
             }
             LoopEvent::Held {
                 repository,
                 environment,
+                cluster,
                 revision: Some(revision),
                 message,
                 ..
             } => {
                 let held = Some(message.clone());
-                self.follow(environment, repository, revision, BTreeMap::new(), held);
+                let now = self.taken_up(repository, revision, BTreeMap::new(), held);
+                self.follow(&key(environment, cluster.as_ref()), now);
             }
             LoopEvent::Unaffected {
                 environment,
+                cluster,
                 revision,
                 ..
             } => {
-                if let Some(known) = self.environments.get_mut(environment) {
+                let key = key(environment, cluster.as_ref());
+                if let Some(known) = self.environments.get_mut(&key) {
+                    self.taken_up += 1;
+                    known.taken_up = self.taken_up;
                     known.commit.clone_from(revision);
-                    self.tell(environment);
+                    self.tell(&key);
                 }
             }
             LoopEvent::Looked {
                 release,
+                cluster,
                 revision,
                 end,
                 message,
                 ..
             } => {
-                let Some(known) = self.environments.get_mut(&release.environment) else {
+                let key = key(&release.environment, cluster.as_ref());
+                let Some(known) = self.environments.get_mut(&key) else {
                     return;
                 };
                 if known.read_at != *revision {
@@ -127,51 +144,67 @@ impl Statuses {
                     && !matches!(end, End::Superseded | End::Interrupted)
                 {
                     *looked = Some((*end, message.clone()));
-                    self.tell(&release.environment);
+                    self.tell(&key);
                 }
             }
             _ => {}
         }
     }
 
-    fn follow(
+    /// An environment at a commit that is taken up now.
+    fn taken_up(
         &mut self,
-        environment: &str,
         repository: &str,
         commit: &str,
         releases: BTreeMap<String, Option<(End, String)>>,
         held: Option<String>,
-    ) {
-        let now = Environment {
+    ) -> Environment {
+        self.taken_up += 1;
+        Environment {
             repository: repository.to_owned(),
             commit: commit.to_owned(),
+            taken_up: self.taken_up,
             read_at: commit.to_owned(),
             releases,
             held,
-        };
-        if let Some(known) = self.environments.get_mut(environment)
+        }
+    }
+
+    fn follow(&mut self, key: &ClaimKey, now: Environment) {
+        if let Some(known) = self.environments.get_mut(key)
             && known.is_same(&now)
         {
             // It is read once more, by a replica that got it back.
             known.read_at = now.read_at;
             return;
         }
-        self.environments.insert(environment.to_owned(), now);
-        self.tell(environment);
+        self.environments.insert(key.clone(), now);
+        self.tell(key);
     }
 
     /// Hands on what is to be said of an environment, where that is news.
-    fn tell(&self, environment: &str) {
-        let Some(known) = self.environments.get(environment) else {
+    fn tell(&self, key: &ClaimKey) {
+        let Some(known) = self.environments.get(key) else {
             return;
         };
         let Some(teller) = self.teller.get(&known.repository) else {
             return;
         };
-        let status = known.status(environment);
+        let is_it = |(one, other): &(&ClaimKey, &Environment)| {
+            one.environment == key.environment && other.repository == known.repository
+        };
+        let everywhere: Vec<&Environment> = self
+            .environments
+            .iter()
+            .filter(is_it)
+            .map(|(_, environment)| environment)
+            .collect();
+        let newest = everywhere.iter().max_by_key(|one| one.taken_up);
+        let commit = newest.map_or(&known.commit, |newest| &newest.commit);
+        let status = status(&key.environment, commit, &everywhere);
         teller.send_if_modified(|wanted| {
             let former = match wanted.remove(&status.context) {
-                Some(said) if said.commit == known.commit => {
+                Some(said) if said.commit == *commit => {
                     if is_same(&said.status, &status) {
                         wanted.insert(said.status.context.clone(), said);
                         return false;
@@ -180,7 +213,7 @@ impl Statuses {
                 }
                 Some(said) => {
                     let end = match said.status.state {
-                        State::Pending => superseded(&status.context, &known.commit),
+                        State::Pending => superseded(&status.context, commit),
                         _ => said.status,
                     };
                     Some((said.commit, end))
@@ -188,13 +221,43 @@ impl Statuses {
                 None => None,
             };
             let said = Said {
-                commit: known.commit.clone(),
+                commit: commit.clone(),
                 status: status.clone(),
                 former,
             };
             wanted.insert(status.context.clone(), said);
             true
         });
+    }
+}
+
+fn key(environment: &str, cluster: Option<&String>) -> ClaimKey {
+    ClaimKey {
+        environment: environment.to_owned(),
+        cluster: cluster.cloned(),
+    }
+}
+
+/// The state of a commit of an environment, which is on these clusters.
+fn status(environment: &str, commit: &str, everywhere: &[&Environment]) -> Status {
+    let judged = everywhere.iter().map(|one| {
+        if one.commit == commit {
+            one.judge()
+        } else {
+            let message = "it is not yet followed on all clusters".to_owned();
+            (State::Pending, message)
+        }
+    });
+    let worst = judged.min_by_key(|(state, _)| match state {
+        State::Failure | State::Error => 0,
+        State::Pending => 1,
+        State::Success => 2,
+    });
+    let (state, description) = worst.unwrap_or((State::Pending, String::new()));
+    Status {
+        context: format!("pleach/{environment}"),
+        state,
+        description,
     }
 }
 
@@ -218,15 +281,6 @@ impl Environment {
     fn is_same(&self, other: &Self) -> bool {
         let is_of_it = self.commit == other.commit && self.repository == other.repository;
         is_of_it && self.held == other.held && self.releases.keys().eq(other.releases.keys())
-    }
-
-    fn status(&self, environment: &str) -> Status {
-        let (state, description) = self.judge();
-        Status {
-            context: format!("pleach/{environment}"),
-            state,
-            description,
-        }
     }
 
     fn judge(&self) -> (State, String) {

@@ -78,6 +78,7 @@ impl Environment {
                 self.shared.listener.tell(LoopEvent::Loaded {
                     repository: assigned.repository.clone(),
                     environment: self.key.environment.clone(),
+                    cluster: self.key.cluster.clone(),
                     revision: commit.clone(),
                     releases: releases.collect(),
                     took: started.elapsed(),
@@ -113,6 +114,7 @@ impl Environment {
     fn unaffected(&self, commit: &str, took: Option<Duration>) {
         self.shared.listener.tell(LoopEvent::Unaffected {
             environment: self.key.environment.clone(),
+            cluster: self.key.cluster.clone(),
             revision: commit.to_owned(),
             took,
         });
@@ -126,6 +128,7 @@ impl Environment {
                 repository: assigned.repository.clone(),
                 revision: commit.cloned(),
                 environment: self.key.environment.clone(),
+                cluster: self.key.cluster.clone(),
                 reason: hold.reason.clone(),
                 message: hold.message.clone(),
             });

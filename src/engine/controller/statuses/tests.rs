@@ -8,6 +8,7 @@ fn loaded(revision: &str, releases: &[&str]) -> LoopEvent {
     LoopEvent::Loaded {
         repository: "fleet".to_owned(),
         environment: "staging".to_owned(),
+        cluster: None,
         revision: revision.to_owned(),
         releases: releases.iter().map(|name| (*name).to_owned()).collect(),
         took: Duration::ZERO,
@@ -20,6 +21,7 @@ fn looked(revision: &str, release: &str, end: End, message: &str) -> LoopEvent {
             environment: "staging".to_owned(),
             release: release.to_owned(),
         },
+        cluster: None,
         revision: revision.to_owned(),
         end,
         message: message.to_owned(),
@@ -36,6 +38,7 @@ fn check(events: &[LoopEvent], expected: &[&str]) {
     let mut statuses = Statuses {
         teller: [("fleet".to_owned(), sender)].into(),
         environments: BTreeMap::new(),
+        taken_up: 0,
     };
     let mut news = Vec::new();
     for event in events {
@@ -126,6 +129,7 @@ fn what_fails_is_said_and_that_it_no_longer_does() {
 fn a_commit_that_changes_nothing_has_the_state_of_the_one_before() {
     let unaffected = LoopEvent::Unaffected {
         environment: "staging".to_owned(),
+        cluster: None,
         revision: "b".to_owned(),
         took: None,
     };
@@ -151,6 +155,7 @@ fn a_bad_commit_is_told_and_the_next_good_one_goes_through() {
     let held = LoopEvent::Held {
         repository: "fleet".to_owned(),
         environment: "staging".to_owned(),
+        cluster: None,
         revision: Some("b".to_owned()),
         reason: "InvalidRepository".to_owned(),
         message: "commit b: x.yaml:1: no".to_owned(),
@@ -170,6 +175,68 @@ fn a_bad_commit_is_told_and_the_next_good_one_goes_through() {
             "b Failure commit b: x.yaml:1: no (a Error)",
             "c Pending 0 of 1 releases as git says (b Failure)",
             "c Success 1 release as git says (b Failure)",
+        ],
+    );
+}
+
+/// The same of a cluster.
+fn on(cluster: &str, event: LoopEvent) -> LoopEvent {
+    let mut event = event;
+    if let LoopEvent::Loaded { cluster: of, .. }
+    | LoopEvent::Unaffected { cluster: of, .. }
+    | LoopEvent::Held { cluster: of, .. }
+    | LoopEvent::Looked { cluster: of, .. } = &mut event
+    {
+        *of = Some(cluster.to_owned());
+    }
+    event
+}
+
+#[test]
+fn an_environment_on_two_clusters_is_there_when_it_is_on_both() {
+    let [a, b] = ["a", "b"].map(|revision| loaded(revision, &["web"]));
+    check(
+        &[
+            on("east", a.clone()),
+            on("west", a),
+            on("east", looked("a", "web", End::Deployed, "")),
+            on("west", looked("a", "web", End::Deployed, "")),
+            on("east", b.clone()),
+            // What becomes of the former commit does not matter any more.
+            on("west", looked("a", "web", End::Failed, "no")),
+            on("east", looked("b", "web", End::Deployed, "")),
+            on("west", b),
+            on("west", looked("b", "web", End::Failed, "no")),
+            on("east", looked("b", "web", End::Unchanged, "")),
+            on("west", looked("b", "web", End::Deployed, "")),
+        ],
+        &[
+            "a Pending 0 of 1 releases as git says",
+            "a Success 1 release as git says",
+            "b Pending 0 of 1 releases as git says (a Success)",
+            "b Failure web failed: no (a Success)",
+            "b Success 1 release as git says (a Success)",
+        ],
+    );
+}
+
+#[test]
+fn environments_of_two_repositories_are_two_whatever_their_names() {
+    // Who tells of another repository is heard by nobody here.
+    let mut other = on("west", loaded("x", &["web"]));
+    if let LoopEvent::Loaded { repository, .. } = &mut other {
+        "elsewhere".clone_into(repository);
+    }
+    check(
+        &[
+            on("east", loaded("a", &["web"])),
+            other,
+            on("west", looked("x", "web", End::Failed, "no")),
+            on("east", looked("a", "web", End::Deployed, "")),
+        ],
+        &[
+            "a Pending 0 of 1 releases as git says",
+            "a Success 1 release as git says",
         ],
     );
 }
