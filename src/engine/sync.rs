@@ -44,6 +44,7 @@ pub use contents::look_into_namespaces;
 pub use dependencies::{Neighbor, is_ready, look_at_dependants, look_at_dependencies, place_of};
 pub use error::SyncError;
 pub use observe::{Observation, cluster_id, is_cluster, observe, observe_some, recognize};
+pub use record::attempt;
 pub use removal::review_end;
 pub use surroundings::look_around;
 pub(in crate::engine) use turn::in_turn;
@@ -167,7 +168,7 @@ async fn begin(
     superset: &Inventory,
 ) -> Result<Begun, SyncError> {
     let begun = Begun {
-        attempt: record::attempt(desired),
+        attempt: attempt(desired),
         was_ready: state.record().ready,
     };
     if plan.has_steps() {

@@ -345,8 +345,9 @@ fn rename(from: &Path, to: &Path) -> Result<(), FileError> {
     std::fs::rename(from, to).map_err(FileError::write(to))
 }
 
+/// Removes a file; nothing happens when there is none.
 #[expect(clippy::disallowed_methods, reason = "the home of std::fs")]
-fn remove_file(path: &Path) -> Result<(), FileError> {
+pub fn remove_file(path: &Path) -> Result<(), FileError> {
     match std::fs::remove_file(path) {
         Err(error) if !is_absent(&error) => Err(FileError::write(path)(error)),
         _ => Ok(()),

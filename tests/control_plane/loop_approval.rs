@@ -159,6 +159,46 @@ fn what_was_approved_is_kept_while_something_newer_waits() {
 }
 
 #[test]
+fn an_approval_counts_for_no_other_commit_that_does_less() {
+    let fleet = fleet("loop-approved-part", "{interval: 1s, approval: digest}");
+    let release = "release.pleach.dev/loop-approved-part.web";
+    fleet.write("manifests/web/more.yaml", &config_map("more", "first"));
+    fleet.push("more");
+    let running = follows(&fleet);
+    fleet.until_condition("Stalled", "AwaitingApproval");
+    approve(&fleet, release, &effects(&fleet));
+    fleet.until_ready();
+    // Two changes, which are approved when nothing is carried out, and taken for both.
+    fleet.edit("manifests/web/more.yaml", "k: first", "k: second");
+    fleet.push_value("first", "second");
+    let said = fleet.until_condition("Stalled", "AwaitingApproval");
+    let both = effects(&fleet);
+    assert!(said.contains(&both), "{said}");
+    let (open, closed) = ("digest}", "digest, windows: [{deny: \"00:00-24:00\"}]}");
+    fleet.edit_environment(open, closed);
+    fleet.push("not now");
+    fleet.until_condition("Reconciling", "WindowClosed");
+    approve(&fleet, release, &both);
+    fleet.edit_environment(closed, open);
+    fleet.edit("manifests/web/more.yaml", "k: second", "k: first");
+    fleet.push("one of them");
+    let one = effects(&fleet);
+    assert_ne!(one, both);
+    fleet.until("the question", |fleet| {
+        let (_, said) = fleet.condition("Stalled")?;
+        said.contains(&format!("waits for approval of {one}"))
+            .then_some(())
+    });
+    let looks = || running.looks(fleet.environment, "web", "unapproved");
+    let before = looks();
+    fleet.until("looks", |_| (looks() > before + 1.0).then_some(()));
+    assert_eq!(fleet.value().as_deref(), Some("first"));
+    approve(&fleet, release, &one);
+    fleet.until_value("second");
+    running.stopped();
+}
+
+#[test]
 fn a_consent_alone_is_something_new() {
     let fleet = fleet("loop-approved-consent", "{interval: 1s, approval: digest}");
     fleet.extend_environment("protect: [{group: \"\", kind: ConfigMap}]\n");

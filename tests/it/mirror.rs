@@ -140,7 +140,7 @@ fn of_commits_that_somebody_names_only_those_count_that_the_branch_had() {
         let mut former = Former::fetch(&remote, "env/a").unwrap();
         assert_eq!(former.had(&named).unwrap(), [second, first]);
         // Nothing says that commits have to be signed.
-        assert_eq!(former.distrusts(first), None);
+        assert_eq!(former.distrusts(first).unwrap(), None);
         let tree = former.reader().tree(first).unwrap();
         let file = tree.read("pleach.yaml").unwrap();
         assert_eq!(String::from_utf8_lossy(&file), "first");

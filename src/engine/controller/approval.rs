@@ -9,7 +9,7 @@
 //! that was merged that it has these effects, and said so before, those who merged
 //! it knew them. Who may merge, the forge decides.
 
-use pleach_domain::inventory::Source;
+use pleach_domain::inventory::{Attempt, Source};
 use pleach_domain::plan::Plan;
 use pleach_domain::preview::comment::stated;
 
@@ -17,6 +17,7 @@ use super::run::Wanted;
 use super::{ACTIONS, NAMED};
 use crate::engine::planning::Planned;
 use crate::engine::preview_process::MARKER;
+use crate::engine::sync::attempt;
 use crate::engine::words;
 use crate::io::forge::{Comment, Forge, ForgeError, PullRequest};
 
@@ -25,8 +26,8 @@ pub(super) const AWAITING: &str = "AwaitingApproval";
 
 /// A plan that was told to wait for approval.
 pub(super) struct Asked {
-    /// Its commit.
-    revision: String,
+    /// What it brings about.
+    attempt: Attempt,
     /// What it does; nothing of what it changes, which may be much.
     plan: Plan,
     /// What was told.
@@ -35,25 +36,29 @@ pub(super) struct Asked {
 
 impl Asked {
     /// Notes what is told of a plan.
-    pub(super) fn of(revision: String, mut plan: Plan, message: String) -> Self {
+    pub(super) fn of(planned: Planned, message: String) -> Self {
+        let mut plan = planned.plan;
         plan.changes = Vec::new();
         Self {
-            revision,
+            attempt: attempt(&planned.desired),
             plan,
             message,
         }
     }
 
-    /// Whether it was told of the same at this commit.
-    pub(super) fn is_for(&self, revision: &str, planned: &Planned) -> bool {
-        self.revision == revision && self.plan.effects() == planned.plan.effects()
+    /// Whether it was told of the same at the same commit.
+    pub(super) fn is_for(&self, planned: &Planned) -> bool {
+        self.attempt.revision == planned.desired.revision
+            && self.plan.effects() == planned.plan.effects()
     }
 
-    /// Whether it was approved, and a plan does nothing that it did not: drift that it
-    /// would have corrected was corrected meanwhile.
+    /// Whether it was approved, and a plan brings about the same and does nothing that it
+    /// did not: drift that it would have corrected was corrected meanwhile.
     pub(super) fn approves(&self, planned: &Planned) -> bool {
         let approved = planned.observation.orders().approved;
-        approved == Some(self.plan.effects().to_string()) && planned.plan.has_effects_of(&self.plan)
+        planned.desired.is_of(&self.attempt)
+            && approved == Some(self.plan.effects().to_string())
+            && planned.plan.has_effects_of(&self.plan)
     }
 }
 

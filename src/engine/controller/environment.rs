@@ -12,7 +12,7 @@ use std::time::Duration;
 use pleach_domain::inventory::{Condition, ReleaseSummary};
 use pleach_domain::observe::ClusterId;
 use pleach_domain::repo::controller::ClaimKey;
-use tokio::sync::{Notify, mpsc, watch};
+use tokio::sync::{Notify, mpsc, oneshot, watch};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, MissedTickBehavior, interval_at, sleep_until};
 
@@ -25,7 +25,7 @@ use super::inputs::Inputs;
 use super::news::Told;
 use super::pace::{self, Paces};
 use super::read::Hold;
-use super::recollection::{Question, Recollection};
+use super::recollection::{Question, Recalled, Recollection};
 use super::release::{Neighbors, Release};
 use super::requests::Requests;
 use super::run::Wanted;
@@ -35,6 +35,8 @@ use crate::engine::words;
 
 /// How long it may take to read an environment.
 pub(super) const LIMIT: Duration = Duration::from_mins(10);
+/// Tasks that are there as long as the environment.
+const OWN_TASKS: usize = 1;
 /// How often it is looked whether a kubeconfig is another one.
 const KUBECONFIG: Duration = Duration::from_secs(15);
 
@@ -70,6 +72,8 @@ pub(super) struct Environment {
     hold: Option<Hold>,
     /// The commit that was held when it was last looked up what was synced before.
     sought: Option<String>,
+    /// What will be found.
+    remembering: Option<oneshot::Receiver<Recalled>>,
     /// Whether what is loaded was found in this way.
     is_remembered: bool,
     connected: Option<Connected>,
@@ -110,6 +114,7 @@ impl Environment {
             tried: None,
             hold: None,
             sought: None,
+            remembering: None,
             is_remembered: false,
             connected: None,
             releases: BTreeMap::new(),
@@ -143,10 +148,15 @@ impl Environment {
                 Ok(()) => {
                     failures = if is_known { 0 } else { failures + 1 };
                     self.requests.answer(assigned.answered);
-                    if is_known && assigned.is_over {
+                    if is_known && assigned.is_over && self.tasks.len() <= OWN_TASKS {
                         break;
                     }
-                    (!is_known).then(|| pace::after(failures))
+                    if assigned.is_over {
+                        // What is under way may still say something else.
+                        self.told = None;
+                    }
+                    let is_again = !is_known || assigned.is_over;
+                    is_again.then(|| pace::after(failures.max(1)))
                 }
                 Err(message) => {
                     failures += 1;
@@ -186,10 +196,20 @@ impl Environment {
                     None => std::future::pending().await,
                 }
             };
+            let remembering = async {
+                match &mut self.remembering {
+                    Some(answered) => answered.await.ok(),
+                    None => std::future::pending().await,
+                }
+            };
             tokio::select! {
                 () = self.shared.stop.cancelled() => return false,
                 changed = self.assigned.changed() => return changed.is_ok(),
                 () = retry => return true,
+                found = remembering => {
+                    self.remembers(found);
+                    return true;
+                }
                 _ = looks.tick() => if self.is_other_kubeconfig().await {
                     return true;
                 },

@@ -231,6 +231,12 @@ pub(super) fn is_new(planned: &Planned) -> bool {
         || planned.plan.changes.iter().any(is_anew)
 }
 
+/// Whether nothing else was begun since something was reached.
+pub(super) fn is_left(planned: &Planned) -> bool {
+    let record: Option<&Installed> = planned.observation.observed.installed.as_ref();
+    record.is_some_and(is_undisturbed)
+}
+
 /// Whether exactly this was there, and nothing else was begun since.
 pub(super) fn was_there(planned: &Planned) -> bool {
     let record: Option<&Installed> = planned.observation.observed.installed.as_ref();

@@ -11,7 +11,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::{mpsc, oneshot, watch};
+use tokio::sync::{OwnedSemaphorePermit, mpsc, oneshot, watch};
 use tokio::time::{Instant, sleep, timeout};
 
 use super::assigned::Assigned;
@@ -25,6 +25,8 @@ use crate::io::git::mirror::Remote;
 
 /// How old the history of a branch may be that questions are answered from.
 const AGE: Duration = Duration::from_mins(1);
+/// How long it is kept where nobody asks.
+const LINGER: Duration = Duration::from_secs(1);
 
 /// What was found; none where no commit counts.
 pub(super) type Recalled = Option<Arc<Loaded>>;
@@ -129,6 +131,8 @@ pub(super) struct Recollection {
 /// What is known of a branch, for as long as questions come.
 #[derive(Debug)]
 struct Known {
+    /// A history is large: there is one at a time, of all environments.
+    room: OwnedSemaphorePermit,
     grant: Arc<Grant>,
     keys: Option<PathBuf>,
     fetched: Instant,
@@ -141,33 +145,19 @@ impl Recollection {
     /// Answers until the loop ends.
     pub(super) async fn run(mut self) {
         let stop = self.shared.stop.clone();
-        let mut known = None;
+        let mut known: Option<Known> = None;
         let mut failures = 0;
-        loop {
-            let asking = async {
-                let first = if known.is_some() {
-                    timeout(AGE, self.questions.recv()).await
-                } else {
-                    Ok(self.questions.recv().await)
-                };
-                let Ok(first) = first else {
-                    return Some(Vec::new());
-                };
-                let mut asked = vec![first?];
-                while let Ok(question) = self.questions.try_recv() {
-                    asked.push(question);
+        while let Some(asked) = stop.run_until_cancelled(self.asked(known.is_some())).await {
+            let answering = match asked {
+                Asked::Questions(asked) => self.answer(asked, known.take()),
+                Asked::Nothing => {
+                    // It lies on a disk.
+                    let known = known.take();
+                    drop(tokio::task::spawn_blocking(move || drop(known)));
+                    continue;
                 }
-                Some(asked)
+                Asked::Over => return,
             };
-            let Some(Some(asked)) = stop.run_until_cancelled(asking).await else {
-                return;
-            };
-            if asked.is_empty() {
-                // Nobody asks any more.
-                known = None;
-                continue;
-            }
-            let answering = self.answer(asked, known.take());
             match stop.run_until_cancelled(answering).await {
                 None => return,
                 Some(Ok(now)) => {
@@ -186,6 +176,26 @@ impl Recollection {
         }
     }
 
+    /// All questions that there are, as soon as there is one; for a while only, where
+    /// something is kept for them.
+    async fn asked(&mut self, is_known: bool) -> Asked {
+        let first = if is_known {
+            timeout(LINGER, self.questions.recv()).await
+        } else {
+            Ok(self.questions.recv().await)
+        };
+        let first = match first {
+            Ok(Some(first)) => first,
+            Ok(None) => return Asked::Over,
+            Err(_) => return Asked::Nothing,
+        };
+        let mut asked = vec![first];
+        while let Ok(question) = self.questions.try_recv() {
+            asked.push(question);
+        }
+        Asked::Questions(asked)
+    }
+
     async fn answer(
         &self,
         asked: Vec<Question>,
@@ -195,9 +205,12 @@ impl Recollection {
         let Some(source) = assigned.grant.source(&self.environment) else {
             return Ok(None);
         };
-        // A history is large: one at a time, of all environments.
-        let Ok(_room) = self.shared.histories.acquire().await else {
-            return Ok(None);
+        let room = match &known {
+            Some(_) => None,
+            None => Arc::clone(&self.shared.histories)
+                .acquire_owned()
+                .await
+                .ok(),
         };
         let name = self.environment.clone();
         let work = format!("to look up what environment {name} was");
@@ -208,13 +221,22 @@ impl Recollection {
             remote: assigned.remote,
             grant: assigned.grant,
         };
-        let reading = tokio::task::spawn_blocking(move || search.answer(asked, known));
+        let reading = tokio::task::spawn_blocking(move || search.answer(asked, known, room));
         match timeout(LIMIT, reading).await {
-            Ok(Ok(read)) => read.map(Some),
+            Ok(Ok(read)) => read,
             Ok(Err(_)) => Err("a commit could not be read; this is a bug".to_owned()),
-            Err(_) => Err(format!("git did not answer within {LIMIT:?}")),
+            Err(_) => Err(format!("it was not looked up within {LIMIT:?}")),
         }
     }
+}
+
+/// What came in.
+enum Asked {
+    Questions(Vec<Question>),
+    /// Nobody asks any more.
+    Nothing,
+    /// Nobody is left who could.
+    Over,
 }
 
 /// Where former commits of an environment are looked up. Blocks.
@@ -226,36 +248,55 @@ struct Search {
 }
 
 impl Search {
-    fn answer(&self, mut asked: Vec<Question>, known: Option<Known>) -> Result<Known, String> {
+    fn answer(
+        &self,
+        mut asked: Vec<Question>,
+        known: Option<Known>,
+        room: Option<OwnedSemaphorePermit>,
+    ) -> Result<Option<Known>, String> {
+        // Somebody may have something newer to look at by now.
+        asked.retain(|question| !question.answer.is_closed());
+        if asked.is_empty() {
+            return Ok(known);
+        }
         let named: BTreeSet<String> = asked.iter().flat_map(|one| one.commits.clone()).collect();
+        let had = |known: &Known| known.former.had(&named).map_err(|error| words(&error));
         let is_of_now = |known: &Known| {
             Arc::ptr_eq(&known.grant, &self.grant)
                 && known.keys == self.remote.keys
                 && known.fetched.elapsed() < AGE
         };
-        let (mut known, is_just_fetched) = match known.filter(is_of_now) {
-            Some(known) => (known, false),
-            None => (self.fetch()?, true),
+        let there = match &known {
+            Some(known) if is_of_now(known) => had(known)?,
+            _ => Vec::new(),
         };
-        let had = |known: &Known| known.former.had(&named).map_err(|error| words(&error));
-        let mut commits = had(&known)?;
-        if commits.len() < named.len() && !is_just_fetched {
-            // One of them may be newer than that.
-            known = self.fetch()?;
-            commits = had(&known)?;
-        }
+        let (mut known, commits) = match known {
+            // One that it lacks may be newer than it.
+            Some(known) if there.len() == named.len() => (known, there),
+            known => {
+                // The former copy goes before there is another one.
+                let room = known.map(|known| known.room).or(room);
+                let Some(room) = room else {
+                    return Ok(None);
+                };
+                let known = self.fetch(room)?;
+                let commits = had(&known)?;
+                (known, commits)
+            }
+        };
         // Those of the same commit come together.
         asked.sort_by(|a, b| a.commits.cmp(&b.commits));
         for question in asked {
-            let recalled = self.recall(&commits, &question, &mut known);
+            let recalled = self.recall(&commits, &question, &mut known)?;
             question.answer(recalled);
         }
-        Ok(known)
+        Ok(Some(known))
     }
 
-    fn fetch(&self) -> Result<Known, String> {
+    fn fetch(&self, room: OwnedSemaphorePermit) -> Result<Known, String> {
         let fetched = Former::fetch(&self.remote, &self.branch);
         Ok(Known {
+            room,
             grant: Arc::clone(&self.grant),
             keys: self.remote.keys.clone(),
             fetched: Instant::now(),
@@ -265,39 +306,46 @@ impl Search {
     }
 
     /// What is asked for; `had` are commits of the branch, newest first.
-    fn recall(&self, had: &[String], question: &Question, known: &mut Known) -> Recalled {
-        let mut commits = had.iter().filter(|one| question.commits.contains(*one));
-        let found = commits.find_map(|commit| self.at(commit, known));
-        let Some(loaded) = found else {
-            let (environment, branch) = (&self.environment, &self.branch);
-            let commits = question.commits.iter().map(String::as_str);
-            let commits: Vec<&str> = commits.take(NAMED).collect();
-            tracing::info!(%environment, %branch, ?commits, "what was synced last is not kept: the branch does not have it, or it cannot be used");
-            return None;
-        };
-        Some(match &question.release {
-            None => loaded,
-            // An environment may be large, and each of its releases may ask for
-            // another commit.
-            Some(release) => Arc::new(loaded.alone(release)),
-        })
+    fn recall(
+        &self,
+        had: &[String],
+        question: &Question,
+        known: &mut Known,
+    ) -> Result<Recalled, String> {
+        for commit in had.iter().filter(|one| question.commits.contains(*one)) {
+            let Some(loaded) = self.at(commit, known)? else {
+                continue;
+            };
+            return Ok(Some(match &question.release {
+                None => loaded,
+                // An environment may be large, and each of its releases may ask for
+                // another commit.
+                Some(release) => Arc::new(loaded.alone(release)),
+            }));
+        }
+        let (environment, branch) = (&self.environment, &self.branch);
+        let commits = question.commits.iter().map(String::as_str);
+        let commits: Vec<&str> = commits.take(NAMED).collect();
+        tracing::info!(%environment, %branch, ?commits, "what was synced last is not kept: the branch does not have it, or it cannot be used");
+        Ok(None)
     }
 
     /// The environment at a commit that the branch had, where that counts and can be
     /// read.
-    fn at(&self, commit: &str, known: &mut Known) -> Recalled {
+    fn at(&self, commit: &str, known: &mut Known) -> Result<Recalled, String> {
         let unused = |reason: String| {
             let environment = &self.environment;
             tracing::info!(%environment, %commit, %reason, "a former commit cannot be used");
         };
-        if let Some(reason) = known.former.distrusts(commit) {
+        let distrusted = known.former.distrusts(commit);
+        if let Some(reason) = distrusted.map_err(|error| words(&error))? {
             unused(reason);
-            return None;
+            return Ok(None);
         }
         if let Some((last, recalled)) = &known.last
             && last == commit
         {
-            return recalled.clone();
+            return Ok(recalled.clone());
         }
         let read = load_anew(known.former.reader(), commit, &self.environment);
         let read = read.and_then(|loaded| for_cluster(loaded, &self.grant));
@@ -309,6 +357,6 @@ impl Search {
             }
         };
         known.last = Some((commit.to_owned(), recalled.clone()));
-        recalled
+        Ok(recalled)
     }
 }

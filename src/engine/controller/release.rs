@@ -196,10 +196,7 @@ impl Release {
                 biased;
                 () = stop.cancelled() => return,
                 changed = self.wanted.changed() => match changed {
-                    Ok(()) => {
-                        self.failures = 0;
-                        is_newer = true;
-                    }
+                    Ok(()) => is_newer = true,
                     Err(_) => return,
                 },
                 () = recalling => {}
@@ -211,7 +208,7 @@ impl Release {
                 () = sleep(pause) => self.since = pace::not_before(pause),
             }
             if is_newer {
-                self.recall.take_if(|recall| recall.is_in_vain());
+                self.begin_anew();
             }
         }
     }
@@ -235,14 +232,24 @@ impl Release {
                 Some(true)
             }
             () = self.shared.stop.cancelled() => None,
-            changed = self.wanted.changed() => changed.is_ok().then_some(false),
+            changed = self.wanted.changed() => {
+                self.begin_anew();
+                changed.is_ok().then_some(false)
+            }
         }
+    }
+
+    /// Something else is wanted: what came of the former one says nothing of it.
+    fn begin_anew(&mut self) {
+        self.failures = 0;
+        self.since = None;
+        self.recall.take_if(|recall| recall.is_in_vain());
     }
 
     /// Whether what was asked for is not taken back yet: what git had when it was
     /// asked for is still to come.
     fn holds_on(&self, wanted: &Wanted, looked: &mut Looked, answered: u64) -> bool {
-        if looked.made_way() {
+        if looked.made_way() && self.made_way == 0 {
             // It counts for what comes now, as nothing is in the way any more.
             looked.request = None;
         }

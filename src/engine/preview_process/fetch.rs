@@ -4,7 +4,9 @@
 //! process of its own, `pleach fetch-change`, which is bounded in memory and time: a
 //! change that is too large for it ends that process, and nobody else.
 
+use std::ffi::OsString;
 use std::io;
+use std::os::unix::process::ExitStatusExt as _;
 use std::path::Path;
 use std::process::Stdio;
 use std::time::Duration;
@@ -16,6 +18,8 @@ use tokio::time::timeout;
 
 use super::{LONGEST_WORDS, last_line, read};
 use crate::engine::words;
+use crate::io::bounds::Group;
+use crate::io::files;
 use crate::io::git::change::{Fetch, FetchError, Received};
 
 /// How long a fetch may take that does not keep its own limits.
@@ -23,12 +27,36 @@ const TIME: Duration = Duration::from_mins(7);
 /// The most that is read of what it prints.
 const LONGEST_OUTPUT: u64 = 64 << 10;
 
+/// The variables that it gets: where programs are, and by which way servers are reached.
+const VARIABLES: [&str; 11] = [
+    "PATH",
+    "HOME",
+    "SSL_CERT_FILE",
+    "SSL_CERT_DIR",
+    "http_proxy",
+    "https_proxy",
+    "HTTPS_PROXY",
+    "all_proxy",
+    "ALL_PROXY",
+    "no_proxy",
+    "NO_PROXY",
+];
+
+#[expect(
+    clippy::disallowed_methods,
+    reason = "handed on; none of them is a setting of pleach"
+)]
+fn variable(name: &str) -> Option<OsString> {
+    std::env::var_os(name)
+}
+
 /// What the process prints.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 enum Outcome {
     Received(Received),
     Failed(String),
+    Refused(String),
     TooLarge(String),
 }
 
@@ -38,6 +66,9 @@ pub enum FetchFailure {
     /// It may work another time.
     #[error("{0}")]
     Passing(String),
+    /// The credentials are not taken.
+    #[error("{0}")]
+    Refused(String),
     /// It is larger than what is fetched, or takes too much to unpack.
     #[error("{0}")]
     TooLarge(String),
@@ -49,6 +80,7 @@ pub fn carry_out(order: &str) -> Result<String, serde_json::Error> {
     let outcome = match order.carry_out() {
         Ok(received) => Outcome::Received(received),
         Err(error @ FetchError::Passing(_)) => Outcome::Failed(words(&error)),
+        Err(error @ FetchError::Refused(_)) => Outcome::Refused(words(&error)),
         Err(error @ FetchError::TooLarge(_)) => Outcome::TooLarge(words(&error)),
     };
     serde_json::to_string(&outcome)
@@ -58,14 +90,26 @@ pub fn carry_out(order: &str) -> Result<String, serde_json::Error> {
 pub async fn fetch(program: &Path, order: &Fetch) -> Result<Received, FetchFailure> {
     let failed = |error: io::Error| FetchFailure::Passing(format!("the fetch failed: {error}"));
     let order = serde_json::to_vec(order).map_err(|error| failed(error.into()))?;
+    // Gone with all that is in it, also when the process is killed.
+    let scratch = files::temporary_folder();
+    let scratch = scratch.map_err(|error| FetchFailure::Passing(words(&error)))?;
     let mut child = Command::new(program)
         .arg("fetch-change")
+        .env_clear()
+        .envs(
+            VARIABLES
+                .iter()
+                .filter_map(|name| Some((name, variable(name)?))),
+        )
+        .env("TMPDIR", scratch.path())
+        .process_group(0)
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .kill_on_drop(true)
         .spawn()
         .map_err(failed)?;
+    let mut group = Group::of(child.id());
     let (input, out, err) = (child.stdin.take(), child.stdout.take(), child.stderr.take());
     let running = async {
         if let Some(mut input) = input {
@@ -78,18 +122,27 @@ pub async fn fetch(program: &Path, order: &Fetch) -> Result<Received, FetchFailu
     let ended = timeout(TIME, running).await;
     let late = |_| FetchFailure::Passing(format!("git did not answer within {TIME:?}"));
     let (out, err, status) = ended.map_err(late)?.map_err(failed)?;
+    if status.signal().is_none() {
+        group.ended();
+    }
     match serde_json::from_slice(&out) {
         Ok(Outcome::Received(received)) => Ok(received),
         Ok(Outcome::Failed(why)) => Err(FetchFailure::Passing(why)),
+        Ok(Outcome::Refused(why)) => Err(FetchFailure::Refused(why)),
         Ok(Outcome::TooLarge(why)) => Err(FetchFailure::TooLarge(why)),
         Err(_) => {
             let said = match last_line(&err) {
                 said if said.is_empty() => said,
                 said => format!(": {said}"),
             };
-            Err(FetchFailure::TooLarge(format!(
-                "the fetch broke down ({status}): the change takes too much to unpack{said}"
-            )))
+            // Limits end it by a signal.
+            Err(if status.signal().is_some() {
+                FetchFailure::TooLarge(format!(
+                    "the fetch was ended ({status}): the branch and the change take too much to unpack{said}"
+                ))
+            } else {
+                FetchFailure::Passing(format!("the fetch broke down ({status}){said}"))
+            })
         }
     }
 }
@@ -136,15 +189,60 @@ mod tests {
         );
     }
 
+    #[tokio::test]
+    async fn what_it_started_and_wrote_goes_with_it() {
+        let folder = files::temporary_folder().unwrap();
+        let told = folder.path().join("told");
+        let script = format!(
+            "sleep 1000 & echo \"$! $TMPDIR\" > {}; wait",
+            told.display()
+        );
+        let said = {
+            let fetching = std::pin::pin!(run(&script));
+            let telling = async {
+                loop {
+                    let said = files::read(&told).unwrap_or_default();
+                    if said.ends_with(b"\n") {
+                        return String::from_utf8(said).unwrap();
+                    }
+                    tokio::time::sleep(Duration::from_millis(10)).await;
+                }
+            };
+            tokio::select! {
+                _ = fetching => panic!("it ended"),
+                said = telling => said,
+            }
+        };
+        let (started, scratch) = said.trim().split_once(' ').unwrap();
+        assert!(!files::exists(Path::new(scratch)).unwrap());
+        // Whoever inherits it may not have taken notice of its end.
+        let is_there = || {
+            let status = files::read(Path::new(&format!("/proc/{started}/stat")));
+            status.is_ok_and(|stat| !String::from_utf8_lossy(&stat).contains(") Z "))
+        };
+        for _ in 0..100 {
+            if !is_there() {
+                return;
+            }
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+        panic!("process {started} is left behind");
+    }
+
     #[rstest]
     #[case::says_so(r#"echo '{"failed":"no route to host"}'"#, false, "no route to host")]
     #[case::is_too_large(r#"echo '{"tooLarge":"it is larger"}'"#, true, "it is larger")]
     #[case::is_killed(
         "echo out of memory >&2; kill -KILL $$",
         true,
-        "(signal: 9 (SIGKILL)): the change takes too much to unpack: out of memory"
+        "(signal: 9 (SIGKILL)): the branch and the change take too much to unpack: out of memory"
     )]
-    #[case::does_not_listen("exit 3", true, "exit status: 3")]
+    #[case::does_not_listen("exit 3", false, "exit status: 3")]
+    #[case::has_no_secrets(
+        "test -z \"$PLEACH_TOKEN\" && test -d \"$TMPDIR\" && exit 4",
+        false,
+        "exit status: 4"
+    )]
     #[tokio::test]
     async fn what_will_never_work_is_told_from_what_may(
         #[case] script: &str,

@@ -24,7 +24,7 @@ use super::state::State;
 use crate::io::cluster::{Cluster, ResourcePath, Selector};
 
 /// The attempt that begins now.
-pub(super) fn attempt(desired: &Desired) -> Attempt {
+pub fn attempt(desired: &Desired) -> Attempt {
     Attempt {
         version: desired.version.clone(),
         revision: desired.revision.clone(),

@@ -8,7 +8,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use git2::{ErrorClass, Repository};
+use git2::{ErrorClass, Reference, Repository};
 use serde::{Deserialize, Serialize};
 
 use super::mirror::{Credentials, LARGEST, Remote, Session, limit_silence, location};
@@ -20,6 +20,9 @@ use crate::io::files::{self, TemporaryFolder};
 const DOWNLOADS: u32 = 100;
 /// Likewise after so many bytes: a pull request may hold anything.
 const MOST: usize = 2 * LARGEST;
+
+/// What libgit2 calls packs that it is about to write.
+const UNFINISHED: &str = "pack_git2_";
 
 /// A copy of a repository, with whole histories.
 pub struct ChangeMirror {
@@ -97,31 +100,33 @@ impl ChangeMirror {
             self.folder = Some(Arc::clone(&folder));
             folder
         };
-        self.downloads += 1;
-        Ok(Fetch {
+        let fetch = Fetch {
             url: self.remote.url.clone(),
             credentials: self.remote.auth.credentials()?,
             folder: folder.path().to_owned(),
             branch: branch.to_owned(),
             head: head.to_owned(),
             name: name.to_owned(),
-        })
+        };
+        // The one before may have been killed.
+        fetch.tidy_up()?;
+        self.downloads += 1;
+        Ok(fetch)
     }
 
-    /// Notes what came of it; nothing where it failed.
-    pub fn end(&mut self, received: Option<Received>) -> Option<FetchedChange> {
-        let Some(received) = received else {
-            // Nobody knows how much of it is left there, or whether it was refused.
-            self.received += LARGEST;
-            self.remote.auth.refused();
-            return None;
-        };
+    /// Notes what came of it.
+    pub fn end(&mut self, received: Received) -> Option<FetchedChange> {
         self.received += received.bytes;
         Some(FetchedChange {
             folder: Arc::clone(self.folder.as_ref()?),
             base: received.base,
             head: received.head,
         })
+    }
+
+    /// Notes that the credentials are refused. Blocks where a token is asked for.
+    pub fn refused(&self) {
+        self.remote.auth.refused();
     }
 }
 
@@ -131,12 +136,41 @@ pub enum FetchError {
     /// It may work another time.
     #[error(transparent)]
     Passing(#[from] GitError),
-    /// The change is larger than what is fetched.
+    /// The credentials are not taken.
+    #[error(transparent)]
+    Refused(GitError),
+    /// The change, or the branch with its history, is larger than what is fetched.
     #[error(transparent)]
     TooLarge(GitError),
 }
 
 impl Fetch {
+    /// What the branch and the change are called in the copy.
+    fn references(&self) -> [String; 2] {
+        [
+            format!("refs/heads/{}", self.branch),
+            format!("refs/remotes/{}", self.name),
+        ]
+    }
+
+    /// Removes what a fetch into the same copy left behind that was killed: a pack that
+    /// it wrote, and locks.
+    fn tidy_up(&self) -> Result<(), GitError> {
+        let packs = self.folder.join("objects/pack");
+        for name in files::names(&packs)? {
+            if name.to_string_lossy().starts_with(UNFINISHED) {
+                files::remove_file(&packs.join(name))?;
+            }
+        }
+        for reference in self.references() {
+            // Of any other name nothing is fetched.
+            if Reference::is_valid_name(&reference) {
+                files::remove_file(&self.folder.join(format!("{reference}.lock")))?;
+            }
+        }
+        Ok(())
+    }
+
     /// Fetches. Blocks, and takes as much memory as the change wants.
     pub fn carry_out(self) -> Result<Received, FetchError> {
         limit_silence();
@@ -145,8 +179,7 @@ impl Fetch {
         let repository = Repository::init_bare(&self.folder).map_err(failed)?;
         let (url, _) = location(&self.url)?;
         let mut remote = repository.remote_anonymous(&url).map_err(failed)?;
-        let head_name = format!("refs/remotes/{}", self.name);
-        let base_name = format!("refs/heads/{}", self.branch);
+        let [base_name, head_name] = self.references();
         let wanted = [
             format!("+{base_name}:{base_name}"),
             format!("+{}:{head_name}", self.head),
@@ -158,6 +191,8 @@ impl Fetch {
             let error = failed(error);
             return Err(if is_too_large {
                 FetchError::TooLarge(error)
+            } else if session.is_refused() {
+                FetchError::Refused(error)
             } else {
                 FetchError::Passing(error)
             });

@@ -3,7 +3,7 @@
 //! A name may come from anywhere: what counts is the history of the branch, and
 //! the signature of the commit where commits have to be signed.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use git2::{Repository, Sort};
@@ -19,7 +19,6 @@ const BRANCH: &str = "refs/pleach/former";
 /// The history of a branch, as it was when it was fetched.
 #[derive(Debug)]
 pub struct Former {
-    branch: String,
     signatures: Option<Signatures>,
     reader: Reader,
 }
@@ -40,7 +39,6 @@ impl Former {
         // Nothing is fetched of a branch that is gone.
         repository.refname_to_id(BRANCH).map_err(failed)?;
         Ok(Self {
-            branch: branch.to_owned(),
             signatures: remote.keys.clone().map(Signatures::new),
             reader: Reader {
                 folder,
@@ -70,13 +68,13 @@ impl Former {
             .collect())
     }
 
-    /// Why one of these commits does not count, if it is not signed as it has to be.
-    /// Blocks.
-    pub fn distrusts(&mut self, commit: &str) -> Option<String> {
-        let signatures = self.signatures.as_mut()?;
-        let one = BTreeMap::from([(self.branch.clone(), commit.to_owned())]);
-        let mut distrusted = signatures.distrusted(self.reader.folder.path(), &one);
-        distrusted.remove(&self.branch)
+    /// Why one of these commits does not count, if it is not signed as it has to be; an
+    /// error where nobody can tell now. Blocks.
+    pub fn distrusts(&mut self, commit: &str) -> Result<Option<String>, GitError> {
+        match &mut self.signatures {
+            Some(signatures) => signatures.distrusts(self.reader.folder.path(), commit),
+            None => Ok(None),
+        }
     }
 
     /// Reads the commits.

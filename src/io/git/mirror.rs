@@ -108,7 +108,7 @@ impl Auth {
     }
 
     /// Notes that a server does not take the credentials: somebody may have taken a
-    /// token back.
+    /// token back. Blocks while one is asked for.
     pub(super) fn refused(&self) {
         if let Self::GithubApp(app) = self {
             app.forget();
@@ -291,6 +291,8 @@ pub(super) struct Session<'a> {
     ssh: Option<Arc<Call>>,
     /// Whose credentials these are, where somebody can be told that they are refused.
     auth: Option<&'a Auth>,
+    /// Whether they are.
+    is_refused: Cell<bool>,
     deadline: Instant,
 }
 
@@ -308,6 +310,7 @@ impl<'a> Session<'a> {
             header: None,
             ssh: None,
             auth: None,
+            is_refused: Cell::new(false),
             deadline: Instant::now() + DEADLINE,
         };
         match credentials {
@@ -322,6 +325,11 @@ impl<'a> Session<'a> {
             }
         }
         Ok(session)
+    }
+
+    /// Whether a server did not take the credentials.
+    pub(super) fn is_refused(&self) -> bool {
+        self.is_refused.get()
     }
 
     pub(super) fn fetch(
@@ -376,11 +384,11 @@ impl<'a> Session<'a> {
             None => fetch(),
         };
         drop(options);
-        if refused.get()
-            && fetched.is_err()
-            && let Some(auth) = self.auth
-        {
-            auth.refused();
+        if refused.get() && fetched.is_err() {
+            self.is_refused.set(true);
+            if let Some(auth) = self.auth {
+                auth.refused();
+            }
         }
         let complaint = self.ssh.as_ref().and_then(|call| call.complaint());
         match (fetched, broken.into_inner(), complaint) {

@@ -11,7 +11,7 @@ use git2::{ErrorCode, Oid, Repository};
 
 use super::program::{Ended, one_line, program, run};
 use super::{GitError, with_causes};
-use crate::io::files::{self, FileContent};
+use crate::io::files::{self, FileContent, FileError};
 
 const BEGIN: &str = "-----BEGIN PGP PUBLIC KEY BLOCK-----";
 const END: &str = "-----END PGP PUBLIC KEY BLOCK-----";
@@ -47,21 +47,19 @@ impl Signatures {
     ) -> BTreeMap<String, String> {
         self.judged
             .retain(|commit, _| heads.values().any(|head| head == commit));
-        let unread = match files::read(&self.file) {
-            Ok(keys) => {
-                if keys != self.keys {
-                    self.judged.clear();
-                    self.keys = keys;
-                }
-                None
-            }
-            Err(error) => Some(format!("the keys cannot be read: {error}")),
-        };
+        let unread = self.read_keys().err();
+        let unread = unread.map(|error| format!("the keys cannot be read: {error}"));
         let mut distrusted = BTreeMap::new();
         for (branch, commit) in heads {
             let wrong = match &unread {
                 Some(unread) => Some(unread.clone()),
-                None => self.judge(repository, commit),
+                // Nothing was found out: it is tried again.
+                None => self.judge(repository, commit).unwrap_or_else(|error| {
+                    Some(format!(
+                        "its signature could not be checked: {}",
+                        with_causes(&error)
+                    ))
+                }),
             };
             if let Some(wrong) = wrong {
                 let short = commit.get(..7).unwrap_or(commit);
@@ -72,22 +70,33 @@ impl Signatures {
         distrusted
     }
 
-    fn judge(&mut self, repository: &Path, commit: &str) -> Option<String> {
+    /// Why one commit is not trusted; an error where nobody can tell now.
+    pub(super) fn distrusts(
+        &mut self,
+        repository: &Path,
+        commit: &str,
+    ) -> Result<Option<String>, GitError> {
+        self.read_keys()?;
+        self.judge(repository, commit)
+    }
+
+    fn read_keys(&mut self) -> Result<(), FileError> {
+        let keys = files::read(&self.file)?;
+        if keys != self.keys {
+            self.judged.clear();
+            self.keys = keys;
+        }
+        Ok(())
+    }
+
+    fn judge(&mut self, repository: &Path, commit: &str) -> Result<Option<String>, GitError> {
         if let Some(known) = self.judged.get(commit) {
-            return known.clone();
+            return Ok(known.clone());
         }
-        match verify(repository, commit, &self.keys) {
-            Ok(verdict) => {
-                let wrong = verdict.err().map(|why| self.words(&why));
-                self.judged.insert(commit.to_owned(), wrong.clone());
-                wrong
-            }
-            // Nothing was found out: it is tried again.
-            Err(error) => Some(format!(
-                "its signature could not be checked: {}",
-                with_causes(&error)
-            )),
-        }
+        let verdict = verify(repository, commit, &self.keys)?;
+        let wrong = verdict.err().map(|why| self.words(&why));
+        self.judged.insert(commit.to_owned(), wrong.clone());
+        Ok(wrong)
     }
 
     fn words(&self, why: &Distrust) -> String {

@@ -15,20 +15,20 @@ use tokio::sync::oneshot;
 
 use super::{Environment, LIMIT};
 use crate::engine::controller::assigned::Assigned;
-use crate::engine::controller::recollection::Question;
+use crate::engine::controller::recollection::{Question, Recalled};
 use crate::engine::sync::is_cluster;
 use crate::engine::sync::state::{self, Search};
 use crate::engine::words;
 
 impl Environment {
-    /// Looks up what the environment was, where a commit is held and nothing is
-    /// known of it; once for each such commit. False where that has to be tried
-    /// again.
+    /// Asks what the environment was, where a commit is held and nothing is known of it;
+    /// once for each such commit. False where that has to be tried again.
     pub(super) async fn remember(&mut self, assigned: &Assigned) -> bool {
         let held = self.hold.as_ref().filter(|_| self.loaded.is_none());
         // What git has no more is left alone, also what is there of it.
         let held = held.filter(|hold| hold.reason != "EnvironmentMissing");
         let Some(held) = held.and_then(|hold| hold.revision.clone()) else {
+            self.remembering = None;
             return true;
         };
         let Some(source) = assigned.grant.source(&self.key.environment) else {
@@ -37,7 +37,7 @@ impl Environment {
         if self.sought.as_ref() == Some(&held) {
             return true;
         }
-        let (stop, mut newer) = (self.shared.stop.clone(), self.assigned.clone());
+        let stop = self.shared.stop.clone();
         let named = stop.run_until_cancelled(Box::pin(self.recorded(assigned, &source)));
         let commits = match named.await {
             None => return true,
@@ -48,31 +48,35 @@ impl Environment {
                 return false;
             }
         };
-        let (answer, answered) = oneshot::channel();
-        let question = Question {
-            commits,
-            release: None,
-            answer,
-        };
-        if !question.commits.is_empty() && self.questions.send(question).is_ok() {
-            let remembered = tokio::select! {
-                () = stop.cancelled() => return true,
-                // What came meanwhile may need none of it.
-                _ = newer.changed() => return true,
-                remembered = answered => remembered,
+        self.sought = Some(held);
+        if !commits.is_empty() {
+            let (answer, answered) = oneshot::channel();
+            self.remembering = Some(answered);
+            let question = Question {
+                commits,
+                release: None,
+                answer,
             };
-            let Ok(remembered) = remembered else {
-                return false;
-            };
-            if let Some(loaded) = remembered {
+            // Nobody answers any more when the loop ends.
+            drop(self.questions.send(question));
+        }
+        true
+    }
+
+    /// Takes what was found, where nothing is known otherwise; nothing where it could
+    /// not be looked up.
+    pub(super) fn remembers(&mut self, found: Option<Recalled>) {
+        self.remembering = None;
+        match found {
+            Some(Some(loaded)) if self.loaded.is_none() && self.sought.is_some() => {
                 let (environment, revision) = (&self.key.environment, &loaded.revision);
                 tracing::info!(%environment, %revision, "what was synced last is kept as it is");
                 self.is_remembered = true;
                 self.loaded = Some(loaded);
             }
+            Some(_) => {}
+            None => self.sought = None,
         }
-        self.sought = Some(held);
-        true
     }
 
     /// The commits of a branch that the records of the releases name.

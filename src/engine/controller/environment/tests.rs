@@ -124,3 +124,22 @@ async fn a_commit_that_is_not_at_hand_is_read_again() {
     let hold = environment.hold.map(|hold| hold.reason);
     assert_eq!(hold.as_deref(), Some("InvalidRepository"));
 }
+
+#[tokio::test]
+async fn what_git_has_no_more_takes_no_task() {
+    let (_folder, remote, fetched) = fetched();
+    let mut over = assigned(&remote, &fetched, &fetched.heads["env/web"]);
+    over.what = Assignment::Unknown;
+    over.is_over = true;
+    let (sender, receiver) = watch::channel(over);
+    let key = ClaimKey {
+        environment: "web".to_owned(),
+        cluster: None,
+    };
+    let environment = Environment::new(key, receiver, Paces::default(), shared());
+    let local = tokio::task::LocalSet::new();
+    let running = Box::pin(local.run_until(environment.run()));
+    let ended = tokio::time::timeout(Duration::from_secs(10), running).await;
+    assert!(ended.is_ok());
+    drop(sender);
+}

@@ -113,7 +113,7 @@ impl Work {
                 self.find(subject, about, &fetched).await?
             }
             Err(error @ FetchFailure::TooLarge(_)) => given_up(&marker, &error),
-            Err(FetchFailure::Passing(why)) => return Err(why),
+            Err(FetchFailure::Passing(why) | FetchFailure::Refused(why)) => return Err(why),
         };
         let mut comment = found.comment;
         if depth == Depth::StaleLabel {
@@ -242,10 +242,13 @@ impl Work {
         match fetch(&self.previews.program, &order).await {
             Ok(received) => {
                 let gone = || passing("the copy is gone".to_owned());
-                mirror.end(Some(received)).ok_or_else(gone)
+                mirror.end(received).ok_or_else(gone)
             }
             Err(error) => {
-                mirror.end(None);
+                if let FetchFailure::Refused(_) = &error {
+                    // Somebody may be asking for a token at this moment.
+                    drop(tokio::task::spawn_blocking(move || mirror.refused()));
+                }
                 Err(error)
             }
         }

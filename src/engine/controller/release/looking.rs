@@ -14,8 +14,8 @@ use super::{Release, VERIFY};
 use crate::engine::controller::approval::Asked;
 use crate::engine::controller::drift::Left;
 use crate::engine::controller::looked::{
-    Kept, Looked, OTHERWISE, blocked, drift, is_closed, is_new, is_reached, refused, reported,
-    suspended, unplanned, was_there, window_closed,
+    Kept, Looked, OTHERWISE, blocked, drift, is_closed, is_left, is_new, is_reached, refused,
+    reported, suspended, unplanned, was_there, window_closed,
 };
 use crate::engine::controller::recollection::Recall;
 use crate::engine::controller::run::{Done, LIMIT, Wanted, carry_out};
@@ -43,7 +43,7 @@ impl Release {
         let changed = if verify { &none } else { changed };
         self.was_reached = !self.is_elsewhere && self.has_reached(wanted);
         let planning = match self.plan_some(wanted, changed, stop).await? {
-            Ok(None) => self.plan(wanted, verify, stop).await?,
+            Ok(None) => self.plan((wanted, wanted), verify, stop).await?,
             Ok(Some(planned)) => Ok(planned),
             Err(error) => Err(error),
         };
@@ -61,6 +61,7 @@ impl Release {
             return Some(suspended(suspension, now));
         }
         let recorded = recorded(wanted, &planned);
+        let is_left = is_left(&planned);
         let look = Look {
             verify,
             is_new,
@@ -75,6 +76,9 @@ impl Release {
             }
             Err(held) => *held,
         };
+        if !is_left {
+            return Some(held);
+        }
         // It waits; what was there before is not left to whoever changes it.
         Box::pin(self.keep(wanted, held, recorded, verify, stop)).await
     }
@@ -121,7 +125,7 @@ impl Release {
         let Some(former) = self.former(newer, &held, recorded) else {
             return Some(held);
         };
-        let looked = match self.plan(&former, verify, stop).await? {
+        let looked = match self.plan((&former, newer), verify, stop).await? {
             Ok(planned) => {
                 let (orders, now) = (planned.observation.orders(), Timestamp::now());
                 if let Some(suspension) = orders.suspended(now) {
@@ -144,7 +148,11 @@ impl Release {
                 }
             }
             // Only a record said that it was there, as far as is known.
-            Err(_) if self.reached.is_none() => return Some(held),
+            Err(error) if self.reached.is_none() => {
+                let release = &newer.release().0.name;
+                tracing::debug!(%release, error = %words(&error), "what its record names cannot be planned");
+                return Some(held);
+            }
             Err(error) => unplanned(&error, self.failures),
         };
         held.kept = Some(Box::new(Kept {
@@ -215,6 +223,10 @@ impl Release {
         if planned.plan.has_steps() {
             // They may take long; others look meanwhile.
             self.room = None;
+            if !wanted.is_kept {
+                // The rest of it, if any is left, is approved anew.
+                self.asked = None;
+            }
         }
         let orders = planned.observation.orders();
         if let Some(looked) = reported(wanted, &planned, &orders) {
@@ -265,22 +277,23 @@ impl Release {
                 return Some(Err(failed(error)));
             }
             self.told = None;
-            planned = match self.plan(wanted, look.verify, stop).await? {
+            // What was asked before that does not know of it.
+            (self.room, self.since) = (None, None);
+            planned = match self.plan((wanted, wanted), look.verify, stop).await? {
                 Ok(planned) => planned,
                 Err(error) => return Some(Err(failed(error))),
             };
         }
         // Forges take long to answer, and others look meanwhile.
         self.room = None;
-        let revision = wanted.revision();
-        let asked = self.asked.take();
-        if asked.as_ref().is_some_and(|asked| asked.approves(&planned)) {
+        let asked = self.asked.as_ref();
+        if asked.is_some_and(|asked| asked.approves(&planned)) {
             return Some(Ok(planned));
         }
-        let known = asked.filter(|asked| look.by_change && asked.is_for(&revision, &planned));
+        let known = asked.filter(|asked| look.by_change && asked.is_for(&planned));
         let missing = match known {
             // Who changes objects says nothing to the forge.
-            Some(known) if approval::lacks(&planned).is_some() => Some(known.message),
+            Some(known) if approval::lacks(&planned).is_some() => Some(known.message.clone()),
             _ => {
                 let asking = Box::pin(approval::missing(wanted, &planned));
                 stop.run_until_cancelled(asking).await?
@@ -289,7 +302,7 @@ impl Release {
         let Some(message) = missing else {
             return Some(Ok(planned));
         };
-        self.asked = Some(Asked::of(revision, planned.plan, message.clone()));
+        self.asked = Some(Asked::of(planned, message.clone()));
         let looked = Looked::new(End::Unapproved, message);
         let looked = looked.saying(ConditionKind::Stalled, approval::AWAITING);
         Some(Err(Box::new(looked)))
@@ -314,6 +327,9 @@ impl Release {
             let name = wanted.release().0.name.release.clone();
             // Nobody listens any more when the loop ends.
             drop(self.neighbors.reached.send(name));
+        }
+        if !wanted.is_kept {
+            self.asked = None;
         }
         self.reached = Some(Arc::clone(wanted));
         self.recall = None;
@@ -352,9 +368,10 @@ impl Release {
         planned
     }
 
+    /// Plans what is wanted, in the room of what is wanted in the end.
     async fn plan(
         &mut self,
-        wanted: &Wanted,
+        (wanted, newest): (&Wanted, &Wanted),
         verify: bool,
         stop: &CancellationToken,
     ) -> Option<Result<Planned, SyncError>> {
@@ -364,7 +381,7 @@ impl Release {
         let planning = async {
             let sight = match self.room.take() {
                 Some(sight) => sight,
-                None => self.shared.sights.begin(wanted, self.since).await,
+                None => self.shared.sights.begin(newest, self.since).await,
             };
             let work = format!("to look at release {}", release.name);
             let _work = self.shared.pulse.work(work, LIMIT);
