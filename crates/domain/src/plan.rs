@@ -143,7 +143,7 @@ pub fn remove(desired: &Desired, removal: &Removal, observed: &Observed, policy:
     draft.findings.extend(desired.findings.iter().cloned());
     preflight::before_removal(&ctx, &mut draft);
     let outgoing = removal::run(&ctx, &mut draft);
-    overlays::before_removal(&ctx, &mut draft);
+    overlays::before_removal(&ctx, &mut draft, outgoing.ends);
     let mut plan = arrange::run(&ctx, draft, Direction::Reverse);
     plan.removal = Some(outgoing);
     plan

@@ -321,9 +321,10 @@ pub(super) fn finish(ctx: &Ctx<'_>, draft: &mut Draft) {
     }
 }
 
-/// Takes back first what former runs left on a release that goes as a whole.
-pub(super) fn before_removal(ctx: &Ctx<'_>, draft: &mut Draft) {
-    if !draft.steps.is_empty() {
+/// Takes back first what former runs left on a release that goes as a whole: the
+/// journal, which alone knows what was there before, may end with it.
+pub(super) fn before_removal(ctx: &Ctx<'_>, draft: &mut Draft, ends: bool) {
+    if ends || !draft.steps.is_empty() {
         drop_unwanted(ctx, draft, &BTreeSet::new(), &|_| true);
     }
 }

@@ -34,7 +34,7 @@ fn failed_phase(value: &Value) -> String {
         let _ = write!(line, ": {message}");
     } else if let Some(ended) = containers(value).find_map(|container| {
         let ended = &container["state"]["terminated"];
-        (ended["exitCode"].as_i64().unwrap_or(0) != 0).then(|| termination(container, ended))
+        (ended["exitCode"].as_i64().unwrap_or(0) != 0).then(|| termination(value, container, ended))
     }) {
         let _ = write!(line, ": {ended}");
     }
@@ -70,7 +70,7 @@ pub fn failure_hint(pod: &Value) -> Option<String> {
         let waiting = &container["state"]["waiting"];
         let reason = waiting["reason"].as_str().unwrap_or_default();
         if reason == "CrashLoopBackOff" {
-            return Some(crash_loop(container));
+            return Some(crash_loop(pod, container));
         }
         if !STARTING.contains(&reason) {
             let mut line = format!("container {}: {reason}", name(container));
@@ -82,8 +82,12 @@ pub fn failure_hint(pod: &Value) -> Option<String> {
         // Between two attempts of a crash loop the container is not waiting.
         let ended = &container["state"]["terminated"];
         let restarts = container["restartCount"].as_i64().unwrap_or(0);
-        (restarts > 0 && ended["exitCode"].as_i64().unwrap_or(0) != 0)
-            .then(|| format!("{}, {restarts} restarts", termination(container, ended)))
+        (restarts > 0 && ended["exitCode"].as_i64().unwrap_or(0) != 0).then(|| {
+            format!(
+                "{}, {restarts} restarts",
+                termination(pod, container, ended)
+            )
+        })
     });
     let hint = hint.or_else(|| {
         condition(pod, "PodScheduled")
@@ -97,7 +101,7 @@ fn name(container: &Value) -> &str {
     container["name"].as_str().unwrap_or_default()
 }
 
-fn crash_loop(container: &Value) -> String {
+fn crash_loop(pod: &Value, container: &Value) -> String {
     let restarts = container["restartCount"].as_i64().unwrap_or(0);
     let ended = &container["lastState"]["terminated"];
     let mut line = format!(
@@ -105,25 +109,43 @@ fn crash_loop(container: &Value) -> String {
         name(container)
     );
     if ended.is_object() {
-        let _ = write!(line, ", last {}", exit(ended));
+        let _ = write!(line, ", last {}", exit(pod, container, ended));
     }
     line
 }
 
-fn termination(container: &Value, ended: &Value) -> String {
-    format!("container {}: {}", name(container), exit(ended))
+fn termination(pod: &Value, container: &Value, ended: &Value) -> String {
+    format!(
+        "container {}: {}",
+        name(container),
+        exit(pod, container, ended)
+    )
 }
 
-/// `exit code 137 (OOMKilled): message`.
-fn exit(ended: &Value) -> String {
+/// `exit code 137 (OOMKilled): message`. A message that is the end of a log is left
+/// out: a log may say anything, also what is secret, and this goes to more people than
+/// may read it.
+fn exit(pod: &Value, container: &Value, ended: &Value) -> String {
     let mut line = format!("exit code {}", ended["exitCode"].as_i64().unwrap_or(0));
     if let Some(reason) = ended["reason"].as_str().filter(|reason| *reason != "Error") {
         let _ = write!(line, " ({reason})");
     }
-    if let Some(message) = ended["message"].as_str().filter(|text| !text.is_empty()) {
+    if let Some(message) = ended["message"].as_str().filter(|text| !text.is_empty())
+        && !ends_with_log(pod, name(container))
+    {
         let _ = write!(line, ": {message}");
     }
     line
+}
+
+/// Whether a container that wrote no message says the end of its log instead.
+fn ends_with_log(pod: &Value, container: &str) -> bool {
+    ["initContainers", "containers"]
+        .into_iter()
+        .filter_map(|key| pod["spec"][key].as_array())
+        .flatten()
+        .filter(|spec| spec["name"] == container)
+        .any(|spec| spec["terminationMessagePolicy"] == "FallbackToLogsOnError")
 }
 
 #[cfg(test)]
@@ -165,6 +187,12 @@ mod tests {
             "lastState": {"terminated": {"exitCode": 2, "reason": "Error", "message": "panic: no\n\ngoroutine 1"}}}],
         "containerStatuses": [{"name": "app", "restartCount": 0, "state": {"waiting": {"reason": "PodInitializing"}}}]}}),
         InProgress, "container migrate: CrashLoopBackOff, 2 restarts, last exit code 2: panic: no goroutine 1")]
+    #[case::crash_loop_with_the_end_of_its_log(json!({
+        "spec": {"containers": [{"name": "app", "terminationMessagePolicy": "FallbackToLogsOnError"}]},
+        "status": {"phase": "Running", "containerStatuses": [{"name": "app", "restartCount": 2,
+            "state": {"waiting": {"reason": "CrashLoopBackOff"}},
+            "lastState": {"terminated": {"exitCode": 1, "reason": "Error", "message": "cannot log in with hunter2"}}}]}}),
+        InProgress, "container app: CrashLoopBackOff, 2 restarts, last exit code 1")]
     #[case::crashed_again(json!({"status": {"phase": "Running", "containerStatuses": [{"name": "app", "restartCount": 1,
             "state": {"terminated": {"exitCode": 1, "reason": "Error"}}}]}}),
         InProgress, "container app: exit code 1, 1 restarts")]

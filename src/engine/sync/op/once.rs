@@ -96,7 +96,7 @@ impl Operator<'_> {
         };
         let namespace = id.namespace.as_deref().unwrap_or_default();
         Failure {
-            message: format!("{}{said}", failure.message),
+            message: format!("{}{said}", self.without_secrets(failure.message)),
             hint: Some(format!(
                 "`kubectl -n {namespace} logs job/{}` has the whole log; {then}",
                 id.name

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 
 use serde_json::json;
 
+use super::removal::by_command;
 use super::scene::Scene;
 use crate::order::StageName;
 use crate::overlay::OnFailure;
@@ -137,6 +138,20 @@ fn what_a_former_run_left_on_is_kept_while_it_is_wanted() {
     assert_eq!(steps(&plan), ["workloads: apply api", "ungate: lift one"]);
     assert_eq!(plan.overlays[0].course, Course::Kept);
     assert_eq!(plan.overlays[0].original.0["spec"]["mode"], "fast");
+}
+
+#[test]
+fn a_release_that_has_nothing_any_more_takes_back_what_it_left_on() {
+    let patch = json!({"spec": {"mode": "slow", "hold": true}});
+    // Its first run came no further than this.
+    let scene = Scene::new()
+        .live("Gear.example.org/other/one: {spec: {mode: fast}}")
+        .left_on("hold", "Gear.example.org/other/one", &patch)
+        .unfinished("v1.0.0");
+    let plan = scene.end(&by_command());
+    assert!(plan.removal.as_ref().unwrap().ends);
+    assert_eq!(steps(&plan), ["preflight: lift one"]);
+    assert_eq!(plan.overlays[0].course, Course::Dropped);
 }
 
 #[test]
