@@ -1,10 +1,10 @@
 //! Previews of changes that nobody has looked at yet.
 //!
-//! A change can hold anything. It is [fetched](fetch), and it is rendered and compared by a process of its
-//! own, `pleach preview`, which is bounded in time, memory and output, knows no
-//! token of the forge, and can break down without harm to anybody else. What it
-//! prints is read here. Only where somebody vouches for the change is it told how
-//! clusters are reached.
+//! A change can hold anything. It is [fetched](fetch), and then rendered and compared,
+//! by a process of its own each. The latter, `pleach preview`, is bounded in time,
+//! memory and output, knows no token of the forge, and can break down without harm to
+//! anybody else. What it prints is read here. Only where somebody vouches for the
+//! change is it told how clusters are reached.
 
 pub mod fetch;
 mod way;
@@ -232,16 +232,13 @@ fn last_line(said: &[u8]) -> String {
 #[cfg(test)]
 mod tests {
     use std::os::unix::fs::PermissionsExt as _;
+    use std::path::PathBuf;
 
     use super::*;
-    use crate::io::files::{self, FileContent};
+    use crate::io::files::{self, FileContent, TemporaryFolder};
 
-    /// Previews with a program of a few lines.
-    async fn run(script: &str) -> Result<Report, PreviewError> {
-        run_with(script, &BTreeMap::new()).await
-    }
-
-    async fn run_with(script: &str, ways: &BTreeMap<String, Way>) -> Result<Report, PreviewError> {
+    /// A program of a few lines, in a folder of its own.
+    pub(super) fn program(script: &str) -> (TemporaryFolder, PathBuf) {
         let folder = files::temporary_folder().unwrap();
         let program = folder.path().join("program");
         let text = format!("#!/bin/sh\n{script}\n");
@@ -249,6 +246,16 @@ mod tests {
         let permissions = std::fs::Permissions::from_mode(0o755);
         #[expect(clippy::disallowed_methods, reason = "a program of the test")]
         std::fs::set_permissions(&program, permissions).unwrap();
+        (folder, program)
+    }
+
+    /// Previews with a program of a few lines.
+    async fn run(script: &str) -> Result<Report, PreviewError> {
+        run_with(script, &BTreeMap::new()).await
+    }
+
+    async fn run_with(script: &str, ways: &BTreeMap<String, Way>) -> Result<Report, PreviewError> {
+        let (folder, program) = program(script);
         let request = Request {
             program: &program,
             folder: folder.path(),

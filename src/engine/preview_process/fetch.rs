@@ -149,24 +149,16 @@ pub async fn fetch(program: &Path, order: &Fetch) -> Result<Received, FetchFailu
 
 #[cfg(test)]
 mod tests {
-    use std::os::unix::fs::PermissionsExt as _;
-
     use rstest::rstest;
 
+    use super::super::tests::program;
     use super::*;
-    use crate::io::files::{self, FileContent};
     use crate::io::git::change::ChangeMirror;
     use crate::io::git::mirror::{Auth, Remote};
 
     /// Fetches with a program of a few lines.
     async fn run(script: &str) -> Result<Received, FetchFailure> {
-        let folder = files::temporary_folder().unwrap();
-        let program = folder.path().join("program");
-        let text = format!("#!/bin/sh\n{script}\n");
-        files::write_atomic(&program, &FileContent::new(text)).unwrap();
-        let permissions = std::fs::Permissions::from_mode(0o755);
-        #[expect(clippy::disallowed_methods, reason = "a program of the test")]
-        std::fs::set_permissions(&program, permissions).unwrap();
+        let (_folder, program) = program(script);
         let mut mirror = ChangeMirror::new(Remote {
             url: "https://git.example.org/fleet".to_owned(),
             auth: Auth::Anonymous,
