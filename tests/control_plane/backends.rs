@@ -172,14 +172,14 @@ fn who_knows_that_nobody_needs_it_says_so() {
     assert!(fleet.exists(&["validatingwebhookconfiguration", "answered"]));
 }
 
-/// What pods of the first version registered: it is made anew after the answer to the
+/// What pods of the first version registered: it is made anew before the answer to the
 /// first deletion of such an object. Says where to go through for that.
 fn registers_again(fleet: &Fleet, name: &'static str, deleted: &'static str) -> FaultProxy {
     let file = fleet.file("hook", &webhook(name, "engine"));
     fleet.kubectl(&["apply", "-f", &file]);
     let kubectl = plane().kubectl().to_owned();
     let kubeconfig = plane().kubeconfig().to_owned();
-    let register = Fault::hook(Moment::AfterAnswer, move || {
+    let register = Fault::hook(Moment::BeforeAnswer, move || {
         let mut command = std::process::Command::new(&kubectl);
         command.arg("--kubeconfig").arg(&kubeconfig);
         let done = command.args(["apply", "-f", &file]).output().unwrap();

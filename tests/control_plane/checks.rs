@@ -246,7 +246,7 @@ stages:
     proxy.add(
         Rule::on(
             |seen| seen.kind == Kind::Write && seen.path.ends_with("/configmaps/settings"),
-            Fault::hook(Moment::AfterAnswer, comes),
+            Fault::hook(Moment::BeforeAnswer, comes),
         )
         .nth(1),
     );

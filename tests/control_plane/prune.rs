@@ -407,7 +407,7 @@ fn namespaces_with_objects_of_a_kind_that_came_after_the_plan_stay() {
     proxy.add(
         Rule::on(
             |seen| seen.method == "DELETE" && seen.path.ends_with("/configmaps/before"),
-            Fault::hook(Moment::AfterAnswer, comes),
+            Fault::hook(Moment::BeforeAnswer, comes),
         )
         .nth(1),
     );

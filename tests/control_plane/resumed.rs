@@ -132,7 +132,7 @@ fn what_the_former_pods_register_anew_goes_once_they_are_gone() {
     let file = hook(&fleet, group);
     let kubectl = nodes().kubectl().to_owned();
     let kubeconfig = nodes().kubeconfig().to_owned();
-    let register = Fault::hook(Moment::AfterAnswer, move || {
+    let register = Fault::hook(Moment::BeforeAnswer, move || {
         let mut command = std::process::Command::new(&kubectl);
         command.arg("--kubeconfig").arg(&kubeconfig);
         let done = command.args(["apply", "-f", &file]).output().unwrap();

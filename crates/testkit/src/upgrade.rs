@@ -49,7 +49,7 @@ impl Upgrade {
         let taken: Arc<Mutex<Option<anyhow::Result<Snapshot>>>> = Arc::default();
         let look = {
             let (taken, kubectl, to) = (Arc::clone(&taken), scene.kubectl.clone(), to.to_owned());
-            Fault::hook(Moment::AfterAnswer, move || {
+            Fault::hook(Moment::BeforeAnswer, move || {
                 let snapshot = Snapshot::take(&kubectl, &to);
                 *taken.lock().unwrap_or_else(PoisonError::into_inner) = Some(snapshot);
             })

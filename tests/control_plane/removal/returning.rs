@@ -34,7 +34,7 @@ fn registrations_that_pods_make_anew_while_they_end_go_too() {
     let again = register("returns-again");
     kubectl::admin(&["delete", "-f", &again]);
     let proxy = FaultProxy::start(shared().kubeconfig()).unwrap();
-    let register = Fault::hook(Moment::AfterAnswer, move || {
+    let register = Fault::hook(Moment::BeforeAnswer, move || {
         kubectl::admin(&["apply", "-f", &again]);
     });
     proxy.add(
@@ -110,7 +110,7 @@ spec: {selector: {app: shop}, ports: [{port: 80}]}
     let proxy = FaultProxy::start(shared().kubeconfig()).unwrap();
     proxy.add(Rule::on(
         |seen| seen.method == "DELETE" && seen.path.contains("/endless-"),
-        Fault::hook(Moment::AfterAnswer, comes_back),
+        Fault::hook(Moment::BeforeAnswer, comes_back),
     ));
     fleet.through(proxy.kubeconfig());
     let uninstall = ["uninstall", "endless/shop", "--yes"];

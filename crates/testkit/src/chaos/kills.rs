@@ -85,6 +85,7 @@ impl fmt::Display for Point {
         let moment = match self.moment {
             Moment::BeforeForwarding => "before forwarding",
             Moment::AfterForwarding => "after forwarding",
+            Moment::BeforeAnswer => "before the answer",
             Moment::AfterAnswer => "after the answer",
         };
         write!(out, "write {} {moment}", self.nth)

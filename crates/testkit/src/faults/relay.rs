@@ -168,6 +168,11 @@ impl Relay {
                 hook.run();
                 return Err(Close);
             }
+            Some(Fault::Hook(Moment::BeforeAnswer, hook)) => {
+                let response = forward().await;
+                hook.run();
+                response
+            }
             Some(Fault::Hook(Moment::AfterAnswer, _)) => {
                 let mut response = forward().await;
                 // A client closes such a connection when it has read the answer.

@@ -46,6 +46,7 @@ impl Fault {
             Self::Answer(_) => "answer",
             Self::Hook(Moment::BeforeForwarding, _) => "hook before forwarding",
             Self::Hook(Moment::AfterForwarding, _) => "hook after forwarding",
+            Self::Hook(Moment::BeforeAnswer, _) => "hook before the answer",
             Self::Hook(Moment::AfterAnswer, _) => "hook after the answer",
         }
     }
@@ -60,6 +61,9 @@ pub enum Moment {
     /// When the API server has answered and the client has not been told; it
     /// never is: the connection is closed afterwards.
     AfterForwarding,
+    /// When the API server has answered; the client is told once the hook has run,
+    /// so that whatever it does next finds what the hook did.
+    BeforeAnswer,
     /// When the client has read the whole answer.
     AfterAnswer,
 }
