@@ -88,20 +88,22 @@ pub(crate) async fn run(ui: &mut Ui, ctx: &Context, args: UninstallArgs) -> Resu
     let mut shown: Option<Plan> = None;
     let mut is_over = false;
     for _ in 0..ROUNDS {
-        let found = state::release(&cluster, &name, &session.search()).await?;
-        let Some(summary) = found.into_iter().next() else {
-            clear(ui, ctx, &cluster, &name, &session, &args).await;
-            return Err(not_installed(target, cluster.server()));
-        };
-        let store = summary.store.clone();
-        let record = summary
-            .record
-            .map_err(|why| CliError::new(Kind::Cluster, why))?;
-        let heirs = Heirs::of(&name, &*ctx.open()?.tree, &session.loaded);
-        let gone = Gone::by_command(name.clone(), store, record, heirs, args.timeout);
-        let mut planned = match session.plan_end(ui, &gone).await? {
-            Ok(planned) => planned,
+        let mut planned = match plan(ui, ctx, &args, &session, &cluster, &name).await {
+            Ok(Some(Ok(planned))) => planned,
+            Ok(Some(Err(error))) => {
+                outcome.unplanned(&name, &error);
+                return Ok(outcome.finish(ui));
+            }
+            Ok(None) if shown.is_none() => {
+                clear(ui, ctx, &cluster, &name, &session, &args).await;
+                return Err(not_installed(target, cluster.server()));
+            }
+            // Somebody else took away what was left.
+            Ok(None) => return Ok(outcome.finish(ui)),
+            Err(error) if shown.is_none() => return Err(error),
+            // What was done before is reported, whatever comes of the rest.
             Err(error) => {
+                ui.error(&error);
                 outcome.unplanned(&name, &error);
                 return Ok(outcome.finish(ui));
             }
@@ -136,7 +138,11 @@ pub(crate) async fn run(ui: &mut Ui, ctx: &Context, args: UninstallArgs) -> Resu
         let is_stuck = shown.as_ref().is_some_and(|plan| !plan.has_steps());
         if is_stuck || ctx.cancel.is_cancelled() {
             // The report says what stays, and why.
-            outcome.exit = outcome.exit.and(Exit::POLICY);
+            outcome.exit = outcome.exit.and(if is_stuck {
+                Exit::POLICY
+            } else {
+                Exit::INTERRUPTED
+            });
             is_over = true;
             break;
         }
@@ -148,6 +154,28 @@ pub(crate) async fn run(ui: &mut Ui, ctx: &Context, args: UninstallArgs) -> Resu
         outcome.exit = outcome.exit.and(Exit::NOT_READY);
     }
     Ok(outcome.finish(ui))
+}
+
+/// Plans what there is to take away now; nothing where the release is not installed.
+/// An inner error was shown.
+async fn plan(
+    ui: &mut Ui,
+    ctx: &Context,
+    args: &UninstallArgs,
+    session: &Session,
+    cluster: &Cluster,
+    name: &ReleaseName,
+) -> Result<Option<Result<Planned, CliError>>, CliError> {
+    let found = state::release(cluster, name, &session.search()).await?;
+    let Some(summary) = found.into_iter().next() else {
+        return Ok(None);
+    };
+    let record = summary
+        .record
+        .map_err(|why| CliError::new(Kind::Cluster, why))?;
+    let heirs = Heirs::of(name, &*ctx.open()?.tree, &session.loaded);
+    let gone = Gone::by_command(name.clone(), summary.store, record, heirs, args.timeout);
+    session.plan_end(ui, &gone).await.map(Some)
 }
 
 /// Nothing of a release that is not there stays behind: a run that was killed

@@ -434,11 +434,7 @@ async fn take(
 }
 
 async fn patch(cluster: &Cluster, id: &ObjectId, body: Value) -> Result<Value, ClusterError> {
-    let options = PatchOptions {
-        manager: managers::STATE,
-        dry_run: false,
-        subresource: None,
-    };
+    let options = PatchOptions::new(managers::STATE);
     let patch = Patch::Merge(body);
     let patched = cluster.patch(&leases(), id, &patch, &options).await?;
     Ok(patched.value)

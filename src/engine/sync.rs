@@ -154,6 +154,26 @@ pub async fn introduce(desired: &Desired, observation: Observation) -> Result<()
         .await
 }
 
+/// Writes down that a commit wants nothing else of a release than what was reached
+/// before, also where others changed some of it since: what depends on the release
+/// may go on. Nothing else is written.
+pub async fn affirm(desired: &Desired, observation: Observation) -> Result<(), SyncError> {
+    let Observation {
+        observed,
+        mut state,
+    } = observation;
+    let change = |record: &mut Installed| {
+        if let Some(installed) = &mut record.installed {
+            installed.version.clone_from(&desired.version);
+            installed.revision.clone_from(&desired.revision);
+        }
+    };
+    let (reason, message) = record::REACHED;
+    state
+        .commit(&observed.inventory, change, reason, message)
+        .await
+}
+
 /// A run that was begun.
 struct Begun {
     attempt: Attempt,
@@ -326,6 +346,8 @@ impl Run<'_> {
             unregistered: OnceCell::new(),
             gone: Mutex::default(),
             places: Semaphore::new(CONCURRENCY),
+            controllers: wait::Controllers::default(),
+            operations: Mutex::default(),
             begun: Mutex::new(BTreeMap::new()),
         }
     }

@@ -1,6 +1,8 @@
 //! Releases that come after others, and after objects of anybody.
 
+use pleach_domain::inventory::RECORD_FORMAT;
 use pleach_testkit::audit::Events;
+use serde_json::json;
 
 use crate::fleet::Fleet;
 use crate::samples::{BUNDLE, config_map, deployment};
@@ -74,6 +76,19 @@ fn a_release_is_applied_after_what_it_depends_on_and_goes_before_it() {
         .run(&["uninstall", "depends/base", "--yes"])
         .ended_with(7)
         .says("release depends.web depends on it: take that one away first");
+    // Nor does what somebody may need whose record a newer pleach wrote.
+    let record = |oldest: u32| {
+        let patch = json!({"status": {"record": {"oldestWriter": oldest}}}).to_string();
+        let patch = ["--subresource=status", "--type=merge", "-p", &patch];
+        fleet.kubectl(&[&["patch", "releases.pleach.dev/depends.web"], &patch[..]].concat());
+    };
+    record(RECORD_FORMAT + 1);
+    fleet
+        .run(&["uninstall", "depends/base", "--yes"])
+        .ended_with(7)
+        .says("whether release depends.web depends on it cannot be told: ")
+        .says("newer pleach");
+    record(RECORD_FORMAT);
     assert!(fleet.exists(&["configmap", "base", "-n", "depends"]));
 
     fleet.set_environment(&format!(

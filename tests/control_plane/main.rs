@@ -52,6 +52,7 @@ mod loop_holds;
 mod loop_keeps;
 mod loop_live;
 mod loop_many;
+mod loop_policy;
 mod loop_pushes;
 mod loop_run;
 mod loop_sources;

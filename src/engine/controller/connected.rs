@@ -104,6 +104,12 @@ impl Connected {
         }
     }
 
+    /// Where records are kept, as far as that is known.
+    pub(super) fn search(&self) -> Search {
+        let known = self.orders.as_ref();
+        known.map_or(Search::Everywhere, |(store, _)| Search::In(store.clone()))
+    }
+
     /// What is said next; never returns where nothing is listened for.
     pub(super) async fn said(&mut self) -> Vec<ReleaseSummary> {
         while let Some((_, orders)) = &mut self.orders {

@@ -1,15 +1,20 @@
 //! Releases that an environment had and has no more: they go last, and only
 //! with consent.
 
+mod telling;
+
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use jiff::Timestamp;
-use pleach_domain::inventory::{Condition, ConditionKind, Orders, ReleaseName, ReleaseSummary};
+use pleach_domain::inventory::{ConditionKind, Installed, Orders, ReleaseName, ReleaseSummary};
 use pleach_domain::plan::Consented;
 use tokio::sync::{Notify, watch};
 use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 
+use self::telling::Leaving;
+use super::looked::{Looked, unplanned, until_open, window_closed};
 use super::requests::Requests;
 use super::run::{Done, LIMIT, Wanted, carry_out, line};
 use super::{End, LoopEvent, Shared, approval, pace};
@@ -39,6 +44,8 @@ pub(super) struct Ends {
     /// What exactly they ask for.
     requests: Requests,
     shared: Shared,
+    /// What was told of those that left git.
+    leaving: BTreeMap<ReleaseName, Leaving>,
 }
 
 /// What came of ending releases.
@@ -61,6 +68,7 @@ impl Ends {
             asked,
             requests,
             shared,
+            leaving: BTreeMap::new(),
         }
     }
 
@@ -76,7 +84,10 @@ impl Ends {
             failures = if done { 0 } else { failures + 1 };
             let sync = &wanted.loaded.environment.sync;
             let pause = if done {
-                pace::interval(sync.interval.try_into().unwrap_or(LIMIT))
+                let interval = pace::interval(sync.interval.try_into().unwrap_or(LIMIT));
+                // What may go only then goes when the windows open.
+                let closed = until_open(&wanted.loaded, Timestamp::now());
+                closed.map_or(interval, |closed| closed.min(interval))
             } else {
                 pace::after(failures)
             };
@@ -99,7 +110,7 @@ impl Ends {
     }
 
     /// Ends what may go, and takes back what was asked for of what stays.
-    async fn end_all(&self, last: Last, answered: u64, stop: &CancellationToken) -> Ended {
+    async fn end_all(&mut self, last: Last, answered: u64, stop: &CancellationToken) -> Ended {
         let mut ended = Ended {
             done: true,
             open: None,
@@ -126,9 +137,23 @@ impl Ends {
         let mut leaving = candidates(&wanted.loaded, true, readable(releases.clone()));
         // Those of other environments are other branches' concern.
         leaving.retain(|(name, ..)| name.environment == environment.name);
-        if !environment.sync.windows.are_open(Timestamp::now()) {
+        let names: BTreeSet<ReleaseName> = leaving.iter().map(|(name, ..)| name.clone()).collect();
+        self.leaving.retain(|name, _| names.contains(name));
+        let now = Timestamp::now();
+        if !environment.sync.windows.are_open(now) {
             // Only what somebody wants at any time.
-            leaving.retain(|(name, ..)| is_at_any_time(&releases, name));
+            let (may_go, wait): (Vec<_>, Vec<_>) = leaving
+                .into_iter()
+                .partition(|(name, ..)| is_at_any_time(&releases, name));
+            leaving = may_go;
+            let closed = window_closed(&wanted, &Orders::default(), now);
+            for (name, store, record) in &wait {
+                let former = (name, store, version(record));
+                let telling = Box::pin(self.tell(&wanted, former, &closed));
+                if stop.run_until_cancelled(telling).await.is_none() {
+                    return ended;
+                }
+            }
         }
         if leaving.is_empty() {
             return ended;
@@ -157,9 +182,16 @@ impl Ends {
                 ended.done = false;
                 continue;
             }
-            let Some(end) = Box::pin(self.end(&wanted, &one, stop)).await else {
+            let Some(looked) = Box::pin(self.end(&wanted, &one, stop)).await else {
                 break;
             };
+            let former = there.record.as_ref().map(version).unwrap_or_default();
+            let former = (one.name(), &there.store, former);
+            let telling = Box::pin(self.tell(&wanted, former, &looked));
+            if stop.run_until_cancelled(telling).await.is_none() {
+                break;
+            }
+            let end = looked.end;
             ended.done &= end != End::Failed;
             let is_looked_at = !matches!(
                 end,
@@ -195,7 +227,7 @@ impl Ends {
     }
 
     /// Takes one release away, as far as that is allowed; none at the end of the loop.
-    async fn end(&self, wanted: &Wanted, gone: &Gone, stop: &CancellationToken) -> Option<End> {
+    async fn end(&self, wanted: &Wanted, gone: &Gone, stop: &CancellationToken) -> Option<Looked> {
         let started = Instant::now();
         self.shared.listener.tell(LoopEvent::Looking {
             release: gone.name().clone(),
@@ -206,8 +238,8 @@ impl Ends {
         let making = Box::pin(plans.plan_end(gone));
         let planned = stop.run_until_cancelled(making).await?;
         drop(work);
-        let (end, message) = match planned {
-            Err(error) => (End::Failed, words(&error)),
+        let looked = match planned {
+            Err(error) => unplanned(&error, 1),
             Ok(planned) => {
                 let refusals = wanted.refusals(&planned);
                 let needs_approval = wanted.loaded.environment.sync.needs_approval;
@@ -218,24 +250,14 @@ impl Ends {
                     None
                 };
                 if let Some(message) = lacks {
-                    let mut said = wanted.conditions.clone();
-                    said.push(Condition {
-                        kind: ConditionKind::Stalled,
-                        reason: approval::AWAITING.to_owned(),
-                        message: message.clone(),
-                    });
-                    let cluster = plans.cluster_for(gone.name());
-                    let store = &wanted.loaded.environment.store;
-                    let telling = state::tell(&cluster, gone.name(), store, &said);
-                    if let Some(Err(error)) = stop.run_until_cancelled(telling).await {
-                        tracing::debug!(release = %gone.name(), error = %words(&error), "nothing could be told");
-                    }
-                    (End::Unapproved, message)
+                    let looked = Looked::new(End::Unapproved, message);
+                    looked.saying(ConditionKind::Stalled, approval::AWAITING)
                 } else if refusals.is_empty() {
                     let done = Box::pin(self.carry_out(wanted, gone, planned)).await;
-                    (done.end, done.message)
+                    Looked::new(done.end, done.message)
                 } else {
-                    (End::Refused, line(&refusals))
+                    let looked = Looked::new(End::Refused, line(&refusals));
+                    looked.saying(ConditionKind::Stalled, "Refused")
                 }
             }
         };
@@ -243,12 +265,12 @@ impl Ends {
             release: gone.name().clone(),
             cluster: wanted.grant.cluster.as_ref().map(|id| id.0.clone()),
             revision: wanted.revision(),
-            end,
-            message,
+            end: looked.end,
+            message: looked.message.clone(),
             kept: None,
             took: started.elapsed(),
         });
-        Some(end)
+        Some(looked)
     }
 
     /// Carries the plan out, unless git has the release again meanwhile, or takes the
@@ -277,6 +299,12 @@ impl Ends {
         }
         run.await
     }
+}
+
+/// The version that was installed last.
+fn version(record: &Installed) -> &str {
+    let installed = record.installed.as_ref();
+    installed.map_or("", |installed| installed.version.as_str())
 }
 
 /// Whether a release that left git is to end as before: it did not come back, and

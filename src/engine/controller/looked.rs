@@ -19,6 +19,7 @@ use super::drift::Left;
 use super::run::{Wanted, line};
 use super::waiting::Awaited;
 use super::{End, NAMED};
+use crate::engine::load::Loaded;
 use crate::engine::planning::Planned;
 use crate::engine::sync::SyncError;
 use crate::engine::words;
@@ -109,11 +110,12 @@ impl Looked {
 }
 
 /// Says that it is not the time for what git wants.
-pub(super) fn window_closed(orders: &Orders) -> Looked {
+pub(super) fn window_closed(wanted: &Wanted, orders: &Orders, now: Timestamp) -> Looked {
     let looked = Looked::new(End::Waiting, CLOSED);
     Looked {
         // One that would go ahead all the same does not come here.
         request: orders.sync.clone(),
+        pause: until_open(&wanted.loaded, now),
         ..looked.saying(ConditionKind::Waiting, WINDOW_CLOSED)
     }
 }
@@ -198,6 +200,22 @@ pub(super) fn unplanned(error: &SyncError, failures: u32) -> Looked {
     }
 }
 
+/// How long the windows of an environment stay closed; none where they are open, or
+/// never will be.
+pub(super) fn until_open(loaded: &Loaded, now: Timestamp) -> Option<Duration> {
+    let windows = &loaded.environment.sync.windows;
+    if windows.are_open(now) {
+        return None;
+    }
+    let closed: Duration = windows
+        .open_after(now)?
+        .duration_since(now)
+        .try_into()
+        .ok()?;
+    // Clocks of a sleep are not those of a window.
+    Some(closed + Duration::from_secs(1))
+}
+
 /// Whether it is not the time for anything new.
 pub(super) fn is_closed(wanted: &Wanted, orders: &Orders, now: Timestamp) -> bool {
     let windows = &wanted.loaded.environment.sync.windows;
@@ -215,6 +233,13 @@ pub(super) fn is_reached(planned: &Planned) -> bool {
         let installed = record.installed.as_ref();
         record.ready && installed.is_some_and(|installed| planned.desired.is_of(installed))
     })
+}
+
+/// Whether the record names another commit than the one that is looked at.
+pub(super) fn is_of_another_commit(planned: &Planned) -> bool {
+    let record: Option<&Installed> = planned.observation.observed.installed.as_ref();
+    let installed = record.and_then(|record| record.installed.as_ref());
+    installed.is_some_and(|installed| installed.revision != planned.desired.revision)
 }
 
 /// Whether a plan brings anything that was not there before, or deletes what git

@@ -22,6 +22,7 @@ use super::requests::Requests;
 use super::run::{LIMIT, Wanted};
 use super::sight::Sight;
 use super::{End, KeptUp, LoopEvent, Shared, pace};
+use crate::io::cluster::ClusterError;
 
 /// Every object goes through a dry run once in this time.
 const VERIFY: Duration = Duration::from_hours(24);
@@ -46,7 +47,7 @@ pub(super) struct Release {
     /// What was last found not to be approved.
     asked: Option<Asked>,
     /// The room that it has to look.
-    room: Option<Sight>,
+    room: Option<Result<Sight, ClusterError>>,
     /// How often in a row drift was corrected that was in the way of what waits.
     made_way: u32,
     /// Whether something else was begun since, and did not come to its end.

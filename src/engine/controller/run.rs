@@ -8,7 +8,7 @@ use pleach_domain::inventory::{Condition, Inventory, Source};
 use pleach_domain::observe::ClusterId;
 use pleach_domain::plan::Plan;
 use pleach_domain::render::Rendered;
-use pleach_domain::repo::ResolvedRelease;
+use pleach_domain::repo::{Consent, ResolvedEnvironment, ResolvedRelease};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
@@ -110,9 +110,43 @@ impl Wanted {
         self.loaded.revision.to_string()
     }
 
-    /// Whether the release is the same in both: a run need not be stopped for a
-    /// commit that only changes others.
+    /// Whether the release is the same in both, and what may be done to it: a run need
+    /// not be stopped for a commit that only changes others.
     pub(super) fn is_same(&self, other: &Self) -> bool {
+        self.is_same_content(other) && self.is_meant_alike(other)
+    }
+
+    /// Whether the same may be done to the release, for as long: what is taken back
+    /// while a run waits is not done any more.
+    fn is_meant_alike(&self, other: &Self) -> bool {
+        let ((a, _), (b, _)) = (self.release(), other.release());
+        let environments = (&self.loaded.environment, &other.loaded.environment);
+        let consents = |environment: &ResolvedEnvironment| -> Vec<Consent> {
+            let consents = environment.consent.iter();
+            let ours = consents.filter(|consent| consent.release == a.name.release);
+            ours.cloned().collect()
+        };
+        let needs = |release: &ResolvedRelease| -> Vec<_> {
+            let needs = release.depends_on.iter();
+            needs.map(|dependency| dependency.needed.clone()).collect()
+        };
+        let ignored = |release: &ResolvedRelease| -> Vec<_> {
+            let rules = release.ignore.iter();
+            rules
+                .map(|rule| (rule.target.clone(), rule.fields.clone()))
+                .collect()
+        };
+        environments.0.prune == environments.1.prune
+            && environments.0.protect == environments.1.protect
+            && consents(environments.0) == consents(environments.1)
+            && (&a.adopt, a.timeout, &a.runtime_objects, &a.moved_from)
+                == (&b.adopt, b.timeout, &b.runtime_objects, &b.moved_from)
+            && a.versions == b.versions
+            && needs(a) == needs(b)
+            && ignored(a) == ignored(b)
+    }
+
+    fn is_same_content(&self, other: &Self) -> bool {
         let ((a, a_rendered), (b, b_rendered)) = (self.release(), other.release());
         let digests = |rendered: &'_ Rendered| -> Vec<_> {
             let manifests = rendered.manifests.iter();

@@ -79,7 +79,11 @@ pub(super) async fn follow(
                     message: message.clone(),
                 });
                 sender.send_modify(|state| {
-                    state.trouble = Some(message);
+                    // One that fails once is asked again at once, and each release
+                    // would have to be looked at for the sake of it.
+                    if failures > 1 || state.fetched.is_none() {
+                        state.trouble = Some(message);
+                    }
                     state.was_tried = true;
                     state.answered = questions;
                 });

@@ -58,6 +58,8 @@ struct Environment {
     read_at: String,
     /// What came of looking at each release; none until then.
     releases: BTreeMap<String, Option<(End, String)>>,
+    /// What is in the way of the end of releases that the commit does not have.
+    leaving: BTreeMap<String, (End, String)>,
     /// Why it cannot be synced to this commit.
     held: Option<String>,
 }
@@ -140,12 +142,19 @@ impl Statuses {
                 if known.read_at != *revision {
                     return;
                 }
-                if let Some(looked) = known.releases.get_mut(&release.release)
-                    && !matches!(end, End::Superseded | End::Interrupted)
-                {
-                    *looked = Some((*end, message.clone()));
-                    self.tell(&key);
+                if matches!(end, End::Superseded | End::Interrupted) {
+                    return;
                 }
+                let now = (*end, message.clone());
+                if let Some(looked) = known.releases.get_mut(&release.release) {
+                    *looked = Some(now);
+                } else if matches!(end, End::Failed | End::Refused | End::Unapproved) {
+                    known.leaving.insert(release.release.clone(), now);
+                } else if known.leaving.remove(&release.release).is_none() {
+                    // It stays, or went, as everybody expects.
+                    return;
+                }
+                self.tell(&key);
             }
             _ => {}
         }
@@ -166,6 +175,7 @@ impl Statuses {
             taken_up: self.taken_up,
             read_at: commit.to_owned(),
             releases,
+            leaving: BTreeMap::new(),
             held,
         }
     }
@@ -291,6 +301,7 @@ impl Environment {
             self.releases
                 .iter()
                 .filter_map(|(name, looked)| Some((name, looked.as_ref()?)))
+                .chain(&self.leaving)
         };
         let bad: Vec<_> = looked()
             .filter(|(_, (end, _))| matches!(end, End::Failed | End::Refused))
@@ -312,7 +323,7 @@ impl Environment {
                 )
             })
             .count();
-        if there == all {
+        if there == all && self.leaving.is_empty() {
             let plural = if all == 1 { "release" } else { "releases" };
             return (State::Success, format!("{all} {plural} as git says"));
         }

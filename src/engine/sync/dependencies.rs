@@ -3,7 +3,7 @@
 
 use futures::stream::{self, StreamExt as _};
 use pleach_domain::depends::{Dependency, Hindrance, Needed, NeededObject, Wanted};
-use pleach_domain::inventory::{ReleaseName, Store};
+use pleach_domain::inventory::{Installed, ReleaseName, Store};
 use pleach_domain::object::ObjectId;
 use pleach_domain::observe::{Discovery, Observed};
 use pleach_domain::plan::{Desired, Plan};
@@ -155,9 +155,16 @@ pub fn is_ready(needed: &NeededObject, live: &Value) -> bool {
     needed.lacks(Some(live)).is_none()
 }
 
+/// Whether the plan that was applied last depends on a release of its environment.
+fn remembers(record: &Installed, release: &String) -> bool {
+    let memory = record.memory.as_ref();
+    memory.is_some_and(|memory| memory.depends_on.contains(release))
+}
+
 /// Finds the installed releases that depend on one that goes: those that git
 /// has (`in_git`, with whether they do) by what git says, all others by what is
-/// recorded. Who may not list releases sees only itself.
+/// recorded; one whose record cannot be read may. Who may not list releases sees
+/// only itself.
 pub async fn look_at_dependants(
     cluster: &Cluster,
     name: &ReleaseName,
@@ -172,24 +179,22 @@ pub async fn look_at_dependants(
     };
     let mut hindrances = Vec::new();
     for release in listed {
-        let is_other = release.name.environment == name.environment && release.name != *name;
-        // What cannot be read names nobody; its own run says so.
-        let Ok(record) = release.record else { continue };
-        let remembers = || {
-            let memory = record.memory.as_ref();
-            memory.is_some_and(|memory| memory.depends_on.contains(&name.release))
-        };
-        let said_in_git = in_git(&release.name.release);
-        if !is_other || !said_in_git.unwrap_or_else(remembers) {
+        let other = &release.name;
+        if other.environment != name.environment || other == name {
             continue;
         }
-        let other = &release.name;
+        let said_in_git = in_git(&other.release);
         // What git still has does not go first.
-        let comes_first = comes_first && said_in_git.is_none();
-        let message = if comes_first {
-            format!("release {other}, which depends on it, goes first")
-        } else {
-            format!("release {other} depends on it: take that one away first")
+        let comes_first = comes_first && said_in_git.is_none() && release.record.is_ok();
+        let message = match (said_in_git, &release.record) {
+            (Some(false), _) => continue,
+            // Not known to be independent is not independent.
+            (None, Err(why)) => {
+                format!("whether release {other} depends on it cannot be told: {why}")
+            }
+            (None, Ok(record)) if !remembers(record, &name.release) => continue,
+            _ if comes_first => format!("release {other}, which depends on it, goes first"),
+            _ => format!("release {other} depends on it: take that one away first"),
         };
         hindrances.push(Hindrance {
             message,

@@ -113,6 +113,15 @@ pub enum SyncError {
 }
 
 impl SyncError {
+    /// What went wrong between us and the cluster, where that is it.
+    pub fn of_cluster(&self) -> Option<&ClusterError> {
+        match self {
+            Self::Cluster(error) => Some(error),
+            Self::Unanswered { source, .. } => Some(source),
+            _ => None,
+        }
+    }
+
     /// What it counts as: decides the exit code.
     pub fn kind(&self) -> Kind {
         match self {

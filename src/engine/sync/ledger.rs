@@ -192,11 +192,7 @@ impl Ledger {
             },
             "data": { "journal": text },
         });
-        let options = PatchOptions {
-            manager: managers::STATE,
-            dry_run: false,
-            subresource: None,
-        };
+        let options = PatchOptions::new(managers::STATE);
         let (id, patch) = (self.id(), Patch::Merge(change));
         let maps = config_maps();
         Ok(self

@@ -33,8 +33,8 @@ use super::hub::Hub;
 use super::ledger::Ledger;
 use super::paths::Paths;
 use super::report::{Failure, FailureKind};
-use super::scheduler::Executor;
-use super::wait::{Since, Waiter};
+use super::scheduler::{Executor, Place};
+use super::wait::{Controllers, Since, Waiter};
 use crate::engine::stop::Stop;
 use crate::io::cluster::{Class, Cluster, ClusterError, Retry};
 
@@ -60,43 +60,28 @@ pub(super) struct Operator<'a> {
     pub(super) inventory: Mutex<Inventory>,
     /// Whether it was looked for registrations of the Services that go.
     pub(super) unregistered: OnceCell<()>,
-    /// When each step began, and what its write gave back.
     /// Deletions that the server confirmed at once.
     pub(super) gone: Mutex<BTreeSet<StepId>>,
     /// Bounds the requests of all waits together.
     pub(super) places: Semaphore,
+    /// Who takes finalizers away, for all waits together.
+    pub(super) controllers: Controllers,
+    /// The places of the operations that are under way.
+    pub(super) operations: Mutex<BTreeMap<StepId, Place>>,
+    /// When each step began, and what its write gave back.
     pub(super) begun: Mutex<BTreeMap<StepId, (Instant, Since)>>,
 }
 
 impl Executor for Operator<'_> {
-    async fn carry_out<'a>(&'a self, step: &'a Step) -> Result<(), Failure> {
-        let started = Instant::now();
-        self.record(step, started, Since::default());
-        match &step.op {
-            Op::Apply {
-                body,
-                take_over,
-                leave,
-            } => self.apply(step, body, (take_over, leave), started).await,
-            Op::Own(own) => self.own(step, own, started).await,
-            Op::Patch { patch, subresource } => {
-                self.patch(step, patch, subresource.as_deref(), started)
-                    .await
-            }
-            Op::Set { patch } => self.set(step, patch, started).await,
-            Op::Close { gate } => self.close(step, gate, started).await,
-            Op::Lift => match &step.overlay {
-                Some(id) => self.lift(step, id, started).await,
-                None => Ok(()),
-            },
-            Op::Restart { key, mark } => self.restart(step, (key, mark), started).await,
-            Op::Replace { pods } => self.replace(step, *pods, started).await,
-            Op::Delete(deletion) => self.delete(step, deletion, started).await,
-            Op::Wait => self.unregister_again(step, started).await,
-            Op::Create { body, .. } => self.run_once(step, body, started).await,
-            Op::Copy { from, to } => self.copy(step, (from, to), started).await,
-            Op::Migrate { crd, from, to } => self.migrate(step, (crd, from, to), started).await,
-        }
+    async fn carry_out<'a>(&'a self, step: &'a Step, place: &'a Place) -> Result<(), Failure> {
+        let operations = || {
+            let operations = self.operations.lock();
+            operations.unwrap_or_else(PoisonError::into_inner)
+        };
+        operations().insert(step.id, place.clone());
+        let done = self.operate(step).await;
+        operations().remove(&step.id);
+        done
     }
 
     async fn complete<'a>(&'a self, step: &'a Step) -> Result<(), Failure> {
@@ -126,6 +111,7 @@ impl Executor for Operator<'_> {
             hub: &self.hub,
             events: self.events,
             places: &self.places,
+            controllers: &self.controllers,
         };
         let end = waiter.wait(step, until, &since, started).await;
         let seen = match &step.op {
@@ -147,6 +133,36 @@ impl Executor for Operator<'_> {
 }
 
 impl Operator<'_> {
+    async fn operate(&self, step: &Step) -> Result<(), Failure> {
+        let started = Instant::now();
+        self.record(step, started, Since::default());
+        match &step.op {
+            Op::Apply {
+                body,
+                take_over,
+                leave,
+            } => self.apply(step, body, (take_over, leave), started).await,
+            Op::Own(own) => self.own(step, own, started).await,
+            Op::Patch { patch, subresource } => {
+                self.patch(step, patch, subresource.as_deref(), started)
+                    .await
+            }
+            Op::Set { patch } => self.set(step, patch, started).await,
+            Op::Close { gate } => self.close(step, gate, started).await,
+            Op::Lift => match &step.overlay {
+                Some(id) => self.lift(step, id, started).await,
+                None => Ok(()),
+            },
+            Op::Restart { key, mark } => self.restart(step, (key, mark), started).await,
+            Op::Replace { pods } => self.replace(step, *pods, started).await,
+            Op::Delete(deletion) => self.delete(step, deletion, started).await,
+            Op::Wait => self.unregister_again(step, started).await,
+            Op::Create { body, .. } => self.run_once(step, body, started).await,
+            Op::Copy { from, to } => self.copy(step, (from, to), started).await,
+            Op::Migrate { crd, from, to } => self.migrate(step, (crd, from, to), started).await,
+        }
+    }
+
     fn record(&self, step: &Step, started: Instant, since: Since) {
         self.begun
             .lock()
@@ -167,6 +183,22 @@ impl Operator<'_> {
                 .entries
                 .retain(|one, _| one.group_kind() != *kind || self.manifests.contains_key(one));
         }
+    }
+
+    /// Waits in the middle of an operation, without holding up others.
+    async fn pause(&self, step: &Step, pause: Duration) {
+        let sleep = tokio::time::sleep(pause);
+        match self.place(step) {
+            Some(place) => place.aside(sleep).await,
+            None => sleep.await,
+        }
+    }
+
+    /// The place of a step whose operation is under way.
+    fn place(&self, step: &Step) -> Option<Place> {
+        let operations = self.operations.lock();
+        let operations = operations.unwrap_or_else(PoisonError::into_inner);
+        operations.get(&step.id).cloned()
     }
 
     /// The cluster with the retries of one step: until its deadline, and with
@@ -198,6 +230,13 @@ impl Operator<'_> {
                     asked.wait().await;
                 }
             });
+        let retry = match self.place(step) {
+            Some(place) => retry.pausing(move |pause| {
+                let place = place.clone();
+                async move { place.aside(tokio::time::sleep(pause)).await }
+            }),
+            None => retry,
+        };
         self.cluster.clone().with_retry(retry)
     }
 

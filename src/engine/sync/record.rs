@@ -341,6 +341,9 @@ fn remember(
     }
 }
 
+/// Reason and message of the condition Ready where all is as a commit wants it.
+pub(super) const REACHED: (&str, &str) = ("Deployed", "");
+
 /// How a sync ended, in the words of the record.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Ending {
@@ -386,7 +389,7 @@ impl Ending {
         } else if plan.count(Action::Blocked) > 0 {
             ("failed", "Blocked")
         } else if verified || (was_ready && !plan.has_steps()) || plan.changes.is_empty() {
-            ("deployed", "Deployed")
+            ("deployed", REACHED.0)
         } else {
             ("unverified", "NotVerified")
         };

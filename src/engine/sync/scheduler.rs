@@ -1,8 +1,12 @@
 //! Carries out a plan's graph: every step as soon as what it needs is reached.
 //!
 //! Steps without an edge between them run concurrently, a bounded number of
-//! requests at a time; waiting takes no place. One step's failure stops its
+//! operations at a time; waiting takes no place. One step's failure stops its
 //! descendants only.
+
+mod places;
+
+pub(super) use places::Place;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::future::Future;
@@ -11,16 +15,19 @@ use futures::future::{BoxFuture, FutureExt as _};
 use futures::stream::{FuturesUnordered, StreamExt as _};
 use pleach_domain::plan::{Need, Plan, Step, StepId};
 
+use self::places::Places;
 use super::events::{EventKind, Events, Outcome};
 use super::report::{Failure, SyncResult};
 use crate::engine::stop::Stop;
 
 /// What carries out single steps.
 pub(super) trait Executor: Sync {
-    /// Does what the step does, with its retries, until the server took it.
+    /// Does what the step does, with its retries, until the server took it. It
+    /// waits aside of the place that it has.
     fn carry_out<'a>(
         &'a self,
         step: &'a Step,
+        place: &'a Place,
     ) -> impl Future<Output = Result<(), Failure>> + Send + 'a;
     /// Waits for what completes the step.
     fn complete<'a>(
@@ -55,6 +62,7 @@ struct Run<'a, E> {
     /// Steps whose edges are satisfied and whose operation has no place yet.
     ready: BTreeSet<StepId>,
     running: FuturesUnordered<BoxFuture<'a, (StepId, Ended)>>,
+    places: Places,
     in_flight: usize,
     outcomes: BTreeMap<StepId, Outcome>,
 }
@@ -69,11 +77,11 @@ pub(super) async fn run<E: Executor>(
     limit: usize,
     stop: &Stop,
 ) -> SyncResult {
-    let mut run = Run::new(plan, executor, events);
+    let mut run = Run::new(plan, executor, events, limit);
     let mut asked = stop.asked();
     loop {
         match asked {
-            None => run.start(limit),
+            None => run.start(),
             Some(_) if run.in_flight == 0 => break,
             Some(_) => {}
         }
@@ -84,6 +92,7 @@ pub(super) async fn run<E: Executor>(
                 Some((id, ended)) => run.ended(id, ended),
                 None => break,
             },
+            () = run.places.free(), if asked.is_none() && !run.ready.is_empty() => {}
         }
     }
     // Who is asked after the last step has nothing to stop. A long operation may
@@ -103,7 +112,7 @@ pub(super) async fn run<E: Executor>(
 }
 
 impl<'a, E: Executor> Run<'a, E> {
-    fn new(plan: &'a Plan, executor: &'a E, events: &'a Events) -> Self {
+    fn new(plan: &'a Plan, executor: &'a E, events: &'a Events, limit: usize) -> Self {
         let mut dependents = vec![Vec::new(); plan.steps.len()];
         for step in &plan.steps {
             for edge in &step.needs {
@@ -124,23 +133,28 @@ impl<'a, E: Executor> Run<'a, E> {
                 .map(|step| step.id)
                 .collect(),
             running: FuturesUnordered::new(),
+            places: Places::new(limit),
             in_flight: 0,
             outcomes: BTreeMap::new(),
         }
     }
 
     /// Starts ready steps, in the order of the plan, while there is place.
-    fn start(&mut self, limit: usize) {
-        while self.in_flight < limit
-            && let Some(id) = self.ready.pop_first()
+    fn start(&mut self) {
+        while let Some(&id) = self.ready.first()
+            && let Some(place) = self.places.take()
         {
+            self.ready.remove(&id);
             let step = &self.plan.steps[id.0];
             self.events.send(EventKind::Started(id));
             self.in_flight += 1;
             let executor = self.executor;
-            self.running.push(
-                async move { (id, Ended::Operation(executor.carry_out(step).await)) }.boxed(),
-            );
+            let operation = async move {
+                let result = executor.carry_out(step, &place).await;
+                place.give_back();
+                (id, Ended::Operation(result))
+            };
+            self.running.push(operation.boxed());
         }
     }
 

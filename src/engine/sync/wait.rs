@@ -22,7 +22,7 @@ use serde_json::Value;
 use tokio::sync::{Mutex, Semaphore};
 use tokio::time::Instant;
 
-use self::controllers::Controllers;
+pub(super) use self::controllers::Controllers;
 use super::absent::confirmed_absent;
 use super::checks::{self, secrecy_of};
 use super::events::{EventKind, Events, WaitState};
@@ -83,6 +83,8 @@ pub(super) struct Waiter<'a> {
     pub(super) events: &'a Events,
     /// Bounds the requests of all waits together.
     pub(super) places: &'a Semaphore,
+    /// What they see of those who take finalizers away.
+    pub(super) controllers: &'a Controllers,
 }
 
 /// How a look at the cluster went.
@@ -132,9 +134,9 @@ impl Waiter<'_> {
             Until::Absent { .. } => {
                 let uid = super::op::required_uid(step);
                 let path = self.paths.of_kind(&step.object.group_kind());
-                let controllers = Mutex::new(Controllers::new(Instant::now()));
+                let now = Instant::now();
                 self.poll(deadline, progress, || {
-                    Box::pin(self.look_absent(path.as_ref(), &step.object, uid, &controllers))
+                    Box::pin(self.look_absent(path.as_ref(), &step.object, uid, now))
                 })
                 .await
             }
@@ -252,7 +254,7 @@ impl Waiter<'_> {
         path: Option<&ResourcePath>,
         id: &ObjectId,
         uid: Option<&str>,
-        controllers: &Mutex<Controllers>,
+        waiting_since: Instant,
     ) -> Result<Look, ClusterError> {
         // A kind that is no longer served took its objects with it only if its
         // definition is confirmed gone; here the object was seen just before.
@@ -282,9 +284,10 @@ impl Waiter<'_> {
         }
         let mut message = ending::explain(&value);
         let subject = Subject::read(id.clone(), &value["metadata"]);
-        for words in controllers.lock().await.of(self.cluster, &subject).await {
+        let controllers = self.controllers.of(self.cluster, &subject, waiting_since);
+        for words in controllers.await {
             message.push_str("; ");
-            message.push_str(words);
+            message.push_str(&words);
         }
         Ok(Look::Stays {
             message,

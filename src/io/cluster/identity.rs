@@ -127,11 +127,14 @@ impl Cluster {
     pub async fn server_version(&self) -> Result<String, ClusterError> {
         match self.take_version() {
             Some(version) => Ok(version),
-            None => self
-                .fetch_version()
-                .await
-                .map_err(ClusterError::ServerVersion),
+            None => self.ask_version().await,
         }
+    }
+
+    /// Asks the API server for its version: whether it answers at all.
+    pub async fn ask_version(&self) -> Result<String, ClusterError> {
+        let asked = self.fetch_version().await;
+        asked.map_err(ClusterError::ServerVersion)
     }
 
     pub(super) async fn fetch_version(&self) -> Result<String, Box<ApiError>> {

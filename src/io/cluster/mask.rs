@@ -39,12 +39,13 @@ pub(super) struct Mask {
 }
 
 impl Mask {
-    /// Knows the values of a body that is sent: webhooks may repeat them in any
-    /// form.
-    pub(super) fn of(body: &[u8]) -> Self {
+    /// Knows the values of a body that is sent, and of the object that it is about:
+    /// webhooks may repeat them in any form.
+    pub(super) fn of(body: &[u8], object: Option<&Value>) -> Self {
         let mut values = Vec::new();
-        if let Ok(value) = serde_json::from_slice::<Value>(body) {
-            collect(&value, &mut values);
+        let sent = serde_json::from_slice::<Value>(body).ok();
+        for value in sent.iter().chain(object) {
+            collect(value, &mut values);
         }
         values.retain(|value| value.len() >= SHORTEST);
         values.sort_by_key(|value| std::cmp::Reverse(value.len()));
@@ -202,7 +203,7 @@ mod tests {
         let body = serde_json::json!({"apiVersion": "v1", "kind": "Secret", "type": "Opaque",
             "metadata": {"name": "web"}, "pin": 123_456, "short": "of",
             "data": {"a": "aHVudGVyMg==", "b": ["hunter2hunter3"], "c": "c2VjcmV0\nNDQ=\n"}});
-        let mask = Mask::of(body.to_string().as_bytes());
+        let mask = Mask::of(body.to_string().as_bytes(), None);
         assert_eq!(mask.apply(message), expected);
     }
 }

@@ -34,6 +34,9 @@ type Listener = dyn Fn(Retrying) + Send + Sync;
 /// What ends the repetitions.
 type Ending = dyn Fn() -> BoxFuture<'static, ()> + Send + Sync;
 
+/// What passes while the next attempt is waited for.
+type Pausing = dyn Fn(Duration) -> BoxFuture<'static, ()> + Send + Sync;
+
 /// Until when failed requests are repeated.
 #[derive(Clone)]
 pub struct Retry {
@@ -41,6 +44,7 @@ pub struct Retry {
     also: Option<Arc<Passing>>,
     notify: Option<Arc<Listener>>,
     ending: Option<Arc<Ending>>,
+    pausing: Option<Arc<Pausing>>,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -62,6 +66,7 @@ impl Retry {
             also: None,
             notify: None,
             ending: None,
+            pausing: None,
         }
     }
 
@@ -72,6 +77,7 @@ impl Retry {
             also: None,
             notify: None,
             ending: None,
+            pausing: None,
         }
     }
 
@@ -101,16 +107,31 @@ impl Retry {
         self
     }
 
+    /// Lets the caller wait in its own way before the next attempt: for at least as
+    /// long as it is told.
+    #[must_use]
+    pub fn pausing<F>(mut self, pausing: impl Fn(Duration) -> F + Send + Sync + 'static) -> Self
+    where
+        F: Future<Output = ()> + Send + 'static,
+    {
+        self.pausing = Some(Arc::new(move |pause| pausing(pause).boxed()));
+        self
+    }
+
     /// Waits before the next attempt; false when there shall be none.
     pub(super) async fn pause(&self, pause: Duration) -> bool {
+        let wait = match &self.pausing {
+            Some(pausing) => pausing(pause),
+            None => tokio::time::sleep(pause).boxed(),
+        };
         let Some(ending) = &self.ending else {
-            tokio::time::sleep(pause).await;
+            wait.await;
             return true;
         };
         tokio::select! {
             biased;
             () = ending() => false,
-            () = tokio::time::sleep(pause) => true,
+            () = wait => true,
         }
     }
 

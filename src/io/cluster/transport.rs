@@ -15,6 +15,7 @@ use http::{HeaderMap, Method, Request, Response};
 use kube::client::Body;
 use pleach_domain::object::ObjectId;
 use serde::de::{DeserializeOwned, DeserializeSeed};
+use serde_json::Value;
 use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio::time::{Instant, timeout};
 
@@ -75,6 +76,8 @@ pub(super) struct About<'a> {
     pub(super) kind: &'a str,
     /// What the server quotes of it may not be shown.
     pub(super) secret: bool,
+    /// What it holds and may not be shown either, beside what is sent.
+    pub(super) hides: Option<&'a Value>,
 }
 
 impl<'a> About<'a> {
@@ -82,6 +85,7 @@ impl<'a> About<'a> {
         Self {
             kind: &id.kind,
             secret: secret || id.is("", "Secret"),
+            hides: None,
         }
     }
 }
@@ -118,7 +122,8 @@ impl<'a> Call<'a> {
 impl Call<'_> {
     /// What may not be repeated of the answer.
     fn mask(&self) -> Option<Mask> {
-        self.about.secret.then(|| Mask::of(&self.body))
+        let about = &self.about;
+        about.secret.then(|| Mask::of(&self.body, about.hides))
     }
 }
 

@@ -249,6 +249,7 @@ impl Watch {
         About {
             kind: &self.path.kind,
             secret: self.path.kind == "Secret",
+            hides: None,
         }
     }
 

@@ -223,11 +223,7 @@ async fn a_patch_tests_what_it_was_made_for() {
     let cluster = with_namespace("adapter-patch").await;
     let object = config_map("adapter-patch", "a", "1");
     let live = meta(&apply(&cluster, &object).await.unwrap().value);
-    let options = PatchOptions {
-        manager: "pleach-overlay",
-        dry_run: false,
-        subresource: None,
-    };
+    let options = PatchOptions::new("pleach-overlay");
     let patch = |version: &str| {
         Patch::Json(json!([
             {"op": "test", "path": "/metadata/resourceVersion", "value": version},

@@ -195,9 +195,8 @@ async fn a_patch_that_may_have_happened_is_not_repeated() {
     let patch =
         Patch::Json(json!([{"op": "test", "path": "/metadata/resourceVersion", "value": "1"}]));
     let options = PatchOptions {
-        manager: "pleach-overlay",
-        dry_run: false,
         subresource: Some("scale"),
+        ..PatchOptions::new("pleach-overlay")
     };
     let error = server
         .patient()
@@ -340,13 +339,24 @@ async fn an_empty_name_never_deletes_a_collection() {
 #[tokio::test]
 async fn no_secret_value_gets_into_an_error(#[case] answer: Answer, #[case] words: &str) {
     let server = Scripted::start(move |_| answer.clone()).await;
-    let error = apply_secret(&server, &json!({"data": {"k": "aHVudGVyMg=="}}))
-        .await
-        .unwrap_err();
-    let text = format!("{error:?} {}", error.api().unwrap());
-    assert!(!text.contains("hunter2"), "{text}");
-    assert!(!text.contains("aHVudGVyMg"), "{text}");
-    assert!(text.contains(words), "{text}");
+    let object = json!({"data": {"k": "aHVudGVyMg=="}});
+    let applied = apply_secret(&server, &object).await.unwrap_err();
+    // A patch knows the object that it changes, which may be of any kind.
+    let patch = Patch::Json(json!([{"op": "remove", "path": "/metadata/labels/a"}]));
+    let options = PatchOptions {
+        hides: Some(&object),
+        ..PatchOptions::new("m")
+    };
+    let cluster = server.cluster().await;
+    let patched = cluster
+        .patch(&config_maps(), &config_map("a"), &patch, &options)
+        .await;
+    for error in [applied, patched.unwrap_err()] {
+        let text = format!("{error:?} {}", error.api().unwrap());
+        assert!(!text.contains("hunter2"), "{text}");
+        assert!(!text.contains("aHVudGVyMg"), "{text}");
+        assert!(text.contains(words), "{text}");
+    }
 }
 
 #[tokio::test]

@@ -10,6 +10,8 @@ pub(super) use contents::keep_occupied;
 pub(super) use steps::run as steps;
 pub(super) use verdict::{Judge, Verdict, is_running};
 
+use std::collections::BTreeMap;
+
 use super::changes::goes_along;
 use super::consent::bound_to;
 use super::draft::{Ctx, Draft, Pruned};
@@ -28,6 +30,7 @@ pub(super) fn decide(ctx: &Ctx<'_>, draft: &mut Draft) {
     let judge = Judge::new(ctx);
     let mut pruned = Vec::new();
     let mut counted = 0_usize;
+    let mut moved = BTreeMap::new();
     let entries = &ctx.observed.inventory.entries;
     let unwanted = || {
         entries
@@ -68,7 +71,7 @@ pub(super) fn decide(ctx: &Ctx<'_>, draft: &mut Draft) {
                 if matches!(verdict, Verdict::Absent | Verdict::Delete(_)) {
                     draft.leaving.extend(service_ref(id));
                 }
-                if matches!(verdict, Verdict::Delete(_)) && !has_successor(ctx, id) {
+                if matches!(verdict, Verdict::Delete(_)) && !is_moved(ctx, &mut moved, id) {
                     counted += 1;
                 }
                 carry_out(draft, id, verdict, &mut pruned);
@@ -281,13 +284,26 @@ fn is_namespaced(ctx: &Ctx<'_>) -> bool {
         .all(|id| id.namespace.is_some() || id.is("", "Namespace"))
 }
 
-/// The same kind and name in another namespace: a move, not a loss.
-fn has_successor(ctx: &Ctx<'_>, id: &ObjectId) -> bool {
-    id.namespace.is_some()
-        && ctx
-            .named(&id.kind, &id.name)
-            .iter()
-            .any(|other| other.group == id.group && other.namespace != id.namespace)
+/// The same kind and name in another namespace: a move, not a loss. One object is the
+/// successor of one: where many namespaces had it and one of them keeps it, the others
+/// lose it.
+fn is_moved<'a>(
+    ctx: &Ctx<'_>,
+    moved: &mut BTreeMap<(&'a str, &'a str, &'a str), usize>,
+    id: &'a ObjectId,
+) -> bool {
+    if id.namespace.is_none() {
+        return false;
+    }
+    let successors = ctx
+        .named(&id.kind, &id.name)
+        .iter()
+        .filter(|other| other.group == id.group && other.namespace != id.namespace)
+        .count();
+    let taken = moved.entry((&id.group, &id.kind, &id.name)).or_default();
+    let is_left = *taken < successors;
+    *taken += usize::from(is_left);
+    is_left
 }
 
 fn check_cap(ctx: &Ctx<'_>, draft: &mut Draft, counted: usize) {

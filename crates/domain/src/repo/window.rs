@@ -60,6 +60,17 @@ impl Windows {
         let holds = |spans: &[Span]| spans.iter().any(|span| span.holds(at));
         (self.allow.is_empty() || holds(&self.allow)) && !holds(&self.deny)
     }
+
+    /// When the loop may sync next after a moment: the first minute of that. None
+    /// where it never may.
+    pub fn open_after(&self, at: Timestamp) -> Option<Timestamp> {
+        let minute = at.as_second().div_euclid(60) + 1;
+        // Windows repeat each week; a day more, for the clocks that are put forward.
+        let minutes = minute..=minute + i64::from(8 * DAY);
+        minutes
+            .filter_map(|minute| Timestamp::from_second(minute * 60).ok())
+            .find(|at| self.are_open(*at))
+    }
 }
 
 impl Span {
@@ -172,6 +183,23 @@ mod tests {
     ) {
         let windows = windows(allow, deny, None).unwrap();
         assert_eq!(windows.are_open(at.parse().unwrap()), open);
+    }
+
+    #[rstest]
+    #[case::today(&["Mon-Fri 08:00-16:00"], &[], "2026-01-05T07:59:30Z", Some("2026-01-05T08:00:00Z"))]
+    #[case::when_what_denies_ends(&[], &["08:00-16:00"], "2026-01-05T08:00:00Z", Some("2026-01-05T16:00:00Z"))]
+    #[case::in_a_week(&["Mon 08:00-09:00"], &[], "2026-01-05T09:00:00Z", Some("2026-01-12T08:00:00Z"))]
+    #[case::both(&["Mon 08:00-10:00"], &["Mon 08:00-09:00"], "2026-01-05T01:00:00Z", Some("2026-01-05T09:00:00Z"))]
+    #[case::never(&[], &["00:00-24:00"], "2026-01-05T01:00:00Z", None)]
+    fn the_next_opening_is_known(
+        #[case] allow: &[&str],
+        #[case] deny: &[&str],
+        #[case] at: &str,
+        #[case] opens: Option<&str>,
+    ) {
+        let windows = windows(allow, deny, None).unwrap();
+        let opens = opens.map(|at| at.parse().unwrap());
+        assert_eq!(windows.open_after(at.parse().unwrap()), opens);
     }
 
     #[test]

@@ -2,17 +2,17 @@
 //! them has a task, to those who do not watch them.
 
 use jiff::Timestamp;
-use pleach_domain::inventory::{Condition, ConditionKind, ReleaseSummary};
+use pleach_domain::inventory::{Condition, ConditionKind, ReleaseSummary, Source, Store};
 
 use super::Environment;
 use crate::engine::controller::assigned::Assigned;
 use crate::engine::controller::news::{Item, Told};
 use crate::engine::controller::read::Hold;
-use crate::engine::controller::{Listener, LoopEvent};
+use crate::engine::controller::{Grant, Listener, LoopEvent};
 use crate::engine::sync::is_cluster;
-use crate::engine::sync::state::{self, Search};
+use crate::engine::sync::state;
 use crate::engine::words;
-use crate::io::cluster::Cluster;
+use crate::io::cluster::{Class, Cluster};
 
 fn condition(kind: ConditionKind, reason: &str, message: &str) -> Condition {
     Condition {
@@ -46,14 +46,25 @@ impl Environment {
         if self.told.as_ref() == Some(&said) {
             return Ok(());
         }
-        let cluster = self.connect(&assigned.grant, None).await?.cluster.clone();
+        let connected = self.connect(&assigned.grant, None).await?;
+        let (cluster, search) = (connected.cluster.clone(), connected.search());
         let id = assigned.grant.cluster.clone();
         let id = id.or_else(|| assigned.grant.fallback.clone());
         let (hold, listener) = (self.hold.as_ref(), &self.shared.listener);
+        let grant = &assigned.grant;
+        let source = grant.source(&self.key.environment);
         let telling = async {
-            let records = state::releases(&cluster, &Search::Everywhere).await;
-            for release in records.map_err(|error| words(&error))?.releases {
-                if release.name.environment != self.key.environment {
+            let records = match state::releases(&cluster, &search).await {
+                Ok(records) => records.releases,
+                // Who may not list them knows of none.
+                Err(error) if error.class() == Some(&Class::Forbidden) => Vec::new(),
+                Err(error) => return Err(words(&error)),
+            };
+            for release in records {
+                if release.name.environment != self.key.environment
+                    || !is_of_repository(&release, source.as_ref())
+                    || !is_allowed(grant, &release.store)
+                {
                     continue;
                 }
                 let is_meant = match &id {
@@ -80,6 +91,21 @@ impl Environment {
         }
         Ok(())
     }
+}
+
+/// Whether a release may be of a repository: one that a loop brought to what another
+/// repository says is none of our business, whatever it is called.
+fn is_of_repository(release: &ReleaseSummary, source: Option<&Source>) -> bool {
+    let Some(ours) = source else { return true };
+    release.record.as_ref().is_ok_and(|record| {
+        let source = record.source.as_ref();
+        source.is_none_or(|source| source.url == ours.url)
+    })
+}
+
+fn is_allowed(grant: &Grant, store: &Store) -> bool {
+    let allow = grant.allow.as_ref();
+    allow.is_none_or(|allow| allow.refuse_store(store).is_none())
 }
 
 /// Tells those who do not watch a release what holds its environment.

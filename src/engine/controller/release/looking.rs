@@ -14,15 +14,15 @@ use super::{Release, VERIFY};
 use crate::engine::controller::approval::Asked;
 use crate::engine::controller::drift::Left;
 use crate::engine::controller::looked::{
-    Kept, Looked, OTHERWISE, blocked, drift, is_closed, is_left, is_new, is_reached, refused,
-    reported, suspended, unplanned, was_there, window_closed,
+    Kept, Looked, OTHERWISE, blocked, drift, is_closed, is_left, is_new, is_of_another_commit,
+    is_reached, refused, reported, suspended, unplanned, was_there, window_closed,
 };
 use crate::engine::controller::recollection::Recall;
 use crate::engine::controller::run::{Done, LIMIT, Wanted, carry_out};
 use crate::engine::controller::{End, LoopEvent, approval};
 use crate::engine::load::Loaded;
 use crate::engine::planning::{Planned, Planner};
-use crate::engine::sync::{SyncError, introduce};
+use crate::engine::sync::{SyncError, affirm, introduce};
 use crate::engine::words;
 use crate::io::cluster::ResourcePath;
 
@@ -96,8 +96,9 @@ impl Release {
         if look.is_new && wanted.is_remembered {
             return Some(Err(Box::new(Looked::new(End::Waiting, OTHERWISE))));
         }
-        if look.is_new && is_closed(wanted, orders, Timestamp::now()) {
-            return Some(Err(Box::new(window_closed(orders))));
+        let now = Timestamp::now();
+        if look.is_new && is_closed(wanted, orders, now) {
+            return Some(Err(Box::new(window_closed(wanted, orders, now))));
         }
         if let Some(looked) = refused(wanted, &planned, orders) {
             return Some(Err(Box::new(looked)));
@@ -230,6 +231,13 @@ impl Release {
         }
         let orders = planned.observation.orders();
         if let Some(looked) = reported(wanted, &planned, &orders) {
+            if is_of_another_commit(&planned) && !wanted.is_kept {
+                let affirming = Box::pin(affirm(&planned.desired, planned.observation)).await;
+                if let Err(error) = affirming {
+                    return unplanned(&error, self.failures);
+                }
+                self.told = None;
+            }
             return looked;
         }
         // What held it may be over, and this may take long.
@@ -383,18 +391,24 @@ impl Release {
                 Some(sight) => sight,
                 None => self.shared.sights.begin(newest, self.since).await,
             };
+            let sight = match sight {
+                Ok(sight) => sight,
+                Err(error) => return (Err(error.into()), None),
+            };
             let work = format!("to look at release {}", release.name);
             let _work = self.shared.pulse.work(work, LIMIT);
             let planner = Planner {
                 cluster: &sight.cluster,
                 ..planner
             };
-            (Box::pin(planner.plan(release, rendered)).await, sight)
+            let planned = Box::pin(planner.plan(release, rendered)).await;
+            sight.heard(planned.as_ref().err().and_then(SyncError::of_cluster));
+            (planned, Some(Ok(sight)))
         };
         let planned = stop.run_until_cancelled(planning).await;
         self.planned(wanted, started);
         let (planned, sight) = planned?;
-        self.room = Some(sight);
+        self.room = sight;
         Some(planned)
     }
 

@@ -151,8 +151,9 @@ impl View {
     /// Leases of replicas that are long gone, which nobody else will take away.
     pub(super) fn stale(&self) -> Vec<String> {
         // By then everybody has seen that for themselves.
-        let is_stale =
-            |seen: &Seen| self.listened.saturating_sub(seen.changed) > seen.duration * 3 / 2;
+        let is_stale = |seen: &Seen| {
+            self.listened.saturating_sub(seen.changed) > seen.duration.saturating_mul(3) / 2
+        };
         let stale = self.seen.iter().filter(|(_, seen)| is_stale(seen));
         stale.map(|(name, _)| name.clone()).collect()
     }

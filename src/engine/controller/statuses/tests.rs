@@ -240,3 +240,25 @@ fn environments_of_two_repositories_are_two_whatever_their_names() {
         ],
     );
 }
+
+#[test]
+fn what_is_in_the_way_of_an_end_is_told_of_the_commit_that_wants_it() {
+    check(
+        &[
+            loaded("a", &["web"]),
+            looked("a", "web", End::Unchanged, ""),
+            // One that waits for a consent is nobody's trouble.
+            looked("a", "old", End::Unchanged, ""),
+            looked("a", "old", End::Refused, "machines run"),
+            looked("a", "old", End::Removed, ""),
+            looked("a", "older", End::Unapproved, "nobody agreed"),
+        ],
+        &[
+            "a Pending 0 of 1 releases as git says",
+            "a Success 1 release as git says",
+            "a Failure old refused: machines run",
+            "a Success 1 release as git says",
+            "a Pending older unapproved: nobody agreed",
+        ],
+    );
+}

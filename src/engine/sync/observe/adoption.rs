@@ -234,9 +234,8 @@ impl Reader<'_> {
             .of_member(id, live.value()["apiVersion"].as_str()?)?;
         let change = Patch::Json(ownership::remainder(live.value(), content));
         let options = PatchOptions {
-            manager: managers::OVERLAY,
             dry_run: true,
-            subresource: None,
+            ..PatchOptions::new(managers::OVERLAY)
         };
         match self.cluster.patch(&path, id, &change, &options).await {
             Ok(patched) => Some(Ok(self.live(manifest, patched.value))),

@@ -150,10 +150,10 @@ impl Operator<'_> {
             };
             match applied {
                 Err(error) if began.elapsed() < SUCCESSION && is_of_former(&error, step) => {
-                    tokio::time::sleep(SUCCESSION_PAUSE).await;
+                    self.pause(step, SUCCESSION_PAUSE).await;
                 }
                 Err(error) if began.elapsed() < RECOUNT && is_counted_still(&error, step) => {
-                    tokio::time::sleep(RECOUNT_PAUSE).await;
+                    self.pause(step, RECOUNT_PAUSE).await;
                 }
                 Err(error) if moves < MOVES && error.class() == Some(&Class::RecordedVersion) => {
                     moves += 1;
@@ -183,7 +183,7 @@ impl Operator<'_> {
                 self.paths.learn(discovery);
             }
             if self.paths.of(gvk).is_none() {
-                tokio::time::sleep(DISCOVERY_PAUSE).await;
+                self.pause(step, DISCOVERY_PAUSE).await;
             }
         }
     }

@@ -33,9 +33,12 @@ impl Operator<'_> {
             return Ok(());
         };
         let body = Bytes::from(canonical_json(&copy_of(&source, to)));
-        let created = cluster
-            .create(&place, to, body, &ApplyOptions::new(managers::COPY))
-            .await;
+        // What users keep is not known to be no secret.
+        let options = ApplyOptions {
+            secret: true,
+            ..ApplyOptions::new(managers::COPY)
+        };
+        let created = cluster.create(&place, to, body, &options).await;
         let value = match created {
             Ok(created) => created.value,
             Err(error) if matches!(error.class(), Some(Class::AlreadyExists { .. })) => {

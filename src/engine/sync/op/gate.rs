@@ -1,5 +1,6 @@
 //! Gates: written down, closed, lifted.
 
+use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::time::Duration;
 
@@ -20,6 +21,8 @@ use crate::io::cluster::{
 
 /// How often it is looked whether a gate is closed for too long.
 const EXPIRY: Duration = Duration::from_secs(1);
+/// Longest pause before one that cannot be lifted is tried again.
+const LONGEST: Duration = Duration::from_mins(1);
 
 impl Operator<'_> {
     /// Closes a gate: the journal first, then the policy, then the binding that
@@ -86,15 +89,19 @@ impl Operator<'_> {
     /// end by itself.
     pub(in crate::engine::sync) async fn lift_expired(&self) -> Infallible {
         let begun = Timestamp::now();
+        let mut tried: BTreeMap<OverlayId, Tried> = BTreeMap::new();
         loop {
             let journal = self.ledger.journal().await;
             let now = Timestamp::now();
             for (id, journaled) in &journal.overlays {
                 if journaled.since >= begun
                     && is_on_for_too_long(journaled, now)
+                    && tried.get(id).is_none_or(Tried::is_due)
                     && let Some(step) = self.step_of(id)
                 {
                     self.lift_late(step, id, journaled).await;
+                    let tried = tried.entry(id.clone()).or_default();
+                    *tried = tried.again();
                 }
             }
             tokio::time::sleep(EXPIRY).await;
@@ -154,11 +161,7 @@ impl Operator<'_> {
             },
             "spec": wanted["spec"],
         });
-        let options = PatchOptions {
-            manager: managers::OVERLAY,
-            dry_run: false,
-            subresource: None,
-        };
+        let options = PatchOptions::new(managers::OVERLAY);
         let patched = cluster
             .patch(&place, id, &Patch::Merge(change), &options)
             .await;
@@ -199,6 +202,35 @@ impl Operator<'_> {
             .record(|journal| drop(journal.overlays.remove(overlay)))
             .await
             .map_err(|error| unrecorded(&error))
+    }
+}
+
+/// When a gate that could not be lifted is tried again.
+struct Tried {
+    next: Instant,
+    pause: Duration,
+}
+
+impl Default for Tried {
+    fn default() -> Self {
+        Self {
+            next: Instant::now(),
+            pause: EXPIRY,
+        }
+    }
+}
+
+impl Tried {
+    fn is_due(&self) -> bool {
+        Instant::now() >= self.next
+    }
+
+    /// After one more attempt: each one is told, so the pauses grow.
+    fn again(&self) -> Self {
+        Self {
+            next: Instant::now() + self.pause,
+            pause: (self.pause * 2).min(LONGEST),
+        }
     }
 }
 

@@ -52,7 +52,7 @@ impl Operator<'_> {
             if pass > 1 && left == 0 {
                 break;
             }
-            if pass > PASSES {
+            if pass >= PASSES {
                 return Err(Failure {
                     kind: FailureKind::NotReady,
                     message: format!(
@@ -96,6 +96,7 @@ impl Operator<'_> {
     ) -> Result<usize, Failure> {
         let written = AtomicUsize::new(0);
         let mut token: Option<String> = None;
+        let mut restarts = 0;
         loop {
             let page = cluster
                 .metadata_page(&rewriting.path, &Selector::default(), token.as_deref())
@@ -106,8 +107,11 @@ impl Operator<'_> {
                     // The server does not keep the list any longer, but goes on
                     // where we are: what is new since then is stored as it
                     // should be. Without a place to go on from it begins anew.
-                    Some(Class::Expired { continue_token }) if token.is_some() => {
+                    Some(Class::Expired { continue_token })
+                        if token.is_some() && restarts < PASSES =>
+                    {
                         token.clone_from(continue_token);
+                        restarts += usize::from(token.is_none());
                         continue;
                     }
                     _ => return Err(failure(&error)),
@@ -170,10 +174,10 @@ impl Operator<'_> {
             message: format!("{id}: {}", failed.message),
             ..failed
         };
+        // What users keep in their objects is not known to be no secret.
         let options = PatchOptions {
-            manager: managers::OVERLAY,
-            dry_run: false,
-            subresource: None,
+            hides: Some(&Value::Null),
+            ..PatchOptions::new(managers::OVERLAY)
         };
         for attempt in 1.. {
             let change = rewriting.change(&metadata);
@@ -203,9 +207,8 @@ impl Operator<'_> {
         from: &[String],
     ) -> Result<(), Failure> {
         let options = PatchOptions {
-            manager: managers::OVERLAY,
-            dry_run: false,
             subresource: Some("status"),
+            ..PatchOptions::new(managers::OVERLAY)
         };
         for attempt in 1.. {
             let live = self.definition(cluster, step, crd).await?;

@@ -169,13 +169,18 @@ fn failed_container(pod: &Value) -> Option<String> {
 /// Every text of an object that is worth masking; of a Secret as it is and as it
 /// is written.
 fn values(object: &Value) -> Vec<String> {
+    /// As the lines of a log are told, and as a whole.
+    fn lines(text: &str) -> impl Iterator<Item = String> {
+        let lines = text.lines().map(|line| line.trim().to_owned());
+        std::iter::once(text.trim().to_owned()).chain(lines)
+    }
     fn collect(value: &Value, found: &mut Vec<String>) {
         match value {
             Value::String(text) => {
                 if let Some(Ok(plain)) = from_base64(text).map(String::from_utf8) {
-                    found.extend(plain.lines().map(str::to_owned));
+                    found.extend(lines(&plain));
                 }
-                found.push(text.clone());
+                found.extend(lines(text));
             }
             Value::Array(items) => items.iter().for_each(|item| collect(item, found)),
             Value::Object(map) => map.values().for_each(|value| collect(value, found)),
@@ -222,6 +227,18 @@ mod tests {
                 .iter()
                 .any(|value| value == "Opaque" || value == "keys" || value == "a")
         );
+    }
+
+    #[test]
+    fn lines_of_secrets_are_masked_as_they_are_told() {
+        let plain = "tls:\n    hunter2hunter2\r\n";
+        let said = "key hunter2hunter2".to_owned();
+        for secret in [
+            json!({"kind": "Secret", "data": {"k": STANDARD.encode(plain)}}),
+            json!({"kind": "Secret", "stringData": {"k": plain}}),
+        ] {
+            assert_eq!(masked(said.clone(), values(&secret)), "key <masked>");
+        }
     }
 
     #[test]

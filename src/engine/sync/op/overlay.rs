@@ -61,7 +61,8 @@ impl Operator<'_> {
             } else {
                 let mut change = patch.0.clone();
                 fence(&mut change, &live);
-                self.send(&cluster, &place, id, &Patch::Merge(change)).await
+                self.send((&cluster, &place), id, &live, &Patch::Merge(change))
+                    .await
             };
             match written {
                 Ok(answer) => {
@@ -180,7 +181,7 @@ impl Operator<'_> {
         if taken.patch != json!({}) {
             fence(&mut taken.patch, live);
             let patch = Patch::Merge(taken.patch);
-            now = self.send(cluster, place, id, &patch).await?;
+            now = self.send((cluster, place), id, live, &patch).await?;
         }
         let adopted = self.adopted(id);
         let owners: Vec<_> = journaled
@@ -194,7 +195,8 @@ impl Operator<'_> {
                 {"op": "test", "path": "/metadata/resourceVersion", "value": now["metadata"]["resourceVersion"]},
                 {"op": "replace", "path": "/metadata/managedFields", "value": entries},
             ]);
-            self.send(cluster, place, id, &Patch::Json(patch)).await?;
+            self.send((cluster, place), id, live, &Patch::Json(patch))
+                .await?;
         }
         if !taken.moved.is_empty() {
             let fields: Vec<String> = taken.moved.iter().map(ToString::to_string).collect();
@@ -287,10 +289,10 @@ impl Operator<'_> {
             "metadata": { "uid": required_uid(step) },
             "spec": { "template": { "metadata": { "annotations": { key: mark } } } },
         });
+        let hidden = self.hidden_of(&step.object);
         let options = PatchOptions {
-            manager: managers::RESTART,
-            dry_run: false,
-            subresource: None,
+            hides: hidden.as_ref(),
+            ..PatchOptions::new(managers::RESTART)
         };
         let patch = Patch::Merge(change);
         let patched = cluster.patch(&place, &step.object, &patch, &options).await;
@@ -395,15 +397,14 @@ impl Operator<'_> {
 
     async fn send(
         &self,
-        cluster: &Cluster,
-        place: &ResourcePath,
+        (cluster, place): (&Cluster, &ResourcePath),
         id: &ObjectId,
+        live: &Value,
         patch: &Patch,
     ) -> Result<Value, ClusterError> {
         let options = PatchOptions {
-            manager: managers::OVERLAY,
-            dry_run: false,
-            subresource: None,
+            hides: self.hidden(id, live),
+            ..PatchOptions::new(managers::OVERLAY)
         };
         Ok(cluster.patch(place, id, patch, &options).await?.value)
     }
@@ -426,8 +427,13 @@ fn rule(journaled: &Journaled) -> String {
 
 /// Makes a merge patch one of the object as it was read, and of no other.
 fn fence(patch: &mut Value, live: &Value) {
+    let metadata = &mut patch["metadata"];
+    if !metadata.is_object() {
+        // A journal that somebody wrote may say anything.
+        *metadata = json!({});
+    }
     for key in ["uid", "resourceVersion"] {
-        patch["metadata"][key] = live["metadata"][key].clone();
+        metadata[key] = live["metadata"][key].clone();
     }
 }
 

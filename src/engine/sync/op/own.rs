@@ -31,11 +31,6 @@ impl Operator<'_> {
             )
         })?;
         let cluster = self.cluster_for(step, started);
-        let options = PatchOptions {
-            manager: managers::OVERLAY,
-            dry_run: false,
-            subresource: None,
-        };
         for attempt in 1.. {
             let read = cluster.get_id(&path, id).await;
             let live = read
@@ -55,6 +50,10 @@ impl Operator<'_> {
                 ));
             }
             let change = Patch::Json(transferred.patch);
+            let options = PatchOptions {
+                hides: self.hidden(id, &live),
+                ..PatchOptions::new(managers::OVERLAY)
+            };
             match cluster.patch(&path, id, &change, &options).await {
                 Ok(_) => return Ok(()),
                 Err(error) if is_stale(&error) && attempt < ATTEMPTS => {}

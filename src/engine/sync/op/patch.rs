@@ -1,7 +1,8 @@
 //! JSON patches that test the resourceVersion.
 
-use pleach_domain::object::managers;
+use pleach_domain::object::{ObjectId, managers};
 use pleach_domain::plan::{NonSecret, Step};
+use serde_json::Value;
 use tokio::time::Instant;
 
 use super::{Operator, failure};
@@ -24,15 +25,32 @@ impl Operator<'_> {
                 format!("{} is not served by the cluster", id.group_kind()),
             )
         })?;
+        let hidden = self.hidden_of(id);
         let options = PatchOptions {
-            manager: managers::OVERLAY,
-            dry_run: false,
             subresource,
+            hides: hidden.as_ref(),
+            ..PatchOptions::new(managers::OVERLAY)
         };
         self.cluster_for(step, started)
             .patch(&path, id, &Patch::Json(operations.0.clone()), &options)
             .await
             .map(drop)
             .map_err(|error| failure(&error))
+    }
+
+    /// What of an object as it was read may not be told; nothing where anything may.
+    pub(super) fn hidden<'v>(&self, id: &ObjectId, live: &'v Value) -> Option<&'v Value> {
+        self.is_secret(id).then_some(live)
+    }
+
+    /// What of an object as git has it may not be told; nothing where anything may.
+    pub(super) fn hidden_of(&self, id: &ObjectId) -> Option<Value> {
+        let manifest = self.manifests.get(id).filter(|_| self.is_secret(id));
+        manifest.map(|manifest| manifest.value())
+    }
+
+    fn is_secret(&self, id: &ObjectId) -> bool {
+        let manifest = self.manifests.get(id);
+        id.is("", "Secret") || manifest.is_some_and(|manifest| manifest.is_secret())
     }
 }

@@ -73,7 +73,7 @@ impl Operator<'_> {
                 Err(message) if Instant::now() >= deadline || self.stop.asked().is_some() => {
                     return Err(Failure::new(FailureKind::NotReady, message));
                 }
-                Err(_) => tokio::time::sleep(PAUSE).await,
+                Err(_) => self.pause(step, PAUSE).await,
             }
         }
     }

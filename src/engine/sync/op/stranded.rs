@@ -57,11 +57,6 @@ impl Operator<'_> {
         started: Instant,
     ) -> Result<Applied, Failure> {
         let cluster = self.cluster_for(step, started);
-        let options = PatchOptions {
-            manager: managers::OVERLAY,
-            dry_run: false,
-            subresource: None,
-        };
         for attempt in 1..=ATTEMPTS {
             let stranded = ownership::stranded(before, &applied.value, &self.manager);
             if stranded.is_empty() {
@@ -73,7 +68,12 @@ impl Operator<'_> {
                 .iter()
                 .map(|at| json!({"op": "remove", "path": at}));
             let change = Patch::Json(std::iter::once(test).chain(removals).collect());
-            match cluster.patch(path, &step.object, &change, &options).await {
+            let options = PatchOptions {
+                hides: self.hidden(&step.object, &applied.value),
+                ..PatchOptions::new(managers::OVERLAY)
+            };
+            let patched = cluster.patch(path, &step.object, &change, &options).await;
+            match patched {
                 Ok(patched) => {
                     applied.value = patched.value;
                     break;

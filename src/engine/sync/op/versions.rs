@@ -28,11 +28,6 @@ impl Operator<'_> {
         path: &ResourcePath,
     ) -> Result<bool, ClusterError> {
         let id = &step.object;
-        let options = PatchOptions {
-            manager: managers::OVERLAY,
-            dry_run: false,
-            subresource: None,
-        };
         for attempt in 1.. {
             let live = cluster.get_id(path, id).await?;
             let live = live
@@ -50,6 +45,10 @@ impl Operator<'_> {
                 {"op": "test", "path": "/metadata/resourceVersion", "value": metadata["resourceVersion"]},
                 {"op": "replace", "path": "/metadata/managedFields", "value": record},
             ]));
+            let options = PatchOptions {
+                hides: self.hidden(id, &live),
+                ..PatchOptions::new(managers::OVERLAY)
+            };
             match cluster.patch(path, id, &change, &options).await {
                 Ok(_) => break,
                 Err(error) if error.class() == Some(&Class::NotFound) => return Ok(false),

@@ -81,7 +81,7 @@ fn failure() -> Failure {
 }
 
 impl Executor for Checker {
-    async fn carry_out<'a>(&'a self, step: &'a Step) -> Result<(), Failure> {
+    async fn carry_out<'a>(&'a self, step: &'a Step, _: &'a Place) -> Result<(), Failure> {
         for edge in &step.needs {
             let needed = if edge.state == Need::Applied {
                 Reached::Applied
@@ -231,4 +231,55 @@ proptest! {
         prop_assert_eq!(result.stopped, stopped);
         prop_assert_eq!(result.outcomes.len(), plan.steps.len());
     }
+}
+
+/// Operations that fail until the last step went through, and are tried again.
+struct Troubled {
+    last: usize,
+    is_over: CancellationToken,
+    sending: AtomicUsize,
+    most: AtomicUsize,
+    again: AtomicUsize,
+}
+
+impl Executor for Troubled {
+    async fn carry_out<'a>(&'a self, step: &'a Step, place: &'a Place) -> Result<(), Failure> {
+        loop {
+            let now = self.sending.fetch_add(1, Ordering::SeqCst) + 1;
+            self.most.fetch_max(now, Ordering::SeqCst);
+            tokio::task::yield_now().await;
+            self.sending.fetch_sub(1, Ordering::SeqCst);
+            if step.id.0 == self.last {
+                self.is_over.cancel();
+            }
+            if self.is_over.is_cancelled() {
+                return Ok(());
+            }
+            place.aside(tokio::task::yield_now()).await;
+            self.again.fetch_add(1, Ordering::SeqCst);
+        }
+    }
+
+    async fn complete<'a>(&'a self, _: &'a Step) -> Result<(), Failure> {
+        Ok(())
+    }
+}
+
+#[test]
+fn what_is_tried_again_holds_up_nothing_that_comes_after_it() {
+    let troubled = Troubled {
+        last: 99,
+        is_over: CancellationToken::new(),
+        sending: AtomicUsize::new(0),
+        most: AtomicUsize::new(0),
+        again: AtomicUsize::new(0),
+    };
+    let plan = plan((0..100).map(|id| step(id, &[], false)).collect());
+    let events = Events::silent(release());
+    let stop = Stop::never();
+    let result = block_on(run(&plan, &troubled, &events, 4, &stop));
+    assert!(result.is_success());
+    assert!(troubled.again.load(Ordering::SeqCst) > 0);
+    // Those that begin, and one that is tried again.
+    assert_eq!(troubled.most.load(Ordering::SeqCst), 5);
 }

@@ -83,11 +83,7 @@ pub async fn announce(
     };
     let count = known["count"].as_i64().unwrap_or(1) + 1;
     let again = Patch::Merge(json!({ "count": count, "lastTimestamp": now }));
-    let options = PatchOptions {
-        manager: managers::STATE,
-        dry_run: false,
-        subresource: None,
-    };
+    let options = PatchOptions::new(managers::STATE);
     cluster.patch(&events, &id, &again, &options).await?;
     Ok(())
 }

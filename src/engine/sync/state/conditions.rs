@@ -43,9 +43,8 @@ pub async fn tell(
         Store::ConfigMap { .. } => None,
     };
     let options = PatchOptions {
-        manager: managers::STATE,
-        dry_run: false,
         subresource,
+        ..PatchOptions::new(managers::STATE)
     };
     for attempt in 1.. {
         let Some(live) = cluster.get_id(&path, &id).await? else {

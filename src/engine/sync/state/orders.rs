@@ -25,11 +25,7 @@ pub async fn order(
     give: impl Fn(&mut Orders),
 ) -> Result<Option<Orders>, SyncError> {
     let (path, id) = (path(store), store.parent(name));
-    let options = PatchOptions {
-        manager: managers::STATE,
-        dry_run: false,
-        subresource: None,
-    };
+    let options = PatchOptions::new(managers::STATE);
     let mut refused = None;
     for _ in 0..ATTEMPTS {
         let Some(live) = cluster.get_id(&path, &id).await? else {

@@ -198,9 +198,8 @@ impl State {
 
     async fn patch(&self, change: Value, subresource: Option<&str>) -> Result<Value, SyncError> {
         let options = PatchOptions {
-            manager: managers::STATE,
-            dry_run: false,
             subresource,
+            ..PatchOptions::new(managers::STATE)
         };
         let id = self.store.parent(&self.name);
         let patch = Patch::Merge(change);

@@ -318,10 +318,17 @@ impl Cluster {
                 }
                 Err(error) => return Err(failed(path, selector, error)),
             };
-            token = page.next().map_err(|error| failed(path, selector, error))?;
-            if token.is_none() {
+            let next = page.next().map_err(|error| failed(path, selector, error))?;
+            if next.is_none() {
                 return Ok(page.metadata.resource_version.unwrap_or_default());
             }
+            if next == token {
+                // It would never end.
+                let message = "the list goes on where it just did";
+                let error = ApiError::local(Class::NotKubernetes, message);
+                return Err(failed(path, selector, error.into()));
+            }
+            token = next;
         }
     }
 
@@ -346,6 +353,7 @@ impl Cluster {
             About {
                 kind: &path.kind,
                 secret: path.kind == "Secret",
+                hides: None,
             },
         );
         call.accept = accept;

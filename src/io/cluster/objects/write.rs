@@ -100,6 +100,21 @@ pub struct PatchOptions<'a> {
     pub dry_run: bool,
     /// Subresource, such as `scale`.
     pub subresource: Option<&'a str>,
+    /// What the object holds, where messages must not quote that: a patch does not
+    /// have it. Of kind Secret at least what is quoted is never told.
+    pub hides: Option<&'a Value>,
+}
+
+impl<'a> PatchOptions<'a> {
+    /// A patch of the object itself, of which anything may be told.
+    pub fn new(manager: &'a str) -> Self {
+        Self {
+            manager,
+            dry_run: false,
+            subresource: None,
+            hides: None,
+        }
+    }
 }
 
 /// How an object is deleted: always with a propagation, mostly with a uid.
@@ -224,11 +239,9 @@ impl Cluster {
             query.push(("dryRun", "All".to_owned()));
         }
         let url = path.object(id.namespace.as_deref(), &id.name, options.subresource)?;
-        let mut call = Call::read(
-            Verb::Patch,
-            with_query(url, &query),
-            About::object(id, false),
-        );
+        let mut about = About::object(id, options.hides.is_some());
+        about.hides = options.hides;
+        let mut call = Call::read(Verb::Patch, with_query(url, &query), about);
         let body = Bytes::from(body.to_string());
         call.conditional = match change {
             Patch::Json(_) => true,

@@ -8,7 +8,7 @@ use crate::gate::Gate;
 use crate::ignore::FieldPattern;
 use crate::object::{Digest, FieldPath, ObjectId, canonical_json};
 use crate::observe::{DesiredDigest, FieldConflict};
-use crate::plan::Deletion;
+use crate::plan::{Deletion, Propagation};
 use crate::repo::Count;
 
 /// The operations.
@@ -122,6 +122,10 @@ impl Op {
             // The mark moves with every change of the release.
             Self::Restart { .. } => serde_json::json!(["restart"]),
             Self::Replace { pods } => serde_json::json!(["replace", pods]),
+            // What a StatefulSet or a Job ran goes with it, or stays without it.
+            Self::Delete(deletion) if deletion.propagation() == Propagation::Orphan => {
+                serde_json::json!(["delete", "orphan"])
+            }
             Self::Delete(_) => serde_json::json!(["delete"]),
             Self::Copy { from, .. } => serde_json::json!(["copy", from.to_string()]),
             Self::Migrate { crd, from, to } => {

@@ -188,6 +188,12 @@ pub(super) fn many(count: usize) -> Scene {
     Scene::new().installed(&(0..count).map(text).collect::<String>())
 }
 
+/// One object under the same name in each of so many namespaces.
+fn tenants(count: usize) -> Scene {
+    let text = |index| format!("ConfigMap/t{index:02}/c: {{}}\n");
+    Scene::new().installed(&(0..count).map(text).collect::<String>())
+}
+
 #[rstest]
 #[case::five_always(many(5), true)]
 #[case::more(many(6), false)]
@@ -197,6 +203,8 @@ pub(super) fn many(count: usize) -> Scene {
 #[case::consented_for_fewer(many(7).consent("{action: prune, release: r, from: v1.0.0, to: v2.0.0, count: 6}"), false)]
 #[case::consented_for_another_way(many(6).consent("{action: prune, release: r, from: v0.9.0, to: v2.0.0, count: 6}"), false)]
 #[case::successors_do_not_count(many(6).git("ConfigMap/other/c00: {}"), true)]
+#[case::one_successor_is_that_of_one(tenants(7).git("ConfigMap/other/c: {}"), false)]
+#[case::with_one_successor_five_are_left(tenants(6).git("ConfigMap/other/c: {}"), true)]
 #[case::of_another_kind(many(6).git("Secret/other/c00: {}"), false)]
 #[case::run_time_objects_do_not_count(many(5).run_time("Secret/old/s: {}", None), true)]
 fn the_cap(#[case] scene: Scene, #[case] allowed: bool) {

@@ -208,11 +208,11 @@ fn pods_stay_where_the_new_selector_finds_them(
         hint.ends_with(&format!(", propagation: {advised}}}")),
         "{hint}"
     );
-    let plan = scene.clone().consent(&consent("Orphan")).plan();
-    assert_eq!(plan.count(Action::Recreate), usize::from(adopts));
+    let reviewed = scene.clone().consent(&consent("Orphan")).plan();
+    assert_eq!(reviewed.count(Action::Recreate), usize::from(adopts));
     if !adopts {
-        assert!(!plan.has_steps(), "{:?}", plan.steps);
-        let finding = &plan.findings[0];
+        assert!(!reviewed.has_steps(), "{:?}", reviewed.steps);
+        let finding = &reviewed.findings[0];
         assert_eq!(finding.code, "immutable-field");
         assert!(
             finding
@@ -224,6 +224,9 @@ fn pods_stay_where_the_new_selector_finds_them(
     // What is not to stay goes, whatever the selector.
     let plan = scene.consent(&consent("Foreground")).plan();
     assert_eq!(propagation(&plan), Propagation::Foreground);
+    // Who reviewed that they stay has not agreed to that.
+    assert!(!plan.has_effects_of(&reviewed));
+    assert_ne!(plan.effects(), reviewed.effects());
 }
 
 #[test]

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use crate::finding::{Finding, Kind};
+use crate::gate::{self, Gate};
 use crate::inventory::Store;
 use crate::object::ObjectId;
 use crate::plan::{Action, Op, Plan};
@@ -70,7 +71,9 @@ impl Allow {
         let written = plan
             .steps
             .iter()
-            .filter(|step| !step.object.is("pleach.dev", "Release"))
+            // What the steps of a release wait for in the end is no object at all.
+            .filter(|step| !(step.object.is("pleach.dev", "Release") && step.op == Op::Wait))
+            .filter(|step| !self.is_gate_over_own(plan, &step.object))
             .map(|step| &step.object);
         let mut refusals = self.refuse(wanted.chain(written));
         // What is copied is read with the rights of the loop.
@@ -83,6 +86,33 @@ impl Allow {
             refusal("the loop may not copy from it for this environment").on(from.clone())
         }));
         refusals
+    }
+
+    /// Whether an object is a gate of the plan that closes nothing but kinds which the
+    /// release defines, and may: it keeps users from objects that nobody answers for
+    /// yet, and from nothing of anybody else's.
+    fn is_gate_over_own(&self, plan: &Plan, object: &ObjectId) -> bool {
+        let mut gates = plan.overlays.iter();
+        let gate = gates.find(|one| one.object == *object && gate::is_policy(&one.object));
+        let gate = gate.and_then(|one| serde_json::from_value::<Gate>(one.patch.0.clone()).ok());
+        let defines = |group: &str, plural: &str| {
+            let name = format!("{plural}.{group}");
+            plan.changes.iter().any(|change| {
+                let id = &change.object;
+                id.is("apiextensions.k8s.io", "CustomResourceDefinition")
+                    && id.name == name
+                    && self.permits(id)
+            })
+        };
+        gate.is_some_and(|gate| {
+            gate.closed.iter().all(|closed| {
+                let groups = closed.groups.iter();
+                groups.into_iter().all(|group| {
+                    let mut plurals = closed.resources.iter();
+                    plurals.all(|plural| defines(group, plural))
+                })
+            })
+        })
     }
 
     /// Refuses to keep state in a namespace that may not be written to.
@@ -121,3 +151,6 @@ fn refusal(message: impl Into<String>) -> Finding {
     Finding::error(Kind::Policy, "not-allowed", message)
         .hint("`allow` in the configuration of the loop says what it may; no branch can widen it")
 }
+
+#[cfg(test)]
+mod tests;

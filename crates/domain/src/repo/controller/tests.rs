@@ -1,12 +1,6 @@
-use jiff::SignedDuration;
-use rstest::rstest;
-
 use super::*;
-use crate::inventory::{ReleaseName, Store};
 use crate::object::ObjectId;
-use crate::order::StageName;
-use crate::plan::{Op, Plan, Step, StepId};
-use crate::repo::format::{AllowList, NotificationCause};
+use crate::repo::format::NotificationCause;
 
 const START: &str = "apiVersion: pleach.dev/v1alpha1\nkind: Controller\n";
 
@@ -427,79 +421,6 @@ fn only_what_is_allowed_may_be_written() {
     // A namespace of others is theirs also as an object.
     assert!(permits("", "Namespace", None, "team-a-web"));
     assert!(!permits("", "Namespace", None, "kube-system"));
-}
-
-/// A plan whose only step copies settings of users from a namespace to another.
-fn copying(from: &str, to: &str) -> Plan {
-    let settings = |namespace| ObjectId::new("", "ConfigMap", Some(namespace), "settings");
-    let step = Step {
-        id: StepId(0),
-        stage: StageName::Config,
-        object: settings(to),
-        op: Op::Copy {
-            from: settings(from),
-            to: settings(to),
-        },
-        needs: Vec::new(),
-        require: Vec::new(),
-        until: None,
-        deadline: SignedDuration::from_secs(1),
-        overlay: None,
-        reason: "users keep it there".to_owned(),
-    };
-    let release = ReleaseName {
-        environment: "dev".to_owned(),
-        release: "web".to_owned(),
-    };
-    Plan {
-        steps: vec![step],
-        ..Plan::new(release, "v1.0.0")
-    }
-}
-
-#[rstest]
-#[case::both_are_allowed("team-a-old", "team-a-new", &[])]
-#[case::the_source_is_not("team-b", "team-a-new",
-    &["ConfigMap/team-b/settings: the loop may not copy from it for this environment"])]
-#[case::the_copy_is_not("team-a-old", "team-b",
-    &["ConfigMap/team-b/settings: the loop may not write to it for this environment"])]
-fn what_is_copied_is_read_only_where_it_may_be_written(
-    #[case] from: &str,
-    #[case] to: &str,
-    #[case] expected: &[&str],
-) {
-    let allow = Allow::new(&AllowList {
-        namespaces: Some(vec!["team-a-*".to_owned()]),
-        cluster_scoped: None,
-    });
-    let said: Vec<String> = allow
-        .check(&copying(from, to))
-        .into_iter()
-        .map(|finding| format!("{}: {}", finding.object.unwrap(), finding.message))
-        .collect();
-    assert_eq!(said, expected);
-}
-
-#[test]
-fn state_is_kept_only_where_it_may_be_written() {
-    let allow = Allow::new(&AllowList {
-        namespaces: Some(vec!["team-a-*".to_owned()]),
-        cluster_scoped: None,
-    });
-    let refused = |namespace: &str| {
-        let namespace = namespace.to_owned();
-        let refused = allow.refuse_store(&Store::ConfigMap { namespace });
-        refused.map(|finding| format!("{}{}", finding.message, hint(&finding)))
-    };
-    assert_eq!(refused("team-a-state"), None);
-    assert_eq!(
-        refused("team-b").as_deref(),
-        Some(
-            "state is kept in namespace team-b (`state` in the environment file), and the loop may not write there for this environment (`allow` in the configuration of the loop says what it may; no branch can widen it)"
-        )
-    );
-    // The loop keeps its own state there, too.
-    assert!(allow.refuse_store(&Store::Release).is_none());
 }
 
 fn told(notifications: &str) -> Result<Controller, Vec<String>> {

@@ -21,6 +21,9 @@ use crate::repo::suggest::did_you_mean;
 use crate::repo::{SecretRule, Selector};
 use declared::Declared;
 
+/// Group of what pleach itself keeps in a cluster.
+const OWN_GROUP: &str = "pleach.dev";
+
 /// What the source says about the course of a change. What its secret fields
 /// name is never changed for a while: it would have to be written down.
 pub(super) fn sequence(
@@ -180,6 +183,16 @@ fn check_target(target: &Selector, node: &Node, findings: &mut Vec<Finding>) {
         let message = format!("the group of {} is not known", target.kind);
         findings.push(invalid(node, message).hint("name one kind, with `group`"));
     }
+    if target
+        .group_kind()
+        .is_some_and(|kind| kind.group == OWN_GROUP)
+    {
+        let message = format!(
+            "{} holds records of pleach, which are not changed",
+            target.kind
+        );
+        findings.push(invalid(node, message));
+    }
     check_service(target, node, findings);
 }
 
@@ -195,12 +208,14 @@ fn check_patch(patch: &Value, node: &Node, findings: &mut Vec<Finding>) {
             findings.push(invalid(node, format!("`patch.{key}` cannot be changed")));
         }
     }
-    for (key, below) in map
-        .get("metadata")
-        .and_then(Value::as_object)
-        .into_iter()
-        .flatten()
-    {
+    let metadata = map.get("metadata");
+    if metadata.is_some_and(|metadata| !metadata.is_object()) {
+        findings.push(invalid(node, "`patch.metadata` is a map"));
+    }
+    for (key, below) in metadata.and_then(Value::as_object).into_iter().flatten() {
+        if !below.is_object() {
+            findings.push(invalid(node, format!("`patch.metadata.{key}` is a map")));
+        }
         if !matches!(key.as_str(), "labels" | "annotations") {
             findings.push(invalid(
                 node,

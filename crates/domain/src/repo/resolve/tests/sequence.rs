@@ -109,6 +109,18 @@ fn declared_stages_stand_where_they_say() {
     "{name: a, target: {kind: ConfigMap, name: b}, patch: {data: null}}",
     "the patch changes data.hidden, which is secret"
 )]
+#[case(
+    "{name: a, target: {group: pleach.dev, kind: Release}, patch: {spec: {suspend: {}}}}",
+    "Release holds records of pleach"
+)]
+#[case(
+    "{name: a, target: {kind: Pod, name: b}, patch: {metadata: x}}",
+    "`patch.metadata` is a map"
+)]
+#[case(
+    "{name: a, target: {kind: Pod, name: b}, patch: {metadata: {annotations: null}}}",
+    "`patch.metadata.annotations` is a map"
+)]
 fn overlays_are_checked(#[case] overlay: &str, #[case] expected: &str) {
     let secret = "secretFields: [{kind: ConfigMap, fields: [data.hidden]}]";
     let found = refused(&format!("{secret}\noverlays: [{overlay}]\n"));

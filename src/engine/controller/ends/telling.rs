@@ -1,0 +1,70 @@
+//! What is told of releases that left git: on their records, and to those who do not
+//! watch them.
+
+use jiff::Timestamp;
+use pleach_domain::inventory::{Condition, ReleaseName, Store};
+
+use super::Ends;
+use crate::engine::controller::looked::Looked;
+use crate::engine::controller::news::Told;
+use crate::engine::controller::run::Wanted;
+use crate::engine::controller::{End, LoopEvent};
+use crate::engine::sync::state;
+use crate::engine::words;
+
+/// What was told of a release that left git.
+pub(super) struct Leaving {
+    said: Option<Vec<Condition>>,
+    news: Told,
+}
+
+impl Default for Leaving {
+    fn default() -> Self {
+        Self {
+            said: None,
+            news: Told::new(),
+        }
+    }
+}
+
+/// A release that left git: its name, where its record is, and its last version.
+pub(super) type Former<'a> = (&'a ReleaseName, &'a Store, &'a str);
+
+impl Ends {
+    /// Tells what came of looking at a release that left git, where that is news.
+    pub(super) async fn tell(
+        &mut self,
+        wanted: &Wanted,
+        (name, store, version): Former<'_>,
+        looked: &Looked,
+    ) {
+        if matches!(looked.end, End::Interrupted | End::Superseded) {
+            return;
+        }
+        let cluster = wanted.planner(false).cluster_for(name);
+        let leaving = self.leaving.entry(name.clone()).or_default();
+        let said = looked.conditions(&wanted.conditions);
+        if looked.end != End::Removed && leaving.said.as_ref() != Some(&said) {
+            match state::tell(&cluster, name, store, &said).await {
+                Ok(()) => leaving.said = Some(said),
+                // It is said when it is looked at again.
+                Err(error) => {
+                    tracing::debug!(release = %name, error = %words(&error), "nothing could be told");
+                }
+            }
+        }
+        let item = leaving.news.of(wanted, looked.end, false, &looked.message);
+        if looked.end == End::Removed {
+            self.leaving.remove(name);
+        }
+        let Some(item) = item else { return };
+        let revision = wanted.revision();
+        if let Some(news) = item.news(name, (version, &revision), Timestamp::now()) {
+            self.shared.listener.tell(LoopEvent::News(news));
+        }
+        let said = item.announcement(&revision);
+        if let Err(error) = state::announce(&cluster, name, store, said).await {
+            tracing::debug!(release = %name, error = %words(&error), "no Event could be written");
+        }
+    }
+}

@@ -1,0 +1,218 @@
+//! What the loop does by what else git says, beside the content of a release; and
+//! by what the cluster of another environment does.
+
+use std::fmt::Write as _;
+use std::time::{Duration, Instant};
+
+use jiff::{Timestamp, ToSpan as _};
+use pleach_testkit::faults::{Fault, FaultProxy, Rule};
+
+use crate::loop_run::fleet;
+use crate::samples::{BUNDLE, config_map, gear, gears};
+use crate::{kubectl, shared};
+
+#[test]
+fn a_commit_that_takes_pruning_back_ends_the_run_that_would_prune() {
+    let fleet = fleet("loop-unprune", "{interval: 1s}");
+    let group = "loop-unprune.example.org";
+    fleet.kubectl(&["apply", "-f", &fleet.file("gears.yaml", &gears(group))]);
+    let text = gear(group) + "spec: {teeth: 8}\n";
+    fleet.write("manifests/web/gear.yaml", &text);
+    fleet.write("manifests/web/extra.yaml", &config_map("extra", "here"));
+    fleet.push("a gear and more");
+    let running = fleet.runs();
+    let set_gear = |patch: &str| {
+        let gear = format!("gears.{group}/first");
+        let namespace = ["-n", fleet.environment, "--type=merge", "-p", patch];
+        fleet.kubectl(&[&["patch", gear.as_str()][..], &namespace].concat());
+    };
+    let extra = || fleet.exists(&["configmap", "extra", "-n", fleet.environment]);
+    fleet.until("extra", |_| extra().then_some(()));
+    fleet.until_ready();
+    // From now on it has to be seen before it is ready. Each write is a generation.
+    set_gear(r#"{"status":{"observedGeneration":2}}"#);
+
+    fleet.remove("manifests/web/extra.yaml");
+    fleet.edit("manifests/web/gear.yaml", "teeth: 8", "teeth: 9");
+    fleet.push("less");
+    fleet.until("the run", |fleet| {
+        let name = format!("release.pleach.dev/{}.web", fleet.environment);
+        let release = fleet.get(&[&name])?;
+        let is_begun = !release["status"]["record"]["applying"].is_null();
+        is_begun.then_some(())
+    });
+    assert!(extra());
+    fleet.extend_environment("prune: {enabled: false}\n");
+    let last = fleet.push("nothing goes");
+    fleet.until("the end of the run", |fleet| {
+        let superseded = running.looks(fleet.environment, "web", "superseded");
+        (superseded > 0.0).then_some(())
+    });
+    set_gear(r#"{"status":{"observedGeneration":4}}"#);
+    fleet.until("the newest commit", |fleet| {
+        let name = format!("release.pleach.dev/{}.web", fleet.environment);
+        let release = fleet.get(&[&name])?;
+        let record = &release["status"]["record"];
+        let is_there = record["ready"] == true && record["installed"]["revision"] == last;
+        is_there.then_some(())
+    });
+    assert!(extra());
+    running.stopped();
+}
+
+#[test]
+fn what_depends_on_a_release_whose_drift_is_only_reported_goes_on() {
+    let fleet = fleet("loop-adrift", "{interval: 1s, drift: report}");
+    fleet.write("manifests/other/bundle.yaml", BUNDLE);
+    fleet.write("manifests/other/other.yaml", &config_map("other", "first"));
+    let other =
+        "releases:\n  - {name: other, bundle: other, namespace: loop-adrift, dependsOn: [web]}\n";
+    fleet.edit_environment("releases:\n", other);
+    fleet.push("one more");
+    let running = fleet.runs();
+    let until_other = |value: &str| {
+        fleet.until(value, |fleet| {
+            let live = fleet.get(&["configmap", "other", "-n", "loop-adrift"])?;
+            (live["data"]["k"] == value).then_some(())
+        });
+    };
+    until_other("first");
+    fleet.edit_by_hand("ann");
+    fleet.until_condition("Drifted", "ChangedByOthers");
+    fleet.edit("manifests/other/other.yaml", "k: first", "k: second");
+    fleet.push("the other one");
+    until_other("second");
+    // It is told as before, and nothing of it was taken back.
+    fleet.until_condition("Drifted", "ChangedByOthers");
+    assert_eq!(fleet.value().as_deref(), Some("ann"));
+    running.stopped();
+}
+
+#[test]
+fn windows_that_open_wake_the_loop() {
+    let fleet = fleet("loop-opens", "{interval: 1h}");
+    let running = fleet.runs();
+    fleet.until_value("first");
+    fleet.until_ready();
+    // A full minute, as windows have none but those, that is not over too soon.
+    let opens = Timestamp::now() + 75.seconds();
+    let (from, to) = (opens, opens + 1.hours());
+    let time = |at: Timestamp| {
+        at.to_zoned(jiff::tz::TimeZone::UTC)
+            .strftime("%H:%M")
+            .to_string()
+    };
+    let windows = format!("windows: [{{allow: \"{}-{}\"}}]", time(from), time(to));
+    fleet.edit_environment("{interval: 1h}", &format!("{{interval: 1h, {windows}}}"));
+    fleet.push_value("first", "second");
+    running.pushed();
+    fleet.until_condition("Reconciling", "WindowClosed");
+    let since = Instant::now();
+    while fleet.value().as_deref() != Some("second") {
+        assert!(since.elapsed() < Duration::from_secs(100), "{windows}");
+        std::thread::sleep(Duration::from_millis(500));
+    }
+    running.stopped();
+}
+
+#[test]
+fn what_is_in_the_way_of_an_end_is_told() {
+    let fleet = fleet("loop-stuck", "{interval: 1s}");
+    let file = fleet.environment_file();
+    let text = fleet.read(&file);
+    let block =
+        "blockUninstall: [{forEach: {kind: ConfigMap, name: machine}, message: machines run}]\n";
+    fleet.write("manifests/extra/bundle.yaml", &format!("{BUNDLE}{block}"));
+    fleet.write("manifests/extra/extra.yaml", &config_map("extra", "here"));
+    let release = "releases:\n  - {name: extra, bundle: extra, namespace: loop-stuck}\n";
+    fleet.write(&file, &text.replace("releases:\n", release));
+    fleet.push("two releases");
+    let machine = ["configmap", "machine", "-n", "loop-stuck"];
+    fleet.kubectl(&[&["create"], &machine[..]].concat());
+    let running = fleet.runs();
+    let extra = || fleet.exists(&["configmap", "extra", "-n", "loop-stuck"]);
+    fleet.until("extra", |_| extra().then_some(()));
+    fleet.until_ready();
+    fleet.write(&file, &text);
+    fleet.extend_environment("consent: [{action: uninstall, release: extra}]\n");
+    fleet.push("one release");
+    let stalled = "{.status.conditions[?(@.type==\"Stalled\")].message}";
+    fleet.until("the reason", |fleet| {
+        let said = fleet.field(&["release.pleach.dev/loop-stuck.extra"], stalled);
+        said.contains("machines run").then_some(())
+    });
+    let events = ["events", "-A", "--field-selector=reason=Refused"];
+    fleet.until("the event", |fleet| {
+        let said = fleet.field(&events, "{.items[*].message}");
+        said.contains("machines run").then_some(())
+    });
+    assert!(extra());
+    fleet.kubectl(&[&["delete"], &machine[..]].concat());
+    fleet.until("the end", |_| (!extra()).then_some(()));
+    running.stopped();
+}
+
+/// Environments of another cluster: so many that all places would be taken.
+const OTHERS: usize = 7;
+
+#[test]
+fn a_cluster_that_does_not_answer_holds_up_its_own_releases_only() {
+    let fleet = fleet("loop-swift", "{interval: 1s}");
+    let proxy = FaultProxy::start(shared().kubeconfig()).unwrap();
+    let id = fleet.cluster_id();
+    let mut grants = String::new();
+    let names: Vec<String> = (0..OTHERS)
+        .map(|one| format!("loop-silent-{one}"))
+        .collect();
+    for name in &names {
+        kubectl::admin(&["create", "namespace", name]);
+        let mut text = format!(
+            "apiVersion: pleach.dev/v1alpha1\nkind: Environment\ncluster: {{id: {id}}}\nsync: {{interval: 1s}}\nreleases:\n"
+        );
+        for release in ["a", "b", "c"] {
+            writeln!(
+                text,
+                "  - {{name: {release}, bundle: {release}, namespace: {name}}}"
+            )
+            .unwrap();
+        }
+        fleet.write(&format!("environments/{name}.yaml"), &text);
+        writeln!(
+            grants,
+            "      - name: {name}\n        branch: env/{name}\n        cluster: {{id: {id}, kubeconfigFile: {}}}",
+            proxy.kubeconfig().display()
+        )
+        .unwrap();
+    }
+    for release in ["a", "b", "c"] {
+        fleet.write(&format!("manifests/{release}/bundle.yaml"), BUNDLE);
+        let map = config_map(release, "first");
+        fleet.write(&format!("manifests/{release}/map.yaml"), &map);
+    }
+    fleet.push("many");
+    for name in &names {
+        fleet.repo.git(&["branch", &format!("env/{name}")]).unwrap();
+    }
+    let url = fleet.repo.path().display().to_string();
+    let file = fleet.configuration(&url, &grants);
+    let running = fleet.runs_with(&["--config", &file]);
+    fleet.until_value("first");
+    for name in &names {
+        fleet.until(name, |fleet| {
+            let is_there = |one: &str| fleet.exists(&["configmap", one, "-n", name]);
+            ["a", "b", "c"].into_iter().all(is_there).then_some(())
+        });
+    }
+
+    // From now on it takes what is asked, and says nothing.
+    proxy.add(Rule::on(|_| true, Fault::Delay(Duration::from_secs(90))));
+    std::thread::sleep(Duration::from_secs(5));
+    let since = Instant::now();
+    fleet.push_value("first", "second");
+    fleet.until_value("second");
+    let took = since.elapsed();
+    assert!(took < Duration::from_secs(20), "{took:?}");
+    // It is asked again, and followed when it answers.
+    proxy.reset();
+    running.stopped();
+}
