@@ -166,6 +166,8 @@ pub async fn affirm(desired: &Desired, observation: Observation) -> Result<(), S
         if let Some(installed) = &mut record.installed {
             installed.version.clone_from(&desired.version);
             installed.revision.clone_from(&desired.revision);
+            // It is that of the content at its version, which may be the commit.
+            installed.digest = desired.digest();
         }
     };
     let (reason, message) = record::REACHED;
