@@ -28,6 +28,7 @@ mod plan_file;
 mod preview;
 mod promote;
 mod recover;
+mod rehearse;
 mod render;
 mod rollback;
 mod run;
@@ -148,6 +149,7 @@ enum Command {
     Apply(apply::ApplyArgs),
     Preview(preview::PreviewArgs),
     FetchChange(fetch_change::FetchChangeArgs),
+    Rehearse(rehearse::RehearseArgs),
     Status(status::StatusArgs),
     History(history::HistoryArgs),
     Doctor(doctor::DoctorArgs),
@@ -215,6 +217,7 @@ impl Cli {
             | Command::Render(_)
             | Command::Lint(_)
             | Command::FetchChange(_)
+            | Command::Rehearse(_)
             | Command::Completion(_)
             | Command::Version(_) => false,
         }
@@ -257,6 +260,7 @@ fn dispatch(cli: Cli, ui: &mut Ui) -> Result<Exit, CliError> {
         Command::Apply(args) => runtime::block_on(&cancel, apply::run(ui, &context, args)),
         Command::Preview(args) => preview::run(ui, &context, &args),
         Command::FetchChange(_) => fetch_change::run(ui),
+        Command::Rehearse(_) => rehearse::run(),
         Command::Status(args) => runtime::block_on(&cancel, status::run(ui, &context, args)),
         Command::History(args) => runtime::block_on(&cancel, history::run(ui, &context, args)),
         Command::Doctor(args) => runtime::block_on(&cancel, doctor::run(ui, &context, args)),

@@ -12,8 +12,10 @@ pub mod planning;
 pub mod preview;
 pub mod preview_process;
 pub mod recover;
+pub mod rehearsal;
 pub mod stop;
 pub mod sync;
+pub mod worker;
 
 use std::error::Error;
 

@@ -6,7 +6,7 @@ mod named;
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -164,6 +164,7 @@ pub(crate) async fn run(ui: &mut Ui, ctx: &Context, args: RunArgs) -> Result<Exi
         drift_watch: plan.drift_watch,
         sharing,
         own: own_release(args.own_release)?,
+        program: program()?,
     };
     let controller = Controller::new(setup, Listener { events, syncs });
     let (statuses, tellers) = Statuses::new(plan.forges);
@@ -254,6 +255,16 @@ impl From<ServerError> for CliError {
     fn from(error: ServerError) -> Self {
         Self::new(Kind::Failed, error)
     }
+}
+
+/// pleach itself, for work that is done in a process of its own.
+fn program() -> Result<PathBuf, CliError> {
+    // What runs, also when a newer one lies at its path by now.
+    let running = Path::new("/proc/self/exe");
+    if files::exists(running).unwrap_or(false) {
+        return Ok(running.to_owned());
+    }
+    std::env::current_exe().map_err(|error| CliError::new(Kind::Failed, error))
 }
 
 #[cfg(test)]

@@ -16,6 +16,7 @@
 mod approval;
 mod assigned;
 mod connected;
+mod defect;
 mod drift;
 mod ends;
 mod environment;
@@ -30,7 +31,6 @@ pub mod pulse;
 mod read;
 mod recall;
 mod recollection;
-
 mod release;
 mod replicas;
 mod requests;
@@ -59,10 +59,12 @@ use self::last::Last;
 use self::pace::Paces;
 use self::pull_requests::PullRequests;
 use self::pulse::Pulse;
+use self::read::Reading;
 use self::replicas::{Replica, Standing};
 use self::sight::Sights;
 use self::source::SourceState;
 use self::supervisor::Supervisor;
+use super::rehearsal::Rehearsals;
 use super::sync::Claim as LeaseClaim;
 
 /// How many objects a message names.
@@ -94,6 +96,7 @@ struct Shared {
     sights: Sights,
     /// Room for those who fetch the history of a branch.
     histories: Arc<Semaphore>,
+    reading: Reading,
     stop: CancellationToken,
 }
 
@@ -177,13 +180,17 @@ impl Controller {
         let stop = stop.child_token();
         let (watches, asked) = Watches::new(self.setup.drift_watch);
         let shared = Shared {
-            listener: self.listener,
+            listener: self.listener.clone(),
             pulse: self.pulse.clone(),
             claim: self.setup.claim,
             watches,
             last: Last::of(self.setup.own),
-            sights: Sights::default(),
+            sights: Sights::new(self.listener.clone()),
             histories: Arc::new(Semaphore::new(1)),
+            reading: Reading {
+                rehearsals: Rehearsals::by(self.setup.program),
+                stop: stop.clone(),
+            },
             stop: stop.clone(),
         };
         let mut tasks = JoinSet::new();

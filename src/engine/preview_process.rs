@@ -13,14 +13,12 @@ use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::io;
 use std::path::Path;
-use std::process::{ExitStatus, Stdio};
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
-use tokio::io::{AsyncRead, AsyncReadExt as _};
 use tokio::process::Command;
-use tokio::time::timeout;
 
+use super::worker::{self, WorkerError};
 use crate::io::forge::{State, Status};
 pub use way::{SecretPlace, Way};
 
@@ -29,8 +27,6 @@ const TIME: Duration = Duration::from_mins(3);
 /// The most that is read of what it prints: a comment and little more, escaped
 /// at its worst.
 const LONGEST_OUTPUT: u64 = 8 << 20;
-/// The most that is read of what it says of failures.
-const LONGEST_WORDS: u64 = 4 << 10;
 /// The version of the format below.
 pub const FORMAT: u32 = 1;
 /// What the states of commits that were previewed are about.
@@ -133,13 +129,8 @@ pub enum PreviewError {
     #[error("the preview is longer than anything that could be shown")]
     TooLong,
     /// It broke down: it used more than it may, or found a bug.
-    #[error("the preview broke down ({status}){}{said}", if said.is_empty() { "" } else { ": " })]
-    BrokeDown {
-        /// How it ended.
-        status: ExitStatus,
-        /// The end of what it said.
-        said: String,
-    },
+    #[error("the preview broke down {0}")]
+    BrokeDown(String),
 }
 
 impl PreviewError {
@@ -172,35 +163,20 @@ pub async fn preview(request: &Request<'_>) -> Result<Report, PreviewError> {
         .args(clusters(request.ways)?)
         .arg("--")
         .args(request.environments)
-        .current_dir(request.folder)
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .kill_on_drop(true);
+        .current_dir(request.folder);
     if !request.ways.is_empty() {
         command.envs(request.variables.iter().cloned());
     }
-    let mut child = command.spawn().map_err(PreviewError::Start)?;
-    let (out, err) = (child.stdout.take(), child.stderr.take());
-    let running = async {
-        // Who prints too much has nobody who listens, and ends by that.
-        let (out, err) = tokio::join!(read(out, LONGEST_OUTPUT), read(err, LONGEST_WORDS));
-        let status = child.wait().await.map_err(PreviewError::Start)?;
-        Ok((out, err, status))
-    };
-    let (out, err, status) = timeout(TIME, running)
-        .await
-        .map_err(|_| PreviewError::TimedOut)??;
-    if out.len() as u64 > LONGEST_OUTPUT {
-        return Err(PreviewError::TooLong);
-    }
-    let report = serde_json::from_slice::<Report>(&out).ok();
+    let ended = worker::run(&mut command, b"", (TIME, LONGEST_OUTPUT)).await;
+    let ended = ended.map_err(|error| match error {
+        WorkerError::Failed(error) => PreviewError::Start(error),
+        WorkerError::TimedOut(_) => PreviewError::TimedOut,
+    })?;
+    let out = ended.out.as_deref().ok_or(PreviewError::TooLong)?;
+    let report = serde_json::from_slice::<Report>(out).ok();
     report
         .filter(|report| report.format == FORMAT)
-        .ok_or_else(|| PreviewError::BrokeDown {
-            status,
-            said: last_line(&err),
-        })
+        .ok_or_else(|| PreviewError::BrokeDown(ended.words()))
 }
 
 /// The option that says how clusters are reached.
@@ -212,42 +188,10 @@ fn clusters(ways: &BTreeMap<String, Way>) -> Result<Option<String>, PreviewError
     Ok(Some(format!("--clusters={text}")))
 }
 
-/// Reads a little more than a limit, and then stops.
-async fn read(from: Option<impl AsyncRead + Unpin>, limit: u64) -> Vec<u8> {
-    let mut read = Vec::new();
-    if let Some(from) = from {
-        // What was read before a failure is all that there is.
-        let _end = from.take(limit + 1).read_to_end(&mut read).await;
-    }
-    read
-}
-
-fn last_line(said: &[u8]) -> String {
-    let text = String::from_utf8_lossy(said);
-    let line = text.lines().rev().find(|line| !line.trim().is_empty());
-    let line = line.unwrap_or_default().trim();
-    line.chars().filter(|c| !c.is_control()).take(300).collect()
-}
-
 #[cfg(test)]
 mod tests {
-    use std::os::unix::fs::PermissionsExt as _;
-    use std::path::PathBuf;
-
     use super::*;
-    use crate::io::files::{self, FileContent, TemporaryFolder};
-
-    /// A program of a few lines, in a folder of its own.
-    pub(super) fn program(script: &str) -> (TemporaryFolder, PathBuf) {
-        let folder = files::temporary_folder().unwrap();
-        let program = folder.path().join("program");
-        let text = format!("#!/bin/sh\n{script}\n");
-        files::write_atomic(&program, &FileContent::new(text)).unwrap();
-        let permissions = std::fs::Permissions::from_mode(0o755);
-        #[expect(clippy::disallowed_methods, reason = "a program of the test")]
-        std::fs::set_permissions(&program, permissions).unwrap();
-        (folder, program)
-    }
+    use crate::engine::worker::tests::program;
 
     /// Previews with a program of a few lines.
     async fn run(script: &str) -> Result<Report, PreviewError> {
@@ -321,7 +265,7 @@ mod tests {
             "the preview broke down (signal: 9 (SIGKILL)): the [31mend"
         );
         let error = run("echo '{}'").await.unwrap_err();
-        assert!(matches!(error, PreviewError::BrokeDown { .. }), "{error}");
+        assert!(matches!(error, PreviewError::BrokeDown(_)), "{error}");
     }
 
     #[tokio::test]

@@ -17,9 +17,9 @@ const TOGETHER: [&str; 2] = [
     "/sys/fs/cgroup/memory.max",
     "/sys/fs/cgroup/memory/memory.limit_in_bytes",
 ];
-/// Which part of that is for one of them: the loop, two previews and a fetch. Where it
-/// is used up, all of them may be ended.
-const PART: u64 = 4;
+/// Which part of that is for one of them: the loop, two that read environments for it,
+/// two previews and a fetch. Where it is used up, all of them may be ended.
+const PART: u64 = 6;
 /// Files at once.
 const FILES: u64 = 256;
 /// How much others come first.
@@ -102,7 +102,7 @@ mod tests {
     use super::*;
 
     #[rstest]
-    #[case::of_a_pod(Some("536870912\n"), 128 << 20)]
+    #[case::of_a_pod(Some("805306368\n"), 128 << 20)]
     #[case::without_one(Some("max\n"), MEMORY)]
     #[case::of_version_1_without_one(Some("9223372036854771712\n"), MEMORY)]
     #[case::nobody_says(None, MEMORY)]

@@ -8,6 +8,7 @@ pub mod former;
 mod history;
 pub mod mirror;
 mod program;
+pub mod remote;
 mod signature;
 mod ssh;
 mod tree;

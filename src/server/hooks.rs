@@ -127,11 +127,15 @@ impl Hooks {
     }
 }
 
+/// What GitLab calls events of all of its projects, whatever happened.
+const SYSTEM: &str = "system hook";
+
 /// What happened, in lower case. What does not say what it is, may be anything.
 fn event(headers: &HeaderMap) -> Option<String> {
     let names = ["x-github-event", "x-gitlab-event", "x-gitea-event"];
     let event = names.iter().find_map(|name| headers.get(*name))?;
-    Some(String::from_utf8_lossy(event.as_bytes()).to_lowercase())
+    let event = String::from_utf8_lossy(event.as_bytes()).to_lowercase();
+    (event != SYSTEM).then_some(event)
 }
 
 /// Whether something was pushed: branches are made and taken away too.
@@ -144,4 +148,31 @@ fn is_push(event: &str) -> bool {
 fn is_pull_request(event: &str) -> bool {
     let requests = ["pull_request", "merge request"];
     requests.iter().any(|what| event.starts_with(what))
+}
+
+#[cfg(test)]
+mod tests {
+    use rstest::rstest;
+
+    use super::*;
+
+    #[rstest]
+    #[case::a_push("x-gitlab-event", "Push Hook", (true, false))]
+    #[case::a_merge_request("x-gitlab-event", "Merge Request Hook", (false, true))]
+    #[case::of_the_instance("x-gitlab-event", "System Hook", (true, true))]
+    #[case::a_branch("x-github-event", "delete", (true, false))]
+    #[case::something_else("x-github-event", "star", (false, false))]
+    #[case::nothing("x-other", "push", (true, true))]
+    fn what_happened_says_what_is_looked_at(
+        #[case] name: &'static str,
+        #[case] said: &'static str,
+        #[case] expected: (bool, bool),
+    ) {
+        let mut headers = HeaderMap::new();
+        headers.insert(name, said.parse().unwrap());
+        let event = event(&headers);
+        let event = event.as_deref();
+        let looked = (event.is_none_or(is_push), event.is_none_or(is_pull_request));
+        assert_eq!(looked, expected);
+    }
 }

@@ -9,6 +9,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use pleach_domain::inventory::ReleaseName;
+use pleach_domain::plan::Action;
 use prometheus_client::encoding::text::encode;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
@@ -24,7 +25,7 @@ use labels::{
 };
 
 /// Names of all metrics; docs/loop.md has them too.
-pub const NAMES: [&str; 17] = [
+pub const NAMES: [&str; 19] = [
     "pleach_looks",
     "pleach_look_duration_seconds",
     "pleach_release_synced",
@@ -42,6 +43,8 @@ pub const NAMES: [&str; 17] = [
     "pleach_environment_led",
     "pleach_replicas",
     "pleach_previews",
+    "pleach_looks_waiting",
+    "pleach_cluster_up",
 ];
 
 type Time = Gauge<f64, AtomicU64>;
@@ -66,6 +69,8 @@ pub struct Metrics {
     looking: Gauge,
     led: Family<EnvironmentLabels, Gauge>,
     replicas: Gauge,
+    waiting: Gauge,
+    clusters: Family<EnvironmentLabels, Gauge>,
     previews: Family<PreviewLabels, Counter>,
     progress: Mutex<BTreeMap<String, Progress>>,
     in_progress: Mutex<BTreeSet<ReleaseName>>,
@@ -101,6 +106,8 @@ impl Default for Metrics {
             looking: Gauge::default(),
             led: Family::default(),
             replicas: Gauge::default(),
+            waiting: Gauge::default(),
+            clusters: Family::default(),
             previews: Family::default(),
             progress: Mutex::default(),
             in_progress: Mutex::default(),
@@ -201,6 +208,16 @@ impl Metrics {
             "Previews of pull requests, by what came of them",
             self.previews.clone(),
         );
+        r.register(
+            NAMES[17],
+            "How many releases wait until there is room to look at them",
+            self.waiting.clone(),
+        );
+        r.register(
+            NAMES[18],
+            "Whether the cluster of an environment answered when it was last asked",
+            self.clusters.clone(),
+        );
     }
 
     /// Counts an event of the loop.
@@ -244,21 +261,25 @@ impl Metrics {
             LoopEvent::Looking { release } => self.looking(|looked_at| {
                 looked_at.insert(release.clone());
             }),
-            LoopEvent::Planned { took, .. } => self.took("plan", *took),
+            LoopEvent::Queued { waiting } => {
+                self.waiting.set((*waiting).try_into().unwrap_or(i64::MAX));
+            }
+            LoopEvent::Planned {
+                release,
+                answered,
+                took,
+            } => {
+                self.took("plan", *took);
+                self.answered(&release.environment, *answered);
+            }
+            LoopEvent::Unconnected { environment, .. } => self.answered(environment, false),
             LoopEvent::Carried {
                 release,
                 objects,
                 took,
             } => {
                 self.took("apply", *took);
-                for (action, count) in objects.iter().filter(|(_, count)| *count > 0) {
-                    let labels = ObjectLabels {
-                        environment: release.environment.clone(),
-                        release: release.release.clone(),
-                        action: action.to_string(),
-                    };
-                    self.objects.get_or_create(&labels).inc_by(*count as u64);
-                }
+                self.count_objects(release, objects);
             }
             LoopEvent::Changed { release, objects } => {
                 let labels = ReleaseLabels::of(release);
@@ -282,7 +303,7 @@ impl Metrics {
                 };
                 self.previews.get_or_create(&labels).inc();
             }
-            LoopEvent::Unconnected { .. } | LoopEvent::Untold { .. } | LoopEvent::News(_) => {}
+            LoopEvent::Untold { .. } | LoopEvent::News(_) => {}
             LoopEvent::Looked {
                 release,
                 end,
@@ -308,7 +329,8 @@ impl Metrics {
         self.looking(|looked_at| {
             looked_at.remove(release);
         });
-        if matches!(end, End::Deployed | End::Unchanged) {
+        // What is only told of drift is at that commit for the rest.
+        if matches!(end, End::Deployed | End::Unchanged | End::Drifted) {
             self.reach(&release.environment, &release.release, revision);
         }
         let labels = ReleaseLabels::of(release);
@@ -334,6 +356,17 @@ impl Metrics {
         let synced = matches!(end, End::Deployed | End::Unchanged);
         self.synced.get_or_create(&labels).set(i64::from(synced));
         self.releases().insert(labels);
+    }
+
+    fn count_objects(&self, release: &ReleaseName, objects: &[(Action, usize)]) {
+        for (action, count) in objects.iter().filter(|(_, count)| *count > 0) {
+            let labels = ObjectLabels {
+                environment: release.environment.clone(),
+                release: release.release.clone(),
+                action: action.to_string(),
+            };
+            self.objects.get_or_create(&labels).inc_by(*count as u64);
+        }
     }
 
     fn count_end(&self, release: &ReleaseName, end: End) {
@@ -469,6 +502,45 @@ mod tests {
     }
 
     #[test]
+    fn a_cluster_that_does_not_answer_is_told_of_who_leads_what_is_on_it() {
+        let metrics = Metrics::default();
+        let up = |metrics: &Metrics| {
+            let text = metrics.text();
+            let line = text
+                .lines()
+                .find(|line| line.starts_with("pleach_cluster_up{"));
+            line.map(|line| line.rsplit(' ').next().unwrap_or_default().to_owned())
+        };
+        let planned = |answered| LoopEvent::Planned {
+            release: ReleaseName {
+                environment: text("prod"),
+                release: text("web"),
+            },
+            answered,
+            took: Duration::ZERO,
+        };
+        let led = |leads| LoopEvent::Led {
+            environment: text("prod"),
+            leads,
+        };
+        metrics.count(&led(true));
+        assert_eq!(up(&metrics), None);
+        metrics.count(&planned(true));
+        assert_eq!(up(&metrics).as_deref(), Some("1"));
+        metrics.count(&planned(false));
+        assert_eq!(up(&metrics).as_deref(), Some("0"));
+        metrics.count(&planned(true));
+        metrics.count(&LoopEvent::Unconnected {
+            environment: text("prod"),
+            message: String::new(),
+        });
+        assert_eq!(up(&metrics).as_deref(), Some("0"));
+        metrics.count(&led(false));
+        metrics.count(&planned(true));
+        assert_eq!(up(&metrics), None);
+    }
+
+    #[test]
     fn the_oldest_commit_counts_until_all_releases_are_at_the_newest() {
         let metrics = Metrics::default();
         metrics.count(&loaded("a", 2));
@@ -483,7 +555,8 @@ mod tests {
         metrics.count(&looked("api", "a", End::Deployed));
         metrics.count(&looked("web", "b", End::Unchanged));
         assert_eq!(since(&metrics).to_bits(), first.to_bits());
-        metrics.count(&looked("api", "b", End::Deployed));
+        // What is only told of drift is no older commit.
+        metrics.count(&looked("api", "b", End::Drifted));
         assert_eq!(since(&metrics).to_bits(), 0.0_f64.to_bits());
         // One that cannot be read is not brought about by looking at the last good one.
         metrics.count(&LoopEvent::Held {

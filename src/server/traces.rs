@@ -140,7 +140,7 @@ impl Traces {
                 };
                 self.looks.insert(release.clone(), look);
             }
-            LoopEvent::Planned { release, took } => {
+            LoopEvent::Planned { release, took, .. } => {
                 if let Some(look) = self.looks.get(release) {
                     let span = self.span("plan", ago(*took), Some(&look.span), []);
                     span.span().end();

@@ -50,6 +50,7 @@ mod loop_follows;
 mod loop_forge;
 mod loop_holds;
 mod loop_keeps;
+mod loop_limits;
 mod loop_live;
 mod loop_many;
 mod loop_policy;

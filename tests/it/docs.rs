@@ -351,6 +351,11 @@ fn every_metric() -> String {
         LoopEvent::Looking {
             release: release.clone(),
         },
+        LoopEvent::Planned {
+            release: release.clone(),
+            answered: true,
+            took,
+        },
         LoopEvent::Carried {
             release: release.clone(),
             objects: vec![(Action::Create, 2)],

@@ -52,6 +52,7 @@ fn listeners(forge: Option<ForgeKind>) -> Listeners {
         drift_watch: false,
         sharing: None,
         own: None,
+        program: "/bin/false".into(),
     };
     let controller = Controller::new(setup, Listener { events, syncs });
     let metrics = Arc::new(Metrics::default());
@@ -248,6 +249,12 @@ async fn probes_and_metrics_answer() {
             environment: environment.clone(),
             leads: true,
         },
+        LoopEvent::Planned {
+            release: release.clone(),
+            answered: true,
+            took: Duration::from_secs(1),
+        },
+        LoopEvent::Queued { waiting: 3 },
         LoopEvent::Carried {
             release: release.clone(),
             objects: vec![(Action::Create, 2)],
@@ -285,6 +292,8 @@ async fn probes_and_metrics_answer() {
         "pleach_release_synced{environment=\"a\",release=\"b\"} 1",
         "pleach_environment_held{environment=\"a\"} 1",
         "pleach_source_up{repository=\"r\"} 1",
+        "pleach_cluster_up{environment=\"a\"} 1",
+        "pleach_looks_waiting 3",
     ] {
         assert!(text.contains(line), "{line}: {text}");
     }

@@ -1,13 +1,15 @@
 //! Copies of repositories that are elsewhere.
 
 use std::collections::BTreeSet;
+use std::fmt::Write as _;
 use std::net::TcpListener;
 use std::path::PathBuf;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use pleach::io::git::former::Former;
-use pleach::io::git::mirror::{Auth, Fetched, Mirror, Remote};
+use pleach::io::git::mirror::{Fetched, Limits, Mirror};
+use pleach::io::git::remote::{Auth, Remote};
 use pleach_domain::repo::FileTree as _;
 use pleach_testkit::git_server::GitServer;
 use pleach_testkit::repository::TestRepo;
@@ -167,6 +169,103 @@ fn what_has_not_changed_is_not_downloaded_again() {
     assert!(first > 0);
     fetch(&mut mirror).unwrap();
     assert_eq!(downloads(), first);
+}
+
+/// Text that hardly becomes smaller, of so many bytes.
+fn noise(seed: u64, bytes: usize) -> String {
+    let mut state = seed;
+    let mut text = String::with_capacity(bytes);
+    while text.len() < bytes {
+        // The generator of PCG.
+        state = state
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1_442_695_040_888_963_407);
+        write!(text, "{:08x}", state >> 32).unwrap();
+    }
+    text
+}
+
+/// A mirror that downloads a mebibyte at once.
+fn small(url: &str, received: usize) -> Mirror {
+    let remote = Remote {
+        url: url.to_owned(),
+        auth: Auth::Anonymous,
+        keys: None,
+    };
+    let limits = Limits {
+        download: 1 << 20,
+        downloads: 100,
+        received,
+    };
+    Mirror::within(remote, limits)
+}
+
+#[test]
+fn a_branch_that_is_too_large_keeps_none_of_the_others_back() {
+    let repo = repository();
+    point(&repo, "env/a");
+    point(&repo, "env/b");
+    repo.write("noise", noise(1, 4 << 20)).unwrap();
+    repo.commit("large").unwrap();
+    point(&repo, "env/large");
+    let server = GitServer::start(repo.path()).unwrap();
+    let mut mirror = small(&server.url(".git"), usize::MAX);
+    let error = fetch(&mut mirror).unwrap_err();
+    assert!(error.contains("it is larger than 1 MiB"), "{error}");
+    let fetched = fetch(&mut mirror).unwrap();
+    assert_eq!(shown(&fetched), ["env/a=first", "env/b=first"]);
+    let behind = &fetched.behind["env/large"];
+    assert!(behind.contains("it is larger than 1 MiB"), "{behind}");
+    // It is not downloaded again and again, and others are.
+    let downloads = |server: &GitServer| {
+        let requests = server.requests();
+        let posts = requests.iter().filter(|one| one.starts_with("POST"));
+        posts.count()
+    };
+    let before = downloads(&server);
+    let fetched = fetch(&mut mirror).unwrap();
+    assert!(fetched.behind.contains_key("env/large"));
+    assert_eq!(downloads(&server), before);
+    repo.git(&["checkout", "--quiet", "env/a"]).unwrap();
+    repo.edit("pleach.yaml", "first", "second").unwrap();
+    repo.commit("second").unwrap();
+    let fetched = fetch(&mut mirror).unwrap();
+    assert_eq!(shown(&fetched), ["env/a=second", "env/b=first"]);
+    assert!(fetched.behind.contains_key("env/large"));
+    // What it had before stays what it is, until it has something smaller.
+    repo.git(&["branch", "--force", "env/large", "env/a"])
+        .unwrap();
+    let fetched = fetch(&mut mirror).unwrap();
+    assert_eq!(
+        shown(&fetched),
+        ["env/a=second", "env/b=first", "env/large=second"]
+    );
+    assert!(fetched.behind.is_empty(), "{:?}", fetched.behind);
+}
+
+#[test]
+fn what_downloads_leave_behind_is_bounded_in_bytes() {
+    let repo = repository();
+    point(&repo, "env/a");
+    let server = GitServer::start(repo.path()).unwrap();
+    let mut mirror = small(&server.url(".git"), 600_000);
+    let first = fetch(&mut mirror).unwrap();
+    repo.write("noise", noise(1, 800_000)).unwrap();
+    repo.commit("large").unwrap();
+    point(&repo, "env/a");
+    let place = |fetched: &Fetched| format!("{:?}", fetched.reader.place());
+    let second = fetch(&mut mirror).unwrap();
+    assert_eq!(place(&first), place(&second));
+    repo.write("noise", noise(2, 800_000)).unwrap();
+    repo.commit("as large").unwrap();
+    point(&repo, "env/a");
+    let third = fetch(&mut mirror).unwrap();
+    assert_eq!(place(&second), place(&third));
+    let fourth = fetch(&mut mirror).unwrap();
+    assert_ne!(place(&third), place(&fourth));
+    assert_eq!(shown(&fourth), ["env/a=first"]);
+    // Who reads in the former one does so to the end.
+    assert_eq!(shown(&first), ["env/a=first"]);
 }
 
 #[test]

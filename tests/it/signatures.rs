@@ -6,7 +6,8 @@ use std::path::PathBuf;
 use std::process::Command;
 
 use pleach::io::git::former::Former;
-use pleach::io::git::mirror::{Auth, Fetched, Mirror, Remote};
+use pleach::io::git::mirror::{Fetched, Mirror};
+use pleach::io::git::remote::{Auth, Remote};
 use pleach_testkit::repository::TestRepo;
 use pleach_testkit::ssh_server::make_key;
 use tempfile::TempDir;

@@ -4,7 +4,8 @@ use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use pleach::io::git::mirror::{Auth, Fetched, Mirror, Remote};
+use pleach::io::git::mirror::{Fetched, Mirror};
+use pleach::io::git::remote::{Auth, Remote};
 use pleach_domain::repo::FileTree as _;
 use pleach_testkit::repository::TestRepo;
 use pleach_testkit::ssh_server::{SshServer, make_key};

@@ -125,6 +125,7 @@ fn a_look_is_a_trace_with_what_was_done_in_it() {
     traces.hear(&LoopEvent::Looking { release: release() });
     traces.hear(&LoopEvent::Planned {
         release: release(),
+        answered: true,
         took: Duration::from_secs(2),
     });
     traces.hear_sync(&sync(EventKind::Phase(Verb::Apply)));

@@ -2,23 +2,23 @@
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
 use pleach_domain::observe::ClusterId;
 use pleach_domain::repo::controller::{self as config, ConnectionGrant, EnvironmentGrant};
 
-use super::Plan;
+use super::{Plan, program};
 use crate::cli::Context;
-use crate::cli::error::{CliError, Kind};
+use crate::cli::error::CliError;
 use crate::cli::session::agent;
 use crate::engine::controller::{Grant, Live, Previews, Repository};
 use crate::io::cluster::{Connection, KubeconfigSecret, OwnCluster};
 use crate::io::files;
 use crate::io::forge::{Forge, Token};
 use crate::io::git::app::GithubApp;
-use crate::io::git::mirror::{Auth, Remote};
+use crate::io::git::remote::{Auth, Remote};
 use crate::server::hooks::Hook;
 use crate::server::notifications;
 
@@ -200,9 +200,4 @@ fn variables() -> Vec<(OsString, OsString)> {
     #[expect(clippy::disallowed_methods, reason = "settings are read here")]
     let variable = |name: &str| Some((name.into(), std::env::var_os(name)?));
     NAMES.into_iter().filter_map(variable).collect()
-}
-
-/// pleach itself, for work that is done in a process of its own.
-fn program() -> Result<PathBuf, CliError> {
-    std::env::current_exe().map_err(|error| CliError::new(Kind::Failed, error))
 }

@@ -141,6 +141,7 @@ fn log(event: &LoopEvent) {
         } => tracing::warn!(%environment, error = %message, "cluster unreachable"),
         LoopEvent::News(_)
         | LoopEvent::Looking { .. }
+        | LoopEvent::Queued { .. }
         | LoopEvent::Planned { .. }
         | LoopEvent::Carried { .. } => {}
         LoopEvent::Changed { release, objects } => {

@@ -14,7 +14,8 @@ use crate::cli::error::{CliError, Kind};
 use crate::cli::session::agent;
 use crate::engine::controller::{Grant, Repository};
 use crate::io::cluster::Connection;
-use crate::io::git::mirror::{Auth, Fetched, Mirror, Remote};
+use crate::io::git::mirror::{Fetched, Mirror};
+use crate::io::git::remote::{Auth, Remote};
 use crate::server::hooks::Hook;
 
 /// Branches that hold one environment each, by their names.

@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use super::Grant;
-use crate::io::git::mirror::{Reader, Remote};
+use crate::io::git::mirror::Reader;
+use crate::io::git::remote::Remote;
 
 /// What an environment is to be made of.
 #[derive(Debug, Clone)]

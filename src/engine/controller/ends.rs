@@ -14,6 +14,7 @@ use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 
 use self::telling::Leaving;
+use super::defect::guarded;
 use super::looked::{Looked, unplanned, until_open, window_closed};
 use super::requests::Requests;
 use super::run::{Done, LIMIT, Wanted, carry_out, line};
@@ -232,13 +233,35 @@ impl Ends {
         self.shared.listener.tell(LoopEvent::Looking {
             release: gone.name().clone(),
         });
+        let looked = match guarded(Box::pin(self.take_away(wanted, gone, stop))).await {
+            Ok(looked) => looked?,
+            Err(looked) => looked,
+        };
+        self.shared.listener.tell(LoopEvent::Looked {
+            release: gone.name().clone(),
+            cluster: wanted.grant.cluster.as_ref().map(|id| id.0.clone()),
+            revision: wanted.revision(),
+            end: looked.end,
+            message: looked.message.clone(),
+            kept: None,
+            took: started.elapsed(),
+        });
+        Some(looked)
+    }
+
+    async fn take_away(
+        &self,
+        wanted: &Wanted,
+        gone: &Gone,
+        stop: &CancellationToken,
+    ) -> Option<Looked> {
         let plans = wanted.planner(false);
         let work = format!("to look at release {}", gone.name());
         let work = self.shared.pulse.work(work, LIMIT);
         let making = Box::pin(plans.plan_end(gone));
         let planned = stop.run_until_cancelled(making).await?;
         drop(work);
-        let looked = match planned {
+        Some(match planned {
             Err(error) => unplanned(&error, 1),
             Ok(planned) => {
                 let refusals = wanted.refusals(&planned);
@@ -260,17 +283,7 @@ impl Ends {
                     looked.saying(ConditionKind::Stalled, "Refused")
                 }
             }
-        };
-        self.shared.listener.tell(LoopEvent::Looked {
-            release: gone.name().clone(),
-            cluster: wanted.grant.cluster.as_ref().map(|id| id.0.clone()),
-            revision: wanted.revision(),
-            end: looked.end,
-            message: looked.message.clone(),
-            kept: None,
-            took: started.elapsed(),
-        });
-        Some(looked)
+        })
     }
 
     /// Carries the plan out, unless git has the release again meanwhile, or takes the

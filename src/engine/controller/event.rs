@@ -95,10 +95,17 @@ pub enum LoopEvent {
         /// Environment and release.
         release: ReleaseName,
     },
+    /// Other releases wait until there is room to look at them.
+    Queued {
+        /// How many.
+        waiting: usize,
+    },
     /// A release was observed and planned.
     Planned {
         /// Environment and release.
         release: ReleaseName,
+        /// Whether its cluster answered.
+        answered: bool,
         /// How long it took.
         took: Duration,
     },

@@ -1,13 +1,18 @@
 //! Reads an environment at a commit, where that is another one than before.
 
+use std::fmt::Display;
+
 use pleach_domain::finding::Finding;
 use pleach_domain::repo::{FileTree, RecordingTree};
+use tokio::runtime::Handle;
+use tokio_util::sync::CancellationToken;
 
 use super::inputs::Inputs;
 use crate::engine::load::{Loaded, is_unknown, read_all};
+use crate::engine::rehearsal::{RehearsalError, Rehearsals};
 use crate::engine::words;
 use crate::io::git::Revision;
-use crate::io::git::mirror::Reader;
+use crate::io::git::mirror::Place;
 
 /// How long the message of a condition is at most.
 const LONGEST_MESSAGE: usize = 1024;
@@ -37,42 +42,92 @@ impl Hold {
     }
 }
 
-/// What reading an environment came to, and what it was read from; the last is not
-/// there where the commit is not at hand.
-pub(super) type Read = (Result<Loaded, Hold>, Option<Inputs>);
-
-/// Reads an environment at a commit, or says why it cannot be synced. None where
-/// it would be the same as what was read from `known`.
-pub(super) fn load(
-    reader: &Reader,
-    commit: &str,
-    name: &str,
-    known: Option<&Inputs>,
-) -> Option<Read> {
-    let tree = match reader.tree(commit) {
-        Ok(tree) => tree,
-        Err(error) => {
-            return Some((Err(Hold::new("InvalidRepository", words(&error))), None));
-        }
-    };
-    if known.is_some_and(|known| known.are_those_of(&tree)) {
-        return None;
-    }
-    let recording = RecordingTree::new(&tree);
-    let read = load_from(&recording, commit, name);
-    let inputs = Inputs::of(&tree, recording.record());
-    Some((read, Some(inputs)))
+/// What reading an environment came to.
+#[derive(Debug)]
+pub(super) enum Read {
+    /// It would be the same as what was read before.
+    Same,
+    /// It was read from this, whatever it is.
+    From(Inputs, Result<Box<Loaded>, Hold>),
+    /// It cannot be rendered at this commit.
+    Beyond(Hold),
+    /// Another time it may be read.
+    Not(Hold),
 }
 
-/// Reads an environment at a commit, whatever it was before.
-pub(super) fn load_anew(reader: &Reader, commit: &str, name: &str) -> Result<Loaded, Hold> {
-    let tree = reader.tree(commit);
-    let tree = tree.map_err(|error| Hold::new("InvalidRepository", words(&error)))?;
-    load_from(&tree, commit, name)
+/// Reads environments in threads where that may block.
+#[derive(Debug, Clone)]
+pub(super) struct Reading {
+    pub(super) rehearsals: Rehearsals,
+    /// Ends what takes long.
+    pub(super) stop: CancellationToken,
+}
+
+impl Reading {
+    /// Reads an environment at a commit, or says why it cannot be synced; not again
+    /// where it is as it was read from `known`. Blocks.
+    pub(super) fn load(
+        &self,
+        place: Place,
+        commit: &str,
+        name: &str,
+        known: Option<&Inputs>,
+    ) -> Read {
+        let tree = match place.tree(commit) {
+            Ok(tree) => tree,
+            Err(error) => return Read::Not(Hold::new("InvalidRepository", words(&error))),
+        };
+        if known.is_some_and(|known| known.are_those_of(&tree)) {
+            return Read::Same;
+        }
+        if let Err(error) = self.rehearse(place, commit, name) {
+            let is_final = matches!(error, RehearsalError::Beyond(_));
+            let words = of_commit(commit, &error);
+            return if is_final {
+                Read::Beyond(Hold::new("InvalidRepository", words))
+            } else {
+                Read::Not(Hold::new("Unread", words))
+            };
+        }
+        let recording = RecordingTree::new(&tree);
+        let read = load_from(&recording, commit, name);
+        Read::From(Inputs::of(&tree, recording.record()), read.map(Box::new))
+    }
+
+    /// Reads an environment at a commit, whatever it was before. The outer error is why
+    /// that has to be tried again. Blocks.
+    pub(super) fn load_anew(
+        &self,
+        place: Place,
+        commit: &str,
+        name: &str,
+    ) -> Result<Result<Loaded, Hold>, String> {
+        let invalid = |words| Ok(Err(Hold::new("InvalidRepository", words)));
+        let tree = match place.tree(commit) {
+            Ok(tree) => tree,
+            Err(error) => return invalid(words(&error)),
+        };
+        match self.rehearse(place, commit, name) {
+            Ok(()) => Ok(load_from(&tree, commit, name)),
+            Err(error @ RehearsalError::Beyond(_)) => invalid(error.to_string()),
+            Err(error @ RehearsalError::Passing(_)) => Err(error.to_string()),
+        }
+    }
+
+    fn rehearse(&self, place: Place, commit: &str, name: &str) -> Result<(), RehearsalError> {
+        let rehearsing = self.rehearsals.rehearse(place, commit, name);
+        let rehearsing = self.stop.run_until_cancelled(rehearsing);
+        let ended = Handle::current().block_on(rehearsing);
+        ended.unwrap_or_else(|| Err(RehearsalError::Passing("the loop ends".to_owned())))
+    }
+}
+
+/// Words about a commit.
+fn of_commit(commit: &str, words: &dyn Display) -> String {
+    format!("commit {}: {words}", commit.get(..7).unwrap_or(commit))
 }
 
 fn load_from(tree: &dyn FileTree, commit: &str, name: &str) -> Result<Loaded, Hold> {
-    let short = commit.get(..7).unwrap_or(commit);
     let invalid = |findings: &[Finding]| {
         let errors: Vec<String> = findings
             .iter()
@@ -84,7 +139,7 @@ fn load_from(tree: &dyn FileTree, commit: &str, name: &str) -> Result<Loaded, Ho
         } else {
             "InvalidRepository"
         };
-        Hold::new(reason, format!("commit {short}: {}", errors.join("; ")))
+        Hold::new(reason, of_commit(commit, &errors.join("; ")))
     };
     let loaded = read_all(tree, Revision::Commit(commit.to_owned()), name)
         .map_err(|findings| invalid(&findings))?;
@@ -99,9 +154,12 @@ fn load_from(tree: &dyn FileTree, commit: &str, name: &str) -> Result<Loaded, Ho
         // One branch would take what another branch holds.
         return Err(Hold::new(
             "InvalidRepository",
-            format!(
-                "commit {short}: {}: release {} takes over objects of another environment, which is done from the desk: `pleach apply {name}`",
-                release.origin, release.name.release
+            of_commit(
+                commit,
+                &format_args!(
+                    "{}: release {} takes over objects of another environment, which is done from the desk: `pleach apply {name}`",
+                    release.origin, release.name.release
+                ),
             ),
         ));
     }

@@ -16,12 +16,12 @@ use tokio::time::{Instant, sleep, timeout};
 
 use super::assigned::Assigned;
 use super::environment::{LIMIT, for_cluster};
-use super::read::load_anew;
+use super::read::Reading;
 use super::{Grant, NAMED, Shared, pace};
 use crate::engine::load::Loaded;
 use crate::engine::words;
 use crate::io::git::former::Former;
-use crate::io::git::mirror::Remote;
+use crate::io::git::remote::Remote;
 
 /// How old the history of a branch may be that questions are answered from.
 const AGE: Duration = Duration::from_mins(1);
@@ -220,6 +220,7 @@ impl Recollection {
             branch: source.branch,
             remote: assigned.remote,
             grant: assigned.grant,
+            reading: self.shared.reading.clone(),
         };
         let reading = tokio::task::spawn_blocking(move || search.answer(asked, known, room));
         match timeout(LIMIT, reading).await {
@@ -245,6 +246,7 @@ struct Search {
     branch: String,
     remote: Remote,
     grant: Arc<Grant>,
+    reading: Reading,
 }
 
 impl Search {
@@ -347,7 +349,8 @@ impl Search {
         {
             return Ok(recalled.clone());
         }
-        let read = load_anew(known.former.reader(), commit, &self.environment);
+        let place = known.former.reader().place();
+        let read = self.reading.load_anew(place, commit, &self.environment)?;
         let read = read.and_then(|loaded| for_cluster(loaded, &self.grant));
         let recalled = match read {
             Ok(loaded) => Some(Arc::new(loaded)),

@@ -14,6 +14,7 @@ use tokio::sync::{Notify, mpsc, watch};
 use tokio::time::{Instant, sleep};
 
 use super::approval::Asked;
+use super::defect::guarded;
 use super::drift::Subscription;
 use super::looked::Looked;
 use super::news::Told;
@@ -137,7 +138,13 @@ impl Release {
             self.shared.listener.tell(LoopEvent::Looking {
                 release: wanted.release().0.name.clone(),
             });
-            let looked = Box::pin(self.look(&wanted, &changed, &stop)).await;
+            let looked = match guarded(Box::pin(self.look(&wanted, &changed, &stop))).await {
+                Ok(looked) => looked,
+                Err(looked) => {
+                    self.forget();
+                    Some(looked)
+                }
+            };
             self.room = None;
             let Some(mut looked) = looked else { return };
             let is_held = self.holds_on(&wanted, &mut looked, answered);
@@ -238,6 +245,16 @@ impl Release {
                 changed.is_ok().then_some(false)
             }
         }
+    }
+
+    /// Nothing is known that a look may have left half done.
+    fn forget(&mut self) {
+        self.reached = None;
+        self.recall = None;
+        self.asked = None;
+        self.told = None;
+        self.subscription = None;
+        self.is_elsewhere = true;
     }
 
     /// Something else is wanted: what came of the former one says nothing of it.

@@ -1,5 +1,6 @@
 //! What the loop follows, where to, and within which limits.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use pleach_domain::inventory::{ReleaseName, Source};
@@ -11,7 +12,7 @@ use super::replicas::Sharing;
 use crate::engine::sync::Claim as LeaseClaim;
 use crate::io::cluster::Connection;
 use crate::io::forge::Forge;
-use crate::io::git::mirror::Remote;
+use crate::io::git::remote::Remote;
 
 /// What the loop follows, and where to.
 #[derive(Debug, Clone)]
@@ -28,6 +29,8 @@ pub struct Setup {
     /// The release that the loop itself is, which is synced after all others of
     /// its environment.
     pub own: Option<ReleaseName>,
+    /// pleach itself, for work that is done by a process of its own.
+    pub program: PathBuf,
 }
 
 /// A repository that is followed.

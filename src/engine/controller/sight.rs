@@ -3,7 +3,7 @@
 //! only.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -12,6 +12,7 @@ use tokio::time::Instant;
 
 use super::pace::STALE;
 use super::run::Wanted;
+use super::{Listener, LoopEvent};
 use crate::io::cluster::{Class, Cluster, ClusterError, Retry};
 
 /// How many releases are observed and planned at the same time: what is known of
@@ -32,7 +33,18 @@ const MANY: usize = 8;
 pub(super) struct Sights {
     room: Arc<Semaphore>,
     servers: Arc<Mutex<BTreeMap<String, Arc<Server>>>>,
+    queue: Queue,
 }
+
+/// Those who wait for room.
+#[derive(Debug, Clone)]
+struct Queue {
+    waiting: Arc<AtomicUsize>,
+    listener: Listener,
+}
+
+/// One of them.
+struct Queued<'a>(&'a Queue);
 
 /// What is known of an API server.
 #[derive(Debug)]
@@ -43,12 +55,21 @@ struct Server {
     is_silent: AtomicBool,
 }
 
-impl Default for Sights {
-    fn default() -> Self {
-        Self {
-            room: Arc::new(Semaphore::new(ROOM)),
-            servers: Arc::default(),
-        }
+impl Queue {
+    fn join(&self) -> Queued<'_> {
+        self.tell(self.waiting.fetch_add(1, Ordering::Relaxed) + 1);
+        Queued(self)
+    }
+
+    fn tell(&self, waiting: usize) {
+        self.listener.tell(LoopEvent::Queued { waiting });
+    }
+}
+
+impl Drop for Queued<'_> {
+    fn drop(&mut self) {
+        let Self(queue) = self;
+        queue.tell(queue.waiting.fetch_sub(1, Ordering::Relaxed) - 1);
     }
 }
 
@@ -73,6 +94,18 @@ pub(super) struct Sight {
 }
 
 impl Sights {
+    /// Room for all, and who hears how many wait for it.
+    pub(super) fn new(listener: Listener) -> Self {
+        Self {
+            room: Arc::new(Semaphore::new(ROOM)),
+            servers: Arc::default(),
+            queue: Queue {
+                waiting: Arc::default(),
+                listener,
+            },
+        }
+    }
+
     /// Waits for room. Answers count that others asked for at a moment or later;
     /// from now on where none is said. Whom nobody hears of is asked without room,
     /// and the error is why there is nothing to look at.
@@ -83,6 +116,7 @@ impl Sights {
     ) -> Result<Sight, ClusterError> {
         let since = since.unwrap_or_else(Instant::now);
         let server = self.server(wanted.cluster.server());
+        let queued = self.queue.join();
         let room = loop {
             server.answers(&wanted.cluster).await?;
             // They are never closed.
@@ -92,6 +126,7 @@ impl Sights {
                 break [share, room];
             }
         };
+        drop(queued);
         let cluster = wanted.cluster.clone();
         let cluster = if wanted.loaded.rendered.len() < MANY {
             cluster
@@ -149,7 +184,7 @@ impl Sight {
 }
 
 /// Whether nobody is there to answer.
-fn is_silence(error: &ClusterError) -> bool {
+pub(super) fn is_silence(error: &ClusterError) -> bool {
     matches!(
         error.class(),
         Some(Class::Unreachable | Class::Timeout | Class::Tls | Class::Interrupted)

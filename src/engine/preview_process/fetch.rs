@@ -5,20 +5,14 @@
 //! change that is too large for it ends that process, and nobody else.
 
 use std::ffi::OsString;
-use std::io;
-use std::os::unix::process::ExitStatusExt as _;
 use std::path::Path;
-use std::process::Stdio;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
-use tokio::io::AsyncWriteExt as _;
 use tokio::process::Command;
-use tokio::time::timeout;
 
-use super::{LONGEST_WORDS, last_line, read};
 use crate::engine::words;
-use crate::io::bounds::Group;
+use crate::engine::worker::{self, WorkerError};
 use crate::io::files;
 use crate::io::git::change::{Fetch, FetchError, Received};
 
@@ -88,12 +82,13 @@ pub fn carry_out(order: &str) -> Result<String, serde_json::Error> {
 
 /// Fetches a change. Dropped, it ends the process.
 pub async fn fetch(program: &Path, order: &Fetch) -> Result<Received, FetchFailure> {
-    let failed = |error: io::Error| FetchFailure::Passing(format!("the fetch failed: {error}"));
-    let order = serde_json::to_vec(order).map_err(|error| failed(error.into()))?;
+    let failed = |error: String| FetchFailure::Passing(format!("the fetch failed: {error}"));
+    let order = serde_json::to_vec(order).map_err(|error| failed(error.to_string()))?;
     // Gone with all that is in it, also when the process is killed.
     let scratch = files::temporary_folder();
     let scratch = scratch.map_err(|error| FetchFailure::Passing(words(&error)))?;
-    let mut child = Command::new(program)
+    let mut command = Command::new(program);
+    command
         .arg("fetch-change")
         .env_clear()
         .envs(
@@ -101,48 +96,31 @@ pub async fn fetch(program: &Path, order: &Fetch) -> Result<Received, FetchFailu
                 .iter()
                 .filter_map(|name| Some((name, variable(name)?))),
         )
-        .env("TMPDIR", scratch.path())
-        .process_group(0)
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .kill_on_drop(true)
-        .spawn()
-        .map_err(failed)?;
-    let mut group = Group::of(child.id());
-    let (input, out, err) = (child.stdin.take(), child.stdout.take(), child.stderr.take());
-    let running = async {
-        if let Some(mut input) = input {
-            // One that does not listen says itself what is wrong.
-            let _told = input.write_all(&order).await;
+        .env("TMPDIR", scratch.path());
+    let ended = worker::run(&mut command, &order, (TIME, LONGEST_OUTPUT)).await;
+    let ended = ended.map_err(|error| match error {
+        WorkerError::TimedOut(time) => {
+            FetchFailure::Passing(format!("git did not answer within {time:?}"))
         }
-        let (out, err) = tokio::join!(read(out, LONGEST_OUTPUT), read(err, LONGEST_WORDS));
-        Ok::<_, io::Error>((out, err, child.wait().await?))
-    };
-    let ended = timeout(TIME, running).await;
-    let late = |_| FetchFailure::Passing(format!("git did not answer within {TIME:?}"));
-    let (out, err, status) = ended.map_err(late)?.map_err(failed)?;
-    if status.signal().is_none() {
-        group.ended();
-    }
-    match serde_json::from_slice(&out) {
+        WorkerError::Failed(error) => failed(error.to_string()),
+    })?;
+    match serde_json::from_slice(ended.out.as_deref().unwrap_or_default()) {
         Ok(Outcome::Received(received)) => Ok(received),
         Ok(Outcome::Failed(why)) => Err(FetchFailure::Passing(why)),
         Ok(Outcome::Refused(why)) => Err(FetchFailure::Refused(why)),
         Ok(Outcome::TooLarge(why)) => Err(FetchFailure::TooLarge(why)),
+        Err(_) if ended.was_ended() => {
+            let mut why = format!("the fetch was ended ({})", ended.status);
+            why.push_str(": the branch and the change take too much to unpack");
+            if !ended.said.is_empty() {
+                why.push_str(": ");
+                why.push_str(&ended.said);
+            }
+            Err(FetchFailure::TooLarge(why))
+        }
         Err(_) => {
-            let said = match last_line(&err) {
-                said if said.is_empty() => said,
-                said => format!(": {said}"),
-            };
-            // Limits end it by a signal.
-            Err(if status.signal().is_some() {
-                FetchFailure::TooLarge(format!(
-                    "the fetch was ended ({status}): the branch and the change take too much to unpack{said}"
-                ))
-            } else {
-                FetchFailure::Passing(format!("the fetch broke down ({status}){said}"))
-            })
+            let why = format!("the fetch broke down {}", ended.words());
+            Err(FetchFailure::Passing(why))
         }
     }
 }
@@ -151,10 +129,10 @@ pub async fn fetch(program: &Path, order: &Fetch) -> Result<Received, FetchFailu
 mod tests {
     use rstest::rstest;
 
-    use super::super::tests::program;
     use super::*;
+    use crate::engine::worker::tests::program;
     use crate::io::git::change::ChangeMirror;
-    use crate::io::git::mirror::{Auth, Remote};
+    use crate::io::git::remote::{Auth, Remote};
 
     /// Fetches with a program of a few lines.
     async fn run(script: &str) -> Result<Received, FetchFailure> {

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use http::HeaderValue;
 use kube::client::AuthError;
-use kube::config::{KubeConfigOptions, Kubeconfig, KubeconfigError};
+use kube::config::{AuthInfo, KubeConfigOptions, Kubeconfig, KubeconfigError};
 use kube::{Client, Config};
 use tokio::time::timeout;
 
@@ -68,7 +68,7 @@ impl Cluster {
     pub async fn connect(connection: &Connection) -> Result<Self, ClusterError> {
         let mut config = config(connection).await?;
         if let Some(user) = &connection.user {
-            config.auth_info.impersonate = Some(user.clone());
+            impersonate(&mut config.auth_info, user);
         }
         config.connect_timeout = Some(connection.connect_timeout);
         // kube would repeat 429, 503 and 504 by itself, for six minutes.
@@ -92,6 +92,15 @@ impl Cluster {
         probe.limits.request = limit;
         probe
     }
+}
+
+/// Acts as a user, and as nobody whom the kubeconfig names for that: groups would come
+/// on top of the user's own.
+fn impersonate(auth_info: &mut AuthInfo, user: &str) {
+    auth_info.impersonate = Some(user.to_owned());
+    auth_info.impersonate_uid = None;
+    auth_info.impersonate_groups = None;
+    auth_info.impersonate_user_extra = None;
 }
 
 /// The text as a header; what a header cannot hold becomes `_`.
@@ -272,5 +281,35 @@ pub(super) fn auth_message(error: &AuthError) -> String {
             "the output of the credential plugin is no ExecCredential".to_owned()
         }
         error => error.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_is_impersonated_has_no_rights_of_others() {
+        let mut auth_info = AuthInfo {
+            impersonate: Some("admin".to_owned()),
+            impersonate_uid: Some("1".to_owned()),
+            impersonate_groups: Some(vec!["system:masters".to_owned()]),
+            impersonate_user_extra: Some([("scopes".to_owned(), vec!["all".to_owned()])].into()),
+            ..AuthInfo::default()
+        };
+        impersonate(&mut auth_info, "system:serviceaccount:pleach:deployer");
+        let AuthInfo {
+            impersonate,
+            impersonate_uid,
+            impersonate_groups,
+            impersonate_user_extra,
+            ..
+        } = auth_info;
+        assert_eq!(
+            impersonate.as_deref(),
+            Some("system:serviceaccount:pleach:deployer")
+        );
+        let rest = (impersonate_uid, impersonate_groups, impersonate_user_extra);
+        assert_eq!(rest, (None, None, None));
     }
 }

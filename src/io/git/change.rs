@@ -11,7 +11,7 @@ use std::sync::Arc;
 use git2::{ErrorClass, Reference, Repository};
 use serde::{Deserialize, Serialize};
 
-use super::mirror::{Credentials, LARGEST, Remote, Session, limit_silence, location};
+use super::remote::{Credentials, LARGEST, Remote, Session, limit_silence, location};
 use super::{GitError, unfetched};
 use crate::io::files::{self, TemporaryFolder};
 

@@ -8,7 +8,8 @@ use std::sync::Arc;
 
 use git2::{Repository, Sort};
 
-use super::mirror::{Reader, Remote, Session, limit_silence};
+use super::mirror::Reader;
+use super::remote::{LARGEST, Remote, Session, limit_silence};
 use super::signature::Signatures;
 use super::{GitError, unfetched};
 use crate::io::files;
@@ -33,7 +34,7 @@ impl Former {
         let folder = Arc::new(files::temporary_folder()?);
         let repository = Repository::init_bare(folder.path()).map_err(failed)?;
         let mut from = repository.remote_anonymous(&url).map_err(failed)?;
-        let session = Session::open(remote)?;
+        let session = Session::open(remote, LARGEST)?;
         let whole = format!("+refs/heads/{branch}:{BRANCH}");
         session.fetch(&mut from, &[whole], false).map_err(failed)?;
         // Nothing is fetched of a branch that is gone.

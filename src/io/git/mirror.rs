@@ -4,136 +4,68 @@
 //! Calls block, and every one of them ends: the transport has time-outs, a
 //! download has a deadline and a largest size.
 
-use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
-use std::fmt;
-use std::path::{Path, PathBuf};
-use std::sync::{Arc, Once};
+use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use git2::opts::{set_server_connect_timeout_in_milliseconds, set_server_timeout_in_milliseconds};
-use git2::{
-    AutotagOption, Cred, CredentialType, FetchOptions, RemoteCallbacks, RemoteRedirect, Repository,
-};
+use git2::Repository;
 use pleach_domain::repo::controller::Transport;
 use serde::{Deserialize, Serialize};
 
-use super::app::{self, GithubApp};
+use super::remote::{LARGEST, Remote, Session, limit_silence};
 use super::signature::Signatures;
-use super::ssh::{self, Call};
-use super::{GitError, GitTree, prefix, unfetched};
+use super::{GitError, GitTree, unfetched};
 use crate::io::files::{self, TemporaryFolder};
-
-/// How long a server may take to answer at all.
-const CONNECT: i32 = 10_000;
-/// How long it may be silent.
-const SILENCE: i32 = 15_000;
-/// How long a fetch may take as a whole.
-const DEADLINE: Duration = Duration::from_mins(5);
-/// The most that is downloaded at once.
-pub(super) const LARGEST: usize = 1 << 30;
-/// Downloads leave packs behind, and nothing collects them: after so many of
-/// them the mirror is made anew.
-const DOWNLOADS: u32 = 200;
 
 /// Matches nothing: a fetch of it asks what there is and downloads nothing.
 const NOTHING: &str = "+refs/pleach/nothing:refs/pleach/nothing";
+/// For how long branches are fetched one after the other at once.
+const IN_TURN: Duration = Duration::from_mins(1);
+/// When a commit is fetched again that took more than it may.
+const AGAIN: Duration = Duration::from_mins(30);
 
-/// Credentials, as the files that hold them: read for every fetch, so that they
-/// can be changed.
-#[derive(Debug, Clone)]
-pub enum Auth {
-    /// None.
-    Anonymous,
-    /// User name and password.
-    Basic {
-        /// File with the name.
-        username: PathBuf,
-        /// File with the password.
-        password: PathBuf,
-    },
-    /// A bearer token.
-    Bearer {
-        /// File with the token.
-        token: PathBuf,
-    },
-    /// A key for ssh, and the keys of the hosts that are talked to.
-    Ssh {
-        /// File with the private key.
-        key: PathBuf,
-        /// File with the keys of hosts.
-        known_hosts: PathBuf,
-    },
-    /// Tokens that an app of GitHub asks for.
-    GithubApp(GithubApp),
+/// What a mirror may take.
+#[derive(Debug, Clone, Copy)]
+pub struct Limits {
+    /// The most that is downloaded at once, in bytes.
+    pub download: usize,
+    /// Downloads leave packs behind, and nothing collects them: after so many of them
+    /// the mirror is made anew,
+    pub downloads: u32,
+    /// and after so many bytes.
+    pub received: usize,
 }
 
-/// Credentials as they were read: what whoever fetches is told.
-#[derive(Clone, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub(super) enum Credentials {
-    Anonymous,
-    Basic { username: String, password: String },
-    Header(String),
-    Ssh { key: PathBuf, known_hosts: PathBuf },
-}
-
-impl fmt::Debug for Credentials {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Credentials")
-    }
-}
-
-impl Auth {
-    /// Reads the files, or asks for a token.
-    pub(super) fn credentials(&self) -> Result<Credentials, GitError> {
-        Ok(match self {
-            Self::Anonymous => Credentials::Anonymous,
-            Self::Basic { username, password } => Credentials::Basic {
-                username: secret(username)?,
-                password: secret(password)?,
-            },
-            Self::Bearer { token } => {
-                Credentials::Header(format!("Authorization: Bearer {}", secret(token)?))
-            }
-            Self::Ssh { key, known_hosts } => Credentials::Ssh {
-                key: key.clone(),
-                known_hosts: known_hosts.clone(),
-            },
-            Self::GithubApp(app) => Credentials::Basic {
-                username: app::USER.to_owned(),
-                password: app.token()?,
-            },
-        })
-    }
-
-    /// Notes that a server does not take the credentials: somebody may have taken a
-    /// token back. Blocks while one is asked for.
-    pub(super) fn refused(&self) {
-        if let Self::GithubApp(app) = self {
-            app.forget();
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            download: LARGEST,
+            downloads: 200,
+            received: 2 * LARGEST,
         }
     }
-}
-
-/// A repository that is elsewhere.
-#[derive(Debug, Clone)]
-pub struct Remote {
-    /// Its URL, or the path of a folder. It holds no credentials.
-    pub url: String,
-    /// Who we are for it.
-    pub auth: Auth,
-    /// File with the keys that commits have to be signed with; none where they
-    /// need not be signed.
-    pub keys: Option<PathBuf>,
 }
 
 /// A copy of a repository.
 pub struct Mirror {
     remote: Remote,
+    limits: Limits,
     signatures: Option<Signatures>,
     reader: Option<Reader>,
     downloads: u32,
+    received: usize,
+    /// Whether each branch is fetched by itself: one of them takes more than it may.
+    in_turn: bool,
+    /// The branches that do.
+    beyond: BTreeMap<String, Beyond>,
+}
+
+/// A commit that takes more than it may.
+struct Beyond {
+    commit: String,
+    why: String,
+    since: Instant,
 }
 
 /// Reads commits of a mirror, also while it is fetched or made anew.
@@ -144,6 +76,13 @@ pub struct Reader {
     pub(super) prefix: Arc<str>,
 }
 
+/// Where commits lie, for other processes too.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Place {
+    folder: PathBuf,
+    prefix: String,
+}
+
 /// What a repository has.
 #[derive(Debug, Clone)]
 pub struct Fetched {
@@ -152,6 +91,9 @@ pub struct Fetched {
     /// Those of these branches whose commit is not signed as it has to be, and
     /// why not.
     pub distrusted: BTreeMap<String, String>,
+    /// Those of the branches that were wanted whose newest commit is not here, and why
+    /// not. What they had before is among the commits, if it is.
+    pub behind: BTreeMap<String, String>,
     /// Names of all branches.
     pub branches: Vec<String>,
     /// The branch that the repository calls its default.
@@ -163,12 +105,21 @@ pub struct Fetched {
 impl Mirror {
     /// A mirror that has nothing yet.
     pub fn new(remote: Remote) -> Self {
+        Self::within(remote, Limits::default())
+    }
+
+    /// Likewise, within these limits.
+    pub fn within(remote: Remote, limits: Limits) -> Self {
         limit_silence();
         Self {
             signatures: remote.keys.clone().map(Signatures::new),
             remote,
+            limits,
             reader: None,
             downloads: 0,
+            received: 0,
+            in_turn: false,
+            beyond: BTreeMap::new(),
         }
     }
 
@@ -176,7 +127,9 @@ impl Mirror {
     pub fn fetch(&mut self, is_wanted: impl Fn(&str) -> bool) -> Result<Fetched, GitError> {
         // Somebody may have cleaned up where it lies.
         let is_gone = |reader: &Reader| Repository::open_bare(reader.folder.path()).is_err();
-        if self.downloads >= DOWNLOADS || self.reader.as_ref().is_some_and(is_gone) {
+        let is_full =
+            self.downloads >= self.limits.downloads || self.received >= self.limits.received;
+        if is_full || self.reader.as_ref().is_some_and(is_gone) {
             self.reader = None;
         }
         let (url, prefix) = self.remote.location()?;
@@ -187,21 +140,23 @@ impl Mirror {
                 prefix: prefix.into(),
             },
         };
-        let failed = |source: git2::Error| unfetched(&self.remote.url, &source);
+        let remote = self.remote.clone();
+        let failed = |source: git2::Error| unfetched(&remote.url, &source);
         let repository = if self.reader.is_none() {
+            (self.downloads, self.received) = (0, 0);
             Repository::init_bare(reader.folder.path())
         } else {
             Repository::open_bare(reader.folder.path())
         }
         .map_err(failed)?;
-        let mut remote = repository.remote_anonymous(&url).map_err(failed)?;
-        let session = Session::open(&self.remote)?;
+        let mut from = repository.remote_anonymous(&url).map_err(failed)?;
+        let session = Session::open(&remote, self.limits.download)?;
         session
-            .fetch(&mut remote, &[NOTHING.to_owned()], false)
+            .fetch(&mut from, &[NOTHING.to_owned()], false)
             .map_err(failed)?;
         let mut there: BTreeMap<String, String> = BTreeMap::new();
         let mut branches = Vec::new();
-        for head in remote.list().map_err(failed)? {
+        for head in from.list().map_err(failed)? {
             let Some(branch) = head.name().strip_prefix("refs/heads/") else {
                 continue;
             };
@@ -210,24 +165,17 @@ impl Mirror {
                 there.insert(branch.to_owned(), head.oid().to_string());
             }
         }
-        let default_branch = remote.default_branch().ok().and_then(|name| {
+        let default_branch = from.default_branch().ok().and_then(|name| {
             let name = name.as_str().ok()?.strip_prefix("refs/heads/")?;
             Some(name.to_owned())
         });
-        let missing: Vec<String> = there
+        let missing: BTreeMap<&str, &str> = there
             .iter()
             .filter(|(branch, commit)| local(&repository, branch).as_ref() != Some(commit))
-            .map(|(branch, _)| format!("+refs/heads/{branch}:{}", reference(branch)))
+            .map(|(branch, commit)| (branch.as_str(), commit.as_str()))
             .collect();
-        if !missing.is_empty() {
-            let shallow = Transport::of(&self.remote.url) != Some(Transport::Local);
-            session
-                .fetch(&mut remote, &missing, shallow)
-                .map_err(failed)?;
-            self.downloads += 1;
-        }
+        let behind = self.download(&mut from, session, &missing)?;
         if self.reader.is_none() {
-            self.downloads = 1;
             self.reader = Some(reader.clone());
         }
         // What was there when it was downloaded may be newer than what was listed.
@@ -243,167 +191,119 @@ impl Mirror {
         Ok(Fetched {
             heads,
             distrusted: distrusted.unwrap_or_default(),
+            behind,
             branches,
             default_branch,
             reader,
         })
+    }
+
+    /// Downloads branches that are at these commits, all of them at once: one by one
+    /// where that takes more than it may, so that those that do keep none of the others
+    /// back. Gives those that are still missing, and why they are.
+    fn download(
+        &mut self,
+        from: &mut git2::Remote<'_>,
+        session: Session<'_>,
+        missing: &BTreeMap<&str, &str>,
+    ) -> Result<BTreeMap<String, String>, GitError> {
+        let remote = self.remote.clone();
+        let failed = |source: git2::Error| unfetched(&remote.url, &source);
+        self.beyond.retain(|branch, beyond| {
+            missing.get(branch.as_str()) == Some(&beyond.commit.as_str())
+                && beyond.since.elapsed() < AGAIN
+        });
+        let mut behind: BTreeMap<String, String> = self
+            .beyond
+            .iter()
+            .map(|(branch, beyond)| (branch.clone(), beyond.why.clone()))
+            .collect();
+        let wanted = missing.keys().copied();
+        let wanted: Vec<&str> = wanted
+            .filter(|branch| !behind.contains_key(*branch))
+            .collect();
+        if wanted.is_empty() {
+            self.in_turn = !behind.is_empty();
+            return Ok(behind);
+        }
+        if !self.in_turn && wanted.len() > 1 {
+            let fetched = self.receive(from, &session, &wanted);
+            // The next time by itself, and who waits for it hears why.
+            self.in_turn = fetched.is_err() && session.exceeded().is_some();
+            return fetched.map(|()| behind).map_err(failed);
+        }
+        drop(session);
+        let until = Instant::now() + IN_TURN;
+        for branch in wanted {
+            if Instant::now() > until {
+                let why = "other branches are fetched before it, one by one";
+                behind.insert(branch.to_owned(), why.to_owned());
+                continue;
+            }
+            let session = Session::open(&remote, self.limits.download)?;
+            let Err(error) = self.receive(from, &session, &[branch]) else {
+                continue;
+            };
+            let error = failed(error);
+            if session.exceeded().is_none() {
+                return Err(error);
+            }
+            let why = error.to_string();
+            behind.insert(branch.to_owned(), why.clone());
+            let beyond = Beyond {
+                commit: missing[branch].to_owned(),
+                why,
+                since: Instant::now(),
+            };
+            self.beyond.insert(branch.to_owned(), beyond);
+        }
+        self.in_turn = !behind.is_empty();
+        Ok(behind)
+    }
+
+    fn receive(
+        &mut self,
+        from: &mut git2::Remote<'_>,
+        session: &Session<'_>,
+        branches: &[&str],
+    ) -> Result<(), git2::Error> {
+        let specs: Vec<String> = branches
+            .iter()
+            .map(|branch| format!("+refs/heads/{branch}:{}", reference(branch)))
+            .collect();
+        let shallow = Transport::of(&self.remote.url) != Some(Transport::Local);
+        let fetched = session.fetch(from, &specs, shallow);
+        self.downloads += 1;
+        self.received += from.stats().received_bytes();
+        fetched
     }
 }
 
 impl Reader {
     /// The files of a commit.
     pub fn tree(&self, commit: &str) -> Result<GitTree, GitError> {
-        let path = self.folder.path();
+        self.place().tree(commit)
+    }
+
+    /// Where the commits lie, as long as this is there.
+    pub fn place(&self) -> Place {
+        Place {
+            folder: self.folder.path().to_owned(),
+            prefix: self.prefix.to_string(),
+        }
+    }
+}
+
+impl Place {
+    /// The files of a commit.
+    pub fn tree(&self, commit: &str) -> Result<GitTree, GitError> {
+        let path = &self.folder;
         let repository = Repository::open_bare(path).map_err(|source| GitError::Open {
-            path: path.to_owned(),
+            path: path.clone(),
             source,
         })?;
         GitTree::open(repository, &self.prefix, commit)
     }
-}
-
-impl Remote {
-    /// What is fetched from, and where the pleach repository lies in it.
-    pub(super) fn location(&self) -> Result<(String, String), GitError> {
-        location(&self.url)
-    }
-}
-
-/// What is fetched from for a URL, and where the pleach repository lies in it.
-pub(super) fn location(url: &str) -> Result<(String, String), GitError> {
-    match Transport::of(url) {
-        Some(Transport::Local) => {}
-        Some(Transport::Ssh) => return Ok((ssh::URL.to_owned(), String::new())),
-        _ => return Ok((url.to_owned(), String::new())),
-    }
-    let path = url.strip_prefix("file://").unwrap_or(url);
-    let folder = files::canonical(Path::new(path))?;
-    let repository =
-        Repository::discover(&folder).map_err(|error| super::open_error(&folder, error))?;
-    let prefix = prefix(&folder, &repository)?;
-    Ok((repository.path().to_string_lossy().into_owned(), prefix))
-}
-
-/// Credentials that were read, and what a fetch may take.
-pub(super) struct Session<'a> {
-    basic: Option<(String, String)>,
-    header: Option<String>,
-    ssh: Option<Arc<Call>>,
-    /// Whose credentials these are, where somebody can be told that they are refused.
-    auth: Option<&'a Auth>,
-    /// Whether they are.
-    is_refused: Cell<bool>,
-    deadline: Instant,
-}
-
-impl<'a> Session<'a> {
-    pub(super) fn open(remote: &'a Remote) -> Result<Self, GitError> {
-        let mut session = Self::with(&remote.url, remote.auth.credentials()?)?;
-        session.auth = Some(&remote.auth);
-        Ok(session)
-    }
-
-    /// For a repository by its URL.
-    pub(super) fn with(url: &str, credentials: Credentials) -> Result<Self, GitError> {
-        let mut session = Self {
-            basic: None,
-            header: None,
-            ssh: None,
-            auth: None,
-            is_refused: Cell::new(false),
-            deadline: Instant::now() + DEADLINE,
-        };
-        match credentials {
-            Credentials::Anonymous => {}
-            Credentials::Basic { username, password } => {
-                session.basic = Some((username, password));
-            }
-            Credentials::Header(header) => session.header = Some(header),
-            Credentials::Ssh { key, known_hosts } => {
-                let call = Call::prepare(url, &key, &known_hosts, session.deadline)?;
-                session.ssh = Some(call);
-            }
-        }
-        Ok(session)
-    }
-
-    /// Whether a server did not take the credentials.
-    pub(super) fn is_refused(&self) -> bool {
-        self.is_refused.get()
-    }
-
-    pub(super) fn fetch(
-        &self,
-        remote: &mut git2::Remote<'_>,
-        refspecs: &[String],
-        shallow: bool,
-    ) -> Result<(), git2::Error> {
-        let refused = Cell::new(false);
-        let broken: RefCell<Option<&str>> = RefCell::new(None);
-        let mut callbacks = RemoteCallbacks::new();
-        callbacks.credentials(|_, _, allowed| match &self.basic {
-            Some((name, password))
-                if allowed.contains(CredentialType::USER_PASS_PLAINTEXT)
-                    // The same credentials once more help nobody.
-                    && !refused.replace(true) =>
-            {
-                Cred::userpass_plaintext(name, password)
-            }
-            Some(_) => Err(git2::Error::from_str("the credentials are refused")),
-            None => Err(git2::Error::from_str("it asks for credentials")),
-        });
-        callbacks.transfer_progress(|progress| {
-            let why = if progress.received_bytes() > LARGEST {
-                Some("it is larger than 1 GiB")
-            } else if Instant::now() > self.deadline {
-                Some("it takes longer than five minutes")
-            } else {
-                None
-            };
-            *broken.borrow_mut() = why;
-            why.is_none()
-        });
-        let mut options = FetchOptions::new();
-        options
-            .download_tags(AutotagOption::None)
-            .update_fetchhead(false)
-            .remote_callbacks(callbacks);
-        if let Some(header) = &self.header {
-            options.custom_headers(&[header]);
-        }
-        if self.header.is_some() || self.basic.is_some() {
-            // Credentials are for the host that they were given for.
-            options.follow_redirects(RemoteRedirect::None);
-        }
-        if shallow {
-            options.depth(1);
-        }
-        let mut fetch = || remote.fetch(refspecs, Some(&mut options), None);
-        let fetched = match &self.ssh {
-            Some(call) => call.around(fetch),
-            None => fetch(),
-        };
-        drop(options);
-        if refused.get() && fetched.is_err() {
-            self.is_refused.set(true);
-            if let Some(auth) = self.auth {
-                auth.refused();
-            }
-        }
-        let complaint = self.ssh.as_ref().and_then(|call| call.complaint());
-        match (fetched, broken.into_inner(), complaint) {
-            (Err(_), Some(why), _) => Err(git2::Error::from_str(why)),
-            (Err(_), None, Some(why)) => Err(git2::Error::from_str(&why)),
-            (fetched, ..) => fetched,
-        }
-    }
-}
-
-/// The content of a file, without the end of its line.
-fn secret(path: &Path) -> Result<String, GitError> {
-    let bytes = files::read(path)?;
-    let text = String::from_utf8_lossy(&bytes);
-    Ok(text.trim_end_matches(['\r', '\n']).to_owned())
 }
 
 /// Where a branch is kept.
@@ -418,29 +318,10 @@ fn local(repository: &Repository, branch: &str) -> Option<String> {
     Some(commit.id().to_string())
 }
 
-/// Without this a server that says nothing is waited for without end, and ssh is
-/// unknown. There is one setting for the whole process.
-pub(super) fn limit_silence() {
-    static ONCE: Once = Once::new();
-    ONCE.call_once(|| {
-        ssh::register();
-        #[expect(
-            unsafe_code,
-            reason = "libgit2 keeps its time-outs in a global; nothing was fetched yet"
-        )]
-        let set = unsafe {
-            set_server_connect_timeout_in_milliseconds(CONNECT)
-                .and_then(|()| set_server_timeout_in_milliseconds(SILENCE))
-        };
-        if let Err(error) = set {
-            tracing::warn!(%error, "git has no time-outs");
-        }
-    });
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::io::git::remote::Auth;
 
     #[test]
     fn a_mirror_that_was_cleaned_up_is_made_anew() {

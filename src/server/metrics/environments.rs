@@ -51,9 +51,11 @@ impl Metrics {
         self.looking(|looked_at| looked_at.retain(|release| release.environment != environment));
         self.progress().remove(environment);
         self.is_reconciled(environment);
-        self.held.remove(&EnvironmentLabels {
+        let labels = EnvironmentLabels {
             environment: environment.to_owned(),
-        });
+        };
+        self.held.remove(&labels);
+        self.clusters.remove(&labels);
         self.releases().retain(|labels| {
             let stays = labels.environment != environment;
             if !stays {
@@ -61,6 +63,18 @@ impl Metrics {
             }
             stays
         });
+    }
+
+    /// Notes whether the cluster of an environment answered.
+    pub(super) fn answered(&self, environment: &str, answered: bool) {
+        if self.is_left(environment) {
+            return;
+        }
+        let labels = EnvironmentLabels {
+            environment: environment.to_owned(),
+        };
+        let clusters = self.clusters.get_or_create(&labels);
+        clusters.set(i64::from(answered));
     }
 
     /// From now on an environment has a commit that is not brought about.

@@ -8,7 +8,7 @@ use tokio::time::Instant;
 
 use super::{Environment, LIMIT};
 use crate::engine::controller::assigned::{Assigned, Assignment};
-use crate::engine::controller::read::{Hold, load};
+use crate::engine::controller::read::{Hold, Read};
 use crate::engine::controller::{Grant, LoopEvent};
 use crate::engine::load::Loaded;
 
@@ -45,29 +45,33 @@ impl Environment {
         let work = format!("to read environment {name}");
         let _work = self.shared.pulse.work(work, LIMIT);
         let (at, from, inputs) = (commit.clone(), reader.clone(), self.inputs.clone());
-        let reading = tokio::task::spawn_blocking(move || load(&from, &at, &name, inputs.as_ref()));
+        let reading = self.shared.reading.clone();
+        let reading = tokio::task::spawn_blocking(move || {
+            reading.load(from.place(), &at, &name, inputs.as_ref())
+        });
         let Some(read) = self.shared.stop.run_until_cancelled(reading).await else {
             return true;
         };
         self.tried = Some(commit.clone());
+        let mut inputs = None;
         let read = match read {
-            Ok(None) => {
+            Ok(Read::Same) => {
                 self.unaffected(commit, None);
                 return true;
             }
-            Ok(Some((read, inputs))) => {
-                if inputs.is_none() {
-                    self.tried = None;
-                }
-                self.inputs = inputs;
+            Ok(Read::From(from, read)) => {
+                inputs = Some(from);
                 // One for another cluster is held as one that cannot be read.
-                Ok(read.and_then(|loaded| for_cluster(loaded, &assigned.grant)))
+                Ok(read.and_then(|loaded| for_cluster(*loaded, &assigned.grant)))
             }
-            Err(error) => {
-                self.inputs = None;
-                Err(error)
+            Ok(Read::Beyond(hold)) => Ok(Err(hold)),
+            Ok(Read::Not(hold)) => {
+                self.tried = None;
+                Ok(Err(hold))
             }
+            Err(error) => Err(error),
         };
+        self.inputs = inputs;
         match read {
             // Read from other files, or in other words: nobody is woken.
             Ok(Ok(loaded)) if self.is_wanted_already(&loaded) => {

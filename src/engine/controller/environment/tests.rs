@@ -8,19 +8,23 @@ use tokio_util::sync::CancellationToken;
 use super::*;
 use crate::engine::controller::drift::Watches;
 use crate::engine::controller::pulse::Pulse;
+use crate::engine::controller::read::Reading;
 use crate::engine::controller::sight::Sights;
 use crate::engine::controller::{Listener, last};
 use crate::engine::lease::Peers;
+use crate::engine::rehearsal::Rehearsals;
 use crate::engine::sync::Claim;
 use crate::io::cluster::Connection;
-use crate::io::git::mirror::{Auth, Fetched, Mirror, Remote};
+use crate::io::git::mirror::{Fetched, Mirror};
+use crate::io::git::remote::{Auth, Remote};
 
 fn shared() -> Shared {
     let (events, _) = mpsc::unbounded_channel();
     let (syncs, _) = mpsc::unbounded_channel();
     let (watches, _) = Watches::new(false);
+    let listener = Listener { events, syncs };
     Shared {
-        listener: Listener { events, syncs },
+        listener: listener.clone(),
         pulse: Pulse::default(),
         claim: Claim {
             who: "test".to_owned(),
@@ -30,8 +34,12 @@ fn shared() -> Shared {
         },
         watches,
         last: last::Last::of(None),
-        sights: Sights::default(),
+        sights: Sights::new(listener),
         histories: Arc::new(tokio::sync::Semaphore::new(1)),
+        reading: Reading {
+            rehearsals: Rehearsals::by("/bin/true".into()),
+            stop: CancellationToken::new(),
+        },
         stop: CancellationToken::new(),
     }
 }

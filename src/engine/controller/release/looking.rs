@@ -19,6 +19,7 @@ use crate::engine::controller::looked::{
 };
 use crate::engine::controller::recollection::Recall;
 use crate::engine::controller::run::{Done, LIMIT, Wanted, carry_out};
+use crate::engine::controller::sight::is_silence;
 use crate::engine::controller::{End, LoopEvent, approval};
 use crate::engine::load::Loaded;
 use crate::engine::planning::{Planned, Planner};
@@ -371,9 +372,9 @@ impl Release {
         let started = Instant::now();
         let planner = wanted.planner(false);
         let planning = Box::pin(planner.plan_some(release, rendered, changed));
-        let planned = stop.run_until_cancelled(planning).await;
-        self.planned(wanted, started);
-        planned
+        let planned = stop.run_until_cancelled(planning).await?;
+        self.planned(wanted, started, planned.as_ref().err());
+        Some(planned)
     }
 
     /// Plans what is wanted, in the room of what is wanted in the end.
@@ -405,16 +406,18 @@ impl Release {
             sight.heard(planned.as_ref().err().and_then(SyncError::of_cluster));
             (planned, Some(Ok(sight)))
         };
-        let planned = stop.run_until_cancelled(planning).await;
-        self.planned(wanted, started);
-        let (planned, sight) = planned?;
+        let (planned, sight) = stop.run_until_cancelled(planning).await?;
+        self.planned(wanted, started, planned.as_ref().err());
         self.room = sight;
         Some(planned)
     }
 
-    fn planned(&self, wanted: &Wanted, started: Instant) {
+    fn planned(&self, wanted: &Wanted, started: Instant, error: Option<&SyncError>) {
         self.shared.listener.tell(LoopEvent::Planned {
             release: wanted.release().0.name.clone(),
+            answered: !error
+                .and_then(SyncError::of_cluster)
+                .is_some_and(is_silence),
             took: started.elapsed(),
         });
     }

@@ -60,8 +60,8 @@ impl Branches {
     }
 }
 
-/// The commit of every branch of a repository.
-pub type Heads = BTreeMap<String, String>;
+/// The commit of every branch of a repository; none where that is not here yet.
+pub type Heads = BTreeMap<String, Option<String>>;
 
 /// An environment on a cluster; without the cluster where only the environment
 /// file names it.
@@ -82,7 +82,8 @@ pub struct Claimant {
     pub grant: usize,
     /// The branch.
     pub branch: String,
-    /// Its commit; none for a branch that is named and is not there.
+    /// Its commit; none for a branch that is named and is not there, or whose commit is
+    /// not here.
     pub commit: Option<String>,
 }
 
@@ -102,7 +103,7 @@ pub enum Claim {
 /// use pleach_domain::repo::controller::{Branches, Claim, Heads, claims};
 ///
 /// let grants = vec![vec![(Branches::pattern("env/*").unwrap(), None)]];
-/// let heads = vec![Heads::from([("env/staging".to_owned(), "c0ffee".to_owned())])];
+/// let heads = vec![Heads::from([("env/staging".to_owned(), Some("c0ffee".to_owned()))])];
 /// let claims = claims(&grants, &heads);
 /// let (key, claim) = claims.iter().next().unwrap();
 /// assert_eq!(key.environment, "staging");
@@ -115,7 +116,7 @@ pub fn claims(
     let mut found: BTreeMap<ClaimKey, Vec<Claimant>> = BTreeMap::new();
     for (repository, (grants, heads)) in grants.iter().zip(heads).enumerate() {
         for (grant, (branches, cluster)) in grants.iter().enumerate() {
-            let mut claim = |environment: &str, branch: &str, commit: Option<&String>| {
+            let mut claim = |environment: &str, branch: &str, commit: Option<&Option<String>>| {
                 let key = ClaimKey {
                     environment: environment.to_owned(),
                     cluster: cluster.clone(),
@@ -124,7 +125,7 @@ pub fn claims(
                     repository,
                     grant,
                     branch: branch.to_owned(),
-                    commit: commit.cloned(),
+                    commit: commit.cloned().flatten(),
                 });
             };
             match branches {
@@ -160,7 +161,7 @@ mod tests {
     use super::*;
 
     fn heads(branches: &[&str]) -> Heads {
-        let commit = |branch: &&str| ((*branch).to_owned(), format!("commit of {branch}"));
+        let commit = |branch: &&str| ((*branch).to_owned(), Some(format!("commit of {branch}")));
         branches.iter().map(commit).collect()
     }
 
@@ -241,6 +242,21 @@ mod tests {
                 "r@a=main",
                 "s@a=env/s"
             ]
+        );
+    }
+
+    #[test]
+    fn a_branch_whose_commit_is_not_here_holds_what_it_holds() {
+        let grants = vec![vec![
+            (Branches::pattern("env/*").unwrap(), None),
+            (one("p", "main"), None),
+        ]];
+        let mut heads = heads(&["main"]);
+        heads.insert("env/p".to_owned(), None);
+        heads.insert("env/q".to_owned(), None);
+        assert_eq!(
+            shown(&grants, &[heads]),
+            ["p@=contested env/p main", "q@=nothing on env/q"]
         );
     }
 

@@ -1,0 +1,36 @@
+//! Defects of pleach itself: one that shows in a release is that release's trouble.
+
+use std::panic::AssertUnwindSafe;
+
+use futures::FutureExt as _;
+
+use super::End;
+use super::looked::Looked;
+
+/// Runs something to its end. A panic is what came of it: where it was, and why, was
+/// written to stderr, and is not told, as its words may quote anything. Whoever runs it
+/// uses nothing afterwards that it may have left half done.
+pub(super) async fn guarded<T>(work: impl Future<Output = T>) -> Result<T, Looked> {
+    let work = AssertUnwindSafe(work).catch_unwind();
+    work.await.map_err(|_| {
+        let message = "pleach found a bug in itself while it worked on this release; it is tried again, and what it wrote to stderr says where";
+        Looked::new(End::Failed, message)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn who_panics_ends_nobody_else() {
+        let panicking = async {
+            tokio::task::yield_now().await;
+            assert!(std::hint::black_box(false), "Secret web says hunter2");
+        };
+        let looked = guarded(panicking).await.err().unwrap();
+        assert_eq!(looked.end, End::Failed);
+        assert!(!looked.message.contains("hunter2"), "{}", looked.message);
+        assert_eq!(guarded(async { 1 }).await.ok(), Some(1));
+    }
+}

@@ -1,0 +1,160 @@
+//! Whether an environment can be rendered within bounds.
+//!
+//! Templates make much of little: a few words that are doubled again and again fill any
+//! memory. So an environment is first read by a process of its own, `pleach rehearse`,
+//! which is bounded in memory and time, and whose end harms nobody else.
+
+use std::fmt::Display;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use tokio::process::Command;
+use tokio::sync::Semaphore;
+
+use super::load::read_all;
+use super::worker::{self, WorkerError};
+use crate::io::git::mirror::Place;
+use crate::io::git::{GitError, Revision};
+
+/// How many there are at once: an environment that takes long holds up few others.
+const PLACES: usize = 2;
+/// How long one may take: also where processors are busy.
+const TIME: Duration = Duration::from_mins(2);
+/// The time of processors that it has.
+pub const COMPUTING: Duration = Duration::from_mins(1);
+
+/// What is to be read.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Order {
+    place: Place,
+    commit: String,
+    environment: String,
+}
+
+/// Reads what the text says, in this process, whatever comes of it.
+pub fn carry_out(order: &str) -> Result<(), Invalid> {
+    let order: Order = serde_json::from_str(order)?;
+    let tree = order.place.tree(&order.commit)?;
+    // What is wrong with it is found by who reads it next.
+    drop(read_all(
+        &tree,
+        Revision::Commit(order.commit),
+        &order.environment,
+    ));
+    Ok(())
+}
+
+/// Why nothing could be read.
+#[derive(Debug, thiserror::Error)]
+pub enum Invalid {
+    /// Nobody knows what.
+    #[error("it is not said what is to be read")]
+    Order(#[from] serde_json::Error),
+    /// It is not there.
+    #[error(transparent)]
+    Git(#[from] GitError),
+}
+
+/// Why an environment is not to be rendered.
+#[derive(Debug, thiserror::Error)]
+pub enum RehearsalError {
+    /// Because of what it is.
+    #[error("rendering it takes more memory or time than it may: {0}")]
+    Beyond(String),
+    /// Another time it may be.
+    #[error("it could not be tried whether it can be rendered: {0}")]
+    Passing(String),
+}
+
+/// Place for those who rehearse. Clones share it.
+#[derive(Debug, Clone)]
+pub struct Rehearsals {
+    /// pleach itself.
+    program: PathBuf,
+    places: Arc<Semaphore>,
+}
+
+impl Rehearsals {
+    /// By pleach, which lies there.
+    pub fn by(program: PathBuf) -> Self {
+        Self {
+            program,
+            places: Arc::new(Semaphore::new(PLACES)),
+        }
+    }
+
+    /// Whether an environment can be rendered at a commit. Dropped, it ends that.
+    pub async fn rehearse(
+        &self,
+        place: Place,
+        commit: &str,
+        environment: &str,
+    ) -> Result<(), RehearsalError> {
+        let order = Order {
+            place,
+            commit: commit.to_owned(),
+            environment: environment.to_owned(),
+        };
+        let passing = |why: &dyn Display| RehearsalError::Passing(why.to_string());
+        let order = serde_json::to_vec(&order).map_err(|error| passing(&error))?;
+        // They are never closed.
+        let _place = self.places.acquire().await;
+        let mut command = Command::new(&self.program);
+        command.arg("rehearse").env_clear();
+        match worker::run(&mut command, &order, (TIME, 0)).await {
+            Ok(ended) if ended.status.success() => Ok(()),
+            Ok(ended) if ended.was_ended() => Err(RehearsalError::Beyond(ended.words())),
+            Ok(ended) => Err(passing(&ended.words())),
+            Err(error @ WorkerError::TimedOut(_)) => Err(RehearsalError::Beyond(error.to_string())),
+            Err(WorkerError::Failed(error)) => Err(passing(&error)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rstest::rstest;
+    use serde_json::json;
+
+    use super::*;
+    use crate::engine::worker::tests::program;
+
+    /// Rehearses by a program of a few lines.
+    async fn tried(script: &str) -> Result<(), RehearsalError> {
+        let (_folder, program) = program(script);
+        let place = json!({"folder": "/srv/fleet", "prefix": ""});
+        let place = serde_json::from_value(place).unwrap();
+        let rehearsals = Rehearsals::by(program);
+        rehearsals.rehearse(place, "c0ffee", "web").await
+    }
+
+    #[rstest]
+    #[case::it_can(
+        r#"test "$*" = rehearse && grep -q '"commit":"c0ffee","environment":"web"'"#,
+        ""
+    )]
+    #[case::ended(
+        "echo out of memory >&2; kill -ABRT $$",
+        "rendering it takes more memory or time than it may: (signal: 6 (SIGABRT)): out of memory"
+    )]
+    #[case::broken(
+        "echo no commit >&2; exit 1",
+        "it could not be tried whether it can be rendered: (exit status: 1): no commit"
+    )]
+    #[tokio::test]
+    async fn what_ends_the_process_is_the_environment(#[case] script: &str, #[case] said: &str) {
+        let error = tried(script).await.err();
+        let words = error.map(|error| error.to_string()).unwrap_or_default();
+        assert_eq!(words, said);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_takes_too_long_is_given_up() {
+        // The clock jumps as soon as nothing else is to be done.
+        let error = tried("exec /bin/sleep 600").await.unwrap_err();
+        assert!(matches!(error, RehearsalError::Beyond(_)), "{error}");
+    }
+}

@@ -1,0 +1,107 @@
+//! What is bounded, so that one environment holds up no other, and nobody is fought
+//! without end.
+
+use std::time::Duration;
+
+use crate::fleet::object_writes;
+use crate::loop_run::fleet;
+use crate::samples::config_map;
+
+/// A template whose text becomes twice as long again and again.
+const WITHOUT_END: &str = "{% set n = namespace(x='ab') %}{% for i in range(64) %}{% set n.x = n.x ~ n.x %}{% endfor %}{{ n.x }}";
+
+#[test]
+fn a_commit_that_cannot_be_rendered_within_bounds_is_held_and_ends_nothing() {
+    let fleet = fleet("loop-bomb", "{interval: 1s}");
+    let repo = fleet.repo.path().to_str().unwrap().to_owned();
+    // Another environment, of the same loop.
+    let other = fleet.read(&fleet.environment_file());
+    let other = other.replace("namespace: loop-bomb", "namespace: loop-bomb-calm");
+    fleet.write("environments/loop-bomb-calm.yaml", &other);
+    fleet.kubectl(&["create", "namespace", "loop-bomb-calm"]);
+    fleet.push("two environments");
+    let branch = ["branch", "--force", "env/loop-bomb-calm"];
+    fleet.repo.git(&branch).unwrap();
+    let running = fleet.runs_with(&["--repo", &repo, "loop-bomb", "loop-bomb-calm"]);
+    let calm = |value: &str| {
+        fleet.until(value, |fleet| {
+            let live = fleet.get(&["configmap", "web", "-n", "loop-bomb-calm"])?;
+            (live["data"]["k"] == value).then_some(())
+        });
+    };
+    fleet.until_value("first");
+    fleet.until_ready();
+    calm("first");
+
+    fleet.write("manifests/web/more.yaml.j2", WITHOUT_END);
+    fleet.push("without end");
+    let said = fleet.until_condition("Stalled", "InvalidRepository");
+    assert!(said.contains("more memory or time than it may"), "{said}");
+    // What was good is kept, and others go on.
+    fleet.edit_by_hand("ann");
+    fleet.until_value("first");
+    fleet.remove("manifests/web/more.yaml.j2");
+    fleet.edit("manifests/web/web.yaml", "k: first", "k: second");
+    fleet.commit();
+    fleet.repo.git(&branch).unwrap();
+    calm("second");
+    assert_eq!(fleet.value().as_deref(), Some("first"));
+    // It is the same process that goes on with the next commit.
+    fleet.push("with an end");
+    fleet.until_value("second");
+    fleet.until_not("Stalled");
+    running.stopped();
+}
+
+#[test]
+fn a_field_that_somebody_keeps_writing_to_is_left_alone_by_the_loop() {
+    let fleet = fleet("loop-fought", "{interval: 1s}");
+    let running = fleet.runs();
+    fleet.until_value("first");
+    fleet.until_ready();
+    for _ in 0..3 {
+        fleet.edit_by_hand("ann");
+        fleet.until_value("first");
+    }
+    fleet.edit_by_hand("ann");
+    let said = fleet.until_condition("Contended", "FieldsFoughtOver");
+    assert_eq!(said, ".data.k of ConfigMap/loop-fought/web with ann");
+    let looks = || running.looks("loop-fought", "web", "unchanged");
+    let ((), events) = fleet.watched(|fleet| {
+        let seen = looks();
+        fleet.until("some looks", |_| (looks() > seen + 2.0).then_some(()));
+    });
+    let written = object_writes(&events);
+    assert_eq!(written, [""; 0], "{events}");
+    assert_eq!(fleet.value().as_deref(), Some("ann"));
+    // What git says anew of anything else is written all the same.
+    fleet.write("manifests/web/other.yaml", &config_map("other", "here"));
+    fleet.push("one more");
+    fleet.until("the other one", |fleet| {
+        let there = fleet.exists(&["configmap", "other", "-n", "loop-fought"]);
+        there.then_some(())
+    });
+    assert_eq!(fleet.value().as_deref(), Some("ann"));
+    running.stopped();
+}
+
+#[test]
+fn an_environment_that_two_repositories_claim_is_synced_from_neither() {
+    let fleet = fleet("loop-claimed", "{interval: 1s}");
+    let url = fleet.repo.path().to_str().unwrap().to_owned();
+    fleet.applied();
+    let text = fleet.configuration_text(&url, "");
+    let (_, own) = text.split_once("repositories:\n").unwrap();
+    let other = own.replace("name: fleet", "name: other");
+    let config = fleet.file("two.yaml", &format!("{text}{other}"));
+    let running = fleet.runs_with(&["--config", &config]);
+    fleet.push_value("first", "second");
+    let said = fleet.until_condition("Stalled", "Contested");
+    assert!(
+        said.contains("env/loop-claimed of fleet, env/loop-claimed of other"),
+        "{said}"
+    );
+    std::thread::sleep(Duration::from_secs(3));
+    assert_eq!(fleet.value().as_deref(), Some("first"));
+    running.stopped();
+}
