@@ -63,7 +63,7 @@ fn errors_in_the_repository_name_file_and_line() {
         ("unknown field", ENVIRONMENT, "namespace: broken", "namespce: broken", &["environments/broken.yaml:5", "namespce", "did you mean", "namespace"]),
         ("missing version", ENVIRONMENT, "version: v1.0.0", "version: v9.0.0", &["environments/broken.yaml:5", "v9.0.0", "v1.0.0"]),
         ("missing bundle", ENVIRONMENT, "bundle: web", "bundle: wbe", &["environments/broken.yaml:5", "wbe", "web"]),
-        ("not built yet", MANIFEST, "name: plain", "name: plain, annotations: {pleach.dev/ready: warn}", &["manifests/web/v1.0.0/plain.yaml:", "pleach.dev/ready", "not supported yet"]),
+        ("an annotation", MANIFEST, "name: plain", "name: plain, annotations: {pleach.dev/ready: maybe}", &["manifests/web/v1.0.0/plain.yaml:", "annotation pleach.dev/ready can only be `none`, `warn` or `require`"]),
         ("releases in a circle", ENVIRONMENT, "namespace: broken", "namespace: broken, dependsOn: [web]", &["environments/broken.yaml:5", "web -> web"]),
         ("unknown kind of action", ENVIRONMENT, "releases:", "consent: [{action: explode, release: web, from: v1, to: v2}]\nreleases:", &["environments/broken.yaml:4", "explode"]),
         ("two objects of one name", MANIFEST, "name: plain", "name: settings", &["plain.yaml:1", "ConfigMap/broken/settings"]),

@@ -1,5 +1,7 @@
 //! Every kind of wait ends at its deadline and says what it waited for (I4).
 
+use std::time::{Duration, Instant};
+
 use rstest::rstest;
 
 use crate::fleet::Fleet;
@@ -67,6 +69,46 @@ fn waits_of_a_first_apply_end(
 ) {
     let fleet = fleet(environment, bundle, &files);
     fleet.apply().ended_with(6).says(failed).says(reason);
+}
+
+/// A Deployment that never gets ready, and how much that counts.
+fn never_counts(name: &str, how: &str) -> String {
+    let annotations = format!("{{name: {name}, annotations: {{pleach.dev/ready: {how}}}}}");
+    never(name).replacen(&format!("{{name: {name}}}"), &annotations, 1)
+}
+
+#[test]
+fn what_need_not_be_ready_fails_nothing() {
+    let after = config_map("after", "v").replace(
+        "{name: after}",
+        "{name: after, annotations: {pleach.dev/after: Deployment/told}}",
+    );
+    let files = [
+        never_counts("ignored", "none"),
+        never_counts("told", "warn"),
+        after,
+    ];
+    let fleet = fleet("wait-counts", "", &files);
+    let started = Instant::now();
+    let run = fleet.apply().ended_with(0);
+    let warning = "warning: not ready after 3 s: 0 of 1 replicas ready\n  object: Deployment.apps/wait-counts/told\n";
+    let run = run.says(warning);
+    let said = run.shown();
+    assert_eq!(said.matches("warning: ").count(), 1, "{said}");
+    // It was waited for, and what comes after it was not kept back for good.
+    assert!(started.elapsed() > Duration::from_secs(3));
+    assert!(fleet.exists(&["configmap", "after", "-n", "wait-counts"]));
+    let ready = fleet.field(&["release", "wait-counts.web"], "{.status.record.ready}");
+    assert_eq!(ready, "true");
+    // Nothing is waited for where nothing is done.
+    fleet.writes_nothing(Fleet::applied);
+    // It counts from when it is required.
+    fleet.edit("manifests/web/web.yaml", "ready: warn", "ready: require");
+    fleet.commit();
+    fleet
+        .apply()
+        .ended_with(6)
+        .says("Deployment.apps/wait-counts/told: not ready after 3 s: ");
 }
 
 #[test]

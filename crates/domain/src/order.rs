@@ -5,8 +5,8 @@ mod kinds;
 mod stage;
 
 pub use facts::{
-    Definition, Facts, Interception, Parameters, SwitchedOn, configuration, interceptions,
-    pointed_at, registered_api, registered_services,
+    Definition, Facts, Interception, Parameters, ReadinessDemand, SwitchedOn, configuration,
+    interceptions, pointed_at, registered_api, registered_services,
 };
 pub use kinds::{
     DeletionClass, defined_kinds, deletion_class, is_builtin_group, kind_rank, sort, stage_of,

@@ -14,6 +14,7 @@ use futures::future::BoxFuture;
 use jiff::SignedDuration;
 use pleach_domain::doctor::Subject;
 use pleach_domain::ending;
+use pleach_domain::finding::{Finding, Kind};
 use pleach_domain::gate::probed;
 use pleach_domain::object::{Gvk, ObjectId, ServiceRef, canonical_json, managers};
 use pleach_domain::plan::{Desired, Step, Until};
@@ -121,16 +122,14 @@ impl Waiter<'_> {
         let deadline = started + duration(step.deadline);
         let progress = Progress::new(self, step, started);
         match until {
-            Until::Ready { stable_for } => self
-                .wait_ready(
-                    &step.object,
-                    since,
-                    duration(*stable_for),
-                    deadline,
-                    progress,
-                )
-                .await
-                .map(Some),
+            Until::Ready {
+                stable_for,
+                optional,
+            } => {
+                let stable_for = duration(*stable_for);
+                let waited = self.wait_ready(&step.object, since, stable_for, deadline, progress);
+                self.forgiven(step, *optional, waited.await)
+            }
             Until::Absent { .. } => {
                 let uid = super::op::required_uid(step);
                 let path = self.paths.of_kind(&step.object.group_kind());
@@ -211,6 +210,24 @@ impl Waiter<'_> {
                 self.poll(deadline, progress, || Box::pin(self.look_exists(any_of)))
                     .await
             }
+        }
+    }
+
+    /// What came of waiting for an object that may have to be ready, or not.
+    fn forgiven(
+        &self,
+        step: &Step,
+        optional: bool,
+        waited: Result<Value, Failure>,
+    ) -> Result<Option<Value>, Failure> {
+        match waited {
+            Err(failure) if optional && failure.kind == FailureKind::NotReady => {
+                let finding = Finding::warning(Kind::Cluster, "not-ready", failure.message);
+                self.events
+                    .send(EventKind::Warning(finding.on(step.object.clone())));
+                Ok(None)
+            }
+            waited => waited.map(Some),
         }
     }
 

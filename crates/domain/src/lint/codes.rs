@@ -14,7 +14,7 @@ const fn code(name: &'static str, meaning: &'static str) -> Code {
 }
 
 /// Every code, sorted by name. A test compares it with docs/lint.md.
-pub const CODES: [Code; 74] = [
+pub const CODES: [Code; 73] = [
     code(
         "annotation",
         "An annotation of pleach with a value that it cannot have, or that it does not know.",
@@ -127,10 +127,6 @@ pub const CODES: [Code; 74] = [
     code(
         "not-rendered",
         "A file that is not rendered, or not read, where it lies.",
-    ),
-    code(
-        "not-supported-yet",
-        "A field of our own files whose feature is not built yet.",
     ),
     code("not-text", "A file that is not UTF-8."),
     code("nothing-to-render", "A version without manifests."),

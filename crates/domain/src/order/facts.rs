@@ -50,6 +50,32 @@ pub struct Facts {
     pub after: Vec<(String, String)>,
     /// Annotation `pleach.dev/stage`.
     pub stage: Option<String>,
+    /// Annotation `pleach.dev/ready`.
+    pub readiness: ReadinessDemand,
+}
+
+/// How it counts that an object is not ready.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum ReadinessDemand {
+    /// It is waited for, and what is not ready in time fails.
+    #[default]
+    Require,
+    /// It is waited for, and what is not ready in time is only told.
+    Warn,
+    /// It is not waited for.
+    None,
+}
+
+impl ReadinessDemand {
+    /// Reads the annotation; none where nobody knows what it says.
+    pub fn parse(text: &str) -> Option<Self> {
+        Some(match text {
+            "require" => Self::Require,
+            "warn" => Self::Warn,
+            "none" => Self::None,
+            _ => return None,
+        })
+    }
 }
 
 /// The kind that a CRD defines.
@@ -110,6 +136,11 @@ impl Facts {
             stage: value["metadata"]["annotations"][annotations::STAGE]
                 .as_str()
                 .map(str::to_owned),
+            // What it cannot say was refused when it was rendered.
+            readiness: value["metadata"]["annotations"][annotations::READY]
+                .as_str()
+                .and_then(ReadinessDemand::parse)
+                .unwrap_or_default(),
             ..Self::default()
         };
         if let Some(pod) = pod_template(id, &value) {

@@ -12,7 +12,7 @@ mod recreate;
 pub(super) mod refusal;
 
 pub(super) use again::before_ends;
-pub(super) use emit::{block, change, until};
+pub(super) use emit::{block, change, ready, until};
 pub(super) use recreate::taken_along;
 
 use super::draft::{Ctx, Draft};

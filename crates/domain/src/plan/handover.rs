@@ -21,6 +21,7 @@ use jiff::SignedDuration;
 use serde_json::{Value, json};
 
 use super::Grant;
+use super::changes::ready;
 use super::draft::{Ctx, Draft};
 use super::leftover::needs_of;
 use super::model::{
@@ -129,7 +130,10 @@ pub(super) fn run(ctx: &Ctx<'_>, draft: &mut Draft) {
     stopped::say_unknown(ctx, draft);
     for id in retargeted(ctx, draft) {
         if let Some(step) = draft.done_by.get(&id).copied().filter(|_| ctx.policy.wait) {
-            draft.at(step).until = Some(Until::Ready { stable_for: LINGER });
+            draft.at(step).until = Some(Until::Ready {
+                stable_for: LINGER,
+                optional: false,
+            });
         }
     }
 }
@@ -389,9 +393,7 @@ fn start_again(
     let op = Op::Restart { key, mark };
     let step = draft.step(ctx, StageName::Workloads, id.clone(), op, reason);
     draft.at(step).require = vec![Precondition::Uid(live.uid.clone())];
-    draft.at(step).until = Some(Until::Ready {
-        stable_for: SignedDuration::ZERO,
-    });
+    draft.at(step).until = ready(ctx, id, SignedDuration::ZERO);
     step
 }
 

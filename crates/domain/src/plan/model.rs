@@ -378,6 +378,9 @@ pub enum Until {
     Ready {
         /// How long it must stay ready.
         stable_for: SignedDuration,
+        /// Whether it is only told that it is not ready in time.
+        #[serde(default, skip_serializing_if = "core::ops::Not::not")]
+        optional: bool,
     },
     /// The object is gone, and the pods that the selector names with it.
     Absent {

@@ -206,6 +206,7 @@ fn run(
     draft.at(step).require = vec![require];
     draft.at(step).until = Some(Until::Ready {
         stable_for: jiff::SignedDuration::ZERO,
+        optional: false,
     });
     draft.done_by.insert(id.clone(), step);
     step

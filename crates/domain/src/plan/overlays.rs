@@ -12,7 +12,7 @@ mod wanted;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::changes::until;
+use super::changes::{ready, until};
 use super::draft::{Ctx, Draft};
 use super::gate;
 use super::handover;
@@ -573,9 +573,7 @@ fn restarts(ctx: &Ctx<'_>, draft: &mut Draft, progress: Progress, groups: &mut G
             let reason = format!("stage {name} restarts it");
             let step = draft.step(ctx, rule.stage.clone(), object.clone(), op, &reason);
             draft.at(step).require = vec![Precondition::Uid(live.meta().uid.clone())];
-            draft.at(step).until = Some(Until::Ready {
-                stable_for: jiff::SignedDuration::ZERO,
-            });
+            draft.at(step).until = ready(ctx, object, jiff::SignedDuration::ZERO);
             if let Some(deadline) = rule.timeout {
                 draft.at(step).deadline = deadline;
             }

@@ -6,21 +6,20 @@ use super::post::escape;
 use super::source::Place;
 use crate::finding::{Finding, Kind};
 use crate::object::{ObjectId, annotations, labels};
+use crate::order::ReadinessDemand;
 use crate::repo::Sequence;
 
 /// What all of pleach's own annotations start with.
 const PREFIX: &str = "pleach.dev/";
 
 /// Annotations that a manifest may carry.
-const KNOWN: [&str; 4] = [
+const KNOWN: [&str; 5] = [
     annotations::AFTER,
     annotations::PRUNE,
+    annotations::READY,
     annotations::RUN,
     annotations::STAGE,
 ];
-
-/// Annotations whose feature is not built yet.
-const NOT_YET: [&str; 1] = [annotations::READY];
 
 /// Likeness from which a name is offered for another.
 const LIKENESS: f64 = 0.8;
@@ -104,15 +103,16 @@ fn annotation(
             format!("annotation {key} can only be `once`, and only on a Job"),
             None,
         )),
+        annotations::READY if ReadinessDemand::parse(value).is_some() => None,
+        annotations::READY => Some((
+            "annotation",
+            format!("annotation {key} can only be `none`, `warn` or `require`"),
+            None,
+        )),
         annotations::DESIRED | annotations::RUN_KEY => Some((
             "reserved-annotation",
             format!("annotation {key} is pleach's own to set"),
             Some("take it out of the manifest".to_owned()),
-        )),
-        key if NOT_YET.contains(&key) => Some((
-            "not-supported-yet",
-            format!("annotation {key} is not supported yet"),
-            None,
         )),
         key => {
             let name = |key: &'static str| key.strip_prefix(PREFIX).unwrap_or(key);

@@ -1,9 +1,11 @@
 //! Changes and steps of single objects, as the decisions about them make them.
 
+use jiff::SignedDuration;
+
 use crate::finding::Finding;
 use crate::object::{FieldPath, Manifest, ObjectId};
 use crate::observe::{DesiredDigest, FieldConflict, LiveMeta};
-use crate::order::StageName;
+use crate::order::{ReadinessDemand, StageName};
 use crate::plan::draft::{Ctx, Draft};
 use crate::plan::model::{
     Action, Body, Change, EdgeReason, Need, Op, Own, Precondition, StepId, Until,
@@ -149,7 +151,26 @@ pub(in crate::plan) fn until(ctx: &Ctx<'_>, id: &ObjectId) -> Option<Until> {
     }
     let kind = id.group_kind();
     let rules = &ctx.desired.sequence.readiness;
-    rules.waits_for(&kind).then(|| Until::Ready {
-        stable_for: rules.stable_for(&kind),
+    if !rules.waits_for(&kind) {
+        return None;
+    }
+    ready(ctx, id, rules.stable_for(&kind))
+}
+
+/// Readiness of an object, as far as it is asked for.
+pub(in crate::plan) fn ready(
+    ctx: &Ctx<'_>,
+    id: &ObjectId,
+    stable_for: SignedDuration,
+) -> Option<Until> {
+    let facts = ctx.facts.get(id);
+    let optional = match facts.map(|facts| facts.readiness).unwrap_or_default() {
+        ReadinessDemand::Require => false,
+        ReadinessDemand::Warn => true,
+        ReadinessDemand::None => return None,
+    };
+    Some(Until::Ready {
+        stable_for,
+        optional,
     })
 }

@@ -203,6 +203,7 @@ fn scaled<'a>(
     } else {
         Until::Ready {
             stable_for: SignedDuration::ZERO,
+            optional: false,
         }
     };
     let name = stage.stage.as_str();

@@ -83,6 +83,31 @@ fn an_edge_has_a_reason(#[case] git: &str, #[case] expected: &[&str]) {
     assert_eq!(found, expected);
 }
 
+#[rstest]
+#[case::as_without_it("require", Some(false))]
+#[case::only_told("warn", Some(true))]
+#[case::not_at_all("none", None)]
+fn how_much_readiness_counts_is_said_by_the_object(
+    #[case] how: &str,
+    #[case] expected: Option<bool>,
+) {
+    let annotated = format!("api: {{metadata: {{annotations: {{pleach.dev/ready: {how}}}}}, spec");
+    let git = API.replacen("api: {spec", &annotated, 1);
+    let new = Scene::new().git(&git).plan();
+    // Nothing is done to it, and nobody knows whether it is ready.
+    let left = Scene::new().installed(&git).unfinished("v2.0.0").git(&git);
+    for plan in [new, left.plan()] {
+        let mut steps = plan.steps.iter();
+        let step = steps.find(|step| step.object.kind == "Deployment");
+        let found = step.and_then(|step| match &step.until {
+            Some(Until::Ready { optional, .. }) => Some(*optional),
+            None => None,
+            other => panic!("{other:?}"),
+        });
+        assert_eq!(found, expected);
+    }
+}
+
 const WRITTEN: &str = "CustomResourceDefinition.apiextensions.k8s.io/widgets.example.org -> Deployment.apps/web/api: Applied Operator";
 
 /// Whichever workload it is that serves the kind.

@@ -224,7 +224,8 @@ fn what_answers_for_a_registration_of_the_release_goes_on_until_that_points_else
     assert_eq!(
         retargeted.until,
         Some(Until::Ready {
-            stable_for: SignedDuration::from_secs(2)
+            stable_for: SignedDuration::from_secs(2),
+            optional: false,
         })
     );
     let gone = find(&plan, "deletion", |step| {
