@@ -32,6 +32,7 @@ lint: ## Check format and lints
 unit: ## Run all tests that need no control plane
 	cargo test --workspace --lib --bins --test it
 	cargo test --workspace --doc
+	cargo test --features otlp --test it traces::
 
 # Tests on the control plane wait for it most of the time: more run than there are cores.
 test: controlplane ## Check and test everything

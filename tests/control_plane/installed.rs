@@ -25,6 +25,15 @@ fn fleet(environment: &'static str) -> Fleet {
     fleet
 }
 
+/// The kinds of the application; Secrets in one namespace only.
+const DEPLOYS: &str = "      deploys:
+        - {apiGroups: [\"\"], resources: [configmaps, services, serviceaccounts]}
+        - {apiGroups: [\"\"], resources: [secrets], namespaces: [NAMESPACE]}
+        - {apiGroups: [apps], resources: [deployments]}
+        - {apiGroups: [policy], resources: [poddisruptionbudgets]}
+        - {apiGroups: [networking.k8s.io], resources: [ingresses, networkpolicies]}
+";
+
 /// What of `environments/pleach.yaml` is different here.
 fn adapt(fleet: &Fleet, id: &str) -> String {
     let path = "environments/pleach.yaml";
@@ -115,7 +124,11 @@ fn pleach_that_pleach_installed_has_the_rights_it_needs_and_survives_its_own_upg
     let since = Timestamp::now();
     let mut fleet = fleet("pleach");
     let id = fleet.cluster_id();
-    adapt(&fleet, &id);
+    let text = adapt(&fleet, &id);
+    let values = format!("    values:\n{}", DEPLOYS.replace("NAMESPACE", "app"));
+    let path = "environments/pleach.yaml";
+    fleet.write(path, &text.replace("    values:\n", &values));
+    fleet.kubectl(&["create", "namespace", "app"]);
     let installed = fleet.push_to("pleach");
     let apply = ["apply", "pleach", "--yes", "--cluster-id", &id];
     fleet.run(&apply).ended_with(0).says("deployed");
@@ -158,8 +171,14 @@ fn pleach_that_pleach_installed_has_the_rights_it_needs_and_survives_its_own_upg
     // The loop changes its own release. Its pod is replaced in the middle of that.
     let own = fleet.ready_at("pleach.pleach");
     assert_eq!(own.as_deref(), Some(installed.as_str()));
+    // Of its rights it may give up some.
     fleet.edit(
-        "environments/pleach.yaml",
+        path,
+        "resources: [ingresses, networkpolicies]",
+        "resources: [networkpolicies]",
+    );
+    fleet.edit(
+        path,
         "      image: registry.example.org/pleach\n",
         "      image: mirror.example.org/pleach\n      egressPorts: [53, 443, 6443, 22]\n",
     );
@@ -176,7 +195,30 @@ fn pleach_that_pleach_installed_has_the_rights_it_needs_and_survives_its_own_upg
 
     let events = asked_by(&user, since);
     assert!(events.writes().0.len() > 20, "{}", events.writes());
-    assert_eq!(forbidden(&events), [""; 0]);
+    // Where Secrets may be listed only shows by trying.
+    let mut forbidden = forbidden(&events);
+    forbidden.dedup();
+    assert_eq!(forbidden, ["list secrets  403"]);
+    let role = fleet.get(&["clusterrole", "pleach"]).unwrap();
+    assert!(!role.to_string().contains("ingresses"), "{role}");
+    // Roles of others are none of its own.
+    let may = |what: &[&str]| {
+        let user = format!("--as={user}");
+        let asked = [&["auth", "can-i", &user], what].concat();
+        fleet.try_kubectl(&asked).status.success()
+    };
+    assert!(may(&["patch", "clusterroles/pleach"]));
+    for what in [
+        &["patch", "clusterroles/cluster-admin"][..],
+        &["delete", "clusterrolebindings/cluster-admin"],
+        &["get", "secrets/other", "-n", "pleach-system"],
+        &["create", "secrets", "-n", "kube-system"],
+        &["delete", "leases/kube-scheduler", "-n", "kube-system"],
+        &["delete", "namespaces/app"],
+        &["patch", "customresourcedefinitions/others.example.org"],
+    ] {
+        assert!(!may(what), "{what:?}");
+    }
 
     // And it goes like every other release that a loop follows.
     fleet.through(nodes().kubeconfig().to_owned());
@@ -201,7 +243,10 @@ fn an_account_for_some_namespaces_stays_in_them() {
         .replace("namespace: pleach\n", "namespace: some-loop\n")
         .replace(
             "    values:\n",
-            "    values:\n      rights: namespaced\n      namespaces: [some-app]\n",
+            &format!(
+                "    values:\n      rights: namespaced\n      namespaces: [some-app]\n{}",
+                DEPLOYS.replace("NAMESPACE", "some-app")
+            ),
         )
         .replace(
             "match: env/*",

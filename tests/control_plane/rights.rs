@@ -135,12 +135,12 @@ impl Fleet {
         let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/permissions");
         #[expect(clippy::disallowed_methods, reason = "the documentation is under test")]
         let text = std::fs::read_to_string(path.join(file)).unwrap();
-        let (text, subjects) = text.rsplit_once("subjects:").unwrap();
-        let text = format!(
-            "{}subjects:{}",
-            text.replace("team-a", namespace),
-            subjects.replace("team-a", of)
-        );
+        let subject = |who: &str| format!("    name: pleach{who}\n    namespace: team-a\n");
+        let of = |who: &str| subject(who).replace("team-a", of);
+        let text = text
+            .replace(&subject(""), &of(""))
+            .replace(&subject("-preview"), &of("-preview"))
+            .replace("team-a", namespace);
         let file = self.file(&format!("{namespace}-{file}"), &text);
         self.kubectl(&["apply", "-f", &file]);
     }
@@ -349,6 +349,38 @@ fn one_role_is_enough_for_the_whole_life_of_a_release() {
     stays_in(&events, &["solo"]);
     assert!(!fleet.exists(&["-n", "solo", "deployment/shop"]));
     assert!(fleet.exists(&["-n", "solo", "configmap/stray"]));
+}
+
+#[test]
+fn a_binding_comes_with_the_role_that_it_is_of() {
+    let team = Team::new("binds", "namespaced.yaml", "pleach", &["binds"]);
+    let fleet = &team.fleet;
+    let roles = "apiVersion: rbac.authorization.k8s.io/v1\nkind: Role\nmetadata: {name: roles, namespace: binds}\nrules:\n  - {apiGroups: [rbac.authorization.k8s.io], resources: [roles, rolebindings], verbs: [get, list, watch, create, patch, delete]}\n";
+    fleet.kubectl(&["apply", "-f", &fleet.file("roles.yaml", roles)]);
+    let account = "--serviceaccount=binds:pleach";
+    let bind = ["create", "rolebinding", "roles", "-n", "binds"];
+    fleet.kubectl(&[&bind[..], &["--role=roles", account]].concat());
+    let id = fleet.field(&["namespace", "binds"], "{.metadata.uid}");
+    let apply = ["apply", "binds", "--yes", "--cluster-id", &id];
+    fleet.run(&apply).ended_with(0);
+    // The server looks for the role of a binding that is to be made by somebody who may
+    // not give any right: it is not there before it is made.
+    let binding = |role: &str| {
+        format!(
+            "apiVersion: rbac.authorization.k8s.io/v1\nkind: RoleBinding\nmetadata: {{name: reads}}\nroleRef: {{apiGroup: rbac.authorization.k8s.io, kind: Role, name: {role}}}\nsubjects: [{{kind: ServiceAccount, name: shop, namespace: binds}}]\n"
+        )
+    };
+    let role = "---\napiVersion: rbac.authorization.k8s.io/v1\nkind: Role\nmetadata: {name: reads}\nrules: [{apiGroups: [\"\"], resources: [configmaps], verbs: [get]}]\n";
+    let file = "manifests/shop/v1.0.0/access.yaml";
+    fleet.write(file, &binding("nobodys"));
+    fleet.commit();
+    fleet.apply().ended_with(3).says("\"nobodys\" not found");
+    fleet.write(file, &format!("{}{role}", binding("reads")));
+    fleet.commit();
+    fleet.diff().says("role reads does not exist yet");
+    fleet.applied();
+    assert!(fleet.exists(&["rolebinding", "reads", "-n", "binds"]));
+    fleet.writes_nothing(Fleet::applied);
 }
 
 #[test]

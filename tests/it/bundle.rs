@@ -1,5 +1,6 @@
 //! manifests/pleach, which installs pleach: what it renders to.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -14,12 +15,17 @@ fn root() -> PathBuf {
 
 /// The objects of environment pleach, with other values.
 fn rendered(values: &str) -> Vec<Value> {
+    rendered_with(|text| text.replace("    values:\n", &format!("    values:\n{values}")))
+}
+
+/// The objects of environment pleach, with another text of it.
+fn rendered_with(edit: impl FnOnce(&str) -> String) -> Vec<Value> {
     let repo = TestRepo::new([] as [(&str, &str); 0]).unwrap();
     let root = root();
     pleach_testkit::demo::copy_example(&root, repo.path()).unwrap();
-    let values = format!("    values:\n{values}");
-    repo.edit("environments/pleach.yaml", "    values:\n", &values)
-        .unwrap();
+    let path = "environments/pleach.yaml";
+    let text = fs::read_to_string(repo.path().join(path)).unwrap();
+    repo.write(path, edit(&text)).unwrap();
     let mut command = Command::new(env!("CARGO_BIN_EXE_pleach"));
     let output = command
         .env_clear()
@@ -42,24 +48,31 @@ fn of_kind<'a>(objects: &'a [Value], kind: &str) -> Vec<&'a Value> {
     objects.iter().filter(|one| one["kind"] == kind).collect()
 }
 
-/// Everything that rules allow, one by one: group, resource, name, verb.
-fn allowed(role: &Value) -> Vec<[String; 4]> {
-    let list = |value: &Value, default: &str| -> Vec<String> {
-        let items = value.as_array().into_iter().flatten();
-        let items: Vec<String> = items.map(|one| one.as_str().unwrap().to_owned()).collect();
-        if items.is_empty() {
-            vec![default.to_owned()]
-        } else {
-            items
-        }
-    };
-    let mut allowed = Vec::new();
+/// One thing that an account may do: where (a namespace, or nothing for the whole
+/// cluster), group, resource, name, verb.
+type Grant = [String; 5];
+
+fn texts(value: &Value) -> Vec<String> {
+    let items = value.as_array().into_iter().flatten();
+    items.map(|one| one.as_str().unwrap().to_owned()).collect()
+}
+
+/// What the rules of a role allow, as far as they can be read.
+fn allowed(role: &Value, place: &str) -> BTreeSet<Grant> {
+    assert!(role.get("aggregationRule").is_none(), "{role}");
+    let mut allowed = BTreeSet::new();
     for rule in role["rules"].as_array().unwrap() {
-        for group in list(&rule["apiGroups"], "") {
-            for resource in list(&rule["resources"], "") {
-                for name in list(&rule["resourceNames"], "*") {
-                    for verb in list(&rule["verbs"], "") {
-                        allowed.push([&group, &resource, &name, &verb].map(Clone::clone));
+        assert!(rule.get("nonResourceURLs").is_none(), "{rule}");
+        let names = match texts(&rule["resourceNames"]) {
+            none if none.is_empty() => vec!["any".to_owned()],
+            names => names,
+        };
+        for group in texts(&rule["apiGroups"]) {
+            for resource in texts(&rule["resources"]) {
+                for name in &names {
+                    for verb in texts(&rule["verbs"]) {
+                        let [place, name] = [place, name].map(str::to_owned);
+                        allowed.insert([place, group.clone(), resource.clone(), name, verb]);
                     }
                 }
             }
@@ -68,88 +81,228 @@ fn allowed(role: &Value) -> Vec<[String; 4]> {
     allowed
 }
 
-/// What a page of docs/permissions grants.
-fn documented(page: &str, kind: &str) -> Vec<[String; 4]> {
-    let text = fs::read_to_string(root().join("docs/permissions").join(page)).unwrap();
-    let text = text.replace("team-a", "shop");
-    let objects = parsed(&text);
-    allowed(of_kind(&objects, kind)[0])
+/// The namespace of an object; nothing where it lies in none.
+fn place(object: &Value) -> String {
+    let namespace = object["metadata"]["namespace"].as_str();
+    namespace.unwrap_or_default().to_owned()
 }
 
-fn missing(wanted: &[[String; 4]], granted: &[[String; 4]]) -> Vec<[String; 4]> {
-    let has = |one: &&[String; 4]| !granted.contains(one);
-    wanted.iter().filter(has).cloned().collect()
+/// What the bindings among objects give to the one account that they are of: a role
+/// that nobody is bound to gives nothing, and there is none.
+fn granted(objects: &[Value]) -> BTreeSet<Grant> {
+    let is_binding = |one: &&Value| one["kind"].as_str().unwrap().ends_with("RoleBinding");
+    let is_role = |one: &&Value| ["Role", "ClusterRole"].contains(&one["kind"].as_str().unwrap());
+    let mut bound = 0;
+    let mut subjects = BTreeSet::new();
+    let mut granted = BTreeSet::new();
+    for binding in objects.iter().filter(is_binding) {
+        let of = binding["subjects"].as_array().unwrap();
+        assert_eq!(of.len(), 1, "{binding}");
+        subjects.insert(of[0].to_string());
+        let place = place(binding);
+        let is_of = |one: &&Value| {
+            one["kind"] == binding["roleRef"]["kind"]
+                && one["metadata"]["name"] == binding["roleRef"]["name"]
+                && self::place(one) == place
+        };
+        let role = objects.iter().filter(is_role).find(is_of);
+        assert!(role.is_some(), "{binding}");
+        granted.extend(allowed(role.unwrap(), &place));
+        bound += 1;
+    }
+    assert!(subjects.len() <= 1, "{subjects:?}");
+    assert_eq!(objects.iter().filter(is_role).count(), bound);
+    granted
+}
+
+/// What a page of docs/permissions grants in a namespace.
+fn documented(page: &str) -> BTreeSet<Grant> {
+    let text = fs::read_to_string(root().join("docs/permissions").join(page)).unwrap();
+    granted(&parsed(&text.replace("team-a", "shop")))
+}
+
+/// Without the Leases of the replicas, which no page has: they are in the namespace of
+/// the loop.
+fn beside_replicas(mut grants: BTreeSet<Grant>) -> BTreeSet<Grant> {
+    let before = grants.len();
+    grants.retain(|[place, _, resource, ..]| !(place == "pleach" && resource == "leases"));
+    assert_eq!(before - grants.len(), 6);
+    grants
+}
+
+/// The kinds that the pages deploy.
+const DEPLOYS: &str = "      deploys:
+        - {apiGroups: [\"\"], resources: [configmaps, secrets, services, serviceaccounts]}
+        - {apiGroups: [apps], resources: [deployments, statefulsets, daemonsets]}
+        - {apiGroups: [policy], resources: [poddisruptionbudgets]}
+        - {apiGroups: [networking.k8s.io], resources: [ingresses, networkpolicies]}
+";
+/// Rights as the pages say them, and nothing beside them.
+const CLUSTER: &str = "      itself: false\n      gates: true\n      registrations: true\n";
+const NAMESPACED: &str =
+    "      rights: namespaced\n      namespaces: [shop]\n      itself: false\n";
+const PREVIEW: &str = "      rights: preview\n      namespaces: [shop]\n";
+
+/// Neither more nor less than what the pages say.
+#[test]
+fn what_is_granted_is_what_the_pages_say() {
+    let of = |values: &str| granted(&rendered(&format!("{values}{DEPLOYS}")));
+    assert_eq!(beside_replicas(of(CLUSTER)), documented("cluster.yaml"));
+    assert_eq!(
+        beside_replicas(of(NAMESPACED)),
+        documented("namespaced.yaml")
+    );
+    assert_eq!(of(PREVIEW), documented("preview.yaml"));
+}
+
+/// What a value adds to what is granted without it.
+fn adds(before: &str, value: &str) -> BTreeSet<Grant> {
+    let without = granted(&rendered(before));
+    let with = granted(&rendered(&format!("{before}{value}")));
+    assert!(without.is_subset(&with), "{value}");
+    with.difference(&without).cloned().collect()
+}
+
+fn lines(grants: &BTreeSet<Grant>) -> Vec<String> {
+    grants.iter().map(|grant| grant.join(" ")).collect()
 }
 
 #[test]
-fn pleach_installs_itself_with_what_its_pages_say_it_needs() {
+fn each_value_grants_what_it_says() {
+    let least = "      itself: false\n      deploys: []\n";
+    let fixed = granted(&rendered(least));
+    for [place, group, resource, name, verb] in &fixed {
+        let grant = [place, group, resource, name, verb];
+        assert!(!grant.iter().any(|part| *part == "*"), "{grant:?}");
+        assert_ne!((resource.as_str(), verb.as_str()), ("namespaces", "delete"));
+        assert_ne!(group, "rbac.authorization.k8s.io", "{grant:?}");
+        // What is secret, and who holds what, is nobody's in the whole cluster.
+        let is_private = ["secrets", "configmaps", "leases"].contains(&resource.as_str());
+        assert!(!(place.is_empty() && is_private), "{grant:?}");
+    }
+    let all = ["create", "delete", "get", "list", "patch", "watch"];
+    let some = "      deploys: [{apiGroups: [\"\"], resources: [secrets], namespaces: [app]}]\n";
+    let nothing = "      itself: false\n";
+    let before = format!("{nothing}      deploys: []\n");
+    let found: BTreeSet<Grant> = granted(&rendered(&format!("{nothing}{some}")))
+        .difference(&granted(&rendered(&before)))
+        .cloned()
+        .collect();
+    assert_eq!(
+        lines(&found),
+        all.map(|verb| format!("app  secrets any {verb}"))
+    );
+
+    let found = adds(
+        least,
+        "      rules: [{apiGroups: [\"\"], resources: [pods/log], verbs: [get]}]\n",
+    );
+    assert_eq!(lines(&found), ["  pods/log any get"]);
+
+    let found = adds(
+        least,
+        "      impersonates: [{namespace: deployers, names: [a, b]}]\n",
+    );
+    let acts = |name: &str| format!("deployers  serviceaccounts {name} impersonate");
+    assert_eq!(lines(&found), [acts("a"), acts("b")]);
+
+    let found = adds(least, "      states: [team]\n");
+    for [place, group, resource, name, verb] in &found {
+        assert_eq!(place, "team");
+        assert!(resource != "secrets" || name == "pleach-digest-key" || verb == "create");
+        assert!(["", "coordination.k8s.io"].contains(&group.as_str()));
+    }
+    assert!(lines(&found).contains(&"team  configmaps any watch".to_owned()));
+
+    for (value, group) in [
+        ("      gates: true\n", "admissionregistration.k8s.io"),
+        ("      registrations: true\n", "registration.k8s.io"),
+    ] {
+        let found = adds(least, value);
+        assert!(!found.is_empty());
+        assert!(
+            found
+                .iter()
+                .all(|[place, of, ..]| place.is_empty() && of.ends_with(group))
+        );
+    }
+}
+
+/// Roles it may change by their names only, and these are its own.
+#[test]
+fn it_may_change_its_own_roles_and_no_others() {
+    let most = "      gates: true\n      registrations: true\n      states: [team]\n      impersonates: [{namespace: deployers, names: [a]}]\n      deploys: [{apiGroups: [\"\"], resources: [secrets], namespaces: [app]}]\n";
+    for rights in ["", "      rights: namespaced\n      namespaces: [shop]\n"] {
+        let values = format!("{rights}{most}");
+        let objects = rendered(&values);
+        let own: BTreeSet<String> = objects
+            .iter()
+            .filter(|one| one["apiVersion"] == "rbac.authorization.k8s.io/v1")
+            .map(|one| one["metadata"]["name"].as_str().unwrap().to_owned())
+            .collect();
+        let grants = granted(&objects);
+        let of_roles = |[_, group, ..]: &&Grant| group == "rbac.authorization.k8s.io";
+        let mut named = BTreeSet::new();
+        for [_, _, resource, name, verb] in grants.iter().filter(of_roles) {
+            if name == "any" {
+                assert!(
+                    ["list", "watch"].contains(&verb.as_str()),
+                    "{resource} {verb}"
+                );
+            } else {
+                named.insert(name.clone());
+            }
+        }
+        // Kubeconfigs are read by a role that is there where one is in a Secret.
+        named.remove("pleach-kubeconfigs");
+        assert_eq!(named, own, "{rights}");
+        let without = granted(&rendered(&format!("      itself: false\n{values}")));
+        assert!(!without.iter().any(|grant| of_roles(&grant)));
+    }
+}
+
+/// The Secrets that the configuration names, each by its name, and no others.
+#[test]
+fn kubeconfigs_in_secrets_are_read_one_by_one() {
+    let repo = |secret: &str| {
+        format!(
+            "      controller:\n        repositories:\n          - name: fleet\n            url: https://git.example.org/fleet.git\n            environments:\n              - match: env/*\n                cluster: {{{secret}id: 6f0c2d5e-4a51-4c1c-9d3b-1f0a1c5f7b11}}\n"
+        )
+    };
+    let example = fs::read_to_string(root().join("environments/pleach.yaml")).unwrap();
+    let (_, own) = example.split_once("      controller:\n").unwrap();
+    let (own, _) = own.split_once("      secrets:").unwrap();
+    let of = |secret: &str| {
+        let objects =
+            rendered_with(|text| text.replace(&format!("      controller:\n{own}"), &repo(secret)));
+        granted(&objects)
+    };
+    let without = of("inCluster: true, ");
+    let with = of("kubeconfigSecret: {namespace: clusters, name: target, key: kubeconfig}, ");
+    let found: BTreeSet<Grant> = with.difference(&without).cloned().collect();
+    assert_eq!(lines(&found), ["clusters  secrets target get"]);
+}
+
+#[test]
+fn pleach_installs_nothing_that_it_makes_by_itself() {
     let objects = rendered("");
-    let role = allowed(of_kind(&objects, "ClusterRole")[0]);
-    assert_eq!(
-        missing(&documented("cluster.yaml", "ClusterRole"), &role),
-        [[""; 4]; 0]
-    );
-    assert_eq!(
-        of_kind(&objects, "Role").len(),
-        1,
-        "the Leases of the replicas"
-    );
-    // Nothing that pleach makes by itself, and nothing for everybody.
     for object in &objects {
         let kind = object["kind"].as_str().unwrap();
         assert!(!["CustomResourceDefinition", "Namespace"].contains(&kind));
-        assert_ne!(object["metadata"]["namespace"], "pleach-system");
+        let is_of_state = object["metadata"]["namespace"] == "pleach-system";
+        assert!(
+            !is_of_state || ["Role", "RoleBinding"].contains(&kind),
+            "{kind}"
+        );
     }
-    let wildcards: Vec<_> = role
-        .iter()
-        .filter(|[group, resource, _, verb]| [group, resource, verb].iter().any(|one| *one == "*"))
-        .collect();
-    assert!(wildcards.is_empty(), "{wildcards:?}");
-
-    let some = "      rights: namespaced\n      namespaces: [shop]\n      itself: false\n";
-    let objects = rendered(some);
-    assert_eq!(of_kind(&objects, "ClusterRole").len(), 0);
-    let roles = of_kind(&objects, "Role");
-    let role = roles
-        .iter()
-        .find(|role| role["metadata"]["namespace"] == "shop");
-    let role = allowed(role.unwrap());
-    assert_eq!(
-        missing(&documented("namespaced.yaml", "Role"), &role),
-        [[""; 4]; 0]
-    );
-    assert!(
-        !role
-            .iter()
-            .any(|[group, ..]| group == "rbac.authorization.k8s.io")
-    );
-
-    // Accounts that it acts as are named one by one.
-    let acts = "      impersonates: [{namespace: deployers, names: [a, b]}]\n";
-    let objects = rendered(acts);
-    let role = |object: &&&Value| object["metadata"]["namespace"] == "deployers";
-    let roles = of_kind(&objects, "Role");
-    let role = allowed(roles.iter().find(role).unwrap());
-    let each = |name: &str| ["", "serviceaccounts", name, "impersonate"].map(str::to_owned);
-    assert_eq!(role, [each("a"), each("b")]);
-
-    let looks = "      rights: preview\n      namespaces: [shop]\n      impersonates: [{namespace: shop, names: [a]}]\n";
-    let objects = rendered(looks);
-    let kinds: Vec<_> = objects
-        .iter()
-        .map(|one| one["kind"].as_str().unwrap())
-        .collect();
-    assert_eq!(kinds, ["ServiceAccount", "Role", "RoleBinding"]);
-    let role = allowed(of_kind(&objects, "Role")[0]);
-    assert_eq!(
-        missing(&documented("preview.yaml", "Role"), &role),
-        [[""; 4]; 0]
-    );
-    assert!(
-        !role
-            .iter()
-            .any(|[.., verb]| ["delete", "watch"].contains(&verb.as_str()))
-    );
+    let kinds = |values: &str| -> Vec<String> {
+        let objects = rendered(values);
+        let kinds = objects.iter().map(|one| one["kind"].as_str().unwrap());
+        kinds.map(str::to_owned).collect()
+    };
+    let acts = "      impersonates: [{namespace: shop, names: [a]}]\n";
+    let found = kinds(&format!("{PREVIEW}{acts}"));
+    assert_eq!(found, ["ServiceAccount", "Role", "RoleBinding"]);
 }
 
 #[test]

@@ -268,6 +268,8 @@ pub enum Unverified {
     NamespaceMissing(String),
     /// Its kind comes in an earlier stage.
     KindMissing,
+    /// The role that it binds comes before it.
+    RoleMissing(String),
     /// Its API is registered but does not answer.
     ApiStale,
     /// A webhook does not support dry runs, or is down.
@@ -286,6 +288,7 @@ impl fmt::Display for Unverified {
         match self {
             Self::NamespaceMissing(name) => write!(f, "namespace {name} does not exist yet"),
             Self::KindMissing => f.write_str("its kind is not served yet"),
+            Self::RoleMissing(name) => write!(f, "role {name} does not exist yet"),
             Self::ApiStale => f.write_str("its API does not answer"),
             Self::Webhook(message) => write!(f, "a webhook could not be asked: {message}"),
             Self::Former(message) => write!(

@@ -94,6 +94,9 @@ const OF_PLEACH: &[Needed] = &[
     ),
 ];
 
+/// The definition of Release.
+const DEFINITION: &str = "releases.pleach.dev";
+
 /// What a release needs whose state is kept in a namespace.
 const OF_ONE_NAMESPACE: &[Needed] = &[
     (
@@ -136,6 +139,7 @@ pub(super) async fn missing(cluster: &Cluster, search: &Search, observations: &m
             ("Secret", _) => Some(KEY_SECRET.to_owned()),
             // It reads the namespace that it is in, and no other.
             ("Namespace", Search::In(Store::ConfigMap { namespace })) => Some(namespace.clone()),
+            ("CustomResourceDefinition", _) => Some(DEFINITION.to_owned()),
             _ => None,
         };
         let place = (
@@ -182,8 +186,8 @@ async fn ask(
     }
     let mut missing = Vec::new();
     for verb in verbs {
-        // What is made has no name yet for who allows it.
-        let name = name.filter(|_| verb != "create");
+        // What is made has no name yet for who allows it, unless it is made by a patch.
+        let name = name.filter(|name| verb != "create" || *name == DEFINITION);
         if !may(cluster, verb, of, within, name).await? {
             missing.push(MissingGrant {
                 verb: verb.to_owned(),

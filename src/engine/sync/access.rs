@@ -16,6 +16,8 @@ use crate::io::cluster::{Access, ApplyOptions, Class, Cluster, ClusterError};
 
 /// Questions at a time.
 const CONCURRENCY: usize = 32;
+/// Of how many objects a right is asked for by their names.
+const NAMED: usize = 64;
 
 /// One right that the plan needs.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -27,9 +29,48 @@ struct Right {
     namespace: Option<String>,
 }
 
+/// What a right is needed for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Of {
+    /// All objects of the kind: the request names none.
+    All,
+    /// Those of these names.
+    These(BTreeSet<String>),
+}
+
+/// The rights that are needed.
+#[derive(Debug, Default)]
+struct Needed(BTreeMap<Right, Of>);
+
+impl Needed {
+    /// Adds one for all objects of a kind.
+    fn add(&mut self, right: Right) {
+        self.0.insert(right, Of::All);
+    }
+
+    /// Adds some, likewise.
+    fn add_all(&mut self, rights: Vec<Right>) {
+        for right in rights {
+            self.add(right);
+        }
+    }
+
+    /// Adds one for an object.
+    fn add_for(&mut self, right: Right, name: &str) {
+        let of = self
+            .0
+            .entry(right)
+            .or_insert_with(|| Of::These(BTreeSet::new()));
+        if let Of::These(names) = of {
+            names.insert(name.to_owned());
+        }
+    }
+}
+
 /// Asks by `SelfSubjectAccessReview` for every right that carrying out the plan
 /// needs; one question is enough for who may do everything. A right that is
-/// needed in several namespaces is asked for cluster-wide first.
+/// needed in several namespaces is asked for cluster-wide first, and for single
+/// objects only where it is not held for all of a kind.
 pub(super) async fn review(
     cluster: &Cluster,
     desired: &Desired,
@@ -71,26 +112,35 @@ async fn ask_for_all(
         return Ok(Grants::default());
     }
     let mut needed = needed(plan, paths);
-    needed.extend(of_the_record(&desired.store, observed, plan));
+    needed.add_all(of_the_record(&desired.store, observed, plan));
+    let Needed(needed) = needed;
     let anywhere = |right: &Right| Right {
         namespace: None,
         ..right.clone()
     };
     let mut places: BTreeMap<Right, usize> = BTreeMap::new();
-    for right in &needed {
+    for right in needed.keys() {
         *places.entry(anywhere(right)).or_default() += 1;
     }
     let is_spread = |right: &Right| places.get(&anywhere(right)).is_some_and(|count| *count > 1);
-    let spread = needed.iter().filter(|right| is_spread(right));
-    let held_anywhere = ask(cluster, spread.map(anywhere).collect()).await?;
-    let open: BTreeSet<Right> = needed
+    let spread = needed.keys().filter(|right| is_spread(right));
+    let spread: BTreeSet<Question> = spread.map(|right| (anywhere(right), None)).collect();
+    let held_anywhere = ask(cluster, spread).await?;
+    let mut open: BTreeMap<Right, Of> = needed
         .into_iter()
-        .filter(|right| !held_anywhere.contains(&anywhere(right)))
+        .filter(|(right, _)| !held_anywhere.contains(&(anywhere(right), None)))
         .collect();
-    let held = ask(cluster, open.clone()).await?;
+    let questions = open.keys().map(|right| (right.clone(), None));
+    let held = ask(cluster, questions.collect()).await?;
+    open.retain(|right, _| !held.contains(&(right.clone(), None)));
+    let questions: BTreeSet<Question> = open.iter().flat_map(by_name).collect();
+    let held = ask(cluster, questions).await?;
+    open.retain(|right, of| {
+        let mut questions = by_name((right, &*of)).peekable();
+        questions.peek().is_none() || !questions.all(|question| held.contains(&question))
+    });
     let missing = open
-        .into_iter()
-        .filter(|right| !held.contains(right))
+        .into_keys()
         .map(|right| MissingGrant {
             verb: right.verb.to_owned(),
             kind: right.kind,
@@ -156,11 +206,11 @@ async fn escalations(
 }
 
 /// The rights that the steps need.
-fn needed(plan: &Plan, paths: &Paths) -> BTreeSet<Right> {
-    let mut needed = BTreeSet::new();
+fn needed(plan: &Plan, paths: &Paths) -> Needed {
+    let mut needed = Needed::default();
     for step in &plan.steps {
         if is_policy(&step.object) {
-            needed.extend(of_a_gate(step, paths));
+            needed.add_all(of_a_gate(step, paths));
             continue;
         }
         let verbs: &[&'static str] = match &step.op {
@@ -174,11 +224,11 @@ fn needed(plan: &Plan, paths: &Paths) -> BTreeSet<Right> {
             Op::Create { .. } => &["create", "patch"],
             Op::Delete(_) => &["delete"],
             Op::Copy { from, to } => {
-                needed.extend(of_a_copy(from, to, paths));
+                needed.add_all(of_a_copy(from, to, paths));
                 continue;
             }
             Op::Migrate { crd, .. } => {
-                needed.extend(of_a_migration(crd, paths));
+                needed.add_all(of_a_migration(crd, paths));
                 continue;
             }
             // What closing needs is asked for on its own.
@@ -186,7 +236,7 @@ fn needed(plan: &Plan, paths: &Paths) -> BTreeSet<Right> {
         };
         let watches = matches!(step.until, Some(Until::Ready { .. })).then_some("watch");
         for (verb, kind, resource) in beside(step) {
-            needed.insert(Right {
+            needed.add(Right {
                 verb,
                 kind,
                 resource: resource.to_owned(),
@@ -200,13 +250,19 @@ fn needed(plan: &Plan, paths: &Paths) -> BTreeSet<Right> {
             continue;
         };
         for verb in verbs.iter().copied().chain(watches) {
-            needed.insert(Right {
+            let right = Right {
                 verb,
                 kind: kind.clone(),
                 resource: path.plural.clone(),
                 subresource: None,
                 namespace: step.object.namespace.clone(),
-            });
+            };
+            // What is created by a POST has no name in the request, nor has a watch.
+            if verb == "watch" || verb == "create" && is_made(plan, step) {
+                needed.add(right);
+            } else {
+                needed.add_for(right, &step.object.name);
+            }
         }
     }
     needed
@@ -335,20 +391,37 @@ fn of_the_record(store: &Store, observed: &Observed, plan: &Plan) -> Vec<Right> 
     rights
 }
 
-/// The rights among these that are held.
-async fn ask(cluster: &Cluster, rights: BTreeSet<Right>) -> Result<BTreeSet<Right>, ClusterError> {
-    let answers: Vec<Result<Option<Right>, ClusterError>> = stream::iter(rights)
-        .map(|right| async move {
+/// A right, and the name of the object that it is asked for.
+type Question = (Right, Option<String>);
+
+/// The questions for single objects; none where there are too many, or where objects are
+/// not named.
+fn by_name((right, of): (&Right, &Of)) -> impl Iterator<Item = Question> {
+    let names = match of {
+        Of::These(names) => Some(names).filter(|names| names.len() <= NAMED),
+        Of::All => None,
+    };
+    let names = names.into_iter().flatten();
+    names.map(|name| (right.clone(), Some(name.clone())))
+}
+
+/// The questions among these that are answered with yes.
+async fn ask(
+    cluster: &Cluster,
+    questions: BTreeSet<Question>,
+) -> Result<BTreeSet<Question>, ClusterError> {
+    let answers: Vec<Result<Option<Question>, ClusterError>> = stream::iter(questions)
+        .map(|(right, name)| async move {
             let access = Access {
                 verb: right.verb,
                 group: &right.kind.group,
                 resource: &right.resource,
                 subresource: right.subresource,
                 namespace: right.namespace.as_deref(),
-                name: None,
+                name: name.as_deref(),
             };
             let held = cluster.can_i(&access).await?;
-            Ok(held.then_some(right))
+            Ok(held.then_some((right, name)))
         })
         .buffer_unordered(CONCURRENCY)
         .collect()
@@ -374,6 +447,37 @@ mod tests {
                 attempts: 1,
             }),
         }
+    }
+
+    fn right(verb: &'static str) -> Right {
+        Right {
+            verb,
+            kind: GroupKind::new("", "ConfigMap"),
+            resource: "configmaps".to_owned(),
+            subresource: None,
+            namespace: None,
+        }
+    }
+
+    #[test]
+    fn who_needs_all_of_a_kind_is_not_asked_for_some() {
+        let asked = |needed: &Needed| -> Vec<Option<String>> {
+            let questions = needed.0.iter().flat_map(by_name);
+            questions.map(|(_, name)| name).collect()
+        };
+        let mut needed = Needed::default();
+        needed.add_for(right("patch"), "b");
+        needed.add_for(right("patch"), "a");
+        let names = ["a", "b"].map(|name| Some(name.to_owned()));
+        assert_eq!(asked(&needed), names);
+        needed.add(right("patch"));
+        needed.add_for(right("patch"), "c");
+        assert_eq!(asked(&needed), []);
+        // Too many are asked for by nobody.
+        for number in 0..=NAMED {
+            needed.add_for(right("delete"), &number.to_string());
+        }
+        assert_eq!(asked(&needed), []);
     }
 
     #[test]

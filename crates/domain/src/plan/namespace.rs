@@ -8,6 +8,7 @@ use super::changes::ending_reason;
 use super::draft::{Ctx, Draft};
 use super::model::{Action, Body, EdgeReason, Need, NonSecret, Op, Precondition};
 use crate::finding::{Finding, Kind};
+use crate::inventory::{STATE_NAMESPACE, Store};
 use crate::object::{ObjectId, labels};
 use crate::observe::{Prediction, Unverified};
 use crate::order::StageName;
@@ -99,7 +100,9 @@ pub(super) fn check(ctx: &Ctx<'_>, draft: &mut Draft) {
         let comes = ctx.is_desired(&namespace)
             || implied.as_ref() == Some(name)
             || ctx.observed.live_meta(&namespace).is_some()
-            || ctx.desired.terms.brought.has_namespace(name);
+            || ctx.desired.terms.brought.has_namespace(name)
+            // That of the records is made before the first step.
+            || ctx.desired.store == Store::Release && name == STATE_NAMESPACE;
         if comes || !told.insert(name) {
             continue;
         }

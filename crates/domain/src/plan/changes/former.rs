@@ -1,4 +1,4 @@
-//! Refusals by what this plan replaces.
+//! Refusals by what this plan replaces, or brings.
 //!
 //! A dry run is answered by the definitions and webhooks that are there. They may
 //! refuse of a custom resource what their successors know, which come before it:
@@ -20,10 +20,21 @@ const UNKNOWN_FIELD: &str = "failed to create typed patch object";
 pub(super) fn unverified(ctx: &Ctx<'_>, manifest: &Manifest) -> Option<Unverified> {
     match ctx.observed.predicted.get(manifest.id())? {
         Prediction::Unverified(why) => Some(why.clone()),
-        Prediction::Refused(refusal) => is_outdated(ctx, manifest.id(), refusal)
-            .then(|| Unverified::Former(refusal.message.clone())),
+        Prediction::Refused(refusal) => match coming_role(ctx, manifest.id(), refusal) {
+            Some(role) => Some(Unverified::RoleMissing(role.name.clone())),
+            None => is_outdated(ctx, manifest.id(), refusal)
+                .then(|| Unverified::Former(refusal.message.clone())),
+        },
         _ => None,
     }
+}
+
+/// The role that a binding is refused for the sake of, where it comes with the release:
+/// the server looks it up, to see whether whoever binds it has its rights.
+fn coming_role<'a>(ctx: &'a Ctx<'_>, id: &ObjectId, refusal: &ApiRefusal) -> Option<&'a ObjectId> {
+    let role = ctx.facts.get(id)?.role.as_ref()?;
+    let comes = ctx.is_desired(role) && ctx.observed.live_meta(role).is_none();
+    (refusal.code == 404 && comes).then_some(role)
 }
 
 /// Whether who refuses a custom resource of the release is replaced before it.

@@ -118,6 +118,7 @@ fn one_that_nobody_makes_is_refused_before_anything_is_written() {
 #[rstest]
 #[case::a_manifest("Namespace/elsewhere: {}\nConfigMap/elsewhere/a: {}", false)]
 #[case::an_earlier_release("ConfigMap/elsewhere/a: {}", true)]
+#[case::that_of_the_records("ConfigMap/pleach-system/a: {}", false)]
 fn one_that_comes_is_waited_for(#[case] git: &str, #[case] is_brought: bool) {
     let scene = Scene::new().git(git).wants(|desired| {
         let namespace = is_brought.then_some("elsewhere");
