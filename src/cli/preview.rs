@@ -19,6 +19,7 @@ use super::format::preview::{page, text};
 use super::runtime::block_on;
 use super::session::finish;
 use super::{Context, Exit, Loaded, Target, Ui, format, mask};
+use crate::engine::load::beside;
 use crate::engine::planning::{self, agent};
 use crate::engine::preview::{
     Asked, Change, End, Looked, Meant, Question, RenderedHead, Scope, add, add_cluster, unanswered,
@@ -320,7 +321,9 @@ async fn ask(
     match Cluster::connect(connection).await {
         Ok(cluster) => {
             let tree = &*change.head.tree;
-            let leaving = |loaded: &Loaded, candidates| planning::gone(loaded, tree, candidates);
+            let leaving = |loaded: &Loaded, candidates| {
+                planning::gone(loaded, tree, candidates, &beside(tree, loaded))
+            };
             let asked = Asked {
                 cluster: &cluster,
                 id,

@@ -12,6 +12,7 @@ use super::local::{LocalArgs, follower};
 use super::session::{Gone, Heirs, Options, Planned, Predecessors, Session, not_installed};
 use super::{Context, Exit, Target, Ui};
 use crate::engine::lease::Holder;
+use crate::engine::load::beside;
 use crate::engine::sync::clear_lease;
 use crate::engine::sync::state::{self, Search};
 use crate::engine::words;
@@ -173,7 +174,9 @@ async fn plan(
     let record = summary
         .record
         .map_err(|why| CliError::new(Kind::Cluster, why))?;
-    let heirs = Heirs::of(name, &*ctx.open()?.tree, &session.loaded);
+    let tree = ctx.open()?.tree;
+    let read = beside(&*tree, &session.loaded);
+    let heirs = Heirs::of(name, &*tree, &session.loaded, &read);
     let gone = Gone::by_command(name.clone(), summary.store, record, heirs, args.timeout);
     session.plan_end(ui, &gone).await.map(Some)
 }

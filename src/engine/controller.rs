@@ -21,6 +21,7 @@ mod drift;
 mod ends;
 mod environment;
 mod event;
+mod health;
 mod inputs;
 mod last;
 mod looked;

@@ -169,6 +169,14 @@ pub fn read_all(
     Ok(loaded(tree, revision, environment, all))
 }
 
+/// Reads other environments at the revision of one, where that can be done.
+pub fn beside<'a>(
+    tree: &'a dyn FileTree,
+    loaded: &'a Loaded,
+) -> impl Fn(&str) -> Option<Loaded> + 'a {
+    move |environment| read_all(tree, loaded.revision.clone(), environment).ok()
+}
+
 /// Reads an environment with what it refers to, without rendering it.
 pub fn resolve(
     tree: &dyn FileTree,

@@ -362,6 +362,11 @@ impl Observation {
         self.state.followed()
     }
 
+    /// What a loop said of what was ready and is not any more.
+    pub fn degraded(&self) -> Option<String> {
+        self.state.degraded()
+    }
+
     /// Whether exactly this is said of the release already, as far as the loop
     /// says it.
     pub fn says(&self, said: &[Condition]) -> bool {

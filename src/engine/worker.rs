@@ -7,6 +7,7 @@ use std::os::unix::process::ExitStatusExt as _;
 use std::process::{ExitStatus, Stdio};
 use std::time::Duration;
 
+use rustix::process::Signal;
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::process::Command;
 use tokio::time::timeout;
@@ -31,6 +32,14 @@ impl Ended {
     /// Whether it was ended: limits do that by a signal.
     pub fn was_ended(&self) -> bool {
         self.status.signal().is_some()
+    }
+
+    /// Whether it was ended from outside, for reasons of others: the kernel does so where
+    /// memory is short.
+    pub fn was_killed(&self) -> bool {
+        let signals = [Signal::KILL, Signal::TERM, Signal::INT];
+        let signal = self.status.signal();
+        signals.iter().any(|one| Some(one.as_raw()) == signal)
     }
 
     /// How it ended, with what it said.
@@ -63,6 +72,9 @@ pub async fn run(
     (time, longest_output): (Duration, u64),
 ) -> Result<Ended, WorkerError> {
     let mut child = command
+        // What it takes is not to depend on how many processors there are: each of their
+        // threads, and memory that is only reserved, counts as its own.
+        .envs([("RAYON_NUM_THREADS", "2"), ("MIMALLOC_ARENA_RESERVE", "0")])
         .process_group(0)
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())

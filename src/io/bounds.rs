@@ -20,6 +20,8 @@ const TOGETHER: [&str; 2] = [
 /// Which part of that is for one of them: the loop, two that read environments for it,
 /// two previews and a fetch. Where it is used up, all of them may be ended.
 const PART: u64 = 6;
+/// Seconds of a processor between the signal that the time is up and the end.
+const CPU_GRACE: u64 = 5;
 /// Files at once.
 const FILES: u64 = 256;
 /// How much others come first.
@@ -46,19 +48,20 @@ fn part(together: Option<String>) -> u64 {
 /// parent does, and is the first to go where memory is short.
 pub fn bound(time: Duration) -> io::Result<()> {
     set_parent_process_death_signal(Some(Signal::KILL))?;
-    for (resource, limit) in [
-        (Resource::As, MEMORY),
-        (Resource::Data, part(said_together())),
-        (Resource::Cpu, time.as_secs()),
-        (Resource::Nofile, FILES),
-        (Resource::Core, 0),
+    for (resource, limit, grace) in [
+        (Resource::As, MEMORY, 0),
+        (Resource::Data, part(said_together()), 0),
+        // The signal of the first limit tells it from what others end.
+        (Resource::Cpu, time.as_secs(), CPU_GRACE),
+        (Resource::Nofile, FILES, 0),
+        (Resource::Core, 0, 0),
     ] {
         // A smaller one that holds already stays.
         let now = getrlimit(resource).maximum;
-        let least = now.map_or(limit, |now| now.min(limit));
+        let least = |limit: u64| Some(now.map_or(limit, |now| now.min(limit)));
         let limit = Rlimit {
-            current: Some(least),
-            maximum: Some(least),
+            current: least(limit),
+            maximum: least(limit + grace),
         };
         setrlimit(resource, limit)?;
     }

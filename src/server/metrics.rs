@@ -25,7 +25,7 @@ use labels::{
 };
 
 /// Names of all metrics; docs/loop.md has them too.
-pub const NAMES: [&str; 19] = [
+pub const NAMES: [&str; 20] = [
     "pleach_looks",
     "pleach_look_duration_seconds",
     "pleach_release_synced",
@@ -45,6 +45,7 @@ pub const NAMES: [&str; 19] = [
     "pleach_previews",
     "pleach_looks_waiting",
     "pleach_cluster_up",
+    "pleach_release_degraded",
 ];
 
 type Time = Gauge<f64, AtomicU64>;
@@ -66,6 +67,7 @@ pub struct Metrics {
     objects: Family<ObjectLabels, Counter>,
     drift: Family<ReleaseLabels, Counter>,
     drifted: Family<ReleaseLabels, Gauge>,
+    degraded: Family<ReleaseLabels, Gauge>,
     looking: Gauge,
     led: Family<EnvironmentLabels, Gauge>,
     replicas: Gauge,
@@ -103,6 +105,7 @@ impl Default for Metrics {
             objects: Family::default(),
             drift: Family::default(),
             drifted: Family::default(),
+            degraded: Family::default(),
             looking: Gauge::default(),
             led: Family::default(),
             replicas: Gauge::default(),
@@ -218,6 +221,11 @@ impl Metrics {
             "Whether the cluster of an environment answered when it was last asked",
             self.clusters.clone(),
         );
+        r.register(
+            NAMES[19],
+            "Whether something of a release was ready and is not any more",
+            self.degraded.clone(),
+        );
     }
 
     /// Counts an event of the loop.
@@ -272,6 +280,10 @@ impl Metrics {
                 self.took("plan", *took);
                 self.answered(&release.environment, *answered);
             }
+            LoopEvent::Health {
+                release,
+                is_degraded,
+            } => self.count_health(release, *is_degraded),
             LoopEvent::Unconnected { environment, .. } => self.answered(environment, false),
             LoopEvent::Carried {
                 release,
@@ -358,6 +370,14 @@ impl Metrics {
         self.releases().insert(labels);
     }
 
+    fn count_health(&self, release: &ReleaseName, is_degraded: bool) {
+        if self.is_left(&release.environment) {
+            return;
+        }
+        let degraded = self.degraded.get_or_create(&ReleaseLabels::of(release));
+        degraded.set(i64::from(is_degraded));
+    }
+
     fn count_objects(&self, release: &ReleaseName, objects: &[(Action, usize)]) {
         for (action, count) in objects.iter().filter(|(_, count)| *count > 0) {
             let labels = ObjectLabels {
@@ -393,6 +413,7 @@ impl Metrics {
         self.synced.remove(labels);
         self.seen.remove(labels);
         self.drifted.remove(labels);
+        self.degraded.remove(labels);
     }
 
     fn took(&self, verb: &'static str, took: Duration) {

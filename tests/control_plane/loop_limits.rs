@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::fleet::object_writes;
 use crate::loop_run::fleet;
-use crate::samples::config_map;
+use crate::samples::{BUNDLE, config_map};
 
 /// A template whose text becomes twice as long again and again.
 const WITHOUT_END: &str = "{% set n = namespace(x='ab') %}{% for i in range(64) %}{% set n.x = n.x ~ n.x %}{% endfor %}{{ n.x }}";
@@ -50,6 +50,47 @@ fn a_commit_that_cannot_be_rendered_within_bounds_is_held_and_ends_nothing() {
     fleet.push("with an end");
     fleet.until_value("second");
     fleet.until_not("Stalled");
+    running.stopped();
+}
+
+#[test]
+fn who_takes_over_what_left_git_is_not_rendered_without_bounds_either() {
+    let fleet = fleet("loop-heirs", "{interval: 1s}");
+    let file = fleet.environment_file();
+    let text = fleet.read(&file);
+    fleet.write("manifests/extra/bundle.yaml", BUNDLE);
+    fleet.write("manifests/extra/extra.yaml", &config_map("extra", "here"));
+    let release = "releases:\n  - {name: extra, bundle: extra, namespace: loop-heirs}\n";
+    fleet.write(&file, &text.replace("releases:\n", release));
+    fleet.push("two releases");
+    let running = fleet.runs();
+    let extra = || fleet.exists(&["configmap", "extra", "-n", "loop-heirs"]);
+    fleet.until("extra", |_| extra().then_some(()));
+    fleet.until_ready();
+
+    // It leaves git, and somebody else may take over what it has.
+    let consent = "consent: [{action: uninstall, release: extra}]\n";
+    fleet.write(&file, &format!("{text}{consent}"));
+    fleet.write("manifests/bomb/bundle.yaml", BUNDLE);
+    fleet.write("manifests/bomb/bomb.yaml.j2", WITHOUT_END);
+    let heir = "apiVersion: pleach.dev/v1alpha1\nkind: Environment\nreleases:\n  - {name: bomb, bundle: bomb, namespace: loop-heirs, movedFrom: {environment: loop-heirs, release: extra}}\n";
+    fleet.write("environments/loop-heirs-evil.yaml", heir);
+    fleet.push("an heir");
+    let reason = |status: &str| {
+        let path = "{.status.conditions[?(@.type==\"Ready\")].reason}";
+        fleet.until(status, |fleet| {
+            let name = ["release.pleach.dev/loop-heirs.extra"];
+            (fleet.field(&name, path) == status).then_some(())
+        });
+    };
+    reason("Removed");
+    assert!(extra());
+    // The loop goes on, and ends it as soon as it is known that nobody takes it over.
+    fleet.edit_by_hand("ann");
+    fleet.until_value("first");
+    fleet.remove("environments/loop-heirs-evil.yaml");
+    fleet.push("no heir");
+    fleet.until("the end of extra", |_| (!extra()).then_some(()));
     running.stopped();
 }
 

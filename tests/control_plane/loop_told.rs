@@ -9,6 +9,7 @@ use serde_json::Value;
 
 use crate::fleet::{Fleet, leaks};
 use crate::loop_run::fleet;
+use crate::samples::{gear, gears};
 use crate::waits::never;
 
 /// A webhook of somebody, which is out of order at first.
@@ -74,6 +75,81 @@ fn events(fleet: &Fleet) -> BTreeSet<String> {
     let path = "-o=jsonpath={range .items[*]}{.reason} {end}";
     let reasons = fleet.kubectl(&["get", "events", "-n", "default", &field, path]);
     reasons.split_whitespace().map(str::to_owned).collect()
+}
+
+#[test]
+fn what_is_not_ready_any_more_is_told_until_it_is_again() {
+    let fleet = fleet("loop-ails", "{interval: 1h}");
+    let group = "loop-ails.example.org";
+    let definition = gears(group).replace("schema: ", "subresources: {status: {}}, schema: ");
+    fleet.kubectl(&["apply", "-f", &fleet.file("gears.yaml", &definition)]);
+    fleet.write("manifests/web/gear.yaml", &gear(group));
+    fleet.push("a gear");
+    let name = format!("gears.{group}/first");
+    let says = |conditions: &str| {
+        let patch = format!(r#"{{"status":{{"conditions":{conditions}}}}}"#);
+        let namespace = ["-n", fleet.environment, "--type=merge", "-p", &patch];
+        let patched = ["patch", name.as_str(), "--subresource=status"];
+        fleet.kubectl(&[&patched[..], &namespace].concat());
+    };
+    let ready = |status: &str, reason: &str| {
+        fleet.until(reason, |fleet| {
+            let release = fleet.get(&["release.pleach.dev/loop-ails.web"])?;
+            let conditions = release["status"]["conditions"].as_array()?.clone();
+            let ready = conditions.iter().find(|one| one["type"] == "Ready")?;
+            (ready["status"] == status && ready["reason"] == reason).then_some(())
+        });
+    };
+    let running = fleet.runs();
+    ready("True", "Deployed");
+    let looks = || running.looks(fleet.environment, "web", "unchanged");
+    let seen = looks();
+    let ((), events) = fleet.watched(|fleet| {
+        says(r#"[{"type":"Stalled","status":"True","message":"a tooth is broken"}]"#);
+        let said = fleet.until_condition("Degraded", "NotReady");
+        assert!(
+            said.starts_with(&format!("Gear.{group}/loop-ails/first: ")),
+            "{said}"
+        );
+        assert!(said.contains("a tooth is broken"), "{said}");
+    });
+    ready("False", "Degraded");
+    let shown = fleet.run(&["status", "loop-ails"]);
+    shown.says("a tooth is broken");
+    // It took no look, and nothing was done about it.
+    assert_eq!(looks().to_bits(), seen.to_bits());
+    let written = crate::fleet::object_writes(&events);
+    assert!(
+        written.iter().all(|line| line.contains("gears")),
+        "{written:?}"
+    );
+    let metric = "pleach_release_degraded{environment=\"loop-ails\",release=\"web\"}";
+    assert_eq!(running.number(metric).to_bits(), 1.0_f64.to_bits());
+    running.stopped();
+
+    // Another loop does not know whether it still is so, and looks.
+    let running = fleet.runs();
+    fleet.until("a look", |_| {
+        (running.looks("loop-ails", "web", "unchanged") > 0.0).then_some(())
+    });
+    ready("False", "Degraded");
+    says("[]");
+    fleet.until_not("Degraded");
+    ready("True", "Recovered");
+    let events = fleet.kubectl(&["get", "events", "-n", "default", "-o", "json"]);
+    let events: Value = serde_json::from_str(&events).unwrap();
+    let of_it = |event: &&Value| event["involvedObject"]["name"] == "loop-ails.web";
+    let events = events["items"].as_array().unwrap().iter().filter(of_it);
+    let reasons: Vec<&str> = events
+        .map(|event| event["reason"].as_str().unwrap())
+        .collect();
+    let count = |reason: &str| reasons.iter().filter(|one| **one == reason).count();
+    assert_eq!(
+        (count("Degraded"), count("Recovered")),
+        (1, 1),
+        "{reasons:?}"
+    );
+    running.stopped();
 }
 
 #[test]

@@ -361,6 +361,10 @@ fn every_metric() -> String {
             objects: vec![(Action::Create, 2)],
             took,
         },
+        LoopEvent::Health {
+            release: release.clone(),
+            is_degraded: false,
+        },
         LoopEvent::Changed {
             release: release.clone(),
             objects: 1,

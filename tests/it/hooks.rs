@@ -260,6 +260,10 @@ async fn probes_and_metrics_answer() {
             objects: vec![(Action::Create, 2)],
             took: Duration::ZERO,
         },
+        LoopEvent::Health {
+            release: release.clone(),
+            is_degraded: false,
+        },
         LoopEvent::Changed {
             release: release.clone(),
             objects: 1,

@@ -244,6 +244,38 @@ fn a_branch_that_is_too_large_keeps_none_of_the_others_back() {
 }
 
 #[test]
+fn a_branch_that_is_too_large_does_not_make_the_mirror_anew_again_and_again() {
+    let repo = repository();
+    for branch in ["a", "b", "c", "d"] {
+        point(&repo, &format!("env/{branch}"));
+    }
+    repo.write("noise", noise(1, 4 << 20)).unwrap();
+    repo.commit("large").unwrap();
+    point(&repo, "env/large");
+    let server = GitServer::start(repo.path()).unwrap();
+    let remote = Remote {
+        url: server.url(".git"),
+        auth: Auth::Anonymous,
+        keys: None,
+    };
+    let limits = Limits {
+        download: 1 << 20,
+        downloads: 3,
+        received: usize::MAX,
+    };
+    let mut mirror = Mirror::within(remote, limits);
+    fetch(&mut mirror).unwrap_err();
+    let first = fetch(&mut mirror).unwrap();
+    assert_eq!(first.heads.len(), 4);
+    for _ in 0..4 {
+        let again = fetch(&mut mirror).unwrap();
+        assert_eq!(shown(&again), shown(&first));
+        let place = |fetched: &Fetched| format!("{:?}", fetched.reader.place());
+        assert_eq!(place(&again), place(&first));
+    }
+}
+
+#[test]
 fn what_downloads_leave_behind_is_bounded_in_bytes() {
     let repo = repository();
     point(&repo, "env/a");

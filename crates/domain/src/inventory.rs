@@ -15,7 +15,8 @@ mod summary;
 
 pub use applyset::apply_set_id;
 pub use conditions::{
-    Condition, ConditionKind, DEPENDENCY_NOT_READY, WINDOW_CLOSED, carry_over, followed, telling,
+    Condition, ConditionKind, DEPENDENCY_NOT_READY, WINDOW_CLOSED, carry_over, degraded, followed,
+    telling,
 };
 pub use corrections::Correction;
 pub use entry::{Entry, EntryState, Inventory};

@@ -142,6 +142,7 @@ fn log(event: &LoopEvent) {
         LoopEvent::News(_)
         | LoopEvent::Looking { .. }
         | LoopEvent::Queued { .. }
+        | LoopEvent::Health { .. }
         | LoopEvent::Planned { .. }
         | LoopEvent::Carried { .. } => {}
         LoopEvent::Changed { release, objects } => {

@@ -3,6 +3,7 @@
 use super::{Session, Subject, finish};
 use crate::cli::error::CliError;
 use crate::cli::{Context, Target, Ui};
+use crate::engine::load::beside;
 use crate::engine::planning::{self, Candidate, Gone};
 use crate::engine::sync::state::{self, Search};
 use crate::io::cluster::Class;
@@ -48,7 +49,9 @@ impl Session {
             return Ok(Vec::new());
         }
         let tree = ctx.open()?.tree;
-        Ok(planning::gone(&self.loaded, &*tree, candidates))
+        let loaded = &self.loaded;
+        let read = beside(&*tree, loaded);
+        Ok(planning::gone(loaded, &*tree, candidates, &read))
     }
 
     /// Every release whose record can be read, where this environment keeps

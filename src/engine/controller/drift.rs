@@ -23,7 +23,7 @@ use pleach_domain::object::{Digest, GroupKind, ObjectId, labels};
 use serde_json::Value;
 use tokio::sync::{Notify, mpsc};
 use tokio::task::JoinSet;
-use tokio::time::{Instant, sleep_until};
+use tokio::time::{Instant, sleep, sleep_until};
 use tokio_util::sync::CancellationToken;
 
 use self::mailbox::Mailbox;
@@ -228,7 +228,10 @@ impl Members {
             id
         };
         match change {
-            Ok(Heard::Applied(value)) => drop(tell(&value)),
+            Ok(Heard::Applied(value)) => {
+                let id = tell(&value);
+                self.stir(&id);
+            }
             // Gone, or without its label.
             Ok(Heard::Deleted(value)) => self.tell(&id_of(&scope.path, &value), None),
             Ok(Heard::Part(values)) => values.iter().for_each(|value| drop(tell(value))),
@@ -262,6 +265,14 @@ impl Members {
         let state = self.lock();
         for mailbox in state.listeners.get(id).into_iter().flatten() {
             mailbox.hear(id, live.map(|live| &live["metadata"]));
+        }
+    }
+
+    /// Tells the releases that something was written to an object.
+    fn stir(&self, id: &ObjectId) {
+        let state = self.lock();
+        for mailbox in state.listeners.get(id).into_iter().flatten() {
+            mailbox.stirred(id);
         }
     }
 
@@ -342,6 +353,30 @@ impl Subscription {
     /// `left` says how.
     pub(super) fn settle(&self, left: Option<Left>) {
         self.mailbox.settle(left);
+    }
+
+    /// Where a kind is served, as far as that is known.
+    pub(super) fn path(&self, kind: &GroupKind) -> Option<ResourcePath> {
+        self.members.lock().kinds.get(kind)?.path.clone()
+    }
+
+    /// All objects are to be looked at, whether they are ready.
+    pub(super) fn stir(&self) {
+        self.mailbox.stir();
+    }
+
+    /// Waits until objects may not be ready any more, or until a time, and gives them.
+    /// What is written to is not given before some time has gone.
+    pub(super) async fn stirred(&self, calm: Duration, due: Option<Instant>) -> BTreeSet<ObjectId> {
+        let stirred = async {
+            self.mailbox.is_stirred().await;
+            sleep(calm).await;
+        };
+        tokio::select! {
+            () = stirred => {}
+            () = until(due) => {}
+        }
+        self.mailbox.take_stirred()
     }
 
     /// From now on everything that is heard of the objects counts as a change.

@@ -16,10 +16,11 @@ use tokio_util::sync::CancellationToken;
 use self::telling::Leaving;
 use super::defect::guarded;
 use super::looked::{Looked, unplanned, until_open, window_closed};
+use super::read::Which;
 use super::requests::Requests;
 use super::run::{Done, LIMIT, Wanted, carry_out, line};
 use super::{End, LoopEvent, Shared, approval, pace};
-use crate::engine::planning::{Gone, Planned, candidates, gone, readable};
+use crate::engine::planning::{Candidate, Gone, Planned, candidates, gone, readable};
 use crate::engine::sync::state::{self, Search};
 use crate::engine::words;
 use crate::io::cluster::Class;
@@ -159,12 +160,7 @@ impl Ends {
         if leaving.is_empty() {
             return ended;
         }
-        let loaded = Arc::clone(&wanted.loaded);
-        let reading = tokio::task::spawn_blocking(move || {
-            let tree = reader.tree(&commit).map_err(|error| words(&error))?;
-            Ok::<_, String>(gone(&loaded, &tree, leaving))
-        });
-        let Ok(Ok(leaving)) = reading.await else {
+        let Some(leaving) = self.gone(&wanted, (reader, commit), leaving).await else {
             ended.done = false;
             return ended;
         };
@@ -203,6 +199,33 @@ impl Ends {
             }
         }
         ended
+    }
+
+    /// What is to become of releases that the environment may have no more, by its files at
+    /// a commit; none where these cannot be read now, or the loop ends.
+    async fn gone(
+        &self,
+        wanted: &Wanted,
+        (reader, commit): (Reader, String),
+        leaving: Vec<Candidate>,
+    ) -> Option<Vec<Gone>> {
+        let loaded = Arc::clone(&wanted.loaded);
+        let reading = self.shared.reading.clone();
+        let reading = tokio::task::spawn_blocking(move || {
+            let place = reader.place();
+            let tree = place.tree(&commit).ok()?;
+            // Whoever pushes may let others take over what they like.
+            let read = |environment: &str| {
+                reading.other(&Which {
+                    place: place.clone(),
+                    commit: commit.clone(),
+                    name: environment.to_owned(),
+                })
+            };
+            Some(gone(&loaded, &tree, leaving, &read))
+        });
+        let read = self.shared.stop.run_until_cancelled(reading).await?;
+        read.ok().flatten()
     }
 
     /// Takes back what was asked for of a release, unless what git had then is still

@@ -35,6 +35,8 @@ use crate::engine::words;
 
 /// How long it may take to read an environment.
 pub(super) const LIMIT: Duration = Duration::from_mins(10);
+/// When a commit is read again that could not be rendered within bounds.
+const AGAIN: Duration = Duration::from_mins(30);
 /// Tasks that are there as long as the environment.
 const OWN_TASKS: usize = 1;
 /// How often it is looked whether a kubeconfig is another one.
@@ -70,6 +72,11 @@ pub(super) struct Environment {
     /// The commit that was last read, whatever came of it.
     tried: Option<String>,
     hold: Option<Hold>,
+    /// When it was found that the commit cannot be rendered: the machine may have been
+    /// the reason.
+    beyond: Option<Instant>,
+    /// How often in a row nothing could be read for another reason than the commit.
+    unread: u32,
     /// The commit that was held when it was last looked up what was synced before.
     sought: Option<String>,
     /// What will be found.
@@ -113,6 +120,8 @@ impl Environment {
             inputs: None,
             tried: None,
             hold: None,
+            beyond: None,
+            unread: 0,
             sought: None,
             remembering: None,
             is_remembered: false,
@@ -147,7 +156,9 @@ impl Environment {
             let retry = match self.settle(&assigned).await {
                 Ok(()) => {
                     failures = if is_known { 0 } else { failures + 1 };
-                    self.requests.answer(assigned.answered);
+                    if is_read {
+                        self.requests.answer(assigned.answered);
+                    }
                     if is_known && assigned.is_over && self.tasks.len() <= OWN_TASKS {
                         break;
                     }
@@ -167,6 +178,11 @@ impl Environment {
                     Some(pace::after(failures))
                 }
             };
+            let anew = self.beyond.map(|since| {
+                let elapsed = since.elapsed();
+                AGAIN.saturating_sub(elapsed)
+            });
+            let retry = retry.into_iter().chain(anew).min();
             if !self.wait(retry).await {
                 break;
             }

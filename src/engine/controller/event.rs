@@ -126,6 +126,13 @@ pub enum LoopEvent {
         /// How many objects.
         objects: usize,
     },
+    /// It was looked whether what was brought about is still ready.
+    Health {
+        /// Environment and release.
+        release: ReleaseName,
+        /// Whether something is not.
+        is_degraded: bool,
+    },
     /// The state of a release changed: for those who are told.
     News(News),
     /// A release was looked at, and what came of it.

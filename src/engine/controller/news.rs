@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use jiff::Timestamp;
-use pleach_domain::inventory::ReleaseName;
+use pleach_domain::inventory::{Condition, ReleaseName};
 use pleach_domain::object::Digest;
 use pleach_domain::repo::controller::News;
 use pleach_domain::repo::format::NotificationCause;
@@ -31,6 +31,8 @@ pub(super) struct Told {
     kept: Option<Digest>,
     /// What held its environment then.
     hold: Option<Digest>,
+    /// Whether it was told that something is not ready any more.
+    is_degraded: bool,
     left: u32,
     refilled: Instant,
 }
@@ -54,6 +56,7 @@ impl Told {
             last: None,
             kept: None,
             hold: None,
+            is_degraded: false,
             left: BURST,
             refilled: Instant::now(),
         }
@@ -106,6 +109,33 @@ impl Told {
             is_warning: true,
             cause: Some(NotificationCause::Failed),
             message: line(&hold.message),
+        })
+    }
+
+    /// It was told before that something is not ready any more.
+    pub(super) fn was_degraded(&mut self) {
+        self.is_degraded = true;
+    }
+
+    /// What there is to tell of what is not ready any more, or is again.
+    pub(super) fn of_health(&mut self, degraded: Option<&Condition>) -> Option<Item> {
+        if self.is_degraded == degraded.is_some() || !self.may_tell(Instant::now()) {
+            return None;
+        }
+        self.is_degraded = degraded.is_some();
+        Some(match degraded {
+            Some(condition) => Item {
+                reason: "Degraded",
+                is_warning: true,
+                cause: Some(NotificationCause::Degraded),
+                message: line(&condition.message),
+            },
+            None => Item {
+                reason: "Recovered",
+                is_warning: false,
+                cause: None,
+                message: "everything is ready again".to_owned(),
+            },
         })
     }
 

@@ -5,6 +5,7 @@ use std::fmt::Display;
 use pleach_domain::finding::Finding;
 use pleach_domain::repo::{FileTree, RecordingTree};
 use tokio::runtime::Handle;
+use tokio::task::spawn_blocking;
 use tokio_util::sync::CancellationToken;
 
 use super::inputs::Inputs;
@@ -49,13 +50,13 @@ pub(super) enum Read {
     Same,
     /// It was read from this, whatever it is.
     From(Inputs, Result<Box<Loaded>, Hold>),
-    /// It cannot be rendered at this commit.
+    /// It cannot be rendered at this commit, as far as anybody knows.
     Beyond(Hold),
-    /// Another time it may be read.
+    /// In a moment it may be read.
     Not(Hold),
 }
 
-/// Reads environments in threads where that may block.
+/// Reads environments, in threads where that may block.
 #[derive(Debug, Clone)]
 pub(super) struct Reading {
     pub(super) rehearsals: Rehearsals,
@@ -63,62 +64,111 @@ pub(super) struct Reading {
     pub(super) stop: CancellationToken,
 }
 
+/// An environment at a commit.
+#[derive(Debug, Clone)]
+pub(super) struct Which {
+    pub(super) place: Place,
+    pub(super) commit: String,
+    pub(super) name: String,
+}
+
 impl Reading {
     /// Reads an environment at a commit, or says why it cannot be synced; not again
-    /// where it is as it was read from `known`. Blocks.
-    pub(super) fn load(
+    /// where it is as it was read from `known`. What `begin` gives is held while that is
+    /// under way, and not while it waits for its turn.
+    pub(super) async fn load<W>(
         &self,
-        place: Place,
-        commit: &str,
-        name: &str,
-        known: Option<&Inputs>,
+        which: Which,
+        known: Option<Inputs>,
+        begin: impl Fn() -> W,
     ) -> Read {
-        let tree = match place.tree(commit) {
-            Ok(tree) => tree,
-            Err(error) => return Read::Not(Hold::new("InvalidRepository", words(&error))),
-        };
-        if known.is_some_and(|known| known.are_those_of(&tree)) {
-            return Read::Same;
+        let at = which.clone();
+        let checking = spawn_blocking(move || -> Result<bool, Hold> {
+            let tree = at.place.tree(&at.commit);
+            let tree = tree.map_err(|error| Hold::new("InvalidRepository", words(&error)))?;
+            Ok(known.is_some_and(|known| known.are_those_of(&tree)))
+        });
+        let work = begin();
+        match checking.await {
+            Ok(Ok(true)) => return Read::Same,
+            Ok(Ok(false)) => {}
+            Ok(Err(hold)) => return Read::Not(hold),
+            Err(_) => return which.broken(),
         }
-        if let Err(error) = self.rehearse(place, commit, name) {
-            let is_final = matches!(error, RehearsalError::Beyond(_));
-            let words = of_commit(commit, &error);
-            return if is_final {
-                Read::Beyond(Hold::new("InvalidRepository", words))
-            } else {
-                Read::Not(Hold::new("Unread", words))
+        drop(work);
+        let _turn = self.rehearsals.turn().await;
+        let _work = begin();
+        match self.rehearse(&which).await {
+            Ok(()) => {}
+            Err(error @ RehearsalError::Beyond(_)) => {
+                let words = of_commit(&which.commit, &error);
+                return Read::Beyond(Hold::new("InvalidRepository", words));
+            }
+            Err(error @ RehearsalError::Passing(_)) => {
+                return Read::Not(Hold::new("Unread", of_commit(&which.commit, &error)));
+            }
+        }
+        let at = which.clone();
+        let reading = spawn_blocking(move || {
+            let tree = match at.place.tree(&at.commit) {
+                Ok(tree) => tree,
+                Err(error) => return Read::Not(Hold::new("InvalidRepository", words(&error))),
             };
-        }
-        let recording = RecordingTree::new(&tree);
-        let read = load_from(&recording, commit, name);
-        Read::From(Inputs::of(&tree, recording.record()), read.map(Box::new))
+            let recording = RecordingTree::new(&tree);
+            let read = load_from(&recording, &at.commit, &at.name);
+            Read::From(Inputs::of(&tree, recording.record()), read.map(Box::new))
+        });
+        reading.await.unwrap_or_else(|_| which.broken())
     }
 
     /// Reads an environment at a commit, whatever it was before. The outer error is why
     /// that has to be tried again. Blocks.
-    pub(super) fn load_anew(
-        &self,
-        place: Place,
-        commit: &str,
-        name: &str,
-    ) -> Result<Result<Loaded, Hold>, String> {
+    pub(super) fn load_anew(&self, which: &Which) -> Result<Result<Loaded, Hold>, String> {
         let invalid = |words| Ok(Err(Hold::new("InvalidRepository", words)));
-        let tree = match place.tree(commit) {
+        let tree = match which.place.tree(&which.commit) {
             Ok(tree) => tree,
             Err(error) => return invalid(words(&error)),
         };
-        match self.rehearse(place, commit, name) {
-            Ok(()) => Ok(load_from(&tree, commit, name)),
+        match self.rehearse_here(which) {
+            Ok(()) => Ok(load_from(&tree, &which.commit, &which.name)),
             Err(error @ RehearsalError::Beyond(_)) => invalid(error.to_string()),
             Err(error @ RehearsalError::Passing(_)) => Err(error.to_string()),
         }
     }
 
-    fn rehearse(&self, place: Place, commit: &str, name: &str) -> Result<(), RehearsalError> {
-        let rehearsing = self.rehearsals.rehearse(place, commit, name);
-        let rehearsing = self.stop.run_until_cancelled(rehearsing);
-        let ended = Handle::current().block_on(rehearsing);
+    /// Renders another environment of the same commit; none where that cannot be done.
+    /// Blocks.
+    pub(super) fn other(&self, which: &Which) -> Option<Loaded> {
+        let tree = which.place.tree(&which.commit).ok()?;
+        self.rehearse_here(which).ok()?;
+        let revision = Revision::Commit(which.commit.clone());
+        read_all(&tree, revision, &which.name).ok()
+    }
+
+    fn rehearse_here(&self, which: &Which) -> Result<(), RehearsalError> {
+        Handle::current().block_on(async {
+            let waiting = self.stop.run_until_cancelled(self.rehearsals.turn());
+            let _turn = waiting.await;
+            self.rehearse(which).await
+        })
+    }
+
+    async fn rehearse(&self, which: &Which) -> Result<(), RehearsalError> {
+        let Which {
+            place,
+            commit,
+            name,
+        } = which;
+        let rehearsing = self.rehearsals.rehearse(place.clone(), commit, name);
+        let ended = self.stop.run_until_cancelled(rehearsing).await;
         ended.unwrap_or_else(|| Err(RehearsalError::Passing("the loop ends".to_owned())))
+    }
+}
+
+impl Which {
+    fn broken(&self) -> Read {
+        let words = of_commit(&self.commit, &"it could not be read; this is a bug");
+        Read::Beyond(Hold::new("Internal", words))
     }
 }
 

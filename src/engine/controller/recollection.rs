@@ -16,7 +16,7 @@ use tokio::time::{Instant, sleep, timeout};
 
 use super::assigned::Assigned;
 use super::environment::{LIMIT, for_cluster};
-use super::read::Reading;
+use super::read::{Reading, Which};
 use super::{Grant, NAMED, Shared, pace};
 use crate::engine::load::Loaded;
 use crate::engine::words;
@@ -349,8 +349,12 @@ impl Search {
         {
             return Ok(recalled.clone());
         }
-        let place = known.former.reader().place();
-        let read = self.reading.load_anew(place, commit, &self.environment)?;
+        let which = Which {
+            place: known.former.reader().place(),
+            commit: commit.to_owned(),
+            name: self.environment.clone(),
+        };
+        let read = self.reading.load_anew(&which)?;
         let read = read.and_then(|loaded| for_cluster(loaded, &self.grant));
         let recalled = match read {
             Ok(loaded) => Some(Arc::new(loaded)),

@@ -11,11 +11,12 @@ use std::time::Duration;
 use pleach_domain::inventory::Condition;
 use pleach_domain::object::ObjectId;
 use tokio::sync::{Notify, mpsc, watch};
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep_until};
 
 use super::approval::Asked;
 use super::defect::guarded;
 use super::drift::Subscription;
+use super::health::Health;
 use super::looked::Looked;
 use super::news::Told;
 use super::recollection::{Question, Recall};
@@ -61,6 +62,8 @@ pub(super) struct Release {
     verify_at: Instant,
     /// Where it hears of changes of its objects.
     subscription: Option<Subscription>,
+    /// Whether what was brought about stays ready.
+    health: Health,
     /// How often in a row somebody changed something and nothing was to be done.
     fruitless: u32,
     /// Whether what is wanted was brought about before the last look.
@@ -70,6 +73,18 @@ pub(super) struct Release {
     /// From when on answers count that others asked the cluster for; from now on
     /// where it was not said.
     since: Option<Instant>,
+}
+
+/// For how long a release is left alone, and what is heard of it meanwhile.
+struct Rest {
+    /// Then it is looked at whatever happens.
+    pause: Duration,
+    /// From when on changes are looked at.
+    calm_at: Instant,
+    /// Whether it is kept as it is.
+    is_kept: bool,
+    /// Whether what was asked for is still to come.
+    is_held: bool,
 }
 
 /// How the releases of an environment hear of each other.
@@ -110,6 +125,7 @@ impl Release {
             // Spread over the day.
             verify_at: Instant::now() + VERIFY.mul_f64(pace::random()),
             subscription: None,
+            health: Health::default(),
             fruitless: 0,
             was_reached: false,
             news: Told::new(),
@@ -150,6 +166,11 @@ impl Release {
             let is_held = self.holds_on(&wanted, &mut looked, answered);
             // Most of the time it waits: what it does in between takes no room then.
             let calm_at = self.heed(&wanted, &changed, &mut looked, started.elapsed());
+            if self.health.is_uncertain()
+                && let Some(subscription) = &self.subscription
+            {
+                subscription.stir();
+            }
             let telling = Box::pin(async {
                 self.tell(&wanted, &looked).await;
                 self.spread(&wanted, &looked).await;
@@ -171,12 +192,49 @@ impl Release {
             } else {
                 0
             };
-            let waits = looked.awaited.is_some();
-            let cluster = wanted.planner(false).cluster_for(&wanted.release().0.name);
-            let awaited = looked.awaited.unwrap_or_default();
+            let rest = Rest {
+                pause,
+                calm_at,
+                is_kept,
+                is_held,
+            };
+            match Box::pin(self.rest(&wanted, looked, rest)).await {
+                Some(found) => changed = found,
+                None => return,
+            }
+        }
+    }
+
+    /// Waits until there is a reason to look again, and gives what was changed where that
+    /// is one; none at the end, or where git no longer has the release.
+    async fn rest(
+        &mut self,
+        wanted: &Arc<Wanted>,
+        looked: Looked,
+        rest: Rest,
+    ) -> Option<BTreeSet<ObjectId>> {
+        let stop = self.shared.stop.clone();
+        let said = looked.conditions(&wanted.conditions);
+        let waits = looked.awaited.is_some();
+        let cluster = wanted.planner(false).cluster_for(&wanted.release().0.name);
+        let awaited = looked.awaited.unwrap_or_default();
+        let look_at = Instant::now() + rest.pause;
+        let nothing = Some(BTreeSet::new());
+        self.since = None;
+        loop {
             let hearing = async {
                 match &self.subscription {
-                    Some(subscription) if is_kept => subscription.changes(calm_at).await,
+                    Some(subscription) if rest.is_kept => subscription.changes(rest.calm_at).await,
+                    _ => std::future::pending().await,
+                }
+            };
+            let ailing = async {
+                match &self.subscription {
+                    Some(subscription) if rest.is_kept => {
+                        subscription
+                            .stirred(self.health.calm(), self.health.due())
+                            .await
+                    }
                     _ => std::future::pending().await,
                 }
             };
@@ -188,7 +246,7 @@ impl Release {
                 }
             };
             let answering = async {
-                if is_held {
+                if rest.is_held {
                     let name = &wanted.release().0.name.release;
                     self.neighbors.requests.answer_to(name).await;
                 } else {
@@ -196,28 +254,28 @@ impl Release {
                 }
             };
             let recalling = Recall::is_answered(&mut self.recall);
-            let mut is_newer = false;
-            changed = BTreeSet::new();
-            self.since = None;
-            tokio::select! {
+            let stirred = tokio::select! {
                 // A release that left git is not looked at again.
                 biased;
-                () = stop.cancelled() => return,
-                changed = self.wanted.changed() => match changed {
-                    Ok(()) => is_newer = true,
-                    Err(_) => return,
-                },
-                () = recalling => {}
-                () = self.wake.notified() => {}
-                () = self.neighbors.ready.notified(), if waits => {}
-                () = waiting => {}
-                () = answering => {}
-                objects = hearing => changed = objects,
-                () = sleep(pause) => self.since = pace::not_before(pause),
-            }
-            if is_newer {
-                self.begin_anew();
-            }
+                () = stop.cancelled() => return None,
+                changed = self.wanted.changed() => {
+                    self.begin_anew();
+                    return nothing.filter(|_| changed.is_ok());
+                }
+                () = recalling => return nothing,
+                () = self.wake.notified() => return nothing,
+                () = self.neighbors.ready.notified(), if waits => return nothing,
+                () = waiting => return nothing,
+                () = answering => return nothing,
+                objects = hearing => return Some(objects),
+                stirred = ailing => stirred,
+                () = sleep_until(look_at) => {
+                    self.since = pace::not_before(rest.pause);
+                    return nothing;
+                }
+            };
+            let checking = Box::pin(self.check(wanted, stirred, said.clone()));
+            stop.run_until_cancelled(checking).await?;
         }
     }
 

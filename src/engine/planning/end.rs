@@ -255,7 +255,13 @@ pub fn formers(loaded: &Loaded) -> impl Iterator<Item = &ReleaseName> {
 
 /// What becomes of the candidates. The last one goes first: what came later may
 /// need what came before.
-pub fn gone(loaded: &Loaded, tree: &dyn FileTree, candidates: Vec<Candidate>) -> Vec<Gone> {
+/// `read` reads other environments of the same revision, where that can be done.
+pub fn gone(
+    loaded: &Loaded,
+    tree: &dyn FileTree,
+    candidates: Vec<Candidate>,
+    read: &dyn Fn(&str) -> Option<Loaded>,
+) -> Vec<Gone> {
     let environment = &loaded.environment;
     let mut gone = Vec::new();
     for (name, store, record) in candidates.into_iter().rev() {
@@ -263,7 +269,7 @@ pub fn gone(loaded: &Loaded, tree: &dyn FileTree, candidates: Vec<Candidate>) ->
         if !is_here && !is_gone_elsewhere(tree, &name) {
             continue;
         }
-        let heirs = Heirs::of(&name, tree, loaded);
+        let heirs = Heirs::of(&name, tree, loaded, read);
         let consented = Consented::in_git(&environment.consent, &name.release);
         let has_file = is_here || repo::environments(tree).contains(&name.environment);
         let (removal, findings) = heirs.removal(consented.filter(|_| is_here), has_file);

@@ -6,7 +6,7 @@ use pleach_domain::plan::{Consented, Heir, Removal};
 use pleach_domain::render::Rendered;
 use pleach_domain::repo::{self, FileTree, Outline, ResolvedRelease};
 
-use crate::engine::load::{Loaded, pleach_version, read_all};
+use crate::engine::load::{Loaded, pleach_version};
 
 /// Who takes over objects of a release.
 #[derive(Default)]
@@ -17,8 +17,14 @@ pub struct Heirs {
 }
 
 impl Heirs {
-    /// Those in any environment of the repository; `loaded` is one of them.
-    pub fn of(former: &ReleaseName, tree: &dyn FileTree, loaded: &Loaded) -> Self {
+    /// Those in any environment of the repository; `loaded` is one of them, and `read`
+    /// gives others, where they can be read.
+    pub fn of(
+        former: &ReleaseName,
+        tree: &dyn FileTree,
+        loaded: &Loaded,
+        read: &dyn Fn(&str) -> Option<Loaded>,
+    ) -> Self {
         let mut heirs = Self::default();
         let is_heir = |release: &ResolvedRelease| release.moved_from.as_ref() == Some(former);
         for name in repo::environments(tree) {
@@ -37,9 +43,9 @@ impl Heirs {
                 if !releases.values().flatten().any(|from| from == former) {
                     continue;
                 }
-                match read_all(tree, loaded.revision.clone(), &name) {
-                    Ok(read) if read.is_sound() => read_in = read,
-                    Ok(_) | Err(_) => {
+                match read(&name) {
+                    Some(read) if read.is_sound() => read_in = read,
+                    Some(_) | None => {
                         heirs.unread.push(unread(&name, former));
                         continue;
                     }

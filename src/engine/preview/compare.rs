@@ -469,7 +469,12 @@ impl Sides<'_> {
         former: &[(&ResolvedRelease, Desired)],
     ) -> Compared {
         let environment = &self.head.environment;
-        let heirs = Heirs::of(&release.name, self.tree, self.head);
+        let heirs = Heirs::of(
+            &release.name,
+            self.tree,
+            self.head,
+            &load::beside(self.tree, self.head),
+        );
         let consented = Consented::in_git(&environment.consent, &release.name.release);
         let (removal, findings) = heirs.removal(consented, true);
         let desired = Desired {

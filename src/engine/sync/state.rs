@@ -27,8 +27,8 @@ use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
 use jiff::Timestamp;
 use pleach_domain::inventory::{
-    Attempt, Condition, Installed, Inventory, Journal, Orders, ReleaseName, Store, followed,
-    telling,
+    Attempt, Condition, Installed, Inventory, Journal, Orders, ReleaseName, Store, degraded,
+    followed, telling,
 };
 use pleach_domain::object::{
     Digest, DigestKey, GroupKind, Gvk, ObjectId, annotations, canonical_json, managers,
@@ -212,6 +212,11 @@ impl State {
     pub fn says(&self, said: &[Condition]) -> bool {
         let live = self.live.as_ref();
         live.is_some_and(|live| telling(live, said, Timestamp::now()).is_none())
+    }
+
+    /// What the loop said of what was ready and is not any more, as it was last read.
+    pub fn degraded(&self) -> Option<String> {
+        self.live.as_ref().and_then(degraded)
     }
 
     /// Where members may be that the record does not say; nothing where it says all.

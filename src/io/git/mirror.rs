@@ -223,9 +223,10 @@ impl Mirror {
             .filter(|branch| !behind.contains_key(*branch))
             .collect();
         if wanted.is_empty() {
-            self.in_turn = !behind.is_empty();
+            self.in_turn = false;
             return Ok(behind);
         }
+        self.downloads += 1;
         if !self.in_turn && wanted.len() > 1 {
             let fetched = self.receive(from, &session, &wanted);
             // The next time by itself, and who waits for it hears why.
@@ -233,11 +234,13 @@ impl Mirror {
             return fetched.map(|()| behind).map_err(failed);
         }
         drop(session);
+        let mut is_postponed = false;
         let until = Instant::now() + IN_TURN;
         for branch in wanted {
             if Instant::now() > until {
                 let why = "other branches are fetched before it, one by one";
                 behind.insert(branch.to_owned(), why.to_owned());
+                is_postponed = true;
                 continue;
             }
             let session = Session::open(&remote, self.limits.download)?;
@@ -257,7 +260,8 @@ impl Mirror {
             };
             self.beyond.insert(branch.to_owned(), beyond);
         }
-        self.in_turn = !behind.is_empty();
+        // Those that take more than they may are left out from now on.
+        self.in_turn = is_postponed;
         Ok(behind)
     }
 
@@ -273,7 +277,6 @@ impl Mirror {
             .collect();
         let shallow = Transport::of(&self.remote.url) != Some(Transport::Local);
         let fetched = session.fetch(from, &specs, shallow);
-        self.downloads += 1;
         self.received += from.stats().received_bytes();
         fetched
     }

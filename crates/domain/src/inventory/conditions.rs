@@ -8,6 +8,8 @@ use super::release::status_of;
 
 /// Reason of the condition by which a release is told to wait for others.
 pub const DEPENDENCY_NOT_READY: &str = "DependencyNotReady";
+/// Reason of Ready where nothing is degraded any more.
+const RECOVERED: &str = "Recovered";
 /// Reason of the condition by which a release is told to wait for its time.
 pub const WINDOW_CLOSED: &str = "WindowClosed";
 
@@ -34,16 +36,19 @@ pub enum ConditionKind {
     Waiting,
     /// Somebody changed what git says, and it is left as it is.
     Drifted,
+    /// Something of it was ready and is not any more.
+    Degraded,
     /// git cannot be reached: newer commits are not seen.
     SourceUnavailable,
 }
 
 impl ConditionKind {
-    const ALL: [Self; 5] = [
+    const ALL: [Self; 6] = [
         Self::Followed,
         Self::Stalled,
         Self::Waiting,
         Self::Drifted,
+        Self::Degraded,
         Self::SourceUnavailable,
     ];
 
@@ -55,6 +60,7 @@ impl ConditionKind {
             // As kstatus has it: not there yet, and on its way.
             Self::Waiting => "Reconciling",
             Self::Drifted => "Drifted",
+            Self::Degraded => "Degraded",
             Self::SourceUnavailable => "SourceUnavailable",
         }
     }
@@ -99,9 +105,47 @@ fn keep_time(before: &[Value], condition: &mut Value) {
     }
 }
 
+/// What is degraded is not ready, whatever its record says; and what was not ready for
+/// that alone is ready again.
+fn overrule(conditions: &mut [Value], now: Timestamp) {
+    let degraded = conditions.iter();
+    let degraded = degraded
+        .clone()
+        .find(|one| ConditionKind::Degraded.is(one))
+        .cloned();
+    let Some(ready) = conditions.iter_mut().find(|one| one["type"] == "Ready") else {
+        return;
+    };
+    let was_degraded = ready["reason"] == ConditionKind::Degraded.as_str();
+    let (status, reason, message) = match degraded {
+        Some(degraded) if ready["status"] == "True" || was_degraded => (
+            "False",
+            ConditionKind::Degraded.as_str(),
+            degraded["message"].clone(),
+        ),
+        None if was_degraded => ("True", RECOVERED, json!("")),
+        _ => return,
+    };
+    if ready["status"] != status {
+        ready["lastTransitionTime"] = json!(now.to_string());
+    }
+    ready["status"] = json!(status);
+    ready["reason"] = json!(reason);
+    ready["message"] = message;
+}
+
+/// What the loop says of what was ready and is not any more; none where it says nothing
+/// of that.
+pub fn degraded(live: &Value) -> Option<String> {
+    let status = status_of(live).ok()?;
+    let mut conditions = of(&status).iter();
+    let condition = conditions.find(|condition| ConditionKind::Degraded.is(condition))?;
+    Some(condition["message"].as_str().unwrap_or_default().to_owned())
+}
+
 /// Lays a status that is about to be written over the one that `live` holds:
 /// what the loop said stays.
-pub fn carry_over(live: &Value, status: &mut Value) {
+pub fn carry_over(live: &Value, status: &mut Value, now: Timestamp) {
     let Ok(before) = status_of(live) else { return };
     let before = of(&before);
     let Some(conditions) = status["conditions"].as_array_mut() else {
@@ -116,6 +160,7 @@ pub fn carry_over(live: &Value, status: &mut Value) {
         .cloned()
         .collect();
     conditions.extend(kept);
+    overrule(conditions, now);
 }
 
 /// The status of `live` as it has to be for the loop to have said exactly this;
@@ -148,6 +193,7 @@ pub fn telling(live: &Value, said: &[Condition], now: Timestamp) -> Option<Value
         keep_time(before, &mut condition);
         conditions.push(condition);
     }
+    overrule(&mut conditions, now);
     (conditions != before).then(|| {
         let mut status = status.into_owned();
         if !status.is_object() {
@@ -213,7 +259,7 @@ mod tests {
             // The record is written meanwhile.
             let mut status = json!({"conditions": [
                 {"type": "Ready", "status": "False", "lastTransitionTime": "now"}]});
-            carry_over(second, &mut status);
+            carry_over(second, &mut status, at(9));
             assert_eq!(
                 types(&status),
                 [("Ready", "now"), ("Drifted", "1970-01-01T00:00:00Z")]
@@ -252,7 +298,7 @@ mod tests {
         // Somebody else carries it out: the condition is there once.
         let live = json!({"kind": "Release", "status": told});
         let mut status = json!({"conditions": [own]});
-        carry_over(&live, &mut status);
+        carry_over(&live, &mut status, at(9));
         assert_eq!(status["conditions"].as_array().unwrap().len(), 1);
         assert_eq!(status["conditions"][0]["reason"], "Reconciling");
         // What the record says is not taken back.
@@ -276,7 +322,7 @@ mod tests {
             // A run from elsewhere does not take that back.
             let before = live(&status)[0].clone();
             status = json!({"conditions": [{"type": "Ready", "status": "True"}]});
-            carry_over(&before, &mut status);
+            carry_over(&before, &mut status, at(9));
             assert!(followed(&live(&status)[1]).is_some());
         }
         assert_eq!(followed(&json!({"kind": "ConfigMap"})), None);
@@ -288,7 +334,53 @@ mod tests {
             |time: &str| json!({"type": "Ready", "status": "True", "lastTransitionTime": time});
         let live = json!({"kind": "Release", "status": {"conditions": [ready("then")]}});
         let mut status = json!({"conditions": [ready("now")]});
-        carry_over(&live, &mut status);
+        carry_over(&live, &mut status, at(9));
         assert_eq!(types(&status), [("Ready", "then")]);
+    }
+
+    #[test]
+    fn what_is_degraded_is_not_ready_until_it_is_again() {
+        let ready = json!({"type": "Ready", "status": "True", "reason": "Deployed", "message": "", "lastTransitionTime": "then"});
+        let said = |message: &str| Condition {
+            kind: ConditionKind::Degraded,
+            reason: "NotReady".to_owned(),
+            message: message.to_owned(),
+        };
+        let shown = |status: &Value| -> Vec<String> {
+            let parts = ["type", "status", "reason", "message", "lastTransitionTime"];
+            let line = |one: &Value| parts.map(|part| one[part].as_str().unwrap().to_owned());
+            of(status).iter().map(|one| line(one).join(" ")).collect()
+        };
+        let first = &live(&json!({"conditions": [ready]}))[0];
+        let status = telling(first, &[said("web is down")], at(1)).unwrap();
+        let second = &live(&status)[0];
+        assert_eq!(degraded(second).as_deref(), Some("web is down"));
+        assert_eq!(
+            shown(&status),
+            [
+                "Ready False Degraded web is down 1970-01-01T00:00:01Z",
+                "Degraded True NotReady web is down 1970-01-01T00:00:01Z"
+            ]
+        );
+        assert_eq!(telling(second, &[said("web is down")], at(2)), None);
+        // More of it, at no other time.
+        let status = telling(second, &[said("web and api are")], at(2)).unwrap();
+        assert_eq!(
+            shown(&status)[0],
+            "Ready False Degraded web and api are 1970-01-01T00:00:01Z"
+        );
+        // A record that is written meanwhile does not say otherwise.
+        let mut written = json!({"conditions": [ready]});
+        carry_over(&live(&status)[0], &mut written, at(3));
+        assert_eq!(
+            shown(&written)[0],
+            "Ready False Degraded web and api are 1970-01-01T00:00:01Z"
+        );
+        let status = telling(&live(&written)[0], &[], at(4)).unwrap();
+        assert_eq!(
+            shown(&status),
+            ["Ready True Recovered  1970-01-01T00:00:04Z"]
+        );
+        assert_eq!(degraded(&live(&status)[0]), None);
     }
 }

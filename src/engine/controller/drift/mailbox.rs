@@ -8,6 +8,7 @@ use pleach_domain::ignore::Ignored;
 use pleach_domain::inventory::{EntryState, Inventory};
 use pleach_domain::object::ObjectId;
 use pleach_domain::observe::{DesiredDigest, LiveMeta, is_unchanged};
+use pleach_domain::order::{Facts, ReadinessDemand};
 use pleach_domain::plan::runs_once;
 use serde_json::Value;
 use tokio::sync::Notify;
@@ -46,6 +47,22 @@ impl Left {
         }
     }
 
+    /// Whether it is told when the object is not ready any more.
+    fn awaits(&self, id: &ObjectId) -> bool {
+        let (release, rendered) = self.wanted.release();
+        let manifest = self.positions.get(id);
+        let manifest = manifest.and_then(|position| rendered.manifests.get(*position));
+        release.sequence.readiness.waits_for(&id.group_kind())
+            && manifest
+                .is_some_and(|manifest| Facts::of(manifest).readiness == ReadinessDemand::Require)
+    }
+
+    /// Those of the objects that it is told of when they are not ready any more.
+    fn awaited(&self) -> BTreeSet<ObjectId> {
+        let ids = self.positions.keys();
+        ids.filter(|id| self.awaits(id)).cloned().collect()
+    }
+
     /// Whether an object is as it was left. One that is nobody's member is.
     fn holds(&self, id: &ObjectId, live: Option<&LiveMeta>) -> bool {
         let entry = self.members.entries.get(id);
@@ -78,6 +95,8 @@ pub(super) struct Mailbox {
     manager: String,
     heard: Mutex<Heard>,
     news: Notify,
+    /// Something may not be ready any more.
+    stir: Notify,
 }
 
 #[derive(Debug, Default)]
@@ -89,6 +108,8 @@ struct Heard {
     /// Everything counts.
     alert: bool,
     changed: BTreeSet<ObjectId>,
+    /// Something was written to these, be it only what is said of them.
+    stirred: BTreeSet<ObjectId>,
 }
 
 impl Heard {
@@ -114,6 +135,7 @@ impl Mailbox {
             manager,
             heard: Mutex::default(),
             news: Notify::new(),
+            stir: Notify::new(),
         }
     }
 
@@ -133,6 +155,37 @@ impl Mailbox {
         if !heard.changed.is_empty() {
             self.news.notify_one();
         }
+    }
+
+    /// Something was written to an object.
+    pub(super) fn stirred(&self, id: &ObjectId) {
+        let mut heard = self.lock();
+        if heard.left.as_ref().is_some_and(|left| left.awaits(id)) {
+            heard.stirred.insert(id.clone());
+            self.stir.notify_one();
+        }
+    }
+
+    /// All objects may not be ready any more.
+    pub(super) fn stir(&self) {
+        let mut heard = self.lock();
+        heard.stirred = heard.left.as_ref().map(Left::awaited).unwrap_or_default();
+        self.stir.notify_one();
+    }
+
+    /// Waits until something may not be ready any more.
+    pub(super) async fn is_stirred(&self) {
+        loop {
+            if !self.lock().stirred.is_empty() {
+                return;
+            }
+            self.stir.notified().await;
+        }
+    }
+
+    /// Gives what may not be.
+    pub(super) fn take_stirred(&self) -> BTreeSet<ObjectId> {
+        std::mem::take(&mut self.lock().stirred)
     }
 
     /// Somebody begins to look. Gives what nobody has taken of what was changed.

@@ -156,10 +156,10 @@ async fn what_is_changed_back_at_once_wakes_nobody() {
     let later = Duration::from_secs(10);
     change();
     let others = async {
-        tokio::time::sleep(GATHER / 2).await;
+        sleep(GATHER / 2).await;
         // As it was left again.
         subscription.mailbox.take();
-        tokio::time::sleep(later).await;
+        sleep(later).await;
         change();
     };
     let (changed, ()) = tokio::join!(subscription.changes(begun), others);

@@ -6,9 +6,9 @@ use std::time::Duration;
 use pleach_domain::observe::ClusterId;
 use tokio::time::Instant;
 
-use super::{Environment, LIMIT};
+use super::{AGAIN, Environment, LIMIT};
 use crate::engine::controller::assigned::{Assigned, Assignment};
-use crate::engine::controller::read::{Hold, Read};
+use crate::engine::controller::read::{Hold, Read, Which};
 use crate::engine::controller::{Grant, LoopEvent};
 use crate::engine::load::Loaded;
 
@@ -35,49 +35,66 @@ impl Environment {
                 self.held(assigned, hold, Some(commit));
                 return true;
             }
-            Assignment::Unknown => return true,
+            Assignment::Unknown => {
+                // What held it is over, and its commit is still to come.
+                self.hold.take_if(|hold| hold.revision.is_none());
+                return true;
+            }
         };
+        if self.beyond.is_some_and(|since| since.elapsed() >= AGAIN) {
+            self.beyond = None;
+            self.tried = None;
+        }
         if self.tried.as_ref() == Some(commit) {
             return true;
         }
         let started = Instant::now();
-        let name = self.key.environment.clone();
-        let work = format!("to read environment {name}");
-        let _work = self.shared.pulse.work(work, LIMIT);
-        let (at, from, inputs) = (commit.clone(), reader.clone(), self.inputs.clone());
-        let reading = self.shared.reading.clone();
-        let reading = tokio::task::spawn_blocking(move || {
-            reading.load(from.place(), &at, &name, inputs.as_ref())
-        });
+        let which = Which {
+            place: reader.place(),
+            commit: commit.clone(),
+            name: self.key.environment.clone(),
+        };
+        let (pulse, environment) = (&self.shared.pulse, &self.key.environment);
+        let begin = || pulse.work(format!("to read environment {environment}"), LIMIT);
+        let reading = self.shared.reading.load(which, self.inputs.clone(), begin);
         let Some(read) = self.shared.stop.run_until_cancelled(reading).await else {
             return true;
         };
         self.tried = Some(commit.clone());
-        let mut inputs = None;
-        let read = match read {
-            Ok(Read::Same) => {
+        self.beyond = None;
+        let unread = std::mem::take(&mut self.unread);
+        let (inputs, read) = match read {
+            Read::Same => {
                 self.unaffected(commit, None);
                 return true;
             }
-            Ok(Read::From(from, read)) => {
-                inputs = Some(from);
-                // One for another cluster is held as one that cannot be read.
-                Ok(read.and_then(|loaded| for_cluster(*loaded, &assigned.grant)))
+            // One for another cluster is held as one that cannot be read.
+            Read::From(inputs, read) => {
+                let read = read.and_then(|loaded| for_cluster(*loaded, &assigned.grant));
+                (Some(inputs), read)
             }
-            Ok(Read::Beyond(hold)) => Ok(Err(hold)),
-            Ok(Read::Not(hold)) => {
+            Read::Beyond(hold) => {
+                self.beyond = Some(Instant::now());
+                (None, Err(hold))
+            }
+            Read::Not(hold) => {
                 self.tried = None;
-                Ok(Err(hold))
+                self.unread = unread.saturating_add(1);
+                if unread == 0 {
+                    // It may be over in a moment, and each release would have to be
+                    // looked at for the sake of it.
+                    return false;
+                }
+                (None, Err(hold))
             }
-            Err(error) => Err(error),
         };
         self.inputs = inputs;
         match read {
             // Read from other files, or in other words: nobody is woken.
-            Ok(Ok(loaded)) if self.is_wanted_already(&loaded) => {
+            Ok(loaded) if self.is_wanted_already(&loaded) => {
                 self.unaffected(commit, Some(started.elapsed()));
             }
-            Ok(Ok(loaded)) => {
+            Ok(loaded) => {
                 let releases = loaded.names().into_iter().map(str::to_owned);
                 self.shared.listener.tell(LoopEvent::Loaded {
                     repository: assigned.repository.clone(),
@@ -91,17 +108,13 @@ impl Environment {
                 self.is_remembered = false;
                 self.loaded = Some(Arc::new(loaded));
             }
-            Ok(Err(hold)) => {
+            Err(hold) => {
                 // What git has no more is left alone; what is only broken is
                 // kept as it was last good.
                 if hold.reason == "EnvironmentMissing" {
                     self.loaded = None;
                 }
                 self.held(assigned, hold, Some(commit));
-            }
-            Err(_) => {
-                let message = format!("commit {commit} could not be read; this is a bug");
-                self.held(assigned, Hold::new("Internal", message), Some(commit));
             }
         }
         self.tried.is_some()

@@ -14,7 +14,9 @@ use crate::engine::controller::{Listener, last};
 use crate::engine::lease::Peers;
 use crate::engine::rehearsal::Rehearsals;
 use crate::engine::sync::Claim;
+use crate::engine::worker::tests::program;
 use crate::io::cluster::Connection;
+use crate::io::files::{self, TemporaryFolder};
 use crate::io::git::mirror::{Fetched, Mirror};
 use crate::io::git::remote::{Auth, Remote};
 
@@ -117,6 +119,58 @@ async fn what_is_not_synced_any_more_asks_for_nothing() {
     assert_eq!(paces.shortest(), None);
 }
 
+/// An environment that is tried by a program of a few lines.
+fn tried_by(assigned: &Assigned, script: &str) -> (TemporaryFolder, Environment) {
+    let (folder, program) = program(script);
+    let mut environment = environment(assigned);
+    environment.shared.reading.rehearsals = Rehearsals::by(program);
+    (folder, environment)
+}
+
+#[tokio::test]
+async fn what_cannot_be_tried_now_is_tried_again_and_told_when_it_stays_so() {
+    let (_folder, remote, fetched) = fetched();
+    let good = assigned(&remote, &fetched, &fetched.heads["env/web"]);
+    let (_program, mut environment) = tried_by(&good, "exit 1");
+    let reason = |environment: &Environment| {
+        let hold = environment.hold.as_ref();
+        hold.map(|hold| hold.reason.clone())
+    };
+    for told in [None, Some("Unread"), Some("Unread")] {
+        assert!(!environment.read(&good).await);
+        assert_eq!(
+            (reason(&environment).as_deref(), environment.tried.as_ref()),
+            (told, None)
+        );
+    }
+}
+
+#[tokio::test]
+async fn what_takes_too_much_is_held_and_tried_again_much_later() {
+    let (_folder, remote, fetched) = fetched();
+    let head = &fetched.heads["env/web"];
+    let good = assigned(&remote, &fetched, head);
+    let (folder, mut environment) = tried_by(&good, "echo x >> $0.log; kill -ABRT $$");
+    let log = folder.path().join("program.log");
+    let tries = || files::read(&log).unwrap().len() / 2;
+    for _ in 0..2 {
+        assert!(environment.read(&good).await);
+        let hold = environment.hold.as_ref().unwrap();
+        assert_eq!(hold.reason, "InvalidRepository");
+        assert!(
+            hold.message.contains("more memory or time"),
+            "{}",
+            hold.message
+        );
+        assert_eq!(tries(), 1);
+    }
+    environment.beyond = environment
+        .beyond
+        .map(|since| since.checked_sub(AGAIN).unwrap());
+    assert!(environment.read(&good).await);
+    assert_eq!(tries(), 2);
+}
+
 #[tokio::test]
 async fn a_commit_that_is_not_at_hand_is_read_again() {
     let (_folder, remote, fetched) = fetched();
@@ -127,6 +181,7 @@ async fn a_commit_that_is_not_at_hand_is_read_again() {
     assert!(environment.read(&good).await);
     assert_eq!(environment.tried.as_ref(), Some(head));
     let other = assigned(&remote, &fetched, &"01".repeat(20));
+    assert!(!environment.read(&other).await);
     assert!(!environment.read(&other).await);
     assert_eq!(environment.tried, None);
     let hold = environment.hold.map(|hold| hold.reason);

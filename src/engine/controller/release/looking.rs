@@ -56,6 +56,12 @@ impl Release {
         let is_new = is_new(&planned);
         self.was_reached = !is_new && (self.was_reached || is_reached(&planned));
         self.is_ours = is_ours(&planned);
+        if self.is_ours && self.health.said_before(planned.observation.degraded()) {
+            self.news.was_degraded();
+        }
+        if verify {
+            self.health.doubt();
+        }
         let orders = planned.observation.orders();
         let now = Timestamp::now();
         if let Some(suspension) = orders.suspended(now) {
@@ -242,12 +248,14 @@ impl Release {
             return looked;
         }
         // What held it may be over, and this may take long.
+        let conditions = self.with_health(conditions);
         if planned.observation.says(&conditions) {
             self.told = Some(conditions);
         } else {
             self.say(wanted, conditions).await;
         }
         let ignored = planned.desired.ignored.clone();
+        let is_whole = planned.observation.observed.focus.is_none();
         let Done {
             end,
             message,
@@ -260,6 +268,10 @@ impl Release {
         if end != End::Unchanged {
             // The record may be another object now.
             self.told = None;
+        }
+        if end == End::Deployed && is_whole {
+            // All of it was waited for.
+            self.health.is_well();
         }
         self.reach(wanted, end);
         let mut looked = Looked::new(end, message);

@@ -1,7 +1,11 @@
 //! What is told of a release: on its record, and to those who do not watch it.
 
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
 use jiff::Timestamp;
 use pleach_domain::inventory::{Condition, Orders};
+use pleach_domain::object::ObjectId;
 
 use super::{Looked, Release, Wanted};
 use crate::engine::controller::news::Item;
@@ -49,6 +53,50 @@ impl Release {
         if let Some(item) = item {
             self.hand_on(wanted, &item, &revision).await;
         }
+        self.spread_health(wanted).await;
+    }
+
+    /// Looks whether objects that were written to are ready, and says so, beside what
+    /// else is said of the release.
+    pub(super) async fn check(
+        &mut self,
+        wanted: &Arc<Wanted>,
+        written: BTreeSet<ObjectId>,
+        said: Vec<Condition>,
+    ) {
+        let Some(subscription) = &self.subscription else {
+            return;
+        };
+        let kept = self.reached.as_ref().unwrap_or(wanted);
+        let (release, _) = kept.release();
+        let cluster = wanted.planner(false).cluster_for(&release.name);
+        let rules = &release.sequence.readiness;
+        let path = |id: &ObjectId| subscription.path(&id.group_kind());
+        self.health.look(&cluster, rules, written, path).await;
+        if self.is_ours {
+            let said = self.with_health(said);
+            self.say(wanted, said).await;
+        }
+        self.spread_health(wanted).await;
+    }
+
+    /// What is said of the release, with what is not ready of it.
+    pub(super) fn with_health(&self, mut said: Vec<Condition>) -> Vec<Condition> {
+        said.extend(self.health.condition());
+        said
+    }
+
+    /// Tells who does not watch it that something is not ready any more, or is again.
+    async fn spread_health(&mut self, wanted: &Wanted) {
+        let condition = self.health.condition();
+        self.shared.listener.tell(LoopEvent::Health {
+            release: wanted.release().0.name.clone(),
+            is_degraded: condition.is_some(),
+        });
+        let item = self.news.of_health(condition.as_ref());
+        if let Some(item) = item {
+            self.hand_on(wanted, &item, &wanted.revision()).await;
+        }
     }
 
     /// Tells something of it, and of the commit that it is about.
@@ -80,7 +128,7 @@ impl Release {
         if !self.is_ours {
             return;
         }
-        let said = looked.conditions(&wanted.conditions);
+        let said = self.with_health(looked.conditions(&wanted.conditions));
         self.say(wanted, said).await;
         let name = &wanted.release().0.name;
         let store = &wanted.loaded.environment.store;

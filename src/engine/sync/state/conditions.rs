@@ -1,7 +1,9 @@
 //! What the loop says of a release, beside its record.
 
 use jiff::Timestamp;
-use pleach_domain::inventory::{Condition, Installed, ReleaseName, Store, telling};
+use pleach_domain::inventory::{
+    Condition, Installed, ReleaseName, Store, config_map_data, telling,
+};
 use pleach_domain::object::managers;
 use serde_json::json;
 
@@ -60,7 +62,7 @@ pub async fn tell(
             Store::Release => {
                 change["status"] = json!({ "conditions": status["conditions"] });
             }
-            Store::ConfigMap { .. } => change["data"] = json!({ "status": status.to_string() }),
+            Store::ConfigMap { .. } => change["data"] = config_map_data(&status),
         }
         match cluster
             .patch(&path, &id, &Patch::Merge(change), &options)

@@ -180,9 +180,10 @@ impl State {
 
     /// What is written of a record, with what the loop said beside it.
     fn status(&self, next: &Installed, reason: &str, message: &str) -> Value {
-        let mut status = next.status(reason, message, Timestamp::now());
+        let now = Timestamp::now();
+        let mut status = next.status(reason, message, now);
         if let Some(live) = &self.live {
-            carry_over(live, &mut status);
+            carry_over(live, &mut status, now);
         }
         status
     }

@@ -7,7 +7,7 @@ use super::first_step_of;
 use super::reverse::Turned;
 use crate::definition::is_definition;
 use crate::object::{ObjectId, ServiceRef};
-use crate::order::StageName;
+use crate::order::{ReadinessDemand, StageName};
 use crate::plan::draft::{Ctx, Draft};
 use crate::plan::handover::texts;
 use crate::plan::model::{EdgeReason, Need, StepId, Until};
@@ -71,7 +71,7 @@ pub(in crate::plan) fn wait_for(
     }
     let until = Until::Endpoints {
         service: service.clone(),
-        ready: workloads.iter().map(|id| replicas(ctx, id)).sum(),
+        ready: awaited(ctx, &workloads),
         pods: selected_anew(ctx, draft, &service.id()),
     };
     let id = service.id();
@@ -102,6 +102,22 @@ pub(in crate::plan) fn selected_anew(
     let wanted = ctx.desired.ignored.lean(ctx.manifests.get(service)?);
     let after = texts(&wanted.value()["spec"]["selector"]);
     (!after.is_empty() && after != before).then_some(after)
+}
+
+/// How many endpoints a Service is expected to have: those of workloads that have to be
+/// ready, and one at least.
+fn awaited(ctx: &Ctx<'_>, workloads: &[&ObjectId]) -> usize {
+    let is_required = |id: &ObjectId| {
+        let facts = ctx.facts.get(id);
+        facts.is_none_or(|facts| facts.readiness == ReadinessDemand::Require)
+    };
+    let required = workloads.iter().filter(|id| is_required(id));
+    let expected = required.map(|id| replicas(ctx, id)).sum();
+    if workloads.iter().all(|id| is_required(id)) {
+        expected
+    } else {
+        expected.max(1)
+    }
 }
 
 /// How many endpoints a workload is expected to have; a DaemonSet's number is

@@ -9,6 +9,7 @@ use crate::object::{Manifest, ObjectId};
 use crate::observe::Live;
 use crate::order::StageName;
 use crate::overlay::{OnFailure, OverlayId, fields};
+use crate::plan::changes::ready;
 use crate::plan::draft::{Ctx, Draft};
 use crate::plan::handover::pods;
 use crate::plan::model::{Need, NonSecret, StepId, Until};
@@ -199,12 +200,9 @@ fn scaled<'a>(
 ) -> Wanted<'a> {
     let patch = json!({"spec": {"replicas": scale.replicas}});
     let ready = if scale.replicas == 0 {
-        Until::Emptied { pods: pods(live) }
+        Some(Until::Emptied { pods: pods(live) })
     } else {
-        Until::Ready {
-            stable_for: SignedDuration::ZERO,
-            optional: false,
-        }
+        ready(ctx, object, SignedDuration::ZERO)
     };
     let name = stage.stage.as_str();
     Wanted {
@@ -217,7 +215,7 @@ fn scaled<'a>(
         end: End::Apply,
         on_failure: stopping(ctx, object),
         reason: format!("stage {name} scales it to {}", scale.replicas),
-        ready: Some(ready),
+        ready,
         deadline: stage.timeout,
     }
 }

@@ -108,6 +108,28 @@ fn how_much_readiness_counts_is_said_by_the_object(
     }
 }
 
+/// Of those behind a Service, whoever has to be ready.
+#[rstest]
+#[case::all_of_them("require", 4)]
+#[case::one_of_them("none", 2)]
+#[case::one_of_them_is_told("warn", 2)]
+fn endpoints_are_those_of_workloads_that_have_to_be_ready(
+    #[case] how: &str,
+    #[case] expected: usize,
+) {
+    let canary = API.lines().next().unwrap().replace("web/api", "web/canary");
+    let annotated =
+        format!("canary: {{metadata: {{annotations: {{pleach.dev/ready: {how}}}}}, spec");
+    let canary = canary.replacen("canary: {spec", &annotated, 1);
+    let plan = Scene::new().git(&format!("{API}\n{canary}\n{HOOK}")).plan();
+    let mut untils = plan.steps.iter().filter_map(|step| step.until.as_ref());
+    let found = untils.find_map(|until| match until {
+        Until::Endpoints { ready, .. } => Some(*ready),
+        _ => None,
+    });
+    assert_eq!(found, Some(expected));
+}
+
 const WRITTEN: &str = "CustomResourceDefinition.apiextensions.k8s.io/widgets.example.org -> Deployment.apps/web/api: Applied Operator";
 
 /// Whichever workload it is that serves the kind.
