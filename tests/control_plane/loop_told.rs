@@ -127,7 +127,10 @@ fn what_is_not_ready_any_more_is_told_until_it_is_again() {
     assert_eq!(running.number(metric).to_bits(), 1.0_f64.to_bits());
     running.stopped();
 
-    // Another loop does not know whether it still is so, and looks.
+    // Another loop does not know whether it still is so, and looks: also one that looks at
+    // the release all the time.
+    fleet.edit_environment("{interval: 1h}", "{interval: 1s}");
+    fleet.push("more often");
     let running = fleet.runs();
     fleet.until("a look", |_| {
         (running.looks("loop-ails", "web", "unchanged") > 0.0).then_some(())

@@ -23,7 +23,7 @@ use pleach_domain::object::{Digest, GroupKind, ObjectId, labels};
 use serde_json::Value;
 use tokio::sync::{Notify, mpsc};
 use tokio::task::JoinSet;
-use tokio::time::{Instant, sleep, sleep_until};
+use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 
 use self::mailbox::Mailbox;
@@ -369,8 +369,9 @@ impl Subscription {
     /// What is written to is not given before some time has gone.
     pub(super) async fn stirred(&self, calm: Duration, due: Option<Instant>) -> BTreeSet<ObjectId> {
         let stirred = async {
-            self.mailbox.is_stirred().await;
-            sleep(calm).await;
+            // However often somebody looks at the release meanwhile.
+            let since = self.mailbox.is_stirred().await;
+            sleep_until(since + calm).await;
         };
         tokio::select! {
             () = stirred => {}

@@ -121,6 +121,10 @@ impl Health {
         let now = Instant::now();
         written.extend(self.ailing.keys().cloned());
         written.extend(self.unread.keys().cloned());
+        // What nobody serves any more cannot be read, now or later.
+        written.retain(|id| path(id).is_some());
+        self.ailing.retain(|id, _| written.contains(id));
+        self.unread.retain(|id, _| written.contains(id));
         let cluster = &cluster.clone().with_retry(Retry::until(now + PATIENCE));
         let places = written.into_iter();
         let places = places.filter_map(|id| Some((path(&id)?, id)));
@@ -163,6 +167,8 @@ impl Health {
                 self.ailing.remove(&id);
                 return;
             }
+            // It was said before, and still is so.
+            _ if self.former.is_some() => now,
             _ => now + GRACE,
         };
         let known = self.ailing.remove(&id);
@@ -276,7 +282,8 @@ mod tests {
         let mut health = Health::default();
         assert!(health.said_before(Some("web is down".to_owned())));
         assert_eq!(said(&health).as_deref(), Some("web is down"));
-        health.judge(deployment(), found(Readiness::Failed), Instant::now());
+        health.judge(deployment(), found(Readiness::InProgress), Instant::now());
+        health.former = None;
         // What is known is said in its place, and not looked at again for that.
         assert!(!health.said_before(Some("web is down".to_owned())));
         assert!(said(&health).unwrap().starts_with("Deployment"));

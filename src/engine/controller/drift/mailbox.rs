@@ -12,6 +12,7 @@ use pleach_domain::order::{Facts, ReadinessDemand};
 use pleach_domain::plan::runs_once;
 use serde_json::Value;
 use tokio::sync::Notify;
+use tokio::time::Instant;
 
 use crate::engine::controller::run::Wanted;
 
@@ -110,6 +111,8 @@ struct Heard {
     changed: BTreeSet<ObjectId>,
     /// Something was written to these, be it only what is said of them.
     stirred: BTreeSet<ObjectId>,
+    /// When that was, of the first of them.
+    stirred_at: Option<Instant>,
 }
 
 impl Heard {
@@ -162,6 +165,7 @@ impl Mailbox {
         let mut heard = self.lock();
         if heard.left.as_ref().is_some_and(|left| left.awaits(id)) {
             heard.stirred.insert(id.clone());
+            heard.stirred_at.get_or_insert_with(Instant::now);
             self.stir.notify_one();
         }
     }
@@ -170,14 +174,17 @@ impl Mailbox {
     pub(super) fn stir(&self) {
         let mut heard = self.lock();
         heard.stirred = heard.left.as_ref().map(Left::awaited).unwrap_or_default();
-        self.stir.notify_one();
+        if !heard.stirred.is_empty() {
+            heard.stirred_at.get_or_insert_with(Instant::now);
+            self.stir.notify_one();
+        }
     }
 
-    /// Waits until something may not be ready any more.
-    pub(super) async fn is_stirred(&self) {
+    /// Waits until something may not be ready any more, and says since when.
+    pub(super) async fn is_stirred(&self) -> Instant {
         loop {
-            if !self.lock().stirred.is_empty() {
-                return;
+            if let Some(at) = self.lock().stirred_at {
+                return at;
             }
             self.stir.notified().await;
         }
@@ -185,7 +192,9 @@ impl Mailbox {
 
     /// Gives what may not be.
     pub(super) fn take_stirred(&self) -> BTreeSet<ObjectId> {
-        std::mem::take(&mut self.lock().stirred)
+        let mut heard = self.lock();
+        heard.stirred_at = None;
+        std::mem::take(&mut heard.stirred)
     }
 
     /// Somebody begins to look. Gives what nobody has taken of what was changed.

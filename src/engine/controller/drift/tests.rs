@@ -156,10 +156,10 @@ async fn what_is_changed_back_at_once_wakes_nobody() {
     let later = Duration::from_secs(10);
     change();
     let others = async {
-        sleep(GATHER / 2).await;
+        tokio::time::sleep(GATHER / 2).await;
         // As it was left again.
         subscription.mailbox.take();
-        sleep(later).await;
+        tokio::time::sleep(later).await;
         change();
     };
     let (changed, ()) = tokio::join!(subscription.changes(begun), others);

@@ -255,7 +255,7 @@ impl Release {
             self.say(wanted, conditions).await;
         }
         let ignored = planned.desired.ignored.clone();
-        let is_whole = planned.observation.observed.focus.is_none();
+        let is_whole = planned.observation.observed.focus.is_none() && planned.plan.has_steps();
         let Done {
             end,
             message,
