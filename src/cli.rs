@@ -14,7 +14,6 @@ mod claim;
 mod completion;
 mod diff;
 mod doctor;
-mod fetch_change;
 mod forge;
 mod format;
 mod history;
@@ -28,7 +27,6 @@ mod plan_file;
 mod preview;
 mod promote;
 mod recover;
-mod rehearse;
 mod render;
 mod rollback;
 mod run;
@@ -38,6 +36,7 @@ mod status;
 mod uninstall;
 mod verdict;
 mod version;
+mod worker;
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -148,8 +147,8 @@ enum Command {
     Plan(plan::PlanArgs),
     Apply(apply::ApplyArgs),
     Preview(preview::PreviewArgs),
-    FetchChange(fetch_change::FetchChangeArgs),
-    Rehearse(rehearse::RehearseArgs),
+    FetchChange(worker::FetchChangeArgs),
+    Rehearse(worker::RehearseArgs),
     Status(status::StatusArgs),
     History(history::HistoryArgs),
     Doctor(doctor::DoctorArgs),
@@ -259,8 +258,8 @@ fn dispatch(cli: Cli, ui: &mut Ui) -> Result<Exit, CliError> {
         Command::Plan(args) => runtime::block_on(&cancel, plan::run(ui, &context, args)),
         Command::Apply(args) => runtime::block_on(&cancel, apply::run(ui, &context, args)),
         Command::Preview(args) => preview::run(ui, &context, &args),
-        Command::FetchChange(_) => fetch_change::run(ui),
-        Command::Rehearse(_) => rehearse::run(),
+        Command::FetchChange(_) => worker::fetch_change(ui),
+        Command::Rehearse(_) => worker::rehearse(),
         Command::Status(args) => runtime::block_on(&cancel, status::run(ui, &context, args)),
         Command::History(args) => runtime::block_on(&cancel, history::run(ui, &context, args)),
         Command::Doctor(args) => runtime::block_on(&cancel, doctor::run(ui, &context, args)),

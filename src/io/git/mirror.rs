@@ -233,7 +233,8 @@ impl Mirror {
             self.in_turn = fetched.is_err() && session.exceeded().is_some();
             return fetched.map(|()| behind).map_err(failed);
         }
-        drop(session);
+        // Its credentials may not be good for long: they are asked for again for the next.
+        let mut session = Some(session);
         let mut is_postponed = false;
         let until = Instant::now() + IN_TURN;
         for branch in wanted {
@@ -243,7 +244,10 @@ impl Mirror {
                 is_postponed = true;
                 continue;
             }
-            let session = Session::open(&remote, self.limits.download)?;
+            let session = match session.take() {
+                Some(session) => session,
+                None => Session::open(&remote, self.limits.download)?,
+            };
             let Err(error) = self.receive(from, &session, &[branch]) else {
                 continue;
             };

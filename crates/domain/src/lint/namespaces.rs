@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 
 use super::Scene;
 use crate::finding::{Finding, Kind};
+use crate::inventory::{STATE_NAMESPACE, Store};
 use crate::object::ObjectId;
 
 /// Those that every cluster has.
@@ -21,7 +22,10 @@ pub(super) fn check(scene: &Scene<'_>, findings: &mut Vec<Finding>) {
         let Some(namespace) = object.id().namespace.as_deref() else {
             continue;
         };
+        // That of the records is made before anything is applied.
+        let is_of_state = namespace == STATE_NAMESPACE && scene.environment.store == Store::Release;
         let exists = EVERYWHERE.contains(&namespace)
+            || is_of_state
             || created.contains(namespace)
             || scene.has(&ObjectId::new("", "Namespace", None, namespace));
         // Once per namespace and release: it is one namespace that is missing.
