@@ -151,9 +151,6 @@ pub fn carry_over(live: &Value, status: &mut Value, now: Timestamp) {
     let Some(conditions) = status["conditions"].as_array_mut() else {
         return;
     };
-    for condition in conditions.iter_mut() {
-        keep_time(before, condition);
-    }
     let told = before.iter().filter(|known| is_told(known));
     let kept: Vec<Value> = told
         .filter(|known| conditions.iter().all(|one| one["type"] != known["type"]))
@@ -161,6 +158,9 @@ pub fn carry_over(live: &Value, status: &mut Value, now: Timestamp) {
         .collect();
     conditions.extend(kept);
     overrule(conditions, now);
+    for condition in conditions.iter_mut() {
+        keep_time(before, condition);
+    }
 }
 
 /// The status of `live` as it has to be for the loop to have said exactly this;
