@@ -26,7 +26,7 @@ use crate::engine::preview::{
     unreachable,
 };
 use crate::engine::preview_process::{FORMAT, Report, Verdict, Way, marker};
-use crate::io::bounds::bound;
+use crate::io::bounds::{bound, defer};
 use crate::io::cluster::{Cluster, Connection};
 
 /// Time of processors that a change may take which nobody has looked at yet.
@@ -128,6 +128,7 @@ fn ways(text: &str) -> Result<Ways, String> {
 pub(crate) fn run(ui: &mut Ui, ctx: &Context, args: &PreviewArgs) -> Result<Exit, CliError> {
     if args.telling.untrusted {
         bound(TIME).map_err(|error| CliError::new(Kind::Failed, error))?;
+        defer();
     }
     let change = open(ctx, args)?;
     let key = mask::run_key()?;

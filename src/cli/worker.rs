@@ -8,7 +8,7 @@ use super::error::{CliError, Kind};
 use super::{Exit, Ui};
 use crate::engine::preview_process::fetch;
 use crate::engine::rehearsal;
-use crate::io::bounds::bound;
+use crate::io::bounds::{bound, defer};
 
 /// Time of processors for a fetch.
 const FETCHING: Duration = Duration::from_mins(5);
@@ -27,7 +27,9 @@ pub(crate) struct RehearseArgs {}
 
 /// `pleach fetch-change`.
 pub(crate) fn fetch_change(ui: &mut Ui) -> Result<Exit, CliError> {
-    let answer = fetch::carry_out(&order(FETCHING)?).map_err(failed)?;
+    let order = order(FETCHING)?;
+    defer();
+    let answer = fetch::carry_out(&order).map_err(failed)?;
     ui.print(&answer);
     Ok(Exit::DONE)
 }

@@ -68,8 +68,12 @@ pub fn bound(time: Duration) -> io::Result<()> {
     // Not everywhere it may be said; the limits hold all the same.
     #[expect(clippy::disallowed_methods, reason = "no file, and no path to tell")]
     let _said = std::fs::write(SACRIFICE, "1000");
-    let _asked = nice(POLITENESS);
     Ok(())
+}
+
+/// From now on this process works when others have nothing to do: nobody waits for it.
+pub fn defer() {
+    let _asked = nice(POLITENESS);
 }
 
 /// A process that leads a group of its own. Dropped, it ends with all that it started.
