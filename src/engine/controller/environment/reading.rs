@@ -16,6 +16,11 @@ impl Environment {
     /// Reads the environment, where its commit is another one. False where that has to
     /// be tried again: it is not the commit that is wrong.
     pub(super) async fn read(&mut self, assigned: &Assigned) -> bool {
+        let is_followed = matches!(assigned.what, Assignment::Follow { .. });
+        if !is_followed && self.beyond.take().is_some() {
+            // There is nothing to read again, and whatever comes next is read.
+            self.tried = None;
+        }
         let (commit, reader) = match &assigned.what {
             Assignment::Follow { commit, reader } => (commit, reader),
             Assignment::Held { reason, message } => {
