@@ -12,13 +12,17 @@ DATA ?=
 help: ## List the targets
 	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/  \1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
 
-check-tools: ## Name the packages that are missing on this machine
-	@controlplane/check-tools.sh
+check-tools: ## Name the packages that are missing on this machine for `make test`
+	@controlplane/check-tools.sh test
 
-controlplane: check-tools ## Build etcd, the Kubernetes programs and kwok into the cache
+# Each target asks only for what it needs itself.
+tools-%:
+	@controlplane/check-tools.sh $*
+
+controlplane: tools-controlplane ## Build etcd, the Kubernetes programs and kwok into the cache
 	@controlplane/build.sh
 
-build: check-tools ## Build the pleach program
+build: tools-build ## Build the pleach program
 	cargo build --bin pleach
 
 fmt: ## Format the code
@@ -35,7 +39,7 @@ unit: ## Run all tests that need no control plane
 	cargo test --features otlp --test it traces::
 
 # Tests on the control plane wait for it most of the time: more run than there are cores.
-test: controlplane ## Check and test everything
+test: tools-test controlplane ## Check and test everything
 	@$(MAKE) --no-print-directory lint
 	@$(MAKE) --no-print-directory unit
 	RUST_TEST_THREADS=$${RUST_TEST_THREADS:-4} cargo test --test control_plane
@@ -43,30 +47,30 @@ test: controlplane ## Check and test everything
 # What is played: make chaos CHAOS="--seed 17"
 CHAOS ?=
 
-chaos: controlplane build ## Disturb pleach wherever it can be (hours); CHAOS="--only storm --runs 200" is shorter
+chaos: tools-chaos controlplane build ## Disturb pleach wherever it can be (hours); CHAOS="--only storm --runs 200" is shorter
 	cargo run -p pleach-testkit --bin pleach-chaos -- $(CHAOS)
 
-demo: controlplane build ## Show an upgrade on a throw-away control plane
+demo: tools-demo controlplane build ## Show an upgrade on a throw-away control plane
 	cargo run -p pleach-testkit --bin pleach-demo
 
-sandbox: controlplane build ## A throw-away control plane to try things on
+sandbox: tools-sandbox controlplane build ## A throw-away control plane to try things on
 	cargo run -p pleach-testkit --bin pleach-sandbox
 
-test-upstream: controlplane ## Test with manifests of upstream projects: make test-upstream DATA=folder
+test-upstream: tools-demo controlplane ## Test with manifests of upstream projects: make test-upstream DATA=folder
 	@[[ -n "$(DATA)" ]] || { echo "say where the manifests lie: make test-upstream DATA=folder" >&2; exit 2; }
 	@[[ -d "$(DATA)" ]] || { echo "DATA: there is no folder $(DATA)" >&2; exit 2; }
 	data=$$(cd -- "$(DATA)" && pwd) && PLEACH_UPSTREAM_DATA=$$data cargo test --test upstream
 
-schemas: controlplane ## Make the tables of kinds and docs/schemas again
+schemas: tools-schemas controlplane ## Make the tables of kinds and docs/schemas again
 	cargo run -p pleach-testkit --bin pleach-schemas
 
-format-schemas: check-tools ## Make docs/schemas again, from the structs of our own files
+format-schemas: tools-build ## Make docs/schemas again, from the structs of our own files
 	cargo run -p pleach-testkit --bin pleach-schemas formats
 
 # What is measured: make bench BENCH="--only '5000 mixed' -o json"
 BENCH ?=
 
-bench: controlplane ## Measure pleach and kubectl on the same work (half an hour); BENCH=--quick is short
+bench: tools-bench controlplane ## Measure pleach and kubectl on the same work (half an hour); BENCH=--quick is short
 	cargo build --release --bin pleach
 	cargo run -p pleach-testkit --bin pleach-bench -- --pleach "$${CARGO_TARGET_DIR:-target}/release/pleach" $(BENCH)
 

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use clap::CommandFactory as _;
 use pleach::cli::Cli;
@@ -416,5 +417,71 @@ fn links_between_pages_lead_somewhere() {
                 assert!(path.exists(), "{} links to {target}", page.display());
             }
         }
+    }
+}
+
+/// What `check-tools.sh` prints for a target on a machine without any tools.
+fn missing_tools(target: &str) -> (Option<i32>, String) {
+    let output = Command::new("/bin/bash")
+        .arg(root().join("controlplane/check-tools.sh"))
+        .arg(target)
+        .env("PATH", "/nonexistent")
+        .output()
+        .unwrap();
+    let printed = String::from_utf8(output.stderr).unwrap();
+    (output.status.code(), printed)
+}
+
+#[test]
+fn every_target_names_its_tools() {
+    for (target, needs, needs_not) in [
+        ("build", &["gcc", "cargo: "][..], &["gnupg", " go: "][..]),
+        ("controlplane", &["util-linux", " go: "], &["gcc", "gnupg"]),
+        (
+            "demo",
+            &["libssl-dev", "util-linux", " go: "],
+            &["openssh", "gnupg"],
+        ),
+        ("test", &["gcc", "openssh-client", "gnupg"], &[]),
+    ] {
+        let (code, printed) = missing_tools(target);
+        assert_eq!(code, Some(1), "{target}: {printed}");
+        assert!(
+            printed.contains("\n  apt-get install --yes "),
+            "{target}: {printed}"
+        );
+        for word in needs {
+            assert!(printed.contains(word), "{target} needs {word}: {printed}");
+        }
+        for word in needs_not {
+            assert!(!printed.contains(word), "{target}, {word}: {printed}");
+        }
+    }
+    assert_eq!(missing_tools("nothing").0, Some(2));
+}
+
+#[test]
+fn documented_make_targets_exist_and_start_from_any_folder() {
+    let named = ["README.md", "CONTRIBUTING.md", "docs/benchmarks.md"]
+        .map(|page| fs::read_to_string(root().join(page)).unwrap())
+        .join("\n");
+    let targets: BTreeSet<&str> = named
+        .split(['`', '\n'])
+        .filter_map(|text| text.trim_start().strip_prefix("make "))
+        .filter_map(|rest| rest.split_whitespace().next())
+        .collect();
+    assert!(targets.contains("bench") && targets.contains("test"));
+    for target in targets {
+        let output = Command::new("make")
+            .args(["--dry-run", "--directory"])
+            .arg(root())
+            .arg(target)
+            .current_dir("/")
+            .env_remove("CARGO_TARGET_DIR")
+            .env_remove("MAKEFLAGS")
+            .output()
+            .unwrap();
+        let printed = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "make {target}: {printed}");
     }
 }

@@ -9,6 +9,7 @@ use kube::config::{AuthInfo, KubeConfigOptions, Kubeconfig, KubeconfigError};
 use kube::{Client, Config};
 use tokio::time::timeout;
 
+use super::error::OLD_CERTIFICATE;
 use super::kubeconfig::{self, KubeconfigSecret, runs_programs};
 use super::{Class, Cluster, ClusterError, Retry};
 
@@ -262,7 +263,11 @@ async fn client(config: Config, server: &str) -> Result<Client, ClusterError> {
                     let named = plugin.map(|name| format!("`{name}`: ")).unwrap_or_default();
                     format!("{named}{}", auth_message(error))
                 }
-                error => error.to_string(),
+                // The TLS library has no type for it that can be told apart.
+                error => match error.to_string() {
+                    text if text.contains("UnsupportedCertVersion") => OLD_CERTIFICATE.to_owned(),
+                    text => text,
+                },
             })
         })
 }

@@ -208,6 +208,11 @@ fn names(known: &[String]) -> String {
     }
 }
 
+/// The message of [`ClusterError::Prepare`] for a certificate that the TLS library
+/// does not support.
+pub(super) const OLD_CERTIFICATE: &str =
+    "the client certificate has X.509 version 1, and TLS needs version 3";
+
 impl ClusterError {
     /// How the request failed; none when nothing was asked.
     pub fn api(&self) -> Option<&ApiError> {
@@ -290,6 +295,9 @@ impl ClusterError {
                 "name a kubeconfig with --kubeconfig or KUBECONFIG, and a context with --context",
             ),
             Self::UnknownContext { .. } => Some("name one of them with --context"),
+            Self::Prepare { message, .. } if message == OLD_CERTIFICATE => Some(
+                "issue it again with version 3: `openssl x509 -req` makes one where -extfile names a file with `extendedKeyUsage=clientAuth`",
+            ),
             Self::Prepare { .. } => Class::Credentials.hint(),
             Self::Address { .. } => Some("correct the name or the namespace in the manifest"),
             _ => {

@@ -262,3 +262,21 @@ async fn a_cluster_without_identity_is_refused() {
     let error = server.cluster().await.cluster_id().await.unwrap_err();
     assert_eq!(error.class(), Some(&Class::NotKubernetes));
 }
+
+/// A client certificate as plain `openssl x509 -req` makes it, and its key.
+const VERSION_1: (&str, &str) = (
+    "LS0tLS1CRUdJTiBDRVJUSUZJQ0FURS0tLS0tCk1JSUJHRENCdmdJVU1YbGlHK1hTaWFSRU0rb2ZvZkQ1Wnpnd3ZXTXdDZ1lJS29aSXpqMEVBd0l3RFRFTE1Ba0cKQTFVRUF3d0NZMkV3SUJjTk1qWXhNVEl6TVRrek5UUTRXaGdQTWpFeU5qRXdNekF4T1RNMU5EaGFNQTR4RERBSwpCZ05WQkFNTUEyRnViakJaTUJNR0J5cUdTTTQ5QWdFR0NDcUdTTTQ5QXdFSEEwSUFCSjFORGVJQStoUzk4RnZhCm5tdGYydFp6VEd1eWY1VlpLZlg3VHNTMUhtMGdJdkpmeTZvdVlCTStQYXg2MUlvQVpzd253czRnc3RXTk1KVjEKQ1BucHFVa3dDZ1lJS29aSXpqMEVBd0lEU1FBd1JnSWhBS1ZXQWZYNlAvU0FtcnUyNG5sbjk1bFM1Y3prOW9VVQpOdU5BMnFQRnh3UXpBaUVBemRaOGwvRVg3dGRna0VjM2Rscy9xcjk5TVpCNkZHcW9iYUt0SWdQdTY4cz0KLS0tLS1FTkQgQ0VSVElGSUNBVEUtLS0tLQo=",
+    "LS0tLS1CRUdJTiBQUklWQVRFIEtFWS0tLS0tCk1JR0hBZ0VBTUJNR0J5cUdTTTQ5QWdFR0NDcUdTTTQ5QXdFSEJHMHdhd0lCQVFRZ3BObk91T3NGR0ZjL2pldUwKdW1tdjlkbnk4Zll2YWY2SzByTzRtQzd4aXltaFJBTkNBQVNkVFEzaUFQb1V2ZkJiMnA1clg5cldjMHhyc24rVgpXU24xKzA3RXRSNXRJQ0x5WDh1cUxtQVRQajJzZXRTS0FHYk1KOExPSUxMVmpUQ1ZkUWo1NmFsSgotLS0tLUVORCBQUklWQVRFIEtFWS0tLS0tCg==",
+);
+
+#[tokio::test]
+async fn a_version_1_certificate_is_explained() {
+    let (certificate, key) = VERSION_1;
+    let user =
+        format!(r#"{{"client-certificate-data": "{certificate}", "client-key-data": "{key}"}}"#);
+    let dir = TempDir::new().unwrap();
+    let connection = with(&dir, &kubeconfig("https://127.0.0.1:1", &user));
+    let error = Cluster::connect(&connection).await.unwrap_err();
+    assert!(text(&error).contains("X.509 version 1"), "{error:?}");
+    assert!(error.hint().unwrap().contains("version 3"), "{error:?}");
+}

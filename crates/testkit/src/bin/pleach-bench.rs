@@ -4,7 +4,7 @@
 //! `--loop N` measures the loop with so many releases, and nothing else.
 
 use std::io::Write as _;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -55,6 +55,7 @@ fn run() -> anyhow::Result<()> {
             ),
         }
     }
+    let pleach = found_from_anywhere(&pleach)?;
     let runtime = tokio::runtime::Runtime::new()?;
     if let Some(releases) = releases {
         let say = |what: &str| drop(writeln!(std::io::stderr(), "{what}"));
@@ -85,4 +86,21 @@ fn run() -> anyhow::Result<()> {
         write!(out, "{}", report.text())?;
     }
     Ok(())
+}
+
+/// Makes the program's path absolute: it is started in other folders than this one.
+fn found_from_anywhere(program: &Path) -> anyhow::Result<PathBuf> {
+    std::path::absolute(program).with_context(|| format!("failed to find {}", program.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_relative_program_is_found_from_other_folders() {
+        let relative = Path::new("target/release/pleach");
+        let found = found_from_anywhere(relative).unwrap();
+        assert_eq!(found, std::env::current_dir().unwrap().join(relative));
+    }
 }
