@@ -31,6 +31,7 @@ use serde_json::{Value, json};
 
 use crate::inventory::ReleaseName;
 use crate::object::{ObjectId, annotations, labels};
+use crate::order::Interception;
 
 pub use crate::repo::format::Operation;
 
@@ -91,6 +92,15 @@ impl Closed {
         }
         let both = |plural: &String| [plural.clone(), format!("{plural}/*")];
         self.resources.iter().flat_map(both).collect()
+    }
+
+    /// Whether some of what a webhook intercepts is closed.
+    pub fn covers(&self, rule: &Interception) -> bool {
+        let meets = |one: &str, other: &str| one == "*" || other == "*" || one == other;
+        let mut groups = self.groups.iter();
+        let mut resources = self.resources.iter();
+        groups.any(|group| meets(group, &rule.group))
+            && resources.any(|resource| meets(resource, &rule.resource))
     }
 }
 

@@ -115,6 +115,7 @@ pub fn plan(desired: &Desired, observed: &Observed, policy: &Policy) -> Plan {
     edges::run(&ctx, &mut draft, direction);
     prune::decide(&ctx, &mut draft);
     handover::succeed(&ctx, &mut draft);
+    stages::join(&mut draft, direction);
     leftover::run(&ctx, &mut draft);
     superseded::run(&ctx, &mut draft, direction);
     handover::run(&ctx, &mut draft);

@@ -10,6 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::SignedDuration;
 
+use super::Grant;
 use super::draft::{Ctx, Draft};
 use super::edges::wait_for;
 use super::handover::{self, unregistered};
@@ -19,9 +20,10 @@ use super::verify::services;
 use crate::finding::{Finding, Kind};
 use crate::gate::{Closed, Gate, Operation, account, probe};
 use crate::object::{ObjectId, ServiceRef};
+use crate::observe::Registration;
 use crate::order::StageName;
 use crate::overlay::{Journaled, OnFailure, OverlayId};
-use crate::repo::GateRule;
+use crate::repo::{GateRule, RuntimeObject};
 
 /// The kinds of what guards objects while no gate does.
 const WEBHOOKS: [&str; 2] = [
@@ -50,8 +52,9 @@ pub(super) struct Wanted {
 
 /// What a gate is closed before.
 enum Guard {
-    /// Everything of its first stage.
-    Stage,
+    /// Everything of its first stage, and the deletion of the registrations that it
+    /// stands in for.
+    Stage(Vec<StepId>),
     /// The definitions of what is closed.
     Definitions(Vec<StepId>),
     /// The end of what guarded it so far, and of those who ran.
@@ -65,13 +68,15 @@ enum Guard {
 impl Wanted {
     /// Whether it stands before a stage, and not before single steps.
     pub(super) fn is_of_stage(&self) -> bool {
-        matches!(self.guard, Guard::Stage)
+        matches!(self.guard, Guard::Stage(_))
     }
 
-    /// Guards the emptying of the former place too, if it guards a handover.
-    pub(super) fn guard_also(&mut self, steps: impl Iterator<Item = StepId>) {
+    /// Guards the emptying of the former place too, if it guards a handover: that of
+    /// earlier stages comes before it.
+    pub(super) fn guard_also(&mut self, draft: &Draft, steps: impl Iterator<Item = StepId>) {
+        let from = &self.from;
         if let Guard::Handover { before, .. } = &mut self.guard {
-            before.extend(steps);
+            before.extend(steps.filter(|step| draft.steps[step.0].stage >= *from));
         }
     }
 }
@@ -86,7 +91,7 @@ pub(super) fn wanted(ctx: &Ctx<'_>, draft: &mut Draft) -> Vec<Wanted> {
             .filter_map(|group| Some(cannot_be_closed(rule, group, aggregated.get(group)?)))
             .collect();
         if open.is_empty() {
-            all.push(declared(ctx, rule));
+            all.push(declared(ctx, draft, rule));
         }
         draft.findings.extend(open);
     }
@@ -97,13 +102,80 @@ pub(super) fn wanted(ctx: &Ctx<'_>, draft: &mut Draft) -> Vec<Wanted> {
     if !is_declared(NEW_KINDS) {
         all.extend(new_kinds(ctx, draft));
     }
-    if !is_declared(handover::NAME) {
+    if is_declared(handover::NAME) {
+        draft.findings.extend(too_late(ctx, draft));
+    } else {
         all.extend(moving(ctx, draft, &aggregated));
     }
     all
 }
 
-fn declared(ctx: &Ctx<'_>, rule: &GateRule) -> Wanted {
+/// The registrations of webhooks that this plan deletes before everything is ready,
+/// each with the step that does it.
+fn deleted<'a>(ctx: &Ctx<'a>, draft: &Draft) -> Vec<(StepId, &'a Registration)> {
+    let registrations = ctx.observed.registrations.iter();
+    let registrations: BTreeMap<&ObjectId, &Registration> =
+        registrations.map(|one| (&one.id, one)).collect();
+    let is_guard = |step: &&Step| match &step.op {
+        Op::Delete(deletion) => matches!(
+            deletion.because(),
+            Grant::Registration { .. } | Grant::Superseded { .. } | Grant::TakenOver { .. }
+        ),
+        _ => false,
+    };
+    let steps = draft.steps.iter().filter(is_guard);
+    let found = steps.filter_map(|step| Some((step.id, *registrations.get(&step.object)?)));
+    found
+        .filter(|(_, one)| !one.intercepts.is_empty())
+        .collect()
+}
+
+/// The interceptions that only a declared gate stands in for which is lifted before
+/// they are removed. Those that no gate covers were left open by the bundle.
+fn too_late(ctx: &Ctx<'_>, draft: &Draft) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    for (step, registration) in deleted(ctx, draft) {
+        let step = &draft.steps[step.0];
+        let is_handover = matches!(
+            &step.op,
+            Op::Delete(deletion) if matches!(deletion.because(), Grant::Registration { .. })
+        );
+        if !is_handover {
+            continue;
+        }
+        for rule in &registration.intercepts {
+            let gates = ctx.sequence.gates.iter();
+            let gates: Vec<&GateRule> = gates.filter(|gate| gate.closed.covers(rule)).collect();
+            let Some(gate) = gates.first() else {
+                continue;
+            };
+            if gates.iter().any(|gate| gate.until >= step.stage) {
+                continue;
+            }
+            let message = format!(
+                "gate {} is lifted after stage {}, before {} is deleted in stage {}: nothing validates {} from then on",
+                gate.name, gate.until, step.object, step.stage, rule.resource
+            );
+            let finding = Finding::error(Kind::Repository, "gate-too-late", message)
+                .at(gate.origin.clone())
+                .hint("let the gate end with `until: ungate`");
+            findings.push(finding);
+        }
+    }
+    findings
+}
+
+/// A gate of the bundle. It closes before its first stage, and before the first stage in
+/// which a registration is deleted that it stands in for.
+fn declared(ctx: &Ctx<'_>, draft: &Draft, rule: &GateRule) -> Wanted {
+    let stage = |step: &StepId| &draft.steps[step.0].stage;
+    let covered = deleted(ctx, draft).into_iter();
+    let covered: Vec<StepId> = covered
+        .filter(|(_, one)| one.intercepts.iter().any(|it| rule.closed.covers(it)))
+        .map(|(step, _)| step)
+        .filter(|step| *stage(step) <= rule.until)
+        .collect();
+    let from = covered.iter().map(stage).fold(&rule.from, Ord::min);
     let mut gate = gate(ctx, &rule.name, vec![rule.closed.clone()]);
     gate.operations.clone_from(&rule.operations);
     gate.exempt.extend(rule.exempt.iter().cloned());
@@ -112,10 +184,10 @@ fn declared(ctx: &Ctx<'_>, rule: &GateRule) -> Wanted {
     Wanted {
         id: OverlayId::of_gate(&rule.name, &gate.id()),
         gate,
-        from: rule.from.clone(),
+        from: from.clone(),
         until: rule.until.clone(),
         max_age: rule.max_age,
-        guard: Guard::Stage,
+        guard: Guard::Stage(covered),
     }
 }
 
@@ -246,15 +318,21 @@ fn moving(
         groups: groups.into_iter().collect(),
         resources: vec!["*".to_owned()],
     }];
-    let after = unregistered.iter();
-    let after = after
-        .flat_map(|step| &draft.steps[step.0].needs)
+    // One that a former run closed is closed again at once: what it stands in for may
+    // be gone. Any other one is closed when the first of them is deleted.
+    let stages = unregistered.iter().map(|step| &draft.steps[step.0].stage);
+    let first = stages.min().filter(|_| journaled.is_none());
+    let after = unregistered
+        .iter()
+        .map(|step| &draft.steps[step.0])
+        .filter(|step| Some(&step.stage) == first)
+        .flat_map(|step| &step.needs)
         .map(|edge| (edge.from, edge.state))
         .collect();
     Some(Wanted {
         id,
         gate,
-        from: StageName::Workloads,
+        from: first.cloned().unwrap_or(StageName::Workloads),
         until: StageName::Ungate,
         max_age: MAX_AGE,
         guard: Guard::Handover {
@@ -348,8 +426,7 @@ pub(super) fn close(
     draft.at(step).overlay = Some(one.id.clone());
     draft.at(step).until = Some(probed(ctx, &policy, true));
     let (after, before): (&[_], &[_]) = match &one.guard {
-        Guard::Stage => (&[], &[]),
-        Guard::Definitions(before) => (&[], before),
+        Guard::Stage(before) | Guard::Definitions(before) => (&[], before),
         Guard::Handover { after, before } => (after, before),
     };
     for &(earlier, need) in after {
@@ -369,7 +446,7 @@ pub(super) fn answered(ctx: &Ctx<'_>, draft: &mut Draft, lifts: &[StepId], after
     if !ctx.policy.wait {
         return;
     }
-    let mut waits: BTreeMap<(StageName, ServiceRef), Option<StepId>> = BTreeMap::new();
+    let mut waits: BTreeMap<(StageName, ServiceRef), Vec<StepId>> = BTreeMap::new();
     for &lift in lifts {
         let stage = draft.steps[lift.0].stage.clone();
         for service in stood_for(ctx, draft, lift) {
@@ -385,19 +462,52 @@ pub(super) fn answered(ctx: &Ctx<'_>, draft: &mut Draft, lifts: &[StepId], after
                 continue;
             }
             let key = (stage.clone(), service.clone());
-            let wait = *waits.entry(key).or_insert_with(|| {
+            let known = waits.entry(key).or_insert_with(|| {
                 let reason = "a gate stands for the webhooks behind it until it answers";
-                let wait = wait_for(ctx, draft, stage.clone(), &service, reason)?;
-                if let Some(after) = after {
-                    draft.edge(after, Need::Applied, wait, EdgeReason::Barrier);
-                }
-                Some(wait)
+                let Some(wait) = wait_for(ctx, draft, stage.clone(), &service, reason) else {
+                    return Vec::new();
+                };
+                let Some(after) = after else {
+                    let mut waits = registered(ctx, draft, (&stage, &service), wait);
+                    waits.push(wait);
+                    return waits;
+                };
+                draft.edge(after, Need::Applied, wait, EdgeReason::Barrier);
+                vec![wait]
             });
-            if let Some(wait) = wait {
+            for &wait in known.iter() {
                 draft.edge(wait, Need::Ready, lift, EdgeReason::Overlay);
             }
         }
     }
+}
+
+/// Waits until the webhooks are registered that pods make for a Service, once it answers.
+/// A gate that is lifted after verify needs none of these waits: verify has them.
+fn registered(
+    ctx: &Ctx<'_>,
+    draft: &mut Draft,
+    (stage, service): (&StageName, &ServiceRef),
+    answers: StepId,
+) -> Vec<StepId> {
+    let objects = ctx.desired.runtime_objects.iter();
+    let objects = objects
+        .filter(|one| !one.optional && WEBHOOKS.contains(&one.kind.as_str()))
+        .filter(|one| one.service.as_ref() == Some(&service.name));
+    let kinds: BTreeSet<_> = objects.filter_map(RuntimeObject::group_kind).collect();
+    let mut waits = Vec::new();
+    for kind in kinds {
+        let reason = format!("a gate stands for the {} until it is registered", kind.kind);
+        let until = Some(Until::Registered {
+            kind,
+            service: service.clone(),
+            optional: false,
+        });
+        let wait = draft.wait(ctx, stage.clone(), service.id(), until, &reason);
+        draft.edge(answers, Need::Ready, wait, EdgeReason::Overlay);
+        waits.push(wait);
+    }
+    waits
 }
 
 /// The Services of webhooks that guard what a gate closed: of those that the

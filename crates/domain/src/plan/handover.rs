@@ -1,8 +1,8 @@
 //! A product that moves to another namespace: who runs until when.
 //!
 //! What runs in the former place is emptied before what takes over from it
-//! starts: a Deployment gets no replicas, a DaemonSet a node selector that no
-//! node has. That is a temporary change until it is deleted, and taken back
+//! starts, in the stage of its successor: a Deployment gets no replicas, a DaemonSet
+//! a node selector that no node has. That is a temporary change until it is deleted, and taken back
 //! when the change fails before the successor is ready. A product moves where
 //! its bundle says so, and where its pods registered themselves, as they would
 //! stand in the way of their successors; a move that a former run began goes on.
@@ -208,7 +208,8 @@ pub(super) fn unregistered(draft: &Draft) -> Vec<Unregistered> {
     draft.steps.iter().filter_map(registered).collect()
 }
 
-/// The workloads that are emptied, as temporary changes until they are deleted.
+/// The workloads that are emptied, each in the stage of its successor, as temporary
+/// changes until they are deleted.
 pub(super) fn wanted<'a>(ctx: &Ctx<'a>, draft: &Draft) -> Vec<Wanted<'a>> {
     let unregistered = unregistered(draft);
     let mut all = Vec::new();
@@ -223,13 +224,19 @@ pub(super) fn wanted<'a>(ctx: &Ctx<'a>, draft: &Draft) -> Vec<Wanted<'a>> {
             .filter(|step| step.object == new && !matches!(step.op, Op::Wait))
             .map(|step| step.id)
             .collect();
+        let stages = own.iter().map(|step| draft.steps[step.0].stage.clone());
+        let stage = stages.min().unwrap_or_else(|| ctx.stage_of(&new));
+        // A registration that is removed in a later stage is answered until then.
+        let before = unregistered
+            .iter()
+            .filter(|one| draft.steps[one.step.0].stage <= stage);
         let mut after = needs_of(draft, &own);
-        after.extend(unregistered.iter().map(|one| (one.step, Need::Absent)));
+        after.extend(before.map(|one| (one.step, Need::Absent)));
         all.push(Wanted {
             id: OverlayId::new(NAME, &old, &patch),
             live,
             patch: NonSecret(patch),
-            from: StageName::Workloads,
+            from: stage,
             begin: Begin::Steps { after, before: own },
             end: End::Stage(StageName::Ungate),
             on_failure: OnFailure::UndoUnless { ready: new.clone() },
@@ -333,6 +340,27 @@ fn taken_over(ctx: &Ctx<'_>, service: &ServiceRef) -> Vec<(Place, Place)> {
         .collect()
 }
 
+/// The workloads that take over from the pods behind a Service that is removed: those
+/// behind a Service of the same name, and those with the names of the workloads that
+/// are deleted and may be behind it.
+pub(super) fn successors<'a>(
+    ctx: &Ctx<'a>,
+    draft: &Draft,
+    service: &ServiceRef,
+) -> BTreeSet<&'a ObjectId> {
+    let come = ctx.named("Service", &service.name).iter();
+    let come = come.filter_map(|service| super::prune::service_ref(service));
+    let backends = come.flat_map(|service| ctx.backends(&service));
+    let leaving = draft.pruned.iter().map(|one| &one.id);
+    let leaving =
+        leaving.filter(|old| has_pods(old) && is_behind(ctx, service, old) != Some(false));
+    let named = leaving.flat_map(|old| {
+        let named = ctx.named(&old.kind, &old.name).iter().copied();
+        named.filter(|new| new.group == old.group)
+    });
+    backends.chain(named).collect()
+}
+
 /// Whether the pods of a workload of the former place are behind a Service of
 /// it; none where that is not known.
 fn is_behind(ctx: &Ctx<'_>, service: &ServiceRef, workload: &ObjectId) -> Option<bool> {
@@ -370,9 +398,11 @@ pub(super) fn restart(ctx: &Ctx<'_>, draft: &mut Draft, emptied: &[(ObjectId, St
             };
             let reason = "its pods may be crashing on the registrations that go";
             let step = start_again(ctx, draft, (id, live), one.uid.clone(), reason);
+            let stage = draft.steps[step.0].stage.clone();
             draft.edge(one.step, Need::Absent, step, EdgeReason::Leftover);
             for (old, set) in emptied {
-                if is_behind(ctx, &one.service, old) == Some(true) {
+                let is_in_time = draft.steps[set.0].stage <= stage;
+                if is_in_time && is_behind(ctx, &one.service, old) == Some(true) {
                     draft.edge(*set, Need::Ready, step, EdgeReason::Leftover);
                 }
             }
@@ -391,10 +421,15 @@ fn start_again(
 ) -> StepId {
     let key = annotations::restarted(NAME);
     let op = Op::Restart { key, mark };
-    let step = draft.step(ctx, StageName::Workloads, id.clone(), op, reason);
+    let step = draft.step(ctx, ctx.stage_of(id), id.clone(), op, reason);
     draft.at(step).require = vec![Precondition::Uid(live.uid.clone())];
     draft.at(step).until = ready(ctx, id, SignedDuration::ZERO);
     step
+}
+
+/// Whether a step replaces the pods of a successor, so that they register again.
+pub(super) fn registers_again(step: &Step) -> bool {
+    matches!(&step.op, Op::Restart { key, .. } if *key == annotations::restarted(NAME))
 }
 
 /// Once the pods that registered are gone, nothing of what they registered may
@@ -420,12 +455,21 @@ pub(super) fn look_again(ctx: &Ctx<'_>, draft: &mut Draft, emptied: &[(ObjectId,
             })
             .map(|step| step.id)
             .collect();
+        // The pods that registered it are all gone in the last of the stages.
+        let stages = behind
+            .iter()
+            .map(|(_, set)| draft.steps[set.0].stage.clone());
+        let Some(stage) = stages.max() else {
+            continue;
+        };
+        let is_in_time = |step: &StepId| draft.steps[step.0].stage >= stage;
+        let come: Vec<StepId> = come.into_iter().filter(is_in_time).collect();
         if come.is_empty() {
             continue;
         }
         let until = Some(Until::Absent { pods: None });
         let reason = "the pods that registered it are gone: it must not have come back";
-        let wait = draft.wait(ctx, StageName::Workloads, one.object.clone(), until, reason);
+        let wait = draft.wait(ctx, stage, one.object.clone(), until, reason);
         draft.edge(one.step, Need::Absent, wait, EdgeReason::SameObject);
         for (_, set) in behind {
             draft.edge(*set, Need::Ready, wait, EdgeReason::Leftover);

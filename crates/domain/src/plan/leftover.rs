@@ -3,8 +3,9 @@
 //! An upgrade that moves a product to another namespace leaves behind the
 //! APIService and webhook configurations that its pods registered at run time:
 //! no manifest has them. They are found by the Service they point at, and go
-//! before the new workloads start, which would crash on them otherwise. Until
-//! everything that those workloads need is there, the former ones keep them. What
+//! before the new workloads start, which would crash on them otherwise: right before
+//! the stage of those that take over behind the Service. Until everything that those
+//! workloads need is there, the previous ones keep them. What
 //! the pods of another release registered, which hands its objects over, is the same.
 //! Pods that run on until they are pruned may register again: what they do is judged
 //! in the same way once they are gone, before their Service goes.
@@ -12,6 +13,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::draft::{Ctx, Draft, Pruned};
+use super::handover;
 use super::model::{Action, EdgeReason, Need, Op, Precondition, Step, StepId, Until};
 use super::prune::{Judge, service_ref};
 use super::{Deletion, Grant};
@@ -23,35 +25,79 @@ use crate::observe::Registration;
 use crate::order::StageName;
 
 /// Plans the deletion of every registration that points only at Services that go,
-/// or behind which nothing runs any more.
+/// or behind which nothing runs any more: right before the stage in which something
+/// takes over from the pods behind them.
 pub(super) fn run(ctx: &Ctx<'_>, draft: &mut Draft) {
     if draft.leaving.is_empty() && draft.deserted.is_empty() {
         return;
     }
-    let workloads = draft.workloads(ctx);
-    let needs = needs_of(draft, &workloads);
-    let mut deletions = Vec::new();
+    let mut by_stage: BTreeMap<Option<StageName>, Vec<(&Registration, Deletion)>> = BTreeMap::new();
     for (registration, deletion) in found(ctx, draft) {
-        let step = delete(ctx, draft, registration, deletion);
-        for &(before, need) in &needs {
-            draft.edge(before, need, step, EdgeReason::Leftover);
-        }
-        deletions.push((step, Need::Absent));
+        let stage = taken_over_in(ctx, draft, registration);
+        by_stage
+            .entry(stage)
+            .or_default()
+            .push((registration, deletion));
     }
-    // A recorded one is among what is pruned as well.
-    let deleted: BTreeSet<_> = deletions
-        .iter()
-        .map(|(step, _)| draft.steps[step.0].object.clone())
-        .collect();
-    draft.pruned.retain(|pruned| !deleted.contains(&pruned.id));
-    draft.all_before(
-        ctx,
-        StageName::Workloads,
-        &deletions,
-        &workloads,
-        &EdgeReason::Leftover,
-        "the new workloads would crash on the registrations of the former ones",
-    );
+    let workloads = draft.workloads(ctx);
+    for (stage, found) in by_stage {
+        let comes_later = |id: &StepId| {
+            let mut stage = stage.iter();
+            stage.all(|stage| draft.steps[id.0].stage >= *stage)
+        };
+        let later: Vec<StepId> = workloads.iter().copied().filter(comes_later).collect();
+        let is_first = |id: &&StepId| {
+            let mut stage = stage.iter();
+            stage.all(|stage| draft.steps[id.0].stage == *stage)
+        };
+        let first: Vec<StepId> = later.iter().filter(is_first).copied().collect();
+        // Of the stages behind, nothing has to be there yet.
+        let first: BTreeSet<_> = needs_of(draft, &first).into_iter().collect();
+        let mut needs = needs_of(draft, &later);
+        needs.retain(|need| first.contains(need));
+        let stage = stage.unwrap_or(StageName::Workloads);
+        let mut deletions = Vec::new();
+        for (registration, deletion) in found {
+            let step = delete(ctx, draft, (stage.clone(), registration), deletion);
+            for &(before, need) in &needs {
+                draft.edge(before, need, step, EdgeReason::Leftover);
+            }
+            deletions.push((step, Need::Absent));
+        }
+        // A recorded one is among what is pruned as well.
+        let deleted: BTreeSet<_> = deletions
+            .iter()
+            .map(|(step, _)| draft.steps[step.0].object.clone())
+            .collect();
+        draft.pruned.retain(|pruned| !deleted.contains(&pruned.id));
+        draft.all_before(
+            ctx,
+            stage,
+            &deletions,
+            &later,
+            &EdgeReason::Leftover,
+            "the new workloads would crash on the registrations of the former ones",
+        );
+    }
+}
+
+/// The first stage in which something takes over from the pods behind a registration:
+/// the workloads behind a Service of the same name, and those that have the names of
+/// the workloads which go. None where nothing does.
+fn taken_over_in(ctx: &Ctx<'_>, draft: &Draft, registration: &Registration) -> Option<StageName> {
+    let going = |service: &&ServiceRef| {
+        draft.leaving.contains(*service) || draft.deserted.contains(*service)
+    };
+    let services = registration.services.iter().filter(going);
+    let successors = services.flat_map(|service| handover::successors(ctx, draft, service));
+    let stages = successors.map(|id| {
+        let done = draft.done_by.get(id);
+        done.map_or_else(
+            || ctx.stage_of(id),
+            |done| draft.steps[done.0].stage.clone(),
+        )
+    });
+    stages.min()
 }
 
 /// The same for a release that goes as a whole: they go among its other
@@ -204,11 +250,10 @@ fn left_in_place(code: &str, why: String) -> Finding {
 fn delete(
     ctx: &Ctx<'_>,
     draft: &mut Draft,
-    registration: &Registration,
+    (stage, registration): (StageName, &Registration),
     deletion: Deletion,
 ) -> StepId {
     let id = &registration.id;
-    let stage = StageName::Workloads;
     let former = ctx.observed.former.as_ref();
     let mut services = registration.services.iter();
     let reason = match (services.find(|one| draft.deserted.contains(*one)), former) {

@@ -184,7 +184,7 @@ pub(super) fn run(ctx: &Ctx<'_>, draft: &mut Draft) {
     handover::restart(ctx, draft, &emptied);
     let is_new = progress.fresh && has_effects;
     for one in &mut gates {
-        one.guard_also(emptied.iter().map(|(_, set)| *set));
+        one.guard_also(draft, emptied.iter().map(|(_, set)| *set));
     }
     close(ctx, draft, gates, is_new, (&mut groups, &mut early));
     restarts(ctx, draft, progress, &mut groups);

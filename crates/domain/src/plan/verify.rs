@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 
 use super::changes::until;
 use super::draft::{Ctx, Draft};
-use super::handover::undeclared_waits;
+use super::handover::{registers_again, undeclared_waits};
 use super::model::{Action, EdgeReason, Need, Op, Step, StepId, Until};
 use crate::finding::{Finding, Kind};
 use crate::object::{GroupKind, ObjectId, ServiceRef};
@@ -95,9 +95,10 @@ fn wait_for_the_rest(ctx: &Ctx<'_>, draft: &mut Draft) {
 
 /// Waits for what the workloads make, from when they are ready.
 fn wait_for_run_time(ctx: &Ctx<'_>, draft: &mut Draft) {
-    let restarts =
-        |step: &&Step| step.stage == StageName::Workloads && matches!(step.op, Op::Restart { .. });
-    let restarted = draft.steps.iter().filter(restarts).map(|step| step.id);
+    let steps = draft.steps.iter();
+    let restarted = steps
+        .filter(|step| registers_again(step))
+        .map(|step| step.id);
     let workloads: Vec<(StepId, Need)> = draft
         .workloads(ctx)
         .into_iter()

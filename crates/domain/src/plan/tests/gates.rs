@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use super::handover::{HOOK_ID, moving, staged};
 use super::scene::Scene;
 use super::{lines, step_of};
 use crate::gate::Gate;
@@ -313,4 +314,108 @@ fn a_gate_that_ends_before_the_workloads_waits_for_none_of_them() {
     assert!(!waits("services"));
     assert!(waits("workloads"));
     assert!(waits("resources"));
+}
+
+/// The step that deletes what the pods of the former place registered.
+fn unregister(plan: &Plan) -> &Step {
+    let mut steps = plan.steps.iter();
+    let deletes = |step: &&Step| matches!(step.op, Op::Delete(_));
+    steps
+        .find(|step| deletes(step) && step.object.to_string() == HOOK_ID)
+        .unwrap_or_else(|| panic!("{:#?}", lines(plan)))
+}
+
+#[test]
+fn a_gate_closes_before_any_registration_that_it_covers_goes() {
+    let stages = ["agent", "controller", "api"];
+    for (scene, from) in vec![
+        (moving(), "gates"),
+        (moving(), "registrations"),
+        (moving(), "ungate"),
+        (staged(stages), "stage-agent"),
+        (staged(stages), "stage-api"),
+        (staged(stages), "resources"),
+    ] {
+        let plan = scene
+            .gate(&format!(
+                "{{name: handover, groups: [x.org], from: {from}}}"
+            ))
+            .plan();
+        assert!(
+            plan.findings.iter().all(|one| !one.is_error()),
+            "{from}: {:?}",
+            plan.findings
+        );
+        let (close, _) = close(&plan);
+        let gone = unregister(&plan);
+        assert!(
+            before(&plan, gone).contains(&close.id),
+            "{from}: {:#?}",
+            lines(&plan)
+        );
+        let lift = plan
+            .steps
+            .iter()
+            .find(|step| step.op == Op::Lift && step.overlay == close.overlay);
+        assert!(before(&plan, lift.unwrap()).contains(&gone.id), "{from}");
+    }
+    // Of a later stage the gate is closed as late as it can be.
+    let plan = staged(stages)
+        .gate("{name: handover, groups: [x.org], from: resources}")
+        .plan();
+    let controller = step_of(&plan, "Deployment.apps/web/controller");
+    assert!(before(&plan, close(&plan).0).contains(&controller.id));
+    // It does not close what nobody deletes.
+    let plan = moving()
+        .gate("{name: handover, groups: [y.org], from: registrations}")
+        .plan();
+    let gone = unregister(&plan);
+    assert!(!before(&plan, gone).contains(&close(&plan).0.id));
+}
+
+#[test]
+fn a_gate_that_ends_before_the_registration_goes_is_too_late() {
+    let refusal = |gates: &[&str]| {
+        let scene = gates.iter().fold(moving(), |scene, gate| scene.gate(gate));
+        let plan = scene.plan();
+        let mut findings = plan.findings.into_iter();
+        findings.find(|one| one.code == "gate-too-late")
+    };
+    let short = "{name: handover, groups: [x.org], until: services}";
+    let finding = refusal(&[short]).unwrap();
+    assert_eq!(finding.kind, crate::finding::Kind::Repository);
+    assert!(crate::plan::is_refusal(&finding));
+    assert!(
+        finding
+            .message
+            .starts_with("gate handover is lifted after stage services, before"),
+        "{}",
+        finding.message
+    );
+    // Another one stays closed, or the gate that nobody has to declare.
+    assert_eq!(
+        refusal(&[short, "{name: hold, groups: ['*.org', x.org]}"]),
+        None
+    );
+    assert_eq!(
+        refusal(&["{name: hold, groups: [x.org], until: services}"]),
+        None
+    );
+    // The bundle leaves that open.
+    assert_eq!(
+        refusal(&["{name: handover, groups: [y.org], until: services}"]),
+        None
+    );
+}
+
+#[test]
+fn a_gate_that_ends_early_waits_until_its_webhooks_are_registered_again() {
+    let plan = moving()
+        .gate("{name: handover, groups: [x.org], until: workloads}")
+        .declares("{kind: ValidatingWebhookConfiguration, group: admissionregistration.k8s.io, service: api}")
+        .plan();
+    let lift = lift(&plan);
+    let waits = lift.needs.iter().map(|edge| &plan.steps[edge.from.0]);
+    let registered = waits.filter(|step| matches!(step.until, Some(Until::Registered { .. })));
+    assert_eq!(registered.count(), 1, "{:#?}", lines(&plan));
 }

@@ -13,6 +13,7 @@ use serde_json::json;
 
 use super::scene::Scene;
 use super::{lines, step_of};
+use crate::order::StageName;
 use crate::overlay::OnFailure;
 use crate::plan::{Body, Course, Op, Plan, Step, StepId, Until};
 
@@ -29,10 +30,10 @@ Deployment.apps/web/controller: {spec: {replicas: 1, selector: {matchLabels: {ap
 DaemonSet.apps/web/agent: {spec: {selector: {matchLabels: {app: agent}}, template: {metadata: {labels: {app: agent}}}}}
 ServiceAccount/web/s: {}";
 const HOOK: &str = "ValidatingWebhookConfiguration.admissionregistration.k8s.io/hook: {webhooks: [{clientConfig: {service: {namespace: old, name: api}}, rules: [{apiGroups: [x.org], resources: [gears]}]}]}";
-const HOOK_ID: &str = "ValidatingWebhookConfiguration.admissionregistration.k8s.io/hook";
+pub(super) const HOOK_ID: &str = "ValidatingWebhookConfiguration.admissionregistration.k8s.io/hook";
 
 /// A product whose pods registered themselves, on its way to another namespace.
-fn moving() -> Scene {
+pub(super) fn moving() -> Scene {
     Scene::new()
         .installed(OLD)
         .version("v1.0.0")
@@ -162,6 +163,126 @@ fn what_was_guarded_is_closed_from_the_handover_until_the_successors_are_there()
         matches!(step.op, Op::Delete(_)) && step.object.to_string() == "Service/old/api"
     });
     assert!(comes_before(&plan, lift, gone));
+}
+
+/// The same move, with a stage for each of its workloads.
+pub(super) fn staged(order: [&str; 3]) -> Scene {
+    let mut scene = moving().moves("old", "web", &[]);
+    for name in order {
+        let kind = if name == "agent" {
+            "DaemonSet"
+        } else {
+            "Deployment"
+        };
+        let selector = format!("{{kind: {kind}, name: {name}}}");
+        scene = scene.applies_in(&format!("stage-{name}"), &[&selector], |_| {});
+    }
+    scene
+}
+
+#[test]
+fn each_former_workload_is_emptied_right_before_its_successor_in_its_stage() {
+    let of = |name: &str| {
+        let kind = if name == "agent" {
+            "DaemonSet"
+        } else {
+            "Deployment"
+        };
+        let id = |namespace: &str| format!("{kind}.apps/{namespace}/{name}");
+        (id("old"), id("web"))
+    };
+    for order in [
+        ["agent", "controller", "api"],
+        ["api", "controller", "agent"],
+        ["controller", "api", "agent"],
+    ] {
+        let plan = staged(order).plan();
+        assert!(
+            plan.findings.iter().all(|one| !one.is_error()),
+            "{:?}",
+            plan.findings
+        );
+        let unregister = find(&plan, "deletion", |step| {
+            matches!(step.op, Op::Delete(_)) && step.object.to_string() == HOOK_ID
+        });
+        let close = find(&plan, "gate", |step| matches!(step.op, Op::Close { .. }));
+        for (position, name) in order.iter().enumerate() {
+            let (old, new) = of(name);
+            let (emptied, new) = (set(&plan, &old), step_of(&plan, &new));
+            assert_eq!(emptied.stage.as_str(), format!("stage-{name}"));
+            assert!(comes_before(&plan, emptied, new), "{name}");
+            // Not before everything of the stages before runs.
+            for former in &order[..position] {
+                let (_, former) = of(former);
+                assert!(
+                    comes_before(&plan, step_of(&plan, &former), emptied),
+                    "{former} before {name}: {:#?}",
+                    lines(&plan)
+                );
+            }
+        }
+        // Who answers until then does so until the stage of its successor.
+        let api = order.iter().position(|name| *name == "api").unwrap();
+        for former in &order[..api] {
+            let (_, former) = of(former);
+            let former = step_of(&plan, &former);
+            assert!(comes_before(&plan, former, close), "{order:?}");
+        }
+        let emptied = set(&plan, "Deployment.apps/old/api");
+        assert!(comes_before(&plan, close, unregister));
+        assert!(comes_before(&plan, unregister, emptied));
+        for step in [close, unregister] {
+            assert_eq!(step.stage.as_str(), "stage-api");
+        }
+        let again = find(&plan, "second look", |step| {
+            step.op == Op::Wait && step.object.to_string() == HOOK_ID
+        });
+        assert_eq!(again.stage.as_str(), "stage-api");
+        assert!(comes_before(&plan, emptied, again));
+        let new = step_of(&plan, "Deployment.apps/web/api");
+        assert!(comes_before(&plan, again, new));
+    }
+}
+
+/// What an object of a later stage needs does not hold back what was registered.
+#[test]
+fn a_registration_goes_before_its_own_stage_whatever_later_ones_need() {
+    const CONFIG: &str = "ConfigMap/web/late: {}";
+    let agent = "DaemonSet.apps/web/agent: {spec: {selector: {matchLabels: {app: agent}}, template: {metadata: {labels: {app: agent}}, spec: {volumes: [{configMap: {name: late}}]}}}}";
+    let plan = staged(["api", "controller", "agent"])
+        .git(&format!("{CONFIG}\n{agent}"))
+        .wants(|desired| {
+            let rule = desired.sequence.stages.last_mut().unwrap();
+            let mut selector = rule.select[0].clone();
+            selector.kind = "ConfigMap".to_owned();
+            selector.name = Some("late".to_owned());
+            rule.select.push(selector);
+        })
+        .plan();
+    let unregister = find(&plan, "deletion", |step| {
+        matches!(step.op, Op::Delete(_)) && step.object.to_string() == HOOK_ID
+    });
+    assert_eq!(unregister.stage.as_str(), "stage-api");
+    let late = step_of(&plan, "ConfigMap/web/late");
+    assert!(comes_before(&plan, unregister, late), "{:#?}", lines(&plan));
+}
+
+/// A run that was stopped in between left the gate closed: what it stands in for may be
+/// gone already.
+#[test]
+fn a_gate_that_a_former_run_closed_is_closed_again_before_the_first_stage() {
+    let plan = staged(["agent", "controller", "api"])
+        .unfinished("v2.0.0")
+        .left_closed("handover", "x.org", "*")
+        .plan();
+    let close = find(&plan, "gate", |step| matches!(step.op, Op::Close { .. }));
+    assert_eq!(close.stage, StageName::Workloads);
+    let unregister = find(&plan, "deletion", |step| {
+        matches!(step.op, Op::Delete(_)) && step.object.to_string() == HOOK_ID
+    });
+    assert!(comes_before(&plan, close, unregister));
+    let agent = step_of(&plan, "DaemonSet.apps/web/agent");
+    assert!(comes_before(&plan, close, agent), "{:#?}", lines(&plan));
 }
 
 #[test]

@@ -2,13 +2,14 @@
 
 use std::collections::BTreeSet;
 
-use crate::gate::is_policy;
+use crate::finding::Finding;
+use crate::gate::{Gate, is_policy};
 use crate::object::ObjectId;
 use crate::observe::Observed;
 use crate::order::StageName;
 use crate::overlay::OverlayId;
 use crate::plan::tests::scene::Scene;
-use crate::plan::{Action, Course, Op, Overlay, Plan, Step, StepId, Until};
+use crate::plan::{Action, Course, Grant, Op, Overlay, Plan, Step, StepId, Until};
 
 /// The laws of what is only for a while (I5).
 pub(super) fn check_overlays(
@@ -34,6 +35,7 @@ pub(super) fn check_overlays(
             assert!(is_target || is_gate || overlay.course == Course::Dropped);
         }
     }
+    check_guards(plan, observed, ancestors);
     for overlay in &plan.overlays {
         assert_eq!(overlay.undo, [Op::Lift]);
         if is_policy(&overlay.object) {
@@ -124,6 +126,66 @@ fn is_successor(scene: &Scene, old: &ObjectId, new: &ObjectId) -> bool {
         })
 }
 
+/// A gate closes before any registration is deleted that it stands in for, and is lifted
+/// after that. What the pods of another place take over is closed all the while, or the
+/// plan is refused.
+fn check_guards(plan: &Plan, observed: &Observed, ancestors: &[BTreeSet<StepId>]) {
+    let closes: Vec<(&Step, &Gate)> = plan
+        .steps
+        .iter()
+        .filter_map(|step| match &step.op {
+            Op::Close { gate } => Some((step, gate)),
+            _ => None,
+        })
+        .collect();
+    for step in &plan.steps {
+        let Op::Delete(deletion) = &step.op else {
+            continue;
+        };
+        let is_handover = match deletion.because() {
+            Grant::Registration { .. } => true,
+            Grant::Superseded { .. } | Grant::TakenOver { .. } => false,
+            _ => continue,
+        };
+        let mut registrations = observed.registrations.iter();
+        let registration = registrations.find(|one| one.id == step.object).unwrap();
+        for rule in &registration.intercepts {
+            let covering = closes.iter().filter(|(_, gate)| {
+                let mut closed = gate.closed.iter();
+                closed.any(|closed| closed.covers(rule))
+            });
+            let (mut is_covered, mut is_guarded) = (false, false);
+            for (close, _) in covering {
+                is_covered = true;
+                let mut overlays = plan.overlays.iter();
+                let overlay = overlays.find(|one| close.overlay.as_ref() == Some(&one.id));
+                if overlay.unwrap().until < step.stage {
+                    continue;
+                }
+                is_guarded = true;
+                assert!(
+                    ancestors[step.id.0].contains(&close.id),
+                    "{} before {}",
+                    step.object,
+                    close.object
+                );
+                let mut lifts = plan
+                    .steps
+                    .iter()
+                    .filter(|one| one.op == Op::Lift && one.overlay == close.overlay);
+                assert!(lifts.all(|lift| ancestors[lift.id.0].contains(&step.id)));
+            }
+            let is_said =
+                |one: &Finding| ["gate-too-late", "not-guarded"].contains(&one.code.as_str());
+            assert!(
+                !is_handover || !is_covered || is_guarded || plan.findings.iter().any(is_said),
+                "{} is not guarded",
+                step.object
+            );
+        }
+    }
+}
+
 /// What a gate guards is done between its closing and its lifting; what is
 /// half done stays closed.
 fn check_gate(plan: &Plan, overlay: &Overlay, ancestors: &[BTreeSet<StepId>]) {
@@ -143,7 +205,7 @@ fn check_gate(plan: &Plan, overlay: &Overlay, ancestors: &[BTreeSet<StepId>]) {
         steps.filter(|step| step.op.applies() && step.stage <= StageName::Ungate)
     };
     for close in &closes {
-        let is_declared = overlay.id.name().starts_with('g');
+        let is_declared = ["g0", "handover"].contains(&overlay.id.name());
         for step in applies() {
             let is_guarded = if is_declared {
                 let is_later = |from: &StageName| {

@@ -70,7 +70,7 @@ pub(super) struct World {
     pub(super) stages: Vec<(usize, u8, usize)>,
     /// What a former run left changed.
     pub(super) left: Vec<(usize, bool)>,
-    /// Gates: from a stage until another one.
+    /// Gates: from a stage until another one; the second one replaces that of moves.
     pub(super) gates: Vec<(usize, usize)>,
     /// Whether a former run left gates closed: one that is wanted, one that is not.
     pub(super) closed: (bool, bool),
@@ -86,7 +86,7 @@ pub(super) fn world() -> impl Strategy<Value = World> {
     let overlays = prop::collection::vec((0..OBJECTS.len(), 0..10_usize, 0..11_usize), 0..4);
     let stages = prop::collection::vec((1..9_usize, 0..4_u8, 0..OBJECTS.len()), 0..4);
     let left = prop::collection::vec((0..30_usize, any::<bool>()), 0..2);
-    let gates = prop::collection::vec((0..10_usize, 0..11_usize), 0..2);
+    let gates = prop::collection::vec((0..10_usize, 0..11_usize), 0..3);
     let closed = (prop::bool::weighted(0.1), prop::bool::weighted(0.1));
     let moves = prop::collection::vec((0..5_u8, 0..5_u8), 0..3);
     let back = prop::bool::weighted(0.3);
@@ -181,8 +181,9 @@ impl World {
         for (number, (from, until)) in self.gates.iter().enumerate() {
             let stage = |number: usize| StageName::STANDARD[number].as_str().to_owned();
             let (from, until) = (stage(*from.min(until)), stage(*from.max(until)));
+            let name = ["g0", "handover"][number];
             scene = scene.gate(&format!(
-                "{{name: g{number}, groups: [x.org], from: {from}, until: {until}}}"
+                "{{name: {name}, groups: [x.org], from: {from}, until: {until}}}"
             ));
         }
         let namespace = |number: u8| match number {

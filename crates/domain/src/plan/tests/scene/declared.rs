@@ -41,8 +41,10 @@ impl Scene {
         let gate: Gate = parse(text);
         let stage = |name: &Option<String>, default: &str| {
             let name = name.as_deref().unwrap_or(default);
-            StageName::standard(name).unwrap()
+            let own = || self.desired.sequence.stage(name);
+            StageName::standard(name).or_else(own).unwrap()
         };
+        let (from, until) = (stage(&gate.from, "gates"), stage(&gate.until, "ungate"));
         self.desired.sequence.gates.push(GateRule {
             name: gate.name,
             closed: Closed {
@@ -51,8 +53,8 @@ impl Scene {
             },
             operations: vec![Operation::Create, Operation::Update],
             exempt: Vec::new(),
-            from: stage(&gate.from, "gates"),
-            until: stage(&gate.until, "ungate"),
+            from,
+            until,
             max_age: SignedDuration::from_hours(1),
             origin: Origin::new("bundle.yaml", 1),
         });
