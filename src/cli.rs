@@ -14,6 +14,7 @@ mod claim;
 mod completion;
 mod diff;
 mod doctor;
+mod explain;
 mod forge;
 mod format;
 mod history;

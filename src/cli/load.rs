@@ -1,6 +1,7 @@
 //! What every command begins with: the repository at a revision, an
 //! environment of it, and what it renders to.
 
+use std::collections::BTreeSet;
 use std::fmt::Display;
 use std::path::{Path, PathBuf};
 
@@ -149,6 +150,15 @@ impl Context {
                 };
                 refused(&target, with_excerpts(&*tree, findings))
             })
+    }
+
+    /// Names of the environments of the repository; empty outside of one.
+    pub fn environments(&self) -> Result<BTreeSet<String>, CliError> {
+        if self.find_folder()?.is_none() {
+            return Ok(BTreeSet::new());
+        }
+        let Opened { tree, .. } = self.open()?;
+        Ok(repo::environments(&*tree).into_iter().collect())
     }
 
     /// Whether somebody named the repository or a revision of it, and did not

@@ -1,13 +1,15 @@
 //! `pleach plan`.
 
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 
 use clap::ValueEnum;
 use pleach_domain::object::ObjectId;
+use pleach_domain::plan::Plan;
 
 use super::error::CliError;
 use super::session::{Options, Predecessors, Session};
-use super::{Context, Exit, Target, Ui, format, plan_file};
+use super::{Context, Exit, Target, Ui, explain, format, plan_file};
 
 /// Show the stages and steps that apply would carry out
 ///
@@ -25,7 +27,7 @@ pub(crate) struct PlanArgs {
     #[arg(value_name = "ENV[/RELEASE]")]
     pub(crate) target: Target,
 
-    /// Say why this object is where it is: Kind[.group]/[namespace/]name
+    /// Say why this object is where it is: Kind[.group]/[namespace/]name, or as for kubectl
     #[arg(long, value_name = "ID")]
     pub(crate) explain: Option<ObjectId>,
 
@@ -76,16 +78,19 @@ pub(crate) async fn run(ui: &mut Ui, ctx: &Context, args: PlanArgs) -> Result<Ex
         }
     }
     match (&args.explain, args.output) {
-        (Some(id), _) => {
+        (Some(asked), _) => {
             let texts: Vec<String> = plans
                 .iter()
-                .filter_map(|planned| format::plan::explain(&planned.plan, id))
+                .flat_map(|planned| {
+                    let found = explain::named(asked, objects(&planned.plan));
+                    found
+                        .into_iter()
+                        .filter_map(|id| format::plan::explain(&planned.plan, id))
+                })
                 .collect();
             if texts.is_empty() && exit == Exit::DONE {
-                return Err(CliError::usage(format!(
-                    "no plan of {} has an object {id}",
-                    args.target
-                )));
+                let all = plans.iter().flat_map(|planned| objects(&planned.plan));
+                return Err(unknown(&args.target, asked, &explain::near(asked, all)));
             }
             ui.print(texts.join("\n").trim_end());
         }
@@ -131,4 +136,20 @@ pub(crate) async fn run(ui: &mut Ui, ctx: &Context, args: PlanArgs) -> Result<Ex
         }
     }
     Ok(exit)
+}
+
+/// Every object of a plan once, also those that only steps name.
+fn objects(plan: &Plan) -> BTreeSet<&ObjectId> {
+    let changes = plan.changes.iter().map(|change| &change.object);
+    let steps = plan.steps.iter().map(|step| &step.object);
+    changes.chain(steps).collect()
+}
+
+fn unknown(target: &Target, asked: &ObjectId, near: &[&ObjectId]) -> CliError {
+    let error = CliError::usage(format!("no plan of {target} has an object {asked}"));
+    if near.is_empty() {
+        return error.hint(format!("`pleach plan {target} -o json` lists all objects"));
+    }
+    let names: Vec<String> = near.iter().map(ToString::to_string).collect();
+    error.hint(format!("there is {}", names.join(", ")))
 }

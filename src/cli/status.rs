@@ -9,9 +9,10 @@ use pleach_domain::repo::ResolvedEnvironment;
 
 mod audit;
 
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 
-use super::error::CliError;
+use super::error::{CliError, Kind};
 use super::format::status::Wanted;
 use super::session::connect;
 use super::{Context, Exit, Target, Ui, format};
@@ -121,6 +122,11 @@ pub(crate) async fn run(ui: &mut Ui, ctx: &Context, args: StatusArgs) -> Result<
         check_cluster(ui, &cluster, environment).await;
     }
     let search = args.place.search(environment.as_ref());
+    let in_git: BTreeSet<String> = environment
+        .iter()
+        .flat_map(|environment| &environment.releases)
+        .map(|release| release.name.release.clone())
+        .collect();
     let view = View {
         search,
         wanted: environment.map(|environment| wanted(&environment, args.target.as_ref())),
@@ -135,6 +141,15 @@ pub(crate) async fn run(ui: &mut Ui, ctx: &Context, args: StatusArgs) -> Result<
     {
         ui.findings(&[hidden(unseen)]);
     }
+    if let Some(target) = &view.args.target
+        && view.select(found.releases.clone()).is_empty()
+    {
+        let environments = ctx.environments().unwrap_or_default();
+        // Records that this user is not allowed to read may have it.
+        if found.unseen.is_none() || !environments.is_empty() {
+            ensure_known(target, environments, in_git, &found.releases)?;
+        }
+    }
     if let Some(path) = &view.args.audit {
         let releases = view.select(found.releases);
         return audit::run(ui, &cluster, releases, path, view.args.output).await;
@@ -145,6 +160,46 @@ pub(crate) async fn run(ui: &mut Ui, ctx: &Context, args: StatusArgs) -> Result<
         return Ok(Exit::DONE);
     }
     view.watch(ui, ctx, &cluster, releases).await
+}
+
+/// Refuses a target that neither git nor the cluster has.
+fn ensure_known(
+    target: &Target,
+    mut environments: BTreeSet<String>,
+    mut releases: BTreeSet<String>,
+    recorded: &[ReleaseSummary],
+) -> Result<(), CliError> {
+    for ReleaseSummary { name, .. } in recorded {
+        environments.insert(name.environment.clone());
+        if name.environment == target.environment {
+            releases.insert(name.release.clone());
+        }
+    }
+    if !environments.contains(&target.environment) {
+        return Err(unknown(
+            format!("there is no environment {}", target.environment),
+            environments,
+        ));
+    }
+    match &target.release {
+        Some(release) if !releases.contains(release) => Err(unknown(
+            format!(
+                "there is no release {release} in environment {}",
+                target.environment
+            ),
+            releases,
+        )),
+        _ => Ok(()),
+    }
+}
+
+fn unknown(message: String, names: BTreeSet<String>) -> CliError {
+    let error = CliError::new(Kind::Repository, message);
+    if names.is_empty() {
+        return error.hint("nothing is recorded in this cluster; --repo names a repository");
+    }
+    let names: Vec<String> = names.into_iter().collect();
+    error.hint(format!("there are {}", names.join(", ")))
 }
 
 /// What is shown of the releases.

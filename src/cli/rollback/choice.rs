@@ -70,7 +70,7 @@ pub(super) fn choose(
 ) -> Result<Chosen, CliError> {
     if let Some(to) = to {
         if let Some(result) = deployed(record).find(|result| result.version == to) {
-            return open(source, result);
+            return open(source, result, record);
         }
         return Ok(match source.tree(to) {
             Ok(tree) => Chosen {
@@ -92,7 +92,7 @@ pub(super) fn choose(
         });
     }
     for result in deployed(record) {
-        let chosen = open(source, result)?;
+        let chosen = open(source, result, record)?;
         let (environment, release) = (&name.environment, &name.release);
         // What cannot be read with its environment cannot be gone back to; the
         // reason is said when it is.
@@ -107,18 +107,25 @@ pub(super) fn choose(
     .hint("say --to where it is to go: a revision; `pleach history` has the last results"))
 }
 
-fn open(source: &Source, result: Deployed<'_>) -> Result<Chosen, CliError> {
-    let is_commit =
-        result.revision.len() >= 40 && result.revision.bytes().all(|byte| byte.is_ascii_hexdigit());
-    if !is_commit {
-        return Err(CliError::new(
+fn is_commit(revision: &str) -> bool {
+    revision.len() >= 40 && revision.bytes().all(|byte| byte.is_ascii_hexdigit())
+}
+
+fn open(source: &Source, result: Deployed<'_>, record: &Installed) -> Result<Chosen, CliError> {
+    if !is_commit(result.revision) {
+        let error = CliError::new(
             Kind::Failed,
             format!(
                 "the result of {} at {:.0} came from files that no commit has ({})",
                 result.version, result.at, result.revision
             ),
-        )
-        .hint("say --to which revision it is to go"));
+        );
+        return Err(match commits(record) {
+            Some(commits) => error.hint(format!(
+                "name one of these revisions, or any other, with --to: {commits}"
+            )),
+            None => error.hint("name a revision with --to; `git log` lists them"),
+        });
     }
     let tree = source.tree(result.revision)?;
     Ok(Chosen {
@@ -126,6 +133,15 @@ fn open(source: &Source, result: Deployed<'_>) -> Result<Chosen, CliError> {
         tree,
         deployed: Some(result.at),
     })
+}
+
+/// The deployed results that a commit has, as `REVISION (VERSION)`.
+fn commits(record: &Installed) -> Option<String> {
+    let commits: Vec<String> = deployed(record)
+        .filter(|result| is_commit(result.revision))
+        .map(|result| format!("{} ({})", &result.revision[..7], result.version))
+        .collect();
+    (!commits.is_empty()).then(|| commits.join(", "))
 }
 
 fn versions(record: &Installed) -> Option<String> {
@@ -174,5 +190,17 @@ mod tests {
         };
         let versions: Vec<&str> = deployed(&record).map(|one| one.version).collect();
         assert_eq!(versions, expected);
+    }
+
+    #[test]
+    fn candidates_are_results_that_a_commit_has() {
+        let commit = "0123456789abcdef0123456789abcdef01234567";
+        let mut record = Installed {
+            history: vec![result("deployed", "v2"), result("deployed", "v1")],
+            ..Installed::default()
+        };
+        assert_eq!(commits(&record), None);
+        record.history[1].revision = commit.to_owned();
+        assert_eq!(commits(&record).as_deref(), Some("0123456 (v1)"));
     }
 }

@@ -196,3 +196,30 @@ async fn results_are_listed_the_newest_first() {
     assert_eq!(value["results"][0]["message"], "no");
     assert_eq!(value["results"][1]["result"], "deployed");
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_unknown_target_is_refused_with_the_names_there_are() {
+    for (target, error, names) in [
+        (
+            "nope",
+            "there is no environment nope",
+            "there are prod, stage",
+        ),
+        (
+            "prod/nope",
+            "there is no release nope in environment prod",
+            "there are cache, web",
+        ),
+    ] {
+        let arguments: &'static [&'static str] = Vec::leak(vec!["status", target]);
+        let (run, _) = run(REPOSITORY, script, arguments).await;
+        assert_eq!(
+            run.code,
+            i32::from(Exit::REPOSITORY.code()),
+            "{}",
+            run.stderr
+        );
+        assert!(run.stderr.contains(error), "{}", run.stderr);
+        assert!(run.stderr.contains(names), "{}", run.stderr);
+    }
+}
