@@ -11,8 +11,8 @@ use serde_json::Value;
 
 pub(crate) use course::covers;
 pub use course::{
-    before_backend, converting, ends_conversion, keeping, kept, left_of_conversion, rewritten,
-    rewritten_before, unconverted, unserved, without,
+    before_backend, converting, ends_conversion, is_conversion_broken, keeping, kept,
+    left_of_conversion, rewritten, rewritten_before, unconverted, unserved, without,
 };
 pub use survey::{Instances, Misfit, Named, Sighting, Survey};
 

@@ -253,6 +253,7 @@ impl Reader<'_> {
             })
             .flat_map(|registration| registration.services.clone())
             .chain(lost(observed, &wanted))
+            .chain(definitions::converters(desired, observed))
             .collect();
         let backends: Vec<(ServiceRef, Backend)> = stream::iter(services)
             .filter_map(|service| async move {

@@ -3,7 +3,7 @@
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 
-use super::{crd, definition, fleet, group, migrate, names, upgrade};
+use super::{crd, definition, fleet, group, migrate, names, not_applied, upgrade};
 use crate::fleet::Fleet;
 use crate::samples::deployment;
 
@@ -39,6 +39,32 @@ fn injected(environment: &'static str, versions: &[&str]) -> Fleet {
         ),
     ]);
     fleet
+}
+
+/// A bundle without a certificate: the server does not accept the definition.
+#[test]
+fn a_broken_conversion_is_repaired_by_the_next_commit() {
+    const PEM: &str = include_str!("../../../crates/domain/src/plan/tests/certificates/long.pem");
+    let g = group("repaired");
+    let version = |bundle: &str| {
+        let conversion = format!(
+            "  conversion:\n    strategy: Webhook\n    webhook:\n      conversionReviewVersions: [v1]\n      clientConfig: {{service: {{namespace: repaired, name: app}}, caBundle: {bundle}}}\n"
+        );
+        let service = "apiVersion: v1\nkind: Service\nmetadata: {name: app}\nspec: {selector: {app: app}, ports: [{port: 443}]}\n";
+        let definition = definition(&g, &["v1", "v1beta1"], &["a"]) + &conversion;
+        format!("{definition}---\n{service}---\n{}", deployment("app"))
+    };
+    let bundle = STANDARD.encode(PEM);
+    let fleet = not_applied("repaired", &version("Cg=="), &version(&bundle));
+    fleet.edit_environment("timeout: 30s", "timeout: 2s");
+    fleet.commit();
+    fleet.apply().ended_with(6).says("InvalidCABundle");
+    fleet.edit_environment("timeout: 2s", "timeout: 30s");
+    upgrade(&fleet);
+    fleet.applied();
+    let client = &crd(&fleet)["spec"]["conversion"]["webhook"]["clientConfig"];
+    assert_eq!(client["caBundle"], bundle);
+    fleet.writes_nothing(Fleet::applied);
 }
 
 /// Nothing of the conversion is left, and nothing of the release is where it was.

@@ -4,8 +4,12 @@ use serde_json::{Value, json};
 
 use super::{all, converts, has_version, is_served, storage, stored, version};
 use crate::diff::ownership::{FieldSet, held_by_others, holders};
-use crate::object::PathSegment;
+use crate::object::{PathSegment, from_base64};
+use crate::observe::Backend;
 use crate::repo::MigrationRule;
+
+/// The first line of every certificate in a bundle.
+const CERTIFICATE: &str = "-----BEGIN CERTIFICATE-----";
 
 fn of<'r>(
     definition: &Value,
@@ -208,6 +212,26 @@ pub fn before_backend(wanted: &Value, live: &Value) -> Option<Value> {
     Some(first)
 }
 
+/// Whether the conversion of a live definition cannot work: the server has not
+/// accepted it, its bundle has no certificate, or nothing answers for its Service.
+/// `None` for a backend that was not read: it is taken to work.
+pub fn is_conversion_broken(live: &Value, backend: Option<&Backend>) -> bool {
+    if !converts(live) {
+        return false;
+    }
+    let mut conditions = live["status"]["conditions"]
+        .as_array()
+        .into_iter()
+        .flatten();
+    let is_refused = conditions.any(|one| one["type"] == "Established" && one["status"] == "False");
+    let bundle = live["spec"]["conversion"]["webhook"]["clientConfig"]["caBundle"].as_str();
+    let is_invalid = bundle.is_some_and(|bundle| {
+        let text = from_base64(bundle).and_then(|bytes| String::from_utf8(bytes).ok());
+        text.is_none_or(|text| !text.contains(CERTIFICATE))
+    });
+    is_refused || is_invalid || backend.is_some_and(|backend| backend.lack(false).is_some())
+}
+
 /// Whether everything that is wanted is there; the server defaults the rest.
 pub(crate) fn covers(live: &Value, wanted: &Value) -> bool {
     match (live, wanted) {
@@ -224,6 +248,8 @@ pub(crate) fn covers(live: &Value, wanted: &Value) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use base64::Engine as _;
+    use base64::engine::general_purpose::STANDARD;
     use rstest::rstest;
 
     use super::*;
@@ -343,6 +369,79 @@ mod tests {
         // Nothing goes.
         assert_eq!(left(&live, &live), json!({}));
         assert_eq!(left(&live, &definition(&["v1"], "v1")), json!({}));
+    }
+
+    #[test]
+    fn a_conversion_that_cannot_work_is_told_from_one_that_can() {
+        let backend = |exists: bool, ready_endpoints: usize| Backend {
+            exists,
+            ready_endpoints,
+            ..Backend::default()
+        };
+        let established = |status: &str| json!([{"type": "Established", "status": status}]);
+        let pem = STANDARD.encode("-----BEGIN CERTIFICATE-----\nx\n-----END CERTIFICATE-----\n");
+        let (works, none) = (Some(backend(true, 1)), json!(null));
+        let cases = [
+            (
+                "it works",
+                works.clone(),
+                established("True"),
+                json!(pem),
+                false,
+            ),
+            ("nothing is known", None, none.clone(), none.clone(), false),
+            (
+                "not established",
+                works.clone(),
+                established("False"),
+                json!(pem),
+                true,
+            ),
+            (
+                "no certificate",
+                works.clone(),
+                established("True"),
+                json!("Cg=="),
+                true,
+            ),
+            (
+                "no base64",
+                works.clone(),
+                established("True"),
+                json!("!"),
+                true,
+            ),
+            (
+                "no bundle",
+                works.clone(),
+                established("True"),
+                none.clone(),
+                false,
+            ),
+            (
+                "no Service",
+                Some(backend(false, 0)),
+                none.clone(),
+                none.clone(),
+                true,
+            ),
+            (
+                "no endpoints",
+                Some(backend(true, 0)),
+                none.clone(),
+                none,
+                true,
+            ),
+        ];
+        for (name, backend, conditions, bundle, expected) in cases {
+            let mut live = webhook(definition(&["v1"], "v1"), "a");
+            live["status"]["conditions"] = conditions;
+            live["spec"]["conversion"]["webhook"]["clientConfig"]["caBundle"] = bundle;
+            let is_broken = is_conversion_broken(&live, backend.as_ref());
+            assert_eq!(is_broken, expected, "{name}");
+            live["spec"]["conversion"] = json!({"strategy": "None"});
+            assert!(!is_conversion_broken(&live, backend.as_ref()), "{name}");
+        }
     }
 
     #[rstest]

@@ -17,14 +17,14 @@ use super::ownership;
 use super::shrink::after_everything;
 use super::trust::{self, TRUSTED};
 use crate::definition::{
-    before_backend, converts, ends_conversion, is_definition, keeping, kept, left_of_conversion,
-    rewritten, rewritten_before, served, storage, unserved,
+    before_backend, converts, ends_conversion, is_conversion_broken, is_definition, keeping, kept,
+    left_of_conversion, rewritten, rewritten_before, served, storage, unserved,
 };
 use crate::diff::ownership::{FieldSet, applied_by};
 use crate::finding::{Finding, Kind};
 use crate::object::{Gvk, Manifest, ObjectId, ServiceRef};
 use crate::observe::Live;
-use crate::order::StageName;
+use crate::order::{StageName, pointed_at};
 use crate::repo::MigrationRule;
 
 /// Why fields below a conversion change hands.
@@ -149,9 +149,9 @@ fn split(ctx: &Ctx<'_>, draft: &mut Draft, id: &ObjectId, direction: Direction) 
         }
         if direction == Direction::Forward
             && let Some(service) = backend(ctx, id)
-            && let Some(first) = before_backend(&body, live.value())
+            && let Some(course) = course(ctx, id, &body, live.value())
         {
-            last = Some(convert_later(ctx, draft, step, &first, service));
+            last = Some(convert_later(ctx, draft, step, &course, service));
         }
         // What closes a version says what git says of everything else.
         if trusted.is_some() && closing.is_none() {
@@ -241,12 +241,32 @@ fn backend(ctx: &Ctx<'_>, id: &ObjectId) -> Option<ServiceRef> {
         .cloned()
 }
 
+/// How a definition gets to a conversion that a webhook of the release does.
+enum Course {
+    /// This much of it is applied before the webhook answers.
+    ByParts(Value),
+    /// The conversion in the cluster cannot work: all of it is applied at once, and
+    /// waited for when the webhook answers.
+    Repair,
+}
+
+/// `None` where the definition can be applied at once and nothing changes about
+/// its conversion.
+fn course(ctx: &Ctx<'_>, id: &ObjectId, wanted: &Value, live: &Value) -> Option<Course> {
+    let mut services = pointed_at(&id.group_kind(), live).into_iter();
+    let backend = services.find_map(|service| ctx.observed.backends.get(&service));
+    if converts(wanted) && is_conversion_broken(live, backend) {
+        return Some(Course::Repair);
+    }
+    before_backend(wanted, live).map(Course::ByParts)
+}
+
 /// Applies what needs no webhook first, and the whole once it answers.
 fn convert_later(
     ctx: &Ctx<'_>,
     draft: &mut Draft,
     step: StepId,
-    first: &Value,
+    course: &Course,
     service: ServiceRef,
 ) -> StepId {
     let planned = draft.at(step);
@@ -256,15 +276,18 @@ fn convert_later(
         planned.require.clone(),
     );
     let until = planned.until.take();
-    planned.until = served(first)
-        .next()
-        .and_then(|name| gvk(first, name))
-        .map(Until::Served);
-    planned.reason = format!(
-        "{}; what its webhook has to convert comes when that answers",
-        planned.reason
-    );
-    send(draft, step, first.clone());
+    let later = match course {
+        Course::ByParts(first) => {
+            let first = served(first).next().and_then(|name| gvk(first, name));
+            planned.until = first.map(Until::Served);
+            "what its webhook has to convert comes when that answers"
+        }
+        Course::Repair => "its conversion in the cluster cannot work and is replaced at once",
+    };
+    planned.reason = format!("{}; {later}", planned.reason);
+    if let Course::ByParts(first) = course {
+        send(draft, step, first.clone());
+    }
     let reason = format!("{service} answers: it converts between the versions from now on");
     let whole = draft.step(ctx, StageName::Registrations, id.clone(), op, &reason);
     draft.at(whole).require = require;

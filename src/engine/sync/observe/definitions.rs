@@ -3,7 +3,7 @@
 
 use futures::stream::{self, StreamExt as _};
 use pleach_domain::definition::{Instances, Survey, is_definition, with_conversion};
-use pleach_domain::object::{Manifest, ObjectId};
+use pleach_domain::object::{Manifest, ObjectId, ServiceRef};
 use pleach_domain::observe::{Observed, Prediction};
 use pleach_domain::order::pointed_at;
 use pleach_domain::plan::Desired;
@@ -112,6 +112,15 @@ impl Reader<'_> {
             }
         }
     }
+}
+
+/// The Services that convert the objects of the definitions which may change.
+pub(super) fn converters(desired: &Desired, observed: &Observed) -> Vec<ServiceRef> {
+    let ids = desired.manifests.iter().map(Manifest::id);
+    ids.filter(|id| is_definition(id))
+        .filter_map(|id| Some(pointed_at(&id.group_kind(), observed.full.get(id)?.value())))
+        .flatten()
+        .collect()
 }
 
 /// Definitions whose stored objects may have to be rewritten, and that nothing

@@ -47,6 +47,46 @@ fn what_is_converted_waits_for_the_webhook(#[case] scene: Scene, #[case] expecte
     assert_eq!(sent(&plan), expected);
 }
 
+/// The conversion in the cluster cannot work: nothing of it is kept.
+#[test]
+fn a_broken_conversion_is_replaced_at_once() {
+    let broken = |scene: Scene, name: &str| match name {
+        "not established" => scene.with_live(CRD, |live| {
+            live["status"]["conditions"] = json!([{"type": "Established", "status": "False"}]);
+        }),
+        "no Service" => scene.backend("web/api", false, 0),
+        "no endpoints" => scene.backend("web/api", true, 0),
+        _ => scene.backend("web/api", true, 1),
+    };
+    let other = WEBHOOK.replace("service", "caBundle: Cg==, service");
+    for (name, expected) in [
+        (
+            "not established",
+            &["definitions: git", "registrations: git"],
+        ),
+        ("no Service", &["definitions: git", "registrations: git"]),
+        ("no endpoints", &["definitions: git", "registrations: git"]),
+        ("it works", &["definitions: *v1", "registrations: git"]),
+    ] {
+        let before = definition(&["v1"], WEBHOOK);
+        let scene = converting(&before, &definition(&["v1"], &other));
+        let plan = broken(scene, name).plan();
+        assert_eq!(refusals(&plan), [""; 0], "{name}");
+        assert_eq!(sent(&plan), expected, "{name}");
+        let waits: Vec<bool> = plan
+            .steps
+            .iter()
+            .filter(|step| step.object == id())
+            .map(|step| step.until.is_some())
+            .collect();
+        let is_broken = expected[0] == "definitions: git";
+        assert_eq!(waits, [!is_broken, true], "{name}");
+        let after_its_backend = format!("Service/web/api (wait) -> {CRD}: Ready Backend");
+        let edges = edges(&plan);
+        assert!(edges.contains(&after_its_backend), "{name}: {edges:#?}");
+    }
+}
+
 /// A release whose webhook converted until now. Objects may be stored as v1; the
 /// first version is stored today.
 fn unconverting(before: &[&str], after: &str) -> Scene {
