@@ -22,7 +22,7 @@ pub use field_set::FieldSet;
 pub use remains::{recreated, remainder};
 pub use settled::settled;
 pub use stranded::stranded;
-pub use versions::{all_at, moved_to};
+pub use versions::{all_at_with, moved_to};
 pub use whole::everything_in;
 
 /// The entries of managedFields, in the server's order.

@@ -6,7 +6,7 @@
 //! field that only the newer one has stops every apply, until the record names that
 //! version.
 
-use pleach_domain::diff::ownership::all_at;
+use pleach_domain::diff::ownership::{all_at_with, owned_by};
 use pleach_domain::object::managers;
 use pleach_domain::plan::Step;
 use serde_json::json;
@@ -19,8 +19,9 @@ use crate::io::cluster::{Class, Cluster, ClusterError, Patch, PatchOptions, Reso
 const ATTEMPTS: usize = 10;
 
 impl Operator<'_> {
-    /// Sets the whole record of owners to the version that is applied. False where
-    /// there is nothing to set, or the object is not the one that was planned for.
+    /// Sets the whole record of owners to the version that is applied, and takes out
+    /// the defaults that the server notes as ours with that. False where there is
+    /// nothing to set, or the object is not the one that was planned for.
     pub(super) async fn move_record(
         &self,
         cluster: &Cluster,
@@ -28,7 +29,8 @@ impl Operator<'_> {
         path: &ResourcePath,
     ) -> Result<bool, ClusterError> {
         let id = &step.object;
-        for attempt in 1.. {
+        let mut before = None;
+        for attempt in 1..=ATTEMPTS {
             let live = cluster.get_id(path, id).await?;
             let live = live
                 .filter(|live| required_uid(step).is_none_or(|uid| live["metadata"]["uid"] == uid));
@@ -36,7 +38,9 @@ impl Operator<'_> {
                 return Ok(false);
             };
             let metadata = &live["metadata"];
-            let Some(record) = all_at(metadata, &path.api_version) else {
+            let before = before.get_or_insert_with(|| owned_by(metadata, managers::OVERLAY));
+            let of_ours = (managers::OVERLAY, &*before);
+            let Some(record) = all_at_with(metadata, &path.api_version, of_ours) else {
                 // Ours whose answer was lost, or somebody else's.
                 return Ok(attempt > 1);
             };
@@ -50,7 +54,7 @@ impl Operator<'_> {
                 ..PatchOptions::new(managers::OVERLAY)
             };
             match cluster.patch(path, id, &change, &options).await {
-                Ok(_) => break,
+                Ok(_) => {}
                 Err(error) if error.class() == Some(&Class::NotFound) => return Ok(false),
                 Err(error) if is_passing(&error) && attempt < ATTEMPTS => {}
                 Err(error) => return Err(error),

@@ -2,12 +2,12 @@
 
 use serde_json::{Value, json};
 
-use super::{FieldSet, entries};
+use super::{FieldSet, entries, is_main_resource, owned_by};
 use crate::object::ApiVersion;
 
 /// The record of owners with every entry of the group moved to this version of it;
 /// none where all are there.
-pub fn all_at(metadata: &Value, to: &ApiVersion) -> Option<Value> {
+fn all_at(metadata: &Value, to: &ApiVersion) -> Option<Value> {
     let versions = entries(metadata)
         .iter()
         .filter_map(|entry| entry["apiVersion"].as_str());
@@ -19,6 +19,30 @@ pub fn all_at(metadata: &Value, to: &ApiVersion) -> Option<Value> {
         .map(str::to_owned)
         .collect();
     moved_to(metadata, &from, &to.to_string())
+}
+
+/// The same where `manager` has patched the record, with what it held `before` and
+/// nothing more. A server that fills in defaults of the new version with a patch takes
+/// them for fields that the manager wrote.
+pub fn all_at_with(
+    metadata: &Value,
+    to: &ApiVersion,
+    (manager, before): (&str, &FieldSet),
+) -> Option<Value> {
+    let moved = all_at(metadata, to);
+    if moved.is_none() && owned_by(metadata, manager) == *before {
+        return None;
+    }
+    let record = moved.unwrap_or_else(|| metadata["managedFields"].clone());
+    let mut record = record.as_array().cloned().unwrap_or_default();
+    for entry in &mut record {
+        if is_main_resource(entry) && entry["manager"] == manager {
+            let fields = FieldSet::parse(&entry["fieldsV1"]).intersection(before);
+            entry["fieldsV1"] = fields.to_json();
+        }
+    }
+    record.retain(|entry| !FieldSet::parse(&entry["fieldsV1"]).is_empty());
+    Some(Value::Array(record))
 }
 
 /// The record of owners with every entry at one of the versions `from` moved to
@@ -62,6 +86,29 @@ mod tests {
     fn entry(manager: &str, version: &str, field: &str) -> Value {
         json!({"manager": manager, "operation": "Update", "apiVersion": format!("example.org/{version}"),
                "fieldsType": "FieldsV1", "fieldsV1": {"f:spec": {field: {}}}})
+    }
+
+    #[test]
+    fn defaults_of_the_new_version_are_not_left_to_the_manager_that_moves() {
+        let to = ApiVersion::parse("example.org/v1");
+        let held = |fields: Value| FieldSet::parse(&json!({"f:spec": fields}));
+        let moves = |record: Value, before: &FieldSet| {
+            all_at_with(&json!({ "managedFields": record }), &to, ("o", before))
+        };
+        let (nothing, x) = (FieldSet::default(), held(json!({"f:x": {}})));
+        let ours = || entry("a", "v1", "f:a");
+        // The first patch, and the one that takes out what it left.
+        let moved = moves(json!([entry("a", "v1beta1", "f:a")]), &nothing);
+        assert_eq!(moved, Some(json!([ours()])));
+        let moved = moves(json!([ours(), entry("o", "v1", "f:b")]), &nothing);
+        assert_eq!(moved, Some(json!([ours()])));
+        assert_eq!(moves(json!([ours()]), &nothing), None);
+        // A temporary change stays.
+        let mut both = entry("o", "v1", "f:b");
+        both["fieldsV1"]["f:spec"]["f:x"] = json!({});
+        let moved = moves(json!([ours(), both]), &x);
+        assert_eq!(moved, Some(json!([ours(), entry("o", "v1", "f:x")])));
+        assert_eq!(moves(json!([entry("o", "v1", "f:x")]), &x), None);
     }
 
     #[test]
