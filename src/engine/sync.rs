@@ -33,7 +33,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use pleach_domain::inventory::{Attempt, Condition, Installed, Inventory, Orders, RECONCILING};
-use pleach_domain::object::labels;
+use pleach_domain::object::{DigestKey, labels};
 use pleach_domain::observe::{DesiredDigest, Grants, Observed};
 use pleach_domain::order::StageName;
 use pleach_domain::plan::{Desired, Plan};
@@ -131,7 +131,12 @@ pub async fn carry_out(
         }
         let journal = observed.journal.clone();
         let ledger = state.ledger(journal, begun.attempt.clone(), plan.effects());
-        let steps = run.steps(desired, &observed, plan, (superset, ledger));
+        let books = Books {
+            inventory: superset,
+            ledger,
+            key: state.key().cloned(),
+        };
+        let steps = run.steps(desired, &observed, plan, books);
         let reached = Box::pin(steps).await;
         Ok(settle(run, state, desired, &observed, plan, begun, reached).await)
     })
@@ -206,6 +211,16 @@ async fn begin(
         state.commit(superset, change, RECONCILING, message).await?;
     }
     Ok(begun)
+}
+
+/// The records that are kept while a plan is carried out.
+struct Books {
+    /// The inventory that was written before the first step.
+    inventory: Inventory,
+    /// The journal.
+    ledger: Ledger,
+    /// The key of digests; `None` where there is none yet.
+    key: Option<DigestKey>,
 }
 
 /// How far the steps got.
@@ -291,16 +306,15 @@ impl Run<'_> {
     }
 
     /// Carries out the steps, and applies the rules of what is only for a while
-    /// where they did not come to their end. `superset` is the inventory that was
-    /// written before the first of them, `ledger` the journal.
+    /// where they did not come to their end.
     async fn steps(
         &self,
         desired: &Desired,
         observed: &Observed,
         plan: &Plan,
-        (superset, ledger): (Inventory, Ledger),
+        books: Books,
     ) -> Reached {
-        let operator = self.operator(desired, observed, plan, (superset, ledger));
+        let operator = self.operator(desired, observed, plan, books);
         let mut result = tokio::select! {
             result = scheduler::run(plan, &operator, self.events, CONCURRENCY, self.stop) => result,
             never = operator.lift_expired() => match never {},
@@ -318,8 +332,13 @@ impl Run<'_> {
         desired: &'a Desired,
         observed: &Observed,
         plan: &'a Plan,
-        (superset, ledger): (Inventory, Ledger),
+        books: Books,
     ) -> op::Operator<'a> {
+        let Books {
+            inventory,
+            ledger,
+            key,
+        } = books;
         op::Operator {
             cluster: self.cluster,
             plan,
@@ -334,6 +353,7 @@ impl Run<'_> {
                 .map(|manifest| (manifest.id(), manifest))
                 .collect(),
             manager: desired.name.field_manager(),
+            key,
             paths: paths::Paths::new(&observed.discovery, &desired.manifests),
             hub: hub::Hub::new(
                 self.cluster.clone(),
@@ -344,7 +364,7 @@ impl Run<'_> {
             events: self.events,
             stop: self.stop,
             ledger,
-            inventory: Mutex::new(superset),
+            inventory: Mutex::new(inventory),
             unregistered: OnceCell::new(),
             gone: Mutex::default(),
             places: Semaphore::new(CONCURRENCY),

@@ -155,6 +155,39 @@ fn written(events: &Events) -> Vec<String> {
 }
 
 #[test]
+fn drift_of_another_field_does_not_block_a_change() {
+    let web = crate::samples::deployment("web");
+    let fleet = Fleet::web("drifted-aside", &web);
+    fleet.kubectl(&["create", "namespace", "drifted-aside"]);
+    fleet.applied();
+    let scale = |replicas: &str| {
+        let replicas = format!("--replicas={replicas}");
+        fleet.kubectl(&["-n", "drifted-aside", "scale", "deployment/web", &replicas]);
+    };
+    scale("1");
+    fleet.edit("manifests/web/web.yaml", "web:1", "web:2");
+    fleet.commit();
+    fleet
+        .diff()
+        .ended_with(10)
+        .says("git changed and the cluster drifted: kubectl wrote to fields of ours");
+    fleet.applied();
+    let fields = "{.spec.replicas} {.spec.template.spec.containers[0].image}";
+    let live = || fleet.field(&["-n", "drifted-aside", "deployment/web"], fields);
+    assert_eq!(live(), "0 web:2");
+    fleet.writes_nothing(Fleet::applied);
+
+    // A conflict remains where git changed that field too.
+    scale("1");
+    fleet.edit("manifests/web/web.yaml", "replicas: 0", "replicas: 2");
+    fleet.commit();
+    fleet
+        .writes_nothing(|fleet| fleet.apply().ended_with(5))
+        .says("kubectl holds .spec.replicas");
+    assert_eq!(live(), "1 web:2");
+}
+
+#[test]
 fn what_people_do_by_hand_is_named_and_repaired() {
     let fleet = fleet();
     let hand = Hand::new(&fleet, NAMESPACE);

@@ -277,6 +277,12 @@ impl Fleet {
         self.run(&["apply", self.environment, "--yes"])
     }
 
+    /// Applies what is not blocked of the environment.
+    #[track_caller]
+    pub(crate) fn apply_unblocked(&self) -> Run {
+        self.run(&["apply", self.environment, "--yes", "--skip-blocked"])
+    }
+
     /// Applies the environment, which succeeds.
     #[track_caller]
     pub(crate) fn applied(&self) -> Run {

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use pleach_testkit::faults::{Fault, FaultProxy, Kind, Moment, Rule};
+use rstest::rstest;
 
 use crate::fleet::{Fleet, object_writes, owners};
 use crate::{kubectl, samples, shared};
@@ -169,7 +170,7 @@ fn a_field_that_somebody_else_applied_stops_that_object_alone() {
         .diff()
         .ended_with(5)
         .says("blocked ConfigMap/clash/settings: other-team holds .data.theirs");
-    let (run, events) = fleet.watched(Fleet::apply);
+    let (run, events) = fleet.watched(Fleet::apply_unblocked);
     run.ended_with(5)
         .says("manifests/web/web.yaml:1")
         .says("other-team holds .data.theirs")
@@ -457,4 +458,92 @@ fn what_the_server_gives_to_nobody_is_told_with_the_reason() {
         .says("what git wants does not go together with what")
         .says("may not specify more than 1 handler type");
     assert!(!run.shown().contains("adopt:"), "{}", run.shown());
+}
+
+/// A field that was ours, was taken, and is desired again is ours alone after that run.
+/// A field that another manager had first stays shared.
+#[test]
+fn a_hot_fix_that_git_takes_over_is_ours_again() {
+    let config = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: app}\ndata: {level: info}\n";
+    let fleet = fleet("hot-fix", config);
+    fleet.applied();
+    let patch = |patch: &str| {
+        let manager = "--field-manager=someone";
+        fleet.kubectl(&[
+            "-n",
+            "hot-fix",
+            "patch",
+            "cm/app",
+            "--type=merge",
+            manager,
+            "-p",
+            patch,
+        ]);
+    };
+    patch(r#"{"data":{"level":"debug","added":"x"}}"#);
+    let git = |from: &str, to: &str| {
+        fleet.edit("manifests/web/web.yaml", from, to);
+        fleet.commit();
+        fleet.applied();
+    };
+    git("level: info", "level: debug, added: x");
+    let live = fleet.get(&["-n", "hot-fix", "cm/app"]).unwrap();
+    assert_eq!(
+        owners(&live),
+        ["pleach/hot-fix.web Apply", "someone Update"]
+    );
+    git("debug", "warn");
+    let data = || fleet.field(&["-n", "hot-fix", "cm/app"], "{.data}");
+    assert_eq!(data(), r#"{"added":"x","level":"warn"}"#);
+    // The shared field is in conflict.
+    fleet.edit("manifests/web/web.yaml", "added: x", "added: y");
+    fleet.commit();
+    fleet
+        .writes_nothing(|fleet| fleet.apply().ended_with(5))
+        .says("someone holds .data.added");
+}
+
+/// The patch that moves the record of owners to the new version makes the server store
+/// defaults of that version.
+#[rstest]
+#[case::with_the_field("defaulted", "{a: x, b: z}", r#"{"a":"x","b":"z"}"#)]
+#[case::without_it("defaulted-only", "{a: x, c: n}", r#"{"a":"x","b":"y","c":"n"}"#)]
+fn a_version_that_defaults_a_field_is_reached_in_one_run(
+    #[case] environment: &'static str,
+    #[case] spec: &str,
+    #[case] expected: &str,
+) {
+    let group = format!("{environment}.ownership.example.org");
+    let version = |name: &str, stored: bool, fields: &str| {
+        format!(
+            "    - {{name: {name}, served: true, storage: {stored}, schema: {{openAPIV3Schema: {{type: object, properties: {{spec: {{type: object, properties: {{{fields}}}}}}}}}}}}}\n"
+        )
+    };
+    let definition = |versions: &str| samples::gears_of(&group, &[], "") + versions;
+    let gear = |version: &str, spec: &str| {
+        format!(
+            "---\napiVersion: {group}/{version}\nkind: Gear\nmetadata: {{name: ours}}\nspec: {spec}\n"
+        )
+    };
+    let text = "{type: string}";
+    let former = |stored: bool| version("v1beta1", stored, &format!("a: {text}"));
+    let fleet = fleet(
+        environment,
+        &(definition(&former(true)) + &gear("v1beta1", "{a: x}")),
+    );
+    fleet.applied();
+    let fields = format!("a: {text}, b: {{type: string, default: \"y\"}}, c: {text}");
+    let versions = version("v1", true, &fields) + &former(false);
+    fleet.write(
+        "manifests/web/web.yaml",
+        &(definition(&versions) + &gear("v1", spec)),
+    );
+    fleet.commit();
+    fleet.applied();
+    let resource = format!("gears.v1.{group}/ours");
+    let live = fleet.get(&["-n", environment, &resource]).unwrap();
+    assert_eq!(live["spec"].to_string(), expected);
+    let ours = format!("pleach/{environment}.web Apply");
+    assert_eq!(owners(&live), [ours], "{live}");
+    fleet.writes_nothing(Fleet::applied);
 }

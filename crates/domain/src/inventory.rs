@@ -7,6 +7,7 @@ mod entry;
 mod journal;
 mod memory;
 mod orders;
+mod owned;
 mod rebuild;
 mod release;
 mod shards;
@@ -23,6 +24,7 @@ pub use entry::{Entry, EntryState, Inventory};
 pub use journal::{JOURNAL_FORMAT, JOURNAL_LIMIT, Journal, JournalError, Outcome, Run};
 pub use memory::{Memory, RememberedStage};
 pub use orders::{Orders, Suspension, SyncRequest};
+pub use owned::{FieldKey, OwnedBefore, OwnedFields};
 pub use rebuild::{Found, Rebuilt, rebuild};
 pub use release::{
     Attempt, AttemptResult, Installed, Override, RECONCILING, RECORD_FORMAT, RecordError,

@@ -36,7 +36,7 @@ use crate::check::Looked;
 use crate::definition::Instances;
 use crate::depends::Hindrance;
 use crate::deployer::KnownOwner;
-use crate::inventory::{Installed, Inventory, Journal};
+use crate::inventory::{FieldKey, Installed, Inventory, Journal, OwnedBefore};
 use crate::object::{Digest, DigestKey, FieldPath, GroupKind, Manifest, ObjectId, ServiceRef};
 
 /// Which cluster: the uid of its namespace `kube-system`; where state is kept in
@@ -127,6 +127,10 @@ pub struct Observed {
     /// its way.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub copies: BTreeSet<ObjectId>,
+    /// The fields that were ours alone after the last apply, of objects whose apply was
+    /// tried; only where the record has digests of fields.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub owned: BTreeMap<ObjectId, OwnedBefore>,
     /// Objects that are changed for a while or restarted, of the release or of
     /// others, and roles that its workloads make; read only where a change of the release is on its way, or a
     /// former run left something.
@@ -358,7 +362,32 @@ impl Observed {
             journal: Journal::default(),
             former: None,
             copies: BTreeSet::new(),
+            owned: BTreeMap::new(),
             targets: BTreeMap::new(),
+        }
+    }
+
+    /// Recognizes the fields that were ours alone after the last apply, in the answers
+    /// to dry runs. Without a key nothing is recognized.
+    pub fn recognize_fields(&mut self, manager: &str, key: Option<&DigestKey>) {
+        let Some(key) = key else {
+            return;
+        };
+        for (id, prediction) in &self.predicted {
+            let (Prediction::Answer(after)
+            | Prediction::Conflict {
+                forced: Some(after),
+                ..
+            }) = prediction
+            else {
+                continue;
+            };
+            let entry = self.inventory.entries.get(id);
+            if let Some(entry) = entry.filter(|entry| !entry.fields.is_empty()) {
+                let key = FieldKey { id, key };
+                let before = entry.fields.recognize(after.value(), manager, key);
+                self.owned.insert(id.clone(), before);
+            }
         }
     }
 

@@ -109,6 +109,7 @@ pub async fn observe(
     let readings = readings(desired, policy, &observed);
     let terms = (&*desired, policy);
     reader.predict(terms, &readings, &mut observed).await?;
+    observed.recognize_fields(&manager, state.key());
     reader.read_definitions(desired, &mut observed).await?;
     reader.read_foreign(desired, policy, &mut observed).await?;
     reader.read_leaving(desired, &mut observed).await?;

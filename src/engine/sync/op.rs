@@ -22,7 +22,7 @@ use std::time::Duration;
 
 use pleach_domain::finding::Kind;
 use pleach_domain::inventory::Inventory;
-use pleach_domain::object::{Manifest, ObjectId};
+use pleach_domain::object::{DigestKey, Manifest, ObjectId};
 use pleach_domain::plan::{Desired, Op, Plan, Precondition, Step, StepId, Until};
 use serde_json::Value;
 use tokio::sync::{OnceCell, Semaphore};
@@ -51,6 +51,8 @@ pub(super) struct Operator<'a> {
     pub(super) desired: &'a Desired,
     pub(super) manifests: BTreeMap<&'a ObjectId, &'a Manifest>,
     pub(super) manager: String,
+    /// The key of digests; `None` where there is none yet.
+    pub(super) key: Option<DigestKey>,
     pub(super) paths: Paths,
     pub(super) hub: Hub,
     pub(super) events: &'a Events,

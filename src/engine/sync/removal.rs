@@ -15,7 +15,7 @@ use super::error::SyncError;
 use super::events::{EventKind, Outcome, Verb};
 use super::report::SyncResult;
 use super::state::State;
-use super::{Observation, Reached, Run, record, returned};
+use super::{Books, Observation, Reached, Run, record, returned};
 use crate::io::cluster::{Cluster, ResourcePath};
 
 /// Carries out the plan of a release that goes as a whole.
@@ -54,7 +54,12 @@ pub(super) async fn carry_out(
             state.keep_plan(&kept).await?;
             let journal = observed.journal.clone();
             let ledger = state.ledger(journal, attempt, plan.effects());
-            Box::pin(run.steps(desired, &observed, plan, (before, ledger))).await
+            let books = Books {
+                inventory: before,
+                ledger,
+                key: state.key().cloned(),
+            };
+            Box::pin(run.steps(desired, &observed, plan, books)).await
         };
         settle(run, state, desired, &observed, plan, outgoing, reached).await
     })

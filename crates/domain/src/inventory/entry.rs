@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+use super::OwnedFields;
 use crate::object::{Digest, ObjectId, ServiceRef};
 use crate::observe::LiveMeta;
 
@@ -36,6 +37,7 @@ impl Inventory {
                     // Nothing else is recorded: somebody may have written since,
                     // so the object is read in full before it counts as unchanged.
                     entry.desired = live.desired();
+                    entry.fields = OwnedFields::default();
                 }
                 _ => unconfirmed.push(id.clone()),
             }
@@ -76,6 +78,10 @@ pub struct Entry {
     /// Digest of our managedFields entry after the last apply.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fingerprint: Option<Digest>,
+    /// The fields that were ours alone after the last apply. Empty in shards of
+    /// format 1: then a change in git counts for the whole object.
+    #[serde(default, skip_serializing_if = "OwnedFields::is_empty")]
+    pub fields: OwnedFields,
     /// The stage it was applied in.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub stage: String,

@@ -17,7 +17,7 @@ pub const SHARD_LIMIT: usize = 512 * 1024;
 const UNPACKED_LIMIT: u64 = 64 * 1024 * 1024;
 
 /// Version of the shard format.
-const FORMAT: u32 = 1;
+const FORMAT: u32 = 2;
 
 /// One part of an inventory.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -221,14 +221,18 @@ mod tests {
         ));
     }
 
-    /// What a shard of format 1 holds, byte for byte. When this fails, raise
-    /// `FORMAT`, leave this text as it is, and add one of the new format.
+    /// What a shard of format 2 holds, byte for byte: format 1 with digests of fields.
+    /// When this fails, raise `FORMAT`, leave this text as it is, and add one of the
+    /// new format.
+    const SECOND: &str = r#"{"format":2,"entries":[["ConfigMap/web/settings",{"state":"applied","apiVersion":"v1","uid":"u","resourceVersion":"7","generation":2,"desired":"sha256:2d711642b726b04401627ca9fbac32f5c8530fb1903cc4db02258717921a4881","fingerprint":"sha256:2d711642b726b04401627ca9fbac32f5c8530fb1903cc4db02258717921a4881","fields":"AAECAwQFBgc","stage":"config","protected":true,"adopted":true,"service":"web/api"}]]}"#;
+
+    /// What a shard of format 1 held, byte for byte.
     const FIRST: &str = r#"{"format":1,"entries":[["ConfigMap/web/settings",{"state":"applied","apiVersion":"v1","uid":"u","resourceVersion":"7","generation":2,"desired":"sha256:2d711642b726b04401627ca9fbac32f5c8530fb1903cc4db02258717921a4881","fingerprint":"sha256:2d711642b726b04401627ca9fbac32f5c8530fb1903cc4db02258717921a4881","stage":"config","protected":true,"adopted":true,"service":"web/api"}]]}"#;
 
     #[test]
     fn the_bytes_of_a_shard_change_with_their_format_only() {
-        let content: Content = serde_json::from_str(FIRST).unwrap();
-        assert_eq!(serde_json::to_string(&content).unwrap(), FIRST);
+        let content: Content = serde_json::from_str(SECOND).unwrap();
+        assert_eq!(serde_json::to_string(&content).unwrap(), SECOND);
         assert_eq!(content.format, FORMAT);
         let bytes = pack(&content);
         let read = read_shards(&[(Digest::of(&bytes), bytes.clone())]).unwrap();
@@ -242,12 +246,26 @@ mod tests {
     }
 
     #[test]
+    fn a_shard_of_format_1_is_read() {
+        let content: Content = serde_json::from_str(FIRST).unwrap();
+        assert_eq!(content.format, 1);
+        let bytes = pack(&content);
+        let read = read_shards(&[(Digest::of(&bytes), bytes)]).unwrap();
+        let (id, entry) = read.entries.iter().next().unwrap();
+        assert_eq!(id.to_string(), "ConfigMap/web/settings");
+        assert_eq!(
+            (entry.uid.as_deref(), entry.fields.is_empty()),
+            (Some("u"), true)
+        );
+    }
+
+    #[test]
     fn a_newer_format_is_refused() {
         let bytes = pack(&Content {
             format: FORMAT + 1,
             entries: Vec::new(),
         });
         let read = read_shards(&[(Digest::of(&bytes), bytes)]);
-        assert!(matches!(read, Err(ShardError::Newer { format: 2, .. })));
+        assert!(matches!(read, Err(ShardError::Newer { format: 3, .. })));
     }
 }

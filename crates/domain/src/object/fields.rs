@@ -72,6 +72,15 @@ impl FieldPath {
         self.join(PathSegment::Key(key.to_owned()))
     }
 
+    /// The path as the server writes it in a conflict: keys are never quoted.
+    pub fn as_the_server_says(&self) -> String {
+        let segments = self.0.iter().map(|segment| match segment {
+            PathSegment::Key(key) => format!(".{key}"),
+            other => Self(vec![other.clone()]).to_string(),
+        });
+        segments.collect()
+    }
+
     /// Whether `other` is this path or lies below it.
     pub fn contains(&self, other: &Self) -> bool {
         other.0.starts_with(&self.0)

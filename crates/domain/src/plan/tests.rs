@@ -14,6 +14,7 @@ mod definitions;
 mod deletion;
 mod drawn;
 mod edges;
+mod fields;
 mod former;
 mod gates;
 mod handover;

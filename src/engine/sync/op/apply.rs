@@ -7,8 +7,8 @@ use std::time::Duration;
 use bytes::Bytes;
 use pleach_domain::diff::{locate, ownership};
 use pleach_domain::finding::{Finding, Kind};
-use pleach_domain::inventory::EntryState;
-use pleach_domain::object::{FieldPath, Gvk, annotations, managers};
+use pleach_domain::inventory::{EntryState, FieldKey, OwnedFields};
+use pleach_domain::object::{FieldPath, Gvk, ObjectId, annotations, managers};
 use pleach_domain::observe::{DesiredDigest, FieldConflict};
 use pleach_domain::plan::{Body, Edge, EdgeReason, Need, Op, Precondition, Step};
 use serde_json::Value;
@@ -118,7 +118,7 @@ impl Operator<'_> {
             let former = (&path, &before);
             applied = self.take_stranded(step, former, applied, started).await?;
         }
-        self.accept(step, &path, digest, applied, started)
+        self.accept(step, &path, (digest, leave), applied, started)
     }
 
     /// Sends an object: once more with force where nobody holds anything else than
@@ -195,11 +195,26 @@ impl Operator<'_> {
             .is_some_and(|entry| entry["time"] == metadata["creationTimestamp"])
     }
 
+    /// The fields that are ours alone after an apply; of those that it left as they
+    /// were, what was recorded before.
+    fn owned(
+        &self,
+        id: &ObjectId,
+        answer: &Value,
+        (former, left): (&OwnedFields, &[FieldPath]),
+    ) -> OwnedFields {
+        let Some(key) = &self.key else {
+            return OwnedFields::default();
+        };
+        let key = FieldKey { id, key };
+        OwnedFields::of(answer, &self.manager, key).keeping(former, left, key)
+    }
+
     fn accept(
         &self,
         step: &Step,
         path: &ResourcePath,
-        digest: Option<DesiredDigest>,
+        (digest, left): (Option<DesiredDigest>, &[FieldPath]),
         applied: Applied,
         started: Instant,
     ) -> Result<(), Failure> {
@@ -234,6 +249,7 @@ impl Operator<'_> {
             entry.resource_version = Some(since.resource_version.clone());
             entry.generation = since.generation;
             entry.fingerprint = ownership::fingerprint(metadata, &self.manager);
+            entry.fields = self.owned(&step.object, &applied.value, (&entry.fields, left));
             entry.desired = match digest {
                 Some(DesiredDigest::Known(digest)) => Some(digest),
                 Some(DesiredDigest::Unkeyed) | None => None,

@@ -47,6 +47,15 @@ impl FieldSet {
         })
     }
 
+    /// These fields, each as a whole.
+    pub(crate) fn of_all<'a>(paths: impl IntoIterator<Item = &'a FieldPath>) -> Self {
+        let mut set = Self::default();
+        for path in paths {
+            set.insert_all(&Self::of(path));
+        }
+        set
+    }
+
     /// Reads a `fieldsV1`; what is none is the empty set.
     pub fn parse(fields_v1: &Value) -> Self {
         let Some(map) = fields_v1.as_object() else {

@@ -9,6 +9,7 @@ use crate::diff::ownership::{
 };
 use crate::finding::{Finding, Kind};
 use crate::ignore::{self, FieldPattern, wants_replicas};
+use crate::inventory::OwnedBefore;
 use crate::object::{FieldPath, Manifest, managers};
 use crate::observe::{
     ApiRefusal, DesiredDigest, FieldConflict, Live, LiveMeta, Prediction, is_unchanged,
@@ -104,6 +105,9 @@ fn contested(
     let foreign: Vec<&FieldConflict> = fields
         .iter()
         .filter(|field| git && !ownership::may_take_over(ctx, &field.manager))
+        .filter(|field| {
+            !was_ours(ctx, manifest).is_some_and(|owned| owned.is_unchanged(&field.field))
+        })
         // Of a record that was wiped the server makes up an owner.
         .filter(|field| before.meta().has_managed_fields || !ownership::is_made_up(&field.manager))
         .collect();
@@ -190,18 +194,19 @@ fn compare(
     if is_overlaid(ctx, manifest) {
         taken.retain(|one| !managers::is_other(&one.manager));
     }
-    let contended = if git {
-        // What git says anew is written, whoever holds it.
-        Vec::new()
-    } else {
-        drift::contended(ctx, manifest, &taken)
-    };
+    let owned = was_ours(ctx, manifest);
+    let mut contended = drift::contended(ctx, manifest, &taken);
+    if git {
+        // A field that git changed is written, whoever holds it.
+        contended.retain(|one| owned.is_some_and(|owned| owned.unchanged.contains(&one.field)));
+    }
     let mut leave = Vec::new();
     if !contended.is_empty() {
         draft.findings.push(drift::finding(manifest, &contended));
         let others = taken.iter().any(|one| !contended.contains(one));
         match drift::left_out(manifest, &contended) {
-            Some(fields) if others => leave = fields,
+            Some(fields) if others || git => leave = fields,
+            _ if git => {}
             _ => {
                 let reason = "others keep writing to fields of ours; it is left alone";
                 change(ctx, draft, manifest, Action::Skip, reason);
@@ -209,11 +214,14 @@ fn compare(
             }
         }
     }
-    let shared = if git || !has_drifted(ctx, manifest, before) {
+    let shared = match owned {
+        Some(owned) if git => {
+            let shared = drift::shared(ctx, sides, &contended);
+            shared.intersection(&FieldSet::of_all(&owned.fields))
+        }
         // Nothing says that it was ours alone.
-        FieldSet::default()
-    } else {
-        drift::shared(ctx, sides, &contended)
+        _ if git || !has_drifted(ctx, manifest, before) => FieldSet::default(),
+        _ => drift::shared(ctx, sides, &contended),
     };
     let (cause, reason) = cause(ctx, manifest, sides, (git, differs), conflicts);
     let corrects = corrects(&cause, taken, &contended, &shared);
@@ -284,6 +292,12 @@ fn tell_unowned(ctx: &Ctx<'_>, draft: &mut Draft, manifest: &Manifest, sides: Si
             .on(manifest.id().clone())
             .hint("take it out by hand, as with `kubectl edit`; what git has of the list stays as it is"),
     );
+}
+
+/// The fields that were ours alone after the last apply; `None` where the record does
+/// not say it of any.
+fn was_ours<'a>(ctx: &Ctx<'a>, manifest: &Manifest) -> Option<&'a OwnedBefore> {
+    ctx.observed.owned.get(manifest.id())
 }
 
 /// Whether a former run left a temporary change on the object.

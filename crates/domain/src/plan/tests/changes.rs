@@ -14,7 +14,7 @@ const CONFIG: &str = "ConfigMap/web/c: {data: {k: v}}";
 const EDITED: &str = "ConfigMap/web/c: {data: {k: edited}}";
 const KEY: &str = "ConfigMap/web/c";
 
-fn change<'a>(plan: &'a Plan, id: &str) -> &'a Change {
+pub(super) fn change<'a>(plan: &'a Plan, id: &str) -> &'a Change {
     let mut changes = plan.changes.iter();
     changes
         .find(|change| change.object.to_string() == id)
@@ -22,7 +22,7 @@ fn change<'a>(plan: &'a Plan, id: &str) -> &'a Change {
 }
 
 /// The steps of an object that do something.
-fn operations(plan: &Plan, id: &str) -> Vec<String> {
+pub(super) fn operations(plan: &Plan, id: &str) -> Vec<String> {
     plan.steps
         .iter()
         .filter(|step| step.object.to_string() == id)
@@ -33,7 +33,7 @@ fn operations(plan: &Plan, id: &str) -> Vec<String> {
         .collect()
 }
 
-fn codes(plan: &Plan) -> Vec<&str> {
+pub(super) fn codes(plan: &Plan) -> Vec<&str> {
     plan.findings
         .iter()
         .map(|finding| finding.code.as_str())

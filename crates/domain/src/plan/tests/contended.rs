@@ -80,7 +80,7 @@ fn other_fields_of_the_object_are_taken_back_all_the_same() {
 #[test]
 fn what_git_says_anew_is_written_whoever_holds_it() {
     let plan = fought(3)
-        .git("ConfigMap/web/c: {data: {k: v, l: later}}")
+        .git("ConfigMap/web/c: {data: {k: later, l: w}}")
         .adopt("other")
         .cluster(later(10))
         .plan();

@@ -16,10 +16,12 @@ use serde_json::{Value, json};
 use super::server;
 use crate::deployer::{KnownOwner, Owner, OwnerState};
 use crate::ignore::Ignored;
-use crate::inventory::{Attempt, AttemptResult, Entry, EntryState, ReleaseName, Store};
+use crate::inventory::{
+    Attempt, AttemptResult, Entry, EntryState, FieldKey, OwnedFields, ReleaseName, Store,
+};
 use crate::object::{
-    ApiVersion, Digest, GroupKind, Manifest, ObjectId, Origin, ServiceRef, annotations, labels,
-    yaml,
+    ApiVersion, Digest, DigestKey, GroupKind, Manifest, ObjectId, Origin, ServiceRef, annotations,
+    labels, yaml,
 };
 use crate::observe::{
     Backend, ClusterId, DesiredDigest, Discovery, Listing, LiveMeta, Observed, Prediction,
@@ -40,6 +42,11 @@ pub(super) struct Scene {
     stale: BTreeSet<String>,
     listings: BTreeMap<GroupKind, Listing>,
     namespaced: BTreeMap<GroupKind, bool>,
+}
+
+/// The key of the cluster that a scene is of.
+fn digest_key() -> DigestKey {
+    DigestKey::new(b"scene".to_vec())
 }
 
 fn id(text: &str) -> ObjectId {
@@ -183,6 +190,10 @@ impl Scene {
             value["metadata"]["resourceVersion"] = json!("1");
             value["metadata"]["managedFields"] = json!([server::entry(MANAGER, "Apply", &fields)]);
             let meta = LiveMeta::read(&value["metadata"], MANAGER);
+            let key = FieldKey {
+                id: &id,
+                key: &digest_key(),
+            };
             let entry = Entry {
                 state: EntryState::Applied,
                 api_version: api_version(&id),
@@ -190,6 +201,7 @@ impl Scene {
                 resource_version: Some(meta.resource_version),
                 desired: Some(digest),
                 fingerprint: meta.fingerprint,
+                fields: OwnedFields::of(&value, MANAGER, key),
                 ..Entry::default()
             };
             self.observed.inventory.entries.insert(id.clone(), entry);
@@ -229,6 +241,18 @@ impl Scene {
         }
         let owners = meta.owners.iter().map(|uid| json!({"uid": uid}));
         live["metadata"]["ownerReferences"] = owners.collect();
+        self
+    }
+
+    /// Records the fields that are ours alone in an object as it is now.
+    pub(super) fn recorded(mut self, key: &str) -> Self {
+        let id = id(key);
+        let key = FieldKey {
+            id: &id,
+            key: &digest_key(),
+        };
+        let entry = self.observed.inventory.entries.get_mut(&id).unwrap();
+        entry.fields = OwnedFields::of(&self.live[&id], MANAGER, key);
         self
     }
 

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use serde_json::json;
 
-use super::{MANAGER, Scene};
+use super::{MANAGER, Scene, digest_key};
 use crate::definition::is_definition;
 use crate::diff::ownership;
 use crate::inventory::{Entry, EntryState, Inventory, ReleaseName, Store};
@@ -99,6 +99,7 @@ impl Scene {
         for manifest in self.desired.manifests.clone() {
             self.ask(&manifest);
         }
+        self.observed.recognize_fields(MANAGER, Some(&digest_key()));
     }
 
     fn is_target(&self, id: &ObjectId) -> bool {

@@ -1,0 +1,130 @@
+//! Fields that were ours alone, and that another manager took while git changed the
+//! object.
+
+use serde_json::json;
+
+use super::changes::{change, codes, operations};
+use super::scene::Scene;
+use crate::inventory::OwnedFields;
+use crate::object::FieldPath;
+use crate::plan::{Action, Cause, Op, Plan};
+
+const WEB: &str = "Deployment.apps/web/d";
+
+/// A Deployment whose replicas, image and log level git sets.
+fn web(replicas: u32, image: &str, level: &str) -> String {
+    format!("{WEB}: {{spec: {{replicas: {replicas}, image: {image}, level: {level}}}}}")
+}
+
+/// A Deployment that was applied, edited by hand, and changed in git since.
+fn edited_and_changed(edited: &str, git: &str) -> Scene {
+    Scene::new()
+        .installed(&web(3, "a", "info"))
+        .edited("kubectl", edited)
+        .git(git)
+}
+
+/// Whether git changed is known of each field.
+#[test]
+fn drift_of_one_field_does_not_block_a_change_of_another() {
+    let scaled = format!("{WEB}: {{spec: {{replicas: 1}}}}");
+    let both = format!("{WEB}: {{spec: {{replicas: 1, level: debug}}}}");
+    let held = |fields: &str| Some(fields.to_owned());
+    let cases = [
+        ("another field", &scaled, web(3, "b", "info"), None),
+        ("two others", &both, web(3, "b", "info"), None),
+        (
+            "the same field",
+            &scaled,
+            web(5, "a", "info"),
+            held("kubectl holds .spec.replicas"),
+        ),
+        (
+            "both of them",
+            &both,
+            web(3, "b", "warn"),
+            held("kubectl holds .spec.level"),
+        ),
+    ];
+    for (name, edited, git, conflict) in cases {
+        let plan = edited_and_changed(edited, &git).plan();
+        let change = change(&plan, WEB);
+        if let Some(conflict) = conflict {
+            assert_eq!(change.action, Action::Blocked, "{name}");
+            assert_eq!(change.reason, conflict, "{name}");
+            continue;
+        }
+        assert_eq!(change.action, Action::Update, "{name}: {}", change.reason);
+        let managers = vec!["kubectl".to_owned()];
+        assert_eq!(change.cause, Some(Cause::Both { managers }), "{name}");
+        assert_eq!(operations(&plan, WEB), ["apply forced"], "{name}");
+        assert!(
+            change.corrects.iter().all(|one| one.manager == "kubectl"),
+            "{name}"
+        );
+    }
+    // Without a record of fields a change in git counts for the whole object.
+    let scene = edited_and_changed(&scaled, &web(3, "b", "info"));
+    let scene = scene.entry(WEB, |entry| entry.fields = OwnedFields::default());
+    assert_eq!(change(&scene.plan(), WEB).action, Action::Blocked);
+}
+
+/// A field that was never ours alone stays theirs.
+#[test]
+fn a_field_that_another_manager_had_first_is_a_conflict() {
+    let shared = Scene::new()
+        .installed(&web(3, "a", "info"))
+        .with_live(WEB, |live| {
+            let fields = json!({"f:spec": {"f:replicas": {}}});
+            let entries = live["metadata"]["managedFields"].as_array_mut().unwrap();
+            entries.push(super::server::entry("scaler", "Update", &fields));
+        })
+        .recorded(WEB)
+        .edited("scaler", &format!("{WEB}: {{spec: {{replicas: 1}}}}"))
+        .git(&web(3, "b", "info"));
+    let plan = shared.plan();
+    assert_eq!(change(&plan, WEB).reason, "scaler holds .spec.replicas");
+}
+
+/// A field that was ours, was taken, and is desired again becomes ours alone.
+#[test]
+fn a_hot_fix_that_git_takes_over_is_taken_back_from_its_manager() {
+    let taken = |plan: &Plan| {
+        let mut steps = plan.steps.iter();
+        steps.find_map(|step| match &step.op {
+            Op::Own(own) => Some(own.take_back.to_json()),
+            _ => None,
+        })
+    };
+    let debug = format!("{WEB}: {{spec: {{level: debug}}}}");
+    let scene = edited_and_changed(&debug, &web(3, "a", "debug"));
+    let plan = scene.plan();
+    assert_eq!(taken(&plan), Some(json!({"f:spec": {"f:level": {}}})));
+    assert_eq!(operations(&plan, WEB), ["patch", "apply"]);
+    // A field that another manager had first stays shared.
+    let added = format!("{WEB}: {{spec: {{paused: true}}}}");
+    let git = web(3, "a", "info").replace("level", "paused: true, level");
+    let plan = edited_and_changed(&added, &git).plan();
+    assert_eq!(taken(&plan), None);
+}
+
+/// A field that is fought over is left alone, also while git changes another one.
+#[test]
+fn a_contended_field_stays_contended_while_git_changes_another_one() {
+    let scaled = format!("{WEB}: {{spec: {{replicas: 1}}}}");
+    let contended = |git: &str| {
+        let scene = edited_and_changed(&scaled, git);
+        let seconds = [10, 20, 30].into_iter();
+        seconds.fold(scene, |scene, at| {
+            scene.corrected(WEB, ".spec.replicas", "kubectl", at)
+        })
+    };
+    let plan = contended(&web(3, "b", "info")).plan();
+    assert!(codes(&plan).contains(&"contended"));
+    let left = plan.steps.iter().find_map(|step| match &step.op {
+        Op::Apply { leave, .. } => Some(leave.clone()),
+        _ => None,
+    });
+    let replicas = FieldPath::default().key("spec").key("replicas");
+    assert_eq!(left, Some(vec![replicas]));
+}
