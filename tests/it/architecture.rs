@@ -247,6 +247,10 @@ fn only_the_ui_prints() {
 fn products_are_unknown() {
     for folder in ["src", "crates/domain/src"] {
         for (path, text) in sources(folder) {
+            // The list of the files of the table of kinds.
+            if path.ends_with("readiness/kinds/projects.rs") {
+                continue;
+            }
             let text = text.to_lowercase();
             for product in PRODUCTS.map(<[&str]>::concat) {
                 assert!(

@@ -22,12 +22,15 @@
 
 mod apis;
 mod conditions;
+mod general;
 mod jobs;
+mod kinds;
 mod namespaces;
 mod network;
 mod pods;
 mod policies;
 mod rules;
+mod stale;
 mod storage;
 pub mod symptoms;
 mod workloads;
@@ -210,7 +213,10 @@ pub fn assess(value: &Value) -> Assessment {
         Some(family) => (family.rule)(value),
         // A built-in kind without a rule has no status that says whether it is ready.
         None if is_builtin_group(&kind.group) => Assessment::current(),
-        None => rules::assess_custom(value),
+        None => {
+            let value = stale::without_stale(value);
+            kinds::row(&kind).map_or_else(|| general::assess(&value), |row| row.assess(&value))
+        }
     }
 }
 

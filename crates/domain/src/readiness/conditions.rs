@@ -1,11 +1,11 @@
-//! Conditions, the lines made of them, and the rules for kinds that have
-//! nothing else.
+//! Conditions, and the lines made of them.
 
 use std::fmt::Write as _;
 
 use serde_json::Value;
 
 use super::Assessment;
+use super::stale::observed_generation;
 
 /// Longest message in characters; one line of a wide terminal, twice.
 const LONGEST: usize = 240;
@@ -74,7 +74,7 @@ pub(super) fn one_line(text: &str) -> String {
 /// always writes it.
 pub(super) fn unobserved(value: &Value) -> Option<Assessment> {
     let generation = value["metadata"]["generation"].as_i64()?;
-    let observed = value["status"]["observedGeneration"].as_i64();
+    let observed = observed_generation(&value["status"]);
     (observed.unwrap_or(0) < generation).then(|| lag(generation, observed))
 }
 
@@ -90,7 +90,7 @@ fn lag(generation: i64, observed: Option<i64>) -> Assessment {
 /// What is said while a status is one of a former spec; a status that never
 /// says which spec it is of gets the benefit of the doubt.
 pub(super) fn lagging(value: &Value) -> Option<Assessment> {
-    value["status"]["observedGeneration"].as_i64()?;
+    observed_generation(&value["status"])?;
     unobserved(value)
 }
 
@@ -111,82 +111,9 @@ pub(super) fn trouble(value: &Value) -> Option<String> {
         .map(Condition::line)
 }
 
-/// The rules of kstatus for kinds that are not built in.
-pub(super) fn generic(value: &Value) -> Assessment {
-    let generation = value["metadata"]["generation"].as_i64();
-    // Many controllers never write it, so its absence means nothing here.
-    let behind = |place: &Value| {
-        let observed = place["observedGeneration"].as_i64()?;
-        (observed < generation?).then_some(lag(generation?, Some(observed)))
-    };
-    if let Some(lag) = behind(&value["status"]) {
-        return lag;
-    }
-    if let Some(condition) = condition(value, "Stalled").filter(|condition| condition.is_true()) {
-        return Assessment::failed(condition.line());
-    }
-    if let Some(condition) = condition(value, "Reconciling").filter(|condition| condition.is_true())
-    {
-        return Assessment::in_progress(condition.line());
-    }
-    match condition(value, "Ready") {
-        Some(ready) => match behind(ready.0) {
-            Some(lag) => lag,
-            None if ready.is_true() => Assessment::current(),
-            None => Assessment::in_progress(ready.line()),
-        },
-        None => Assessment::current(),
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use rstest::rstest;
-    use serde_json::json;
-
-    use super::super::Readiness::{self, Current, Failed, InProgress};
-    use super::super::tests::check;
     use super::*;
-
-    #[rstest]
-    #[case::no_status(json!({}), Current, "")]
-    #[case::null_conditions(json!({"status": {"conditions": null}}), Current, "")]
-    #[case::other_conditions(
-        json!({"status": {"conditions": [{"type": "Synced", "status": "False"}]}}), Current, "")]
-    #[case::ready(json!({"status": {"conditions": [{"type": "Ready", "status": "True"}]}}), Current, "")]
-    #[case::not_ready(
-        json!({"status": {"conditions": [{"type": "Ready", "status": "False", "reason": "Issuing",
-            "message": "waiting for\n  the order"}]}}),
-        InProgress, "Ready=False (Issuing): waiting for the order")]
-    #[case::unknown(
-        json!({"status": {"conditions": [{"type": "Ready", "status": "Unknown"}]}}),
-        InProgress, "Ready=Unknown")]
-    #[case::lag(
-        json!({"metadata": {"generation": 3}, "status": {"observedGeneration": 2,
-            "conditions": [{"type": "Ready", "status": "True"}]}}),
-        InProgress, "its controller has seen generation 2, not 3 yet")]
-    #[case::condition_lag(
-        json!({"metadata": {"generation": 3}, "status": {
-            "conditions": [{"type": "Ready", "status": "True", "observedGeneration": 2}]}}),
-        InProgress, "its controller has seen generation 2, not 3 yet")]
-    #[case::never_written(
-        json!({"metadata": {"generation": 3}, "status": {
-            "conditions": [{"type": "Ready", "status": "True"}]}}),
-        Current, "")]
-    #[case::reconciling(
-        json!({"status": {"conditions": [{"type": "Ready", "status": "True"},
-            {"type": "Reconciling", "status": "True", "reason": "Progressing"}]}}),
-        InProgress, "Reconciling=True (Progressing)")]
-    #[case::stalled(
-        json!({"status": {"conditions": [{"type": "Stalled", "status": "True",
-            "reason": "InvalidSpec", "message": "no such chart"}]}}),
-        Failed, "Stalled=True (InvalidSpec): no such chart")]
-    fn custom_resources(#[case] rest: Value, #[case] readiness: Readiness, #[case] message: &str) {
-        assert_eq!(
-            check("example.org/v1", "Widget", rest),
-            (readiness, message.to_owned())
-        );
-    }
 
     #[test]
     fn long_messages_are_cut_between_characters() {

@@ -1,11 +1,9 @@
-//! What people say that "ready" means: bundles, and the table of kinds that
-//! many clusters have.
-
-use std::sync::LazyLock;
+//! Readiness rules of bundles.
 
 use jiff::SignedDuration;
 use serde_json::Value;
 
+use super::stale::without_stale;
 use super::{Assessment, assess, conditions, has_rules, kind_of, terminating};
 use crate::cel::{CompileError, Expression, Subject, Unevaluable};
 use crate::object::GroupKind;
@@ -22,9 +20,6 @@ pub(crate) const NAMES: &[&str] = &[
     "status",
     "data",
 ];
-
-/// Kinds of others with a status that conditions alone do not tell.
-const KINDS: &str = include_str!("kinds.json");
 
 /// What ready means for some kinds, before the built-in rules.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -48,14 +43,6 @@ pub struct BrokenRule {
     pub field: &'static str,
     /// What is wrong.
     pub error: CompileError,
-}
-
-static KNOWN: LazyLock<Rules> = LazyLock::new(known);
-
-/// The built-in table; a test reads all of it.
-fn known() -> Rules {
-    let rules: Vec<ReadinessRule> = serde_json::from_str(KINDS).unwrap_or_default();
-    Rules::read(&rules).unwrap_or_default()
 }
 
 impl Rules {
@@ -106,7 +93,7 @@ impl Rules {
     pub fn assess(&self, value: &Value) -> Assessment {
         let rule = self.of(&kind_of(value));
         let judged = rule.filter(|rule| rule.current.is_some() || rule.failed.is_some());
-        judged.map_or_else(|| assess(value), |rule| rule.assess(value, assess))
+        judged.map_or_else(|| assess(value), |rule| rule.assess(value))
     }
 
     /// Whether objects of a kind can be anything but current while they exist.
@@ -130,26 +117,17 @@ fn group_kind(rule: &ReadinessRule) -> GroupKind {
     GroupKind::new(group.unwrap_or_default(), rule.kind.clone())
 }
 
-/// Judges an object of a kind that is not built in: by the table, else by its
-/// conditions.
-pub(super) fn assess_custom(value: &Value) -> Assessment {
-    let rule = KNOWN.of(&kind_of(value));
-    rule.map_or_else(
-        || conditions::generic(value),
-        |rule| rule.assess(value, conditions::generic),
-    )
-}
-
 impl Rule {
-    /// Judges by the rule; `otherwise` where it only says what has failed.
-    fn assess(&self, value: &Value, otherwise: fn(&Value) -> Assessment) -> Assessment {
+    /// Judges by the rule; by the built-in rules where it has only `failed`.
+    fn assess(&self, value: &Value) -> Assessment {
         if let Some(terminating) = terminating(value) {
             return terminating;
         }
-        // What a status says of a former spec is no answer.
+        // The status of an earlier spec is no answer.
         if let Some(lag) = conditions::lagging(value) {
             return lag;
         }
+        let value = &*without_stale(value);
         let subject = Subject::of(value);
         if let Some(failed) = &self.failed
             && failed.test(&subject) == Ok(true)
@@ -158,7 +136,7 @@ impl Rule {
             return Assessment::failed(told(value, holds));
         }
         let Some(current) = &self.current else {
-            return otherwise(value);
+            return assess(value);
         };
         match current.test(&subject) {
             Ok(true) => Assessment::current(),
@@ -171,8 +149,8 @@ impl Rule {
     }
 }
 
-/// What a condition of the object says is worth more than the rule.
-fn told(value: &Value, rule: String) -> String {
+/// Explains a verdict: by a condition of the object, else by the rule.
+pub(super) fn told(value: &Value, rule: String) -> String {
     conditions::trouble(value).unwrap_or(rule)
 }
 
@@ -301,67 +279,5 @@ mod tests {
         .unwrap_err();
         let fields: Vec<_> = broken.iter().map(|one| (one.index, one.field)).collect();
         assert_eq!(fields, [(0, "current"), (0, "failed")]);
-    }
-
-    #[test]
-    fn every_rule_of_the_table_can_be_read() {
-        let rules: Vec<ReadinessRule> = serde_json::from_str(KINDS).unwrap();
-        assert!(rules.len() > 20);
-        let read = Rules::read(&rules).unwrap_or_else(|broken| panic!("{broken:?}"));
-        for rule in &read.0 {
-            // No status is not ready, whatever the kind; nulls break nothing.
-            for status in [json!(null), json!({}), json!({"conditions": null})] {
-                let value = json!({"apiVersion": format!("{}/v1", rule.kind.group), "kind": rule.kind.kind, "status": status});
-                let found = assess(&value);
-                assert_eq!(
-                    found.readiness, InProgress,
-                    "{}: {}",
-                    rule.kind, found.message
-                );
-                assert!(
-                    found.message.ends_with("does not hold yet") || found.message.ends_with('…'),
-                    "{}",
-                    found.message
-                );
-            }
-        }
-        let mut kinds: Vec<&GroupKind> = read.0.iter().map(|rule| &rule.kind).collect();
-        let count = kinds.len();
-        kinds.sort();
-        kinds.dedup();
-        assert_eq!(kinds.len(), count, "a kind is there twice");
-    }
-
-    #[rstest]
-    #[case("cert-manager.io", "Certificate", json!({"conditions": [{"type": "Ready", "status": "True"}]}), Current)]
-    #[case("cert-manager.io", "Certificate", json!({"conditions": [{"type": "Ready", "status": "False", "reason": "Issuing"}]}), InProgress)]
-    #[case("cert-manager.io", "CertificateRequest", json!({"conditions": [{"type": "Denied", "status": "True"}]}), Failed)]
-    #[case("gateway.networking.k8s.io", "Gateway", json!({"conditions": [{"type": "Accepted", "status": "True"}]}), InProgress)]
-    #[case("gateway.networking.k8s.io", "Gateway", json!({"conditions": [{"type": "Programmed", "status": "True"}]}), Current)]
-    #[case("gateway.networking.k8s.io", "HTTPRoute", json!({"parents": []}), InProgress)]
-    #[case("gateway.networking.k8s.io", "HTTPRoute", json!({"parents": [{"conditions": [
-        {"type": "Accepted", "status": "True"}, {"type": "ResolvedRefs", "status": "True"}]}]}), Current)]
-    #[case("gateway.networking.k8s.io", "HTTPRoute", json!({"parents": [{"conditions": [
-        {"type": "Accepted", "status": "True"}, {"type": "ResolvedRefs", "status": "False"}]}]}), InProgress)]
-    #[case("argoproj.io", "Application", json!({"sync": {"status": "Synced"}, "health": {"status": "Healthy"}}), Current)]
-    #[case("argoproj.io", "Application", json!({"sync": {"status": "OutOfSync"}, "health": {"status": "Healthy"}}), InProgress)]
-    #[case("argoproj.io", "Application", json!({"operationState": {"phase": "Failed"}}), Failed)]
-    #[case("kustomize.toolkit.fluxcd.io", "Kustomization", json!({"conditions": [{"type": "Stalled", "status": "True"}]}), Failed)]
-    #[case("pkg.crossplane.io", "Provider", json!({"conditions": [{"type": "Installed", "status": "True"}]}), InProgress)]
-    #[case("snapshot.storage.k8s.io", "VolumeSnapshot", json!({"readyToUse": true}), Current)]
-    #[case("velero.io", "Backup", json!({"phase": "PartiallyFailed"}), Failed)]
-    fn kinds_that_many_clusters_have(
-        #[case] group: &str,
-        #[case] kind: &str,
-        #[case] status: Value,
-        #[case] expected: Readiness,
-    ) {
-        let value = json!({"apiVersion": format!("{group}/v1"), "kind": kind, "status": status});
-        assert_eq!(
-            assess(&value).readiness,
-            expected,
-            "{}",
-            assess(&value).message
-        );
     }
 }

@@ -1,0 +1,250 @@
+//! Reads every file of the table and judges the cases of its rows.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde_json::{Value, json};
+
+use super::super::{Readiness, assess};
+use super::*;
+
+/// A file as it is written; nothing else is allowed in it.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Written {
+    project: String,
+    documentation: String,
+    kinds: Vec<WrittenRow>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct WrittenRow {
+    group: String,
+    kind: String,
+    #[serde(default)]
+    conditions: Vec<String>,
+    current: Option<String>,
+    failed: Option<String>,
+    paused: Option<String>,
+    #[serde(default)]
+    cases: Vec<Case>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Case {
+    name: String,
+    expect: Expect,
+    object: Value,
+}
+
+#[derive(Deserialize, Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[serde(rename_all = "lowercase")]
+enum Expect {
+    Ready,
+    Progressing,
+    Failed,
+    Paused,
+}
+
+impl Expect {
+    fn of(assessment: &Assessment) -> Option<Self> {
+        match assessment.readiness {
+            Readiness::Current if assessment.message.starts_with("paused") => Some(Self::Paused),
+            Readiness::Current => Some(Self::Ready),
+            Readiness::InProgress => Some(Self::Progressing),
+            Readiness::Failed => Some(Self::Failed),
+            Readiness::Terminating | Readiness::NotFound | Readiness::Unknown => None,
+        }
+    }
+}
+
+fn written(project: &Project) -> Written {
+    let documents = yaml::parse_documents(project.text)
+        .unwrap_or_else(|errors| panic!("{}: {errors:?}", project.name));
+    assert_eq!(documents.len(), 1, "{}: one document", project.name);
+    let document = documents.into_iter().next().unwrap().value;
+    serde_json::from_value(document).unwrap_or_else(|error| panic!("{}: {error}", project.name))
+}
+
+/// An example of a group or kind that a pattern stands for.
+fn example(pattern: &str) -> String {
+    pattern.replace('*', "example")
+}
+
+impl WrittenRow {
+    fn has(&self, wanted: Expect) -> bool {
+        self.cases.iter().any(|case| case.expect == wanted)
+    }
+
+    /// Problems of the row, one sentence each.
+    fn problems(&self) -> Vec<&'static str> {
+        let mut problems = Vec::new();
+        let mut check = |is_wrong: bool, problem| {
+            if is_wrong {
+                problems.push(problem);
+            }
+        };
+        check(
+            self.current.is_some() && !self.conditions.is_empty(),
+            "has both `current` and `conditions`",
+        );
+        check(!self.has(Expect::Ready), "has no case `ready`");
+        check(!self.has(Expect::Progressing), "has no case `progressing`");
+        check(
+            self.failed.is_some() && !self.has(Expect::Failed),
+            "has `failed` and no case for it",
+        );
+        check(
+            self.paused.is_some() && !self.has(Expect::Paused),
+            "has `paused` and no case for it",
+        );
+        let names: BTreeSet<&str> = self.cases.iter().map(|case| case.name.as_str()).collect();
+        check(names.len() < self.cases.len(), "has two cases of one name");
+        let mut expressions = [&self.current, &self.failed, &self.paused]
+            .into_iter()
+            .flatten();
+        check(
+            expressions.any(|text| Expression::compile(text, NAMES).is_err()),
+            "has an expression that cannot be read",
+        );
+        check(
+            self.cases.iter().any(|case| has_bare_status(&case.object)),
+            "has a condition whose status or type is not a string (quote \"True\")",
+        );
+        problems
+    }
+}
+
+/// Whether a condition has a status that is not a string, as YAML reads `True`.
+fn has_bare_status(place: &Value) -> bool {
+    match place {
+        Value::Object(fields) => fields.iter().any(|(key, field)| match field {
+            Value::Array(items) if key == "conditions" => items
+                .iter()
+                .any(|item| item["status"].is_boolean() || item["type"].is_boolean()),
+            _ => has_bare_status(field),
+        }),
+        Value::Array(items) => items.iter().any(has_bare_status),
+        _ => false,
+    }
+}
+
+#[test]
+fn every_row_has_cases_and_no_kind_two_rows() {
+    let mut problems = Vec::new();
+    let mut seen = BTreeMap::new();
+    let names: Vec<&str> = PROJECTS.iter().map(|project| project.name).collect();
+    assert!(names.is_sorted(), "the list of files is not sorted");
+    for project in PROJECTS {
+        let file = written(project);
+        assert!(
+            !file.project.is_empty() && file.documentation.starts_with("https://"),
+            "{}: no project or documentation",
+            project.name
+        );
+        let groups: BTreeSet<&str> = file.kinds.iter().map(|row| row.group.as_str()).collect();
+        let listed: BTreeSet<&str> = project.groups.iter().copied().collect();
+        if groups != listed {
+            problems.push(format!(
+                "{}: its groups are {groups:?}, the list says {listed:?}",
+                project.name
+            ));
+        }
+        for row in &file.kinds {
+            let at = format!("{}: {}/{}", project.name, row.group, row.kind);
+            problems.extend(
+                row.problems()
+                    .into_iter()
+                    .map(|problem| format!("{at} {problem}")),
+            );
+            if let Some(other) = seen.insert((row.group.clone(), row.kind.clone()), project.name) {
+                problems.push(format!("{at} has a row in {other} too"));
+            }
+            let kind = GroupKind::new(example(&row.group), example(&row.kind));
+            if super::row(&kind).is_none() {
+                problems.push(format!("{at} is not found"));
+            }
+        }
+    }
+    assert!(problems.is_empty(), "{}", problems.join("\n"));
+}
+
+/// The files of the folder, as the compiler sees it.
+#[test]
+fn every_file_is_in_the_list() {
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/src/readiness/kinds");
+    let files = std::path::Path::new(folder).read_dir().unwrap();
+    let mut found: Vec<String> = files
+        .filter_map(|file| {
+            let name = file.unwrap().file_name().into_string().unwrap();
+            name.strip_suffix(".yaml").map(str::to_owned)
+        })
+        .collect();
+    found.sort();
+    let listed: Vec<&str> = PROJECTS.iter().map(|project| project.name).collect();
+    assert_eq!(found, listed);
+}
+
+#[test]
+fn every_case_of_the_table_is_judged_as_it_says() {
+    let mut wrong = Vec::new();
+    for project in PROJECTS {
+        for row in written(project).kinds {
+            for case in &row.cases {
+                let mut object = case.object.clone();
+                object["apiVersion"] = json!(format!("{}/v1", example(&row.group)));
+                object["kind"] = json!(example(&row.kind));
+                let found = assess(&object);
+                if Expect::of(&found) != Some(case.expect) {
+                    wrong.push(format!(
+                        "{}: {}/{}: case `{}`: expected {:?}, found {}: {}",
+                        project.name,
+                        row.group,
+                        row.kind,
+                        case.name,
+                        case.expect,
+                        found.readiness,
+                        found.message
+                    ));
+                }
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+/// Nulls break nothing; without a status nothing fails.
+#[test]
+fn no_row_trips_over_an_empty_status() {
+    for project in PROJECTS {
+        for row in written(project).kinds {
+            for status in [json!(null), json!({}), json!({"conditions": null})] {
+                let object = json!({"apiVersion": format!("{}/v1", example(&row.group)),
+                    "kind": example(&row.kind), "metadata": {"generation": 1}, "spec": {}, "status": status});
+                let found = assess(&object);
+                assert_ne!(
+                    found.readiness,
+                    Readiness::Failed,
+                    "{}: {}/{}: {}",
+                    project.name,
+                    row.group,
+                    row.kind,
+                    found.message
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn a_row_that_names_the_kind_comes_before_one_with_a_star() {
+    for (pattern, group, expected) in [
+        ("example.org", "example.org", true),
+        ("example.org", "a.example.org", false),
+        ("*.example.org", "a.b.example.org", true),
+        ("*.example.org", "example.org", false),
+    ] {
+        assert_eq!(matches(pattern, group), expected, "{pattern} {group}");
+    }
+}

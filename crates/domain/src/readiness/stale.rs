@@ -1,0 +1,110 @@
+//! Conditions that describe an earlier spec.
+
+use std::borrow::Cow;
+
+use serde_json::Value;
+
+/// Removes every condition whose `observedGeneration` is behind the generation of the
+/// object, from each list named `conditions` below `status` (also those of parents
+/// and listeners).
+pub(super) fn without_stale(value: &Value) -> Cow<'_, Value> {
+    let Some(generation) = value["metadata"]["generation"].as_i64() else {
+        return Cow::Borrowed(value);
+    };
+    if !has_stale(&value["status"], generation) {
+        return Cow::Borrowed(value);
+    }
+    let mut fresh = value.clone();
+    remove(&mut fresh["status"], generation);
+    Cow::Owned(fresh)
+}
+
+/// Reads `observedGeneration`: a number, or a number in a string.
+pub(super) fn observed_generation(place: &Value) -> Option<i64> {
+    let observed = &place["observedGeneration"];
+    observed
+        .as_i64()
+        .or_else(|| observed.as_str()?.parse().ok())
+}
+
+fn is_stale(condition: &Value, generation: i64) -> bool {
+    observed_generation(condition).is_some_and(|observed| observed < generation)
+}
+
+fn has_stale(place: &Value, generation: i64) -> bool {
+    match place {
+        Value::Object(fields) => fields.iter().any(|(key, field)| match field {
+            Value::Array(items) if key == "conditions" => {
+                items.iter().any(|item| is_stale(item, generation))
+            }
+            _ => has_stale(field, generation),
+        }),
+        Value::Array(items) => items.iter().any(|item| has_stale(item, generation)),
+        _ => false,
+    }
+}
+
+fn remove(place: &mut Value, generation: i64) {
+    match place {
+        Value::Object(fields) => {
+            for (key, field) in fields.iter_mut() {
+                match field {
+                    Value::Array(items) if key == "conditions" => {
+                        items.retain(|item| !is_stale(item, generation));
+                    }
+                    _ => remove(field, generation),
+                }
+            }
+        }
+        Value::Array(items) => {
+            for item in items {
+                remove(item, generation);
+            }
+        }
+        _ => {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn only_conditions_of_an_earlier_generation_are_removed() {
+        let condition = |name: &str, observed: Value| json!({"type": name, "status": "True", "observedGeneration": observed});
+        let conditions = json!([
+            condition("Older", json!(1)),
+            condition("Same", json!(2)),
+            condition("Newer", json!(3)),
+            condition("Text", json!("1")),
+            condition("Hash", json!("5d8f")),
+            {"type": "Without"},
+            null,
+        ]);
+        let fresh = json!([
+            condition("Same", json!(2)),
+            condition("Newer", json!(3)),
+            condition("Hash", json!("5d8f")),
+            {"type": "Without"},
+            null,
+        ]);
+        let object = |conditions: &Value| {
+            json!({
+                "metadata": {"generation": 2},
+                "spec": {"conditions": [condition("Older", json!(1))]},
+                "status": {
+                    "conditions": conditions,
+                    "parents": [{"conditions": conditions}, {"conditions": null}],
+                    "nested": {"listeners": [{"conditions": conditions}]},
+                    "others": [condition("Older", json!(1))],
+                },
+            })
+        };
+        assert_eq!(*without_stale(&object(&conditions)), object(&fresh));
+        assert!(matches!(without_stale(&object(&fresh)), Cow::Borrowed(_)));
+        let unnumbered = json!({"status": {"conditions": conditions}});
+        assert!(matches!(without_stale(&unnumbered), Cow::Borrowed(_)));
+    }
+}
