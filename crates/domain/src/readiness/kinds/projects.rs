@@ -21,6 +21,14 @@ macro_rules! project {
 pub(super) static PROJECTS: &[Project] = &[
     project!("argo", ["argoproj.io"]),
     project!(
+        "cassandra",
+        [
+            "cassandra.datastax.com",
+            "k8ssandra.io",
+            "medusa.k8ssandra.io"
+        ]
+    ),
+    project!(
         "cert-manager",
         [
             "acme.cert-manager.io",
@@ -28,6 +36,11 @@ pub(super) static PROJECTS: &[Project] = &[
             "policy.cert-manager.io"
         ]
     ),
+    project!(
+        "clickhouse",
+        ["clickhouse-keeper.altinity.com", "clickhouse.altinity.com"]
+    ),
+    project!("cloudnative-pg", ["postgresql.cnpg.io"]),
     project!(
         "cluster-api",
         [
@@ -39,6 +52,8 @@ pub(super) static PROJECTS: &[Project] = &[
     ),
     project!("cluster-api-operator", ["operator.cluster.x-k8s.io"]),
     project!("cluster-api-providers", ["infrastructure.cluster.x-k8s.io"]),
+    project!("cockroachdb", ["crdb.cockroachlabs.com"]),
+    project!("couchbase", ["couchbase.com"]),
     project!(
         "crossplane",
         [
@@ -52,6 +67,21 @@ pub(super) static PROJECTS: &[Project] = &[
             "ops.crossplane.io",
             "pkg.crossplane.io",
             "protection.crossplane.io"
+        ]
+    ),
+    project!("crunchy-postgres", ["postgres-operator.crunchydata.com"]),
+    project!(
+        "elastic-cloud-on-kubernetes",
+        [
+            "agent.k8s.elastic.co",
+            "apm.k8s.elastic.co",
+            "beat.k8s.elastic.co",
+            "elasticsearch.k8s.elastic.co",
+            "enterprisesearch.k8s.elastic.co",
+            "kibana.k8s.elastic.co",
+            "logstash.k8s.elastic.co",
+            "maps.k8s.elastic.co",
+            "stackconfigpolicy.k8s.elastic.co"
         ]
     ),
     project!("envoy-gateway", ["gateway.envoyproxy.io"]),
@@ -74,9 +104,48 @@ pub(super) static PROJECTS: &[Project] = &[
     ),
     project!("keda", ["keda.sh"]),
     project!("knative", ["serving.knative.dev"]),
+    project!(
+        "kubeblocks",
+        ["apps.kubeblocks.io", "operations.kubeblocks.io"]
+    ),
+    project!("kubedb", ["kubedb.com", "ops.kubedb.com"]),
+    project!("longhorn", ["longhorn.io"]),
+    project!("mariadb-operator", ["k8s.mariadb.com"]),
+    project!("milvus", ["milvus.io"]),
+    project!("minio", ["minio.min.io"]),
+    project!(
+        "mongodb",
+        [
+            "atlas.mongodb.com",
+            "mongodb.com",
+            "mongodbcommunity.mongodb.com"
+        ]
+    ),
+    project!("mysql-operator", ["mysql.oracle.com"]),
+    project!("opensearch", ["opensearch.opster.io"]),
     project!("operator-lifecycle-manager", ["operators.coreos.com"]),
+    project!(
+        "percona",
+        [
+            "pgv2.percona.com",
+            "ps.percona.com",
+            "psmdb.percona.com",
+            "pxc.percona.com"
+        ]
+    ),
+    project!("rabbitmq", ["rabbitmq.com"]),
+    project!("redis", ["app.redislabs.com", "redis.redis.opstreelabs.in"]),
+    project!("rook", ["ceph.rook.io", "objectbucket.io"]),
+    project!("scylladb", ["scylla.scylladb.com"]),
     project!("sealed-secrets", ["bitnami.com"]),
+    project!("solr", ["solr.apache.org"]),
+    project!("strimzi", ["core.strimzi.io", "kafka.strimzi.io"]),
+    project!("tidb", ["pingcap.com"]),
     project!("trust-manager", ["trust.cert-manager.io"]),
     project!("velero", ["velero.io"]),
+    project!("vitess", ["planetscale.com"]),
     project!("volume-snapshots", ["snapshot.storage.k8s.io"]),
+    project!("yugabytedb", ["operator.yugabyte.io"]),
+    project!("zalando-postgres-operator", ["acid.zalan.do"]),
+    project!("zookeeper-operator", ["zookeeper.pravega.io"]),
 ];
