@@ -86,14 +86,19 @@ pub(super) static PROJECTS: &[Project] = &[
     ),
     project!("envoy-gateway", ["gateway.envoyproxy.io"]),
     project!("external-secrets", ["external-secrets.io"]),
+    project!("flagger", ["flagger.app"]),
     project!(
         "flux",
         [
             "helm.toolkit.fluxcd.io",
+            "image.toolkit.fluxcd.io",
+            "infra.contrib.fluxcd.io",
             "kustomize.toolkit.fluxcd.io",
+            "notification.toolkit.fluxcd.io",
             "source.toolkit.fluxcd.io"
         ]
     ),
+    project!("flux-operator", ["fluxcd.controlplane.io"]),
     project!(
         "gateway-api",
         [
@@ -102,8 +107,29 @@ pub(super) static PROJECTS: &[Project] = &[
             "inference.networking.k8s.io"
         ]
     ),
+    project!("kargo", ["kargo.akuity.io"]),
+    project!(
+        "karpenter",
+        [
+            "karpenter.azure.com",
+            "karpenter.k8s.aws",
+            "karpenter.k8s.gcp",
+            "karpenter.sh"
+        ]
+    ),
     project!("keda", ["keda.sh"]),
-    project!("knative", ["serving.knative.dev"]),
+    project!(
+        "knative",
+        [
+            "eventing.knative.dev",
+            "flows.knative.dev",
+            "messaging.knative.dev",
+            "networking.internal.knative.dev",
+            "operator.knative.dev",
+            "serving.knative.dev",
+            "sources.knative.dev"
+        ]
+    ),
     project!(
         "kubeblocks",
         ["apps.kubeblocks.io", "operations.kubeblocks.io"]
@@ -122,6 +148,7 @@ pub(super) static PROJECTS: &[Project] = &[
         ]
     ),
     project!("mysql-operator", ["mysql.oracle.com"]),
+    project!("numaflow", ["numaflow.numaproj.io"]),
     project!("opensearch", ["opensearch.opster.io"]),
     project!("operator-lifecycle-manager", ["operators.coreos.com"]),
     project!(
@@ -140,6 +167,10 @@ pub(super) static PROJECTS: &[Project] = &[
     project!("sealed-secrets", ["bitnami.com"]),
     project!("solr", ["solr.apache.org"]),
     project!("strimzi", ["core.strimzi.io", "kafka.strimzi.io"]),
+    project!(
+        "tekton",
+        ["operator.tekton.dev", "tekton.dev", "triggers.tekton.dev"]
+    ),
     project!("tidb", ["pingcap.com"]),
     project!("trust-manager", ["trust.cert-manager.io"]),
     project!("velero", ["velero.io"]),
