@@ -70,6 +70,8 @@ pub(super) static PROJECTS: &[Project] = &[
         ]
     ),
     project!("crunchy-postgres", ["postgres-operator.crunchydata.com"]),
+    project!("datadog-operator", ["datadoghq.com"]),
+    project!("dynatrace", ["dynatrace.com"]),
     project!(
         "elastic-cloud-on-kubernetes",
         [
@@ -100,6 +102,10 @@ pub(super) static PROJECTS: &[Project] = &[
     ),
     project!("flux-operator", ["fluxcd.controlplane.io"]),
     project!(
+        "gatekeeper",
+        ["mutations.gatekeeper.sh", "templates.gatekeeper.sh"]
+    ),
+    project!(
         "gateway-api",
         [
             "gateway.networking.k8s.io",
@@ -107,6 +113,16 @@ pub(super) static PROJECTS: &[Project] = &[
             "inference.networking.k8s.io"
         ]
     ),
+    project!("grafana-operator", ["grafana.integreatly.org"]),
+    project!(
+        "hashicorp-vault",
+        [
+            "redhatcop.redhat.io",
+            "secrets.hashicorp.com",
+            "vault.banzaicloud.com"
+        ]
+    ),
+    project!("jaeger-operator", ["jaegertracing.io"]),
     project!("kargo", ["kargo.akuity.io"]),
     project!(
         "karpenter",
@@ -135,6 +151,24 @@ pub(super) static PROJECTS: &[Project] = &[
         ["apps.kubeblocks.io", "operations.kubeblocks.io"]
     ),
     project!("kubedb", ["kubedb.com", "ops.kubedb.com"]),
+    project!(
+        "kubevirt",
+        [
+            "cdi.kubevirt.io",
+            "clone.kubevirt.io",
+            "export.kubevirt.io",
+            "hco.kubevirt.io",
+            "kubevirt.io",
+            "networkaddonsoperator.network.kubevirt.io",
+            "pool.kubevirt.io",
+            "snapshot.kubevirt.io",
+            "ssp.kubevirt.io"
+        ]
+    ),
+    project!("kueue", ["kueue.x-k8s.io"]),
+    project!("kyverno", ["kyverno.io", "policies.kyverno.io"]),
+    project!("logging-operator", ["logging.banzaicloud.io"]),
+    project!("loki-operator", ["loki.grafana.com"]),
     project!("longhorn", ["longhorn.io"]),
     project!("mariadb-operator", ["k8s.mariadb.com"]),
     project!("milvus", ["milvus.io"]),
@@ -150,7 +184,11 @@ pub(super) static PROJECTS: &[Project] = &[
     project!("mysql-operator", ["mysql.oracle.com"]),
     project!("numaflow", ["numaflow.numaproj.io"]),
     project!("opensearch", ["opensearch.opster.io"]),
-    project!("operator-lifecycle-manager", ["operators.coreos.com"]),
+    project!("opentelemetry-operator", ["opentelemetry.io"]),
+    project!(
+        "operator-lifecycle-manager",
+        ["olm.operatorframework.io", "operators.coreos.com"]
+    ),
     project!(
         "percona",
         [
@@ -160,22 +198,29 @@ pub(super) static PROJECTS: &[Project] = &[
             "pxc.percona.com"
         ]
     ),
+    project!("prometheus-operator", ["monitoring.coreos.com"]),
     project!("rabbitmq", ["rabbitmq.com"]),
     project!("redis", ["app.redislabs.com", "redis.redis.opstreelabs.in"]),
     project!("rook", ["ceph.rook.io", "objectbucket.io"]),
     project!("scylladb", ["scylla.scylladb.com"]),
     project!("sealed-secrets", ["bitnami.com"]),
     project!("solr", ["solr.apache.org"]),
+    project!("splunk-operator", ["enterprise.splunk.com"]),
     project!("strimzi", ["core.strimzi.io", "kafka.strimzi.io"]),
     project!(
         "tekton",
         ["operator.tekton.dev", "tekton.dev", "triggers.tekton.dev"]
     ),
+    project!("tempo-operator", ["tempo.grafana.com"]),
     project!("tidb", ["pingcap.com"]),
     project!("trust-manager", ["trust.cert-manager.io"]),
     project!("velero", ["velero.io"]),
+    project!("victoriametrics", ["operator.victoriametrics.com"]),
     project!("vitess", ["planetscale.com"]),
-    project!("volume-snapshots", ["snapshot.storage.k8s.io"]),
+    project!(
+        "volume-snapshots",
+        ["groupsnapshot.storage.k8s.io", "snapshot.storage.k8s.io"]
+    ),
     project!("yugabytedb", ["operator.yugabyte.io"]),
     project!("zalando-postgres-operator", ["acid.zalan.do"]),
     project!("zookeeper-operator", ["zookeeper.pravega.io"]),
