@@ -20,6 +20,9 @@ macro_rules! project {
 /// The files, by name. Each group of a file is listed here.
 pub(super) static PROJECTS: &[Project] = &[
     project!("argo", ["argoproj.io"]),
+    project!("artemis", ["broker.amq.io"]),
+    project!("awx", ["awx.ansible.com"]),
+    project!("camel-k", ["camel.apache.org"]),
     project!(
         "cassandra",
         [
@@ -53,6 +56,8 @@ pub(super) static PROJECTS: &[Project] = &[
     project!("cluster-api-operator", ["operator.cluster.x-k8s.io"]),
     project!("cluster-api-providers", ["infrastructure.cluster.x-k8s.io"]),
     project!("cockroachdb", ["crdb.cockroachlabs.com"]),
+    project!("coherence", ["coherence.oracle.com"]),
+    project!("confluent", ["platform.confluent.io"]),
     project!("couchbase", ["couchbase.com"]),
     project!(
         "crossplane",
@@ -70,7 +75,9 @@ pub(super) static PROJECTS: &[Project] = &[
         ]
     ),
     project!("crunchy-postgres", ["postgres-operator.crunchydata.com"]),
+    project!("dask", ["kubernetes.dask.org"]),
     project!("datadog-operator", ["datadoghq.com"]),
+    project!("debezium", ["debezium.io"]),
     project!("dynatrace", ["dynatrace.com"]),
     project!(
         "elastic-cloud-on-kubernetes",
@@ -86,9 +93,11 @@ pub(super) static PROJECTS: &[Project] = &[
             "stackconfigpolicy.k8s.elastic.co"
         ]
     ),
+    project!("emqx", ["apps.emqx.io"]),
     project!("envoy-gateway", ["gateway.envoyproxy.io"]),
     project!("external-secrets", ["external-secrets.io"]),
     project!("flagger", ["flagger.app"]),
+    project!("flink-operator", ["flink.apache.org"]),
     project!(
         "flux",
         [
@@ -122,7 +131,11 @@ pub(super) static PROJECTS: &[Project] = &[
             "vault.banzaicloud.com"
         ]
     ),
+    project!("hazelcast", ["hazelcast.com"]),
+    project!("infinispan", ["infinispan.org"]),
     project!("jaeger-operator", ["jaegertracing.io"]),
+    project!("jobset", ["jobset.x-k8s.io"]),
+    project!("kaito", ["kaito.sh"]),
     project!("kargo", ["kargo.akuity.io"]),
     project!(
         "karpenter",
@@ -134,6 +147,8 @@ pub(super) static PROJECTS: &[Project] = &[
         ]
     ),
     project!("keda", ["keda.sh"]),
+    project!("keycloak", ["k8s.keycloak.org", "keycloak.org"]),
+    project!("kiali", ["kiali.io"]),
     project!(
         "knative",
         [
@@ -146,11 +161,13 @@ pub(super) static PROJECTS: &[Project] = &[
             "sources.knative.dev"
         ]
     ),
+    project!("kserve", ["serving.kserve.io"]),
     project!(
         "kubeblocks",
         ["apps.kubeblocks.io", "operations.kubeblocks.io"]
     ),
     project!("kubedb", ["kubedb.com", "ops.kubedb.com"]),
+    project!("kubeflow", ["kubeflow.org", "trainer.kubeflow.org"]),
     project!(
         "kubevirt",
         [
@@ -167,6 +184,7 @@ pub(super) static PROJECTS: &[Project] = &[
     ),
     project!("kueue", ["kueue.x-k8s.io"]),
     project!("kyverno", ["kyverno.io", "policies.kyverno.io"]),
+    project!("leaderworkerset", ["leaderworkerset.x-k8s.io"]),
     project!("logging-operator", ["logging.banzaicloud.io"]),
     project!("loki-operator", ["loki.grafana.com"]),
     project!("longhorn", ["longhorn.io"]),
@@ -182,7 +200,17 @@ pub(super) static PROJECTS: &[Project] = &[
         ]
     ),
     project!("mysql-operator", ["mysql.oracle.com"]),
+    project!("nats", ["jetstream.nats.io"]),
     project!("numaflow", ["numaflow.numaproj.io"]),
+    project!("nvidia", ["apps.nvidia.com", "mellanox.com", "nvidia.com"]),
+    project!(
+        "open-liberty",
+        [
+            "apps.openliberty.io",
+            "liberty.websphere.ibm.com",
+            "rc.app.stacks"
+        ]
+    ),
     project!("opensearch", ["opensearch.opster.io"]),
     project!("opentelemetry-operator", ["opentelemetry.io"]),
     project!(
@@ -199,28 +227,53 @@ pub(super) static PROJECTS: &[Project] = &[
         ]
     ),
     project!("prometheus-operator", ["monitoring.coreos.com"]),
+    project!("pulsar", ["resource.streamnative.io"]),
     project!("rabbitmq", ["rabbitmq.com"]),
+    project!("ray", ["ray.io"]),
     project!("redis", ["app.redislabs.com", "redis.redis.opstreelabs.in"]),
+    project!("redpanda", ["cluster.redpanda.com"]),
+    project!("risingwave", ["risingwave.risingwavelabs.com"]),
     project!("rook", ["ceph.rook.io", "objectbucket.io"]),
     project!("scylladb", ["scylla.scylladb.com"]),
     project!("sealed-secrets", ["bitnami.com"]),
+    project!("seldon", ["machinelearning.seldon.io", "mlops.seldon.io"]),
     project!("solr", ["solr.apache.org"]),
+    project!("spark-operator", ["sparkoperator.k8s.io"]),
     project!("splunk-operator", ["enterprise.splunk.com"]),
+    project!(
+        "stackable",
+        [
+            "airflow.stackable.tech",
+            "druid.stackable.tech",
+            "hbase.stackable.tech",
+            "hdfs.stackable.tech",
+            "hive.stackable.tech",
+            "kafka.stackable.tech",
+            "nifi.stackable.tech",
+            "opa.stackable.tech",
+            "superset.stackable.tech",
+            "trino.stackable.tech",
+            "zookeeper.stackable.tech"
+        ]
+    ),
     project!("strimzi", ["core.strimzi.io", "kafka.strimzi.io"]),
     project!(
         "tekton",
         ["operator.tekton.dev", "tekton.dev", "triggers.tekton.dev"]
     ),
     project!("tempo-operator", ["tempo.grafana.com"]),
+    project!("temporal", ["temporal.io"]),
     project!("tidb", ["pingcap.com"]),
     project!("trust-manager", ["trust.cert-manager.io"]),
     project!("velero", ["velero.io"]),
     project!("victoriametrics", ["operator.victoriametrics.com"]),
     project!("vitess", ["planetscale.com"]),
+    project!("volcano", ["batch.volcano.sh", "scheduling.volcano.sh"]),
     project!(
         "volume-snapshots",
         ["groupsnapshot.storage.k8s.io", "snapshot.storage.k8s.io"]
     ),
+    project!("weblogic", ["weblogic.oracle"]),
     project!("yugabytedb", ["operator.yugabyte.io"]),
     project!("zalando-postgres-operator", ["acid.zalan.do"]),
     project!("zookeeper-operator", ["zookeeper.pravega.io"]),
