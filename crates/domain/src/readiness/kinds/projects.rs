@@ -19,9 +19,16 @@ macro_rules! project {
 
 /// The files, by name. Each group of a file is listed here.
 pub(super) static PROJECTS: &[Project] = &[
+    project!("apisix", ["apisix.apache.org"]),
     project!("argo", ["argoproj.io"]),
     project!("artemis", ["broker.amq.io"]),
+    project!(
+        "aws-controllers",
+        ["*.services.k8s.aws", "elbv2.k8s.aws", "services.k8s.aws"]
+    ),
     project!("awx", ["awx.ansible.com"]),
+    project!("azure-service-operator", ["*.azure.com"]),
+    project!("calico", ["operator.tigera.io"]),
     project!("camel-k", ["camel.apache.org"]),
     project!(
         "cassandra",
@@ -39,6 +46,7 @@ pub(super) static PROJECTS: &[Project] = &[
             "policy.cert-manager.io"
         ]
     ),
+    project!("cilium", ["cilium.io"]),
     project!(
         "clickhouse",
         ["clickhouse-keeper.altinity.com", "clickhouse.altinity.com"]
@@ -55,9 +63,23 @@ pub(super) static PROJECTS: &[Project] = &[
     ),
     project!("cluster-api-operator", ["operator.cluster.x-k8s.io"]),
     project!("cluster-api-providers", ["infrastructure.cluster.x-k8s.io"]),
+    project!(
+        "cluster-autoscaler",
+        ["autoscaling.k8s.io", "autoscaling.x-k8s.io"]
+    ),
     project!("cockroachdb", ["crdb.cockroachlabs.com"]),
     project!("coherence", ["coherence.oracle.com"]),
+    project!(
+        "config-connector",
+        [
+            "*.cnrm.cloud.google.com",
+            "configsync.gke.io",
+            "core.cnrm.cloud.google.com"
+        ]
+    ),
     project!("confluent", ["platform.confluent.io"]),
+    project!("consul", ["consul.hashicorp.com"]),
+    project!("contour", ["projectcontour.io"]),
     project!("couchbase", ["couchbase.com"]),
     project!(
         "crossplane",
@@ -93,6 +115,7 @@ pub(super) static PROJECTS: &[Project] = &[
             "stackconfigpolicy.k8s.elastic.co"
         ]
     ),
+    project!("emissary", ["getambassador.io"]),
     project!("emqx", ["apps.emqx.io"]),
     project!("envoy-gateway", ["gateway.envoyproxy.io"]),
     project!("external-secrets", ["external-secrets.io"]),
@@ -111,6 +134,14 @@ pub(super) static PROJECTS: &[Project] = &[
     ),
     project!("flux-operator", ["fluxcd.controlplane.io"]),
     project!(
+        "gardener",
+        [
+            "core.gardener.cloud",
+            "druid.gardener.cloud",
+            "resources.gardener.cloud"
+        ]
+    ),
+    project!(
         "gatekeeper",
         ["mutations.gatekeeper.sh", "templates.gatekeeper.sh"]
     ),
@@ -122,6 +153,8 @@ pub(super) static PROJECTS: &[Project] = &[
             "inference.networking.k8s.io"
         ]
     ),
+    project!("gloo", ["gateway.solo.io", "gloo.solo.io"]),
+    project!("google-kubernetes-engine", ["networking.gke.io"]),
     project!("grafana-operator", ["grafana.integreatly.org"]),
     project!(
         "hashicorp-vault",
@@ -133,10 +166,23 @@ pub(super) static PROJECTS: &[Project] = &[
     ),
     project!("hazelcast", ["hazelcast.com"]),
     project!("infinispan", ["infinispan.org"]),
+    project!(
+        "istio",
+        ["install.istio.io", "maistra.io", "sailoperator.io"]
+    ),
     project!("jaeger-operator", ["jaegertracing.io"]),
     project!("jobset", ["jobset.x-k8s.io"]),
     project!("kaito", ["kaito.sh"]),
     project!("kargo", ["kargo.akuity.io"]),
+    project!(
+        "karmada",
+        [
+            "cluster.karmada.io",
+            "operator.karmada.io",
+            "policy.karmada.io",
+            "work.karmada.io"
+        ]
+    ),
     project!(
         "karpenter",
         [
@@ -161,7 +207,20 @@ pub(super) static PROJECTS: &[Project] = &[
             "sources.knative.dev"
         ]
     ),
+    project!(
+        "kong",
+        ["configuration.konghq.com", "gateway-operator.konghq.com"]
+    ),
     project!("kserve", ["serving.kserve.io"]),
+    project!(
+        "kuadrant",
+        [
+            "authorino.kuadrant.io",
+            "kuadrant.io",
+            "limitador.kuadrant.io",
+            "operator.authorino.kuadrant.io"
+        ]
+    ),
     project!(
         "kubeblocks",
         ["apps.kubeblocks.io", "operations.kubeblocks.io"]
@@ -185,10 +244,12 @@ pub(super) static PROJECTS: &[Project] = &[
     project!("kueue", ["kueue.x-k8s.io"]),
     project!("kyverno", ["kyverno.io", "policies.kyverno.io"]),
     project!("leaderworkerset", ["leaderworkerset.x-k8s.io"]),
+    project!("linkerd", ["policy.linkerd.io"]),
     project!("logging-operator", ["logging.banzaicloud.io"]),
     project!("loki-operator", ["loki.grafana.com"]),
     project!("longhorn", ["longhorn.io"]),
     project!("mariadb-operator", ["k8s.mariadb.com"]),
+    project!("metal3", ["metal3.io"]),
     project!("milvus", ["milvus.io"]),
     project!("minio", ["minio.min.io"]),
     project!(
@@ -199,10 +260,29 @@ pub(super) static PROJECTS: &[Project] = &[
             "mongodbcommunity.mongodb.com"
         ]
     ),
+    project!("multicluster-services", ["multicluster.x-k8s.io"]),
     project!("mysql-operator", ["mysql.oracle.com"]),
     project!("nats", ["jetstream.nats.io"]),
+    project!("nginx-ingress", ["k8s.nginx.org"]),
+    project!("nmstate", ["nmstate.io"]),
+    project!(
+        "node-feature-discovery",
+        ["nfd.kubernetes.io", "nfd.openshift.io"]
+    ),
     project!("numaflow", ["numaflow.numaproj.io"]),
     project!("nvidia", ["apps.nvidia.com", "mellanox.com", "nvidia.com"]),
+    project!(
+        "open-cluster-management",
+        [
+            "addon.open-cluster-management.io",
+            "cluster.open-cluster-management.io",
+            "multicluster.openshift.io",
+            "observability.open-cluster-management.io",
+            "operator.open-cluster-management.io",
+            "policy.open-cluster-management.io",
+            "work.open-cluster-management.io"
+        ]
+    ),
     project!(
         "open-liberty",
         [
@@ -217,6 +297,7 @@ pub(super) static PROJECTS: &[Project] = &[
         "operator-lifecycle-manager",
         ["olm.operatorframework.io", "operators.coreos.com"]
     ),
+    project!("ory", ["hydra.ory.sh", "oathkeeper.ory.sh"]),
     project!(
         "percona",
         [
@@ -229,6 +310,16 @@ pub(super) static PROJECTS: &[Project] = &[
     project!("prometheus-operator", ["monitoring.coreos.com"]),
     project!("pulsar", ["resource.streamnative.io"]),
     project!("rabbitmq", ["rabbitmq.com"]),
+    project!(
+        "rancher",
+        [
+            "fleet.cattle.io",
+            "helm.cattle.io",
+            "management.cattle.io",
+            "provisioning.cattle.io",
+            "upgrade.cattle.io"
+        ]
+    ),
     project!("ray", ["ray.io"]),
     project!("redis", ["app.redislabs.com", "redis.redis.opstreelabs.in"]),
     project!("redpanda", ["cluster.redpanda.com"]),
@@ -236,10 +327,16 @@ pub(super) static PROJECTS: &[Project] = &[
     project!("rook", ["ceph.rook.io", "objectbucket.io"]),
     project!("scylladb", ["scylla.scylladb.com"]),
     project!("sealed-secrets", ["bitnami.com"]),
+    project!(
+        "security-profiles-operator",
+        ["security-profiles-operator.x-k8s.io"]
+    ),
     project!("seldon", ["machinelearning.seldon.io", "mlops.seldon.io"]),
+    project!("skupper", ["skupper.io"]),
     project!("solr", ["solr.apache.org"]),
     project!("spark-operator", ["sparkoperator.k8s.io"]),
     project!("splunk-operator", ["enterprise.splunk.com"]),
+    project!("sriov-network-operator", ["sriovnetwork.openshift.io"]),
     project!(
         "stackable",
         [
@@ -264,6 +361,7 @@ pub(super) static PROJECTS: &[Project] = &[
     project!("tempo-operator", ["tempo.grafana.com"]),
     project!("temporal", ["temporal.io"]),
     project!("tidb", ["pingcap.com"]),
+    project!("tinkerbell", ["tinkerbell.org"]),
     project!("trust-manager", ["trust.cert-manager.io"]),
     project!("velero", ["velero.io"]),
     project!("victoriametrics", ["operator.victoriametrics.com"]),
