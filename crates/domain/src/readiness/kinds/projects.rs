@@ -19,7 +19,9 @@ macro_rules! project {
 
 /// The files, by name. Each group of a file is listed here.
 pub(super) static PROJECTS: &[Project] = &[
+    project!("actions-runner-controller", ["actions.summerwind.dev"]),
     project!("apisix", ["apisix.apache.org"]),
+    project!("arangodb", ["database.arangodb.com"]),
     project!("argo", ["argoproj.io"]),
     project!("artemis", ["broker.amq.io"]),
     project!(
@@ -30,6 +32,7 @@ pub(super) static PROJECTS: &[Project] = &[
     project!("azure-service-operator", ["*.azure.com"]),
     project!("calico", ["operator.tigera.io"]),
     project!("camel-k", ["camel.apache.org"]),
+    project!("capsule", ["capsule.clastix.io"]),
     project!(
         "cassandra",
         [
@@ -46,6 +49,7 @@ pub(super) static PROJECTS: &[Project] = &[
             "policy.cert-manager.io"
         ]
     ),
+    project!("chaos-mesh", ["chaos-mesh.org"]),
     project!("cilium", ["cilium.io"]),
     project!(
         "clickhouse",
@@ -100,6 +104,7 @@ pub(super) static PROJECTS: &[Project] = &[
     project!("dask", ["kubernetes.dask.org"]),
     project!("datadog-operator", ["datadoghq.com"]),
     project!("debezium", ["debezium.io"]),
+    project!("dell-csm", ["storage.dell.com"]),
     project!("dynatrace", ["dynatrace.com"]),
     project!(
         "elastic-cloud-on-kubernetes",
@@ -118,9 +123,11 @@ pub(super) static PROJECTS: &[Project] = &[
     project!("emissary", ["getambassador.io"]),
     project!("emqx", ["apps.emqx.io"]),
     project!("envoy-gateway", ["gateway.envoyproxy.io"]),
+    project!("external-dns", ["externaldns.k8s.io"]),
     project!("external-secrets", ["external-secrets.io"]),
     project!("flagger", ["flagger.app"]),
     project!("flink-operator", ["flink.apache.org"]),
+    project!("fluid", ["data.fluid.io"]),
     project!(
         "flux",
         [
@@ -153,9 +160,11 @@ pub(super) static PROJECTS: &[Project] = &[
             "inference.networking.k8s.io"
         ]
     ),
+    project!("gitlab", ["apps.gitlab.com"]),
     project!("gloo", ["gateway.solo.io", "gloo.solo.io"]),
     project!("google-kubernetes-engine", ["networking.gke.io"]),
     project!("grafana-operator", ["grafana.integreatly.org"]),
+    project!("harbor", ["goharbor.io"]),
     project!(
         "hashicorp-vault",
         [
@@ -165,6 +174,7 @@ pub(super) static PROJECTS: &[Project] = &[
         ]
     ),
     project!("hazelcast", ["hazelcast.com"]),
+    project!("hierarchical-namespaces", ["hnc.x-k8s.io"]),
     project!("infinispan", ["infinispan.org"]),
     project!(
         "istio",
@@ -172,7 +182,11 @@ pub(super) static PROJECTS: &[Project] = &[
     ),
     project!("jaeger-operator", ["jaegertracing.io"]),
     project!("jobset", ["jobset.x-k8s.io"]),
+    project!("k6", ["k6.io"]),
+    project!("k8up", ["k8up.io"]),
     project!("kaito", ["kaito.sh"]),
+    project!("kamaji", ["kamaji.clastix.io"]),
+    project!("kanister", ["cr.kanister.io"]),
     project!("kargo", ["kargo.akuity.io"]),
     project!(
         "karmada",
@@ -211,6 +225,7 @@ pub(super) static PROJECTS: &[Project] = &[
         "kong",
         ["configuration.konghq.com", "gateway-operator.konghq.com"]
     ),
+    project!("kro", ["kro.run"]),
     project!("kserve", ["serving.kserve.io"]),
     project!(
         "kuadrant",
@@ -245,6 +260,7 @@ pub(super) static PROJECTS: &[Project] = &[
     project!("kyverno", ["kyverno.io", "policies.kyverno.io"]),
     project!("leaderworkerset", ["leaderworkerset.x-k8s.io"]),
     project!("linkerd", ["policy.linkerd.io"]),
+    project!("litmus", ["litmuschaos.io"]),
     project!("logging-operator", ["logging.banzaicloud.io"]),
     project!("loki-operator", ["loki.grafana.com"]),
     project!("longhorn", ["longhorn.io"]),
@@ -292,6 +308,23 @@ pub(super) static PROJECTS: &[Project] = &[
         ]
     ),
     project!("opensearch", ["opensearch.opster.io"]),
+    project!(
+        "openshift",
+        [
+            "apps.openshift.io",
+            "build.openshift.io",
+            "config.openshift.io",
+            "hive.openshift.io",
+            "machine.openshift.io",
+            "machineconfiguration.openshift.io",
+            "operator.openshift.io",
+            "route.openshift.io"
+        ]
+    ),
+    project!(
+        "openshift-data-foundation",
+        ["lvm.topolvm.io", "noobaa.io", "ocs.openshift.io"]
+    ),
     project!("opentelemetry-operator", ["opentelemetry.io"]),
     project!(
         "operator-lifecycle-manager",
@@ -307,8 +340,11 @@ pub(super) static PROJECTS: &[Project] = &[
             "pxc.percona.com"
         ]
     ),
+    project!("piraeus", ["piraeus.io"]),
+    project!("portworx", ["core.libopenstorage.org"]),
     project!("prometheus-operator", ["monitoring.coreos.com"]),
     project!("pulsar", ["resource.streamnative.io"]),
+    project!("pulumi", ["pulumi.com"]),
     project!("rabbitmq", ["rabbitmq.com"]),
     project!(
         "rancher",
@@ -335,6 +371,7 @@ pub(super) static PROJECTS: &[Project] = &[
     project!("skupper", ["skupper.io"]),
     project!("solr", ["solr.apache.org"]),
     project!("spark-operator", ["sparkoperator.k8s.io"]),
+    project!("spinkube", ["core.spinkube.dev"]),
     project!("splunk-operator", ["enterprise.splunk.com"]),
     project!("sriov-network-operator", ["sriovnetwork.openshift.io"]),
     project!(
@@ -353,6 +390,7 @@ pub(super) static PROJECTS: &[Project] = &[
             "zookeeper.stackable.tech"
         ]
     ),
+    project!("stackgres", ["stackgres.io"]),
     project!("strimzi", ["core.strimzi.io", "kafka.strimzi.io"]),
     project!(
         "tekton",
@@ -362,11 +400,13 @@ pub(super) static PROJECTS: &[Project] = &[
     project!("temporal", ["temporal.io"]),
     project!("tidb", ["pingcap.com"]),
     project!("tinkerbell", ["tinkerbell.org"]),
+    project!("trident", ["trident.netapp.io"]),
     project!("trust-manager", ["trust.cert-manager.io"]),
     project!("velero", ["velero.io"]),
     project!("victoriametrics", ["operator.victoriametrics.com"]),
     project!("vitess", ["planetscale.com"]),
     project!("volcano", ["batch.volcano.sh", "scheduling.volcano.sh"]),
+    project!("volsync", ["volsync.backube"]),
     project!(
         "volume-snapshots",
         ["groupsnapshot.storage.k8s.io", "snapshot.storage.k8s.io"]
