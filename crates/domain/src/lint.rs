@@ -17,6 +17,7 @@ mod registrations;
 mod suspended;
 #[cfg(test)]
 mod tests;
+mod values;
 mod versions;
 
 pub use claims::across;
@@ -77,7 +78,12 @@ struct Scene<'a> {
     catalog: Catalog<'a>,
     /// The file of the environment, with places.
     own: Option<Node>,
+    /// What the templates of each release read, in the order of the releases.
+    templates: Vec<Templates>,
 }
+
+/// The code in the templates of a release.
+struct Templates(String);
 
 impl Scene<'_> {
     /// Where an item of a list of the environment file is written; the file's
@@ -112,7 +118,7 @@ impl Scene<'_> {
 type Rule = fn(&Scene<'_>, &mut Vec<Finding>);
 
 /// In no particular order: what they find is sorted.
-const RULES: [Rule; 8] = [
+const RULES: [Rule; 9] = [
     autoscalers::check,
     entries::check,
     fields::check,
@@ -120,6 +126,7 @@ const RULES: [Rule; 8] = [
     references::check,
     registrations::check,
     suspended::check,
+    values::check,
     versions::check,
 ];
 
@@ -163,6 +170,12 @@ pub fn environment(
             definitions: &definitions,
         },
         own: own_file(tree, environment),
+        templates: environment
+            .releases
+            .iter()
+            .zip(&inspected)
+            .map(|(release, (rendered, _))| templates(tree, release, &rendered.inputs))
+            .collect(),
     };
     // What a file that cannot be read would have is not missing anywhere.
     let complete = !findings.iter().any(Finding::is_error);
@@ -182,6 +195,16 @@ pub fn environment(
             .map(|manifest| (manifest.id().clone(), manifest.origin().clone()))
             .collect(),
     }
+}
+
+/// Reads the templates of a release and those that they import.
+fn templates(tree: &dyn FileTree, release: &ResolvedRelease, inputs: &[String]) -> Templates {
+    let files: BTreeSet<&String> = release.files.iter().chain(inputs).collect();
+    let templates = files.into_iter().filter(|file| render::is_template(file));
+    let texts: Vec<String> = templates
+        .filter_map(|file| String::from_utf8(tree.read(file).ok()?.to_vec()).ok())
+        .collect();
+    Templates::of(&texts)
 }
 
 fn own_file(tree: &dyn FileTree, environment: &ResolvedEnvironment) -> Option<Node> {

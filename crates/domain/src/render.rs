@@ -44,6 +44,7 @@ mod strategic;
 #[cfg(test)]
 mod tests;
 
+pub(crate) use self::source::is_template;
 pub use filters::FILTERS;
 pub use message::message;
 pub use source::{Sources, Spot};

@@ -14,7 +14,7 @@ const fn code(name: &'static str, meaning: &'static str) -> Code {
 }
 
 /// Every code, sorted by name. A test compares it with docs/lint.md.
-pub const CODES: [Code; 73] = [
+pub const CODES: [Code; 74] = [
     code(
         "annotation",
         "An annotation of pleach with a value that it cannot have, or that it does not know.",
@@ -231,6 +231,10 @@ pub const CODES: [Code; 73] = [
     code(
         "unused-rollback",
         "A `rollback` to another version than the release is at, or of a bundle without versions.",
+    ),
+    code(
+        "unused-value",
+        "A value of the environment that the bundle does not declare and none of its templates reads. A map that the bundle declares as `{}` takes anything.",
     ),
     code(
         "values-refused",

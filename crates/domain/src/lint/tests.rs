@@ -556,3 +556,53 @@ fn the_line_of_a_secret_field_is_not_pointed_at() {
         ]
     );
 }
+
+/// Lints a bundle that declares `replicas`, `image` and the open map `labels`.
+fn check_values(values: &str, template: &str, expected: &[&str]) {
+    let environment = format!("    values: {values}\n");
+    let bundle = "values: {replicas: 2, image: {tag: a}, labels: {}}\n";
+    let template = format!(
+        "apiVersion: v1\nkind: ConfigMap\nmetadata: {{name: web}}\ndata: {{a: \"{template}\"}}\n"
+    );
+    let linted = lint_with(&environment, bundle, &[("a.yaml.j2", &template)]);
+    assert_eq!(shown(&linted), expected, "{values} {template}");
+}
+
+#[test]
+fn a_value_that_nobody_reads_is_pointed_out() {
+    let read = "{{ values.replicas }}{{ values.image.tag }}";
+    check_values(
+        "{replica: 1}",
+        read,
+        &[
+            "dev.yaml:8 unused-value: bundle web neither declares `replica` nor reads it in a template (did you mean `replicas`?)",
+        ],
+    );
+    check_values(
+        "{image: {tags: b}}",
+        read,
+        &[
+            "dev.yaml:8 unused-value: bundle web neither declares `image.tags` nor reads it in a template (did you mean `tag`?)",
+        ],
+    );
+    check_values(
+        "{colours: {sky: blue}}",
+        read,
+        &[
+            "dev.yaml:8 unused-value: bundle web neither declares `colours` nor reads it in a template (remove it, or declare it in the `values` of the bundle)",
+        ],
+    );
+    // Declared, open, read by name, or read with all that is beside it.
+    check_values("{replicas: 3, labels: {team: a}}", read, &[]);
+    check_values("{extra: 1}", "{{ values.extra }}", &[]);
+    check_values(
+        "{extra: 1}",
+        "{{ values | tojson | replace('\\\"', '') }}",
+        &[],
+    );
+    check_values(
+        "{image: {tags: b}}",
+        "{% for key in values.image %}{{ key }}{% endfor %}",
+        &[],
+    );
+}

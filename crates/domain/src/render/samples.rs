@@ -54,6 +54,7 @@ pub(super) fn release(name: &str, files: &[&str], values: Value) -> ResolvedRele
             origins: BTreeMap::new(),
             files: vec!["environments/test.yaml".to_owned()],
         },
+        declared: Value::Object(serde_json::Map::new()),
         refused: Vec::new(),
         patches: Vec::new(),
         ignore: Vec::new(),

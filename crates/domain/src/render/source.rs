@@ -17,7 +17,7 @@ use crate::object::{Manifest, ObjectId, Origin};
 use crate::repo::{FileTree, ResolvedEnvironment, ResolvedRelease};
 
 /// Whether a file is a template.
-pub(super) fn is_template(file: &str) -> bool {
+pub(crate) fn is_template(file: &str) -> bool {
     file.as_bytes().ends_with(b".j2")
 }
 

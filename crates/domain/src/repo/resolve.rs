@@ -322,6 +322,7 @@ impl Merged {
         let block_uninstall = endings::block_uninstall(&source, findings);
         let moved_from = endings::origin(release, &name, &place("movedFrom"), findings);
         let mut layers = source.layers();
+        let declared = Values::merge(&layers).merged;
         layers.extend(self.layers(&name.release));
         let values = Values::merge(&layers);
         let schema = source.schema.as_ref();
@@ -338,6 +339,7 @@ impl Merged {
             create_namespace: release.create_namespace.unwrap_or(true),
             restart_on_config_change: release.restart_on_config_change.unwrap_or(false),
             values,
+            declared,
             refused,
             patches,
             secret_fields,

@@ -147,6 +147,8 @@ pub struct ResolvedRelease {
     pub restart_on_config_change: bool,
     /// Merged values with their origins.
     pub values: Values,
+    /// The values that the bundle and its version declare: the lower layers, merged.
+    pub declared: Value,
     /// What the schema of the values does not allow. Nobody writes templates for
     /// such values: they are not rendered, and all else is looked at.
     pub refused: Vec<Finding>,

@@ -1,0 +1,169 @@
+//! Values that an environment sets and no template reads: misspelled ones.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde_json::{Map, Value};
+
+use super::{Scene, Templates};
+use crate::finding::{Finding, Kind};
+use crate::object::Origin;
+use crate::repo::{ResolvedRelease, nearest};
+use crate::values::{Source, dotted};
+
+/// The name that templates have for all values.
+const ROOT: &str = "values";
+
+/// A value that the bundle does not declare.
+struct Undeclared<'a> {
+    pointer: String,
+    /// Name of the map that it is in.
+    parent: &'a str,
+    key: &'a str,
+    /// The declared names beside it.
+    siblings: Vec<&'a str>,
+}
+
+/// A value of an environment applies to all its releases: it is unused only if none
+/// of them declares or reads it.
+pub(super) fn check(scene: &Scene<'_>, findings: &mut Vec<Finding>) {
+    let mut used: BTreeSet<(Origin, String)> = BTreeSet::new();
+    let mut unused: BTreeMap<(Origin, String), Finding> = BTreeMap::new();
+    for (release, templates) in scene.environment.releases.iter().zip(&scene.templates) {
+        let candidates = undeclared(release);
+        let mut left: BTreeSet<&str> = BTreeSet::new();
+        for one in &candidates {
+            if templates.may_read(one.parent, one.key) {
+                continue;
+            }
+            left.insert(&one.pointer);
+            if let Some(source) = source(release, &one.pointer) {
+                let key = (source.place.clone(), one.pointer.clone());
+                unused.insert(key, finding(release, one, &source.place));
+            }
+        }
+        for (pointer, source) in &release.values.origins {
+            if !left.iter().any(|one| is_below(pointer, one)) {
+                used.extend(prefixes(pointer).map(|one| (source.place.clone(), one.to_owned())));
+            }
+        }
+    }
+    unused.retain(|key, _| !used.contains(key));
+    findings.extend(unused.into_values());
+}
+
+fn finding(release: &ResolvedRelease, one: &Undeclared<'_>, place: &Origin) -> Finding {
+    let message = format!(
+        "bundle {} neither declares `{}` nor reads it in a template",
+        release.bundle,
+        dotted(&one.pointer)
+    );
+    let finding = Finding::warning(Kind::Repository, "unused-value", message).at(place.clone());
+    match nearest(one.key, one.siblings.iter().copied()) {
+        Some(near) => finding.hint(format!("did you mean `{near}`?")),
+        None => finding.hint("remove it, or declare it in the `values` of the bundle"),
+    }
+}
+
+/// The topmost values that the bundle does not declare. An empty map of the bundle is
+/// open: it declares whatever is put into it.
+fn undeclared(release: &ResolvedRelease) -> Vec<Undeclared<'_>> {
+    let mut found = Vec::new();
+    if let (Value::Object(merged), Value::Object(declared)) =
+        (&release.values.merged, &release.declared)
+    {
+        walk(merged, declared, ("", ROOT), &mut found);
+    }
+    found
+}
+
+fn walk<'a>(
+    merged: &'a Map<String, Value>,
+    declared: &'a Map<String, Value>,
+    (pointer, parent): (&str, &'a str),
+    found: &mut Vec<Undeclared<'a>>,
+) {
+    for (key, value) in merged {
+        let escaped = key.replace('~', "~0").replace('/', "~1");
+        let pointer = format!("{pointer}/{escaped}");
+        match (value, declared.get(key)) {
+            (_, None) => found.push(Undeclared {
+                pointer,
+                parent,
+                key,
+                siblings: declared.keys().map(String::as_str).collect(),
+            }),
+            (Value::Object(merged), Some(Value::Object(declared))) if !declared.is_empty() => {
+                walk(merged, declared, (&pointer, key), found);
+            }
+            _ => {}
+        }
+    }
+}
+
+/// The source of a value, or of the first one in it.
+fn source<'a>(release: &'a ResolvedRelease, pointer: &str) -> Option<&'a Source> {
+    let mut origins = release.values.origins.iter();
+    origins
+        .find(|(leaf, _)| is_below(leaf, pointer))
+        .map(|(_, source)| source)
+}
+
+/// Whether a pointer names a value or something in it.
+fn is_below(pointer: &str, value: &str) -> bool {
+    pointer
+        .strip_prefix(value)
+        .is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+}
+
+/// A pointer and those of all maps that it leads through.
+fn prefixes(pointer: &str) -> impl Iterator<Item = &str> {
+    let ends = pointer.match_indices('/').map(|(at, _)| at).skip(1);
+    ends.chain([pointer.len()]).map(|end| &pointer[..end])
+}
+
+impl Templates {
+    /// Keeps the code of templates, without the text around it.
+    pub(super) fn of(texts: &[String]) -> Self {
+        let mut code = String::new();
+        for text in texts {
+            let mut rest = text.as_str();
+            while let Some((_, after)) = rest.split_once('{') {
+                let end = match after.chars().next() {
+                    Some('{') => "}}",
+                    Some('%') => "%}",
+                    _ => {
+                        rest = after;
+                        continue;
+                    }
+                };
+                let (inside, left) = after.split_once(end).unwrap_or((after, ""));
+                code.push_str(inside);
+                code.push('\n');
+                rest = left;
+            }
+        }
+        Self(code)
+    }
+
+    /// Whether some template may read a value: its name stands in the code of one, or
+    /// the map that it is in is used as a whole.
+    fn may_read(&self, parent: &str, key: &str) -> bool {
+        self.words(key).next().is_some()
+            || self.words(parent).any(|rest| {
+                let rest = rest.trim_start();
+                let is_of_one =
+                    rest.starts_with('.') || rest.starts_with("[\"") || rest.starts_with("['");
+                !is_of_one
+            })
+    }
+
+    /// The text behind each place where a word stands.
+    fn words<'a>(&'a self, word: &'a str) -> impl Iterator<Item = &'a str> {
+        let is_part = |c: char| c.is_alphanumeric() || c == '_';
+        self.0.match_indices(word).filter_map(move |(at, _)| {
+            let (before, rest) = (&self.0[..at], &self.0[at + word.len()..]);
+            let is_word = !before.ends_with(is_part) && !rest.starts_with(is_part);
+            is_word.then_some(rest)
+        })
+    }
+}
