@@ -146,7 +146,7 @@ impl Planner<'_> {
         if self.options.review {
             let observed = &mut observation.observed;
             observed.access = review_access(&cluster, &desired, observed, &plan).await?;
-            if !observed.access.is_enough() {
+            if !observed.access.is_enough() || observed.access.user.is_some() {
                 plan = plan::plan(&desired, observed, &policy);
             }
         }

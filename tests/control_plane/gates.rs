@@ -142,9 +142,14 @@ fn a_gate_stops_everybody_but_those_exempt_until_the_change_is_done() {
     for stopped in ["system:serviceaccount:ci:deployer", "system:somebody"] {
         assert!(create(&fleet, stopped).is_err(), "{stopped}");
     }
-    // We are exempt too. Changes are refused, deletions are not.
+    // So is our own user: this plan writes nothing that is closed.
     let file = fleet.file("gear.yaml", &gear(&group(&fleet)));
-    fleet.kubectl(&["create", "-n", "gate-hold", "-f", &file]);
+    let args = ["create", "-n", "gate-hold", "-f", file.as_str()];
+    assert!(!fleet.try_kubectl(&args).status.success());
+    // Changes are refused, deletions are not.
+    let account = "system:serviceaccount:gate-hold:app";
+    let created = by(&fleet, account, &["create", "-f", file.as_str()]);
+    assert!(created.status.success(), "{created:?}");
     let gear = "gears.gate-hold.example.org/first";
     let change = by(&fleet, "eve", &["annotate", gear, "a=b"]);
     assert!(!change.status.success());
@@ -271,4 +276,34 @@ fn kinds_that_an_upgrade_brings_are_closed_until_it_is_done() {
     fleet.kubectl(&["delete", first[0], "-n", "gate-new"]);
     assert_eq!(create(&fleet, "eve"), Ok(()));
     assert_eq!(journal(&fleet), None);
+}
+
+#[test]
+fn our_own_user_is_stopped_unless_the_plan_writes_there() {
+    let fleet = fleet("gate-own", "2s", &hold("gate-own"));
+    define_gears(&fleet);
+    deploy(&fleet, &never());
+    fleet.apply().ended_with(6);
+    let ours = || {
+        let other = gear(&group(&fleet)).replace("first", "other");
+        let file = fleet.file("other.yaml", &other);
+        let args = ["create", "--dry-run=server", "-n", "gate-own", "-f", &file];
+        fleet.try_kubectl(&args).status.success()
+    };
+    assert!(!ours());
+    // The next change writes what is closed: it says so, and is let through.
+    fleet.write("manifests/web/gear.yaml", &gear(&group(&fleet)));
+    fleet.commit();
+    fleet
+        .run(&["plan", "gate-own"])
+        .ended_with(0)
+        .says("gate hold does not stop `")
+        .says("this plan writes Gear.gate-own.example.org/gate-own/first while it is closed");
+    fleet.apply().ended_with(6);
+    assert!(fleet.exists(&["gears.gate-own.example.org/first", "-n", "gate-own"]));
+    assert!(ours());
+    assert!(create(&fleet, "eve").is_err());
+    deploy(&fleet, &deployment("app"));
+    fleet.applied();
+    assert!(!is_closed(&fleet, "hold"));
 }

@@ -1,9 +1,9 @@
 //! Gates: what nobody else may create or change while a release changes.
 //!
 //! A gate is a `ValidatingAdmissionPolicy` with a binding of the same name,
-//! `<environment>.<release>.<name>`. It stops everybody but a list: whoever
-//! closes it, the accounts of the release, nodes and the cluster's own
-//! controllers, and whom the bundle exempts. A second rule of the same policy,
+//! `<environment>.<release>.<name>`. It stops everybody but a list: the accounts
+//! of the release, nodes and the cluster's own controllers, whom the bundle exempts,
+//! and the user that closes it where its own change writes what is closed. A second rule of the same policy,
 //! from which nobody is exempt, refuses one name of a `ConfigMap`: by a dry run
 //! of that it is seen whether the gate is in force.
 //!
@@ -17,6 +17,7 @@
 //!     closed: vec![Closed { groups: vec!["example.org".into()], resources: vec!["*".into()] }],
 //!     operations: vec![Operation::Create, Operation::Update],
 //!     exempt: vec![],
+//!     exempts_us: false,
 //!     state: "pleach-system".into(),
 //! };
 //! assert_eq!(gate.id().name, "e.r.handover");
@@ -69,8 +70,11 @@ pub struct Gate {
     pub closed: Vec<Closed>,
     /// Which writes of it.
     pub operations: Vec<Operation>,
-    /// Users who are exempt, beside whoever closes it and the cluster itself.
+    /// Users who are exempt, beside the cluster itself.
     pub exempt: Vec<String>,
+    /// Whether the user that closes it is exempt too: its own change writes what is closed.
+    #[serde(default, skip_serializing_if = "core::ops::Not::not")]
+    pub exempts_us: bool,
     /// Where state is kept: the probe would lie there.
     pub state: String,
 }
@@ -180,8 +184,9 @@ impl Gate {
         format!("{} of {}", operations.join(" and "), closed.join(", "))
     }
 
-    /// The policy as it is created by a user at a time.
-    pub fn policy(&self, by: &str, since: Timestamp) -> Value {
+    /// The policy as it is created by a user at a time; the user counts only where the gate
+    /// exempts it.
+    pub fn policy(&self, by: Option<&str>, since: Timestamp) -> Value {
         let probe = probe(&self.id(), &self.state);
         let mut rules: Vec<Value> = self
             .closed
@@ -261,11 +266,11 @@ impl Gate {
     }
 
     /// Who is stopped: the probe always, of everything else all but those exempt.
-    fn condition(&self, by: &str, probe: &ObjectId) -> String {
+    fn condition(&self, by: Option<&str>, probe: &ObjectId) -> String {
         // JSON text is CEL text.
         let text = |text: &str| Value::from(text).to_string();
         let mut users: Vec<&str> = COMPONENTS.to_vec();
-        users.push(by);
+        users.extend(by.filter(|_| self.exempts_us));
         users.extend(self.exempt.iter().map(String::as_str));
         users.sort_unstable();
         users.dedup();
@@ -309,6 +314,7 @@ mod tests {
                 .collect(),
             operations: vec![Operation::Create, Operation::Update],
             exempt: vec![account("web", "api")],
+            exempts_us: true,
             state: "pleach-system".to_owned(),
         }
     }
@@ -316,7 +322,7 @@ mod tests {
     #[test]
     fn a_gate_closes_all_of_its_groups_or_single_plurals_with_their_subresources() {
         let policy = gate(&[("a.example.org", "*"), ("b.example.org", "gears")])
-            .policy("ops", Timestamp::UNIX_EPOCH);
+            .policy(Some("ops"), Timestamp::UNIX_EPOCH);
         let rules = &policy["spec"]["matchConstraints"]["resourceRules"];
         assert_eq!(rules[0]["resources"], json!(["*/*"]));
         assert_eq!(rules[0]["operations"], json!(["CREATE", "UPDATE"]));
@@ -330,7 +336,7 @@ mod tests {
 
     #[test]
     fn those_who_are_exempt_are_a_list_of_names() {
-        let policy = gate(&[("a.example.org", "*")]).policy("ops\"x", Timestamp::UNIX_EPOCH);
+        let policy = gate(&[("a.example.org", "*")]).policy(Some("ops\"x"), Timestamp::UNIX_EPOCH);
         let condition = policy["spec"]["matchConditions"][0]["expression"]
             .as_str()
             .unwrap();
@@ -344,13 +350,28 @@ mod tests {
             assert!(condition.contains(name), "{name} in {condition}");
         }
         assert!(!condition.contains("startsWith"), "{condition}");
+        // People may share our user: it is exempt only where the plan needs it.
+        let mut gate = gate(&[("a.example.org", "*")]);
+        gate.exempts_us = false;
+        let policy = gate.policy(Some("ops"), Timestamp::UNIX_EPOCH);
+        let condition = policy["spec"]["matchConditions"][0]["expression"].to_string();
+        assert!(!condition.contains("ops"), "{condition}");
+    }
+
+    /// What an older version wrote down of a gate does not say whom it exempts.
+    #[test]
+    fn a_gate_of_an_older_version_is_read() {
+        let mut written = serde_json::to_value(gate(&[("a.example.org", "*")])).unwrap();
+        written.as_object_mut().unwrap().shift_remove("exemptsUs");
+        let read: Gate = serde_json::from_value(written).unwrap();
+        assert!(!read.exempts_us);
     }
 
     /// What the doctor finds gates by is what is written.
     #[test]
     fn the_doctor_knows_a_gate_and_its_binding() {
         let gate = gate(&[("a.example.org", "*")]);
-        let policy = gate.policy("ops", Timestamp::UNIX_EPOCH);
+        let policy = gate.policy(Some("ops"), Timestamp::UNIX_EPOCH);
         let mut found = doctor::Gate::read(&policy).unwrap();
         assert_eq!(found.owner, "production.web");
         assert_eq!(found.policy.id, gate.id());
@@ -367,7 +388,7 @@ mod tests {
 
     #[test]
     fn who_is_stopped_reads_why_since_when_and_what_ends_it() {
-        let policy = gate(&[("a.example.org", "*")]).policy("ops", Timestamp::UNIX_EPOCH);
+        let policy = gate(&[("a.example.org", "*")]).policy(Some("ops"), Timestamp::UNIX_EPOCH);
         assert_eq!(
             policy["spec"]["validations"][0]["message"],
             "production/web is being changed to v2.0.0 (gate handover, since 1970-01-01T00:00:00Z); try again when that is done. If nobody carries it out any more: pleach doctor --fix ValidatingAdmissionPolicy.admissionregistration.k8s.io/production.web.handover"

@@ -283,6 +283,9 @@ pub enum Unverified {
     /// Its record of owners names a version at which the server cannot read what
     /// is wanted; the record is changed when it is applied.
     Recorded(String),
+    /// A gate that a former run closed refuses it: this plan closes it again so that it
+    /// does not, or lifts it.
+    Gate(String),
     /// An offline preview has no server to ask.
     Offline,
 }
@@ -303,6 +306,7 @@ impl fmt::Display for Unverified {
                 f,
                 "its record of owners names another version, and is changed before: {message}"
             ),
+            Self::Gate(name) => write!(f, "gate {name} of a former run is closed"),
             Self::Offline => f.write_str("no cluster was asked"),
         }
     }

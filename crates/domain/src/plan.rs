@@ -29,7 +29,7 @@
 //! 11. `prune::steps`: the deletions, in order, after that.
 //! 12. `access::shrink`, `definitions::finish`: access reduced to what git has,
 //!     stored objects rewritten, after all of it.
-//! 13. `certificates`, `surroundings`: what may be in the way of all that.
+//! 13. `gate`: whether a gate lets our own writes through. `certificates`, `surroundings`: what may be in the way of all that.
 //! 14. `needless`: without `--wait`, no wait that no other step needs.
 //!
 //! `arrange` sorts the steps and refuses cycles.
@@ -129,6 +129,7 @@ pub fn plan(desired: &Desired, observed: &Observed, policy: &Policy) -> Plan {
     prune::steps(&ctx, &mut draft);
     access::shrink(&ctx, &mut draft);
     definitions::finish(&ctx, &mut draft);
+    gate::exempt_us(&ctx, &mut draft);
     certificates::run(&ctx, &mut draft);
     surroundings::run(&ctx, &mut draft);
     needless::run(&ctx, &mut draft);

@@ -78,7 +78,12 @@ pub(super) async fn review(
     plan: &Plan,
     paths: &Paths,
 ) -> Result<Grants, ClusterError> {
-    known(ask_for_all(cluster, desired, observed, plan, paths).await)
+    let mut grants = known(ask_for_all(cluster, desired, observed, plan, paths).await)?;
+    let exempts_us = |step: &Step| matches!(&step.op, Op::Close { gate } if gate.exempts_us);
+    if plan.steps.iter().any(exempts_us) {
+        grants.user = Some(cluster.whoami().await?.username);
+    }
+    Ok(grants)
 }
 
 /// What is known after a review. A webhook that is asked about the questions
@@ -156,6 +161,7 @@ async fn ask_for_all(
         missing,
         escalations,
         unasked: None,
+        user: None,
     })
 }
 

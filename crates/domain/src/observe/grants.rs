@@ -16,6 +16,9 @@ pub struct Grants {
     /// Why nobody could be asked, if so: then nothing is known to be missing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unasked: Option<String>,
+    /// The user that pleach runs as; asked only where a gate of the plan does not stop it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub user: Option<String>,
 }
 
 /// A right that pleach lacks.

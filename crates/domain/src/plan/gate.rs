@@ -6,6 +6,8 @@
 //! whose pods register themselves, what their webhooks guard is closed from
 //! before those go until their successors are there.
 
+mod exempt;
+
 use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::SignedDuration;
@@ -24,6 +26,7 @@ use crate::observe::Registration;
 use crate::order::StageName;
 use crate::overlay::{Journaled, OnFailure, OverlayId};
 use crate::repo::{GateRule, RuntimeObject};
+pub(super) use exempt::{before_writes, run as exempt_us};
 
 /// The kinds of what guards objects while no gate does.
 const WEBHOOKS: [&str; 2] = [
@@ -199,6 +202,7 @@ fn gate(ctx: &Ctx<'_>, name: &str, closed: Vec<Closed>) -> Gate {
         closed,
         operations: vec![Operation::Create, Operation::Update],
         exempt: accounts(ctx),
+        exempts_us: false,
         state: ctx.desired.store.namespace().to_owned(),
     }
 }

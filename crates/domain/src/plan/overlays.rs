@@ -231,6 +231,9 @@ fn close(
             continue;
         }
         let (index, close) = gate::close(ctx, draft, &one, journaled);
+        if let Some(journaled) = journaled {
+            gate::before_writes(ctx, draft, journaled, close);
+        }
         if one.is_of_stage() {
             let place = (one.from.clone(), Place::Before);
             groups.entry(place).or_default().push(close);
@@ -384,6 +387,7 @@ fn drop_unwanted(
             for later in own {
                 draft.edge(step, Need::Applied, later, EdgeReason::SameObject);
             }
+            gate::before_writes(ctx, draft, journaled, step);
             dropped.push((journaled.object.clone(), step));
         }
     }

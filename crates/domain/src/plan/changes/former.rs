@@ -7,6 +7,7 @@
 //! word when it is applied.
 
 use super::Ctx;
+use crate::gate::is_policy;
 use crate::inventory::EntryState;
 use crate::object::{Manifest, ObjectId, ServiceRef};
 use crate::observe::{ApiRefusal, DesiredDigest, Prediction, Unverified};
@@ -20,11 +21,16 @@ const UNKNOWN_FIELD: &str = "failed to create typed patch object";
 pub(super) fn unverified(ctx: &Ctx<'_>, manifest: &Manifest) -> Option<Unverified> {
     match ctx.observed.predicted.get(manifest.id())? {
         Prediction::Unverified(why) => Some(why.clone()),
-        Prediction::Refused(refusal) => match coming_role(ctx, manifest.id(), refusal) {
-            Some(role) => Some(Unverified::RoleMissing(role.name.clone())),
-            None => is_outdated(ctx, manifest.id(), refusal)
-                .then(|| Unverified::Former(refusal.message.clone())),
-        },
+        Prediction::Refused(refusal) => {
+            if let Some(role) = coming_role(ctx, manifest.id(), refusal) {
+                return Some(Unverified::RoleMissing(role.name.clone()));
+            }
+            let gate = closed_by(ctx, refusal).map(Unverified::Gate);
+            gate.or_else(|| {
+                is_outdated(ctx, manifest.id(), refusal)
+                    .then(|| Unverified::Former(refusal.message.clone()))
+            })
+        }
         _ => None,
     }
 }
@@ -35,6 +41,17 @@ fn coming_role<'a>(ctx: &'a Ctx<'_>, id: &ObjectId, refusal: &ApiRefusal) -> Opt
     let role = ctx.facts.get(id)?.role.as_ref()?;
     let comes = ctx.is_desired(role) && ctx.observed.live_meta(role).is_none();
     (refusal.code == 404 && comes).then_some(role)
+}
+
+/// The gate of a former run of this release that a refusal is of.
+fn closed_by(ctx: &Ctx<'_>, refusal: &ApiRefusal) -> Option<String> {
+    let journaled = ctx.observed.journal.overlays.values();
+    let mut gates = journaled.map(|one| &one.object).filter(|id| is_policy(id));
+    let refuses = |gate: &&ObjectId| {
+        let says = format!("ValidatingAdmissionPolicy '{}' with binding ", gate.name);
+        refusal.message.contains(&says)
+    };
+    gates.find(refuses).map(|gate| gate.name.clone())
 }
 
 /// Whether who refuses a custom resource of the release is replaced before it.

@@ -5,10 +5,12 @@ use std::collections::BTreeSet;
 use super::handover::{HOOK_ID, moving, staged};
 use super::scene::Scene;
 use super::{lines, step_of};
+use crate::finding::Severity;
 use crate::gate::Gate;
 use crate::object::ObjectId;
+use crate::observe::{ApiRefusal, Prediction};
 use crate::overlay::OnFailure;
-use crate::plan::{Course, Op, Plan, Step, StepId, Until};
+use crate::plan::{Action, Course, Op, Plan, Step, StepId, Until};
 
 const POLICY: &str = "ValidatingAdmissionPolicy.admissionregistration.k8s.io";
 const ACCOUNT: &str = "ServiceAccount/web/app: {}";
@@ -328,14 +330,15 @@ fn unregister(plan: &Plan) -> &Step {
 #[test]
 fn a_gate_closes_before_any_registration_that_it_covers_goes() {
     let stages = ["agent", "controller", "api"];
-    for (scene, from) in vec![
-        (moving(), "gates"),
-        (moving(), "registrations"),
-        (moving(), "ungate"),
-        (staged(stages), "stage-agent"),
-        (staged(stages), "stage-api"),
-        (staged(stages), "resources"),
+    for (is_staged, from) in [
+        (false, "gates"),
+        (false, "registrations"),
+        (false, "ungate"),
+        (true, "stage-agent"),
+        (true, "stage-api"),
+        (true, "resources"),
     ] {
+        let scene = if is_staged { staged(stages) } else { moving() };
         let plan = scene
             .gate(&format!(
                 "{{name: handover, groups: [x.org], from: {from}}}"
@@ -418,4 +421,97 @@ fn a_gate_that_ends_early_waits_until_its_webhooks_are_registered_again() {
     let waits = lift.needs.iter().map(|edge| &plan.steps[edge.from.0]);
     let registered = waits.filter(|step| matches!(step.until, Some(Until::Registered { .. })));
     assert_eq!(registered.count(), 1, "{:#?}", lines(&plan));
+}
+
+/// An upgrade that changes an object of a kind which somebody else defines.
+fn writing(gate: &str) -> Scene {
+    upgrade()
+        .installed(GEAR)
+        .git(&GEAR.replace("a: b", "a: c"))
+        .gate(gate)
+}
+
+const GEAR_ID: &str = "Gear.x.org/web/one";
+
+#[test]
+fn our_own_user_is_exempt_only_where_the_plan_writes_what_is_closed() {
+    let hold = |from: &str| format!("{{name: hold, groups: [x.org], from: {from}}}");
+    let other = "{name: hold, groups: [x.org], resources: [wheels]}";
+    let check = |name: &str, scene: &Scene, expected: bool| {
+        let plan = scene.plan();
+        let (step, gate) = close(&plan);
+        assert_eq!(gate.exempts_us, expected, "{name}: {:#?}", lines(&plan));
+        let written: Gate = serde_json::from_value(plan.overlays[0].patch.0.clone()).unwrap();
+        assert_eq!(written.exempts_us, expected, "{name}");
+        let mut findings = plan.findings.iter();
+        let said = findings.any(|one| one.code == "gate-exempts-us");
+        assert_eq!(said, expected, "{name}");
+        if plan.overlays[0].course == Course::Kept {
+            // Until it is closed again it refuses that.
+            let write = step_of(&plan, GEAR_ID);
+            assert!(before(&plan, write).contains(&step.id), "{name}");
+        }
+    };
+    check("nothing", &upgrade().gate(&hold("gates")), false);
+    check("while it is closed", &writing(&hold("gates")), true);
+    check("before it is closed", &writing(&hold("verify")), false);
+    check("another kind", &writing(other), false);
+    let short = "{name: hold, groups: [x.org], from: gates, until: definitions}";
+    check("after it is lifted", &writing(short), false);
+    let again = writing(&hold("verify")).unfinished("v2.0.0");
+    let again = again.left_closed("hold", "x.org", "*");
+    check("closed by a former run", &again, true);
+}
+
+#[test]
+fn a_plan_names_the_user_that_a_gate_does_not_stop() {
+    for (user, severity) in [
+        ("ops", Severity::Warning),
+        ("system:serviceaccount:pleach-system:pleach", Severity::Note),
+    ] {
+        let plan = writing("{name: hold, groups: [x.org]}")
+            .cluster(|observed| observed.access.user = Some(user.to_owned()))
+            .plan();
+        let mut findings = plan.findings.iter();
+        let finding = findings.find(|one| one.code == "gate-exempts-us").unwrap();
+        assert_eq!(
+            finding.message,
+            format!(
+                "gate hold does not stop `{user}`, as whom pleach runs: this plan writes {GEAR_ID} while it is closed"
+            )
+        );
+        assert_eq!(finding.severity, severity);
+    }
+}
+
+#[test]
+fn a_gate_of_a_former_run_does_not_block_what_it_would_refuse() {
+    let refusal = ApiRefusal {
+        code: 403,
+        reason: "Forbidden".to_owned(),
+        message: "gears.x.org \"one\" is forbidden: ValidatingAdmissionPolicy 'e.r.hold' with binding 'e.r.hold' denied request: e/r is being changed".to_owned(),
+    };
+    let scene = |gate: &str| {
+        writing(gate)
+            .unfinished("v2.0.0")
+            .left_closed("hold", "x.org", "*")
+            .predict(GEAR_ID, Prediction::Refused(refusal.clone()))
+    };
+    // It is closed again, or lifted, before that is written.
+    for gate in [
+        "{name: hold, groups: [x.org]}",
+        "{name: other, groups: [y.org]}",
+    ] {
+        let plan = scene(gate).plan();
+        assert!(plan.refusals().next().is_none(), "{:?}", plan.findings);
+        assert_eq!(plan.count(Action::Blocked), 0);
+        let write = step_of(&plan, GEAR_ID);
+        let mut steps = plan.steps.iter();
+        let first = steps.find(|step| step.object.name == "e.r.hold").unwrap();
+        assert!(
+            before(&plan, write).contains(&first.id),
+            "{:#?}",
+            lines(&plan)
+        );
+    }
 }

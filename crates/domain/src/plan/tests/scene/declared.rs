@@ -96,6 +96,7 @@ impl Scene {
             }],
             operations: vec![Operation::Create],
             exempt: Vec::new(),
+            exempts_us: false,
             state: "pleach-system".to_owned(),
         };
         let journaled = Journaled {

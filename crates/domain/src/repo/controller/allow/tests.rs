@@ -37,6 +37,7 @@ fn a_gate_is_closed_over_kinds_that_the_release_may_define(
         }],
         operations: vec![Operation::Create],
         exempt: Vec::new(),
+        exempts_us: false,
         state: "pleach-system".to_owned(),
     };
     let definition = |name| {
