@@ -102,6 +102,61 @@ async fn the_example_moves_and_leaves_nothing_behind() {
     fleet.scene.world.stop().await.unwrap();
 }
 
+/// Agents, then controllers, then the API: each of them is stopped right before its
+/// successor starts, and the API of the old version answers until its own stage.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_former_api_answers_until_its_own_stage() {
+    if !isolated::inside("upgrade::the_former_api_answers_until_its_own_stage").unwrap() {
+        return;
+    }
+    let mut fleet = Fleet::start().await;
+    let stages = "stages:
+  - {name: agents, select: [{kind: DaemonSet, name: virt-handler}]}
+  - {name: controllers, select: [{kind: Deployment, name: virt-controller}]}
+  - {name: api, select: [{kind: Deployment, name: virt-api}]}
+moves: ";
+    let bundle = "manifests/kubevirt/bundle.yaml";
+    fleet.repo.edit(bundle, "moves: ", stages).unwrap();
+    fleet.scene.start_user(PATIENCE).await.unwrap();
+    fleet.scene.world.start_administrator().unwrap();
+    fleet.scene.world.more_writes(20, PATIENCE).await.unwrap();
+    fleet.edit(OLD, NEW);
+
+    let begun = jiff::Timestamp::now();
+    let run = fleet.apply().await.ended_with(0).unwrap();
+    let events = fleet.scene.audit().await.unwrap();
+    let writes = events.since(begun).by_agent("pleach/").writes();
+    let place = |verb: &str, namespace: &str, object: &str| {
+        let (resource, name) = object.split_once('/').unwrap();
+        let found = writes.0.iter().position(|event| {
+            let is_it = event.object_ref.as_ref().is_some_and(|one| {
+                (one.resource.as_str(), one.namespace.as_str()) == (resource, namespace)
+                    && one.name.starts_with(name)
+            });
+            event.verb == verb && event.code() < 400 && is_it
+        });
+        found.unwrap_or_else(|| panic!("no {verb} of {namespace} {object}:\n{writes}"))
+    };
+    let order = [
+        place("patch", "kube-system", "daemonsets/virt-handler"),
+        place("patch", "kubevirt", "daemonsets/virt-handler"),
+        place("patch", "kube-system", "deployments/virt-controller"),
+        place("patch", "kubevirt", "deployments/virt-controller"),
+        place("create", "", "validatingadmissionpolicies/demo.kubevirt"),
+        place("delete", "", "apiservices/v1alpha2.subresources"),
+        place("patch", "kube-system", "deployments/virt-api"),
+        place("patch", "kubevirt", "deployments/virt-api"),
+    ];
+    assert!(order.is_sorted(), "{order:?}\n{writes}");
+    // Nor did who shares the kubeconfig that pleach runs with write past the webhooks.
+    has_no_gap(&fleet, &run);
+    let shared = fleet.scene.world.administrators_report();
+    assert_eq!((shared.failed, shared.unvalidated), (0, 0), "{shared}");
+    assert!(shared.refused > 0, "{shared}");
+    fleet.scene.has_moved_to("kubevirt").await.unwrap();
+    fleet.scene.world.stop().await.unwrap();
+}
+
 /// Whatever the user wrote was validated or refused by the gate, with its words;
 /// controllers of two versions never ran together, and nothing crashed twice.
 fn has_no_gap(fleet: &Fleet, run: &Run) {

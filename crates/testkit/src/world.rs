@@ -76,6 +76,8 @@ pub struct World {
     shared: Arc<Shared>,
     log: ValidationLog,
     diary: Diary,
+    /// Of who shares the administrator's kubeconfig.
+    shared_diary: Diary,
     tasks: JoinSet<anyhow::Result<()>>,
 }
 
@@ -155,6 +157,7 @@ impl World {
             shared,
             log,
             diary: Diary::default(),
+            shared_diary: Diary::default(),
             tasks,
         })
     }
@@ -192,17 +195,29 @@ impl World {
             USER,
             &["system:authenticated"],
         )?;
-        let writing = user::write(
-            user,
-            Arc::clone(&self.shared.product),
-            self.log.clone(),
-            self.diary.clone(),
-        );
+        self.write((user, "vm"), self.diary.clone());
+        Ok(())
+    }
+
+    /// Lets somebody write who shares the administrator's kubeconfig, beside the user.
+    pub fn start_administrator(&mut self) -> anyhow::Result<()> {
+        let user = Rest::new(&self.shared.config, "testkit-administrator")?;
+        self.write((user, "shared"), self.shared_diary.clone());
+        Ok(())
+    }
+
+    fn write(&mut self, who: (Rest, &'static str), diary: Diary) {
+        let product = Arc::clone(&self.shared.product);
+        let writing = user::write(who, product, self.log.clone(), diary);
         self.tasks.spawn(async move {
             writing.await;
             Ok(())
         });
-        Ok(())
+    }
+
+    /// What who shares the administrator's kubeconfig saw so far.
+    pub fn administrators_report(&self) -> Report {
+        self.shared_diary.report()
     }
 
     /// What the user saw so far.

@@ -52,8 +52,14 @@ impl Diary {
     }
 }
 
-/// Creates, updates and deletes one object after the other, until dropped.
-pub(crate) async fn write(user: Rest, product: Arc<Product>, log: ValidationLog, diary: Diary) {
+/// Creates, updates and deletes one object after the other, until dropped. `prefix` begins
+/// their names.
+pub(crate) async fn write(
+    (user, prefix): (Rest, &'static str),
+    product: Arc<Product>,
+    log: ValidationLog,
+    diary: Diary,
+) {
     let resource = &product.guarded;
     let collection = format!(
         "/apis/{}/{}/namespaces/{USERS}/{}",
@@ -63,7 +69,7 @@ pub(crate) async fn write(user: Rest, product: Arc<Product>, log: ValidationLog,
     let mut pace = tokio::time::interval(PACE);
     pace.set_missed_tick_behavior(MissedTickBehavior::Delay);
     for number in 1_u64.. {
-        let name = format!("vm{number}");
+        let name = format!("{prefix}{number}");
         let path = format!("{collection}/{name}");
         let add = |began: Duration, outcome: Outcome| {
             diary.add(Write {
