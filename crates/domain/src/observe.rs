@@ -36,7 +36,7 @@ use crate::check::Looked;
 use crate::definition::Instances;
 use crate::depends::Hindrance;
 use crate::deployer::KnownOwner;
-use crate::inventory::{FieldKey, Installed, Inventory, Journal, OwnedBefore};
+use crate::inventory::{Entry, FieldKey, Installed, Inventory, Journal, OwnedBefore};
 use crate::object::{Digest, DigestKey, FieldPath, GroupKind, Manifest, ObjectId, ServiceRef};
 
 /// Which cluster: the uid of its namespace `kube-system`; where state is kept in
@@ -116,6 +116,10 @@ pub struct Observed {
     pub installed: Option<Installed>,
     /// The members of the release.
     pub inventory: Inventory,
+    /// Run-time objects that the bundle declares, and that exist and are not recorded yet,
+    /// as they would be.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub found: BTreeMap<ObjectId, Entry>,
     /// What a former run left to do.
     pub journal: Journal,
     /// The release whose objects are handed over, where git has it no more; read
@@ -363,6 +367,7 @@ impl Observed {
             access: Grants::default(),
             installed: None,
             inventory: Inventory::default(),
+            found: BTreeMap::new(),
             journal: Journal::default(),
             former: None,
             copies: BTreeSet::new(),

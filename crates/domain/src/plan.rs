@@ -76,7 +76,7 @@ pub mod view;
 pub(crate) use consent::OVERRIDABLE;
 pub use deletion::{Deletion, Grant, Propagation};
 pub use file::{PLAN_FILE_FORMAT, PlanFile, PlanFileError, ReviewedObject, ReviewedRelease};
-pub use leftover::{leaving_service, returned};
+pub use leftover::{leaving_service, made_by_others, returned};
 pub use model::{
     Action, Body, Brought, Cause, Change, Course, Desired, Direction, Edge, EdgeReason, Need,
     NonSecret, Op, Outgoing, Overlay, Own, Plan, Policy, Precondition, Stage, Step, StepId, Taken,

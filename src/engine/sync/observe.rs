@@ -14,6 +14,7 @@ mod identity;
 mod members;
 mod predict;
 mod quota;
+mod run_time;
 mod targets;
 
 use std::collections::{BTreeSet, HashSet};
@@ -105,6 +106,7 @@ pub async fn observe(
         return Err(state.incomplete(format!("{what} {kind} could not be listed")));
     }
     reader.read_missing_members(desired, &mut observed).await?;
+    reader.find_run_time_objects(desired, &mut observed).await?;
     drop_unconfirmed(desired, &mut observed);
     let readings = readings(desired, policy, &observed);
     let terms = (&*desired, policy);

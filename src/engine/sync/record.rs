@@ -11,7 +11,7 @@ use pleach_domain::inventory::{
 use pleach_domain::object::{Manifest, ObjectId, ServiceRef};
 use pleach_domain::observe::{DesiredDigest, Observed};
 use pleach_domain::order::{StageName, defined_kinds, registered_services, stage_of};
-use pleach_domain::plan::{Action, Body, Desired, Op, Plan, Precondition, Taken};
+use pleach_domain::plan::{Action, Body, Desired, Op, Plan, Precondition, Taken, made_by_others};
 use serde_json::Value;
 
 use super::error::SyncError;
@@ -201,6 +201,15 @@ pub(super) fn refreshed(desired: &Desired, observed: &Observed, plan: &Plan) -> 
             (EntryState::Intended, _) | (_, None) => !observed.is_complete(id),
         }
     });
+    // Pods may make them after the run that brought the pods.
+    let apply_set = desired.apply_set();
+    for (id, entry) in &observed.found {
+        let live = observed.live_meta(id);
+        let is_theirs = live.is_none_or(|live| made_by_others(live, &apply_set).is_some());
+        if !is_theirs {
+            inventory.entries.insert(id.clone(), entry.clone());
+        }
+    }
     for (id, entry) in &mut inventory.entries {
         if entry.state == EntryState::Observed
             && let Some(live) = observed.live_meta(id)

@@ -21,7 +21,7 @@ use crate::deployer;
 use crate::finding::{Finding, Kind};
 use crate::inventory::{EntryState, Inventory};
 use crate::object::ServiceRef;
-use crate::observe::Registration;
+use crate::observe::{LiveMeta, Registration};
 use crate::order::StageName;
 
 /// Plans the deletion of every registration that points only at Services that go,
@@ -217,22 +217,25 @@ fn reservation(
     } else if registration.asks_url {
         let why = "its Service goes, but one of its webhooks is asked at a URL".to_owned();
         ("leftover-shared", why)
-    } else if let Some(set) = meta.part_of().filter(|set| *set != apply_set) {
-        let why = format!("its Service goes, but it is part of another ApplySet ({set})");
-        ("leftover-foreign", why)
-    } else if !meta.owners.is_empty() {
-        let why = "its Service goes, but another object owns it".to_owned();
-        ("leftover-owned", why)
-    } else if let Some(deployer) = deployer::marked(meta) {
-        let why = format!(
-            "its Service goes, but it carries the mark `{}`",
-            deployer.key
-        );
-        ("leftover-foreign", why)
     } else {
-        return None;
+        let (code, why) = made_by_others(meta, apply_set)?;
+        (code, format!("its Service goes, but {why}"))
     };
     Some(left_in_place(code, why))
+}
+
+/// Why an object that nobody recorded is not of our pods, with the code of the finding.
+pub fn made_by_others(meta: &LiveMeta, apply_set: &str) -> Option<(&'static str, String)> {
+    if let Some(set) = meta.part_of().filter(|set| *set != apply_set) {
+        let why = format!("it is part of another ApplySet ({set})");
+        return Some(("leftover-foreign", why));
+    }
+    if !meta.owners.is_empty() {
+        return Some(("leftover-owned", "another object owns it".to_owned()));
+    }
+    let deployer = deployer::marked(meta)?;
+    let why = format!("it carries the mark `{}`", deployer.key);
+    Some(("leftover-foreign", why))
 }
 
 /// A registration of a kind that was not seen as a whole is left alone too.

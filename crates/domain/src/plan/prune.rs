@@ -87,6 +87,10 @@ pub(super) fn decide(ctx: &Ctx<'_>, draft: &mut Draft) {
         let verdict = judge.run_time_object(id, entry, &draft.leaving);
         carry_out(draft, id, verdict, &mut pruned);
     }
+    for (id, entry) in &ctx.observed.found {
+        let verdict = judge.found(id, entry, &draft.leaving);
+        carry_out(draft, id, verdict, &mut pruned);
+    }
     if pruned.is_empty() && draft.leaving.is_empty() {
         return say_unlisted(ctx, draft);
     }

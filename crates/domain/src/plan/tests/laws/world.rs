@@ -248,6 +248,7 @@ fn add(scene: Scene, key: &str, text: &str, state: u8) -> Scene {
         34 => scene.git(text).live(text),
         35..=40 => scene.live(text),
         41..=43 => scene.run_time(text, Some("web/a1")),
+        44 => scene.found(text),
         _ => scene.run_time(text, None),
     }
 }

@@ -1,0 +1,132 @@
+//! Run-time objects that are not recorded: pods make some of them after the apply that
+//! brought the pods has ended. They are read by the names and Services that the bundle
+//! declares.
+
+use std::collections::BTreeSet;
+
+use futures::stream::{self, StreamExt as _};
+use pleach_domain::inventory::{Entry, EntryState};
+use pleach_domain::object::{Manifest, ObjectId};
+use pleach_domain::observe::{LiveMeta, Observed};
+use pleach_domain::plan::Desired;
+use pleach_domain::repo::RuntimeObject;
+
+use super::{CONCURRENCY, Reader, ends_observation};
+use crate::engine::sync::error::SyncError;
+use crate::io::cluster::{ClusterError, ResourcePath};
+
+impl Reader<'_> {
+    /// Finds the declared objects that exist and are neither recorded nor in git. One that
+    /// cannot be read is not found: nothing is concluded from its absence.
+    pub(super) async fn find_run_time_objects(
+        &self,
+        desired: &Desired,
+        observed: &mut Observed,
+    ) -> Result<(), SyncError> {
+        let declared = declared(desired, observed);
+        let wanted: BTreeSet<&ObjectId> = desired.manifests.iter().map(Manifest::id).collect();
+        find_registrations(&declared, &wanted, observed);
+        let mut missing = Vec::new();
+        for object in &declared {
+            let (Some(kind), Some(name)) = (object.group_kind(), object.name.as_deref()) else {
+                continue;
+            };
+            let Some(path) = ResourcePath::preferred(&observed.discovery, &kind) else {
+                continue;
+            };
+            let recorded = observed.inventory.entries.keys();
+            let namespaces: BTreeSet<Option<&str>> = if path.namespaced {
+                let all = wanted.iter().copied().chain(recorded);
+                let all = all.filter_map(|id| id.namespace.as_deref());
+                all.map(Some).collect()
+            } else {
+                [None].into()
+            };
+            let ids = namespaces.into_iter().map(|one| path.id(one, name));
+            let ids = ids
+                .filter(|id| !wanted.contains(id) && !observed.inventory.entries.contains_key(id));
+            missing.extend(ids.map(|id| (id, path.clone())));
+        }
+        let read: Vec<(ObjectId, ResourcePath, Result<_, ClusterError>)> = stream::iter(missing)
+            .map(|(id, path)| async move {
+                let value = self.cluster.get_id(&path, &id).await;
+                (id, path, value)
+            })
+            .buffer_unordered(CONCURRENCY)
+            .collect()
+            .await;
+        for (id, path, value) in read {
+            match value {
+                Ok(Some(value)) => {
+                    let live = LiveMeta::read(&value["metadata"], &self.manager);
+                    if live.deleting {
+                        continue;
+                    }
+                    let entry = Entry {
+                        state: EntryState::Observed,
+                        api_version: path.api_version.to_string(),
+                        uid: Some(live.uid.clone()),
+                        ..Entry::default()
+                    };
+                    observed.found.insert(id.clone(), entry);
+                    observed.meta.insert(id, live);
+                }
+                Err(error) if ends_observation(&error) => return Err(error.into()),
+                Ok(None) | Err(_) => {}
+            }
+        }
+        Ok(())
+    }
+}
+
+/// What the bundle declares now, and what it did when it was applied last.
+fn declared(desired: &Desired, observed: &Observed) -> Vec<RuntimeObject> {
+    let record = observed.installed.as_ref();
+    let memory = record.and_then(|record| record.memory.as_ref());
+    let former = memory.map(|memory| &memory.runtime_objects);
+    let mut all = desired.runtime_objects.clone();
+    for object in former.into_iter().flatten() {
+        if !all.contains(object) {
+            all.push(object.clone());
+        }
+    }
+    all
+}
+
+/// Registrations are read already: those that point at a declared Service of the release.
+fn find_registrations(
+    declared: &[RuntimeObject],
+    wanted: &BTreeSet<&ObjectId>,
+    observed: &mut Observed,
+) {
+    let entries = &observed.inventory.entries;
+    let mut found = Vec::new();
+    for registration in &observed.registrations {
+        let id = &registration.id;
+        if registration.meta.deleting || wanted.contains(id) || entries.contains_key(id) {
+            continue;
+        }
+        let service = registration.services.iter().find(|service| {
+            let mut declared = declared.iter();
+            wanted.contains(&service.id())
+                && declared.any(|one| {
+                    one.service.as_ref() == Some(&service.name)
+                        && one.group_kind().as_ref() == Some(&id.group_kind())
+                })
+        });
+        if let Some(service) = service {
+            let entry = Entry {
+                state: EntryState::Observed,
+                api_version: format!("{}/v1", id.group),
+                uid: Some(registration.meta.uid.clone()),
+                service: Some(service.clone()),
+                ..Entry::default()
+            };
+            found.push((id.clone(), entry, registration.meta.clone()));
+        }
+    }
+    for (id, entry, meta) in found {
+        observed.found.insert(id.clone(), entry);
+        observed.meta.insert(id, meta);
+    }
+}
