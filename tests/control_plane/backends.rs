@@ -267,3 +267,17 @@ fn a_release_that_locks_itself_out_says_how_to_go_on() {
     fleet.kubectl(&["delete", "validatingwebhookconfiguration", "guards"]);
     fleet.applied();
 }
+
+/// `plan` and `apply` say so, and the doctor does not send anybody back to `apply`.
+#[test]
+fn a_registration_that_git_has_without_its_service_is_to_be_fixed_in_git() {
+    let fleet = installed("unbacked", &webhook("unbacked", "absent"));
+    let says = "Service unbacked/absent, which it points at, is neither in git nor in the cluster";
+    fleet.run(&["plan", "unbacked"]).ended_with(0).says(says);
+    fleet.applied().says(says);
+    fleet
+        .run(&["doctor"])
+        .ended_with(1)
+        .says("release unbacked/shop was applied with it and without Service unbacked/absent")
+        .says("add the Service to the files, or remove the registration from them");
+}

@@ -69,6 +69,7 @@ mod surroundings;
 #[cfg(test)]
 mod tests;
 mod trust;
+mod unbacked;
 mod verify;
 mod version;
 pub mod view;
@@ -132,6 +133,7 @@ pub fn plan(desired: &Desired, observed: &Observed, policy: &Policy) -> Plan {
     gate::exempt_us(&ctx, &mut draft);
     certificates::run(&ctx, &mut draft);
     surroundings::run(&ctx, &mut draft);
+    unbacked::run(&ctx, &mut draft);
     needless::run(&ctx, &mut draft);
     arrange::run(&ctx, draft, direction)
 }

@@ -26,6 +26,7 @@ use pleach_domain::finding::{Finding, Kind};
 use pleach_domain::inventory::{EntryState, Store};
 use pleach_domain::object::{Gvk, Manifest, ObjectId, ServiceRef, annotations, labels};
 use pleach_domain::observe::{Backend, Known, Listing, Live, Observed, Reading, Served, triage};
+use pleach_domain::order::registered_services;
 use pleach_domain::plan::{Desired, Policy, runs_once};
 
 use super::absent::ensure_discovered;
@@ -38,6 +39,8 @@ use members::{note_listing, unseen};
 pub use focus::observe_some;
 pub use identity::{cluster_id, is_cluster, recognize};
 
+/// Groups of the kinds that point at Services.
+const REGISTRATIONS: [&str; 2] = ["apiregistration.k8s.io", "admissionregistration.k8s.io"];
 /// Requests at a time.
 const CONCURRENCY: usize = 32;
 
@@ -257,6 +260,7 @@ impl Reader<'_> {
             .flat_map(|registration| registration.services.clone())
             .chain(lost(observed, &wanted))
             .chain(definitions::converters(desired, observed))
+            .chain(elsewhere(desired, &wanted))
             .collect();
         let backends: Vec<(ServiceRef, Backend)> = stream::iter(services)
             .filter_map(|service| async move {
@@ -338,6 +342,16 @@ fn lost(observed: &Observed, wanted: &HashSet<&ObjectId>) -> BTreeSet<ServiceRef
         .filter_map(|entry| entry.service.clone())
         .filter(|service| !wanted.contains(&service.id()))
         .filter(|service| !entries.contains_key(&service.id()))
+        .collect()
+}
+
+/// Services that registrations of the release point at, and that it does not have.
+fn elsewhere(desired: &Desired, wanted: &HashSet<&ObjectId>) -> BTreeSet<ServiceRef> {
+    let manifests = desired.manifests.iter();
+    let registrations = manifests.filter(|one| REGISTRATIONS.contains(&one.id().group.as_str()));
+    registrations
+        .flat_map(|one| registered_services(&one.id().group_kind(), &one.value()))
+        .filter(|service| !wanted.contains(&service.id()))
         .collect()
 }
 

@@ -6,7 +6,7 @@ use super::effect::effects;
 use super::registration::{Registered, Role};
 use super::{Code, Diagnosis, Evidence, Observations, Owner};
 use crate::finding::Severity;
-use crate::inventory::EntryState;
+use crate::inventory::{EntryState, Inventory};
 use crate::object::{ApiVersion, ObjectId, ServiceRef};
 use crate::observe::Lack;
 
@@ -74,6 +74,7 @@ fn registration(observations: &Observations, registered: &Registered) -> Option<
     diagnosis.owner = Some(owner(observations, registered));
     diagnosis.evidence = evidence(registered, &missing);
     advise(&mut diagnosis, registered, &dead);
+    tell_of_git(observations, &mut diagnosis, &dead);
     tell_of_end(observations, &mut diagnosis, &dead);
     Some(diagnosis)
 }
@@ -200,6 +201,40 @@ fn advise(diagnosis: &mut Diagnosis, registered: &Registered, dead: &BTreeSet<&S
             diagnosis.command = Some(fix);
         }
     }
+}
+
+/// A release that was applied with the registration and without its Service brings none
+/// back: that is to be changed in its files.
+fn tell_of_git(
+    observations: &Observations,
+    diagnosis: &mut Diagnosis,
+    dead: &BTreeSet<&ServiceRef>,
+) {
+    let Some(id) = diagnosis.object.as_ref().filter(|_| diagnosis.is_fixable()) else {
+        return;
+    };
+    let releases = || {
+        let releases = observations.releases.iter();
+        releases.filter_map(|one| Some((one, one.inventory.as_ref().ok()?)))
+    };
+    let has = |inventory: &Inventory, id: &ObjectId| {
+        let entry = inventory.entries.get(id);
+        entry.is_some_and(|entry| entry.state == EntryState::Applied)
+    };
+    let owner = releases().find(|(_, inventory)| has(inventory, id));
+    let is_brought = releases().any(|(_, inventory)| {
+        let mut services = dead.iter();
+        services.any(|service| has(inventory, &service.id()))
+    });
+    let Some((release, _)) = owner.filter(|_| !is_brought) else {
+        return;
+    };
+    let release = release.summary.target();
+    diagnosis.hint = Some(format!(
+        "release {release} was applied with it and without Service {}: add the Service to the files, or remove the registration from them; then apply {release}",
+        names(dead)
+    ));
+    diagnosis.command = None;
 }
 
 /// A namespace that is being deleted gets no Service back. A release that makes the

@@ -269,6 +269,34 @@ fn a_release_owns_what_points_at_its_service(
     assert_eq!(command == "pleach apply prod/web", owner.is_some());
 }
 
+#[test]
+fn a_registration_that_git_has_without_its_service_is_to_be_fixed_in_git() {
+    let advice = |members: &[(&str, EntryState)]| {
+        let found = diagnose(&Observations {
+            registrations: vec![dead_api()],
+            releases: vec![release("prod.web", members)],
+            ..cluster()
+        });
+        (found[0].hint.clone().unwrap(), found[0].command.clone())
+    };
+    let registration = (API, EntryState::Applied);
+    let (hint, command) = advice(&[registration]);
+    assert_eq!(
+        hint,
+        "release prod/web was applied with it and without Service old/api: add the Service to the files, or remove the registration from them; then apply prod/web"
+    );
+    assert_eq!(command, None);
+    // Only an earlier version had it, or the release has its Service: an apply helps.
+    for members in [
+        &[registration, ("Service/old/api", EntryState::Applied)][..],
+        &[("Service/old/api", EntryState::Applied)],
+        &[(API, EntryState::Observed)],
+    ] {
+        let (_, command) = advice(members);
+        assert_eq!(command.as_deref(), Some("pleach apply prod/web"));
+    }
+}
+
 /// An apply alone puts no Service into a namespace that is being deleted.
 #[rstest]
 #[case::it_ends("old", true)]

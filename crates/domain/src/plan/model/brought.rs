@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use crate::definition::is_definition;
-use crate::object::{ApiVersion, Gvk, Manifest};
+use crate::object::{ApiVersion, Gvk, Manifest, ObjectId};
 use crate::order::Facts;
 
 /// Kinds and namespaces that are not there yet when a release is planned, and
@@ -13,6 +13,7 @@ pub struct Brought {
     kinds: BTreeSet<Gvk>,
     apis: BTreeSet<ApiVersion>,
     namespaces: BTreeSet<String>,
+    services: BTreeSet<ObjectId>,
 }
 
 impl Brought {
@@ -23,6 +24,8 @@ impl Brought {
             let id = manifest.id();
             if id.is("", "Namespace") {
                 self.namespaces.insert(id.name.clone());
+            } else if id.is("", "Service") {
+                self.services.insert(id.clone());
             } else if is_definition(id) || id.is("apiregistration.k8s.io", "APIService") {
                 let facts = Facts::of(manifest);
                 let served = facts.defines.map(|definition| definition.served);
@@ -35,6 +38,11 @@ impl Brought {
     /// Whether a kind is served once those releases are there.
     pub fn serves(&self, gvk: &Gvk) -> bool {
         self.kinds.contains(gvk) || self.apis.contains(&gvk.api_version)
+    }
+
+    /// Whether a Service is there by then.
+    pub fn has_service(&self, id: &ObjectId) -> bool {
+        self.services.contains(id)
     }
 
     /// Whether a namespace is there by then.

@@ -229,3 +229,30 @@ fn definitions_are_read_only_where_a_service_goes() {
     assert_eq!(left(&gears().gone(SERVICE)), 0);
     assert_eq!(left(&gears().gone(GEARS)), 0);
 }
+
+#[test]
+fn a_registration_for_a_service_that_nobody_has_is_pointed_out() {
+    const HOOK: &str = "ValidatingWebhookConfiguration.admissionregistration.k8s.io/h: {webhooks: [{clientConfig: {service: {namespace: web, name: hook}}}]}";
+    let says = |scene: Scene| {
+        let plan = scene.plan();
+        let mut findings = plan.findings.into_iter();
+        findings.find(|one| one.code == "registration-without-service")
+    };
+    let absent = || Scene::new().git(HOOK).backend("web/hook", false, 0);
+    let finding = says(absent()).unwrap();
+    assert_eq!(
+        finding.message,
+        "Service web/hook, which it points at, is neither in git nor in the cluster"
+    );
+    assert!(!finding.is_error() && finding.place.is_some());
+    // What was not looked for is not known to be absent.
+    assert_eq!(says(Scene::new().git(HOOK)), None);
+    assert_eq!(says(absent().git("Service/web/hook: {}")), None);
+    assert_eq!(says(absent().declares("{kind: Service, name: hook}")), None);
+    assert_eq!(says(absent().backend("web/hook", true, 0)), None);
+    let brought = absent().wants(|desired| {
+        let other = Scene::new().git("Service/web/hook: {}").desired.manifests;
+        desired.terms.brought.add(&other, None);
+    });
+    assert_eq!(says(brought), None);
+}
