@@ -30,7 +30,7 @@ pub(super) use outcome::Outcome;
 Examples:
   pleach apply production                       every release, after asking
   pleach apply production/web --yes             one release, without asking
-  pleach apply production --plan plan.json      what `pleach plan production --out plan.json` showed,
+  pleach apply --plan plan.json                 what `pleach plan production --out plan.json` showed,
                                                 or nothing
   pleach apply production --yes --cluster-id 6f0c2d5e-4a51-4c1c-9d3b-1f0a1c5f7b11
                                                 the first time, from a pipeline")]
@@ -50,6 +50,13 @@ pub(crate) struct ApplyArgs {
     /// Compare every object with a dry run, also those whose metadata says that they are unchanged
     #[arg(long)]
     pub(crate) verify: bool,
+
+    /// Apply the others where objects are blocked
+    ///
+    /// Without it nothing of a release is written while any of its objects is
+    /// blocked, as by a conflict. Nothing is pruned in either case.
+    #[arg(long)]
+    pub(crate) skip_blocked: bool,
 
     /// Carry out what this file says, which `pleach plan --out` wrote
     ///
@@ -151,13 +158,32 @@ pub(crate) async fn run(ui: &mut Ui, ctx: &Context, mut args: ApplyArgs) -> Resu
     Ok(outcome.finish(ui))
 }
 
+/// What the flags allow to do with the releases that were reviewed.
+#[derive(Clone, Copy)]
+struct Scope<'a> {
+    /// Whether releases that a controller follows are suspended before.
+    hold: Option<(&'a LocalArgs, &'a Follower)>,
+    /// Whether the rest of a release is applied whose objects are blocked.
+    skip_blocked: bool,
+}
+
+impl Scope<'_> {
+    /// Refuses a release of which nothing may be written.
+    fn ensure(&self, planned: &Planned) -> Result<(), CliError> {
+        if self.skip_blocked {
+            return Ok(());
+        }
+        planned.ensure_whole()
+    }
+}
+
 /// Carries out what was reviewed, one release after the other. What a loop
 /// follows is held before, where that is said.
 async fn in_order(
     ui: &mut Ui,
     ctx: &Context,
     session: &Session,
-    hold: Option<(&LocalArgs, &Follower)>,
+    scope: Scope<'_>,
     reviewed: Vec<Reviewed<'_>>,
     outcome: &mut Outcome,
 ) {
@@ -175,6 +201,7 @@ async fn in_order(
             }
             Subject::Gone(gone) => not_taken_over(session, gone, &reached, &unready).await,
         };
+        let error = error.or_else(|| scope.ensure(&one.planned).err());
         if let Some(error) = error {
             ui.error(&error);
             outcome.not_begun(ui, &one.planned, &error);
@@ -193,6 +220,12 @@ async fn in_order(
                     continue;
                 }
             }
+            if let Err(error) = scope.ensure(&one.planned) {
+                ui.error(&error);
+                outcome.not_begun(ui, &one.planned, &error);
+                unready.insert(name.release);
+                continue;
+            }
         }
         if ctx.cancel.is_cancelled() {
             outcome.not_begun(ui, &one.planned, &CliError::interrupted());
@@ -202,7 +235,9 @@ async fn in_order(
         let store = one.planned.desired.store.clone();
         let cluster = session.cluster_for(&name);
         let is_new = one.planned.is_new();
-        let hold = hold.filter(|(_, follower)| follower.of(&one.planned).is_some());
+        let hold = scope
+            .hold
+            .filter(|(_, follower)| follower.of(&one.planned).is_some());
         let hold = hold.map(|(local, _)| local);
         if let Some(local) = hold.filter(|_| !is_new)
             && let Err(error) = local.hold(&cluster, &name, &store).await
@@ -305,6 +340,7 @@ async fn consent(
         .iter()
         .map(|one| &one.planned)
         .filter(|planned| planned.would_write())
+        .filter(|planned| args.skip_blocked || planned.ensure_whole().is_ok())
         .collect();
     let Some(first) = writing.first() else {
         return Ok(());

@@ -198,6 +198,13 @@ impl Planned {
         self.verdict().blocks()
     }
 
+    /// Refuses to write a part of the release while objects of it are blocked.
+    pub(super) fn ensure_whole(&self) -> Result<(), CliError> {
+        let record = self.observation.observed.installed.as_ref();
+        let begun = record.is_some_and(|record| record.applying.is_some());
+        self.verdict().ensure_whole(begun)
+    }
+
     /// Whether anything would change.
     pub(super) fn has_changes(&self) -> bool {
         self.verdict().has_changes()

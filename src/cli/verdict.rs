@@ -1,7 +1,7 @@
 //! What a plan means for the command that made it: the exit code, what is
 //! said, and whether it may be carried out.
 
-use pleach_domain::finding::Finding;
+use pleach_domain::finding::{self, Finding};
 use pleach_domain::plan::{Action, Plan, is_refusal};
 
 use super::Exit;
@@ -20,6 +20,41 @@ impl Verdict<'_> {
             .filter(|finding| finding.is_error() && !is_refusal(finding))
             .map(|finding| Kind::from(finding.kind).exit())
             .fold(Exit::DONE, Exit::and)
+    }
+
+    /// Refuses to write a part of a release while objects of it are blocked.
+    ///
+    /// A run that was `begun` goes on beside an API that does not answer: the rest of
+    /// that run may be what makes it answer again.
+    pub(super) fn ensure_whole(self, begun: bool) -> Result<(), CliError> {
+        let blocked: Vec<String> = self
+            .0
+            .changes
+            .iter()
+            .filter(|change| change.action == Action::Blocked)
+            .map(|change| change.object.to_string())
+            .collect();
+        let is_blocked_by = |kind: finding::Kind| {
+            let mut findings = self.0.findings.iter();
+            findings.any(|one| one.kind == kind && one.is_error() && !is_refusal(one))
+        };
+        let by_cluster = is_blocked_by(finding::Kind::Cluster);
+        let goes_on = begun && by_cluster && !is_blocked_by(finding::Kind::Conflict);
+        if blocked.is_empty() || goes_on {
+            return Ok(());
+        }
+        let kind = if by_cluster {
+            Kind::Cluster
+        } else {
+            Kind::Conflict
+        };
+        let message = format!(
+            "nothing of release {} was written, as objects are blocked: {}",
+            self.0.release,
+            blocked.join(", ")
+        );
+        Err(CliError::new(kind, message)
+            .hint("resolve why they are blocked, or apply the others with --skip-blocked"))
     }
 
     /// Whether anything would change.
@@ -63,6 +98,53 @@ mod tests {
 
     use super::*;
     use crate::cli::format::samples;
+
+    #[test]
+    fn nothing_of_a_release_is_written_while_objects_are_blocked() {
+        let mut plan = samples::plan(&[("a", Action::Update), ("b", Action::Blocked)]);
+        let object = plan.changes[1].object.clone();
+        let blocked = |kind: Kind| Finding::error(kind, "why", "no").on(object.clone());
+        let exit =
+            |plan: &Plan, begun: bool| Verdict(plan).ensure_whole(begun).map_err(|e| e.exit());
+        for (name, kinds, begun, expected) in [
+            (
+                "a conflict",
+                &[Kind::Conflict][..],
+                false,
+                Err(Exit::CONFLICT),
+            ),
+            (
+                "a conflict in a run that was begun",
+                &[Kind::Conflict],
+                true,
+                Err(Exit::CONFLICT),
+            ),
+            (
+                "an API that does not answer",
+                &[Kind::Cluster],
+                false,
+                Err(Exit::CLUSTER),
+            ),
+            (
+                "the same in a run that was begun",
+                &[Kind::Cluster],
+                true,
+                Ok(()),
+            ),
+            (
+                "both",
+                &[Kind::Cluster, Kind::Conflict],
+                true,
+                Err(Exit::CLUSTER),
+            ),
+        ] {
+            plan.findings = kinds.iter().map(|kind| blocked(*kind)).collect();
+            assert_eq!(exit(&plan, begun), expected, "{name}");
+        }
+        let error = Verdict(&plan).ensure_whole(false).unwrap_err();
+        assert!(error.to_string().contains(&object.to_string()), "{error}");
+        assert!(exit(&samples::plan(&[("a", Action::Update)]), false).is_ok());
+    }
 
     #[test]
     fn everything_is_said_once_of_a_plan_that_is_refused() {

@@ -155,7 +155,7 @@ fn a_dead_conversion_costs_only_the_objects_it_converts() {
     );
 
     // Whose objects cannot be read: blocked by name, all others applied.
-    let (run, events) = needs.watched(Fleet::apply);
+    let (run, events) = needs.watched(Fleet::apply_unblocked);
     run.ended_with(4)
         .says("Wheel.wheels.example.org/converted/first")
         .says("conversion webhook for wheels.example.org/v1, Kind=Wheel failed");
@@ -223,7 +223,7 @@ spec:
         "apiservice/v1.idle.example.org",
     ]);
     upgrade(&needs);
-    let (run, events) = needs.watched(Fleet::apply);
+    let (run, events) = needs.watched(Fleet::apply_unblocked);
     run.ended_with(4)
         .says("Thing.idle.example.org/idle/first")
         .says("the API idle.example.org/v1 is registered but its server does not answer");

@@ -247,6 +247,35 @@ fn a_user_who_may_read_but_not_write_writes_nothing() {
     assert!(!fleet.exists(&["namespace", "reader"]), "{}", run.shown());
 }
 
+#[test]
+fn nothing_is_written_while_an_object_is_blocked() {
+    let fleet = fleet("blocking");
+    fleet.kubectl(&["create", "namespace", "blocking"]);
+    fleet.applied();
+    let theirs = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: settings, namespace: blocking}\ndata: {color: green}\n";
+    let file = fleet.file("theirs.yaml", theirs);
+    fleet.kubectl(&[
+        "apply",
+        "--server-side",
+        "--force-conflicts",
+        "--field-manager=someone",
+        "-f",
+        &file,
+    ]);
+    fleet.edit_environment("color: red", "color: blue");
+    fleet.edit(MANIFEST, "{k: v}", "{k: w}");
+    fleet.commit();
+    fleet
+        .writes_nothing(|fleet| fleet.apply().ended_with(5))
+        .says("someone holds .data.color")
+        .says("nothing of release blocking.web was written, as objects are blocked: ConfigMap/blocking/settings")
+        .says("--skip-blocked");
+    fleet.apply_unblocked().ended_with(5);
+    let data = |name: &str| fleet.field(&["-n", "blocking", name], "{.data}");
+    assert_eq!(data("cm/settings"), r#"{"color":"green"}"#);
+    assert_eq!(data("cm/plain"), r#"{"k":"w"}"#);
+}
+
 #[rstest]
 #[case::nobody_listens("away", false, &["connection refused"])]
 // The time-outs of the connection and of the request are equally long.

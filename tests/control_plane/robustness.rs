@@ -102,7 +102,10 @@ fn objects_of_a_dead_api_are_blocked_and_all_others_applied() {
     fleet.edit_environment("v1.0.0", "v1.1.0");
     fleet.commit();
     fleet.diff().ended_with(4);
-    let (run, events) = fleet.watched(Fleet::apply);
+    fleet
+        .writes_nothing(|fleet| fleet.apply().ended_with(4))
+        .says("nothing of release partly.web was written");
+    let (run, events) = fleet.watched(Fleet::apply_unblocked);
     run.ended_with(4)
         .says("manifests/web/v1.1.0/thing.yaml:1")
         .says("the API dead.example.org/v1 is registered but its server does not answer")

@@ -147,6 +147,7 @@ data: {color: green}
     assert_eq!(results(&run), stuck, "{}", run.shown());
     assert_eq!(object_writes(&events).len(), 1, "{}", events.writes());
     let (run, events) = fleet.watched(|fleet| fleet.run(&["apply", "stuck/front", "--yes"]));
-    run.ended_with(5).says("failed (1 unchanged, 1 blocked)");
+    run.ended_with(5)
+        .says("failed (planned: 1 unchanged, 1 blocked)");
     assert_eq!(events.writes().to_string(), "");
 }

@@ -88,7 +88,7 @@ fn a_workload_stays_while_a_definition_of_its_release_is_blocked() {
             "blocked {id}: other-team holds .metadata.labels.team"
         ))
         .says(&blocked);
-    let (run, events) = fleet.watched(Fleet::apply);
+    let (run, events) = fleet.watched(Fleet::apply_unblocked);
     run.ended_with(5)
         .says("other-team holds .metadata.labels.team");
     // What does not need it goes on.
