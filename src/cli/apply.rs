@@ -30,14 +30,13 @@ pub(super) use outcome::Outcome;
 Examples:
   pleach apply production                       every release, after asking
   pleach apply production/web --yes             one release, without asking
-  pleach apply --plan plan.json                 what `pleach plan production --out plan.json` showed,
-                                                or nothing
+  pleach apply --plan plan.json                 what `pleach plan --out plan.json` wrote
   pleach apply production --yes --cluster-id 6f0c2d5e-4a51-4c1c-9d3b-1f0a1c5f7b11
                                                 the first time, from a pipeline")]
 pub(crate) struct ApplyArgs {
-    /// Environment, or one release of it
-    #[arg(value_name = "ENV[/RELEASE]")]
-    pub(crate) target: Target,
+    /// Environment, or one release of it; with --plan, the file says it
+    #[arg(value_name = "ENV[/RELEASE]", required_unless_present = "plan")]
+    pub(crate) target: Option<Target>,
 
     /// Do not ask
     #[arg(short, long)]
@@ -117,6 +116,7 @@ pub(crate) async fn run(ui: &mut Ui, ctx: &Context, mut args: ApplyArgs) -> Resu
         args.cluster_id
             .get_or_insert_with(|| file.cluster.to_string());
     }
+    let target = plan_file::target(args.target.as_ref(), review.as_ref())?;
     let options = Options {
         verify: args.verify || review.as_ref().is_some_and(|(_, file)| file.verify),
         wait: args.wait == Wait::Ready,
@@ -124,11 +124,11 @@ pub(crate) async fn run(ui: &mut Ui, ctx: &Context, mut args: ApplyArgs) -> Resu
         prune: true,
         predecessors: Predecessors::ComeFirst,
     };
-    let session = Session::open(ui, ctx, &args.target, options, args.cluster_id.clone()).await?;
+    let session = Session::open(ui, ctx, &target, options, args.cluster_id.clone()).await?;
     let claim = args.local.claim(&args.lock);
     let mut outcome = Outcome::new("apply", args.output, claim);
     let mut reviewed = Vec::new();
-    for subject in session.subjects(ui, ctx, &args.target).await? {
+    for subject in session.subjects(ui, ctx, &target).await? {
         match session.plan_for(ui, &subject).await? {
             Ok(planned) => reviewed.push(Reviewed { subject, planned }),
             Err(error) => outcome.unplanned(subject.name(), &error),
@@ -144,17 +144,20 @@ pub(crate) async fn run(ui: &mut Ui, ctx: &Context, mut args: ApplyArgs) -> Resu
             return Ok(outcome.finish(ui));
         }
     }
-    let environment = &args.target.environment;
-    let follower = follower(&session, environment, plans()).await?;
+    let follower = follower(&session, &target.environment, plans()).await?;
     let planned = reviewed.iter_mut().map(|one| &mut one.planned);
     args.local.review(&follower, planned);
     let plans = || reviewed.iter().map(|one| &one.planned);
     if outcome.refuses(ui, plans()) {
         return Ok(outcome.finish(ui));
     }
-    consent(ui, ctx, &args, &session, &reviewed).await?;
+    consent(ui, ctx, (&args, &target), &session, &reviewed).await?;
     let hold = args.local.is_meant().then_some((&args.local, &follower));
-    in_order(ui, ctx, &session, hold, reviewed, &mut outcome).await;
+    let scope = Scope {
+        hold,
+        skip_blocked: args.skip_blocked,
+    };
+    in_order(ui, ctx, &session, scope, reviewed, &mut outcome).await;
     Ok(outcome.finish(ui))
 }
 
@@ -332,7 +335,7 @@ pub(super) fn show<'a>(
 async fn consent(
     ui: &mut Ui,
     ctx: &Context,
-    args: &ApplyArgs,
+    (args, target): (&ApplyArgs, &Target),
     session: &Session,
     reviewed: &[Reviewed<'_>],
 ) -> Result<(), CliError> {
@@ -350,8 +353,7 @@ async fn consent(
     let is_named = session.loaded.environment.cluster.id.is_some() || args.cluster_id.is_some();
     if is_new && !is_named && args.yes && !is_at_home(session).await? {
         return Err(CliError::usage(format!(
-            "the first apply of {} to a cluster that the environment does not name needs --cluster-id with --yes",
-            args.target
+            "the first apply of {target} to a cluster that the environment does not name needs --cluster-id with --yes"
         ))
         .hint(format!("{} is cluster {id}; if that is the one, add `--cluster-id {id}`", session.cluster.server())));
     }

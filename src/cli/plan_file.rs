@@ -3,10 +3,12 @@
 
 use std::path::{Path, PathBuf};
 
+use pleach_domain::inventory::ReleaseName;
 use pleach_domain::plan::{PLAN_FILE_FORMAT, PlanFile, PlanFileError, ReviewedRelease};
 
 use super::error::{CliError, Kind};
 use super::session::{Planned, Session};
+use super::target::Target;
 use crate::io::files::{self, FileContent};
 
 /// A file that is not a plan.
@@ -60,6 +62,51 @@ pub(super) fn read(path: &Path) -> Result<PlanFile, CliError> {
         let path = path.to_owned();
         CliError::new(kind, Unusable { path, source }).hint(hint)
     })
+}
+
+/// The target of an apply: as given, or the one that the plan file names. A given
+/// target that the file is not about is refused.
+pub(super) fn target(
+    given: Option<&Target>,
+    review: Option<&(PathBuf, PlanFile)>,
+) -> Result<Target, CliError> {
+    let Some((path, file)) = review else {
+        return given
+            .cloned()
+            .ok_or_else(|| CliError::usage("name an environment"));
+    };
+    let releases = || file.releases.iter().map(|one| &one.release);
+    let Some(first) = releases().next() else {
+        let none = || {
+            let message = format!("the plan in {} is of no release", path.display());
+            CliError::usage(message).hint("name the environment: `pleach apply ENV --plan FILE`")
+        };
+        return given.cloned().ok_or_else(none);
+    };
+    let Some(given) = given else {
+        let is_one = file.releases.len() == 1;
+        return Ok(Target {
+            environment: first.environment.clone(),
+            release: is_one.then(|| first.release.clone()),
+        });
+    };
+    let is_given = |name: &ReleaseName| {
+        name.environment == given.environment
+            && given
+                .release
+                .as_ref()
+                .is_none_or(|release| *release == name.release)
+    };
+    if releases().all(is_given) {
+        return Ok(given.clone());
+    }
+    let named: Vec<String> = releases().map(ToString::to_string).collect();
+    let message = format!(
+        "the plan in {} is of {}, not of {given}",
+        path.display(),
+        named.join(", ")
+    );
+    Err(CliError::usage(message).hint("leave the target out: the file says it"))
 }
 
 /// Refuses to carry out anything but what was reviewed; says all that moved.

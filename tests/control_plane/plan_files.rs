@@ -68,6 +68,18 @@ fn what_was_reviewed_is_carried_out_without_a_question() {
     });
 }
 
+#[test]
+fn the_file_says_which_environment() {
+    let fleet = reviewed("plan-names");
+    for target in ["plan-other", "plan-names/other"] {
+        fleet
+            .writes_nothing(|fleet| fleet.run(&["apply", target, "--plan", FILE]).ended_with(2))
+            .says("is of plan-names.web, not of");
+    }
+    let (_, events) = fleet.watched(|fleet| fleet.run(&["apply", "--plan", FILE]).ended_with(0));
+    assert_eq!(object_writes(&events).len(), 4, "{events}");
+}
+
 /// Changes something between plan and apply; nothing may be written then, and
 /// every line of `says` must be said.
 #[track_caller]
