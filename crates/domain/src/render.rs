@@ -55,6 +55,8 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use rayon::prelude::*;
 use serde_json::Value;
 
+use crate::diff::fields::{Scope, compare};
+use crate::diff::ownership::FieldSet;
 use crate::finding::{self, Finding, Kind};
 use crate::ignore::{self, FieldPattern};
 use crate::inventory::ReleaseName;
@@ -312,19 +314,19 @@ impl<'a> Started<'a> {
     }
 }
 
-/// Keeps the first of several objects with the same id.
+/// Keeps the first of several objects with the same id. The others are errors, unless
+/// they say the same.
 fn refuse_repeated(manifests: Vec<Manifest>, findings: &mut Vec<Finding>) -> Vec<Manifest> {
-    let mut first: HashMap<&ObjectId, &Origin> = HashMap::with_capacity(manifests.len());
+    let mut first: HashMap<&ObjectId, &Manifest> = HashMap::with_capacity(manifests.len());
     let mut kept = Vec::with_capacity(manifests.len());
     for manifest in &manifests {
         match first.entry(manifest.id()) {
             Entry::Vacant(entry) => {
-                entry.insert(manifest.origin());
+                entry.insert(manifest);
                 kept.push(true);
             }
             Entry::Occupied(entry) => {
-                let message = format!("the object is also at {}", entry.get());
-                findings.push(repeated(manifest, &message));
+                findings.push(twice(manifest, entry.get()));
                 kept.push(false);
             }
         }
@@ -377,6 +379,39 @@ pub fn refuse_shared<'a>(rendered: impl Iterator<Item = &'a mut Rendered>) {
             .retain(|manifest| !shared.contains(manifest.id()));
         finding::sort(&mut release.findings);
     }
+}
+
+/// At most so many differing fields are named.
+const NAMED: usize = 5;
+
+/// An object that the release has at two places.
+fn twice(manifest: &Manifest, first: &Manifest) -> Finding {
+    let place = first.origin();
+    if manifest.json() == first.json() {
+        let message = format!("the same object is also at {place}; it counts once");
+        return Finding::note(Kind::Repository, "duplicate-object", message)
+            .at(manifest.origin().clone())
+            .on(manifest.id().clone());
+    }
+    let (this, other) = (manifest.value(), first.value());
+    let compared = compare(&other, &this, &FieldSet::default(), Scope::All, None);
+    let paths: BTreeSet<String> = compared
+        .changes
+        .iter()
+        .map(|change| change.path.to_string())
+        .collect();
+    let mut fields: Vec<&str> = paths.iter().map(String::as_str).take(NAMED).collect();
+    if paths.len() > NAMED {
+        fields.push("…");
+    }
+    let message = format!(
+        "the object is also at {place}, with other content: {}",
+        fields.join(", ")
+    );
+    repeated(manifest, &message).hint(
+        "remove one of them; where the file is not to be edited, set these fields with `patches` \
+         of the bundle or the release: a patch changes both, and equal objects count once",
+    )
 }
 
 fn repeated(manifest: &Manifest, message: &str) -> Finding {

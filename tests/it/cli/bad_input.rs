@@ -278,10 +278,11 @@ manifests/web/v1.0.0/web.yaml:1: error: the object is also in release web, at ma
   1 | apiVersion: v1
   object: ConfigMap/web/web
 "),
-        case("an object twice", WEB_FILE, format!("{WEB}---\n{WEB}"), "\
-manifests/web/v1.0.0/web.yaml:8: error: the object is also at manifests/web/v1.0.0/web.yaml:1
+        case("an object twice", WEB_FILE, format!("{WEB}---\n{}", WEB.replace("dark", "light")), "\
+manifests/web/v1.0.0/web.yaml:8: error: the object is also at manifests/web/v1.0.0/web.yaml:1, with other content: .data.theme
   8 | apiVersion: v1
   object: ConfigMap/web/web
+  hint: remove one of them; where the file is not to be edited, set these fields with `patches` of the bundle or the release: a patch changes both, and equal objects count once
 "),
         case("a generated name", WEB_FILE, WEB.replace("name: web", "generateName: web-"), "\
 manifests/web/v1.0.0/web.yaml:4: error: metadata.generateName makes another object each time it is applied; only a Job with pleach.dev/run: once may have it

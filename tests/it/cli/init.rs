@@ -151,6 +151,27 @@ fn what_does_not_render_is_not_written() {
     assert!(!folder.path().join("fleet").exists());
 }
 
+/// Published files say some objects twice; kubectl takes them.
+#[test]
+fn an_object_that_is_there_twice_is_wrapped_and_counts_once() {
+    let config = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: a}\ndata: {k: v}\n";
+    let folder = Folder::with(&[("app.yaml", &format!("{config}---\n{config}"))]);
+    let run = folder.run(&["init", "fleet", "--from", "app.yaml"]);
+    assert_eq!(run.code, 0, "{}", run.stderr);
+    let run = folder.run(&["--repo", "fleet", "render", "dev"]);
+    assert_eq!(run.code, 0, "{}", run.stderr);
+    assert_eq!(run.stdout.matches("name: a\n").count(), 1, "{}", run.stdout);
+
+    let folder = Folder::with(&[(
+        "app.yaml",
+        &format!("{config}---\n{}", config.replace("k: v", "k: w")),
+    )]);
+    let run = folder.run(&["init", "fleet", "--from", "app.yaml"]);
+    assert_eq!(run.code, 3, "{}", run.stderr);
+    assert!(run.stderr.contains("with other content"), "{}", run.stderr);
+    assert!(run.stderr.contains("`patches`"), "{}", run.stderr);
+}
+
 #[test]
 fn what_other_tools_render_is_refused_with_a_way_out() {
     let folder = Folder::with(&[

@@ -37,7 +37,7 @@ pub const CODES: [Code; 74] = [
     ),
     code(
         "duplicate-object",
-        "The same object twice in an environment.",
+        "The same object twice in an environment. A note where both places of a release say the same: it counts once.",
     ),
     code("duplicate-release", "Two releases with one name."),
     code("extends-cycle", "Environments that extend each other."),
