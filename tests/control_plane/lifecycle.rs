@@ -296,7 +296,7 @@ fn git_and_the_cluster_may_change_at_once() {
         .diff()
         .ended_with(10)
         .says("git changed and the cluster drifted: someone wrote to fields of ours")
-        .says("-  color: green\n+  color: red");
+        .says("  by git: .data.greeting\n  by someone: .data.color");
     fleet.applied();
     let data = || {
         fleet.field(

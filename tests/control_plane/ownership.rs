@@ -496,7 +496,7 @@ fn a_hot_fix_that_git_takes_over_is_ours_again() {
     let data = || fleet.field(&["-n", "hot-fix", "cm/app"], "{.data}");
     assert_eq!(data(), r#"{"added":"x","level":"warn"}"#);
     // The shared field is in conflict.
-    fleet.edit("manifests/web/web.yaml", "added: x", "added: y");
+    fleet.edit("manifests/web/web.yaml", "added: x", "added: other");
     fleet.commit();
     fleet
         .writes_nothing(|fleet| fleet.apply().ended_with(5))
@@ -507,7 +507,7 @@ fn a_hot_fix_that_git_takes_over_is_ours_again() {
 /// defaults of that version.
 #[rstest]
 #[case::with_the_field("defaulted", "{a: x, b: z}", r#"{"a":"x","b":"z"}"#)]
-#[case::without_it("defaulted-only", "{a: x, c: n}", r#"{"a":"x","b":"y","c":"n"}"#)]
+#[case::without_it("defaulted-only", "{a: x, c: m}", r#"{"a":"x","b":"y","c":"m"}"#)]
 fn a_version_that_defaults_a_field_is_reached_in_one_run(
     #[case] environment: &'static str,
     #[case] spec: &str,
