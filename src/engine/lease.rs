@@ -188,6 +188,8 @@ impl Lease {
         let give_up = Instant::now() + patience.limit;
         let mut seen: Option<(Value, Instant)> = None;
         let mut told: Option<Holder> = None;
+        let mut races = 0;
+        let is_over = || Instant::now() + terms.retry > give_up;
         loop {
             // Nobody has it, as a rule: then this is the only request.
             let attempted = Instant::now();
@@ -221,25 +223,31 @@ impl Lease {
                     let attempted = Instant::now();
                     match take(cluster, id, &live, identity, terms).await {
                         Ok(live) => return Ok(Self::held(cluster, id, &live, terms, attempted)),
-                        Err(error) if error.is_race() => continue,
+                        // Another client was faster, as a rule once.
+                        Err(error) if error.is_race() && races == 0 => {
+                            races += 1;
+                            continue;
+                        }
+                        Err(error) if error.is_race() && !is_over() => {}
                         Err(error) => return Err(error.into()),
                     }
-                }
-                let holder = Holder {
-                    identity: holder.to_owned(),
-                    since: spec["acquireTime"]
-                        .as_str()
-                        .and_then(|since| since.parse().ok()),
-                };
-                if Instant::now() + terms.retry > give_up {
-                    return Err(LeaseError::Held {
-                        lease: id.clone(),
-                        holder,
-                    });
-                }
-                if told.as_ref() != Some(&holder) {
-                    waiting(&holder);
-                    told = Some(holder);
+                } else {
+                    let holder = Holder {
+                        identity: holder.to_owned(),
+                        since: spec["acquireTime"]
+                            .as_str()
+                            .and_then(|since| since.parse().ok()),
+                    };
+                    if is_over() {
+                        return Err(LeaseError::Held {
+                            lease: id.clone(),
+                            holder,
+                        });
+                    }
+                    if told.as_ref() != Some(&holder) {
+                        waiting(&holder);
+                        told = Some(holder);
+                    }
                 }
                 // Between two requests, so that none is left behind.
                 tokio::select! {

@@ -8,9 +8,13 @@ use std::time::Duration;
 use futures::StreamExt as _;
 use http::{Request, Response};
 use kube::client::Body;
+use pleach::engine::lease::{Lease, LeaseError, Patience, Peers, Terms};
+use pleach::engine::stop::{Cause, Stop};
 use pleach::io::cluster::{Class, Cluster, Connection, Depth, Retry, Selector};
+use pleach_domain::object::ObjectId;
 use serde_json::json;
 use tokio::time::{Instant, timeout};
+use tokio_util::sync::CancellationToken;
 
 use super::scripted::config_maps;
 
@@ -173,4 +177,64 @@ async fn a_watch_that_ends_at_once_is_not_opened_at_once_again() {
     assert!(timeout(Duration::from_secs(10), followed).await.is_err());
     let count = times.lock().unwrap().len();
     assert!((5..20).contains(&count), "{count} requests");
+}
+
+/// A free Lease that no client can take: the server answers each update with a conflict.
+fn contended(attempt: usize) -> (u16, Option<&'static str>, &'static str) {
+    const LEASE: &str = r#"{"metadata":{"resourceVersion":"1"},"spec":{"holderIdentity":""}}"#;
+    const CONFLICT: &str = r#"{"kind":"Status","status":"Failure","reason":"Conflict","code":409}"#;
+    const EXISTS: &str =
+        r#"{"kind":"Status","status":"Failure","reason":"AlreadyExists","code":409}"#;
+    match attempt {
+        0 => (409, None, EXISTS),
+        odd if odd % 2 == 1 => (200, None, LEASE),
+        _ => (409, None, CONFLICT),
+    }
+}
+
+async fn acquire(cluster: &Cluster, stop: &Stop) -> Result<Lease, LeaseError> {
+    let id = ObjectId::new("coordination.k8s.io", "Lease", Some("state"), "dev.web");
+    let patience = Patience {
+        limit: Duration::from_mins(1),
+        stop,
+        peers: &Peers::default(),
+    };
+    let terms = Terms::default();
+    Lease::acquire(cluster, &id, "a", terms, patience, |_| {}).await
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lease_that_always_conflicts_is_given_up() {
+    let (cluster, times) = cluster(contended);
+    let error = acquire(&cluster, &Stop::never()).await.unwrap_err();
+    assert!(matches!(error, LeaseError::Cluster(_)), "{error}");
+    let times = times.lock().unwrap();
+    let last = times.last().unwrap();
+    assert!(*last > Duration::from_secs(50) && *last <= Duration::from_mins(1));
+    // One lost race is followed at once; then there is a pause before each attempt.
+    let pause = Terms::default().retry;
+    let attempts = times.iter().skip(3).step_by(2);
+    let attempts: Vec<Duration> = attempts.copied().collect();
+    let pauses = attempts.windows(2);
+    assert!(
+        pauses.into_iter().all(|pair| pair[1] - pair[0] >= pause),
+        "{times:?}"
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_loses_each_race_for_a_lease_can_be_stopped() {
+    let (cluster, _) = cluster(contended);
+    let token = CancellationToken::new();
+    let stop = Stop::on(Cause::Interrupted, token.clone());
+    let acquiring = acquire(&cluster, &stop);
+    let stopping = async {
+        tokio::time::sleep(Duration::from_secs(10)).await;
+        token.cancel();
+    };
+    let (acquired, ()) = tokio::join!(acquiring, stopping);
+    assert!(matches!(
+        acquired,
+        Err(LeaseError::Stopped(Cause::Interrupted))
+    ));
 }
