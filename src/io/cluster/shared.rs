@@ -11,6 +11,7 @@
 //! tells them apart. Only reads are shared, and only those that say so.
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -33,26 +34,53 @@ type Answer<T> = Result<T, Box<ApiError>>;
 
 /// A question, and the last answer to it.
 #[derive(Debug)]
-struct Slot<T>(tokio::sync::Mutex<Option<(Instant, Answer<T>)>>);
+struct Slot<T> {
+    kept: tokio::sync::Mutex<Option<Kept<T>>>,
+    /// How many attempts have ended.
+    attempts: AtomicU64,
+}
+
+/// The last answer.
+#[derive(Debug)]
+struct Kept<T> {
+    asked: Instant,
+    /// Number of the attempt that it came of.
+    attempt: u64,
+    answer: Answer<T>,
+}
 
 impl<T> Default for Slot<T> {
     fn default() -> Self {
-        Self(tokio::sync::Mutex::default())
+        Self {
+            kept: tokio::sync::Mutex::default(),
+            attempts: AtomicU64::default(),
+        }
     }
 }
 
 impl<T: Clone> Slot<T> {
-    /// The last answer, if it was asked for at a moment or later; else a new one.
+    /// The last answer, if it was asked for at a moment or later; else a new one. A failure
+    /// is an answer only for askers that waited for the same attempt.
     async fn get(&self, since: Instant, ask: impl Future<Output = Answer<T>>) -> Answer<T> {
-        let mut kept = self.0.lock().await;
-        if let Some((asked, answer)) = &*kept
+        let before = self.attempts.load(Ordering::Acquire);
+        let mut kept = self.kept.lock().await;
+        if let Some(Kept {
+            asked,
+            attempt,
+            answer,
+        }) = &*kept
             && *asked >= since
+            && (answer.is_ok() || *attempt > before)
         {
             return answer.clone();
         }
         let asked = Instant::now();
         let answer = ask.await;
-        *kept = Some((asked, answer.clone()));
+        *kept = Some(Kept {
+            asked,
+            attempt: self.attempts.fetch_add(1, Ordering::AcqRel) + 1,
+            answer: answer.clone(),
+        });
         answer
     }
 }
@@ -304,7 +332,7 @@ impl Parts {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::sync::atomic::AtomicUsize;
 
     use super::*;
 
@@ -330,6 +358,29 @@ mod tests {
         });
         assert_eq!((early, late), (2, vec![3; 10]));
         assert_eq!(ask(&slot, &asked, begun).await, 3);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_failure_is_asked_again() {
+        let (slot, asked) = (Slot::<usize>::default(), AtomicUsize::new(0));
+        let begun = Instant::now();
+        // Only the first attempt fails.
+        let ask = || {
+            let asking = async {
+                tokio::time::sleep(Duration::from_secs(1)).await;
+                match asked.fetch_add(1, Ordering::Relaxed) {
+                    0 => Err(Box::new(ApiError::local(Class::Unreachable, "away"))),
+                    before => Ok(before + 1),
+                }
+            };
+            slot.get(begun, asking)
+        };
+        // Those who wait for it share it.
+        let all = futures::future::join_all((0..10).map(|_| ask())).await;
+        assert!(all.iter().all(Result::is_err));
+        assert_eq!(asked.load(Ordering::Relaxed), 1);
+        assert_eq!(ask().await.unwrap(), 2);
+        assert_eq!(ask().await.unwrap(), 2);
     }
 
     #[tokio::test(start_paused = true)]
