@@ -514,6 +514,9 @@ impl<T> Follow<T> {
     }
 }
 
+/// The longest line of a body: the server takes no object that is a tenth as large.
+const LONGEST_LINE: usize = 16 << 20;
+
 /// The lines of a body.
 struct Lines {
     body: Body,
@@ -556,6 +559,10 @@ impl Lines {
                 if !line.is_empty() {
                     self.ready.push_back(line.to_vec());
                 }
+            }
+            if self.buffer.len() > LONGEST_LINE {
+                self.buffer.clear();
+                return Err(kube::Error::LinesCodecMaxLineLengthExceeded);
             }
         }
     }

@@ -245,3 +245,16 @@ async fn large_lists_of_metadata_come_in_parts() {
     assert_eq!(continued, [false, true, true, false, true, false]);
     assert!(queries[5].contains("resourceVersion=7&"), "{queries:?}");
 }
+
+#[tokio::test]
+async fn an_endless_line_ends_the_watch() {
+    // 20 MiB without the end of a line.
+    let chunk = "x".repeat(1 << 20);
+    let server = Scripted::start(move |_| Answer::Chunks(vec![chunk.clone(); 20])).await;
+    let cluster = server.cluster().await;
+    let stream = cluster.watch(&config_maps(), &Selector::default(), "1", Depth::Full);
+    pin_mut!(stream);
+    let ended = stream.next().await.unwrap();
+    assert!(ended.is_err(), "{ended:?}");
+    assert!(stream.next().await.is_none());
+}
