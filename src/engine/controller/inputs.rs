@@ -2,7 +2,8 @@
 //! nothing of the environment either, and is not read again.
 
 use pleach_domain::object::Digest;
-use pleach_domain::repo::{FileTree as _, Record};
+use pleach_domain::repo::{FileTree, Record, TreeError, TreeKind};
+use serde::Serialize;
 
 use crate::io::git::GitTree;
 
@@ -10,7 +11,8 @@ use crate::io::git::GitTree;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Inputs {
     record: Record,
-    answers: Digest,
+    /// None where a question had no answer: such a tree equals no other one, nor itself.
+    answers: Option<Digest>,
 }
 
 impl Inputs {
@@ -22,22 +24,178 @@ impl Inputs {
 
     /// Whether another tree answers all of it in the same way.
     pub(super) fn are_those_of(&self, tree: &GitTree) -> bool {
-        answers(tree, &self.record) == self.answers
+        let now = answers(tree, &self.record);
+        now.is_some() && now == self.answers
     }
 }
 
-/// The answers in short. Files are compared by the names that git gives to
-/// their contents: nothing is read.
-fn answers(tree: &GitTree, record: &Record) -> Digest {
-    let files = record.read.iter().map(|file| (file, tree.content(file)));
-    let folders = record.listed.iter();
-    let folders = folders.map(|folder| (folder, tree.list(folder).ok()));
-    let names = record.named.iter();
-    let names = names.map(|(folder, name)| (folder, name, tree.kind(folder, name)));
-    let said: Vec<String> = files
-        .map(|answer| format!("{answer:?}"))
-        .chain(folders.map(|answer| format!("{answer:?}")))
-        .chain(names.map(|answer| format!("{answer:?}")))
-        .collect();
-    Digest::of(said.join("\n").as_bytes())
+/// A tree that can tell equal contents without reading them.
+trait Contents: FileTree {
+    /// Names what is at a path: the same content has the same name.
+    fn content(&self, path: &str) -> Result<String, TreeError>;
+    /// What a name in a folder stands for.
+    fn named(&self, folder: &str, name: &str) -> Result<TreeKind, TreeError>;
+}
+
+impl Contents for GitTree {
+    fn content(&self, path: &str) -> Result<String, TreeError> {
+        Self::content(self, path)
+    }
+
+    fn named(&self, folder: &str, name: &str) -> Result<TreeKind, TreeError> {
+        Self::named(self, folder, name)
+    }
+}
+
+/// The answer to each question of a record, in its order; none where nothing is there.
+#[derive(Debug, Serialize)]
+struct Answers {
+    read: Vec<Option<String>>,
+    listed: Vec<Option<Vec<(String, Kind)>>>,
+    named: Vec<Option<Kind>>,
+}
+
+/// [`TreeKind`] as it is digested.
+#[derive(Debug, Clone, Copy, Serialize)]
+enum Kind {
+    File,
+    Folder,
+    Link,
+    Submodule,
+}
+
+impl From<TreeKind> for Kind {
+    fn from(kind: TreeKind) -> Self {
+        match kind {
+            TreeKind::File => Self::File,
+            TreeKind::Folder => Self::Folder,
+            TreeKind::Link => Self::Link,
+            TreeKind::Submodule => Self::Submodule,
+        }
+    }
+}
+
+/// The answers in short; none where one of them is an error. Files are compared by the names
+/// that git gives to their contents: nothing is read.
+fn answers(tree: &impl Contents, record: &Record) -> Option<Digest> {
+    let Record {
+        read,
+        listed,
+        named,
+    } = record;
+    let list = |folder: &String| {
+        let entries = tree.list(folder)?.into_iter();
+        Ok(entries
+            .map(|entry| (entry.name, entry.kind.into()))
+            .collect())
+    };
+    let kind = |(folder, name): &(String, String)| tree.named(folder, name).map(Kind::from);
+    let answers = Answers {
+        read: all(read.iter().map(|file| tree.content(file)))?,
+        listed: all(listed.iter().map(list))?,
+        named: all(named.iter().map(kind))?,
+    };
+    let text = serde_json::to_vec(&answers).ok()?;
+    Some(Digest::of(&text))
+}
+
+/// What is missing is an answer; any other error is none.
+fn all<T>(answers: impl Iterator<Item = Result<T, TreeError>>) -> Option<Vec<Option<T>>> {
+    answers
+        .map(|answer| match answer {
+            Ok(answer) => Some(Some(answer)),
+            Err(TreeError::Missing { .. }) => Some(None),
+            Err(TreeError::Unreadable { .. }) => None,
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+    use pleach_domain::repo::{MemoryTree, TreeEntry};
+
+    use super::*;
+
+    /// Files in memory, one folder of which may not be readable.
+    struct Tree {
+        files: MemoryTree,
+        broken: Option<&'static str>,
+    }
+
+    impl Tree {
+        fn new(files: &[(&str, &str)], broken: Option<&'static str>) -> Self {
+            let files = files.iter().map(|(path, text)| {
+                let text = Bytes::copy_from_slice(text.as_bytes());
+                ((*path).to_owned(), text)
+            });
+            Self {
+                files: MemoryTree::new(files),
+                broken,
+            }
+        }
+
+        fn check(&self, path: &str) -> Result<(), TreeError> {
+            match self.broken {
+                Some(broken) if path.starts_with(broken) => Err(TreeError::Unreadable {
+                    path: path.to_owned(),
+                    reason: "a broken disk".to_owned(),
+                }),
+                _ => Ok(()),
+            }
+        }
+    }
+
+    impl FileTree for Tree {
+        fn list(&self, folder: &str) -> Result<Vec<TreeEntry>, TreeError> {
+            self.check(folder)?;
+            self.files.list(folder)
+        }
+
+        fn read(&self, file: &str) -> Result<Bytes, TreeError> {
+            self.check(file)?;
+            self.files.read(file)
+        }
+    }
+
+    impl Contents for Tree {
+        fn content(&self, path: &str) -> Result<String, TreeError> {
+            Ok(format!("{:?}", self.read(path)?))
+        }
+
+        fn named(&self, folder: &str, name: &str) -> Result<TreeKind, TreeError> {
+            self.check(folder)?;
+            let missing = || TreeError::Missing {
+                path: format!("{folder}/{name}"),
+            };
+            self.files.kind(folder, name).ok_or_else(missing)
+        }
+    }
+
+    #[test]
+    fn an_error_is_no_answer() {
+        let record = Record {
+            read: ["a/file".to_owned()].into(),
+            listed: ["b".to_owned()].into(),
+            named: [("c".to_owned(), "name".to_owned())].into(),
+        };
+        let good = [("a/file", "x"), ("b/one", ""), ("c/name", "")];
+        let of = |files: &[(&str, &str)], broken| answers(&Tree::new(files, broken), &record);
+        let known = of(&good, None);
+        assert!(known.is_some());
+        assert_eq!(of(&good, None), known);
+        // What is gone is another answer, and all of them differ.
+        let gone = (0..3).map(|at| {
+            let mut files = good.to_vec();
+            files.remove(at);
+            of(&files, None).unwrap()
+        });
+        let mut different: Vec<Digest> = gone.chain(known).collect();
+        different.sort();
+        different.dedup();
+        assert_eq!(different.len(), 4);
+        for broken in ["a", "b", "c"] {
+            assert_eq!(of(&good, Some(broken)), None, "{broken}");
+        }
+    }
 }

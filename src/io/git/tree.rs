@@ -80,11 +80,20 @@ impl GitTree {
         self.commit.to_string()
     }
 
-    /// Names what is at a path: the same content has the same name. None where
-    /// nothing is.
-    pub fn content(&self, path: &str) -> Option<String> {
-        let Entry { id, mode, .. } = self.entry(path).ok()?;
-        Some(format!("{mode:o} {id}"))
+    /// Names what is at a path: the same content has the same name.
+    pub fn content(&self, path: &str) -> Result<String, TreeError> {
+        let Entry { id, mode, .. } = self.entry(path)?;
+        Ok(format!("{mode:o} {id}"))
+    }
+
+    /// What a name in a folder stands for. [`FileTree::kind`] says the same, and nothing of why
+    /// it cannot say it.
+    pub fn named(&self, folder: &str, name: &str) -> Result<TreeKind, TreeError> {
+        let entries = self.folder(folder, folder)?;
+        let found = entries.get(name.as_bytes());
+        found
+            .map(|entry| entry.kind)
+            .ok_or_else(|| missing(&join(folder, name)))
     }
 
     /// The entry at a path that is not the root.
