@@ -6,7 +6,7 @@
 
 use jiff::Timestamp;
 use pleach_domain::finding::{Finding, Kind};
-use pleach_domain::inventory::{ReleaseName, Store, Suspension};
+use pleach_domain::inventory::{Following, ReleaseName, ReleaseSummary, Store, Suspension};
 
 use super::claim::{LockArgs, person};
 use super::error::CliError;
@@ -53,11 +53,11 @@ impl LocalArgs {
         }
         let now = Timestamp::now();
         for one in planned {
-            if let Some(branch) = follower.of(one)
+            if let Some(following) = follower.of(one)
                 && one.observation.orders().suspended(now).is_none()
             {
-                let refusal = refusal(&one.plan.release, &branch);
-                one.plan.findings.push(refusal);
+                let finding = judge(&one.plan.release, &following, now);
+                one.plan.findings.push(finding);
             }
         }
     }
@@ -85,6 +85,30 @@ impl LocalArgs {
     }
 }
 
+/// Refuses what a controller would undo; only warns of one that is taken to be gone.
+fn judge(release: &ReleaseName, following: &Following, now: Timestamp) -> Finding {
+    match following.renewed {
+        Some(renewed) if following.is_stale(now) => silence(release, following, renewed),
+        _ => refusal(release, &following.branch),
+    }
+}
+
+fn silence(release: &ReleaseName, following: &Following, renewed: Timestamp) -> Finding {
+    let ReleaseName {
+        environment,
+        release,
+    } = release;
+    let branch = &following.branch;
+    Finding::warning(
+        Kind::Policy,
+        "follower-silent",
+        format!(
+            "the controller that kept {environment}/{release} equal to {branch} was last seen at {renewed:.0}, and is taken to be gone"
+        ),
+    )
+    .hint("if it comes back, it changes the release to what the branch says")
+}
+
 fn refusal(release: &ReleaseName, branch: &str) -> Finding {
     let target = format!("{}/{}", release.environment, release.release);
     Finding::error(
@@ -99,23 +123,27 @@ fn refusal(release: &ReleaseName, branch: &str) -> Finding {
 #[derive(Debug)]
 pub(super) struct Follower {
     environment: String,
-    /// The branch that one of its releases names, in words.
-    branch: Option<String>,
+    /// What one of its releases says.
+    following: Option<Following>,
 }
 
 impl Follower {
     /// The branch that a loop keeps a release equal to: all of the environment
     /// are, where one is. One that hands over from another environment speaks
     /// for itself.
-    pub(super) fn of(&self, planned: &Planned) -> Option<String> {
+    pub(super) fn of(&self, planned: &Planned) -> Option<Following> {
         let own = || planned.observation.followed();
         self.among(&planned.plan.release, own)
     }
 
-    fn among(&self, release: &ReleaseName, own: impl FnOnce() -> Option<String>) -> Option<String> {
+    fn among(
+        &self,
+        release: &ReleaseName,
+        own: impl FnOnce() -> Option<Following>,
+    ) -> Option<Following> {
         let is_of = release.environment == self.environment;
-        let branch = self.branch.clone().filter(|_| is_of);
-        branch.or_else(own)
+        let following = self.following.clone().filter(|_| is_of);
+        following.or_else(own)
     }
 }
 
@@ -129,37 +157,89 @@ pub(super) async fn follower<'a>(
     let own: Vec<&Planned> = planned
         .filter(|planned| planned.plan.release.environment == environment)
         .collect();
-    let mut branch = own
-        .iter()
-        .find_map(|planned| planned.observation.followed());
-    if branch.is_none() && own.iter().any(|planned| planned.is_new()) {
-        branch = recorded(session, environment).await?;
+    let said = own.iter();
+    let mut following = newest(said.filter_map(|planned| planned.observation.followed()));
+    if following.is_none() && own.iter().any(|planned| planned.is_new()) {
+        following = recorded(session, environment).await?;
     }
     Ok(Follower {
         environment: environment.to_owned(),
-        branch,
+        following,
     })
 }
 
-/// The branch that one of the recorded releases of an environment names.
-async fn recorded(session: &Session, environment: &str) -> Result<Option<String>, CliError> {
+/// The one that was heard of last. One that says no time may be at work.
+fn newest(said: impl Iterator<Item = Following>) -> Option<Following> {
+    said.max_by_key(|following| (following.renewed.is_none(), following.renewed))
+}
+
+/// What the recorded releases of an environment say that are of the same repository.
+async fn recorded(session: &Session, environment: &str) -> Result<Option<Following>, CliError> {
+    let repository = &session.loaded.environment.repository;
     let search = session.search();
     let listed = state::releases(&session.cluster, &search);
     match session.finish(listed).await? {
-        Ok(records) => Ok(records
-            .releases
-            .into_iter()
-            .filter(|release| release.name.environment == environment)
-            .find_map(|release| release.followed)),
+        Ok(records) => Ok(newest(
+            records
+                .releases
+                .into_iter()
+                .filter(|release| release.name.environment == environment)
+                .filter(|release| is_of(release, repository))
+                .filter_map(|release| release.followed),
+        )),
         // Who may not see them installs nothing that they follow.
         Err(error) if error.class() == Some(&Class::Forbidden) => Ok(None),
         Err(error) => Err(error.into()),
     }
 }
 
+/// Whether a release may be of a repository: a record that cannot be read may be of any.
+fn is_of(release: &ReleaseSummary, repository: &str) -> bool {
+    let record = release.record.as_ref();
+    record.map_or(true, |record| record.repository == repository)
+}
+
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
+
+    fn following(branch: &str, renewed: Option<i64>) -> Following {
+        Following {
+            branch: branch.to_owned(),
+            renewed: renewed.map(|second| Timestamp::from_second(second).unwrap()),
+        }
+    }
+
+    #[test]
+    fn a_controller_that_is_gone_or_of_another_repository_stops_nobody() {
+        let now = Timestamp::from_second(1_000_000).unwrap();
+        let judged = |renewed| {
+            let finding = judge(&release("prod"), &following("env/prod", renewed), now);
+            (
+                pleach_domain::plan::is_refusal(&finding),
+                finding.to_string(),
+            )
+        };
+        assert!(judged(None).0);
+        assert!(judged(Some(999_000)).0);
+        let (is_refused, text) = judged(Some(900_000));
+        assert!(!is_refused);
+        assert!(text.contains("was last seen at 1970-01-11T"), "{text}");
+        // One that is there counts more than one that is gone.
+        let said = [Some(1), Some(2), None].map(|renewed| following("env/prod", renewed));
+        assert_eq!(newest(said.clone().into_iter()), Some(said[2].clone()));
+        assert_eq!(newest(said[..2].iter().cloned()), Some(said[1].clone()));
+        let record = json!({"repository": "fleet", "format": 5, "history": [], "shards": [],
+            "bundle": "web", "entries": 0, "ready": true, "stage": "verify"});
+        let live = json!({"kind": "Release", "metadata": {"name": "prod.web"},
+            "status": {"record": record}});
+        let summary = ReleaseSummary::read(&live).unwrap();
+        assert_eq!(summary.record.as_ref().err(), None);
+        assert!(is_of(&summary, "fleet"));
+        assert!(!is_of(&summary, "other"));
+    }
 
     fn release(environment: &str) -> ReleaseName {
         ReleaseName {
@@ -172,11 +252,12 @@ mod tests {
     fn a_loop_of_one_environment_follows_no_other() {
         let follower = |branch: Option<&str>| Follower {
             environment: "prod".to_owned(),
-            branch: branch.map(str::to_owned),
+            following: branch.map(|branch| following(branch, None)),
         };
         let of = |branch, environment, own: Option<&str>| {
-            let own = own.map(str::to_owned);
-            follower(branch).among(&release(environment), || own)
+            let own = own.map(|own| following(own, None));
+            let found = follower(branch).among(&release(environment), || own);
+            found.map(|found| found.branch)
         };
         let (prod, former) = (Some("env/prod"), Some("env/former"));
         assert_eq!(of(prod, "prod", None).as_deref(), prod);

@@ -32,7 +32,9 @@ mod wait;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use pleach_domain::inventory::{Attempt, Condition, Installed, Inventory, Orders, RECONCILING};
+use pleach_domain::inventory::{
+    Attempt, Condition, Following, Installed, Inventory, Orders, RECONCILING,
+};
 use pleach_domain::object::{DigestKey, labels};
 use pleach_domain::observe::{DesiredDigest, Grants, Observed};
 use pleach_domain::order::StageName;
@@ -378,7 +380,7 @@ impl Run<'_> {
 impl Observation {
     /// The branch that a loop keeps the release equal to, in words; none where
     /// no loop does.
-    pub fn followed(&self) -> Option<String> {
+    pub fn followed(&self) -> Option<Following> {
         self.state.followed()
     }
 

@@ -1,6 +1,7 @@
 //! What outlives a run: the members of a release and what is recorded of them.
 
 mod applyset;
+mod columns;
 mod conditions;
 mod corrections;
 mod entry;
@@ -16,8 +17,8 @@ mod summary;
 
 pub use applyset::apply_set_id;
 pub use conditions::{
-    Condition, ConditionKind, DEPENDENCY_NOT_READY, WINDOW_CLOSED, carry_over, degraded, followed,
-    telling,
+    Condition, ConditionKind, DEPENDENCY_NOT_READY, Following, HEARTBEAT, WINDOW_CLOSED,
+    carry_over, degraded, followed, telling,
 };
 pub use corrections::Correction;
 pub use entry::{Entry, EntryState, Inventory};

@@ -52,9 +52,14 @@ pub(crate) fn text(
         lines.extend(drawn);
     }
     for release in releases {
-        if let Some(branch) = &release.followed {
-            let target = release.target();
-            lines.push(one_line(&format!("{target}: a loop follows {branch}")));
+        if let Some(following) = &release.followed {
+            let (target, branch) = (release.target(), &following.branch);
+            let silent = following.renewed.filter(|_| following.is_stale(now));
+            let silent = silent.map(|at| format!(", and was last seen at {at:.0}"));
+            let silent = silent.unwrap_or_default();
+            lines.push(one_line(&format!(
+                "{target}: a loop follows {branch}{silent}"
+            )));
         }
         if let Some(trouble) = trouble(release) {
             let target = release.target();
@@ -320,7 +325,7 @@ fn one(release: &ReleaseSummary, wanted: Option<&Wanted>, now: Timestamp) -> Val
         "message": release.message,
         "since": release.since,
         "state": release.store,
-        "followed": release.followed,
+        "followed": release.followed.as_ref().map(|following| &following.branch),
         "orders": {
             "suspended": release.orders.suspended(now).is_some(),
             "suspend": release.orders.suspend,

@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use pleach_domain::inventory::Condition;
+use pleach_domain::inventory::{Condition, HEARTBEAT};
 use pleach_domain::object::ObjectId;
 use tokio::sync::{Notify, mpsc, watch};
 use tokio::time::{Instant, sleep_until};
@@ -56,6 +56,8 @@ pub(super) struct Release {
     is_elsewhere: bool,
     /// What the loop last said of it; unknown at first.
     told: Option<Vec<Condition>>,
+    /// When it was last said that a controller follows it.
+    renewed: Instant,
     /// Whether the record was seen to be this release's, on the cluster that is
     /// meant: nothing is told of any other.
     is_ours: bool,
@@ -120,6 +122,7 @@ impl Release {
             made_way: 0,
             is_elsewhere: false,
             told: None,
+            renewed: Instant::now(),
             is_ours: false,
             since: Some(Instant::now()),
             // Spread over the day.
@@ -268,13 +271,22 @@ impl Release {
                 () = waiting => return nothing,
                 () = answering => return nothing,
                 objects = hearing => return Some(objects),
-                stirred = ailing => stirred,
+                stirred = ailing => Some(stirred),
+                () = sleep_until(self.renewed + HEARTBEAT), if self.is_ours => None,
                 () = sleep_until(look_at) => {
                     self.since = pace::not_before(rest.pause);
                     return nothing;
                 }
             };
-            let checking = Box::pin(self.check(wanted, stirred, said.clone()));
+            let checking = Box::pin(async {
+                match stirred {
+                    Some(stirred) => self.check(wanted, stirred, said.clone()).await,
+                    None => {
+                        let said = self.with_health(said.clone());
+                        self.say(wanted, said).await;
+                    }
+                }
+            });
             stop.run_until_cancelled(checking).await?;
         }
     }

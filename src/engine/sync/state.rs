@@ -27,8 +27,8 @@ use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
 use jiff::Timestamp;
 use pleach_domain::inventory::{
-    Attempt, Condition, Installed, Inventory, Journal, Orders, ReleaseName, Store, degraded,
-    followed, telling,
+    Attempt, Condition, Following, Installed, Inventory, Journal, Orders, ReleaseName, Store,
+    degraded, followed, telling,
 };
 use pleach_domain::object::{
     Digest, DigestKey, GroupKind, Gvk, ObjectId, annotations, canonical_json, managers,
@@ -204,7 +204,7 @@ impl State {
 
     /// What the loop that follows the release says of itself, as it was last
     /// read; none where no loop does.
-    pub fn followed(&self) -> Option<String> {
+    pub fn followed(&self) -> Option<Following> {
         self.live.as_ref().and_then(followed)
     }
 

@@ -1,9 +1,12 @@
 //! Conditions of a release. Those of the record are written with it; those that
 //! the loop tells stand beside them, and each write keeps the other's.
 
+use std::time::Duration;
+
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
+use super::columns;
 use super::release::status_of;
 
 /// Reason of the condition by which a release is told to wait for others.
@@ -12,6 +15,32 @@ pub const DEPENDENCY_NOT_READY: &str = "DependencyNotReady";
 const RECOVERED: &str = "Recovered";
 /// Reason of the condition by which a release is told to wait for its time.
 pub const WINDOW_CLOSED: &str = "WindowClosed";
+
+/// How often a controller that follows a release writes that it still does.
+pub const HEARTBEAT: Duration = Duration::from_mins(30);
+/// How many of these a controller that is at work does not miss.
+const MISSED: u32 = 4;
+/// Where the condition Followed has that time.
+const RENEWED: &str = "lastHeartbeatTime";
+
+/// The controller that follows a release, as the object that holds the record says.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Following {
+    /// Branch and repository, in words.
+    pub branch: String,
+    /// When it last said so; none where an older controller did, which says no time.
+    pub renewed: Option<Timestamp>,
+}
+
+impl Following {
+    /// Whether the controller missed so many heartbeats that it is taken to be gone.
+    pub fn is_stale(&self, now: Timestamp) -> bool {
+        let silent = self.renewed.map(|renewed| now.duration_since(renewed));
+        silent.is_some_and(|silent| {
+            Duration::try_from(silent).is_ok_and(|silent| silent > HEARTBEAT * MISSED)
+        })
+    }
+}
 
 /// What the loop says of a release beside its record.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -81,14 +110,31 @@ pub(super) fn is_told(condition: &Value) -> bool {
 
 /// What a loop that follows a release says of itself in the object that holds
 /// the record; none where no loop does.
-pub fn followed(live: &Value) -> Option<String> {
+pub fn followed(live: &Value) -> Option<Following> {
     let status = status_of(live).ok()?;
     let mut conditions = of(&status).iter();
     let condition = conditions.find(|condition| ConditionKind::Followed.is(condition))?;
-    Some(condition["message"].as_str().unwrap_or_default().to_owned())
+    let text = |key: &str| condition[key].as_str().unwrap_or_default();
+    Some(Following {
+        branch: text("message").to_owned(),
+        renewed: text(RENEWED).parse().ok(),
+    })
 }
 
-fn of(status: &Value) -> &[Value] {
+/// Renews the time of the condition Followed where the one that was said before is old.
+fn beat(before: &[Value], condition: &mut Value, now: Timestamp) {
+    let known = before.iter().find(|one| ConditionKind::Followed.is(one));
+    let known = known.and_then(|known| known[RENEWED].as_str());
+    let is_young = |text: &&str| {
+        let renewed: Option<Timestamp> = text.parse().ok();
+        let age = renewed.map(|renewed| now.duration_since(renewed));
+        age.is_some_and(|age| Duration::try_from(age.abs()).is_ok_and(|age| age < HEARTBEAT))
+    };
+    let renewed = known.filter(is_young).map(str::to_owned);
+    condition[RENEWED] = json!(renewed.unwrap_or_else(|| now.to_string()));
+}
+
+pub(super) fn of(status: &Value) -> &[Value] {
     status["conditions"].as_array().map_or(&[], Vec::as_slice)
 }
 
@@ -161,6 +207,7 @@ pub fn carry_over(live: &Value, status: &mut Value, now: Timestamp) {
     for condition in conditions.iter_mut() {
         keep_time(before, condition);
     }
+    columns::fill(status, live, now);
 }
 
 /// The status of `live` as it has to be for the loop to have said exactly this;
@@ -191,17 +238,23 @@ pub fn telling(live: &Value, said: &[Condition], now: Timestamp) -> Option<Value
             "lastTransitionTime": now.to_string(),
         });
         keep_time(before, &mut condition);
+        if *kind == ConditionKind::Followed {
+            beat(before, &mut condition, now);
+        }
         conditions.push(condition);
     }
     overrule(&mut conditions, now);
-    (conditions != before).then(|| {
-        let mut status = status.into_owned();
-        if !status.is_object() {
-            status = json!({});
-        }
-        status["conditions"] = json!(conditions);
-        status
-    })
+    let is_other = conditions != before;
+    let mut next = status.clone().into_owned();
+    if !next.is_object() {
+        next = json!({});
+    }
+    next["conditions"] = json!(conditions);
+    columns::fill(&mut next, live, now);
+    // A status without columns gets them with its next change.
+    let has_columns = !status["synced"].is_null();
+    let is_newer = has_columns && columns::of_status(&status) != columns::of_status(&next);
+    (is_other || is_newer).then_some(next)
 }
 
 #[cfg(test)]
@@ -317,7 +370,7 @@ mod tests {
             assert_eq!(followed(&one), None);
             let mut status = telling(&one, &said, at(0)).unwrap();
             for one in live(&status) {
-                assert_eq!(followed(&one).unwrap(), "branch env/a of fleet");
+                assert_eq!(followed(&one).unwrap().branch, "branch env/a of fleet");
             }
             // A run from elsewhere does not take that back.
             let before = live(&status)[0].clone();
@@ -382,5 +435,36 @@ mod tests {
             ["Ready True Recovered  1970-01-01T00:00:04Z"]
         );
         assert_eq!(degraded(&live(&status)[0]), None);
+    }
+
+    #[test]
+    fn a_controller_that_is_gone_shows_by_its_heartbeat() {
+        let said = [Condition {
+            kind: ConditionKind::Followed,
+            reason: "Loop".to_owned(),
+            message: "env/a of fleet".to_owned(),
+        }];
+        let first = &live(&json!({}))[0];
+        let status = telling(first, &said, at(0)).unwrap();
+        let second = &live(&status)[0];
+        assert_eq!(followed(second).unwrap().renewed, Some(at(0)));
+        // Not again before its time.
+        assert_eq!(telling(second, &said, at(29 * 60)), None);
+        let status = telling(second, &said, at(31 * 60)).unwrap();
+        let third = &live(&status)[0];
+        let follower = followed(third).unwrap();
+        assert_eq!(follower.renewed, Some(at(31 * 60)));
+        assert_eq!(
+            status["conditions"][0]["lastTransitionTime"],
+            at(0).to_string()
+        );
+        assert!(!follower.is_stale(at(150 * 60)));
+        assert!(follower.is_stale(at(152 * 60)));
+        // One of an older controller says no time.
+        let older = Following {
+            renewed: None,
+            ..follower
+        };
+        assert!(!older.is_stale(at(1 << 32)));
     }
 }

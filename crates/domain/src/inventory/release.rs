@@ -149,6 +149,15 @@ pub struct Attempt {
     pub at: Timestamp,
 }
 
+impl Attempt {
+    /// The version as a column shows it: a commit that stands for one is shortened.
+    fn short_version(&self) -> &str {
+        let is_commit = self.version == self.revision;
+        let short = self.version.get(..7).filter(|_| is_commit);
+        short.unwrap_or(&self.version)
+    }
+}
+
 /// How an attempt ended.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -290,7 +299,7 @@ impl Installed {
             conditions.push(condition("Contended", true, "FieldsFoughtOver", &message));
         }
         json!({
-            "version": shown.map(|attempt| &attempt.version),
+            "version": shown.map(Attempt::short_version),
             "revision": shown.map(|attempt| &attempt.revision),
             "stage": self.stage,
             "conditions": conditions,

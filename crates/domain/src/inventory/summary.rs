@@ -3,7 +3,7 @@
 use jiff::Timestamp;
 use serde_json::Value;
 
-use super::conditions::{ConditionKind, followed, is_told};
+use super::conditions::{ConditionKind, Following, followed, is_told};
 use super::release::status_of;
 use super::{Installed, Journal, Orders, ReleaseName, Store};
 use crate::object::ObjectId;
@@ -27,8 +27,8 @@ pub struct ReleaseSummary {
     pub message: String,
     /// Since when the condition is what it is.
     pub since: Option<Timestamp>,
-    /// The branch that a loop keeps it equal to, in words.
-    pub followed: Option<String>,
+    /// The controller that keeps it equal to a branch.
+    pub followed: Option<Following>,
     /// What else the loop says of it: type, reason and message.
     pub conditions: Vec<(String, String, String)>,
     /// What its last run left to do, where that was looked up.

@@ -4,8 +4,9 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use jiff::Timestamp;
-use pleach_domain::inventory::{Condition, Orders};
+use pleach_domain::inventory::{Condition, HEARTBEAT, Orders};
 use pleach_domain::object::ObjectId;
+use tokio::time::Instant;
 
 use super::{Looked, Release, Wanted};
 use crate::engine::controller::news::Item;
@@ -19,11 +20,16 @@ impl Release {
         let name = &wanted.release().0.name;
         let store = &wanted.loaded.environment.store;
         let cluster = wanted.planner(false).cluster_for(name);
-        if self.told.as_ref() != Some(&said) {
+        let is_due = self.renewed.elapsed() >= HEARTBEAT;
+        if is_due || self.told.as_ref() != Some(&said) {
             match state::tell(&cluster, name, store, &said).await {
-                Ok(()) => self.told = Some(said),
+                Ok(()) => {
+                    self.told = Some(said);
+                    self.renewed = Instant::now();
+                }
                 // It is said when it is looked at again.
                 Err(error) => {
+                    (self.told, self.renewed) = (None, Instant::now());
                     tracing::debug!(release = %name, error = %words(&error), "nothing could be told");
                 }
             }

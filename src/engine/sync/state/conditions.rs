@@ -60,7 +60,11 @@ pub async fn tell(
         });
         match store {
             Store::Release => {
-                change["status"] = json!({ "conditions": status["conditions"] });
+                // The record is not written here.
+                change["status"] = status;
+                if let Some(status) = change["status"].as_object_mut() {
+                    status.remove("record");
+                }
             }
             Store::ConfigMap { .. } => change["data"] = config_map_data(&status),
         }

@@ -182,9 +182,8 @@ impl State {
     fn status(&self, next: &Installed, reason: &str, message: &str) -> Value {
         let now = Timestamp::now();
         let mut status = next.status(reason, message, now);
-        if let Some(live) = &self.live {
-            carry_over(live, &mut status, now);
-        }
+        let live = self.live.as_ref().unwrap_or(&Value::Null);
+        carry_over(live, &mut status, now);
         status
     }
 
