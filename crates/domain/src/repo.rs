@@ -34,7 +34,7 @@ pub use policy::{
     Consent, ConsentAction, Propagation, Protect, PruneMax, PrunePolicy, RuntimeObject, Selector,
 };
 pub use recording::{Record, RecordingTree};
-pub use resolve::resolve;
+pub use resolve::{BrokenRelease, PartialEnvironment, resolve, resolve_partly};
 pub use resolved::{
     ClusterRef, Outline, Patch, PatchChange, ResolvedEnvironment, ResolvedRelease, SecretRule,
 };

@@ -43,6 +43,7 @@ pub(super) fn release(name: &str, files: &[&str], values: Value) -> ResolvedRele
         origin: Origin::new("environments/test.yaml", 5),
         bundle: "web".to_owned(),
         version: Some("v1.0.0".to_owned()),
+        version_from: None,
         bundle_folder: "manifests/web".to_owned(),
         folder: "manifests/web/v1.0.0".to_owned(),
         files: files.iter().map(|&file| file.to_owned()).collect(),

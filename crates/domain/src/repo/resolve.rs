@@ -3,6 +3,7 @@
 mod depending;
 pub(super) mod endings;
 mod following;
+mod partly;
 mod patches;
 mod rules;
 mod secrets;
@@ -16,7 +17,7 @@ use semver::{Prerelease, Version};
 
 use super::bundle::{self, Source};
 use super::decode::decode;
-use super::environment::{self, Merged, release_name};
+use super::environment::{Merged, release_name};
 use super::own::read_own;
 use super::policy::{Consent, ConsentAction, Propagation, RuntimeObject, Selector};
 use super::suggest::did_you_mean;
@@ -29,6 +30,8 @@ use crate::inventory::{ReleaseName, Store};
 use crate::object::Origin;
 use crate::object::yaml::Node;
 use crate::values::{Layer, Values};
+pub use partly::{BrokenRelease, PartialEnvironment, resolve_partly};
+use partly::{Findings, read};
 use patches::patches;
 
 /// Deadline of each wait of a release that names none.
@@ -69,16 +72,10 @@ pub fn resolve(
     environment: &str,
     pleach_version: &Version,
 ) -> Result<ResolvedEnvironment, Vec<Finding>> {
-    let mut findings = Vec::new();
-    let repository = repository(tree, pleach_version, &mut findings);
-    check_label("environment", environment, None, &mut findings);
-    let resolved = environment::read(tree, environment, &mut findings)
-        .map(|merged| merged.resolve(tree, environment, &mut findings));
-    findings.sort_by(|a, b| (&a.place, a).cmp(&(&b.place, b)));
-    findings.dedup();
-    match (repository, resolved) {
-        (Some(repository), Some(mut resolved)) if !findings.iter().any(Finding::is_error) => {
-            resolved.repository = repository;
+    let (resolved, findings) = read(tree, environment, pleach_version);
+    let findings = findings.all();
+    match resolved {
+        Some(mut resolved) if !findings.iter().any(Finding::is_error) => {
             resolved.findings = findings;
             Ok(resolved)
         }
@@ -183,11 +180,12 @@ impl Merged {
         mut self,
         tree: &dyn FileTree,
         name: &str,
-        findings: &mut Vec<Finding>,
+        findings: &mut Findings,
     ) -> ResolvedEnvironment {
         let mut releases = self.environment.releases.take().unwrap_or_default();
-        let store = self.store(findings);
-        let sync = sync::resolve(self.environment.sync.take(), &self.node, findings);
+        let store = self.store(&mut findings.shared);
+        let sync = self.environment.sync.take();
+        let sync = sync::resolve(sync, &self.node, &mut findings.shared);
         let nodes = self.node.get("releases").map_or(&[][..], Node::items);
         following::follow(&mut releases, nodes, findings);
         depending::check(&releases, nodes, findings);
@@ -196,7 +194,7 @@ impl Merged {
         for (release, node) in releases.into_iter().zip(nodes) {
             let place = node.origin();
             let Some(release_name) = release_name(node) else {
-                findings.push(
+                findings.shared.push(
                     Finding::error(
                         Kind::Repository,
                         "missing-field",
@@ -207,7 +205,7 @@ impl Merged {
                 continue;
             };
             if let Some((first, _)) = places.get(release_name) {
-                findings.push(
+                findings.shared.push(
                     Finding::error(
                         Kind::Repository,
                         "duplicate-release",
@@ -220,7 +218,11 @@ impl Merged {
             }
             let versioned = release.version.is_some();
             places.insert(release_name.to_owned(), (place, versioned));
-            resolved.extend(self.release(tree, name, &store, &release, node, findings));
+            if let Some(former) = endings::moved_from(&release) {
+                findings.moves.insert(release_name.to_owned(), former);
+            }
+            let own = findings.of(Some(release_name));
+            resolved.extend(self.release(tree, name, &store, &release, node, own));
         }
         let consent = self.environment.consent.take().unwrap_or_default();
         self.check_consent(&consent, &places, findings);
@@ -332,6 +334,7 @@ impl Merged {
             origin: node.origin(),
             bundle: bundle.clone(),
             version: release.version.clone(),
+            version_from: release.version_from.clone(),
             bundle_folder: found.folder.clone(),
             folder: source.folder,
             files: source.files,
@@ -371,7 +374,7 @@ impl Merged {
         &self,
         consent: &[Consent],
         releases: &BTreeMap<String, (Origin, bool)>,
-        findings: &mut Vec<Finding>,
+        findings: &mut Findings,
     ) {
         let nodes = self.node.get("consent").map_or(&[][..], Node::items);
         let ends = |release: &str| {
@@ -380,6 +383,8 @@ impl Merged {
             })
         };
         for (consent, node) in consent.iter().zip(nodes) {
+            let known = releases.get_key_value(&consent.release);
+            let findings = findings.of(known.map(|(name, _)| name.as_str()));
             let mut missing = Vec::new();
             match consent.action {
                 ConsentAction::Delete => {

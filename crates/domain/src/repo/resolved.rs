@@ -132,6 +132,8 @@ pub struct ResolvedRelease {
     pub bundle: String,
     /// Version as written; none for a bundle without version folders.
     pub version: Option<String>,
+    /// The release whose version this one follows.
+    pub version_from: Option<String>,
     /// Folder of the bundle, such as `manifests/web`.
     pub bundle_folder: String,
     /// Folder that `files` lie in: the version's, or the bundle's.

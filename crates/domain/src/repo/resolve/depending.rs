@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use super::partly::Findings;
 use super::rules;
 use crate::cel::Expression;
 use crate::depends::{Dependency, Needed, NeededObject, arrange};
@@ -15,7 +16,7 @@ use crate::repo::{format, well_known_group};
 
 /// Refuses releases that wait for what the environment does not have, or for
 /// each other.
-pub(super) fn check(releases: &[format::Release], nodes: &[Node], findings: &mut Vec<Finding>) {
+pub(super) fn check(releases: &[format::Release], nodes: &[Node], findings: &mut Findings) {
     let names: Vec<&str> = nodes
         .iter()
         .map(|node| release_name(node).unwrap_or_default())
@@ -41,7 +42,7 @@ pub(super) fn check(releases: &[format::Release], nodes: &[Node], findings: &mut
             let mut finding =
                 Finding::error(Kind::Repository, "unknown-release", message).at(place);
             finding.hint = did_you_mean(name, &known.keys().copied().collect::<Vec<_>>());
-            findings.push(finding);
+            findings.of(release_name(node)).push(finding);
         }
         needs.push(needed);
     }
@@ -53,7 +54,9 @@ pub(super) fn check(releases: &[format::Release], nodes: &[Node], findings: &mut
         let mut finding = Finding::error(Kind::Repository, "release-cycle", message)
             .hint("one of them has to start without the other");
         finding.place = place.map(|entry| Origin::new(&*entry.value.file, entry.line));
-        findings.push(finding);
+        for index in circle {
+            findings.of(Some(names[index])).push(finding.clone());
+        }
     }
 }
 

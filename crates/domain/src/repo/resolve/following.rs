@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use super::partly::Findings;
 use crate::finding::{Finding, Kind};
 use crate::object::Origin;
 use crate::object::yaml::Node;
@@ -11,11 +12,7 @@ use crate::repo::suggest::did_you_mean;
 
 /// Fills in the versions that releases take from others, and that a way back to them
 /// is meant. What cannot be told is left out, with a finding.
-pub(super) fn follow(
-    releases: &mut [format::Release],
-    nodes: &[Node],
-    findings: &mut Vec<Finding>,
-) {
+pub(super) fn follow(releases: &mut [format::Release], nodes: &[Node], findings: &mut Findings) {
     let names: Vec<Option<&str>> = nodes.iter().map(release_name).collect();
     let mut known: BTreeMap<&str, usize> = BTreeMap::new();
     for (index, name) in names.iter().enumerate() {
@@ -29,7 +26,10 @@ pub(super) fn follow(
             releases[index].version_from.as_ref()?;
             let found = followed_by(releases, &known, &names, index);
             found
-                .map_err(|finding| findings.push(finding.at(place(&nodes[index]))))
+                .map_err(|finding| {
+                    let finding = finding.at(place(&nodes[index]));
+                    findings.of(names[index]).push(finding);
+                })
                 .ok()
         })
         .collect();

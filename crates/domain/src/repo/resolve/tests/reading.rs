@@ -182,3 +182,86 @@ fn only_what_matters_is_read() {
         ]
     );
 }
+
+/// A name, lines of the environment file, more files, and the releases that are broken; none
+/// where all are.
+type Case<'a> = (
+    &'a str,
+    &'a str,
+    &'a [(&'a str, &'a str)],
+    Option<&'a [&'a str]>,
+);
+
+#[test]
+fn an_error_of_a_release_leaves_the_others_usable() {
+    let header = "releases:\n\
+                  - {bundle: app}\n\
+                  - {name: typo, bundle: ap, movedFrom: {environment: prod, release: old}}\n\
+                  - {name: web, bundle: web, version: v1.0.0}\n";
+    let cases: [Case<'_>; 8] = [
+        ("a bundle that is not there", "", &[], Some(&["typo"])),
+        (
+            "a bundle file",
+            "",
+            &[("manifests/web/bundle.yaml", "patches: 1\n")],
+            Some(&["typo", "web"]),
+        ),
+        (
+            "a version that is not there",
+            "- {name: gone, bundle: web, version: v9.0.0}\n",
+            &[],
+            Some(&["gone", "typo"]),
+        ),
+        (
+            "a circle",
+            "- {name: a, bundle: app, dependsOn: [b]}\n- {name: b, bundle: app, dependsOn: [a]}\n",
+            &[],
+            Some(&["a", "b", "typo"]),
+        ),
+        (
+            "a version of no other release",
+            "- {name: tail, bundle: web, versionFrom: nothing}\n",
+            &[],
+            Some(&["tail", "typo"]),
+        ),
+        (
+            "a consent",
+            "consent:\n- {action: delete, release: web}\n",
+            &[],
+            Some(&["typo", "web"]),
+        ),
+        ("two of one name", "- {bundle: app}\n", &[], None),
+        (
+            "the repository",
+            "",
+            &[("pleach.yaml", "id: 'a b'\n")],
+            None,
+        ),
+    ];
+    for (case, lines, files, expected) in cases {
+        let text = format!("{header}{lines}");
+        let mut all = vec![("environments/prod.yaml", text.as_str())];
+        all.extend(files);
+        let read = resolve_partly(&tree(&all), "prod", &version());
+        let broken = read.as_ref().ok().map(|read| {
+            let names = read.broken.keys().map(String::as_str);
+            names.collect::<Vec<_>>()
+        });
+        assert_eq!(broken.as_deref(), expected, "{case}");
+        let strict = resolve(&tree(&all), "prod", &version());
+        assert!(strict.is_err(), "{case}");
+        let Ok(read) = read else { continue };
+        assert!(
+            !read.environment.findings.iter().any(Finding::is_error),
+            "{case}"
+        );
+        let mut releases = read.environment.releases.iter();
+        assert!(releases.any(|one| one.name.release == "app"), "{case}");
+        let former = read.broken["typo"].moved_from.as_ref();
+        assert_eq!(
+            former.map(ToString::to_string).as_deref(),
+            Some("prod.old"),
+            "{case}"
+        );
+    }
+}
