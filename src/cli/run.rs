@@ -12,7 +12,6 @@ use std::time::Duration;
 
 use clap::ValueEnum;
 use pleach_domain::inventory::ReleaseName;
-use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
@@ -141,8 +140,7 @@ pub(crate) async fn run(ui: &mut Ui, ctx: &Context, args: RunArgs) -> Result<Exi
     }
     plan.listen = args.listen.or(plan.listen);
     plan.metrics = args.metrics_listen.or(plan.metrics);
-    let (events, heard) = mpsc::unbounded_channel();
-    let (syncs, heard_syncs) = mpsc::unbounded_channel();
+    let (listener, heard) = Listener::new();
     let sharing = args.share_in.map(|namespace| {
         let mut connection = Connection::new(agent(None));
         connection.kubeconfig.clone_from(&ctx.settings.kubeconfig);
@@ -166,7 +164,7 @@ pub(crate) async fn run(ui: &mut Ui, ctx: &Context, args: RunArgs) -> Result<Exi
         own: own_release(args.own_release)?,
         program: program()?,
     };
-    let controller = Controller::new(setup, Listener { events, syncs });
+    let controller = Controller::new(setup, listener);
     let (statuses, tellers) = Statuses::new(plan.forges);
     let metrics = Arc::new(Metrics::default());
     let mut listening = Vec::new();
@@ -222,12 +220,8 @@ pub(crate) async fn run(ui: &mut Ui, ctx: &Context, args: RunArgs) -> Result<Exi
         traces: server::traces::Traces::from_environment()
             .map_err(|error| CliError::new(Kind::Failed, error))?,
     };
-    let (ended, served, (), ()) = tokio::join!(
-        looping,
-        serving,
-        listeners.listen(heard, heard_syncs),
-        tellers.run()
-    );
+    let (ended, served, (), ()) =
+        tokio::join!(looping, serving, listeners.listen(heard), tellers.run());
     // What was told last gets a little time.
     while telling.join_next().await.is_some() {}
     served?;

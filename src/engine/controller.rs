@@ -15,6 +15,7 @@
 
 mod approval;
 mod assigned;
+mod blocking;
 mod connected;
 mod defect;
 mod drift;
@@ -22,6 +23,7 @@ mod ends;
 mod environment;
 mod event;
 mod health;
+mod held;
 mod inputs;
 mod last;
 mod looked;
@@ -50,7 +52,7 @@ use tokio::sync::{Notify, Semaphore, watch};
 use tokio::task::{JoinSet, LocalSet};
 use tokio_util::sync::CancellationToken;
 
-pub use self::event::{End, KeptUp, Listener, LoopEvent};
+pub use self::event::{End, Heard, KeptUp, Listener, LoopEvent};
 pub use self::pull_requests::{Live, Previewed, Previews};
 pub use self::replicas::Sharing;
 pub use self::setup::{Grant, Repository, Setup};

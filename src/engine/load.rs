@@ -1,6 +1,6 @@
 //! An environment of a repository at a revision, and what it renders to.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use pleach_domain::depends::Dependency;
 use pleach_domain::finding::{Finding, Kind, excerpt};
@@ -9,13 +9,16 @@ use pleach_domain::inventory::ReleaseName;
 use pleach_domain::kinds::KindTable;
 use pleach_domain::object::{Manifest, ObjectId};
 use pleach_domain::render::{self, Rendered};
-use pleach_domain::repo::{self, FileTree, KeepingTree, ResolvedEnvironment, ResolvedRelease};
+use pleach_domain::repo::{
+    self, BrokenRelease, FileTree, KeepingTree, PartialEnvironment, ResolvedEnvironment,
+    ResolvedRelease,
+};
 use semver::Version;
 
 use crate::io::git::Revision;
 
 /// An environment and what its releases render to.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct Loaded {
     /// The environment with all of its releases, also those not asked for.
     pub environment: ResolvedEnvironment,
@@ -25,13 +28,94 @@ pub struct Loaded {
     pub others: Vec<(ResolvedRelease, Rendered)>,
     /// Releases that `movedFrom` names and that git says it has no more.
     pub given_up: BTreeSet<ReleaseName>,
+    /// Releases that git has and that cannot be brought to this revision, by name. They are in
+    /// none of the lists above. Empty unless read by [`read_each`].
+    pub held: BTreeMap<String, HeldRelease>,
     /// What the files are a revision of.
     pub revision: Revision,
     /// Everything there is to say about the environment and those releases.
     pub findings: Vec<Finding>,
 }
 
+/// A release that git has and that cannot be brought to a revision.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct HeldRelease {
+    /// Why, in lines: its errors, or the release that it needs.
+    pub reasons: Vec<String>,
+    /// The release whose objects it takes over.
+    pub moved_from: Option<ReleaseName>,
+}
+
 impl Loaded {
+    /// Whether git has a release of this environment, also where it is held.
+    pub fn has(&self, name: &ReleaseName) -> bool {
+        let mut releases = self.environment.releases.iter();
+        self.has_held(name) || releases.any(|release| release.name == *name)
+    }
+
+    /// Whether git has a release of this environment that is held.
+    pub fn has_held(&self, name: &ReleaseName) -> bool {
+        name.environment == self.environment.name && self.held.contains_key(&name.release)
+    }
+
+    /// Holds releases, and with them each release that depends on one of them, follows its
+    /// version, hands objects over to it or takes over objects of it.
+    pub fn hold(&mut self, broken: BTreeMap<String, HeldRelease>) {
+        self.held.extend(broken);
+        loop {
+            let releases = self.environment.releases.iter();
+            let held: Vec<(String, HeldRelease)> = releases
+                .filter(|release| !self.held.contains_key(&release.name.release))
+                .filter_map(|release| {
+                    let reason = self.held_with(release)?;
+                    let held = HeldRelease {
+                        reasons: vec![format!("{}: {reason}", release.origin)],
+                        moved_from: release.moved_from.clone(),
+                    };
+                    Some((release.name.release.clone(), held))
+                })
+                .collect();
+            if held.is_empty() {
+                break;
+            }
+            self.held.extend(held);
+        }
+        let is_sound = |release: &ResolvedRelease| !self.held.contains_key(&release.name.release);
+        self.environment.releases.retain(is_sound);
+        self.rendered.retain(|(release, _)| is_sound(release));
+        let given_up = std::mem::take(&mut self.given_up).into_iter();
+        self.given_up = given_up.filter(|former| !self.has_held(former)).collect();
+    }
+
+    /// Why a release is held with another one.
+    fn held_with(&self, release: &ResolvedRelease) -> Option<String> {
+        let is_held = |name: &str| self.held.contains_key(name);
+        let mut needed = release.depends_on.iter().filter_map(Dependency::release);
+        if let Some(needed) = needed.find(|needed| is_held(needed)) {
+            return Some(format!("it depends on release {needed}, which is held"));
+        }
+        let followed = release.version_from.as_deref();
+        if let Some(followed) = followed.filter(|followed| is_held(followed)) {
+            return Some(format!(
+                "it follows the version of release {followed}, which is held"
+            ));
+        }
+        let former = release.moved_from.as_ref();
+        let former = former.filter(|former| former.environment == release.name.environment);
+        if let Some(former) = former.filter(|former| is_held(&former.release)) {
+            let former = &former.release;
+            return Some(format!(
+                "it takes over objects of release {former}, which is held"
+            ));
+        }
+        let mut held = self.held.iter();
+        let (successor, _) =
+            held.find(|(_, held)| held.moved_from.as_ref() == Some(&release.name))?;
+        Some(format!(
+            "it hands objects over to release {successor}, which is held"
+        ))
+    }
+
     /// Whether there is no error among the findings.
     pub fn is_sound(&self) -> bool {
         !self.findings.iter().any(Finding::is_error)
@@ -44,6 +128,7 @@ impl Loaded {
             && self.rendered == other.rendered
             && self.others == other.others
             && self.given_up == other.given_up
+            && self.held == other.held
     }
 
     /// What all releases render to, also those not asked for.
@@ -124,6 +209,7 @@ impl Loaded {
             rendered: own.into_iter().cloned().collect(),
             others,
             given_up: self.given_up.clone(),
+            held: BTreeMap::new(),
             revision: self.revision.clone(),
             findings: Vec::new(),
         }
@@ -169,6 +255,63 @@ pub fn read_all(
     Ok(loaded(tree, revision, environment, all))
 }
 
+/// Loads an environment, and holds releases that have errors; `refuse` says what else speaks
+/// against one. Fails where a file that all releases need has errors.
+pub fn read_each(
+    tree: &dyn FileTree,
+    revision: Revision,
+    environment: &str,
+    refuse: &dyn Fn(&ResolvedRelease) -> Option<String>,
+) -> Result<Loaded, Vec<Finding>> {
+    let kept = KeepingTree::new(tree);
+    let PartialEnvironment {
+        environment,
+        broken,
+    } = repo::resolve_partly(&kept, environment, &pleach_version())
+        .map_err(|findings| with_excerpts(&kept, findings))?;
+    let (kinds, _) = KindTable::nearest(environment.cluster.kubernetes.as_deref());
+    let mut all = render::render_environment(&kept, &environment, &kinds);
+    let mut held: BTreeMap<String, HeldRelease> = broken
+        .into_iter()
+        .map(|(name, broken)| {
+            let BrokenRelease {
+                findings,
+                moved_from,
+            } = broken;
+            let reasons = errors(&findings);
+            (
+                name,
+                HeldRelease {
+                    reasons,
+                    moved_from,
+                },
+            )
+        })
+        .collect();
+    for (release, rendered) in environment.releases.iter().zip(&mut all) {
+        let mut reasons = errors(&rendered.findings);
+        reasons.extend(refuse(release));
+        if reasons.is_empty() && !held.contains_key(&release.name.release) {
+            continue;
+        }
+        rendered.findings.clear();
+        let held = held.entry(release.name.release.clone());
+        let held = held.or_insert_with(|| HeldRelease {
+            reasons: Vec::new(),
+            moved_from: release.moved_from.clone(),
+        });
+        held.reasons.extend(reasons);
+    }
+    let mut loaded = loaded(tree, revision, environment, all);
+    loaded.hold(held);
+    Ok(loaded)
+}
+
+fn errors(findings: &[Finding]) -> Vec<String> {
+    let errors = findings.iter().filter(|finding| finding.is_error());
+    errors.map(ToString::to_string).collect()
+}
+
 /// Reads other environments at the revision of one, where that can be done.
 pub fn beside<'a>(
     tree: &'a dyn FileTree,
@@ -211,6 +354,7 @@ pub fn loaded(
         rendered: environment.releases.iter().cloned().zip(all).collect(),
         environment,
         others: Vec::new(),
+        held: BTreeMap::new(),
         revision,
         findings,
     }

@@ -365,7 +365,7 @@ pub fn desired_among(
 }
 
 /// The releases of the same environment that take over objects of one that stays.
-fn heirs_within(loaded: &Loaded, former: &ReleaseName) -> Vec<Heir> {
+pub fn heirs_within(loaded: &Loaded, former: &ReleaseName) -> Vec<Heir> {
     let releases = loaded.rendered.iter().chain(&loaded.others);
     releases
         .filter(|(release, _)| release.moved_from.as_ref() == Some(former))

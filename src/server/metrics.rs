@@ -78,6 +78,8 @@ pub struct Metrics {
     in_progress: Mutex<BTreeSet<ReleaseName>>,
     /// The releases of which it is told how they are.
     releases: Mutex<BTreeSet<ReleaseLabels>>,
+    /// Releases that are held while the rest of their environment is synced.
+    held_releases: Mutex<BTreeSet<ReleaseName>>,
     /// On how many clusters this replica syncs each environment.
     here: Mutex<BTreeMap<String, usize>>,
 }
@@ -115,6 +117,7 @@ impl Default for Metrics {
             progress: Mutex::default(),
             in_progress: Mutex::default(),
             releases: Mutex::default(),
+            held_releases: Mutex::default(),
             here: Mutex::default(),
         };
         let mut registry = Registry::default();
@@ -252,11 +255,13 @@ impl Metrics {
                 environment: name,
                 revision,
                 releases,
+                held,
                 took,
                 ..
             } => {
                 self.took("render", *took);
                 self.begin(name, revision, releases.len());
+                self.hold_releases(name, held.keys());
             }
             LoopEvent::Unaffected { took, .. } => {
                 if let Some(took) = took {
@@ -365,17 +370,10 @@ impl Metrics {
         let drifted = i64::from(kept.unwrap_or(end) == End::Drifted);
         self.drifted.get_or_create(&labels).set(drifted);
         self.seen.get_or_create(&labels).set(now());
-        let synced = matches!(end, End::Deployed | End::Unchanged);
+        let is_reached = matches!(end, End::Deployed | End::Unchanged);
+        let synced = is_reached && !self.is_held(release);
         self.synced.get_or_create(&labels).set(i64::from(synced));
         self.releases().insert(labels);
-    }
-
-    fn count_health(&self, release: &ReleaseName, is_degraded: bool) {
-        if self.is_left(&release.environment) {
-            return;
-        }
-        let degraded = self.degraded.get_or_create(&ReleaseLabels::of(release));
-        degraded.set(i64::from(is_degraded));
     }
 
     fn count_objects(&self, release: &ReleaseName, objects: &[(Action, usize)]) {
@@ -466,6 +464,7 @@ mod tests {
             cluster: None,
             revision: text(revision),
             releases: (0..releases).map(|number| number.to_string()).collect(),
+            held: BTreeMap::new(),
             took: Duration::ZERO,
         }
     }

@@ -534,3 +534,67 @@ fn why_a_loop_that_starts_can_make_no_plan_is_told_of_records_of_its_repository(
         assert_eq!(fleet.condition(kind), None, "{kind}");
     }
 }
+
+#[test]
+fn a_broken_bundle_holds_only_its_release() {
+    let fleet = fleet("loop-broken", "{interval: 1s}");
+    fleet.edit_environment(
+        "releases:\n",
+        "releases:\n  - {name: db, bundle: db, namespace: loop-broken}\n",
+    );
+    fleet.write("manifests/db/bundle.yaml", BUNDLE);
+    fleet.write("manifests/db/db.yaml", &config_map("db", "first"));
+    fleet.push("db");
+    let running = fleet.runs();
+    let db = |value: &str| {
+        fleet.until(value, |fleet| {
+            let live = fleet.get(&["configmap", "db", "-n", "loop-broken"])?;
+            (live["data"]["k"] == value).then_some(())
+        });
+    };
+    db("first");
+    fleet.until_value("first");
+    fleet.until_ready();
+    // One push has an undefined value in web and a fix of db.
+    let broken = config_map("more", "{{ values.nothing }}");
+    fleet.write("manifests/web/more.yaml.j2", &broken);
+    fleet.edit("manifests/db/db.yaml", "k: first", "k: second");
+    fleet.push_value("first", "second");
+    db("second");
+    let said = fleet.until_condition("Stalled", "InvalidRepository");
+    assert!(said.contains("manifests/web/more.yaml.j2"), "{said}");
+    let table = fleet.kubectl(&["get", "plr", "loop-broken.web"]);
+    let (names, row) = table.trim().split_once('\n').unwrap();
+    let names: Vec<&str> = names.split_whitespace().collect();
+    let expected = [
+        "NAME",
+        "VERSION",
+        "COMMIT",
+        "READY",
+        "SYNCED",
+        "SUSPENDED",
+        "MESSAGE",
+        "AGE",
+    ];
+    assert_eq!(names, expected);
+    let row: Vec<&str> = row.split_whitespace().collect();
+    assert_eq!(row[3..6], ["True", "False", "False"], "{table}");
+    assert!(table.contains("manifests/web/more.yaml.j2"), "{table}");
+    let conditions = fleet.get(&["release.pleach.dev/loop-broken.db"]).unwrap();
+    let conditions = conditions["status"]["conditions"].as_array().cloned();
+    let is_stalled = |one: &serde_json::Value| one["type"] == "Stalled";
+    assert!(!conditions.unwrap_or_default().iter().any(is_stalled));
+    // It is kept as it was, also by a controller that did not bring it there.
+    assert_eq!(fleet.value().as_deref(), Some("first"));
+    fleet.edit_by_hand("ann");
+    fleet.until_value("first");
+    running.stopped();
+    fleet.edit_by_hand("bob");
+    let running = fleet.runs();
+    fleet.until_value("first");
+    fleet.remove("manifests/web/more.yaml.j2");
+    fleet.push("fixed");
+    fleet.until_value("second");
+    fleet.until_not("Stalled");
+    running.stopped();
+}

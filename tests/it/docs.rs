@@ -335,6 +335,7 @@ fn every_metric() -> String {
             cluster: None,
             revision: text("a"),
             releases: vec![text("web")],
+            held: BTreeMap::new(),
             took,
         },
         LoopEvent::Previewed {

@@ -22,7 +22,6 @@ use pleach_domain::repo::format::ForgeKind;
 use rstest::rstest;
 use sha2::Sha256;
 use tempfile::TempDir;
-use tokio::sync::mpsc;
 use tower::ServiceExt as _;
 
 const SECRET: &str = "tell nobody";
@@ -39,8 +38,7 @@ fn listeners(forge: Option<ForgeKind>) -> Listeners {
     let folder = tempfile::tempdir().unwrap();
     let secret = folder.path().join("secret");
     std::fs::write(&secret, format!("{SECRET}\n")).unwrap();
-    let (events, _) = mpsc::unbounded_channel();
-    let (syncs, _) = mpsc::unbounded_channel();
+    let (listener, _) = Listener::new();
     let setup = Setup {
         repositories: Vec::new(),
         claim: Claim {
@@ -54,7 +52,7 @@ fn listeners(forge: Option<ForgeKind>) -> Listeners {
         own: None,
         program: "/bin/false".into(),
     };
-    let controller = Controller::new(setup, Listener { events, syncs });
+    let controller = Controller::new(setup, listener);
     let metrics = Arc::new(Metrics::default());
     let hook = Hook {
         forge,

@@ -4,10 +4,9 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use pleach_domain::inventory::ReleaseName;
-use tokio::sync::mpsc::UnboundedReceiver;
 
 use crate::engine::controller::statuses::Statuses;
-use crate::engine::controller::{End, LoopEvent, Previewed};
+use crate::engine::controller::{End, Heard, LoopEvent, Previewed};
 use crate::engine::sync::events::{EventKind, Outcome, SyncEvent};
 use crate::server::metrics::Metrics;
 use crate::server::notifications::Notifier;
@@ -48,11 +47,11 @@ impl Waits {
 
 impl Listeners<'_> {
     /// Listens until the loop has ended.
-    pub(super) async fn listen(
-        mut self,
-        mut events: UnboundedReceiver<LoopEvent>,
-        mut syncs: UnboundedReceiver<SyncEvent>,
-    ) {
+    pub(super) async fn listen(mut self, heard: Heard) {
+        let Heard {
+            mut events,
+            mut syncs,
+        } = heard;
         loop {
             tokio::select! {
                 Some(event) = events.recv() => self.hear(&event),
@@ -118,11 +117,15 @@ fn log(event: &LoopEvent) {
             environment,
             revision,
             releases,
+            held,
             took,
             ..
         } => {
             let releases = releases.len();
             tracing::info!(%environment, %revision, releases, took = took.as_secs_f64(), "environment read");
+            for (release, message) in held {
+                tracing::error!(%environment, %release, %revision, error = %message, "release held");
+            }
         }
         LoopEvent::Unaffected {
             environment,

@@ -1,6 +1,6 @@
 //! Environments that git does not have, and releases that nobody has.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use pleach_domain::finding::Finding;
@@ -57,6 +57,7 @@ impl Session {
             rendered: Vec::new(),
             others: Vec::new(),
             given_up: BTreeSet::new(),
+            held: BTreeMap::new(),
             revision,
             findings: Vec::new(),
         };

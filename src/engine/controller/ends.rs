@@ -8,7 +8,6 @@ use std::sync::Arc;
 
 use jiff::Timestamp;
 use pleach_domain::inventory::{ConditionKind, Installed, Orders, ReleaseName, ReleaseSummary};
-use pleach_domain::plan::Consented;
 use tokio::sync::{Notify, watch};
 use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
@@ -18,7 +17,7 @@ use super::defect::guarded;
 use super::looked::{Looked, unplanned, until_open, window_closed};
 use super::read::Which;
 use super::requests::Requests;
-use super::run::{Done, LIMIT, Wanted, carry_out, line};
+use super::run::{Done, LIMIT, Wanted, are_same_terms, carry_out, line};
 use super::{End, LoopEvent, Shared, approval, pace};
 use crate::engine::planning::{Candidate, Gone, Planned, candidates, gone, readable};
 use crate::engine::sync::state::{self, Search};
@@ -344,14 +343,10 @@ fn version(record: &Installed) -> &str {
 }
 
 /// Whether a release that left git is to end as before: it did not come back, and
-/// the consent to its end is the same.
+/// the consent to its end and all other terms are the same.
 fn is_meant_alike(before: &Wanted, now: &Wanted, name: &ReleaseName) -> bool {
-    let consented = |wanted: &Wanted| {
-        let consents = &wanted.loaded.environment.consent;
-        Consented::in_git(consents, &name.release)
-    };
-    let mut releases = now.loaded.environment.releases.iter();
-    releases.all(|release| release.name != *name) && consented(before) == consented(now)
+    let environments = (&before.loaded.environment, &now.loaded.environment);
+    !now.loaded.has(name) && are_same_terms(environments.0, environments.1, &name.release)
 }
 
 /// Whether somebody asked for a release to be synced also outside of the windows.

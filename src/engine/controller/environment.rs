@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use pleach_domain::inventory::{Condition, ReleaseSummary};
+use pleach_domain::inventory::ReleaseSummary;
 use pleach_domain::observe::ClusterId;
 use pleach_domain::repo::controller::ClaimKey;
 use tokio::sync::{Notify, mpsc, oneshot, watch};
@@ -18,9 +18,11 @@ use tokio::time::{Instant, MissedTickBehavior, interval_at, sleep_until};
 
 pub(super) use self::reading::for_cluster;
 use self::reading::wrong_cluster;
+use self::telling::Untasked;
 use super::assigned::{Assigned, Assignment};
 use super::connected::Connected;
 use super::ends::{Ends, Last};
+use super::held::{Former, Formers, hold_of};
 use super::inputs::Inputs;
 use super::news::Told;
 use super::pace::{self, Paces};
@@ -67,6 +69,10 @@ pub(super) struct Environment {
     requests: Requests,
     shared: Shared,
     loaded: Option<Arc<Loaded>>,
+    /// What its held releases were.
+    formers: Formers,
+    /// Those of them that are being looked up.
+    asked: JoinSet<(String, Option<Recalled>)>,
     /// What it was read from, at the commit that was last read.
     inputs: Option<Inputs>,
     /// The commit that was last read, whatever came of it.
@@ -97,8 +103,8 @@ pub(super) struct Environment {
     ),
     /// Where releases ask what they were before.
     questions: mpsc::UnboundedSender<Question>,
-    /// What was told of all releases while none had a task.
-    told: Option<Vec<Condition>>,
+    /// What was told of releases that have no task.
+    told: Option<Vec<Untasked>>,
     /// What people were told of each of them then.
     news: BTreeMap<String, Told>,
 }
@@ -117,6 +123,8 @@ impl Environment {
             paces,
             shared,
             loaded: None,
+            formers: Formers::new(),
+            asked: JoinSet::new(),
             inputs: None,
             tried: None,
             hold: None,
@@ -146,13 +154,15 @@ impl Environment {
             assigned: self.assigned.clone(),
             questions: asked,
             shared: self.shared.clone(),
+            limit: LIMIT,
         };
         let recollection = self.tasks.spawn_local(recollection.run());
         let mut failures = 0;
         while !self.shared.stop.is_cancelled() {
             let assigned = self.assigned.borrow_and_update().clone();
             let is_read = self.read(&assigned).await;
-            let is_known = self.remember(&assigned).await && is_read;
+            let is_known =
+                self.remember(&assigned).await && self.remember_held(&assigned).await && is_read;
             let retry = match self.settle(&assigned).await {
                 Ok(()) => {
                     failures = if is_known { 0 } else { failures + 1 };
@@ -226,6 +236,9 @@ impl Environment {
                     self.remembers(found);
                     return true;
                 }
+                Some(found) = self.asked.join_next() => if self.remembers_held(found) {
+                    return true;
+                },
                 _ = looks.tick() => if self.is_other_kubeconfig().await {
                     return true;
                 },
@@ -320,29 +333,74 @@ impl Environment {
         let connected = self.connect(grant, context).await?;
         connected.follow_orders(&loaded.environment.store);
         let (cluster, members) = (connected.cluster.clone(), connected.members.clone());
-        self.told = None;
-        self.news.values_mut().for_each(Told::free);
-        let conditions = self.conditions(assigned);
-        let wanted = |index| {
-            Arc::new(Wanted {
-                loaded: Arc::clone(&loaded),
-                index,
-                cluster: cluster.clone(),
-                cluster_id: cluster_id.clone(),
-                members: members.clone(),
-                grant: Arc::clone(grant),
-                source: grant.source(&loaded.environment.name),
-                conditions: conditions.clone(),
-                hold: self.hold.clone(),
-                is_remembered: self.is_remembered,
-                is_kept: false,
-            })
+        let conditions = self.conditions(assigned, self.hold.as_ref());
+        let wanted = |loaded: &Arc<Loaded>, index| Wanted {
+            loaded: Arc::clone(loaded),
+            index,
+            cluster: cluster.clone(),
+            cluster_id: cluster_id.clone(),
+            members: members.clone(),
+            grant: Arc::clone(grant),
+            source: grant.source(&loaded.environment.name),
+            conditions: conditions.clone(),
+            hold: self.hold.clone(),
+            is_held: false,
+            is_remembered: self.is_remembered,
+            is_kept: false,
         };
+        let mut all: Vec<Wanted> = (0..loaded.rendered.len())
+            .map(|index| wanted(&loaded, index))
+            .collect();
+        let mut untasked = Vec::new();
+        for (name, former) in &self.formers {
+            let held = loaded.held.get(name);
+            let own = held.map(|held| hold_of(held, &loaded.revision.to_string()));
+            let hold = self.hold.clone().or(own);
+            let conditions = self.conditions(assigned, hold.as_ref());
+            match former {
+                Former::Known(former, is_remembered) => all.push(Wanted {
+                    conditions,
+                    hold,
+                    is_held: true,
+                    is_remembered: *is_remembered,
+                    ..wanted(former, 0)
+                }),
+                Former::Unknown | Former::Asked | Former::Absent(_) => {
+                    untasked.push(Untasked::one(name, conditions, hold));
+                }
+            }
+        }
+        let first = wanted(&loaded, 0);
+        if untasked.is_empty() {
+            self.told = None;
+            self.news.values_mut().for_each(Told::free);
+        }
+        self.follow_releases(all);
+        if self.hold.is_some() {
+            // What left git ends by the newest commit only: it may be back in one
+            // that cannot be read.
+            self.ends = None;
+        } else if let Assignment::Follow { reader, commit } = &assigned.what {
+            let last = Last {
+                wanted: Arc::new(first),
+                reader: reader.clone(),
+                commit: commit.clone(),
+            };
+            self.follow_ends(last);
+        }
+        if untasked.is_empty() {
+            return Ok(());
+        }
+        self.tell_untasked(assigned, untasked).await
+    }
+
+    /// Hands what is wanted of releases to their tasks.
+    fn follow_releases(&mut self, all: Vec<Wanted>) {
         let mut releases = BTreeMap::new();
-        for (index, (release, _)) in loaded.rendered.iter().enumerate() {
-            let name = &release.name.release;
-            let wanted = wanted(index);
-            let running = if let Some(running) = self.releases.remove(name) {
+        for wanted in all {
+            let wanted = Arc::new(wanted);
+            let name = wanted.release().0.name.release.clone();
+            let running = if let Some(running) = self.releases.remove(&name) {
                 running.wanted.send_if_modified(|known| {
                     let is_other = !known.is_identical(&wanted);
                     *known = wanted;
@@ -368,23 +426,10 @@ impl Environment {
                     ready,
                 }
             };
-            releases.insert(name.clone(), running);
+            releases.insert(name, running);
         }
-        // What is left is not in git any more: its task ends.
+        // What is left is not in git any more, or not known: its task ends.
         self.releases = releases;
-        if self.hold.is_some() {
-            // What left git ends by the newest commit only: it may be back in one
-            // that cannot be read.
-            self.ends = None;
-        } else if let Assignment::Follow { reader, commit } = &assigned.what {
-            let last = Last {
-                wanted: wanted(0),
-                reader: reader.clone(),
-                commit: commit.clone(),
-            };
-            self.follow_ends(last);
-        }
-        Ok(())
     }
 
     /// Hands what is wanted last to the task that ends releases.

@@ -1,5 +1,6 @@
 //! What the loop tells of itself.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use pleach_domain::inventory::ReleaseName;
@@ -8,7 +9,12 @@ use pleach_domain::repo::controller::News;
 use tokio::sync::mpsc;
 
 use super::pull_requests::Previewed;
-use crate::engine::sync::events::SyncEvent;
+use crate::engine::sync::events::{Events, SyncEvent};
+
+/// The most events of the loop that wait for the listener.
+const EVENTS: usize = 16_384;
+/// The most events of runs that do.
+const SYNCS: usize = 4_096;
 
 /// One thing that happened in the loop.
 #[derive(Debug, Clone)]
@@ -51,8 +57,10 @@ pub enum LoopEvent {
         cluster: Option<String>,
         /// The commit.
         revision: String,
-        /// The releases it has.
+        /// The releases it has, also those that are held.
         releases: Vec<String>,
+        /// The releases that cannot be brought to the commit, with the reason in one line.
+        held: BTreeMap<String, String>,
         /// How long it took.
         took: Duration,
     },
@@ -234,18 +242,110 @@ impl End {
     }
 }
 
+impl LoopEvent {
+    /// Whether it only says how far something is: the next event of its kind makes up for it.
+    fn is_progress(&self) -> bool {
+        match self {
+            Self::Looking { .. }
+            | Self::Queued { .. }
+            | Self::Planned { .. }
+            | Self::Health { .. }
+            | Self::Unaffected { .. } => true,
+            Self::Fetched { .. }
+            | Self::Unreachable { .. }
+            | Self::Sharing { .. }
+            | Self::Led { .. }
+            | Self::Loaded { .. }
+            | Self::Held { .. }
+            | Self::Unconnected { .. }
+            | Self::Carried { .. }
+            | Self::Changed { .. }
+            | Self::News(_)
+            | Self::Looked { .. }
+            | Self::Previewed { .. }
+            | Self::Untold { .. } => false,
+        }
+    }
+}
+
 /// Who hears of what happens.
 #[derive(Debug, Clone)]
 pub struct Listener {
     /// Of the loop.
-    pub events: mpsc::UnboundedSender<LoopEvent>,
+    events: mpsc::Sender<LoopEvent>,
     /// Of each run.
-    pub syncs: mpsc::UnboundedSender<SyncEvent>,
+    syncs: mpsc::Sender<SyncEvent>,
+}
+
+/// Where a listener hears.
+#[derive(Debug)]
+pub struct Heard {
+    /// Of the loop.
+    pub events: mpsc::Receiver<LoopEvent>,
+    /// Of each run.
+    pub syncs: mpsc::Receiver<SyncEvent>,
 }
 
 impl Listener {
+    /// A listener, and where it hears. A consumer that is slow, such as a log that nobody
+    /// reads, holds up nobody: the progress of runs is dropped first, then that of the loop,
+    /// and with a full buffer the rest.
+    pub fn new() -> (Self, Heard) {
+        let (events, hears_events) = mpsc::channel(EVENTS);
+        let (syncs, hears_syncs) = mpsc::channel(SYNCS);
+        let heard = Heard {
+            events: hears_events,
+            syncs: hears_syncs,
+        };
+        (Self { events, syncs }, heard)
+    }
+
     /// Tells of something; nobody has to listen.
     pub(super) fn tell(&self, event: LoopEvent) {
-        drop(self.events.send(event));
+        let is_half_full = self.events.capacity() <= EVENTS / 2;
+        if !(is_half_full && event.is_progress()) {
+            drop(self.events.try_send(event));
+        }
+    }
+
+    /// Where the events of a run go.
+    pub(super) fn of_run(&self, release: ReleaseName) -> Events {
+        Events::bounded(release, self.syncs.clone())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::sync::events::{EventKind, Verb};
+
+    #[test]
+    fn progress_is_dropped_first_where_nobody_listens() {
+        let (listener, mut heard) = Listener::new();
+        for waiting in 0..EVENTS {
+            listener.tell(LoopEvent::Queued { waiting });
+        }
+        for there in 0..EVENTS {
+            listener.tell(LoopEvent::Sharing { there });
+        }
+        let mut told = (0, 0);
+        while let Ok(event) = heard.events.try_recv() {
+            if event.is_progress() {
+                told.0 += 1;
+            } else {
+                told.1 += 1;
+            }
+        }
+        assert_eq!(told.0 + told.1, EVENTS);
+        assert!(told.1 >= EVENTS / 2, "{told:?}");
+        let release = ReleaseName {
+            environment: "dev".to_owned(),
+            release: "web".to_owned(),
+        };
+        let events = listener.of_run(release);
+        for _ in 0..2 * SYNCS {
+            events.send(EventKind::Phase(Verb::Apply));
+        }
+        assert_eq!(heard.syncs.len(), SYNCS);
     }
 }

@@ -1,15 +1,15 @@
 //! Reads an environment at a commit, where that is another one than before.
 
+use std::collections::BTreeSet;
 use std::fmt::Display;
 
-use pleach_domain::finding::Finding;
-use pleach_domain::repo::{FileTree, RecordingTree};
+use pleach_domain::repo::{FileTree, RecordingTree, ResolvedRelease};
 use tokio::runtime::Handle;
 use tokio::task::spawn_blocking;
 use tokio_util::sync::CancellationToken;
 
 use super::inputs::Inputs;
-use crate::engine::load::{Loaded, is_unknown, read_all};
+use crate::engine::load::{Loaded, is_unknown, read_all, read_each};
 use crate::engine::rehearsal::{RehearsalError, Rehearsals};
 use crate::engine::words;
 use crate::io::git::Revision;
@@ -173,44 +173,39 @@ impl Which {
 }
 
 /// Words about a commit.
-fn of_commit(commit: &str, words: &dyn Display) -> String {
+pub(super) fn of_commit(commit: &str, words: &dyn Display) -> String {
     format!("commit {}: {words}", commit.get(..7).unwrap_or(commit))
 }
 
 fn load_from(tree: &dyn FileTree, commit: &str, name: &str) -> Result<Loaded, Hold> {
-    let invalid = |findings: &[Finding]| {
-        let errors: Vec<String> = findings
-            .iter()
-            .filter(|finding| finding.is_error())
-            .map(ToString::to_string)
-            .collect();
-        let reason = if is_unknown(findings) {
+    let invalid =
+        |reason: &str, errors: &[String]| Hold::new(reason, of_commit(commit, &errors.join("; ")));
+    // One branch would take what another branch holds.
+    let takes_over = |release: &ResolvedRelease| {
+        let former = release.moved_from.as_ref()?;
+        let (origin, release) = (&release.origin, &release.name.release);
+        (former.environment != name).then(|| {
+            format!("{origin}: release {release} takes over objects of another environment, which is done from the desk: `pleach apply {name}`")
+        })
+    };
+    let revision = Revision::Commit(commit.to_owned());
+    let loaded = read_each(tree, revision, name, &takes_over).map_err(|findings| {
+        let reason = if is_unknown(&findings) {
             "EnvironmentMissing"
         } else {
             "InvalidRepository"
         };
-        Hold::new(reason, of_commit(commit, &errors.join("; ")))
-    };
-    let loaded = read_all(tree, Revision::Commit(commit.to_owned()), name)
-        .map_err(|findings| invalid(&findings))?;
-    if !loaded.is_sound() {
-        return Err(invalid(&loaded.findings));
-    }
-    let elsewhere = loaded.rendered.iter().find(|(release, _)| {
-        let former = release.moved_from.as_ref();
-        former.is_some_and(|former| former.environment != name)
-    });
-    if let Some((release, _)) = elsewhere {
-        // One branch would take what another branch holds.
-        return Err(Hold::new(
+        let errors = findings.iter().filter(|finding| finding.is_error());
+        let errors: Vec<String> = errors.map(ToString::to_string).collect();
+        invalid(reason, &errors)
+    })?;
+    if loaded.rendered.is_empty() && !loaded.held.is_empty() {
+        // Nothing of it can be synced.
+        let reasons = loaded.held.values().flat_map(|held| held.reasons.clone());
+        let reasons: BTreeSet<String> = reasons.collect();
+        return Err(invalid(
             "InvalidRepository",
-            of_commit(
-                commit,
-                &format_args!(
-                    "{}: release {} takes over objects of another environment, which is done from the desk: `pleach apply {name}`",
-                    release.origin, release.name.release
-                ),
-            ),
+            &reasons.into_iter().collect::<Vec<_>>(),
         ));
     }
     Ok(loaded)

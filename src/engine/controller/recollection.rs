@@ -15,7 +15,8 @@ use tokio::sync::{OwnedSemaphorePermit, mpsc, oneshot, watch};
 use tokio::time::{Instant, sleep, timeout};
 
 use super::assigned::Assigned;
-use super::environment::{LIMIT, for_cluster};
+use super::blocking::Blocking;
+use super::environment::for_cluster;
 use super::read::{Reading, Which};
 use super::{Grant, NAMED, Shared, pace};
 use crate::engine::load::Loaded;
@@ -126,13 +127,21 @@ pub(super) struct Recollection {
     pub(super) assigned: watch::Receiver<Assigned>,
     pub(super) questions: mpsc::UnboundedReceiver<Question>,
     pub(super) shared: Shared,
+    /// How long it may take to look something up, and to wait for others who do.
+    pub(super) limit: Duration,
+}
+
+/// What is kept for questions that come soon.
+#[derive(Debug)]
+struct Kept {
+    /// A history is large: there is one at a time, of all environments.
+    room: OwnedSemaphorePermit,
+    known: Known,
 }
 
 /// What is known of a branch, for as long as questions come.
 #[derive(Debug)]
 struct Known {
-    /// A history is large: there is one at a time, of all environments.
-    room: OwnedSemaphorePermit,
     grant: Arc<Grant>,
     keys: Option<PathBuf>,
     fetched: Instant,
@@ -145,11 +154,12 @@ impl Recollection {
     /// Answers until the loop ends.
     pub(super) async fn run(mut self) {
         let stop = self.shared.stop.clone();
-        let mut known: Option<Known> = None;
+        let mut known: Option<Kept> = None;
+        let mut blocking = Blocking::default();
         let mut failures = 0;
         while let Some(asked) = stop.run_until_cancelled(self.asked(known.is_some())).await {
             let answering = match asked {
-                Asked::Questions(asked) => self.answer(asked, known.take()),
+                Asked::Questions(asked) => self.answer(asked, known.take(), &mut blocking),
                 Asked::Nothing => {
                     // It lies on a disk.
                     let known = known.take();
@@ -198,23 +208,23 @@ impl Recollection {
 
     async fn answer(
         &self,
-        asked: Vec<Question>,
-        known: Option<Known>,
-    ) -> Result<Option<Known>, String> {
+        mut asked: Vec<Question>,
+        known: Option<Kept>,
+        blocking: &mut Blocking,
+    ) -> Result<Option<Kept>, String> {
         let assigned = self.assigned.borrow().clone();
         let Some(source) = assigned.grant.source(&self.environment) else {
             return Ok(None);
         };
-        let room = match &known {
-            Some(_) => None,
-            None => Arc::clone(&self.shared.histories)
-                .acquire_owned()
-                .await
-                .ok(),
+        let (room, known) = match known {
+            Some(Kept { room, known }) => (room, Some(known)),
+            None => (self.room().await?, None),
         };
+        // Somebody may have something newer to look at by now.
+        asked.retain(|question| !question.answer.is_closed());
         let name = self.environment.clone();
         let work = format!("to look up what environment {name} was");
-        let _work = self.shared.pulse.work(work, LIMIT * 2);
+        let _work = self.shared.pulse.work(work, self.limit * 3);
         let search = Search {
             environment: name,
             branch: source.branch,
@@ -222,11 +232,19 @@ impl Recollection {
             grant: assigned.grant,
             reading: self.shared.reading.clone(),
         };
-        let reading = tokio::task::spawn_blocking(move || search.answer(asked, known, room));
-        match timeout(LIMIT, reading).await {
-            Ok(Ok(read)) => read,
-            Ok(Err(_)) => Err("a commit could not be read; this is a bug".to_owned()),
-            Err(_) => Err(format!("it was not looked up within {LIMIT:?}")),
+        // Whatever becomes of the call, others have room after this time.
+        let answering = blocking.run(self.limit, move || search.answer(asked, known));
+        let known = answering.await.map_err(|error| error.to_string())??;
+        Ok(known.map(|known| Kept { room, known }))
+    }
+
+    /// Waits until no other environment keeps a history.
+    async fn room(&self) -> Result<OwnedSemaphorePermit, String> {
+        let waiting = Arc::clone(&self.shared.histories).acquire_owned();
+        match timeout(self.limit, waiting).await {
+            Ok(Ok(room)) => Ok(room),
+            Ok(Err(_)) => Err("the loop ends".to_owned()),
+            Err(_) => Err("other environments are looked up all the time".to_owned()),
         }
     }
 }
@@ -254,10 +272,7 @@ impl Search {
         &self,
         mut asked: Vec<Question>,
         known: Option<Known>,
-        room: Option<OwnedSemaphorePermit>,
     ) -> Result<Option<Known>, String> {
-        // Somebody may have something newer to look at by now.
-        asked.retain(|question| !question.answer.is_closed());
         if asked.is_empty() {
             return Ok(known);
         }
@@ -277,11 +292,8 @@ impl Search {
             Some(known) if there.len() == named.len() => (known, there),
             known => {
                 // The former copy goes before there is another one.
-                let room = known.map(|known| known.room).or(room);
-                let Some(room) = room else {
-                    return Ok(None);
-                };
-                let known = self.fetch(room)?;
+                drop(known);
+                let known = self.fetch()?;
                 let commits = had(&known)?;
                 (known, commits)
             }
@@ -295,10 +307,9 @@ impl Search {
         Ok(Some(known))
     }
 
-    fn fetch(&self, room: OwnedSemaphorePermit) -> Result<Known, String> {
+    fn fetch(&self) -> Result<Known, String> {
         let fetched = Former::fetch(&self.remote, &self.branch);
         Ok(Known {
-            room,
             grant: Arc::clone(&self.grant),
             keys: self.remote.keys.clone(),
             fetched: Instant::now(),

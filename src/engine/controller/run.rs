@@ -1,5 +1,7 @@
 //! What is wanted of a release, and one run that brings it about.
 
+mod same;
+
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -8,17 +10,17 @@ use pleach_domain::inventory::{Condition, Inventory, Source};
 use pleach_domain::observe::ClusterId;
 use pleach_domain::plan::Plan;
 use pleach_domain::render::Rendered;
-use pleach_domain::repo::{Consent, ResolvedEnvironment, ResolvedRelease};
+use pleach_domain::repo::ResolvedRelease;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+pub(super) use self::same::are_same_terms;
 use super::drift::Members;
 use super::read::Hold;
 use super::{ACTIONS, End, Grant, LoopEvent, Shared};
 use crate::engine::load::Loaded;
 use crate::engine::planning::{Options, Planned, Planner, Predecessors};
 use crate::engine::stop::{Cause, Stop};
-use crate::engine::sync::events::Events;
 use crate::engine::sync::report::SyncResult;
 use crate::engine::sync::{self, Run, SyncError};
 use crate::engine::words;
@@ -48,6 +50,8 @@ pub(super) struct Wanted {
     pub(super) conditions: Vec<Condition>,
     /// Why nothing newer of it is synced.
     pub(super) hold: Option<Hold>,
+    /// Whether the release alone is held. Nothing is deleted for it.
+    pub(super) is_held: bool,
     /// Whether the commit is known from records: what is not as it says is left
     /// alone.
     pub(super) is_remembered: bool,
@@ -93,7 +97,7 @@ impl Wanted {
             options: Options {
                 verify,
                 wait: true,
-                prune: !self.is_kept,
+                prune: !self.is_kept && !self.is_held,
                 review: true,
                 predecessors: Predecessors::AtRevision,
             },
@@ -113,52 +117,32 @@ impl Wanted {
     /// Whether the release is the same in both, and what may be done to it: a run need
     /// not be stopped for a commit that only changes others.
     pub(super) fn is_same(&self, other: &Self) -> bool {
-        self.is_same_content(other) && self.is_meant_alike(other)
+        let Self {
+            loaded,
+            index,
+            // A run goes on with the connection that it has.
+            cluster: _,
+            cluster_id,
+            members: _,
+            // They are the same as long as the controller runs.
+            grant: _,
+            source,
+            // Reported beside a run.
+            conditions: _,
+            hold: _,
+            // How it came to be desired, and not by whom; see `may_go_on`.
+            is_held: _,
+            is_remembered: _,
+            is_kept: _,
+        } = self;
+        (cluster_id, source) == (&other.cluster_id, &other.source)
+            && same::is_same((loaded, *index), (&other.loaded, other.index))
     }
 
-    /// Whether the same may be done to the release, for as long: what is taken back
-    /// while a run waits is not done any more.
-    fn is_meant_alike(&self, other: &Self) -> bool {
-        let ((a, _), (b, _)) = (self.release(), other.release());
-        let environments = (&self.loaded.environment, &other.loaded.environment);
-        let consents = |environment: &ResolvedEnvironment| -> Vec<Consent> {
-            let consents = environment.consent.iter();
-            let ours = consents.filter(|consent| consent.release == a.name.release);
-            ours.cloned().collect()
-        };
-        let needs = |release: &ResolvedRelease| -> Vec<_> {
-            let needs = release.depends_on.iter();
-            needs.map(|dependency| dependency.needed.clone()).collect()
-        };
-        let ignored = |release: &ResolvedRelease| -> Vec<_> {
-            let rules = release.ignore.iter();
-            rules
-                .map(|rule| (rule.target.clone(), rule.fields.clone()))
-                .collect()
-        };
-        environments.0.prune == environments.1.prune
-            && environments.0.protect == environments.1.protect
-            && consents(environments.0) == consents(environments.1)
-            && (&a.adopt, a.timeout, &a.runtime_objects, &a.moved_from)
-                == (&b.adopt, b.timeout, &b.runtime_objects, &b.moved_from)
-            && a.versions == b.versions
-            && needs(a) == needs(b)
-            && ignored(a) == ignored(b)
-    }
-
-    fn is_same_content(&self, other: &Self) -> bool {
-        let ((a, a_rendered), (b, b_rendered)) = (self.release(), other.release());
-        let digests = |rendered: &'_ Rendered| -> Vec<_> {
-            let manifests = rendered.manifests.iter();
-            manifests
-                .map(|manifest| (manifest.id().clone(), manifest.digest()))
-                .collect()
-        };
-        a.version == b.version
-            && a.bundle == b.bundle
-            && a.sequence == b.sequence
-            && a.restart_on_config_change == b.restart_on_config_change
-            && digests(a_rendered) == digests(b_rendered)
+    /// Whether a run may go on where something newer is desired.
+    pub(super) fn may_go_on(&self, newer: &Self) -> bool {
+        // Nothing of a release that is held is pruned.
+        self.is_held == newer.is_held && self.is_same(newer)
     }
 
     /// What forbids to carry out a plan.
@@ -213,7 +197,7 @@ pub(super) async fn carry_out(
         observation,
         plan,
     } = planned;
-    let events = Events::new(desired.name.clone(), shared.listener.syncs.clone());
+    let events = shared.listener.of_run(desired.name.clone());
     let stop = Stop::on(Cause::Interrupted, shared.stop.clone()).or_on(Cause::Superseded, newer);
     let run = Run {
         cluster,

@@ -193,21 +193,18 @@ pub(super) fn is_silence(error: &ClusterError) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use tokio::sync::mpsc;
-
     use super::*;
 
     #[test]
     fn it_is_told_how_many_wait() {
-        let (events, mut heard) = mpsc::unbounded_channel();
-        let (syncs, _) = mpsc::unbounded_channel();
-        let sights = Sights::new(Listener { events, syncs });
+        let (listener, mut heard) = Listener::new();
+        let sights = Sights::new(listener);
         let first = sights.queue.join();
         let second = sights.queue.join();
         drop(first);
         drop(second);
         let mut told = Vec::new();
-        while let Ok(LoopEvent::Queued { waiting }) = heard.try_recv() {
+        while let Ok(LoopEvent::Queued { waiting }) = heard.events.try_recv() {
             told.push(waiting);
         }
         assert_eq!(told, [1, 2, 1, 0]);

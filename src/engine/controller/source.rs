@@ -5,8 +5,9 @@ use std::time::Duration;
 
 use pleach_domain::repo::controller::Branches;
 use tokio::sync::{Notify, watch};
-use tokio::time::{Instant, sleep_until, timeout};
+use tokio::time::{Instant, sleep_until};
 
+use super::blocking::Blocking;
 use super::pace::{self, Paces};
 use super::recall::{Recall, Recalled};
 use super::{LoopEvent, Repository, Shared};
@@ -16,7 +17,8 @@ use crate::io::git::mirror::{Fetched, Mirror};
 
 /// How often a repository is asked at least.
 const LONGEST: Duration = Duration::from_mins(1);
-/// When a fetch that does not even keep its own limits is given up.
+/// When a fetch that does not even keep its own limits is given up. The next one waits as long
+/// for its thread.
 const LIMIT: Duration = Duration::from_mins(7);
 /// How much longer until the loop is said to hang.
 const GRACE: Duration = Duration::from_mins(1);
@@ -45,13 +47,14 @@ pub(super) async fn follow(
     shared: Shared,
 ) {
     let mut mirror = None;
+    let mut blocking = Blocking::default();
     let mut recall = Recall::new(&repository);
     let mut failures = 0;
     loop {
         let work = format!("to fetch {}", repository.name);
-        let work = shared.pulse.work(work, LIMIT + GRACE);
+        let work = shared.pulse.work(work, LIMIT * 2 + GRACE);
         let (started, questions) = (Instant::now(), paces.questions());
-        let fetching = fetch(&repository, &mut mirror);
+        let fetching = fetch(&repository, &mut mirror, &mut blocking);
         let Some(fetched) = shared.stop.run_until_cancelled(fetching).await else {
             return;
         };
@@ -120,28 +123,27 @@ pub(super) async fn follow(
     }
 }
 
-/// Fetches once. A mirror that does not come back is left alone, and the next
-/// fetch makes another one.
-async fn fetch(repository: &Repository, mirror: &mut Option<Mirror>) -> Result<Fetched, String> {
-    let mut taken = mirror
-        .take()
-        .unwrap_or_else(|| Mirror::new(repository.remote.clone()));
+/// Fetches once. A mirror that does not come back is left alone. Once it did, the next fetch
+/// makes another one.
+async fn fetch(
+    repository: &Repository,
+    mirror: &mut Option<Mirror>,
+    blocking: &mut Blocking,
+) -> Result<Fetched, String> {
+    let taken = mirror.take();
+    let remote = repository.remote.clone();
     let branches: Vec<Branches> = repository
         .grants
         .iter()
         .map(|grant| grant.branches.clone())
         .collect();
-    let fetching = tokio::task::spawn_blocking(move || {
+    let fetching = blocking.run(LIMIT, move || {
+        let mut taken = taken.unwrap_or_else(|| Mirror::new(remote));
         let is_wanted = |branch: &str| branches.iter().any(|one| one.environment(branch).is_some());
         let fetched: Result<Fetched, GitError> = taken.fetch(is_wanted);
         (taken, fetched)
     });
-    match timeout(LIMIT, fetching).await {
-        Ok(Ok((back, fetched))) => {
-            *mirror = Some(back);
-            fetched.map_err(|error| words(&error))
-        }
-        Ok(Err(_)) => Err("the fetch broke down; this is a bug".to_owned()),
-        Err(_) => Err(format!("it did not answer within {LIMIT:?}")),
-    }
+    let (back, fetched) = fetching.await.map_err(|error| error.to_string())?;
+    *mirror = Some(back);
+    fetched.map_err(|error| words(&error))
 }

@@ -62,6 +62,8 @@ struct Environment {
     leaving: BTreeMap<String, (End, String)>,
     /// Why it cannot be synced to this commit.
     held: Option<String>,
+    /// Releases that cannot be synced to it, and why.
+    held_releases: BTreeMap<String, String>,
 }
 
 /// What tells the forges.
@@ -95,10 +97,16 @@ impl Statuses {
                 cluster,
                 revision,
                 releases,
+                held,
                 ..
             } => {
-                let releases = releases.iter().map(|name| (name.clone(), None)).collect();
-                let now = self.taken_up(repository, revision, releases, None);
+                let looked = |name: &String| {
+                    let reason = held.get(name)?;
+                    Some((End::Refused, reason.clone()))
+                };
+                let releases = releases.iter().map(|name| (name.clone(), looked(name)));
+                let mut now = self.taken_up(repository, revision, releases.collect(), None);
+                now.held_releases.clone_from(held);
                 self.follow(&key(environment, cluster.as_ref()), now);
             }
             LoopEvent::Held {
@@ -177,6 +185,7 @@ impl Statuses {
             releases,
             leaving: BTreeMap::new(),
             held,
+            held_releases: BTreeMap::new(),
         }
     }
 
@@ -290,7 +299,8 @@ impl Environment {
     /// Whether it is the same commit, whatever is known of it.
     fn is_same(&self, other: &Self) -> bool {
         let is_of_it = self.commit == other.commit && self.repository == other.repository;
-        is_of_it && self.held == other.held && self.releases.keys().eq(other.releases.keys())
+        let is_held_alike = self.held == other.held && self.held_releases == other.held_releases;
+        is_of_it && is_held_alike && self.releases.keys().eq(other.releases.keys())
     }
 
     fn judge(&self) -> (State, String) {

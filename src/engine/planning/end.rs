@@ -241,6 +241,7 @@ pub fn candidates(loaded: &Loaded, is_whole: bool, installed: Vec<Candidate>) ->
             (is_here || formers.contains(name))
                 && record.repository == environment.repository
                 && !wanted.contains(name)
+                && !loaded.has_held(name)
         })
         .collect()
 }

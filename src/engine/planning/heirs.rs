@@ -31,6 +31,15 @@ impl Heirs {
             let is_loaded = name == loaded.environment.name
                 && loaded.rendered.len() == loaded.environment.releases.len()
                 && !loaded.rendered.is_empty();
+            let mut held = loaded
+                .held
+                .values()
+                .filter(|_| name == loaded.environment.name);
+            if held.any(|held| held.moved_from.as_ref() == Some(former)) {
+                // What it takes over is known once it can be rendered.
+                heirs.unread.push(unread(&name, former));
+                continue;
+            }
             let read_in;
             let releases = if is_loaded {
                 &loaded.rendered

@@ -7,7 +7,7 @@ use pleach_domain::inventory::ReleaseName;
 use pleach_domain::object::ObjectId;
 use pleach_domain::plan::StepId;
 use serde::Serialize;
-use tokio::sync::mpsc::UnboundedSender;
+use tokio::sync::mpsc::{Sender, UnboundedSender};
 
 use super::report::{Failure, SyncResult};
 use crate::engine::lease::Holder;
@@ -101,7 +101,16 @@ pub enum Outcome {
 #[derive(Debug, Clone)]
 pub struct Events {
     release: ReleaseName,
-    sender: Option<UnboundedSender<SyncEvent>>,
+    sink: Sink,
+}
+
+#[derive(Debug, Clone)]
+enum Sink {
+    Nowhere,
+    /// A consumer of one run.
+    All(UnboundedSender<SyncEvent>),
+    /// A consumer of many runs. Events that it has no room for are dropped.
+    Some(Sender<SyncEvent>),
 }
 
 impl Events {
@@ -109,7 +118,15 @@ impl Events {
     pub fn new(release: ReleaseName, sender: UnboundedSender<SyncEvent>) -> Self {
         Self {
             release,
-            sender: Some(sender),
+            sink: Sink::All(sender),
+        }
+    }
+
+    /// Sends to a consumer that hears of many runs. Events are dropped while it has no room.
+    pub fn bounded(release: ReleaseName, sender: Sender<SyncEvent>) -> Self {
+        Self {
+            release,
+            sink: Sink::Some(sender),
         }
     }
 
@@ -117,18 +134,21 @@ impl Events {
     pub fn silent(release: ReleaseName) -> Self {
         Self {
             release,
-            sender: None,
+            sink: Sink::Nowhere,
         }
     }
 
     /// Sends an event.
     pub fn send(&self, kind: EventKind) {
-        if let Some(sender) = &self.sender {
-            // A closed channel means that nobody listens any more.
-            drop(sender.send(SyncEvent {
-                release: self.release.clone(),
-                kind,
-            }));
+        let event = || SyncEvent {
+            release: self.release.clone(),
+            kind,
+        };
+        // A closed channel means that nobody listens any more.
+        match &self.sink {
+            Sink::Nowhere => {}
+            Sink::All(sender) => drop(sender.send(event())),
+            Sink::Some(sender) => drop(sender.try_send(event())),
         }
     }
 }

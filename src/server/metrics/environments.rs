@@ -3,7 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{MutexGuard, PoisonError};
 
-use super::labels::EnvironmentLabels;
+use pleach_domain::inventory::ReleaseName;
+
+use super::labels::{EnvironmentLabels, ReleaseLabels};
 use super::{Metrics, now};
 
 /// How far the newest commit of an environment is.
@@ -98,6 +100,36 @@ impl Metrics {
         };
         self.held.get_or_create(&labels).set(1);
         self.since(environment);
+    }
+
+    pub(super) fn count_health(&self, release: &ReleaseName, is_degraded: bool) {
+        if self.is_left(&release.environment) {
+            return;
+        }
+        let degraded = self.degraded.get_or_create(&ReleaseLabels::of(release));
+        degraded.set(i64::from(is_degraded));
+    }
+
+    /// Notes which releases of an environment are held while the others are synced.
+    pub(super) fn hold_releases<'a>(
+        &self,
+        environment: &str,
+        releases: impl Iterator<Item = &'a String>,
+    ) {
+        let held = self.held_releases.lock();
+        let mut held = held.unwrap_or_else(PoisonError::into_inner);
+        held.retain(|release| release.environment != *environment);
+        held.extend(releases.map(|release| ReleaseName {
+            environment: environment.to_owned(),
+            release: release.clone(),
+        }));
+    }
+
+    /// Whether a release is held while others of its environment are synced.
+    pub(super) fn is_held(&self, release: &ReleaseName) -> bool {
+        let held = self.held_releases.lock();
+        held.unwrap_or_else(PoisonError::into_inner)
+            .contains(release)
     }
 
     pub(super) fn begin(&self, environment: &str, revision: &str, releases: usize) {

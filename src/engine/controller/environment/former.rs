@@ -7,14 +7,17 @@
 //! and where it is signed as commits have to be. A release that is not as that commit
 //! says is left alone: it is made neither newer nor older by what a record says.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use pleach_domain::inventory::Source;
 use pleach_domain::observe::ClusterId;
 use tokio::sync::oneshot;
+use tokio::task::JoinError;
 
 use super::{Environment, LIMIT};
 use crate::engine::controller::assigned::Assigned;
+use crate::engine::controller::held::{Former, complete};
 use crate::engine::controller::recollection::{Question, Recalled};
 use crate::engine::sync::is_cluster;
 use crate::engine::sync::state::{self, Search};
@@ -39,9 +42,9 @@ impl Environment {
         }
         let stop = self.shared.stop.clone();
         let named = stop.run_until_cancelled(Box::pin(self.recorded(assigned, &source)));
-        let commits = match named.await {
+        let commits: BTreeSet<String> = match named.await {
             None => return true,
-            Some(Ok(named)) => named,
+            Some(Ok(named)) => named.into_iter().map(|(_, commit)| commit).collect(),
             Some(Err(error)) => {
                 let environment = &self.key.environment;
                 tracing::warn!(%environment, %error, "what was synced last is not known");
@@ -72,27 +75,111 @@ impl Environment {
                 let (environment, revision) = (&self.key.environment, &loaded.revision);
                 tracing::info!(%environment, %revision, "what was synced last is kept as it is");
                 self.is_remembered = true;
-                self.loaded = Some(loaded);
+                let mut loaded = Arc::unwrap_or_clone(loaded);
+                self.formers = complete(&mut loaded, |_| Former::Unknown);
+                self.loaded = Some(Arc::new(loaded));
             }
             Some(_) => {}
             None => self.sought = None,
         }
     }
 
-    /// The commits of a branch that the records of the releases name.
+    /// Asks what held releases were of which that is not known, by their records; all of them
+    /// at once. False where that has to be tried again.
+    pub(super) async fn remember_held(&mut self, assigned: &Assigned) -> bool {
+        let is_unknown = |former: &Former| matches!(former, Former::Unknown);
+        let (Some(source), Some(loaded)) = (
+            assigned.grant.source(&self.key.environment),
+            self.loaded.clone(),
+        ) else {
+            return true;
+        };
+        if !self.asked.is_empty() || !self.formers.values().any(is_unknown) {
+            return true;
+        }
+        let stop = self.shared.stop.clone();
+        let named = stop.run_until_cancelled(Box::pin(self.recorded(assigned, &source)));
+        let named: BTreeMap<String, String> = match named.await {
+            None => return true,
+            Some(Ok(named)) => named.into_iter().collect(),
+            Some(Err(error)) => {
+                let environment = &self.key.environment;
+                tracing::warn!(%environment, %error, "what held releases were is not known");
+                return false;
+            }
+        };
+        for (name, former) in &mut self.formers {
+            if !is_unknown(former) {
+                continue;
+            }
+            *former = Former::Asked;
+            let (answer, answered) = oneshot::channel();
+            match named.get(name) {
+                Some(commit) => {
+                    let question = Question {
+                        commits: BTreeSet::from([commit.clone()]),
+                        release: Some(name.clone()),
+                        answer,
+                    };
+                    // Nobody answers any more when the loop ends.
+                    drop(self.questions.send(question));
+                }
+                // It was never installed from this branch.
+                None => drop(answer.send(None)),
+            }
+            let name = name.clone();
+            self.asked
+                .spawn_local(async move { (name, answered.await.ok()) });
+        }
+        tracing::debug!(revision = %loaded.revision, "held releases are looked up");
+        true
+    }
+
+    /// Takes what a held release was. True where all answers are there: the environment is
+    /// read again with them.
+    pub(super) fn remembers_held(
+        &mut self,
+        found: Result<(String, Option<Recalled>), JoinError>,
+    ) -> bool {
+        if let Ok((name, found)) = found
+            && let Some(former) = self.formers.get_mut(&name)
+        {
+            let commit = self
+                .loaded
+                .as_ref()
+                .map(|loaded| loaded.revision.to_string());
+            *former = match found {
+                Some(Some(loaded)) if loaded.names() == [name.as_str()] => {
+                    Former::Known(loaded, true)
+                }
+                Some(_) => Former::Absent(commit.unwrap_or_default()),
+                None => Former::Unknown,
+            };
+        }
+        let is_over = self.asked.is_empty();
+        if is_over {
+            self.tried = None;
+            self.inputs = None;
+        }
+        is_over
+    }
+
+    /// The commits of a branch that the records of the releases name, by the names of these.
     async fn recorded(
         &mut self,
         assigned: &Assigned,
         source: &Source,
-    ) -> Result<BTreeSet<String>, String> {
+    ) -> Result<Vec<(String, String)>, String> {
         let work = format!("to look up what environment {} was", self.key.environment);
         let _work = self.shared.pulse.work(work, LIMIT);
-        let connected = self.connect(&assigned.grant, None).await?;
+        let loaded = self.loaded.as_ref();
+        let context = loaded.and_then(|loaded| loaded.environment.cluster.context.clone());
+        let connected = self.connect(&assigned.grant, context).await?;
         let cluster = connected.cluster.clone();
         let grant = &assigned.grant;
         let meant = grant.cluster.as_ref().or(grant.fallback.as_ref());
         let records = state::releases(&cluster, &Search::Everywhere).await;
-        let mut named = BTreeSet::new();
+        let mut named = Vec::new();
         for release in records.map_err(|error| words(&error))?.releases {
             if release.name.environment != self.key.environment {
                 continue;
@@ -112,7 +199,7 @@ impl Environment {
                 None => true,
             };
             if is_meant {
-                named.insert(installed.revision.clone());
+                named.push((release.name.release.clone(), installed.revision.clone()));
             }
         }
         Ok(named)

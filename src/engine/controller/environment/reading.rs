@@ -8,6 +8,7 @@ use tokio::time::Instant;
 
 use super::{AGAIN, Environment, LIMIT};
 use crate::engine::controller::assigned::{Assigned, Assignment};
+use crate::engine::controller::held::{Former, complete, hold_of};
 use crate::engine::controller::read::{Hold, Read, Which};
 use crate::engine::controller::{Grant, LoopEvent};
 use crate::engine::load::Loaded;
@@ -25,6 +26,7 @@ impl Environment {
             Assignment::Follow { commit, reader } => (commit, reader),
             Assignment::Held { reason, message } => {
                 self.loaded = None;
+                self.formers.clear();
                 self.tried = None;
                 self.inputs = None;
                 self.sought = None;
@@ -94,19 +96,26 @@ impl Environment {
             }
         };
         self.inputs = inputs;
+        let read = read.map(|mut loaded| {
+            self.formers = complete(&mut loaded, |name| self.former(name, commit));
+            loaded
+        });
         match read {
             // Read from other files, or in other words: nobody is woken.
             Ok(loaded) if self.is_wanted_already(&loaded) => {
                 self.unaffected(commit, Some(started.elapsed()));
             }
             Ok(loaded) => {
-                let releases = loaded.names().into_iter().map(str::to_owned);
+                let releases = loaded.names().into_iter().chain(held_names(&loaded));
                 self.shared.listener.tell(LoopEvent::Loaded {
                     repository: assigned.repository.clone(),
                     environment: self.key.environment.clone(),
                     cluster: self.key.cluster.clone(),
                     revision: commit.clone(),
-                    releases: releases.collect(),
+                    releases: releases.map(str::to_owned).collect(),
+                    held: (loaded.held.iter())
+                        .map(|(name, held)| (name.clone(), hold_of(held, commit).message))
+                        .collect(),
                     took: started.elapsed(),
                 });
                 self.hold = None;
@@ -118,11 +127,24 @@ impl Environment {
                 // kept as it was last good.
                 if hold.reason == "EnvironmentMissing" {
                     self.loaded = None;
+                    self.formers.clear();
                 }
                 self.held(assigned, hold, Some(commit));
             }
         }
         self.tried.is_some()
+    }
+
+    /// What a release was before a commit at which it is held.
+    fn former(&self, name: &str, commit: &str) -> Former {
+        let before = self.loaded.as_ref();
+        let before = before.filter(|loaded| loaded.names().contains(&name));
+        match (before, self.formers.get(name)) {
+            (Some(loaded), _) => Former::Known(Arc::new(loaded.alone(name)), self.is_remembered),
+            (None, Some(Former::Absent(at))) if at != commit => Former::Unknown,
+            (None, Some(former)) => former.clone(),
+            (None, None) => Former::Unknown,
+        }
     }
 
     /// Whether the same is kept already as a commit wants.
@@ -157,6 +179,10 @@ impl Environment {
         }
         self.hold = Some(hold);
     }
+}
+
+fn held_names(loaded: &Loaded) -> impl Iterator<Item = &str> {
+    loaded.held.keys().map(String::as_str)
 }
 
 /// An environment, where it may be synced to the cluster that is meant.

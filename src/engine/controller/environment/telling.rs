@@ -22,11 +22,34 @@ fn condition(kind: ConditionKind, reason: &str, message: &str) -> Condition {
     }
 }
 
+/// What is told of releases that have no task.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Untasked {
+    /// The release; all of the environment where none is named.
+    release: Option<String>,
+    said: Vec<Condition>,
+    hold: Option<Hold>,
+}
+
+impl Untasked {
+    /// One release.
+    pub(super) fn one(release: &str, said: Vec<Condition>, hold: Option<Hold>) -> Self {
+        Self {
+            release: Some(release.to_owned()),
+            said,
+            hold,
+        }
+    }
+
+    fn is_about(&self, release: &str) -> bool {
+        self.release.as_ref().is_none_or(|named| named == release)
+    }
+}
+
 impl Environment {
     /// What the object that holds a record says beside it: that a loop follows
     /// the release, so that a desk knows, and what holds that loop.
-    pub(super) fn conditions(&self, assigned: &Assigned) -> Vec<Condition> {
-        let hold = self.hold.as_ref();
+    pub(super) fn conditions(&self, assigned: &Assigned, hold: Option<&Hold>) -> Vec<Condition> {
         let stalled = hold.map(|hold| (ConditionKind::Stalled, &hold.reason, &hold.message));
         let unreachable = "Unreachable".to_owned();
         let source = assigned.source.as_ref();
@@ -42,15 +65,30 @@ impl Environment {
         if self.hold.is_none() && assigned.source.is_none() {
             return Ok(());
         }
-        let said = self.conditions(assigned);
-        if self.told.as_ref() == Some(&said) {
+        let all = Untasked {
+            release: None,
+            said: self.conditions(assigned, self.hold.as_ref()),
+            hold: self.hold.clone(),
+        };
+        self.tell_untasked(assigned, vec![all]).await
+    }
+
+    /// Tells of releases that have no task.
+    pub(super) async fn tell_untasked(
+        &mut self,
+        assigned: &Assigned,
+        untasked: Vec<Untasked>,
+    ) -> Result<(), String> {
+        if self.told.as_ref() == Some(&untasked) {
             return Ok(());
         }
-        let connected = self.connect(&assigned.grant, None).await?;
+        let loaded = self.loaded.as_ref();
+        let context = loaded.and_then(|loaded| loaded.environment.cluster.context.clone());
+        let connected = self.connect(&assigned.grant, context).await?;
         let (cluster, search) = (connected.cluster.clone(), connected.search());
         let id = assigned.grant.cluster.clone();
         let id = id.or_else(|| assigned.grant.fallback.clone());
-        let (hold, listener) = (self.hold.as_ref(), &self.shared.listener);
+        let listener = &self.shared.listener;
         let grant = &assigned.grant;
         let source = grant.source(&self.key.environment);
         let telling = async {
@@ -67,13 +105,18 @@ impl Environment {
                 {
                     continue;
                 }
+                let name = &release.name.release;
+                let Some(one) = untasked.iter().find(|one| one.is_about(name)) else {
+                    continue;
+                };
+                let hold = one.hold.as_ref();
                 let is_meant = match &id {
                     // Another cluster may have a release of the same name.
                     Some(id) => is_cluster(&cluster, &release.store, &id.0).await == Some(true),
                     None => true,
                 };
                 if is_meant {
-                    let told = state::tell(&cluster, &release.name, &release.store, &said);
+                    let told = state::tell(&cluster, &release.name, &release.store, &one.said);
                     told.await.map_err(|error| words(&error))?;
                     let news = self.news.entry(release.name.release.clone());
                     let news = news.or_insert_with(Told::new).of_hold(hold);
@@ -87,7 +130,7 @@ impl Environment {
         let stop = self.shared.stop.clone();
         if let Some(told) = stop.run_until_cancelled(telling).await {
             told?;
-            self.told = Some(said);
+            self.told = Some(untasked);
         }
         Ok(())
     }

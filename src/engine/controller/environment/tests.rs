@@ -21,10 +21,8 @@ use crate::io::git::mirror::{Fetched, Mirror};
 use crate::io::git::remote::{Auth, Remote};
 
 fn shared() -> Shared {
-    let (events, _) = mpsc::unbounded_channel();
-    let (syncs, _) = mpsc::unbounded_channel();
+    let (listener, _) = Listener::new();
     let (watches, _) = Watches::new(false);
-    let listener = Listener { events, syncs };
     Shared {
         listener: listener.clone(),
         pulse: Pulse::default(),
@@ -205,4 +203,56 @@ async fn what_git_has_no_more_takes_no_task() {
     let ended = tokio::time::timeout(Duration::from_secs(10), running).await;
     assert!(ended.is_ok());
     drop(sender);
+}
+
+#[tokio::test]
+async fn a_silent_remote_holds_up_nobody_else() {
+    let (_folder, remote, fetched) = fetched();
+    let head = fetched.heads["env/web"].clone();
+    // It accepts connections and says nothing.
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let silent = Remote {
+        url: format!("http://{}/fleet.git", listener.local_addr().unwrap()),
+        auth: Auth::Anonymous,
+        keys: None,
+    };
+    // Clones share the room for one history.
+    let shared = shared();
+    let recollect = |remote: &Remote, limit| {
+        let (sender, assigned) = watch::channel(assigned(remote, &fetched, &head));
+        let (questions, asked) = mpsc::unbounded_channel();
+        let recollection = Recollection {
+            environment: "web".to_owned(),
+            assigned,
+            questions: asked,
+            shared: shared.clone(),
+            limit,
+        };
+        let (answer, answered) = oneshot::channel();
+        let question = Question {
+            commits: [head.clone()].into(),
+            release: None,
+            answer,
+        };
+        questions.send(question).unwrap();
+        let keep = (sender, questions);
+        (recollection.run(), answered, keep)
+    };
+    let (hangs, unanswered, _keep) = recollect(&silent, Duration::from_millis(100));
+    let (works, answered, _kept) = recollect(&remote, Duration::from_mins(1));
+    let (other, too, _kept) = recollect(&remote, Duration::from_mins(1));
+    let answers = async {
+        // The first one has the room by now: it gives it back.
+        assert!(unanswered.await.is_err());
+        assert!(answered.await.is_ok() && too.await.is_ok());
+    };
+    tokio::select! {
+        biased;
+        () = hangs => panic!("it ended"),
+        () = works => panic!("it ended"),
+        () = other => panic!("it ended"),
+        () = answers => {}
+    }
+    // The thread that still waits for an answer ends.
+    drop(listener);
 }

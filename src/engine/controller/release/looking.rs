@@ -461,7 +461,7 @@ impl Release {
                     changed = coming.changed() => {
                         // A release that left git is not gone on with either.
                         let is_there = changed.is_ok();
-                        if !is_there || !coming.borrow_and_update().is_same(newest) {
+                        if !is_there || !newest.may_go_on(&coming.borrow_and_update()) {
                             return newer.cancel();
                         }
                     }

@@ -11,6 +11,7 @@ fn loaded(revision: &str, releases: &[&str]) -> LoopEvent {
         cluster: None,
         revision: revision.to_owned(),
         releases: releases.iter().map(|name| (*name).to_owned()).collect(),
+        held: BTreeMap::new(),
         took: Duration::ZERO,
     }
 }
@@ -190,6 +191,30 @@ fn on(cluster: &str, event: LoopEvent) -> LoopEvent {
         *of = Some(cluster.to_owned());
     }
     event
+}
+
+#[test]
+fn a_commit_fails_by_a_release_that_is_held() {
+    let mut held = loaded("b", &["db", "web"]);
+    if let LoopEvent::Loaded { held, .. } = &mut held {
+        held.insert("web".to_owned(), "commit b: a.yaml:1: no".to_owned());
+    }
+    check(
+        &[
+            loaded("a", &["db", "web"]),
+            held.clone(),
+            // It stays at the former commit.
+            looked("a", "web", End::Unchanged, ""),
+            looked("b", "db", End::Deployed, ""),
+            held,
+            loaded("c", &["db", "web"]),
+        ],
+        &[
+            "a Pending 0 of 2 releases as git says",
+            "b Failure web refused: commit b: a.yaml:1: no (a Error)",
+            "c Pending 0 of 2 releases as git says (b Failure)",
+        ],
+    );
 }
 
 #[test]

@@ -22,11 +22,10 @@ use crate::io::git::remote::{Auth, Remote};
 use pleach_domain::repo::controller::Branches;
 
 /// What a task has, and what is heard of it.
-fn shared() -> (Shared, mpsc::UnboundedReceiver<LoopEvent>) {
-    let (events, heard) = mpsc::unbounded_channel();
-    let (syncs, _) = mpsc::unbounded_channel();
+fn shared() -> (Shared, mpsc::Receiver<LoopEvent>) {
+    let (listener, heard) = Listener::new();
+    let heard = heard.events;
     let (watches, _) = Watches::new(false);
-    let listener = Listener { events, syncs };
     let shared = Shared {
         listener: listener.clone(),
         pulse: Pulse::default(),
@@ -95,7 +94,7 @@ fn among(replicas: &[&str]) -> Standing {
 }
 
 /// What was told of who leads what.
-fn led(heard: &mut mpsc::UnboundedReceiver<LoopEvent>) -> Vec<(String, bool)> {
+fn led(heard: &mut mpsc::Receiver<LoopEvent>) -> Vec<(String, bool)> {
     let mut led = Vec::new();
     while let Ok(event) = heard.try_recv() {
         if let LoopEvent::Led { environment, leads } = event {
