@@ -103,7 +103,8 @@ async fn the_example_moves_and_leaves_nothing_behind() {
 }
 
 /// Agents, then controllers, then the API: each of them is stopped right before its
-/// successor starts, and the API of the old version answers until its own stage.
+/// successor starts, and the API of the old version answers until its own stage. A gate of
+/// the bundle closes before the registrations are deleted that it stands in for.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_former_api_answers_until_its_own_stage() {
     if !isolated::inside("upgrade::the_former_api_answers_until_its_own_stage").unwrap() {
@@ -114,6 +115,7 @@ async fn the_former_api_answers_until_its_own_stage() {
   - {name: agents, select: [{kind: DaemonSet, name: virt-handler}]}
   - {name: controllers, select: [{kind: Deployment, name: virt-controller}]}
   - {name: api, select: [{kind: Deployment, name: virt-api}]}
+gates: [{name: handover, groups: [kubevirt.io], from: api}]
 moves: ";
     let bundle = "manifests/kubevirt/bundle.yaml";
     fleet.repo.edit(bundle, "moves: ", stages).unwrap();
