@@ -1,6 +1,6 @@
 //! What steers workloads: disruption budgets and autoscalers.
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::Assessment;
 use super::conditions::{condition, unobserved};
@@ -17,13 +17,31 @@ pub(super) fn disruption_budget(value: &Value) -> Assessment {
     }
 }
 
+/// Annotation that holds the conditions where an autoscaler is read at `autoscaling/v1`.
+const CONDITIONS: &str = "autoscaling.alpha.kubernetes.io/conditions";
+
 /// An autoscaler that cannot reach its target is not ready; one without
 /// metrics is, with a note: its pods run, and metrics often come late.
 pub(super) fn autoscaler(value: &Value) -> Assessment {
+    let annotation = value["metadata"]["annotations"][CONDITIONS].as_str();
+    let conditions = annotation.and_then(|text| serde_json::from_str::<Value>(text).ok());
+    match conditions {
+        Some(conditions) if value["status"]["conditions"].is_null() => {
+            let version_2 = json!({"status": {"conditions": conditions}});
+            by_conditions(&version_2)
+        }
+        _ => by_conditions(value),
+    }
+}
+
+fn by_conditions(value: &Value) -> Assessment {
     if let Some(able) = condition(value, "AbleToScale").filter(|able| able.is_false()) {
         return Assessment::in_progress(able.line());
     }
     match condition(value, "ScalingActive").filter(|active| active.is_false()) {
+        Some(active) if active.reason().starts_with("Invalid") => {
+            Assessment::in_progress(active.line())
+        }
         Some(active) => Assessment::note(active.line()),
         None => Assessment::current(),
     }
@@ -64,9 +82,18 @@ mod tests {
         InProgress, "AbleToScale=False (FailedGetScale): deployments.apps \"web\" not found")]
     #[case(json!({"status": {"conditions": [{"type": "AbleToScale", "status": "True"}, {"type": "ScalingActive", "status": "False", "reason": "FailedGetResourceMetric", "message": "no metrics"}]}}),
         Current, "ScalingActive=False (FailedGetResourceMetric): no metrics")]
+    #[case(json!({"status": {"conditions": [{"type": "AbleToScale", "status": "True"}, {"type": "ScalingActive", "status": "False", "reason": "InvalidSelector", "message": "no selector"}]}}),
+        InProgress, "ScalingActive=False (InvalidSelector): no selector")]
     fn autoscalers(#[case] rest: Value, #[case] readiness: Readiness, #[case] message: &str) {
         assert_eq!(
-            check("autoscaling/v2", "HorizontalPodAutoscaler", rest),
+            check("autoscaling/v2", "HorizontalPodAutoscaler", rest.clone()),
+            (readiness, message.to_owned())
+        );
+        // Version 1 has the same conditions in an annotation.
+        let text = rest["status"]["conditions"].to_string();
+        let annotated = json!({"metadata": {"annotations": {CONDITIONS: text}}, "status": {"currentReplicas": 1}});
+        assert_eq!(
+            check("autoscaling/v1", "HorizontalPodAutoscaler", annotated),
             (readiness, message.to_owned())
         );
     }

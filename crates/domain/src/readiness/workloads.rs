@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 use super::Assessment;
-use super::conditions::{condition, unobserved};
+use super::conditions::{Condition, condition, unobserved};
 
 fn count(value: &Value) -> i64 {
     value.as_i64().unwrap_or(0)
@@ -40,12 +40,10 @@ pub(super) fn deployment(value: &Value) -> Assessment {
     if let Some(lag) = unobserved(value) {
         return lag;
     }
-    let progressing = condition(value, "Progressing");
-    if let Some(progressing) =
-        progressing.filter(|condition| condition.reason() == "ProgressDeadlineExceeded")
-        && !is_of_a_former_rollout(value)
-    {
-        return Assessment::failed(progressing.line());
+    let stuck = condition(value, "Progressing")
+        .filter(|progressing| progressing.is_false() && !is_of_a_former_rollout(value));
+    if let Some(deadline) = stuck.filter(|stuck| stuck.reason() == "ProgressDeadlineExceeded") {
+        return Assessment::failed(deadline.line());
     }
     let status = &value["status"];
     let wanted = wanted(value);
@@ -78,16 +76,24 @@ pub(super) fn deployment(value: &Value) -> Assessment {
         Some(behind) if paused => Assessment::in_progress(format!("paused, {behind}")),
         Some(behind) => Assessment::in_progress(with_replica_failure(value, behind)),
         None if paused => Assessment::note("paused"),
-        None => match condition(value, "Available").filter(|condition| condition.is_false()) {
-            Some(unavailable) => Assessment::in_progress(unavailable.line()),
-            None => Assessment::current(),
-        },
+        None => {
+            let unavailable =
+                condition(value, "Available").filter(|condition| condition.is_false());
+            let trouble = replica_failure(value).or(stuck).or(unavailable);
+            trouble.map_or_else(Assessment::current, |trouble| {
+                Assessment::in_progress(trouble.line())
+            })
+        }
     }
 }
 
-/// Quotas and admission show here: no pod exists that could tell.
+/// Quotas and admission show here: no pod exists that could report them.
+fn replica_failure(value: &Value) -> Option<Condition<'_>> {
+    condition(value, "ReplicaFailure").filter(|condition| condition.is_true())
+}
+
 fn with_replica_failure(value: &Value, behind: String) -> String {
-    match condition(value, "ReplicaFailure").filter(|condition| condition.is_true()) {
+    match replica_failure(value) {
         Some(failure) => format!("{behind}; {}", failure.line()),
         None => behind,
     }
@@ -143,6 +149,10 @@ pub(super) fn daemon_set(value: &Value) -> Assessment {
         return lag;
     }
     let status = &value["status"];
+    // The controller always writes this count, also a zero.
+    if !status["desiredNumberScheduled"].is_i64() {
+        return Assessment::in_progress("its controller has counted no pods yet");
+    }
     let [wanted, updated, ready, available, misplaced] = [
         "desiredNumberScheduled",
         "updatedNumberScheduled",
@@ -191,7 +201,9 @@ pub(super) fn replica_set(value: &Value) -> Assessment {
     } else if available < wanted {
         format!("{available} of {wanted} replicas available")
     } else {
-        return Assessment::current();
+        return replica_failure(value).map_or_else(Assessment::current, |failure| {
+            Assessment::in_progress(failure.line())
+        });
     };
     Assessment::in_progress(with_replica_failure(value, behind))
 }
@@ -258,6 +270,14 @@ mod tests {
     #[case::scaled_to_zero(json!({"metadata": {"generation": 2}, "spec": {"replicas": 0}, "status": {"observedGeneration": 2,
         "conditions": [{"type": "Available", "status": "True"}]}}),
         Current, "")]
+    #[case::not_progressing(json!({"metadata": {"generation": 2}, "spec": {"replicas": 1}, "status": {
+        "observedGeneration": 2, "replicas": 1, "updatedReplicas": 1, "readyReplicas": 1, "availableReplicas": 1,
+        "conditions": [{"type": "Progressing", "status": "False", "reason": "FailedCreate", "message": "quota"}]}}),
+        InProgress, "Progressing=False (FailedCreate): quota")]
+    #[case::replica_failure_with_enough_replicas(json!({"metadata": {"generation": 2}, "spec": {"replicas": 1}, "status": {
+        "observedGeneration": 2, "replicas": 1, "updatedReplicas": 1, "readyReplicas": 1, "availableReplicas": 1,
+        "conditions": [{"type": "ReplicaFailure", "status": "True", "reason": "FailedCreate", "message": "quota"}]}}),
+        InProgress, "ReplicaFailure=True (FailedCreate): quota")]
     #[case::one_by_default(json!({"metadata": {"generation": 1}, "spec": {}, "status": {"observedGeneration": 1}}),
         InProgress, "0 of 1 replicas updated")]
     fn deployments(#[case] rest: Value, #[case] readiness: Readiness, #[case] message: &str) {
@@ -333,6 +353,8 @@ mod tests {
     #[case::on_delete(json!({"metadata": {"generation": 2}, "spec": {"updateStrategy": {"type": "OnDelete"}}, "status": {"observedGeneration": 2,
         "currentNumberScheduled": 2, "desiredNumberScheduled": 2, "numberReady": 2, "numberAvailable": 2}}),
         Current, "2 of 2 pods run the former version until they are deleted (OnDelete)")]
+    #[case::without_counts(json!({"metadata": {"generation": 1}, "spec": {}, "status": {"observedGeneration": 1}}),
+        InProgress, "its controller has counted no pods yet")]
     #[case::nowhere(json!({"metadata": {"generation": 1}, "spec": {}, "status": {"observedGeneration": 1, "desiredNumberScheduled": 0}}),
         Current, "no node matches")]
     #[case::misplaced(json!({"metadata": {"generation": 1}, "spec": {}, "status": {"observedGeneration": 1, "desiredNumberScheduled": 0, "numberMisscheduled": 1}}),
@@ -350,6 +372,11 @@ mod tests {
     #[case(json!({"metadata": {"generation": 1}, "spec": {"replicas": 2}, "status": {"observedGeneration": 1, "replicas": 0,
         "conditions": [{"type": "ReplicaFailure", "status": "True", "reason": "FailedCreate", "message": "no"}]}}),
         InProgress, "0 of 2 replicas ready; ReplicaFailure=True (FailedCreate): no")]
+    #[case(json!({"metadata": {"generation": 1}, "spec": {"replicas": 1}, "status": {"observedGeneration": 1, "replicas": 1, "readyReplicas": 1, "availableReplicas": 1,
+        "conditions": [{"type": "ReplicaFailure", "status": "True", "reason": "FailedDelete", "message": "no"}]}}),
+        InProgress, "ReplicaFailure=True (FailedDelete): no")]
+    #[case(json!({"metadata": {"generation": 1}, "spec": {"replicas": 1}, "status": {"observedGeneration": 1}}),
+        InProgress, "0 of 1 replicas ready")]
     fn replica_sets(#[case] rest: Value, #[case] readiness: Readiness, #[case] message: &str) {
         let expected = (readiness, message.to_owned());
         assert_eq!(check("apps/v1", "ReplicaSet", rest.clone()), expected);
