@@ -54,6 +54,11 @@ pub fn served(definition: &Value) -> impl Iterator<Item = &str> {
     served.filter_map(|version| version["name"].as_str())
 }
 
+/// Whether objects at a version have a status of their own, which controllers write.
+pub fn declares_status(definition: &Value, name: &str) -> bool {
+    version(definition, name).is_some_and(|version| version["subresources"]["status"].is_object())
+}
+
 fn is_served(definition: &Value, name: &str) -> bool {
     version(definition, name).is_some_and(|version| version["served"] == true)
 }

@@ -77,14 +77,27 @@ impl fmt::Display for Readiness {
     }
 }
 
+/// When a wait may give up on a failed object.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum GiveUp {
+    /// The verdict is final.
+    AtOnce,
+    /// After the verdict stayed the same for a while: the controller may recover.
+    AfterGrace,
+    /// Not before the deadline of the wait: the controller tries again.
+    AtDeadline,
+}
+
 /// How far an object is, and what says so.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Assessment {
     /// The verdict.
     pub readiness: Readiness,
     /// One line for people: condition, reason, last message, counts. Empty
     /// when there is nothing to add to `Current`.
     pub message: String,
+    /// When a wait may give up. Only for [`Readiness::Failed`].
+    pub give_up: GiveUp,
 }
 
 impl Assessment {
@@ -93,6 +106,7 @@ impl Assessment {
         Self {
             readiness,
             message: conditions::one_line(message.as_ref()),
+            give_up: GiveUp::AtOnce,
         }
     }
 
@@ -120,6 +134,13 @@ impl Assessment {
 
     fn failed(message: impl AsRef<str>) -> Self {
         Self::new(Readiness::Failed, message)
+    }
+
+    fn failed_until(message: impl AsRef<str>, give_up: GiveUp) -> Self {
+        Self {
+            give_up,
+            ..Self::failed(message)
+        }
     }
 }
 
@@ -213,10 +234,7 @@ pub fn assess(value: &Value) -> Assessment {
         Some(family) => (family.rule)(value),
         // A built-in kind without a rule has no status that says whether it is ready.
         None if is_builtin_group(&kind.group) => Assessment::current(),
-        None => {
-            let value = stale::without_stale(value);
-            kinds::row(&kind).map_or_else(|| general::assess(&value), |row| row.assess(&value))
-        }
+        None => kinds::row(&kind).map_or_else(|| general::assess(value), |row| row.assess(value)),
     }
 }
 
@@ -280,7 +298,9 @@ mod tests {
         for (key, value) in rest.as_object().unwrap() {
             target.insert(key.clone(), value.clone());
         }
-        let Assessment { readiness, message } = assess(&object);
+        let Assessment {
+            readiness, message, ..
+        } = assess(&object);
         assert!(!message.contains('\n'), "{message}");
         (readiness, message)
     }

@@ -11,7 +11,7 @@ use std::time::Duration;
 use futures::stream::{self, StreamExt as _};
 use pleach_domain::inventory::{Condition, ConditionKind};
 use pleach_domain::object::ObjectId;
-use pleach_domain::readiness::{Assessment, Readiness, Rules};
+use pleach_domain::readiness::{Assessment, GiveUp, Readiness, Rules};
 use tokio::time::Instant;
 
 use super::NAMED;
@@ -157,8 +157,8 @@ impl Health {
 
     fn judge(&mut self, id: ObjectId, found: Assessment, now: Instant) {
         let counts_at = match found.readiness {
-            // A claim that nobody uses yet may wait for that without end.
-            Readiness::Failed => now,
+            Readiness::Failed if found.give_up != GiveUp::AtDeadline => now,
+            // A claim that no pod uses yet may wait for that without end.
             _ if id.is("", "PersistentVolumeClaim") => {
                 self.ailing.remove(&id);
                 return;
@@ -209,10 +209,7 @@ mod tests {
     use super::*;
 
     fn found(readiness: Readiness) -> Assessment {
-        Assessment {
-            readiness,
-            message: "0 of 1 replicas ready".to_owned(),
-        }
+        Assessment::new(readiness, "0 of 1 replicas ready")
     }
 
     fn deployment() -> ObjectId {

@@ -15,16 +15,37 @@ const LONGEST: usize = 240;
 pub(super) struct Condition<'a>(&'a Value);
 
 impl<'a> Condition<'a> {
+    pub(super) fn of(entry: &'a Value) -> Self {
+        Self(entry)
+    }
+
     fn text(self, key: &str) -> &'a str {
         self.0[key].as_str().unwrap_or_default()
     }
 
     pub(super) fn is_true(self) -> bool {
-        self.0["status"] == "True"
+        self.is("true", true)
     }
 
     pub(super) fn is_false(self) -> bool {
-        self.0["status"] == "False"
+        self.is("false", false)
+    }
+
+    /// Some controllers write lower case, or no string.
+    fn is(self, text: &str, value: bool) -> bool {
+        let status = &self.0["status"];
+        match status.as_str() {
+            Some(status) => status.eq_ignore_ascii_case(text),
+            None => *status == value,
+        }
+    }
+
+    pub(super) fn name(self) -> &'a str {
+        self.text("type")
+    }
+
+    pub(super) fn severity(self) -> &'a str {
+        self.text("severity")
     }
 
     pub(super) fn reason(self) -> &'a str {

@@ -16,7 +16,8 @@ use serde_json::Value;
 use self::projects::PROJECTS;
 use super::conditions::{self, condition};
 use super::rules::{NAMES, told};
-use super::{Assessment, general};
+use super::stale::without_stale;
+use super::{Assessment, GiveUp, general};
 use crate::cel::{Expression, Subject, Unevaluable};
 use crate::object::{GroupKind, yaml};
 
@@ -130,8 +131,9 @@ impl Row {
         matches(&self.group, &kind.group) && (self.kind == "*" || self.kind == kind.kind)
     }
 
-    /// Judges an object without stale conditions that is not being deleted.
-    pub(super) fn assess(&self, value: &Value) -> Assessment {
+    /// Judges an object that is not being deleted.
+    pub(super) fn assess(&self, object: &Value) -> Assessment {
+        let value = &*without_stale(object);
         let subject = Subject::of(value);
         if let Some(paused) = &self.paused
             && paused.holds(&subject)
@@ -144,7 +146,8 @@ impl Row {
         if let Some(failed) = &self.failed
             && failed.holds(&subject)
         {
-            return Assessment::failed(told(value, format!("`{}` holds", failed.text)));
+            let line = told(value, format!("`{}` holds", failed.text));
+            return Assessment::failed_until(line, GiveUp::AfterGrace);
         }
         match &self.current {
             Some(current) => match current.test(&subject) {
@@ -155,7 +158,7 @@ impl Row {
                 }
                 Err(why) => Assessment::in_progress(format!("`{}`: {why}", current.text)),
             },
-            None if self.conditions.is_empty() => general::assess(value),
+            None if self.conditions.is_empty() => general::assess(object),
             None => self.by_conditions(value),
         }
     }

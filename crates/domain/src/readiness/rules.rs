@@ -7,6 +7,7 @@ use super::stale::without_stale;
 use super::{Assessment, assess, conditions, has_rules, kind_of, terminating};
 use crate::cel::{CompileError, Expression, Subject, Unevaluable};
 use crate::object::GroupKind;
+use crate::order::is_builtin_group;
 use crate::repo::format::ReadinessRule;
 use crate::repo::well_known_group;
 
@@ -101,10 +102,29 @@ impl Rules {
         self.of(kind).is_some() || has_rules(kind)
     }
 
+    /// Whether a custom resource has no status, and no rule of the bundle decides when it
+    /// is ready.
+    pub fn lacks_status(&self, value: &Value) -> bool {
+        let kind = kind_of(value);
+        let has_rule = self.of(&kind).is_some_and(|rule| rule.current.is_some());
+        !is_builtin_group(&kind.group) && !has_rule && is_empty(&value["status"])
+    }
+
     /// How long an object of a kind must stay ready.
     pub fn stable_for(&self, kind: &GroupKind) -> SignedDuration {
         self.of(kind)
             .map_or(SignedDuration::ZERO, |rule| rule.stable_for)
+    }
+}
+
+/// Whether a value holds nothing, however deep.
+fn is_empty(value: &Value) -> bool {
+    match value {
+        Value::Null => true,
+        Value::String(text) => text.is_empty(),
+        Value::Array(items) => items.iter().all(is_empty),
+        Value::Object(fields) => fields.values().all(is_empty),
+        Value::Bool(_) | Value::Number(_) => false,
     }
 }
 
@@ -119,15 +139,15 @@ fn group_kind(rule: &ReadinessRule) -> GroupKind {
 
 impl Rule {
     /// Judges by the rule; by the built-in rules where it has only `failed`.
-    fn assess(&self, value: &Value) -> Assessment {
-        if let Some(terminating) = terminating(value) {
+    fn assess(&self, object: &Value) -> Assessment {
+        if let Some(terminating) = terminating(object) {
             return terminating;
         }
         // The status of an earlier spec is no answer.
-        if let Some(lag) = conditions::lagging(value) {
+        if let Some(lag) = conditions::lagging(object) {
             return lag;
         }
-        let value = &*without_stale(value);
+        let value = &*without_stale(object);
         let subject = Subject::of(value);
         if let Some(failed) = &self.failed
             && failed.test(&subject) == Ok(true)
@@ -136,7 +156,7 @@ impl Rule {
             return Assessment::failed(told(value, holds));
         }
         let Some(current) = &self.current else {
-            return assess(value);
+            return assess(object);
         };
         match current.test(&subject) {
             Ok(true) => Assessment::current(),
@@ -249,6 +269,65 @@ mod tests {
                 waits,
                 "{kind}"
             );
+        }
+    }
+
+    #[test]
+    fn custom_resources_without_a_status() {
+        let rules = rules();
+        for (api_version, kind, status, expected) in [
+            ("example.org/v1", "Gear", json!(null), true),
+            ("example.org/v1", "Gear", json!({}), true),
+            (
+                "example.org/v1",
+                "Gear",
+                json!({"conditions": [], "phase": ""}),
+                true,
+            ),
+            (
+                "example.org/v1",
+                "Gear",
+                json!({"observedGeneration": 1}),
+                false,
+            ),
+            ("example.org/v1", "Gear", json!({"phase": "Idle"}), false),
+            ("example.org/v1", "Widget", json!({}), false),
+            ("v1", "ConfigMap", json!(null), false),
+            ("apps/v1", "Deployment", json!({}), false),
+        ] {
+            let value = json!({"apiVersion": api_version, "kind": kind, "status": status});
+            assert_eq!(rules.lacks_status(&value), expected, "{value}");
+        }
+    }
+
+    /// A condition of an earlier generation counts for no sort of rule.
+    #[test]
+    fn conditions_of_an_earlier_generation_do_not_count() {
+        let exists = "status.conditions.exists(c, c.type == 'Ready' && c.status == 'True')";
+        let stalled = "status.conditions.exists(c, c.type == 'Stalled' && c.status == 'True')";
+        let rules = Rules::read(&[
+            rule(Some("example.org"), "Widget", Some(exists), Some(stalled)),
+            rule(Some("example.org"), "Gear", None, Some(stalled)),
+        ])
+        .unwrap();
+        for (api_version, kind) in [
+            ("example.org/v1", "Widget"),
+            ("example.org/v1", "Gear"),
+            ("example.org/v1", "Other"),
+            ("cert-manager.io/v1", "Certificate"),
+            ("kustomize.toolkit.fluxcd.io/v1", "Kustomization"),
+        ] {
+            for (name, observed, expected) in [
+                ("Ready", 2, Current),
+                ("Ready", 1, InProgress),
+                ("Stalled", 1, InProgress),
+            ] {
+                let value = json!({"apiVersion": api_version, "kind": kind, "metadata": {"generation": 2},
+                    "status": {"conditions": [{"type": name, "status": "True", "observedGeneration": observed}]}});
+                let found = rules.assess(&value);
+                let case = format!("{kind} {name} {observed}: {}", found.message);
+                assert_eq!(found.readiness, expected, "{case}");
+            }
         }
     }
 

@@ -27,7 +27,8 @@ pub(super) fn observed_generation(place: &Value) -> Option<i64> {
         .or_else(|| observed.as_str()?.parse().ok())
 }
 
-fn is_stale(condition: &Value, generation: i64) -> bool {
+/// Whether a condition describes an earlier generation.
+pub(super) fn is_stale(condition: &Value, generation: i64) -> bool {
     observed_generation(condition).is_some_and(|observed| observed < generation)
 }
 

@@ -1,0 +1,399 @@
+//! Cases per rule and per pair of rules.
+
+use serde_json::{Value, json};
+
+use super::super::Readiness::{self, Current, Failed, InProgress};
+use super::super::tests::check;
+use super::super::{GiveUp, assess};
+
+/// Conditions by type and status, with a reason after a colon: `Ready=False:Creating`.
+fn conditions(text: &str) -> Value {
+    text.split_whitespace()
+        .map(|one| {
+            let (name, rest) = one.split_once('=').unwrap();
+            let (status, reason) = rest.split_once(':').unwrap_or((rest, ""));
+            json!({"type": name, "status": status, "reason": reason})
+        })
+        .collect()
+}
+
+fn judged(rest: Value) -> (Readiness, String) {
+    check("example.org/v1", "Widget", rest)
+}
+
+#[test]
+fn conditions_alone() {
+    for (text, expected) in [
+        ("", Current),
+        ("Ready=True", Current),
+        ("Available=True", Current),
+        ("Unheard=False", Current),
+        ("Upgradeable=False", Current),
+        ("UpdateAvailable=False", Current),
+        ("Active=False", Current),
+        // Trouble of the whole object.
+        ("Ready=False", InProgress),
+        ("Ready=Unknown", InProgress),
+        ("Ready=", InProgress),
+        ("Available=False", InProgress),
+        ("Healthy=False", InProgress),
+        ("Synced=False", InProgress),
+        ("Synced=False:ReconcileError", Failed),
+        ("Ready=False:Creating", InProgress),
+        ("Ready=False:InstallFailed", Failed),
+        ("Ready=False:SecretNotFound", Failed),
+        ("Ready=Unknown:InstallFailed", InProgress),
+        ("Failed=True", Failed),
+        ("Failed=False", Current),
+        ("Degraded=True", Failed),
+        ("Stalled=True", Failed),
+        ("Error=True", Failed),
+        ("NotReady=True", InProgress),
+        ("NotReady=True:InvalidSpec", Failed),
+        ("NotReady=False", Current),
+        ("Reconciling=True", InProgress),
+        ("Progressing=True", InProgress),
+        ("Progressing=True:NewReplicaSetAvailable", Current),
+        ("Progressing=False", InProgress),
+        ("Progressing=False:Completed", Current),
+        ("Progressing=False:ProgressDeadlineExceeded", Failed),
+        // Parts of the object.
+        ("DatabaseReady=False", InProgress),
+        ("DatabaseReady=True CacheReady=False:CreateError", Failed),
+        ("Accepted=True Programmed=False", InProgress),
+        ("BackupFailed=True", Failed),
+        // A part beside the whole.
+        ("Ready=True DatabaseReady=False", Current),
+        ("Ready=True BackupFailed=True", Current),
+        ("Synced=True DatabaseReady=False", InProgress),
+        // The whole beside the whole.
+        ("Ready=True Available=False", InProgress),
+        ("Ready=True Synced=False:ReconcileError", Failed),
+        ("Ready=True Failed=True", Failed),
+        ("Ready=True Degraded=True", Failed),
+        ("Ready=True NotReady=True", InProgress),
+        ("Ready=True Error=True", Failed),
+        ("Ready=True Progressing=False", Current),
+        ("Available=True Progressing=False", Current),
+        (
+            "Ready=True Progressing=False:ProgressDeadlineExceeded",
+            Current,
+        ),
+        ("Synced=True Progressing=False", InProgress),
+        ("Ready=True Progressing=True", InProgress),
+        ("Ready=True Progressing=True:Available", Current),
+        ("Ready=True Reconciling=True", InProgress),
+        ("Ready=False Progressing=False", InProgress),
+        // A controller at work may recover.
+        ("Degraded=True Progressing=True", InProgress),
+        ("Ready=False:InstallFailed Reconciling=True", InProgress),
+        ("Stalled=True Reconciling=True", Failed),
+    ] {
+        let status = json!({"conditions": conditions(text)});
+        let (found, message) = judged(json!({"status": status}));
+        assert_eq!(found, expected, "{text}: {message}");
+    }
+}
+
+#[test]
+fn words_of_a_status() {
+    for (status, expected, message) in [
+        (json!({"phase": "Running"}), Current, ""),
+        (json!({"phase": "Idle"}), Current, ""),
+        (json!({"phase": 3}), Current, ""),
+        (json!({"phase": "Creating"}), InProgress, "phase Creating"),
+        (json!({"state": "pending"}), InProgress, "state pending"),
+        (
+            json!({"phase": "Failed", "message": "no disk"}),
+            Failed,
+            "phase Failed: no disk",
+        ),
+        (json!({"status": "degraded"}), Failed, "status degraded"),
+        (json!({"health": "green"}), Current, ""),
+        (json!({"health": "yellow"}), InProgress, "health yellow"),
+        (
+            json!({"health": {"status": "Degraded"}}),
+            Failed,
+            "health.status Degraded",
+        ),
+        (
+            json!({"phase": "Ready", "health": "red"}),
+            Failed,
+            "health red",
+        ),
+        // Parts.
+        (
+            json!({"clusterStatus": "Creating"}),
+            InProgress,
+            "clusterStatus Creating",
+        ),
+        (json!({"lastBackupStatus": "Failed"}), Current, ""),
+        (
+            json!({"jobStatus": {"state": "FAILED"}}),
+            Failed,
+            "jobStatus.state FAILED",
+        ),
+        (json!({"ready": false}), InProgress, "ready is false"),
+        (json!({"ready": true}), Current, ""),
+        (
+            json!({"databaseReady": false}),
+            InProgress,
+            "databaseReady is false",
+        ),
+        (json!({"error": "no disk"}), Failed, "error: no disk"),
+        (json!({"error": ""}), Current, ""),
+        (json!({"errors": [{}]}), Failed, "1 errors"),
+        (
+            json!({"readyReplicas": 1}),
+            InProgress,
+            "1 of 3 replicas ready",
+        ),
+        (json!({"readyReplicas": 3}), Current, ""),
+        // Words beside conditions.
+        (
+            json!({"phase": "Creating", "conditions": conditions("Ready=True")}),
+            InProgress,
+            "phase Creating",
+        ),
+        (
+            json!({"phase": "Failed", "conditions": conditions("Ready=True")}),
+            Failed,
+            "phase Failed",
+        ),
+        (
+            json!({"phase": "Ready", "conditions": conditions("Ready=False")}),
+            InProgress,
+            "Ready=False",
+        ),
+        (
+            json!({"phase": "Creating", "conditions": conditions("Available=False")}),
+            InProgress,
+            "Available=False",
+        ),
+        (
+            json!({"clusterStatus": "Creating", "conditions": conditions("Ready=True")}),
+            Current,
+            "",
+        ),
+        (
+            json!({"error": "old", "readyReplicas": 1, "conditions": conditions("Ready=True")}),
+            Current,
+            "",
+        ),
+    ] {
+        let found = judged(json!({"spec": {"replicas": 3}, "status": status}));
+        assert_eq!(found, (expected, message.to_owned()), "{status}");
+    }
+}
+
+#[test]
+fn messages_and_severities_decide_where_the_reason_does_not() {
+    for (rest, expected) in [
+        (json!({"message": "cannot pull the image"}), Failed),
+        (
+            json!({"message": "waiting for the secret: not found"}),
+            InProgress,
+        ),
+        (
+            json!({"reason": "Creating", "message": "error"}),
+            InProgress,
+        ),
+        (
+            json!({"reason": "NotReady", "message": "1 of 3 pods"}),
+            InProgress,
+        ),
+        (json!({"severity": "Error"}), Failed),
+        (
+            json!({"severity": "Info", "reason": "CreateError"}),
+            InProgress,
+        ),
+        (
+            json!({"severity": "Warning", "reason": "CreateError"}),
+            Failed,
+        ),
+    ] {
+        let mut condition = json!({"type": "Ready", "status": "False"});
+        for (key, value) in rest.as_object().unwrap() {
+            condition[key] = value.clone();
+        }
+        let status = json!({"conditions": [condition]});
+        let (found, message) = judged(json!({"status": status}));
+        assert_eq!(found, expected, "{rest}: {message}");
+    }
+    let part = json!({"type": "DatabaseReady", "status": "False", "severity": "Info"});
+    assert_eq!(judged(json!({"status": {"conditions": [part]}})).0, Current);
+}
+
+#[test]
+fn conditions_of_an_earlier_generation_do_not_count() {
+    const BEHIND: &str = "its conditions describe an earlier generation";
+    let condition = |name: &str, status: &str, observed: i64| json!({"type": name, "status": status, "observedGeneration": observed});
+    for (conditions, expected, message) in [
+        (vec![condition("Ready", "True", 1)], InProgress, BEHIND),
+        (vec![condition("Stalled", "True", 1)], InProgress, BEHIND),
+        (
+            vec![
+                condition("Reconciling", "True", 1),
+                condition("Ready", "True", 2),
+            ],
+            Current,
+            "",
+        ),
+        (
+            vec![
+                condition("Stalled", "True", 1),
+                condition("Ready", "True", 2),
+            ],
+            Current,
+            "",
+        ),
+        (
+            vec![
+                condition("Ready", "True", 1),
+                condition("Synced", "True", 2),
+            ],
+            InProgress,
+            BEHIND,
+        ),
+        (
+            vec![
+                condition("DatabaseReady", "True", 1),
+                condition("CacheReady", "True", 2),
+            ],
+            Current,
+            "",
+        ),
+        (
+            vec![
+                condition("Ready", "False", 1),
+                condition("Failed", "True", 2),
+            ],
+            Failed,
+            "Failed=True",
+        ),
+        (vec![condition("Ready", "True", 2)], Current, ""),
+    ] {
+        let status = json!({"conditions": conditions});
+        let found = judged(json!({"metadata": {"generation": 2}, "status": status}));
+        assert_eq!(found, (expected, message.to_owned()), "{status}");
+    }
+    let status = json!({"observedGeneration": 2, "conditions": conditions("Ready=True")});
+    let found = judged(json!({"metadata": {"generation": 3}, "status": status}));
+    let lag = "its controller has seen generation 2, not 3 yet".to_owned();
+    assert_eq!(found, (InProgress, lag));
+}
+
+#[test]
+fn conditions_of_parents_count_where_there_are_no_others() {
+    let parent = |text: &str| json!({"conditions": conditions(text)});
+    for (status, expected) in [
+        (
+            json!({"ancestors": [parent("Accepted=True"), parent("Accepted=False:Invalid")]}),
+            Failed,
+        ),
+        (
+            json!({"ancestors": [parent("Ready=True"), parent("Attached=True CacheReady=False")]}),
+            InProgress,
+        ),
+        (json!({"ancestors": [parent("Accepted=True")]}), Current),
+        (
+            json!({"conditions": [], "ancestors": [parent("Accepted=Unknown")]}),
+            InProgress,
+        ),
+        (
+            json!({"conditions": conditions("Ready=True"), "ancestors": [parent("Accepted=False")]}),
+            Current,
+        ),
+    ] {
+        let (found, message) = judged(json!({"status": status}));
+        assert_eq!(found, expected, "{status}: {message}");
+    }
+}
+
+#[test]
+fn paused_objects_are_ready_with_a_note() {
+    let unready = json!({"conditions": conditions("Ready=False:InstallFailed")});
+    for (rest, message) in [
+        (
+            json!({"spec": {"paused": true}, "status": unready}),
+            "paused: spec.paused",
+        ),
+        (
+            json!({"spec": {"suspend": true}, "status": unready}),
+            "paused: spec.suspend",
+        ),
+        (
+            json!({"metadata": {"annotations": {"example.org/paused": ""}}, "status": unready}),
+            "paused: annotation example.org/paused",
+        ),
+        (
+            json!({"status": {"conditions": conditions("Ready=False Paused=True")}}),
+            "paused: Paused=True",
+        ),
+        (
+            json!({"status": {"conditions": conditions("Synced=False:ReconcilePaused")}}),
+            "paused: Synced=False (ReconcilePaused)",
+        ),
+        (
+            json!({"status": {"phase": "Suspended"}}),
+            "paused: phase Suspended",
+        ),
+    ] {
+        assert_eq!(
+            judged(rest.clone()),
+            (Current, message.to_owned()),
+            "{rest}"
+        );
+    }
+    for rest in [
+        json!({"spec": {"paused": false}, "status": unready}),
+        json!({"metadata": {"annotations": {"example.org/paused": "false"}}, "status": unready}),
+        json!({"status": {"conditions": conditions("Paused=False Failed=True")}}),
+    ] {
+        assert_eq!(judged(rest.clone()).0, Failed, "{rest}");
+    }
+}
+
+#[test]
+fn only_lasting_failures_end_a_wait() {
+    for (status, expected) in [
+        (
+            json!({"conditions": conditions("Stalled=True")}),
+            GiveUp::AfterGrace,
+        ),
+        (json!({"phase": "Failed"}), GiveUp::AfterGrace),
+        (
+            json!({"conditions": conditions("Ready=False:CreateError")}),
+            GiveUp::AtDeadline,
+        ),
+        (
+            json!({"conditions": conditions("Ready=False:CreateError Stalled=True")}),
+            GiveUp::AfterGrace,
+        ),
+        (
+            json!({"conditions": conditions("Degraded=True")}),
+            GiveUp::AtDeadline,
+        ),
+    ] {
+        let value = json!({"apiVersion": "example.org/v1", "kind": "Widget", "status": status});
+        assert_eq!(assess(&value).give_up, expected, "{status}");
+    }
+}
+
+#[test]
+fn nothing_trips_over_other_types() {
+    for status in [
+        json!(null),
+        json!("text"),
+        json!([]),
+        json!({"conditions": null, "phase": null, "health": [], "errors": {}}),
+        json!({"conditions": [null, 3, {"type": null}, {"type": 1, "status": []}]}),
+        json!({"conditions": {"Ready": "False"}, "list": [null, {"conditions": 3}]}),
+    ] {
+        assert_eq!(
+            judged(json!({"spec": null, "status": status})).0,
+            Current,
+            "{status}"
+        );
+    }
+}
