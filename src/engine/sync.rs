@@ -371,6 +371,7 @@ impl Run<'_> {
             gone: Mutex::default(),
             places: Semaphore::new(CONCURRENCY),
             controllers: wait::Controllers::default(),
+            statuses: wait::Statuses::default(),
             operations: Mutex::default(),
             begun: Mutex::new(BTreeMap::new()),
         }

@@ -80,6 +80,11 @@ fn events(fleet: &Fleet) -> BTreeSet<String> {
 #[test]
 fn what_is_not_ready_any_more_is_told_until_it_is_again() {
     let fleet = fleet("loop-ails", "{interval: 1h}");
+    // Nothing writes a status at first.
+    fleet.edit_environment(
+        "namespace: loop-ails}",
+        "namespace: loop-ails, timeout: 5s}",
+    );
     let group = "loop-ails.example.org";
     let definition = gears(group).replace("schema: ", "subresources: {status: {}}, schema: ");
     fleet.kubectl(&["apply", "-f", &fleet.file("gears.yaml", &definition)]);

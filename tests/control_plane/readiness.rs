@@ -57,6 +57,40 @@ fn a_rule_of_the_bundle_says_when_a_custom_resource_is_ready() {
 }
 
 #[test]
+fn a_condition_of_the_former_spec_is_waited_out() {
+    let group = "former.example.org";
+    let ready = "status.conditions.exists(c, c.type == 'Ready' && c.status == 'True')";
+    let rules = format!("readiness: [{{group: {group}, kind: Gear, current: \"{ready}\"}}]\n");
+    let definition = gears(group).replace("schema: ", "subresources: {status: {}}, schema: ");
+    let first = format!("{}spec: {{teeth: 1}}\n", gear(group));
+    let fleet = fleet("former", &rules, &[definition, first]);
+    let ready_at = |generation: u8| {
+        let patch = format!(
+            r#"{{"status":{{"conditions":[{{"type":"Ready","status":"True","observedGeneration":{generation}}}]}}}}"#
+        );
+        let gear = format!("gears.{group}/first");
+        let patch = format!("--patch={patch}");
+        kubectl::admin(&[
+            "-n",
+            "former",
+            "patch",
+            &gear,
+            "--subresource=status",
+            "--type=merge",
+            &patch,
+        ]);
+    };
+    fleet.apply().ended_with(6).says("does not hold yet");
+    ready_at(1);
+    fleet.applied();
+    fleet.edit("manifests/web/web.yaml", "teeth: 1", "teeth: 2");
+    fleet.commit();
+    fleet.apply().ended_with(6).says("does not hold yet");
+    ready_at(2);
+    fleet.applied();
+}
+
+#[test]
 fn what_is_ready_has_to_stay_so() {
     let rules = "readiness: [{kind: Deployment, stableFor: 2s}]\n";
     let fleet = fleet("stable", rules, &[deployment("app")]);

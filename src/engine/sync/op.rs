@@ -34,7 +34,7 @@ use super::ledger::Ledger;
 use super::paths::Paths;
 use super::report::{Failure, FailureKind};
 use super::scheduler::{Executor, Place};
-use super::wait::{Controllers, Since, Waiter};
+use super::wait::{Controllers, Since, Statuses, Waiter};
 use crate::engine::stop::Stop;
 use crate::io::cluster::{Class, Cluster, ClusterError, Retry};
 
@@ -68,6 +68,8 @@ pub(super) struct Operator<'a> {
     pub(super) places: Semaphore,
     /// Who takes finalizers away, for all waits together.
     pub(super) controllers: Controllers,
+    /// Definitions read for objects without a status, for all waits together.
+    pub(super) statuses: Statuses,
     /// The places of the operations that are under way.
     pub(super) operations: Mutex<BTreeMap<StepId, Place>>,
     /// When each step began, and what its write gave back.
@@ -114,6 +116,7 @@ impl Executor for Operator<'_> {
             events: self.events,
             places: &self.places,
             controllers: &self.controllers,
+            statuses: &self.statuses,
         };
         let end = waiter.wait(step, until, &since, started).await;
         let seen = match &step.op {

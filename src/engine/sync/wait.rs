@@ -1,9 +1,11 @@
 //! Waiting: every wait has a deadline and can say at any moment what it waits for (I4).
 
 mod controllers;
+mod grace;
 mod ready;
 mod registered;
 mod rollout;
+mod silence;
 mod symptoms;
 
 use std::collections::BTreeMap;
@@ -24,6 +26,7 @@ use tokio::sync::{Mutex, Semaphore};
 use tokio::time::Instant;
 
 pub(super) use self::controllers::Controllers;
+pub(super) use self::silence::Statuses;
 use super::absent::confirmed_absent;
 use super::checks::{self, secrecy_of};
 use super::events::{EventKind, Events, WaitState};
@@ -86,6 +89,8 @@ pub(super) struct Waiter<'a> {
     pub(super) places: &'a Semaphore,
     /// What they see of those who take finalizers away.
     pub(super) controllers: &'a Controllers,
+    /// Definitions that were read for objects without a status.
+    pub(super) statuses: &'a Statuses,
 }
 
 /// How a look at the cluster went.
@@ -127,7 +132,7 @@ impl Waiter<'_> {
                 optional,
             } => {
                 let stable_for = duration(*stable_for);
-                let waited = self.wait_ready(&step.object, since, stable_for, deadline, progress);
+                let waited = self.wait_ready(step, since, stable_for, deadline, progress);
                 self.forgiven(step, *optional, waited.await)
             }
             Until::Absent { .. } => {

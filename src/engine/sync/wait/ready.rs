@@ -4,10 +4,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use pleach_domain::object::ObjectId;
-use pleach_domain::readiness::Readiness;
+use pleach_domain::plan::Step;
+use pleach_domain::readiness::{Assessment, Readiness};
 use serde_json::Value;
 use tokio::time::Instant;
 
+use super::grace::Grace;
 use super::symptoms::Symptoms;
 use super::{LONGEST, Progress, REMINDER, Since, Waiter};
 use crate::engine::sync::hub::{Seen, describe};
@@ -15,16 +17,32 @@ use crate::engine::sync::op;
 use crate::engine::sync::report::{Failure, FailureKind};
 use crate::io::cluster::{Class, ResourcePath};
 
+/// State of an object, as a wait acts on it.
+enum Verdict {
+    /// It is ready; silent: although its controller has written no status.
+    Ready { is_silent: bool },
+    /// It waits for a consumer that comes later.
+    Waits,
+    /// It is not ready; `again`: when the verdict may be another one without a change.
+    NotYet {
+        message: String,
+        again: Option<Instant>,
+    },
+    /// It will not get ready.
+    Failed(String),
+}
+
 impl Waiter<'_> {
     /// Waits by watch until the object is ready and stays so.
     pub(super) async fn wait_ready(
         &self,
-        id: &ObjectId,
+        step: &Step,
         since: &Since,
         stable_for: Duration,
         deadline: Instant,
         mut progress: Progress<'_>,
     ) -> Result<Value, Failure> {
+        let id = &step.object;
         let path = self.paths.of_kind(&id.group_kind()).ok_or_else(|| {
             Failure::new(
                 FailureKind::Cluster,
@@ -37,6 +55,7 @@ impl Waiter<'_> {
         let comes_with_the_plan = self.paths.definition(&id.group_kind()).is_some()
             || self.paths.is_registered(&path.api_version);
         let mut ready_since: Option<Instant> = None;
+        let mut grace = Grace::new(Instant::now(), deadline);
         let mut symptoms = Symptoms::new(self.cluster, self.places, id);
         loop {
             let now = seen.borrow_and_update().clone();
@@ -70,28 +89,28 @@ impl Waiter<'_> {
                 Seen::Unknown => None,
             };
             if let Some(value) = looked {
-                let assessment = self.assess(&value);
-                match assessment.readiness {
-                    Readiness::Current => {
+                match self.verdict(step, &path, &value, &mut grace).await {
+                    Verdict::Ready { is_silent } => {
                         let at = *ready_since.get_or_insert_with(Instant::now);
                         if at.elapsed() >= stable_for {
+                            if is_silent {
+                                self.warn_of_silence(id);
+                            }
                             return Ok(Value::clone(&value));
                         }
                         let seconds = stable_for.as_secs();
                         progress.tell(format!("ready, and has to stay so for {seconds} s"));
                         wake = wake.min(at + stable_for);
                     }
-                    Readiness::Failed => {
-                        let message = symptoms.at_last(assessment.message, &value).await;
+                    Verdict::Failed(message) => {
+                        let message = symptoms.at_last(message, &value).await;
                         return Err(Failure::new(FailureKind::NotReady, message));
                     }
-                    _ if self.waits_for_consumer(id, &value).await => {
-                        return Ok(Value::clone(&value));
-                    }
-                    _ => {
+                    Verdict::Waits => return Ok(Value::clone(&value)),
+                    Verdict::NotYet { message, again } => {
                         ready_since = None;
-                        progress.tell(symptoms.beside(assessment.message, &value).await);
-                        wake = wake.min(symptoms.again());
+                        progress.tell(symptoms.beside(message, &value).await);
+                        wake = wake.min(symptoms.again()).min(again.unwrap_or(wake));
                     }
                 }
             }
@@ -103,6 +122,46 @@ impl Waiter<'_> {
                     return Err(progress.timed_out());
                 },
             }
+        }
+    }
+
+    /// Judges an object for the wait: failures and a missing status get time.
+    async fn verdict(
+        &self,
+        step: &Step,
+        path: &ResourcePath,
+        value: &Value,
+        grace: &mut Grace,
+    ) -> Verdict {
+        let Assessment {
+            readiness,
+            message,
+            give_up,
+        } = self.assess(value);
+        if readiness == Readiness::Failed {
+            return match grace.of_failure(give_up) {
+                None => Verdict::Failed(message),
+                again => Verdict::NotYet { message, again },
+            };
+        }
+        grace.recovered();
+        if readiness == Readiness::Current {
+            // A note, as of a paused object, explains why there is no status.
+            let is_silent = message.is_empty() && self.lacks_status(step, path, value).await;
+            return match grace.of_silence() {
+                again @ Some(_) if is_silent => Verdict::NotYet {
+                    message: "its controller has written no status yet".to_owned(),
+                    again,
+                },
+                _ => Verdict::Ready { is_silent },
+            };
+        }
+        if self.waits_for_consumer(&step.object, value).await {
+            return Verdict::Waits;
+        }
+        Verdict::NotYet {
+            message,
+            again: None,
         }
     }
 

@@ -1,0 +1,62 @@
+//! Custom resources without a status: whether their definition promises one.
+
+use std::collections::BTreeMap;
+
+use pleach_domain::definition::declares_status;
+use pleach_domain::finding::{Finding, Kind};
+use pleach_domain::object::ObjectId;
+use pleach_domain::plan::{Op, Step};
+use serde_json::Value;
+use tokio::sync::Mutex;
+
+use super::Waiter;
+use crate::engine::sync::events::EventKind;
+use crate::io::cluster::{Cluster, ResourcePath};
+
+/// Kinds whose live definition was read, and whether it declares a status.
+#[derive(Default)]
+pub(in crate::engine::sync) struct Statuses(Mutex<BTreeMap<String, bool>>);
+
+impl Statuses {
+    /// Reads a definition once. One that cannot be read promises nothing.
+    async fn declared(&self, cluster: &Cluster, path: &ResourcePath) -> bool {
+        let name = format!("{}.{}", path.plural, path.api_version.group);
+        let mut known = self.0.lock().await;
+        if let Some(declared) = known.get(&name) {
+            return *declared;
+        }
+        let definitions = ResourcePath::cluster_scoped(
+            "apiextensions.k8s.io/v1",
+            "CustomResourceDefinition",
+            "customresourcedefinitions",
+        );
+        let read = cluster.get(&definitions, None, &name).await;
+        let declared = matches!(read, Ok(Some(definition))
+            if declares_status(&definition, &path.api_version.version));
+        known.insert(name, declared);
+        declared
+    }
+}
+
+impl Waiter<'_> {
+    /// Whether an object that was written has no status yet, and its definition declares
+    /// one.
+    pub(super) async fn lacks_status(
+        &self,
+        step: &Step,
+        path: &ResourcePath,
+        value: &Value,
+    ) -> bool {
+        let writes = matches!(step.op, Op::Apply { .. } | Op::Create { .. });
+        writes
+            && self.desired.sequence.readiness.lacks_status(value)
+            && self.statuses.declared(self.cluster, path).await
+    }
+
+    pub(super) fn warn_of_silence(&self, object: &ObjectId) {
+        let message = "its controller has written no status; it counts as ready";
+        let finding = Finding::warning(Kind::Cluster, "no-status", message);
+        self.events
+            .send(EventKind::Warning(finding.on(object.clone())));
+    }
+}
