@@ -8,7 +8,7 @@
 //! never compared. A holder that could not renew for two thirds of the duration
 //! stops by itself, before anybody may take over.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -95,6 +95,9 @@ pub enum LeaseError {
     Stopped(Cause),
 }
 
+/// The longest duration that is believed of another holder, in durations of ours.
+const MOST_DURATIONS: u32 = 10;
+
 /// How many of those who are gone are remembered.
 const REMEMBERED: usize = 256;
 
@@ -109,6 +112,9 @@ struct Known {
     gone: VecDeque<String>,
     /// How often this one was taken for gone, and came back.
     returns: u32,
+    /// Leases of other holders, as they were last read, and since when they are
+    /// like that: by our clock, and over several attempts to acquire them.
+    seen: BTreeMap<ObjectId, (Value, Instant)>,
 }
 
 impl Peers {
@@ -132,6 +138,27 @@ impl Peers {
             let rest = holder.strip_prefix(who.as_str());
             rest.is_some_and(|rest| rest.starts_with(' '))
         })
+    }
+
+    /// How long a Lease has not changed, as far as this process has seen.
+    fn unchanged_for(&self, lease: &ObjectId, spec: &Value, read_at: Instant) -> Duration {
+        let mut known = self.lock();
+        if let Some((last, since)) = known.seen.get(lease)
+            && last == spec
+        {
+            return since.elapsed();
+        }
+        if known.seen.len() >= REMEMBERED {
+            // To forget one only costs a longer wait.
+            known.seen.clear();
+        }
+        known.seen.insert(lease.clone(), (spec.clone(), read_at));
+        read_at.elapsed()
+    }
+
+    /// Forgets a Lease that nobody else holds.
+    fn forget(&self, lease: &ObjectId) {
+        self.lock().seen.remove(lease);
     }
 
     /// What somebody is called among them by now.
@@ -186,7 +213,6 @@ impl Lease {
         mut waiting: impl FnMut(&Holder),
     ) -> Result<Self, LeaseError> {
         let give_up = Instant::now() + patience.limit;
-        let mut seen: Option<(Value, Instant)> = None;
         let mut told: Option<Holder> = None;
         let mut races = 0;
         let is_over = || Instant::now() + terms.retry > give_up;
@@ -195,6 +221,7 @@ impl Lease {
             let attempted = Instant::now();
             match create(cluster, id, identity, terms).await {
                 Ok(live) if attempted.elapsed() < terms.renew => {
+                    patience.peers.forget(id);
                     return Ok(Self::held(cluster, id, &live, terms, attempted));
                 }
                 // It was tried for so long that it may count as lost already.
@@ -210,10 +237,7 @@ impl Lease {
                 };
                 let spec = &live["spec"];
                 let holder = spec["holderIdentity"].as_str().unwrap_or_default();
-                if seen.as_ref().is_none_or(|(last, _)| last != spec) {
-                    seen = Some((spec.clone(), attempted));
-                }
-                let unchanged_for = seen.as_ref().map_or(Duration::ZERO, |(_, at)| at.elapsed());
+                let unchanged_for = patience.peers.unchanged_for(id, spec, attempted);
                 // An attempt of ours whose answer was lost is taken once more: others
                 // may have seen it for longer than we know.
                 let is_free = holder.is_empty()
@@ -222,7 +246,10 @@ impl Lease {
                 if is_free || unchanged_for >= duration_of(spec, terms) {
                     let attempted = Instant::now();
                     match take(cluster, id, &live, identity, terms).await {
-                        Ok(live) => return Ok(Self::held(cluster, id, &live, terms, attempted)),
+                        Ok(live) => {
+                            patience.peers.forget(id);
+                            return Ok(Self::held(cluster, id, &live, terms, attempted));
+                        }
                         // Another client was faster, as a rule once.
                         Err(error) if error.is_race() && races == 0 => {
                             races += 1;
@@ -466,11 +493,13 @@ fn now() -> String {
         .to_string()
 }
 
-/// What the holder says, which may be another version of pleach.
+/// The duration that the holder declares, which may be another version of pleach.
+/// It counts up to a limit: whoever may write Leases could block a release for ever.
 fn duration_of(spec: &Value, terms: Terms) -> Duration {
-    spec["leaseDurationSeconds"]
+    let declared = spec["leaseDurationSeconds"]
         .as_u64()
-        .map_or(terms.duration, Duration::from_secs)
+        .map_or(terms.duration, Duration::from_secs);
+    declared.min(terms.duration * MOST_DURATIONS)
 }
 
 /// The kind.

@@ -244,6 +244,37 @@ async fn a_holder_that_is_gone_is_followed_after_the_duration() {
     held.release().await;
 }
 
+/// Whoever may write Leases cannot block a release for ever, also where each
+/// attempt waits for less than such a Lease lasts.
+#[tokio::test(start_paused = true)]
+async fn a_declared_duration_counts_up_to_ten_of_ours() {
+    let store = Store::default();
+    drop(acquire(&store, "a", 0).await.unwrap());
+    let mut lease = store.lease().unwrap();
+    lease["spec"]["leaseDurationSeconds"] = json!(2_147_483_647_u32);
+    store.0.lock().unwrap().lease = Some(lease);
+    let (cluster, id, terms) = (store.cluster(), id(), Terms::default());
+    let (peers, stop) = (Peers::default(), Stop::never());
+    let begun = Instant::now();
+    let held = loop {
+        let patience = Patience {
+            limit: Duration::from_secs(20),
+            stop: &stop,
+            peers: &peers,
+        };
+        match Lease::acquire(&cluster, &id, "b", terms, patience, |_| {}).await {
+            Ok(held) => break held,
+            Err(LeaseError::Held { .. }) => {
+                assert!(begun.elapsed() < Duration::from_secs(200), "blocked");
+            }
+            Err(error) => panic!("{error}"),
+        }
+    };
+    let waited = begun.elapsed().as_secs();
+    assert!((150..175).contains(&waited), "{waited} s");
+    held.release().await;
+}
+
 #[tokio::test(start_paused = true)]
 async fn who_is_known_to_be_gone_is_not_waited_for() {
     let store = Store::default();
