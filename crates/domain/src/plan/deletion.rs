@@ -9,6 +9,7 @@ use serde_json::Value;
 
 use super::overlays::holds;
 use super::removal::Consented as Ended;
+use crate::diff::ownership::apply_entry;
 use crate::doctor::{Evidence, Proof};
 use crate::gate;
 use crate::inventory::{Entry, EntryState, ReleaseName};
@@ -32,11 +33,36 @@ pub struct Deletion {
     seen: Seen,
 }
 
+/// A recorded object as it is now, and the marks that a member of its release
+/// carries (I15).
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Member<'a> {
+    /// What is recorded of it.
+    pub(super) entry: &'a Entry,
+    /// What it is now.
+    pub(super) live: &'a LiveMeta,
+    /// The label value of members of the release.
+    pub(super) apply_set: &'a str,
+    /// The field manager that `live` was read with.
+    pub(super) manager: &'a str,
+}
+
+impl Member<'_> {
+    /// Whether the live object itself shows that the release applied it: by our
+    /// label, or by our Apply entry in `managedFields`. The record alone is no
+    /// reason to delete anything.
+    pub(super) fn is_marked(&self) -> bool {
+        self.live.part_of() == Some(self.apply_set) || self.live.fingerprint.is_some()
+    }
+}
+
 /// What the object was when its deletion was decided.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 struct Seen {
     resource_version: String,
     part_of: Option<String>,
+    /// The manager of its Apply entry, where that is the only mark of the object.
+    entry_of: Option<String>,
     /// Whether an annotation said that it is never deleted: somebody consented.
     kept: bool,
 }
@@ -46,6 +72,7 @@ impl Seen {
         Self {
             resource_version: live.resource_version.clone(),
             part_of: live.part_of().map(str::to_owned),
+            entry_of: None,
             kept: live.annotations.get(annotations::PRUNE).map(String::as_str) == Some("disabled"),
         }
     }
@@ -165,37 +192,52 @@ impl From<Consented> for Propagation {
     }
 }
 
+/// Whether an object is of a kind that a temporary binding has: nothing else is
+/// made for a while and deleted again.
+fn is_binding(id: &ObjectId) -> bool {
+    ["RoleBinding", "ClusterRoleBinding"]
+        .iter()
+        .any(|kind| id.is("rbac.authorization.k8s.io", kind))
+}
+
 fn as_texts<S: serde::Serializer>(paths: &[FieldPath], serializer: S) -> Result<S::Ok, S::Error> {
     serializer.collect_seq(paths.iter().map(ToString::to_string))
 }
 
 impl Deletion {
     /// An applied member that git no longer has. None unless the entry is
-    /// applied and the live object is the very one that was applied.
-    pub(super) fn of_member(
-        entry: &Entry,
-        live: &LiveMeta,
-        propagation: Propagation,
-    ) -> Option<Self> {
+    /// applied, the live object is the very one that was applied, and it carries
+    /// a mark of the release.
+    pub(super) fn of_member(member: Member<'_>, propagation: Propagation) -> Option<Self> {
+        let Member {
+            entry,
+            live,
+            apply_set,
+            manager,
+        } = member;
         let uid = entry.uid.clone().filter(|uid| *uid == live.uid)?;
-        (entry.state == EntryState::Applied).then_some(Self {
+        let is_ours = entry.state == EntryState::Applied && member.is_marked();
+        let has_label = live.part_of() == Some(apply_set);
+        is_ours.then(|| Self {
             uid,
             resource_version: None,
             propagation,
             because: Grant::Inventory,
-            seen: Seen::of(live),
+            seen: Seen {
+                entry_of: (!has_label).then(|| manager.to_owned()),
+                ..Seen::of(live)
+            },
         })
     }
 
     /// An applied member whose fields cannot change, and that is created anew.
     /// None unless the entry is applied and the live object is the very one.
     pub(super) fn of_recreate(
-        entry: &Entry,
-        live: &LiveMeta,
+        member: Member<'_>,
         propagation: Propagation,
         fields: Vec<FieldPath>,
     ) -> Option<Self> {
-        Self::of_member(entry, live, propagation).map(|deletion| Self {
+        Self::of_member(member, propagation).map(|deletion| Self {
             because: Grant::Recreate { fields },
             ..deletion
         })
@@ -204,8 +246,8 @@ impl Deletion {
     /// An applied registration whose Service goes with its namespace, which cannot
     /// end before it. None unless the entry is applied and the live object is the
     /// very one.
-    pub(super) fn of_ending(entry: &Entry, live: &LiveMeta, service: &ServiceRef) -> Option<Self> {
-        let deletion = Self::of_member(entry, live, Propagation::Background);
+    pub(super) fn of_ending(member: Member<'_>, service: &ServiceRef) -> Option<Self> {
+        let deletion = Self::of_member(member, Propagation::Background);
         deletion.map(|deletion| Self {
             because: Grant::EndingNamespace {
                 service: service.clone(),
@@ -216,8 +258,8 @@ impl Deletion {
 
     /// An applied Job that runs again for another content, or after a failure.
     /// None unless the entry is applied and the live object is the very one.
-    pub(super) fn of_rerun(entry: &Entry, live: &LiveMeta) -> Option<Self> {
-        Self::of_member(entry, live, Propagation::Foreground).map(|deletion| Self {
+    pub(super) fn of_rerun(member: Member<'_>) -> Option<Self> {
+        Self::of_member(member, Propagation::Foreground).map(|deletion| Self {
             because: Grant::Rerun,
             ..deletion
         })
@@ -225,13 +267,9 @@ impl Deletion {
 
     /// An applied registration that git no longer has and behind whose Service
     /// nothing answers; any write to it in the meantime makes the deletion fail.
-    pub(super) fn of_dead_registration(
-        entry: &Entry,
-        live: &LiveMeta,
-        service: &ServiceRef,
-    ) -> Option<Self> {
-        Self::of_member(entry, live, Propagation::Background).map(|deletion| Self {
-            resource_version: Some(live.resource_version.clone()),
+    pub(super) fn of_dead_registration(member: Member<'_>, service: &ServiceRef) -> Option<Self> {
+        Self::of_member(member, Propagation::Background).map(|deletion| Self {
+            resource_version: Some(member.live.resource_version.clone()),
             because: Grant::DeadRegistration {
                 service: service.clone(),
             },
@@ -242,12 +280,8 @@ impl Deletion {
     /// An applied registration that git no longer has, while the pods behind its
     /// Service become those of a version without it. None unless the entry is applied
     /// and the live object is the very one.
-    pub(super) fn of_superseded(
-        entry: &Entry,
-        live: &LiveMeta,
-        service: &ServiceRef,
-    ) -> Option<Self> {
-        Self::of_member(entry, live, Propagation::Background).map(|deletion| Self {
+    pub(super) fn of_superseded(member: Member<'_>, service: &ServiceRef) -> Option<Self> {
+        Self::of_member(member, Propagation::Background).map(|deletion| Self {
             because: Grant::Superseded {
                 service: service.clone(),
             },
@@ -257,8 +291,8 @@ impl Deletion {
 
     /// An applied registration that git no longer has, where another one takes over
     /// from it. None unless the entry is applied and the live object is the very one.
-    pub(super) fn of_taken_over(entry: &Entry, live: &LiveMeta, by: &ObjectId) -> Option<Self> {
-        Self::of_member(entry, live, Propagation::Background).map(|deletion| Self {
+    pub(super) fn of_taken_over(member: Member<'_>, by: &ObjectId) -> Option<Self> {
+        Self::of_member(member, Propagation::Background).map(|deletion| Self {
             because: Grant::TakenOver { by: by.clone() },
             ..deletion
         })
@@ -267,12 +301,11 @@ impl Deletion {
     /// An applied member of a release that goes as a whole. None without the
     /// consent to that.
     pub(super) fn of_uninstalled(
-        entry: &Entry,
-        live: &LiveMeta,
+        member: Member<'_>,
         propagation: Propagation,
         _consented: &Ended,
     ) -> Option<Self> {
-        Self::of_member(entry, live, propagation).map(|deletion| Self {
+        Self::of_member(member, propagation).map(|deletion| Self {
             because: Grant::Uninstall,
             ..deletion
         })
@@ -281,8 +314,14 @@ impl Deletion {
     /// A workload of the release whose objects are handed over. None unless that
     /// one applied it, and the live object is the very one and still its.
     pub(super) fn of_former(entry: &Entry, live: &LiveMeta, former: &Former) -> Option<Self> {
+        let member = Member {
+            entry,
+            live,
+            apply_set: &former.apply_set,
+            manager: "",
+        };
         let is_its = live.part_of() == Some(&former.apply_set);
-        let deletion = Self::of_member(entry, live, Propagation::Foreground);
+        let deletion = Self::of_member(member, Propagation::Foreground);
         deletion.filter(|_| is_its).map(|deletion| Self {
             because: Grant::Former {
                 release: former.name.clone(),
@@ -344,7 +383,7 @@ impl Deletion {
         })
     }
 
-    /// An object that is there for a while only. None unless the journal has it,
+    /// A temporary binding. None unless it is a binding, the journal has it,
     /// and the live one is the incarnation that was made; where nobody saw
     /// whether it was, one that is as it was to be and that nobody else wrote to.
     pub fn of_stand_in(
@@ -357,7 +396,7 @@ impl Deletion {
         } else {
             journaled.uid == uid
         };
-        (journaled.is_made() && is_it).then(|| Self {
+        (is_binding(&journaled.object) && journaled.is_made() && is_it).then(|| Self {
             uid: uid.to_owned(),
             resource_version: None,
             propagation: Propagation::Background,
@@ -437,6 +476,11 @@ impl Deletion {
                 Some(set) => format!("it is part of another ApplySet now ({set})"),
                 None => "it is part of no ApplySet any more".to_owned(),
             });
+        }
+        if let Some(manager) = &self.seen.entry_of
+            && apply_entry(metadata, manager).is_none()
+        {
+            return Some(format!("{manager} holds no field of it any more"));
         }
         match &self.because {
             Grant::Inventory

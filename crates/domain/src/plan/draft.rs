@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde_json::Value;
 
 use super::access::StandIn;
+use super::deletion::Member;
 use super::model::{
     Action, Change, Desired, Edge, EdgeReason, Need, Op, Overlay, Policy, Precondition, Step,
     StepId, Until,
@@ -13,9 +14,9 @@ use super::overlays::Late;
 use super::{Deletion, Removal};
 use crate::diff::ownership::FieldSet;
 use crate::finding::Finding;
-use crate::inventory::Override;
+use crate::inventory::{Entry, Override};
 use crate::object::{ApiVersion, GroupKind, Gvk, Manifest, ObjectId, ServiceRef};
-use crate::observe::Observed;
+use crate::observe::{LiveMeta, Observed};
 use crate::order::{Definition, Facts, StageName, defined_kinds, stage_of};
 use crate::repo::Sequence;
 
@@ -49,6 +50,16 @@ pub(super) struct Ctx<'a> {
 }
 
 impl<'a> Ctx<'a> {
+    /// A recorded object as it is now, to be judged as a member of the release.
+    pub(super) fn member<'b>(&'b self, entry: &'b Entry, live: &'b LiveMeta) -> Member<'b> {
+        Member {
+            entry,
+            live,
+            apply_set: &self.apply_set,
+            manager: &self.manager,
+        }
+    }
+
     pub(super) fn new(desired: &'a Desired, observed: &'a Observed, policy: &'a Policy) -> Self {
         let mut ctx = Self {
             desired,

@@ -93,8 +93,10 @@ mod tests {
 
     use super::*;
     use crate::inventory::{Entry, EntryState, ReleaseName};
+    use crate::object::labels;
     use crate::observe::LiveMeta;
     use crate::order::StageName;
+    use crate::plan::deletion::Member;
     use crate::plan::{Deletion, NonSecret, Propagation, StepId};
 
     /// A step on the object with this name.
@@ -145,8 +147,15 @@ mod tests {
             uid: Some("uid".to_owned()),
             ..Entry::default()
         };
-        let live = LiveMeta::read(&json!({ "uid": "uid" }), "pleach/test.web");
-        let deletion = Deletion::of_member(&entry, &live, Propagation::Background).unwrap();
+        let metadata = json!({ "uid": "uid", "labels": { labels::PART_OF: "set" } });
+        let live = LiveMeta::read(&metadata, "pleach/test.web");
+        let member = Member {
+            entry: &entry,
+            live: &live,
+            apply_set: "set",
+            manager: "pleach/test.web",
+        };
+        let deletion = Deletion::of_member(member, Propagation::Background).unwrap();
         step(name, StageName::Config, Op::Delete(deletion))
     }
 

@@ -140,7 +140,8 @@ fn exists(ctx: &Ctx<'_>, draft: &mut Draft, manifest: &Manifest, live: &LiveMeta
         return;
     }
     let entry = ctx.observed.inventory.entries.get(id);
-    let Some(deletion) = entry.and_then(|entry| Deletion::of_rerun(entry, live)) else {
+    let deletion = entry.and_then(|entry| Deletion::of_rerun(ctx.member(entry, live)));
+    let Some(deletion) = deletion else {
         let message = "a Job of this name exists and is not the one that was applied";
         let finding = Finding::error(Kind::Conflict, "job-replaced", message);
         return block(

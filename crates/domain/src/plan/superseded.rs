@@ -36,11 +36,11 @@ pub(super) fn run(ctx: &Ctx<'_>, draft: &mut Draft, direction: Direction) {
             let (registration, entry) = found;
             let live = ctx.observed.live_meta(&one.id)?;
             if let Some((service, pods)) = replaced(ctx, draft, registration) {
-                let deletion = Deletion::of_superseded(entry, live, &service)?;
+                let deletion = Deletion::of_superseded(ctx.member(entry, live), &service)?;
                 return Some((registration, pods, deletion));
             }
             let by = taken_over(ctx, registration)?;
-            let deletion = Deletion::of_taken_over(entry, live, by)?;
+            let deletion = Deletion::of_taken_over(ctx.member(entry, live), by)?;
             Some((registration, Vec::new(), deletion))
         });
         match found {

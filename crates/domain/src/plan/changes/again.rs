@@ -25,7 +25,7 @@ pub(super) fn deletion(ctx: &Ctx<'_>, manifest: &Manifest, live: &LiveMeta) -> O
     if !comes_again || !ctx.is_ending(&service.namespace) {
         return None;
     }
-    Deletion::of_ending(entry, live, service)
+    Deletion::of_ending(ctx.member(entry, live), service)
 }
 
 /// Plans the deletion, and the creation when its backend is there again.

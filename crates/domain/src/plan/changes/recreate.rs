@@ -50,8 +50,9 @@ pub(super) fn decide(
         return block(ctx, draft, manifest, stateful::left_behind(fields));
     }
     let entry = ctx.observed.inventory.entries.get(id);
-    let deletion =
-        entry.and_then(|entry| Deletion::of_recreate(entry, live, propagation, fields.to_vec()));
+    let deletion = entry.and_then(|entry| {
+        Deletion::of_recreate(ctx.member(entry, live), propagation, fields.to_vec())
+    });
     let Some(deletion) = deletion else {
         return block(ctx, draft, manifest, refusal::immutable_foreign(fields));
     };

@@ -87,3 +87,76 @@ fn a_pod_is_exchanged_while_its_roll_out_is_held(
                 overlay: id.clone()
             }));
 }
+
+/// The record calls an object a member; what the object says itself decides (I15).
+#[rstest]
+#[case::both_marks(Some("set"), true, true)]
+#[case::label(Some("set"), false, true)]
+#[case::apply_entry(None, true, true)]
+#[case::neither(None, false, false)]
+#[case::label_of_another_set(Some("other"), false, false)]
+fn a_member_is_deleted_by_a_mark_of_its_own(
+    #[case] label: Option<&str>,
+    #[case] applied: bool,
+    #[case] expected: bool,
+) {
+    let entry = Entry {
+        state: EntryState::Applied,
+        uid: Some("u".to_owned()),
+        ..Entry::default()
+    };
+    let manager = "pleach/e.r";
+    let metadata = |applied: bool| {
+        let entry = json!({"manager": manager, "operation": "Apply", "apiVersion": "v1",
+            "fieldsV1": {"f:data": {}}});
+        let entries: Vec<&Value> = std::iter::once(&entry).filter(|_| applied).collect();
+        let labels: serde_json::Map<String, Value> = label
+            .map(|set| (labels::PART_OF.to_owned(), json!(set)))
+            .into_iter()
+            .collect();
+        json!({"uid": "u", "resourceVersion": "7", "labels": labels, "managedFields": entries})
+    };
+    let live = LiveMeta::read(&metadata(applied), manager);
+    let member = Member {
+        entry: &entry,
+        live: &live,
+        apply_set: "set",
+        manager,
+    };
+    let deletion = Deletion::of_member(member, Propagation::Background);
+    assert_eq!(deletion.is_some(), expected);
+    let Some(deletion) = deletion else { return };
+    // Its only mark is gone when it is read again.
+    let kind = GroupKind::new("", "ConfigMap");
+    let now = |applied| json!({ "metadata": metadata(applied) });
+    assert_eq!(deletion.objection(&kind, &now(true)), None);
+    let is_kept = deletion.objection(&kind, &now(false)).is_some();
+    assert_eq!(is_kept, label.is_none());
+}
+
+/// The journal alone deletes nothing but temporary bindings.
+#[rstest]
+#[case::binding("rbac.authorization.k8s.io", "RoleBinding", true)]
+#[case::cluster_binding("rbac.authorization.k8s.io", "ClusterRoleBinding", true)]
+#[case::role("rbac.authorization.k8s.io", "Role", false)]
+#[case::namespace("", "Namespace", false)]
+#[case::other_group("example.org", "RoleBinding", false)]
+fn only_bindings_stand_in(#[case] group: &str, #[case] kind: &str, #[case] expected: bool) {
+    let object = ObjectId::new(group, kind, Some("web"), "b");
+    let journaled = Journaled {
+        object: object.clone(),
+        uid: "u".to_owned(),
+        state: State::On,
+        set: NonSecret(json!({})),
+        original: NonSecret(Value::Null),
+        owners: Vec::new(),
+        on_failure: OnFailure::Undo,
+        until: "shrink".to_owned(),
+        since: Timestamp::UNIX_EPOCH,
+        attempt: "v2".to_owned(),
+    };
+    let id = OverlayId::new("stand-in", &object, &journaled.set.0);
+    let live = json!({"metadata": {"uid": "u"}});
+    let deletion = Deletion::of_stand_in((&id, &journaled), &live);
+    assert_eq!(deletion.is_some(), expected);
+}

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::finding::{Finding, Kind};
-use crate::inventory::Entry;
+use crate::inventory::{Entry, EntryState};
 use crate::object::{ObjectId, ServiceRef, annotations};
 use crate::observe::{LiveMeta, Registration};
 use crate::order::{DeletionClass, deletion_class};
@@ -62,9 +62,14 @@ impl<'a, 'c> Judge<'a, 'c> {
             Ok(live) => live,
             Err(verdict) => return verdict,
         };
+        let member = self.ctx.member(entry, live);
+        if entry.state == EntryState::Applied && !member.is_marked() {
+            let why = "it has neither the label of the release nor its entry in managedFields";
+            return Verdict::Keep(Box::new(kept(self.ctx, "kept-unmarked", why)));
+        }
         let dead = self.dead_service(id);
         let deletion = if let Some(service) = &dead {
-            Deletion::of_dead_registration(entry, live, service)
+            Deletion::of_dead_registration(member, service)
         } else {
             let propagation = match deletion_class(&id.group_kind()) {
                 // Its pods still use what is deleted after it.
@@ -72,10 +77,11 @@ impl<'a, 'c> Judge<'a, 'c> {
                 _ => Propagation::Background,
             };
             match self.ctx.removal {
-                None => Deletion::of_member(entry, live, propagation),
-                Some(removal) => removal.consented.as_ref().and_then(|consented| {
-                    Deletion::of_uninstalled(entry, live, propagation, consented)
-                }),
+                None => Deletion::of_member(member, propagation),
+                Some(removal) => removal
+                    .consented
+                    .as_ref()
+                    .and_then(|consented| Deletion::of_uninstalled(member, propagation, consented)),
             }
         };
         Self::delete(id, deletion, dead.is_some())

@@ -72,6 +72,14 @@ fn a_member_goes_after_verify_with_its_uid() {
     assert_eq!(change(&plan, KEY).unwrap().reason, "no longer in git");
 }
 
+/// An object that only the record calls a member.
+fn unmarked() -> Scene {
+    old().with_live(KEY, |live| {
+        live["metadata"]["labels"] = json!({});
+        live["metadata"]["managedFields"] = json!([]);
+    })
+}
+
 #[rstest]
 #[case::pruning_is_off(old().policy(|policy| policy.prune.enabled = false), "pruning is disabled in the environment file", "")]
 #[case::not_waiting(old().policy(|policy| policy.wait = false), "nothing is waited for", "")]
@@ -84,6 +92,11 @@ fn a_member_goes_after_verify_with_its_uid() {
     "objects of kind APIService.apiregistration.k8s.io could not be listed", "incomplete-view")]
 #[case::of_another_set(old().meta(KEY, |meta| drop(meta.labels.insert(labels::PART_OF.into(), "other".into()))),
     "it is part of another ApplySet now", "kept-foreign")]
+#[case::without_a_mark(
+    unmarked(),
+    "it has neither the label of the release nor its entry in managedFields",
+    "kept-unmarked"
+)]
 #[case::annotated(old().meta(KEY, |meta| drop(meta.annotations.insert("pleach.dev/prune".into(), "disabled".into()))),
     "of its annotation pleach.dev/prune", "kept-annotated")]
 #[case::protected_when_applied(old().entry(KEY, |entry| entry.protected = true), "objects of kind ConfigMap are protected", "kept-protected")]
