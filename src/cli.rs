@@ -109,6 +109,16 @@ struct GlobalArgs {
     #[arg(long, global = true, value_name = "NAME", env = "PLEACH_CONTEXT")]
     context: Option<String>,
 
+    /// Namespace of the controller, which has the key of state in the namespaces of tenants
+    /// [default: the key lies beside the state]
+    #[arg(
+        long,
+        global = true,
+        value_name = "NAMESPACE",
+        env = "PLEACH_KEY_NAMESPACE"
+    )]
+    key_namespace: Option<String>,
+
     /// When to use colors
     #[arg(
         long,
@@ -249,6 +259,7 @@ fn dispatch(cli: Cli, ui: &mut Ui) -> Result<Exit, CliError> {
         revision: cli.global.revision,
         kubeconfig: cli.global.kubeconfig,
         context: cli.global.context,
+        key_namespace: cli.global.key_namespace,
     });
     let cancel = context.cancel.clone();
     match cli.command {

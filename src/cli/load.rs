@@ -34,6 +34,9 @@ pub struct Settings {
     pub kubeconfig: Option<PathBuf>,
     /// Context of the kubeconfig; the environment's when left out.
     pub context: Option<String>,
+    /// Namespace that has the key of state in the namespaces of tenants; beside the
+    /// state when left out.
+    pub key_namespace: Option<String>,
 }
 
 /// What is handed down to every command.
@@ -159,6 +162,21 @@ impl Context {
         }
         let Opened { tree, .. } = self.open()?;
         Ok(repo::environments(&*tree).into_iter().collect())
+    }
+
+    /// The id of the repository, also where an environment of it cannot be read; none
+    /// where there is no repository.
+    pub(super) fn repository_id(&self) -> Result<Option<String>, CliError> {
+        if self.find_folder()?.is_none() {
+            return Ok(None);
+        }
+        let Opened { tree, .. } = self.open()?;
+        repo::repository_id(&*tree, &pleach_version()).map(Some).map_err(|findings| {
+            CliError::from_findings(
+                "the id of the repository cannot be read, so releases of other repositories cannot be left out".to_owned(),
+                findings,
+            )
+        })
     }
 
     /// Whether somebody named the repository or a revision of it, and did not

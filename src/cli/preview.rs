@@ -17,7 +17,7 @@ use super::error::{CliError, Kind};
 use super::forge::TellingArgs;
 use super::format::preview::{page, text};
 use super::runtime::block_on;
-use super::session::finish;
+use super::session::{finish, keys};
 use super::{Context, Exit, Loaded, Target, Ui, format, mask};
 use crate::engine::load::beside;
 use crate::engine::planning::{self, agent};
@@ -256,6 +256,7 @@ async fn live(
         let mut connection = Connection::new(agent(None));
         connection.kubeconfig.clone_from(&ctx.settings.kubeconfig);
         connection.context = ctx.settings.context.clone().or(meant.context);
+        connection.keys = keys(&connection, ctx.settings.key_namespace.clone());
         let id = meant.id.map(ClusterId);
         let asking = ask(&mut one.preview, head, change, (&connection, id, None), all);
         finish(&ctx.cancel, Box::pin(asking)).await?;

@@ -131,10 +131,7 @@ struct Plan {
 }
 
 pub(crate) async fn run(ui: &mut Ui, ctx: &Context, args: RunArgs) -> Result<Exit, CliError> {
-    let mut plan = match &args.config {
-        Some(path) => configured::from_file(ctx, path)?,
-        None => named::from_arguments(ctx, &args).await?,
-    };
+    let mut plan = planned(ctx, &args).await?;
     if let Err(error) = files::remove_abandoned() {
         tracing::warn!(%error, "what former runs left behind cannot be removed");
     }
@@ -227,6 +224,28 @@ pub(crate) async fn run(ui: &mut Ui, ctx: &Context, args: RunArgs) -> Result<Exi
     served?;
     ended.map_err(|error| CliError::new(Kind::Failed, error))?;
     Ok(Exit::DONE)
+}
+
+/// What the configuration file says, or the arguments.
+async fn planned(ctx: &Context, args: &RunArgs) -> Result<Plan, CliError> {
+    let key_namespace = key_namespace(ctx, args);
+    match &args.config {
+        Some(path) => configured::from_file(ctx, path, key_namespace),
+        None => named::from_arguments(ctx, args, key_namespace).await,
+    }
+}
+
+/// The namespace of the controller, which tenants have no access to; none where it is not
+/// known.
+fn key_namespace(ctx: &Context, args: &RunArgs) -> Option<String> {
+    let named = ctx.settings.key_namespace.clone();
+    let namespace = named.or_else(|| args.share_in.clone());
+    if namespace.is_none() {
+        tracing::info!(
+            "the key of state in the namespaces of tenants lies beside it, where tenants can read it; --key-namespace names another namespace"
+        );
+    }
+    namespace
 }
 
 fn own_release(target: Option<Target>) -> Result<Option<ReleaseName>, CliError> {

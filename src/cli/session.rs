@@ -25,7 +25,7 @@ pub(super) use crate::engine::planning::{
     Gone, Heirs, Options, Planned, Planner, Predecessors, Subject, agent, desired,
 };
 use crate::engine::sync::SyncError;
-use crate::io::cluster::{Cluster, ClusterError, Connection};
+use crate::io::cluster::{Cluster, ClusterError, Connection, KeyHome, Keys, OwnCluster};
 
 /// The releases of a target, and the cluster they are for.
 pub(super) struct Session {
@@ -78,7 +78,9 @@ impl Session {
             .or_else(|| loaded.environment.cluster.context.clone());
         // The first request is the first release's.
         let name = loaded.rendered.first().map(|(release, _)| &release.name);
-        let connecting = connect_as(agent(name), ctx.settings.kubeconfig.clone(), context);
+        let settings = &ctx.settings;
+        let keys = settings.key_namespace.clone();
+        let connecting = connect_as(agent(name), settings.kubeconfig.clone(), context, keys);
         let cluster = finish(&ctx.cancel, connecting).await??;
         Ok(Self {
             loaded,
@@ -277,17 +279,28 @@ pub(super) async fn connect(
     kubeconfig: Option<PathBuf>,
     context: Option<String>,
 ) -> Result<Cluster, CliError> {
-    connect_as(agent(None), kubeconfig, context).await
+    connect_as(agent(None), kubeconfig, context, None).await
+}
+
+/// Where the key of state in the namespaces of tenants is: in a namespace of the cluster
+/// of a connection, or beside the state.
+pub(super) fn keys(own: &Connection, namespace: Option<String>) -> Keys {
+    match namespace {
+        Some(namespace) => Keys::In(KeyHome::new(OwnCluster::new(own.clone()), namespace)),
+        None => Keys::Beside,
+    }
 }
 
 async fn connect_as(
     agent: String,
     kubeconfig: Option<PathBuf>,
     context: Option<String>,
+    key_namespace: Option<String>,
 ) -> Result<Cluster, CliError> {
     let mut connection = Connection::new(agent);
     connection.kubeconfig = kubeconfig;
     connection.context = context;
+    connection.keys = keys(&connection, key_namespace);
     Ok(Cluster::connect(&connection).await?)
 }
 

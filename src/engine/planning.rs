@@ -107,7 +107,7 @@ impl Planner<'_> {
         let mut desired = self.desired(release, rendered);
         let cluster = self.cluster_for(&release.name);
         let policy = self.policy(release);
-        let mut observation = observe(&cluster, &mut desired, &policy).await?;
+        let mut observation = Box::pin(observe(&cluster, &mut desired, &policy)).await?;
         if self.is_first(release) {
             let declared = &self.loaded.environment.cluster;
             let finding = declared.other_version(&observation.observed.server_version);

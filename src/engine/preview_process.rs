@@ -242,6 +242,7 @@ mod tests {
             kubeconfig: Some("/etc/cluster".into()),
             secret: None,
             user: None,
+            is_keyless: false,
             allow: None,
         };
         let ways = BTreeMap::from([("staging".to_owned(), way)]);

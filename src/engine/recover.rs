@@ -15,7 +15,7 @@ use pleach_domain::plan::Desired;
 use crate::engine::lease::Holder;
 use crate::engine::stop::{Cause, Stop};
 use crate::engine::sync::state::{Salvaged, State};
-use crate::engine::sync::{Claim, SyncError, in_turn};
+use crate::engine::sync::{Claim, SyncError, cluster_id, in_turn};
 use crate::io::cluster::{Class, Cluster, ClusterError, ResourcePath, Selector};
 
 /// Requests at a time.
@@ -34,6 +34,8 @@ pub struct Examined {
     pub rebuilt: Rebuilt,
     /// What could not be looked at.
     pub gaps: Vec<String>,
+    /// Whether the record is there, and is not what pleach wrote.
+    is_unverified: bool,
     state: State,
 }
 
@@ -56,7 +58,8 @@ impl Examined {
         } = &self.rebuilt;
         let is_whole =
             self.lost.is_empty() && found.is_empty() && kept.is_empty() && unlabelled.is_empty();
-        (self.is_installed() || !inventory.entries.is_empty()) && !is_whole
+        let is_there = self.is_installed() || self.is_unverified || !inventory.entries.is_empty();
+        is_there && !is_whole
     }
 
     /// Writes the record, with everything that it needs, when nobody else is
@@ -101,12 +104,14 @@ pub async fn examine(
     desired: Option<&Desired>,
 ) -> Result<Examined, SyncError> {
     let discovery = cluster.discover().await?;
+    let id = cluster_id(cluster, store).await?;
     let Salvaged {
         state,
         installed,
         inventory,
         lost,
-    } = State::salvage(cluster, name, store, &discovery).await?;
+        is_unverified,
+    } = State::salvage(cluster, (name, store), &id, &discovery).await?;
     let manager = name.field_manager();
     let manifests = desired.map_or(&[][..], |desired| &desired.manifests);
     let wanted: BTreeSet<ObjectId> = manifests.iter().map(|one| one.id().clone()).collect();
@@ -148,6 +153,7 @@ pub async fn examine(
         lost,
         rebuilt,
         gaps,
+        is_unverified,
         state,
     })
 }

@@ -33,9 +33,9 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use pleach_domain::inventory::{
-    Attempt, Condition, Following, Installed, Inventory, Orders, RECONCILING,
+    Attempt, Condition, Following, Installed, Inventory, Orders, RECONCILING, Store,
 };
-use pleach_domain::object::{DigestKey, labels};
+use pleach_domain::object::{DigestKey, ObjectId, labels};
 use pleach_domain::observe::{DesiredDigest, Grants, Observed};
 use pleach_domain::order::StageName;
 use pleach_domain::plan::{Desired, Plan};
@@ -396,9 +396,21 @@ impl Observation {
         self.state.says(said)
     }
 
-    /// What people say of the release without git.
+    /// What people say of the release without git. Where the record is a ConfigMap,
+    /// the approval is an annotation of its namespace.
     pub fn orders(&self) -> Orders {
-        self.state.orders()
+        let orders = self.state.orders();
+        let Store::ConfigMap { namespace } = self.state.store() else {
+            return orders;
+        };
+        let id = ObjectId::new("", "Namespace", None, namespace);
+        let annotation = Orders::approval_annotation(self.state.name());
+        let live = self.observed.live_meta(&id);
+        let approved = live.and_then(|live| live.annotations.get(&annotation));
+        Orders {
+            approved: approved.map(|digest| digest.trim().to_owned()),
+            ..orders
+        }
     }
 
     /// Whether carrying out a plan would write something, be it only the record.

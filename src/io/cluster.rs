@@ -21,6 +21,7 @@ mod connect;
 mod discovery;
 mod error;
 mod identity;
+mod keys;
 mod kubeconfig;
 mod mask;
 mod objects;
@@ -43,6 +44,7 @@ pub use classify::{Class, Failed};
 pub use connect::Connection;
 pub use error::{ApiError, ClusterError};
 pub use identity::{Access, Rights, User};
+pub use keys::{KeyHome, Keys, make_key, read_key};
 pub use kubeconfig::{KubeconfigSecret, OwnCluster};
 pub use objects::{
     Applied, ApplyOptions, DeleteOptions, Deleted, List, MetaList, MetadataPage, Patch,
@@ -70,6 +72,8 @@ pub struct Cluster {
     taking: shared::Taking,
     /// Of the lists that come in.
     turns: transport::Turns,
+    /// Where the key of state in the namespace of a tenant is.
+    keys: Keys,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -96,12 +100,18 @@ impl Cluster {
             version: Arc::default(),
             refusals: registrations::Refusals::default(),
             turns: transport::Turns::default(),
+            keys: connection.keys.clone(),
         }
     }
 
     /// Whether both came from the same connecting: they share its credentials.
     pub fn is_same(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.server, &other.server)
+    }
+
+    /// Where the key of state in the namespace of a tenant is.
+    pub fn keys(&self) -> &Keys {
+        &self.keys
     }
 
     /// The address of the API server, for messages.

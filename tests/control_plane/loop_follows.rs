@@ -151,7 +151,10 @@ fn a_commit_that_a_record_names_makes_no_release_older() {
     fleet.until_ready();
     running.stopped();
     // Somebody makes the record name a commit that was there before.
-    let patch = format!(r#"{{"status":{{"record":{{"installed":{{"revision":"{before}"}}}}}}}}"#);
+    // That was possible before there were seals.
+    let older = r#""seal":null,"format":5,"oldestWriter":5"#;
+    let patch =
+        format!(r#"{{"status":{{"record":{{{older},"installed":{{"revision":"{before}"}}}}}}}}"#);
     let record = ["patch", "release.pleach.dev", "loop-otherwise.web"];
     let patched = ["--subresource=status", "--type=merge", "-p", &patch];
     fleet.kubectl(&[&record[..], &patched].concat());

@@ -32,6 +32,7 @@ mod drift;
 mod facts;
 mod faults;
 mod fleet;
+mod forged;
 mod gates;
 mod handover;
 mod ignore;

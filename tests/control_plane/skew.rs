@@ -1,10 +1,11 @@
 //! Records that a newer pleach wrote: written around where it allows that, left
 //! alone where it does not.
 
-use pleach_domain::inventory::RECORD_FORMAT;
+use pleach_domain::inventory::{RECORD_FORMAT, Store};
 use serde_json::{Value, json};
 
 use crate::fleet::Fleet;
+use crate::forged::reseal;
 use crate::samples;
 
 fn fleet(environment: &'static str) -> Fleet {
@@ -69,7 +70,9 @@ fn a_release_of_a_newer_pleach_is_written_around_or_left_alone() {
     let name = "releases.pleach.dev/skewed.shop";
     let read = || fleet.get(&[name]).unwrap()["status"]["record"].clone();
     let write = |record: Value| {
-        let patch = json!({"status": {"record": record}}).to_string();
+        let mut status = json!({ "record": record });
+        reseal(&fleet, &Store::Release, "shop", &mut status);
+        let patch = json!({ "status": status }).to_string();
         fleet.kubectl(&[
             "patch",
             name,
@@ -98,6 +101,10 @@ fn a_config_map_of_a_newer_pleach_is_written_around_or_left_alone() {
     let write = |record: Value| {
         let mut status = status();
         status["record"] = record;
+        let store = Store::ConfigMap {
+            namespace: "skewmap".to_owned(),
+        };
+        reseal(&fleet, &store, "shop", &mut status);
         let patch = json!({"data": {"status": status.to_string()}}).to_string();
         let patch = ["patch", "cm/skewmap.shop", "--type=merge", "-p", &patch];
         fleet.kubectl(&[&["-n", "skewmap"], &patch[..]].concat());

@@ -5,7 +5,9 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use jiff::Timestamp;
-use pleach_domain::inventory::{Installed, RECORD_FORMAT, config_map_data};
+use pleach_domain::inventory::{
+    Installed, RECORD_FORMAT, ReleaseName, Scope, StateKey, Store, config_map_data,
+};
 use serde_json::Value;
 
 fn fixture(name: &str) -> PathBuf {
@@ -38,13 +40,21 @@ fn records_of_every_format_are_read() {
 /// it is, and add one of the new format.
 #[test]
 fn the_bytes_of_a_record_change_with_their_format_only() {
-    let name = format!("release-{RECORD_FORMAT}.json");
-    let object = read(&name);
+    let file = format!("release-{RECORD_FORMAT}.json");
+    let object = read(&file);
     let record = Installed::from_object(&object).unwrap();
     let mut written = object.clone();
     written["status"] = record.status("Deployed", "", Timestamp::UNIX_EPOCH);
+    let name = ReleaseName {
+        environment: "e".to_owned(),
+        release: "r".to_owned(),
+    };
+    let key = StateKey::beside(b"k".to_vec(), "pleach-system/pleach-digest-key".to_owned());
+    let scope = Scope::of("c", &Store::Release, &name);
+    scope.seal_record(&key, &mut written["status"]);
+    record.verify(&scope, &Store::Release, Some(&key)).unwrap();
     let text = serde_json::to_string_pretty(&written).unwrap() + "\n";
-    assert_eq!(text, fs::read_to_string(fixture(&name)).unwrap());
+    assert_eq!(text, fs::read_to_string(fixture(&file)).unwrap());
     // The same record in a ConfigMap.
     let mut map = serde_json::json!({"kind": "ConfigMap", "metadata": object["metadata"]});
     map["data"] = config_map_data(&written["status"]);

@@ -11,6 +11,7 @@ mod orders;
 mod owned;
 mod rebuild;
 mod release;
+mod seal;
 mod shards;
 mod store;
 mod summary;
@@ -31,6 +32,7 @@ pub use release::{
     Attempt, AttemptResult, Installed, Override, RECONCILING, RECORD_FORMAT, RecordError,
     ReleaseName, ShardRef, Source, config_map_data, parent_object,
 };
+pub use seal::{Scope, Seal, SealError, StateKey};
 pub use shards::{SHARD_LIMIT, Shard, ShardError, read_shards, write_shards};
 pub use store::{STATE_NAMESPACE, Store};
 pub use summary::ReleaseSummary;

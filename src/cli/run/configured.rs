@@ -12,9 +12,9 @@ use pleach_domain::repo::controller::{self as config, ConnectionGrant, Environme
 use super::{Plan, program};
 use crate::cli::Context;
 use crate::cli::error::CliError;
-use crate::cli::session::agent;
+use crate::cli::session::{agent, keys};
 use crate::engine::controller::{Grant, Live, Previews, Repository};
-use crate::io::cluster::{Connection, KubeconfigSecret, OwnCluster};
+use crate::io::cluster::{Connection, Keys, KubeconfigSecret, OwnCluster};
 use crate::io::files;
 use crate::io::forge::{Forge, Token};
 use crate::io::git::app::GithubApp;
@@ -26,7 +26,11 @@ use crate::server::notifications;
 const FORGE_PATIENCE: Duration = Duration::from_mins(1);
 
 /// What a configuration file says.
-pub(super) fn from_file(ctx: &Context, path: &Path) -> Result<Plan, CliError> {
+pub(super) fn from_file(
+    ctx: &Context,
+    path: &Path,
+    key_namespace: Option<String>,
+) -> Result<Plan, CliError> {
     if ctx.names_repository() || ctx.settings.context.is_some() {
         return Err(CliError::usage(
             "--config says which repositories and clusters are meant; leave out --repo, --revision and --context",
@@ -39,6 +43,7 @@ pub(super) fn from_file(ctx: &Context, path: &Path) -> Result<Plan, CliError> {
     let folder = folder.parent().unwrap_or(&folder);
     let mut own = Connection::new(agent(None));
     own.kubeconfig.clone_from(&ctx.settings.kubeconfig);
+    let keys = keys(&own, key_namespace);
     let own = OwnCluster::new(own);
     let mut hooks = Vec::new();
     let mut forges = BTreeMap::new();
@@ -70,7 +75,7 @@ pub(super) fn from_file(ctx: &Context, path: &Path) -> Result<Plan, CliError> {
         let telling = live.map(|(forge, _)| Arc::clone(forge));
         let grants = repository.environments.into_iter();
         let grants = grants
-            .map(|granted| Arc::new(grant(folder, &own, &url, granted, telling.clone())))
+            .map(|granted| Arc::new(grant(folder, (&own, &keys), &url, granted, telling.clone())))
             .collect();
         repositories.push(Repository {
             name: repository.name,
@@ -148,7 +153,7 @@ fn token(folder: &Path, file: Option<&str>, auth: &Auth) -> Option<Token> {
 /// What branches may do, and how their cluster is reached.
 fn grant(
     folder: &Path,
-    own: &OwnCluster,
+    (own, keys): (&OwnCluster, &Keys),
     url: &str,
     granted: EnvironmentGrant,
     forge: Option<Arc<Forge>>,
@@ -156,6 +161,7 @@ fn grant(
     let mut connection = Connection::new(agent(None));
     connection.programs = false;
     connection.user = granted.user;
+    connection.keys = keys.clone();
     match granted.connection {
         ConnectionGrant::InCluster => connection.in_cluster = true,
         ConnectionGrant::Kubeconfig(file) => {

@@ -11,7 +11,7 @@ use pleach_domain::repo::controller::{self as config, Branches, check_url};
 use super::{Plan, RunArgs};
 use crate::cli::Context;
 use crate::cli::error::{CliError, Kind};
-use crate::cli::session::agent;
+use crate::cli::session::{agent, keys};
 use crate::engine::controller::{Grant, Repository};
 use crate::io::cluster::Connection;
 use crate::io::git::mirror::{Fetched, Mirror};
@@ -22,7 +22,11 @@ use crate::server::hooks::Hook;
 const POINTERS: &str = "env/*";
 
 /// One repository, as the arguments name it.
-pub(super) async fn from_arguments(ctx: &Context, args: &RunArgs) -> Result<Plan, CliError> {
+pub(super) async fn from_arguments(
+    ctx: &Context,
+    args: &RunArgs,
+    key_namespace: Option<String>,
+) -> Result<Plan, CliError> {
     if let Some(wrong) = args.environments.iter().find(|name| name.contains('/')) {
         return Err(CliError::usage(format!(
             "{wrong} is no environment: the loop syncs all releases of one"
@@ -49,6 +53,7 @@ pub(super) async fn from_arguments(ctx: &Context, args: &RunArgs) -> Result<Plan
     let mut connection = Connection::new(agent(None));
     connection.kubeconfig.clone_from(&ctx.settings.kubeconfig);
     connection.context.clone_from(&ctx.settings.context);
+    connection.keys = keys(&connection, key_namespace);
     let url = remote.url.clone();
     let grants = branches.into_iter().map(|branches| {
         Arc::new(Grant {

@@ -9,7 +9,8 @@
 //! that was merged that it has these effects, and said so before, those who merged
 //! it knew them. Who may merge, the forge decides.
 
-use pleach_domain::inventory::{Attempt, Source};
+use pleach_domain::inventory::{Attempt, Orders, ReleaseName, Source, Store};
+use pleach_domain::object::annotations;
 use pleach_domain::plan::Plan;
 use pleach_domain::preview::comment::stated;
 
@@ -137,10 +138,22 @@ pub(super) fn lacks(planned: &Planned) -> Option<String> {
         None => String::new(),
     };
     Some(format!(
-        "waits for approval of {effects}: {}{approved}; to approve it: kubectl annotate --overwrite {} pleach.dev/approved={effects}",
+        "waits for approval of {effects}: {}{approved}; to approve it: kubectl annotate --overwrite {}={effects}",
         difference(plan),
-        desired.store.address(&desired.name),
+        approval_place(&desired.store, &desired.name),
     ))
+}
+
+/// The annotation that approves plans of a release, with its object, as kubectl takes
+/// both. Tenants may write ConfigMaps of their namespaces, and not the namespaces.
+fn approval_place(store: &Store, name: &ReleaseName) -> String {
+    match store {
+        Store::Release => format!("{} {}", store.address(name), annotations::APPROVED),
+        Store::ConfigMap { namespace } => {
+            let annotation = Orders::approval_annotation(name);
+            format!("namespace {namespace} {annotation}")
+        }
+    }
 }
 
 /// What a plan would change, in short.

@@ -164,7 +164,16 @@ impl Planner<'_> {
         let mut desired = gone.desired(self);
         let cluster = self.cluster_for(&gone.name);
         let policy = gone.policy(self);
-        let mut observation = observe(&cluster, &mut desired, &policy).await?;
+        let mut observation = Box::pin(observe(&cluster, &mut desired, &policy)).await?;
+        let recorded = observation.observed.installed.as_ref();
+        if recorded.is_some_and(|recorded| recorded.memory != gone.record.memory) {
+            // The record that said what is to be removed is not the one that was
+            // verified.
+            return Err(SyncError::Contended {
+                release: gone.name.to_string(),
+                source: None,
+            });
+        }
         let suspension = super::suspended(&gone.name, &observation);
         desired.findings.extend(suspension);
         let observed = &mut observation.observed;

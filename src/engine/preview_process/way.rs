@@ -7,7 +7,7 @@ use pleach_domain::repo::format::AllowList;
 use serde::{Deserialize, Serialize};
 
 use crate::engine::planning::agent;
-use crate::io::cluster::{Connection, KubeconfigSecret, OwnCluster};
+use crate::io::cluster::{Connection, Keys, KubeconfigSecret, OwnCluster};
 
 /// The way to the cluster of an environment, and the limits there.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -23,6 +23,9 @@ pub struct Way {
     pub secret: Option<SecretPlace>,
     /// The user that is impersonated.
     pub user: Option<String>,
+    /// State in the namespaces of tenants is read without its key, which only the
+    /// controller has.
+    pub is_keyless: bool,
     /// What may be asked for; anything where left out.
     pub allow: Option<AllowList>,
 }
@@ -56,6 +59,7 @@ impl Way {
             kubeconfig: connection.kubeconfig.clone(),
             secret,
             user: connection.user.clone(),
+            is_keyless: matches!(connection.keys, Keys::In(_)),
             allow,
         }
     }
@@ -64,6 +68,9 @@ impl Way {
     pub fn connection(&self) -> Connection {
         let mut connection = Connection::new(agent(None));
         connection.programs = false;
+        if self.is_keyless {
+            connection.keys = Keys::Unread;
+        }
         connection.in_cluster = self.in_cluster;
         connection.kubeconfig.clone_from(&self.kubeconfig);
         connection.user.clone_from(&self.user);
@@ -84,6 +91,7 @@ impl Way {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::io::cluster::KeyHome;
 
     #[test]
     fn a_way_leads_where_its_connection_did() {
@@ -99,6 +107,7 @@ mod tests {
         };
         let way = Way::of(&plain, "c", None);
         assert_eq!(way.connection(), plain);
+        connection.keys = Keys::In(KeyHome::new(OwnCluster::new(own.clone()), "a".to_owned()));
         connection.secret = Some(KubeconfigSecret {
             own: OwnCluster::new(own.clone()),
             namespace: "a".to_owned(),
@@ -111,6 +120,7 @@ mod tests {
         assert_eq!(read, way);
         let led = read.connection();
         assert_eq!(led.user, connection.user);
+        assert_eq!(led.keys, Keys::Unread);
         assert!(!led.programs && led.kubeconfig.is_none());
         assert_eq!(*led.secret.unwrap().own.connection(), own);
     }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use pleach_domain::finding::Kind;
-use pleach_domain::inventory::{Journal, JournalError, RecordError, ShardError, Store};
+use pleach_domain::inventory::{Journal, JournalError, RecordError, SealError, ShardError, Store};
 use pleach_domain::object::{GroupKind, ObjectId, ServiceRef};
 
 use super::unanswered::way_out;
@@ -50,6 +50,17 @@ pub enum SyncError {
         /// Why, where a shard could not be read.
         #[source]
         source: Option<ShardError>,
+    },
+    /// Its state is not what pleach wrote: nothing is concluded from it (I14).
+    #[error("the state of release {release} cannot be trusted: {what} does not verify")]
+    Unverified {
+        /// Environment and release.
+        release: String,
+        /// What of it.
+        what: &'static str,
+        /// Why.
+        #[source]
+        source: SealError,
     },
     /// The release is installed with a record in another place.
     #[error("release {release} is installed, and its record is kept in {}, not in {}", found.spelled(), wanted.spelled())]
@@ -140,6 +151,7 @@ impl SyncError {
             | Self::NoStateNamespace(_) => Kind::Policy,
             Self::Record { .. }
             | Self::Inventory { .. }
+            | Self::Unverified { .. }
             | Self::Journal(JournalError::Parse { .. })
             | Self::Definition(_)
             | Self::Undiscovered(_)
@@ -185,6 +197,9 @@ impl SyncError {
                 "somebody changed or deleted what pleach keeps in the namespace {namespace}; `pleach recover {}` rebuilds it, and deletes nothing",
                 release.replacen('.', "/", 1)
             )),
+            Self::Unverified {
+                release, source, ..
+            } => Some(way_to_trust(release, source)),
             Self::KeptElsewhere { found, .. } => Some(format!(
                 "write `state: {}` again; members carry the id of that record, so another one starts with a release under another name",
                 found.spelled()
@@ -201,5 +216,22 @@ impl SyncError {
                 "see `pleach status`, and run the command again: it goes on from there".to_owned(),
             ),
         }
+    }
+}
+
+/// How state is read that does not verify here, or written again.
+fn way_to_trust(release: &str, source: &SealError) -> String {
+    let target = release.replacen('.', "/", 1);
+    let recover =
+        format!("`pleach recover {target}` rebuilds it from the objects, and deletes nothing");
+    let home = match source {
+        SealError::OtherKey { home } | SealError::NoKey { home } => home.as_deref(),
+        SealError::Missing | SealError::Mismatch => None,
+    };
+    match home.and_then(|home| home.strip_suffix("/pleach-state-key")) {
+        Some(namespace) => format!(
+            "if a controller in namespace {namespace} follows the release, use its key: --key-namespace {namespace}; otherwise {recover}"
+        ),
+        None => recover,
     }
 }

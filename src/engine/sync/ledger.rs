@@ -5,7 +5,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use pleach_domain::inventory::{Attempt, Journal, ReleaseName, Store};
+use pleach_domain::inventory::{Attempt, Journal, ReleaseName, Scope, StateKey, Store};
 use pleach_domain::object::{Digest, ObjectId, canonical_json, labels, managers};
 use serde_json::{Value, json};
 use tokio::sync::Mutex;
@@ -22,6 +22,8 @@ pub(super) struct Ledger {
     cluster: Cluster,
     name: ReleaseName,
     store: Store,
+    /// What it is sealed with, and bound to.
+    seals: Option<(Scope, StateKey)>,
     attempt: Attempt,
     plan: Digest,
     kept: Mutex<Kept>,
@@ -48,7 +50,7 @@ impl Ledger {
     /// The journal as it was read, for one attempt. Writes nothing.
     pub(super) fn new(
         cluster: &Cluster,
-        (name, store): (&ReleaseName, &Store),
+        ((name, store), seals): ((&ReleaseName, &Store), Option<(Scope, StateKey)>),
         (journal, live): (Journal, Option<Value>),
         (attempt, plan): (Attempt, Digest),
     ) -> Self {
@@ -56,6 +58,7 @@ impl Ledger {
             cluster: cluster.clone(),
             name: name.clone(),
             store: store.clone(),
+            seals,
             attempt,
             plan,
             kept: Mutex::new(Kept {
@@ -176,12 +179,22 @@ impl Ledger {
                     labels::MANAGED_BY: "pleach",
                 },
             },
-            "data": { "journal": text },
+            "data": self.data(text),
         });
         let body = Bytes::from(canonical_json(&object));
         let options = ApplyOptions::new(managers::STATE);
         let path = config_maps();
         Ok(self.cluster.create(&path, &id, body, &options).await?.value)
+    }
+
+    /// The text, with the proof that pleach wrote it.
+    fn data(&self, text: &str) -> Value {
+        let seals = self.seals.as_ref();
+        let seal = seals.map(|(scope, key)| scope.seal_journal(key, text));
+        match seal {
+            Some(seal) => json!({ "journal": text, "seal": seal }),
+            None => json!({ "journal": text }),
+        }
     }
 
     async fn patch(&self, live: &Value, text: &str) -> Result<Value, ClusterError> {
@@ -190,7 +203,7 @@ impl Ledger {
                 "uid": live["metadata"]["uid"],
                 "resourceVersion": live["metadata"]["resourceVersion"],
             },
-            "data": { "journal": text },
+            "data": self.data(text),
         });
         let options = PatchOptions::new(managers::STATE);
         let (id, patch) = (self.id(), Patch::Merge(change));

@@ -70,7 +70,12 @@ pub async fn observe(
     )?;
     ensure_discovered(cluster, desired, &discovery).await?;
     let (read, registrations, autoscalers) = futures::join!(
-        State::read(cluster, &desired.name, &desired.store, &discovery),
+        State::read(
+            cluster,
+            (&desired.name, &desired.store),
+            &identity.cluster,
+            &discovery
+        ),
         cluster.registrations(&manager),
         autoscalers::list(&common, desired, &discovery)
     );

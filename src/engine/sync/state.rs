@@ -13,6 +13,7 @@ mod conditions;
 mod crd;
 mod end;
 mod journals;
+mod keys;
 mod orders;
 mod parent;
 mod plans;
@@ -22,18 +23,17 @@ mod shards;
 
 use std::collections::BTreeSet;
 
-use base64::Engine as _;
-use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
 use jiff::Timestamp;
 use pleach_domain::inventory::{
-    Attempt, Condition, Following, Installed, Inventory, Journal, Orders, ReleaseName, Store,
+    Attempt, Condition, Following, Installed, Inventory, Journal, Orders, ReleaseName, Scope,
+    StateKey, Store,
     degraded, followed, telling,
 };
 use pleach_domain::object::{
     Digest, DigestKey, GroupKind, Gvk, ObjectId, annotations, canonical_json, managers,
 };
-use pleach_domain::observe::{Discovery, Served};
+use pleach_domain::observe::{ClusterId, Discovery, Served};
 use serde_json::Value;
 
 use super::absent::has_definition;
@@ -42,7 +42,8 @@ use super::ledger::Ledger;
 use crate::io::cluster::{Applied, ApplyOptions, Class, Cluster, ClusterError, ResourcePath};
 
 pub use all::{
-    Inventories, Records, Search, follow_changes, follow_releases, inventories, release, releases,
+    Inventories, Records, Search, follow_changes, follow_releases, inventories, namesakes, release,
+    releases,
 };
 pub use announce::{Announcement, announce};
 pub use conditions::{is_of, tell};
@@ -52,7 +53,7 @@ pub use plans::last_plan;
 pub use salvage::Salvaged;
 pub(super) use shards::members;
 
-/// The Secret that holds the key of digests.
+/// The Secret that holds the key of state beside it.
 pub(in crate::engine) const KEY_SECRET: &str = "pleach-digest-key";
 
 /// The record of one release, and how it is written.
@@ -61,7 +62,9 @@ pub struct State {
     cluster: Cluster,
     name: ReleaseName,
     store: Store,
-    key: Option<DigestKey>,
+    key: Option<StateKey>,
+    /// What the seals of record and journal are bound to.
+    scope: Scope,
     record: Installed,
     /// The object that holds the record, as it was last read or written.
     live: Option<Value>,
@@ -94,10 +97,6 @@ pub(super) fn config_maps() -> ResourcePath {
     ResourcePath::namespaced("v1", "ConfigMap", "configmaps")
 }
 
-fn secrets() -> ResourcePath {
-    ResourcePath::namespaced("v1", "Secret", "secrets")
-}
-
 impl Recorded {
     fn nothing() -> Self {
         Self {
@@ -109,13 +108,15 @@ impl Recorded {
 }
 
 impl State {
-    /// A record that was not read, or is not there.
+    /// A record that was not read, or is not there. Nothing is written of it where
+    /// the cluster is not named.
     pub(super) fn unread(cluster: &Cluster, name: &ReleaseName, store: &Store) -> Self {
         Self {
             cluster: cluster.clone(),
             name: name.clone(),
             store: store.clone(),
             key: None,
+            scope: Scope::of("", store, name),
             record: Installed::default(),
             live: None,
             journal: None,
@@ -123,16 +124,18 @@ impl State {
         }
     }
 
-    /// Reads the record. Reads nothing where Release is neither served nor defined:
-    /// first use.
+    /// Reads the record of a release, in the cluster with an id. Reads nothing where
+    /// Release is neither served nor defined: first use. What pleach did not write is
+    /// an error (I14).
     pub async fn read(
         cluster: &Cluster,
-        name: &ReleaseName,
-        store: &Store,
+        (name, store): (&ReleaseName, &Store),
+        id: &ClusterId,
         discovery: &Discovery,
     ) -> Result<(Self, Recorded), SyncError> {
         let mut state = Self::unread(cluster, name, store);
-        let recorded = state.read_all(discovery).await?;
+        state.scope = Scope::of(&id.0, store, name);
+        let recorded = Box::pin(state.read_all(discovery)).await?;
         // From here on it may be written, and is asked for by us alone.
         state.cluster = cluster.clone().alone();
         Ok((state, recorded))
@@ -158,6 +161,7 @@ impl State {
         let Some((mut installed, mut live)) = read? else {
             return Ok(Recorded::nothing());
         };
+        self.verify(&installed)?;
         let inventory = match self.read_inventory(&installed).await {
             Ok(inventory) => inventory,
             // Somebody may have committed new shards between the two reads. And answers
@@ -168,13 +172,17 @@ impl State {
                     return Err(error);
                 };
                 (installed, live) = again;
+                self.verify(&installed)?;
                 self.read_inventory(&installed).await?
             }
         };
         self.record = installed.clone();
         self.live = Some(live);
         let journal = match &self.journal {
-            Some(value) => Journal::from_object(value, &self.name)?,
+            Some(value) => {
+                self.verify_journal(value)?;
+                Journal::from_object(value, &self.name)?
+            }
             None => Journal::default(),
         };
         Ok(Recorded {
@@ -189,12 +197,13 @@ impl State {
     pub(super) fn ledger(&self, journal: Journal, attempt: Attempt, plan: Digest) -> Ledger {
         let live = self.journal.clone();
         let of = (&self.name, &self.store);
-        Ledger::new(&self.cluster, of, (journal, live), (attempt, plan))
+        let seals = self.key.clone().map(|key| (self.scope.clone(), key));
+        Ledger::new(&self.cluster, (of, seals), (journal, live), (attempt, plan))
     }
 
     /// The key of digests; none before the first apply in this cluster.
     pub fn key(&self) -> Option<&DigestKey> {
-        self.key.as_ref()
+        self.key.as_ref().map(StateKey::digests)
     }
 
     /// The record as it was last read or written.
@@ -253,6 +262,11 @@ impl State {
         self.live.as_ref().map(Orders::read).unwrap_or_default()
     }
 
+    /// Where the record is kept.
+    pub fn store(&self) -> &Store {
+        &self.store
+    }
+
     /// Where it is written.
     pub fn cluster(&self) -> &Cluster {
         &self.cluster
@@ -298,18 +312,6 @@ impl State {
         Ok(())
     }
 
-    async fn read_key(&self) -> Result<Option<DigestKey>, SyncError> {
-        let secret = self
-            .cluster
-            .common()
-            .get(&secrets(), Some(self.store.namespace()), KEY_SECRET)
-            .await?;
-        Ok(secret
-            .and_then(|secret| STANDARD.decode(secret["data"]["key"].as_str()?).ok())
-            .filter(|key| !key.is_empty())
-            .map(DigestKey::new))
-    }
-
     /// Writes the record: the parent's metadata where it changed, new shards,
     /// then the record that commits them, then the removal of old shards.
     ///
@@ -323,6 +325,7 @@ impl State {
         reason: &str,
         message: &str,
     ) -> Result<(), SyncError> {
+        self.ensure_key().await?;
         let mut next = self.record.clone();
         change(&mut next);
         match self.write(inventory, &mut next, reason, message).await {
@@ -432,6 +435,9 @@ fn comparable(record: &Installed) -> Installed {
         resource_version: String::new(),
         tooling: String::new(),
         uid: String::new(),
+        // It is about what is compared.
+        seal: None,
+        content: None,
         ..record.clone()
     }
 }

@@ -10,6 +10,7 @@ use kube::{Client, Config};
 use tokio::time::timeout;
 
 use super::error::OLD_CERTIFICATE;
+use super::keys::Keys;
 use super::kubeconfig::{self, KubeconfigSecret, runs_programs};
 use super::{Class, Cluster, ClusterError, Retry};
 
@@ -32,6 +33,8 @@ pub struct Connection {
     pub programs: bool,
     /// The user that is impersonated.
     pub user: Option<String>,
+    /// Where the key of state in the namespace of a tenant is.
+    pub keys: Keys,
     /// Audit logs are read by it: `pleach/<version> <environment>.<release>`.
     pub user_agent: String,
     /// For the connection itself and for the first answer.
@@ -54,6 +57,7 @@ impl Connection {
             in_cluster: false,
             programs: true,
             user: None,
+            keys: Keys::Beside,
             user_agent: user_agent.into(),
             connect_timeout: Duration::from_secs(10),
             request_timeout: Duration::from_mins(1),

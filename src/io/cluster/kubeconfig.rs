@@ -49,7 +49,7 @@ impl OwnCluster {
         &self.0.connection
     }
 
-    async fn cluster(&self) -> Result<&Cluster, ClusterError> {
+    pub(super) async fn cluster(&self) -> Result<&Cluster, ClusterError> {
         self.0.cluster.get_or_try_init(|| self.connect()).await
     }
 

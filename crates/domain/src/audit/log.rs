@@ -261,6 +261,8 @@ fn is_state(object: &Reference, release: &ReleaseName, store: &Store) -> bool {
                         || rest == ".plan"
                         || rest.starts_with(".inventory.")
                 })));
+    // The key of a controller, in a namespace of its own.
+    let is_key = is("", "secrets") && object.name == "pleach-state-key";
     let is_of_all = *store == Store::Release
         && (object.api_group == "pleach.dev"
             || (is("", "namespaces") && object.name == STATE_NAMESPACE)
@@ -278,7 +280,7 @@ fn is_state(object: &Reference, release: &ReleaseName, store: &Store) -> bool {
             .name
             .strip_prefix(&name)
             .is_some_and(|rest| rest.starts_with('.'));
-    is_kept || is_of_all || is_told
+    is_kept || is_key || is_of_all || is_told
 }
 
 /// An object of a log as the plan calls it, where the plan knows its kind.

@@ -1,11 +1,12 @@
 //! What people say of a release without git: beside its record, and kept by
 //! every write of the record.
 
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use crate::object::annotations;
+use super::ReleaseName;
+use crate::object::{Digest, annotations};
 
 /// What was asked for by commands: in the spec of a Release, or as JSON text
 /// under `orders` in the ConfigMap in its place.
@@ -17,7 +18,8 @@ pub struct Orders {
     /// The loop is to sync the release now, and not when its time comes.
     pub sync: Option<SyncRequest>,
     /// Digest of the effects that a plan may have, where plans wait for
-    /// approval: the annotation `pleach.dev/approved`.
+    /// approval: the annotation `pleach.dev/approved` of a Release. That of a
+    /// ConfigMap counts for nothing: see [`Orders::approval_annotation`].
     #[serde(skip)]
     pub approved: Option<String>,
 }
@@ -54,7 +56,31 @@ pub struct SyncRequest {
     pub override_window: bool,
 }
 
+/// After this long a request that no controller has taken is stale.
+const STALE: SignedDuration = SignedDuration::from_hours(1);
+
+impl SyncRequest {
+    /// Whether no controller has taken it for so long that none may do so any more.
+    pub fn is_stale(&self, now: Timestamp) -> bool {
+        now.duration_since(self.at) >= STALE
+    }
+}
+
 impl Orders {
+    /// The annotation of a namespace that holds the approval of a release whose record
+    /// is a ConfigMap there. Who may write ConfigMaps in a namespace is not thereby
+    /// allowed to annotate it.
+    pub fn approval_annotation(name: &ReleaseName) -> String {
+        let label = name.to_string();
+        // The name of an annotation has at most 63 characters.
+        let label = if label.len() <= 54 {
+            label
+        } else {
+            Digest::of(label.as_bytes()).short()
+        };
+        format!("{}.{label}", annotations::APPROVED)
+    }
+
     /// Reads the object that holds a record. Orders that cannot be read hold the
     /// loop: somebody meant something by them.
     pub fn read(parent: &Value) -> Self {
@@ -75,8 +101,9 @@ impl Orders {
             approved: None,
         });
         let approved = &parent["metadata"]["annotations"][annotations::APPROVED];
+        let approved = approved.as_str().filter(|_| parent["kind"] != "ConfigMap");
         Self {
-            approved: approved.as_str().map(|digest| digest.trim().to_owned()),
+            approved: approved.map(|digest| digest.trim().to_owned()),
             ..read
         }
     }
@@ -148,11 +175,12 @@ mod tests {
     }
 
     #[test]
-    fn an_approval_is_read_from_both_kinds_of_record() {
-        for kind in ["Release", "ConfigMap"] {
+    fn an_approval_is_read_from_a_release_only() {
+        let approvals = [("Release", Some("sha256:ab")), ("ConfigMap", None)];
+        for (kind, approved) in approvals {
             let metadata = json!({"annotations": {"pleach.dev/approved": " sha256:ab\n"}});
             let orders = Orders::read(&json!({"kind": kind, "metadata": metadata}));
-            assert_eq!(orders.approved.as_deref(), Some("sha256:ab"));
+            assert_eq!(orders.approved.as_deref(), approved);
             // It is an annotation and nothing else.
             assert!(
                 !orders
@@ -161,6 +189,30 @@ mod tests {
                     .contains("sha256")
             );
         }
+    }
+
+    #[test]
+    fn an_approval_in_a_namespace_names_its_release() {
+        let name = |release: &str| ReleaseName {
+            environment: "prod".to_owned(),
+            release: release.to_owned(),
+        };
+        assert_eq!(
+            Orders::approval_annotation(&name("web")),
+            "pleach.dev/approved.prod.web"
+        );
+        for length in [49, 50, 63] {
+            let annotation = Orders::approval_annotation(&name(&"x".repeat(length)));
+            let (_, name) = annotation.split_once('/').unwrap();
+            assert!(name.len() <= 63, "{annotation}");
+        }
+    }
+
+    #[test]
+    fn a_request_that_is_not_taken_gets_stale() {
+        let request = orders().sync.unwrap();
+        assert!(!request.is_stale(at(60 + 3599)));
+        assert!(request.is_stale(at(60 + 3600)));
     }
 
     #[test]

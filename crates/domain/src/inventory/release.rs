@@ -11,17 +11,21 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use super::{Correction, Inventory, Memory, Store};
+use super::seal::content_of;
+use super::{Correction, Inventory, Memory, Scope, Seal, SealError, StateKey, Store};
 use crate::object::{Digest, labels, managers};
 
 /// Version of the status format. Format 1 had neither `removed` nor `memory`,
 /// format 2 no `oldestWriter`, format 3 no `memory.readiness`, format 4 no
-/// `memory.stages` and no `memory.dependsOn`.
-pub const RECORD_FORMAT: u32 = 5;
+/// `memory.stages` and no `memory.dependsOn`, format 5 no `seal`.
+pub const RECORD_FORMAT: u32 = 6;
+
+/// The first format whose records are sealed.
+const SEALED_FORMAT: u32 = 6;
 
 /// The oldest format whose pleach may write a record of this one: what it does
 /// not know it leaves as it is, and what it writes means the same.
-const OLDEST_WRITER: u32 = 5;
+const OLDEST_WRITER: u32 = 6;
 
 /// Reason of the condition Ready while a plan is carried out.
 pub const RECONCILING: &str = "Reconciling";
@@ -112,6 +116,13 @@ pub struct Installed {
     pub history: Vec<AttemptResult>,
     /// Fields that were taken back lately, so that nobody fights without end.
     pub corrections: Vec<Correction>,
+    /// Proof that pleach wrote it, as it was read; written by [`Scope::seal_record`].
+    #[serde(skip_serializing)]
+    pub seal: Option<Seal>,
+    /// Digest of what the seal is about, as it was read; none where the object has
+    /// no record.
+    #[serde(skip)]
+    pub content: Option<Digest>,
     /// What a newer pleach keeps here, and lets us write around.
     #[serde(flatten)]
     pub unknown: BTreeMap<String, Value>,
@@ -230,6 +241,7 @@ impl Installed {
             Value::Null => Self::default(),
             record => serde_json::from_value(record.clone()).map_err(failed)?,
         };
+        record.content = content_of(&status["record"]);
         record.oldest_writer = match record.oldest_writer {
             0 => record.format,
             said => said,
@@ -244,6 +256,26 @@ impl Installed {
         record.resource_version = text(&metadata["resourceVersion"]);
         record.tooling = text(&metadata["annotations"]["applyset.kubernetes.io/tooling"]);
         Ok(record)
+    }
+
+    /// Whether pleach wrote it, for this release in this store (I14). A record
+    /// from before there were seals is believed in the store of Releases, which no
+    /// tenant can write. An object without a record says nothing that could be
+    /// believed.
+    pub fn verify(
+        &self,
+        scope: &Scope,
+        store: &Store,
+        key: Option<&StateKey>,
+    ) -> Result<(), SealError> {
+        let Some(content) = self.content else {
+            return Ok(());
+        };
+        let is_older = self.seal.is_none() && self.format < SEALED_FORMAT;
+        if is_older && *store == Store::Release {
+            return Ok(());
+        }
+        scope.verify_record(key, (self.seal.as_ref(), content))
     }
 
     /// Whether it says nothing: its object was only just made, by a first run that

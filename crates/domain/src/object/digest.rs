@@ -60,6 +60,19 @@ impl Digest {
         }
     }
 
+    /// Whether this is the digest of some bytes by a key. The comparison takes the
+    /// same time wherever the two differ.
+    #[expect(
+        clippy::missing_panics_doc,
+        clippy::expect_used,
+        reason = "HMAC takes keys of any length"
+    )]
+    pub fn is_keyed(&self, key: &DigestKey, bytes: &[u8]) -> bool {
+        let mut mac = Hmac::<Sha256>::new_from_slice(&key.0).expect("any key length");
+        mac.update(bytes);
+        self.keyed && mac.verify_slice(&self.bytes).is_ok()
+    }
+
     /// The first 12 hex digits, for people and for names.
     pub fn short(&self) -> String {
         hex(&self.bytes[..6])

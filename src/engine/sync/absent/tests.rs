@@ -64,7 +64,9 @@ async fn a_record_that_cannot_be_read_is_not_first_use(
         environment: "dev".to_owned(),
         release: "web".to_owned(),
     };
-    let read = State::read(&cluster, &name, &Store::Release, &Discovery::default()).await;
+    let id = pleach_domain::observe::ClusterId("c".to_owned());
+    let of = (&name, &Store::Release);
+    let read = State::read(&cluster, of, &id, &Discovery::default()).await;
     assert_eq!(read.is_ok(), is_first);
 }
 

@@ -120,7 +120,7 @@ impl Server {
         };
         Ledger::new(
             &self.cluster(),
-            (&name(), &store),
+            ((&name(), &store), None),
             (Journal::default(), None),
             (attempt, Digest::of(b"plan")),
         )

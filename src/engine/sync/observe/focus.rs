@@ -38,7 +38,12 @@ pub async fn observe_some(
         async { Ok(cluster.discover().await?) }
     )?;
     let (read, autoscalers) = futures::join!(
-        State::read(cluster, &desired.name, &desired.store, &discovery),
+        State::read(
+            cluster,
+            (&desired.name, &desired.store),
+            &identity.cluster,
+            &discovery
+        ),
         autoscalers::list(cluster, desired, &discovery)
     );
     let (state, recorded) = read?;

@@ -124,25 +124,48 @@ pub async fn releases(cluster: &Cluster, search: &Search) -> Result<Records, Clu
 }
 
 /// One release; none where it is not installed. There may be several of the
-/// same name in ConfigMaps of different namespaces.
+/// same name in ConfigMaps of different namespaces, where no Release has it.
 pub async fn release(
     cluster: &Cluster,
     name: &ReleaseName,
     search: &Search,
+) -> Result<Vec<ReleaseSummary>, ClusterError> {
+    find(cluster, name, search, false).await
+}
+
+/// All records of one name: that of a Release first, then those in ConfigMaps.
+pub async fn namesakes(
+    cluster: &Cluster,
+    name: &ReleaseName,
+    search: &Search,
+) -> Result<Vec<ReleaseSummary>, ClusterError> {
+    find(cluster, name, search, true).await
+}
+
+/// Reads the records of one name: all of them, or those in the first place that has one.
+async fn find(
+    cluster: &Cluster,
+    name: &ReleaseName,
+    search: &Search,
+    is_exhaustive: bool,
 ) -> Result<Vec<ReleaseSummary>, ClusterError> {
     let stores = match search {
         Search::Everywhere => Store::Release,
         Search::In(store) => store.clone(),
     };
     let parent = stores.parent(name);
+    let mut found: Vec<ReleaseSummary> = Vec::new();
     let closed = match cluster.get_id(&path(&stores), &parent).await {
-        Ok(Some(value)) => return Ok(ReleaseSummary::read(&value).into_iter().collect()),
+        Ok(Some(value)) => {
+            found.extend(ReleaseSummary::read(&value));
+            None
+        }
         Ok(None) => None,
         Err(error) if error.class() == Some(&Class::KindNotServed) => None,
         Err(error) if error.class() == Some(&Class::Forbidden) => Some(error),
         Err(error) => return Err(error),
     };
-    if *search == Search::Everywhere {
+    if *search == Search::Everywhere && (is_exhaustive || found.is_empty()) {
         let label = format!("{RECORDS}={}", name.label());
         let selector = Selector {
             labels: Some(&label),
@@ -150,19 +173,18 @@ pub async fn release(
         };
         match cluster.list(&config_maps(), &selector).await {
             Ok(list) => {
-                let mut found: Vec<ReleaseSummary> =
-                    list.items.iter().filter_map(ReleaseSummary::read).collect();
-                found.retain(|release| release.name == *name);
-                if !found.is_empty() {
-                    return Ok(found);
-                }
+                let maps = list.items.iter().filter_map(ReleaseSummary::read);
+                found.extend(maps.filter(|release| release.name == *name));
             }
             Err(error)
                 if matches!(error.class(), Some(Class::Forbidden | Class::KindNotServed)) => {}
             Err(error) => return Err(error),
         }
     }
-    closed.map_or_else(|| Ok(Vec::new()), Err)
+    match closed {
+        Some(error) if found.is_empty() => Err(error),
+        _ => Ok(found),
+    }
 }
 
 /// Every release with its members. An inventory that cannot be read is said to

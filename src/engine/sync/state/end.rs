@@ -20,6 +20,7 @@ impl State {
         if self.live.is_none() {
             return Ok(());
         }
+        self.ensure_key().await?;
         match self.disown().await {
             Err(SyncError::Contended { .. }) if self.is_record_untouched().await? => {
                 self.disown().await?;

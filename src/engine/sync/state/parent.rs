@@ -184,6 +184,7 @@ impl State {
         let mut status = next.status(reason, message, now);
         let live = self.live.as_ref().unwrap_or(&Value::Null);
         carry_over(live, &mut status, now);
+        self.seal(&mut status);
         status
     }
 

@@ -2,8 +2,10 @@
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use pleach_domain::inventory::{Installed, Inventory, ReleaseName, Store, read_shards};
-use pleach_domain::observe::Discovery;
+use pleach_domain::inventory::{
+    Installed, Inventory, Journal, ReleaseName, Scope, Store, read_shards,
+};
+use pleach_domain::observe::{ClusterId, Discovery};
 
 use super::{State, config_maps};
 use crate::engine::sync::error::SyncError;
@@ -20,6 +22,8 @@ pub struct Salvaged {
     pub inventory: Inventory,
     /// What is missing, in words; empty when nothing is.
     pub lost: Vec<String>,
+    /// Whether the record is there, and is not what pleach wrote.
+    pub is_unverified: bool,
 }
 
 impl State {
@@ -27,12 +31,12 @@ impl State {
     /// a record of a newer pleach is one.
     pub async fn salvage(
         cluster: &Cluster,
-        name: &ReleaseName,
-        store: &Store,
+        (name, store): (&ReleaseName, &Store),
+        id: &ClusterId,
         discovery: &Discovery,
     ) -> Result<Salvaged, SyncError> {
         let lost_key = "the key of digests: objects with secrets are applied once more".to_owned();
-        match Self::read(cluster, name, store, discovery).await {
+        match Self::read(cluster, (name, store), id, discovery).await {
             Ok((mut state, recorded)) => {
                 // The definition may be gone alone: then nothing else was read.
                 if state.key.is_none() {
@@ -50,6 +54,7 @@ impl State {
                     installed: recorded.installed,
                     inventory: recorded.inventory,
                     lost,
+                    is_unverified: false,
                 })
             }
             Err(SyncError::Inventory { source, what, .. })
@@ -60,10 +65,17 @@ impl State {
                     .preferred(&store.parent(name).group_kind())
                     .is_some() =>
             {
-                let mut salvaged = Self::salvage_shards(cluster, name, store).await?;
+                let mut salvaged = Self::salvage_shards(cluster, (name, store), id).await?;
                 if salvaged.lost.is_empty() {
                     salvaged.lost.push(what);
                 }
+                if salvaged.state.key().is_none() {
+                    salvaged.lost.push(lost_key);
+                }
+                Ok(salvaged)
+            }
+            Err(SyncError::Unverified { .. }) => {
+                let mut salvaged = Self::salvage_shards(cluster, (name, store), id).await?;
                 if salvaged.state.key().is_none() {
                     salvaged.lost.push(lost_key);
                 }
@@ -77,20 +89,41 @@ impl State {
     /// committed.
     async fn salvage_shards(
         cluster: &Cluster,
-        name: &ReleaseName,
-        store: &Store,
+        (name, store): (&ReleaseName, &Store),
+        id: &ClusterId,
     ) -> Result<Salvaged, SyncError> {
         let mut state = Self::unread(cluster, name, store);
+        state.scope = Scope::of(&id.0, store, name);
         state.key = state.read_key().await?;
         let mut salvaged = Salvaged {
             state,
             installed: None,
             inventory: Inventory::default(),
             lost: Vec::new(),
+            is_unverified: false,
         };
-        let Some((installed, live)) = salvaged.state.read_record().await? else {
+        salvaged.salvage_journal().await?;
+        let Some((mut installed, live)) = salvaged.state.read_record().await? else {
             return Ok(salvaged);
         };
+        if let Err(error) = salvaged.state.verify(&installed) {
+            salvaged.is_unverified = true;
+            let why = crate::engine::words(&error);
+            salvaged.lost.push(match store {
+                // No tenant writes there: what it says is kept, and sealed again.
+                Store::Release => format!("the proof of who wrote the record: {why}"),
+                Store::ConfigMap { .. } => {
+                    installed = Installed {
+                        uid: installed.uid,
+                        resource_version: installed.resource_version,
+                        tooling: installed.tooling,
+                        repository: installed.repository,
+                        ..Installed::default()
+                    };
+                    format!("the record and its inventory: {why}")
+                }
+            });
+        }
         for shard in &installed.shards {
             let value = cluster
                 .get(&config_maps(), Some(store.namespace()), &shard.name)
@@ -116,9 +149,30 @@ impl State {
         // Every shard is written anew, under its own name where it is intact.
         salvaged.state.record = installed.clone();
         let shards = salvaged.state.record.shards.drain(..);
-        salvaged.state.unlisted = shards.map(|shard| shard.name).collect();
+        let names = shards.map(|shard| shard.name);
+        salvaged.state.unlisted.extend(names);
         salvaged.state.live = Some(live);
         salvaged.installed = Some(installed);
         Ok(salvaged)
+    }
+}
+
+impl Salvaged {
+    /// Leaves a journal out that pleach did not write: it is removed with the next
+    /// write of the record, and nothing is done for it.
+    async fn salvage_journal(&mut self) -> Result<(), SyncError> {
+        let name = Journal::name(&self.state.name);
+        let namespace = self.state.store.namespace().to_owned();
+        let cluster = &self.state.cluster;
+        let found = cluster.get(&config_maps(), Some(&namespace), &name).await?;
+        let verified = found.map(|journal| self.state.verify_journal(&journal));
+        if let Some(Err(error)) = verified {
+            self.state.unlisted.insert(name);
+            let why = crate::engine::words(&error);
+            self.lost.push(format!(
+                "the journal, so that no temporary change that it names is reverted: {why}"
+            ));
+        }
+        Ok(())
     }
 }

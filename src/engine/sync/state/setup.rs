@@ -3,17 +3,14 @@
 
 use std::time::Duration;
 
-use base64::Engine as _;
-use base64::engine::general_purpose::STANDARD;
-use bytes::Bytes;
 use pleach_domain::inventory::{STATE_NAMESPACE, Store};
-use pleach_domain::object::{DigestKey, ObjectId, canonical_json, managers};
+use pleach_domain::object::{ObjectId, managers};
 use serde_json::json;
 
 use super::parent::releases;
-use super::{KEY_SECRET, State, crd, secrets};
+use super::{State, crd};
 use crate::engine::sync::error::SyncError;
-use crate::io::cluster::{ApplyOptions, Class, ResourcePath, Selector};
+use crate::io::cluster::{Class, ResourcePath, Selector};
 
 /// Longest wait for the definition of Release to be served.
 const DEFINITION_DEADLINE: Duration = Duration::from_secs(30);
@@ -30,10 +27,7 @@ impl State {
             self.ensure_namespace().await?;
             self.ensure_definition().await?;
         }
-        if self.key.is_none() {
-            self.key = Some(self.ensure_key().await?);
-        }
-        Ok(())
+        self.ensure_key().await
     }
 
     async fn ensure_namespace(&self) -> Result<(), SyncError> {
@@ -104,37 +98,6 @@ impl State {
                 }
                 Err(error) => return Err(error.into()),
             }
-        }
-    }
-
-    /// Makes the key, or reads the one that somebody else made first.
-    async fn ensure_key(&self) -> Result<DigestKey, SyncError> {
-        let namespace = self.store.namespace();
-        let mut bytes = vec![0; 32];
-        rustls::crypto::ring::default_provider()
-            .secure_random
-            .fill(&mut bytes)
-            .map_err(|_| SyncError::Random)?;
-        let secret = json!({
-            "apiVersion": "v1", "kind": "Secret",
-            "metadata": { "name": KEY_SECRET, "namespace": namespace },
-            "type": "Opaque",
-            "data": { "key": STANDARD.encode(&bytes) },
-        });
-        let id = ObjectId::new("", "Secret", Some(namespace), KEY_SECRET);
-        let body = Bytes::from(canonical_json(&secret));
-        match self
-            .cluster
-            .create(&secrets(), &id, body, &ApplyOptions::new(managers::STATE))
-            .await
-        {
-            Ok(_) => Ok(DigestKey::new(bytes)),
-            Err(error) if matches!(error.class(), Some(Class::AlreadyExists { .. })) => {
-                let what = format!("Secret {namespace}/{KEY_SECRET} holds no key");
-                let read = self.read_key().await?;
-                read.ok_or_else(|| self.incomplete(what))
-            }
-            Err(error) => Err(error.into()),
         }
     }
 }

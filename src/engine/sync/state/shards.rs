@@ -13,6 +13,7 @@ use serde_json::{Value, json};
 
 use super::{State, config_maps};
 use crate::engine::sync::error::SyncError;
+use crate::engine::sync::observe::cluster_id;
 use crate::io::cluster::{Cluster, DeleteOptions, Propagation, Selector};
 
 impl State {
@@ -43,10 +44,16 @@ impl State {
             .iter()
             .filter(|item| item["binaryData"]["entries"].is_string())
             .filter_map(|item| item["metadata"]["name"].as_str())
-            .filter(|name| !listed.contains(name))
+            .filter(|name| !listed.contains(name) && self.is_shard(name))
             .map(str::to_owned)
             .collect();
         assemble(&self.name, &self.store, installed, &list.items)
+    }
+
+    /// Whether a ConfigMap has the name of a shard: others are never removed.
+    fn is_shard(&self, name: &str) -> bool {
+        let rest = name.strip_prefix(&self.name.to_string());
+        rest.is_some_and(|rest| rest.starts_with(".inventory."))
     }
 
     pub(super) async fn write_shards(
@@ -108,12 +115,15 @@ impl State {
     }
 }
 
-/// The members of a release, for another one that takes over from it.
+/// The members of a release, for another one that takes over from it. A record that
+/// pleach did not write is an error.
 pub(in crate::engine::sync) async fn members(
     cluster: &Cluster,
     release: &ReleaseSummary,
     installed: &Installed,
 ) -> Result<Inventory, SyncError> {
+    let id = cluster_id(cluster, &release.store).await?;
+    State::verified(cluster, (&release.name, &release.store), &id, installed).await?;
     let label = format!("{}={}", labels::RELEASE, release.name.label());
     let selector = Selector {
         namespace: Some(release.store.namespace()),

@@ -3,6 +3,8 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use pleach_domain::inventory::{
     Entry, ShardRef, config_map_data, parent_object, write_shards as to_shards,
 };
@@ -35,6 +37,13 @@ fn discovery() -> Discovery {
 
 /// Reads a record whose shards are missing from so many lists.
 async fn read(lists_without: usize) -> (Inventory, Result<Recorded, SyncError>) {
+    read_sealed(lists_without, true).await
+}
+
+async fn read_sealed(
+    lists_without: usize,
+    is_sealed: bool,
+) -> (Inventory, Result<Recorded, SyncError>) {
     let name = ReleaseName {
         environment: "dev".to_owned(),
         release: "web".to_owned(),
@@ -62,6 +71,12 @@ async fn read(lists_without: usize) -> (Inventory, Result<Recorded, SyncError>) 
     let mut object = parent_object(&store, &name, &inventory, "0.0.0");
     object["metadata"]["uid"] = json!("u");
     object["metadata"]["resourceVersion"] = json!("7");
+    let mut status = status;
+    let id = ClusterId("c".to_owned());
+    let key = StateKey::beside(b"hi".to_vec(), "web/pleach-digest-key".to_owned());
+    if is_sealed {
+        Scope::of(&id.0, &store, &name).seal_record(&key, &mut status);
+    }
     object["data"] = config_map_data(&status);
     let lists = Arc::new(AtomicUsize::new(0));
     let cluster = serving(move |path| match path {
@@ -76,7 +91,7 @@ async fn read(lists_without: usize) -> (Inventory, Result<Recorded, SyncError>) 
         }
         _ => None,
     });
-    let read = State::read(&cluster, &name, &store, &discovery()).await;
+    let read = State::read(&cluster, (&name, &store), &id, &discovery()).await;
     (inventory, read.map(|(_, recorded)| recorded))
 }
 
@@ -95,4 +110,13 @@ async fn a_shard_that_stays_away_leaves_the_inventory_incomplete() {
     let (_, read) = read(2).await;
     let error = read.unwrap_err();
     assert!(matches!(error, SyncError::Inventory { .. }), "{error}");
+}
+
+/// In the namespace of a tenant every ConfigMap may be a forged one.
+#[tokio::test]
+async fn a_record_without_a_seal_is_no_record() {
+    let (_, read) = read_sealed(0, false).await;
+    let error = read.unwrap_err();
+    assert!(matches!(error, SyncError::Unverified { .. }), "{error}");
+    assert!(error.hint().unwrap().contains("`pleach recover dev/web`"));
 }

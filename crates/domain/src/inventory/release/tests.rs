@@ -4,6 +4,13 @@ use super::*;
 use crate::inventory::Entry;
 use crate::object::ObjectId;
 
+/// A record without what is only known of one that was read.
+fn read(object: &Value) -> Installed {
+    let mut record = Installed::from_object(object).unwrap();
+    record.content = None;
+    record
+}
+
 #[test]
 fn the_record_round_trips_through_the_status() {
     let attempt = Attempt {
@@ -45,7 +52,7 @@ fn the_record_round_trips_through_the_status() {
         "status": record.status("Deployed", "", Timestamp::UNIX_EPOCH),
     });
     assert_eq!(object["status"]["conditions"][0]["status"], "True");
-    let read = Installed::from_object(&object).unwrap();
+    let read = read(&object);
     assert_eq!(read, record);
     assert_eq!(
         (read.history.len(), read.history[0].version.as_str()),
@@ -227,7 +234,7 @@ fn a_config_map_holds_the_same_record() {
         (&json!("True"), &json!("Deployed"))
     );
     let object = json!({"kind": "ConfigMap", "metadata": {"name": "e.r"}, "data": data});
-    assert_eq!(Installed::from_object(&object).unwrap(), record);
+    assert_eq!(read(&object), record);
     let broken = json!({"kind": "ConfigMap", "metadata": {"name": "e.r"}, "data": {"status": "{"}});
     assert!(matches!(
         Installed::from_object(&broken),
