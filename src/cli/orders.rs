@@ -67,7 +67,8 @@ pub(crate) struct ResumeArgs {
 #[command(after_help = "\
 Examples:
   pleach sync production/web
-  pleach sync production --override-window")]
+  pleach sync production --override-window
+  pleach sync production --withdraw             take back what no controller has taken")]
 pub(crate) struct SyncArgs {
     /// Environment, or one release of it
     #[arg(value_name = "ENV[/RELEASE]")]
@@ -76,6 +77,10 @@ pub(crate) struct SyncArgs {
     /// Also outside of the times at which the environment file allows a sync; this is recorded
     #[arg(long)]
     override_window: bool,
+
+    /// Take back a request that no controller has taken
+    #[arg(long, conflicts_with = "override_window")]
+    withdraw: bool,
 
     #[command(flatten)]
     place: StatePlace,
@@ -125,6 +130,9 @@ pub(crate) async fn resume(ui: &mut Ui, ctx: &Context, args: ResumeArgs) -> Resu
 }
 
 pub(crate) async fn sync(ui: &mut Ui, ctx: &Context, args: SyncArgs) -> Result<Exit, CliError> {
+    if args.withdraw {
+        return withdraw(ui, ctx, &args).await;
+    }
     let request = SyncRequest {
         at: Timestamp::now(),
         by: person(),
@@ -149,6 +157,19 @@ pub(crate) async fn sync(ui: &mut Ui, ctx: &Context, args: SyncArgs) -> Result<E
     Ok(exit)
 }
 
+/// Takes requests back that no controller has taken.
+async fn withdraw(ui: &mut Ui, ctx: &Context, args: &SyncArgs) -> Result<Exit, CliError> {
+    let change = |orders: &mut Orders| orders.sync = None;
+    let say = |ui: &mut Ui, release: &ReleaseSummary| {
+        let target = release.target();
+        ui.print(match &release.orders.sync {
+            Some(sync) => format!("{target}: the request of {} is withdrawn", sync.by),
+            None => format!("{target}: no sync was requested"),
+        });
+    };
+    each(ui, ctx, &args.target, &args.place, change, say).await
+}
+
 /// Changes what is asked of every release of a target, and says so.
 async fn each(
     ui: &mut Ui,
@@ -159,6 +180,11 @@ async fn each(
     say: impl Fn(&mut Ui, &ReleaseSummary),
 ) -> Result<Exit, CliError> {
     let environment = environment(ui, ctx, target)?;
+    // It says whose releases are meant, also where the environment file is broken.
+    let repository = match &environment {
+        Some(environment) => Some(environment.repository.clone()),
+        None => ctx.repository_id()?,
+    };
     let cluster = cluster_of(ctx, environment.as_ref()).await?;
     if let Some(environment) = &environment
         && let Some(named) = &environment.cluster.id
@@ -186,8 +212,8 @@ async fn each(
     if releases.is_empty() {
         return Err(none(target, &cluster));
     }
-    if let Some(environment) = &environment {
-        releases = only_ours(ui, releases, &environment.repository)?;
+    if let Some(repository) = &repository {
+        releases = only_ours(ui, releases, repository)?;
     }
     let mut exit = Exit::DONE;
     for release in releases {

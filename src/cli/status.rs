@@ -4,7 +4,7 @@ use clap::ValueEnum;
 use futures::StreamExt as _;
 use jiff::Timestamp;
 use pleach_domain::finding::{Finding, Kind as FindingKind};
-use pleach_domain::inventory::{ReleaseSummary, Store};
+use pleach_domain::inventory::{ReleaseSummary, STATE_NAMESPACE, Store};
 use pleach_domain::repo::ResolvedEnvironment;
 
 mod audit;
@@ -71,7 +71,7 @@ pub(crate) struct StatusArgs {
 /// Where records are looked for.
 #[derive(Debug, clap::Args)]
 pub(crate) struct StatePlace {
-    /// Namespace that state is kept in, where that is a ConfigMap
+    /// Namespace that state is kept in: that of a ConfigMap, or pleach-system
     ///
     /// Left out, the environment file says where, or the whole cluster is
     /// searched as far as that is allowed.
@@ -83,6 +83,7 @@ impl StatePlace {
     /// Where to look, with what the environment file says.
     pub(super) fn search(&self, environment: Option<&ResolvedEnvironment>) -> Search {
         match (&self.state_namespace, environment) {
+            (Some(namespace), _) if namespace == STATE_NAMESPACE => Search::In(Store::Release),
             (Some(namespace), _) => Search::In(Store::ConfigMap {
                 namespace: namespace.clone(),
             }),

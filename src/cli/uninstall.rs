@@ -1,7 +1,7 @@
 //! `pleach uninstall`.
 
 use jiff::SignedDuration;
-use pleach_domain::inventory::{ReleaseName, Store};
+use pleach_domain::inventory::{ReleaseName, ReleaseSummary, Store};
 use pleach_domain::plan::{Action, Plan};
 use pleach_domain::repo::format::Timeout;
 
@@ -10,6 +10,7 @@ use super::claim::LockArgs;
 use super::error::{CliError, Kind};
 use super::local::{LocalArgs, follower};
 use super::session::{Gone, Heirs, Options, Planned, Predecessors, Session, not_installed};
+use super::status::StatePlace;
 use super::{Context, Exit, Target, Ui};
 use crate::engine::lease::Holder;
 use crate::engine::load::beside;
@@ -47,6 +48,9 @@ pub(crate) struct UninstallArgs {
     /// Deadline of each wait, such as 90s or 10m [default: the release's]
     #[arg(long, value_name = "TIME", value_parser = timeout)]
     timeout: Option<SignedDuration>,
+
+    #[command(flatten)]
+    place: StatePlace,
 
     #[command(flatten)]
     lock: LockArgs,
@@ -167,8 +171,8 @@ async fn plan(
     cluster: &Cluster,
     name: &ReleaseName,
 ) -> Result<Option<Result<Planned, CliError>>, CliError> {
-    let found = state::release(cluster, name, &session.search()).await?;
-    let Some(summary) = found.into_iter().next() else {
+    let found = state::namesakes(cluster, name, &search(session, args)).await?;
+    let Some(summary) = only_one(args, found)? else {
         return Ok(None);
     };
     let record = summary
@@ -181,6 +185,43 @@ async fn plan(
     session.plan_end(ui, &gone).await.map(Some)
 }
 
+/// Where the record is looked for: in the place that was named, or else where the
+/// environment file says.
+fn search(session: &Session, args: &UninstallArgs) -> Search {
+    match args.place.search(None) {
+        Search::Everywhere => session.search(),
+        named @ Search::In(_) => named,
+    }
+}
+
+/// The record of the release. Several of one name are not chosen from: they may be of
+/// different repositories.
+fn only_one(
+    args: &UninstallArgs,
+    mut found: Vec<ReleaseSummary>,
+) -> Result<Option<ReleaseSummary>, CliError> {
+    if found.len() < 2 {
+        return Ok(found.pop());
+    }
+    let places: Vec<String> = found
+        .iter()
+        .map(|release| match &release.record {
+            Ok(record) if !record.repository.is_empty() => {
+                format!("{} (repository {})", release.parent(), record.repository)
+            }
+            Ok(_) | Err(_) => release.parent().to_string(),
+        })
+        .collect();
+    let message = format!(
+        "{} records are called {}: {}",
+        found.len(),
+        args.target,
+        places.join(", ")
+    );
+    Err(CliError::new(Kind::Policy, message)
+        .hint("choose one with --state-namespace: the namespace of its ConfigMap, or pleach-system for a Release"))
+}
+
 /// Nothing of a release that is not there stays behind: a run that was killed
 /// at its very end had no time to give its Lease back.
 async fn clear(
@@ -191,7 +232,7 @@ async fn clear(
     session: &Session,
     args: &UninstallArgs,
 ) {
-    let store = match session.search() {
+    let store = match search(session, args) {
         Search::In(store) => store,
         Search::Everywhere => Store::Release,
     };

@@ -10,6 +10,7 @@ use serde_json::Value;
 
 use crate::fleet::{Fleet, object_writes};
 use crate::prune::deletions;
+use crate::suspensions::apart;
 use crate::{kubectl, samples};
 
 /// One object of each class of deletion, and one of each protected kind.
@@ -345,4 +346,26 @@ fn parts_that_were_deleted_by_hand_are_no_obstacle() {
         assert!(!has_state(&fleet), "{by_hand:?}");
         assert!(!fleet.exists(&["-n", environment, "deployment/shop"]));
     }
+}
+
+#[test]
+fn several_records_of_one_name_are_not_guessed_between() {
+    let ours = apart("guessed", "guessed", "guessed-ours");
+    let theirs = apart("guessed", "others", "guessed-theirs");
+    ours.remove("environments/guessed.yaml");
+    ours.commit();
+    ours.writes_nothing(|fleet| {
+        fleet
+            .run(&["uninstall", "guessed/web", "--yes"])
+            .ended_with(7)
+            .says("2 records are called guessed/web")
+            .says("ConfigMap/guessed-ours/guessed.web (repository guessed)")
+            .says("ConfigMap/guessed-theirs/guessed.web (repository others)")
+            .says("--state-namespace");
+    });
+    let chosen = ["uninstall", "guessed/web", "--yes", "--state-namespace"];
+    ours.run(&[&chosen[..], &["guessed-ours"]].concat())
+        .ended_with(0);
+    assert!(!ours.exists(&["configmap", "web", "-n", "guessed-ours"]));
+    assert!(theirs.exists(&["configmap", "web", "-n", "guessed-theirs"]));
 }

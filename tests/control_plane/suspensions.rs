@@ -170,3 +170,53 @@ fn what_belongs_to_another_repository_is_left_alone() {
         .run_in(elsewhere.path(), &["suspend", "said-theirs"])
         .ended_with(0);
 }
+
+/// Another repository has an environment of the same name.
+#[test]
+fn a_broken_environment_file_does_not_widen_a_request() {
+    let ours = apart("widened", "widened", "widened-ours");
+    let theirs = apart("widened", "others", "widened-theirs");
+    ours.write("environments/widened.yaml", "kind: [\n");
+    ours.commit();
+    ours.run(&["sync", "widened"])
+        .ended_with(0)
+        .says("the repository is left out of this")
+        .says("widened/web belongs to repository others, and this is widened; it is left alone");
+    let orders = |fleet: &Fleet, namespace: &str| {
+        fleet.field(
+            &["configmap", "widened.web", "-n", namespace],
+            "{.data.orders}",
+        )
+    };
+    assert!(orders(&ours, "widened-ours").contains("\"sync\":{"));
+    assert_eq!(orders(&theirs, "widened-theirs"), "");
+    // What nobody took can be withdrawn.
+    ours.run(&["sync", "widened", "--withdraw"])
+        .ended_with(0)
+        .says("is withdrawn");
+    assert!(orders(&ours, "widened-ours").contains("\"sync\":null"));
+}
+
+/// A release `web` of a repository, installed, with its state in a namespace.
+pub(crate) fn apart(environment: &'static str, repository: &str, namespace: &'static str) -> Fleet {
+    let release = format!("  - {{name: web, bundle: web, namespace: {namespace}}}\n");
+    let fleet = Fleet::new(
+        environment,
+        &release,
+        &[
+            ("manifests/web/bundle.yaml", BUNDLE),
+            ("manifests/web/web.yaml", &config_map("web", "old")),
+        ],
+    );
+    fleet.write(
+        "pleach.yaml",
+        &format!("apiVersion: pleach.dev/v1alpha1\nkind: Repository\nid: {repository}\n"),
+    );
+    fleet.extend_environment(&format!(
+        "state: {{kind: ConfigMap, namespace: {namespace}}}\n"
+    ));
+    fleet.commit();
+    fleet.kubectl(&["create", "namespace", namespace]);
+    fleet.applied();
+    fleet
+}

@@ -225,11 +225,19 @@ fn trouble(release: &ReleaseSummary) -> Option<String> {
 fn orders(release: &ReleaseSummary, now: Timestamp) -> Vec<String> {
     let suspended = release.orders.suspended(now).map(Suspension::words);
     let sync = release.orders.sync.as_ref().map(|sync| {
-        format!(
-            "a sync is requested by {} since {}, and no loop has carried it out",
-            sync.by,
-            age(sync.at, now)
-        )
+        let since = age(sync.at, now);
+        if sync.is_stale(now) {
+            format!(
+                "the sync that {} requested is stale: no controller has taken it for {since}; `pleach sync {} --withdraw` takes it back",
+                sync.by,
+                release.target()
+            )
+        } else {
+            format!(
+                "a sync is requested by {} since {since}, and no loop has carried it out",
+                sync.by
+            )
+        }
     });
     suspended.into_iter().chain(sync).collect()
 }

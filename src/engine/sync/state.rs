@@ -27,8 +27,7 @@ use bytes::Bytes;
 use jiff::Timestamp;
 use pleach_domain::inventory::{
     Attempt, Condition, Following, Installed, Inventory, Journal, Orders, ReleaseName, Scope,
-    StateKey, Store,
-    degraded, followed, telling,
+    StateKey, Store, degraded, followed, telling,
 };
 use pleach_domain::object::{
     Digest, DigestKey, GroupKind, Gvk, ObjectId, annotations, canonical_json, managers,
