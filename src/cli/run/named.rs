@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use pleach_domain::observe::ClusterId;
 use pleach_domain::repo;
-use pleach_domain::repo::controller::{self as config, Branches, check_url};
+use pleach_domain::repo::controller::{self as config, Branches, check_url, is_unprotected};
 
 use super::{Plan, RunArgs};
 use crate::cli::Context;
@@ -38,6 +38,14 @@ pub(super) async fn from_arguments(
     };
     check_url(&url, config::Transport::of(&url), false)
         .map_err(|message| CliError::usage(format!("--repo: {message}")))?;
+    if is_unprotected(&url) {
+        return Err(CliError::usage(
+            "--repo: http lets anybody on the network path change the commits",
+        )
+        .hint(
+            "use https, or a file that --config names: with `verify`, or with `insecure: true`",
+        ));
+    }
     if config::Transport::of(&url) == Some(config::Transport::Ssh) {
         return Err(CliError::usage(
             "a repository over ssh needs a key and the keys of hosts, which a file says that --config names",

@@ -274,6 +274,9 @@ fn repository(
     let transport = Transport::of(&said.url);
     if let Err(message) = check_url(&said.url, transport, said.auth.is_some()) {
         findings.push(error("invalid-value", format!("`url`: {message}")).at(place(node, "url")));
+    } else if is_unprotected(&said.url) && said.verify.is_none() && said.insecure != Some(true) {
+        let message = "`url`: http lets anybody on the network path change the commits; use https, name the keys of signatures (`verify`), or accept it with `insecure: true`";
+        findings.push(error("unprotected-url", message).at(place(node, "url")));
     }
     let auth = match said.auth {
         None => Some(Auth::Anonymous),
@@ -411,6 +414,13 @@ pub fn check_url(url: &str, transport: Option<Transport>, has_auth: bool) -> Res
         return Err("credentials are sent over https only".to_owned());
     }
     Ok(())
+}
+
+/// Whether somebody on the network path can change the content of a URL.
+pub fn is_unprotected(url: &str) -> bool {
+    let rest = url.split_once("://").map_or("", |(_, rest)| rest);
+    let authority = rest.split('/').next().unwrap_or_default();
+    Transport::of(url) == Some(Transport::Http) && !forge::is_loopback(authority)
 }
 
 fn grant(

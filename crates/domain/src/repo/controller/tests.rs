@@ -285,6 +285,34 @@ fn a_forge_is_asked_as_the_app_that_fetches() {
 }
 
 #[test]
+fn http_needs_signatures() {
+    let errors = |url: &str, lines: &str| check(&repository(url, lines, "")).err();
+    let http = "http://git.example.org/fleet.git";
+    for (url, lines) in [
+        (http, "    verify: {keysFile: /s/keys}\n"),
+        (http, "    insecure: true\n"),
+        ("https://git.example.org/fleet.git", ""),
+        ("http://127.0.0.1:3000/fleet.git", ""),
+        ("http://localhost/fleet.git", ""),
+        ("/srv/fleet", ""),
+    ] {
+        assert_eq!(errors(url, lines), None, "{url} {lines}");
+    }
+    for lines in ["", "    insecure: false\n"] {
+        let errors = errors(http, lines).unwrap();
+        assert_eq!(errors.len(), 1, "{errors:?}");
+        assert!(
+            errors[0].contains("name the keys of signatures (`verify`)"),
+            "{errors:?}"
+        );
+    }
+    // Nobody accepts credentials in the clear.
+    let lines = "    insecure: true\n    auth: {tokenFile: /s/token}\n";
+    let errors = errors(http, lines).unwrap();
+    assert!(errors[0].contains("over https only"), "{errors:?}");
+}
+
+#[test]
 fn keys_of_signatures_and_secrets_with_kubeconfigs_are_read() {
     let environment = "      - match: x/*\n        cluster: {id: c, kubeconfigSecret: {namespace: a, name: b}}\n      - match: y/*\n        cluster: {id: c, kubeconfigSecret: {namespace: a, name: b, key: value}}\n";
     let verify = "    verify: {keysFile: /s/keys}\n";

@@ -44,6 +44,9 @@ pub struct WatchedRepository {
     pub auth: Option<Auth>,
     /// Signatures that are required.
     pub verify: Option<SignedCommits>,
+    /// Whether an http URL is accepted without signatures: anybody on the network
+    /// path can change the commits.
+    pub insecure: Option<bool>,
     /// The forge it is kept in.
     pub forge: Option<Forge>,
     /// The environments that are synced from it.
