@@ -119,8 +119,32 @@ struct Scene {
 impl Scene {
     /// Nothing of the release exists, and the server says that it can.
     fn absent(objects: usize) -> Self {
+        Self::new(mixed(objects).files(0))
+    }
+
+    /// The same of as many bindings as workloads, all of one account.
+    fn shared_account(objects: usize) -> Self {
+        let file = |name: &str, text: String| File {
+            name: name.to_owned(),
+            text,
+        };
+        let mut files = vec![file(
+            "account.yaml",
+            "apiVersion: v1\nkind: ServiceAccount\nmetadata: {name: shared, namespace: default}\n"
+                .to_owned(),
+        )];
+        for number in 0..objects / 2 {
+            let text = format!(
+                "apiVersion: rbac.authorization.k8s.io/v1\nkind: RoleBinding\nmetadata: {{name: b{number}, namespace: default}}\nroleRef: {{apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: view}}\nsubjects: [{{kind: ServiceAccount, name: shared, namespace: default}}]\n---\napiVersion: apps/v1\nkind: Deployment\nmetadata: {{name: d{number}, namespace: default}}\nspec: {{selector: {{matchLabels: {{app: d{number}}}}}, template: {{metadata: {{labels: {{app: d{number}}}}}, spec: {{serviceAccountName: shared, containers: [{{name: main, image: example.org/main:1}}]}}}}}}\n"
+            );
+            files.push(file(&format!("{number}.yaml"), text));
+        }
+        Self::new(files)
+    }
+
+    fn new(files: Vec<File>) -> Self {
         let table = KindTable::for_minor("1.36").unwrap();
-        let tree = tree(mixed(objects).files(0));
+        let tree = tree(files);
         let environment = resolve(&tree);
         let release = environment.releases[0].clone();
         let manifests = render::render_environment(&tree, &environment, &table)
@@ -300,6 +324,7 @@ fn plan(c: &mut Criterion) {
             ("first", Scene::absent(objects), true),
             ("no-op", Scene::applied(objects), false),
             ("all changed", Scene::changed(objects), true),
+            ("shared account", Scene::shared_account(objects), true),
         ] {
             group.bench_with_input(BenchmarkId::new(name, objects), &scene, |b, scene| {
                 b.iter(|| {

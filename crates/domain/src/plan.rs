@@ -32,13 +32,15 @@
 //! 13. `gate`: whether a gate lets our own writes through. `certificates`, `surroundings`: what may be in the way of all that.
 //! 14. `needless`: without `--wait`, no wait that no other step needs.
 //!
-//! `arrange` sorts the steps and refuses cycles.
+//! `arrange` sorts the steps and refuses cycles. All passes share a `budget`: a plan
+//! that is too large is refused as a whole.
 //!
 //! [`remove`] is the same for a release that goes as a whole: there is nothing
 //! desired, so only the passes that take away are left.
 
 mod access;
 mod arrange;
+mod budget;
 mod certificates;
 mod changes;
 mod checks;
@@ -91,6 +93,7 @@ pub use version::version_left;
 
 pub use crate::overlay::OverlayId;
 
+use crate::finding::Finding;
 use crate::observe::Observed;
 use draft::{Ctx, Draft};
 
@@ -102,6 +105,10 @@ pub fn plan(desired: &Desired, observed: &Observed, policy: &Policy) -> Plan {
     let mut ctx = Ctx::new(desired, observed, policy);
     let mut draft = Draft::default();
     draft.findings.extend(desired.findings.iter().cloned());
+    if let Some(refusal) = desired.refuse_size() {
+        draft.findings.push(refusal);
+        return arrange::run(&ctx, draft, Direction::Forward);
+    }
     let direction = preflight::run(&ctx, &mut draft);
     stages::turn(&mut ctx, direction);
     access::operators::check(&ctx, &mut draft, direction);
@@ -135,6 +142,22 @@ pub fn plan(desired: &Desired, observed: &Observed, policy: &Policy) -> Plan {
     surroundings::run(&ctx, &mut draft);
     unbacked::run(&ctx, &mut draft);
     needless::run(&ctx, &mut draft);
+    arrange::run(&ctx, draft, direction)
+}
+
+/// Makes the plan that does nothing, for a release that is refused before its objects are
+/// observed: with what is wrong with the record and the cluster.
+pub fn refuse(
+    desired: &Desired,
+    observed: &Observed,
+    policy: &Policy,
+    refusals: Vec<Finding>,
+) -> Plan {
+    let ctx = Ctx::new(desired, observed, policy);
+    let mut draft = Draft::default();
+    draft.findings.extend(desired.findings.iter().cloned());
+    let direction = preflight::run(&ctx, &mut draft);
+    draft.findings.extend(refusals);
     arrange::run(&ctx, draft, direction)
 }
 

@@ -226,13 +226,7 @@ pub(crate) fn explain(plan: &Plan, id: &ObjectId) -> Option<String> {
         }
         for other in &plan.steps {
             for edge in other.needs.iter().filter(|edge| edge.from == step.id) {
-                let _ = writeln!(
-                    text,
-                    "    before {} {} ({})",
-                    other.op.verb(),
-                    plain(&other.object.to_string()),
-                    why(&edge.why)
-                );
+                let _ = writeln!(text, "    before {} ({})", named(other), why(&edge.why));
             }
         }
     }
@@ -246,12 +240,20 @@ fn needed(plan: &Plan, edge: &Edge) -> String {
         Need::Ready => "ready",
         Need::Absent => "gone",
     };
-    format!(
-        "{} {} is {state} ({})",
-        from.op.verb(),
-        plain(&from.object.to_string()),
-        why(&edge.why)
-    )
+    format!("{} is {state} ({})", named(from), why(&edge.why))
+}
+
+/// A step in a sentence. One that only stands between others has no object that says
+/// anything: it is named by its number and by why it is there.
+fn named(step: &Step) -> String {
+    if matches!(step.op, Op::Wait) && step.until.is_none() {
+        return format!(
+            "step {}, \u{201c}{}\u{201d},",
+            step.id.0,
+            plain(&step.reason)
+        );
+    }
+    format!("{} {}", step.op.verb(), plain(&step.object.to_string()))
 }
 
 fn why(reason: &EdgeReason) -> &'static str {

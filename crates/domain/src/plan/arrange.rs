@@ -12,14 +12,22 @@ use crate::order::{StageName, kind_rank};
 /// Turns the draft into the plan.
 pub(super) fn run(ctx: &Ctx<'_>, draft: Draft, direction: Direction) -> Plan {
     let Draft {
-        changes,
-        steps,
+        mut changes,
+        mut steps,
         mut findings,
         dropped,
-        overlays,
+        mut overlays,
         overrides,
+        budget,
         ..
     } = draft;
+    if let Some(refusal) = budget.refusal() {
+        // What there is of it leaves things out.
+        changes.clear();
+        steps.clear();
+        overlays.clear();
+        findings.push(refusal);
+    }
     let steps = without(steps, &dropped);
     let steps = number(match direction {
         Direction::Forward => in_order(steps),

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde_json::Value;
 
 use super::access::StandIn;
+use super::budget::Budget;
 use super::deletion::Member;
 use super::model::{
     Action, Change, Desired, Edge, EdgeReason, Need, Op, Overlay, Policy, Precondition, Step,
@@ -43,6 +44,8 @@ pub(super) struct Ctx<'a> {
     definitions: BTreeMap<GroupKind, &'a ObjectId>,
     /// The APIServices of the release by what they register.
     apis: BTreeMap<ApiVersion, &'a ObjectId>,
+    /// The workloads behind the Services that objects of the release point at.
+    backends: BTreeMap<ServiceRef, Vec<&'a ObjectId>>,
     /// What the bundle says of the course of a change, in the order of this plan.
     pub(super) sequence: Sequence,
     /// Objects that the bundle assigns to a stage.
@@ -75,6 +78,7 @@ impl<'a> Ctx<'a> {
             workloads: BTreeMap::new(),
             definitions: BTreeMap::new(),
             apis: BTreeMap::new(),
+            backends: BTreeMap::new(),
             sequence: desired.sequence.clone(),
             assigned: BTreeMap::new(),
         };
@@ -100,6 +104,13 @@ impl<'a> Ctx<'a> {
                 ctx.apis.insert(api.clone(), id);
             }
         }
+        let services = ctx.facts.values().flat_map(|facts| &facts.services);
+        let services: BTreeSet<ServiceRef> = services.cloned().collect();
+        let backends = services.into_iter().map(|service| {
+            let backends = ctx.find_backends(&service);
+            (service, backends)
+        });
+        ctx.backends = backends.collect();
         ctx.assigned = super::stages::assign(&ctx);
         ctx
     }
@@ -142,6 +153,13 @@ impl<'a> Ctx<'a> {
 
     /// The workloads of the release whose pods a Service selects.
     pub(super) fn backends(&self, service: &ServiceRef) -> Vec<&'a ObjectId> {
+        match self.backends.get(service) {
+            Some(known) => known.clone(),
+            None => self.find_backends(service),
+        }
+    }
+
+    fn find_backends(&self, service: &ServiceRef) -> Vec<&'a ObjectId> {
         let facts = self.facts.get(&service.id());
         let Some(selector) = facts.and_then(|facts| facts.selector.as_ref()) else {
             return Vec::new();
@@ -198,7 +216,7 @@ pub(super) struct Draft {
     pub(super) awaited: BTreeMap<ObjectId, StepId>,
     /// Objects that are ready already when something changes that they need: it
     /// is looked again afterwards.
-    pub(super) looked_at_again: BTreeMap<ObjectId, Vec<(ObjectId, Need, EdgeReason)>>,
+    pub(super) looked_at_again: BTreeMap<ObjectId, Vec<(Changed, Need, EdgeReason)>>,
     /// Steps of objects that turned out to be blocked.
     pub(super) dropped: BTreeSet<StepId>,
     /// What goes.
@@ -226,6 +244,16 @@ pub(super) struct Draft {
     pub(super) rewritten_before: Vec<StepId>,
     /// Steps that apply a definition once the Service answers that converts.
     pub(super) converting: BTreeMap<StepId, ServiceRef>,
+    /// How much more there may be of it.
+    pub(super) budget: Budget,
+}
+
+/// What changes, and is needed.
+pub(super) enum Changed {
+    /// An object, as its last step leaves it.
+    Object(ObjectId),
+    /// Many objects, by the step that comes after all of them.
+    All(StepId),
 }
 
 /// A definition whose stored objects are rewritten.
@@ -334,8 +362,22 @@ impl Draft {
     /// Makes one step wait for another. Of two edges between the same steps
     /// `arrange` keeps the stronger one.
     pub(super) fn edge(&mut self, from: StepId, state: Need, to: StepId, why: EdgeReason) {
-        if from != to {
+        if from != to && self.budget.edge() {
             self.steps[to.0].needs.push(Edge { from, state, why });
+        }
+    }
+
+    /// Makes every later step wait for every earlier one, directly.
+    pub(super) fn each_before(
+        &mut self,
+        earlier: &[(StepId, Need)],
+        later: &[StepId],
+        why: &EdgeReason,
+    ) {
+        for &to in later {
+            for &(from, state) in earlier {
+                self.edge(from, state, to, why.clone());
+            }
         }
     }
 
@@ -352,11 +394,7 @@ impl Draft {
         reason: &str,
     ) {
         if earlier.len() <= 1 || later.len() <= 1 {
-            for &to in later {
-                for &(from, state) in earlier {
-                    self.edge(from, state, to, why.clone());
-                }
-            }
+            self.each_before(earlier, later, why);
             return;
         }
         let join = self.wait(ctx, stage, ctx.release(), None, reason);

@@ -3,19 +3,22 @@
 mod definitions;
 mod dependencies;
 mod endpoints;
+mod needs;
 mod reverse;
 mod selectors;
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use super::changes::until;
-use super::draft::{Ctx, Draft};
+use super::draft::{Changed, Ctx, Draft};
 use super::model::{Action, Direction, EdgeReason, Need, StepId, Until};
 use crate::object::ObjectId;
 use crate::observe::Served;
-use dependencies::{Dependency, dependencies};
+use crate::order::StageName;
+use dependencies::dependencies;
 pub(super) use dependencies::{answering, intercepted, registered};
 pub(super) use endpoints::{selected_anew, wait_for};
+use needs::{Dependencies, Dependency, Joint, are_few};
 pub(super) use reverse::is_let_through;
 use reverse::{Turned, reached_before, turn};
 pub(super) use selectors::{is_interrupted, labels_until_now, selects};
@@ -23,7 +26,7 @@ pub(super) use selectors::{is_interrupted, labels_until_now, selects};
 /// Turns what objects say about each other into edges, and blocks what needs a
 /// blocked object (I10: and nothing else).
 pub(super) fn run(ctx: &Ctx<'_>, draft: &mut Draft, direction: Direction) {
-    let mut dependencies = dependencies(ctx, &mut draft.findings);
+    let mut dependencies = dependencies(ctx, draft);
     definitions::before_workloads(ctx, direction, &mut dependencies);
     selectors::run(ctx, draft, &mut dependencies);
     block_descendants(draft, &dependencies);
@@ -31,7 +34,10 @@ pub(super) fn run(ctx: &Ctx<'_>, draft: &mut Draft, direction: Direction) {
         Direction::Forward => Turned::default(),
         Direction::Reverse => turn(ctx, draft, &dependencies),
     };
-    for (position, dependency) in dependencies.into_iter().enumerate() {
+    for joint in dependencies.joints {
+        join(ctx, draft, joint);
+    }
+    for (position, dependency) in dependencies.single.into_iter().enumerate() {
         if turned.holds(position) {
             let need = reached_before(ctx, &dependency);
             back(draft, dependency.to, need, dependency.from);
@@ -56,10 +62,79 @@ pub(super) fn run(ctx: &Ctx<'_>, draft: &mut Draft, direction: Direction) {
             draft.edge(from, need, first, why);
         }
     }
-    for (workload, definition) in &turned.after_workloads {
-        back(draft, workload, Need::Ready, definition);
+    for (workloads, definitions) in &turned.after_workloads {
+        back_after(ctx, draft, workloads, definitions);
     }
     endpoints::run(ctx, draft, &turned);
+}
+
+/// Makes each of many wait for all of many. What is as wanted is looked at again
+/// afterwards.
+fn join(ctx: &Ctx<'_>, draft: &mut Draft, joint: Joint<'_>) {
+    let Joint {
+        from,
+        to,
+        why,
+        reason,
+    } = joint;
+    let (changed, as_wanted): (Vec<&ObjectId>, Vec<&ObjectId>) = to
+        .into_iter()
+        .partition(|id| draft.done_by.contains_key(*id));
+    if !changed.is_empty() {
+        let mut earlier = Vec::with_capacity(from.len());
+        for id in &from {
+            let step = reached_by(ctx, draft, id, &why);
+            earlier.extend(step.map(|step| (step, Need::Applied)));
+        }
+        let later = changed.iter().filter_map(|id| draft.done_by.get(*id));
+        let later: Vec<StepId> = later.map(|step| first_step_of(draft, *step)).collect();
+        let stage = last_stage(draft, &earlier);
+        if are_few(earlier.len(), later.len()) {
+            draft.each_before(&earlier, &later, &why);
+        } else {
+            draft.all_before(ctx, stage, &earlier, &later, &why, &reason);
+        }
+    }
+    let steps = from.iter().filter_map(|id| draft.done_by.get(*id));
+    let earlier: Vec<(StepId, Need)> = steps.map(|step| (*step, Need::Applied)).collect();
+    if earlier.is_empty() || as_wanted.is_empty() {
+        return;
+    }
+    let stage = last_stage(draft, &earlier);
+    let joined = draft.wait(ctx, stage, ctx.release(), None, &reason);
+    for (from, need) in earlier {
+        draft.edge(from, need, joined, why.clone());
+    }
+    for id in as_wanted {
+        let after = draft.looked_at_again.entry(id.clone()).or_default();
+        after.push((Changed::All(joined), Need::Applied, why.clone()));
+    }
+}
+
+/// The stage of the last of some steps.
+fn last_stage(draft: &Draft, steps: &[(StepId, Need)]) -> StageName {
+    let stages = steps.iter().map(|(step, _)| &draft.steps[step.0].stage);
+    stages.max().cloned().unwrap_or(StageName::Preflight)
+}
+
+/// Makes definitions go back after workloads are ready.
+fn back_after(
+    ctx: &Ctx<'_>,
+    draft: &mut Draft,
+    workloads: &[&ObjectId],
+    definitions: &[&ObjectId],
+) {
+    let earlier = workloads.iter().filter_map(|id| draft.done_by.get(*id));
+    let earlier: Vec<(StepId, Need)> = earlier.map(|step| (*step, Need::Ready)).collect();
+    let later = definitions.iter().filter_map(|id| draft.done_by.get(*id));
+    let later: Vec<StepId> = later.map(|step| first_step_of(draft, *step)).collect();
+    if are_few(earlier.len(), later.len()) {
+        draft.each_before(&earlier, &later, &EdgeReason::Reverse);
+        return;
+    }
+    let stage = last_stage(draft, &earlier);
+    let reason = "workloads are ready before their definitions go back";
+    draft.all_before(ctx, stage, &earlier, &later, &EdgeReason::Reverse, reason);
 }
 
 /// What is ready before something changes that it needs has to be so afterwards.
@@ -72,7 +147,8 @@ fn look_again(draft: &mut Draft, dependency: &Dependency<'_>) {
     } = dependency;
     if draft.done_by.contains_key(*from) {
         let after = draft.looked_at_again.entry((*to).clone()).or_default();
-        after.push(((*from).clone(), *need, why.clone()));
+        let from = Changed::Object((*from).clone());
+        after.push((from, *need, why.clone()));
     }
 }
 
@@ -135,7 +211,7 @@ pub(super) fn first_step_of(draft: &Draft, step: StepId) -> StepId {
 
 /// What is as wanted needs nothing any more: it is neither blocked nor passes
 /// the block on.
-fn block_descendants(draft: &mut Draft, dependencies: &[Dependency<'_>]) {
+fn block_descendants(draft: &mut Draft, dependencies: &Dependencies<'_>) {
     let mut open: VecDeque<ObjectId> = draft
         .changes
         .values()
@@ -146,7 +222,14 @@ fn block_descendants(draft: &mut Draft, dependencies: &[Dependency<'_>]) {
         return;
     }
     let mut dependents: BTreeMap<&ObjectId, Vec<&ObjectId>> = BTreeMap::new();
-    for dependency in dependencies {
+    let mut joints: BTreeMap<&ObjectId, Vec<usize>> = BTreeMap::new();
+    for (position, joint) in dependencies.joints.iter().enumerate() {
+        for &from in &joint.from {
+            joints.entry(from).or_default().push(position);
+        }
+    }
+    let mut passed = BTreeSet::new();
+    for dependency in &dependencies.single {
         let known = dependents.entry(dependency.from).or_default();
         known.push(dependency.to);
     }
@@ -155,7 +238,11 @@ fn block_descendants(draft: &mut Draft, dependencies: &[Dependency<'_>]) {
         steps.entry(step.object.clone()).or_default().push(step.id);
     }
     while let Some(cause) = open.pop_front() {
-        for &id in dependents.get(&cause).into_iter().flatten() {
+        let direct = dependents.get(&cause).into_iter().flatten();
+        let joined = joints.get(&cause).into_iter().flatten();
+        let joined = joined.filter(|joint| passed.insert(**joint));
+        let joined = joined.flat_map(|joint| &dependencies.joints[*joint].to);
+        for &id in direct.chain(joined) {
             let Some(change) = draft.changes.get_mut(id) else {
                 continue;
             };

@@ -29,6 +29,9 @@ impl Desired {
     /// and Secrets of the release that its pods read. None for everything else,
     /// and before the key of digests exists.
     pub fn run_key(&self, id: &ObjectId) -> Option<Digest> {
+        if !id.is("batch", "Job") {
+            return None;
+        }
         let mut manifests = self.manifests.iter();
         let manifest = manifests
             .find(|one| one.id() == id)

@@ -276,13 +276,13 @@ fn gather(
         .copied()
         .collect();
     super::stages::run(ctx, draft, &around, progress.unfinished);
+    let grouped = groups.iter().filter(|((_, place), _)| *place == Place::In);
+    let grouped: BTreeSet<StepId> = grouped.flat_map(|(_, steps)| steps).copied().collect();
     for step in &draft.steps {
         let is_declared = matches!(step.stage, StageName::Declared(_));
-        if !is_declared || around.contains(&step.id) || draft.dropped.contains(&step.id) {
-            continue;
-        }
-        let group = groups.entry((step.stage.clone(), Place::In)).or_default();
-        if !group.contains(&step.id) {
+        let is_placed = around.contains(&step.id) || grouped.contains(&step.id);
+        if is_declared && !is_placed && !draft.dropped.contains(&step.id) {
+            let group = groups.entry((step.stage.clone(), Place::In)).or_default();
             group.push(step.id);
         }
     }

@@ -40,11 +40,12 @@ pub(super) fn run(ctx: &Ctx<'_>, draft: &mut Draft) {
         return;
     }
     nodes(surroundings, draft);
+    let known = Budgets::of(ctx, surroundings, draft);
     for (id, manifest) in &ctx.manifests {
         let facts = ctx.facts.get(id);
         let labels = facts.and_then(|facts| facts.pod_labels.as_ref());
         if let Some(labels) = labels.filter(|_| id.group != "batch") {
-            budgets(ctx, surroundings, id, manifest, labels, draft);
+            budgets(&known, id, manifest, labels, draft);
         }
     }
 }
@@ -87,30 +88,79 @@ fn named(names: &[String]) -> String {
     }
 }
 
-/// Budgets, those of the release as git has them and without those that go, that keep
-/// nodes from being drained of the pods of a workload.
+/// Disruption budgets, those of the release as git has them and without those that go.
+struct Budgets<'a> {
+    specs: BTreeMap<&'a ObjectId, Value>,
+    /// By their namespaces and a label that all their pods have.
+    labeled: BTreeMap<(Option<String>, String, String), Vec<&'a ObjectId>>,
+    /// Those that name no such label, by their namespaces.
+    others: BTreeMap<Option<String>, Vec<&'a ObjectId>>,
+}
+
+impl<'a> Budgets<'a> {
+    fn of(ctx: &Ctx<'a>, surroundings: &'a Surroundings, draft: &Draft) -> Self {
+        let there = surroundings.budgets.iter();
+        let mut specs: BTreeMap<&ObjectId, Value> = there
+            // One with another name may take over from it.
+            .filter(|budget| draft.action(&budget.id) != Some(Action::Delete))
+            .map(|budget| (&budget.id, budget.spec.clone()))
+            .collect();
+        let ours = ctx.manifests.iter();
+        specs.extend(
+            ours.filter(|(id, _)| id.is("policy", "PodDisruptionBudget"))
+                .map(|(id, manifest)| (*id, manifest.value()["spec"].clone())),
+        );
+        let mut budgets = Self {
+            specs: BTreeMap::new(),
+            labeled: BTreeMap::new(),
+            others: BTreeMap::new(),
+        };
+        for (&id, spec) in &specs {
+            let namespace = id.namespace.clone();
+            let labels = spec["selector"]["matchLabels"].as_object();
+            let label = labels.into_iter().flatten().next();
+            let label = label.and_then(|(key, value)| Some((key.clone(), value.as_str()?)));
+            let found = match label {
+                Some((key, value)) => {
+                    let key = (namespace, key, value.to_owned());
+                    budgets.labeled.entry(key).or_default()
+                }
+                None => budgets.others.entry(namespace).or_default(),
+            };
+            found.push(id);
+        }
+        budgets.specs = specs;
+        budgets
+    }
+
+    /// Those of the pods with these labels.
+    fn over(
+        &self,
+        namespace: Option<&String>,
+        labels: &BTreeMap<String, String>,
+    ) -> BTreeMap<&'a ObjectId, &Value> {
+        let namespace = namespace.cloned();
+        let labeled = labels.iter().filter_map(|(key, value)| {
+            let key = (namespace.clone(), key.clone(), value.clone());
+            self.labeled.get(&key)
+        });
+        let found = labeled.chain(self.others.get(&namespace)).flatten();
+        found
+            .filter_map(|id| Some((*id, self.specs.get(id)?)))
+            .filter(|(_, spec)| selects(&spec["selector"], labels))
+            .collect()
+    }
+}
+
+/// Points out budgets that keep nodes from being drained of the pods of a workload.
 fn budgets(
-    ctx: &Ctx<'_>,
-    surroundings: &Surroundings,
+    known: &Budgets<'_>,
     id: &ObjectId,
     manifest: &Manifest,
     labels: &BTreeMap<String, String>,
     draft: &mut Draft,
 ) {
-    let there = surroundings.budgets.iter();
-    let mut specs: BTreeMap<&ObjectId, Value> = there
-        // One with another name may take over from it.
-        .filter(|budget| draft.action(&budget.id) != Some(Action::Delete))
-        .map(|budget| (&budget.id, budget.spec.clone()))
-        .collect();
-    let ours = ctx.manifests.iter();
-    specs.extend(
-        ours.filter(|(id, _)| id.is("policy", "PodDisruptionBudget"))
-            .map(|(id, manifest)| (*id, manifest.value()["spec"].clone())),
-    );
-    specs.retain(|budget, spec| {
-        budget.namespace == id.namespace && selects(&spec["selector"], labels)
-    });
+    let specs = known.over(id.namespace.as_ref(), labels);
     let mut warn = |code: &str, message: String, hint: &str| {
         draft.findings.push(
             Finding::warning(Kind::Cluster, code, message)

@@ -5,7 +5,7 @@ mod deserted;
 use std::collections::BTreeSet;
 
 use super::changes::until;
-use super::draft::{Ctx, Draft};
+use super::draft::{Changed, Ctx, Draft};
 use super::handover::{registers_again, undeclared_waits};
 use super::model::{Action, EdgeReason, Need, Op, Step, StepId, Until};
 use crate::finding::{Finding, Kind};
@@ -86,7 +86,11 @@ fn wait_for_the_rest(ctx: &Ctx<'_>, draft: &mut Draft) {
         let reason = "it must still be ready";
         let wait = draft.wait(ctx, StageName::Verify, id.clone(), Some(until), reason);
         for (from, need, why) in draft.looked_at_again.remove(&id).into_iter().flatten() {
-            if let Some(&from) = draft.done_by.get(&from) {
+            let from = match from {
+                Changed::Object(from) => draft.done_by.get(&from).copied(),
+                Changed::All(step) => Some(step),
+            };
+            if let Some(from) = from {
                 draft.edge(from, need, wait, why);
             }
         }

@@ -5,12 +5,13 @@
 
 use std::collections::BTreeMap;
 
-use super::dependencies::{Dependency, ancestors};
+use super::needs::{Dependencies, Joint, Needs};
 use super::reverse::{is_served, is_workload};
 use crate::definition::is_definition;
 use crate::object::ObjectId;
+use crate::order::StageName;
 use crate::plan::draft::{Ctx, Draft};
-use crate::plan::model::{Direction, EdgeReason, Need, StepId};
+use crate::plan::model::{Direction, EdgeReason, StepId};
 
 /// Adds what workloads need of definitions, except of one that itself needs the
 /// workload, or that the bundle wants in a later stage. On the way back the present
@@ -18,34 +19,46 @@ use crate::plan::model::{Direction, EdgeReason, Need, StepId};
 pub(super) fn before_workloads<'a>(
     ctx: &Ctx<'a>,
     direction: Direction,
-    found: &mut Vec<Dependency<'a>>,
+    found: &mut Dependencies<'a>,
 ) {
     let all = ctx.manifests.keys().copied();
     let (definitions, others): (Vec<&'a ObjectId>, Vec<&'a ObjectId>) =
         all.partition(|id| is_definition(id));
-    let mut needs: BTreeMap<&ObjectId, Vec<&ObjectId>> = BTreeMap::new();
-    for Dependency { from, to, .. } in found.iter() {
-        needs.entry(to).or_default().push(from);
+    let others = others.into_iter();
+    let workloads: Vec<&'a ObjectId> = others.filter(|id| is_workload(ctx, id)).collect();
+    if definitions.is_empty() || workloads.is_empty() {
+        return;
     }
+    let mut needs = Needs::of(found);
+    // Definitions that the same workloads come after, by what says so.
+    let mut alike: BTreeMap<(StageName, Vec<&'a ObjectId>), (usize, Joint<'a>)> = BTreeMap::new();
     for from in definitions {
         if direction == Direction::Reverse && is_served(ctx, from) {
             continue;
         }
-        let before = ancestors(from, &needs);
+        let before = needs.ancestors(from);
         let stage = ctx.stage_of(from);
-        for &to in &others {
-            if !is_workload(ctx, to) || before.contains(to) || ctx.stage_of(to) < stage {
-                continue;
-            }
-            // Known to the next definition too, or two could close a circle.
-            needs.entry(to).or_default().push(from);
-            found.push(Dependency {
-                from,
+        let needed = before.iter().copied().filter(|id| is_workload(ctx, id));
+        let key = (stage.clone(), needed.collect::<Vec<_>>());
+        let (position, joint) = alike.entry(key).or_insert_with(|| {
+            let later = workloads.iter().copied();
+            let to: Vec<&ObjectId> = later
+                .filter(|id| !before.contains(id) && ctx.stage_of(id) >= stage)
+                .collect();
+            let joint = Joint {
+                from: Vec::new(),
                 to,
-                need: Need::Applied,
                 why: EdgeReason::Operator,
-            });
-        }
+                reason: "definitions come before the workloads that may serve them".to_owned(),
+            };
+            (needs.joint(&joint.to), joint)
+        });
+        // Known to the next definition too, or two could close a circle.
+        needs.add_to_joint(*position, from);
+        joint.from.push(from);
+    }
+    for (_, joint) in alike.into_values() {
+        found.join(joint);
     }
 }
 

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use super::needs::{Dependencies, Joint, Needs};
 use crate::definition::is_definition;
 use crate::finding::{Finding, Kind};
 use crate::inventory::EntryState;
@@ -9,38 +10,19 @@ use crate::object::ObjectId;
 use crate::observe::Registration;
 use crate::order::{Facts, Interception};
 use crate::plan::access::gathered;
-use crate::plan::draft::Ctx;
+use crate::plan::draft::{Ctx, Draft};
 use crate::plan::model::{EdgeReason, Need};
 
-/// `to` needs `from`; both are wanted.
-pub(super) struct Dependency<'a> {
-    pub(super) from: &'a ObjectId,
-    pub(super) to: &'a ObjectId,
-    pub(super) need: Need,
-    pub(super) why: EdgeReason,
-}
-
 /// Everything that the objects say about each other.
-pub(super) fn dependencies<'a>(ctx: &Ctx<'a>, findings: &mut Vec<Finding>) -> Vec<Dependency<'a>> {
-    let mut bindings: BTreeMap<&ObjectId, Vec<&ObjectId>> = BTreeMap::new();
-    for (id, facts) in &ctx.facts {
-        for subject in &facts.subjects {
-            bindings.entry(subject).or_default().push(id);
-        }
-    }
-    let gathered = gathered(ctx);
-    let mut found = Vec::new();
+pub(super) fn dependencies<'a>(ctx: &Ctx<'a>, draft: &mut Draft) -> Dependencies<'a> {
+    let mut found = Dependencies::within(&draft.budget);
+    rights(ctx, &mut found);
     for (&id, facts) in &ctx.facts {
         let mut need = |from: &ObjectId, need: Need, why: EdgeReason| {
             if let Some((&from, _)) = ctx.manifests.get_key_value(from)
                 && from != id
             {
-                found.push(Dependency {
-                    from,
-                    to: id,
-                    need,
-                    why,
-                });
+                found.add(from, id, need, why);
             }
         };
         if let Some((definition, _)) = ctx.definition(&id.group_kind()) {
@@ -56,19 +38,6 @@ pub(super) fn dependencies<'a>(ctx: &Ctx<'a>, findings: &mut Vec<Finding>) -> Ve
         }
         if let Some(role) = &facts.role {
             need(role, Need::Applied, EdgeReason::Role);
-        }
-        if let Some(account) = &facts.service_account {
-            need(account, Need::Applied, EdgeReason::Rights);
-            for binding in bindings.get(account).into_iter().flatten() {
-                need(binding, Need::Applied, EdgeReason::Rights);
-                // A binding that stays as it is leads to a role that changes.
-                if let Some(role) = ctx.facts.get(binding).and_then(|of| of.role.as_ref()) {
-                    need(role, Need::Applied, EdgeReason::Rights);
-                    for part in gathered.get(role).into_iter().flatten() {
-                        need(part, Need::Applied, EdgeReason::Rights);
-                    }
-                }
-            }
         }
         if let Some(account) = &facts.token_of {
             need(account, Need::Applied, EdgeReason::Token);
@@ -92,36 +61,70 @@ pub(super) fn dependencies<'a>(ctx: &Ctx<'a>, findings: &mut Vec<Finding>) -> Ve
         for (kind, name) in &facts.after {
             match named(ctx, kind, name, id.namespace.as_deref()) {
                 Some(before) => need(before, Need::Ready, EdgeReason::After),
-                None => findings.push(after_nothing(ctx, id, kind, name)),
+                None => draft.findings.push(after_nothing(ctx, id, kind, name)),
             }
         }
     }
     switch_on(ctx, &mut found);
-    intercept(ctx, &mut found);
+    intercept(ctx, draft, &mut found);
     answer(ctx, &mut found);
     convert(ctx, &mut found);
     found
 }
 
+/// Workloads come after their account and what gives it rights. Many of them share one
+/// account, and many bindings may name it: a step of the account's own stands between.
+fn rights<'a>(ctx: &Ctx<'a>, found: &mut Dependencies<'a>) {
+    let mut workloads: BTreeMap<&ObjectId, Vec<&'a ObjectId>> = BTreeMap::new();
+    let mut bindings: BTreeMap<&ObjectId, Vec<&'a ObjectId>> = BTreeMap::new();
+    for (&id, facts) in &ctx.facts {
+        if let Some(account) = &facts.service_account {
+            workloads.entry(account).or_default().push(id);
+        }
+        for subject in &facts.subjects {
+            bindings.entry(subject).or_default().push(id);
+        }
+    }
+    let gathered = gathered(ctx);
+    for (account, to) in workloads {
+        let mut from: BTreeSet<&ObjectId> = BTreeSet::from([account]);
+        for binding in bindings.get(account).into_iter().flatten() {
+            from.insert(binding);
+            // A binding that stays as it is leads to a role that changes.
+            if let Some(role) = ctx.facts.get(binding).and_then(|of| of.role.as_ref())
+                && from.insert(role)
+            {
+                from.extend(gathered.get(role).into_iter().flatten());
+            }
+        }
+        let ours = from.into_iter();
+        let from = ours.filter_map(|id| Some(*ctx.manifests.get_key_value(id)?.0));
+        found.join(Joint {
+            from: from.collect(),
+            to,
+            why: EdgeReason::Rights,
+            reason: format!("{account} has its rights"),
+        });
+    }
+}
+
 /// An admission policy whose parameters cannot be found refuses all that it
 /// matches. So it comes after what defines their kind, and after them: it may ask
 /// what the former ones did not say. A binding, which switches it on, comes last.
-fn switch_on<'a>(ctx: &Ctx<'a>, found: &mut Vec<Dependency<'a>>) {
-    let mut add = |from: &'a ObjectId, to: &'a ObjectId, need: Need, why: EdgeReason| {
-        found.push(Dependency {
-            from,
-            to,
-            need,
-            why,
-        });
-    };
+fn switch_on<'a>(ctx: &Ctx<'a>, found: &mut Dependencies<'a>) {
+    let mut kinds: BTreeMap<(&str, &str), Vec<&'a ObjectId>> = BTreeMap::new();
+    if ctx.facts.values().any(|facts| facts.switches_on.is_some()) {
+        for &id in ctx.manifests.keys() {
+            kinds.entry((&id.group, &id.kind)).or_default().push(id);
+        }
+    }
     for (&id, facts) in &ctx.facts {
         if let Some(kind) = &facts.parameter_kind {
             if let Some((definition, _)) = ctx.definition(&kind.group_kind()) {
-                add(definition, id, Need::Ready, EdgeReason::Definition);
+                found.add(definition, id, Need::Ready, EdgeReason::Definition);
             }
             if let Some(api) = ctx.api(&kind.api_version) {
-                add(api, id, Need::Ready, EdgeReason::Api);
+                found.add(api, id, Need::Ready, EdgeReason::Api);
             }
         }
         let Some(switched_on) = &facts.switches_on else {
@@ -130,14 +133,14 @@ fn switch_on<'a>(ctx: &Ctx<'a>, found: &mut Vec<Dependency<'a>>) {
         let Some((&policy, asks)) = ctx.facts.get_key_value(&switched_on.policy) else {
             continue;
         };
-        add(policy, id, Need::Applied, EdgeReason::Policy);
+        found.add(policy, id, Need::Applied, EdgeReason::Policy);
         let named = switched_on.parameters.as_ref();
         if let Some((named, kind)) = named.zip(asks.parameter_kind.as_ref()) {
-            let is_one =
-                |id: &ObjectId| id.is(&kind.api_version.group, &kind.kind) && named.may_be(id);
-            for &parameter in ctx.manifests.keys().filter(|id| is_one(id)) {
-                add(parameter, policy, Need::Applied, EdgeReason::Policy);
-                add(parameter, id, Need::Applied, EdgeReason::Policy);
+            let kind = (kind.api_version.group.as_str(), kind.kind.as_str());
+            let all = kinds.get(&kind).into_iter().flatten();
+            for &parameter in all.filter(|id| named.may_be(id)) {
+                found.add(parameter, policy, Need::Applied, EdgeReason::Policy);
+                found.add(parameter, id, Need::Applied, EdgeReason::Policy);
             }
         }
     }
@@ -146,22 +149,18 @@ fn switch_on<'a>(ctx: &Ctx<'a>, found: &mut Vec<Dependency<'a>>) {
 /// Custom resources come after the workloads of the webhook that converts them
 /// between the versions of their definition, except what such a workload needs
 /// itself, and what the bundle wants in a stage before it.
-fn convert<'a>(ctx: &Ctx<'a>, found: &mut Vec<Dependency<'a>>) {
-    let mut needs: BTreeMap<&ObjectId, Vec<&ObjectId>> = BTreeMap::new();
-    for Dependency { from, to, .. } in found.iter() {
-        needs.entry(to).or_default().push(from);
-    }
-    for (&definition, facts) in ctx.facts.iter().filter(|(id, _)| is_definition(id)) {
-        let services = facts.services.iter();
-        let backends: Vec<&ObjectId> = services.flat_map(|one| ctx.backends(one)).collect();
-        if backends.is_empty() {
-            continue;
+fn convert<'a>(ctx: &Ctx<'a>, found: &mut Dependencies<'a>) {
+    let mut needs = Needs::of(found);
+    let mut resources: BTreeMap<&ObjectId, Vec<&'a ObjectId>> = BTreeMap::new();
+    for &id in ctx.facts.keys() {
+        if let Some((definition, _)) = ctx.definition(&id.group_kind()) {
+            resources.entry(definition).or_default().push(id);
         }
-        let defined = |id: &ObjectId| ctx.definition(&id.group_kind()).map(|(it, _)| it);
-        let resources = ctx.facts.keys().copied();
-        let resources: Vec<&'a ObjectId> = resources
-            .filter(|id| defined(id) == Some(definition))
-            .collect();
+    }
+    for (definition, resources) in resources {
+        let facts = ctx.facts.get(definition);
+        let services = facts.into_iter().flat_map(|facts| &facts.services);
+        let backends: Vec<&ObjectId> = services.flat_map(|one| ctx.backends(one)).collect();
         for from in backends {
             come_after(
                 ctx,
@@ -178,23 +177,18 @@ fn convert<'a>(ctx: &Ctx<'a>, found: &mut Vec<Dependency<'a>>) {
 /// the bundle wants in a stage before it.
 fn come_after<'a>(
     ctx: &Ctx<'a>,
-    found: &mut Vec<Dependency<'a>>,
-    needs: &mut BTreeMap<&'a ObjectId, Vec<&'a ObjectId>>,
+    found: &mut Dependencies<'a>,
+    needs: &mut Needs<'a>,
     (from, resources): (&'a ObjectId, &[&'a ObjectId]),
     why: &EdgeReason,
 ) {
-    let before = ancestors(from, needs);
+    let before = needs.ancestors(from);
     let stage = ctx.stage_of(from);
     let later = resources.iter().copied();
     for to in later.filter(|id| !before.contains(id) && ctx.stage_of(id) >= stage) {
         // Known to the next webhook too, or two could close a circle.
-        needs.entry(to).or_default().push(from);
-        found.push(Dependency {
-            from,
-            to,
-            need: Need::Ready,
-            why: why.clone(),
-        });
+        needs.add(from, to);
+        found.add(from, to, Need::Ready, why.clone());
     }
 }
 
@@ -232,7 +226,7 @@ fn after_nothing(ctx: &Ctx<'_>, id: &ObjectId, kind: &str, name: &str) -> Findin
 /// them, or do so until they are written, and after who answers those, except where
 /// the registration itself needs them. Custom resources of others do not: they come
 /// before the workloads, which may need what they make.
-fn intercept<'a>(ctx: &Ctx<'a>, found: &mut Vec<Dependency<'a>>) {
+fn intercept<'a>(ctx: &Ctx<'a>, draft: &Draft, found: &mut Dependencies<'a>) {
     let live = ctx.observed.registrations.iter();
     let live: BTreeMap<&ObjectId, &[Interception]> = live
         .map(|one| (&one.id, one.intercepts.as_slice()))
@@ -254,35 +248,28 @@ fn intercept<'a>(ctx: &Ctx<'a>, found: &mut Vec<Dependency<'a>>) {
     if registrations.is_empty() || resources.is_empty() {
         return;
     }
-    let mut needs: BTreeMap<&ObjectId, Vec<&ObjectId>> = BTreeMap::new();
-    for Dependency { from, to, .. } in found.iter() {
-        needs.entry(to).or_default().push(from);
-    }
+    let mut needs = Needs::of(found);
     for (registration, facts, until_now) in registrations {
+        let rules = facts.intercepts.len() + until_now.len();
+        if !draft.budget.work(rules.saturating_mul(resources.len())) {
+            return;
+        }
         let is_asked = |id: &ObjectId, plural: &str| {
             is_intercepted(&facts.intercepts, id, plural) || is_intercepted(until_now, id, plural)
         };
-        let ancestors = ancestors(registration, &needs);
+        let ancestors = needs.ancestors(registration);
         let answering = answering(ctx, registration, facts);
         for &(id, plural) in &resources {
             if ancestors.contains(id) || !is_asked(id, plural) {
                 continue;
             }
             // Known to the next registration too, or two of them could close a circle.
-            needs.entry(id).or_default().push(registration);
-            let mut comes_after = |from: &'a ObjectId, need: Need| {
-                found.push(Dependency {
-                    from,
-                    to: id,
-                    need,
-                    why: EdgeReason::Intercepts,
-                });
-            };
-            comes_after(registration, Need::Applied);
+            needs.add(registration, id);
+            found.add(registration, id, Need::Applied, EdgeReason::Intercepts);
             // Whoever answers is asked about it, also where the registration is
             // as wanted: the former version may refuse what the new one knows.
             for workload in &answering {
-                comes_after(workload, Need::Ready);
+                found.add(workload, id, Need::Ready, EdgeReason::Intercepts);
             }
         }
     }
@@ -291,15 +278,12 @@ fn intercept<'a>(ctx: &Ctx<'a>, found: &mut Vec<Dependency<'a>>) {
 /// Custom resources come after those as well who answer what pods of the release
 /// registered themselves, except what such a workload needs itself, and what the bundle
 /// wants in a stage before it.
-fn answer<'a>(ctx: &Ctx<'a>, found: &mut Vec<Dependency<'a>>) {
+fn answer<'a>(ctx: &Ctx<'a>, found: &mut Dependencies<'a>) {
     let registrations = registered(ctx);
     if registrations.is_empty() {
         return;
     }
-    let mut needs: BTreeMap<&ObjectId, Vec<&ObjectId>> = BTreeMap::new();
-    for Dependency { from, to, .. } in found.iter() {
-        needs.entry(to).or_default().push(from);
-    }
+    let mut needs = Needs::of(found);
     for registration in registrations {
         let services = registration.services.iter();
         let backends: BTreeSet<&'a ObjectId> =
@@ -362,21 +346,4 @@ fn is_intercepted(rules: &[Interception], id: &ObjectId, plural: &str) -> bool {
         (rule.group == "*" || rule.group == id.group)
             && (rule.resource == "*" || rule.resource == plural)
     })
-}
-
-/// Everything that an object needs, directly or not.
-pub(super) fn ancestors<'a>(
-    of: &'a ObjectId,
-    needs: &BTreeMap<&'a ObjectId, Vec<&'a ObjectId>>,
-) -> BTreeSet<&'a ObjectId> {
-    let mut found = BTreeSet::new();
-    let mut open = vec![of];
-    while let Some(next) = open.pop() {
-        for &need in needs.get(next).into_iter().flatten() {
-            if found.insert(need) {
-                open.push(need);
-            }
-        }
-    }
-    found
 }

@@ -13,7 +13,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::Value;
 
-use super::dependencies::Dependency;
+use super::needs::{Dependencies, Dependency};
 use crate::definition::is_definition;
 use crate::object::ObjectId;
 use crate::observe::{Prediction, Served, Unverified};
@@ -29,8 +29,8 @@ pub(super) struct Turned<'a> {
     dependencies: BTreeSet<usize>,
     /// The same as pairs of what is needed and what needs it.
     pairs: BTreeSet<(&'a ObjectId, &'a ObjectId)>,
-    /// Workloads that are ready before a definition goes back.
-    pub(super) after_workloads: Vec<(&'a ObjectId, &'a ObjectId)>,
+    /// Workloads that are ready before definitions go back.
+    pub(super) after_workloads: BTreeMap<Vec<&'a ObjectId>, Vec<&'a ObjectId>>,
 }
 
 impl Turned<'_> {
@@ -50,11 +50,16 @@ impl Turned<'_> {
 pub(super) fn turn<'a>(
     ctx: &Ctx<'a>,
     draft: &Draft,
-    dependencies: &[Dependency<'a>],
+    dependencies: &Dependencies<'a>,
 ) -> Turned<'a> {
     let mut order = Order::default();
     let mut candidates = Vec::new();
-    for (position, dependency) in dependencies.iter().enumerate() {
+    let is_changed = |id: &&&ObjectId| draft.done_by.contains_key(**id);
+    for joint in &dependencies.joints {
+        let (from, to) = (joint.from.iter(), joint.to.iter());
+        order.join(from.filter(is_changed), to.filter(is_changed));
+    }
+    for (position, dependency) in dependencies.single.iter().enumerate() {
         if can_turn(ctx, draft, dependency) {
             candidates.push((position, dependency));
         } else if is_done(draft, dependency) {
@@ -64,7 +69,7 @@ pub(super) fn turn<'a>(
     let mut turned = Turned::default();
     for (position, dependency) in candidates {
         let (from, to) = (dependency.from, dependency.to);
-        if order.leads(from, to) {
+        if order.later_than(draft, from).contains(to) {
             order.add(from, to);
         } else {
             order.add(to, from);
@@ -72,6 +77,8 @@ pub(super) fn turn<'a>(
             turned.pairs.insert((from, to));
         }
     }
+    let changed = ctx.manifests.keys().copied().filter(|id| is_changed(&id));
+    let workloads: Vec<&ObjectId> = changed.filter(|id| is_workload(ctx, id)).collect();
     for &definition in ctx.manifests.keys().filter(|id| is_definition(id)) {
         if !goes_back(draft, definition) || !is_served(ctx, definition) {
             continue;
@@ -80,12 +87,15 @@ pub(super) fn turn<'a>(
         if ctx.declared(&ctx.stage_of(definition)).is_some() {
             continue;
         }
-        for &workload in ctx.manifests.keys().filter(|id| is_workload(ctx, id)) {
-            if draft.done_by.contains_key(workload) && !order.leads(definition, workload) {
-                order.add(workload, definition);
-                turned.after_workloads.push((workload, definition));
-            }
-        }
+        let later = order.later_than(draft, definition);
+        let mut earlier = workloads.clone();
+        earlier.retain(|workload| !later.contains(workload));
+        order.join(earlier.iter(), [definition].iter());
+        turned
+            .after_workloads
+            .entry(earlier)
+            .or_default()
+            .push(definition);
     }
     turned
 }
@@ -207,6 +217,9 @@ pub(super) fn is_served(ctx: &Ctx<'_>, definition: &ObjectId) -> bool {
 #[derive(Default)]
 struct Order<'a> {
     later: BTreeMap<&'a ObjectId, BTreeSet<&'a ObjectId>>,
+    /// Positions of the joints that come after an object.
+    joined: BTreeMap<&'a ObjectId, Vec<usize>>,
+    joints: Vec<Vec<&'a ObjectId>>,
 }
 
 impl<'a> Order<'a> {
@@ -214,20 +227,42 @@ impl<'a> Order<'a> {
         self.later.entry(earlier).or_default().insert(later);
     }
 
-    /// Whether one comes before the other, directly or not.
-    fn leads(&self, from: &'a ObjectId, to: &'a ObjectId) -> bool {
+    /// All of some before all of others.
+    fn join<'i>(
+        &mut self,
+        earlier: impl Iterator<Item = &'i &'a ObjectId>,
+        later: impl Iterator<Item = &'i &'a ObjectId>,
+    ) where
+        'a: 'i,
+    {
+        let joint = self.joints.len();
+        self.joints.push(later.copied().collect());
+        for &earlier in earlier {
+            self.joined.entry(earlier).or_default().push(joint);
+        }
+    }
+
+    /// The object, and what comes after it, directly or not.
+    fn later_than(&self, draft: &Draft, from: &'a ObjectId) -> BTreeSet<&'a ObjectId> {
         let mut seen = BTreeSet::from([from]);
+        let mut passed = BTreeSet::new();
         let mut open = vec![from];
         while let Some(at) = open.pop() {
-            if at == to {
-                return true;
-            }
-            for &next in self.later.get(at).into_iter().flatten() {
+            let direct = self.later.get(at).into_iter().flatten();
+            let joints = self.joined.get(at).into_iter().flatten();
+            let joints = joints.filter(|joint| passed.insert(**joint));
+            let joined = joints.flat_map(|joint| &self.joints[*joint]);
+            let mut followed = 0;
+            for &next in direct.chain(joined) {
+                followed += 1;
                 if seen.insert(next) {
                     open.push(next);
                 }
             }
+            if !draft.budget.work(followed) {
+                break;
+            }
         }
-        false
+        seen
     }
 }

@@ -7,7 +7,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::dependencies::{Dependency, ancestors};
+use super::needs::{Dependencies, Needs};
 use crate::finding::{Finding, Kind};
 use crate::object::ObjectId;
 use crate::order::StageName;
@@ -46,7 +46,7 @@ struct Reselected {
 /// Adds what Services whose selector changes need of the workloads that they
 /// select, or those of them. What itself needs the other, and what the bundle
 /// wants in an earlier stage, is left where it is.
-pub(super) fn run<'a>(ctx: &Ctx<'a>, draft: &mut Draft, found: &mut Vec<Dependency<'a>>) {
+pub(super) fn run<'a>(ctx: &Ctx<'a>, draft: &mut Draft, found: &mut Dependencies<'a>) {
     let mut reselected: Vec<(&'a ObjectId, &'a str, Reselected)> = Vec::new();
     for &service in ctx.manifests.keys() {
         if let Some(namespace) = service.namespace.as_deref()
@@ -58,13 +58,15 @@ pub(super) fn run<'a>(ctx: &Ctx<'a>, draft: &mut Draft, found: &mut Vec<Dependen
     if reselected.is_empty() {
         return;
     }
-    let mut needs: BTreeMap<&ObjectId, Vec<&ObjectId>> = BTreeMap::new();
-    for Dependency { from, to, .. } in found.iter() {
-        needs.entry(to).or_default().push(from);
-    }
+    let mut needs = Needs::of(found);
     for (service, namespace, changed) in reselected {
         let mut gap = Vec::new();
-        for &workload in ctx.workloads_in(namespace) {
+        let workloads = ctx.workloads_in(namespace);
+        // Each is compared, and its steps are looked for.
+        if !draft.budget.work(workloads.len()) {
+            return;
+        }
+        for &workload in workloads {
             let course = changed.course(ctx, draft, service, workload);
             if course.gap {
                 gap.push(workload);
@@ -76,17 +78,12 @@ pub(super) fn run<'a>(ctx: &Ctx<'a>, draft: &mut Draft, found: &mut Vec<Dependen
             };
             let (stage, later) = (ctx.stage_of(from), ctx.stage_of(to));
             let is_said = matches!(later, StageName::Declared(_)) && stage > later;
-            if is_said || ancestors(from, &needs).contains(to) {
+            if is_said || needs.ancestors(from).contains(to) {
                 continue;
             }
             // Known to the next one too, or two could close a circle.
-            needs.entry(to).or_default().push(from);
-            found.push(Dependency {
-                from,
-                to,
-                need,
-                why: EdgeReason::Selects,
-            });
+            needs.add(from, to);
+            found.add(from, to, need, EdgeReason::Selects);
         }
         if !gap.is_empty() {
             let finding = no_endpoints(ctx, service, &gap);
@@ -101,6 +98,9 @@ pub(super) fn run<'a>(ctx: &Ctx<'a>, draft: &mut Draft, found: &mut Vec<Dependen
 pub(super) fn join(draft: &mut Draft, from: StepId, to: &ObjectId) {
     let stage = draft.steps[from.0].stage.clone();
     if matches!(stage, StageName::Declared(_)) {
+        return;
+    }
+    if !draft.budget.work(draft.steps.len()) {
         return;
     }
     let own = draft.steps.iter_mut().filter(|step| step.object == *to);

@@ -49,7 +49,8 @@ pub(super) fn place(
     stage: &StageName,
     place: Place,
 ) {
-    let is_other = |id: StepId| !group.contains(&id) && !draft.dropped.contains(&id);
+    let own: BTreeSet<StepId> = group.iter().copied().collect();
+    let is_other = |id: StepId| !own.contains(&id) && !draft.dropped.contains(&id);
     let later: Vec<StepId> = draft
         .steps
         .iter()
@@ -135,6 +136,9 @@ pub(in crate::plan) fn descendants(draft: &Draft, of: Vec<StepId>) -> BTreeSet<S
     while let Some(step) = open.pop() {
         if found.insert(step) {
             open.extend(&dependents[step.0]);
+            if !draft.budget.work(1 + dependents[step.0].len()) {
+                break;
+            }
         }
     }
     found
@@ -145,7 +149,11 @@ pub(in crate::plan) fn ancestors(draft: &Draft, of: &[StepId]) -> BTreeSet<StepI
     let mut found = BTreeSet::new();
     let mut open = of.to_vec();
     while let Some(step) = open.pop() {
-        for edge in &draft.steps[step.0].needs {
+        let needs = &draft.steps[step.0].needs;
+        if !draft.budget.work(1 + needs.len()) {
+            break;
+        }
+        for edge in needs {
             if found.insert(edge.from) {
                 open.push(edge.from);
             }

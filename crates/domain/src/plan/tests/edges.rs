@@ -1,5 +1,7 @@
 //! What one step needs of another.
 
+mod growth;
+
 use rstest::rstest;
 
 use super::scene::Scene;

@@ -1,0 +1,111 @@
+//! How large a plan may get: one release must not use up what all of them share.
+//!
+//! The planner counts what it makes and follows. Beyond the budget it makes no more, and
+//! the plan is refused as a whole: `plan-too-large`. The counts depend on what is planned
+//! alone, so the same release is refused everywhere.
+
+use std::cell::Cell;
+use std::rc::Rc;
+
+use super::model::Desired;
+use crate::finding::{Finding, Kind};
+
+/// Objects of one release.
+const OBJECTS: usize = 100_000;
+/// Edges between the steps of one plan.
+const EDGES: usize = 1_000_000;
+/// How many edges are followed, and objects compared, to make one plan: a few seconds.
+const WORK: usize = 50_000_000;
+
+/// The code of the refusal.
+const CODE: &str = "plan-too-large";
+
+/// What is left for a plan. Clones share it.
+#[derive(Debug, Clone)]
+pub(super) struct Budget(Rc<Left>);
+
+#[derive(Debug)]
+struct Left {
+    pairs: Cell<usize>,
+    edges: Cell<usize>,
+    work: Cell<usize>,
+    beyond: Cell<Option<Beyond>>,
+}
+
+/// What there is too much of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Beyond {
+    Edges,
+    Work,
+}
+
+impl Default for Budget {
+    fn default() -> Self {
+        Self(Rc::new(Left {
+            pairs: Cell::new(EDGES),
+            edges: Cell::new(EDGES),
+            work: Cell::new(WORK),
+            beyond: Cell::new(None),
+        }))
+    }
+}
+
+impl Budget {
+    /// Counts an object that needs another one. False beyond the budget.
+    pub(super) fn pair(&self) -> bool {
+        self.take(&self.0.pairs, 1, Beyond::Edges)
+    }
+
+    /// Counts an edge between two steps. False beyond the budget.
+    pub(super) fn edge(&self) -> bool {
+        self.take(&self.0.edges, 1, Beyond::Edges)
+    }
+
+    /// Counts what is followed or compared. False beyond the budget.
+    pub(super) fn work(&self, steps: usize) -> bool {
+        self.take(&self.0.work, steps, Beyond::Work)
+    }
+
+    fn take(&self, left: &Cell<usize>, wanted: usize, beyond: Beyond) -> bool {
+        if self.0.beyond.get().is_some() {
+            return false;
+        }
+        let Some(rest) = left.get().checked_sub(wanted) else {
+            self.0.beyond.set(Some(beyond));
+            return false;
+        };
+        left.set(rest);
+        true
+    }
+
+    /// Why the plan is refused; none while it is within the budget.
+    pub(super) fn refusal(&self) -> Option<Finding> {
+        let message = match self.0.beyond.get()? {
+            Beyond::Edges => format!(
+                "its objects need each other in more than {EDGES} ways, and no larger plan is made"
+            ),
+            Beyond::Work => {
+                "it takes too long to find out how its objects need each other, and no plan is made"
+                    .to_owned()
+            }
+        };
+        Some(refusal(message))
+    }
+}
+
+fn refusal(message: String) -> Finding {
+    Finding::error(Kind::Policy, CODE, message)
+        .hint("divide the bundle into several, and let releases of them depend on each other")
+}
+
+impl Desired {
+    /// Refuses a release with too many objects, before anything is read for it.
+    pub fn refuse_size(&self) -> Option<Finding> {
+        let objects = self.manifests.len();
+        (objects > OBJECTS).then(|| {
+            refusal(format!(
+                "it has {objects} objects, and at most {OBJECTS} are planned at once"
+            ))
+        })
+    }
+}
