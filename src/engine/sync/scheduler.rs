@@ -205,18 +205,21 @@ impl<'a, E: Executor> Run<'a, E> {
     fn fail(&mut self, id: StepId, failure: Failure) {
         let reached = self.reached[id.0];
         self.finish(id, Outcome::Failed(failure));
-        self.skip_dependents(id, id, reached);
+        self.skip_dependents(id, reached);
     }
 
     /// Skips what can no longer start. A step that was applied and did not
     /// become ready still lets those go on that only need it applied.
-    fn skip_dependents(&mut self, id: StepId, because: StepId, reached: Reached) {
-        for (dependent, need) in self.dependents[id.0].clone() {
-            let met = need == Need::Applied && reached >= Reached::Applied;
-            if !met && !self.outcomes.contains_key(&dependent) {
-                self.ready.remove(&dependent);
-                self.finish(dependent, Outcome::Skipped { because });
-                self.skip_dependents(dependent, because, Reached::Nothing);
+    fn skip_dependents(&mut self, because: StepId, reached: Reached) {
+        let mut open = vec![(because, reached)];
+        while let Some((id, reached)) = open.pop() {
+            for (dependent, need) in self.dependents[id.0].clone() {
+                let met = need == Need::Applied && reached >= Reached::Applied;
+                if !met && !self.outcomes.contains_key(&dependent) {
+                    self.ready.remove(&dependent);
+                    self.finish(dependent, Outcome::Skipped { because });
+                    open.push((dependent, Reached::Nothing));
+                }
             }
         }
     }

@@ -283,3 +283,20 @@ fn what_is_tried_again_holds_up_nothing_that_comes_after_it() {
     // Those that begin, and one that is tried again.
     assert_eq!(troubled.most.load(Ordering::SeqCst), 5);
 }
+
+#[test]
+fn a_failure_skips_a_long_chain() {
+    let steps = (0..50_000_usize).map(|id| {
+        let before = id.checked_sub(1);
+        let needs: Vec<_> = before.map(|id| (id, Need::Applied)).into_iter().collect();
+        step(id, &needs, false)
+    });
+    let plan = plan(steps.collect());
+    let mut checker = Checker::new(plan.steps.len());
+    checker.fail_operation = Some(0);
+    let result = block_on(carry_out(&plan, &checker, 4));
+    let skipped = result.outcomes.values();
+    let skipped =
+        skipped.filter(|outcome| matches!(outcome, Outcome::Skipped { because } if because.0 == 0));
+    assert_eq!(skipped.count(), 49_999);
+}
