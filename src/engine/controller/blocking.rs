@@ -39,13 +39,11 @@ impl Blocking {
         }
         let (answer, answered) = tokio::sync::oneshot::channel();
         let mut calling = spawn_blocking(move || drop(answer.send(call())));
-        match timeout(limit, &mut calling).await {
-            Ok(_) => answered.await.map_err(|_| BlockingError::Failed),
-            Err(_) => {
-                self.left = Some(calling);
-                Err(BlockingError::TimedOut(limit))
-            }
+        if timeout(limit, &mut calling).await.is_err() {
+            self.left = Some(calling);
+            return Err(BlockingError::TimedOut(limit));
         }
+        answered.await.map_err(|_| BlockingError::Failed)
     }
 }
 

@@ -333,7 +333,7 @@ impl Environment {
         let connected = self.connect(grant, context).await?;
         connected.follow_orders(&loaded.environment.store);
         let (cluster, members) = (connected.cluster.clone(), connected.members.clone());
-        let conditions = self.conditions(assigned, self.hold.as_ref());
+        let conditions = Self::conditions(assigned, self.hold.as_ref());
         let wanted = |loaded: &Arc<Loaded>, index| Wanted {
             loaded: Arc::clone(loaded),
             index,
@@ -356,7 +356,7 @@ impl Environment {
             let held = loaded.held.get(name);
             let own = held.map(|held| hold_of(held, &loaded.revision.to_string()));
             let hold = self.hold.clone().or(own);
-            let conditions = self.conditions(assigned, hold.as_ref());
+            let conditions = Self::conditions(assigned, hold.as_ref());
             match former {
                 Former::Known(former, is_remembered) => all.push(Wanted {
                     conditions,

@@ -279,12 +279,11 @@ impl Release {
                 }
             };
             let checking = Box::pin(async {
-                match stirred {
-                    Some(stirred) => self.check(wanted, stirred, said.clone()).await,
-                    None => {
-                        let said = self.with_health(said.clone());
-                        self.say(wanted, said).await;
-                    }
+                if let Some(stirred) = stirred {
+                    self.check(wanted, stirred, said.clone()).await;
+                } else {
+                    let said = self.with_health(said.clone());
+                    self.say(wanted, said).await;
                 }
             });
             stop.run_until_cancelled(checking).await?;

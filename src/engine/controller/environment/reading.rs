@@ -100,6 +100,18 @@ impl Environment {
             self.formers = complete(&mut loaded, |name| self.former(name, commit));
             loaded
         });
+        self.adopt(assigned, commit, started, read);
+        self.tried.is_some()
+    }
+
+    /// Takes what a commit holds as the environment, or what is wrong with the commit.
+    fn adopt(
+        &mut self,
+        assigned: &Assigned,
+        commit: &str,
+        started: Instant,
+        read: Result<Loaded, Hold>,
+    ) {
         match read {
             // Read from other files, or in other words: nobody is woken.
             Ok(loaded) if self.is_wanted_already(&loaded) => {
@@ -132,7 +144,6 @@ impl Environment {
                 self.held(assigned, hold, Some(commit));
             }
         }
-        self.tried.is_some()
     }
 
     /// What a release was before a commit at which it is held.
@@ -165,12 +176,12 @@ impl Environment {
     }
 
     /// Notes why nothing newer is synced; `commit` where that is the reason.
-    pub(super) fn held(&mut self, assigned: &Assigned, mut hold: Hold, commit: Option<&String>) {
-        hold.revision = commit.cloned();
+    pub(super) fn held(&mut self, assigned: &Assigned, mut hold: Hold, commit: Option<&str>) {
+        hold.revision = commit.map(str::to_owned);
         if self.hold.as_ref() != Some(&hold) {
             self.shared.listener.tell(LoopEvent::Held {
                 repository: assigned.repository.clone(),
-                revision: commit.cloned(),
+                revision: commit.map(str::to_owned),
                 environment: self.key.environment.clone(),
                 cluster: self.key.cluster.clone(),
                 reason: hold.reason.clone(),

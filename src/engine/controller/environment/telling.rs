@@ -49,7 +49,7 @@ impl Untasked {
 impl Environment {
     /// What the object that holds a record says beside it: that a loop follows
     /// the release, so that a desk knows, and what holds that loop.
-    pub(super) fn conditions(&self, assigned: &Assigned, hold: Option<&Hold>) -> Vec<Condition> {
+    pub(super) fn conditions(assigned: &Assigned, hold: Option<&Hold>) -> Vec<Condition> {
         let stalled = hold.map(|hold| (ConditionKind::Stalled, &hold.reason, &hold.message));
         let unreachable = "Unreachable".to_owned();
         let source = assigned.source.as_ref();
@@ -67,7 +67,7 @@ impl Environment {
         }
         let all = Untasked {
             release: None,
-            said: self.conditions(assigned, self.hold.as_ref()),
+            said: Self::conditions(assigned, self.hold.as_ref()),
             hold: self.hold.clone(),
         };
         self.tell_untasked(assigned, vec![all]).await
