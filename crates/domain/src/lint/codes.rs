@@ -148,7 +148,7 @@ pub const CODES: [Code; 74] = [
     ),
     code(
         "registration-without-service",
-        "An APIService, webhook configuration or conversion points at a Service that no manifest has.",
+        "An APIService, webhook configuration or conversion points at a Service that no manifest has. `plan` and `apply` warn too, where the cluster does not have it either.",
     ),
     code(
         "release-cycle",
