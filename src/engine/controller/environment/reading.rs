@@ -123,7 +123,7 @@ impl Environment {
                     repository: assigned.repository.clone(),
                     environment: self.key.environment.clone(),
                     cluster: self.key.cluster.clone(),
-                    revision: commit.clone(),
+                    revision: commit.to_owned(),
                     releases: releases.map(str::to_owned).collect(),
                     held: (loaded.held.iter())
                         .map(|(name, held)| (name.clone(), hold_of(held, commit).message))
